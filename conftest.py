@@ -1,4 +1,4 @@
-"""What all tests need of the process that they run in, and the choice of a sample of cases."""
+"""Signal handling for all tests, and the selection of a sample of cases."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-# Where tests are a job in the background, shells have them ignore Ctrl-C, and programs that tests
-# start inherit that; a handler of our own is not inherited.
+# Shells make background jobs ignore Ctrl-C, and programs started by tests inherit that; a Python
+# handler is not inherited.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -18,25 +18,25 @@ SEED, SHARE = "--sample", "--share"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The options by which CI asks for a sample; without them all cases run."""
+    """Add the options for a sample of cases; without them all cases run."""
     parser.addoption(
         SEED,
         default="",
         metavar="SEED",
-        help="of tests marked `sampled`, run the share of the cases that a number chooses, or "
-        "'new' for a number that has not been used",
+        help="run a random sample of the cases of parametrized tests, selected by this seed; "
+        "'new' draws a seed",
     )
     parser.addoption(
         SHARE,
         default=1.0,
         type=float,
         metavar="SHARE",
-        help="with a sample, the share of the cases of all other tests with parameters",
+        help="with --sample, the share of the cases to run",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Draws the number once for all processes of pytest-xdist."""
+    """Draw the seed once for all processes of pytest-xdist."""
     given = getattr(config, "workerinput", {})
     if config.getoption(SEED) == "new":
         config.option.sample = given.get(SEED) or str(random.SystemRandom().randrange(10**6))
@@ -44,12 +44,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Tells a process of pytest-xdist the number."""
+    """Pass the seed to a process of pytest-xdist."""
     node.workerinput[SEED] = node.config.getoption(SEED)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out the cases that are not in the sample; of each test there is one, at least."""
+    """Deselect the cases outside the sample; keep at least one case of each test."""
     seed, share = config.getoption(SEED), config.getoption(SHARE)
     if not seed:
         return
@@ -67,18 +67,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def test_of(item: pytest.Item) -> str:
-    """The test that an item is a case of."""
+    """Return the test that an item is a case of."""
     return item.nodeid.partition("[")[0]
 
 
 def place_of(item: pytest.Item, seed: str) -> float:
-    """Where a seed puts a case between 0 and 1, whatever other cases there are."""
+    """Return the position of a case between 0 and 1, from the seed and its name alone."""
     digest = hashlib.sha256(f"{seed} {item.nodeid}".encode()).digest()
     return int.from_bytes(digest[:4]) / 2**32
 
 
 def share_of(item: pytest.Item, share: float) -> float:
-    """The share of a test's cases that are in the sample."""
+    """Return the share of a test's cases that are in the sample."""
     marker = item.get_closest_marker("sampled")
     return share * (marker.args[0] if marker else 1.0) if "[" in item.nodeid else 1.0
 
@@ -86,6 +86,6 @@ def share_of(item: pytest.Item, share: float) -> float:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    """Says which sample it was, so that a failure can be had again."""
+    """Print the seed of the sample, so that failures can be reproduced."""
     if seed := config.getoption(SEED):
         terminalreporter.write_line(f"a sample of the cases; {SEED} {seed} chooses them again")

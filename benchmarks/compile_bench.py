@@ -1,10 +1,10 @@
-"""How long newcomers wait: import, trace and compile of the benchmark networks, each in a process.
+"""Time the import, trace and compilation of the benchmark networks, each in a new process.
 
     python compile_bench.py lenet:1 resnet50:1 resnet50:4 bert_mini:2x2     # network:devices
-    python compile_bench.py --beside ../../before resnet50:4                # and another checkout
+    python compile_bench.py --beside ../../before resnet50:4                # and a second checkout
 
-Devices are emulated GPUs, ``2x2`` a grid of four.  Prints the least seconds of processor time over
-some rounds, taken in turns with those of the other checkout, and what the selection's plan costs.
+Devices are emulated GPUs, ``2x2`` is a grid of four.  Prints the minimum CPU seconds over several
+rounds, interleaved with those of the other checkout, and the cost of the selected plan.
 """
 
 import argparse
@@ -19,11 +19,11 @@ STAGES = ("import", "trace", "compile", "selection", "bind")
 PLACES = {"1": ("0:0", None), "2": ("0:0-1", None), "4": ("0:0-3", None), "2x2": ("0:0-3", (2, 2))}
 
 
-# ------------------------------------------------------------------------- in a process of its own
+# -------------------------------------------------------------------------- in a separate process
 
 
 def gpt(ids, labels):
-    """A decoder of six layers, its output weights those of the embedding."""
+    """Build a decoder of six layers whose output weights are those of the embedding."""
     import networks
 
     import oneflow as flow
@@ -54,7 +54,7 @@ def block(name, x, mask, hidden, shape):
 
 
 def job_of(workload, place):
-    """A training job of a benchmark network on some devices, and a batch."""
+    """Return a training job of a benchmark network on some devices, and a batch."""
     import data
     import flow_bench
     import numpy as np
@@ -86,10 +86,10 @@ def job_of(workload, place):
 
 
 def measure(workload, place):
-    """Seconds of each stage, and what the plan costs."""
+    """Return the seconds of each stage, and the cost of the plan."""
     clock = time.process_time
     times = [clock()]
-    import oneflow  # noqa: F401 - the import is what is measured
+    import oneflow  # noqa: F401 - the import is measured
 
     times.append(clock())
     job = job_of(workload, place)
@@ -116,7 +116,7 @@ def measure(workload, place):
 
 
 def asked(case, checkout):
-    """What a process with some checkout's sources measures."""
+    """Return the measurements of a process with the sources of a checkout."""
     paths = [str(p) for p in sorted(Path(checkout, "packages").glob("*/src"))]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "ONEFLOW_EMULATE_GPUS": "4"}
     command = [sys.executable, __file__, "--one", case]
@@ -125,7 +125,7 @@ def asked(case, checkout):
 
 
 def least(case, checkouts, rounds):
-    """Per checkout the least times over rounds in which each has its turn."""
+    """Return the minimum times per checkout over interleaved rounds."""
     found = [[asked(case, checkout) for checkout in checkouts] for _ in range(rounds)]
     return [
         {**rows[-1], **{s: min(row[s] for row in rows) for s in STAGES}}
@@ -136,7 +136,7 @@ def least(case, checkouts, rounds):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("cases", nargs="*", default=["lenet:1", "resnet50:1", "resnet50:4"])
-    parser.add_argument("--beside", help="another checkout, measured in turns with this one")
+    parser.add_argument("--beside", help="second checkout, interleaved with this one")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()

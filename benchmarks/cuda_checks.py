@@ -1,26 +1,26 @@
-"""Everything about flow-cuda that only a GPU can show, in one table, in under eight minutes.
+"""Run all checks of flow-cuda that need a GPU, in under eight minutes, and print one table.
 
     python benchmarks/cuda_checks.py [--out FOLDER] [--seconds 470] [--only PART ...] [--compiled]
         [--shared FOLDER] [--tree FOLDER] [--wheels FOLDER] [--simulate]
 
-Each part (`cuda_parts.py`) is a process of its own with a slice of the time (`cuda_order.py`), so
-that one that hangs or crashes ends alone.  Parts come in the order of what they tell; one whose
-slice is longer than what is left is listed as "not run", and so are, in the last line, the words
-that run it: ``--only`` takes names of parts, or how they begin, and lets them take all of the
-time.  ``--compiled`` measures torch.compile, which takes minutes to tune: a second call.  Both
-add to the table of the same folder.
+Each part (`cuda_parts.py`) is a separate process with a share of the time (`cuda_order.py`), so
+that one that hangs or crashes does not affect the others.  Parts are ordered by information
+value.  A part whose share exceeds the remaining time is listed as "not run", and the last line
+prints the options that run it: ``--only`` takes names or name prefixes of parts and lets them use
+all of the time.  ``--compiled`` measures torch.compile, which takes minutes to tune, in a second
+call.  Both add to the table of the same folder.
 
-Rows are written to ``FOLDER/rows.jsonl`` as they come, and ``FOLDER/table.txt`` after each part,
-with the steps side by side: a run that is cut off leaves the table of what it has done.
+Rows are written to ``FOLDER/rows.jsonl`` as they arrive, and ``FOLDER/table.txt`` after each part,
+with step times side by side: an interrupted run leaves the table of its finished parts.
 
-It needs no installation and no network: packages that are not installed are taken from the
-checkout, and ``--wheels`` names a folder of wheels that were brought along, such as those of
-nvmath-python, nccl4py and nvidia-cudnn-frontend.  Peers are measured where they are installed.
+Neither installation nor network is needed: packages that are not installed are imported from the
+checkout, and ``--wheels`` names a folder of additional wheels, such as those of
+nvmath-python, nccl4py and nvidia-cudnn-frontend.  Peers are measured if they are installed.
 ``--shared`` is a folder with ``data/mnist.npz``, ``programs`` and ``conformance``, and ``--tree``
 a checkout of OneFlow's tests.
 
-Without a GPU it says what is missing and ends with status 1.  ``--simulate`` runs all parts on the
-host with small shapes: that shows that the script works, and nothing about a device.
+Without a GPU, the script prints what is missing and exits with status 1.  ``--simulate`` runs all
+parts on the host with small shapes, as a test of the script only.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ from cuda_table import line, summary, table  # noqa: E402
 
 @dataclass(slots=True)
 class Report:
-    """Rows on their way to the files.
+    """The rows of the table and their files.
 
     Attributes:
-        folder: where the files are.
+        folder: folder of the files.
         rows: all rows so far, by name.
     """
 
@@ -64,12 +64,12 @@ class Report:
     rows: dict[str, Row] = field(default_factory=dict)
 
     def resume(self) -> None:
-        """Takes over what an earlier call has left in the folder."""
+        """Load the rows of an earlier call from the folder."""
         kept = read(self.folder / "rows.jsonl")
         self.rows = {row.name: row for row in kept if row.result != "not run"}
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Prints and keeps rows, and writes the table of all."""
+        """Print and store rows, and write the whole table."""
         with (self.folder / "rows.jsonl").open("a") as file:
             for row in rows:
                 self.rows[row.name] = row
@@ -78,7 +78,7 @@ class Report:
         (self.folder / "table.txt").write_text(table(self.rows) + "\n")
 
     def finish(self, again: str) -> int:
-        """Prints what compares rows, and what did not run; status 0 if nothing failed."""
+        """Print comparisons and the parts not run; return status 0 if nothing failed."""
         print("\n".join(map(line, summary(self.rows))))
         waiting = [row.name for row in self.rows.values() if row.result == "not run"]
         if waiting:
@@ -90,12 +90,14 @@ class Report:
 
 
 def arguments(words: Sequence[str] | None) -> argparse.Namespace:
-    """The options of a call."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("cuda-checks"))
     parser.add_argument("--seconds", type=float, default=470.0)
-    parser.add_argument("--only", nargs="*", default=[], help="parts, or how their names begin")
-    parser.add_argument("--compiled", action="store_true", help="torch.compile: a second call")
+    parser.add_argument("--only", nargs="*", default=[], help="names or name prefixes of parts")
+    parser.add_argument(
+        "--compiled", action="store_true", help="measure torch.compile (second call)"
+    )
     parser.add_argument("--shared", type=Path, default=next(filter(Path.is_dir, SHARED), ROOT))
     parser.add_argument("--tree", type=Path, help="a checkout of OneFlow's tests")
     parser.add_argument("--wheels", type=Path)
@@ -104,7 +106,7 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Runs parts until the time is over; status 0 if nothing failed."""
+    """Run parts until the time is over; return status 0 if nothing failed."""
     given = arguments(words)
     given.out.mkdir(parents=True, exist_ok=True)
     report, stop = Report(given.out), time.monotonic() + given.seconds
@@ -130,14 +132,14 @@ def main(words: Sequence[str] | None = None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What all parts of a call have in common.
+    """Settings shared by all parts of a call.
 
     Attributes:
         out: the folder of the files.
         env: the environment of the parts.
-        stop: when the time is over, by `time.monotonic`.
-        unbound: whether parts may take all of it.
-        simulated: whether the device is the host, which takes longer.
+        stop: end of the available time, by `time.monotonic`.
+        unbound: whether parts may use all of it.
+        simulated: whether the host simulates the device, which takes longer.
     """
 
     out: Path
@@ -147,7 +149,7 @@ class Call:
     simulated: bool
 
     def limit(self, part: Part) -> float:
-        """Seconds after which a part is cut off; 0 where there is not enough time for it."""
+        """Return the time limit of a part in seconds; 0 if too little time is left."""
         left = self.stop - time.monotonic()
         if left < (5.0 if self.unbound else part.seconds):
             return 0.0
@@ -158,10 +160,10 @@ SHARED = (ROOT / "shared", ROOT.parent / "shared", ROOT.parents[1] / "shared")
 
 
 def run(part: Part, call: Call) -> list[Row]:
-    """The rows of a part, and one that says so if it did not run, or not to its end."""
+    """Return the rows of a part, and one that reports a part not run or cut off."""
     limit = call.limit(part)
     if not limit:
-        return [Row(part.name, "not run", f"there was no time: it may take {part.seconds:.0f} s")]
+        return [Row(part.name, "not run", f"too little time: limit {part.seconds:.0f} s")]
     stem = re.sub(r"\W+", "-", part.name)
     rows, log = call.out / f"{stem}.rows", call.out / f"{stem}.log"
     rows.unlink(missing_ok=True)
@@ -186,7 +188,7 @@ def run(part: Part, call: Call) -> list[Row]:
 
 
 def read(file: Path) -> list[Row]:
-    """The rows that a part has written: whole lines only."""
+    """Read the complete lines that a part has written."""
     if not file.exists():
         return []
     return [Row(**json.loads(text)) for text in file.read_text().split("\n")[:-1]]
@@ -196,7 +198,7 @@ def read(file: Path) -> list[Row]:
 
 
 def environment(site: Path, given: argparse.Namespace) -> dict[str, str]:
-    """The environment of the parts, in which the packages of the checkout are there."""
+    """Return the environment of the parts, with the packages of the checkout."""
     if given.wheels is not None:
         files = [str(path) for path in sorted(given.wheels.glob("*.whl"))]
         options = ["--no-index", "--no-deps", "--no-compile", "-q", "--target", str(site)]
@@ -216,7 +218,7 @@ def environment(site: Path, given: argparse.Namespace) -> dict[str, str]:
 
 
 def place_packages(site: Path) -> Iterator[Path]:
-    """Makes packages of the checkout that are not installed known to plugins; their sources."""
+    """Register uninstalled packages of the checkout as plugins; return their sources."""
     for file in sorted(ROOT.glob("packages/*/pyproject.toml")):
         project = tomllib.loads(file.read_text())["project"]
         name, source = project["name"], file.parent / "src"

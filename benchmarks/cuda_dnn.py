@@ -1,10 +1,10 @@
-"""Plans of cuDNN on a GPU: which it has, what they need, and how long they take.
+"""List the plans of cuDNN on a GPU, with their workspace and time.
 
     python benchmarks/cuda_dnn.py [--simulate]
 
-Each problem is planned twice: by the library's guess, and by measuring all plans.  For convolutions
-the time of one with bias and relu in its plan stands beside that of a plain one.  ``--simulate``
-runs it on the host, to show that the script works.
+Each problem is planned twice: by the library's heuristic, and by measuring all plans.  For
+convolutions, the time with fused bias and relu is printed next to the plain one.  ``--simulate``
+runs on the host, as a test of the script.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests" / "helpers")]
 
 Line = tuple[str, str, str]
-"""Name, result and note of a row of a table."""
+"""Name, result and note of a table row."""
 
 
 def cudnn_plans(hardware: Any, small: bool = False) -> Iterator[Line]:
-    """A row per problem: time by the library's guess, and what measuring gives.
+    """Yield a row per problem: time by the library's heuristic and by measuring.
 
     Args:
         hardware: a `flow_cuda.device.hardware.Hardware`.
-        small: whether sizes are for a simulator.
+        small: whether to use sizes for a simulator.
     """
     from flow_cuda.cudnn.problems import Search
 
@@ -53,7 +53,7 @@ def cudnn_plans(hardware: Any, small: bool = False) -> Iterator[Line]:
 
 
 def problems(small: bool) -> dict[str, Any]:
-    """Convolutions and normalisation of ResNet-50, attention of BERT."""
+    """Return the convolutions and normalisations of ResNet-50, and the attention of BERT."""
     from flow_core.base.dtypes import as_dtype
     from flow_core.ir.graph import tensor_type
     from flow_cuda.cudnn.attention import Attention, AttentionGrad, rows
@@ -89,13 +89,13 @@ def problems(small: bool) -> dict[str, Any]:
 
 
 def microseconds(hardware: Any, problem: Any, choice: Any, times: int = 20) -> float:
-    """The least of some runs, each as long as the mean of several."""
+    """Return the minimum over runs of the mean time of several executions."""
     from flow_cuda.device.hardware import Access, DnnCall
 
     tensors = (*problem.reads.values(), *problem.writes.values())
     kept = [hardware.allocate(n) for n in (*(t.nbytes for t in tensors), choice.workspace)]
-    *places, room = (memory.address for memory in kept)
-    call = DnnCall(problem, choice.plan, tuple(places), room)
+    *places, workspace = (memory.address for memory in kept)
+    call = DnnCall(problem, choice.plan, tuple(places), workspace)
     stream = hardware.compute
     for memory in kept:
         hardware.zero(stream, memory.address, memory.nbytes)
@@ -110,7 +110,7 @@ def microseconds(hardware: Any, problem: Any, choice: Any, times: int = 20) -> f
 
 
 def least(run: Callable[[], None], finish: Callable[[], None], times: int) -> float:
-    """Seconds of a run."""
+    """Return the seconds of a run."""
     run()
     finish()
     found = []
@@ -124,7 +124,7 @@ def least(run: Callable[[], None], finish: Callable[[], None], times: int) -> fl
 
 
 def main() -> int:
-    """Prints the table; status 1 where there is no device."""
+    """Print the table; return status 1 without a device."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--simulate", action="store_true")
     given = parser.parse_args()

@@ -1,7 +1,7 @@
-"""What `cuda_checks.py` checks, in order of worth, and how long each part may take.
+"""The parts of `cuda_checks.py` in order of importance, and their time limits.
 
-The slices of the parts up to `LAST_SURE` fit into eight minutes together.  Most parts need less
-than theirs: what they leave goes to those behind.
+The limits of the parts up to `LAST_SURE` fit into eight minutes together.  Most parts need less
+than theirs: the remaining time is available to later parts.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path += map(str, ROOT.glob("packages/*/src"))  # behind what is installed
+sys.path += map(str, ROOT.glob("packages/*/src"))  # after installed packages
 
 from flow_cuda import families  # noqa: E402 - found by the line above
 
 NETWORKS = ("mlp", "lenet", "resnet50", "bert_base", "wide_deep_sgd")
 PEERS = {"torch eager": "torch", "torch.compile": "torch", "jax jit": "jax"}
-"""What else steps are measured in, and the package that it needs."""
+"""Peers that steps are compared with, and the package that each needs."""
 
 FAMILIES = tuple(family for family in families.FAMILIES if family != "fallback")
-"""Families of kernels whose samples are checked against the references."""
+"""Kernel families whose samples are checked against the references."""
 WORKERS = 8
-"""Parts that run at once, where they time nothing."""
+"""Parts that run concurrently because they time nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,9 @@ class Row:
     """One line of the table.
 
     Attributes:
-        name: what was looked at.
+        name: what was checked.
         result: "passed", "FAILED", "skipped", "not run", or a number with its unit.
-        note: what else there is to say.
+        note: additional information.
         data: numbers by name.
     """
 
@@ -45,12 +45,12 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one process checks.
+    """The checks of one process.
 
     Attributes:
-        name: a function of `cuda_parts.py`, and its arguments behind colons.
-        seconds: its slice: with less time left it does not start, and after it, it is cut off.
-        together: parts that follow each other with the same text here run at once: they time
+        name: a function of `cuda_parts.py`, and its arguments, separated by colons.
+        seconds: its time limit: with less time left the part does not start.
+        together: consecutive parts with the same value run concurrently: they time
             nothing.
     """
 
@@ -88,11 +88,11 @@ COMPILED: tuple[Part, ...] = tuple(
     Part(f"peer:{net}:torch.compile", seconds)
     for net, seconds in zip(NETWORKS, (50, 60, 160, 130, 60), strict=True)
 )
-"""What a second call measures: max-autotune takes minutes."""
+"""The parts of a second call: max-autotune takes minutes."""
 
 
 def chosen(only: tuple[str, ...], compiled: bool) -> tuple[Part, ...]:
-    """The parts of a call: those whose names begin as said, those of the second call, or all."""
+    """Return the parts of a call: those with given prefixes, those of the second call, or all."""
     if only:
         return tuple(part for part in (*PARTS, *COMPILED) if part.name.startswith(only))
     return COMPILED if compiled else PARTS

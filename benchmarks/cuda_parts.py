@@ -1,9 +1,9 @@
-"""The parts of `cuda_checks.py`, each run in a process of its own.
+"""The parts of `cuda_checks.py`, each run in a separate process.
 
     python benchmarks/cuda_parts.py steady --rows FILE [--simulate]
 
-A part writes a line of JSON to the file for each row of the table, as soon as it knows it.  A
-simulator runs on the host: the same code, on shapes that are small enough for that.
+A part writes each row of the table to the file as a line of JSON, as soon as it is known.  With
+``--simulate`` the same code runs on the host with small shapes.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.sharding.topology import Device
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 FAKES = ROOT / "packages" / "flow-dist" / "tests" / "helpers"
@@ -53,13 +55,13 @@ from cuda_table import ACCURACY  # noqa: E402
 
 STEPS, WARM = 20, 5
 TABLES = 1 << 14
-"""Bytes of tables per twenty tasks that are no part of a plan."""
+"""Bytes of tables outside of the plan, per twenty tasks."""
 
 Check = Callable[..., Iterator[Row]]
 
 
 def main() -> int:
-    """Runs one part and writes its rows."""
+    """Run one part and write its rows."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("part")
     parser.add_argument("--rows", type=Path, required=True)
@@ -79,7 +81,7 @@ def main() -> int:
 
 
 def guarded(name: str, check: Callable[[], Iterator[Row]]) -> Iterator[Row]:
-    """The rows of a check; one that says so where it raises."""
+    """Yield the rows of a check; an exception becomes a row."""
     try:
         yield from check()
     except Exception as error:  # noqa: BLE001 - the row says it
@@ -94,7 +96,7 @@ def guarded(name: str, check: Callable[[], Iterator[Row]]) -> Iterator[Row]:
 
 
 def environment(run: Run) -> Iterator[Row]:
-    """Date, device and versions; what is missing, where there is no GPU."""
+    """Report date, device and versions; without a GPU, what is missing."""
     yield Row("date", time.strftime("%Y-%m-%d"))
     yield Row("versions", f"Python {sys.version.split()[0]}", ", ".join(versions()))
     if run.simulated:
@@ -118,7 +120,7 @@ def environment(run: Run) -> Iterator[Row]:
 
 
 def versions() -> Iterator[str]:
-    """Names and versions of what is installed."""
+    """Yield names and versions of installed packages."""
     from importlib import metadata
 
     for package in (
@@ -130,7 +132,7 @@ def versions() -> Iterator[str]:
 
 
 def nvidia_smi() -> list[str]:
-    """The driver's version, where its tool is there to tell it."""
+    """Return the driver's version if nvidia-smi is available."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return []
@@ -140,11 +142,11 @@ def nvidia_smi() -> list[str]:
 
 
 def products(run: Run) -> Iterator[Row]:
-    """What cuBLASLt has algorithms for, and whether its masks are ours."""
+    """Report the products with cuBLASLt algorithms, and whether its masks equal ours."""
     from flow_cuda.device.hardware import EPILOGUES, Product
     from flow_cuda.driver.relu_mask_check import masks_match
 
-    hardware = start(run).driver("gpu:0:0").hardware
+    hardware = start(run).driver(Device("gpu", 0, 0)).hardware
     kinds, sizes = ("float32", "float16", "bfloat16"), ((256, 512, 512), (100, 10, 512))
     refused, count = [], 0
     for kind in kinds:
@@ -162,7 +164,7 @@ def products(run: Run) -> Iterator[Row]:
 
 
 def training(run: Run) -> Iterator[Row]:
-    """Training steps on the GPU and on the CPU: an MLP with dropout, a small LeNet, a table."""
+    """Compare training on GPU and CPU: an MLP with dropout, a small LeNet, an embedding table."""
     import cuda_small
 
     import oneflow as flow
@@ -186,7 +188,7 @@ def training(run: Run) -> Iterator[Row]:
 
 
 def dropout(run: Run) -> Iterator[Row]:
-    """Dropout drops the same elements as on the CPU."""
+    """Check that dropout drops the same elements as on the CPU."""
     import cuda_small
 
     ones = np.ones((40, 30) if run.simulated else (512, 1000), np.float32)
@@ -201,13 +203,13 @@ def dropout(run: Run) -> Iterator[Row]:
 
 
 def steady(run: Run) -> Iterator[Row]:
-    """A step of the mlp: memory, host time, allocations."""
+    """Measure memory, host time and allocations of a step of the mlp."""
     with counted_allocations(run) as made:
         session, job, feeds = bench_job(run, "mlp")
         job(*feeds)
         hardware = hardware_of(session)
         yield memory_row("mlp", job, made, hardware)
-        for _ in range(80):  # as many as there are pieces of memory for numbers
+        for _ in range(80):  # as many as there are staging buffers for numbers
             job(*feeds)
         made.clear()
         free = hardware.free_bytes()
@@ -216,26 +218,28 @@ def steady(run: Run) -> Iterator[Row]:
                 job(*feeds)
         less = free - hardware.free_bytes()
     host, least = float(np.median(times)) * 1e6, min(times) * 1e6
-    note = f"us in the median, {least:.1f} at least; wanted: below 20"
+    note = f"us median, {least:.1f} minimum; target: below 20"
     yield Row("mlp: host time of a replayed step", f"{host:.1f}", note, {"us": host})
     if not run.simulated:
         yield Row("mlp: host time below 20 us", verdict(host < 20))
-    yield Row("mlp: no allocations in a step", verdict(not made), f"{less} bytes less are free")
+    yield Row(
+        "mlp: no allocations in a step", verdict(not made), f"free memory decreased by {less} bytes"
+    )
 
 
 def memory_row(name: str, job: Any, made: list[tuple[Any, int]], hardware: Any) -> Row:
-    """Whether all that was allocated is the arena as predicted, variables, and small tables."""
+    """Check that only the predicted arena, variables and small tables were allocated."""
     plan, allocated = job.plan(), sum(nbytes for of, nbytes in made if of is hardware)
     arena = sum(arena.nbytes for arena in plan.arenas)
     held = {b.name: b.type.nbytes for b in plan.buffers if b.kind == "variable"}
     rest = allocated - arena - sum(held.values())
-    tables = TABLES * max(1, len(plan.tasks) // 20)  # addresses of joined updates, numbers
-    note = f"{arena} bytes predicted, {sum(held.values())} of variables, {rest} of tables"
+    tables = TABLES * max(1, len(plan.tasks) // 20)  # addresses of merged updates, numbers
+    note = f"{arena} bytes predicted, {sum(held.values())} in variables, {rest} in tables"
     return Row(f"{name}: arena as predicted", verdict(0 <= rest < tables), note)
 
 
 def programs(run: Run, device: str) -> Iterator[Row]:
-    """The seeds' programs, unmodified: on gpu 0:0, and for comparison on CPUs that emulate it."""
+    """Run OneFlow's programs, unmodified, on gpu 0:0 and for comparison on emulating CPUs."""
     shared = Path(os.environ.get("FLOW_CHECKS_SHARED", ROOT / "shared"))
     archive, folder = shared / "data" / "mnist.npz", shared / "programs"
     if not (archive.exists() and folder.is_dir()):
@@ -262,7 +266,7 @@ def programs(run: Run, device: str) -> Iterator[Row]:
 
 
 def copy_mnist(archive: Path, folder: Path, few: bool) -> None:
-    """The images; or one batch of 100 to train with and five to test: one more than in flight."""
+    """Copy the images, or 100 for training and 500 for testing if ``few``."""
     if not few:
         shutil.copy(archive, folder / "mnist.npz")
         return
@@ -272,10 +276,10 @@ def copy_mnist(archive: Path, folder: Path, few: bool) -> None:
 
 
 def program_environment(run: Run, device: str) -> dict[str, str]:
-    """What makes a program's "gpu" a real one, a simulated one, or the CPU."""
+    """Return the environment that makes "gpu" a real device, a simulated one, or the CPU."""
     if device == "cpu":
         return {"ONEFLOW_EMULATE_GPUS": "1"}
-    return {"FLOW_CHECKS_REHEARSE": "1"} if run.simulated else {}
+    return {"FLOW_CHECKS_SIMULATE": "1"} if run.simulated else {}
 
 
 PROGRAMS = {
@@ -284,13 +288,13 @@ PROGRAMS = {
     "async_single_job.py": (2, r"^\d+\.\d+(?:e-?\d+)?$"),
     "async_batch_job.py": (1, r"^accuracy: [\d.]+%"),
 }
-"""How many epochs each program trains, and what it prints."""
+"""Number of epochs and expected output of each program."""
 
-# Cuts the epochs by wrapping: the program's own ``range`` counts no further than this.
+# Limit the epochs by replacing the program's ``range``.
 WRAPPER = """
 import builtins, os, runpy, sys
 path, epochs = sys.argv[1], int(sys.argv[2])
-if os.environ.get("FLOW_CHECKS_REHEARSE"):
+if os.environ.get("FLOW_CHECKS_SIMULATE"):
     from cuda_cases import simulated_registry
     from flow_core.frontend.session import session as sessions
     from flow_core.plugins.host import load_plugins
@@ -306,7 +310,7 @@ runpy.run_path(path, init_globals={"range": short}, run_name="__main__")
 
 
 def kernels(run: Run, family: str) -> Iterator[Row]:
-    """All samples of a family's ops in all types, against the references, on the device."""
+    """Check all samples of a family's ops in all types against the references on the device."""
     from cuda_cases import WITHOUT_SAMPLES, CudaKit, DeviceKernels
 
     module = importlib.import_module(f"flow_cuda.kernels.{family}")
@@ -344,12 +348,12 @@ def kernels(run: Run, family: str) -> Iterator[Row]:
 
 
 def has_cases(kit: Any, op: str) -> bool:
-    """Whether a kit has anything to check of an op."""
+    """Return whether a kit has any check for an op."""
     return any(True for dtype in kit.dtypes_of(op) for _ in kit.cases(op, dtype))
 
 
 def nccl(run: Run) -> Iterator[Row]:
-    """Every primitive of NCCL on a communicator of one device, and several where they are."""
+    """Check every NCCL primitive on communicators of one and, if available, several devices."""
     import nccl_checks
 
     setup = simulated_nccl() if run.simulated else nccl_checks.found()
@@ -361,28 +365,28 @@ def nccl(run: Run) -> Iterator[Row]:
 
 
 def simulated_nccl() -> Any:
-    """One simulated device, and a fake of NCCL that has no other rank."""
+    """Set up one simulated device and a fake NCCL of one rank."""
     import nccl_checks
     from nccl_simulated import Fabric, rank
 
     nccl_checks.DTYPE_NAMES = ("float32", "bool")
     gpu, groups = rank(Fabric(), None)
-    return nccl_checks.Setup(("gpu:0:0",), {"gpu:0:0": gpu.driver}, groups)
+    return nccl_checks.Setup((Device("gpu", 0, 0),), {Device("gpu", 0, 0): gpu.driver}, groups)
 
 
 # --- step times
 
 
 def rates(run: Run) -> Iterator[Row]:
-    """Measured bytes and floating point operations per second: what floors are made of."""
+    """Measure bytes and FLOPs per second, from which the lower bounds are computed."""
     from flow_cuda.device.hardware import Operands, Product
 
-    driver = start(run).driver("gpu:0:0")
+    driver = start(run).driver(Device("gpu", 0, 0))
     hardware, stream = driver.hardware, driver.hardware.compute
     size, n = (1 << 16, 64) if run.simulated else (1 << 30, 8192)
     arrays = [driver.allocate(size).view(0, (size // 4,), np.float32) for _ in range(2)]
     part = np.random.default_rng(0).normal(size=1 << 14).astype(np.float32)
-    for array in arrays:  # products of zeros are faster than those of numbers
+    for array in arrays:  # products of zeros are faster than those of other numbers
         driver.copy_in(array, np.resize(part, array.shape))
     memory, other = arrays
 
@@ -413,7 +417,7 @@ def rates(run: Run) -> Iterator[Row]:
 
 
 def needs_of(session: Any, job: Any) -> tuple[float, float]:
-    """The bytes that a step's ops read and write, each on its own, and its operations."""
+    """Return the bytes that a step's ops read and write separately, and its operations."""
     from flow_core.plugins.specs import SbpContext
 
     graph, specs = job.compile().graph, session.registry.ops
@@ -433,7 +437,7 @@ def needs_of(session: Any, job: Any) -> tuple[float, float]:
 
 
 def step(run: Run, workload: str) -> Iterator[Row]:
-    """A network's step, from numpy to loss, and what it needs."""
+    """Measure the step of a network, from numpy to loss, and its lower bounds."""
     with counted_allocations(run) as made:
         session, job, feeds = bench_job(run, workload)
         started = time.perf_counter()
@@ -459,14 +463,14 @@ def step(run: Run, workload: str) -> Iterator[Row]:
 
 
 def peer(run: Run, workload: str, name: str) -> Iterator[Row]:
-    """The same network's step in another library."""
+    """Measure the same step in another library."""
     if importlib.util.find_spec(PEERS[name]) is None:
         yield Row(f"{workload}: {name}", "skipped", f"{PEERS[name]} is not installed")
         return
     import cuda_peers
 
     feeds = bench_feeds(run, workload)
-    with contextlib.redirect_stdout(io.StringIO()):  # autotuning is talkative
+    with contextlib.redirect_stdout(io.StringIO()):  # autotuning is verbose
         call = cuda_peers.PEERS[name](workload, feeds, workload in HALVES)
         loss = call()
         seconds = best_of(run, call, 2.0)
@@ -475,10 +479,10 @@ def peer(run: Run, workload: str, name: str) -> Iterator[Row]:
 
 
 def cudnn(run: Run) -> Iterator[Row]:
-    """Plans of cuDNN: which there are, and how long they take in each layout and type."""
+    """List cuDNN's plans and their times in each layout and type."""
     import cuda_dnn
 
-    hardware = start(run).driver("gpu:0:0").hardware
+    hardware = start(run).driver(Device("gpu", 0, 0)).hardware
     for name, result, note in cuda_dnn.cudnn_plans(hardware, run.simulated):
         yield Row(name, "skipped" if result == "missing" else result, note)
         if run.left() < 3:
@@ -486,7 +490,7 @@ def cudnn(run: Run) -> Iterator[Row]:
 
 
 def tests(run: Run) -> Iterator[Row]:
-    """OneFlow's own tests of single ops, unmodified, on one GPU."""
+    """Run OneFlow's own single-op tests, unmodified, on one GPU."""
     import cuda_tests
 
     yield from cuda_tests.op_tests(run)

@@ -1,8 +1,8 @@
 """The benchmark networks in torch and JAX on a GPU, as calls that do one training step.
 
 Parameters are those of `data.py`, so that first losses can be compared.  A step copies its feeds to
-the device and gives the loss back, as a job does.  The networks are written once, in `Nets`; each
-library brings the pieces.
+the device and returns the loss, as a job does.  The networks are written once, in `Nets`; each
+library implements the building blocks.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class Nets(ABC):
         self.p = p
 
     def body(self, workload: str) -> Callable[..., Any]:
-        """From feeds to loss."""
+        """Return the loss of a batch."""
         if workload in networks.BERT:
             return lambda *feeds: self.bert(networks.BERT[workload], *feeds)
         return getattr(self, workload.removesuffix("_sgd"))  # type: ignore[no-any-return]
 
-    # --- pieces
+    # --- building blocks
 
     @abstractmethod
     def relu(self, x: Any) -> Any: ...
@@ -46,11 +46,11 @@ class Nets(ABC):
 
     @abstractmethod
     def dropped(self, x: Any) -> Any:
-        """Half of the elements, twice as large."""
+        """Apply dropout at a rate of one half."""
 
     @abstractmethod
     def product(self, x: Any, name: str, turned: bool = False) -> Any:
-        """Rows times a parameter."""
+        """Multiply rows by a parameter."""
 
     @abstractmethod
     def conv(self, name: str, x: Any, stride: int, pad: int) -> Any: ...
@@ -72,27 +72,27 @@ class Nets(ABC):
 
     @abstractmethod
     def images(self, x: Any) -> Any:
-        """Images in the layout that suits the library."""
+        """Convert images to the library's preferred layout."""
 
     @abstractmethod
     def rows(self, name: str, index: Any) -> Any:
-        """Rows of a table."""
+        """Look up rows of a table."""
 
     @abstractmethod
     def beside(self, x: Any, y: Any) -> Any:
-        """Columns side by side."""
+        """Concatenate columns."""
 
     @abstractmethod
     def picked(self, x: Any, positions: Any) -> Any:
-        """Some places of each sequence, as rows."""
+        """Return some positions of each sequence as rows."""
 
     @abstractmethod
     def mask(self, mask: Any) -> Any:
-        """What is added to scores."""
+        """Return the attention bias added to scores."""
 
     @abstractmethod
     def attention(self, q: Any, k: Any, v: Any, bias: Any) -> Any:
-        """Of arrays with batch, places, heads, width; the result has the same axes."""
+        """Compute attention on arrays (batch, positions, heads, width); same axes in the result."""
 
     # --- networks
 
@@ -152,11 +152,11 @@ class Nets(ABC):
 
 
 def torch_step(workload: str, feeds: tuple[Any, ...], compiled: bool, amp: bool) -> Step:
-    """A step in torch; ``compiled`` takes max-autotune."""
+    """Return a step in torch; ``compiled`` uses max-autotune."""
     import torch
 
     torch.backends.cudnn.benchmark = True
-    torch.set_float32_matmul_precision("high")  # TF32, as our jobs and JAX's have it
+    torch.set_float32_matmul_precision("high")  # TF32, as in flow's jobs and JAX
     device = "cuda" if torch.cuda.is_available() else "cpu"
     p = {}
     for name, value in data.parameters(workload).items():
@@ -193,7 +193,7 @@ def _trained(name: str) -> bool:
 
 
 class TorchNets(Nets):
-    """On torch's tensors, with autocast where there is mixed precision."""
+    """The networks in torch, with autocast for mixed precision."""
 
     def __init__(self, p: dict[str, Any]) -> None:
         import torch
@@ -258,7 +258,7 @@ class TorchNets(Nets):
 
 
 def jax_step(workload: str, feeds: tuple[Any, ...], amp: bool) -> Step:
-    """A step in JAX, jitted; moving statistics of normalisations stay as they are."""
+    """Return a jitted step in JAX; moving statistics of normalisations are not updated."""
     import jax
 
     jax.config.update("jax_default_matmul_precision", "tensorfloat32")
@@ -302,12 +302,12 @@ def _jax_adam(_: str, x: Any, slope: Any, states: Any, count: Any) -> Any:
 
 
 class JaxNets(Nets):
-    """On JAX's arrays; XLA chooses layouts.
+    """The networks in JAX; XLA chooses layouts.
 
     Args:
         p: parameters by name.
-        key: for dropout.
-        amp: whether products are those of bfloat16.
+        key: random key for dropout.
+        amp: whether products use bfloat16.
     """
 
     def __init__(self, p: dict[str, Any], key: Any, amp: bool) -> None:
@@ -355,7 +355,7 @@ class JaxNets(Nets):
         return self.normal(x, -1) * self.p[name + ".g"] + self.p[name + ".b"]
 
     def normal(self, x: Any, axes: Any) -> Any:
-        """Mean 0 and variance 1, in float32."""
+        """Normalise to mean 0 and variance 1 in float32."""
         wide = x.astype("float32")
         mean, spread = wide.mean(axes, keepdims=True), wide.var(axes, keepdims=True)
         return (wide - mean) * self.jax.lax.rsqrt(spread + 1e-5)

@@ -1,4 +1,4 @@
-"""What the parts of `cuda_checks.py` work with: sessions, networks, clocks, counters."""
+"""Sessions, networks, clocks and counters for the parts of `cuda_checks.py`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 HALVES = ("bert_base", "resnet50")
-"""Networks that compute in bfloat16, as their peers do."""
+"""Networks that compute in bfloat16, like their peers."""
 
 SIZES = {"bert_base": 64, "resnet50": 256}
 SMALL_SIZES = {"bert_base": 2, "resnet50": 2}
@@ -20,18 +20,18 @@ SMALL_SIZES = {"bert_base": 2, "resnet50": 2}
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a part knows.
+    """Settings of a part.
 
     Attributes:
-        simulated: whether the device is the host.
-        deadline: when it is cut off, by `time.monotonic`.
+        simulated: whether the host simulates the device.
+        deadline: time limit, by `time.monotonic`.
     """
 
     simulated: bool
     deadline: float
 
     def left(self) -> float:
-        """Seconds until then."""
+        """Return the seconds until the deadline."""
         return self.deadline - time.monotonic()
 
 
@@ -40,7 +40,7 @@ def verdict(ok: object) -> str:
 
 
 def shrink() -> None:
-    """Makes the networks so small that the host can run them."""
+    """Reduce the networks to sizes that the host can run."""
     import data
     import networks
 
@@ -52,7 +52,7 @@ def shrink() -> None:
 
 
 def start(run: Run, device: str = "gpu") -> Any:
-    """A fresh session whose jobs run on a device, and gives it."""
+    """Create a new session whose jobs run on a device, and yield it."""
     from cuda_cases import core_registry, simulated_registry
 
     import oneflow as flow
@@ -71,7 +71,7 @@ def start(run: Run, device: str = "gpu") -> Any:
 
 
 def compiled_at_once(run: Run, make: Callable[[], Callable[[], Any]]) -> Callable[[], Any]:
-    """What ``make`` gives; in a simulator, all its kernels are compiled together before."""
+    """Return ``make()``; in a simulator, compile all of its kernels together first."""
     if run.simulated:
         from unittest import mock
 
@@ -90,7 +90,7 @@ def compiled_at_once(run: Run, make: Callable[[], Callable[[], Any]]) -> Callabl
 
 
 def hardware_of(session: Any) -> Any:
-    """The GPU that a session has used."""
+    """Return the GPU that a session has used."""
     from flow_cuda.driver.gpu import GpuDriver
 
     return next(d for d in session._drivers.values() if isinstance(d, GpuDriver)).hardware
@@ -98,7 +98,7 @@ def hardware_of(session: Any) -> Any:
 
 @contextlib.contextmanager
 def counted_allocations(run: Run) -> Iterator[list[tuple[Any, int]]]:
-    """All allocations of device memory within: the device, and the bytes."""
+    """Record all device memory allocations in the context: the device and the bytes."""
     if run.simulated:
         from flow_cuda.simulator.hardware import Simulator as Hardware
     else:
@@ -119,7 +119,7 @@ def counted_allocations(run: Run) -> Iterator[list[tuple[Any, int]]]:
 
 @contextlib.contextmanager
 def timed_steps() -> Iterator[list[float]]:
-    """Seconds that the host spends in each call of a step: what queues it, without waiting."""
+    """Record the host's seconds per call of a step: queueing without waiting."""
     from flow_cuda.driver.gpu import Step
 
     found: list[float] = []
@@ -138,7 +138,7 @@ def timed_steps() -> Iterator[list[float]]:
 
 
 def bench_job(run: Run, workload: str) -> tuple[Any, Any, Any]:
-    """A session, a job of a benchmark network, and its feeds."""
+    """Return a session, a job of a benchmark network, and its feeds."""
     import data
     import flow_bench
 
@@ -170,7 +170,7 @@ def bench_job(run: Run, workload: str) -> tuple[Any, Any, Any]:
 
 
 def bench_feeds(run: Run, workload: str) -> tuple[Any, ...]:
-    """A batch, of another size than `data.py`'s where there is one."""
+    """Return a batch, of this part's size if it differs from `data.py`'s."""
     import data
 
     rng = np.random.RandomState(99)
@@ -185,7 +185,7 @@ def bench_feeds(run: Run, workload: str) -> tuple[Any, ...]:
 
 
 def best_of(run: Run, call: Callable[[], object], seconds: float) -> float:
-    """Seconds per call: the least of means of some calls, for about as long as is said."""
+    """Return seconds per call: the minimum of means, measured for about the given time."""
     warm, rounds = (1, 1) if run.simulated else (3, 5)
     for _ in range(warm):
         call()

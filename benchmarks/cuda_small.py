@@ -1,4 +1,4 @@
-"""Small programs whose training on a GPU is compared with the CPU's."""
+"""Small programs whose training is compared between GPU and CPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import oneflow.typing as tp
 
 
 def programs() -> dict[str, tuple[Callable[[str], Any], tuple[Any, ...]]]:
-    """Programs by name, each with its feeds."""
+    """Return programs by name, each with its feeds."""
     rng, batch = np.random.default_rng(0), 16
     labels = rng.integers(0, 5, batch).astype(np.int32)
     rows = rng.normal(size=(batch, 24)).astype(np.float32)
@@ -26,7 +26,7 @@ def programs() -> dict[str, tuple[Callable[[str], Any], tuple[Any, ...]]]:
 
 
 def job_on(body: Callable[..., Any], example: Any, device: str) -> Any:
-    """A train job on a device."""
+    """Return a train job on a device."""
 
     @flow.global_function("train")
     def job(
@@ -66,7 +66,7 @@ def table(x: Any, y: Any) -> Any:
 
 
 def dropout_on(example: Any, device: str) -> Any:
-    """A train job that gives what dropout leaves."""
+    """Return a train job that returns the output of dropout."""
 
     @flow.global_function("train")
     def job(x: tp.Numpy.Placeholder(example.shape)) -> tp.Numpy:

@@ -1,4 +1,4 @@
-"""The table of `cuda_checks.py`: its lines, and what compares some of them."""
+"""The table of `cuda_checks.py`: its rows and their comparisons."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from cuda_order import NETWORKS, PEERS, Row
 
 ACCURACY = "accuracy of lenet_eval.py on the {}"
 CLOSE = 1.0
-"""Per cent by which accuracies may differ: seeds are the same, the last digits are not."""
+"""Allowed difference of accuracies in per cent: seeds are equal, last digits are not."""
 
 
 def line(row: Row, width: int = 44) -> str:
-    """A row as text."""
+    """Format a row."""
     return f"{row.name:<{width}}  {row.result:<12}  {row.note}".rstrip()
 
 
 def table(rows: Mapping[str, Row]) -> str:
-    """All rows, and what compares them."""
+    """Format all rows and their comparisons."""
     found = (*rows.values(), *summary(rows))
     width = max((len(row.name) for row in found), default=0)
     return "\n".join(line(row, width) for row in found)
 
 
 def summary(rows: Mapping[str, Row]) -> Iterator[Row]:
-    """What more than one row says together."""
+    """Yield comparisons of several rows."""
     yield from accuracies(rows)
     yield from comparison(rows)
 
 
 def accuracies(rows: Mapping[str, Row]) -> Iterator[Row]:
-    """LeNet's accuracy on a GPU beside the CPU's."""
+    """Compare LeNet's accuracy on GPU and CPU."""
     found = [rows.get(ACCURACY.format(device)) for device in ("gpu", "cpu")]
     shares = [row.data["percent"] for row in found if row is not None]
     if len(shares) == 2:
@@ -40,7 +40,7 @@ def accuracies(rows: Mapping[str, Row]) -> Iterator[Row]:
 
 
 def comparison(rows: Mapping[str, Row]) -> Iterator[Row]:
-    """Each network's step beside its floor and the best peer."""
+    """Compare each network's step with its lower bound and the best peer."""
     rate = {
         k: v for row in rows.values() if row.name.startswith("rate") for k, v in row.data.items()
     }

@@ -1,4 +1,4 @@
-"""OneFlow's own tests of single ops on one GPU, by the runner of ``shared/conformance``."""
+"""Run OneFlow's own single-op tests on one GPU, with the runner of ``shared/conformance``."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from cuda_rig import Run, verdict
 NAME = "OneFlow's op tests"
 FINE = ("passed", "skipped")
 FEW = ("test_tril.py", "test_square_sum.py")
-"""Files of a simulator."""
+"""Test files for a simulator."""
 
 
 def op_tests(run: Run) -> Iterator[Row]:
-    """A row of totals, of as many files as there is time for."""
+    """Yield a row of totals of as many files as the time allows."""
     shared, tree = (os.environ.get(f"FLOW_CHECKS_{name}", "") for name in ("SHARED", "TREE"))
     runner = Path(shared) / "conformance" / "run.py"
     missing = list(_missing(runner, tree))
@@ -61,7 +61,7 @@ def _missing(runner: Path, tree: str) -> Iterator[str]:
 
 
 def _ended(command: list[str], log: Path, seconds: float) -> bool:
-    """Whether a command came to its end in time; what it prints is in a file."""
+    """Run a command with output to a file; return whether it finished in time."""
     with log.open("w") as file:
         child = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True)
         try:
@@ -75,7 +75,7 @@ def _ended(command: list[str], log: Path, seconds: float) -> bool:
 
 
 def totals(text: str) -> tuple[int, Mapping[str, int]]:
-    """Files, and methods by outcome, from the runner's line for each file.
+    """Count files, and methods by outcome, from the runner's line for each file.
 
     >>> totals("test_add.py        d=1   2.0s  failed 1, passed 3")
     (1, Counter({'passed': 3, 'failed': 1}))
@@ -89,11 +89,11 @@ def totals(text: str) -> tuple[int, Mapping[str, int]]:
 
 
 OTHERS = "flow-cuda,flow-onednn"
-"""Plugins that a simulated device stands for, or would have to compete with."""
+"""Plugins that a simulated device replaces or would compete with."""
 
 
 def simulated_plugin(folder: Path) -> Path:
-    """A folder that makes the simulated device known to every process that has it on its path."""
+    """Create a folder that registers the simulated device in processes with it on their path."""
     info = folder / "site" / "flow_simulated-0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: flow-simulated\nVersion: 0\n")

@@ -7,7 +7,7 @@ from networks import BERT, RESNET_STAGES
 
 SEQUENCE, VOCABULARY, PREDICTIONS = 128, 30522, 20
 IMAGE, ROWS = 224, 1_000_000
-"""The width of an image of `resnet50`, and the rows of the tables of `wide_deep`."""
+"""Image width of `resnet50`, and number of rows of the tables of `wide_deep`."""
 
 
 def dense(name, inputs, outputs, init="glorot"):
@@ -68,7 +68,7 @@ def wide_deep():
 
 
 def spec_of(workload):
-    """(name, shape, initial value) of each parameter, in the order of the random draws."""
+    """Return (name, shape, initial value) of each parameter, in the order of the random draws."""
     if workload == "mlp":
         return dense("fc1", 784, 512) + dense("fc2", 512, 10)
     if workload in BERT:
@@ -101,7 +101,7 @@ def draw(rng, shape, init):
 
 
 def parameters(workload):
-    """Initial values by variable name, moving statistics included."""
+    """Return initial values by variable name, including moving statistics."""
     rng = np.random.RandomState(1234)
     values = {name: draw(rng, shape, init) for name, shape, init in spec_of(workload)}
     for name in [n for n in values if workload == "resnet50" and n.endswith(".g")]:
@@ -146,7 +146,7 @@ def batch(rng, workload):
 
 
 def batches(workload):
-    """The pool of batches, used in turn."""
+    """Return the pool of batches, used in turn."""
     rng = np.random.RandomState(99)
     count = {"resnet50": 2, "bert_mini": 4, "bert_base": 2, "overhead": 8}.get(workload, 8)
     return [batch(rng, workload) for _ in range(count)]

@@ -1,9 +1,9 @@
-"""CPU time of data parallelism on emulated devices, against one device at the same global batch.
+"""Compare CPU time of emulated devices with one device at the same global batch.
 
     python devices_bench.py --batch 100,1000 --devices 4
 
-Both jobs run in one process, turn by turn, with one BLAS thread; the time is the CPU time of the
-whole process (all threads) over a stretch of steps, and the smallest of many stretches counts.
+Both jobs run interleaved in one process with one BLAS thread; the time is the CPU time of the
+whole process (all threads) over a series of steps, minimum of many series.
 Prints one line per job and batch: ``BENCHJSON {...}`` with the time and its ratio to one device.
 """
 # ruff: noqa: E402 - numpy reads the variables set below when it is imported
@@ -26,12 +26,12 @@ import oneflow.typing as tp
 
 FORMS = {
     "data": ("greedy", None, True),  # one update of weights for all devices
-    "data, memory apart": ("greedy", None, False),  # each device updates weights of its own
+    "data, memory apart": ("greedy", None, False),  # each device updates its own weights
     "data, states on one": ("greedy", "non_distributed", True),
     "data, states split": ("greedy", "distributed_split", True),
-    "auto": ("auto", None, True),  # whatever the selector takes to be cheapest
+    "auto": ("auto", None, True),  # the selector's cheapest plan
 }
-"""How jobs on several devices are laid out: selector, optimizer placement, sharing."""
+"""Selector, optimizer placement and replica sharing of each variant."""
 
 
 def mlp(x, y):
@@ -42,7 +42,7 @@ def mlp(x, y):
 
 
 def make_job(name, devices, batch, selector="greedy", mode=None, share=True, momentum=0.0):
-    """A train job of the MLP (784-512-10) on some devices, with variables of its own."""
+    """Return a train job of the MLP (784-512-10) on some devices, with its own variables."""
 
     def job(
         x: tp.Numpy.Placeholder((batch, 784)),

@@ -1,12 +1,12 @@
-"""What data parallelism in one process costs by hand: the same split, written out in numpy.
+"""Measure manual data parallelism in one process: the same split, written in numpy.
 
     python devices_floor.py --batch 100,1000 --parts 4
 
-One step of the MLP of `devices_bench.py` (784-512-10, SGD) as plain numpy calls on arrays that are
-there before: of the whole batch, and in parts of it, whose gradients are added up in order before
-one update.  There is no graph, plan or exchange; what the parts take more than the whole is the
-price of smaller products and of the sum.  CPU time of the process with one BLAS thread, smallest
-of many turns; prints a line ``BENCHJSON {...}`` per batch and number of parts.
+One step of the MLP of `devices_bench.py` (784-512-10, SGD) as plain numpy calls on preallocated
+arrays: for the whole batch, and in parts, whose gradients are added in order before
+one update.  Without graph, plan or exchange, the additional time of the parts is the
+cost of smaller products and of the sum.  CPU time of the process with one BLAS thread, minimum
+of many runs; prints a line ``BENCHJSON {...}`` per batch and number of parts.
 """
 # ruff: noqa: E402 - numpy reads the variables set below when it is imported
 
@@ -22,11 +22,11 @@ import time
 import numpy as np
 
 ROWS = 32
-"""Rows of a gradient that are made and added at a time: they stay in the first caches."""
+"""Rows of a gradient that are computed and added at a time, so that they stay in cache."""
 
 
 class Part:
-    """Arrays of one part of the batch."""
+    """The arrays of one part of the batch."""
 
     def __init__(self, x, y):
         n = len(x)
@@ -36,7 +36,7 @@ class Part:
 
 
 class Net:
-    """Weights, and gradients that all parts add to."""
+    """Weights, and gradients that all parts accumulate into."""
 
     def __init__(self, rng):
         shapes = ((512, 784), (512,), (10, 512), (10,))
@@ -72,7 +72,7 @@ class Net:
             np.add.reduce(dy, 0, None, g) if first else np.add(g, dy.sum(0), g)
 
     def add(self, k, dy, x, first):
-        """The gradient of a weight: the first part's is written, those of others are added."""
+        """Compute the gradient of a weight: write the first part's, add the others."""
         g = self.grads[k]
         if first:
             np.matmul(dy.T, x, g)

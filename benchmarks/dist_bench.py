@@ -1,4 +1,4 @@
-"""Processes: collectives beside the same call of mpi4py, and beside a window of shared memory.
+"""Compare collectives with the same calls of mpi4py, and with a shared-memory window.
 
     mpiexec -n 2 python benchmarks/dist_bench.py collectives
     mpiexec -n 2 python benchmarks/dist_bench.py windows
@@ -16,8 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.sharding.topology import Device
+
 SIZES = {4: 300, 4096: 200, 1 << 20: 10, 64 << 20: 1}
-"""Bytes that a device holds of the whole, and launches per round."""
+"""Bytes per device, and launches per round."""
 
 ROUNDS = 7
 
@@ -41,9 +43,9 @@ def collectives() -> None:
 
 
 def slowest(joined: Any, call: Callable[[], object], times: int) -> float:
-    """Seconds per call until the last process is done, when all begin together.
+    """Return seconds per call until the last process finishes, when all start together.
 
-    The root of a broadcast may be done long before those who get something.
+    The root of a broadcast may finish long before the receivers.
     """
     joined.gather(b"", "a round")
     own = seconds(call, times)
@@ -58,7 +60,7 @@ def seconds(call: Callable[[], object], times: int) -> float:
 
 
 def cases(comm: Any, nbytes: int) -> Iterator[tuple[str, tuple[Callable[[], None], Any]]]:
-    """The same collective of ours and of MPI's."""
+    """Compare a collective of flow with MPI's."""
     from flow_core.testing import comms
 
     count, p = nbytes // 4, comm.size
@@ -79,19 +81,19 @@ def cases(comm: Any, nbytes: int) -> Iterator[tuple[str, tuple[Callable[[], None
 
 
 def bound(draft: Any, in_place: bool = False) -> Callable[[], None]:
-    """An exchange between the devices of all processes, in memory as that of a plan.
+    """Bind an exchange between the devices of all processes, in memory like a plan's.
 
-    In place, outputs are the inputs, as those of a plan's all-reduces are unless somebody else
-    reads what is summed.
+    In place, the outputs overwrite the inputs, as in a plan's all-reduces unless the inputs have
+    other readers.
     """
     from flow_core.base.dtypes import float32
     from flow_dist.mpi.comm import MpiComm
     from flow_dist.mpi.world import world
 
-    devices = tuple(f"cpu:0:{i}" for i in range(world().size))
+    devices = tuple(Device("cpu", 0, i) for i in range(world().size))
     comm, exchange = MpiComm(devices), draft(devices, float32)
 
-    def array(device: str, type_: Any) -> Any:
+    def array(device: Device, type_: Any) -> Any:
         if device not in comm.local:
             return None
         arena = comm.arena(device, max(type_.nbytes, 64))
@@ -112,10 +114,10 @@ def bound(draft: Any, in_place: bool = False) -> Callable[[], None]:
 
 
 class Window:
-    """An all-reduce as one writes it by hand: memory of MPI that all processes of a host share.
+    """A manual all-reduce in an MPI window shared by all processes of a host.
 
-    Each sums up its part of what all have put there; then the sums are there for all to look at,
-    and to copy.
+    Each process sums its part of all inputs; the sums can then be read or copied by all
+    processes.
     """
 
     def __init__(self, comm: Any, count: int) -> None:
@@ -123,7 +125,7 @@ class Window:
 
         self.comm, self.rank = comm, comm.rank
         self.shared = MPI.Win.Allocate_shared(8 * count, 4, comm=comm)
-        self.shared.Lock_all()  # MPICH wants it before Sync
+        self.shared.Lock_all()  # MPICH requires it before Sync
         rows = []
         for rank in range(comm.size):
             memory, _ = self.shared.Shared_query(rank)
@@ -141,7 +143,7 @@ class Window:
         self.shared.Sync()
 
     def left(self) -> None:
-        """The sums stay where they are, once for all processes."""
+        """Leave the sums in the window, once for all processes."""
         self._meet()
         part = self.parts[self.rank]
         np.add(self.given[0][part], self.given[1][part], out=self.sums[part])
@@ -150,18 +152,18 @@ class Window:
         self._meet()
 
     def copied(self) -> None:
-        """Each process has sums of its own in the end."""
+        """Copy the sums to each process."""
         self.left()
         np.copyto(self.own, self.sums)
 
     def end(self) -> None:
-        """Gives the memory back, when all processes do: until then each may need the others."""
+        """Free the memory collectively: until then each process may access the others'."""
         self.shared.Unlock_all()
         self.shared.Free()
 
 
 def windows() -> None:
-    """Ours beside a shared window in the same run."""
+    """Compare flow with a shared window in the same run."""
     from mpi4py import MPI
 
     from flow_core.testing import comms

@@ -1,9 +1,9 @@
-"""Times the benchmark networks.
+"""Time the benchmark networks.
 
-    python flow_bench.py --workload mlp,lenet          # by itself, one JSON line per workload
+    python flow_bench.py --workload mlp,lenet          # one JSON line per workload
 
 Prints one line per workload: ``BENCHJSON {...}`` with the median of the step times, the time to
-trace and compile, the peak of resident memory, the first losses, and what the plan predicts.
+trace and compile, peak resident memory, the first losses, and the predictions of the plan.
 """
 # ruff: noqa: E402 - numpy reads the variables set below when it is imported
 
@@ -58,7 +58,7 @@ def network(workload):
 
 
 def make_job(workload, example):
-    """The job function of a workload, for batches like the example."""
+    """Return the job function of a workload, for batches like the example."""
     body, trains = network(workload), workload in RATES or workload not in NOT_TRAINED
 
     def job(*blobs):
@@ -80,7 +80,7 @@ def make_job(workload, example):
 
 
 LAZY = {"wide_deep_adam": ("deep", "wide")}
-"""Tables of which Adam changes the looked-up rows alone, as with PyTorch's SparseAdam."""
+"""Return tables of which Adam updates the looked-up rows only, like PyTorch's SparseAdam."""
 
 
 def settings(workload):
@@ -136,7 +136,7 @@ def record(name, workload, job, times, losses, build, first):
         "values": [round(v, 5) for v in losses[:4]],
     }  # fmt: skip
     if workload in LAZY:
-        rec["note"] = "lazy Adam on the tables: only the rows that were looked up"
+        rec["note"] = "lazy Adam on the tables: update the looked-up rows only"
     if workload == "overhead":
         rec["per_op_us"] = round(median * 1e3 / networks.CHAIN, 4)
     if workload in networks.UNROLLED:
@@ -158,7 +158,7 @@ def main():
                 rec = loading.measure(args.name, args.steps)
             else:
                 rec = measure(args.name, workload, args.steps)
-        except Exception as error:  # noqa: BLE001 - said in the record; the others still run
+        except Exception as error:  # noqa: BLE001 - reported in the record; the others still run
             rec = {"impl": args.name, "workload": workload, "ok": False, "error": repr(error)[:400]}
         print("BENCHJSON " + json.dumps(rec), flush=True)
 

@@ -1,6 +1,6 @@
-"""The workload "loader": JPEG files to normalised batches, by a job that does nothing else.
+"""The workload "loader": a job that only turns JPEG files into normalised batches.
 
-python loading.py --step-ms 100    # a training step of so many milliseconds, and how long it waits
+python loading.py --step-ms 100    # the wait of a training step of this many milliseconds
 """
 
 import argparse
@@ -19,7 +19,7 @@ WIDTH = 2048
 
 
 def batches(folder):
-    """Normalised images (BATCH, 3, SIZE, SIZE) of the pictures in a folder."""
+    """Return normalised images (BATCH, 3, SIZE, SIZE) of the JPEG files in a folder."""
     with flow.scope.placement("cpu", "0:0"):
         records = flow.data.image_folder_reader(folder, batch_size=BATCH)
         image = flow.data.OFRecordImageDecoderRandomCrop(
@@ -35,7 +35,7 @@ def batches(folder):
 
 
 def make_job(folder):
-    """A job whose call gives the next batch."""
+    """Return a job whose call returns the next batch."""
 
     @flow.global_function()
     def loader() -> tp.Numpy:
@@ -45,13 +45,13 @@ def make_job(folder):
 
 
 def cpu_seconds():
-    """CPU time of this process, all threads."""
+    """Return the CPU time of this process, all threads."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 
 
 def measure(name, steps=None, warm=7):
-    """The record of one run: rate over some batches after a warm-up."""
+    """Return the record of one run: rate over some batches after a warm-up."""
     steps = steps or 14
     job = make_job(os.environ["BENCH_JPEG_DIR"])
     started = time.perf_counter()
@@ -75,11 +75,11 @@ def measure(name, steps=None, warm=7):
     }  # fmt: skip
 
 
-# ------------------------------------------------------------------- a training step that is fed
+# ---------------------------------------------------------------- a training step with a loader
 
 
 def train_job(layers, folder=None):
-    """Dense layers on the pictures' colours; without a folder on constants."""
+    """Return a job of dense layers on the images; without a folder on constants."""
 
     @flow.global_function(type="train")
     def train() -> tp.Numpy:
@@ -102,7 +102,7 @@ def train_job(layers, folder=None):
 
 
 def seconds_per_step(job, steps):
-    """The fastest of some steps after two of warm-up; then the session is cleared."""
+    """Return the minimum step time after two warm-up steps; clear the session."""
     for _ in range(2):
         job()
     times = []
@@ -115,7 +115,7 @@ def seconds_per_step(job, steps):
 
 
 def measure_fed(step_ms, steps):
-    """How long a step of about so many milliseconds waits for its batches."""
+    """Measure the wait for batches of a step of about the given milliseconds."""
     one, three = (seconds_per_step(train_job(n), 10) for n in (1, 3))
     layers = max(1, round((step_ms / 1e3 - one) / ((three - one) / 2)) + 1)
     alone = seconds_per_step(train_job(layers), 10)

@@ -1,7 +1,7 @@
-"""Everything about the comm over NCCL that only GPUs can show, in one table, in some minutes.
+"""Run all checks of the NCCL comm that need GPUs, in a few minutes, and print one table.
 
-With one process it takes all GPUs of the machine, with several one each.  Where there is no GPU it
-says what is missing and ends with status 1.
+One process uses all GPUs of the machine, several processes one each.  Without a GPU, the script
+prints what is missing and exits with status 1.
 
     python benchmarks/nccl_checks.py
     flow-dist run -n 4 benchmarks/nccl_checks.py
@@ -23,6 +23,7 @@ from flow_core.base.errors import FlowError
 from flow_core.device import strided
 from flow_core.exchange import Exchange
 from flow_core.plugins.specs import Unavailable
+from flow_core.sharding.topology import Device
 from flow_core.testing import CommKit, comms
 from flow_cuda.device.arrays import DeviceArray
 from flow_cuda.driver.capture import describe
@@ -51,13 +52,13 @@ class Row:
 
 @dataclass
 class Setup:
-    """What the checks run on.
+    """The devices and processes of the checks.
 
     Attributes:
         devices: all devices.
-        drivers: of the local ones.
-        groups: the communicators of this process.
-        world: the processes, None for one.
+        drivers: drivers of the local devices.
+        groups: communicators of this process.
+        world: the processes, None for a single one.
     """
 
     devices: tuple[str, ...]
@@ -77,7 +78,7 @@ class Setup:
     def comm(self, ordered: bool = False) -> NcclComm:
         return NcclComm(self.devices, self.groups, ordered=ordered)
 
-    def array(self, device: str, value: Any) -> Any:
+    def array(self, device: Device, value: Any) -> Any:
         driver = self.drivers[device]
         made = driver.allocate(value.nbytes).view(0, value.shape, value.dtype)
         array = OnDevice(made.memory, made.address, made.shape, made.dtype, made.hardware)
@@ -86,7 +87,7 @@ class Setup:
         return array
 
     def meet(self, what: str) -> None:
-        """Waits for all processes."""
+        """Wait for all processes."""
         for driver in self.drivers.values():
             driver.hardware.synchronize(driver.hardware.record(driver.hardware.compute))
         if self.world is not None:
@@ -97,18 +98,18 @@ DRIVERS: dict[int, GpuDriver] = {}
 
 
 class OnDevice(DeviceArray):
-    """A device array that takes numbers of the host, as the kit of comms gives them."""
+    """A device array that accepts host numbers from the comm kit."""
 
     def __setitem__(self, index: Any, value: Any) -> None:
         DRIVERS[id(self.hardware)].copy_in(self, value)
 
 
 class Kit(CommKit):
-    """The kit's arrays, on devices."""
+    """The kit's arrays on devices."""
 
     setup: Setup
 
-    def array(self, device: str, value: Any) -> Any:
+    def array(self, device: Device, value: Any) -> Any:
         return self.setup.array(device, value) if device else value
 
     def host(self, array: Any) -> Any:
@@ -119,7 +120,7 @@ class Kit(CommKit):
 
 
 def environment(setup: Setup) -> Iterator[Row]:
-    """Versions and devices."""
+    """Report versions and devices."""
     library = setup.groups.library
     yield Row("date", time.strftime("%Y-%m-%d"))
     yield Row("NCCL", version_text(library.version), f"over {library.name}")
@@ -127,7 +128,7 @@ def environment(setup: Setup) -> Iterator[Row]:
 
 
 def alone(setup: Setup) -> Iterator[Row]:
-    """Every primitive in every element type, on a communicator of one device."""
+    """Check every primitive in every element type, on a communicator of one device."""
     device = next(iter(setup.drivers))
     driver, library = setup.drivers[device], setup.groups.library
     bench = setup.array(device, np.zeros(1, np.float32)).workbench
@@ -169,7 +170,7 @@ def _alone(
 
 
 def cases(devices: Sequence[str], dtype: Any) -> Iterator[Exchange]:
-    """All collectives, even and uneven, of parts in a row and of columns."""
+    """Yield all collectives, even and uneven, of contiguous parts and of columns."""
     p = len(devices)
     even, uneven = [3] * p, [(5 * i + 2) % 7 for i in range(p)]
     drafts = (
@@ -185,7 +186,7 @@ def cases(devices: Sequence[str], dtype: Any) -> Iterator[Exchange]:
 
 
 def exchanges(setup: Setup) -> Iterator[Row]:
-    """Every exchange in every element type, in NCCL's order and in the plan's."""
+    """Check every exchange in every element type, in NCCL's order and in the plan's."""
     for ordered in (False, True):
         count = 0
         for name in DTYPE_NAMES:
@@ -201,7 +202,7 @@ def exchanges(setup: Setup) -> Iterator[Row]:
 
 
 def captured(setup: Setup) -> Iterator[Row]:
-    """A step of exchanges is one graph where a process has one device; replays move new numbers."""
+    """Check that a step of exchanges is one graph per device, and that replays move new numbers."""
     comm, driver = setup.comm(), next(iter(setup.drivers.values()))
     runs = [comms._Run(setup.kit, comm, e, 0) for e in cases(setup.devices, float32)]
     step = driver.compile([launch for run in runs for launch in run._launches])
@@ -219,7 +220,7 @@ def captured(setup: Setup) -> Iterator[Row]:
 
 
 def repeatable(setup: Setup) -> Iterator[Row]:
-    """Sums of floating numbers are the same bits on all devices, and each time."""
+    """Check that floating-point sums are bit-identical on all devices and in each run."""
     exchange = comms.all_reduce((LARGE // 16,))(setup.devices, float32)
     rng = np.random.default_rng(0)
     data = [rng.normal(size=LARGE // 16).astype("f4") for _ in setup.devices]
@@ -234,12 +235,12 @@ def repeatable(setup: Setup) -> Iterator[Row]:
         want = sum(data[1:], data[0])
         exact = np.array_equal(found[0], want)
         result = "passed" if same and (exact or not ordered) else "FAILED"
-        note = "the plan's bits" if exact else "bits of its own"
+        note = "the plan's bits" if exact else "bits of NCCL's order"
         yield Row(f"same bits{', in order' * ordered}", result, note)
 
 
 def speed(setup: Setup) -> Iterator[Row]:
-    """Time of an all-reduce, queued and replayed."""
+    """Time an all-reduce, queued and replayed."""
     driver = next(iter(setup.drivers.values()))
     for size in (SMALL, LARGE):
         exchange = comms.all_reduce((size,))(setup.devices, float32)
@@ -269,9 +270,9 @@ def _best(setup: Setup, call: Callable[[], object], repeats: int = 5, count: int
 
 
 def abort(setup: Setup) -> Iterator[Row]:
-    """One process waits on its device for others that never come; the guard frees it.
+    """Check that the guard frees a device that waits for ranks that never arrive.
 
-    The last check: nothing can be exchanged after it.
+    This check runs last because communicators are unusable afterwards.
     """
     exchange = comms.all_reduce((SMALL,))(setup.devices, float32)
     comm = setup.comm()
@@ -282,7 +283,7 @@ def abort(setup: Setup) -> Iterator[Row]:
     if setup.is_first:
         run.launch()
         started = time.perf_counter()
-    waiting.VERDICT.error = JobStoppedError("checking", found="a rank that does not come")
+    waiting.VERDICT.error = JobStoppedError("checking", found="a rank that does not arrive")
     for driver in setup.drivers.values():
         driver.hardware.synchronize(driver.hardware.record(driver.hardware.compute))
     seconds = time.perf_counter() - started if setup.is_first else 0.0
@@ -291,9 +292,9 @@ def abort(setup: Setup) -> Iterator[Row]:
             time.sleep(0.05)
         comm.after_step()
     except JobStoppedError:
-        yield Row("abort", "passed", f"the device was free after {seconds:.2f} s")
+        yield Row("abort", "passed", f"the device was released after {seconds:.2f} s")
     else:
-        yield Row("abort", "FAILED", "the numbers of a broken step were handed out")
+        yield Row("abort", "FAILED", "the results of a broken step were returned")
     guard.close()
 
 
@@ -302,7 +303,7 @@ TOGETHER = (exchanges, captured, repeatable, speed)
 
 
 def rows_of(setup: Setup) -> Iterator[Row]:
-    """All rows; those of several devices where there are some."""
+    """Yield all rows, including those of several devices if available."""
     several = len(setup.devices) > 1
     for check in (*CHECKS, *(TOGETHER if several else ())):
         yield from guarded(check, setup)
@@ -315,16 +316,16 @@ def rows_of(setup: Setup) -> Iterator[Row]:
 
 
 def guarded(check: Callable[[Setup], Iterator[Row]], setup: Setup) -> Iterator[Row]:
-    """The rows of a check; one that says so where it raises."""
+    """Yield the rows of a check; an exception becomes a row."""
     try:
         yield from check(setup)
-    except Exception as error:  # noqa: BLE001 - the other checks shall still run
+    except Exception as error:  # noqa: BLE001 - the other checks still run
         text = str(error).strip().splitlines()[:3]
         yield Row(check.__name__, "FAILED", f"{type(error).__name__}: {' '.join(text)}")
 
 
 def found() -> Setup | str:
-    """What there is to check, or why there is nothing."""
+    """Return the setup of the checks, or the reason why they cannot run."""
     from flow_core.plugins.host import default_registry
 
     registry = default_registry()
@@ -340,14 +341,14 @@ def found() -> Setup | str:
         each = len(hosts) // len(set(hosts))
     else:
         each = registry.probe("gpu").count
-    devices = tuple(f"gpu:{m}:{i}" for m in range(len(set(hosts))) for i in range(each))
+    devices = tuple(Device("gpu", m, i) for m in range(len(set(hosts))) for i in range(each))
     local = [device for device in devices if groups.owns(device)]
-    drivers = {d: registry.driver("gpu", int(d.split(":")[2])) for d in local}
+    drivers = {d: registry.driver(d) for d in local}
     return Setup(devices, drivers, groups, world)
 
 
 def main() -> int:
-    """Prints the table; status 0 if nothing failed."""
+    """Print the table; return status 0 if nothing failed."""
     try:
         setup = found()
     except FlowError as error:

@@ -1,7 +1,8 @@
-"""Compile time of deep transformers on 4 devices, and what the selectors' plans cost.
+"""Measure compile times of deep transformers on 4 devices, and the costs of the selectors' plans.
 
-``python benchmarks/selection.py [12 24 48]`` compiles training jobs of so many layers in turn,
-three times over, and prints the least times: they are to grow no faster than 1.3 times the layers.
+``python benchmarks/selection.py [12 24 48]`` compiles training jobs with these numbers of layers in
+three interleaved rounds and prints the minimum times; the target is a growth of at most 1.3 times
+that of the layers.
 ``--plans`` prints costs of the selectors' plans for one layer and many batch sizes instead.
 """
 
@@ -45,7 +46,7 @@ def layer(x, name):
 
 
 def transformer(layers, batch, rows, selector="auto"):
-    """A training job, not compiled yet, in a session of its own."""
+    """Return an uncompiled training job in a new session."""
     flow.clear_default_session()
     config = flow.function_config()
     config.sbp_selector(selector)
@@ -65,7 +66,7 @@ def transformer(layers, batch, rows, selector="auto"):
 
 
 def measured(layers):
-    """Seconds of compilation and of the selection in it, and the number of ops."""
+    """Return the seconds of compilation and of the selection in it, and the number of ops."""
     job = transformer(layers, 4, 8)
     gc.collect()
     started = time.perf_counter()

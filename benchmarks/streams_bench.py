@@ -1,12 +1,12 @@
-"""Wall time of a step: kernels with all cores one after the other, or streams that divide them.
+"""Compare kernels that use all cores in turn with concurrent streams that divide the cores.
 
     python streams_bench.py --units 64,128,256,512,1024 --cores 2
 
-For data parallelism and for a pipeline of two stages: a plan for each way is run in stretches, by
-turns, in one process, and the smallest times count.  Prints ``BENCHJSON {...}`` with the times and
-the number of stream threads that the plan itself would choose.  ``--cores 1 --threads 2`` compares
-threads for streams where kernels have one anyway; with ``FLOW_DISABLE_PLUGINS=flow-onednn`` kernels
-are numpy's.
+For data parallelism and for a pipeline of two stages, a plan of each kind runs interleaved
+in one process; times are minimum wall times of a step.  Prints ``BENCHJSON {...}`` with the times
+and the number of stream threads that the plan itself would choose.  ``--cores 1 --threads 2``
+compares stream threads with single-threaded kernels; with ``FLOW_DISABLE_PLUGINS=flow-onednn``
+kernels are numpy's.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from flow_core.plugins.host import load_plugins
 
 BATCH, LAYERS, MICRO_BATCHES = 512, 4, 4
 STRETCH = 8
-"""Steps of one way in a row: BLAS's threads look for work for a while after the other way's."""
+"""Consecutive steps of one kind: BLAS's threads spin for a while after the other kind."""
 
 
 def make_job(form, units):
@@ -52,7 +52,7 @@ def make_job(form, units):
 
 
 def compiled(form, units, cores, threads, feeds):
-    """A bound plan in a session of its own; ``threads`` None leaves that to the plan."""
+    """Return a bound plan in a new session; with ``threads`` None the plan decides."""
     disabled = tuple(filter(None, os.environ.get("FLOW_DISABLE_PLUGINS", "").split(",")))
     settings = Settings(
         emulate_gpus=2, disabled_plugins=disabled, stream_threads=threads,

@@ -1,4 +1,4 @@
-"""MkDocs hook: one page of the reference for each public module, made from its docstrings."""
+"""MkDocs hook that generates a reference page for each public module from its docstrings."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,9 +9,9 @@ from mkdocs.structure.files import File, Files
 
 
 def public_modules(root: Path) -> Iterator[tuple[str, str]]:
-    """Page and dotted name of all modules whose path has no part with an underscore in front.
+    """Yield page and dotted name of all modules without a leading underscore in their path.
 
-    A package's own page is the index of its folder; a module named ``index`` stands aside.
+    A package's own page is the index of its folder; a module ``index`` gets another page name.
     """
     for source in sorted(root.glob("packages/*/src")):
         for path in sorted(source.rglob("*.py")):
@@ -25,7 +25,7 @@ def public_modules(root: Path) -> Iterator[tuple[str, str]]:
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Adds the pages to the navigation, nested as the modules are."""
+    """Add the pages to the navigation, nested like the modules."""
     tree: dict[str, Any] = {}
     for page, name in public_modules(Path(config.config_file_path).parent):
         *parents, last = name.split(".")
@@ -38,7 +38,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def _nav(tree: dict[str, Any]) -> list[Any]:
-    """A folder's own page first, then its modules."""
+    """Return the navigation of a folder: its own page first, then its modules."""
     return [
         page if not name else {name: page if isinstance(page, str) else _nav(page)}
         for name, page in tree.items()
@@ -46,7 +46,7 @@ def _nav(tree: dict[str, Any]) -> list[Any]:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds the pages to those that were found in docs/."""
+    """Add the pages to those found in docs/."""
     for page, name in public_modules(Path(config.config_file_path).parent):
         content = f"# {name.rpartition('.')[2]}\n\n`{name}`\n\n::: {name}\n"
         files.append(File.generated(config, page, content=content))

@@ -1,6 +1,6 @@
-"""Trains a small convolutional network on real handwritten digits and draws its loss.
+"""Train a small convolutional network on real handwritten digits and plot its loss.
 
-The 1,797 images of 8 x 8 pixels come with scikit-learn: nothing is downloaded.
+The 1,797 images of 8 x 8 pixels ship with scikit-learn: nothing is downloaded.
 """
 
 import sys
@@ -70,7 +70,7 @@ def load_data():
 
 
 def batches(images, labels):
-    """Gives the batches of all epochs, each epoch in an order of its own."""
+    """Yield the batches of all epochs, each epoch in a different order."""
     rng = np.random.default_rng(1)
     for _ in range(EPOCHS):
         for batch in rng.permutation(len(images))[: STEPS * BATCH].reshape(STEPS, BATCH):
@@ -78,7 +78,7 @@ def batches(images, labels):
 
 
 def progress():
-    """A bar on a terminal, nothing elsewhere; the standard output is for results only."""
+    """Return a progress bar for terminals; standard output is for results only."""
     console = Console(stderr=True)
     columns = [
         TextColumn("training"),
@@ -91,7 +91,7 @@ def progress():
 
 
 def train(images, labels):
-    """Gives the mean loss of every step."""
+    """Return the mean loss of every step."""
     losses = []
     with progress() as bar:
         task = bar.add_task("", total=EPOCHS * STEPS, loss=float("nan"))

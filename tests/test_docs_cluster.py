@@ -1,4 +1,4 @@
-"""The page "From one process to a cluster" says what happens."""
+"""The commands of the page "From one process to a cluster" print the quoted output."""
 
 import importlib.util
 import os
@@ -21,7 +21,7 @@ COMMANDS = {
 
 
 def run(line: str, folder: Path) -> "subprocess.CompletedProcess[str]":
-    """What became of a line that somebody types."""
+    """Run a command line in a folder."""
     words = shlex.split(line)
     settings = dict(word.split("=") for word in words if re.fullmatch(r"[A-Z_]+=\w+", word))
     name, *rest = words[len(settings) :]
@@ -35,14 +35,14 @@ def run(line: str, folder: Path) -> "subprocess.CompletedProcess[str]":
     )
 
 
-def told(session: str) -> list[tuple[str, str]]:
-    """Lines that are typed, and what is printed then."""
+def quoted(session: str) -> list[tuple[str, str]]:
+    """Return command lines and their quoted output."""
     parts = re.split(r"^\$ (.*)\n", session, flags=re.MULTILINE)[1:]
     return list(zip(parts[::2], parts[1::2], strict=True))
 
 
 def test_the_page_has_a_session_per_part() -> None:
-    assert [told(session)[-1][0].split()[-2:] for session in SESSIONS] == [
+    assert [quoted(session)[-1][0].split()[-2:] for session in SESSIONS] == [
         ["python", "train.py"],
         ["2", "train.py"],
         ["1", "train.py"],
@@ -55,7 +55,7 @@ def test_the_page_runs_as_written(tmp_path: Path) -> None:
         pytest.skip("mpi4py is not installed")
     (tmp_path / "train.py").write_text(PROGRAM)
     for session in SESSIONS:
-        for line, printed in told(session):
+        for line, printed in quoted(session):
             done = run(line, tmp_path)
             assert (done.returncode, done.stdout) == (0, printed), done.stderr
             if "FAIL_AT" in line:

@@ -22,7 +22,7 @@ def test_the_page_has_exactly_the_hooks_with_their_arguments() -> None:
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.hook)
 def test_sections_name_what_the_hook_returns(kind: object) -> None:
-    assert f"Returns `{kind.spec.__name__}` records" in SECTIONS[signature(kind.hook)]  # type: ignore[attr-defined]
+    assert f"Return `{kind.spec.__name__}` records" in SECTIONS[signature(kind.hook)]  # type: ignore[attr-defined]
 
 
 def test_the_page_mentions_no_other_hook() -> None:

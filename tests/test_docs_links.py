@@ -1,4 +1,4 @@
-"""What the pages refer to is there."""
+"""Files and modules named by the documentation exist."""
 
 from __future__ import annotations
 
@@ -36,11 +36,20 @@ def test_the_layers_are_those_of_the_contract() -> None:
         for name in re.findall(r"\w+", layer)
     }
     page = (ROOT / "docs" / "architecture.md").read_text()
-    table = page[page.index("| layer |") : page.index("Beside it,")]
+    table = page[page.index("| layer |") :].partition("\n\n")[0]
     rows = [re.findall(r"`(\w+)`", row.split("|")[1]) for row in table.splitlines() if "`" in row]
     assert sorted(name for row in rows for name in row) == sorted(rank)
     floors = [{rank[name] for name in row} for row in rows]
     assert all(max(low) <= min(high) for low, high in pairwise(floors))
+
+
+def test_the_files_of_the_task_table_exist() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    table = page[page.index("| task |") :].partition("\n\n")[0]
+    core = ROOT / "packages" / "flow-core" / "src" / "flow_core"
+    named = re.findall(r"`([\w./]+/\w+\.py|passes)`", table)
+    assert len(named) > 10
+    assert [path for path in named if not (core / path).exists()] == []
 
 
 def test_every_decision_is_listed() -> None:

@@ -1,4 +1,4 @@
-"""The table of docs/special-values.md is what happens."""
+"""The outcomes in the table of docs/special-values.md are correct."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def integers(*values: Any) -> Any:
 
 
 def run(function: Callable[..., Any], *fed: Any, dtype: str | None = None) -> str:
-    """What a job gives whose parameters are of the shapes and types of what is fed."""
+    """Run a job with placeholders of the shapes and types of the feeds."""
 
     def job(*given: Any) -> Any:
         return function(*given)
@@ -52,7 +52,7 @@ def run(function: Callable[..., Any], *fed: Any, dtype: str | None = None) -> st
 
 
 def trained(function: Callable[[Any], Any], start: Any, rate: float = 1.0) -> Any:
-    """A variable after a step of SGD whose gradient is that of a function."""
+    """Return a variable after a step of SGD on a function."""
 
     @flow.global_function("train")
     def job() -> tp.Numpy:
@@ -63,14 +63,14 @@ def trained(function: Callable[[Any], Any], start: Any, rate: float = 1.0) -> An
         flow.optimizer.SGD(schedule, momentum=0).minimize(loss)
         return loss
 
-    job.compile()  # refuses what loading variables would only warn of
+    job.compile()  # raises where loading variables would only warn
     flow.load_variables({"variable": start})
     job()
     return np.asarray(flow.get_all_variables()["variable"].numpy())
 
 
 def gradient(function: Callable[[Any], Any], at: Any) -> str:
-    """A gradient, where the step to it can be seen; NaN hides one."""
+    """Return the gradient of a function, recovered from the change of a variable."""
 
     @flow.global_function("train")
     def job(x: tp.Numpy.Placeholder(at.shape)) -> tp.Numpy:

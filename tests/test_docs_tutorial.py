@@ -1,10 +1,10 @@
-"""The programs on the documentation's pages run, and print what the pages say they print.
+"""The programs on the documentation's pages run and print the quoted output.
 
-On a page, ``python`` blocks run in order as one program; a ``text`` block right below one is
-what it prints.  Blocks with a title are files.  In ``console`` blocks the lines with ``$`` are
-commands, the rest is what they print.  ``...`` stands for anything.
+The ``python`` blocks of a page run in order as one program; a ``text`` block right below one is
+its output.  Blocks with a title are files.  In ``console`` blocks the lines with ``$`` are
+commands, the rest is their output.  ``...`` matches anything.
 
-``python tests/test_docs_tutorial.py`` puts what is printed today into the pages.
+``python tests/test_docs_tutorial.py`` updates the quoted output of the pages.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ PROCESSOR = re.compile(
     r"|^  \S+ .*  (?:inherited|rounding)  .*(?:\n|$)",  # of `flow verify`
     re.MULTILINE,
 )
-"""What depends on how the processor's BLAS rounds; the pages say so where they show it."""
+"""Output that depends on the rounding of the processor's BLAS, as the pages state."""
 COMMANDS = {"flow": ("-m", "flow_core.cli"), "pytest": ("-m", "pytest"), "python": ()}
 
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block; ``printed`` is what the page says that it prints, ``span`` where."""
+    """A fenced block; ``printed`` is its quoted output, ``span`` the position of that."""
 
     kind: str
     title: str | None
@@ -63,7 +63,7 @@ class Block:
 
 
 def blocks(page: str) -> Iterator[Block]:
-    """The blocks of a page that do something."""
+    """Yield the executable blocks and files of a page."""
     found = list(FENCED.finditer(page))
     for match, after in zip(found, [*found[1:], None], strict=True):
         kind, title, text = match["kind"], match["title"], match["text"]
@@ -79,11 +79,11 @@ def blocks(page: str) -> Iterator[Block]:
             yield Block(kind, None, command.removeprefix("$ "), printed, (start, match.end("text")))
 
 
-# ------------------------------------------------------------------- in a process of their own
+# ------------------------------------------------------------------------- in a child process
 
 
 def run_blocks(page: str) -> list[str]:
-    """What the blocks of a page print, run in the working directory."""
+    """Run the blocks of a page in the working directory; return their output."""
     program = {"__name__": "__main__"}
     printed, line = [], 0
     for block in blocks(page):
@@ -102,7 +102,7 @@ def run_blocks(page: str) -> list[str]:
 
 
 def write_file(path: Path, text: str) -> None:
-    """A file of the page; a pyproject.toml also leaves the metadata that an install would."""
+    """Write a file of the page; for a pyproject.toml also the metadata of an installation."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     if path.name != "pyproject.toml":
@@ -118,7 +118,7 @@ def write_file(path: Path, text: str) -> None:
 
 
 def run_command(command: str) -> str:
-    """What a command prints; our own commands run by this very Python."""
+    """Run a command with this Python; return its output."""
     words = shlex.split(command)
     settings = {}
     while "=" in words[0]:
@@ -139,14 +139,14 @@ def run_command(command: str) -> str:
 
 
 def outputs(name: str, folder: Path) -> list[str]:
-    """What a page's blocks print, in a fresh process, without settings of ours."""
+    """Return the output of a page's blocks in a new process with default settings."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("FLOW_", "ONEFLOW_"))}
     path = (str(folder), os.environ.get("PYTHONPATH", ""))
     env |= {
         "PYTHONPATH": os.pathsep.join(filter(None, path)),
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
-        "FLOW_DISABLE_PLUGINS": "flow-onednn",  # the pages name the kernels that everybody has
+        "FLOW_DISABLE_PLUGINS": "flow-onednn",  # the pages show the kernels of the core package
     }
     done = subprocess.run(
         [sys.executable, "-W", "error", __file__, "--run", str(DOCS / name)],
@@ -163,13 +163,13 @@ def outputs(name: str, folder: Path) -> list[str]:
 
 
 def _settled(text: str) -> str:
-    """A text without times and rounding, and without the widths of columns that show them."""
+    """Remove times, rounding and column widths from a text."""
     text = PROCESSOR.sub("", TIME.sub("0.0 ms", text))
     return re.sub("  +", "  ", text).rstrip()
 
 
 def agree(said: str, printed: str) -> bool:
-    """Whether texts are the same but for ``...``, times, rounding, and small differences."""
+    """Whether texts agree except for ``...``, times, rounding, and small differences."""
     if "..." in said:
         flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
         return doctest.OutputChecker().check_output(said, printed, flags)
@@ -206,7 +206,7 @@ def test_what_depends_on_the_processor_is_not_compared_and_the_rest_is() -> None
 
 
 def rewrite(name: str) -> None:
-    """Puts what is printed today into a page, where it says something else."""
+    """Update the quoted output of a page where it differs."""
     path = DOCS / name
     page = path.read_text()
     with tempfile.TemporaryDirectory() as folder:
@@ -216,7 +216,7 @@ def rewrite(name: str) -> None:
         if end and not agree(block.printed.rstrip(), printed):
             page = page[:start] + printed + "\n" * bool(printed) + page[end:]
         elif printed and not end:
-            print(f"{name}: nothing says what this prints:\n{block.text}")
+            print(f"{name}: no output is quoted for:\n{block.text}")
     path.write_text(page)
 
 

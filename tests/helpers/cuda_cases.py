@@ -10,6 +10,7 @@ from flow_core.base.config import Settings
 from flow_core.base.dtypes import as_dtype
 from flow_core.device import Driver
 from flow_core.ir.graph import tensor_type
+from flow_core.ir.update_rules import BY_TYPE
 from flow_core.plugins.host import load_plugins
 from flow_core.plugins.registry import Registry
 from flow_core.plugins.specs import BindContext, KernelQuery, OpSpec, Sample
@@ -21,8 +22,6 @@ from flow_cuda.codegen.program import Kernel
 from flow_cuda.device.batch import merge_launches
 from flow_cuda.driver.gpu import GpuDriver
 from flow_cuda.kernels import update
-from flow_cuda.kernels.update import UPDATES
-from flow_cuda.passes.late_updates import JOINED
 from flow_cuda.simulator.hardware import Simulator
 
 PLUGIN = "flow_cuda.simulator.plugin"
@@ -107,7 +106,7 @@ class CudaKit(KernelKit):
                 for case in self.cases(op, dtype):
                     for each in (case, case.grown(2), case.grown(5)):
                         Rig(driver, each.kernel, each.asked, mutates=each.spec.mutates)
-        for op in JOINED:
+        for op in BY_TYPE:
             for dtype in self.dtypes:
                 if as_dtype(dtype).is_floating:
                     merge_launches(update_launches(driver, op, ((7,), (5,)), dtype)[0])
@@ -118,13 +117,15 @@ def update_launches(
     driver: GpuDriver, op: str, shapes: Iterable[tuple[int, ...]], dtype: str = "float32"
 ) -> tuple[list[Any], list[list[Any]]]:
     """Launches that update variables of some shapes, and the arrays of each; one rate for all."""
-    spec, row = CudaKit.shared_registry().ops[op], UPDATES[op]
+    spec, row = CudaKit.shared_registry().ops[op], BY_TYPE[op]
     kernel = next(k for k in update.KERNELS if k.op == op)
     rng, kind = np.random.default_rng(0), as_dtype(dtype).numpy
     rate = on_device(driver, np.array(0.1, np.float32))
     launches, kept = [], []
     for shape in shapes:
-        host = [np.asarray(rng.uniform(0.5, 2, shape)).astype(kind) for _ in range(2 + row.states)]
+        host = [
+            np.asarray(rng.uniform(0.5, 2, shape)).astype(kind) for _ in range(2 + len(row.states))
+        ]
         model, diff, *states = (on_device(driver, x) for x in host)
         step = [on_device(driver, np.array(3))] if op == "lars_update" else []
         powers = [np.array(x, kind) for x in ((0.81, 0.98) if op == "lamb_update" else ())]
@@ -161,13 +162,13 @@ class Collector:
 
 
 def updates(op: str, rng: Any) -> Iterator[Sample]:
-    row = UPDATES[op]
+    row = BY_TYPE[op]
     for shape in ((7,), (3, 5), ()):
         arrays = [rng.uniform(0.5, 2, shape) for _ in range(2)]
         arrays.append(np.array(0.1, np.float32))
         if op == "lars_update":
             arrays.append(np.array(3, np.int64))
-        arrays += [rng.uniform(0.5, 2, shape) for _ in range(row.states)]
+        arrays += [rng.uniform(0.5, 2, shape) for _ in row.states]
         if op == "lamb_update":
             arrays += [np.array(0.81), np.array(0.98)]
         factor, skip = np.array(0.5), np.array(1, np.int64)
@@ -219,7 +220,7 @@ def _scales(_: Any) -> Iterator[Sample]:
 
 SAMPLES: dict[str, Any] = {
     **{op: (lambda rng, op=op: row_updates(op, rng)) for op in STATES},
-    **{op: (lambda rng, op=op: updates(op, rng)) for op in UPDATES},
+    **{op: (lambda rng, op=op: updates(op, rng)) for op in BY_TYPE},
     "assign": _assigned,
     "logical_slice_assign": _slice_assigned,
     "advance_step": lambda _: iter([Sample((np.array(4, np.int64),))]),

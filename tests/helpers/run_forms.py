@@ -18,8 +18,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "integration"))
 from networks import NETWORKS, STEPS, Form, batches, step_of, train, train_job
 
 import oneflow as flow
-from flow_core.exchange import exchanges, links_of
+from flow_core.exchange import DevicePair, exchanges, links_of
 from flow_core.frontend.session.session import default_session
+from flow_core.sharding.topology import Device
 
 
 class Patient(Form):
@@ -63,16 +64,17 @@ def check_bytes(network: str, form: str) -> None:
     job = train_job(NETWORKS[network], FORMS[form])
     for batch in batches(NETWORKS[network]):
         job(*step_of(FORMS[form], batch))
-    wanted: Counter[tuple[str, str]] = Counter()
+    wanted: Counter[DevicePair] = Counter()
     for once in (False, True):
         for link, nbytes in links_of(exchanges(job.plan(), once)).items():
             wanted[link] += nbytes * (1 if once else STEPS)
-    told = [[*link, nbytes] for link, nbytes in job.executable().sent().items()]
+    told = [[*map(str, link), nbytes] for link, nbytes in job.executable().sent().items()]
     world = default_session().world
     texts = [json.dumps(told).encode()]
     if world is not None:
         texts = list(world.gather(texts[0], "bytes sent"))
-    sent = {(here, there): n for text in texts for here, there, n in json.loads(text)}
+    rows = [row for text in texts for row in json.loads(text)]
+    sent = {(Device.parse(here), Device.parse(there)): n for here, there, n in rows}
     assert sent == +wanted, (network, form, sent, wanted)
 
 

@@ -58,7 +58,7 @@ for step in range(1, 4):
 assert compiled.physical.ledger
 assert plan.bytes_per_step == sum(links_of(exchanges(plan)).values())
 for e in compiled.physical.ledger:
-    assert e.why and (not e.op or "wants" in e.why), e
+    assert e.why and (not e.op or "requires" in e.why), e
     assert e.runners_up or e.hop != "all_reduce", e
 print(sorted({e.hop for e in compiled.physical.ledger}))
 """

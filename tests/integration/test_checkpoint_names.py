@@ -53,8 +53,8 @@ def test_differences_are_one_warning(path: str, caplog: pytest.LogCaptureFixture
     with caplog.at_level(logging.WARNING):
         flow.train.CheckPoint().load(path)
     (record,) = caplog.records
-    assert "2 variables are not in it, and keep their values: c, d" in record.getMessage()
-    assert "1 of its names are of no variable, and are ignored: b" in record.getMessage()
+    assert "2 variables are missing from it, and keep their values: c, d" in record.getMessage()
+    assert "1 of its names belong to no variable, and are ignored: b" in record.getMessage()
     assert Path(__file__).name in record.getMessage()
     assert loaded() == {"a"}
 
@@ -127,7 +127,7 @@ def test_get_refuses_what_is_not_whole(path: str) -> None:
 def test_load_variables_tells_of_names_that_it_ignores(caplog: pytest.LogCaptureFixture) -> None:
     declare("a")
     flow.load_variables(ones("a", "other", "a-momentum"))
-    assert "1 of its names are of no variable, and are ignored: other" in caplog.text
+    assert "1 of its names belong to no variable, and are ignored: other" in caplog.text
     caplog.clear()
     flow.load_variables(ones("a", "other"), ignore_mismatch=True)
     assert not caplog.records

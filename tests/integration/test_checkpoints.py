@@ -207,7 +207,7 @@ def test_a_checkpoint_of_a_part_loads_and_the_rest_keeps_its_values(
     assert new.tolist() == [7, 7]
     loaded = flow.get_all_variables()
     np.testing.assert_array_equal(loaded["hidden-weight"].numpy(), saved)
-    assert "1 variables are not in it, and keep their values: new" in caplog.text
+    assert "1 variables are missing from it, and keep their values: new" in caplog.text
 
 
 def test_a_checkpoint_of_other_variables_is_refused(tmp_path: Path) -> None:

@@ -170,9 +170,9 @@ def test_loaders_have_what_steps_leave(tmp_path: Path) -> None:
         compute()
         from flow_data.loading.stats import all_stats
 
-        share = all_stats()[-1].share
-        assert share is not None
-        assert (share.computing, share.waiting) == (1, 4)
+        limits = all_stats()[-1].limits
+        assert limits is not None
+        assert (limits.computing, limits.waiting) == (1, 4)
 
 
 def test_the_doctor_tells_the_budget() -> None:

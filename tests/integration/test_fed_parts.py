@@ -8,6 +8,7 @@ import pytest
 import oneflow as flow
 import oneflow.typing as tp
 from flow_core.observe.oracle import verify
+from flow_core.sharding.topology import Device
 
 ROWS, COLUMNS = 7, 6
 
@@ -42,7 +43,7 @@ def test_each_device_gets_its_part(axis: int) -> None:
     for x in (X, np.asfortranarray(X), X[::-1, ::-1]):
         np.testing.assert_array_equal(job(x), np.maximum(x, 0) * 2)
     found = fed(job)
-    assert [device for device, _ in found.values()] == [f"cpu:0:{i}" for i in range(4)]
+    assert [device for device, _ in found.values()] == [Device("cpu", 0, i) for i in range(4)]
     sizes = [region[axis][1] - region[axis][0] for _, region in found.values()]
     assert sizes == ([2, 2, 2, 1] if axis == 0 else [2, 2, 1, 1])
     assert not [e for e in job.plan().ledger if e.value.startswith("Input_")]
@@ -52,7 +53,7 @@ def test_each_device_gets_its_part(axis: int) -> None:
 def test_what_is_wanted_whole_is_fed_once() -> None:
     job = doubled(None)
     np.testing.assert_array_equal(job(X), np.maximum(X, 0) * 2)
-    assert fed(job) == {"Input_x:0": ("cpu:0:0", ((0, ROWS), (0, COLUMNS)))}
+    assert fed(job) == {"Input_x:0": (Device("cpu", 0, 0), ((0, ROWS), (0, COLUMNS)))}
 
 
 def test_replicas_of_a_part_get_it_from_the_first_of_them() -> None:
@@ -70,7 +71,7 @@ def test_replicas_of_a_part_get_it_from_the_first_of_them() -> None:
     x = np.arange(48, dtype=np.float32).reshape(8, 6)
     np.testing.assert_array_equal(job(x), x @ np.ones((6, 4), np.float32))
     found = fed(job)
-    assert [device for device, _ in found.values()] == ["cpu:0:0", "cpu:0:2"]
+    assert [device for device, _ in found.values()] == [Device("cpu", 0, 0), Device("cpu", 0, 2)]
     assert [region[0] for _, region in found.values()] == [(0, 4), (4, 8)]
     (entry,) = [e for e in job.plan().ledger if e.value == "Input_x:0"]
     assert entry.source == "cpu[0:0,0:2] S(0)"

@@ -15,6 +15,7 @@ from flow_core.base.errors import ConfigError
 from flow_core.cli.app import cli
 from flow_core.frontend.config.function_config import SETTINGS, cudnn_options
 from flow_core.plan import Plan
+from flow_core.sharding.topology import Device
 
 Array = Any
 
@@ -255,7 +256,7 @@ def test_default_placement_and_view() -> None:
     job(pair())
     assert seen == [True, False]
     assert not flow.scope.mirrored_view_enabled()
-    assert job.plan().arenas[0].device == "cpu:0:0"
+    assert job.plan().arenas[0].device == Device("cpu", 0, 0)
 
 
 def blocks(job: Any) -> Any:

@@ -13,6 +13,7 @@ import oneflow.typing as tp
 from flow_core.base.errors import GraphError, InferenceError, JobError, VariableError
 from flow_core.compiler.select import SelectionError
 from flow_core.sharding.sbp import format_nd_sbp
+from flow_core.sharding.topology import Device
 
 pytestmark = pytest.mark.usefixtures("four_gpus")
 
@@ -231,7 +232,7 @@ def test_older_names_of_placements(older: str) -> None:
     found, job = train(body, "", scope=getattr(flow, older)("gpu", "0:1-3"))
     for a, b in zip(found, wanted, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
-    assert {a.device for a in job.plan().arenas} >= {"gpu:0:1", "gpu:0:2", "gpu:0:3"}
+    assert {a.device for a in job.plan().arenas} >= {Device("gpu", 0, i) for i in (1, 2, 3)}
 
 
 def test_the_session_places_on_the_devices_it_was_told() -> None:
@@ -246,12 +247,12 @@ def test_the_session_places_on_the_devices_it_was_told() -> None:
     assert len({a.device for a in job.plan().arenas}) == 3
     flow.clear_default_session()  # the numbers are the session's
     job(np.ones((6, 3), "f4"))
-    assert {a.device for a in job.plan().arenas} == {"gpu:0:0"}
+    assert {a.device for a in job.plan().arenas} == {Device("gpu", 0, 0)}
     flow.clear_default_session()
     flow.config.gpu_device_num(0)
     flow.config.cpu_device_num(2)
     job(np.ones((6, 3), "f4"))
-    assert {a.device for a in job.plan().arenas} == {"cpu:0:0", "cpu:0:1"}
+    assert {a.device for a in job.plan().arenas} == {Device("cpu", 0, 0), Device("cpu", 0, 1)}
 
 
 @pytest.mark.parametrize(

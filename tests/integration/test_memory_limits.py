@@ -11,6 +11,7 @@ import oneflow.typing as tp
 from flow_core.base.config import Settings
 from flow_core.base.errors import ConfigError, OutOfMemoryError
 from flow_core.builtin.numpy_driver import NumpyDriver
+from flow_core.sharding.topology import Device
 
 MIB = 1 << 20
 
@@ -64,7 +65,7 @@ def test_what_is_no_size(text: str) -> None:
 
 
 def test_a_driver_knows_what_is_left() -> None:
-    driver = NumpyDriver(0, 1000)
+    driver = NumpyDriver(Device("cpu", 0, 0), 1000)
     arena = driver.allocate(600)
     array = arena.view(0, (5,), np.float32)
     del arena

@@ -23,6 +23,7 @@ from flow_core.device import Comm
 from flow_core.exchange import exchanges, links_of
 from flow_core.frontend.session import session as sessions
 from flow_core.runtime.executable import Executable
+from flow_core.sharding.topology import Device
 from flow_core.testing import CommKit, comms
 from flow_cuda.codegen import host_compiler
 from flow_cuda.driver.capture import describe
@@ -32,7 +33,7 @@ from flow_dist.nccl.comm import NcclComm
 pytestmark = pytest.mark.skipif(
     host_compiler.compiler() is None, reason="no C++ compiler to run the kernels with"
 )
-DEVICES = tuple(f"gpu:0:{index}" for index in range(4))
+DEVICES = tuple(Device("gpu", 0, index) for index in range(4))
 
 
 class TestOnSimulatedGpus(CommKit):
@@ -56,8 +57,8 @@ class TestOnSimulatedGpus(CommKit):
         rows = list(super().parameters(check))
         return [row for row in rows if row[0] in (self.comm_name, *PACKED)]
 
-    def array(self, device: str, value: Any) -> Any:
-        return GPUS[int(device.split(":")[2])].array(value) if device else value
+    def array(self, device: Device, value: Any) -> Any:
+        return GPUS[device.index].array(value)
 
     def host(self, array: Any) -> Any:
         return GPUS[array.hardware.index].driver.copy_out(array)
@@ -162,7 +163,7 @@ def test_a_plan_on_two_gpus_computes_what_it_does_on_two_cpus(ordered: bool) -> 
             made.append(NcclComm(devices, groups, ordered=ordered))
             return made[0]
 
-        def variable(name: str, device: str, region: Any) -> Any:
+        def variable(name: str, device: Device, region: Any) -> Any:
             window = (...,) if region is None else tuple(slice(a, b) for a, b in region)
             return gpu.array(np.ascontiguousarray(initial[name][window]))
 
@@ -205,7 +206,10 @@ def test_the_checks_for_real_gpus_pass_on_simulated_ones(monkeypatch: pytest.Mon
     def body(world: Any) -> None:
         gpu, groups = rank(fabric, world)
         setup = checks.Setup(
-            ("gpu:0:0", "gpu:0:1"), {f"gpu:0:{world.rank}": gpu.driver}, groups, world
+            (Device("gpu", 0, 0), Device("gpu", 0, 1)),
+            {Device("gpu", 0, world.rank): gpu.driver},
+            groups,
+            world,
         )
         for check in (*checks.CHECKS, *checks.TOGETHER, checks.abort):
             rows.extend(checks.guarded(check, setup))

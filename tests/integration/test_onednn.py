@@ -154,6 +154,8 @@ def train(
 ) -> tp.Numpy:
     table = flow.get_variable("table", (50, 16), initializer=flow.random_normal_initializer())
     x = flow.reshape(flow.gather(table, ids), (24, 16))
+    if sys.argv[1] == "twice":
+        x = x + flow.gather(table, y) * 2.0
     other = table if TIED else flow.get_variable(
         "other", (50, 16), initializer=flow.random_normal_initializer()
     )
@@ -190,6 +192,17 @@ def test_gradients_of_embeddings_stay_sparse(form: str, rule: str, kernel: str) 
     np.testing.assert_allclose(onednn["losses"], numpy["losses"], rtol=1e-4, atol=1e-5)  # Adam
     assert kernel in onednn["kernels"]
     assert "c.unsorted_segment_sum" not in onednn["kernels"]
+
+
+def test_two_lookups_in_one_table_train_it() -> None:
+    """One of the two sums of rows goes into the other, which stays."""
+    compiler = pytest.importorskip("flow_onednn.native.compiler")
+    if not compiler.available():
+        pytest.skip(f"no C compiler: {compiler.state()}")
+    numpy = run(EMBEDDING, "twice", "sgd", FLOW_DISABLE_PLUGINS="flow-onednn")
+    onednn = run(EMBEDDING, "twice", "sgd", FLOW_VERIFY_PASSES="1")
+    np.testing.assert_allclose(onednn["losses"], numpy["losses"], rtol=1e-4, atol=1e-5)
+    assert "c.onednn_add_to_rows" in onednn["kernels"]
 
 
 RESIDUAL = """

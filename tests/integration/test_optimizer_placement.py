@@ -23,6 +23,7 @@ from flow_core.base.errors import ConfigError
 from flow_core.frontend.session import variable_storage as memory
 from flow_core.frontend.session.session import default_session
 from flow_core.frontend.session.variable_storage import initial_value
+from flow_core.sharding.topology import Device
 
 MODES = ("non_distributed", "distributed_split")
 
@@ -82,7 +83,7 @@ def test_every_device_keeps_a_part_of_weights_and_states() -> None:
     flow.clear_default_session()
     split = kept(make_job("0:0-3", rule="adam", config=config("distributed_split")))
     for name in ("h-weight", "h-weight-m", "h-weight-v", "o-bias-v"):
-        logical = whole[name]["gpu:0:0"]
+        logical = whole[name][Device("gpu", 0, 0)]
         assert set(whole[name].values()) == {logical}
         assert len(split[name]) == 4
         assert sum(split[name].values()) == logical
@@ -182,7 +183,7 @@ def test_parts_of_a_variable_begin_with_its_initial_value() -> None:
     regions = [((0, 6), (0, 12)), ((6, 11), (0, 12)), ((11, 16), (0, 12))]
     expected = initial_value(info)
     for i, region in enumerate(regions):
-        part = here.variable("h-weight", f"gpu:0:{i}", region)
+        part = here.variable("h-weight", Device("gpu", 0, i), region)
         junk = [np.full(shape, 7, np.float32) for _ in range(50)]
         del junk
         np.testing.assert_array_equal(part, expected[slice(*region[0])])

@@ -31,6 +31,7 @@ from flow_core.frontend.trace.blob import BlobDef
 from flow_core.frontend.trace.emit import emit
 from flow_core.ops.rules import like_input, split_all_axes
 from flow_core.plugins.specs import OpSpec
+from flow_core.sharding.topology import Device
 
 NAP = 0.02
 
@@ -184,7 +185,7 @@ def test_one_thread_runs_the_tasks_in_order() -> None:
         assert all(a.stop <= b.start for a, b in pairwise(times))
 
 
-def forward_lead(plan: Any, device: str, kind: str) -> int:
+def forward_lead(plan: Any, device: Device, kind: str) -> int:
     """The most micro-batches that are between forward and backward pass on a device."""
     lead = most = 0
     for task in plan.tasks:
@@ -197,7 +198,7 @@ def forward_lead(plan: Any, device: str, kind: str) -> int:
 def test_micro_batches_in_flight_are_bounded() -> None:
     with emulated(4, 1):
         plan = pipeline(4, 8, plain).plan()
-        leads = [forward_lead(plan, f"gpu:0:{i}", f"h{i}-") for i in range(4)]
+        leads = [forward_lead(plan, Device("gpu", 0, i), f"h{i}-") for i in range(4)]
         assert leads[1:] == [3, 2, 1]  # the first stage needs no gradient of its input
         assert all(register.slots <= 5 for register in plan.flows)
         assert {r.producer for r in plan.flows} > {f"gpu[0:{i}] compute" for i in range(4)}

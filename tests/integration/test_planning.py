@@ -43,7 +43,7 @@ ENDS = {
     "flow.train.CheckPoint().save('models')": "saving a checkpoint",
     "flow.train.CheckPoint().init()": "CheckPoint.init",
     "flow.train.CheckPoint().load('models')": "loading a checkpoint",
-    "flow.train.SimpleCheckPointManager('models')": "making a folder of checkpoints",
+    "flow.train.SimpleCheckPointManager('models')": "creating a folder of checkpoints",
     "flow.summary.Graph('models')": "flow.summary.Graph",
     "flow.summary.Projector('models')": "flow.summary.Projector",
     "flow.onnx.export(predict, 'models', 'model.onnx')": "flow.onnx.export to model.onnx",

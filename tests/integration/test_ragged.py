@@ -11,6 +11,7 @@ import pytest
 import oneflow as flow
 import oneflow.typing as tp
 from flow_core.base.errors import AnnotationError, FeedError, InferenceError
+from flow_core.sharding.topology import Device
 from flow_data.instances import InstanceError
 
 
@@ -220,7 +221,7 @@ def test_only_instances_that_change_owner_move(
         if entry.value.startswith("tensor_"):
             moved.update({(a, b): n for a, b, n in entry.links})
     pairs = zip(held(here, count).values(), held(there, count).values(), strict=True)
-    changed = Counter((f"cpu:0:{a}", f"cpu:0:{b}") for a, b in pairs if a != b)
+    changed = Counter((Device("cpu", 0, a), Device("cpu", 0, b)) for a, b in pairs if a != b)
     assert moved == {link: 8 * n for link, n in changed.items()}
     planned = Counter()
     for entry in ledger:

@@ -128,6 +128,8 @@ CHANGES: dict[str, tuple[tuple[Any, ...], Any, str]] = {
     "an unknown output": (("ops", -1, "inputs"), ["x:9"], "ops["),
     "a layout too many": (("ops", 0, "wants"), ["B", "B", "B"], "ops[0].wants"),
     "a lone surrogate": (("job",), "\ud800", "job"),
+    "no device": (("plan", "tasks", 0, "device"), "cpu:0", "plan.tasks[0].device"),
+    "a number for a device": (("plan", "buffers", 0, "home"), 0, "plan.buffers[0].home"),
     "no number": (("passes", 0, "seconds"), "long", "passes[0].seconds"),
 }
 

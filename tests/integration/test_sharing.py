@@ -19,6 +19,7 @@ from flow_core.frontend.session.session import default_session
 from flow_core.observe.oracle import verify
 from flow_core.plan import Plan
 from flow_core.runtime.executable import Executable
+from flow_core.sharding.topology import Device
 
 
 @pytest.fixture(autouse=True)
@@ -102,7 +103,7 @@ def test_gradients_are_summed_where_they_arise() -> None:
     products = [t for t in plan.tasks if t.type.startswith("matmul") and "h-" in t.op]
     gradient = [t for t in products if plan.buffers[t.outputs[0]].type.shape == (16, 12)]
     assert [t.type for t in gradient] == ["matmul", *["matmul_onto"] * 3]
-    assert [t.device for t in gradient] == [f"gpu:0:{i}" for i in range(4)]
+    assert [t.device for t in gradient] == [Device("gpu", 0, i) for i in range(4)]
     assert len({plan.buffers[t.outputs[0]].offset for t in gradient}) == 1
     assert any(t.attrs.get("summed") for t in plan.tasks if t.type == "boxing")
 
@@ -124,8 +125,8 @@ def test_rows_of_all_devices_are_one_array() -> None:
     feeds = [plan.buffers[i] for i in plan.feeds[:4]]
     ends = [b.offset + b.type.nbytes for b in feeds]
     assert [b.offset for b in feeds[1:]] == ends[:-1]
-    assert {b.memory for b in feeds} == {"gpu:0:0"}
-    assert [b.device for b in feeds] == [f"gpu:0:{i}" for i in range(4)]
+    assert {b.memory for b in feeds} == {Device("gpu", 0, 0)}
+    assert [b.device for b in feeds] == [Device("gpu", 0, i) for i in range(4)]
     with emulated(4, None, RowByRow()):
         assert not joined(job_of("sgd", False).plan())
 
@@ -163,7 +164,7 @@ def test_a_gradient_that_an_update_alone_reads_is_made_by_the_update(rule: str) 
     for task in weights:
         assert task.attrs["parts"] == 4
         operands = [plan.buffers[i] for i in task.inputs[-8:]]
-        assert [b.device for b in operands[::2]] == [f"gpu:0:{i}" for i in range(4)]
+        assert [b.device for b in operands[::2]] == [Device("gpu", 0, i) for i in range(4)]
     products = [t for t in plan.tasks if t.type == "matmul" and t.attrs["transpose_a"]]
     assert not any("h-" in t.op for t in products)
     reduced = [t for t in plan.tasks if t.attrs.get("summed")]
@@ -210,11 +211,11 @@ def test_updates_run_once_on_weights_that_are_there_once() -> None:
     job = make_job("0:0-3", rule="adam", batch=8)
     plan = job.plan()
     updates = [t for t in plan.tasks if t.type.endswith("adam_update")]
-    assert {t.device for t in updates} == {"gpu:0:0"}
+    assert {t.device for t in updates} == {Device("gpu", 0, 0)}
     assert len(updates) == 4
     train(job, batch=8)
     parts = default_session().stored()["h-weight"].parts
-    assert list(parts) == ["gpu:0:0"]
+    assert list(parts) == [Device("gpu", 0, 0)]
     flow.clear_default_session()
     apart = make_job("0:0-3", rule="adam", config=config(False), batch=8).plan()
     assert sum(a.nbytes for a in plan.arenas) < sum(a.nbytes for a in apart.arenas)
@@ -228,8 +229,8 @@ def test_an_all_reduce_is_done_in_place() -> None:
         for first in range(0, len(task.inputs), 4):
             member = [plan.buffers[i] for i in task.outputs[first : first + 4]]
             own = plan.buffers[task.inputs[first]]
-            assert {(b.memory, b.offset) for b in member} == {("gpu:0:0", own.offset)}
-            assert [b.device for b in member] == [f"gpu:0:{r}" for r in range(4)]
+            assert {(b.memory, b.offset) for b in member} == {(Device("gpu", 0, 0), own.offset)}
+            assert [b.device for b in member] == [Device("gpu", 0, r) for r in range(4)]
 
 
 def test_a_plan_that_shares_goes_through_json() -> None:
@@ -366,7 +367,7 @@ class _Part(InProcessComm):
 
     def __init__(self, devices: Any) -> None:
         super().__init__(devices)
-        self.local = ("gpu:0:1",)
+        self.local = (Device("gpu", 0, 1),)
 
 
 def test_a_process_with_some_devices_only_refuses_a_plan_that_shares() -> None:

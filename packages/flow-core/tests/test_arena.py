@@ -5,8 +5,9 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flow_core.base.alignment import ALIGNMENT, aligned
 from flow_core.compiler.memory import arena
-from flow_core.compiler.memory.arena import ALIGN, Block, aligned, live_peak, plan_arena
+from flow_core.compiler.memory.arena import Block, live_peak, plan_arena
 
 blocks = st.lists(
     st.builds(
@@ -25,7 +26,7 @@ def test_live_blocks_never_overlap(items: list[Block]) -> None:
     layout = plan_arena(items)
     spans = list(zip(items, layout.offsets, strict=True))
     for i, (a, low_a) in enumerate(spans):
-        assert low_a % ALIGN == 0
+        assert low_a % ALIGNMENT == 0
         assert low_a + aligned(a.nbytes) <= layout.nbytes
         for b, low_b in spans[i + 1 :]:
             together = a.first <= b.last and b.first <= a.last
@@ -63,4 +64,4 @@ def test_very_many_blocks_are_planned_quickly() -> None:
 def test_many_blocks_are_placed_as_few_are(items: list[Block], random: Random) -> None:
     order = list(range(len(items)))
     random.shuffle(order)
-    assert arena._among_many(items, order) == arena._among_few(items, order)
+    assert arena._place_by_arrays(items, order) == arena._place_by_loop(items, order)

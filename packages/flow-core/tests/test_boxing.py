@@ -22,10 +22,9 @@ from flow_core.compiler.reshard.planner import (
     plan_boxing,
     plan_routes,
 )
-from flow_core.compiler.reshard.steps import is_there
-from flow_core.exchange import LOCAL, make_exchange
+from flow_core.compiler.reshard.steps import is_in_place
+from flow_core.exchange import COMBINE, LOCAL, DevicePair, make_exchange
 from flow_core.ir.graph import Value, tensor_type
-from flow_core.ops.data_movement.boxing import COMBINE
 from flow_core.plan import COLLECTIVES
 from flow_core.sharding.sbp import (
     B,
@@ -121,7 +120,7 @@ def run_hop(comm: InProcessComm, hop: ReshardStep, parts: list[Any]) -> list[Any
     out: dict[int, Any] = {
         rank: parts[hop.pieces[rank][0].source]
         for rank in range(len(hop.pieces))
-        if is_there(hop, rank)
+        if is_in_place(hop, rank)
     }
     type_ = tensor_type(hop.shape, float64)
     for part in groups_of(hop):
@@ -135,8 +134,8 @@ def run_hop(comm: InProcessComm, hop: ReshardStep, parts: list[Any]) -> list[Any
             op.attrs,
             tuple(tensor_type(a.shape, float64) for a in given),
             types,
-            tuple(str(hop.source.placement.device(v.index)) for v in op.inputs),
-            tuple(str(op.placement.device(i)) for i in range(op.placement.size)),
+            tuple(hop.source.placement.device(v.index) for v in op.inputs),
+            tuple(op.placement.device(i) for i in range(op.placement.size)),
         )
         for launch in comm.bind(exchange, given, made):
             launch()
@@ -147,15 +146,13 @@ def run_hop(comm: InProcessComm, hop: ReshardStep, parts: list[Any]) -> list[Any
 def check(x: Any, source: TensorLayout, target: TensorLayout, rng: Any) -> None:
     """A transition is right, and sends what was predicted, link by link."""
     parts = scatter(x, source, rng)
-    devices = [
-        str(p.device(r)) for p in (source.placement, target.placement) for r in range(p.size)
-    ]
+    devices = [p.device(r) for p in (source.placement, target.placement) for r in range(p.size)]
     comm = InProcessComm(list(dict.fromkeys(devices)))
-    predicted: Counter[tuple[str, str]] = Counter()
+    predicted: Counter[DevicePair] = Counter()
     for hop in plan_boxing(x.shape, 8, source, target, LINKS):
         parts = run_hop(comm, hop, parts)
         for here, there, n in hop.transfers():
-            predicted[str(here), str(there)] += n * 8
+            predicted[here, there] += n * 8
     np.testing.assert_array_equal(gathered(x.shape, target, parts), x, f"{source} -> {target}")
     assert comm.sent() == +predicted, f"{source} -> {target}"
 

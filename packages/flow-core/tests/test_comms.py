@@ -20,12 +20,12 @@ from flow_core.base.errors import DeviceUnavailableError, PlanError
 from flow_core.builtin.in_process import InProcessComm
 from flow_core.builtin.null_driver import NullComm
 from flow_core.device import Comm, Launch
-from flow_core.exchange import Exchange, check_arrays, exchanges, neutral
-from flow_core.ops.data_movement.boxing import COMBINE
+from flow_core.exchange import COMBINE, DevicePair, Exchange, check_arrays, exchanges, neutral
 from flow_core.plugins.host import Host
 from flow_core.plugins.registry import Registry
 from flow_core.plugins.specs import Available, CommSpec, Unavailable
 from flow_core.runtime.executable import Executable
+from flow_core.sharding.topology import Device
 from flow_core.testing import CommKit
 from flow_core.testing.comms import CASES
 
@@ -35,14 +35,14 @@ DEVICES = CommKit.devices
 class Wires:
     """Queues from each device to each other one: what stands for a network."""
 
-    def __init__(self, devices: Sequence[str]) -> None:
+    def __init__(self, devices: Sequence[Device]) -> None:
         pairs = [(a, b) for a in devices for b in devices if a != b]
-        self._queues: dict[tuple[str, str], queue.Queue[Any]] = {p: queue.Queue() for p in pairs}
+        self._queues: dict[DevicePair, queue.Queue[Any]] = {p: queue.Queue() for p in pairs}
 
-    def put(self, here: str, there: str, part: Any) -> None:
+    def put(self, here: Device, there: Device, part: Any) -> None:
         self._queues[here, there].put(part.copy())
 
-    def get(self, here: str, there: str, shape: tuple[int, ...]) -> Any:
+    def get(self, here: Device, there: Device, shape: tuple[int, ...]) -> Any:
         part = self._queues[here, there].get(timeout=120)
         assert part.shape == shape, "sender and receiver disagree about what comes next"
         return part
@@ -56,9 +56,9 @@ class OneDeviceComm:
 
     name = "wires"
 
-    def __init__(self, devices: Sequence[str], rank: int, wires: Wires) -> None:
+    def __init__(self, devices: Sequence[Device], rank: int, wires: Wires) -> None:
         self.devices, self.local = tuple(devices), (devices[rank],)
-        self._wires, self._sent = wires, Counter[tuple[str, str]]()
+        self._wires, self._sent = wires, Counter[DevicePair]()
 
     def bind(
         self, exchange: Exchange, inputs: Sequence[Any], outputs: Sequence[Any]
@@ -67,10 +67,10 @@ class OneDeviceComm:
         run = self._all_reduce if exchange.collective == "all_reduce" else self._swap
         return (lambda: run(exchange, inputs, outputs),)
 
-    def sent(self) -> Mapping[tuple[str, str], int]:
+    def sent(self) -> Mapping[DevicePair, int]:
         return dict(self._sent)
 
-    def _give(self, there: str, part: Any) -> None:
+    def _give(self, there: Device, part: Any) -> None:
         self._wires.put(self.local[0], there, part)
         self._sent[self.local[0], there] += part.nbytes
 
@@ -121,7 +121,7 @@ def _box(array: Any, start: tuple[int, ...], size: tuple[int, ...]) -> Any:
     return array[*(slice(a, a + n) for a, n in zip(start, size, strict=True)), ...]
 
 
-def in_threads(devices: Sequence[str], body: Callable[[Comm], None]) -> None:
+def in_threads(devices: Sequence[Device], body: Callable[[Comm], None]) -> None:
     """Runs a body once per device, each with a comm of its own, as processes would."""
     wires, errors = Wires(devices), []
 
@@ -175,7 +175,7 @@ def registry(*specs: CommSpec, emulate_gpus: int = 0) -> Registry:
 
 
 def test_emulated_devices_are_joined_with_the_cpu() -> None:
-    devices = ("gpu:0:0", "cpu:0:0")
+    devices = (Device("gpu", 0, 0), Device("cpu", 0, 0))
     assert registry(emulate_gpus=1).comm(devices).devices == devices
     with pytest.raises(DeviceUnavailableError, match="in_process: cpu") as caught:
         registry().comm(devices)
@@ -183,7 +183,7 @@ def test_emulated_devices_are_joined_with_the_cpu() -> None:
 
 
 def test_the_comm_with_the_highest_priority_that_is_available_joins() -> None:
-    def made(devices: Sequence[str]) -> NullComm:
+    def made(devices: Sequence[Device]) -> NullComm:
         return NullComm(devices)
 
     good = CommSpec("good", ("cpu",), lambda: Available(2), made, 5)
@@ -193,7 +193,7 @@ def test_the_comm_with_the_highest_priority_that_is_available_joins() -> None:
 
 
 def test_null_devices_send_nothing() -> None:
-    devices = ("null:0:0", "null:0:1", "null:0:2", "null:0:3")
+    devices = tuple(Device("null", 0, i) for i in range(4))
     comm = registry().comm(devices)
     assert isinstance(comm, Comm)
     (exchange,) = CASES["all_reduce"](devices, float32)
@@ -241,11 +241,11 @@ def test_processes_that_run_their_parts_of_one_plan_compute_the_same(rows: bool)
     whole = job.executable()
     initial = {name: session.value(name) for name in session.declared}
     wanted = [job(*feeds) for feeds in steps(3)]
-    held: dict[tuple[str, str], tuple[Any, Any]] = {}
+    held: dict[tuple[str, Device], tuple[Any, Any]] = {}
     results: list[Any] = []
-    sent: Counter[tuple[str, str]] = Counter()
+    sent: Counter[DevicePair] = Counter()
 
-    def variable(name: str, device: str, region: Any) -> Any:
+    def variable(name: str, device: Device, region: Any) -> Any:
         window = (...,) if region is None else tuple(slice(a, b) for a, b in region)
         return held.setdefault((name, device), (window, initial[name][window].copy()))[1]
 

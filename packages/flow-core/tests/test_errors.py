@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flow_core.base.errors import DataError, FlowError
+from flow_core.api.optim.optimizer import SGD
+from flow_core.base.errors import DataError, FlowError, InferenceError
 
 
 @pytest.mark.parametrize(
@@ -15,3 +16,16 @@ def test_any_text_can_be_printed(found: str, shown: str) -> None:
     assert str(error).encode()
     assert str(error) == str(FlowError("reading", found=shown, hint=shown))
     assert error.found == found
+
+
+def test_generated_constructors_are_not_lines_of_the_user() -> None:
+    """The frame of a dataclass's constructor has no file of its own."""
+    with pytest.raises(InferenceError) as caught:
+        SGD("fast")  # type: ignore[arg-type]
+    assert caught.value.at is not None
+    assert caught.value.at.file == __file__
+    program: dict[str, object] = {"SGD": SGD}
+    with pytest.raises(InferenceError) as caught:
+        exec("SGD('fast')", program)
+    assert caught.value.at is not None
+    assert caught.value.at.file == "<string>"

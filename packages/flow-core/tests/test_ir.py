@@ -10,7 +10,18 @@ from hypothesis import strategies as st
 from flow_core.base.dtypes import float32
 from flow_core.base.errors import GraphError
 from flow_core.builtin.passes_plugin import PASSES
-from flow_core.ir.graph import Attrs, Graph, GraphBuilder, Op, Value, tensor_type, verify
+from flow_core.ir.graph import (
+    NO_ATTRS,
+    Attrs,
+    Graph,
+    GraphBuilder,
+    Op,
+    Origin,
+    Value,
+    rebuild,
+    tensor_type,
+    verify,
+)
 from flow_core.ir.text import parse_graph, print_graph
 from flow_core.ops.build import Emitter
 from flow_core.passes.base import PassContext, Pipeline
@@ -117,3 +128,16 @@ def test_text_keeps_sbp_control_and_odd_names() -> None:
 def test_a_line_that_cannot_be_read_is_named() -> None:
     with pytest.raises(GraphError, match="line 2"):
         parse_graph("graph\nwhat is this\n")
+
+
+def test_origins_follow_their_ops() -> None:
+    origins = {"a": Origin("x", micro_batch=0), "b": Origin("x", micro_batch=1)}
+    builder = GraphBuilder()
+    for name, origin in origins.items():
+        builder.add(
+            Op(name, "input", (), NO_ATTRS, CPU), (tensor_type((), float32),), origin=origin
+        )
+    graph = rebuild(builder.build(), [builder.ops["b"]])
+    assert graph.origins == {"b": origins["b"]}
+    assert graph.origin("b") == origins["b"]
+    assert graph.origin("c") == Origin("c")

@@ -13,6 +13,7 @@ from flow_core.base.thread_pools import grant, granting, settle, settled, sized
 from flow_core.plan import Task
 from flow_core.runtime.pipeline import Credit, Pipeline, Step
 from flow_core.runtime.streams import StreamRunner, segments
+from flow_core.sharding.topology import Device
 
 
 class FakeRuntime:
@@ -129,7 +130,9 @@ def test_the_library_of_this_numpy_is_found() -> None:
 
 
 def stream_tasks(streams: int) -> list[Task]:
-    return [Task("t", "t", {}, (), (), None, "cpu:0:0", "t", stream=i) for i in range(streams)]
+    return [
+        Task("t", "t", {}, (), (), None, Device("cpu", 0, 0), "t", stream=i) for i in range(streams)
+    ]
 
 
 def test_streams_that_run_at_once_divide_the_cores(fakes: Pools) -> None:

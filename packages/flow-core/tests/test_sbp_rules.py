@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flow_core.ir.update_rules import BY_TYPE, INDEXED, INDEXED_PREFIX
 from flow_core.ops.array.select import LAST
 from flow_core.ops.system import summary
-from flow_core.ops.training.indexed_updates import DENSE, PREFIX
-from flow_core.ops.training.optim import BY_TYPE
 from flow_core.ops.training.summed_updates import ROWS as SUMMED
 from flow_core.plugins.host import default_registry
 from flow_core.plugins.specs import OpSpec, Sample
@@ -97,7 +96,7 @@ class TestSbpRules(SbpRuleKit):
     def samples(self, spec: OpSpec, rng: Any) -> Iterable[Sample]:
         if spec.type in BY_TYPE:
             return update_samples(spec.type, rng)
-        if spec.type.removeprefix(PREFIX) in DENSE:
+        if spec.type.removeprefix(INDEXED_PREFIX) in INDEXED:
             return row_update_samples(spec, rng)
         others = other_samples(rng)
         return [others[spec.type]] if spec.type in others else super().samples(spec, rng)

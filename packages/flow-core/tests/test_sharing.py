@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from flow_core.base.dtypes import float32
 from flow_core.base.errors import GraphError
-from flow_core.compiler.lower import tasks as lowering
-from flow_core.compiler.lower.tasks import CompileOptions, lower
-from flow_core.compiler.memory.device_batching import with_rows
+from flow_core.compiler.lower import ordering
+from flow_core.compiler.lower.inputs import CompileOptions
+from flow_core.compiler.lower.tasks import lower
+from flow_core.compiler.memory.device_batching import with_device_batching
 from flow_core.compiler.memory.replica_dedup import (
     MOST_WALKS,
     NO_DEDUP,
@@ -24,12 +25,12 @@ from flow_core.compiler.memory.replica_dedup import (
     find_sharing,
 )
 from flow_core.exchange import BOXING
-from flow_core.ir.graph import Attrs, Graph, GraphBuilder, Op, Value, tensor_type
+from flow_core.ir.graph import Attrs, Graph, GraphBuilder, Op, Origin, Value, tensor_type
 from flow_core.ops.data_movement.boxing import boxing_attrs
 from flow_core.plugins.host import load_plugins
 from flow_core.plugins.registry import Registry
 from flow_core.runtime.executable import Executable
-from flow_core.sharding.topology import Placement
+from flow_core.sharding.topology import Device, Placement
 
 SIZE = 5
 TYPE = tensor_type((SIZE,), float32)
@@ -48,14 +49,12 @@ class Program:
         devices: how many there are.
         builder: the graph.
         values: all logical values so far.
-        origins: logical op of each physical one.
         variables: names of the variables' parts, by variable.
     """
 
     devices: int
     builder: GraphBuilder = field(default_factory=GraphBuilder)
     values: list[list[Value]] = field(default_factory=list)
-    origins: dict[str, str] = field(default_factory=dict)
     variables: list[list[str]] = field(default_factory=list)
 
     def each(self, type_: str, *operands: Sequence[Value], **attrs: Any) -> list[Value]:
@@ -68,8 +67,8 @@ class Program:
             inputs = tuple(values[rank] for values in operands)
             op = Op(f"{name}@{rank}", type_, inputs, Attrs(own), placement)
             types = () if type_ == "assign" else (TYPE,)
-            self.builder.add(op, types, effect=type_ == "assign")
-            self.origins[op.name] = name
+            origin = Origin(name, rank)
+            self.builder.add(op, types, effect=type_ == "assign", origin=origin)
             found.append(op.output())
         return found
 
@@ -128,7 +127,7 @@ def program(devices: int, steps: Sequence[tuple[str, int, int]], results: Sequen
 
 
 def shared(made: Program, graph: Graph) -> ReplicaDedup:
-    return find_sharing(graph, registry().ops, made.origins, [[names] for names in made.variables])
+    return find_sharing(graph, registry().ops, [[names] for names in made.variables])
 
 
 def run(
@@ -140,7 +139,7 @@ def run(
         for i, names in enumerate(made.variables)
         for name in names
     }
-    options = CompileOptions(origins=made.origins, sharing=sharing, workers=workers)
+    options = CompileOptions(sharing=sharing, workers=workers)
     plan = lower(graph, registry(), ["x"], "job", options)
     for task in plan.tasks:  # whoever computes something computes it in memory of its own
         owned = (plan.buffers[i].home for i in task.outputs if task.type != BOXING)
@@ -148,7 +147,7 @@ def run(
     executable = Executable(
         plan,
         registry(),
-        lambda device: registry().driver("cpu", int(device.rsplit(":", 1)[1])),
+        lambda device: registry().driver(Device("cpu", 0, device.index)),
         lambda name, device, region: held[name],
         comm=registry().comm,
     )
@@ -190,12 +189,12 @@ def test_rows_of_all_devices_are_made_at_once() -> None:
     """What is added is the same on all devices only if it is repeated along the rows."""
     made = program(3, [("negative", 2, 0), ("add", 0, 2), ("all_reduce", 1, 0)], [0, 1])
     graph, sharing = made.builder.build(), shared(made, made.builder.build())
-    found = with_rows(graph, sharing, registry().ops, made.origins, registry().find_kernel)
-    assert [graph.ops[name].type for name in found.joined] == ["negative"]
-    (first,) = found.joined
-    assert found.within[first] == tuple(v.op for v in made.values[3][1:])
-    assert found.rows[made.values[0][0]] == tuple(made.values[0])
-    assert set(found.within[first]) <= found.idle()
+    found = with_device_batching(graph, sharing, registry().ops, registry().find_kernel)
+    assert [graph.ops[name].type for name in found.batched] == ["negative"]
+    (first,) = found.batched
+    assert found.executes[first] == tuple(v.op for v in made.values[3][1:])
+    assert found.adjacent[made.values[0][0]] == tuple(made.values[0])
+    assert set(found.executes[first]) <= found.idle()
 
 
 def test_ops_that_would_wait_for_themselves_are_not_joined(
@@ -203,13 +202,11 @@ def test_ops_that_would_wait_for_themselves_are_not_joined(
 ) -> None:
     made = program(2, [("negative", 2, 0), ("all_reduce", 0, 0), ("negative", 0, 0)], [0])
     graph = made.builder.build()
-    wrong = with_rows(
-        graph, shared(made, graph), registry().ops, made.origins, registry().find_kernel
-    )
-    first, *_ = wrong.joined
-    circle = replace(wrong, within={**wrong.within, first: (made.values[-1][0].op,)})
-    monkeypatch.setattr(lowering, "with_rows", lambda *_: circle)
-    options = CompileOptions(origins=made.origins, sharing=shared(made, graph), workers=1)
+    wrong = with_device_batching(graph, shared(made, graph), registry().ops, registry().find_kernel)
+    first, *_ = wrong.batched
+    circle = replace(wrong, executes={**wrong.executes, first: (made.values[-1][0].op,)})
+    monkeypatch.setattr(ordering, "with_device_batching", lambda *_: circle)
+    options = CompileOptions(sharing=shared(made, graph), workers=1)
     plan = lower(graph, registry(), ["x"], "job", options)
     assert len([t for t in plan.tasks if t.type == "negative"]) == 2 + 1
 
@@ -218,13 +215,13 @@ def test_what_only_reads_weights_is_done_once() -> None:
     made = program(3, [("negative", 1, 0), ("add", 0, 1), ("update", 0, 0)], [0])
     sharing = shared(made, made.builder.build())
     assert len(sharing.merged) == 3 * 2
-    assert sharing.variables == {n for names in made.variables for n in names[1:]}
+    assert sharing.shared_variables == {n for names in made.variables for n in names[1:]}
 
 
 def test_the_sum_of_what_differs_is_the_same_on_all() -> None:
     made = program(3, [("all_reduce", 2, 0), ("update", 1, 0), ("update", 0, 0)], [0])
     sharing = shared(made, made.builder.build())
-    assert len(sharing.variables) == 4
+    assert len(sharing.shared_variables) == 4
     assert {value.index for value in sharing.same if value.op.startswith("all_reduce")} == {1, 2}
 
 

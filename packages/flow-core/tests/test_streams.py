@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from flow_core.base.dtypes import float32
 from flow_core.base.errors import GraphError, PlanError
-from flow_core.compiler.schedule.hazards import Access, find_waits
+from flow_core.base.hazards import Access, find_waits
 from flow_core.compiler.schedule.streams import (
     Timetable,
     micro_batches,
@@ -24,10 +24,10 @@ from flow_core.compiler.schedule.streams import (
     timetable,
     useful_workers,
 )
-from flow_core.ir.graph import NO_ATTRS, Graph, Op, Value, tensor_type
+from flow_core.ir.graph import NO_ATTRS, Graph, GraphBuilder, Op, Origin, Value, tensor_type
 from flow_core.plan import Plan, Task, check_streams
 from flow_core.runtime.streams import StreamRunner, own_tasks, segments
-from flow_core.sharding.topology import Placement
+from flow_core.sharding.topology import Device, Placement
 
 ranges = st.tuples(st.integers(0, 12), st.integers(1, 5)).map(lambda t: (t[0], t[0] + t[1]))
 accesses = st.builds(
@@ -40,7 +40,9 @@ programs = st.lists(
 
 
 def task(stream: int, waits: Sequence[int] = (), op: str = "t") -> Task:
-    return Task(op, "t", {}, (), (), None, "cpu:0:0", "t", stream=stream, waits=tuple(waits))
+    return Task(
+        op, "t", {}, (), (), None, Device("cpu", 0, 0), "t", stream=stream, waits=tuple(waits)
+    )
 
 
 def conflict(a: Access, b: Access) -> bool:
@@ -149,39 +151,34 @@ def test_a_circle_of_waits_is_refused_before_the_run() -> None:
         check_streams(plan(task(0, [7])))
 
 
-def graph(*rows: tuple[str, int, tuple[str, ...]]) -> Graph:
-    """Ops by name, device and inputs; all of one type and size."""
+def graph(*rows: tuple[str, int, tuple[str, ...]], micro_batches: int = 0) -> Graph:
+    """Ops by name, device and inputs, all of one type and size; or copies for micro-batches."""
     type_ = tensor_type((4096,), float32)
-    ops = {
-        name: Op(
-            name,
-            "input" if not inputs else "relu",
-            tuple(Value(n, 0) for n in inputs),
-            NO_ATTRS,
-            Placement.parse("gpu", f"0:{device}"),
-        )
-        for name, device, inputs in rows
-    }
-    return Graph(ops, dict.fromkeys(ops, (type_,)))
+    builder = GraphBuilder()
+    for micro in range(micro_batches) if micro_batches else (None,):
+        for name, device, inputs in rows:
+            origin = Origin(name, micro_batch=micro)
+            values = tuple(Value(str(Origin(n, micro_batch=micro)), 0) for n in inputs)
+            placement = Placement.parse("gpu", f"0:{device}")
+            op = Op(str(origin), "relu" if inputs else "input", values, NO_ATTRS, placement)
+            builder.add(op, (type_,), origin=origin)
+    return builder.build()
 
 
 def stages(micro: int) -> Graph:
-    rows: list[tuple[str, int, tuple[str, ...]]] = []
-    for k in range(micro):
-        m = f"/micro_{k}"
-        rows += [
-            (f"in{m}", 0, ()), (f"f0{m}", 0, (f"in{m}",)), (f"f1{m}", 1, (f"f0{m}",)),
-            (f"f2{m}", 2, (f"f1{m}",)), (f"b2{m}", 2, (f"f2{m}",)),
-            (f"b1{m}", 1, (f"b2{m}", f"f1{m}")), (f"b0{m}", 0, (f"b1{m}", f"f0{m}")),
-        ]  # fmt: skip
-    return graph(*rows)
+    rows = (
+        ("in", 0, ()), ("f0", 0, ("in",)), ("f1", 1, ("f0",)),
+        ("f2", 2, ("f1",)), ("b2", 2, ("f2",)),
+        ("b1", 1, ("b2", "f1")), ("b0", 0, ("b1", "f0")),
+    )  # fmt: skip
+    return graph(*rows, micro_batches=micro)
 
 
 def test_stages_take_turns_as_in_1f1b() -> None:
     g = stages(6)
     before = {name: {v.op for v in op.inputs} for name, op in g.ops.items()}
     rank = {name: float(i) for i, name in enumerate(g.ops)}
-    table = timetable(g, before, rank, {})
+    table = timetable(g, before, rank)
     names = [op.name.split("/")[0] + op.name[-1] for op in table.order]
     own = {i: [n for n in names if n[1] == str(i) and n[0] in "fb"] for i in range(3)}
     assert own[2][:6] == ["f20", "b20", "f21", "b21", "f22", "b22"]
@@ -196,7 +193,7 @@ def test_stages_take_turns_as_in_1f1b() -> None:
 def test_an_op_before_itself_is_refused() -> None:
     g = graph(("a", 0, ()), ("b", 1, ("a",)))
     with pytest.raises(GraphError, match="before and after itself"):
-        timetable(g, {"a": {"b"}, "b": {"a"}}, {"a": 0.0, "b": 1.0}, {})
+        timetable(g, {"a": {"b"}, "b": {"a"}}, {"a": 0.0, "b": 1.0})
 
 
 def test_micro_batches_are_followed_through_the_graph() -> None:

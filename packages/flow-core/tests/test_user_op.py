@@ -91,7 +91,7 @@ def test_an_unknown_type_and_an_unknown_output_are_mistakes() -> None:
         run(lambda x: built(x, "square_sums", {"x": [x]}, {"y": 1}))
     with pytest.raises(GraphError, match="outputs"):
         run(lambda x: built(x, "square_sum", {"x": [x]}, {"z": 1}))
-    with pytest.raises(GraphError, match="2 blobs asked of output"):
+    with pytest.raises(GraphError, match="2 blobs requested of output"):
         run(lambda x: built(x, "square_sum", {"x": [x]}, {"y": 2}))
 
 

@@ -8,13 +8,13 @@ from cuda_cases import Collector, on_device, simulated_registry, update_launches
 
 import oneflow as flow
 import oneflow.typing as tp
+from flow_core.authoring.update_rules import BY_TYPE
 from flow_core.frontend.session import session as sessions
 from flow_cuda.codegen import host_compiler
 from flow_cuda.device import batch
 from flow_cuda.device.batch import merge_launches
 from flow_cuda.device.launch import ZeroLaunch
 from flow_cuda.driver.gpu import GpuDriver
-from flow_cuda.passes.late_updates import JOINED
 from flow_cuda.simulator.hardware import Simulator
 
 needs_compiler = pytest.mark.skipif(
@@ -31,7 +31,7 @@ def own_sessions() -> Iterator[None]:
 
 
 @needs_compiler
-@pytest.mark.parametrize("op", JOINED)
+@pytest.mark.parametrize("op", BY_TYPE)
 def test_joined_launches_give_the_bits_of_many(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch, "MAX_BLOCKS", 3)
     results = []

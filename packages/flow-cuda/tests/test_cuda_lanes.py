@@ -12,7 +12,7 @@ from flow_cuda.device.hardware import Access
 from flow_cuda.device.launch import CopyLaunch, Queued, ZeroLaunch
 from flow_cuda.driver.gpu import GpuDriver
 from flow_cuda.driver.peers import SideStreamWork
-from flow_cuda.driver.stream_schedule import schedule
+from flow_cuda.driver.stream_schedule import schedule_streams
 from flow_cuda.simulator.hardware import Machine, OrderError, Simulator, SimulatorError
 
 ROOM = 12
@@ -89,9 +89,9 @@ def test_any_work_gives_what_it_gives_in_order(rows: list[tuple[int, ...]]) -> N
 def test_no_wait_is_superfluous(rows: list[tuple[int, ...]]) -> None:
     """Without any one of the waits, two pieces that conflict have no order."""
     case = Works(rows)
-    made = schedule(case.works, case.drivers[0].hardware)
-    lanes = [turn.lane for turn in made.items]
-    waits = [set(turn.waits) for turn in made.items]
+    made = schedule_streams(case.works, case.drivers[0].hardware)
+    lanes = [work.lane for work in made.works]
+    waits = [set(work.waits) for work in made.works]
     before = closure(lanes, waits)
     accesses = [work.touched() for work in case.works]
     for i, j in combinations(range(len(rows)), 2):

@@ -15,6 +15,7 @@ from flow_core.exchange import exchanges, links_of
 from flow_core.frontend.session import session as sessions
 from flow_core.plugins.registry import Registry
 from flow_core.plugins.specs import Available, Unavailable
+from flow_core.sharding.topology import Device
 from flow_core.testing import CommKit, comms
 from flow_cuda.codegen import host_compiler
 from flow_cuda.device.arrays import DeviceArray
@@ -27,7 +28,7 @@ from flow_cuda.simulator.hardware import Machine, Simulator
 pytestmark = pytest.mark.skipif(
     host_compiler.compiler() is None, reason="no C++ compiler to run the kernels with"
 )
-DEVICES = tuple(f"gpu:0:{index}" for index in range(4))
+DEVICES = tuple(Device("gpu", 0, index) for index in range(4))
 
 
 class Gpus:
@@ -38,8 +39,8 @@ class Gpus:
         made = [Simulator(i, compiler=compiler, machine=machine) for i in range(len(DEVICES))]
         self.drivers = [GpuDriver(hardware, chunk=1 << 12) for hardware in made]
 
-    def array(self, device: str, value: Any) -> "Settable":
-        driver = self.drivers[int(device.split(":")[2])]
+    def array(self, device: Device, value: Any) -> "Settable":
+        driver = self.drivers[device.index]
         made = driver.allocate(max(1, value.nbytes)).view(0, value.shape, value.dtype)
         array = Settable(made.memory, made.address, made.shape, made.dtype, made.hardware)
         OF[id(made.hardware)] = driver
@@ -85,8 +86,8 @@ class TestPeers(CommKit):
         made: Any = InSteps(super().comm(), self.gpus)
         return made
 
-    def array(self, device: str, value: Any) -> Any:
-        return self.gpus.array(device, value) if device.startswith("gpu") else value.copy()
+    def array(self, device: Device, value: Any) -> Any:
+        return self.gpus.array(device, value) if device.type == "gpu" else value.copy()
 
     def host(self, array: Any) -> Any:
         return array if isinstance(array, np.ndarray) else OF[id(array.hardware)].copy_out(array)
@@ -95,7 +96,7 @@ class TestPeers(CommKit):
 class TestWithTheHost(TestPeers):
     """GPUs and CPUs in one exchange."""
 
-    devices = ("cpu:0:0", "gpu:0:1", "gpu:0:0", "cpu:0:1")
+    devices = (Device("cpu", 0, 0), Device("gpu", 0, 1), Device("gpu", 0, 0), Device("cpu", 0, 1))
 
 
 @pytest.mark.parametrize("devices", [DEVICES, TestWithTheHost.devices], ids=["gpus", "mixed"])
@@ -211,7 +212,7 @@ def wanted() -> list[Any]:
 def test_several_devices_train_like_one(count: int, split: bool, wanted: list[Any]) -> None:
     session, job = lenet("gpu", count, split)
     np.testing.assert_allclose(trained(job), wanted, rtol=2e-4, atol=1e-5)
-    hardware = [session.driver(f"gpu:0:{i}").hardware for i in range(count)]
+    hardware = [session.driver(Device("gpu", 0, i)).hardware for i in range(count)]
     replays = [sum(line.startswith("replay") for line in h.log) for h in hardware]
     assert replays == [STEPS - 1, *[0] * (count - 1)], "one graph for all devices"
     step = job.executable()._launch

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 from cuda_cases import SAMPLES, STATES, CudaKit
 
+from flow_core.authoring.update_rules import BY_TYPE
 from flow_core.base.dtypes import as_dtype
 from flow_core.plugins.specs import KernelQuery
+from flow_core.sharding.topology import Device
 from flow_core.testing.checks import cast_sample, query
 from flow_core.testing.rig import Rig
 from flow_cuda.codegen import host_compiler
-from flow_cuda.kernels.update import UPDATES
 
 pytestmark = pytest.mark.skipif(
     host_compiler.compiler() is None, reason="no C++ compiler to run the kernels with"
@@ -19,14 +20,14 @@ pytestmark = pytest.mark.skipif(
 
 
 class Kit(CudaKit):
-    ops = (*UPDATES, *STATES)
+    ops = (*BY_TYPE, *STATES)
     dtypes = ("float32", "float16")
 
 
 def changed(device: str, spec: Any, asked: KernelQuery, arrays: tuple[Any, ...]) -> list[Any]:
     """The mutated inputs after one launch."""
     registry = Kit.shared_registry()
-    driver = Kit().driver() if device == "gpu" else registry.driver("cpu")
+    driver = Kit().driver() if device == "gpu" else registry.driver(Device("cpu", 0, 0))
     rig = Rig(driver, registry.find_kernel(asked, device), asked, mutates=spec.mutates)
     image = rig.run(arrays)
     return [rig._inputs[i].read(image) for i in spec.mutates]

@@ -1,3 +1,5 @@
+"""Conversion of data sets, and the commands of ``flow data``."""
+
 from __future__ import annotations
 
 import sys
@@ -101,11 +103,11 @@ def test_all_or_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "file").write_text("")
-    with pytest.raises(DataError, match="it is there"):
+    with pytest.raises(DataError, match="it exists"):
         convert(Failing(), str(tmp_path / "there"), 1)
     with pytest.raises(DataError, match="9 parts for 5 samples"):
         convert(Failing(), str(tmp_path / "out"), 9)
-    with pytest.raises(DataError, match="nothing there"):
+    with pytest.raises(DataError, match="no such file"):
         open_samples(str(tmp_path / "no.csv"))
 
 

@@ -1,4 +1,4 @@
-"""Sizes of pictures are known, and limited, before a decoder runs."""
+"""Image sizes are read from headers, and limited, before decoding."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flow_core.base.errors import ConfigError
 from flow_core.ir.graph import Attrs, tensor_type
 from flow_core.plugins.specs import BindContext, KernelQuery
 from flow_data import codec, headers
-from flow_data.headers import SCANS_AT_LIMIT, SETTING, check_picture
+from flow_data.headers import SCANS_AT_LIMIT, SETTING, check_header
 from flow_data.instances import RowError
 from flow_data.kernels import decoders, images
 from flow_data.records.record import Origin, Record
@@ -78,7 +78,7 @@ def test_the_limit_is_compared_with_the_true_size(
 ) -> None:
     data = picture(kind, mode, **options)
     monkeypatch.setenv(SETTING, "714")
-    check_picture(data)
+    check_header(data)
     assert codec.decode(data).shape == (21, 34, 3)
     monkeypatch.setenv(SETTING, "713")
     with pytest.raises(ValueError, match="34 x 21 pixels; FLOW_DATA_MAX_PIXELS allows 713"):
@@ -139,7 +139,7 @@ def test_a_frame_may_not_be_larger_than_a_canvas_that_is_allowed() -> None:
     at = data.index(b"\x2c", 13)
     data[at + 5 : at + 9] = struct.pack("<HH", 65000, 65000)
     with pytest.raises(ValueError, match="65000 x 65000"):
-        check_picture(bytes(data))
+        check_header(bytes(data))
 
 
 @pytest.mark.usefixtures("no_decoder")
@@ -150,7 +150,7 @@ def test_a_chunk_is_not_longer_than_its_file(chunk: bytes) -> None:
     data[at : at + 4] = struct.pack(">I", 0x7FFFFFFF)
     with pytest.raises(ValueError, match="a chunk of 2147483647 bytes"):
         codec.decode(bytes(data))
-    check_picture(picture("PNG") + b"anything behind the end")
+    check_header(picture("PNG") + b"anything behind the end")
 
 
 def test_a_jpeg_has_few_scans(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,13 +161,13 @@ def test_a_jpeg_has_few_scans(monkeypatch: pytest.MonkeyPatch) -> None:
     def with_scans(n: int) -> bytes:
         return data[:scan] + data[scan : scan + 10] * (n - count) + data[scan:]
 
-    check_picture(with_scans(100))
+    check_header(with_scans(100))
     with pytest.raises(ValueError, match="101 scans and 714 pixels; 100 scans are allowed"):
-        check_picture(with_scans(101))
+        check_header(with_scans(101))
     monkeypatch.setenv(SETTING, "1428")  # twice the pixels of the picture
-    check_picture(with_scans(32))
+    check_header(with_scans(32))
     with pytest.raises(ValueError, match="33 scans and 714 pixels; 32 scans are allowed"):
-        check_picture(with_scans(33))
+        check_header(with_scans(33))
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "BMP", "WEBP", "PPM", "TIFF"])
@@ -175,7 +175,7 @@ def test_headers_may_end_anywhere(kind: str) -> None:
     data = picture(kind)
     for end in range(60):
         try:
-            check_picture(data[:end])
+            check_header(data[:end])
         except ValueError as error:
             assert str(error)  # noqa: PT017 - short headers of some formats are whole
 

@@ -1,3 +1,5 @@
+"""The memory pool of ragged instances."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -21,7 +23,7 @@ def test_arrays_in_use_never_share_memory(requests: list[tuple[bool, int]]) -> N
     pool = Pool(patience=7)
     held: list[tuple[np.ndarray, int]] = []
     for number, (keep, size) in enumerate(requests):
-        array = pool.take((size,), np.uint8)
+        array = pool.allocate((size,), np.uint8)
         array[:] = number % 251
         if keep:
             held.append((array, number % 251))
@@ -31,40 +33,40 @@ def test_arrays_in_use_never_share_memory(requests: list[tuple[bool, int]]) -> N
 
 def test_memory_is_used_again_and_given_back() -> None:
     pool = Pool(patience=10)
-    arrays = [pool.take((10_000,), np.float32) for _ in range(8)]
+    arrays = [pool.allocate((10_000,), np.float32) for _ in range(8)]
     most = pool.nbytes
     del arrays
     for _ in range(8):
-        pool.take((10_000,), np.float32)[:] = 1
+        pool.allocate((10_000,), np.float32)[:] = 1
     assert pool.nbytes == most
     for _ in range(100):
-        pool.take((10_000,), np.float32)
+        pool.allocate((10_000,), np.float32)
     assert pool.nbytes < most / 4
 
 
 def test_sizes_that_are_not_asked_for_any_more_are_given_back() -> None:
     pool = Pool(patience=10)
-    arrays = [pool.take((100_000,), np.float32) for _ in range(8)]
+    arrays = [pool.allocate((100_000,), np.float32) for _ in range(8)]
     del arrays
     for _ in range(100):
-        pool.take((10_000,), np.uint8)
+        pool.allocate((10_000,), np.uint8)
     assert pool.nbytes < 100_000
 
 
 def test_free_blocks_serve_smaller_requests() -> None:
     pool = Pool()
-    pool.take((20_000,), np.uint8)
+    pool.allocate((20_000,), np.uint8)
     before = pool.nbytes
-    pool.take((11_000,), np.uint8)[:] = 1
+    pool.allocate((11_000,), np.uint8)[:] = 1
     assert pool.nbytes == before
-    pool.take((5_000,), np.uint8)[:] = 1
+    pool.allocate((5_000,), np.uint8)[:] = 1
     assert pool.nbytes > before
 
 
 def test_views_keep_their_memory() -> None:
     pool = Pool()
-    view = pool.take((100, 100), np.uint8)[3:5, 7:]
+    view = pool.allocate((100, 100), np.uint8)[3:5, 7:]
     view[:] = 9
     for _ in range(5):
-        pool.take((100, 100), np.uint8)[:] = 1
+        pool.allocate((100, 100), np.uint8)[:] = 1
     assert (view == 9).all()

@@ -1,4 +1,4 @@
-"""load_mnist with small made-up archives, and with the real one where it is at hand."""
+"""load_mnist with synthetic archives, and with the real file if present."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def test_nothing_there_and_no_way_to_get_it(tmp_path: Path) -> None:
     for words in (
         "no mnist.npz in",
         str(tmp_path / "data"),
-        "put mnist.npz there",
+        "place mnist.npz there",
         "uint8[n,28,28]",
     ):
         assert words in message
@@ -254,7 +254,7 @@ def test_a_download_with_another_hash_is_not_kept(tmp_path: Path, url: str) -> N
 
 def test_a_download_that_is_not_mnist_is_not_kept(tmp_path: Path, remote: Path, url: str) -> None:
     remote.write_bytes(b"something else")
-    with pytest.raises(DataError, match=r"put mnist\.npz there"):
+    with pytest.raises(DataError, match=r"place mnist\.npz there"):
         load(tmp_path / "new", url=url, hash_check=None)
     assert os.listdir(tmp_path / "new") == []
 

@@ -1,4 +1,4 @@
-"""What goes wrong in a row is about its sample, unless it is about something else."""
+"""Errors of row work name the row, unless the sample is not the cause."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from flow_core.base.errors import ConfigError
 from flow_data.instances import InstanceError
-from flow_data.rows import each
+from flow_data.rows import for_each_row
 
 
 class ForeignError(Exception):
@@ -20,7 +20,7 @@ def test_any_exception_of_a_library_names_the_row(error: Exception) -> None:
             raise error
 
     with pytest.raises(InstanceError, match="resize, instance 2") as caught:
-        each("resize", 4, work)()
+        for_each_row("resize", 4, work)()
     assert caught.value.row == 2
     assert "odd" in str(caught.value)
 
@@ -31,5 +31,5 @@ def test_what_is_no_fault_of_a_sample_is_raised_as_it_is(error: BaseException) -
         raise error
 
     with pytest.raises(type(error)) as caught:
-        each("resize", 4, work)()
+        for_each_row("resize", 4, work)()
     assert caught.value is error

@@ -1,4 +1,4 @@
-"""What the tests share: they need the library, and say why where there is none."""
+"""Shared fixtures: they skip tests without the library, with the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finding and loading the library, and what is said where that fails."""
+"""Finding and loading the library, and the errors when that fails."""
 
 from __future__ import annotations
 

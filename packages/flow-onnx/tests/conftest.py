@@ -1,4 +1,4 @@
-"""What the tests share: a session of their own, and a look at ONNX Runtime."""
+"""Shared fixtures: a session per test."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flow_core.plugins.host import default_registry
 
 @pytest.fixture(autouse=True)
 def own_session() -> Iterator[None]:
-    """A session for each test."""
+    """Create a session for each test."""
     before = list(sessions._default)
     sessions._default[:] = [sessions.Session(default_registry())]
     yield

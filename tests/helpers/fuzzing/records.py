@@ -22,7 +22,7 @@ from flow_data.records.onerec import OneRecFiles
 from flow_data.records.schema import Example
 from flow_data.records.tfrecord import TFRecordFiles, masked_crc
 from flow_data.records.webdataset import WebDatasetFiles
-from flow_data.rows import each
+from flow_data.rows import for_each_row
 from fuzzing.mutations import EXTREMES, mutate_bytes
 from fuzzing.target import Target
 
@@ -85,7 +85,7 @@ def _decode(record: Any, name: str) -> None:
     with suppress(RowError):
         record.blob(name)
     with suppress(RowError):
-        each("raw", 1, lambda row: numbers_into(record, name, out[row], True, True))()
+        for_each_row("raw", 1, lambda row: numbers_into(record, name, out[row], True, True))()
 
 
 def _reader(kind: Callable[..., Any]) -> Callable[[Path], Callable[[bytes, int], object]]:

@@ -54,7 +54,7 @@ def _open_coco(folder: Path) -> Callable[[bytes, int], object]:
         outputs += [np.empty(2, object) for _ in range(4)]
         for ref in [ref for step in range(2) for ref in source.refs(step)]:
             try:
-                source.put(ref, 1, outputs)
+                source.read(ref, 1, outputs)
             except RowError as error:
                 str(error).encode()
             except DataError as error:

@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from flow_core.plugins.specs import Available, DeviceSpec, KernelSpec
+from flow_core.authoring.specs import Available, DeviceSpec, KernelSpec
 
 FLOW_PLUGIN_API = "1.0"
 
@@ -48,8 +48,8 @@ class Stream:
 class Driver:
     """One toy device."""
 
-    def __init__(self, index):
-        self.index = index
+    def __init__(self, device):
+        self.device = device
 
     def allocate(self, nbytes):
         return Arena(nbytes)

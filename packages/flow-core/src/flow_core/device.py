@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from flow_core.exchange import Exchange
+from flow_core.exchange import DevicePair, Exchange
+from flow_core.sharding.topology import Device
 
 Launch = Callable[[], object]
 """Zero-argument callable that runs one bound kernel; its result is ignored."""
@@ -240,13 +241,13 @@ class Comm(Protocol):
 
     Attributes:
         name: name of its `CommSpec`.
-        devices: text forms of all devices that it joins, the same in all processes.
+        devices: all devices that it joins, the same in all processes.
         local: those of this process.
     """
 
     name: str
-    devices: tuple[str, ...]
-    local: tuple[str, ...]
+    devices: tuple[Device, ...]
+    local: tuple[Device, ...]
 
     def bind(
         self, exchange: Exchange, inputs: Sequence[Array | None], outputs: Sequence[Array | None]
@@ -270,7 +271,7 @@ class Comm(Protocol):
             PlanError: see `flow_core.exchange.check_arrays`.
         """
 
-    def sent(self) -> Mapping[tuple[str, str], int]:
+    def sent(self) -> Mapping[DevicePair, int]:
         """Bytes that local devices have sent so far, by (from, to); none that are zero.
 
         Counted from what is bound and how often it was launched, not from the plan.
@@ -317,8 +318,8 @@ class World(Protocol):
     def arrange(self, machines: int) -> None:
         """Takes note of the number of machines that the program's placements speak of."""
 
-    def owner(self, device: str) -> int:
-        """The rank of the process that has a device, by its text form."""
+    def owner(self, device: Device) -> int:
+        """The rank of the process that has a device."""
 
     def gather(self, text: bytes, what: str) -> tuple[bytes, ...]:
         """What each process says, in the order of the ranks, in all processes."""

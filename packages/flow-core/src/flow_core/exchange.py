@@ -1,9 +1,9 @@
-"""Exchanges: what a group of devices gives one another in one task of boxing, as plain data.
+"""Exchanges: the transfers between a group of devices in one boxing task, as plain data.
 
-An exchange names its collective, so that a communication library can use its own, and lists the
-blocks that move, so that any library, or a copy between two arrays, can do it without knowing
-the name.  In a plan it is a task of type ``boxing``, the same for all processes: each does the
-part of its own devices, in the order of the plan.
+An exchange names its collective, so that a communication library can use its native one, and lists
+the blocks that move, so that any library, or a copy between two arrays, can perform it without
+knowing the collective.  In a plan it is a task of type ``boxing``, identical in all processes: each
+process performs the part of its own devices, in the order of the plan.
 """
 
 from __future__ import annotations
@@ -16,32 +16,38 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.alignment import ALIGNMENT
 from flow_core.base.dtypes import DType, as_dtype
 from flow_core.base.errors import PlanError
 from flow_core.base.shapes import Shape, balanced_range, num_elements
 from flow_core.ir.graph import AttrValue, TensorType
 from flow_core.plan import COLLECTIVES, Buffer, Plan, Task
+from flow_core.sharding.topology import Device
 
 BOXING = "boxing"
-"""Type of the ops and tasks that are exchanges."""
+"""The type of ops and tasks that are exchanges."""
 
 LOCAL = ("slice", "zero_pad", "copy")
-"""Collectives in which nothing leaves a device."""
+"""Collectives without transfers between devices."""
 
-COMBINES = ("sum", "max", "min")
+COMBINE: Mapping[str, Any] = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+"""The ufunc that combines partial results, by the operation of the partial SBP."""
+
+DevicePair = tuple[Device, Device]
+"""The sender and the receiver of a transfer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A box that goes from an input to an output.
+    """A box that is transferred from an input to an output.
 
     Attributes:
         source: position of the input.
-        start: where the box starts in it.
+        start: the first element of the box in the input.
         target: position of the output.
-        at: where it starts there.
-        size: its shape, never empty.
-        first: whether it is copied; else it is combined with what blocks before it left there.
+        at: the first element of the box in the output.
+        size: the shape of the box, never empty.
+        first: whether it is copied; else it is combined with the contents of the output.
     """
 
     source: int
@@ -57,17 +63,17 @@ class Exchange:
     """One exchange between devices.
 
     Attributes:
-        name: the same in all processes, unique in the plan.
+        name: unique in the plan, the same in all processes.
         collective: one of `COLLECTIVES`.
         combine: "sum", "max" or "min".
         inputs, outputs: types of the arrays.
-        senders, receivers: the device of each input and output, as texts.
+        senders, receivers: the device of each input and output.
         blocks: what moves; blocks of one output either coincide or do not overlap.
         fills: (output, operation) of outputs that start with the operation's neutral element.
-        summed: of an all-reduce, the members whose inputs are one array, which holds the sum:
-            devices that share a memory have made it there.
-        member_names: the names of the exchanges that were fused into this one, between the same
-            devices, whose inputs and outputs are listed member by member; else its own name.
+        summed: the members of an all-reduce whose inputs are one array that already holds the
+            sum, on devices that share a memory.
+        member_names: the names of the exchanges between the same devices that were fused into
+            this one, whose inputs and outputs follow member by member; else its own name.
     """
 
     name: str
@@ -75,8 +81,8 @@ class Exchange:
     combine: str
     inputs: tuple[TensorType, ...]
     outputs: tuple[TensorType, ...]
-    senders: tuple[str, ...]
-    receivers: tuple[str, ...]
+    senders: tuple[Device, ...]
+    receivers: tuple[Device, ...]
     blocks: tuple[Block, ...] = ()
     fills: tuple[tuple[int, str], ...] = ()
     member_names: tuple[str, ...] = ()
@@ -89,20 +95,20 @@ class Exchange:
             object.__setattr__(self, "member_names", (self.name,))
 
     @property
-    def devices(self) -> tuple[str, ...]:
-        """All devices that take part, in an order that all processes agree on."""
+    def devices(self) -> tuple[Device, ...]:
+        """All devices of the exchange, in the same order in all processes."""
         return tuple(dict.fromkeys((*self.senders, *self.receivers)))
 
     @property
-    def group(self) -> tuple[str, ...]:
-        """The devices of an all-reduce, in rank order: the order of its sums."""
+    def group(self) -> tuple[Device, ...]:
+        """The devices of an all-reduce, in rank order, which is the order of its sums."""
         return self.senders[: len(self.senders) // len(self.member_names)]
 
-    def moves(self) -> Iterator[tuple[str, str, int, int]]:
-        """(from, to, bytes, member) of all that crosses devices."""
+    def moves(self) -> Iterator[tuple[Device, Device, int, int]]:
+        """Yield (from, to, bytes, member) of all transfers between devices."""
         yield from self._reduced() if self.collective == "all_reduce" else self._moved()
 
-    def _moved(self) -> Iterator[tuple[str, str, int, int]]:
+    def _moved(self) -> Iterator[tuple[Device, Device, int, int]]:
         each = max(1, len(self.outputs) // len(self.member_names))
         for block in self.blocks:
             here, there = self.senders[block.source], self.receivers[block.target]
@@ -110,7 +116,7 @@ class Exchange:
                 itemsize = self.outputs[block.target].dtype.itemsize
                 yield here, there, num_elements(block.size) * itemsize, block.target // each
 
-    def _reduced(self) -> Iterator[tuple[str, str, int, int]]:
+    def _reduced(self) -> Iterator[tuple[Device, Device, int, int]]:
         group = self.group
         for owner, segments in zip(group, self.chunks(), strict=True):
             for member, low, high in segments:
@@ -121,17 +127,17 @@ class Exchange:
                         yield owner, other, nbytes, member
 
     def chunks(self) -> tuple[tuple[tuple[int, int, int], ...], ...]:
-        """Per device of an all-reduce, what it sums up: (member, start, stop) in elements.
+        """Return the (member, start, stop) ranges in elements that each device sums.
 
-        The members of a device, flat and one after the other, are split in balanced parts.
+        The concatenation of all flattened members is split into balanced parts.
         """
         p = len(self.group)
         sizes = [self.inputs[m * p].size for m in range(len(self.member_names))]
         return tuple(tuple(_segments(sizes, p, rank)) for rank in range(p))
 
-    def links(self, member: int | None = None) -> dict[tuple[str, str], int]:
-        """Bytes per link, by (from, to): of all, or of one member of a bucket."""
-        found: dict[tuple[str, str], int] = {}
+    def links(self, member: int | None = None) -> dict[DevicePair, int]:
+        """Return bytes per link, by (from, to), of all members or of one member of a bucket."""
+        found: dict[DevicePair, int] = {}
         for here, there, nbytes, of in self.moves():
             if member in (None, of):
                 found[here, there] = found.get((here, there), 0) + nbytes
@@ -149,7 +155,7 @@ def _segments(sizes: Sequence[int], parts: int, rank: int) -> Iterator[tuple[int
 
 
 def exchange_of(task: Task, buffers: Sequence[Buffer]) -> Exchange:
-    """The exchange of a ``boxing`` task of a plan."""
+    """Return the exchange of a ``boxing`` task of a plan."""
     found = make_exchange(
         task.op,
         task.attrs,
@@ -166,10 +172,10 @@ def make_exchange(
     attrs: Mapping[str, AttrValue],
     inputs: tuple[TensorType, ...],
     outputs: tuple[TensorType, ...],
-    senders: tuple[str, ...],
-    receivers: tuple[str, ...],
+    senders: tuple[Device, ...],
+    receivers: tuple[Device, ...],
 ) -> Exchange:
-    """An exchange from the attributes of a ``boxing`` op."""
+    """Make an exchange from the attributes of a ``boxing`` op."""
     return Exchange(
         name,
         attrs["collective"],
@@ -186,15 +192,15 @@ def make_exchange(
 
 
 def exchanges(plan: Plan, once: bool = False) -> Iterator[Exchange]:
-    """The exchanges of a step of a plan, in order; or those that run once, when it is loaded."""
+    """Yield the exchanges of each step of a plan, or those that run once, when it is loaded."""
     for task in plan.prologue if once else plan.tasks:
         if task.type == BOXING:
             yield exchange_of(task, plan.buffers)
 
 
-def links_of(found: Iterator[Exchange]) -> dict[tuple[str, str], int]:
-    """Bytes per link, by (from, to), of several exchanges."""
-    total: dict[tuple[str, str], int] = {}
+def links_of(found: Iterator[Exchange]) -> dict[DevicePair, int]:
+    """Return bytes per link, by (from, to), of several exchanges."""
+    total: dict[DevicePair, int] = {}
     for exchange in found:
         for link, nbytes in exchange.links().items():
             total[link] = total.get(link, 0) + nbytes
@@ -203,11 +209,11 @@ def links_of(found: Iterator[Exchange]) -> dict[tuple[str, str], int]:
 
 @dataclass(slots=True)
 class Steps:
-    """The steps of a plan, as a comm sees them whose launches only queue work.
+    """The step counter of a comm whose launches only queue work.
 
     Attributes:
-        done: how many there were.
-        running: whether there is one.
+        done: the number of finished steps.
+        running: whether a step is running.
     """
 
     done: int = 0
@@ -216,41 +222,42 @@ class Steps:
 
 @dataclass(slots=True)
 class Meter:
-    """What one exchange sends per launch, and how often that was.
+    """The bytes that an exchange sends per launch, and its number of launches.
 
     Attributes:
         links: bytes per launch, by (from, to).
-        steps: of the plan.
-        launches: how often it was queued by a call.
-        every_step: whether it is part of a step: then a captured graph runs it, with no call.
+        steps: the steps of the plan.
+        launches: the number of calls that queued it.
+        every_step: whether it is part of a step, and may be replayed in a graph without a call.
     """
 
-    links: Counter[tuple[str, str]] = field(default_factory=Counter)
+    links: Counter[DevicePair] = field(default_factory=Counter)
     steps: Steps = field(default_factory=Steps)
     launches: int = 0
     every_step: bool = False
 
     def count(self) -> None:
-        """Counts a call."""
+        """Count a call."""
         self.launches += 1
         self.every_step |= self.steps.running
 
     @property
     def times(self) -> int:
-        """How often it ran."""
+        """The number of times it ran."""
         return self.steps.done if self.every_step else self.launches
 
 
-def sent_by(meters: Iterable[Meter]) -> dict[tuple[str, str], int]:
-    """Bytes that went from device to device so far, by (from, to); none that are zero.
+def sent_by(meters: Iterable[Meter]) -> dict[DevicePair, int]:
+    """Return the bytes sent between devices so far, by (from, to), without zeros.
 
-    >>> meter = Meter(Counter({("gpu:0:0", "gpu:0:1"): 8}))
+    >>> link = Device("gpu", 0, 0), Device("gpu", 0, 1)
+    >>> meter = Meter(Counter({link: 8}))
     >>> meter.count()
     >>> meter.count()
-    >>> sent_by([meter])
-    {('gpu:0:0', 'gpu:0:1'): 16}
+    >>> sent_by([meter]) == {link: 16}
+    True
     """
-    total: Counter[tuple[str, str]] = Counter()
+    total: Counter[DevicePair] = Counter()
     for meter in meters:
         for link, nbytes in meter.links.items():
             total[link] += nbytes * meter.times
@@ -258,7 +265,7 @@ def sent_by(meters: Iterable[Meter]) -> dict[tuple[str, str], int]:
 
 
 def neutral(operation: str, dtype: DType) -> Any:
-    """The element that changes nothing when it is combined with another one.
+    """Return the neutral element of an operation.
 
     >>> from flow_core.base.dtypes import float32, int8
     >>> neutral("sum", int8), neutral("max", int8), neutral("min", float32)
@@ -277,25 +284,24 @@ def neutral(operation: str, dtype: DType) -> Any:
 
 def check_arrays(
     exchange: Exchange,
-    local: Collection[str],
+    local: Collection[Device],
     inputs: Sequence[Any],
     outputs: Sequence[Any],
 ) -> None:
-    """Refuses what a comm cannot bind: every comm calls this first.
+    """Check the arguments of `Comm.bind`; every comm calls this first.
 
     Args:
-        exchange: what shall be bound.
+        exchange: the exchange to bind.
         local: the devices of this process.
         inputs, outputs: an array per input and output; None on devices of other processes.
 
     Raises:
-        PlanError: the collective is unknown, an array is missing, or is not what the exchange
-            says.
+        PlanError: the collective is unknown, or an array is missing or of another type or shape.
     """
     _check(
         exchange, exchange.collective in COLLECTIVES, exchange.collective, ", ".join(COLLECTIVES)
     )
-    _check(exchange, exchange.combine in COMBINES, exchange.combine, ", ".join(COMBINES))
+    _check(exchange, exchange.combine in COMBINE, exchange.combine, ", ".join(COMBINE))
     rows = (
         ("input", exchange.inputs, exchange.senders, inputs),
         ("output", exchange.outputs, exchange.receivers, outputs),
@@ -325,10 +331,10 @@ def _check(exchange: Exchange, ok: bool, found: str, allowed: str) -> None:
 
 
 def pack(objects: Any) -> Any:
-    """Tensors of changing shape as one message of bytes, for a process that has them not.
+    """Pack tensors of changing shape into one message of bytes for another process.
 
     Args:
-        objects: an array of arrays; an element may be None, where nothing was made yet.
+        objects: an array of arrays; an element may be None, for a tensor not yet made.
 
     >>> message = pack(np.array([np.arange(3, dtype=np.int8), None], object))
     >>> message.dtype, [x if x is None else x.tolist() for x in unpack(message)]
@@ -337,29 +343,25 @@ def pack(objects: Any) -> Any:
     tensors = [None if x is None else np.asarray(x) for x in objects.reshape(-1)]
     rows = [None if x is None else [as_dtype(x.dtype).name, x.shape] for x in tensors]
     head = json.dumps(rows).encode()
-    head += b" " * (-len(head) % _ALIGN)
-    parts = [np.array([len(head)] + [0] * (_ALIGN // 8 - 1), np.int64).view(np.uint8)]
+    head += b" " * (-len(head) % ALIGNMENT)
+    parts = [np.array([len(head)] + [0] * (ALIGNMENT // 8 - 1), np.int64).view(np.uint8)]
     parts.append(np.frombuffer(head, np.uint8))
     for x in tensors:
         if x is not None:
             parts.append(np.ascontiguousarray(x).reshape(-1).view(np.uint8))
-            parts.append(np.zeros(-x.nbytes % _ALIGN, np.uint8))
+            parts.append(np.zeros(-x.nbytes % ALIGNMENT, np.uint8))
     return np.concatenate(parts)
 
 
 def unpack(message: Any) -> Any:
-    """The tensors of a message that `pack` made, as views of it, in a flat array."""
-    start = _ALIGN + int(message[:8].view(np.int64)[0])
-    rows = json.loads(message[_ALIGN:start].tobytes())
+    """Unpack the tensors of a message by `pack`, as views of it, in a flat array."""
+    start = ALIGNMENT + int(message[:8].view(np.int64)[0])
+    rows = json.loads(message[ALIGNMENT:start].tobytes())
     found = np.empty(len(rows), object)
     for i, row in enumerate(rows):
         if row is not None:
             dtype, shape = as_dtype(row[0]).numpy, tuple(row[1])
             stop = start + num_elements(shape) * dtype.itemsize
             found[i] = message[start:stop].view(dtype).reshape(shape)
-            start = stop + -stop % _ALIGN
+            start = stop + -stop % ALIGNMENT
     return found
-
-
-_ALIGN = 64
-"""Tensors begin in a message at multiples of so many bytes."""

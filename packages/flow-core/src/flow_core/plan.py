@@ -1,6 +1,6 @@
 """The physical plan: tasks on fixed buffers, and the actors and registers that move steps.
 
-It is all that compiler and runtime share; it is plain data and goes through JSON unchanged.
+It is the only data structure that compiler and runtime share; JSON preserves it exactly.
 """
 
 from __future__ import annotations
@@ -13,29 +13,36 @@ from typing import Any
 
 from flow_core.base.decoding import INTEGERS, Decoder, Mismatch, parsed, shown
 from flow_core.base.dtypes import BY_NAME
-from flow_core.base.errors import BudgetError, OutOfMemoryError, PlanError, nearest
+from flow_core.base.errors import (
+    BudgetError,
+    GraphError,
+    OutOfMemoryError,
+    PlanError,
+    nearest,
+)
 from flow_core.base.thread_budget import NOT_DIVIDED, Cores
 from flow_core.ir.graph import NO_ATTRS, Attrs, AttrValue, TensorType, tensor_type
 from flow_core.sharding.sbp import Region
+from flow_core.sharding.topology import DEVICE_FORM, Device
 
 COLLECTIVES: Mapping[str, str] = {
-    "all_reduce": "all members combine theirs and hold the result; no blocks, see `chunks`",
+    "all_reduce": "every member holds the combination of all inputs; no blocks, see `chunks`",
     "reduce_scatter": "each receiver combines its block of every partial result",
-    "reduce": "one receiver combines what all have",
+    "reduce": "one receiver combines all inputs",
     "all_gather": "each sender's block goes to every other member",
-    "all_to_all": "every member may have another block for every other one",
+    "all_to_all": "every member may send a different block to every other member",
     "gather": "one receiver, several senders",
-    "scatter": "one sender, blocks that differ",
-    "broadcast": "one sender, the same block for all",
+    "scatter": "one sender, a different block for each receiver",
+    "broadcast": "one sender, the same block for every receiver",
     "send_recv": "one sender, one receiver",
-    "copy_h2d": "to other devices from host memory, block by block",
+    "copy_h2d": "from host memory to other devices, block by block",
     "copy_d2h": "from other devices to host memory, block by block",
     "copy_d2d": "between device types other than the host's",
-    "slice": "nothing leaves a device: a part of what it has",
-    "zero_pad": "nothing leaves a device: what it has, or nothing, and neutral elements around",
-    "copy": "nothing leaves a device",
+    "slice": "no transfer: a part of what the device holds",
+    "zero_pad": "no transfer: what the device holds, if anything, padded with neutral elements",
+    "copy": "no transfer",
 }
-"""What an exchange may be called, and what that promises about its blocks."""
+"""Collectives, and what each guarantees about the blocks of an exchange."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,28 +50,28 @@ class Buffer:
     """A piece of memory with a type.
 
     Attributes:
-        name: the value (or workspace) it holds.
+        name: the value (or workspace) that it holds.
         kind: "feed", "constant", "temp", "workspace" (all in the arena) or "variable".
-        device: text form of its device.
+        device: the device whose tasks use it.
         offset: bytes from the start of the arena; -1 for variables, which the session owns.
         type: shape and element type.
         first, last: positions of the first and last task that need it (arena kinds).
-        home: the device in whose memory it lies where that is another one: devices that share
-            a memory have what is the same on all of them once; empty for its own.
+        home: the device whose memory holds it; None for ``device``.  Devices that share their
+            memory hold a value that is the same on all of them only once.
     """
 
     name: str
     kind: str
-    device: str
+    device: Device
     offset: int
     type: TensorType
     first: int = 0
     last: int = 0
-    home: str = ""
+    home: Device | None = None
 
     @property
-    def memory(self) -> str:
-        """The device in whose memory it lies."""
+    def memory(self) -> Device:
+        """The device whose memory holds it."""
         return self.home or self.device
 
 
@@ -77,14 +84,14 @@ class Task:
         type: type of the op.
         attrs: its attributes.
         inputs, outputs: buffers.
-        workspace: buffer, None when the kernel needs none.
-        device: text form of its device.
-        kernel: name of the kernel, for people.
+        workspace: buffer; None if the kernel needs none.
+        device: the device that runs it.
+        kernel: name of the kernel, for reports.
         seed: 64-bit seed of a random op.
-        line: the user's line, for people.
+        line: the user's line, for reports.
         stream: position of its stream in `Plan.streams`; tasks of one stream run in order.
-        waits: positions of tasks of other streams that must be over before it starts.
-        cuts: why it cuts the record of a step that a driver replays as one; empty where none does.
+        waits: positions of tasks of other streams that must end before it starts.
+        cuts: why a driver cannot record it as part of a step; empty if it can.
     """
 
     op: str
@@ -93,7 +100,7 @@ class Task:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     workspace: int | None
-    device: str
+    device: Device
     kernel: str
     seed: int = 0
     line: str = ""
@@ -107,14 +114,14 @@ class ArenaPlan:
     """The memory of one device.
 
     Attributes:
-        device: text form.
+        device: the device.
         nbytes: size of the one allocation.
-        lower_bound: largest live set of bytes, which no layout can undercut.
-        peak: position of the task at which it is live.
+        lower_bound: bytes of the largest live set, the least that any layout needs.
+        peak: position of the task at which that set is live.
         owners: (bytes, buffer name, user's line) of the live set at the peak, largest first.
     """
 
-    device: str
+    device: Device
     nbytes: int
     lower_bound: int
     peak: int = 0
@@ -123,11 +130,11 @@ class ArenaPlan:
     def too_large(
         self, attempted: str, allowed: str, more: Iterable[tuple[int, str, str]] = ()
     ) -> OutOfMemoryError:
-        """The error about more memory than there is, with who needs it.
+        """Return the error about insufficient memory, which lists the largest buffers.
 
         Args:
-            attempted, allowed: what was done, and how much there is.
-            more: what is needed beside the arena, as in ``owners``.
+            attempted, allowed: the operation, and how much memory is available.
+            more: memory needed in addition to the arena, as in ``owners``.
         """
         others = tuple(more)
         needed = self.nbytes + sum(n for n, _, __ in others)
@@ -153,8 +160,8 @@ class RegisterPlan:
         name: unique name.
         producer: actor that fills the slots.
         consumers: actors that must all acknowledge a slot before it is free.
-        slots: how many there are.
-        initial: how many are already filled before the first step.
+        slots: number of slots.
+        initial: number of slots that are filled before the first step.
     """
 
     name: str
@@ -166,18 +173,18 @@ class RegisterPlan:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """An entry of the ledger: one logical value on its way from one layout to another.
+    """An entry of the ledger: the transition of a logical value from one layout to another.
 
     Attributes:
         value: the logical value.
         steps: the primitive steps, in order: "all_gather", "slice" ...
-        source, target: text forms of the layouts, placement and SBP.
+        source, target: texts of the layouts: placement and SBP.
         nbytes: bytes that cross devices, per step of the job.
         seconds: predicted time.
         line: the user's line of the op that needs it.
-        links: bytes per link, "from->to" by text forms of devices.
+        links: bytes per pair of devices, as the text "from->to".
         why: why the value has to move.
-        alternatives: what else was possible, and what it would have cost.
+        alternatives: the other possible sequences of steps, and their costs.
     """
 
     value: str
@@ -193,7 +200,7 @@ class Transfer:
 
     @property
     def collectives(self) -> frozenset[str]:
-        """The names of its steps one by one: groups of devices may do different ones at once."""
+        """Names of its steps; groups of devices may perform different steps at the same time."""
         return frozenset(name for step in self.steps for name in step.split("+"))
 
     def __str__(self) -> str:
@@ -211,23 +218,23 @@ class Plan:
         buffers: all buffers.
         prologue: tasks that run once, when the plan is loaded.
         tasks: tasks of one step, in order.
-        feeds: buffers that are fed: all of a parameter, or a part of it.
-        fed: per buffer of ``feeds``, which of the fed arrays it is part of, in the order of the
-            job's parameters (and their micro-batches), and the region that it takes.
+        feeds: buffers that are fed: a whole parameter, or a part of it.
+        fed: per buffer of ``feeds``, the position of the fed array, in the order of the job's
+            parameters (and their micro-batches), and the region that the buffer takes of it.
         fetches: buffers of the results.
         variables: buffer of each variable, by name.
         shards: per physical variable that is part of a logical one: its name and region.
-        ledger: everything that crosses devices or changes its layout.
-        actors: names, in the order of the flow of data.
+        ledger: every transfer between devices and every change of a layout.
+        actors: names, in the direction of the data flow.
         registers: between the actors.
-        micro_batches: in how many parts along axis 0 each parameter is cut before ``fed`` counts
-            them: those of one parameter together.
-        streams: names; the order of a stream's tasks is that of the plan.
-        flows: what goes from stream to stream: slots of each logical value between its
-            producer and its consumers, as the arenas have them.
+        micro_batches: number of parts into which each parameter is split along axis 0; the
+            positions in ``fed`` count the parts of one parameter one after the other.
+        streams: names; a stream runs its tasks in the order of the plan.
+        flows: registers between streams: slots of each logical value between its producer and
+            its consumers, as allocated in the arenas.
         workers: threads that run the streams; 1 runs all tasks in the order of the plan.
-        cores: how many threads each of them has for its kernels, and what loaders have.
-        settings: what session and job ask of kernels; see `flow_core.plugins.specs.KernelQuery`.
+        cores: threads of each worker for its kernels, and threads of loaders.
+        settings: kernel settings of session and job; see `flow_core.plugins.specs.KernelQuery`.
     """
 
     job: str
@@ -253,22 +260,22 @@ class Plan:
 
     @property
     def bytes_per_step(self) -> int:
-        """Bytes that cross devices in a step, as predicted."""
+        """Predicted number of bytes that cross devices per step."""
         return sum(entry.nbytes for entry in self.ledger)
 
     def assert_budget(
         self, *, bytes_per_step: int | None = None, no: str | Iterable[str] = ()
     ) -> None:
-        """For tests: the plan moves no more than this, and nothing in certain ways.
+        """Assert limits on the transfers of a step; for tests.
 
         Args:
-            bytes_per_step: the most bytes that may cross devices in a step; None for any number.
-            no: the name of a primitive step ("all_gather"), or several, that must not be there.
+            bytes_per_step: largest number of bytes that may cross devices; None for no limit.
+            no: the name of a primitive step ("all_gather"), or several, that must not occur.
 
         Raises:
-            PlanError: there is no primitive step of that name.
-            BudgetError: it does; the error, an `AssertionError` too, lists the entries of the
-                ledger that are too much, largest first, with the user's lines.
+            PlanError: no primitive step has that name.
+            BudgetError: the plan exceeds a limit; the error, also an `AssertionError`, lists the
+                offending entries of the ledger, largest first, with the user's lines.
 
         >>> gather = Transfer("x:0", ("all_gather",), "gpu[0:0-1] S(0)", "gpu[0:0-1] B", 8, 1e-6)
         >>> plan = Plan("job", (), (), (), (), (), (), {}, ledger=(gather,))
@@ -295,7 +302,7 @@ class Plan:
             self._over_budget(found, moving, f"{bytes_per_step:,} bytes per step")
 
     def _check_names(self, names: Iterable[str]) -> None:
-        """A misspelt step would never be found, and the test never fail."""
+        """Refuse misspelt names, which would never match an entry."""
         for name in names:
             if name not in COLLECTIVES:
                 raise PlanError(
@@ -315,28 +322,32 @@ class Plan:
         )
 
     def to_json(self) -> str:
-        """The plan as JSON text."""
+        """Return the plan as JSON text."""
         return json.dumps(self.to_data())
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
-        """The plan of a JSON text.  Raises `PlanError`."""
+        """Return the plan of a JSON text.  Raises `PlanError`."""
         try:
             return decode_plan(parsed(text))
         except Mismatch as error:
             raise unreadable(error) from error
 
     def to_data(self) -> dict[str, Any]:
-        """The plan as what JSON knows, which `from_data` reads."""
+        """Return the plan as JSON-compatible data, which `from_data` reads."""
         data = asdict(self)
         for task in (*data["prologue"], *data["tasks"]):
             task["attrs"] = dict(task["attrs"])
         data["settings"] = dict(self.settings)
+        for record in (*data["arenas"], *data["buffers"], *data["prologue"], *data["tasks"]):
+            record["device"] = str(record["device"])
+        for buffer in data["buffers"]:
+            buffer["home"] = None if buffer["home"] is None else str(buffer["home"])
         return data
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Plan:
-        """The plan of parsed JSON.  Raises `PlanError`."""
+        """Return the plan of parsed JSON.  Raises `PlanError`."""
         try:
             return decode_plan(data)
         except Mismatch as error:
@@ -344,14 +355,14 @@ class Plan:
 
 
 def decode_plan(data: Any) -> Plan:
-    """The plan of parsed JSON.  Raises `Mismatch`."""
+    """Return the plan of parsed JSON.  Raises `Mismatch`."""
     plan: Plan = _DECODER.decode(Plan, data)
     _check_references(plan)
     return plan
 
 
 def unreadable(error: Mismatch) -> PlanError:
-    """The error about a text that is no plan."""
+    """Return the error about data that is not a plan."""
     where = error.where.removeprefix(".")
     return PlanError(
         "reading a saved plan",
@@ -362,7 +373,7 @@ def unreadable(error: Mismatch) -> PlanError:
 
 
 def _tensor_type(data: Any) -> TensorType:
-    """A type whose elements flow knows, and whose bytes can be counted."""
+    """Return a tensor type, after checks of its element type and size."""
     shape: tuple[int, ...] = _DECODER.decode(_Saved, data).shape
     name = data["dtype"].get("name")
     dtype = BY_NAME.get(name) if isinstance(name, str) else None
@@ -375,19 +386,28 @@ def _tensor_type(data: Any) -> TensorType:
 
 @dataclass(frozen=True, slots=True)
 class _Saved:
-    """A tensor type as `asdict` has it."""
+    """A tensor type as `asdict` writes it."""
 
     shape: tuple[int, ...]
     dtype: Mapping[str, Any]
 
 
+def _device(data: Any) -> Device:
+    """Return the device of its text form."""
+    try:
+        return Device.parse(data)
+    except GraphError:
+        raise Mismatch(shown(data), DEVICE_FORM) from None
+
+
 _DECODER = Decoder(
-    types={TensorType: _tensor_type}, fields={"Task.attrs": Attrs, "Plan.settings": Attrs}
+    types={TensorType: _tensor_type, Device: _device},
+    fields={"Task.attrs": Attrs, "Plan.settings": Attrs},
 )
 
 
 def _check_references(plan: Plan) -> None:
-    """Positions must be those of buffers, streams and tasks that are there."""
+    """Check that all positions refer to existing buffers, streams and tasks."""
     buffers = range(len(plan.buffers))
     for name in ("feeds", "fetches"):
         _check_positions(getattr(plan, name), buffers, f".{name}")
@@ -408,11 +428,11 @@ def _check_positions(found: Iterable[int], allowed: range, where: str) -> None:
 
 
 def check_no_deadlock(registers: Iterable[RegisterPlan]) -> None:
-    """Refuses registers that can deadlock: a cycle of waits in which nobody has a token.
+    """Refuse registers that can deadlock: those with a cycle of waits without a token.
 
     An actor waits for a filled slot of each register it reads and for a free slot of each one
-    it fills.  Seen as a marked graph (Commoner et al., 1971), steps flow for ever if and only
-    if every cycle of waits holds a token: a slot filled or free at the start.
+    it fills.  In a marked graph (Commoner et al., 1971), execution never blocks if and only if
+    every cycle of waits holds a token: a slot that is filled or free at the start.
     """
     waits: dict[str, list[tuple[str, str]]] = {}
     for r in registers:
@@ -432,9 +452,9 @@ def check_no_deadlock(registers: Iterable[RegisterPlan]) -> None:
 
 
 def check_streams(plan: Plan) -> None:
-    """Refuses streams that can deadlock: tasks that wait for one another in a circle.
+    """Refuse streams that can deadlock: those with a cycle of waits between tasks.
 
-    A task waits for the one before it in its stream and for those that it names.
+    A task waits for the previous task of its stream and for the tasks in its ``waits``.
     """
     waits: dict[str, list[tuple[str, str]]] = {}
     last: dict[int, str] = {}

@@ -1,4 +1,4 @@
-"""Optional pieces of the API: what to say when one is not installed."""
+"""Error messages about parts of the API whose optional package is not installed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 
 def missing(piece: str, package: str) -> str:
-    """The message about a piece whose package is not installed."""
+    """Return the message about a part of the API whose package is not installed."""
     distribution = package.replace("_", "-")
     return (
         f"oneflow.{piece} is provided by the optional package {distribution}: uv add {distribution}"
@@ -16,7 +16,7 @@ def missing(piece: str, package: str) -> str:
 
 @contextmanager
 def piece(name: str, package: str) -> Iterator[None]:
-    """Says which package provides a piece when that very package is not there."""
+    """Name the package to install if importing a part of the API fails for lack of it."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -252,8 +252,10 @@ def test_windows_in_the_padding_are_refused_with_what_leaves_them_out() -> None:
             continue
         hint = caught.value.hint or ""
         hinted.add(hint.partition(" (")[0])
-        if "leaves that window out" not in hint:
-            assert hint == ("pad less in front" if starts[0] + k <= 0 else "pad less behind")
+        if "omits that window" not in hint:
+            assert hint == (
+                "reduce the padding before" if starts[0] + k <= 0 else "reduce the padding after"
+            )
         elif hint.startswith("ceil_mode=False"):
             assert pool.pool_window({**attrs, "ceil_mode": False}, 0, n)[1] == out - 1
         else:

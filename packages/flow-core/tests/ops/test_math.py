@@ -133,7 +133,7 @@ def test_functions_of_integers_stay_integers() -> None:
         (lambda a, b: m.clip_by_value(a), InferenceError, "at least one limit"),
         (lambda a, b: m.where(a, b), InferenceError, "both of them"),
         (lambda a, b: m.reduce_sum(a, 2), InferenceError, "axes from -2 to 1"),
-        (lambda a, b: m.l2_normalize(a), InferenceError, "axis=None"),
+        (lambda a, b: m.l2_normalize(a), InferenceError, "axis None"),
         (lambda a, b: m.exp(m.cast(a, int32)), InferenceError, "float16"),
         (
             lambda a, b: m.polyval(3.0, a),  # type: ignore[arg-type]  # the mistake under test

@@ -12,6 +12,7 @@ import pytest
 from flow_core.base.dtypes import as_dtype
 from flow_core.base.errors import InferenceError
 from flow_core.builtin.numpy_kernels.training import optim, schedules
+from flow_core.ir import update_rules
 from flow_core.ir.graph import tensor_type
 from flow_core.ops.training import optim as ops
 from flow_core.ops.training import schedules as schedule_ops
@@ -20,7 +21,7 @@ from flow_core.testing.checks import run_kernel
 
 SPECS = {spec.type: spec for spec in (*ops.OPS, *schedule_ops.OPS)}
 KERNELS = {kernel.op: kernel for kernel in (*optim.KERNELS, *schedules.KERNELS)}
-TYPES = [row.type for row in ops.TABLE]
+TYPES = [row.type for row in update_rules.TABLE]
 RATE = np.float32(0.05)
 
 
@@ -109,7 +110,7 @@ PENALTIES = (
 
 def arrays_of(type_: str, shape: tuple[int, ...], dtype: str, diff_dtype: str) -> list[Any]:
     """Random inputs; the states are such as a few steps would leave."""
-    row, rng = ops.BY_TYPE[type_], np.random.default_rng(len(shape) + 5)
+    row, rng = update_rules.BY_TYPE[type_], np.random.default_rng(len(shape) + 5)
     model = as_dtype(dtype)
     wide = model.accumulate.numpy
     arrays = [rng.normal(size=shape).astype(model.numpy)]
@@ -137,7 +138,7 @@ def run(type_: str, arrays: list[Any], attrs: dict[str, Any]) -> dict[str, Any]:
 
 def expected(type_: str, arrays: list[Any], attrs: dict[str, Any], scale: float = 1.0) -> list[Any]:
     """The model and the states after the update."""
-    row = ops.BY_TYPE[type_]
+    row = update_rules.BY_TYPE[type_]
     wide = [x.astype(np.float64) for x in arrays]
     full = {**SPECS[type_].attrs, **attrs}
     full["scale"] *= scale
@@ -147,7 +148,7 @@ def expected(type_: str, arrays: list[Any], attrs: dict[str, Any], scale: float 
 
 
 def check(type_: str, arrays: list[Any], wanted: list[Any], tolerance: float) -> None:
-    indices = ops.BY_TYPE[type_].mutates
+    indices = update_rules.BY_TYPE[type_].mutates
     for index, want in zip(indices, wanted, strict=True):
         np.testing.assert_allclose(
             arrays[index].astype(np.float64), want, tolerance, tolerance, err_msg=f"input {index}"
@@ -165,7 +166,7 @@ def test_update(type_: str, dtype: str, attrs: dict[str, Any]) -> None:
     before = [x.copy() for x in arrays]
     run(type_, arrays, attrs)
     check(type_, arrays, expected(type_, before, attrs), TOLERANCES[dtype])
-    for index in set(range(len(arrays))) - set(ops.BY_TYPE[type_].mutates):
+    for index in set(range(len(arrays))) - set(update_rules.BY_TYPE[type_].mutates):
         np.testing.assert_array_equal(arrays[index], before[index])
 
 
@@ -221,7 +222,7 @@ def test_splits_of_local_rules_give_the_same_parts(type_: str) -> None:
     arrays = arrays_of(type_, (3, 4), "float32", "float32")
     types = tuple(tensor_type(x.shape, as_dtype(x.dtype)) for x in arrays)
     rules = SPECS[type_].sbp(SbpContext(types, (), SPECS[type_].attrs))
-    if not ops.BY_TYPE[type_].local:
+    if not update_rules.BY_TYPE[type_].local:
         assert rules == ()
         return
     assert len(rules) == 2

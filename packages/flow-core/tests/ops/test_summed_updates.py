@@ -12,7 +12,7 @@ from flow_core.base.config import Settings
 from flow_core.base.dtypes import as_dtype
 from flow_core.builtin.numpy_kernels.training import summed_updates
 from flow_core.ir.graph import Attrs, tensor_type
-from flow_core.ops.training.optim import COMMON
+from flow_core.ir.update_rules import COMMON
 from flow_core.ops.training.summed_updates import ROWS, products, update
 from flow_core.plugins.host import load_plugins
 from flow_core.plugins.specs import KernelQuery, KernelSpec

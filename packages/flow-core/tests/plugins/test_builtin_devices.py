@@ -17,6 +17,7 @@ from flow_core.ir.graph import tensor_type
 from flow_core.plugins.host import Host
 from flow_core.plugins.registry import Registry
 from flow_core.plugins.specs import Available, BindContext, KernelQuery, load
+from flow_core.sharding.topology import Device
 
 BUILTINS = ("flow_core.builtin.null_plugin", "flow_core.builtin.emulated_plugin")
 
@@ -26,15 +27,15 @@ def registry(emulate_gpus: int = 0, *extra: object) -> Registry:
 
 
 def test_null_is_a_driver() -> None:
-    driver = registry().driver("null", 3)
+    driver = registry().driver(Device("null", 0, 3))
     assert isinstance(driver, Driver)
-    assert driver.index == 3
+    assert driver.device == Device("null", 0, 3)
     assert driver.memory() is None
 
 
 def test_null_allocates_nothing() -> None:
     tracemalloc.start()
-    arena = NullDriver().allocate(1 << 40)
+    arena = NullDriver(Device("null", 0, 0)).allocate(1 << 40)
     array = arena.view(1 << 39, (1 << 18, 1 << 10), "float32")
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -43,7 +44,7 @@ def test_null_allocates_nothing() -> None:
 
 
 def test_null_arrays_stay_inside_their_arena() -> None:
-    arena = NullDriver().allocate(64)
+    arena = NullDriver(Device("null", 0, 0)).allocate(64)
     assert arena.view(0, (4, 4), "float32").size == 16
     for offset in (-4, 4):
         with pytest.raises(PlanError, match="0 to 64"):
@@ -51,7 +52,7 @@ def test_null_arrays_stay_inside_their_arena() -> None:
 
 
 def test_null_counts() -> None:
-    driver = NullDriver()
+    driver = NullDriver(Device("null", 0, 0))
     ran: list[int] = []
     step = driver.compile([lambda: ran.append(1)] * 3)
     step()
@@ -71,14 +72,14 @@ def test_null_counts() -> None:
 
 @pytest.mark.parametrize("bad", [np.ones((3, 2), np.float32), np.ones((2, 3))])
 def test_null_checks_what_is_fed(bad: Any) -> None:
-    driver = NullDriver()
+    driver = NullDriver(Device("null", 0, 0))
     array = driver.allocate(256).view(0, (2, 3), "float32")
     with pytest.raises(PlanError, match=r"float32\[2, 3\]"):
         driver.copy_in(array, bad)
 
 
 def test_null_streams() -> None:
-    stream = NullDriver().stream("compute")
+    stream = NullDriver(Device("null", 0, 0)).stream("compute")
     stream.wait_event(stream.record())
     stream.synchronize()
 

@@ -30,6 +30,7 @@ from flow_core.plugins.specs import (
     KernelSpec,
     Unavailable,
 )
+from flow_core.sharding.topology import Device
 
 LINE = SourceLine("train.py", 12)
 
@@ -58,7 +59,7 @@ def kernel(name: str, priority: int = 0, op: str = "cube", device: str = "cpu", 
 
 
 def device(type_: str, count: int = 1, **more: Any) -> DeviceSpec:
-    return DeviceSpec(type_, lambda: Available(count), "math:sqrt", **more)
+    return DeviceSpec(type_, lambda: Available(count), "builtins:str", **more)
 
 
 def query(dtype: Any = float32) -> KernelQuery:
@@ -223,9 +224,9 @@ def test_unknown_device_type() -> None:
 
 
 def test_driver_of_a_device() -> None:
-    assert registry_of([], [device("cpu", 5)]).driver("cpu", 4) == 2.0
+    assert registry_of([], [device("cpu", 5)]).driver(Device("cpu", 0, 4)) == "cpu:0:4"
     with pytest.raises(DeviceUnavailableError):
-        registry_of([], [device("cpu", 4)]).driver("cpu", 4)
+        registry_of([], [device("cpu", 4)]).driver(Device("cpu", 0, 4))
 
 
 def boxing(name: str) -> BoxingSpec:

@@ -75,7 +75,7 @@ def test_two_statistics_that_must_lie_alike(selector: object) -> None:
     assert "which contradict one another" in text
     assert "'mean' is S(0) at model.py:2" in text
     assert "'variance' is B at model.py:3" in text
-    assert "overwritten where it lies, gpu[0:0-3] B, not gpu[0:0-3] S(0)" in text
+    assert "overwritten in its layout, gpu[0:0-3] B, not gpu[0:0-3] S(0)" in text
 
 
 @pytest.mark.parametrize("dropped", ["mean", "variance"])

@@ -23,7 +23,7 @@ from flow_core.compiler.select.ordering import (
     order,
 )
 from flow_core.compiler.select.price import NEVER
-from flow_core.compiler.select.search_budget import ENTRY, Effort, Spent
+from flow_core.compiler.select.search_budget import ENTRY, BudgetExceeded, SearchBudget
 
 COSTS = st.one_of(st.integers(0, 50), st.just(NEVER))
 
@@ -94,7 +94,7 @@ def test_what_is_too_wide_is_said_so() -> None:
 
 def test_a_wide_network_goes_to_the_integer_program() -> None:
     pytest.importorskip("highspy")
-    answer = search(clique(6), effort=Effort.of(10.0), limit=3**5)
+    answer = search(clique(6), budget=SearchBudget.of(10.0), limit=3**5)
     assert answer.method == "integer program"
     assert answer.states is not None
     assert clique(6).cost(answer.states) == least(clique(6))
@@ -102,25 +102,25 @@ def test_a_wide_network_goes_to_the_integer_program() -> None:
 
 def test_without_the_solver_a_wide_network_has_no_answer(monkeypatch: Any) -> None:
     monkeypatch.setattr(ilp, "available", lambda: False)
-    answer = search(clique(6), effort=Effort.of(10.0), limit=3**5)
+    answer = search(clique(6), budget=SearchBudget.of(10.0), limit=3**5)
     assert answer.states is None
     assert "flow-core[optimal]" in answer.method
 
 
 def test_too_much_work_is_not_begun() -> None:
-    net, effort = clique(6), Effort(3**6 * ENTRY)
-    answer = search(net, effort)
+    net, budget = clique(6), SearchBudget(3**6 * ENTRY)
+    answer = search(net, budget)
     assert (answer.states, answer.bound) == (None, None)
     assert answer.method.startswith("elimination would add up 1.1e+03 numbers, ")
-    assert effort.left <= 3**6 * ENTRY
-    with pytest.raises(Spent):
-        effort.spend(3**6 + 1, ENTRY)
+    assert budget.left <= 3**6 * ENTRY
+    with pytest.raises(BudgetExceeded):
+        budget.spend(3**6 + 1, ENTRY)
 
 
-def test_effort_is_taken_off() -> None:
-    effort = Effort.of(1.0)
-    assert search(clique(6), effort).method == "elimination"
-    assert effort.left == 10**9 - sum(3**n for n in range(1, 7)) * ENTRY
+def test_work_is_deducted_from_the_budget() -> None:
+    budget = SearchBudget.of(1.0)
+    assert search(clique(6), budget).method == "elimination"
+    assert budget.left == 10**9 - sum(3**n for n in range(1, 7)) * ENTRY
 
 
 def test_equal_parts_of_a_chain_are_solved_once() -> None:
@@ -166,7 +166,7 @@ def test_a_network_reduced_to_pairs_has_the_same_least_cost(net: Network) -> Non
     wanted, fresh = least(net), copy.deepcopy(net)
     if wanted >= NEVER:
         return
-    answer = search(net, Effort.of(10.0), limit=1)
+    answer = search(net, SearchBudget.of(10.0), limit=1)
     assert answer.method in ("integer program", "elimination")
     assert answer.states is not None
     assert fresh.cost(answer.states) == wanted
@@ -175,10 +175,10 @@ def test_a_network_reduced_to_pairs_has_the_same_least_cost(net: Network) -> Non
 
 def test_a_network_too_large_for_the_program_has_no_answer(monkeypatch: Any) -> None:
     monkeypatch.setattr(ilp, "available", lambda: True)
-    answer = search(clique(6), Effort.of(1.0), limit=3**5)
+    answer = search(clique(6), SearchBudget.of(1.0), limit=3**5)
     assert (answer.states, answer.bound) == (None, None)
     assert answer.method == (
-        "elimination would add up 1.1e+03 numbers, an integer program have 153 columns: "
+        "elimination would add up 1.1e+03 numbers, an integer program would have 153 columns: "
         "more work than sbp_selector_seconds"
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator
 
-from flow_core.plugins.specs import KernelSpec
+from flow_core.authoring.specs import KernelSpec
 
 FAMILIES = (
     "elementwise", "rows", "norm", "reduce", "move", "draw", "update", "index", "matmul", "window",

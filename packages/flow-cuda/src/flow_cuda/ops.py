@@ -10,9 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.authoring.specs import (
+    REQUIRED,
+    InferContext,
+    OpSpec,
+    Sample,
+    TensorType,
+    tensor_type,
+)
 from flow_core.base.dtypes import uint8
-from flow_core.ir.graph import TensorType, tensor_type
-from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample
 
 Types = tuple[TensorType, ...]
 Attrs = Mapping[str, Any]

@@ -15,8 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import metadata
 
-from flow_core.base.config import Settings
-from flow_core.plugins.specs import (
+from flow_core.authoring.specs import (
     Available,
     CommSpec,
     DeviceSpec,
@@ -26,6 +25,7 @@ from flow_core.plugins.specs import (
     PassSpec,
     Unavailable,
 )
+from flow_core.base.config import Settings
 
 FLOW_PLUGIN_API = "1.0"
 

@@ -1,4 +1,4 @@
-"""Archives of arrays (``.npz``), read without trust in what they say about themselves."""
+"""Read untrusted archives of arrays (``.npz``)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numpy.lib import format as npy
 from flow_data.instances import Array
 
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-"""What numpy writes.  Neither makes more than some 1,000 bytes of one, as other methods may."""
+"""The methods that numpy writes; both expand a byte to about 1,000 bytes at most."""
 
 _HEADERS: dict[tuple[int, int], Callable[..., Any]] = {
     (1, 0): npy.read_array_header_1_0,
@@ -25,17 +25,17 @@ _HEADERS: dict[tuple[int, int], Callable[..., Any]] = {
 def read_archive(
     path: str | os.PathLike[str], names: Iterable[str] | None = None
 ) -> dict[str, Array]:
-    """Arrays of an archive by name; nothing is unpickled.
+    """Read arrays of an archive by name, without unpickling.
 
-    No memory is taken by what a header says: it has to agree with the bytes that are there.
+    A header never determines an allocation: its size must match the stored bytes.
 
     Args:
         path: the archive.
-        names: which arrays; all when None.
+        names: names of the arrays; None for all.
 
     Raises:
         OSError: the file cannot be opened.
-        ValueError: it is no such archive, or lacks an array.
+        ValueError: the file is not a valid archive, or lacks an array.
     """
     with open(path, "rb") as file:
         try:
@@ -43,7 +43,7 @@ def read_archive(
                 members = {_name(member): member for member in archive.infolist()}
                 wanted = members if names is None else names
                 return {name: _array(archive, members, name) for name in wanted}
-        except Exception as error:  # foreign code, which has types of its own for what it finds
+        except Exception as error:  # zipfile and numpy raise many types
             raise ValueError(f"{type(error).__name__}: {ascii(str(error))[1:-1]}") from error
 
 

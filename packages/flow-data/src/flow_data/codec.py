@@ -1,8 +1,8 @@
-"""Decoding, resizing and normalising of images, by the fastest library that is installed.
+"""Decode, resize and normalise images with the fastest installed library.
 
-JPEG: simplejpeg (flow-data[turbo]), OpenCV (flow-data[opencv]), Pillow; measured on pictures of
-500x375: 0.8, 1.1 and 1.8 ms, with the same pixels.  They decode into pooled memory, which takes
-off a fifth.  Resizing: OpenCV, else Pillow, which smooths where it shrinks and OpenCV does not.
+JPEG: simplejpeg (flow-data[turbo]), OpenCV (flow-data[opencv]) or Pillow, which take 0.8, 1.1 and
+1.8 ms for an image of 500x375 and give the same pixels. Decoding into pooled memory saves a fifth.
+Resizing: OpenCV, else Pillow, which unlike OpenCV filters when it shrinks an image.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from flow_data.headers import FORMATS, check_picture, check_pixels
-from flow_data.instances import POOL, Array, copied
+from flow_data.headers import FORMATS, check_header, check_pixels
+from flow_data.instances import POOL, Array, pooled_copy
 
 COLORS = ("BGR", "RGB", "GRAY")
 INTERPOLATIONS = ("bilinear", "nearest_neighbor", "nn", "bicubic", "area", "auto")
@@ -22,7 +22,7 @@ INTERPOLATIONS = ("bilinear", "nearest_neighbor", "nn", "bicubic", "area", "auto
 
 @cache
 def opencv() -> Any:
-    """The module cv2, None when it is not there.  Its own threads are off: the loader has some."""
+    """Return the module cv2 with its threads disabled; None if it is not installed."""
     try:
         import cv2
     except ImportError:
@@ -41,7 +41,7 @@ def _simplejpeg() -> Any:
 
 
 def libraries() -> dict[str, str]:
-    """The libraries that are used, by task, and what would be faster."""
+    """Return the libraries in use by task, with hints at faster ones."""
     turbo, cv2 = _simplejpeg(), opencv()
     slower = "OpenCV" if cv2 else "Pillow"
     jpeg = "simplejpeg" if turbo else f"{slower} (faster: uv add flow-data[turbo])"
@@ -52,20 +52,20 @@ def libraries() -> dict[str, str]:
 
 
 def decode(data: Any, color_space: str = "BGR") -> Array:
-    """An image file's pixels: uint8 of shape (height, width, channels), 1 channel for "GRAY".
+    """Decode an image file to uint8 (height, width, channels); 1 channel for "GRAY".
 
     Raises:
-        ValueError: the bytes are no image that a library can read, or one of more pixels than
+        ValueError: the bytes are not a readable image, or an image with more pixels than
             `flow_data.headers` allows.
     """
     data = data if isinstance(data, bytes) else bytes(data)
-    check_picture(data)
+    check_header(data)
     turbo = _simplejpeg()
     if turbo is not None and data[:2] == b"\xff\xd8":
         try:
             return _by_turbo(turbo, data, color_space)
         except ValueError as error:
-            if not _worth_another_try(str(error)):
+            if not _has_four_channels(str(error)):
                 raise
     cv2 = opencv()
     return _by_pillow(data, color_space) if cv2 is None else _by_opencv(cv2, data, color_space)
@@ -74,13 +74,13 @@ def decode(data: Any, color_space: str = "BGR") -> Array:
 def _by_turbo(turbo: Any, data: Any, color_space: str) -> Array:
     height, width, *_ = turbo.decode_jpeg_header(data)
     channels = 1 if color_space == "GRAY" else 3
-    pixels = POOL.take((height, width, channels), np.uint8)
+    pixels = POOL.allocate((height, width, channels), np.uint8)
     turbo.decode_jpeg(data, colorspace=color_space, buffer=pixels)
     return pixels
 
 
-def _worth_another_try(message: str) -> bool:
-    """Four-channel JPEGs are read by the others."""
+def _has_four_channels(message: str) -> bool:
+    """Return whether simplejpeg rejected a four-channel JPEG, which other libraries decode."""
     return "colorspace" in message.lower()
 
 
@@ -90,9 +90,9 @@ def _by_opencv(cv2: Any, data: Any, color_space: str) -> Array:
     try:
         pixels = cv2.imdecode(encoded, flag)
     except cv2.error as error:
-        raise ValueError(f"{encoded.size} bytes that are no image: {error}") from error
+        raise ValueError(f"{encoded.size} bytes that are not an image: {error}") from error
     if pixels is None:
-        raise ValueError(f"{encoded.size} bytes that are no image")
+        raise ValueError(f"{encoded.size} bytes that are not an image")
     if color_space == "RGB":
         pixels = cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB)
     return pixels.reshape(*pixels.shape[:2], -1)
@@ -106,14 +106,14 @@ def _by_pillow(data: Any, color_space: str) -> Array:
             check_pixels(*image.size)
             mode = "L" if color_space == "GRAY" else "RGB"
             pixels = np.asarray(image if image.mode == mode else image.convert(mode))
-    except Exception as error:  # foreign code
-        raise ValueError(f"{len(data)} bytes that are no image: {error}") from error
+    except Exception as error:  # Pillow raises many types
+        raise ValueError(f"{len(data)} bytes that are not an image: {error}") from error
     pixels = pixels.reshape(*pixels.shape[:2], -1)
-    return copied(pixels[..., ::-1] if color_space == "BGR" else pixels)
+    return pooled_copy(pixels[..., ::-1] if color_space == "BGR" else pixels)
 
 
 def encode_jpeg(pixels: Array, quality: int = 90) -> bytes:
-    """An RGB image as a JPEG file."""
+    """Encode an RGB image as a JPEG file."""
     from PIL import Image
 
     file = io.BytesIO()
@@ -124,26 +124,26 @@ def encode_jpeg(pixels: Array, quality: int = 90) -> bytes:
 def resize(
     x: Array, width: int, height: int, interpolation: str, out: Array | None = None
 ) -> Array:
-    """An image (height, width, channels) of uint8 or float32 in another size, into ``out``.
+    """Resize an image (height, width, channels) of uint8 or float32, into ``out`` if given.
 
     Raises:
-        ValueError: the new size has no pixels, or more than `flow_data.headers` allows.
+        ValueError: the new size is empty, or has more pixels than `flow_data.headers` allows.
     """
     check_pixels(width, height)
-    target = POOL.take((height, width, x.shape[2]), x.dtype) if out is None else out
+    target = POOL.allocate((height, width, x.shape[2]), x.dtype) if out is None else out
     cv2 = opencv()
     if cv2 is None:
         _resize_by_pillow(x, target, interpolation)
         return target
-    flag = _flags(cv2)[_chosen(interpolation, x, target)]
+    flag = _flags(cv2)[_interpolation(interpolation, x, target)]
     same = target.dtype == x.dtype
     made = cv2.resize(x, (width, height), dst=target if same else None, interpolation=flag)
-    if made is not target:  # a type or a layout that OpenCV does not write to
+    if made is not target:  # OpenCV cannot write to this type or layout
         np.copyto(target, made.reshape(target.shape), casting="unsafe")
     return target
 
 
-def _chosen(interpolation: str, x: Array, target: Array) -> str:
+def _interpolation(interpolation: str, x: Array, target: Array) -> str:
     if interpolation == "auto":
         grows = target.shape[0] * target.shape[1] >= x.shape[0] * x.shape[1]
         return "bilinear" if grows else "area"
@@ -166,7 +166,7 @@ def _resize_by_pillow(x: Array, target: Array, interpolation: str) -> None:
     kinds = Image.Resampling
     kind = {
         "bilinear": kinds.BILINEAR, "nn": kinds.NEAREST, "bicubic": kinds.BICUBIC, "area": kinds.BOX
-    }[_chosen(interpolation, x, target)]  # fmt: skip
+    }[_interpolation(interpolation, x, target)]  # fmt: skip
     size = (target.shape[1], target.shape[0])
     for channel in range(x.shape[2]):
         plane = Image.fromarray(np.ascontiguousarray(x[..., channel])).resize(size, kind)
@@ -174,19 +174,19 @@ def _resize_by_pillow(x: Array, target: Array, interpolation: str) -> None:
 
 
 def flip(x: Array, code: int) -> Array:
-    """An image mirrored: left and right for bit 0x01 of the code, up and down for 0x10."""
+    """Mirror an image: horizontally for bit 0x01 of the code, vertically for bit 0x10."""
     vertical, horizontal = bool(code & 0x10), bool(code & 0x01)
-    target = POOL.take(x.shape, x.dtype)
+    target = POOL.allocate(x.shape, x.dtype)
     np.copyto(target, x[:: -1 if vertical else 1, :: -1 if horizontal else 1])
     return target
 
 
 class Normalizer:
-    """``(pixel - mean) / std`` from uint8 rows into float32, plane by plane.
+    """Computes ``(pixel - mean) / std`` from uint8 to float32, plane by plane.
 
     Args:
         mean, std: one number per channel.
-        planar: whether targets are (channels, height, width), else (height, width, channels).
+        planar: whether outputs are (channels, height, width), else (height, width, channels).
     """
 
     def __init__(self, mean: Any, std: Any, planar: bool) -> None:
@@ -197,7 +197,7 @@ class Normalizer:
         self._tables = [(levels - m) * s for m, s in zip(self._mean, self._scale, strict=True)]
 
     def __call__(self, pixels: Array, mirror: bool, out: Array) -> None:
-        """Normalises an image (height, width, channels), mirrored when asked, into ``out``."""
+        """Normalise an image (height, width, channels), optionally mirrored, into ``out``."""
         cv2 = opencv() if self._planar and pixels.shape[2] == 3 else None
         if cv2 is not None:
             self._look_up(cv2, cv2.flip(pixels, 1) if mirror else pixels, out)
@@ -209,7 +209,7 @@ class Normalizer:
             np.multiply(target, self._scale[channel], out=target)
 
     def _look_up(self, cv2: Any, pixels: Array, out: Array) -> None:
-        """The same numbers from a table per channel, in half the time."""
+        """Compute the same numbers by a lookup table per channel, in half the time."""
         for channel, plane in enumerate(cv2.split(pixels)):
             made = cv2.LUT(plane, self._tables[channel], dst=out[channel])
             if not np.may_share_memory(made, out):

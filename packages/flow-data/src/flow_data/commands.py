@@ -1,4 +1,4 @@
-"""``flow data``: converting data sets, and where pipelines stall."""
+"""``flow data``: convert data sets, and report stalls of input pipelines."""
 
 from __future__ import annotations
 
@@ -13,33 +13,35 @@ from flow_core.base.programs import ended_by, leave_own_folder, run_as_main
 from flow_core.base.thread_budget import Cores
 from flow_data.convert import convert, open_samples
 from flow_data.loading.stats import all_stats
-from flow_data.loading.workers import Share
+from flow_data.loading.workers import WorkerLimits
 from flow_data.report import svg_report, text_report
 
 
 def add_commands(cli: Any) -> None:
-    """Adds the commands to a group."""
+    """Add the commands to a group."""
     cli.add_command(data)
 
 
 @click.group()
 def data() -> None:
-    """Data sets and the pipelines that read them."""
+    """Convert data sets and inspect input pipelines."""
 
 
 @data.command("convert")
 @click.argument("source", type=click.Path(exists=True))
 @click.argument("target", type=click.Path())
 @click.option("--parts", type=click.IntRange(min=1), default=1, help="Number of part files.")
-@click.option("--workers", type=click.IntRange(min=1), default=None, help="Threads; one per core.")
+@click.option(
+    "--workers", type=click.IntRange(min=1), default=None, help="Threads; default: one per core."
+)
 @click.option("--shuffle", type=int, default=None, metavar="SEED", help="Shuffle with this seed.")
 def convert_command(
     source: str, target: str, parts: int, workers: int | None, shuffle: int | None
 ) -> None:
     """Write SOURCE as OFRecord part files into the new folder TARGET.
 
-    SOURCE is a folder of images with a folder per class (fields encoded and class/label), a .csv
-    file with a line of names, or an .npz file of arrays of one length.
+    SOURCE is a folder of images with a sub-folder per class (fields encoded and class/label), a
+    .csv file with a header line, or an .npz file of arrays of equal length.
     """
     from rich.progress import Progress
 
@@ -50,7 +52,7 @@ def convert_command(
             samples,
             target,
             parts,
-            workers=workers or Share.of(Cores()).waiting,
+            workers=workers or WorkerLimits.from_cores(Cores()).waiting,
             seed=shuffle,
             progress=lambda: bar.advance(task),
         )
@@ -60,22 +62,22 @@ def convert_command(
 
 
 @data.command("stats", context_settings={"ignore_unknown_options": True})
-@click.option("--picture", type=click.Path(dir_okay=False), help="Write an SVG picture, too.")
+@click.option("--picture", type=click.Path(dir_okay=False), help="Also write an SVG picture.")
 @click.argument("script", type=click.Path(exists=True, dir_okay=False))
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def stats_command(
     ctx: click.Context, picture: str | None, script: str, args: tuple[str, ...]
 ) -> None:
-    """Run SCRIPT with its ARGS, then show where its loaders stalled.
+    """Run SCRIPT with its ARGS, then show the statistics of its loaders.
 
-    They are shown, too, where the script ends early: by Ctrl-C, sys.exit or an error.
+    The statistics are also shown if the script ends by Ctrl-C, sys.exit or an error.
     """
     leave_own_folder()
     status = 0
     try:
         run_as_main(script, args)
-    except BaseException as error:  # noqa: BLE001 - the script's, shown as python shows it
+    except BaseException as error:  # noqa: BLE001 - the script's error, shown like by python
         status = ended_by(error)
     loaders = all_stats()
     click.echo(visible(text_report(loaders)))

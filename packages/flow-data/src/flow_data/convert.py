@@ -1,4 +1,4 @@
-"""Writing data sets as OFRecord part files: in parallel, with progress, all or nothing."""
+"""Convert data sets to OFRecord part files, in parallel, with progress, and atomically."""
 
 from __future__ import annotations
 
@@ -19,21 +19,24 @@ from flow_data.records.folder import image_files
 from flow_data.records.ofrecord import OFRecordWriter, part_path
 
 SUFFIX_LENGTH = 5
-"""Digits of a part's number in its name."""
+"""Digits of the part number in a file name."""
 
 
 class Samples(Protocol):
-    """A data set: fields by number."""
+    """A data set with random access."""
 
     def __len__(self) -> int:
-        """How many samples."""
+        """Return the number of samples."""
 
     def fields(self, number: int) -> Mapping[str, Any]:
-        """The fields of a sample, as `flow_data.encode_record` takes them."""
+        """Return the fields of a sample, for `flow_data.encode_record`."""
 
 
 class FolderSamples:
-    """Images in a folder per class: ``encoded``, ``class/label``, ``class/text``, ``filename``."""
+    """Images in one folder per class.
+
+    Fields: ``encoded``, ``class/label``, ``class/text`` and ``filename``.
+    """
 
     def __init__(self, folder: str) -> None:
         self.classes, self._files = image_files(folder)
@@ -42,7 +45,7 @@ class FolderSamples:
         return len(self._files)
 
     def fields(self, number: int) -> Mapping[str, Any]:
-        """An image file as it is, and its class."""
+        """Return the bytes of an image file, and its class."""
         path, label = self._files[number]
         name = self.classes[label] if self.classes else ""
         return {
@@ -54,24 +57,26 @@ class FolderSamples:
 
 
 class CsvSamples:
-    """The rows of a CSV file with a line of names: integers, other numbers, or text per column."""
+    """The rows of a CSV file with a header line; columns hold integers, floats or text."""
 
     def __init__(self, path: str) -> None:
         try:
             with open(path, newline="", encoding="utf-8") as file:
                 rows = list(csv.reader(file))
         except (OSError, ValueError, csv.Error) as error:
-            allowed = "a table in UTF-8"
+            allowed = "a CSV file in UTF-8"
             raise DataError(f"reading {path}", found=str(error), allowed=allowed) from error
         if len(rows) < 2:
-            raise DataError(f"reading {path}", found=f"{len(rows)} lines", allowed="names and rows")
+            raise DataError(
+                f"reading {path}", found=f"{len(rows)} lines", allowed="header and rows"
+            )
         names, self._rows = rows[0], rows[1:]
         for number, row in enumerate(self._rows, 2):
             if len(row) != len(names):
                 raise DataError(
                     f"reading line {number} of {path}",
                     found=f"{len(row)} columns",
-                    allowed=f"{len(names)}, as the line of names has",
+                    allowed=f"{len(names)}, as in the header line",
                 )
         columns = zip(*self._rows, strict=True)
         self._columns = {name: _column(values) for name, values in zip(names, columns, strict=True)}
@@ -80,12 +85,12 @@ class CsvSamples:
         return len(self._rows)
 
     def fields(self, number: int) -> Mapping[str, Any]:
-        """A row."""
+        """Return a row."""
         return {name: column[number] for name, column in self._columns.items()}
 
 
 def _column(values: Sequence[str]) -> Sequence[Any]:
-    """A column in the narrowest of three types that takes all its values.
+    """Return a column in the first of int64, float32 and bytes that represents all values.
 
     >>> _column(["1", "2"])[1], _column(["1", "2.5"])[1], _column(["1", "b"])[1]
     (np.int64(2), np.float32(2.5), b'b')
@@ -100,7 +105,7 @@ def _column(values: Sequence[str]) -> Sequence[Any]:
 
 
 class NpzSamples:
-    """Arrays of an .npz file that count samples on axis 0: a field per array."""
+    """The arrays of an .npz file as fields; axis 0 is the sample axis."""
 
     def __init__(self, path: str) -> None:
         try:
@@ -119,15 +124,15 @@ class NpzSamples:
         return self._count
 
     def fields(self, number: int) -> Mapping[str, Any]:
-        """One row of each array."""
+        """Return one row of each array."""
         return {name: array[number] for name, array in self._arrays.items()}
 
 
 def open_samples(source: str) -> Samples:
-    """The samples of a folder of images, a .csv or an .npz file.
+    """Open a folder of images, a .csv or an .npz file.
 
     Raises:
-        DataError: it is none of these, or not readable as such.
+        DataError: the source is none of these, or not readable.
     """
     if os.path.isdir(source):
         return FolderSamples(source)
@@ -135,7 +140,7 @@ def open_samples(source: str) -> Samples:
     kinds: Mapping[str, Callable[[str], Samples]] = {".csv": CsvSamples, ".npz": NpzSamples}
     kind = kinds.get(suffix)
     if kind is None or not os.path.isfile(source):
-        found = f"a {suffix or 'nameless'} file" if os.path.exists(source) else "nothing there"
+        found = f"a {suffix or 'suffixless'} file" if os.path.exists(source) else "no such file"
         raise DataError(
             f"converting {source!r}", found=found, allowed="a folder of images, .csv or .npz"
         )
@@ -151,27 +156,27 @@ def convert(
     seed: int | None = None,
     progress: Callable[[], object] = lambda: None,
 ) -> list[str]:
-    """Writes samples as OFRecord part files ``part-00000`` ... in a new folder.
+    """Write samples as OFRecord part files ``part-00000`` ... in a new folder.
 
-    The folder appears when all is written; what goes wrong leaves nothing.
+    The folder appears when it is complete; a failure leaves no files.
 
     Args:
         samples: the data set.
-        target: the folder; nothing may be there but an empty folder.
+        target: the folder; it must be absent or empty.
         parts: number of files.
-        workers: threads that read and write.
-        seed: of a shuffle of the samples before they are written; None for their own order.
-        progress: called for each sample that is written.
+        workers: number of threads.
+        seed: seed of a shuffle of the samples; None for their own order.
+        progress: called after each sample.
 
     Returns:
         The paths of the files.
 
     Raises:
-        DataError: something is there already, or a sample cannot be read or written.
+        DataError: the target exists, or a sample cannot be read or written.
     """
     folder = Path(target)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise DataError(f"writing {target!r}", found="it is there", allowed="a new folder")
+        raise DataError(f"writing {target!r}", found="it exists", allowed="a new or empty folder")
     if not 1 <= parts <= len(samples):
         found = f"{parts} parts for {len(samples)} samples"
         raise DataError(f"writing {target!r}", found=found, allowed=f"1 to {len(samples)} parts")

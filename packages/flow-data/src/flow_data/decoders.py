@@ -1,13 +1,13 @@
-"""Decoders of ``flow.data``: arrays of the fields of records."""
+"""Decoders of ``flow.data``: convert fields of records to arrays."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+from flow_core.authoring.specs import emit
 from flow_core.base.dtypes import as_dtype, int32
-from flow_core.plugins.emission import emit
-from flow_data.formats import decoder_of
+from flow_data.formats import find_decoder
 from flow_data.readers import ofrecord_reader
 
 Blob = Any
@@ -39,14 +39,14 @@ def ofrecord_raw_decoder(
     auto_zero_padding: bool = False,
     name: str | None = None,
 ) -> Blob:
-    """A field of numbers (or of bytes, one number each) as a tensor.
+    """Decode a field of numbers, or of bytes as numbers, to a tensor.
 
     Args:
         input_blob: records.
         blob_name: name of the field.
         shape: shape of a sample.
         dtype: element type of the result.
-        dim1_varying_length, auto_zero_padding: let fields be shorter; the rest is zeros.
+        dim1_varying_length, auto_zero_padding: allow shorter fields, padded with zeros.
         name: name of the op.
     """
     return emit(
@@ -64,7 +64,7 @@ def ofrecord_raw_decoder(
 
 
 def ofrecord_bytes_decoder(input_blob: Blob, blob_name: str, name: str | None = None) -> Blob:
-    """A field of bytes as uint8 instances of a TensorBuffer."""
+    """Return a field of bytes as uint8 instances of a TensorBuffer."""
     return emit("ofrecord_bytes_decoder", input_blob, field=blob_name, name=name)
 
 
@@ -76,28 +76,28 @@ def record_decoder(
     shape: Sequence[int] | None = None,
     name: str | None = None,
 ) -> Blob:
-    """A field of bytes as a plugin's decoder has it.
+    """Decode a field of bytes with the decoder of a plugin.
 
     Args:
         input_blob: records.
         blob_name: name of the field.
-        decoder: the name under which a plugin has registered it.
-        dtype: element type of the result, to which the decoder's numbers are cast.
-        shape: shape of all samples; None where it differs.
+        decoder: name under which a plugin registered the decoder.
+        dtype: element type to which the decoder's result is cast.
+        shape: shape of all samples; None if it varies.
         name: name of the op.
 
     Returns:
         A tensor of shape (records, *shape); without a shape, instances of a TensorBuffer.
 
     Raises:
-        DataError: nobody has registered the decoder; when it runs, bytes that it does not take, or
-            an array of another shape, with file and number of the record.
+        DataError: no plugin registered the decoder; in a step, the decoder rejects the bytes or
+            returns another shape, with file and number of the record.
     """
     return emit(
         "record_decoder",
         input_blob,
         field=blob_name,
-        decoder=decoder_of(decoder),
+        decoder=find_decoder(decoder),
         data_type=as_dtype(dtype).name,
         shape=None if shape is None else tuple(shape),
         name=name,
@@ -107,7 +107,7 @@ def record_decoder(
 def ofrecord_image_decoder(
     input_blob: Blob, blob_name: str, color_space: str = "BGR", name: str | None = None
 ) -> Blob:
-    """The pixels of a field that holds an image file, as instances of a TensorBuffer.
+    """Decode a field with an image file to instances of a TensorBuffer.
 
     Args:
         input_blob: records.
@@ -126,7 +126,7 @@ def ofrecord_image_decoder(
 def crop_attrs(
     seed: int | None, num_attempts: int, area: Sequence[float], ratio: Sequence[float]
 ) -> dict[str, Any]:
-    """The attributes of ops that draw random parts of images."""
+    """Return the attributes of ops that crop images at random."""
     return {
         "num_attempts": num_attempts,
         "seed": -1 if seed is None else int(seed),
@@ -146,16 +146,16 @@ def ofrecord_image_decoder_random_crop(
     random_aspect_ratio: Sequence[float] = (0.75, 1.333333),
     name: str = "OFRecordImageDecoderRandomCrop",
 ) -> Blob:
-    """The pixels of a random part of a field that holds an image file.
+    """Decode a random crop of a field with an image file.
 
     Args:
         input_blob: records.
         blob_name: name of the field.
         color_space: "BGR", "RGB" or "GRAY".
-        num_attempts: how often a part is drawn before the largest that fits is taken.
-        seed: of the draws; by default it follows from the job's seed and the op's name.
-        random_area: least and largest share of the image's area.
-        random_aspect_ratio: least and largest width by height.
+        num_attempts: number of random draws before the largest valid crop is used.
+        seed: seed of the draws; the default derives from the job's seed and the op's name.
+        random_area: minimum and maximum fraction of the image's area.
+        random_aspect_ratio: minimum and maximum ratio of width to height.
         name: name of the op.
     """
     attrs = crop_attrs(seed, num_attempts, random_area, random_aspect_ratio)
@@ -183,14 +183,14 @@ def image_decoder_random_crop_resize(
     max_num_pixels: int | None = None,
     name: str | None = None,
 ) -> Blob:
-    """Random parts of encoded images in one size: decode, crop, resize.
+    """Decode images, crop them at random, and resize the crops to one size.
 
     Args:
-        input_blob: TensorBuffer of image files, such as `ofrecord_bytes_decoder` gives.
+        input_blob: TensorBuffer of image files, such as the result of `ofrecord_bytes_decoder`.
         target_width, target_height: size of the result.
-        num_attempts, seed, random_area, random_aspect_ratio: as for
+        num_attempts, seed, random_area, random_aspect_ratio: see
             `ofrecord_image_decoder_random_crop`.
-        num_workers, warmup_size, max_num_pixels: have no effect: the loader's threads decode.
+        num_workers, warmup_size, max_num_pixels: no effect; the loader's threads decode.
         name: name of the op.
 
     Returns:
@@ -216,18 +216,17 @@ def onerec_decoder(
     batch_padding: Sequence[int] | None = None,
     name: str | None = None,
 ) -> Blob:
-    """A tensor of OneRec records, such as `onerec_reader` gives.
+    """Decode a tensor of OneRec records, such as those of `onerec_reader`.
 
     Args:
         input_blob: records.
         key: name of the tensor.
         dtype: its element type: int8, int32, int64, float or double.
         shape: shape of a sample.
-        is_dynamic: let samples be smaller along each axis; the rest is zeros.
-        reshape: give a sample's values this shape first, in which one size may be -1.
-        batch_padding: sizes to pad to, which only the first axis may have: -1 lets samples be
-            shorter there than ``shape``, a number n is the most that they may have; the rest is
-            zeros.  Behind it zeros stand for axes that are not padded.
+        is_dynamic: allow smaller samples along each axis, padded with zeros.
+        reshape: shape to which samples are first reshaped; one size may be -1.
+        batch_padding: padding per axis; only the first may be nonzero. -1 allows samples shorter
+            than ``shape``; n limits their size to n. The rest is zeros.
         name: name of the op.
     """
     return emit(
@@ -261,16 +260,16 @@ def ofrecord_image_classification_reader(
     *,
     on_error: str = "raise",
 ) -> tuple[Blob, Blob]:
-    """Images and labels of OFRecord files.
+    """Read images and labels of OFRecord files.
 
     Args:
         image_feature_name: field of the encoded image.
         label_feature_name: field of the label.
         color_space: "BGR", "RGB" or "GRAY".
-        decode_buffer_size_per_thread, num_decode_threads_per_machine: have no effect: the
-            environment's FLOW_DATA_WORKERS and FLOW_DATA_PREFETCH rule all loaders.
+        decode_buffer_size_per_thread, num_decode_threads_per_machine: no effect; the environment
+            variables FLOW_DATA_WORKERS and FLOW_DATA_PREFETCH configure all loaders.
 
-    Other arguments are those of `ofrecord_reader`.
+    See `ofrecord_reader` for the other arguments.
 
     Returns:
         uint8 instances (height, width, channels), and int32 labels (batch_size,).

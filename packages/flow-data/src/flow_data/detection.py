@@ -1,11 +1,11 @@
-"""``flow.detection``: ops on boxes and polygons of the objects in images."""
+"""``flow.detection``: ops on bounding boxes and polygons of objects in images."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from flow_core.plugins.emission import emit
-from flow_data.image import with_code
+from flow_core.authoring.specs import emit
+from flow_data.image import emit_flip
 
 Blob = Any
 
@@ -19,43 +19,43 @@ __all__ = [
 
 
 def object_bbox_flip(bbox: Blob, image_size: Blob, flip_code: Any, name: str | None = None) -> Blob:
-    """Mirrors boxes with their images.
+    """Flip boxes with their images.
 
     Args:
         bbox: TensorBuffer of floating boxes (objects, 4): xmin, ymin, xmax, ymax.
         image_size: int32 (count, 2): width and height of each image.
-        flip_code: as for `flow_data.image.flip`.
+        flip_code: see `flow_data.image.flip`.
         name: name of the op.
     """
-    return with_code("object_bbox_flip", [bbox, image_size], flip_code, name)
+    return emit_flip("object_bbox_flip", [bbox, image_size], flip_code, name)
 
 
 def object_bbox_scale(bbox: Blob, scale: Blob, name: str | None = None) -> Blob:
-    """Scales boxes by float32 (count, 2) factors of width and height."""
+    """Scale boxes by float32 (count, 2) factors of width and height."""
     return emit("object_bbox_scale", bbox, scale, name=name)
 
 
 def object_segmentation_polygon_flip(
     poly: Blob, image_size: Blob, flip_code: Any, name: str | None = None
 ) -> Blob:
-    """Mirrors points (points, 2) of polygons; arguments as `object_bbox_flip`."""
-    return with_code("object_segmentation_polygon_flip", [poly, image_size], flip_code, name)
+    """Flip polygon points (points, 2); see `object_bbox_flip` for the arguments."""
+    return emit_flip("object_segmentation_polygon_flip", [poly, image_size], flip_code, name)
 
 
 def object_segmentation_polygon_scale(poly: Blob, scale: Blob, name: str | None = None) -> Blob:
-    """Scales points of polygons by float32 (count, 2) factors of width and height."""
+    """Scale polygon points by float32 (count, 2) factors of width and height."""
     return emit("object_segmentation_polygon_scale", poly, scale, name=name)
 
 
 def object_segmentation_polygon_to_mask(
     poly: Blob, poly_index: Blob, image_size: Blob, name: str | None = None
 ) -> Blob:
-    """The inside of each object's polygons as ones.
+    """Rasterise the polygons of each object to a mask.
 
     Args:
         poly: TensorBuffer of points (points, 2).
-        poly_index: TensorBuffer of integers (points, 3): the point's number in its polygon, the
-            polygon's in its object, the object's.
+        poly_index: TensorBuffer of integers (points, 3): index of the point in its polygon, of the
+            polygon in its object, and of the object.
         image_size: int32 (count, 2): width and height of each image.
         name: name of the op.
 

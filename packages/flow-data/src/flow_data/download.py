@@ -1,4 +1,4 @@
-"""Downloads: with progress on a terminal, verified before the file takes its name."""
+"""Download files with a progress line, and verify them before they get their final name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TIMEOUT = 30.0  # seconds without a byte
 
 
 def sha256(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal.
+    """Return the SHA-256 of a file in hexadecimal.
 
     >>> import tempfile
     >>> with tempfile.NamedTemporaryFile() as file:
@@ -31,7 +31,7 @@ def sha256(path: Path) -> str:
 
 
 def check_sha256(path: Path, expected: str, hint: str) -> None:
-    """Raises `DataError` when a file has another SHA-256."""
+    """Raise `DataError` if a file has another SHA-256."""
     found = sha256(path)
     if found != expected.lower():
         raise DataError(
@@ -43,15 +43,15 @@ def check_sha256(path: Path, expected: str, hint: str) -> None:
 
 
 def download(url: str, target: Path, check: Callable[[Path], None]) -> None:
-    """Downloads a file; it appears at ``target`` only when it is whole and ``check`` accepts it.
+    """Download a file; it appears at ``target`` only if it is complete and ``check`` accepts it.
 
     Args:
-        url: where from.
-        target: where to; its folder is made when it is missing.
-        check: raises when the file is not what was wanted.
+        url: the source.
+        target: the path; missing folders are created.
+        check: raises if the file is not the expected one.
 
     Raises:
-        DataError: the server or the file system refuses, or the transfer ended early.
+        DataError: the server or the file system fails, or the transfer ends early.
     """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -65,7 +65,7 @@ def download(url: str, target: Path, check: Callable[[Path], None]) -> None:
 
 @contextmanager
 def _part_of(target: Path) -> Iterator[Path]:
-    """A hidden name beside ``target``; whatever is there at the end is removed."""
+    """Yield a hidden path beside ``target``; remove a file that is left there."""
     part = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
     try:
         yield part
@@ -94,7 +94,7 @@ def _copy(source: IO[bytes], out: IO[bytes], name: str, total: int) -> int:
 
 @contextmanager
 def _progress(name: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A line that counts megabytes on a terminal; silent in pipes and files."""
+    """Yield a function that shows the megabytes so far; silent unless stderr is a terminal."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return

@@ -1,7 +1,7 @@
-"""Sizes of pictures from the headers of their files, before a decoder allocates anything.
+"""Read image sizes from file headers, before a decoder allocates memory.
 
-The readers here know the formats that `flow_data.codec` decodes; a file of any other format is
-refused, so that no decoder sees what nobody has measured.
+The formats are those that `flow_data.codec` decodes. Files of other formats are rejected, so that
+decoders receive only images of a known size.
 """
 
 from __future__ import annotations
@@ -14,43 +14,43 @@ from flow_data.loading.workers import setting
 
 SETTING = "FLOW_DATA_MAX_PIXELS"
 DEFAULT_PIXELS = 1 << 26
-"""The most pixels of a picture unless the environment says otherwise: OneFlow's own default."""
+"""Default of the maximum number of pixels per image, as in OneFlow."""
 
-MOST_SCANS = 100
-"""Most scans of a JPEG; progressive ones have about ten, and each takes time."""
+MAX_SCANS = 100
+"""Maximum number of scans of a JPEG; progressive JPEGs have about ten, and each takes time."""
 
 SCANS_AT_LIMIT = 16
-"""Most scans of a JPEG that has as many pixels as are allowed; smaller ones may have more."""
+"""Maximum number of scans of a JPEG with the maximum number of pixels; more for smaller ones."""
 
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
-"""Names of the formats that are decoded, as Pillow has them."""
+"""Pillow's names of the decoded formats."""
 
 Size = tuple[int, int]
 
 
 def max_pixels() -> int:
-    """The most pixels that a picture may have (``FLOW_DATA_MAX_PIXELS``)."""
+    """Return the maximum number of pixels per image (``FLOW_DATA_MAX_PIXELS``)."""
     return setting(SETTING, DEFAULT_PIXELS)
 
 
-def check_picture(data: bytes) -> None:
-    """Refuse a file that is no picture, or one of more pixels than the setting allows.
+def check_header(data: bytes) -> None:
+    """Check the header of an image file.
 
     Raises:
-        ValueError: it is refused.
+        ValueError: the file is not an image, or has more pixels than the setting allows.
     """
     try:
         width, height = _size(data)
     except (struct.error, IndexError) as error:
-        raise ValueError(f"{len(data)} bytes, a header that is cut off") from error
+        raise ValueError(f"{len(data)} bytes, a truncated header") from error
     check_pixels(width, height)
 
 
 def check_pixels(width: int, height: int) -> None:
-    """Refuse a picture without pixels, or of more than the setting allows.
+    """Check the size of an image.
 
     Raises:
-        ValueError: it is refused.
+        ValueError: the image has no pixels, or more than the setting allows.
 
     >>> check_pixels(1 << 20, 1 << 20)
     Traceback (most recent call last):
@@ -58,9 +58,9 @@ def check_pixels(width: int, height: int) -> None:
     ValueError: 1048576 x 1048576 pixels; FLOW_DATA_MAX_PIXELS allows 67108864 in all
     """
     if width < 1 or height < 1:
-        raise ValueError(f"a picture of {width} x {height} pixels")
-    if width * height > (most := max_pixels()):
-        raise ValueError(f"{width} x {height} pixels; {SETTING} allows {most} in all")
+        raise ValueError(f"an image of {width} x {height} pixels")
+    if width * height > (limit := max_pixels()):
+        raise ValueError(f"{width} x {height} pixels; {SETTING} allows {limit} in all")
 
 
 def _size(data: bytes) -> Size:
@@ -71,7 +71,7 @@ def _size(data: bytes) -> Size:
 
 
 def _jpeg(data: bytes) -> Size:
-    """Size in the first frame header; decoders refuse a second one."""
+    """Return the size in the first frame header; decoders reject a second one."""
     at = data.find(b"\xff", 2)
     while at >= 0:
         while data[at] == 0xFF:
@@ -89,17 +89,17 @@ def _jpeg(data: bytes) -> Size:
 
 
 def _check_scans(count: int, pixels: int) -> None:
-    most = min(MOST_SCANS, SCANS_AT_LIMIT * max_pixels() // max(1, pixels))
-    if count > max(most, SCANS_AT_LIMIT):
-        raise ValueError(f"a JPEG of {count} scans and {pixels} pixels; {most} scans are allowed")
+    limit = min(MAX_SCANS, SCANS_AT_LIMIT * max_pixels() // max(1, pixels))
+    if count > max(limit, SCANS_AT_LIMIT):
+        raise ValueError(f"a JPEG of {count} scans and {pixels} pixels; {limit} scans are allowed")
 
 
 _BARE = frozenset((0x00, 0x01, *range(0xD0, 0xDA)))
-"""Markers of a JPEG that no length follows; 0 is none, but a byte 255 of something else."""
+"""JPEG markers without a length; 0 is not a marker, but escapes a byte 255 of other data."""
 
 
 def _png(data: bytes) -> Size:
-    """Size in the first chunk; no chunk may be longer than the file, as OpenCV believes it."""
+    """Return the size in the first chunk; check chunk lengths, which OpenCV does not."""
     if data[12:16] != b"IHDR":
         raise ValueError("a PNG without a header")
     at, kind = 8, b""
@@ -113,10 +113,10 @@ def _png(data: bytes) -> Size:
 
 
 def _gif(data: bytes) -> Size:
-    """Size of the canvas, which a frame that is larger makes larger in some decoders."""
+    """Return the size of the canvas, which some decoders enlarge to the size of the frame."""
     width, height, flags = struct.unpack_from("<HHB", data, 6)
     at = 13 + (3 << (flags & 7) + 1 if flags & 0x80 else 0)
-    while data[at] == 0x21:  # an extension: its kind, then blocks up to an empty one
+    while data[at] == 0x21:  # extension: label, then blocks up to an empty one
         at += 2
         while data[at]:
             at += 1 + data[at]
@@ -128,7 +128,7 @@ def _gif(data: bytes) -> Size:
 
 
 def _bmp(data: bytes) -> Size:
-    """Size in the second header, of which the oldest form has 16-bit fields."""
+    """Return the size in the second header, which has 16-bit fields in the oldest version."""
     if struct.unpack_from("<I", data, 14)[0] == 12:
         width, height = struct.unpack_from("<HH", data, 18)
     else:
@@ -137,7 +137,7 @@ def _bmp(data: bytes) -> Size:
 
 
 def _webp(data: bytes) -> Size:
-    """Size in the first chunk, within which decoders keep all frames."""
+    """Return the size in the first chunk, which bounds all frames."""
     kind = data[12:16]
     if kind == b"VP8X":
         wide, high = data[24:27], data[27:30]
@@ -156,17 +156,17 @@ _READERS: tuple[tuple[bytes, int, Callable[[bytes], Size]], ...] = (
     (b"BM", 0, _bmp),
     (b"WEBP", 8, _webp),
 )
-"""Bytes that files of a format begin with, where these are, and what reads the size."""
+"""Signature of a format, its offset in the file, and the function that reads the size."""
 
 
 def _size_by_pillow(data: bytes) -> Size:
-    """Size in the header of another format."""
+    """Return the size in a PPM or TIFF header."""
     from PIL import Image
 
     try:
         with Image.open(BytesIO(data), formats=("PPM", "TIFF")) as image:
             size: Size = image.size
-    except Exception as error:  # foreign code
+    except Exception as error:  # Pillow raises many types
         allowed = ", ".join(FORMATS)
         raise ValueError(f"{len(data)} bytes that are none of {allowed}: {error}") from error
     return size

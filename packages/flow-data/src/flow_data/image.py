@@ -1,4 +1,4 @@
-"""``flow.image``: ops on batches of images of any sizes."""
+"""``flow.image``: ops on batches of images of different sizes."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import logging
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from flow_core.authoring.specs import emit
 from flow_core.base.dtypes import as_dtype, float32, int32, tensor_buffer, uint8
 from flow_core.base.errors import InferenceError, user_line
-from flow_core.plugins.emission import emit
 from flow_data.decoders import crop_attrs
 from flow_data.ragged import tensor_buffer_to_tensor
 
@@ -39,10 +39,10 @@ def decode(
     color_space: str = "BGR",
     name: str | None = None,
 ) -> Blob:
-    """Image files as pixels.
+    """Decode image files.
 
     Args:
-        images_bytes_buffer: TensorBuffer of the files' bytes.
+        images_bytes_buffer: TensorBuffer of the bytes of the files.
         dtype: uint8 or float32.
         color_space: "BGR", "RGB" or "GRAY".
         name: name of the op.
@@ -77,27 +77,27 @@ def resize(
     resize_x: int = 0,
     resize_y: int = 0,
 ) -> Any:
-    """Resizes images.
+    """Resize images.
 
     Args:
         image: TensorBuffer of images (height, width, channels) of uint8 or float32.
         target_size: (width, height), or with ``keep_aspect_ratio`` the size of one side.
-        min_size: least size of the shorter side when the longer one is resized to the target.
-        max_size: largest size of the longer side when the shorter one is.
-        keep_aspect_ratio: images keep their own shapes.
-        resize_side: "shorter" or "longer": which side gets ``target_size``.
-        channels: channels of all images, where they get one size.
-        dtype: uint8 (the default) or float32, where they get one size.
-        interpolation_type: "auto" (bilinear where images grow, else area), "bilinear",
+        min_size: minimum size of the shorter side if the longer one is resized to the target.
+        max_size: maximum size of the longer side if the shorter one is resized to the target.
+        keep_aspect_ratio: whether images keep their aspect ratios, so that their sizes differ.
+        resize_side: "shorter" or "longer": the side that gets ``target_size``.
+        channels: channels of all images, without ``keep_aspect_ratio``.
+        dtype: uint8 (the default) or float32, without ``keep_aspect_ratio``.
+        interpolation_type: "auto" (bilinear for enlarged images, else area), "bilinear",
             "nearest_neighbor", "bicubic" or "area".
         name: name of the op.
-        color_space, interp_type, resize_shorter, resize_x, resize_y: older spellings; with one
-            of them only the images are returned.
+        color_space, interp_type, resize_shorter, resize_x, resize_y: deprecated arguments; with
+            one of them only the images are returned.
 
     Returns:
-        Images, scale and new size.  In one size: a tensor (count, height, width, channels), float32
-        factors (count, 2) of width and height, and None.  Else a TensorBuffer, the factors, and
-        int32 (count, 2) of width and height.
+        Images, scale and new size. With one size: a tensor (count, height, width, channels),
+        float32 factors (count, 2) of width and height, and None. With aspect ratios kept: a
+        TensorBuffer, the factors, and int32 (count, 2) of width and height.
     """
     older = any((color_space, interp_type, resize_shorter > 0, resize_x > 0 and resize_y > 0))
     if color_space is not None:
@@ -109,7 +109,7 @@ def resize(
     if resize_shorter > 0:
         target_size, keep_aspect_ratio, resize_side = resize_shorter, True, "shorter"
     if older:
-        log.warning("image.Resize: older arguments; please give target_size, channels and such")
+        log.warning("image.Resize: deprecated arguments; use target_size, channels and dtype")
     if keep_aspect_ratio:
         sides = (min_size or 0, max_size or 0)
         found = _resize_sides(image, target_size, sides, resize_side, interpolation_type, name)
@@ -174,7 +174,7 @@ def target_resize(
     interpolation_type: str = "auto",
     name: str | None = None,
 ) -> tuple[Blob, Blob, Blob]:
-    """`resize` that keeps aspect ratios; gives images, new size and scale."""
+    """Resize with aspect ratios kept; return images, new size and scale."""
     resized, scale, size = resize(
         images,
         target_size=target_size,
@@ -202,15 +202,15 @@ def crop_mirror_normalize(
     output_dtype: Any = float32,
     name: str | None = None,
 ) -> Blob:
-    """A part of each image, mirrored where asked, as ``(pixel - mean) / std``.
+    """Crop images, mirror some of them, and compute ``(pixel - mean) / std``.
 
     Args:
         input_blob: uint8 images: a TensorBuffer, or a tensor (count, height, width, channels).
-        mirror_blob: int8 (count,): 1 where left and right are to be swapped.
-        color_space: "BGR", "RGB" or "GRAY": how many channels there are.
+        mirror_blob: int8 (count,): 1 for images to mirror horizontally.
+        color_space: "BGR", "RGB" or "GRAY": determines the number of channels.
         output_layout: "NCHW" or "NHWC".
-        crop_h, crop_w: size of the part; 0 for all of the images, where they have one size.
-        crop_pos_y, crop_pos_x: where the part lies, from 0 (top, left) to 1.
+        crop_h, crop_w: size of the crop; 0 for the whole images of a tensor.
+        crop_pos_y, crop_pos_x: position of the crop, from 0 (top, left) to 1.
         mean, std: one number, or one per channel.
         output_dtype: float32.
         name: name of the op.
@@ -243,9 +243,9 @@ def random_crop(
     random_aspect_ratio: Sequence[float] | None = None,
     name: str = "ImageRandomCrop",
 ) -> Blob:
-    """A random part of each image of a TensorBuffer.
+    """Crop each image of a TensorBuffer at random.
 
-    The arguments are those of `flow_data.decoders.ofrecord_image_decoder_random_crop`.
+    See `flow_data.decoders.ofrecord_image_decoder_random_crop` for the arguments.
     """
     ratio = random_aspect_ratio or (0.75, 1.333333)
     attrs = crop_attrs(seed, num_attempts, random_area or (0.08, 1.0), ratio)
@@ -256,14 +256,14 @@ def random_crop(
 def batch_align(
     images: Blob, shape: Sequence[int], dtype: Any, alignment: int, name: str | None = None
 ) -> Blob:
-    """Images in the upper left corner of a batch of zeros.
+    """Copy images to the upper left corner of a batch of zeros.
 
     Args:
         images: TensorBuffer of images.
-        shape: (height, width, channels) of the batch, at least those of every image.
+        shape: (height, width, channels) of the batch, at least as large as every image.
         dtype: uint8 or float32.
-        alignment: a power of two, or 0.  It has no effect: the batch has the same shape in each
-            step, where OneFlow's is that of the step's largest image, rounded up.
+        alignment: a power of two, or 0. No effect: the batch has the same shape in each step,
+            whereas OneFlow rounds up the shape of the step's largest image.
         name: name of the op.
     """
     shape, dtype = tuple(shape), as_dtype(dtype).name
@@ -275,28 +275,28 @@ def batch_align(
 def normalize(
     image: Blob, std: Sequence[float], mean: Sequence[float], name: str | None = None
 ) -> Blob:
-    """``(pixel - mean) / std`` by channel of a TensorBuffer of floating images."""
+    """Compute ``(pixel - mean) / std`` by channel of a TensorBuffer of floating images."""
     means, stds = tuple(map(float, mean)), tuple(map(float, std))
     return emit("image_normalize", image, std=stds, mean=means, name=name)
 
 
-def with_code(op: str, blobs: Sequence[Blob], flip_code: Any, name: str | None) -> Blob:
-    """An op that mirrors by a number for all samples, or a blob of one per sample."""
+def emit_flip(op: str, blobs: Sequence[Blob], flip_code: Any, name: str | None) -> Blob:
+    """Emit an op with a flip code: one number for all samples, or a blob with one per sample."""
     if isinstance(flip_code, int):
         return emit(op, *blobs, code=flip_code, name=name)
     return emit(op, *blobs, flip_code, name=name)
 
 
 def flip(image: Blob, flip_code: Any, name: str | None = None) -> Blob:
-    """Mirrors images of a TensorBuffer.
+    """Flip images of a TensorBuffer.
 
     Args:
         image: the images.
-        flip_code: 0x01 to swap left and right, 0x10 up and down, 0x11 both, 0 neither; or an int8
+        flip_code: 0x01 for a horizontal flip, 0x10 vertical, 0x11 both, 0 neither; or an int8
             blob (count,) of such numbers.
         name: name of the op.
     """
-    return with_code("image_flip", [image], flip_code, name)
+    return emit_flip("image_flip", [image], flip_code, name)
 
 
 Resize = resize

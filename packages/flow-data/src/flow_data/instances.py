@@ -1,8 +1,8 @@
-"""Instances of ragged values: arrays of changing shape in pooled memory.
+"""Instances of ragged values: arrays of variable shape in pooled memory.
 
-A value of type ``tensor_buffer`` holds an array per element.  Kernels never change an array that
-they did not make, so arrays are handed on and never copied, and memory goes back to the pool
-when the last array on it is gone.
+A value of type ``tensor_buffer`` holds an array per element. Kernels never modify the arrays of
+their inputs, so that arrays are passed by reference; memory returns to the pool when the last array
+on it is deleted.
 """
 
 from __future__ import annotations
@@ -16,38 +16,40 @@ import numpy as np
 
 from flow_core.base.errors import DataError
 
-Array = Any  # numpy.ndarray; its element type and rank are known when it is there
+Array = Any  # numpy.ndarray, with element type and rank known at run time
 
 _SEARCHED = 5
-"""In so many size classes a free block is looked for: those up to twice the size."""
+"""Number of size classes that are searched for a free block: those up to twice the size."""
 
 _SMALLEST = 4096
-"""Below this many bytes numpy's own cache of small blocks is faster."""
+"""Minimum bytes of a block; numpy's own cache is faster for smaller arrays."""
 
 
 class RowError(DataError):
-    """A sample of a batch is unusable.
+    """A sample of a batch is invalid.
 
     Attributes:
-        row: its position in the batch, -1 while that is not known.
+        row: its position in the batch, -1 if unknown.
     """
 
     row: int = -1
 
 
 class InstanceError(RowError):
-    """An instance of a ragged value is not what an op needs."""
+    """An instance of a ragged value has the wrong type, shape or content for an op."""
 
 
-def fail(op: str, row: int, found: str, allowed: str, hint: str | None = None) -> InstanceError:
-    """The error about one instance of a batch."""
+def instance_error(
+    op: str, row: int, found: str, allowed: str, hint: str | None = None
+) -> InstanceError:
+    """Return the error about one instance of a batch."""
     error = InstanceError(f"{op}, instance {row}", found=found, allowed=allowed, hint=hint)
     error.row = row
     return error
 
 
 def describe(x: Array) -> str:
-    """Element type and shape, as errors show them.
+    """Return element type and shape for error messages.
 
     >>> describe(np.zeros((2, 3), np.uint8))
     'uint8[2,3]'
@@ -56,7 +58,7 @@ def describe(x: Array) -> str:
 
 
 def size_class(nbytes: int) -> int:
-    """The block size for a number of bytes: at most a quarter more, in few sizes.
+    """Round a number of bytes up to one of few block sizes, by a quarter at most.
 
     >>> [size_class(n) for n in (1, 4097, 10_000, 1 << 20)]
     [4096, 5120, 10240, 1048576]
@@ -68,11 +70,11 @@ def size_class(nbytes: int) -> int:
 
 
 class Pool:
-    """Blocks of memory in few sizes, free when no array uses them.
+    """Memory blocks in few sizes; a block is free when no array uses it.
 
     Args:
-        patience: after how many requests sizes without a new block give up half of their free
-            blocks.
+        patience: number of requests after which size classes without a new block release half of
+            their free blocks.
     """
 
     def __init__(self, patience: int = 8192) -> None:
@@ -81,8 +83,8 @@ class Pool:
         self._lock = threading.Lock()
         self._classes: dict[int, _SizeClass] = {}
 
-    def take(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        """An array that nobody else uses; its contents are arbitrary."""
+    def allocate(self, shape: tuple[int, ...], dtype: Any) -> Array:
+        """Return an array in unused memory, with arbitrary contents."""
         dtype = np.dtype(dtype)
         nbytes = prod(shape) * dtype.itemsize
         if nbytes < _SMALLEST:
@@ -92,7 +94,7 @@ class Pool:
         return np.ndarray(shape, dtype, buffer=block)
 
     def _block(self, size: int) -> Array:
-        """A free block of the size, else of one up to twice as large, else a new one."""
+        """Return a free block of the size or up to twice as large, else a new block."""
         self._requests += 1
         if self._requests >= self._patience:
             self._requests = 0
@@ -112,7 +114,7 @@ class Pool:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held, in use or not."""
+        """Bytes of all blocks, used or free."""
         with self._lock:
             return sum(c.size * len(c.blocks) for c in self._classes.values())
 
@@ -122,11 +124,11 @@ def _references(blocks: list[Array], index: int) -> int:
 
 
 _FREE = _references([np.empty(1, np.uint8)], 0)
-"""References to a block that no array uses."""
+"""Reference count of a block that no array uses."""
 
 
 class _SizeClass:
-    """The blocks of one size; a cursor goes round, so that a request looks at few of them."""
+    """The blocks of one size; a cursor rotates, so that a request checks few of them."""
 
     __slots__ = ("blocks", "cursor", "grown", "size")
 
@@ -137,7 +139,7 @@ class _SizeClass:
         self.grown = False
 
     def free(self) -> Array | None:
-        """A block that no array uses."""
+        """Return a block that no array uses, None without one."""
         blocks = self.blocks
         for _ in range(len(blocks)):
             self.cursor = (self.cursor + 1) % len(blocks)
@@ -146,18 +148,18 @@ class _SizeClass:
         return None
 
     def grow(self) -> Array:
-        """A new block."""
+        """Allocate a new block."""
         self.blocks.append(np.empty(self.size, np.uint8))
         self.grown = True
         return self.blocks[-1]
 
     def shrink(self) -> None:
-        """Gives up half of the free blocks, unless a new one was needed since the last time."""
+        """Release half of the free blocks, unless a block was allocated since the last call."""
         blocks = self.blocks
         if not self.grown:
             free = [i for i in range(len(blocks)) if _references(blocks, i) == _FREE]
-            given_up = set(free[: (len(free) + 1) // 2])
-            self.blocks = [b for i, b in enumerate(blocks) if i not in given_up]
+            released = set(free[: (len(free) + 1) // 2])
+            self.blocks = [b for i, b in enumerate(blocks) if i not in released]
         self.grown, self.cursor = False, 0
 
 
@@ -165,8 +167,8 @@ POOL = Pool()
 """The pool of this process."""
 
 
-def copied(x: Array) -> Array:
-    """A copy in pooled memory."""
-    target = POOL.take(x.shape, x.dtype)
+def pooled_copy(x: Array) -> Array:
+    """Return a copy in pooled memory."""
+    target = POOL.allocate(x.shape, x.dtype)
     np.copyto(target, x)
     return target

@@ -1,4 +1,4 @@
-"""The older ``flow.data.decode_ofrecord``, its codecs and preprocessors."""
+"""The deprecated ``flow.data.decode_ofrecord``, its codecs and preprocessors."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+from flow_core.authoring.specs import emit
 from flow_core.base.dtypes import as_dtype
 from flow_core.base.errors import InferenceError, UnsupportedError, user_line
-from flow_core.plugins.emission import emit
 from flow_data.readers import ofrecord_reader
 
 Blob = Any
@@ -30,7 +30,7 @@ def _refuse(what: str, found: object, allowed: str) -> NoReturn:
 
 
 def _message(what: object, proto: Any) -> Any:
-    """The message to fill, which the caller has to bring: there are none of ops here."""
+    """Return the message that the caller passed; raise `UnsupportedError` for None."""
     if proto is None:
         raise UnsupportedError(
             f"{type(what).__name__}.to_proto",
@@ -44,10 +44,10 @@ def _message(what: object, proto: Any) -> Any:
 
 @dataclass(frozen=True)
 class ImagePreprocessor:
-    """A step on an image: "bgr2rgb" swaps colours, "mirror" left and right.
+    """A step on an image: "bgr2rgb" reverses the channels, "mirror" flips horizontally.
 
     Attributes:
-        preprocessor: which of them.
+        preprocessor: the name of the step.
     """
 
     preprocessor: str
@@ -93,7 +93,7 @@ class ImageResizePreprocessor:
 
 @dataclass(frozen=True)
 class NormByChannelPreprocessor:
-    """``(x - mean) / std`` by channel.
+    """A step that computes ``(x - mean) / std`` by channel.
 
     Attributes:
         mean_values, std_values: one number per channel.
@@ -125,7 +125,7 @@ class NormByChannelPreprocessor:
 
 @dataclass(frozen=True)
 class ImageCodec:
-    """An encoded image, decoded to BGR.
+    """Decodes an image file to BGR.
 
     Attributes:
         image_preprocessors: steps on the decoded image.
@@ -150,10 +150,10 @@ class ImageCodec:
 
 @dataclass(frozen=True)
 class RawCodec:
-    """Numbers.
+    """Decodes numbers.
 
     Attributes:
-        auto_zero_padding: whether a field may be shorter; the rest is zeros.
+        auto_zero_padding: whether shorter fields are padded with zeros.
     """
 
     auto_zero_padding: bool = False
@@ -169,7 +169,7 @@ class RawCodec:
 
 @dataclass(frozen=True)
 class BytesListCodec:
-    """Bytes, padded with zeros."""
+    """Decodes bytes, padded with zeros."""
 
     kind: str = field(default="bytes_list", init=False)
 
@@ -189,7 +189,7 @@ class BlobConf:
         shape: shape of a sample.
         dtype: element type of the blob.
         codec: how the field is encoded.
-        preprocessors: steps on what is decoded.
+        preprocessors: steps on the decoded array.
     """
 
     name: str
@@ -212,14 +212,14 @@ def decode_ofrecord(
     *,
     on_error: str = "raise",
 ) -> tuple[Blob, ...]:
-    """Reads and decodes records; `ofrecord_reader` and decoders do the same in parts.
+    """Read and decode records; deprecated for `ofrecord_reader` and separate decoders.
 
     Args:
-        blobs: what to decode.
+        blobs: the fields to decode.
         shuffle: shuffle within a buffer.
         buffer_size: records in the buffer.
 
-    Other arguments are those of `ofrecord_reader`.
+    See `ofrecord_reader` for the other arguments.
 
     Returns:
         A tensor per blob, of shape (batch_size, ...).

@@ -1,4 +1,4 @@
-"""The protobuf messages of OFRecord files, under the names that OneFlow's module has."""
+"""The protobuf messages of OFRecord files, with the names of OneFlow's module."""
 
 from flow_data.records.schema import (
     BytesList,

@@ -1,4 +1,4 @@
-"""The MNIST handwritten digits, normalised and cut into batches."""
+"""Load the MNIST handwritten digits, normalised and in batches."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _WANTED = (
 
 
 class _DefaultHash(str):
-    """The default of ``hash_check``: a caller who passes the same text wants every file checked."""
+    """The type of the default of ``hash_check``, which differs from an explicit equal string."""
 
     __slots__ = ()
 
@@ -46,18 +46,18 @@ def load_mnist(
     hash_check: str | None = _HASH,
     out_dir: str = ".",
 ) -> tuple[Split, Split]:
-    """Loads MNIST from ``mnist.npz`` in ``out_dir``; downloads that file when it is not there.
+    """Load MNIST from ``mnist.npz`` in ``out_dir``; download the file if it is missing.
 
-    A file that is there is used when its arrays are MNIST's; other archives of the same arrays
-    than the one behind ``url`` are fine, unless you pass a hash.  Nothing is ever unpickled.
+    An existing file must contain the arrays of MNIST. It need not be the file at ``url``, unless
+    you pass a hash. Nothing is unpickled.
 
     Args:
         train_batch_size: images per training batch; must divide 60000.
         test_batch_size: images per test batch; must divide 10000.
         data_format: "NCHW" or "NHWC".
-        url: where to download from.
-        hash_check: SHA-256 of the file.  Downloads are always held against it, files that are
-            there only when you pass it; None checks nothing.
+        url: URL of the download.
+        hash_check: SHA-256 of the file. Downloads are always checked, existing files only if you
+            pass the argument; None disables the check.
         out_dir: folder of the file.
 
     Returns:
@@ -66,14 +66,14 @@ def load_mnist(
         of shape (batches, batch size), in the order of the file.
 
     Raises:
-        DataError: there is no such file and none could be downloaded, it is not MNIST, or a
-            batch size or format is not usable.
+        DataError: the file is missing and the download fails, the file is not MNIST, or a batch
+            size or format is invalid.
     """
     shape = _image_shape(data_format)
     path = os.path.join(out_dir, FILE)
     _provide(Path(path), url, hash_check)
     arrays = _read(Path(path))
-    _say(f"File {FILE} already exist, path: {path}")
+    _print(f"File {FILE} already exist, path: {path}")
     train, test = (
         _batches(arrays[x], arrays[y], size, shape)
         for (x, y), size in zip(_PARTS, (train_batch_size, test_batch_size), strict=True)
@@ -81,8 +81,8 @@ def load_mnist(
     return train, test
 
 
-def _say(text: str) -> None:
-    print(text)  # noqa: T201 - programs written for OneFlow show this line
+def _print(text: str) -> None:
+    print(text)  # noqa: T201 - OneFlow prints this line
 
 
 def _image_shape(data_format: str) -> tuple[int, ...]:
@@ -97,7 +97,7 @@ def _image_shape(data_format: str) -> tuple[int, ...]:
 
 
 def _provide(path: Path, url: str, hash_check: str | None) -> None:
-    """Sees to it that the file is there, and checks its hash where that was asked for."""
+    """Download the file if it is missing; else check its hash if the caller passed one."""
     if not path.is_file():
         _download(path, url, hash_check)
     elif hash_check and not isinstance(hash_check, _DefaultHash):
@@ -110,7 +110,7 @@ def _download(path: Path, url: str, hash_check: str | None) -> None:
             check_sha256(part, hash_check, "pass the hash_check of the file behind this url")
         _read(part)
 
-    _say(f"downloading {FILE} from {url}")
+    _print(f"downloading {FILE} from {url}")
     try:
         download(url, path, check)
     except DataError as error:
@@ -119,12 +119,12 @@ def _download(path: Path, url: str, hash_check: str | None) -> None:
             at=user_line(4),
             found=error.found,
             allowed=error.allowed,
-            hint=f"put {FILE} there yourself: {_WANTED}, or pass its folder as out_dir",
+            hint=f"place {FILE} there: {_WANTED}, or pass its folder as out_dir",
         ) from error
 
 
 def _read(path: Path) -> dict[str, Array]:
-    """The four arrays of the file; raises `DataError` when they are not MNIST's."""
+    """Return the four arrays of the file; raise `DataError` if they are not MNIST's."""
     names = [name for part in _PARTS for name in part]
     try:
         arrays = read_archive(path, names)

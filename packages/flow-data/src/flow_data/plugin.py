@@ -1,4 +1,4 @@
-"""The plugin of flow-data: ops, kernels and the loader's pass.  It imports no decoder."""
+"""Plugin entry point: ops, kernels and the loader pass; imports no decoder library."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from flow_core.plugins.specs import KernelSpec, OpSpec, PassSpec, ReaderSpec
+from flow_core.authoring.specs import KernelSpec, OpSpec, PassSpec, ReaderSpec
 
 FLOW_PLUGIN_API = "1.0"
 
@@ -21,13 +21,13 @@ KERNELS: Mapping[str, str] = {
     "tensor_buffer_to_tensor": "ragged:to_tensor",
     "tensor_buffer_to_tensor_list": "ragged:to_list",
     "tensor_list_split": "ragged:split",
-    "tensor_list_to_tensor_buffer": "ragged:hand_on",
+    "tensor_list_to_tensor_buffer": "ragged:forward",
     "OFRecordReader": "readers:read",
     "record_reader": "readers:read",
     "COCOReader": "readers:read",
     "decode_random": "readers:random",
     "ofrecord_raw_decoder": "decoders:raw",
-    "ofrecord_bytes_decoder": "decoders:bytes_of",
+    "ofrecord_bytes_decoder": "decoders:bytes_instances",
     "record_decoder": "decoders:decoded",
     "ofrecord_image_decoder": "decoders:image",
     "ofrecord_image_decoder_random_crop": "decoders:image_random_crop",
@@ -48,7 +48,7 @@ KERNELS: Mapping[str, str] = {
     "object_segmentation_polygon_scale": "detection:polygon_scale",
     "object_segmentation_polygon_to_mask": "detection:polygon_to_mask",
 }
-"""By op, the function of `flow_data.kernels` that binds it."""
+"""Bind function of each op, in `flow_data.kernels`."""
 
 _PASSES = (
     PassSpec(
@@ -61,13 +61,13 @@ _PASSES = (
 
 
 def flow_register_ops() -> Iterator[OpSpec]:
-    """The ops of all families."""
+    """Yield the ops of all families."""
     for family in FAMILIES:
         yield from importlib.import_module(f"flow_data.{family}").OPS
 
 
 def flow_register_kernels() -> Iterator[KernelSpec]:
-    """The kernels, loaded when a plan needs them."""
+    """Yield the kernels, which are loaded when a plan uses them."""
     for op, target in KERNELS.items():
         yield KernelSpec(op, "cpu", f"flow_data.kernels.{target}", name=f"data.{op}")
     yield KernelSpec("data_loader", "cpu", "flow_data.loading.loader:bind", name="data.loader")
@@ -80,25 +80,25 @@ READERS: tuple[ReaderSpec, ...] = (
     ReaderSpec("webdataset", "flow_data.records.webdataset:WebDatasetFiles"),
     ReaderSpec("image_folder", "flow_data.records.folder:FolderFiles"),
 )
-"""Formats of files: classes as `flow_data.records.framed.Files`, made of paths and ``skip``."""
+"""File formats: classes as `flow_data.records.framed.Files`, called with paths and ``skip``."""
 
 
 def flow_register_readers() -> tuple[ReaderSpec, ...]:
-    """The formats."""
+    """Return the file formats."""
     return READERS
 
 
 def flow_doctor() -> list[str]:
-    """Which libraries decode and resize images."""
+    """Return the libraries that decode and resize images."""
     libraries = importlib.import_module("flow_data.codec").libraries()
     return [f"JPEG: {libraries['jpeg']}", f"resizing: {libraries['resize']}"]
 
 
 def flow_register_passes() -> tuple[PassSpec, ...]:
-    """The pass that makes loaders."""
+    """Return the pass that creates loaders."""
     return _PASSES
 
 
 def flow_register_commands(cli: Any) -> None:
-    """``flow data``."""
+    """Add ``flow data``."""
     importlib.import_module("flow_data.commands").add_commands(cli)

@@ -1,13 +1,13 @@
-"""``flow.tensor_buffer_to_tensor`` and the like: ragged values inside of jobs."""
+"""``flow.tensor_buffer_to_tensor`` and related functions: ragged values in jobs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+from flow_core.authoring.specs import emit
 from flow_core.base.dtypes import as_dtype
 from flow_core.base.errors import InferenceError, user_line
-from flow_core.plugins.emission import emit
 
 Blob = Any
 
@@ -21,18 +21,18 @@ __all__ = [
 
 
 def tensor_to_tensor_buffer(x: Blob, instance_dims: int, name: str | None = None) -> Blob:
-    """The last axes of a tensor as instances of a TensorBuffer.
+    """Convert the last axes of a tensor to instances of a TensorBuffer.
 
     Args:
         x: a tensor.
-        instance_dims: how many of its last axes an instance has.
+        instance_dims: number of axes of an instance.
         name: name of the op.
 
     Returns:
         A blob of element type ``flow.tensor_buffer`` with the leading axes of ``x``.
 
     Raises:
-        InferenceError: ``instance_dims`` leaves no axis to count instances.
+        InferenceError: ``instance_dims`` leaves no leading axis.
     """
     return emit("tensor_to_tensor_buffer", x, instance_dims=instance_dims, name=name)
 
@@ -40,17 +40,17 @@ def tensor_to_tensor_buffer(x: Blob, instance_dims: int, name: str | None = None
 def tensor_buffer_to_tensor(
     x: Blob, dtype: Any, instance_shape: Sequence[int], name: str | None = None
 ) -> Blob:
-    """The instances of a TensorBuffer as a tensor.
+    """Stack the instances of a TensorBuffer to a tensor.
 
     Args:
         x: a blob of element type ``flow.tensor_buffer``.
-        dtype: element type that all instances have.
-        instance_shape: shape that all instances have.
+        dtype: element type of all instances.
+        instance_shape: shape of all instances.
         name: name of the op.
 
     Returns:
-        A tensor of the shape of ``x`` followed by ``instance_shape``.  A step in which an
-        instance has another type or shape raises `flow_data.instances.InstanceError`.
+        A tensor of the shape of ``x`` followed by ``instance_shape``. A step with an instance of
+        another type or shape raises `flow_data.instances.InstanceError`.
     """
     shape = tuple(instance_shape)
     dtype = as_dtype(dtype).name
@@ -58,7 +58,7 @@ def tensor_buffer_to_tensor(
 
 
 def tensor_list_to_tensor_buffer(input: Blob, name: str | None = None) -> Blob:
-    """The tensors of a TensorList as instances of a TensorBuffer of shape (count,).
+    """Convert a TensorList to a TensorBuffer of shape (count,).
 
     A list that is fed one array is a batch of tensors of one shape.
     """
@@ -70,12 +70,12 @@ def tensor_list_to_tensor_buffer(input: Blob, name: str | None = None) -> Blob:
 def tensor_buffer_to_tensor_list(
     input: Blob, shape: Sequence[int], dtype: Any, name: str | None = None
 ) -> Blob:
-    """The instances of a TensorBuffer as a TensorList, which jobs return as ``tp.ListListNumpy``.
+    """Convert a TensorBuffer to a TensorList, which jobs return as ``tp.ListListNumpy``.
 
     Args:
         input: a blob of element type ``flow.tensor_buffer``.
-        shape: its rank is the instances', its number of elements the most that one may have.
-        dtype: element type that all instances have.
+        shape: bound of the instances: the same rank, and at least as many elements.
+        dtype: element type of all instances.
         name: name of the op.
     """
     wanted = as_dtype(dtype)
@@ -85,7 +85,7 @@ def tensor_buffer_to_tensor_list(
 
 
 def tensor_list_split(input_tensor_list: Blob, name: str | None = None) -> tuple[Blob, ...]:
-    """Each tensor of a TensorList by itself, to be returned as ``tp.ListNumpy``."""
+    """Return the tensors of a TensorList as separate blobs, for ``tp.ListNumpy``."""
     found = input_tensor_list
     if not found.is_dynamic:
         raise InferenceError(
@@ -93,7 +93,7 @@ def tensor_list_split(input_tensor_list: Blob, name: str | None = None) -> tuple
             at=user_line(2),
             found=f"{found!r}",
             allowed="a TensorList",
-            hint="flow.tensor_buffer_to_tensor_list makes one of a TensorBuffer",
+            hint="flow.tensor_buffer_to_tensor_list converts a TensorBuffer",
         )
     shape, dtype = found.shape[1:], found.dtype
     if not found.is_tensor_list:

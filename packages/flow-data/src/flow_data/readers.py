@@ -1,4 +1,4 @@
-"""Readers of ``flow.data``: batches of records, for decoders."""
+"""Readers of ``flow.data``: batches of records as inputs of decoders."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from flow_core.authoring.specs import emit
 from flow_core.base.dtypes import as_dtype
 from flow_core.base.errors import DataError, user_line
-from flow_core.plugins.emission import emit
-from flow_data.formats import format_of
+from flow_data.formats import find_format
 from flow_data.records.folder import image_files
 from flow_data.records.ofrecord import part_paths
 
@@ -43,28 +43,27 @@ def ofrecord_reader(
     on_error: str = "raise",
     seed: int | None = None,
 ) -> Blob:
-    """Records of OFRecord files, batch by batch.
+    """Read batches of records of OFRecord files.
 
-    All epochs are one sequence, which follows from the seed: batch k of the job's steps is the
-    samples from ``k * batch_size`` on.  On several devices each reads its part of every batch.  A
-    train job's step counter is in its checkpoints, so that a job goes on where it was, on any
+    All epochs form one sequence, which the seed determines: batch k starts at sample
+    ``k * batch_size``. Each of several devices reads its part of every batch. Checkpoints include
+    the step counter of a train job, so that a restored job continues at the same sample, on any
     number of devices.
 
     Args:
         ofrecord_dir: folder of the part files.
         batch_size: records per step, of all devices together.
         data_part_num: number of part files.
-        part_name_prefix: what their names begin with.
-        part_name_suffix_length: digits of the number in a name, filled with zeros; -1 for none.
+        part_name_prefix: prefix of the file names.
+        part_name_suffix_length: zero-padded digits of the number in a file name; -1 for no padding.
         random_shuffle: shuffle within a buffer, differently in each epoch.
         shuffle_buffer_size: records in the buffer.
         shuffle_after_epoch: read the files in another order in each epoch after the first.
         name: name of the op.
-        on_error: "raise" for an error with file, byte and record number when something is
-            corrupt; "skip" to put another sample of the batch in the place of a corrupt one, and
-            to leave out the rest of a file whose frame is broken.  What is skipped is logged and
-            counted (``flow data stats``).
-        seed: of the shuffles; by default it follows from the job's seed and the op's name.
+        on_error: "raise" for an error with file, byte and record number at corrupt data; "skip" to
+            replace a corrupt sample by another one of the batch, and to omit the rest of a file
+            with a corrupt frame. Skipped data is logged and counted (``flow data stats``).
+        seed: seed of the shuffles; the default derives from the job's seed and the op's name.
 
     Returns:
         A blob of records, shape (batch_size,) and element type ``flow.record``.
@@ -102,7 +101,7 @@ def ofrecord_loader(
     on_error: str = "raise",
     seed: int | None = None,
 ) -> Blob:
-    """Older name of `ofrecord_reader`, with ``shuffle`` for ``random_shuffle``."""
+    """Deprecated name of `ofrecord_reader`, with ``shuffle`` for ``random_shuffle``."""
     return ofrecord_reader(
         ofrecord_dir,
         batch_size,
@@ -157,7 +156,7 @@ def record_reader(
     on_error: str = "raise",
     seed: int | None = None,
 ) -> Blob:
-    """Records of files in a format that goes by a name; other arguments as `ofrecord_reader`.
+    """Read records of files in a registered format; see `ofrecord_reader` for other arguments.
 
     Args:
         format: a name that flow-data or another plugin has registered: "ofrecord", "tfrecord",
@@ -168,10 +167,10 @@ def record_reader(
         A blob of records, shape (batch_size,) and element type ``flow.record``.
 
     Raises:
-        DataError: nobody has registered the format; no file.
+        DataError: no plugin registered the format, or ``files`` is empty.
     """
     return _record_reader(
-        format_of(format),
+        find_format(format),
         _files(files),
         batch_size,
         random_shuffle,
@@ -194,10 +193,10 @@ def tfrecord_reader(
     on_error: str = "raise",
     seed: int | None = None,
 ) -> Blob:
-    """Records of TFRecord files of tf.train.Example; other arguments as `ofrecord_reader`.
+    """Read tf.train.Example records of TFRecord files; see `ofrecord_reader` for other arguments.
 
-    Checksums of lengths and records are checked.  Decoders take features as they take the fields
-    of OFRecords.
+    Checksums of lengths and records are verified. Decoders accept features like the fields of
+    OFRecords.
     """
     return _record_reader(
         "flow_data.records.tfrecord:TFRecordFiles",
@@ -223,7 +222,7 @@ def webdataset_reader(
     on_error: str = "raise",
     seed: int | None = None,
 ) -> Blob:
-    """Records of WebDataset tars; other arguments as `ofrecord_reader`.
+    """Read records of WebDataset tars; see `ofrecord_reader` for other arguments.
 
     ``0001.jpg`` and ``0001.cls`` in a tar are the fields ``jpg`` and ``cls`` of one record.
     """
@@ -253,14 +252,14 @@ def onerec_reader(
     on_error: str = "raise",
     seed: int | None = None,
 ) -> Blob:
-    """Records of OneRec files, for `onerec_decoder`; other arguments as `ofrecord_reader`.
+    """Read records of OneRec files for `onerec_decoder`; see `ofrecord_reader` for the rest.
 
     Args:
         files: the files.
         shuffle_mode: "instance" to shuffle records, "batch" to shuffle runs of ``batch_size``
-            records that follow each other; the buffer then holds so many runs.
-        verify_example: parse all of a record when it is read, so that a corrupt one is found
-            even where nothing of it is decoded.  Checksums are always checked.
+            consecutive records; the buffer size then counts runs.
+        verify_example: parse a record completely when it is read, which detects corrupt records
+            of which no field is decoded. Checksums are always verified.
     """
     if shuffle_mode not in ("instance", "batch"):
         what = f"shuffle_mode {shuffle_mode!r}"
@@ -289,14 +288,14 @@ def image_folder_reader(
     on_error: str = "raise",
     seed: int | None = None,
 ) -> Blob:
-    """The images of a folder with a sub-folder per class; other arguments as `ofrecord_reader`.
+    """Read images of a folder with a sub-folder per class; see `ofrecord_reader` for the rest.
 
     Returns:
-        Records with the fields ``encoded``, the file, and ``class/label``, the number of the class
-        among the sub-folders in the order of their names.
+        Records with the fields ``encoded``, the file, and ``class/label``, the index of the
+        sub-folder in the order of names.
 
     Raises:
-        DataError: no such folder, or no image in it.
+        DataError: the folder is missing, or contains no image.
     """
     image_files(folder)
     return _record_reader(
@@ -324,28 +323,27 @@ def coco_reader(
     shards: int = 1,
     on_error: str = "raise",
 ) -> tuple[Blob, ...]:
-    """Pictures of a COCO data set with the objects in them.
+    """Read images of a COCO data set with their objects.
 
     Args:
-        annotation_file: JSON file of the objects; crowds and pictures without objects are left
-            out.
-        image_dir: folder of the pictures.
-        batch_size: pictures per step, of all devices together.
-        shuffle: another order in each epoch.
-        random_seed: of the orders.
-        group_by_aspect_ratio: batches of pictures that are all higher than wide, or all not.
-        stride_partition: shards take pictures in turn, else each a stretch of the data set.
+        annotation_file: JSON file of the objects; crowds and images without objects are omitted.
+        image_dir: folder of the images.
+        batch_size: images per step, of all devices together.
+        shuffle: use another order in each epoch.
+        random_seed: seed of the orders.
+        group_by_aspect_ratio: group portrait images and other images in separate batches.
+        stride_partition: shards read every n-th image, else contiguous ranges of the data set.
         name: name of the op.
-        shards: from how many parts of the data set a batch is put together, each with groups
-            of its own.  It decides the order, the number of devices does not: each device takes
-            its rows of the batch.  OneFlow on n devices has n shards.
-        on_error: as for `ofrecord_reader`.
+        shards: number of shards of the data set, each with its own groups, that contribute equally
+            to a batch. It determines the order, independently of the number of devices, each of
+            which reads its rows of the batch. OneFlow on n devices has n shards.
+        on_error: see `ofrecord_reader`.
 
     Returns:
-        Encoded images, ids int64 (n,), sizes int32 (n, 2) of height and width, and per picture:
-        boxes float32 (objects, 4) as xmin, ymin, xmax, ymax, labels int32 (objects,) from 1 on,
-        points of polygons float32 (points, 2), and for each point its number in its polygon,
-        the polygon's in its object, and the object's, int32 (points, 3).
+        Encoded images, ids int64 (n,), sizes int32 (n, 2) of height and width, and per image:
+        boxes float32 (objects, 4) as xmin, ymin, xmax, ymax, labels int32 (objects,) from 1,
+        polygon points float32 (points, 2), and per point its index in its polygon, the polygon's
+        index in its object, and the object's index, int32 (points, 3).
     """
     if random_seed is None:
         random_seed = random.randrange(sys.maxsize)
@@ -373,14 +371,14 @@ def decode_random(
     tick: Blob | None = None,
     name: str | None = None,
 ) -> Blob:
-    """A synthetic batch: random numbers, the same in each step.
+    """Return a synthetic batch of random numbers, the same in each step.
 
     Args:
         shape: shape of a sample.
         dtype: element type.
         batch_size: samples per step.
-        initializer: how numbers are drawn; uniform from 0 to 1 by default.
-        tick: has no effect; kept for OneFlow's programs.
+        initializer: distribution of the numbers; uniform from 0 to 1 by default.
+        tick: no effect; accepted for compatibility with OneFlow.
         name: name of the op.
     """
     kind = ("random_uniform", 0.0, 1.0)

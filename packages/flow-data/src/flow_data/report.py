@@ -1,4 +1,4 @@
-"""What ``flow data stats`` shows: where a pipeline stalls, as text and as a picture."""
+"""The reports of ``flow data stats`` on stalls of input pipelines, as text and SVG."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _WIDTH = 40
 
 
 def text_report(loaders: Sequence[LoaderStats]) -> str:
-    """The work per stage, the waits and the queue levels of some loaders."""
+    """Return the time per stage, waits and queue levels of loaders as text."""
     if not loaders:
-        return "no loader ran: the program has no reader whose batches a step took\n"
+        return "no loader ran: no step of the program consumed a reader's batch\n"
     return "\n".join(line for stats in loaders for line in _lines(stats))
 
 
@@ -32,24 +32,24 @@ def _lines(stats: LoaderStats) -> Iterator[str]:
         yield f"  {level:3} batches ready: {count:6} times {bar}"
     yield f"  {verdict(stats)}"
     if stats.skipped:
-        yield f"  {stats.skipped} corrupt samples left out:"
+        yield f"  {stats.skipped} corrupt samples skipped:"
         yield from (f"    {message}" for message in stats.messages)
     if stats.broken:
-        yield f"  {len(stats.broken)} files left out from where they are broken:"
+        yield f"  {len(stats.broken)} files truncated at a corrupt frame:"
         yield from (f"    {message}" for message in stats.broken)
 
 
 def _workers(stats: LoaderStats) -> str:
-    """How many of its batches are in work at a time, and who says so."""
-    share = stats.share
-    if share is None:
+    """Describe the number of concurrent batches and its source."""
+    limits = stats.limits
+    if limits is None:
         return ""
-    more = f", {share.waiting} while one waits" if share.waiting > share.computing else ""
-    return f", {share.computing} in work while a step computes{more} (by {share.source})"
+    more = f", {limits.waiting} while one waits" if limits.waiting > limits.computing else ""
+    return f", {limits.computing} in work while a step computes{more} (by {limits.source})"
 
 
 def stages(stats: LoaderStats) -> list[tuple[str, float, float]]:
-    """Name, seconds and share of the work of each stage."""
+    """Return name, seconds and fraction of the total time of each stage."""
     with stats.lock:
         found = dict(stats.stages)
     total = sum(found.values()) or 1.0
@@ -57,7 +57,7 @@ def stages(stats: LoaderStats) -> list[tuple[str, float, float]]:
 
 
 def verdict(stats: LoaderStats) -> str:
-    """Whether steps wait for batches, and for which stage.
+    """State whether steps wait for batches, and for which stage.
 
     >>> fed = LoaderStats("reader", 4, batches=10, levels={4: 10})
     >>> verdict(fed)
@@ -72,7 +72,7 @@ def verdict(stats: LoaderStats) -> str:
 
 
 def svg_report(loaders: Sequence[LoaderStats]) -> str:
-    """The same as bars in an SVG picture."""
+    """Return the report as bars in an SVG picture."""
     rows = [row for stats in loaders for row in _svg_rows(stats)]
     height = 24 * len(rows) + 16
     body = "\n".join(

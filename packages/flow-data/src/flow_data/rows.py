@@ -1,4 +1,4 @@
-"""Kernels that treat each sample of a batch by itself."""
+"""Kernels that process the samples of a batch independently."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from flow_core.authoring.backends import Launch
 from flow_core.base.errors import FlowError
-from flow_core.device import Launch
-from flow_data.instances import RowError, fail
+from flow_data.instances import RowError, instance_error
 
 
 @dataclass(frozen=True, slots=True)
 class RowWork:
-    """A launch that goes through the rows of a batch.
+    """A launch that processes a batch row by row.
 
-    A row reads and writes the same row of the op's inputs and outputs alone, so that a loader may
-    take each row through several ops while it is in the cache.
+    Work on a row accesses only the same row of the op's inputs and outputs, so that a loader can
+    apply several ops to a row while it is in the cache.
 
     Attributes:
         op: type of the op.
-        count: how many rows there are.
-        work: does one of them.
+        count: number of rows.
+        work: processes one row.
     """
 
     op: str
@@ -29,48 +29,48 @@ class RowWork:
     work: Callable[[int], Any]
 
     def __call__(self) -> None:
-        """Does all rows."""
+        """Process all rows."""
         for row in range(self.count):
-            self.at(row)
+            self.run_row(row)
 
-    def at(self, row: int) -> None:
-        """Does one row.
+    def run_row(self, row: int) -> None:
+        """Process one row.
 
         Raises:
-            RowError: its sample cannot be used; the error says which row it is.
+            RowError: its sample is invalid; the error has the row number.
         """
         try:
             self.work(row)
         except RowError as error:
             error.row = row
             raise
-        except (FlowError, MemoryError):  # no fault of the sample's
+        except (FlowError, MemoryError):  # not caused by the sample
             raise
-        except Exception as error:  # of whatever type the libraries raise
-            found, allowed = f"{type(error).__name__}: {error}", "a sample that can be read"
-            raise fail(self.op, row, found, allowed) from error
+        except Exception as error:  # libraries raise many types
+            found, allowed = f"{type(error).__name__}: {error}", "a readable sample"
+            raise instance_error(self.op, row, found, allowed) from error
 
 
-def each(op: str, count: int, work: Callable[[int], Any]) -> RowWork:
-    """A launch of ``work(row)`` for all rows, whose errors say in which row they were."""
+def for_each_row(op: str, count: int, work: Callable[[int], Any]) -> RowWork:
+    """Return a launch of ``work(row)`` for all rows; its errors have the row number."""
     return RowWork(op, count, work)
 
 
-def each_instance(op: str, x: Any, out: Any, work: Callable[[Any], Any]) -> RowWork:
-    """A launch of ``out[i] = work(x[i])`` for all instances."""
+def for_each_instance(op: str, x: Any, out: Any, work: Callable[[Any], Any]) -> RowWork:
+    """Return a launch of ``out[i] = work(x[i])`` for all instances."""
 
     def one(row: int) -> None:
         out[row] = work(x[row])
 
-    return each(op, len(x), one)
+    return for_each_row(op, len(x), one)
 
 
 @dataclass(frozen=True, slots=True)
-class FromStep:
-    """A launch that reads no input of its op: what it writes follows from the step's number."""
+class StepLaunch:
+    """A launch that reads no input of its op: its result depends on the step number only."""
 
     launch: Launch
 
     def __call__(self) -> None:
-        """Writes it."""
+        """Run the launch."""
         self.launch()

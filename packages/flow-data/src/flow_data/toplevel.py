@@ -1,4 +1,4 @@
-"""The names that the facade has at its top level: ``flow.image_decode`` and the like."""
+"""The names of flow-data at the top level of the API, such as ``flow.image_decode``."""
 
 from flow_data.detection import (
     object_bbox_flip,

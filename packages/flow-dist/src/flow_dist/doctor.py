@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from importlib import metadata
 
-from flow_core.plugins.specs import Available, Unavailable
+from flow_core.authoring.specs import Available, Unavailable
 from flow_dist.bootstrap.membership import LaunchError
 from flow_dist.control.secret import secret_file
 from flow_dist.launch.mpi_launchers import MPICH, OPEN_MPI, Launcher

@@ -7,7 +7,7 @@ in which order; only the transport is left to the comm.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -15,13 +15,23 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.authoring.backends import (
+    COMBINE,
+    DevicePair,
+    Exchange,
+    Launch,
+    neutral,
+)
+from flow_core.authoring.collectives import (
+    BoxRef,
+    GatherPlan,
+    block_gathers,
+    combined_range,
+    gather_plans,
+    reductions,
+)
+from flow_core.authoring.specs import Device
 from flow_core.base.shapes import Shape
-from flow_core.device import Launch
-from flow_core.exchange import Block, Exchange, neutral
-
-COMBINE: Mapping[str, Callable[..., Any]] = {
-    "sum": np.add, "max": np.maximum, "min": np.minimum
-}  # fmt: skip
 
 ONE_PHASE_BYTES = 16384
 """An all-reduce of at most this many bytes runs in one phase: every member sends its whole input to
@@ -44,7 +54,7 @@ class Box:
         view: the array, None in processes that do not own the device.
     """
 
-    device: str
+    device: Device
     key: tuple[object, ...]
     shape: Shape
     dtype: Any
@@ -83,7 +93,7 @@ class Phases:
     phases: tuple[tuple[Gather, ...], ...]
 
     @property
-    def devices(self) -> set[str]:
+    def devices(self) -> set[Device]:
         """The devices that take part in the exchange."""
         return {
             box.device for gathers in self.phases for g in gathers for box in (g.target, *g.parts)
@@ -94,7 +104,7 @@ Route = tuple[int, int]
 """Sending rank, receiving rank."""
 
 
-def routes(gathers: Iterable[Gather], owner: Callable[[str], int]) -> dict[Route, list[Box]]:
+def routes(gathers: Iterable[Gather], owner: Callable[[Device], int]) -> dict[Route, list[Box]]:
     """Return the boxes sent per route, each once, in an order that is equal on all ranks."""
     found: dict[Route, dict[object, Box]] = {}
     for gather in gathers:
@@ -110,9 +120,12 @@ def phases_of(exchange: Exchange, inputs: Sequence[Any], outputs: Sequence[Any])
     """Lower an exchange of arrays; the arrays of other processes are None."""
     combine = COMBINE[exchange.combine]
     if exchange.collective == "all_reduce":
-        gathers = _reduced(exchange, inputs, outputs)
+        plans = _reduced(exchange)
     else:
-        gathers = (tuple(_gathers(exchange, inputs, outputs)),)
+        plans = (tuple(block_gathers(exchange)),)
+    gathers = tuple(
+        tuple(_bound(exchange, plan, inputs, outputs) for plan in phase) for phase in plans
+    )
     fills = tuple(_fills(exchange, outputs))
     return Phases(exchange.name, _what(exchange), combine, fills, gathers)
 
@@ -129,106 +142,50 @@ def _fills(exchange: Exchange, outputs: Sequence[Any]) -> Iterator[Launch]:
             yield partial(outputs[index].fill, np.array(value, outputs[index].dtype))
 
 
-def _gathers(exchange: Exchange, inputs: Sequence[Any], outputs: Sequence[Any]) -> Iterator[Gather]:
-    """Yield a gather per box of the outputs; blocks of the same box are combined."""
-    found: dict[tuple[object, ...], list[Block]] = {}
-    for block in exchange.blocks:
-        found.setdefault((block.target, block.at, block.size), []).append(block)
-    for blocks in found.values():
-        b = blocks[0]
-        target = _box(exchange, outputs, "out", b.target, b.at, b.size)
-        parts = [_box(exchange, inputs, "in", b.source, b.start, b.size) for b in blocks]
-        yield Gather(target, (*(() if b.first else (target,)), *parts))
+def _bound(
+    exchange: Exchange, plan: GatherPlan, inputs: Sequence[Any], outputs: Sequence[Any]
+) -> Gather:
+    """Bind a gather plan to arrays."""
+    target, *parts = (_box(exchange, ref, inputs, outputs) for ref in (plan.target, *plan.parts))
+    return Gather(target, tuple(parts))
 
 
-def _end(exchange: Exchange, side: str, index: int) -> tuple[str, Any]:
-    devices = exchange.senders if side == "in" else exchange.receivers
-    types = exchange.inputs if side == "in" else exchange.outputs
-    return devices[index], types[index].dtype.numpy
+def _box(exchange: Exchange, ref: BoxRef, inputs: Sequence[Any], outputs: Sequence[Any]) -> Box:
+    array = ref.array(inputs, outputs)
+    types = exchange.outputs if ref.is_output else exchange.inputs
+    view = None if array is None else ref.view(array)
+    return Box(ref.device(exchange), (ref,), ref.shape, types[ref.index].dtype.numpy, view)
 
 
-def _box(
-    exchange: Exchange, arrays: Sequence[Any], side: str, index: int, start: Shape, size: Shape
-) -> Box:
-    window = tuple(slice(a, a + n) for a, n in zip(start, size, strict=True))
-    array, (device, dtype) = arrays[index], _end(exchange, side, index)
-    view = None if array is None else array[*window, ...]  # `...`: a view of a 0-d array, too
-    return Box(device, (side, index, start, size), size, dtype, view)
-
-
-def _reduced(
-    exchange: Exchange, inputs: Sequence[Any], outputs: Sequence[Any]
-) -> tuple[tuple[Gather, ...], ...]:
-    """Lower an all-reduce to a reduce-scatter and an all-gather, combining in rank order.
+def _reduced(exchange: Exchange) -> tuple[tuple[GatherPlan, ...], ...]:
+    """Each device combines its chunk, in rank order, and gives it to all others.
 
     A small one is a single phase: twice the work, half the latency.
     """
-    group = exchange.group
-    if sum(t.nbytes for t in exchange.inputs) <= ONE_PHASE_BYTES:
-        members = range(len(exchange.member_names))
-        whole = [(m, 0, exchange.inputs[m * len(group)].size) for m in members]
-        everywhere = [(owner, segment) for owner in range(len(group)) for segment in whole]
-        return (tuple(_sums(exchange, inputs, outputs, everywhere)),)
-    owned = [(o, segment) for o, segments in enumerate(exchange.chunks()) for segment in segments]
-    spread = [
-        Gather(_flat(exchange, outputs, "out", m * len(group) + rank, low, high), (done,))
-        for owner, (m, low, high) in owned
-        for done in [_flat(exchange, outputs, "out", m * len(group) + owner, low, high)]
-        for rank in range(len(group))
-        if rank != owner
-    ]
-    return tuple(_sums(exchange, inputs, outputs, owned)), tuple(spread)
-
-
-def _sums(
-    exchange: Exchange,
-    inputs: Sequence[Any],
-    outputs: Sequence[Any],
-    owned: Sequence[tuple[int, tuple[int, int, int]]],
-) -> Iterator[Gather]:
     p = len(exchange.group)
-    for owner, (m, low, high) in owned:
-        if low < high:
-            parts = [_flat(exchange, inputs, "in", m * p + r, low, high) for r in range(p)]
-            target = _flat(exchange, outputs, "out", m * p + owner, low, high)
-            yield Gather(target, tuple(parts))
-
-
-def _flat(
-    exchange: Exchange, arrays: Sequence[Any], side: str, index: int, low: int, high: int
-) -> Box:
-    array, (device, dtype) = arrays[index], _end(exchange, side, index)
-    view = None if array is None else array.reshape(-1)[low:high]
-    return Box(device, (side, index, low, high), (high - low,), dtype, view)
+    if sum(t.nbytes for t in exchange.inputs) <= ONE_PHASE_BYTES:
+        members = [(m, exchange.inputs[m * p].size) for m in range(len(exchange.member_names))]
+        whole = [(r, m, size) for r in range(p) for m, size in members if size]
+        return (tuple(combined_range(exchange, m, rank, 0, size) for rank, m, size in whole),)
+    chunks = list(reductions(exchange))
+    copies = tuple(copy for chunk in chunks for copy in chunk.copies)
+    return tuple(chunk.combine for chunk in chunks), copies
 
 
 def link_bytes(
-    exchange: Exchange, local: Sequence[str], inputs: Sequence[Any], outputs: Sequence[Any]
-) -> Counter[tuple[str, str]]:
+    exchange: Exchange, local: Sequence[Device], inputs: Sequence[Any], outputs: Sequence[Any]
+) -> Counter[DevicePair]:
     """Return the bytes per launch that local devices send, by (sender, receiver).
 
     An all-reduce counts its chunks, once to the owner and once back.
     """
-    found: Counter[tuple[str, str]] = Counter()
-    if exchange.collective != "all_reduce":
-        for block in exchange.blocks:
-            here, there = exchange.senders[block.source], exchange.receivers[block.target]
+    found: Counter[DevicePair] = Counter()
+    for gather in gather_plans(exchange):
+        there = gather.target.device(exchange)
+        for part in gather.parts:
+            here = part.device(exchange)
             if here in local and here != there:
-                box = _box(exchange, inputs, "in", block.source, block.start, block.size)
-                found[here, there] += box.view.nbytes
-        return found
-    group = exchange.group
-    for owner, segments in enumerate(exchange.chunks()):
-        for m, low, high in segments:
-            for rank, device in enumerate(group):
-                if rank == owner:
-                    continue
-                if device in local:
-                    part = inputs[m * len(group) + rank].reshape(-1)[low:high]
-                    found[device, group[owner]] += part.nbytes
-                if group[owner] in local:
-                    done = outputs[m * len(group) + owner].reshape(-1)[low:high]
-                    found[group[owner], device] += done.nbytes
+                found[here, there] += part.view(part.array(inputs, outputs)).nbytes
     return found
 
 

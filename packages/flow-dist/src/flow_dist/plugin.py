@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
+from flow_core.authoring.specs import CommSpec, FormatSpec
 from flow_core.base.config import Settings
-from flow_core.plugins.specs import CommSpec, FormatSpec
 from flow_dist.control.watch import WATCH
 
 FLOW_PLUGIN_API = "1.0"

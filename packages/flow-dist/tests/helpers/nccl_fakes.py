@@ -19,6 +19,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from flow_core.sharding.topology import Device
 from flow_dist.nccl.library import PRIMITIVES
 
 NUMPY = {
@@ -46,7 +47,7 @@ class Violation(AssertionError):
 
 
 @dataclass(eq=False)
-class Device:
+class FakeGpu:
     """Memory at addresses of its own, which are no addresses of the host."""
 
     index: int
@@ -78,7 +79,7 @@ class Device:
 class Memory:
     """An arena."""
 
-    device: Device
+    device: FakeGpu
     address: int
     nbytes: int
 
@@ -91,7 +92,7 @@ class Memory:
 class Array:
     """A device array."""
 
-    device: Device
+    device: FakeGpu
     address: int
     shape: tuple[int, ...]
     dtype: Any
@@ -108,7 +109,7 @@ class Array:
         self.numpy()[index] = value
 
 
-def array_of(device: Device, value: Any) -> Array:
+def array_of(device: FakeGpu, value: Any) -> Array:
     value = np.asarray(value)
     found = device.allocate(value.nbytes).view(0, value.shape, value.dtype)
     found.numpy()[...] = value
@@ -129,7 +130,7 @@ class Foreign:
     """A launch by which another library queues work."""
 
     call: Callable[[int], object]
-    device: Device
+    device: FakeGpu
     name: str
     reads: tuple[Any, ...]
     writes: tuple[Any, ...]
@@ -143,7 +144,7 @@ class Foreign:
 class Bench:
     """`flow_core.device.Workbench` with numpy."""
 
-    device: Device
+    device: FakeGpu
 
     @property
     def place(self) -> str:
@@ -223,7 +224,7 @@ class End:
 
     room: Room
     rank: int
-    device: Device
+    device: FakeGpu
     count: int = 0
     state: str = "open"
 
@@ -477,8 +478,8 @@ class FakeWorld:
     def size(self) -> int:
         return self.meetings.size
 
-    def owner(self, device: str) -> int:
-        return int(device.split(":")[2]) % self.size
+    def owner(self, device: Device) -> int:
+        return device.index % self.size
 
     def gather(self, text: bytes, what: str) -> tuple[bytes, ...]:
         self.meetings.told[self.rank] = what, text

@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 from checking import in_ranks
-from nccl_fakes import NUMPY, Device, FakeError, array_of
+from nccl_fakes import NUMPY, FakeError, FakeGpu, array_of
 
 from flow_core.plugins.specs import Available
+from flow_core.sharding.topology import Device
 from flow_core.testing import CommKit
 from flow_dist.mpi.world import world
 from flow_dist.nccl import comm as nccl
@@ -33,7 +34,7 @@ class MpiNccl:
 
     name, version, error = "MPI", 23203, FakeError
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: FakeGpu) -> None:
         self._device = device
         self._pending: list[tuple[str, Any, dict[str, int]]] = []
 
@@ -112,14 +113,14 @@ class MpiNccl:
 
 class RankKit(CommKit):
     comm_name = "nccl"
-    devices = tuple(f"gpu:0:{index}" for index in range(4))
+    devices = tuple(Device("gpu", 0, index) for index in range(4))
     dtypes = ("float32",)
-    gpu: Device
+    gpu: FakeGpu
 
     def comm(self) -> nccl.NcclComm:
         return nccl.NcclComm(self.devices)
 
-    def array(self, device: str, value: Any) -> Any:
+    def array(self, device: Device, value: Any) -> Any:
         return array_of(self.gpu, value) if device else value
 
     def host(self, array: Any) -> Any:
@@ -128,7 +129,7 @@ class RankKit(CommKit):
 
 def run() -> int:
     rank = world().rank
-    RankKit.gpu = Device(rank)
+    RankKit.gpu = FakeGpu(rank)
     nccl.load_library = partial(MpiNccl, RankKit.gpu)
     nccl.probe_nccl = partial(Available, 1, "MPI")
     found = nccl.bootstrap()

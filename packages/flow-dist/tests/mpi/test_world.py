@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flow_core.plugins.specs import Unavailable
+from flow_core.sharding.topology import Device
 from flow_dist.bootstrap.membership import LaunchError
 from flow_dist.control.waiting import VERDICT, wait
 from flow_dist.mpi.lazy import bootstrap
@@ -36,7 +37,7 @@ def test_every_device_has_one_owner_on_its_machine(size: int, machines: int, dev
             world.arrange(machines)
         return
     world.arrange(machines)
-    owners = [[world.owner(f"cpu:{m}:{i}") for i in range(devices)] for m in range(machines)]
+    owners = [[world.owner(Device("cpu", m, i)) for i in range(devices)] for m in range(machines)]
     assert all(0 <= owner < size for row in owners for owner in row)
     assert [min(row) for row in owners] == sorted(min(row) for row in owners)
     for machine, row in enumerate(owners):
@@ -52,7 +53,7 @@ def test_every_device_has_one_owner_on_its_machine(size: int, machines: int, dev
 def test_devices_of_a_machine_go_round_its_processes() -> None:
     world = MpiWorld(Lonely(0, 4))
     world.arrange(2)
-    assert [world.owner(f"gpu:1:{i}") for i in range(5)] == [2, 3, 2, 3, 2]
+    assert [world.owner(Device("gpu", 1, i)) for i in range(5)] == [2, 3, 2, 3, 2]
 
 
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="no anonymous shared memory here")
@@ -63,7 +64,7 @@ def test_segments_are_seen_through_their_place() -> None:
     place, part = memory.location_of(whole[1:3, 2:4]), whole[1:3, 2:4]
     assert place is not None
     assert place[3] == 128 + 4 * (8 + 2)
-    box = Box("cpu:0:0", (), part.shape, np.dtype("f4"), part)
+    box = Box(Device("cpu", 0, 0), (), part.shape, np.dtype("f4"), part)
     seen = SharedMemory().open(place, part.strides, box)
     np.testing.assert_array_equal(seen, part)
     whole[1, 2] = -1

@@ -5,16 +5,17 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from nccl_fakes import Device, Fabric, array_of, on_ranks
+from nccl_fakes import Fabric, FakeGpu, array_of, on_ranks
 
 from flow_core.base.dtypes import DType, float32
 from flow_core.device import Comm
 from flow_core.exchange import Exchange
+from flow_core.sharding.topology import Device
 from flow_core.testing import CommKit, comms
 from flow_dist.nccl.comm import NcclComm
 from flow_dist.nccl.communicators import Communicators
 
-DEVICES = tuple(f"gpu:0:{index}" for index in range(4))
+DEVICES = tuple(Device("gpu", 0, index) for index in range(4))
 
 
 def odd(name: str, draft: Callable[..., Exchange], **changes: Any) -> Exchange:
@@ -70,10 +71,10 @@ class RanksKit(CommKit):
     devices = DEVICES
     ranks = 2
     ordered = False
-    gpus: dict[str, Device]
+    gpus: dict[Device, FakeGpu]
 
     def everywhere(self, body: Callable[[Comm], None]) -> None:
-        fabric, self.gpus = Fabric(), {name: Device(i) for i, name in enumerate(self.devices)}
+        fabric, self.gpus = Fabric(), {name: FakeGpu(i) for i, name in enumerate(self.devices)}
 
         def one(world: Any) -> None:
             groups = Communicators(fabric.library(), world)
@@ -82,7 +83,7 @@ class RanksKit(CommKit):
         on_ranks(self.ranks, one)
         fabric.check()
 
-    def array(self, device: str, value: Any) -> Any:
+    def array(self, device: Device, value: Any) -> Any:
         return array_of(self.gpus[device], value) if device else value
 
     def host(self, array: Any) -> Any:

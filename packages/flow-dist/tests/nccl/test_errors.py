@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from nccl_fakes import Device, Fabric, FakeError, FakeNccl, FakeWorld, Foreign, array_of, on_ranks
+from nccl_fakes import Fabric, FakeError, FakeGpu, FakeNccl, FakeWorld, Foreign, array_of, on_ranks
 
 from flow_core import device as protocols
 from flow_core.base.dtypes import as_dtype, float32, tensor_buffer
 from flow_core.base.errors import ConfigError, ProcessesDifferError, UnsupportedError
 from flow_core.exchange import Exchange
 from flow_core.ir.graph import tensor_type
+from flow_core.sharding.topology import Device
 from flow_core.testing import comms
 from flow_dist.bootstrap.membership import LaunchError, Membership
 from flow_dist.control import termination, waiting
@@ -28,8 +29,8 @@ from flow_dist.nccl.comm import NcclComm
 from flow_dist.nccl.communicators import Communicators, NcclError
 from flow_dist.nccl.guard import Guard
 
-DEVICES = ("gpu:0:0", "gpu:0:1")
-FOUR = tuple(f"gpu:0:{i}" for i in range(4))
+DEVICES = (Device("gpu", 0, 0), Device("gpu", 0, 1))
+FOUR = tuple(Device("gpu", 0, i) for i in range(4))
 SUM = replace(comms.all_reduce((4,))(DEVICES, float32), name="grads", line="train.py:7")
 
 
@@ -44,7 +45,7 @@ class Rank:
 
     def __init__(self, fabric: Fabric, world: FakeWorld, devices: tuple[str, ...] = DEVICES):
         self.world = world
-        self.gpus = {d: Device(i) for i, d in enumerate(devices) if world.owner(d) == world.rank}
+        self.gpus = {d: FakeGpu(i) for i, d in enumerate(devices) if world.owner(d) == world.rank}
         self.library = fabric.library()
         self.groups = Communicators(self.library, world)
         self.comm = NcclComm(devices, self.groups, ordered=False)
@@ -57,7 +58,7 @@ class Rank:
         given, made = ([self.array(d, t) for d, t in zip(*row, strict=True)] for row in rows)
         return given, made
 
-    def array(self, device: str, type_: Any) -> Any:
+    def array(self, device: Device, type_: Any) -> Any:
         ones = np.ones(type_.shape, type_.dtype.numpy)
         return array_of(self.gpus[device], ones) if device in self.gpus else None
 
@@ -82,8 +83,8 @@ def test_objects_are_refused() -> None:
     exchange = replace(exchange, senders=DEVICES[:1], receivers=DEVICES[1:])
 
     def body(rank: Rank) -> None:
-        given = [np.empty(2, object) if "gpu:0:0" in rank.gpus else None]
-        made = [np.empty(2, object) if "gpu:0:1" in rank.gpus else None]
+        given = [np.empty(2, object) if Device("gpu", 0, 0) in rank.gpus else None]
+        made = [np.empty(2, object) if Device("gpu", 0, 1) in rank.gpus else None]
         with pytest.raises(UnsupportedError, match=r"train.py:7[\s\S]*tensor_buffer"):
             rank.comm.bind(exchange, given, made)
 
@@ -92,12 +93,16 @@ def test_objects_are_refused() -> None:
 
 def test_other_devices_are_refused() -> None:
     exchange = comms._exchange(
-        "up", "copy_h2d", [("cpu:0:0", (2,))], [("gpu:0:0", (2,))], dtype=as_dtype("float32")
+        "up",
+        "copy_h2d",
+        [(Device("cpu", 0, 0), (2,))],
+        [(Device("gpu", 0, 0), (2,))],
+        dtype=as_dtype("float32"),
     )
 
     def body(rank: Rank) -> None:
         with pytest.raises(UnsupportedError, match=r"other types: cpu:0:0"):
-            rank.comm.bind(exchange, [None], [rank.array("gpu:0:0", exchange.outputs[0])])
+            rank.comm.bind(exchange, [None], [rank.array(Device("gpu", 0, 0), exchange.outputs[0])])
 
     run(1, body)
 

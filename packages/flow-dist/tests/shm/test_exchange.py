@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flow_core.base.dtypes import float32
+from flow_core.sharding.topology import Device
 from flow_core.testing import comms
 from flow_dist.control.waiting import WAIT_POLICY
 from flow_dist.phases import phases_of
@@ -41,7 +42,7 @@ class Ranks:
 
     def __init__(self, size: int, lengths: Sequence[int], in_place: bool) -> None:
         self.size, self.in_place = size, in_place
-        devices = tuple(f"cpu:0:{rank}" for rank in range(size))
+        devices = tuple(Device("cpu", 0, rank) for rank in range(size))
         self.exchange = comms.all_reduce(*[(n,) for n in lengths])(devices, float32)
         self.sums: Counter[int] = Counter()
         self._mail: defaultdict[tuple[int, int], queue.Queue[bytes]] = defaultdict(queue.Queue)
@@ -58,7 +59,7 @@ class Ranks:
             self.sums[rank] += 1
             np.add(a, b, out)
 
-        group = PeerGroup(rank, lambda device: int(device.split(":")[2]), swap, lambda t, s: ())
+        group = PeerGroup(rank, lambda device: device.index, swap, lambda t, s: ())
         phases = phases_of(self.exchange, inputs, outputs)
         (launch,) = bind_exchange(replace(phases, combine=combine), SharedMemory(), group)
         return launch

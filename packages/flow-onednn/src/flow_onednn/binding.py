@@ -1,8 +1,8 @@
-"""What we call of oneDNN's C interface, version 3, and the numbers of its enumerations.
+"""The used part of the oneDNN 3 C API, and the values of its enumerators.
 
-Version 3 keeps both for its whole life: the values below are those of the headers of 3.2 and
-3.13, which agree, and `flow_onednn.library` refuses any other major.  It also asks the library that
-is loaded what it calls each of them, and refuses one that means something else.
+The API and ABI are stable within version 3: the values below are the same in the headers of 3.2
+and 3.13, and `flow_onednn.library` rejects any other major version. It also compares the name of
+each enumerator with the loaded library, and rejects the library if one differs.
 """
 
 from __future__ import annotations
@@ -154,9 +154,9 @@ CPU = 1
 DATA_TYPES = {
     "float16": 1, "bfloat16": 2, "float32": 3, "int32": 4, "int8": 5, "uint8": 6, "float64": 7,
 }  # fmt: skip
-ANY = 1  # the format tag by which a primitive chooses its layout
+ANY = 1  # format tag: the primitive selects its layout
 SCRATCHPAD_USER = 1
-MATH = {"bfloat16": 1}  # what float32 may be rounded to before it is multiplied
+MATH = {"bfloat16": 1}  # types to which float32 operands may be rounded
 FORWARD_TRAINING, FORWARD_INFERENCE, BACKWARD = 64, 96, 128
 CONVOLUTION_DIRECT = 0x1
 POOLING = {"max": 0x1FF, "avg": 0x3FF}
@@ -182,13 +182,13 @@ ARG = {
 RUNTIMES = {0: "none", 1: "sequential", 2: "OpenMP", 4: "TBB", 8: "threadpool", 512: "SYCL"}
 SYNCHRONOUS = (1, 2, 4)
 
-AMX, BF16 = 0xFEF, 0xE7  # AVX512 with tiles, and with products, of bfloat16
+AMX, BF16 = 0xFEF, 0xE7  # AVX512 with AMX tiles; with bfloat16 dot products
 ISAS = (
     (AMX, "AVX512 with AMX"), (0x1EF, "AVX512 with FP16"), (BF16, "AVX512 with BF16"),
     (0x67, "AVX512 with VNNI"), (0x27, "AVX512"), (0xF, "AVX2 with VNNI"), (0x7, "AVX2"),
     (0x3, "AVX"), (0x1, "SSE4.1"),
 )  # fmt: skip
-"""Bit masks of instruction sets, the richest first."""
+"""Bit masks of instruction sets, highest first."""
 
 NAMES: dict[str, dict[int, str]] = {
     "dt": {3: "f32", 2: "bf16", 6: "u8"},
@@ -210,4 +210,4 @@ NAMES: dict[str, dict[int, str]] = {
     "engine_kind": {CPU: "cpu"},
     "fmt_tag": {ANY: "any"},
 }  # fmt: skip
-"""What the library must call our numbers, by enumeration."""
+"""Required library names of the values above, by enumeration."""

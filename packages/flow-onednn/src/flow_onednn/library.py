@@ -1,7 +1,7 @@
-"""Finds oneDNN, loads it, and says why it cannot be used.
+"""Find and load oneDNN, or report why it is unavailable.
 
-Looked up in this order: the file that ``FLOW_ONEDNN_LIBRARY`` names, an installed distribution,
-``libdnnl.so.3`` of this environment (conda's or a wheel's) and the system's.
+Search order: the file that ``FLOW_ONEDNN_LIBRARY`` names, an installed distribution,
+``libdnnl.so.3`` of this environment (conda or a wheel), and the system library.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ OLDEST = (3, 2)
 OPENMP = "OpenMP"
 
 
-NO_TILES = "products in float32, between arrays of half the size; without AMX that is faster"
+NO_AMX = "products in float32 on converted arrays, which is faster without AMX"
 
 
 class OneDnnError(FlowError):
-    """oneDNN refused a call."""
+    """A oneDNN call failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A loaded oneDNN with the one engine and stream that this process uses.
+    """A loaded oneDNN with the engine and stream that this process uses.
 
     Attributes:
-        ffi, lib: cffi's objects.
-        engine, stream: the CPU and its queue.
-        path: the file, or the name by which the system's loader found it.
+        ffi, lib: the cffi objects.
+        engine, stream: the CPU engine and its stream.
+        path: the file, or the name that the system loader resolved.
         version: (major, minor, patch).
-        runtime: what runs its threads.
-        isa: the instruction sets that it uses.
-        halves: the half types that it has vector instructions for.
-        tiles: whether products of these are faster than those of float32, as AMX makes them.
-        waits: whether execution returns before the work is done.
-        shares: whether its threads are those of our loops, so that a primitive that one of them
-            runs keeps to this thread.
+        runtime: the threading runtime.
+        isa: the highest allowed instruction set.
+        half_types: half-precision types with vector instructions.
+        has_amx: whether AMX makes half-precision products faster than float32.
+        asynchronous: whether execution returns before the work is complete.
+        shares_pool: whether it uses the OpenMP runtime of the C loops; a primitive that a loop's
+            thread executes then stays on that thread.
     """
 
     ffi: Any
@@ -63,23 +63,23 @@ class Library:
     version: tuple[int, int, int]
     runtime: str
     isa: str
-    halves: tuple[str, ...]
-    tiles: bool
-    waits: bool
-    shares: bool
+    half_types: tuple[str, ...]
+    has_amx: bool
+    asynchronous: bool
+    shares_pool: bool
 
     def check(self, status: int, what: str) -> None:
-        """Raises `OneDnnError` unless the status is success."""
+        """Raise `OneDnnError` unless the status is success."""
         if status:
             raise OneDnnError(
                 f"{what} with oneDNN {'.'.join(map(str, self.version))}",
                 found=f"status {status}: {status_text(status)}",
-                hint="FLOW_DISABLE_PLUGINS=flow-onednn runs on numpy's kernels instead",
+                hint="set FLOW_DISABLE_PLUGINS=flow-onednn to use the numpy kernels",
             )
 
 
 def status_text(status: int) -> str:
-    """The words for a status.
+    """Return the text of a status code.
 
     >>> status_text(2)
     'invalid arguments'
@@ -89,14 +89,14 @@ def status_text(status: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Why there is no usable library."""
+    """The reason why no library is usable."""
 
     reason: str
 
 
 @functools.cache
 def state() -> Library | Missing:
-    """The library, loaded at the first question, or why there is none."""
+    """Load the library on the first call; return it, or the reason why it is missing."""
     try:
         ffi = compiler.ffi(binding.CDEF.replace(" ...;", ""))
     except ImportError as error:
@@ -113,7 +113,7 @@ def state() -> Library | Missing:
 
 
 def library() -> Library:
-    """The library; `state` must have said that there is one."""
+    """Return the library; raise `OneDnnError` if it is missing."""
     found = state()
     if isinstance(found, Missing):
         raise OneDnnError("using oneDNN", found=found.reason, hint=INSTALL)
@@ -121,31 +121,31 @@ def library() -> Library:
 
 
 def available() -> bool:
-    """Whether there is a usable library."""
+    """Return whether a usable library is present."""
     return isinstance(state(), Library)
 
 
-def halves() -> tuple[str, ...]:
-    """The half types that the library computes with; none without one.
+def half_types() -> tuple[str, ...]:
+    """Return the half-precision types with native instructions; none without a library.
 
-    >>> set(halves()) <= {"bfloat16"}
+    >>> set(half_types()) <= {"bfloat16"}
     True
     """
     found = state()
-    return found.halves if isinstance(found, Library) else ()
+    return found.half_types if isinstance(found, Library) else ()
 
 
-def tiles() -> bool:
-    """Whether products of half types are worth it.
+def has_amx() -> bool:
+    """Return whether the processor has AMX.
 
-    Without AMX, Intel's processors multiply bfloat16 at half the rate of float32.
+    Without AMX, Intel processors multiply bfloat16 at half the rate of float32.
     """
     found = state()
-    return isinstance(found, Library) and found.tiles
+    return isinstance(found, Library) and found.has_amx
 
 
 def candidates() -> Iterator[str]:
-    """Where the library may be, best first."""
+    """Yield candidate paths of the library in search order."""
     chosen = os.environ.get(SETTING)
     if chosen:
         yield chosen
@@ -167,7 +167,7 @@ def _installed() -> Iterator[Path]:
 
 
 def _open(ffi: Any, path: str) -> Library | Missing:
-    threads.runtime()  # before the library loads it
+    threads.runtime()  # must precede the library, which loads the same runtime
     try:
         lib = ffi.dlopen(path)
     except OSError as error:
@@ -181,26 +181,26 @@ def _open(ffi: Any, path: str) -> Library | Missing:
         text = ".".join(map(str, version))
         return Missing(f"{path} is oneDNN {text}; 3.{OLDEST[1]} or a later 3.x is needed")
     if not lib.dnnl_engine_get_count(binding.CPU):
-        return Missing(f"{path} finds no CPU engine (a SYCL build without its OpenCL runtime?)")
-    unknown = _misunderstood(ffi, lib)
+        return Missing(f"{path} has no CPU engine (a SYCL build without its OpenCL runtime?)")
+    unknown = _enum_mismatch(ffi, lib)
     if unknown:
-        return Missing(f"{path} is of another interface: {unknown}")
-    threads.apply()
-    return _started(ffi, lib, path, version, raw.cpu_runtime)
+        return Missing(f"{path} has another ABI: {unknown}")
+    threads.resize_pool()
+    return _start(ffi, lib, path, version, raw.cpu_runtime)
 
 
-def _misunderstood(ffi: Any, lib: Any) -> str:
-    """The first of our numbers that the library gives another meaning; empty if none."""
+def _enum_mismatch(ffi: Any, lib: Any) -> str:
+    """Describe the first enumerator whose name differs in the library; empty if none does."""
     for kind, names in binding.NAMES.items():
-        ask = getattr(lib, f"dnnl_{kind}2str")
+        to_string = getattr(lib, f"dnnl_{kind}2str")
         for number, name in names.items():
-            found = ffi.string(ask(number)).decode()
+            found = ffi.string(to_string(number)).decode()
             if found != name:
                 return f"{kind} {number} is {found!r}, not {name!r}"
     return ""
 
 
-def _started(
+def _start(
     ffi: Any, lib: Any, path: str, version: tuple[int, int, int], runtime: int
 ) -> Library | Missing:
     engine, stream = ffi.new("dnnl_engine_t *"), ffi.new("dnnl_stream_t *")
@@ -221,12 +221,12 @@ def _started(
         ("bfloat16",) if mask & binding.BF16 == binding.BF16 else (),
         mask & binding.AMX == binding.AMX,
         runtime not in binding.SYNCHRONOUS,
-        binding.RUNTIMES.get(runtime) == OPENMP and threads.runs(path),
+        binding.RUNTIMES.get(runtime) == OPENMP and threads.uses_pool(path),
     )
 
 
 def isa_text(mask: int) -> str:
-    """The richest known instruction set within a mask.
+    """Highest allowed instruction set within a mask.
 
     >>> isa_text(0x7)
     'AVX2'
@@ -235,14 +235,14 @@ def isa_text(mask: int) -> str:
 
 
 def doctor() -> list[str]:
-    """Lines for ``flow doctor``."""
+    """Return the lines of ``flow doctor``."""
     found = state()
     if isinstance(found, Missing):
-        return [f"oneDNN: not used, {found.reason}", f"to have it: {INSTALL}"]
+        return [f"oneDNN: not used, {found.reason}", f"to install it: {INSTALL}"]
     version = ".".join(map(str, found.version))
     return [
         f"oneDNN: {version} at {found.path}",
         f"instruction sets: {found.isa}; threads: {found.runtime}"
-        + (f", {settled()}" if found.runtime == OPENMP else f"; of loops in C: {settled()}"),
-        "bfloat16: " + ("products in AMX" if found.tiles else NO_TILES),
+        + (f", {settled()}" if found.runtime == OPENMP else f"; C loops: {settled()}"),
+        "bfloat16: " + ("products in AMX" if found.has_amx else NO_AMX),
     ]

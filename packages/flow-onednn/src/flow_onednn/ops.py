@@ -1,8 +1,8 @@
-"""The ops that our passes put in place of core's: fused, and on NHWC activations.
+"""The ops that the passes of this package create: fused, and on NHWC activations.
 
-They have no gradients and no SBP rules: they are made after differentiation, on single devices.
-Weights of convolutions stay in the order of their variables: (filters, channels, height, width), or
-with the channels last where ``weights_last`` says so.
+They have no gradients and no SBP rules, because they are created after differentiation, on single
+devices. Convolution weights keep the layout of their variables: (filters, channels, height, width),
+or channels-last if ``weights_last`` is set.
 """
 
 from __future__ import annotations
@@ -14,10 +14,17 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.authoring.layouts import TO_FIRST, TO_LAST
+from flow_core.authoring.specs import (
+    REQUIRED,
+    InferContext,
+    OpSpec,
+    Sample,
+    TensorType,
+    tensor_type,
+)
+from flow_core.authoring.update_rules import BY_TYPE, COMMON, Update
 from flow_core.base.dtypes import float32, uint8
-from flow_core.ir.graph import TensorType, tensor_type
-from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample
-from flow_core.rewriting.layouts import TO_FIRST, TO_LAST
 
 Types = tuple[TensorType, ...]
 Attrs = Mapping[str, Any]
@@ -30,12 +37,12 @@ ACTIVATIONS: Mapping[str, Callable[[Any], Any]] = {
 
 
 NOTED = {"reordered": 0, "reason": "", "memory": ""}
-"""Bytes that a kernel copies into another layout at each launch, and why, and what memory it takes
-that the plan does not hold; for people."""
+"""For reports: bytes that a kernel reorders at each launch, the reason, and memory that it
+allocates outside the plan."""
 
 
 MATH = {"math": ""}
-"""The type to which float32 may be rounded before it is multiplied; empty for none."""
+"""The type to which float32 operands of products may be rounded; empty for none."""
 
 
 def _like(ctx: InferContext, *shape: int) -> TensorType:
@@ -51,7 +58,7 @@ GEOMETRY = {
 
 
 def _spans(attrs: Attrs) -> list[int]:
-    """The extent of the dilated kernel per axis."""
+    """Return the extent of the dilated kernel per axis."""
     return [
         (k - 1) * d + 1 for k, d in zip(attrs["kernel_size"], attrs["dilation_rate"], strict=True)
     ]
@@ -83,7 +90,7 @@ def _filter_grad_type(ctx: InferContext) -> Types:
 
 
 def _taps(attrs: Attrs, out: Sequence[int]) -> Iterator[tuple[tuple[int, int], Any]]:
-    """Each element of the kernel, and the part of the padded input that it meets."""
+    """Yield each element of the kernel and the slice of the padded input that it multiplies."""
     for i in range(attrs["kernel_size"][0]):
         for j in range(attrs["kernel_size"][1]):
             starts = [t * d for t, d in zip((i, j), attrs["dilation_rate"], strict=True)]
@@ -112,7 +119,7 @@ def _channels_first(weight: Any, attrs: Attrs) -> Any:
 
 
 def _grouped(weight: Any, groups: int) -> Any:
-    """Weights of all channels: zero between groups."""
+    """Expand grouped weights to all channels, with zeros between groups."""
     filters, channels = weight.shape[:2]
     full = np.zeros((filters, channels * groups, *weight.shape[2:]), weight.dtype)
     step = filters // groups
@@ -174,7 +181,7 @@ CASES: tuple[tuple[tuple[int, int, int, int], int, dict[str, Any]], ...] = (
 
 
 def _cases(rng: Any) -> Iterator[tuple[Any, Any, Any, dict[str, Any]]]:
-    """Random x, weights, bias and attributes."""
+    """Yield random x, weights, bias and attributes."""
     for shape, filters, geometry in CASES:
         attrs = {"dilation_rate": (1, 1), "groups": 1, **geometry}
         x = rng.uniform(-1, 1, shape)
@@ -240,7 +247,7 @@ def _matmul_samples(rng: Any) -> Iterator[Sample]:
             yield Sample(inputs, attrs | {"activation": activation}, gradient=False)
 
 
-# --- max pooling with the places of the maxima
+# --- max pooling with the positions of the maxima
 
 
 def _pool_type(ctx: InferContext) -> Types:
@@ -308,7 +315,7 @@ def _reorder_samples(rng: Any) -> Iterator[Sample]:
             yield Sample((rng.uniform(-1, 1, shape),), {"perm": perm}, gradient=False)
 
 
-# --- rows of tables
+# --- rows of embedding tables
 
 
 def _add_to_rows(base: Any, index: Any, rows: Any, *, axis: int, first: int) -> Any:
@@ -333,58 +340,44 @@ def _add_to_rows_samples(rng: Any) -> Iterator[Sample]:
 class Joined:
     """An update rule whose updates of small variables are joined into one op.
 
-    Its inputs are the learning rate, a factor of the gradients (the rate again where there is none,
-    which ``scaled`` says), for LARS the number of the step, and then a row per variable: the
-    gradient, the variable, its states.  What an op overwrites is fixed by its type: it lists all
-    rows that there may be.
+    The inputs are the learning rate, a factor of the gradients (the rate again if ``scaled`` is
+    false), for LARS the step number, and then a row per variable: the gradient, the variable, its
+    states. The op type fixes the mutated inputs, and so lists those of the maximum number of rows.
 
     Attributes:
-        update: type of the op for one variable.
-        states: how many states a variable has.
-        numbers: how many states of one element.
-        step: whether the rule reads the number of the step.
-        attrs: its attributes beyond those of all updates.
+        rule: the rule of the op for one variable.
     """
 
-    update: str
-    states: int = 0
-    numbers: int = 0
-    step: bool = False
-    attrs: tuple[str, ...] = ()
+    rule: Update
 
     @property
     def type(self) -> str:
         """Type of the op for several variables."""
-        return f"onednn_{self.update}s"
+        return f"onednn_{self.rule.type}s"
 
     @property
     def head(self) -> int:
         """Inputs before the rows."""
-        return 2 + self.step
+        return 2 + self.rule.step
 
     @property
     def row(self) -> int:
         """Inputs per variable."""
-        return 2 + self.states + self.numbers
+        return 2 + len(self.rule.states) + len(self.rule.numbers)
 
     @property
     def mutates(self) -> tuple[int, ...]:
-        """Inputs that are overwritten: all of a row but the gradient."""
+        """Mutated inputs: all of each row but the gradient."""
         return tuple(self.head + i for i in range(MOST_ROWS * self.row) if i % self.row)
 
 
 MOST_ROWS = 128
-"""Variables of one op: what it overwrites is listed for as many."""
-_MOMENTS = ("beta1", "beta2", "epsilon")
-JOINED: tuple[Joined, ...] = (
-    Joined("sgd_update"),
-    Joined("momentum_update", 1, attrs=("beta",)),
-    Joined("adam_update", 2, attrs=_MOMENTS),
-    Joined("lars_update", 1, step=True, attrs=("momentum_beta", "epsilon", "lars_coefficient")),
-    Joined("lamb_update", 2, 2, attrs=_MOMENTS),
+"""Maximum number of variables of one op."""
+JOINED: tuple[Joined, ...] = tuple(
+    Joined(BY_TYPE[type_])
+    for type_ in ("sgd_update", "momentum_update", "adam_update", "lars_update", "lamb_update")
 )
-"""In the order of what C calls them."""
-UPDATE_ATTRS = ("scale", "l1", "l2", "weight_decay")
+"""In the order of the C enumerators."""
 
 
 def _joined_spec(row: Joined) -> OpSpec:
@@ -397,16 +390,16 @@ def _joined_spec(row: Joined) -> OpSpec:
         )
         return ()
 
-    first = ("learning_rate", "scale_by_tensor", *(("train_step",) if row.step else ()))
+    first = ("learning_rate", "scale_by_tensor", *(("train_step",) if row.rule.step else ()))
     return OpSpec(
         type=row.type,
         inputs=(*first, "rows*"),
         outputs=(),
         infer=infer,
-        attrs={"scaled": False, **dict.fromkeys((*UPDATE_ATTRS, *row.attrs), REQUIRED)},
+        attrs={"scaled": False, **dict.fromkeys((*COMMON, *row.rule.attrs), REQUIRED)},
         mutates=row.mutates,
         effect=True,
-        doc=f"`{row.update}` of several small variables in one call.",
+        doc=f"`{row.rule.type}` of several small variables in one call.",
     )
 
 
@@ -421,7 +414,7 @@ OPS: tuple[OpSpec, ...] = (
         attrs={**GEOMETRY, "padding_after": REQUIRED, "activation": "", **MATH, **NOTED},
         reference=_conv,
         samples=_conv_samples,
-        doc="A convolution of NHWC activations, with bias and activation.",
+        doc="Convolution of NHWC activations, with bias and activation.",
     ),
     OpSpec(
         type="onednn_conv_data_grad",
@@ -431,7 +424,7 @@ OPS: tuple[OpSpec, ...] = (
         attrs={**GEOMETRY, "space": REQUIRED, **MATH, **NOTED},
         reference=_data_grad,
         samples=_data_grad_samples,
-        doc="The gradient of its input, which has ``space`` as height and width.",
+        doc="Gradient of the convolution input, of height and width ``space``.",
     ),
     OpSpec(
         type="onednn_conv_filter_grad",
@@ -441,7 +434,7 @@ OPS: tuple[OpSpec, ...] = (
         attrs={**GEOMETRY, "bias": False, **MATH, **NOTED},
         reference=_filter_grad,
         samples=_filter_grad_samples,
-        doc="The gradients of its weights and, where ``bias`` says so, of its bias.",
+        doc="Gradients of the convolution weights and, if ``bias`` is set, of the bias.",
     ),
     OpSpec(
         type="onednn_matmul",
@@ -457,21 +450,21 @@ OPS: tuple[OpSpec, ...] = (
         },
         reference=_matmul,
         samples=_matmul_samples,
-        doc="A matrix product with bias and activation.",
+        doc="Matrix product with bias and activation.",
     ),
     OpSpec(
         type="onednn_pack",
         inputs=("b",),
         infer=lambda ctx: (_like(ctx, ctx.attrs["size"]),),
         attrs={**_PACKED, "transpose_b": REQUIRED, "bias": REQUIRED, "size": REQUIRED},
-        doc="The right side of an `onednn_packed_matmul`, in the library's own form.",
+        doc="Right operand of `onednn_packed_matmul`, packed in the library's layout.",
     ),
     OpSpec(
         type="onednn_packed_matmul",
         inputs=("a", "packed", "bias?"),
         infer=lambda ctx: (_like(ctx, ctx.attrs["rows"], ctx.attrs["columns"]),),
         attrs=_PACKED,
-        doc="`onednn_matmul` by packed weights.",
+        doc="`onednn_matmul` with packed weights.",
     ),
     OpSpec(
         type="onednn_max_pool",
@@ -479,7 +472,7 @@ OPS: tuple[OpSpec, ...] = (
         outputs=("y", "places"),
         infer=_pool_type,
         attrs={**_POOL, "places": REQUIRED},
-        doc="Max pooling to ``space``, and where the maxima are, in the library's own form.",
+        doc="Max pooling to ``space``, and the positions of the maxima within their windows.",
     ),
     OpSpec(
         type="onednn_max_pool_grad",
@@ -487,7 +480,7 @@ OPS: tuple[OpSpec, ...] = (
         outputs=("dx",),
         infer=_pool_grad_type,
         attrs=_POOL,
-        doc="Its gradient, of an input that has ``space`` as height and width.",
+        doc="Gradient of `onednn_max_pool`, of height and width ``space``.",
     ),
     OpSpec(
         type="onednn_norm_relu",
@@ -496,7 +489,7 @@ OPS: tuple[OpSpec, ...] = (
         infer=_norm_type,
         attrs={"epsilon": 1e-5, "momentum": 0.9, "mask": REQUIRED},
         mutates=(1, 2),
-        doc="Batch normalisation in training, then relu, with the bits of what it let through.",
+        doc="Batch normalisation in training and relu, with relu's mask as bits.",
     ),
     OpSpec(
         type="onednn_norm_relu_grad",
@@ -504,7 +497,7 @@ OPS: tuple[OpSpec, ...] = (
         outputs=("dx", "gamma_diff", "beta_diff"),
         infer=_norm_grad_type,
         attrs={"epsilon": 1e-5},
-        doc="The gradients of both at once.",
+        doc="Gradient of `onednn_norm_relu`.",
     ),
     OpSpec(
         type="onednn_norm_add_relu",
@@ -515,7 +508,7 @@ OPS: tuple[OpSpec, ...] = (
         mutates=(1, 2),
         reference=_joined,
         samples=_joined_samples,
-        doc="Batch normalisation in training, the sum with something else, then relu.",
+        doc="Batch normalisation in training, residual addition and relu.",
     ),
     OpSpec(
         type="onednn_add_to_rows",
@@ -525,7 +518,7 @@ OPS: tuple[OpSpec, ...] = (
         inplace=(0,),
         reference=_add_to_rows,
         samples=_add_to_rows_samples,
-        doc="base + the rows at base[index]; rows outside of it are left out.",
+        doc="base with rows added at base[index]; indices out of range are ignored.",
     ),
     OpSpec(
         type="onednn_sparse_adam",
@@ -542,8 +535,8 @@ OPS: tuple[OpSpec, ...] = (
         },
         mutates=(0, 4, 5),
         effect=True,
-        doc="Adam with the rows of model_diff summed up at model[index], and 0 elsewhere: all rows"
-        " go on as their moments say, as with a dense gradient.",
+        doc="Adam with the rows of model_diff summed at model[index], and gradient 0 elsewhere: as"
+        " with a dense gradient, all rows with nonzero moments are updated.",
     ),
     OpSpec(
         type="onednn_sparse_sgd",
@@ -563,7 +556,7 @@ OPS: tuple[OpSpec, ...] = (
         attrs={"transpose_a": False, "transpose_b": False, "scale": 1.0, **MATH, **NOTED},
         mutates=(0,),
         effect=True,
-        doc="model -= learning_rate scale scale_by_tensor (a b): a gradient that is never stored.",
+        doc="model -= learning_rate scale scale_by_tensor (a b); the gradient is not stored.",
     ),
     OpSpec(
         type="onednn_reorder",
@@ -572,6 +565,6 @@ OPS: tuple[OpSpec, ...] = (
         attrs={"perm": REQUIRED, **NOTED},
         reference=lambda x, perm, **_: np.transpose(x, perm),
         samples=_reorder_samples,
-        doc="Activations in another layout; ``reason`` says who wants it.",
+        doc="Activations in another layout; ``reason`` names the consumer.",
     ),
 )

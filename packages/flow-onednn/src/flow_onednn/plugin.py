@@ -1,7 +1,7 @@
-"""The plugin of flow-onednn: kernels of the device type "cpu", and the passes that fit them.
+"""Plugin entry point: kernels of the device type "cpu", and the graph passes that use them.
 
-Registering loads no library: kernels ask for it when the first op asks for them, and refuse
-everything where there is none, so that numpy's run.
+Registration loads no library. The first kernel query loads oneDNN; if it is unavailable, all
+kernels reject the query and the numpy kernels run.
 """
 
 from __future__ import annotations
@@ -11,17 +11,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from flow_core.authoring.specs import Graph, KernelSpec, OpSpec, PassSpec, load
 from flow_core.base.config import Settings
-from flow_core.ir.graph import Graph
-from flow_core.plugins.specs import KernelSpec, OpSpec, PassSpec, load
 from flow_onednn.library import available
 
 FLOW_PLUGIN_API = "1.0"
 
 FAMILIES = (
     "matmul",
-    "shares",
-    "products",
+    "partitioned_matmul",
+    "matmul_sgd",
     "conv",
     "pool",
     "softmax",
@@ -32,31 +31,31 @@ FAMILIES = (
     "tables",
     "residual",
     "accumulate",
-    "summed",
+    "summed_sgd",
     "packed",
     "joined",
 )
 
-WIDENED = ("pool", "softmax", "reorder")
-"""Families that change no input: without instructions for bfloat16 they run on float32 twins."""
+UPCAST = ("pool", "softmax", "reorder")
+"""Families without mutated inputs: without bfloat16 instructions they run on float32 copies."""
 
 
 def flow_register_ops() -> tuple[OpSpec, ...]:
-    """The ops that our passes make."""
+    """Return the ops that the passes of this package create."""
     found: tuple[OpSpec, ...] = importlib.import_module("flow_onednn.ops").OPS
     return found
 
 
 def flow_register_kernels() -> Iterator[KernelSpec]:
-    """The kernels of all families."""
-    twins = importlib.import_module("flow_onednn.kernels.upcast")
+    """Yield the kernels of all families."""
+    upcast = importlib.import_module("flow_onednn.kernels.upcast")
     for family in FAMILIES:
         kernels = importlib.import_module(f"flow_onednn.kernels.{family}").KERNELS
-        yield from map(twins.on_twins, kernels) if family in WIDENED else kernels
+        yield from map(upcast.upcast_kernel, kernels) if family in UPCAST else kernels
 
 
 def flow_register_passes(config: Settings) -> tuple[PassSpec, ...]:
-    """NHWC activations, then fused ops, before what is left is gathered into groups."""
+    """Return the passes: NHWC layout first, fusion second, both before elementwise grouping."""
     devices = ("cpu", "gpu") if config.emulate_gpus else ("cpu",)
     return (
         _pass("onednn_layout", "flow_onednn.passes.layout:NhwcLayout", devices),
@@ -67,30 +66,30 @@ def flow_register_passes(config: Settings) -> tuple[PassSpec, ...]:
 
 
 def _pass(name: str, target: str, devices: tuple[str, ...], *after: str) -> PassSpec:
-    """A pass that does nothing where there is no library."""
+    """Return the spec of a pass that leaves graphs unchanged if the library is unavailable."""
 
     def make() -> Any:
         kernels: dict[str, list[KernelSpec]] = {}
         for spec in flow_register_kernels() if available() else ():
             kernels.setdefault(spec.op, []).append(spec)
-        return load(target)(kernels, devices) if kernels else Nothing(name)
+        return load(target)(kernels, devices) if kernels else NoOpPass(name)
 
     return PassSpec(name, "physical", make, before=("fuse_elementwise",), after=after)
 
 
 @dataclass(frozen=True)
-class Nothing:
-    """A pass that leaves the graph as it is."""
+class NoOpPass:
+    """A pass that returns its graph unchanged."""
 
     name: str
 
     def apply(self, graph: Graph, context: object) -> Graph:
-        """The graph."""
+        """Return the graph unchanged."""
         return graph
 
 
 def flow_doctor() -> list[str]:
-    """Which library is used and how, or what to install."""
+    """Return the lines of ``flow doctor``: the loaded library, or what to install."""
     from flow_onednn.library import doctor
     from flow_onednn.native import compiler
 

@@ -1,4 +1,4 @@
-"""oneDNN's memory descriptors and primitives as Python objects, and launches made of them."""
+"""oneDNN memory descriptors and primitives as Python objects, and launches of primitives."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from flow_core.device import Launch
+from flow_core.authoring.backends import Launch
+from flow_core.base.alignment import aligned
 from flow_onednn import binding, threads
 from flow_onednn.library import Library, OneDnnError, library, status_text
 
 _LOG = logging.getLogger("flow_onednn")
 
-ALIGN = 64
 Md = Any
-"""A memory descriptor: cffi's pointer, which frees it or keeps its owner alive."""
+"""A memory descriptor: a cffi pointer that owns it or keeps its owner alive."""
 
 
 def dims(values: Sequence[int]) -> Any:
-    """A C array of sizes."""
+    """Return a C array of sizes."""
     return library().ffi.new("dnnl_dim_t[]", list(values))
 
 
 def plain(shape: Sequence[int], dtype: str, strides: Sequence[int] | None = None) -> Md:
-    """The descriptor of an array with strides in elements; row-major by default."""
+    """Return the descriptor of an array with strides in elements; row-major by default."""
     shape = tuple(shape) or (1,)
-    return _made("with_strides", shape, dtype, dims(strides or row_major(shape)))
+    return _create_descriptor("with_strides", shape, dtype, dims(strides or row_major(shape)))
 
 
-def chosen(shape: Sequence[int], dtype: str) -> Md:
-    """A descriptor whose layout the primitive chooses."""
-    return _made("with_tag", shape, dtype, binding.ANY)
+def any_layout(shape: Sequence[int], dtype: str) -> Md:
+    """Return a descriptor whose layout the primitive selects (format tag "any")."""
+    return _create_descriptor("with_tag", shape, dtype, binding.ANY)
 
 
-def _made(how: str, shape: Sequence[int], dtype: str, layout: Any) -> Md:
+def _create_descriptor(how: str, shape: Sequence[int], dtype: str, layout: Any) -> Md:
     one = library()
     out = one.ffi.new("dnnl_memory_desc_t *")
     create = getattr(one.lib, f"dnnl_memory_desc_create_{how}")
@@ -47,7 +47,7 @@ def _made(how: str, shape: Sequence[int], dtype: str, layout: Any) -> Md:
 
 
 def row_major(shape: Sequence[int]) -> tuple[int, ...]:
-    """Strides in elements of a C-contiguous array.
+    """Return the strides in elements of a C-contiguous array.
 
     >>> row_major((2, 3, 4))
     (12, 4, 1)
@@ -59,29 +59,24 @@ def row_major(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-def same(a: Md, b: Md) -> bool:
-    """Whether two descriptors agree on layout and type."""
+def same_layout(a: Md, b: Md) -> bool:
+    """Return whether two descriptors have the same shape, layout and type."""
     return bool(library().lib.dnnl_memory_desc_equal(a, b))
 
 
 def nbytes(md: Md) -> int:
-    """The memory that a descriptor needs."""
+    """Return the size in bytes of the memory that a descriptor describes."""
     return int(library().lib.dnnl_memory_desc_get_size(md))
-
-
-def padded(size: int) -> int:
-    """A size rounded up to whole cache lines."""
-    return -(-size // ALIGN) * ALIGN
 
 
 @dataclass(frozen=True, slots=True)
 class Primitive:
-    """A primitive descriptor: a problem and the implementation that solves it.
+    """A primitive descriptor: a problem and the selected implementation.
 
     Attributes:
-        desc: cffi's pointer.
+        desc: the cffi pointer.
         implementation: its name in the library.
-        threads: how many must run it, 0 for as many as there are.
+        threads: the required number of threads; 0 for all threads of the pool.
     """
 
     desc: Any
@@ -89,9 +84,9 @@ class Primitive:
     threads: int = 0
 
     def md(self, role: str) -> Md:
-        """The descriptor of one of its arguments, as the primitive wants it.
+        """Return the memory descriptor that the primitive requires for an argument.
 
-        It is a part of the primitive's own, which therefore lives as long.
+        The primitive descriptor owns it and is kept alive with it.
         """
         one, owner = library(), self.desc
         found = one.lib.dnnl_primitive_desc_query_md(owner, binding.MD[role], 0)
@@ -99,20 +94,20 @@ class Primitive:
 
     @property
     def scratchpad(self) -> int:
-        """Bytes of memory that it needs while it runs."""
+        """Bytes of scratch memory during execution."""
         return nbytes(self.md("scratchpad"))
 
 
 @dataclass(frozen=True, slots=True)
 class PostOps:
-    """What a primitive does with its result before it stores it.
+    """The post-ops of a primitive: applied to its result before it is stored.
 
     Attributes:
-        operands: functions of two numbers, and descriptors of their second ones, that are applied
-            first; the arguments are "operand 0" and so on.
+        operands: binary algorithms and the descriptors of their second operands, applied first;
+            the arguments are named "operand 0" and so on.
         scale: factor of the result.
-        accumulate: whether what is in the destination is added.
-        activation: number of an elementwise function, None for none.
+        accumulate: whether the old content of the destination is added.
+        activation: algorithm of an elementwise function, None for none.
     """
 
     operands: tuple[tuple[int, Md], ...] = ()
@@ -121,71 +116,76 @@ class PostOps:
     activation: int | None = None
 
 
-NOTHING = PostOps()
+NO_POST_OPS = PostOps()
 
 
-def create(kind: str, *arguments: Any, post: PostOps = NOTHING, math: str = "") -> Primitive | None:
-    """A primitive, or None where the library has nothing, or only a reference, for the problem.
+def create(
+    kind: str, *arguments: Any, post: PostOps = NO_POST_OPS, math: str = ""
+) -> Primitive | None:
+    """Create a primitive; None if the library has no implementation or only a reference one.
 
-    Reference implementations can be a thousand times slower than numpy's kernels, which take
-    their place.  The bits of the result do not depend on the number of threads.
+    Reference implementations can be a thousand times slower than the numpy kernels, which replace
+    them. The bits of the result do not depend on the number of threads.
     """
     make = functools.partial(_created, kind, arguments, post, math)
-    roles, count = SUMMING.get(kind), threads.count()
-    if roles is None or count == 1 or not library().shares:
+    roles, count = SUMMING_PRIMITIVES.get(kind), threads.count()
+    if roles is None or count == 1 or not library().shares_pool:
         return make()
-    with threads.alone():
+    with threads.single_threaded():
         one = make()
-    return None if one is None else _as_one_thread(make, one, count, roles(arguments, post))
+    return None if one is None else _reproducible(make, one, count, roles(arguments, post))
 
 
 Roles = Mapping[str, Md | None]
-"""The arguments of a primitive; None stands for a descriptor that the primitive knows."""
+"""The arguments of a primitive; None stands for a descriptor that the primitive provides."""
 
 
-def _of_matmul(arguments: Sequence[Any], post: PostOps) -> Roles:
+def _matmul_arguments(arguments: Sequence[Any], post: PostOps) -> Roles:
     operands = {f"operand {i}": md for i, (_, md) in enumerate(post.operands)}
     bias = {"bias": arguments[2]} if arguments[2] != library().ffi.NULL else {}
     return {"src": None, "weights": None, "dst": None, **bias, **operands}
 
 
-def _of_filter_grad(arguments: Sequence[Any], _: PostOps) -> Roles:
+def _filter_grad_arguments(arguments: Sequence[Any], _: PostOps) -> Roles:
     bias = {"diff_bias": arguments[3]} if arguments[3] != library().ffi.NULL else {}
     return {"src": None, "diff_dst": None, "diff_weights": None, **bias}
 
 
-SUMMING = {"matmul": _of_matmul, "convolution_backward_weights": _of_filter_grad}
-"""The primitives that may divide a sum among threads, and what their arguments are."""
+SUMMING_PRIMITIVES = {
+    "matmul": _matmul_arguments,
+    "convolution_backward_weights": _filter_grad_arguments,
+}
+"""Primitives that may divide a sum among threads, and the function that lists their arguments."""
 
 
-def _as_one_thread(
+def _reproducible(
     make: Callable[[], Primitive | None], one: Primitive, count: int, roles: Roles
 ) -> Primitive:
-    """The primitive of the most threads that has the bits of a single one's.
+    """Return the primitive with the most threads that has the bits of the single-threaded one.
 
-    The library shares a sum out where it has too few results for all threads.  When it does so is
-    its secret, so it is tried out.
+    The library splits a sum among threads if it has too few results for all of them. Its criterion
+    is undocumented, so the primitive runs on trial data.
 
     Args:
-        make: makes the primitive for the pool's threads.
-        one: that of a single thread.
-        count: the pool's threads.
+        make: creates the primitive for the threads of the pool.
+        one: the single-threaded primitive.
+        count: number of threads of the pool.
         roles: its arguments.
     """
-    wanted, most = _outcome(one, 1, roles), count
+    wanted, most = _trial_outputs(one, 1, roles), count
     while count > 1:
         with threads.limited(count):
             made = make()
-        if made is not None and _outcome(made, count, roles) == wanted:
+        if made is not None and _trial_outputs(made, count, roles) == wanted:
             return made if count == most else replace(made, threads=count)
         count //= 2
     return replace(one, threads=1)
 
 
-def _outcome(primitive: Primitive, count: int, roles: Roles) -> list[bytes]:
-    """What all arguments hold after a primitive has run on numbers of both signs."""
+def _trial_outputs(primitive: Primitive, count: int, roles: Roles) -> list[bytes]:
+    """Return the contents of all arguments after a run on trial data of both signs."""
     mds = {role: primitive.md(role) if md is None else md for role, md in roles.items()}
-    arrays = {role: _numbers(nbytes(md)) for role, md in mds.items()}
+    arrays = {role: _trial_data(nbytes(md)) for role, md in mds.items()}
     scratchpad = np.empty(primitive.scratchpad, np.uint8)
     tensors = {role: (md, address(arrays[role])) for role, md in mds.items()}
     with threads.limited(count):
@@ -194,17 +194,17 @@ def _outcome(primitive: Primitive, count: int, roles: Roles) -> list[bytes]:
 
 
 @functools.cache
-def _some_numbers() -> Any:
-    """Pairs of bfloat16, which are floats, too.
+def _trial_values() -> Any:
+    """Return pairs of bfloat16, which are valid float32 as well.
 
-    As many as a prime: equal halves of a sum would hide how it is divided.
+    Their number is a prime: a periodic sum could hide how it is divided.
     """
     drawn = np.random.default_rng(0).standard_normal(16381, np.float32)
     return (drawn.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
 
 
-def _numbers(size: int) -> Any:
-    return np.resize(_some_numbers(), size)
+def _trial_data(size: int) -> Any:
+    return np.resize(_trial_values(), size)
 
 
 def _created(kind: str, arguments: Sequence[Any], post: PostOps, math: str) -> Primitive | None:
@@ -219,20 +219,21 @@ def _created(kind: str, arguments: Sequence[Any], post: PostOps, math: str) -> P
     desc = one.ffi.gc(out[0], one.lib.dnnl_primitive_desc_destroy)
     name = one.ffi.new("char **")
     one.check(
-        one.lib.dnnl_primitive_desc_query(desc, binding.QUERY_IMPLEMENTATION, 0, name), "asking"
+        one.lib.dnnl_primitive_desc_query(desc, binding.QUERY_IMPLEMENTATION, 0, name),
+        "querying the implementation",
     )
     text = one.ffi.string(name[0]).decode()
     if text.startswith("ref"):
-        _say_once(kind, text)
+        _warn_once(kind, text)
         return None
     return Primitive(desc, text)
 
 
 @functools.cache
-def _say_once(kind: str, implementation: str) -> None:
-    """Says that a reference implementation was refused, once per kind of primitive."""
+def _warn_once(kind: str, implementation: str) -> None:
+    """Warn once per kind of primitive that a reference implementation was rejected."""
     _LOG.warning(
-        "oneDNN has only %s for a %s: numpy's kernel runs it",
+        "oneDNN has only %s for a %s: using the numpy kernel",
         implementation,
         kind.replace("_", " "),
     )
@@ -248,14 +249,14 @@ def _with_engine(one: Library, kind: str, arguments: Sequence[Any]) -> Sequence[
 def _attributes(one: Library, post: PostOps, math: str) -> Any:
     lib = one.lib
     out = one.ffi.new("dnnl_primitive_attr_t *")
-    one.check(lib.dnnl_primitive_attr_create(out), "making attributes")
+    one.check(lib.dnnl_primitive_attr_create(out), "creating attributes")
     attributes = one.ffi.gc(out[0], lib.dnnl_primitive_attr_destroy)
     mode = lib.dnnl_primitive_attr_set_scratchpad_mode(attributes, binding.SCRATCHPAD_USER)
-    one.check(mode, "asking for planned memory")
+    one.check(mode, "setting the scratchpad mode")
     if math:
         kind = binding.MATH[math]
         one.check(lib.dnnl_primitive_attr_set_fpmath_mode(attributes, kind), "allowing " + math)
-    if post != NOTHING:
+    if post != NO_POST_OPS:
         _append(one, attributes, post)
     return attributes
 
@@ -263,38 +264,39 @@ def _attributes(one: Library, post: PostOps, math: str) -> Any:
 def _append(one: Library, attributes: Any, post: PostOps) -> None:
     lib = one.lib
     out = one.ffi.new("dnnl_post_ops_t *")
-    one.check(lib.dnnl_post_ops_create(out), "making post-ops")
+    one.check(lib.dnnl_post_ops_create(out), "creating post-ops")
     ops = one.ffi.gc(out[0], lib.dnnl_post_ops_destroy)
     for alg, md in post.operands:
-        one.check(lib.dnnl_post_ops_append_binary(ops, alg, md), "joining an operand")
-    rows = [(binding.LINEAR, post.scale)] if post.scale != 1.0 else []
-    for alg, alpha in rows:
-        one.check(lib.dnnl_post_ops_append_eltwise(ops, alg, alpha, 0.0), "scaling")
+        one.check(lib.dnnl_post_ops_append_binary(ops, alg, md), "appending a binary post-op")
+    scaling = [(binding.LINEAR, post.scale)] if post.scale != 1.0 else []
+    activation = [(post.activation, 0.0)] if post.activation is not None else []
+    for alg, alpha in scaling:
+        one.check(lib.dnnl_post_ops_append_eltwise(ops, alg, alpha, 0.0), "appending a scale")
     if post.accumulate:
-        one.check(lib.dnnl_post_ops_append_sum(ops, 1.0, 0, 0), "accumulating")
-    if post.activation is not None:
-        one.check(lib.dnnl_post_ops_append_eltwise(ops, post.activation, 0.0, 0.0), "activating")
+        one.check(lib.dnnl_post_ops_append_sum(ops, 1.0, 0, 0), "appending a sum")
+    for alg, alpha in activation:
+        one.check(lib.dnnl_post_ops_append_eltwise(ops, alg, alpha, 0.0), "appending an activation")
     one.check(lib.dnnl_primitive_attr_set_post_ops(attributes, ops), "setting post-ops")
 
 
 Tensor = tuple[Md, int]
-"""A descriptor and the address of what it describes."""
+"""A descriptor and the address of its memory."""
 
 
 def address(array: Any) -> int:
-    """Where a numpy array begins."""
+    """Return the address of a numpy array."""
     return int(array.ctypes.data)
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """A primitive on memory at fixed addresses.
+class BoundPrimitive:
+    """A primitive with arguments at fixed addresses.
 
     Attributes:
-        primitive: cffi's pointer to what runs.
-        arguments: C array of them.
-        count: how many.
-        kept: what must live as long.
+        primitive: cffi pointer to the primitive.
+        arguments: C array of its arguments.
+        count: number of arguments.
+        kept: objects that must outlive the primitive.
     """
 
     primitive: Any
@@ -303,17 +305,19 @@ class Prepared:
     kept: tuple[Any, ...]
 
 
-def prepared(primitive: Primitive, tensors: Mapping[str, Tensor], scratchpad: int = 0) -> Prepared:
-    """A primitive ready to run.
+def bind_primitive(
+    primitive: Primitive, tensors: Mapping[str, Tensor], scratchpad: int = 0
+) -> BoundPrimitive:
+    """Bind a primitive to memory at fixed addresses.
 
     Args:
-        primitive: what runs.
+        primitive: the primitive.
         tensors: descriptor and address per argument.
         scratchpad: address of `Primitive.scratchpad` bytes.
     """
     one = library()
     made = one.ffi.new("dnnl_primitive_t *")
-    one.check(one.lib.dnnl_primitive_create(made, primitive.desc), "making a primitive")
+    one.check(one.lib.dnnl_primitive_create(made, primitive.desc), "creating a primitive")
     prim = one.ffi.gc(made[0], one.lib.dnnl_primitive_destroy)
     rows = dict(tensors)
     if primitive.scratchpad:
@@ -322,20 +326,20 @@ def prepared(primitive: Primitive, tensors: Mapping[str, Tensor], scratchpad: in
     arguments = one.ffi.new("dnnl_exec_arg_t[]", len(rows))
     for slot, name, memory in zip(arguments, rows, memories, strict=True):
         slot.arg, slot.memory = binding.ARG[name], memory
-    return Prepared(prim, arguments, len(rows), (primitive, *memories))
+    return BoundPrimitive(prim, arguments, len(rows), (primitive, *memories))
 
 
 def launch(primitive: Primitive, tensors: Mapping[str, Tensor], scratchpad: int = 0) -> Launch:
-    """A launch of a primitive on memory at fixed addresses; arguments as of `prepared`."""
+    """Return a launch of a primitive; see `bind_primitive` for the arguments."""
     if not primitive.threads:
-        return _runner(library(), primitive, prepared(primitive, tensors, scratchpad))
+        return _runner(library(), primitive, bind_primitive(primitive, tensors, scratchpad))
     with threads.limited(primitive.threads):
-        run = _runner(library(), primitive, prepared(primitive, tensors, scratchpad))
+        run = _runner(library(), primitive, bind_primitive(primitive, tensors, scratchpad))
     return functools.partial(_limited, threads.runtime(), primitive.threads, run)
 
 
 def _limited(pool: Any, count: int, run: Launch) -> None:
-    """Runs something with a pool of another size."""
+    """Run a launch with another pool size."""
     before = pool.omp_get_max_threads()
     pool.omp_set_num_threads(count)
     try:
@@ -347,53 +351,53 @@ def _limited(pool: Any, count: int, run: Launch) -> None:
 def _memory(one: Library, md: Md, at: int) -> Any:
     out = one.ffi.new("dnnl_memory_t *")
     handle = one.ffi.cast("void *", at)
-    one.check(one.lib.dnnl_memory_create(out, md, one.engine, handle), "naming memory")
+    one.check(one.lib.dnnl_memory_create(out, md, one.engine, handle), "creating a memory object")
     return one.ffi.gc(out[0], one.lib.dnnl_memory_destroy)
 
 
-def _runner(one: Library, primitive: Primitive, ready: Prepared) -> Launch:
+def _runner(one: Library, primitive: Primitive, ready: BoundPrimitive) -> Launch:
     execute, stream = one.lib.dnnl_primitive_execute, one.stream
     prim, arguments, count = ready.primitive, ready.arguments, ready.count
-    wait = one.lib.dnnl_stream_wait if one.waits else None
+    wait = one.lib.dnnl_stream_wait if one.asynchronous else None
 
     def run(keep: object = ready) -> None:
         status = execute(prim, stream, count, arguments)
         if wait is not None:
             status = status or wait(stream)
         if status:
-            failed(primitive, status)
+            raise_failure(primitive, status)
 
     return run
 
 
-def failed(primitive: Primitive, status: int) -> NoReturn:
-    """Raises what a primitive's status says."""
+def raise_failure(primitive: Primitive, status: int) -> NoReturn:
+    """Raise the error of a status code."""
     raise OneDnnError(
         f"running {primitive.implementation}", found=f"status {status}: {status_text(status)}"
     )
 
 
 @dataclass(slots=True)
-class Carver:
-    """Hands out aligned parts of a workspace, or counts what they need when there is none.
+class WorkspaceAllocator:
+    """Allocates aligned parts of a workspace; without a workspace it counts the bytes.
 
     Attributes:
         base: address of the workspace.
-        used: bytes handed out.
+        used: bytes allocated.
     """
 
     base: int = 0
     used: int = 0
 
-    def take(self, size: int) -> int:
-        """The address of the next part of ``size`` bytes."""
+    def allocate(self, size: int) -> int:
+        """Return the address of the next ``size`` bytes."""
         at = self.base + self.used
-        self.used += padded(size)
+        self.used += aligned(size)
         return at
 
 
 def reorder(source: Tensor, target: Tensor) -> Launch:
-    """A launch that copies from one layout to another."""
+    """Return a launch that copies from one layout to another."""
     made = create("reorder", source[0], target[0])
     if made is None:
         raise OneDnnError("reordering", found="no implementation", allowed="plain layouts")

@@ -1,7 +1,7 @@
-"""A kernel as one primitive and the layout changes around it.
+"""Kernels as one primitive, or several in sequence, with the reorders of their operands.
 
-A recipe is made once per problem: whether there is one decides whether the kernel accepts, its
-size is the workspace that the plan provides, and binding it to arrays gives the launches.
+An implementation is built once per problem. The kernel accepts a query if it exists, the plan
+provides its workspace, and binding it to arrays returns the launches.
 """
 
 from __future__ import annotations
@@ -11,37 +11,36 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from flow_core.device import Launch
-from flow_core.ir.graph import AttrValue, TensorType
-from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
+from flow_core.authoring.backends import Launch
+from flow_core.authoring.specs import AttrValue, BindContext, KernelQuery, KernelSpec, TensorType
 from flow_onednn import binding, threads
-from flow_onednn.library import available, halves, tiles
+from flow_onednn.library import available, half_types, has_amx
 from flow_onednn.primitives import (
-    Carver,
     Md,
     Primitive,
     Tensor,
+    WorkspaceAllocator,
     address,
     launch,
     nbytes,
     reorder,
-    same,
+    same_layout,
 )
 
 PRIORITY = 100
-"""Above numpy's kernels, which have 0."""
+"""Above the priority of the numpy kernels, 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """An array of the op and what it is to the primitive.
+    """An array of the op as an argument of the primitive.
 
     Attributes:
         role: name of the primitive's argument.
-        index: position among the op's inputs, or among its outputs where ``result`` says so.
-        md: the layout that the array has.
+        index: position among the op's inputs, or among its outputs if ``result`` is set.
+        md: descriptor of the array.
         result: whether it is an output.
-        offset: bytes from the array's begin to what the primitive sees of it.
+        offset: offset of the argument within the array, in bytes.
     """
 
     role: str
@@ -56,7 +55,7 @@ class Recipe:
     """One primitive on an op's arrays.
 
     Attributes:
-        primitive: what runs.
+        primitive: the primitive.
         operands: its arguments.
     """
 
@@ -65,55 +64,57 @@ class Recipe:
 
     @property
     def workspace(self) -> int:
-        """Bytes for the scratchpad and for operands in the primitive's own layout."""
-        carver = Carver()
+        """Bytes for the scratchpad and for reordered operands."""
+        allocator = WorkspaceAllocator()
         for operand in self.operands:
             if not self._fits(operand):
-                carver.take(nbytes(self.primitive.md(operand.role)))
-        carver.take(self.primitive.scratchpad)
-        return carver.used
+                allocator.allocate(nbytes(self.primitive.md(operand.role)))
+        allocator.allocate(self.primitive.scratchpad)
+        return allocator.used
 
     @property
     def reorders(self) -> int:
-        """Bytes that are copied from one layout to another at each launch."""
+        """Bytes copied between layouts at each launch."""
         return sum(nbytes(o.md) for o in self.operands if not self._fits(o))
 
     @property
     def allocates(self) -> bool:
-        """Whether the library takes memory at each launch, which it does where it packs operands.
+        """Whether the library allocates memory at each launch.
 
-        These products do not ask for a scratchpad.
+        Implementations by GEMM pack their operands into memory outside the scratchpad.
         """
         return "gemm" in self.primitive.implementation.split(":")
 
     def _fits(self, operand: Operand) -> bool:
-        return operand.role not in binding.MD or same(self.primitive.md(operand.role), operand.md)
+        return operand.role not in binding.MD or same_layout(
+            self.primitive.md(operand.role), operand.md
+        )
 
     def bind(self, ctx: BindContext) -> list[Launch]:
-        """The launches: layouts of inputs, the primitive, layouts of outputs."""
-        carver = Carver(0 if ctx.workspace is None else address(ctx.workspace))
+        """Return the launches: reorders of inputs, the primitive, reorders of outputs."""
+        allocator = WorkspaceAllocator(0 if ctx.workspace is None else address(ctx.workspace))
         before: list[Launch] = []
         after: list[Launch] = []
         tensors: dict[str, Tensor] = {}
         for operand in self.operands:
             array = (ctx.outputs if operand.result else ctx.inputs)[operand.index]
-            given = (operand.md, address(array) + operand.offset)
+            tensor = (operand.md, address(array) + operand.offset)
             if self._fits(operand):
-                tensors[operand.role] = given
+                tensors[operand.role] = tensor
                 continue
             md = self.primitive.md(operand.role)
-            own = tensors[operand.role] = (md, carver.take(nbytes(md)))
+            reordered = tensors[operand.role] = (md, allocator.allocate(nbytes(md)))
             if operand.result:
-                after.append(reorder(own, given))
+                after.append(reorder(reordered, tensor))
             else:
-                before.append(reorder(given, own))
-        run = launch(self.primitive, tensors, carver.take(self.primitive.scratchpad))
+                before.append(reorder(tensor, reordered))
+        run = launch(self.primitive, tensors, allocator.allocate(self.primitive.scratchpad))
         return [*before, run, *after]
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
-    """Several primitives one after the other, each on its part of the op's arrays.
+class RecipeSequence:
+    """Several primitives in sequence, each on its part of the op's arrays.
 
     Attributes:
         recipes: the parts.
@@ -123,45 +124,45 @@ class Pieces:
 
     @property
     def workspace(self) -> int:
-        """Bytes that each of them needs at most."""
+        """Bytes of the largest workspace of a part."""
         return max(r.workspace for r in self.recipes)
 
     @property
     def reorders(self) -> int:
-        """Bytes that are copied from one layout to another at each launch."""
+        """Bytes copied between layouts at each launch."""
         return sum(r.reorders for r in self.recipes)
 
     @property
     def allocates(self) -> bool:
-        """Whether the library takes memory at each launch."""
+        """Whether the library allocates memory at each launch."""
         return any(r.allocates for r in self.recipes)
 
     def bind(self, ctx: BindContext) -> list[Launch]:
-        """The launches of all."""
+        """Return the launches of all parts."""
         return [launch for r in self.recipes for launch in r.bind(ctx)]
 
 
-class Cooked(Protocol):
-    """What a recipe is, to those who do not make it."""
+class Implementation(Protocol):
+    """The implementation of an op for one problem."""
 
     @property
     def workspace(self) -> int:
-        """Bytes that it needs besides the op's arrays."""
+        """Bytes of memory in addition to the op's arrays."""
 
     @property
     def reorders(self) -> int:
-        """Bytes that are copied from one layout to another at each launch."""
+        """Bytes copied between layouts at each launch."""
 
     @property
     def allocates(self) -> bool:
-        """Whether the library takes memory at each launch."""
+        """Whether the library allocates memory at each launch."""
 
     def bind(self, ctx: BindContext) -> list[Launch]:
-        """The launches on the op's arrays."""
+        """Return the launches on the op's arrays."""
 
 
 def recipe(primitive: Primitive | None, operands: Sequence[Operand]) -> Recipe | None:
-    """The recipe of a primitive, None where there is none."""
+    """Return the recipe of a primitive; None for None."""
     return None if primitive is None else Recipe(primitive, tuple(operands))
 
 
@@ -170,7 +171,7 @@ Types = tuple[TensorType, ...]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """An op with concrete types, as far as a recipe depends on it; hashable."""
+    """The part of a kernel query that determines its implementation; hashable."""
 
     op: str
     inputs: Types
@@ -179,28 +180,28 @@ class Problem:
 
     @property
     def attrs(self) -> dict[str, Any]:
-        """The op's attributes."""
+        """The attributes of the op."""
         return dict(self.items)
 
 
 NOTES = ("reordered", "reason", "memory")
-"""Attributes for people: bytes that a kernel copies into another layout, and why; and memory."""
+"""Attributes for reports only: bytes of reorders, their reason, and memory outside the plan."""
 
 
 def problem(query: KernelQuery) -> Problem:
-    """The problem of a query."""
+    """Return the problem of a query."""
     items = tuple(sorted(item for item in query.attrs.items() if item[0] not in NOTES))
     return Problem(query.op, query.inputs, query.outputs, items)
 
 
-Cook = Callable[[Problem], Cooked | None]
+Build = Callable[[Problem], Implementation | None]
 Made = TypeVar("Made")
 
 
 def cached(make: Callable[[Problem], Made]) -> Callable[[Problem], Made]:
-    """The same function, which answers each problem once: a plan asks three times.
+    """Cache a function of a problem, which each plan calls three times.
 
-    Once for each number of threads: a primitive is made for those that it finds.
+    The number of threads is a part of the key, because primitives are created for it.
     """
 
     @functools.lru_cache(maxsize=4096)
@@ -211,50 +212,50 @@ def cached(make: Callable[[Problem], Made]) -> Callable[[Problem], Made]:
 
 
 def is_float32(query: KernelQuery) -> bool:
-    """Whether all arrays are float32 and have elements."""
+    """Return whether all arrays are float32 and not empty."""
     return all(t.dtype.name == "float32" and t.size for t in (*query.inputs, *query.outputs))
 
 
 def is_float(query: KernelQuery) -> bool:
-    """Whether all arrays have elements, of float32 or all of a half type that is native here."""
+    """Return whether all arrays are not empty, and all float32 or all of a native half type."""
     types = (*query.inputs, *query.outputs)
     names = {t.dtype.name for t in types}
-    return len(names) == 1 and names <= {"float32", *halves()} and all(t.size for t in types)
+    return len(names) == 1 and names <= {"float32", *half_types()} and all(t.size for t in types)
 
 
 def is_product(query: KernelQuery) -> bool:
-    """The same of products, which half types are worth it for with AMX only."""
-    return is_float32(query) or (is_float(query) and tiles())
+    """Return whether a product is supported: half types need AMX to be faster than float32."""
+    return is_float32(query) or (is_float(query) and has_amx())
 
 
-BY_OP: dict[str, Cook] = {}
-"""What makes the recipes of an op, for passes that want to know what is in one."""
+BY_OP: dict[str, Build] = {}
+"""The build functions by op; passes read reorders and allocations of implementations."""
 
 
 def kernel(
     op: str,
-    cook: Cook,
+    build: Build,
     *,
     accepts: Callable[[KernelQuery], bool] = is_float,
     priority: int = PRIORITY,
 ) -> KernelSpec:
-    """The `KernelSpec` of an op that is one primitive."""
-    known = BY_OP[op] = cached(cook)
+    """Return the `KernelSpec` of an op that is implemented by primitives."""
+    known = BY_OP[op] = cached(build)
 
     def takes(query: KernelQuery) -> bool:
         return available() and accepts(query) and known(problem(query)) is not None
 
     def workspace(query: KernelQuery) -> int:
-        return _cooked(known, query).workspace
+        return _implementation(known, query).workspace
 
     def bind(ctx: BindContext) -> Sequence[Launch]:
-        return _cooked(known, ctx.query).bind(ctx)
+        return _implementation(known, ctx.query).bind(ctx)
 
     return KernelSpec(op, "cpu", bind, takes, priority, workspace, f"onednn.{op}")
 
 
-def _cooked(cook: Cook, query: KernelQuery) -> Cooked:
-    found = cook(problem(query))
+def _implementation(build: Build, query: KernelQuery) -> Implementation:
+    found = build(problem(query))
     if found is None:
-        raise LookupError(f"no recipe for {query.op}, which was accepted")
+        raise LookupError(f"no implementation of {query.op}, which was accepted")
     return found

@@ -1,9 +1,8 @@
-"""The one OpenMP thread pool that oneDNN and our compiled kernels share, and its size.
+"""The OpenMP thread pool that oneDNN and the compiled C loops share.
 
-How many threads kernels have is the plan's business: core sizes the pool
-(`flow_core.base.thread_pools`) in the thread that looks them up, binds and runs them.  Here the
-runtime is loaded with the budget of the process, so that it holds in all threads of which nobody
-has said anything.
+`flow_core.base.thread_pools` sets the pool size in the thread that looks up, binds and runs
+kernels. This module loads the runtime with the thread budget of the process, which is the default
+of all other threads.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from flow_core.base.thread_pools import grant, granted, look, settled
 
 @functools.cache
 def runtime() -> Any:
-    """The OpenMP runtime of this process, None where it is not libgomp.
+    """Load the OpenMP runtime of this process; None if it is not libgomp.
 
-    It is loaded with our number of threads in its own variable: what is set later holds for the
-    thread that sets it, and steps also run on threads of streams and of asynchronous jobs.
+    The thread count is passed in the runtime's environment variable: a count that is set later
+    applies to the calling thread only, and steps also run on stream and asynchronous-job threads.
     """
     if sys.platform != "linux":
         return None
@@ -46,15 +45,15 @@ def _restore(value: str | None) -> None:
         os.environ[STANDARD] = value
 
 
-def apply() -> None:
-    """Sizes the pool also where something else has loaded the runtime before us."""
+def resize_pool() -> None:
+    """Set the pool size, also if another library loaded the runtime first."""
     if runtime() is not None:
         look()
         grant(granted())
 
 
 def count() -> int:
-    """How many threads the pool has for what the calling thread does.
+    """Return the number of threads in the calling thread's pool.
 
     >>> count() >= 1
     True
@@ -64,62 +63,63 @@ def count() -> int:
 
 
 @contextlib.contextmanager
-def limited(most: int) -> Iterator[None]:
-    """Sets the size of this thread's pool for a ``with`` block."""
+def limited(size: int) -> Iterator[None]:
+    """Set the size of this thread's pool for a ``with`` block."""
     pool = runtime()
     if pool is None:
         yield
         return
     before = count()
-    pool.omp_set_num_threads(most)
+    pool.omp_set_num_threads(size)
     try:
         yield
     finally:
         pool.omp_set_num_threads(before)
 
 
-def alone() -> contextlib.AbstractContextManager[None]:
-    """While it lasts, what asks this thread's pool for its size is told 1."""
+def single_threaded() -> contextlib.AbstractContextManager[None]:
+    """Set this thread's pool to one thread for a ``with`` block."""
     return limited(1)
 
 
-SHARES = 8
-"""The most shares that a sum is split into."""
+MAX_PARTITIONS = 8
+"""Maximum number of partial sums of one sum."""
 
 
-def shares(work: int, least: int) -> int:
-    """The shares that a sum is split into: 1, 2, 4 or 8.
+def partition_count(work: int, minimum: int) -> int:
+    """Return the number of partitions of a sum: 1, 2, 4 or 8.
 
-    They fix the order of the additions, so that they depend on sizes and never on the number of
-    threads, each of which does one or more.
+    It fixes the order of the additions, and so depends on sizes only, never on the number of
+    threads. Each thread computes one or more partitions.
 
     Args:
-        work: how much there is to do.
-        least: how much makes a share worth having.
+        work: elements or other units of work in total.
+        minimum: the least work of a partition.
 
-    >>> [shares(work, 100) for work in (99, 200, 799, 10_000)]
+    >>> [partition_count(work, 100) for work in (99, 200, 799, 10_000)]
     [1, 2, 4, 8]
     """
-    most = max(1, min(SHARES, work // least))
-    return 1 << most.bit_length() - 1
+    limit = max(1, min(MAX_PARTITIONS, work // minimum))
+    return 1 << limit.bit_length() - 1
 
 
-def runs(path: str) -> bool:
-    """Whether a loaded library takes its threads from our pool, and not from another OpenMP's."""
+def uses_pool(path: str) -> bool:
+    """Return whether the library at ``path`` uses this module's OpenMP runtime."""
     pool = runtime()
     if pool is None:
         return False
     try:
-        asked = ctypes.CDLL(path).omp_in_parallel
+        symbol = ctypes.CDLL(path).omp_in_parallel
     except (OSError, AttributeError):
         return False
-    found, ours = (ctypes.cast(f, ctypes.c_void_p).value for f in (asked, pool.omp_in_parallel))
-    return found == ours
+    symbols = (symbol, pool.omp_in_parallel)
+    found, expected = (ctypes.cast(f, ctypes.c_void_p).value for f in symbols)
+    return found == expected
 
 
 @contextlib.contextmanager
-def of_process() -> Iterator[None]:
-    """The whole budget for a ``with`` block, whatever part of it the calling thread has."""
+def whole_budget() -> Iterator[None]:
+    """Grant the calling thread the whole thread budget for a ``with`` block."""
     before = granted()
     grant(settled().count)
     try:

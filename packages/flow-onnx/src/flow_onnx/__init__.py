@@ -1,8 +1,7 @@
-"""Predict jobs as ONNX models: what ``flow.onnx.export`` calls.
+"""Export of predict jobs to ONNX models, the implementation of ``flow.onnx.export``.
 
-An op of a job becomes one node of ONNX, or a few: `flow_onnx.emitters` has a function per op type,
-`flow_onnx.emission` what these functions see, `flow_onnx.network` puts the nodes together, and
-`flow_onnx.files` writes the model.
+In: a predict job, its weights and options. Out: a model file, or an error without a file.
+Must not be imported by flow-core or another plugin; import no API, runtime or device module.
 """
 
 __version__ = "0.1.0"

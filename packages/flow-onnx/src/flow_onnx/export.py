@@ -1,4 +1,4 @@
-"""A predict job as an ONNX model: what stands behind ``flow.onnx.export``."""
+"""Convert a predict job to an ONNX model and write it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import onnx
 from onnx import ModelProto, helper
 
 import flow_onnx
+from flow_core.authoring.specs import ExportedJob, Graph
 from flow_core.base.errors import PluginError, UnsupportedError
-from flow_core.ir.graph import Graph
-from flow_core.plugins.specs import ExportedJob
 from flow_onnx.files import Weights, save, tensor
 from flow_onnx.network import Built, build, declared
 from flow_onnx.options import OPSETS, Checker, Options
@@ -31,11 +30,11 @@ def write(
     shape_override: Any = None,
     external_data: bool = False,
 ) -> None:
-    """Writes a job as a model; the options are those of ``flow.onnx.export``.
+    """Write a job as a model; see ``flow.onnx.export`` for the options.
 
     Raises:
-        ConfigError: an option is not one of those allowed.
-        UnsupportedError: ops have no counterpart, or the model is too large for one file.
+        ConfigError: an option is invalid.
+        UnsupportedError: ops have no equivalent, or the model is too large for one file.
     """
     inputs = {name: job.graph.type_of(value) for name, value in job.inputs.items()}
     check = Checker(f"exporting job {job.name!r} to ONNX", job.at)
@@ -51,7 +50,7 @@ def write(
 
 
 def converted(job: ExportedJob, options: Options) -> tuple[ModelProto, Weights]:
-    """The model without its weights, checked, and the weights by name."""
+    """Return the checked model without weights, and the weights by name."""
     sized = resized(job, options)
     _check_types(job, sized.graph, options)
     built = _built(job, sized, options)
@@ -63,7 +62,7 @@ def converted(job: ExportedJob, options: Options) -> tuple[ModelProto, Weights]:
 
 
 def _built(job: ExportedJob, sized: Sized, options: Options) -> Built:
-    """The nodes; where sizes are open, nodes that are the same for other sizes."""
+    """Build the nodes; with open sizes, check that they are equal for other sizes."""
     built = build(job, sized.graph, options, sized.open)
     if sized.other is not None:
         sized.check_agreement(job, built, build(job, sized.other, options, sized.open))
@@ -71,7 +70,7 @@ def _built(job: ExportedJob, sized: Sized, options: Options) -> Built:
 
 
 def _check_types(job: ExportedJob, graph: Graph, options: Options) -> None:
-    """Refuses objects, and bfloat16 where ONNX does not have it yet."""
+    """Reject objects, and bfloat16 before opset 13."""
     known = [name for name in ELEMENT_TYPES if options.opset >= 13 or name != "bfloat16"]
     for name, types in graph.types.items():
         odd = [t for t in types if t.dtype.name not in known]
@@ -79,16 +78,16 @@ def _check_types(job: ExportedJob, graph: Graph, options: Options) -> None:
             raise UnsupportedError(
                 f"exporting job {job.name!r} to ONNX, opset {options.opset}",
                 at=graph.lines.get(name),
-                found=f"{graph.ops[name].type} {name!r}, which makes {odd[0]}",
+                found=f"{graph.ops[name].type} {name!r} with a result {odd[0]}",
                 allowed=f"numbers: {', '.join(known)}",
                 hint="opset 13 or later has bfloat16"
                 if odd[0].dtype.name == "bfloat16"
-                else "export a job that is fed arrays, without reading and decoding records",
+                else "export a job with arrays as inputs, without readers and decoders",
             )
 
 
 def _model(job: ExportedJob, sized: Sized, built: Built, options: Options) -> ModelProto:
-    """The model, whose weights are said to be inputs until they are there."""
+    """Build the model; weights are declared as inputs until they are added."""
     graph = sized.graph
     inputs, results, between = declared(built, graph, sized.dims)
     nodes, used = built.network.nodes, _used(built)
@@ -117,7 +116,7 @@ def _used(built: Built) -> set[str]:
 
 
 def _check(job: ExportedJob, model: ModelProto) -> None:
-    """ONNX's own checks, and that it infers the shapes and types that the job has."""
+    """Run ONNX's checker, including that inferred shapes and types are those of the job."""
     try:
         onnx.checker.check_model(model, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
@@ -125,7 +124,7 @@ def _check(job: ExportedJob, model: ModelProto) -> None:
             f"checking the ONNX model of job {job.name!r}",
             at=job.at,
             found=str(error),
-            hint="an operator may take these element types in a later opset only: try "
+            hint="an operator may support these element types in a later opset only: try "
             f"opset={OPSETS[-1]}, or report it with the job",
         ) from error
 
@@ -133,4 +132,4 @@ def _check(job: ExportedJob, model: ModelProto) -> None:
 def _warn(built: Built, graph: Graph) -> None:
     for name, reason in built.kept.items():
         where = f" at {graph.lines[name]}" if name in graph.lines else ""
-        _log.warning("%s %r%s is left as it is: %s", graph.ops[name].type, name, where, reason)
+        _log.warning("%s %r%s is kept unconverted: %s", graph.ops[name].type, name, where, reason)

@@ -1,4 +1,4 @@
-"""Models in files: whole ones, put in place at the end."""
+"""Write model files atomically."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from flow_onnx.options import Checker
 from flow_onnx.types import element_type
 
 Weights = Mapping[str, Any]
-"""Arrays by name; some formats read each when it is asked for."""
+"""Arrays by name; some mappings read an array on access."""
 
 SMALLEST = 1024
-"""Bytes from which a weight goes into the file beside the model, as OneFlow has it."""
+"""Minimum bytes of a weight in the external data file, as in OneFlow."""
 
 LARGEST = 2**31 - 2**20
-"""Bytes that one file may have, with something left for the nodes: protobuf's limit is 2 GiB."""
+"""Maximum bytes of the weights in one file: protobuf's limit of 2 GiB without room for nodes."""
 
 PAGE = 4096
-"""Weights begin at multiples of this, so that they can be mapped from the file."""
+"""Alignment of external weights, so that they can be mapped from the file."""
 
 
 def tensor(name: str, array: Any) -> TensorProto:
-    """An array, within the model."""
+    """Return an array as a tensor within the model."""
     found = _described(name, array)
     found.raw_data = _little(array).tobytes()
     return found
@@ -45,32 +45,32 @@ def _described(name: str, array: Any) -> TensorProto:
 
 
 def _little(array: Any) -> Any:
-    """The array as ONNX has it: C order, low bytes first."""
+    """Return the array in C order and little-endian, as ONNX requires."""
     native = np.ascontiguousarray(array)
     return native if np.little_endian else native.byteswap()
 
 
 def save(model: ModelProto, weights: Weights, path: str, external: bool, check: Checker) -> None:
-    """Writes a model with its weights.
+    """Write a model with its weights.
 
-    The file, and the one beside it, are written under other names first.  A model that is there
-    stays whole until it is replaced; where there is a second file, it is removed before, so that
-    no model is ever beside the weights of another.
+    The files are first written under temporary names, and an existing model stays complete until it
+    is replaced. With an external data file, the old model is removed first, so that a model is
+    never beside the weights of another one.
 
     Args:
-        model: the model, in which weights are inputs.
-        weights: by name.
+        model: the model, with weights as inputs.
+        weights: the weights by name.
         path: the file.
-        external: whether large weights go into the file ``<path>.data``.
-        check: for messages.
+        external: whether large weights are written to the file ``<path>.data``.
+        check: for error messages.
 
     Raises:
-        UnsupportedError: too large for one file.
-        CheckpointError: the file system refuses.
+        UnsupportedError: the model is too large for one file.
+        CheckpointError: the file system fails.
     """
     if not external:
         _check_size(weights, path, check)
-    with _explained(path, check), _folder(Path(path)) as folder:
+    with _file_errors(path, check), _folder(Path(path)) as folder:
         target = Path(path)
         data = target.name + ".data"
         _add_weights(model, weights, folder / data if external else None)
@@ -90,13 +90,13 @@ def _check_size(weights: Weights, path: str, check: Checker) -> None:
             at=check.at,
             found=f"{size / 2**30:.1f} GiB of weights for {path}",
             allowed="less than 2 GiB in one file",
-            hint="external_data=True puts them into a file beside the model",
+            hint="external_data=True writes them to a file beside the model",
         )
 
 
 @contextmanager
-def _explained(path: str, check: Checker) -> Iterator[None]:
-    """Turns errors of the file system into ours."""
+def _file_errors(path: str, check: Checker) -> Iterator[None]:
+    """Convert errors of the file system to `CheckpointError`."""
     try:
         yield
     except OSError as error:
@@ -105,7 +105,7 @@ def _explained(path: str, check: Checker) -> Iterator[None]:
 
 @contextmanager
 def _folder(target: Path) -> Iterator[Path]:
-    """A new folder beside the target, gone afterwards."""
+    """Create a temporary folder beside the target for a ``with`` block."""
     folder = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
         yield folder
@@ -114,7 +114,7 @@ def _folder(target: Path) -> Iterator[Path]:
 
 
 def _add_weights(model: ModelProto, weights: Weights, data: Path | None) -> None:
-    """Weights in the place of the inputs of their names."""
+    """Replace the inputs with names of weights by the weights."""
     kept = [entry for entry in model.graph.input if entry.name not in weights]
     del model.graph.input[:]
     model.graph.input.extend(kept)
@@ -122,13 +122,13 @@ def _add_weights(model: ModelProto, weights: Weights, data: Path | None) -> None
         model.graph.initializer.extend(tensor(name, a) for name, a in weights.items())
         return
     with open(data, "wb") as file:
-        model.graph.initializer.extend(_outside(n, a, file, data.name) for n, a in weights.items())
+        model.graph.initializer.extend(_external(n, a, file, data.name) for n, a in weights.items())
     if not data.stat().st_size:
         data.unlink()
 
 
-def _outside(name: str, array: Any, file: BinaryIO, location: str) -> TensorProto:
-    """A weight in a file of its own; small ones stay in the model."""
+def _external(name: str, array: Any, file: BinaryIO, location: str) -> TensorProto:
+    """Write a weight to the external data file; small weights stay in the model."""
     if array.nbytes < SMALLEST:
         return tensor(name, array)
     file.seek(-file.tell() % PAGE, os.SEEK_CUR)

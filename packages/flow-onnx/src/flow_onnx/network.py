@@ -1,4 +1,4 @@
-"""The nodes of a whole graph."""
+"""Build the nodes of a graph."""
 
 from __future__ import annotations
 
@@ -8,30 +8,29 @@ from typing import Any
 
 from onnx import NodeProto, ValueInfoProto, helper
 
+from flow_core.authoring.specs import ExportedJob, Graph, Op, Value
 from flow_core.base.errors import UnsupportedError
-from flow_core.ir.graph import Graph, Op, Value
-from flow_core.plugins.specs import ExportedJob
-from flow_onnx.emission import Emission, Gap, Network
+from flow_onnx.emission import Emission, Network, UnsupportedOp
 from flow_onnx.emitters import EMITTERS
 from flow_onnx.options import Options
 from flow_onnx.types import Dims, value_info
 
 SOURCES = ("input", "variable")
-"""Ops that are no nodes, but inputs and weights of the model."""
+"""Op types that become inputs and weights of the model instead of nodes."""
 
 Open = Mapping[Value, frozenset[int]]
 
 
 @dataclass(slots=True)
 class Built:
-    """A graph in ONNX's terms.
+    """A converted graph.
 
     Attributes:
         network: nodes and constants.
         values: name of each value.
         results: names of the results, in order.
-        made_by: the op behind each node, by the node's name.
-        kept: ops without a counterpart, that were left as they are, with the reason.
+        made_by: the op of each node, by the node's name.
+        kept: unconverted ops without an equivalent, with the reason.
     """
 
     network: Network
@@ -42,16 +41,16 @@ class Built:
 
 
 def build(job: ExportedJob, graph: Graph, options: Options, open_axes: Open) -> Built:
-    """The nodes of a graph.
+    """Convert a graph.
 
     Args:
-        job: whose graph this is, perhaps with other sizes.
-        graph: the graph.
-        options: what was asked for.
-        open_axes: the axes of open size, where there are some.
+        job: the exported job.
+        graph: its graph, possibly with other sizes.
+        options: the export options.
+        open_axes: the axes of open size, by value.
 
     Raises:
-        UnsupportedError: ops have no counterpart; lists all of them.
+        UnsupportedError: ops have no equivalent; the error lists all of them.
     """
     built = Built(Network(options.opset))
     for name, value in job.inputs.items():
@@ -67,7 +66,7 @@ def build(job: ExportedJob, graph: Graph, options: Options, open_axes: Open) -> 
             )
             _emit(built, graph, op, used, open_axes, gaps)
             if op.name in gaps:
-                _leave(built, graph, op, options)
+                _keep_custom_op(built, graph, op, options)
     if gaps and not options.keep:
         raise _unsupported(job, graph, gaps, options)
     built.kept = gaps
@@ -78,7 +77,7 @@ def build(job: ExportedJob, graph: Graph, options: Options, open_axes: Open) -> 
 def _emit(
     built: Built, graph: Graph, op: Op, used: frozenset[int], open_axes: Open, gaps: dict[str, str]
 ) -> None:
-    """Emits one op, or says in ``gaps`` why that cannot be."""
+    """Emit the nodes of an op, or add the reason to ``gaps`` if it is unsupported."""
     network, outputs = built.network, graph.types[op.name]
     emission = Emission(
         network=network,
@@ -93,21 +92,21 @@ def _emit(
     try:
         emitter = EMITTERS.get(op.type) or _no_counterpart
         found = emitter(emission)
-    except Gap as gap:
+    except UnsupportedOp as error:
         del network.nodes[first:]
-        gaps[op.name] = str(gap)
+        gaps[op.name] = str(error)
         return
     new = network.nodes[first:]
     built.made_by |= {node.name: op for node in new}
-    _settle(built, op, (found,) if isinstance(found, str) else found, new)
+    _name_outputs(built, op, (found,) if isinstance(found, str) else found, new)
 
 
 def _no_counterpart(e: Emission) -> str:
-    e.gap("no counterpart in ONNX")
+    e.unsupported("no counterpart in ONNX")
 
 
-def _settle(built: Built, op: Op, names: tuple[str, ...], new: list[NodeProto]) -> None:
-    """Gives the op's own name to what its last nodes make."""
+def _name_outputs(built: Built, op: Op, names: tuple[str, ...], new: list[NodeProto]) -> None:
+    """Rename the outputs of an op's nodes to the name of the op."""
     made = {name for node in new for name in node.output}
     renamed: dict[str, str] = {}
     for i, name in enumerate(names):
@@ -119,8 +118,8 @@ def _settle(built: Built, op: Op, names: tuple[str, ...], new: list[NodeProto]) 
             names_of[:] = [renamed.get(name, name) for name in names_of]
 
 
-def _leave(built: Built, graph: Graph, op: Op, options: Options) -> None:
-    """A node of the op's own type, in a domain of its own."""
+def _keep_custom_op(built: Built, graph: Graph, op: Op, options: Options) -> None:
+    """Add a node of the op's own type in a custom domain."""
     outputs = [
         built.network.unique(op.name if i == 0 else f"{op.name}:{i}")
         for i in range(len(graph.types[op.name]))
@@ -139,7 +138,7 @@ def _leave(built: Built, graph: Graph, op: Op, options: Options) -> None:
 
 
 def _is_attribute(value: Any) -> bool:
-    """Whether ONNX's nodes have attributes of this kind: numbers, texts, lists of one of them."""
+    """Return whether ONNX supports attributes of this kind: numbers, strings, lists of one kind."""
     if isinstance(value, tuple):
         kinds = {type(v) for v in value}
         return len(kinds) == 1 and kinds <= {int, float, str}
@@ -160,13 +159,13 @@ def _unsupported(
         at=job.at,
         found="".join(f"\n    {line}" for line in lines),
         allowed=f"ops with a counterpart in ONNX: {len(EMITTERS)} types, see flow_onnx.emitters",
-        hint="return what comes before these ops, or say continue_on_error=True, which leaves them "
+        hint="return a value before these ops, or pass continue_on_error=True to keep them "
         f"as nodes of the domain {options.domain[0]!r}",
     )
 
 
 def _name_results(built: Built, graph: Graph) -> None:
-    """Results have names of their own: what is returned twice, or as it was fed, is copied."""
+    """Give results unique names: copy inputs and values that are returned twice."""
     nodes = built.network.nodes
     made = {name for node in nodes for name in node.output}
     for value in graph.results:
@@ -181,7 +180,7 @@ def _name_results(built: Built, graph: Graph) -> None:
 def declared(
     built: Built, graph: Graph, dims: Callable[[Value], Dims]
 ) -> tuple[list[ValueInfoProto], list[ValueInfoProto], list[ValueInfoProto]]:
-    """What the model says of its inputs, its results and the values in between."""
+    """Return the declarations of the model's inputs, results and intermediate values."""
     named = dict(built.values)
 
     def info(value: Value, name: str) -> ValueInfoProto:

@@ -1,4 +1,4 @@
-"""The options of ``flow.onnx.export``, checked."""
+"""Parse and check the options of ``flow.onnx.export``."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 import onnx
 from onnx import defs
 
+from flow_core.authoring.specs import TensorType
 from flow_core.base.errors import ConfigError, SourceLine, nearest
-from flow_core.ir.graph import TensorType
 
 DEFAULT_OPSET = 18
-"""The first in which all reductions take their axes alike; ONNX Runtime has it since 1.14."""
+"""The first opset with axes as inputs of all reductions; supported by ONNX Runtime since 1.14."""
 
 OPSETS = range(11, min(defs.onnx_opset_version(), 23) + 1)
-"""The versions that the emitters know."""
+"""The opsets that the emitters support."""
 
 DOMAIN = ("flow", 1)
-"""Where ops without a counterpart are left."""
+"""Domain and version of unconverted ops."""
 
 Opset = tuple[str, int]
 Sizes = tuple[int | str, ...]
@@ -27,14 +27,14 @@ Sizes = tuple[int | str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What was asked for.
+    """Checked export options.
 
     Attributes:
-        opset: version of ONNX's operators.
-        extra: further domains and their versions.
-        keep: whether ops without a counterpart are left in the model.
+        opset: version of the ONNX operators.
+        extra: additional domains and their versions.
+        keep: whether ops without an equivalent are kept unconverted in the model.
         sizes: shapes of inputs by name, with a name for each open size.
-        external: whether large weights have a file of their own.
+        external: whether large weights are stored in an external data file.
     """
 
     opset: int = DEFAULT_OPSET
@@ -45,7 +45,7 @@ class Options:
 
     @property
     def domain(self) -> Opset:
-        """Where ops without a counterpart are left."""
+        """Domain and version of unconverted ops."""
         return self.extra[0] if self.extra else DOMAIN
 
 
@@ -53,7 +53,7 @@ class Checker:
     """Checks options; errors name the user's line.
 
     Args:
-        attempted: for messages.
+        attempted: the attempted operation, for messages.
         at: the user's line.
     """
 
@@ -62,11 +62,11 @@ class Checker:
         self.at = at
 
     def wrong(self, found: str, allowed: str, hint: str | None = None) -> ConfigError:
-        """The error."""
+        """Return the error."""
         return ConfigError(self.attempted, at=self.at, found=found, allowed=allowed, hint=hint)
 
     def opset(self, value: Any) -> int:
-        """A version of ONNX's operators; the default one for None and 0."""
+        """Return an opset version; the default for None and 0."""
         if not value:
             return DEFAULT_OPSET
         if isinstance(value, bool) or not isinstance(value, int) or value not in OPSETS:
@@ -75,7 +75,7 @@ class Checker:
         return value
 
     def extra(self, value: Any) -> tuple[Opset, ...]:
-        """Further domains: pairs, or ONNX's records of them."""
+        """Return additional domains, given as pairs or ``OperatorSetIdProto``."""
         if value is None:
             return ()
         if isinstance(value, int | str) or not isinstance(value, Iterable):
@@ -95,7 +95,7 @@ class Checker:
         return self.wrong(f"extra_opset={value!r:.60}", allowed, 'extra_opset=[("my.ops", 1)]')
 
     def sizes(self, value: Any, inputs: Mapping[str, TensorType]) -> dict[str, Sizes]:
-        """Shapes of inputs; sizes that are open have a name each."""
+        """Return shapes of inputs, with a name for each open size."""
         if value is None:
             return {}
         if not isinstance(value, Mapping):
@@ -105,7 +105,7 @@ class Checker:
     def _shape(self, name: Any, shape: Any, inputs: Mapping[str, TensorType]) -> Sizes:
         if name not in inputs:
             found = f"shape_override for {name!r}"
-            known = ", ".join(map(repr, inputs)) or "none, as the job takes nothing"
+            known = ", ".join(map(repr, inputs)) or "none, as the job has no inputs"
             raise self.wrong(found, f"inputs of the model: {known}", nearest(str(name), inputs))
         rank = len(inputs[name].shape)
         fits = isinstance(shape, Sequence) and not isinstance(shape, str) and len(shape) == rank

@@ -1,7 +1,7 @@
-"""Other sizes of inputs than the job was traced with, and open ones.
+"""Override sizes of inputs, and make sizes open.
 
-A graph has the same ops for all sizes, so other sizes only need types inferred anew.  With open
-sizes that is done for one more size of each: what differs is open, and the nodes must not differ.
+A graph has the same ops for all sizes, so that an override only needs new type inference. Open
+sizes are inferred for two numbers each: sizes that differ are open, and nodes must not differ.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from typing import NoReturn
 
 from onnx import NodeProto
 
+from flow_core.authoring.specs import Attrs, ExportedJob, Graph, InferContext, Op, TensorType, Value
 from flow_core.base.errors import FlowError, UnsupportedError
 from flow_core.base.shapes import Shape, num_elements
-from flow_core.ir.graph import Attrs, Graph, Op, TensorType, Value
-from flow_core.plugins.specs import ExportedJob, InferContext
 from flow_onnx.network import Built
 from flow_onnx.options import Options, Sizes
 from flow_onnx.types import Dims
@@ -24,13 +23,13 @@ from flow_onnx.types import Dims
 
 @dataclass(frozen=True, slots=True)
 class Sized:
-    """A graph with the sizes that were asked for.
+    """A graph with overridden sizes.
 
     Attributes:
         graph: the graph.
-        other: the same with other numbers for the open sizes; None when no size is open.
-        names: the open sizes, as pairs of their numbers in both graphs.
-        open: the axes whose sizes are open, by value.
+        other: the same graph with other numbers for open sizes; None without open sizes.
+        names: names of open sizes, by their numbers in both graphs.
+        open: the axes of open size, by value.
     """
 
     graph: Graph
@@ -39,7 +38,7 @@ class Sized:
     open: Mapping[Value, frozenset[int]] = field(default_factory=dict)
 
     def dims(self, value: Value) -> Dims:
-        """The sizes of a value: numbers, and names or None where they are open."""
+        """Return the sizes of a value: numbers, and names or None for open sizes."""
         shape = self.graph.type_of(value).shape
         if self.other is None:
             return shape
@@ -47,17 +46,21 @@ class Sized:
         return [n if n == m else self.names.get((n, m)) for n, m in pairs]
 
     def check_agreement(self, job: ExportedJob, built: Built, other: Built) -> None:
-        """Refuses nodes in which an open size is written out."""
+        """Reject nodes whose attributes or constants depend on an open size."""
         pairs = zip_longest(built.network.nodes, other.network.nodes)
-        for node, twin in pairs:
-            if node is None or twin is None or _content(built, node) != _content(other, twin):
-                maker = built.made_by[node.name] if node else other.made_by[twin.name]
-                kind = (node or twin).op_type
+        for node, other_node in pairs:
+            if (
+                node is None
+                or other_node is None
+                or _content(built, node) != _content(other, other_node)
+            ):
+                maker = built.made_by[node.name] if node else other.made_by[other_node.name]
+                kind = (node or other_node).op_type
                 _refuse(job, self.graph, maker, f"{kind} needs numbers for the open sizes")
 
 
 def _content(built: Built, node: NodeProto) -> tuple[object, ...]:
-    """What a node says, apart from the names of values."""
+    """Return the content of a node without the names of values."""
     constants = built.network.constants
     arrays = [constants[name] for name in node.input if name in constants]
     attributes = [attribute.SerializeToString() for attribute in node.attribute]
@@ -69,16 +72,16 @@ def _refuse(job: ExportedJob, graph: Graph, op: Op, found: str) -> NoReturn:
         f"exporting job {job.name!r} to ONNX with other sizes",
         at=graph.lines.get(op.name, job.at),
         found=f"{op.type} {op.name!r}: {found}",
-        allowed="ops whose attributes do not have the sizes that are overridden",
-        hint="let flow.reshape find a size by -1, or leave that size out of shape_override",
+        allowed="ops whose attributes do not contain the overridden sizes",
+        hint="pass -1 for the size to flow.reshape, or omit the size from shape_override",
     )
 
 
 def resized(job: ExportedJob, options: Options) -> Sized:
-    """The job's graph with the sizes that ``shape_override`` has.
+    """Return the job's graph with the sizes of ``shape_override``.
 
     Raises:
-        UnsupportedError: an op does not take these sizes, or needs to know them.
+        UnsupportedError: an op rejects these sizes, or needs fixed numbers.
     """
     sizes = options.sizes or {}
     if not sizes:
@@ -98,7 +101,7 @@ def resized(job: ExportedJob, options: Options) -> Sized:
 
 
 def _open_sizes(job: ExportedJob, sizes: Mapping[str, Sizes]) -> Iterator[tuple[str, int, Value]]:
-    """Names of open sizes, with their numbers in the job."""
+    """Yield the names of open sizes with their numbers in the job and their values."""
     for name, shape in sizes.items():
         value = job.inputs[name]
         for size, n in zip(shape, job.graph.type_of(value).shape, strict=True):
@@ -109,7 +112,7 @@ def _open_sizes(job: ExportedJob, sizes: Mapping[str, Sizes]) -> Iterator[tuple[
 def _shapes(
     job: ExportedJob, sizes: Mapping[str, Sizes], numbers: Mapping[str, int]
 ) -> dict[str, Shape]:
-    """Shapes by ``input`` op."""
+    """Return the shapes by ``input`` op."""
     return {
         job.inputs[name].op: tuple(numbers[n] if isinstance(n, str) else n for n in shape)
         for name, shape in sizes.items()
@@ -126,7 +129,7 @@ def _different(graph: Graph, other: Graph) -> Iterator[tuple[Value, frozenset[in
 
 
 def _inferred(job: ExportedJob, shapes: Mapping[str, Shape]) -> Graph:
-    """The graph with types that follow from other shapes of its inputs."""
+    """Return the graph with types inferred from other shapes of its inputs."""
     types: dict[str, tuple[TensorType, ...]] = {}
     ops: dict[str, Op] = {}
     for op in job.graph.ops.values():
@@ -146,7 +149,7 @@ def _inferred(job: ExportedJob, shapes: Mapping[str, Shape]) -> Graph:
 def _adapted(
     graph: Graph, op: Op, inputs: tuple[TensorType, ...], shapes: Mapping[str, Shape]
 ) -> Op:
-    """The op with the attributes that follow from other sizes."""
+    """Return the op with its shape attribute adapted to other sizes."""
     if op.name in shapes:
         return replace(op, attrs=Attrs({**op.attrs, "shape": shapes[op.name]}))
     if op.type == "reshape" and inputs != graph.input_types(op):
@@ -156,10 +159,10 @@ def _adapted(
 
 
 def reshaped(wanted: Shape, before: Shape, now: Shape) -> Shape:
-    """What a program that writes sizes out means for an input of another shape.
+    """Adapt the target shape of a reshape to another input shape.
 
-    Leading sizes that are those of the input stay so; where the elements then do not fit, the
-    first size is worked out.
+    Leading sizes equal to those of the input are replaced; if the number of elements then differs,
+    the first size is inferred.
 
     >>> reshaped((100, -1), (100, 28, 28), (7, 28, 28)), reshaped((100, 8), (800,), (56,))
     ((7, -1), (-1, 8))

@@ -1,4 +1,4 @@
-"""Element types and shapes in ONNX's terms."""
+"""ONNX element types and shapes."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ ELEMENT_TYPES: Mapping[str, int] = {
 }
 
 Dims = Sequence[int | str | None]
-"""Sizes; a text for one that is open and has a name, None for one that is open."""
+"""Sizes: a string for an open size with a name, None for one without a name."""
 
 
 def element_type(dtype: DType | str) -> int:
-    """ONNX's number of an element type.
+    """Return ONNX's number of an element type.
 
     >>> element_type("float32"), element_type("int64")
     (1, 7)
@@ -35,5 +35,5 @@ def element_type(dtype: DType | str) -> int:
 
 
 def value_info(name: str, dtype: DType, dims: Dims) -> ValueInfoProto:
-    """What a model says of a value."""
+    """Return the declaration of a value in a model."""
     return helper.make_tensor_value_info(name, element_type(dtype), list(dims))

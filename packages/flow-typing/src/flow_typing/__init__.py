@@ -1,7 +1,10 @@
-"""Annotations of job functions: what goes in, what comes out.
+"""Annotations of the parameters and results of job functions.
+
+In: annotations of a job function. Out: specs of feeds and fetches for flow-core.
+Must not import anything of flow-core but its annotations, types and plugin specs.
 
 ========================  =============================================================
-annotation                a call of the job gives
+annotation                result of a call
 ========================  =============================================================
 ``Numpy``                 `numpy.ndarray`
 ``ListNumpy``             list of arrays, one per device
@@ -13,10 +16,10 @@ annotation                a call of the job gives
 ``None``                  nothing
 ========================  =============================================================
 
-Parameters are annotated with ``Numpy.Placeholder(shape, dtype=..., batch_axis=0)`` and its list
-forms.  Static type checkers see results as the arrays and lists that callers get.  They do not
-take calls in annotations; for them write the same placeholder inside of `typing.Annotated`,
-``images: Annotated[Any, tp.Numpy.Placeholder((100, 1, 28, 28))]``, which means the same here.
+Annotate parameters with ``Numpy.Placeholder(shape, dtype=..., batch_axis=0)`` or its list forms.
+Static type checkers see results as arrays and lists. They reject calls in annotations; the
+equivalent ``images: Annotated[Any, tp.Numpy.Placeholder((100, 1, 28, 28))]`` with
+`typing.Annotated` is valid for them.
 """
 
 from typing import Dict, List, Tuple  # noqa: UP035 - oneflow.typing offers them under these names

@@ -1,7 +1,6 @@
-"""The annotations themselves.
+"""The annotation classes.
 
-Type checkers see arrays and lists, as callers get them; at run time these are plain classes
-that the plugin recognises.
+Type checkers see arrays and lists; at run time these are plain classes that the plugin matches.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ else:
 
 
 class Numpy(_Array):
-    """An array: the result of a job, and (`Placeholder`) what is fed.
+    """An array: the result of a job, or with `Placeholder` a fed array.
 
-    ``-> Numpy`` on a job function makes its call wait for the step and return a
-    `numpy.ndarray`, which later steps never overwrite.
+    With ``-> Numpy``, a call of the job function waits for the step and returns a `numpy.ndarray`,
+    which later steps do not overwrite.
 
     >>> Numpy.Placeholder((2, 3)).shape
     (2, 3)
@@ -38,15 +37,15 @@ class Numpy(_Array):
     def Placeholder(
         shape: Sequence[int], dtype: object = float32, batch_axis: int | None = 0
     ) -> PlaceholderSpec:
-        """A fed array of exactly this shape and element type.
+        """Return the spec of a fed array of exactly this shape and element type.
 
         Args:
             shape: positive sizes.
-            dtype: a flow dtype, its name, or anything numpy takes as dtype.
-            batch_axis: the axis that counts samples, None when there is none.
+            dtype: a flow dtype, its name, or a numpy dtype or its equivalent.
+            batch_axis: the sample axis, None for none.
 
         Raises:
-            AnnotationError: an argument is none of these.
+            AnnotationError: an argument is invalid.
         """
         return placeholder("numpy", shape, dtype, batch_axis)
 
@@ -62,9 +61,9 @@ class ListNumpy(_Arrays):
     def Placeholder(
         shape: Sequence[int], dtype: object = float32, batch_axis: int | None = 0
     ) -> PlaceholderSpec:
-        """A fed list of arrays, each of this rank and of at most as many elements.
+        """Return the spec of a fed list of arrays of this rank and at most as many elements each.
 
-        The arguments and errors are those of `Numpy.Placeholder`.
+        See `Numpy.Placeholder` for arguments and errors.
         """
         return placeholder("list", shape, dtype, batch_axis)
 
@@ -80,9 +79,9 @@ class ListListNumpy(_ArrayLists):
     def Placeholder(
         shape: Sequence[int], dtype: object = float32, batch_axis: int | None = 0
     ) -> PlaceholderSpec:
-        """A fed list of lists of arrays, each of this rank and of at most as many elements.
+        """Return the spec of fed lists of lists of arrays of this rank and at most this size.
 
-        The arguments and errors are those of `Numpy.Placeholder`.
+        See `Numpy.Placeholder` for arguments and errors.
         """
         return placeholder("list_list", shape, dtype, batch_axis)
 
@@ -90,13 +89,13 @@ class ListListNumpy(_ArrayLists):
 class Callback(Generic[T]):
     """``-> Callback[T]`` makes a job asynchronous: ``job(...)(callback)``.
 
-    The callback gets what the annotation ``T`` says; callbacks come in the order of the steps.
+    The callback receives a result as annotated by ``T``; callbacks run in the order of the steps.
     """
 
     if TYPE_CHECKING:
 
         def __call__(self, callback: Callable[[T], object]) -> None:
-            """Names the function that gets the result."""
+            """Pass the function that receives the result."""
 
 
 if TYPE_CHECKING:
@@ -106,6 +105,6 @@ else:
     class Bundle(Generic[T]):
         """``-> Bundle[T]``: one value or tuples, lists and dicts of values, nested freely.
 
-        The call gives the structure that the job function returned; ``T`` (`Numpy`, `ListNumpy`
-        or `ListListNumpy`) is the form of each value.
+        The call returns the structure that the job function returned; ``T`` (`Numpy`, `ListNumpy`
+        or `ListListNumpy`) is the annotation of each value.
         """

@@ -1,4 +1,4 @@
-"""The plugin of flow-typing: tells core what the annotations mean."""
+"""Plugin entry point: the specs of the annotations."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from flow_core.annotations import (
     FetchOf,
     Kind,
 )
+from flow_core.authoring.specs import AnnotationSpec
 from flow_core.base.config import Settings
-from flow_core.plugins.specs import AnnotationSpec
 from flow_typing.forms import Bundle, Callback, ListListNumpy, ListNumpy, Numpy
 
 FLOW_PLUGIN_API = "1.0"
@@ -24,7 +24,7 @@ hookimpl = pluggy.HookimplMarker("flow")
 
 
 def _leaf(form: type, kind: Kind) -> AnnotationSpec:
-    """A spec of a class (or subclasses of it) that stands for one value."""
+    """Return the spec of a class, or its subclasses, that annotates one value."""
 
     def matches(annotation: Any) -> bool:
         return isinstance(annotation, type) and issubclass(annotation, form)
@@ -33,7 +33,7 @@ def _leaf(form: type, kind: Kind) -> AnnotationSpec:
 
 
 def _generic(form: Any, name: str, fetch: Callable[[FetchOf], Fetch]) -> AnnotationSpec:
-    """A spec of ``form[T]``."""
+    """Return the spec of ``form[T]``."""
 
     def matches(annotation: Any) -> bool:
         return get_origin(annotation) is form
@@ -52,5 +52,5 @@ SPECS: tuple[AnnotationSpec, ...] = (
 
 @hookimpl
 def flow_register_annotations(config: Settings) -> tuple[AnnotationSpec, ...]:
-    """The annotations of `flow_typing`."""
+    """Return the specs of the annotations of `flow_typing`."""
     return SPECS

@@ -1,6 +1,6 @@
 """Two passes that each want to be first."""
 
-from flow_core.plugins.specs import PassSpec
+from flow_core.authoring.specs import PassSpec
 
 FLOW_PLUGIN_API = "1.0"
 

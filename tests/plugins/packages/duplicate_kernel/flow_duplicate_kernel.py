@@ -1,6 +1,6 @@
 """Registers a kernel as good as that of flow-cubes."""
 
-from flow_core.plugins.specs import KernelSpec
+from flow_core.authoring.specs import KernelSpec
 
 FLOW_PLUGIN_API = "1.0"
 

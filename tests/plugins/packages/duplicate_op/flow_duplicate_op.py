@@ -1,7 +1,7 @@
 """Registers an op that flow-cubes has."""
 
-from flow_core.ops.rules import like_input
-from flow_core.plugins.specs import OpSpec
+from flow_core.authoring.op_rules import like_input
+from flow_core.authoring.specs import OpSpec
 
 FLOW_PLUGIN_API = "1.0"
 

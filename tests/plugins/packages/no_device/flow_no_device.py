@@ -1,6 +1,6 @@
 """A device type that is not there."""
 
-from flow_core.plugins.specs import DeviceSpec, Unavailable
+from flow_core.authoring.specs import DeviceSpec, Unavailable
 
 FLOW_PLUGIN_API = "1.0"
 

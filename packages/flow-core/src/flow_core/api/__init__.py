@@ -1,1 +1,5 @@
-"""The public names, a module per part of OneFlow's API; the facade ``oneflow`` re-exports them."""
+"""The public functions and classes, a module per part of OneFlow's API.
+
+In: the calls of user programs.  Out: ops in the job under definition, and state of the session; the
+facade ``oneflow`` re-exports the names in ``__all__``.  Must not depend on kernels or the runtime.
+"""

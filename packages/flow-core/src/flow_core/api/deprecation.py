@@ -1,4 +1,4 @@
-"""Marks of names that are kept for older programs only."""
+"""Registry of the names that are kept for older programs only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _deprecated: set[Any] = set()
 
 
 def deprecates(function_or_class: Any) -> Any:
-    """Marks an older name, for `is_deprecated`; gives it back."""
+    """Mark an older name for `is_deprecated`, and return it."""
     _deprecated.add(function_or_class)
     return function_or_class
 
@@ -19,5 +19,5 @@ def is_deprecated(func_or_class: Any) -> bool:
     """Whether a function or class of OneFlow is kept for older programs only."""
     try:
         return func_or_class in _deprecated
-    except TypeError:  # not hashable, so never marked
+    except TypeError:  # unhashable, so never marked
         return False

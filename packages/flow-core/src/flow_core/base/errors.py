@@ -11,6 +11,7 @@ import sys
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
+from types import FrameType
 from typing import Self
 
 _packages = ["flow_core", "oneflow", "flow_typing", "flow_data", "flow_cuda", "flow_dist", "numpy"]
@@ -64,11 +65,19 @@ def hide_frames(package: str) -> None:
         _own_files.clear()
 
 
+def _is_own_frame(frame: FrameType) -> bool:
+    """Whether a frame is hidden; generated code belongs to the module whose globals it uses."""
+    file = frame.f_code.co_filename
+    if file == "<string>":
+        file = frame.f_globals.get("__file__") or file
+    return _is_own(file)
+
+
 def user_line(depth: int = 1) -> SourceLine | None:
     """The innermost frame outside `_packages`, or None when there is none."""
     frame = sys._getframe(depth)
     while frame is not None:
-        if not _is_own(frame.f_code.co_filename):
+        if not _is_own_frame(frame):
             return SourceLine(frame.f_code.co_filename, frame.f_lineno)
         frame = frame.f_back  # type: ignore[assignment]  # the outermost frame has no caller
     return None
@@ -78,9 +87,8 @@ def raising_line(error: BaseException) -> SourceLine | None:
     """The innermost line outside `_packages` in an error's traceback, or None."""
     found, traceback = None, error.__traceback__
     while traceback is not None:
-        file = traceback.tb_frame.f_code.co_filename
-        if not _is_own(file):
-            found = SourceLine(file, traceback.tb_lineno)
+        if not _is_own_frame(traceback.tb_frame):
+            found = SourceLine(traceback.tb_frame.f_code.co_filename, traceback.tb_lineno)
         traceback = traceback.tb_next
     return found
 

@@ -6,14 +6,15 @@ from functools import partial
 
 from flow_core.base.config import Settings
 from flow_core.plugins.specs import Available, DeviceSpec
+from flow_core.sharding.topology import Device
 
 FLOW_PLUGIN_API = "1.0"
 
 
-def _driver(limit: int | None, index: int) -> object:
+def _driver(limit: int | None, device: Device) -> object:
     from flow_core.builtin.numpy_driver import NumpyDriver
 
-    return NumpyDriver(index, limit)
+    return NumpyDriver(device, limit)
 
 
 def flow_register_devices(config: Settings) -> tuple[DeviceSpec, ...]:

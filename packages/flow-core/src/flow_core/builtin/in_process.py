@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 
 from flow_core.builtin.calls import call
+from flow_core.comm.gathers import GatherPlan, block_gathers, reductions
 from flow_core.device import Launch
-from flow_core.exchange import Block, Exchange, check_arrays, neutral
-from flow_core.ops.data_movement.boxing import COMBINE, window
+from flow_core.exchange import COMBINE, DevicePair, Exchange, check_arrays, neutral
 from flow_core.plugins.specs import Available
+from flow_core.sharding.topology import Device
 
 
 def bootstrap() -> Available:
@@ -36,7 +37,7 @@ class Meter:
         launches: how often it ran to its end.
     """
 
-    links: Counter[tuple[str, str]] = field(default_factory=Counter)
+    links: Counter[DevicePair] = field(default_factory=Counter)
     launches: int = 0
 
     def count(self) -> None:
@@ -48,7 +49,7 @@ class InProcessComm:
     """Joins devices of one process whose arrays are numpy's.
 
     Args:
-        devices: text forms of all devices.
+        devices: all devices.
 
     Attributes:
         devices: all devices that it joins.
@@ -57,7 +58,7 @@ class InProcessComm:
 
     name = "in_process"
 
-    def __init__(self, devices: Sequence[str]) -> None:
+    def __init__(self, devices: Sequence[Device]) -> None:
         self.devices = self.local = tuple(devices)
         self._meters: list[Meter] = []
 
@@ -77,9 +78,9 @@ class InProcessComm:
         self._meters.append(binding.meter)
         return (*launches, binding.meter.count)
 
-    def sent(self) -> Mapping[tuple[str, str], int]:
+    def sent(self) -> Mapping[DevicePair, int]:
         """Bytes that went from device to device so far, by (from, to)."""
-        total: Counter[tuple[str, str]] = Counter()
+        total: Counter[DevicePair] = Counter()
         for meter in self._meters:
             for link, nbytes in meter.links.items():
                 total[link] += nbytes * meter.launches
@@ -105,15 +106,8 @@ class _Binding:
             value = neutral(operation, self.exchange.outputs[index].dtype)
             yield partial(out.fill, np.array(value, out.dtype))
         done: set[object] = set()
-        for blocks in _coinciding(self.exchange.blocks):
-            target = self.exchange.receivers[blocks[0].target]
-            there = _box(self.outputs[blocks[0].target], blocks[0].at, blocks[0].size)
-            parts = [
-                (self.exchange.senders[b.source], _box(self.inputs[b.source], b.start, b.size))
-                for b in blocks
-            ]
-            if not blocks[0].first:
-                parts.insert(0, (target, there))
+        for plan in block_gathers(self.exchange):
+            (target, there), *parts = self._located(plan)
             launches = list(self._gather(combine, parts, target, there))
             if _where(there) not in done:  # else devices share it, and it is made already
                 yield from launches
@@ -121,25 +115,25 @@ class _Binding:
 
     def _all_reduce(self, combine: Any) -> Iterator[Launch]:
         """Each device combines its chunk, in rank order, and gives it to all others."""
-        group = self.exchange.group
-        for owner, segments in enumerate(self.exchange.chunks()):
-            for member, low, high in segments:
-                ranks = [member * len(group) + r for r in range(len(group))]
-                is_summed = member in self.exchange.summed
-                parts = [_flat(self.inputs[i], low, high) for i in ranks]
-                done = _flat(self.outputs[ranks[owner]], low, high)
-                given = list(zip(group, parts, strict=True))
-                if is_summed:
-                    yield from self._take_sum(given, group[owner], done)
-                else:
-                    yield from self._gather(combine, given, group[owner], done)
-                for rank, device in enumerate(group):
-                    if rank != owner:
-                        there = _flat(self.outputs[ranks[rank]], low, high)
-                        yield from self._copy(group[owner], done, device, there)
+        for reduction in reductions(self.exchange):
+            (target, there), *parts = self._located(reduction.combine)
+            if reduction.member in self.exchange.summed:
+                yield from self._take_sum(parts, target, there)
+            else:
+                yield from self._gather(combine, parts, target, there)
+            for copy in reduction.copies:
+                (target, there), (source, part) = self._located(copy)
+                yield from self._copy(source, part, target, there)
+
+    def _located(self, plan: GatherPlan) -> list[tuple[Device, Any]]:
+        """The devices and views of a gather's target and parts."""
+        return [
+            (ref.device(self.exchange), ref.view(ref.array(self.inputs, self.outputs)))
+            for ref in (plan.target, *plan.parts)
+        ]
 
     def _take_sum(
-        self, parts: Sequence[tuple[str, Any]], target: str, there: Any
+        self, parts: Sequence[tuple[Device, Any]], target: Device, there: Any
     ) -> Iterator[Launch]:
         """What devices have summed up in one place, as if the target had got all parts."""
         for source, part in parts:
@@ -147,7 +141,7 @@ class _Binding:
         yield from self._copy(target, parts[0][1], target, there)
 
     def _gather(
-        self, combine: Any, parts: Sequence[tuple[str, Any]], target: str, there: Any
+        self, combine: Any, parts: Sequence[tuple[Device, Any]], target: Device, there: Any
     ) -> Iterator[Launch]:
         """Combines parts in their order; the first two at once, a single one is copied.
 
@@ -166,33 +160,17 @@ class _Binding:
         if len(parts) > 2:
             yield call(combine, sums, parts[-1][1], out=there)
 
-    def _copy(self, source: str, part: Any, target: str, there: Any) -> Iterator[Launch]:
+    def _copy(self, source: Device, part: Any, target: Device, there: Any) -> Iterator[Launch]:
         """A copy, unless both devices have it in the same place."""
         self._note(source, target, part)
         if _where(part) != _where(there):
             yield partial(np.copyto, there, part)
 
-    def _note(self, source: str, target: str, part: Any) -> None:
+    def _note(self, source: Device, target: Device, part: Any) -> None:
         if source != target:
             self.meter.links[source, target] += part.nbytes
-
-
-def _box(array: Any, start: tuple[int, ...], size: tuple[int, ...]) -> Any:
-    return array[*window(start, size), ...]  # the ellipsis makes a view of a 0-d array, too
-
-
-def _flat(array: Any, low: int, high: int) -> Any:
-    return array.reshape(-1)[low:high]
 
 
 def _where(array: Any) -> object:
     """What tells apart arrays that are not the same memory."""
     return array.ctypes.data, array.shape, array.strides
-
-
-def _coinciding(blocks: Sequence[Block]) -> Iterator[list[Block]]:
-    """Blocks that fill the same box, in their order."""
-    found: dict[Any, list[Block]] = {}
-    for block in blocks:
-        found.setdefault((block.target, block.at, block.size), []).append(block)
-    yield from found.values()

@@ -11,7 +11,8 @@ import numpy as np
 
 from flow_core.base.errors import PlanError
 from flow_core.device import Event, Launch, Stream
-from flow_core.exchange import Exchange, check_arrays
+from flow_core.exchange import DevicePair, Exchange, check_arrays
+from flow_core.sharding.topology import Device
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,19 +86,19 @@ class NullDriver:
     """Driver of one null device.
 
     Attributes:
-        index: of the device.
+        device: the device.
         allocated: bytes of all arenas together.
         launched: launches that would have run.
         copied_in, copied_out: bytes that would have moved.
 
-    >>> driver = NullDriver()
+    >>> driver = NullDriver(Device("null", 0, 0))
     >>> step = driver.compile([print, print])
     >>> step(), step(), driver.launched
     (None, None, 4)
     """
 
-    def __init__(self, index: int = 0) -> None:
-        self.index = index
+    def __init__(self, device: Device) -> None:
+        self.device = device
         self.allocated = self.launched = self.copied_in = self.copied_out = 0
 
     def allocate(self, nbytes: int) -> NullArena:
@@ -147,7 +148,7 @@ class NullComm:
     """Joins null devices: checks what is bound, and sends nothing.
 
     Args:
-        devices: text forms of all devices.
+        devices: all devices.
 
     Attributes:
         devices, local: all devices that it joins.
@@ -156,7 +157,7 @@ class NullComm:
 
     name = "null"
 
-    def __init__(self, devices: Sequence[str]) -> None:
+    def __init__(self, devices: Sequence[Device]) -> None:
         self.devices = self.local = tuple(devices)
         self.bound: list[Exchange] = []
 
@@ -168,6 +169,6 @@ class NullComm:
         self.bound.append(exchange)
         return ()
 
-    def sent(self) -> Mapping[tuple[str, str], int]:
+    def sent(self) -> Mapping[DevicePair, int]:
         """Nothing."""
         return {}

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from flow_core.device import Event, Launch, Stream
+from flow_core.sharding.topology import Device
 
 PAGE = 64
 
@@ -60,16 +61,16 @@ class NumpyDriver:
     """Driver of one CPU device.
 
     Args:
-        index: of the device.
-        limit: bytes that it has, None for as many as there are.
+        device: the device.
+        limit: bytes of memory of the device, None for no limit.
 
-    >>> driver = NumpyDriver(0)
+    >>> driver = NumpyDriver(Device("cpu", 0, 0))
     >>> driver.allocate(64).view(0, (4, 2), "float32").shape
     (4, 2)
     """
 
-    def __init__(self, index: int, limit: int | None = None) -> None:
-        self.index = index
+    def __init__(self, device: Device, limit: int | None = None) -> None:
+        self.device = device
         self._free = limit
 
     def allocate(self, nbytes: int) -> NumpyArena:

@@ -1,13 +1,13 @@
-"""The logical graph: frozen ops on values, with everything else in side tables.
+"""The logical graph: frozen ops on values, with side tables for everything else.
 
-An `Op` has a unique scoped name; a `Value` is one output of an op, by name, so that equality
-and hashing never walk the graph.  A `Graph` lists ops in an order in which each op comes after
-its inputs.  `flow_core.ir.text` prints and parses it, `verify` checks its invariants.
+An `Op` has a unique scoped name; a `Value` is one output of an op, identified by the op's name, so
+that equality and hashing never walk the graph.  A `Graph` stores its ops in topological order.
+`flow_core.ir.text` prints and parses it, `verify` checks its invariants.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -49,7 +49,7 @@ class TensorType:
 
 @lru_cache(maxsize=65536)
 def tensor_type(shape: Shape, dtype: DType) -> TensorType:
-    """The interned `TensorType` of a shape and an element type."""
+    """Return the interned `TensorType` of a shape and an element type."""
     return TensorType(shape, dtype)
 
 
@@ -104,7 +104,7 @@ class Attrs(Mapping[str, AttrValue]):
         return f"Attrs({', '.join(f'{k}={v!r}' for k, v in self._dict.items())})"
 
     def with_(self, **changes: AttrValue) -> Attrs:
-        """These attributes with some changed or added."""
+        """Return these attributes with some changed or added."""
         return Attrs({**self._dict, **changes})
 
 
@@ -134,24 +134,59 @@ class Op:
     control: tuple[str, ...] = ()
 
     def output(self, index: int = 0) -> Value:
-        """One of its outputs as a value."""
+        """Return one of its outputs as a value."""
         return Value(self.name, index)
 
     def with_inputs(self, inputs: tuple[Value, ...]) -> Op:
-        """The same op on other inputs."""
+        """Return the same op on other inputs."""
         return self if inputs == self.inputs else replace(self, inputs=inputs)
+
+    def with_replaced_inputs(self, replacements: Mapping[Value, Value]) -> Op:
+        """The same op with some input values exchanged for others."""
+        return self.with_inputs(tuple([replacements.get(v, v) for v in self.inputs]))
+
+
+class Origin(NamedTuple):
+    """What an op is a copy of.
+
+    Attributes:
+        logical: name of the logical op, which has a single copy.
+        rank: position of its device in the placement of the logical op; None for all devices.
+        micro_batch: number of its micro-batch; None for an op that runs once per step.
+        recomputed: whether it computes the value of a forward op again in the backward pass.
+
+    >>> str(Origin("dense/matmul", rank=3, micro_batch=1, recomputed=True))
+    'dense/matmul/recomputed/micro_1@3'
+    """
+
+    logical: str
+    rank: int | None = None
+    micro_batch: int | None = None
+    recomputed: bool = False
+
+    @property
+    def unsharded(self) -> Origin:
+        """The origin that the op's parts on all devices have in common."""
+        return self if self.rank is None else self._replace(rank=None)
+
+    def __str__(self) -> str:
+        again = "/recomputed" if self.recomputed else ""
+        micro = "" if self.micro_batch is None else f"/micro_{self.micro_batch}"
+        rank = "" if self.rank is None else f"@{self.rank}"
+        return f"{self.logical}{again}{micro}{rank}"
 
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A logical graph.  Treat all mappings as read-only; `GraphBuilder` makes new ones.
+    """A logical graph.  Treat all mappings as read-only; `GraphBuilder` makes new graphs.
 
     Attributes:
         ops: by name, each after its inputs and control predecessors.
         types: types of the outputs, by op name.
         results: the values that the job returns.
-        effects: names of ops which must run although nobody may read their outputs.
+        effects: names of ops which must run even if no op reads their outputs.
         lines: the user's line of each op, where known.
+        origins: what ops are copies of, by name; an op without an entry is no copy, see `origin`.
     """
 
     ops: Mapping[str, Op]
@@ -159,18 +194,23 @@ class Graph:
     results: tuple[Value, ...] = ()
     effects: tuple[str, ...] = ()
     lines: Mapping[str, SourceLine] = field(default_factory=dict, compare=False)
+    origins: Mapping[str, Origin] = field(default_factory=dict, compare=False)
+
+    def origin(self, name: str) -> Origin:
+        """Return what an op is a copy of: by default only of itself."""
+        return self.origins.get(name) or Origin(name)
 
     def type_of(self, value: Value) -> TensorType:
-        """The type of a value."""
+        """Return the type of a value."""
         return self.types[value.op][value.index]
 
     def input_types(self, op: Op) -> tuple[TensorType, ...]:
-        """The types of an op's inputs."""
+        """Return the types of an op's inputs."""
         types = self.types
         return tuple([types[v.op][v.index] for v in op.inputs])
 
     def consumers(self) -> dict[Value, list[Op]]:
-        """The ops that read each value, in graph order."""
+        """Return the ops that read each value, in graph order."""
         readers: dict[Value, list[Op]] = {}
         for op in self.ops.values():
             for value in op.inputs:
@@ -178,7 +218,7 @@ class Graph:
         return readers
 
     def of_type(self, type_: str) -> list[Op]:
-        """All ops of one type, in graph order."""
+        """Return all ops of a type, in graph order."""
         return [op for op in self.ops.values() if op.type == type_]
 
     def __len__(self) -> int:
@@ -186,34 +226,30 @@ class Graph:
 
 
 class GraphBuilder:
-    """A graph under construction; keeps names unique and order topological.
+    """A graph under construction: names stay unique, the order stays topological.
 
     Args:
-        base: what it begins with.
-        reserved: names of ops that will be added later, which `unique_name` leaves to them.
+        base: the initial graph.
     """
 
-    def __init__(self, base: Graph | None = None, reserved: Set[str] = frozenset()) -> None:
+    def __init__(self, base: Graph | None = None) -> None:
         self.ops: dict[str, Op] = dict(base.ops) if base else {}
         self.types: dict[str, tuple[TensorType, ...]] = dict(base.types) if base else {}
         self.lines: dict[str, SourceLine] = dict(base.lines) if base else {}
+        self.origins: dict[str, Origin] = dict(base.origins) if base else {}
         self.results: tuple[Value, ...] = base.results if base else ()
         self.effects: dict[str, None] = dict.fromkeys(base.effects) if base else {}
         self._next: dict[str, int] = {}
-        self._reserved = reserved
 
     def unique_name(self, wanted: str) -> str:
-        """``wanted``, or ``wanted_1``, ``wanted_2`` ... when it is taken."""
-        if self._is_free(wanted):
+        """Return ``wanted``, or the first free one of ``wanted_1``, ``wanted_2`` ..."""
+        if wanted not in self.ops:
             return wanted
         number = self._next.get(wanted, 1)
-        while not self._is_free(f"{wanted}_{number}"):
+        while f"{wanted}_{number}" in self.ops:
             number += 1
         self._next[wanted] = number + 1
         return f"{wanted}_{number}"
-
-    def _is_free(self, name: str) -> bool:
-        return name not in self.ops and name not in self._reserved
 
     def add(
         self,
@@ -222,8 +258,9 @@ class GraphBuilder:
         *,
         line: SourceLine | None = None,
         effect: bool = False,
+        origin: Origin | None = None,
     ) -> Op:
-        """Appends an op whose name must be free and whose inputs must be there."""
+        """Append an op whose name must be free and whose inputs must be in the graph."""
         if op.name in self.ops:
             raise GraphError(
                 f"adding op {op.name!r}",
@@ -235,37 +272,52 @@ class GraphBuilder:
         self.types[op.name] = types
         if line is not None:
             self.lines[op.name] = line
+        if origin is not None:
+            self.origins[op.name] = origin
         if effect:
             self.effects[op.name] = None
         return op
 
     def type_of(self, value: Value) -> TensorType:
-        """The type of a value."""
+        """Return the type of a value."""
         return self.types[value.op][value.index]
 
     def build(self) -> Graph:
-        """The finished graph."""
+        """Return the finished graph."""
         return Graph(
-            dict(self.ops), dict(self.types), self.results, tuple(self.effects), dict(self.lines)
+            dict(self.ops),
+            dict(self.types),
+            self.results,
+            tuple(self.effects),
+            dict(self.lines),
+            dict(self.origins),
         )
 
 
 def rebuild(graph: Graph, ops: Iterable[Op], **changes: Any) -> Graph:
-    """A graph of some ops of ``graph`` (by new or old object), its side tables cut to fit."""
+    """Return ``graph`` with other ops; its side tables keep the entries of these ops.
+
+    Args:
+        graph: the old graph.
+        ops: the new ops, in topological order.
+        changes: other values of the graph's attributes.
+    """
     kept = {op.name: op for op in ops}
     types = changes.pop("types", graph.types)
     lines = changes.pop("lines", graph.lines)
+    origins = changes.pop("origins", graph.origins)
     return Graph(
         ops=kept,
         types={name: types[name] for name in kept},
         results=changes.pop("results", graph.results),
         effects=tuple(n for n in changes.pop("effects", graph.effects) if n in kept),
         lines={name: lines[name] for name in kept if name in lines},
+        origins={name: origins[name] for name in kept if name in origins},
     )
 
 
 def verify(graph: Graph) -> None:
-    """Checks the invariants of a graph; raises `GraphError` naming the op and the rule."""
+    """Check the invariants of a graph; raise `GraphError` naming the op and the rule."""
     seen: set[str] = set()
     for name, op in graph.ops.items():
         for rule, holds in _INVARIANTS:
@@ -320,7 +372,7 @@ _INVARIANTS = (
 
 
 def is_literal(value: AttrValue) -> bool:
-    """Whether a value may be an attribute."""
+    """Return whether a value may be an attribute."""
     if isinstance(value, tuple):
         return all(map(is_literal, value))
     return value is None or type(value) in (bool, int, float, str)

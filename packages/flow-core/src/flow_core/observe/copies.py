@@ -13,6 +13,7 @@ from flow_core.ir.graph import Graph, Op, TensorType, Value
 from flow_core.ops.data_movement.mirrored import parts_per_device
 from flow_core.plugins.specs import OpSpec
 from flow_core.sharding.sbp import Partial
+from flow_core.sharding.topology import Device
 
 CAST = "cast_to_mirrored"
 
@@ -23,13 +24,13 @@ class Copy:
 
     Attributes:
         variable: the variable.
-        device: text form of the device.
+        device: the device.
         name: name of the variable that represents the copy on one device.
         window: the copy's part of the variable.
     """
 
     variable: str
-    device: str
+    device: Device
     name: str
     window: tuple[slice, ...]
 
@@ -50,7 +51,7 @@ def _copies(graph: Graph, op: Op) -> Iterator[tuple[Value, Copy]]:
     variable, shape = op.inputs[0].op, graph.type_of(op.inputs[0]).shape
     windows = parts_per_device(shape, op.attrs["sbp"], op.attrs["hierarchy"], Partial)
     for rank, (_, window) in enumerate(windows):
-        device = str(op.placement.device(rank))
+        device = op.placement.device(rank)
         yield op.output(rank), Copy(variable, device, f"{variable} of {device}", window)
 
 

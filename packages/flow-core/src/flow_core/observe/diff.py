@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from flow_core.observe.document import OpRow, PlanDocument
 from flow_core.observe.tables import Row, Table, count_bytes
 from flow_core.plan import Plan, Transfer
+from flow_core.sharding.topology import Device
 
 
 def diff_tables(a: PlanDocument, b: PlanDocument) -> Iterator[Table]:
@@ -42,7 +43,7 @@ def _numbers(what: str, a: int, b: int) -> Row:
     return (what, show(a), show(b), change)
 
 
-def _arenas(plan: Plan) -> dict[str, int]:
+def _arenas(plan: Plan) -> dict[Device, int]:
     return {arena.device: arena.nbytes for arena in plan.arenas}
 
 

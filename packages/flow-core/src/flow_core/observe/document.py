@@ -164,7 +164,7 @@ def document(job: JobFunction, hints: int = 0) -> PlanDocument:
         traced=len(compiled.logical),
         ops=tuple(_op_row(compiled, graph, op) for op in graph.ops.values()),
         origins={
-            task.op: compiled.physical.origins.get(task.op, task.op) for task in compiled.plan.tasks
+            task.op: str(compiled.graph.origin(task.op).unsharded) for task in compiled.plan.tasks
         },
         passes=tuple(PassRow(t.name, t.before, t.after, t.seconds) for t in compiled.timings),
         plan=compiled.plan,

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.compiler.lower.tasks import LEAVES, CompileOptions, lower
+from flow_core.compiler.lower.inputs import LEAVES, CompileOptions
+from flow_core.compiler.lower.tasks import lower
 from flow_core.device import Driver
 from flow_core.frontend.session.session import Session
 from flow_core.ir.graph import Graph, Value
@@ -16,6 +17,7 @@ from flow_core.plan import Plan
 from flow_core.plugins.specs import load
 from flow_core.runtime.executable import Executable
 from flow_core.sharding.sbp import Region
+from flow_core.sharding.topology import Device
 
 
 class Variables:
@@ -29,9 +31,9 @@ class Variables:
     def __init__(self, session: Session, values: Mapping[str, Any]) -> None:
         self._session = session
         self._values = dict(values)
-        self._parts: dict[tuple[str, str], tuple[Region, Any, Driver]] = {}
+        self._parts: dict[tuple[str, Device], tuple[Region, Any, Driver]] = {}
 
-    def part(self, name: str, device: str, region: Region | None = None) -> Any:
+    def part(self, name: str, device: Device, region: Region | None = None) -> Any:
         """Return a device's array of a variable, or of a region of it."""
         known = self._parts.get((name, device))
         if known is None:
@@ -59,7 +61,7 @@ class Variables:
             found[name][_window(region)] = array
         return found
 
-    def parts(self) -> dict[tuple[str, str], tuple[Region, Any]]:
+    def parts(self) -> dict[tuple[str, Device], tuple[Region, Any]]:
         """Return region and values of each variable on each device, by (name, device)."""
         return {
             key: (region, driver.copy_out(array))

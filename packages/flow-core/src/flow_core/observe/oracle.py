@@ -19,14 +19,15 @@ import numpy as np
 
 from flow_core.base.dtypes import as_dtype
 from flow_core.base.errors import JobError
-from flow_core.compiler.lower.physical_graph import Physical, to_physical
-from flow_core.compiler.lower.tasks import CompileOptions, lower
+from flow_core.compiler.lower.inputs import CompileOptions
+from flow_core.compiler.lower.physical_graph import Physical, local_origins, to_physical
+from flow_core.compiler.lower.tasks import lower
 from flow_core.compiler.reshard.planner import TensorLayout
 from flow_core.compiler.reshard.plugin_steps import Ways
 from flow_core.compiler.select import Problem
 from flow_core.frontend.job.function import JobFunction
 from flow_core.frontend.session.session import Session
-from flow_core.ir.graph import Attrs, Graph, Op, TensorType, Value, tensor_type
+from flow_core.ir.graph import Attrs, Graph, Op, Origin, TensorType, Value, tensor_type
 from flow_core.observe.copies import Copy, overwritten_copies, with_copies
 from flow_core.observe.feeds import draw_feeds, draw_variable, micro_batches, whole_batches
 from flow_core.observe.isolated_run import IsolatedRun, same_bits, simulate, simulate_graph, states
@@ -191,10 +192,9 @@ class _Oracle:
 
     def _several(self) -> IsolatedRun:
         physical = self.physical
-        options = replace(self.options, origins=physical.origins)
         shards = {name: (s.variable, s.region) for name, s in physical.shards.items()}
         return simulate_graph(
-            self.session, physical.graph, self.inputs, self.values, options, shards
+            self.session, physical.graph, self.inputs, self.values, self.options, shards
         )
 
     def _real(self) -> IsolatedRun:
@@ -209,9 +209,8 @@ class _Oracle:
         plan, physical = compiled.plan, compiled.physical
         if not any(buffer.home for buffer in plan.buffers):
             return None
-        options = replace(self.options, origins=physical.origins)
         registry = self.session.registry
-        apart = lower(compiled.graph, registry, compiled.inputs, plan.job, options)
+        apart = lower(compiled.graph, registry, compiled.inputs, plan.job, self.options)
         apart = replace(apart, shards=plan.shards, micro_batches=plan.micro_batches)
         return simulate(self.session, apart, self.values, physical.graph.results)
 
@@ -301,7 +300,7 @@ class _Oracle:
         self, value: Value, together: Mapping[Value, Any], wholes: Mapping[Value, Whole]
     ) -> Whole:
         layout = self.physical.layouts[value]
-        local = self.physical.passed.get(value) or local_values(value, layout)
+        local = self.physical.passed.get(value) or local_values(self.graph, value, layout)
         op = self.graph.ops[value.op]
         reference = self.session.registry.ops[op.type].reference
         if reference and any(v not in together for v in local):  # shards of variables, fed values
@@ -375,7 +374,7 @@ class _Trial:
         self.arrays = [whole.array for whole in had]
         self.types = oracle.graph.types[op.name]
         single = replace(op, placement=first_of(op.placement), sbp=(), control=())
-        self.single = _Alone(oracle, single, self.types, spec, op.name)
+        self.single = _Alone(oracle, single, self.types, spec, oracle.graph.origin(op.name))
         self.right = self.single.run(self.arrays, step)
         self.bounds = self._bounds()
 
@@ -415,12 +414,12 @@ class _Trial:
         layouts = [TensorLayout(op.placement, sbp) for sbp in signature.inputs]
         rng = np.random.default_rng(SEED_OF_DISTURBANCES)
         inputs = [take_apart(*row, rng) for row in zip(layouts, self.arrays, strict=True)]
-        names = local_names(op.name, op.placement)
+        names = local_names(oracle.graph, op.name, op.placement)
         results = []
         for rank, name in enumerate(names):
             local = oracle.physical.graph.ops[name]
             types = oracle.physical.graph.types[name]
-            part = _Alone(oracle, local, types, self.spec, op.name)
+            part = _Alone(oracle, local, types, self.spec, oracle.graph.origin(op.name))
             results.append(part.run([parts[rank] for parts in inputs], self.step))
         changed = [signature.inputs[i] for i in self.spec.mutates if i < len(op.inputs)]
         ways = [TensorLayout(op.placement, sbp) for sbp in (*signature.outputs, *changed)]
@@ -441,7 +440,7 @@ class _Alone:
         op: Op,
         types: tuple[TensorType, ...],
         spec: OpSpec,
-        origin: str,
+        origin: Origin,
     ) -> None:
         self.oracle, self.op, self.types, self.origin = oracle, op, types, origin
         self.mutated = [i for i in spec.mutates if i < len(op.inputs)]
@@ -461,9 +460,11 @@ class _Alone:
             types[name] = (tensor_type(array.shape, as_dtype(array.dtype)),)
         inputs = tuple(Value(f"in{i}", 0) for i in range(len(arrays)))
         op = replace(self.op, inputs=inputs, control=())
-        graph = Graph({**ops, op.name: op}, {**types, op.name: self.types})
-        options = replace(self.oracle.options, origins={op.name: self.origin})
-        simulator = simulate_graph(self.oracle.session, graph, fed, values, options, {})
+        graph = Graph(
+            {**ops, op.name: op}, {**types, op.name: self.types}, origins={op.name: self.origin}
+        )
+        oracle = self.oracle
+        simulator = simulate_graph(oracle.session, graph, fed, values, oracle.options, {})
         results = simulator.run([arrays[int(name[2:])] for name in fed], step)
         after = simulator.variables.values()
         return [*results.values(), *(after[f"in{i}"] for i in self.mutated)]
@@ -503,14 +504,15 @@ def _spread(job: JobFunction, graph: Graph, devices: int | None) -> Graph:
     return _placed(graph, Placement.parse(kind, f"0:0-{devices - 1}"))
 
 
-def local_names(name: str, placement: Placement) -> list[str]:
+def local_names(graph: Graph, name: str, placement: Placement) -> list[str]:
     """Return the names of a logical op's parts in the physical graph."""
-    return [name] if placement.size == 1 else [f"{name}@{r}" for r in range(placement.size)]
+    return list(map(str, local_origins(graph, name, placement)))
 
 
-def local_values(value: Value, layout: TensorLayout) -> list[Value]:
+def local_values(graph: Graph, value: Value, layout: TensorLayout) -> list[Value]:
     """Return the parts of a logical value in the physical graph."""
-    return [Value(name, value.index) for name in local_names(value.op, layout.placement)]
+    names = local_names(graph, value.op, layout.placement)
+    return [Value(name, value.index) for name in names]
 
 
 # ------------------------------------------------------------------------------------ in words

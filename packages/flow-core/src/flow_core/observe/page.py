@@ -19,6 +19,7 @@ from flow_core.observe.streams import flow_rows, stream_rows, threads
 from flow_core.observe.tables import count_bytes
 from flow_core.observe.text import link_bytes
 from flow_core.plan import Buffer, Plan, Transfer
+from flow_core.sharding.topology import Device
 
 ASSETS = Path(__file__).parent / "assets"
 
@@ -77,7 +78,7 @@ def page_data(doc: PlanDocument, spans: Sequence[Span] = ()) -> dict[str, Any]:
     nodes = layout([op.name for op in doc.ops], [(a, b) for a, b, *_ in edges])
     placements = list(dict.fromkeys(op.placement for op in doc.ops))
     plan = doc.plan
-    devices = [arena.device for arena in plan.arenas]
+    devices = [str(arena.device) for arena in plan.arenas]
     return {
         "title": f"{doc.kind} job {doc.job}",
         "line": doc.line,
@@ -95,11 +96,12 @@ def page_data(doc: PlanDocument, spans: Sequence[Span] = ()) -> dict[str, Any]:
         "ledger": [_ledger_row(entry) for entry in plan.ledger],
         "links": list(link_bytes(plan.ledger).items()),
         "arenas": [
-            [a.device, a.nbytes, a.lower_bound, list(_blocks(plan, a.device))] for a in plan.arenas
+            [str(a.device), a.nbytes, a.lower_bound, list(_blocks(plan, a.device))]
+            for a in plan.arenas
         ],
         "tasks": [
             [t.op, numbers.get(doc.origins.get(t.op, t.op), -1), t.kernel,
-             plan.streams[t.stream] if plan.streams else t.device, t.line]
+             plan.streams[t.stream] if plan.streams else str(t.device), t.line]
             for t in plan.tasks
         ],
         "streams": [list(row) for row in stream_rows(plan)],
@@ -158,7 +160,7 @@ def _ledger_row(entry: Transfer) -> list[Any]:
 # ------------------------------------------------------------------------------------- memory
 
 
-def _blocks(plan: Plan, device: str) -> Iterator[list[Any]]:
+def _blocks(plan: Plan, device: Device) -> Iterator[list[Any]]:
     """Yield [offset, bytes, first task, last task, kind, name, line] of a device's blocks."""
     lines, uses = {task.op: task.line for task in plan.tasks}, _uses(plan)
     for members in _pieces(plan, device).values():
@@ -169,7 +171,7 @@ def _blocks(plan: Plan, device: str) -> Iterator[list[Any]]:
         yield [owner.offset, owner.type.nbytes, first, last, owner.kind, owner.name, line]
 
 
-def _pieces(plan: Plan, device: str) -> dict[tuple[int, int, int], list[int]]:
+def _pieces(plan: Plan, device: Device) -> dict[tuple[int, int, int], list[int]]:
     """Group buffers that share memory: views have the lifetime and location of their base."""
     found: dict[tuple[int, int, int], list[int]] = {}
     mine = [

@@ -15,6 +15,7 @@ from flow_core.observe.streams import (
 )
 from flow_core.observe.tables import Row, Table, count_bytes, joined, micros
 from flow_core.plan import ArenaPlan, Buffer, Plan, Transfer
+from flow_core.sharding.topology import Device
 
 MOST_PLACES = 12
 """How many inputs or outputs of a task the text shows."""
@@ -117,14 +118,14 @@ def _blocks(plan: Plan, arena: ArenaPlan) -> Iterator[Row]:
         yield (str(b.offset), str(b.type.nbytes), f"{b.first}-{b.last}", b.kind, b.name)
 
 
-def _elsewhere(plan: Plan, arena: ArenaPlan) -> Mapping[str, int]:
+def _elsewhere(plan: Plan, arena: ArenaPlan) -> Mapping[Device, int]:
     """Return the bytes that a device reads in other devices' memory, by device."""
     seen = {
         (b.home, b.offset, b.first, b.name if b.kind == "variable" else ""): b.type.nbytes
         for b in plan.buffers
         if b.home and b.device == arena.device
     }
-    found: dict[str, int] = {}
+    found: dict[Device, int] = {}
     for (home, *_), nbytes in seen.items():
         found[home] = found.get(home, 0) + nbytes
     return found
@@ -164,7 +165,7 @@ def _boxing(ledger: Iterable[Transfer]) -> Iterator[Row]:
 
 
 def link_bytes(ledger: Iterable[Transfer]) -> Mapping[str, int]:
-    """Return the bytes per step over each link, by its text form.
+    """Return the bytes per step over each link.
 
     >>> entry = Transfer("x:0", ("copy",), "a", "b", 4, 0.0, links={"gpu:0:0->gpu:0:1": 4})
     >>> link_bytes([entry, entry])

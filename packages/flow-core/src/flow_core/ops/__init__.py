@@ -1,5 +1,5 @@
-"""Op families: schema, shape and dtype inference, SBP rules and gradient of each op.
+"""Op families: schema, type inference, SBP rules, gradient and reference of each op.
 
-Every module of this package has a tuple ``OPS`` of `flow_core.plugins.specs.OpSpec`; nothing
-here knows devices.
+In: graph types and attributes.  Out: the tuple ``OPS`` of `flow_core.plugins.specs.OpSpec` of each
+module.  Must not depend on devices, kernels, passes or the frontend.
 """

@@ -1,4 +1,4 @@
-"""Building graphs op by op: inference is applied as ops are added."""
+"""Build graphs op by op: inference runs as ops are added."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from flow_core.sharding.topology import Placement
 
 
 class Emitter:
-    """Adds ops to a `GraphBuilder`: fills in default attributes, infers and checks types."""
+    """Adder of ops to a `GraphBuilder`: completes default attributes, infers and checks types."""
 
     def __init__(self, builder: GraphBuilder, specs: Mapping[str, OpSpec]) -> None:
         self.builder = builder
         self.specs = specs
 
     def spec(self, type_: str, line: SourceLine | None = None) -> OpSpec:
-        """The spec of an op type."""
+        """Return the spec of an op type."""
         spec = self.specs.get(type_)
         if spec is None:
             raise GraphError(
                 f"adding an op of type {type_!r}",
                 at=line,
                 found="no plugin registers that op",
-                hint=nearest(type_, self.specs) or "see `flow doctor` for the plugins loaded",
+                hint=nearest(type_, self.specs) or "see `flow doctor` for the loaded plugins",
             )
         return spec
 
@@ -45,7 +45,7 @@ class Emitter:
         sbp: tuple[NdSbp | None, ...] = (),
         control: tuple[str, ...] = (),
     ) -> tuple[Value, ...]:
-        """Adds one op and gives its outputs; ``name`` is made unique when it is None."""
+        """Add an op and return its outputs; ``name=None`` generates a unique name."""
         spec = self.spec(type_, line)
         builder = self.builder
         name = name or builder.unique_name(type_)
@@ -62,10 +62,10 @@ class Emitter:
 
 
 LARGEST = 2**63 - 1
-"""Limit of sizes, and of bytes of a tensor: what an index can count."""
+"""Limit of sizes, and of bytes of a tensor: the range of an index."""
 
 LONGEST = 1024
-"""Bits of the longest integer that is an attribute: more than any float64 has."""
+"""Largest bit length of an integer attribute, beyond the range of float64."""
 
 
 def _check_sizes(
@@ -83,7 +83,7 @@ def _check_sizes(
 
 
 def _refuse_long_numbers(type_: str, name: str, attrs: Attrs, line: SourceLine | None) -> None:
-    """Refuse integers that Python does not even write as text."""
+    """Reject integers that Python does not convert to text."""
     for key, value in attrs.items():
         for number in value if isinstance(value, tuple) else (value,):
             if isinstance(number, int) and number.bit_length() > LONGEST:
@@ -105,14 +105,14 @@ def _refuse_objects(
             at=line,
             found=f"a blob of type {found}",
             allowed="blobs of numbers",
-            hint="make numbers of it: flow.tensor_buffer_to_tensor, a decoder or flow.image.Resize",
+            hint="convert it: flow.tensor_buffer_to_tensor, a decoder or flow.image.Resize",
         )
 
 
 def complete_attrs(
     spec: OpSpec, given: Mapping[str, AttrValue], name: str, line: SourceLine | None = None
 ) -> Attrs:
-    """The attributes of an op with the spec's defaults filled in; unknown ones are errors."""
+    """Return the attributes of an op, completed by the spec's defaults; reject unknown ones."""
     if not spec.attrs and not given:
         return NO_ATTRS
     unknown = [key for key in given if key not in spec.attrs]
@@ -130,7 +130,7 @@ def complete_attrs(
 
 @dataclass(frozen=True, slots=True)
 class Sym:
-    """A value with its emitter: what gradient rules compute with.  Operators emit ops."""
+    """A value with its emitter, for gradient rules; its operators emit ops."""
 
     maker: Maker
     value: Value
@@ -187,7 +187,7 @@ class Sym:
 
 @dataclass(frozen=True, slots=True)
 class Maker:
-    """Emits ops under a name prefix on one placement, at one user's line."""
+    """Emitter of ops under a name prefix, on one placement, for one source line."""
 
     emitter: Emitter
     placement: Placement
@@ -195,7 +195,7 @@ class Maker:
     line: SourceLine | None = None
 
     def all(self, type_: str, *inputs: Sym, **attrs: AttrValue) -> tuple[Sym, ...]:
-        """Adds an op and gives all its outputs."""
+        """Add an op and return all its outputs."""
         name = self.emitter.builder.unique_name(f"{self.prefix}/{type_}")
         values = self.emitter.emit(
             type_,
@@ -208,19 +208,19 @@ class Maker:
         return tuple([Sym(self, v) for v in values])
 
     def one(self, type_: str, *inputs: Sym, **attrs: AttrValue) -> Sym:
-        """Adds an op and gives its first output."""
+        """Add an op and return its first output."""
         return self.all(type_, *inputs, **attrs)[0]
 
 
 @dataclass(frozen=True, slots=True)
 class GradContext:
-    """What a gradient rule sees.
+    """The arguments of a gradient rule.
 
     Attributes:
         op: the forward op.
         inputs, outputs: its values.
-        grads: the gradient of each output, None where nothing flows back.
-        needed: per input, whether anybody wants its gradient.
+        grads: the gradient of each output, None without one.
+        needed: per input, whether its gradient is needed.
         maker: emits the backward ops.
     """
 
@@ -255,9 +255,9 @@ class GradContext:
         return grad
 
     def one(self, type_: str, *inputs: Sym, **attrs: Any) -> Sym:
-        """Adds a backward op and gives its first output."""
+        """Add a backward op and return its first output."""
         return self.maker.one(type_, *inputs, **attrs)
 
     def all(self, type_: str, *inputs: Sym, **attrs: Any) -> tuple[Sym, ...]:
-        """Adds a backward op and gives all its outputs."""
+        """Add a backward op and return all its outputs."""
         return self.maker.all(type_, *inputs, **attrs)

@@ -11,12 +11,12 @@ from flow_core.sharding.sbp import EXTREMES, B, P, S, Sbp, Signature, Signatures
 
 
 def like_input(ctx: InferContext) -> tuple[TensorType, ...]:
-    """One output of the first input's type."""
+    """Infer one output of the first input's type."""
     return (ctx.inputs[0],)
 
 
 def floating_like_input(ctx: InferContext) -> tuple[TensorType, ...]:
-    """`like_input`, for floating types only."""
+    """Infer one output of the first input's type, which must be floating."""
     ctx.check(
         ctx.inputs[0].dtype.is_floating,
         f"input of type {ctx.inputs[0]}",
@@ -27,7 +27,7 @@ def floating_like_input(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def same_inputs(ctx: InferContext) -> tuple[TensorType, ...]:
-    """One output; all inputs have one type."""
+    """Infer one output of the type that all inputs share."""
     first = ctx.inputs[0]
     if any(t != first for t in ctx.inputs):
         ctx.fail(", ".join(map(str, ctx.inputs)), "inputs of one shape and element type")
@@ -35,18 +35,18 @@ def same_inputs(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def broadcast_type(ctx: InferContext) -> TensorType:
-    """The numpy broadcast of all inputs, which must share their element type."""
+    """Infer the numpy broadcast of all inputs, which must share their element type."""
     dtype = ctx.inputs[0].dtype
     if any(t.dtype is not dtype for t in ctx.inputs):
         ctx.fail(", ".join(map(str, ctx.inputs)), "one element type", "flow.cast one of the inputs")
     try:
         return tensor_type(broadcast_shapes(*[t.shape for t in ctx.inputs]), dtype)
     except ValueError as error:
-        ctx.fail(str(error), "shapes that broadcast as numpy's do")
+        ctx.fail(str(error), "shapes that broadcast as in numpy")
 
 
 def checked_axis(ctx: InferContext, axis: int, rank: int) -> int:
-    """A non-negative axis, or an error at the user's line."""
+    """Return a non-negative axis; fail at the user's line if out of range."""
     try:
         return normal_axis(axis, rank)
     except ValueError as error:
@@ -54,7 +54,7 @@ def checked_axis(ctx: InferContext, axis: int, rank: int) -> int:
 
 
 def split_all_axes(ctx: SbpContext) -> Signatures:
-    """S(i) -> S(i) on every axis, for inputs and outputs of one shape."""
+    """Map S(i) to S(i) on every axis, for inputs and outputs of one shape."""
     n_in, n_out = len(ctx.inputs), len(ctx.outputs)
     return tuple(
         Signature((S(i),) * n_in, (S(i),) * n_out) for i in range(len(ctx.outputs[0].shape))
@@ -62,29 +62,29 @@ def split_all_axes(ctx: SbpContext) -> Signatures:
 
 
 def split_axes(ctx: SbpContext, axes: Iterable[int]) -> Signatures:
-    """S(i) everywhere, for some axes."""
+    """Map S(i) to S(i) for some axes."""
     n_in, n_out = len(ctx.inputs), len(ctx.outputs)
     return tuple(Signature((S(i),) * n_in, (S(i),) * n_out) for i in axes)
 
 
 def linear(ctx: SbpContext) -> Signatures:
-    """`split_all_axes`, and P -> P for ops that are linear in all inputs together."""
+    """Split all axes, and map P to P, for ops that are jointly linear in all inputs."""
     n_in, n_out = len(ctx.inputs), len(ctx.outputs)
     return (*split_all_axes(ctx), Signature((P,) * n_in, (P,) * n_out))
 
 
 def floating(ctx: SbpContext) -> bool:
-    """Whether the first input is: sums and products of integers wrap around, so have no order."""
+    """Whether the first input is floating: sums of integers wrap around and lose their order."""
     return ctx.inputs[0].dtype.is_floating
 
 
-def rising(ctx: SbpContext, *together: int) -> Signatures:
-    """P(max) and P(min) pass an op that never falls as some inputs rise together."""
+def nondecreasing(ctx: SbpContext, *together: int) -> Signatures:
+    """Pass P(max) and P(min) through an op that is nondecreasing in some inputs together."""
     return tuple(_extreme(ctx, together, kind, kind) for kind in EXTREMES)
 
 
-def falling(ctx: SbpContext, *together: int) -> Signatures:
-    """P(max) becomes P(min), and the reverse, in an op that never rises with some inputs."""
+def nonincreasing(ctx: SbpContext, *together: int) -> Signatures:
+    """Exchange P(max) and P(min) in an op that is nonincreasing in some inputs."""
     pairs = zip(EXTREMES, reversed(EXTREMES), strict=True)
     return tuple(_extreme(ctx, together, kind, other) for kind, other in pairs)
 
@@ -95,23 +95,27 @@ def _extreme(ctx: SbpContext, which: Iterable[int], kind: Sbp, result: Sbp) -> S
     return Signature(inputs, (result,) * len(ctx.outputs))
 
 
-def passed(ctx: SbpContext, *together: int) -> Signatures:
-    """Every kind of P passes an op that only moves the elements of some inputs."""
+def any_partial(ctx: SbpContext, *together: int) -> Signatures:
+    """Pass every kind of P through an op that only moves the elements of some inputs."""
     return tuple(_extreme(ctx, together, kind, kind) for kind in (P, *EXTREMES))
 
 
-def with_rising(sbp: Callable[[SbpContext], Signatures]) -> Callable[[SbpContext], Signatures]:
-    """The rules of an op that never falls as its first input rises."""
-    return lambda ctx: (*sbp(ctx), *rising(ctx, 0))
+def with_nondecreasing(
+    sbp: Callable[[SbpContext], Signatures],
+) -> Callable[[SbpContext], Signatures]:
+    """Extend the rules of an op that is nondecreasing in its first input."""
+    return lambda ctx: (*sbp(ctx), *nondecreasing(ctx, 0))
 
 
-def with_falling(sbp: Callable[[SbpContext], Signatures]) -> Callable[[SbpContext], Signatures]:
-    """The rules of an op that never rises with its first input."""
-    return lambda ctx: (*sbp(ctx), *falling(ctx, 0))
+def with_nonincreasing(
+    sbp: Callable[[SbpContext], Signatures],
+) -> Callable[[SbpContext], Signatures]:
+    """Extend the rules of an op that is nonincreasing in its first input."""
+    return lambda ctx: (*sbp(ctx), *nonincreasing(ctx, 0))
 
 
 def broadcast_sbp(ctx: SbpContext) -> Signatures:
-    """Splits of an elementwise op whose inputs broadcast: a repeated axis of size 1 stays B."""
+    """Split an elementwise op whose inputs broadcast; a repeated axis of size 1 stays B."""
     out = ctx.outputs[0].shape
     return tuple(
         Signature(tuple(_input_split(t.shape, i, out) for t in ctx.inputs), (S(i),))
@@ -125,7 +129,7 @@ def _input_split(shape: tuple[int, ...], axis: int, out: tuple[int, ...]) -> Sbp
 
 
 def check_place(ctx: InferContext, shape: tuple[int, ...]) -> None:
-    """Fails unless a box of some shape fits where the attribute ``place`` says that it lies."""
+    """Fail unless a box of some shape fits at the position of the attribute ``place``."""
     place = ctx.attrs["place"]
     if place is not None:
         rows = zip(shape, *place, strict=False)
@@ -134,7 +138,7 @@ def check_place(ctx: InferContext, shape: tuple[int, ...]) -> None:
 
 
 def with_place(ctx: LocalContext) -> Mapping[str, AttrValue]:
-    """The attribute ``place`` of a device's part of a random op: a `base.philox.Place`."""
+    """Return the attribute ``place`` of a device's part of a random op: a `base.philox.Place`."""
     out = ctx.outputs[0]
     outer = ctx.attrs["place"] or (out.type.shape, (0,) * len(out.region))
     low = tuple(a + start for a, (start, _) in zip(outer[1], out.region, strict=True))

@@ -1,34 +1,35 @@
-"""All-reduces start as soon as what they read exists, small ones together in buckets.
+"""Bucketing of all-reduces: start them early, and join small ones.
 
-Boxing stands where the first reader needs it, which for gradients is behind the whole backward
-pass.  Here an all-reduce moves up to the last op that makes its inputs, and those of the same
-devices, type and operation that follow are joined to it, up to a size, as long as nobody has
-to wait for the bucket who need not have waited for its members.  Other collectives are treated
-alike where a program asks for it.
+Lowering puts boxing before its first reader, which for gradients is behind the whole backward
+pass.  This pass moves an all-reduce up to the last op that makes its inputs, and joins to it those
+of the same devices, type and operation that follow, up to a size limit, as long as no op has to
+wait for the bucket that would not have waited for its members.  Other collectives are treated
+alike if a program asks for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 
 from flow_core.exchange import BOXING
-from flow_core.ir.graph import Graph, Op, TensorType, Value
+from flow_core.ir.graph import Graph, Op, Value
+from flow_core.ir.rewriter import Rewriter
 from flow_core.passes.base import PassContext
 from flow_core.sharding.topology import Device
 
 MEGABYTE = 1 << 20
 
 FUSIBLE = ("all_reduce", "reduce", "reduce_scatter", "all_gather", "broadcast")
-"""The collectives of which several may go together."""
+"""The collectives that can be joined."""
 
 
 @dataclass(frozen=True)
 class BucketAllReduces:
-    """Joins exchanges of at most ``max_ops`` members and ``threshold_mb`` megabytes per device.
+    """Join exchanges of at most ``max_ops`` members and ``threshold_mb`` megabytes per device.
 
-    Only those of the ``collectives`` named are joined.  The job's options "bucket_mb",
-    "bucket_ops" and "bucket_collectives" come first.
+    Only the named ``collectives`` are joined.  The job's options "bucket_mb", "bucket_ops" and
+    "bucket_collectives" take precedence.
     """
 
     threshold_mb: float = 16.0
@@ -37,11 +38,12 @@ class BucketAllReduces:
     name: str = "bucket_all_reduces"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:
-        """The graph with all-reduces at their earliest place, joined where that is allowed."""
+        """Return the graph with all-reduces at their earliest position, joined where possible."""
         joined = context.options.get("bucket_collectives", self.collectives)
         if any(name != "all_reduce" for name in joined):
             graph = _leaves_first(graph)
-        found = list(_movable(graph, {"all_reduce", *joined}))
+        rewriter = Rewriter(graph)
+        found = list(_movable(rewriter, {"all_reduce", *joined}))
         if not found:
             return graph
         limit = float(context.options.get("bucket_mb", self.threshold_mb)) * MEGABYTE
@@ -55,19 +57,19 @@ class BucketAllReduces:
                 bucket = newest[member.key] = _Bucket()
                 buckets.append(bucket)
             bucket.add(member)
-        return _rebuilt(graph, buckets)
+        return _rewritten(rewriter, buckets)
 
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """An exchange that may move.
+    """An exchange that can move.
 
     Attributes:
         op: the op.
         ready: position of the last op that makes its inputs.
-        needed: position of the first op that must come after it.
+        needed: position of the first op that reads it.
         nbytes: bytes per device.
-        key: what members of a bucket have in common.
+        key: the properties that members of a bucket share.
     """
 
     op: Op
@@ -99,15 +101,14 @@ class _Bucket:
 
 
 def _leaves_first(graph: Graph) -> Graph:
-    """The graph with variables and inputs at its start: what reads only them is ready there."""
+    """Return the graph with variables and inputs first, where ops that read only them are ready."""
     leaves = {n: op for n, op in graph.ops.items() if op.type in ("input", "variable")}
     return replace(graph, ops={**leaves, **graph.ops})
 
 
-def _movable(graph: Graph, collectives: Collection[str]) -> Iterator[_Member]:
-    position = {name: i for i, name in enumerate(graph.ops)}
+def _movable(rewriter: Rewriter, collectives: Collection[str]) -> Iterator[_Member]:
+    graph, position = rewriter.graph, rewriter.position
     waited_for = {name for op in graph.ops.values() for name in op.control}
-    consumers = graph.consumers()
     moving = {
         op.name: op
         for op in graph.of_type(BOXING)
@@ -118,7 +119,7 @@ def _movable(graph: Graph, collectives: Collection[str]) -> Iterator[_Member]:
     }
     for op in moving.values():
         here, outputs = position[op.name], range(len(graph.types[op.name]))
-        readers = [r.name for k in outputs for r in consumers.get(op.output(k), ())]
+        readers = [r.name for k in outputs for r in rewriter.readers(op.output(k))]
         # another exchange that reads this one moves up to here, and no further
         waits = [here if name in moving else position[name] for name in readers]
         needed = min(waits, default=len(graph))
@@ -134,49 +135,22 @@ def _device(graph: Graph, value: Value) -> Device:
     return placement.device(value.index % placement.size)
 
 
-def _rebuilt(graph: Graph, buckets: list[_Bucket]) -> Graph:
-    same: dict[Value, Value] = {}
-    after: dict[int, list[Op]] = {}
-    gone: set[str] = set()
-    types, lines = dict(graph.types), dict(graph.lines)
+def _rewritten(rewriter: Rewriter, buckets: list[_Bucket]) -> Graph:
+    ops = list(rewriter.graph.ops.values())
     for bucket in buckets:
-        ops = [member.op for member in bucket.members]
-        op = ops[0] if len(ops) == 1 else _joined(ops, types, same)
-        if ops[-1].name in lines:
-            lines[op.name] = lines[ops[-1].name]
-        gone.update(o.name for o in ops)
-        after.setdefault(bucket.ready, []).append(op)
-    placed = list(_placed(graph, after, gone))
-    renamed = {op.name: op.with_inputs(_renamed(op.inputs, same)) for op in placed}
-    return Graph(
-        renamed,
-        {name: types[name] for name in renamed},
-        _renamed(graph.results, same),
-        graph.effects,
-        {name: lines[name] for name in renamed if name in lines},
-    )
+        rewriter.after(ops[bucket.ready])
+        members = [member.op for member in bucket.members]
+        if len(members) == 1:
+            rewriter.move(members[0])
+        else:
+            _join(rewriter, members)
+    return rewriter.finish()
 
 
-def _renamed(values: tuple[Value, ...], same: Mapping[Value, Value]) -> tuple[Value, ...]:
-    return tuple([same.get(v, v) for v in values])
-
-
-def _placed(graph: Graph, after: Mapping[int, list[Op]], gone: set[str]) -> Iterator[Op]:
-    for index, op in enumerate(graph.ops.values()):
-        if op.name not in gone:
-            yield op
-        yield from after.get(index, ())
-
-
-def _joined(
-    ops: list[Op], types: dict[str, tuple[TensorType, ...]], same: dict[Value, Value]
-) -> Op:
-    """One exchange for several; notes its types, and which values its outputs stand for."""
-    first = ops[0]
-    name = f"{first.name}/bucket"
-    outputs = [op.output(k) for op in ops for k in range(len(types[op.name]))]
-    same.update({value: Value(name, i) for i, value in enumerate(outputs)})
-    types[name] = tuple(types[v.op][v.index] for v in outputs)
+def _join(rewriter: Rewriter, ops: list[Op]) -> None:
+    """Put one exchange in the place of several."""
+    first, graph = ops[0], rewriter.graph
+    outputs = [op.output(k) for op in ops for k in range(len(graph.types[op.name]))]
     attrs = first.attrs.with_(
         members=tuple(op.name for op in ops),
         shapes=tuple(shape for op in ops for shape in op.attrs["shapes"]),
@@ -184,11 +158,17 @@ def _joined(
         fills=tuple(_shifted_fills(ops)),
     )
     inputs = tuple(v for op in ops for v in op.inputs)
-    return Op(name, BOXING, inputs, attrs, first.placement)
+    bucket = Op(f"{first.name}/bucket", BOXING, inputs, attrs, first.placement)
+    types, line = tuple(map(graph.type_of, outputs)), graph.lines.get(ops[-1].name)
+    rewriter.add(bucket, types, line=line)
+    for op in ops:
+        rewriter.drop(op)
+    for index, value in enumerate(outputs):
+        rewriter.replace_value(value, bucket.output(index))
 
 
 def _shifted_blocks(ops: list[Op]) -> Iterator[tuple[object, ...]]:
-    """The blocks of several exchanges, whose inputs and outputs follow one another."""
+    """Return the blocks of several exchanges with their inputs and outputs concatenated."""
     inputs = outputs = 0
     for op in ops:
         for source, start, target, *rest in op.attrs["blocks"]:

@@ -1,36 +1,34 @@
-"""Activation checkpointing: what the backward pass needs of a segment is computed a second time.
+"""Activation checkpointing: recompute the activations of a segment for the backward pass.
 
-A segment is what one ``with flow.experimental.scope.config(checkpointing=True)`` block made.
-Values that leave it in the forward pass are kept; all others that backward ops read are computed
-anew from the segment's inputs, right before the first of them is needed, with the same random
-bits: the copy of an op draws as the op that it is a copy of.  Ops that change variables (moving
-averages) run once only, as in OneFlow.
+A segment consists of the ops made in one ``with
+flow.experimental.scope.config(checkpointing=True)`` block.  Values that leave it in the forward
+pass are kept; all others that backward ops read are recomputed from the segment's inputs, right
+before the first of them is needed, with the same random bits: the copy of an op draws like the
+original.  Ops that change variables (moving averages) run only once, as in OneFlow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
-from flow_core.ir.graph import Graph, Op, Value
+from flow_core.ir.graph import Graph, Op, Origin, Value
+from flow_core.ir.rewriter import Rewriter
 from flow_core.passes.base import PassContext
 
-AGAIN = "/recomputed"
-"""Suffix of the names of ops that compute something a second time."""
 
+def recomputed_name(name: str) -> str:
+    """Return the name of the op that computes the values of another op again.
 
-def first_name(name: str) -> str:
-    """The name under which an op draws: that of the op it is a copy of.
-
-    >>> first_name("dropout/recomputed/micro_1"), first_name("dropout")
-    ('dropout/micro_1', 'dropout')
+    >>> recomputed_name("dropout")
+    'dropout/recomputed'
     """
-    return name.replace(AGAIN, "")
+    return str(Origin(name, recomputed=True))
 
 
 @dataclass(frozen=True)
 class Checkpointing:
-    """Recomputes the segments' activations in the backward pass.
+    """Recompute the segments' activations in the backward pass.
 
     Attributes:
         segments: names of each segment's ops.
@@ -42,66 +40,62 @@ class Checkpointing:
     name: str = "checkpointing"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:
-        """The graph with copies of forward ops where backward ops need their values."""
-        plan = _Recomputing()
-        readers = graph.consumers()
-        position = {name: i for i, name in enumerate(graph.ops)}
+        """Return the graph with copies of forward ops where backward ops need their values."""
+        rewriter = Rewriter(graph)
+        again: dict[Value, Value] = {}
+        late: dict[str, Op] = {}
         for segment in self.segments:
             names = {n for n in segment if n in graph.ops and _repeats(graph.ops[n], context)}
             for part in _connected(graph, names):
-                self._recompute(graph, part, readers, position, plan)
-        return _rewritten(graph, plan) if plan.again else graph
+                for op in self._recompute(rewriter, part, again):
+                    late[op.name] = op
+        for op in late.values():
+            rewriter.replace(op, op.with_replaced_inputs(again))
+        return rewriter.finish()
 
     def _recompute(
-        self,
-        graph: Graph,
-        names: set[str],
-        readers: Mapping[Value, list[Op]],
-        position: Mapping[str, int],
-        plan: _Recomputing,
-    ) -> None:
-        """Plans the copies of one connected part of a segment."""
-        inner = {v for v in _values(graph, names) if self._stays_inside(graph, v, names, readers)}
-        late = [op for v in inner for op in readers.get(v, ()) if op.name not in self.forward]
+        self, rewriter: Rewriter, names: set[str], again: dict[Value, Value]
+    ) -> list[Op]:
+        """Copy the ops of one connected part of a segment for its backward readers.
+
+        Args:
+            rewriter: the graph under change.
+            names: names of the part's ops.
+            again: receives the recomputed value of each value.
+
+        Returns:
+            The backward ops that read values of the part.
+        """
+        graph = rewriter.graph
+        inner = {v for v in _values(graph, names) if self._stays_inside(rewriter, v, names)}
+        late = [op for v in inner for op in rewriter.readers(v) if op.name not in self.forward]
         if not late:
-            return
+            return []
         needed = {v.op for op in late for v in op.inputs if v in inner}
         for op in reversed([graph.ops[n] for n in graph.ops if n in names]):
             if op.name in needed:
                 needed.update(v.op for v in op.inputs if v in inner)
-        first = min(late, key=lambda op: position[op.name])
+        first = min(late, key=lambda op: rewriter.position[op.name])
         made = [v.op for v in first.inputs if v.op not in names]
-        after = max(made, key=position.__getitem__, default=None)
-        copies = [graph.ops[n] for n in graph.ops if n in needed]
-        plan.before.setdefault(first.name, []).extend(_copies(copies, inner, after))
-        plan.again.update({v: Value(v.op + AGAIN, v.index) for v in inner if v.op in needed})
-        plan.readers.update(op.name for op in late)
+        after = max(made, key=rewriter.position.__getitem__, default=None)
+        copied = [graph.ops[n] for n in graph.ops if n in needed]
+        rewriter.before(first)
+        for op, copy in zip(copied, _copies(copied, inner, after), strict=True):
+            origin = graph.origin(op.name)._replace(recomputed=True)
+            line = graph.lines.get(op.name)
+            rewriter.add(copy, graph.types[op.name], line=line, origin=origin)
+        again.update({v: Value(recomputed_name(v.op), v.index) for v in inner if v.op in needed})
+        return late
 
-    def _stays_inside(
-        self, graph: Graph, value: Value, names: set[str], readers: Mapping[Value, list[Op]]
-    ) -> bool:
-        if value in graph.results:
+    def _stays_inside(self, rewriter: Rewriter, value: Value, names: set[str]) -> bool:
+        if rewriter.is_result(value):
             return False
-        return all(op.name in names or op.name not in self.forward for op in readers.get(value, ()))
-
-
-@dataclass(slots=True)
-class _Recomputing:
-    """What is to be done.
-
-    Attributes:
-        before: copies to put before an op.
-        again: the copy's value for each value that is computed again.
-        readers: the backward ops that read copies.
-    """
-
-    before: dict[str, list[Op]] = field(default_factory=dict)
-    again: dict[Value, Value] = field(default_factory=dict)
-    readers: set[str] = field(default_factory=set)
+        readers = rewriter.readers(value)
+        return all(op.name in names or op.name not in self.forward for op in readers)
 
 
 def _repeats(op: Op, context: PassContext) -> bool:
-    """Whether an op may run twice, and costs anything to keep."""
+    """Whether an op can run twice, and keeping its outputs has a cost."""
     spec = context.specs[op.type]
     fixed = not op.inputs and not spec.random
     return not (spec.effect or spec.mutates or fixed)
@@ -114,7 +108,7 @@ def _values(graph: Graph, names: Iterable[str]) -> Iterator[Value]:
 
 
 def _connected(graph: Graph, names: set[str]) -> list[set[str]]:
-    """The connected parts of some ops, in graph order."""
+    """Return the connected parts of some ops, in graph order."""
     part: dict[str, set[str]] = {}
     for name in graph.ops:
         if name in names:
@@ -125,27 +119,13 @@ def _connected(graph: Graph, names: set[str]) -> list[set[str]]:
 
 
 def _copies(ops: list[Op], inner: set[Value], after: str | None) -> Iterator[Op]:
-    """Copies of ops; those that read no other copy wait for the gradient that comes back."""
+    """Yield copies of ops; those that read no other copy wait for the incoming gradient."""
     copied = {op.name for op in ops}
     for op in ops:
         inputs = tuple(
-            Value(v.op + AGAIN, v.index) if v in inner and v.op in copied else v for v in op.inputs
+            Value(recomputed_name(v.op), v.index) if v in inner and v.op in copied else v
+            for v in op.inputs
         )
         waits = after is not None and inputs == op.inputs
         control = (*op.control, after) if waits and after is not None else op.control
-        yield replace(op, name=op.name + AGAIN, inputs=inputs, control=control)
-
-
-def _rewritten(graph: Graph, plan: _Recomputing) -> Graph:
-    ops: dict[str, Op] = {}
-    types, lines = dict(graph.types), dict(graph.lines)
-    for op in graph.ops.values():
-        for copy in plan.before.get(op.name, ()):
-            source = first_name(copy.name)
-            ops[copy.name], types[copy.name] = copy, graph.types[source]
-            if source in lines:
-                lines[copy.name] = lines[source]
-        if op.name in plan.readers:
-            op = op.with_inputs(tuple(plan.again.get(v, v) for v in op.inputs))
-        ops[op.name] = op
-    return Graph(ops, types, graph.results, graph.effects, lines)
+        yield replace(op, name=recomputed_name(op.name), inputs=inputs, control=control)

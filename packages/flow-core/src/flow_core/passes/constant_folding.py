@@ -1,4 +1,4 @@
-"""Computes at compile time what depends on constants only."""
+"""Constant folding."""
 
 from __future__ import annotations
 
@@ -8,25 +8,27 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.ir.graph import Attrs, Graph, Op, TensorType, Value, rebuild
+from flow_core.ir.graph import Attrs, Graph, Op, TensorType, Value
+from flow_core.ir.rewriter import Rewriter
 from flow_core.passes.base import PassContext
 
 
 @dataclass(frozen=True)
 class ConstantFolding:
-    """Folds single-output ops on constants whose result has at most ``limit`` elements."""
+    """Fold single-output ops on constants whose result has at most ``limit`` elements."""
 
     limit: int = 1024
     name: str = "constant_folding"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:
-        """The graph with constant ops folded into ``literal`` and ``constant`` ops."""
+        """Return the graph with constant ops folded into ``literal`` and ``constant`` ops."""
         known: dict[Value, Any] = {}
-        ops: list[Op] = []
+        rewriter = Rewriter(graph)
         for op in graph.ops.values():
             folded = self._fold(op, graph, context, known)
-            ops.append(folded or op)
-        return rebuild(graph, ops) if any(a is not b for a, b in _pairs(ops, graph)) else graph
+            if folded is not None:
+                rewriter.replace(op, folded)
+        return rewriter.finish()
 
     def _fold(
         self, op: Op, graph: Graph, context: PassContext, known: dict[Value, Any]
@@ -42,10 +44,6 @@ class ConstantFolding:
 
 
 _LEAVES = ("constant", "literal")
-
-
-def _pairs(ops: list[Op], graph: Graph) -> Any:
-    return zip(ops, graph.ops.values(), strict=True)
 
 
 def _evaluate(

@@ -1,16 +1,17 @@
-"""Gathers runs of elementwise ops into groups that a backend lowers as one.
+"""Fusion of runs of elementwise ops into groups that a backend lowers as one kernel.
 
-A run is a stretch of elementwise ops with one result shape that are neighbours among the ops
-of their device, in graph order.  All that a run reads from outside is made before its first
-op, where the group takes its place: no path can leave a run and come back, groups never make a
-cycle.
+A run is a sequence of elementwise ops with one result shape that are neighbours among the ops of
+their device, in graph order.  All values that a run reads from outside are made before its first
+op, where the group is inserted: no path can leave a run and come back, so groups form no cycle.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from flow_core.ir.graph import Attrs, Graph, Op, TensorType, Value
+from flow_core.ir.graph import Graph, Op, Value
+from flow_core.ir.rewriter import Rewriter, like
 from flow_core.ops.system.fused import Member, encode
 from flow_core.passes.base import PassContext
 from flow_core.sharding.topology import Placement
@@ -18,39 +19,24 @@ from flow_core.sharding.topology import Placement
 
 @dataclass(frozen=True)
 class FuseElementwise:
-    """Makes groups of at least two connected ops and at most ``limit``."""
+    """Make groups of at least two connected ops and at most ``limit``."""
 
     limit: int = 1000
     name: str = "fuse_elementwise"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:
-        """The graph with ``fused`` ops in place of runs."""
-        readers = _reader_counts(graph)
-        ops: dict[str, Op] = {}
-        types = dict(graph.types)
-        lines = dict(graph.lines)
-        same: dict[Value, Value] = {}
-        for run in self._runs(graph, context):
-            if len(run) == 1:
-                ops[run[0].name] = _moved(run[0], same)
-                continue
-            fused, outputs = _fuse(graph, run, readers)
-            if not outputs:  # what a device computes that only another one has to give
-                continue
-            ops[fused.name] = _moved(fused, same)
-            types[fused.name] = tuple(graph.type_of(v) for v in outputs)
-            if run[-1].name in lines:
-                lines[fused.name] = lines[run[-1].name]
-            same.update({v: Value(fused.name, i) for i, v in enumerate(outputs)})
-        results = tuple(same.get(v, v) for v in graph.results)
-        kept = {n: types[n] for n in ops}
-        return Graph(ops, kept, results, graph.effects, {n: lines[n] for n in ops if n in lines})
+        """Return the graph with ``fused`` ops in place of runs."""
+        rewriter = Rewriter(graph)
+        for run in self._runs(rewriter, context):
+            if len(run) > 1:
+                _replace(rewriter, run, _outputs(rewriter, run))
+        return rewriter.finish()
 
-    def _runs(self, graph: Graph, context: PassContext) -> list[list[Op]]:
-        """All ops as runs, in the order of the first op of each."""
+    def _runs(self, rewriter: Rewriter, context: PassContext) -> list[list[Op]]:
+        """Return all ops as runs, in the order of the first op of each."""
+        graph, position = rewriter.graph, rewriter.position
         runs: list[_Run] = []
         open_runs: dict[Placement, _Run] = {}
-        position = {name: i for i, name in enumerate(graph.ops)}
         for op in graph.ops.values():
             run = open_runs.get(op.placement)
             if run is not None and self._joins(run, op, graph, context, position):
@@ -68,7 +54,7 @@ class FuseElementwise:
         op: Op,
         graph: Graph,
         context: PassContext,
-        position: dict[str, int],
+        position: Mapping[str, int],
     ) -> bool:
         last = run.ops[-1]
         return (
@@ -83,7 +69,7 @@ class FuseElementwise:
 
 @dataclass(slots=True)
 class _Run:
-    """Ops that become one, and where the first of them stands."""
+    """Ops that become one, and the position of the first."""
 
     ops: list[Op]
     names: set[str]
@@ -100,42 +86,41 @@ def _same_space(graph: Graph, a: Op, b: Op) -> bool:
     return len(ta) == len(tb) == 1 and ta[0].shape == tb[0].shape and a.placement == b.placement
 
 
-def _moved(op: Op, same: dict[Value, Value]) -> Op:
-    return op.with_inputs(tuple([same.get(v, v) for v in op.inputs]))
+def _outputs(rewriter: Rewriter, run: list[Op]) -> list[Value]:
+    """Return the values of a run that the job returns or that other ops read."""
+    inside = {op.name for op in run}
+    return [
+        op.output()
+        for op in run
+        if rewriter.is_result(op.output())
+        or any(r.name not in inside for r in rewriter.readers(op.output()))
+    ]
 
 
-def _reader_counts(graph: Graph) -> dict[Value, int]:
-    counts: dict[Value, int] = {}
-    for op in graph.ops.values():
-        for value in op.inputs:
-            counts[value] = counts.get(value, 0) + 1
-    for value in graph.results:
-        counts[value] = counts.get(value, 0) + 1
-    return counts
+def _replace(rewriter: Rewriter, run: list[Op], outputs: list[Value]) -> None:
+    """Put one fused op in the place of a run, or nothing if the run has no outputs."""
+    first, *_, last = run
+    for op in run[: -1 if outputs else None]:
+        rewriter.drop(op, last.name)
+    if not outputs:  # computed by a device that only receives the result from another one
+        return
+    types = tuple(map(rewriter.graph.type_of, outputs))
+    fused = rewriter.replace(last, _fused(rewriter.graph, run, outputs), types)
+    rewriter.before(first).move(fused)
+    for index, value in enumerate(outputs):
+        rewriter.replace_value(value, fused.output(index))
 
 
-def _fuse(graph: Graph, run: list[Op], readers: dict[Value, int]) -> tuple[Op, list[Value]]:
-    """The fused op of a run, and which values its outputs stand for."""
+def _fused(graph: Graph, run: list[Op], outputs: list[Value]) -> Op:
+    """Return the fused op of a run."""
     position = {op.name: i for i, op in enumerate(run)}
     inputs: dict[Value, int] = {}
-    inside: dict[Value, int] = {}
     members: list[Member] = []
     for op in run:
-        refs = []
-        for value in op.inputs:
-            if value.op in position:
-                refs.append(position[value.op])
-                inside[value] = inside.get(value, 0) + 1
-            else:
-                refs.append(-1 - inputs.setdefault(value, len(inputs)))
-        members.append(Member(op.type, tuple(refs), op.attrs, _type(graph, op)))
-    outputs = [
-        op.output() for op in run if readers.get(op.output(), 0) > inside.get(op.output(), 0)
-    ]
-    attrs = Attrs({"body": encode(members), "outputs": tuple(position[v.op] for v in outputs)})
-    last = run[-1]
-    return Op(last.name, "fused", tuple(inputs), attrs, last.placement), outputs
-
-
-def _type(graph: Graph, op: Op) -> TensorType:
-    return graph.types[op.name][0]
+        refs = [
+            position[v.op] if v.op in position else -1 - inputs.setdefault(v, len(inputs))
+            for v in op.inputs
+        ]
+        members.append(Member(op.type, tuple(refs), op.attrs, graph.types[op.name][0]))
+    attrs = {"body": encode(members), "outputs": tuple(position[v.op] for v in outputs)}
+    return like(run[-1], "fused", attrs, inputs)

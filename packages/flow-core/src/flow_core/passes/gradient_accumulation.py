@@ -1,73 +1,43 @@
 """Gradient accumulation: a step runs its batch in micro-batches and updates once.
 
-The graph is traced for one micro-batch.  All that depends on what is fed (or is drawn anew)
-becomes one copy per micro-batch; gradients are added up in the order of the micro-batches, each
-as soon as it exists; what comes after the sums, the updates, stays single.  Results that depend
-on what is fed are packed along axis 0, numbers to one number per micro-batch.
+The graph is traced for one micro-batch.  Ops that depend on fed values or draw random numbers get
+one copy per micro-batch; gradients are added in the order of the micro-batches, each as soon as it
+exists; ops that depend on the sums, the updates, stay single.  Results that depend on fed values
+are packed along axis 0, scalars to one element per micro-batch.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from flow_core.base.errors import GraphError
-from flow_core.ir.graph import Attrs, Graph, GraphBuilder, Op, Value
+from flow_core.ir.graph import Attrs, Graph, Op, Origin, Value
+from flow_core.ir.rewriter import Rewriter
 from flow_core.ops.build import Emitter
 from flow_core.passes.base import PassContext
 from flow_core.sharding.topology import Placement
 
 ONCE = -1
-"""Stands for the number of a micro-batch of what runs once per step."""
-
-_MICRO = re.compile(r"/micro_(\d+)")
-
-
-def micro_name(name: str, index: int) -> str:
-    """The name of an op's copy for one micro-batch.
-
-    >>> micro_name("dense/matmul", 2)
-    'dense/matmul/micro_2'
-    """
-    return f"{name}/micro_{index}"
-
-
-def micro_index(name: str) -> int:
-    """The micro-batch of which an op's name says that it is a copy; `ONCE` for none.
-
-    >>> micro_index("dense/matmul/micro_2"), micro_index("dense/matmul")
-    (2, -1)
-    """
-    found = _MICRO.search(name)
-    return ONCE if found is None else int(found[1])
-
-
-def logical_name(name: str) -> str:
-    """A name without the number of its micro-batch.
-
-    >>> logical_name("dense/matmul/micro_2:0")
-    'dense/matmul:0'
-    """
-    return _MICRO.sub("", name)
+"""Micro-batch index of ops that run once per step."""
 
 
 def draws_by_place(op: Op) -> bool:
-    """Whether an op draws numbers that go by where they lie in a larger tensor.
+    """Whether the random numbers of an op depend on their position in a larger tensor.
 
-    Its copies then draw under one name, each its own rows of the whole batch's numbers: the
-    same as without micro-batches, where the batch is the outermost of what axis 0 is made of.
+    Its copies then draw under one name, each its own rows of the whole batch's numbers: the same
+    numbers as without micro-batches, where the batch is the outermost factor of axis 0.
     """
     return "place" in op.attrs
 
 
 @dataclass(frozen=True)
 class GradientAccumulation:
-    """Makes a step of several micro-batches.
+    """Expand a step into several micro-batches.
 
     Attributes:
-        steps: how many.
-        sums: names of the ``identity`` ops whose input is to be added up over them.
+        steps: the number of micro-batches.
+        sums: names of the ``identity`` ops whose input is added up over them.
     """
 
     steps: int
@@ -75,21 +45,31 @@ class GradientAccumulation:
     name: str = "gradient_accumulation"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:
-        """The graph of a whole step."""
+        """Return the graph of a whole step."""
         copied = self._copied(graph, context)
-        state = _Expansion(graph, Emitter(GraphBuilder(), context.specs), copied, self.steps)
-        later = state.later(self.sums)
-        single = set(graph.ops) - copied - later - set(self.sums)
-        state.keep(single)
+        later = self._later(graph)
+        rewriter = Rewriter(graph)
+        work = _Expansion(rewriter, Emitter(rewriter, context.specs), copied, self.steps)
+        for name in (*copied, *self.sums):
+            rewriter.drop(graph.ops[name])
+        rewriter.at_end()
         for index in range(self.steps):
-            self._micro_batch(state, index)
-        state.keep(later)
-        builder = state.emitter.builder
-        builder.results = tuple(self._packed(state, v) for v in graph.results)
-        return builder.build()
+            self._micro_batch(work, index)
+        for op in later:
+            rewriter.move(op)
+        rewriter.results = tuple([self._packed(work, v) for v in graph.results])
+        return rewriter.finish()
+
+    def _later(self, graph: Graph) -> list[Op]:
+        """Return the ops that depend on the sums: they run once, after all micro-batches."""
+        found = set(self.sums)
+        for op in graph.ops.values():
+            if any(v.op in found for v in op.inputs) or any(c in found for c in op.control):
+                found.add(op.name)
+        return [op for op in graph.ops.values() if op.name in found - set(self.sums)]
 
     def _copied(self, graph: Graph, context: PassContext) -> set[str]:
-        """The ops that each micro-batch has copies of; the sums are where this ends."""
+        """Return the ops that each micro-batch has a copy of; the sums are not among them."""
         found: set[str] = set()
         for op in graph.ops.values():
             spec = context.specs[op.type]
@@ -100,50 +80,50 @@ class GradientAccumulation:
                 _refuse_update(graph, context, op)
         return found
 
-    def _micro_batch(self, state: _Expansion, index: int) -> None:
-        """One copy of the ops; each gradient is added as soon as it is there."""
-        sums: dict[str, list[str]] = {}
-        for name in self.sums:
-            sums.setdefault(state.graph.ops[name].inputs[0].op, []).append(name)
-        for op in list(state.graph.ops.values()):
-            if op.name in state.copied:
-                state.copy(op, index)
-                for name in sums.get(op.name, ()):
-                    self._add_up(state, state.graph.ops[name], index)
+    def _micro_batch(self, work: _Expansion, index: int) -> None:
+        """Copy the ops for one micro-batch; add each gradient as soon as it exists."""
+        sums: dict[str, list[Op]] = {}
+        for marker in (work.graph.ops[name] for name in self.sums):
+            sums.setdefault(marker.inputs[0].op, []).append(marker)
+        for op in work.graph.ops.values():
+            if op.name in work.copied:
+                work.copy(op, index)
+                for marker in sums.get(op.name, ()):
+                    self._add_up(work, marker, index)
 
-    def _add_up(self, state: _Expansion, marker: Op, index: int) -> None:
-        gradient = state.micro[index, marker.inputs[0]]
-        total = state.same.get(marker.output())
-        if total is None:
-            state.same[marker.output()] = gradient
-            return
-        last = index == self.steps - 1
-        (state.same[marker.output()],) = state.emitter.emit(
-            "add_n",
-            (total, gradient),
-            placement=marker.placement,
-            name=marker.name if last else f"{marker.name}/sum_{index}",
-            line=state.graph.lines.get(marker.name),
-        )
+    def _add_up(self, work: _Expansion, marker: Op, index: int) -> None:
+        total, gradient = work.totals.get(marker.name), work.micro[index, marker.inputs[0]]
+        if total is not None:
+            last = index == self.steps - 1
+            (gradient,) = work.emitter.emit(
+                "add_n",
+                (total, gradient),
+                placement=marker.placement,
+                name=marker.name if last else f"{marker.name}/sum_{index}",
+                line=work.graph.lines.get(marker.name),
+            )
+        work.totals[marker.name] = gradient
+        if self.steps == 1:
+            work.rewriter.replace_value(marker.output(), gradient)
 
-    def _packed(self, state: _Expansion, value: Value) -> Value:
-        """A result: the micro-batches' values in one."""
-        if value.op not in state.copied:
-            return state.same.get(value, value)
-        parts = [state.micro[index, value] for index in range(self.steps)]
-        name, line = f"{value.op}/packed_{value.index}", state.graph.lines.get(value.op)
-        placement = _first_device(state.graph.ops[value.op].placement)
-        if not state.graph.type_of(value).shape:
+    def _packed(self, work: _Expansion, value: Value) -> Value:
+        """Return a result: the values of all micro-batches in one."""
+        if value.op not in work.copied:
+            return value
+        parts = [work.micro[index, value] for index in range(self.steps)]
+        name, line = f"{value.op}/packed_{value.index}", work.graph.lines.get(value.op)
+        known = work.rewriter.ops.get(name)
+        if known is not None:
+            return known.output()
+        placement = _first_device(work.graph.ops[value.op].placement)
+        if not work.graph.type_of(value).shape:
             parts = [
-                state.emitter.emit(
+                work.emitter.emit(
                     "reshape", (v,), {"shape": (1,)}, placement=placement, name=f"{name}/{i}"
                 )[0]
                 for i, v in enumerate(parts)
             ]
-        known = state.emitter.builder.ops.get(name)
-        if known is not None:
-            return known.output()
-        (packed,) = state.emitter.emit(
+        (packed,) = work.emitter.emit(
             "concat", parts, {"axis": 0}, placement=placement, name=name, line=line
         )
         return packed
@@ -151,50 +131,53 @@ class GradientAccumulation:
 
 @dataclass(slots=True)
 class _Expansion:
-    """The graph under construction.
+    """The graph under change.
 
     Attributes:
-        graph: the graph of one micro-batch.
-        emitter: where the new one arises.
-        copied: the ops that there are copies of.
-        steps: how many copies.
+        rewriter: the graph of one micro-batch, under change.
+        emitter: adds ops to it.
+        copied: names of the ops that each micro-batch has a copy of.
+        steps: the number of copies.
         micro: the copies' values, by micro-batch and value.
-        same: what stands for a value that is not copied, where that is another value.
+        totals: the sum of the micro-batches so far, by the name of its marker.
     """
 
-    graph: Graph
+    rewriter: Rewriter
     emitter: Emitter
     copied: set[str]
     steps: int
     micro: dict[tuple[int, Value], Value] = field(default_factory=dict)
-    same: dict[Value, Value] = field(default_factory=dict)
+    totals: dict[str, Value] = field(default_factory=dict)
 
-    def later(self, sums: tuple[str, ...]) -> set[str]:
-        """The ops that depend on the sums: they run once, after all micro-batches."""
-        found = set(sums)
-        for op in self.graph.ops.values():
-            if any(v.op in found for v in op.inputs) or any(c in found for c in op.control):
-                found.add(op.name)
-        return found - set(sums)
-
-    def keep(self, names: set[str]) -> None:
-        """Adds ops that stay single."""
-        for op in self.graph.ops.values():
-            if op.name in names:
-                self._add(op.with_inputs(tuple(self.same.get(v, v) for v in op.inputs)), op.name)
+    @property
+    def graph(self) -> Graph:
+        """The graph of one micro-batch."""
+        return self.rewriter.graph
 
     def copy(self, op: Op, index: int) -> None:
-        """Adds the copy of an op for one micro-batch."""
-        name = micro_name(op.name, index)
-        inputs = tuple(self.micro.get((index, v), v) for v in op.inputs)
-        control = tuple(micro_name(c, index) if c in self.copied else c for c in op.control)
-        attrs = self._placed(op, index)
-        self._add(replace(op, name=name, inputs=inputs, control=control, attrs=attrs), op.name)
-        for k in range(len(self.graph.types[op.name])):
+        """Add the copy of an op for one micro-batch."""
+        origin = self._origin(op.name, index)
+        name = str(origin)
+        inputs = tuple([self.micro.get((index, v), v) for v in op.inputs])
+        control = tuple(
+            [str(self._origin(c, index)) if c in self.copied else c for c in op.control]
+        )
+        attrs, types = self._placed(op, index), self.graph.types[op.name]
+        self.rewriter.add(
+            replace(op, name=name, inputs=inputs, control=control, attrs=attrs),
+            types,
+            line=self.graph.lines.get(op.name),
+            effect=op.name in self.graph.effects,
+            origin=origin,
+        )
+        for k in range(len(types)):
             self.micro[index, Value(op.name, k)] = Value(name, k)
 
+    def _origin(self, name: str, index: int) -> Origin:
+        return self.graph.origin(name)._replace(micro_batch=index)
+
     def _placed(self, op: Op, index: int) -> Attrs:
-        """The attributes of a copy; random ones draw their rows of the whole batch's numbers."""
+        """Return a copy's attributes; random ops draw their rows of the whole batch's numbers."""
         types = self.graph.types[op.name]
         if not draws_by_place(op) or not types[0].shape or op.attrs["place"] is not None:
             return op.attrs
@@ -202,18 +185,13 @@ class _Expansion:
         start = (index * rows, *(0 for _ in rest))
         return op.attrs.with_(place=((self.steps * rows, *rest), start))
 
-    def _add(self, op: Op, like: str) -> None:
-        effect = like in self.graph.effects
-        line = self.graph.lines.get(like)
-        self.emitter.builder.add(op, self.graph.types[like], line=line, effect=effect)
-
 
 def _first_device(placement: Placement) -> Placement:
     return Placement(placement.device_type, placement.devices[:1])
 
 
 def _refuse_update(graph: Graph, context: PassContext, op: Op) -> None:
-    """An update that depends on what is fed other than by a gradient cannot run once."""
+    """Refuse updates that depend on fed values other than by a gradient: they cannot run once."""
     mutated = [op.inputs[i] for i in context.specs[op.type].mutates if i < len(op.inputs)]
     trained = [v for v in mutated if graph.ops[v.op].attrs.get("trainable")]
     if trained and op.type.endswith("_update"):
@@ -226,9 +204,9 @@ def _refuse_update(graph: Graph, context: PassContext, op: Op) -> None:
 
 
 def micro_inputs(inputs: Sequence[str], steps: int) -> list[str]:
-    """The names of the placeholders of all micro-batches: those of one parameter together.
+    """Return the names of the placeholders of all micro-batches, grouped by parameter.
 
     >>> micro_inputs(["x", "y"], 2)
     ['x/micro_0', 'x/micro_1', 'y/micro_0', 'y/micro_1']
     """
-    return [micro_name(name, index) for name in inputs for index in range(steps)]
+    return [str(Origin(name, micro_batch=i)) for name in inputs for i in range(steps)]

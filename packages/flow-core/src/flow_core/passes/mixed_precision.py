@@ -1,22 +1,22 @@
-"""Computes products in a half type, and what lies between them; the rest stays float32.
+"""Mixed precision: compute products, and ops between them, in a half type; the rest in float32.
 
-Ops come in three lists, as in OneFlow, with the ops of their gradients.  *White* ones are always
-computed in the half type.  *Gray* ones are where they lie on a path from a white op to another one.
-*Clear* ones, which only move numbers, also follow a neighbour.  *Trailing* ones are sums over
-gradients, of biases and of the parameters of normalisations: they take what comes in the half
-type as it is, and sum in float32.  Everything else, such as losses, other sums and updates of
-variables, computes in float32: variables keep all their bits, and are cast where products read
-them.
+Ops are in lists, as in OneFlow, with the ops of their gradients.  *White* ops are always computed
+in the half type.  *Gray* ops are if they lie on a path from a white op to another one.  *Clear*
+ops, which only move numbers, also follow a neighbor.  *Trailing* ops are sums over gradients, of
+biases and of the parameters of normalizations: they read half inputs as they are, and sum in
+float32.  All other ops, such as losses, other sums and updates of variables, compute in float32:
+variables keep all their bits, and are cast where products read them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 from flow_core.base.dtypes import DType, as_dtype, float32
 from flow_core.base.errors import InferenceError
 from flow_core.ir.graph import Attrs, Graph, Op, TensorType, Value, tensor_type
+from flow_core.ir.rewriter import Rewriter
 from flow_core.passes.base import PassContext
 from flow_core.plugins.specs import InferContext
 
@@ -56,11 +56,11 @@ Names = set[str]
 
 @dataclass(frozen=True)
 class MixedPrecision:
-    """Inserts the casts.
+    """Insert the casts.
 
     Attributes:
         half: the half type.
-        backward: names of the ops that compute gradients; sums trail among them alone.
+        backward: names of the ops that compute gradients; only sums among them trail.
     """
 
     half: str = "float16"
@@ -68,19 +68,19 @@ class MixedPrecision:
     name: str = "mixed_precision"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:
-        """The graph with casts, and the types of what they reach changed."""
+        """Return the graph with casts, and changed types of the values that they reach."""
         return _Rewrite(graph, context, as_dtype(self.half), self.backward).graph()
 
 
 def white_ops(
     graph: Graph, able: Callable[[Op], bool], backward: frozenset[str] = frozenset()
 ) -> Names:
-    """Names of the ops that compute in the half type, of those that are able to.
+    """Return the names of the ops that compute in the half type, among those able to.
 
     Args:
         graph: the ops.
-        able: whether an op can be computed in it.
-        backward: names of those that compute gradients.
+        able: whether an op can compute in the half type.
+        backward: names of the ops that compute gradients.
     """
     can = {op.name: op for op in graph.ops.values() if able(op)}
     readers = _readers(graph)
@@ -106,7 +106,7 @@ def _readers(graph: Graph) -> dict[str, list[str]]:
 
 
 def _reach(start: Iterable[str], step: Callable[[str], Iterable[str]]) -> Names:
-    """What can be reached from some ops by steps, themselves included."""
+    """Return what can be reached from some ops by steps, including themselves."""
     found, waiting = set(start), list(start)
     while waiting:
         for name in step(waiting.pop()):
@@ -124,13 +124,11 @@ class _Rewrite:
     ) -> None:
         self._graph, self._specs, self._half = graph, context.specs, half
         self._white = white_ops(graph, self._able, backward)
-        self._ops: dict[str, Op] = {}
-        self._types: dict[str, tuple[TensorType, ...]] = {}
-        self._lines = dict(graph.lines)
+        self._rewriter = Rewriter(graph)
         self._casts: dict[tuple[Value, DType], Value] = {}
 
     def _able(self, op: Op) -> bool:
-        """Whether an op listed has a float32 result and takes half inputs."""
+        """Whether an op is listed, reads or makes float32, and accepts half inputs."""
         if op.type not in LISTED or op.type not in self._specs:
             return False
         types = [self._graph.type_of(v) for v in op.inputs]
@@ -139,7 +137,7 @@ class _Rewrite:
         return self._inferred(op, self._narrowed(op, types)) is not None
 
     def _narrowed(self, op: Op, types: Iterable[TensorType]) -> list[TensorType]:
-        """The types of an op's inputs where it computes in the half type."""
+        """Return the types of an op's inputs if it computes in the half type."""
         kept = KEPT.get(op.type, ())
         return [
             tensor_type(t.shape, self._half) if t.dtype is float32 and i not in kept else t
@@ -154,27 +152,28 @@ class _Rewrite:
             return None
 
     def graph(self) -> Graph:
-        """The rewritten graph; itself where nothing is white."""
+        """Return the rewritten graph, or the same one if no op is white."""
         if not self._white:
             return self._graph
         for op in self._graph.ops.values():
-            self._put(op)
-        results = tuple([self._as(v, self._graph.type_of(v).dtype) for v in self._graph.results])
-        return replace(
-            self._graph, ops=self._ops, types=self._types, results=results, lines=self._lines
-        )
+            self._retype(op)
+        self._rewriter.at_end()
+        results = [self._as(v, self._graph.type_of(v).dtype) for v in self._graph.results]
+        self._rewriter.results = tuple(results)
+        return self._rewriter.finish()
 
-    def _put(self, op: Op) -> None:
-        before = [self._graph.type_of(v) for v in op.inputs]
-        wanted = self._narrowed(op, before) if op.name in self._white else before
+    def _retype(self, op: Op) -> None:
+        before, white = [self._graph.type_of(v) for v in op.inputs], op.name in self._white
+        wanted = self._narrowed(op, before) if white else before
+        self._rewriter.before(op)
         inputs = tuple([self._as(v, t.dtype) for v, t in zip(op.inputs, wanted, strict=True)])
-        self._ops[op.name] = op.with_inputs(inputs)
-        types = self._inferred(op, wanted) if op.name in self._white else None
-        self._types[op.name] = types or self._graph.types[op.name]
+        if white or inputs != op.inputs:
+            types = self._inferred(op, wanted) if white else None
+            self._rewriter.replace(op, op.with_inputs(inputs), types)
 
     def _as(self, value: Value, dtype: DType) -> Value:
-        """A value in an element type, cast where it has another one; one cast for all readers."""
-        type_ = self._types[value.op][value.index]
+        """Return a value in an element type, by one cast for all readers if necessary."""
+        type_ = self._rewriter.type_of(value)
         if type_.dtype is dtype:
             return value
         if (value, dtype) not in self._casts:
@@ -182,20 +181,13 @@ class _Rewrite:
         return self._casts[value, dtype]
 
     def _cast(self, value: Value, type_: TensorType) -> Value:
-        name = next(n for n in self._names(value, type_.dtype) if n not in self._graph.ops)
-        placement = self._specs[self._ops[value.op].type].output_placement(
-            self._ops[value.op].placement, value.index
+        stem = f"{value.op}/{type_.dtype.name}" + (f"_{value.index}" if value.index else "")
+        maker = self._graph.ops[value.op]
+        cast = Op(
+            self._rewriter.unique_name(stem),
+            "cast",
+            (value,),
+            Attrs({"dtype": type_.dtype.name}),
+            self._specs[maker.type].output_placement(maker.placement, value.index),
         )
-        self._ops[name] = Op(name, "cast", (value,), Attrs({"dtype": type_.dtype.name}), placement)
-        self._types[name] = (type_,)
-        if value.op in self._lines:
-            self._lines[name] = self._lines[value.op]
-        return Value(name, 0)
-
-    @staticmethod
-    def _names(value: Value, dtype: DType) -> Iterator[str]:
-        """Names for a cast, the plain one first."""
-        stem = f"{value.op}/{dtype.name}" + (f"_{value.index}" if value.index else "")
-        yield stem
-        for number in range(1, 1 << 30):
-            yield f"{stem}_{number}"
+        return self._rewriter.add(cast, (type_,), line=self._graph.lines.get(value.op)).output()

@@ -1,12 +1,12 @@
 """Optimizer-state sharding: each device keeps and updates a part of the weights and their states.
 
-A weight that all devices hold alike is, with its optimizer states, either split on axis 0 over
-the devices ("distributed_split") or put on one of them, the least loaded one in turn
-("non_distributed").  In a hierarchy, "distributed_split" divides what the devices of a dimension
-hold alike, such as the parts of tensor parallelism that the replicas of data parallelism have.
-The forward and backward ops read a copy that is put together at the start of the step; the
-gradient comes to its owners alone.  What is sent is the same as before, the memory of weights
-and states and the work of the updates are divided by the number of devices.
+A broadcast weight is, with its optimizer states, either split on axis 0 over the devices
+("distributed_split") or put on the least loaded device ("non_distributed").  In a hierarchy,
+"distributed_split" splits along the dimensions in which the weight is broadcast, such as those of
+data-parallel replicas of tensor-parallel parts.  Forward and backward ops read a copy that is
+gathered at the start of the step; gradients are sent to the owners only.  The volume of
+communication does not change; the memory of weights and states and the work of updates are divided
+by the number of devices.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from math import prod
 
-from flow_core.ir.graph import NO_ATTRS, Graph, Op, TensorType, Value
+from flow_core.ir.graph import NO_ATTRS, Graph, Op, Value
+from flow_core.ir.rewriter import Rewriter
 from flow_core.passes.base import PassContext
 from flow_core.passes.split_norms import takes_apart
 from flow_core.plugins.specs import SbpContext
@@ -24,19 +25,19 @@ from flow_core.sharding.topology import Placement
 
 MODES = ("non_distributed", "distributed_split")
 THRESHOLD = 1024
-"""Weights of fewer elements per device stay as they are."""
+"""Weights with fewer elements per device are not changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """Where a weight and its states are to lie."""
+    """Placement and SBP of a weight and its states."""
 
     placement: Placement
     sbp: tuple[NdSbp, ...]
 
 
 def owners(graph: Graph) -> dict[str, Owned]:
-    """Where the variables of a rewritten graph lie that have copies for their readers."""
+    """Return the owners of the variables of a rewritten graph that have copies for readers."""
     found: dict[str, Owned] = {}
     for op in graph.of_type("variable"):
         if copy_name(op.name) in graph.ops:
@@ -45,17 +46,17 @@ def owners(graph: Graph) -> dict[str, Owned]:
 
 
 def copy_name(variable: str) -> str:
-    """The name of the copy of a variable that is put together for its readers."""
+    """Return the name of the copy of a variable that is gathered for its readers."""
     return f"{variable}/gathered"
 
 
 @dataclass(frozen=True)
 class OptimizerPlacement:
-    """Gives the weights of data parallelism, and their optimizer states, to owners.
+    """Assign owners to data-parallel weights and their optimizer states.
 
     Attributes:
         mode: "non_distributed" or "distributed_split".
-        threshold: elements per device from which on it is worth it.
+        threshold: minimum number of elements per device.
     """
 
     mode: str
@@ -63,7 +64,7 @@ class OptimizerPlacement:
     name: str = "optimizer_placement"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:
-        """The graph with weights and states at their owners, and copies for all other readers."""
+        """Return the graph with weights and states at owners, and copies for other readers."""
         updates = {v: op for v, op in _updates(graph, context) if self._allows(graph, v, op)}
         owned = self._owners(graph, context, updates)
         moved = {updates[weight].name: place for weight, place in owned.items()}
@@ -92,24 +93,24 @@ class OptimizerPlacement:
 
 
 def _alike(variable: Op) -> bool:
-    """Whether all devices are to hold a variable alike."""
+    """Whether a variable is broadcast to all devices."""
     return not variable.sbp or all(s == B for s in variable.sbp[0] or ())
 
 
 def _partly_alike(variable: Op) -> bool:
-    """Whether the devices of some hierarchy dimension are to hold a variable alike."""
+    """Whether a variable is broadcast along some hierarchy dimension."""
     sizes = variable.placement.hierarchy
     return any(s == B and n > 1 for s, n in zip(_sbp(variable), sizes, strict=True))
 
 
 def _sbp(variable: Op) -> NdSbp:
-    """The SBP of a variable: all devices hold it alike unless something else is asked for."""
+    """Return the SBP of a variable: broadcast unless another one is requested."""
     asked = variable.sbp[0] if variable.sbp else None
     return (B,) * len(variable.placement.hierarchy) if asked is None else asked
 
 
 def _updates(graph: Graph, context: PassContext) -> Iterator[tuple[Value, Op]]:
-    """The trained variables, each with its one update."""
+    """Yield the trained variables that have one update, and that update."""
     found: dict[Value, list[Op]] = {}
     for op in graph.ops.values():
         for i in context.specs[op.type].mutates:
@@ -122,12 +123,12 @@ def _updates(graph: Graph, context: PassContext) -> Iterator[tuple[Value, Op]]:
 
 
 def _split(variable: Op) -> NdSbp:
-    """The SBP with what is alike in a dimension split on axis 0 instead."""
+    """Return the SBP with broadcast dimensions split on axis 0 instead."""
     return tuple(Split(0) if s == B else s for s in _sbp(variable))
 
 
 def _splits(graph: Graph, context: PassContext, update: Op, split: NdSbp) -> bool:
-    """Whether an update may be split so, with a part for every device."""
+    """Whether an update supports a split, with a part for every device."""
     types, sizes = graph.input_types(update), update.placement.hierarchy
     rules = context.specs[update.type].sbp(SbpContext(types, (), update.attrs))
     valid = {rule.inputs[0] for rule in rules}
@@ -139,7 +140,7 @@ def _splits(graph: Graph, context: PassContext, update: Op, split: NdSbp) -> boo
 
 
 def _in_turn(graph: Graph, updates: dict[Value, Op]) -> dict[Value, Owned]:
-    """A device for each weight: the largest first, always to the device that has least."""
+    """Assign a device to each weight: the largest weight first, to the least loaded device."""
     load: dict[tuple[Placement, int], int] = {}
     owned: dict[Value, Owned] = {}
     for weight in sorted(updates, key=lambda v: -graph.type_of(v).nbytes):
@@ -153,17 +154,17 @@ def _in_turn(graph: Graph, updates: dict[Value, Op]) -> dict[Value, Owned]:
 
 @dataclass(frozen=True)
 class SharedPlacement:
-    """Lays out variables as another job has them, of which devices keep a part each.
+    """Lay out variables as another job that shards them does.
 
     Attributes:
-        owners: where the variables of that job lie, by name.
+        owners: placement and SBP of that job's variables, by name.
     """
 
     owners: Mapping[str, Owned]
     name: str = "shared_placement"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:
-        """The graph with these variables at their owners, and copies for their readers."""
+        """Return the graph with these variables at their owners, and copies for their readers."""
         kept = {
             op.name: self.owners[op.name]
             for op in graph.of_type("variable")
@@ -181,30 +182,28 @@ class SharedPlacement:
 def _rewritten(
     graph: Graph, moved: Mapping[str, Owned], kept: Mapping[str, Owned], copied: Set[str]
 ) -> Graph:
-    """The graph with updates moved and variables kept at owners, some of them copied for all."""
-    found = Graph({}, {}, graph.results, graph.effects, dict(graph.lines))
+    """Return the graph with updates and variables at owners, and copies of some for all readers."""
+    rewriter = Rewriter(graph)
     copies: dict[Value, Value] = {}
     for op in graph.ops.values():
-        types = graph.types[op.name]
         if op.name in moved:
-            _add(found, replace(op, placement=moved[op.name].placement), types)
+            rewriter.replace(op, replace(op, placement=moved[op.name].placement))
         elif op.name in kept:
-            place = kept[op.name]
+            place, types = kept[op.name], graph.types[op.name]
             sbp = place.sbp if types[0].size > 1 else ()
-            _add(found, replace(op, placement=place.placement, sbp=sbp), types)
+            rewriter.replace(op, replace(op, placement=place.placement, sbp=sbp))
             if op.name in copied:
-                copy = _copy(op)
-                _add(found, copy, types, op.name)
+                copy = rewriter.after(op).add(_copy(op), types)
                 copies[op.output()] = copy.output()
-        else:
-            _add(found, op.with_inputs(tuple(copies.get(v, v) for v in op.inputs)), types)
-    return found
+        elif not copies.keys().isdisjoint(op.inputs):
+            rewriter.replace(op, op.with_replaced_inputs(copies))
+    return rewriter.finish()
 
 
 def _states(
     context: PassContext, updates: dict[Value, Op], owned: dict[Value, Owned]
 ) -> dict[str, Owned]:
-    """Where each weight and each state is to lie: all that the update overwrites."""
+    """Return the owner of each weight and each state: all that the update overwrites."""
     return {
         updates[weight].inputs[i].op: place
         for weight, place in owned.items()
@@ -213,16 +212,8 @@ def _states(
     }
 
 
-def _add(graph: Graph, op: Op, types: tuple[TensorType, ...], like: str | None = None) -> None:
-    """Adds an op to a graph under construction, at the line of another."""
-    graph.ops[op.name] = op  # type: ignore[index]  # under construction: plain dicts
-    graph.types[op.name] = types  # type: ignore[index]
-    if like in graph.lines:
-        graph.lines[op.name] = graph.lines[like]  # type: ignore[index]
-
-
 def _copy(variable: Op) -> Op:
-    """What all devices read instead of a weight: the whole of it, put together."""
+    """Return the copy of a weight that all devices read instead of their part."""
     sbp = variable.sbp or ((B,) * len(variable.placement.hierarchy),)
     name, inputs = copy_name(variable.name), (variable.output(),)
     return Op(name, "identity", inputs, NO_ATTRS, variable.placement, sbp)

@@ -1,11 +1,11 @@
-"""Quantization-aware training: what int8 kernels would read and write is rounded to their grid.
+"""Quantization-aware training: round the operands and results of int8 kernels to their grid.
 
-As in OneFlow, the ops of `INT8` are those that would compute in int8, with what follows a
-convolution (`CHAIN`) as one op with it; reshapes only pass on what they get.  Their inputs and
-results go through ``fake_quantization``.  Weights are rounded to the grid of their own range,
-everything else to that of moving averages, which training moves; the bias of a convolution to the
-product of its input's and its weight's.  Rounding has the gradient of the identity, so that this
-comes before the backward pass is made.
+As in OneFlow, the ops in `INT8` are those that would compute in int8, each convolution fused with
+the ops of `CHAIN` behind it; reshapes pass values through.  Inputs and results of these ops go
+through ``fake_quantization``.  Weights are rounded to the grid of their own range, biases of
+convolutions to the product of the input's and the weight's scale, and all other values to the grid
+of moving averages, which training updates.  The gradient of rounding is the identity, so this pass
+runs before the backward pass is generated.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ from dataclasses import dataclass
 
 from flow_core.base.dtypes import float32
 from flow_core.base.errors import ConfigError
-from flow_core.ir.graph import NO_ATTRS, AttrValue, Graph, GraphBuilder, Op, Value
+from flow_core.ir.graph import NO_ATTRS, AttrValue, Graph, Op, Value
+from flow_core.ir.rewriter import Rewriter
 from flow_core.ops.build import Emitter
 from flow_core.passes.base import PassContext
 
 INT8 = frozenset(("add_n", "matmul", "batch_matmul", "conv2d", "avg_pool_2d", "max_pool_2d"))
 CHAIN = ("bias_add", "normalization", "relu")
-"""What a convolution takes along, in this order, where each has one reader."""
+"""Ops fused with a convolution, in this order, if each has one reader."""
 
 PASSING = frozenset(("reshape", "identity", "parallel_cast", "cast_to_mirrored"))
-"""Ops whose results are their inputs' numbers."""
+"""Ops whose results have the values of their input."""
 
 Grid = tuple[Value, Value]
 Settings = Mapping[str, AttrValue]
@@ -35,14 +36,14 @@ STATE: Settings = {"initializer": ("constant", 0), "trainable": False}
 
 @dataclass(frozen=True)
 class QuantizationAware:
-    """Inserts observers and fake quantization.
+    """Insert observers and fake quantization.
 
     Attributes:
         step: name of the variable that counts the steps; None in jobs that do not train.
-        symmetric: whether zero stands for zero, else the grid reaches from minimum to maximum.
+        symmetric: whether the zero point is zero, else the grid spans minimum to maximum.
         per_channel: whether weights have a grid per row.
-        momentum: how much of a moving average a new batch leaves.
-        stop_after: the step after which the moving averages stay; required where there are any.
+        momentum: weight of the old moving average when a batch updates it.
+        stop_after: the step after which moving averages are frozen; required if there are any.
     """
 
     step: str | None
@@ -53,24 +54,23 @@ class QuantizationAware:
     name: str = "quantization_aware"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:
-        """The graph in which readers of quantized values read their rounded numbers.
+        """Return the graph in which readers of quantized values read rounded values.
 
-        Its results are rounded, too; values keep their names.
+        Results are rounded, too; values keep their names.
         """
         return _Rewrite(self, graph, context).graph()
 
 
 class _Rewrite:
-    """One graph's rounding."""
+    """The rewriting of one graph."""
 
     def __init__(self, options: QuantizationAware, graph: Graph, context: PassContext) -> None:
         self._options, self._graph, self._specs = options, graph, context.specs
-        self._readers = graph.consumers()
+        self._rewriter = Rewriter(graph)
         self._chains = {op.name: self._chain(op) for op in graph.ops.values() if self._is_int8(op)}
         self._in_chain = {name: first for first, ops in self._chains.items() for name in ops}
         self._made = {Value(ops[-1], 0) for ops in self._chains.values()}
-        self._builder = GraphBuilder()
-        self._emitter = Emitter(self._builder, context.specs)
+        self._emitter = Emitter(self._rewriter, context.specs)
         self._rounded: dict[Value, Value] = {}
         self._grids: dict[Value, Grid] = {}
 
@@ -79,7 +79,7 @@ class _Rewrite:
         return op.type in INT8 or sum_of_two
 
     def _chain(self, op: Op) -> list[str]:
-        """Names of an op and of those that it is one with."""
+        """Return the names of an op and of the ops fused with it."""
         names = [op.name]
         following = iter(CHAIN if op.type == "conv2d" else ())
         for reader in self._followers(op):
@@ -89,33 +89,34 @@ class _Rewrite:
         return names
 
     def _followers(self, op: Op) -> Iterator[Op]:
-        """The only reader of an op's first result, the only one of that one's, and so on."""
+        """Yield the only reader of an op's first output, its only reader, and so on."""
         while True:
-            readers = self._readers.get(op.output(), ())
+            readers = self._rewriter.readers(op.output())
             if len(readers) != 1 or readers[0].inputs[0] != op.output():
                 return
             op = readers[0]
             yield op
 
     def graph(self) -> Graph:
-        """The rewritten graph; itself where nothing would compute in int8."""
+        """Return the rewritten graph, or the same one if no op would compute in int8."""
+        ops, rewriter = self._graph.ops, self._rewriter
         if not self._chains:
             return self._graph
-        step = self._options.step
-        names = [step, *(n for n in self._graph.ops if n != step)] if step else self._graph.ops
-        for op in (self._graph.ops[name] for name in names):
+        if self._options.step is not None:
+            rewriter.before(next(iter(ops.values()))).move(ops[self._options.step])
+        for op in ops.values():
+            rewriter.before(op)
             inputs = tuple([self._read(op, v) for v in op.inputs])
-            line, effect = self._graph.lines.get(op.name), op.name in self._graph.effects
-            types = self._graph.types[op.name]
-            self._builder.add(op.with_inputs(inputs), types, line=line, effect=effect)
-        self._builder.results = tuple(
-            [self._round(v) if v in self._made else v for v in self._graph.results]
-        )
-        return self._builder.build()
+            if inputs != op.inputs:
+                rewriter.replace(op, op.with_inputs(inputs))
+        rewriter.at_end()
+        results = [self._round(v) if v in self._made else v for v in self._graph.results]
+        rewriter.results = tuple(results)
+        return rewriter.finish()
 
     def _read(self, reader: Op, value: Value) -> Value:
-        """What an op reads in place of a value."""
-        if reader.type == "normalization":  # which would be one with its convolution
+        """Return the value that an op reads in place of another one."""
+        if reader.type == "normalization":  # fused with its convolution
             return value
         if value in self._made:
             return self._round(value)
@@ -127,7 +128,7 @@ class _Rewrite:
         return self._round(value)
 
     def _source(self, value: Value) -> Value:
-        """The value whose numbers a value has."""
+        """Return the value that passes through reshapes and identities to a value."""
         while (op := self._graph.ops[value.op]).type in PASSING:
             value = op.inputs[0]
         return value
@@ -145,7 +146,7 @@ class _Rewrite:
         conv = self._graph.ops[self._in_chain[reader.name]]
         (x, _), (w, _) = (self._grid(self._rounded_source(v)) for v in conv.inputs[:2])
         scale = self._emit("broadcast_mul", bias, "-mul-bias", [x, w])
-        zero = self._variable(bias, "-zp", self._builder.type_of(scale).shape[0])
+        zero = self._variable(bias, "-zp", self._rewriter.type_of(scale).shape[0])
         return self._fake(bias, (scale, zero))
 
     def _rounded_source(self, value: Value) -> Value:
@@ -153,7 +154,7 @@ class _Rewrite:
         return source if source in self._made else value
 
     def _grid(self, value: Value) -> Grid:
-        """Scale and zero point of a value."""
+        """Return scale and zero point of a value."""
         if value not in self._grids:
             weight = self._graph.ops[self._source(value).op].type == "variable"
             self._grids[value] = self._range(value) if weight else self._moving(value)
@@ -196,7 +197,7 @@ class _Rewrite:
         )
 
     def _step(self, like: Value) -> Value:
-        """The number of the step, which jobs that do not train never ask for."""
+        """Return the step counter; a constant in jobs that do not train, which ignore it."""
         if self._options.step is not None:
             return Value(self._options.step, 0)
         return self._emit(
@@ -211,7 +212,7 @@ class _Rewrite:
     def _emit(
         self, op_type: str, of: Value, suffix: str, inputs: list[Value], attrs: Settings = NO_ATTRS
     ) -> Value:
-        """Adds an op that belongs to a value; its name is that of OneFlow's."""
+        """Add an op that belongs to a value, with the name that OneFlow gives it."""
         op = self._graph.ops[of.op]
         return self._emitter.emit(
             op_type,

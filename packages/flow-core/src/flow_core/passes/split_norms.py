@@ -16,8 +16,8 @@ from types import MappingProxyType
 
 from flow_core.base.dtypes import DType, float64, int64
 from flow_core.ir.graph import Graph, Op
+from flow_core.ir.update_rules import BY_TYPE, DIFF, MODEL, RATE, optional_inputs
 from flow_core.ops.build import Maker, Sym
-from flow_core.ops.training.optim import BY_TYPE, DIFF, MODEL, RATE, optional_inputs
 from flow_core.passes.base import PassContext
 from flow_core.passes.rewrite import Parts, Rule, as_type, constrain, take_apart
 from flow_core.sharding.sbp import NdSbp, Split

@@ -77,7 +77,8 @@ def flow_register_devices(config: Settings) -> Iterable[DeviceSpec]:
 
     Returns `DeviceSpec` records.  Called once, while the registry is built; the probe runs only
     when a program uses the device type.  A probe that finds no device returns `Unavailable` with a
-    reason; it must not raise.
+    reason; it must not raise.  The driver is loaded once per device, with its
+    `flow_core.sharding.topology.Device`.
 
     Example::
 
@@ -95,7 +96,8 @@ def flow_register_comms(config: Settings) -> Iterable[CommSpec]:
 
     Returns `CommSpec` records.  Called once, while the registry is built.  Of the libraries that
     support a plan's device types and whose ``bootstrap`` returns `Available`, the one with the
-    highest priority is loaded with the plan's devices; see `flow_core.device.Comm`.
+    highest priority is loaded with the plan's `flow_core.sharding.topology.Device` objects; see
+    `flow_core.device.Comm`.
 
     Example::
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from heapq import heapify, heappop, heappush
 
 from flow_core.base.errors import PluginOrderError
+from flow_core.ir.order import topological_order
 from flow_core.plugins.kinds import STAGES
 from flow_core.plugins.records import Origin
 from flow_core.plugins.specs import PassSpec
@@ -38,45 +38,29 @@ def _check_stages(spec: PassSpec, stages: Mapping[str, str], origins: Mapping[st
             )
 
 
-def _successors(passes: Sequence[PassSpec]) -> dict[str, list[str]]:
-    follow: dict[str, list[str]] = {spec.name: [] for spec in passes}
+def _predecessors(passes: Sequence[PassSpec]) -> dict[str, set[str]]:
+    before: dict[str, set[str]] = {spec.name: set() for spec in passes}
     for spec in passes:
-        follow[spec.name] += [name for name in spec.before if name in follow]
-        for name in spec.after:
-            if name in follow:
-                follow[name].append(spec.name)
-    return follow
+        before[spec.name].update(name for name in spec.after if name in before)
+        for name in spec.before:
+            if name in before:
+                before[name].add(spec.name)
+    return before
 
 
 def _topological(passes: Sequence[PassSpec], origins: Mapping[str, Origin]) -> list[PassSpec]:
-    """Sort by Kahn's algorithm; among ready passes, the one registered first comes first."""
-    follow = _successors(passes)
-    index = {spec.name: i for i, spec in enumerate(passes)}
-    waiting = dict.fromkeys(index, 0)
-    for names in follow.values():
-        for name in names:
-            waiting[name] += 1
-    ready = [index[name] for name, count in waiting.items() if not count]
-    heapify(ready)
-    ordered: list[PassSpec] = []
-    while ready:
-        spec = passes[heappop(ready)]
-        ordered.append(spec)
-        for name in follow[spec.name]:
-            waiting[name] -= 1
-            if not waiting[name]:
-                heappush(ready, index[name])
-    if len(ordered) < len(passes):
-        _fail_on_cycle(follow, {name for name, count in waiting.items() if count}, origins)
-    return ordered
+    """Order passes; of those that may come next, the one registered first does."""
+    before = _predecessors(passes)
+    order, blocked = topological_order(before, {spec.name: i for i, spec in enumerate(passes)})
+    if blocked:
+        raise _cycle_error(_cycle(before, blocked), origins)
+    named = {spec.name: spec for spec in passes}
+    return [named[name] for name in order]
 
 
-def _fail_on_cycle(
-    follow: Mapping[str, Sequence[str]], stuck: set[str], origins: Mapping[str, Origin]
-) -> None:
-    cycle = _cycle(follow, stuck)
+def _cycle_error(cycle: Sequence[str], origins: Mapping[str, Origin]) -> PluginOrderError:
     owners = dict.fromkeys(str(origins[name]) for name in cycle)
-    raise PluginOrderError(
+    return PluginOrderError(
         "ordering the passes (hook flow_register_passes)",
         found=f"a cycle: {' before '.join(cycle)}; registered by {', '.join(owners)}",
         allowed="before/after without cycles",
@@ -84,10 +68,9 @@ def _fail_on_cycle(
     )
 
 
-def _cycle(follow: Mapping[str, Sequence[str]], stuck: set[str]) -> list[str]:
-    """Find a cycle: follow predecessors until a name repeats."""
-    before = {name: [p for p in stuck if name in follow[p]] for name in stuck}
-    path = [min(stuck)]
+def _cycle(before: Mapping[str, set[str]], blocked: Sequence[str]) -> list[str]:
+    """Return a cycle among blocked passes: walk back along predecessors until a name repeats."""
+    path = [min(blocked)]
     while path[-1] not in path[:-1]:
-        path.append(min(before[path[-1]]))
+        path.append(min(before[path[-1]].intersection(blocked)))
     return path[path.index(path[-1]) :][::-1]

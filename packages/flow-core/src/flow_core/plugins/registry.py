@@ -32,6 +32,7 @@ from flow_core.plugins.specs import (
     Unavailable,
     load,
 )
+from flow_core.sharding.topology import Device
 
 ANY_OP = "*"
 """Op of a kernel that runs any op."""
@@ -245,21 +246,21 @@ class Registry:
             return Unavailable(f"{record.origin} did not register it")
         return Unavailable(str(record.failure or f"{record.origin}: {_SKIPPED[record.state]}"))
 
-    def comm(self, devices: Sequence[str]) -> Any:
-        """Create a comm between devices, given their text forms; collective over all processes.
+    def comm(self, devices: Sequence[Device]) -> Any:
+        """Create a comm between devices; collective over all processes.
 
         Raises:
             DeviceUnavailableError: no library connects these device types; lists the reasons.
         """
         return load(self.comm_spec(devices).load)(tuple(devices))
 
-    def comm_spec(self, devices: Sequence[str]) -> CommSpec:
-        """Return the communication library that connects devices, given their text forms.
+    def comm_spec(self, devices: Sequence[Device]) -> CommSpec:
+        """Return the communication library that connects devices.
 
         Raises:
             DeviceUnavailableError: no library connects these device types; lists the reasons.
         """
-        types = {device.split(":")[0] for device in devices}
+        types = {device.type for device in devices}
         fitting = [spec for spec in self.comms.values() if types <= set(spec.device_types)]
         for spec in sorted(fitting, key=lambda spec: (-spec.priority, spec.name)):
             if isinstance(self._joined(spec), Available):
@@ -346,6 +347,10 @@ class Registry:
             hint="; ".join(steps) or None,
         )
 
-    def driver(self, device_type: str, index: int = 0, at: SourceLine | None = None) -> Any:
-        """Create the driver of one device; raise `DeviceUnavailableError` if not available."""
-        return load(self.require_device(device_type, index + 1, at).driver)(index)
+    def driver(self, device: Device, at: SourceLine | None = None) -> Any:
+        """Create the driver of a device.
+
+        Raises:
+            DeviceUnavailableError: the device is not available.
+        """
+        return load(self.require_device(device.type, device.index + 1, at).driver)(device)

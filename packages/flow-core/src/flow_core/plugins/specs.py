@@ -355,7 +355,8 @@ class DeviceSpec:
     Attributes:
         type: "cpu", "gpu" ...
         probe: lazy ``probe() -> Available | Unavailable``; may access hardware.
-        driver: lazy ``driver(index) -> flow_core.device.Driver``.
+        driver: lazy ``driver(device) -> flow_core.device.Driver``, with a
+            `flow_core.sharding.topology.Device`.
         kernels: device type whose kernels also run here ("cpu" for emulated devices).
         records: whether the driver records the launches of a step and replays them as one unit;
             plans then report which kernels prevent it.
@@ -377,8 +378,8 @@ class CommSpec:
         device_types: device types that it connects, alone or mixed.
         bootstrap: lazy ``bootstrap() -> Available | Unavailable``: connects the processes of this
             program; called once.  `Unavailable` if the program was not launched for it.
-        load: lazy ``load(devices) -> flow_core.device.Comm``, with the text forms of all devices
-            of a plan.
+        load: lazy ``load(devices) -> flow_core.device.Comm``, with the
+            `flow_core.sharding.topology.Device` objects of a plan.
         priority: the available library with the highest priority connects a plan's devices; the
             in-process one has 0.
         world: lazy ``world() -> flow_core.device.World``, the same object at each call: the

@@ -1,1 +1,1 @@
-"""What passes of several packages have in common: an editor of graphs, and layouts."""
+"""Shared parts of backends' passes: queries of kernels during rewriting, data layouts."""

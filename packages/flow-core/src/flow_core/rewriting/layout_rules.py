@@ -1,11 +1,11 @@
-"""Rules that move ops of core to NHWC, for tables of backends."""
+"""Rules that move core ops to NHWC, for the layout tables of backends."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from flow_core.ir.graph import Op, Value
-from flow_core.rewriting.editor import changed
+from flow_core.ir.rewriter import like
 from flow_core.rewriting.layouts import LAST, TO_LAST, Layouts, wide_type
 
 CHANNELS = TO_LAST.index(1)
@@ -13,49 +13,49 @@ POOLS = ("max_pool_2d", "avg_pool_2d")
 
 
 def pool(work: Layouts, op: Op) -> bool:
-    """Pooling over windows, and its gradient, whose inputs are activations all."""
+    """Pooling over windows, and its gradient: all inputs are activations."""
     if not work.is_first(op, 0):
         return False
     inputs = tuple(work.wide(v, op) for v in op.inputs)
     (y,) = work.outputs(op)
-    new = changed(op, op.type, op.attrs.with_(data_format=LAST), *inputs)
+    new = like(op, op.type, op.attrs.with_(data_format=LAST), inputs)
     work.replace(op, new, (wide_type(y),))
     return True
 
 
 def norm(work: Layouts, op: Op) -> bool:
-    """The activations are the first input, in the gradient the first two."""
+    """Normalization: activations are the first input, and the first two of the gradient."""
     wide = 2 if op.type.endswith("_grad") else 1
     if op.attrs["axis"] not in (1, -3) or not work.movable(op, 0):
         return False
     inputs = [work.wide(v, op) if i < wide else v for i, v in enumerate(op.inputs)]
     y, *vectors = work.outputs(op)
-    new = changed(op, op.type, op.attrs.with_(axis=CHANNELS), *inputs)
+    new = like(op, op.type, op.attrs.with_(axis=CHANNELS), inputs)
     work.replace(op, new, (wide_type(y), *vectors))
     return True
 
 
 def bias_add(work: Layouts, op: Op) -> bool:
-    """A number per channel."""
+    """A bias per channel."""
     x, bias = op.inputs
     if x not in work.moved or op.attrs["axis"] % 4 != 1:
         return False
     (y,) = work.outputs(op)
-    new = changed(op, op.type, op.attrs.with_(axis=CHANNELS), work.nhwc[x], bias)
+    new = like(op, op.type, op.attrs.with_(axis=CHANNELS), (work.nhwc[x], bias))
     work.replace(op, new, (wide_type(y),))
     return True
 
 
 def reduce(work: Layouts, op: Op) -> bool:
-    """A reduction whose result has at most N and C as axes longer than 1, in this order."""
+    """A reduction that keeps at most the axes N and C, in this order."""
     (x,), axes = op.inputs, op.attrs["axis"]
     if not isinstance(axes, tuple) or op.attrs["keepdims"]:
         return False
     kept = [a for a in range(4) if a not in {b % 4 for b in axes}]
     if not set(kept) <= {0, 1}:
         return False
-    new = changed(op, op.type, op.attrs.with_(axis=_moved_to_last(axes)), work.nhwc[x])
-    work.editor.add(new, work.outputs(op), op)
+    new = like(op, op.type, op.attrs.with_(axis=_moved_to_last(axes)), (work.nhwc[x],))
+    work.rewriter.replace(op, new)
     return True
 
 
@@ -64,24 +64,24 @@ def _moved_to_last(axes: Sequence[int]) -> tuple[int, ...]:
 
 
 def broadcast_like(work: Layouts, op: Op) -> bool:
-    """The gradient of such a reduction."""
+    """The gradient of a reduction over H and W."""
     (y,) = work.outputs(op)
-    x, like = op.inputs
+    x, wide = op.inputs
     axes = op.attrs["broadcast_axes"]
-    if like not in work.moved or set(axes) != {2, 3} or len(work.editor.type_of(x).shape) > 2:
+    if wide not in work.moved or set(axes) != {2, 3} or len(work.rewriter.type_of(x).shape) > 2:
         return False
     attrs = op.attrs.with_(broadcast_axes=(1, 2))
-    work.replace(op, changed(op, op.type, attrs, x, work.nhwc[like]), (wide_type(y),))
+    work.replace(op, like(op, op.type, attrs, (x, work.nhwc[wide])), (wide_type(y),))
     return True
 
 
 def concat(work: Layouts, op: Op) -> bool:
-    """Several values side by side along one axis; those that are in NCHW are brought along."""
+    """A concatenation; inputs in NCHW are reordered."""
     return _along_axis(work, op, tuple(op.inputs))
 
 
 def split(work: Layouts, op: Op) -> bool:
-    """The contrary."""
+    """A split along one axis."""
     return _along_axis(work, op, tuple(op.inputs[:1]))
 
 
@@ -90,7 +90,7 @@ def _along_axis(work: Layouts, op: Op, activations: tuple[Value, ...]) -> bool:
         return False
     axis = TO_LAST.index(op.attrs["axis"] % 4)
     inputs = [work.wide(v, op) for v in activations]
-    new = changed(op, op.type, op.attrs.with_(axis=axis), *inputs, *op.inputs[len(inputs) :])
+    new = like(op, op.type, op.attrs.with_(axis=axis), (*inputs, *op.inputs[len(inputs) :]))
     types = work.outputs(op)
     work.replace(op, new, tuple(map(wide_type, types)), len(types))
     return True

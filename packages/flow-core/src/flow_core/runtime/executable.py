@@ -15,11 +15,12 @@ from flow_core.base.dtypes import tensor_buffer
 from flow_core.base.errors import FlowError, PlanError, SourceLine, UnsupportedError
 from flow_core.base.thread_pools import granting, look, sized
 from flow_core.device import Arena, Comm, Driver, Launch, World
-from flow_core.exchange import BOXING, exchange_of, pack, unpack
+from flow_core.exchange import BOXING, DevicePair, exchange_of, pack, unpack
 from flow_core.plan import ArenaPlan, Buffer, Plan, Task, check_no_deadlock, check_streams
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec, load
 from flow_core.runtime.streams import StreamRunner, own_tasks, segments
 from flow_core.sharding.sbp import Region
+from flow_core.sharding.topology import Device
 
 
 class KernelSource(Protocol):
@@ -49,12 +50,12 @@ class Executable:
     Args:
         plan: the plan.
         kernels: the registry.
-        driver: driver of a device, by its text form.
+        driver: driver of a device.
         variable: the session's array of a variable's part on a device, by the variable's
-            name, the device's text form and the part's region (None for all of it).
+            name, the device and the part's region (None for all of it).
         finished: observers, called with the step's number and its statistics: job and seconds.
         step: the step counter, an int64 scalar that plans of one job share; None for its own.
-        comm: makes the comm between the plan's devices, by their text forms.  What it calls
+        comm: makes the comm between the plan's devices.  What it calls
             local is bound and run here, the rest is other processes' part of the plan.
         world: the processes that run the plan together, None for one.  Then ``variable`` is asked
             for the variables of all devices, in the order of the plan, and may answer None for
@@ -75,10 +76,10 @@ class Executable:
         self,
         plan: Plan,
         kernels: KernelSource,
-        driver: Callable[[str], Driver],
-        variable: Callable[[str, str, Region | None], Any],
+        driver: Callable[[Device], Driver],
+        variable: Callable[[str, Device, Region | None], Any],
         finished: Sequence[Callable[[int, Mapping[str, Any]], object]] = (),
-        comm: Callable[[Sequence[str]], Comm] | None = None,
+        comm: Callable[[Sequence[Device]], Comm] | None = None,
         step: Any = None,
         world: World | None = None,
     ) -> None:
@@ -121,7 +122,7 @@ class Executable:
         except MemoryError as error:
             raise plan.too_large("allocating", f"what is left there: {error}") from None
 
-    def _array(self, buffer: Buffer, variable: Callable[[str, str, Region | None], Any]) -> Any:
+    def _array(self, buffer: Buffer, variable: Callable[[str, Device, Region | None], Any]) -> Any:
         is_here = buffer.device in self._local
         if is_here and buffer.memory not in self._local:
             raise _not_shared(self.plan, buffer)
@@ -151,7 +152,7 @@ class Executable:
             return self._bind_exchange(task)
         if task.device not in self._local:
             return ()
-        find = partial(self._kernels.find_kernel, device_type=task.device.split(":")[0])
+        find = partial(self._kernels.find_kernel, device_type=task.device.type)
         query = KernelQuery(
             task.type,
             task.attrs,
@@ -282,14 +283,16 @@ class Executable:
             found[index] = tuple(map(max, ends, found.get(index, ends)))
         return found
 
-    def _copy_in(self, position: int, driver: Callable[[str], Driver]) -> Callable[[Any], object]:
+    def _copy_in(
+        self, position: int, driver: Callable[[Device], Driver]
+    ) -> Callable[[Any], object]:
         """Copies an array into a fed buffer; objects stay on the host: they are handed over."""
         target, buffer = self.feeds[position], self.plan.buffers[self.plan.feeds[position]]
         if buffer.type.dtype.is_object:
             return partial(target.__setitem__, ...)
         return partial(driver(buffer.device).copy_in, target)
 
-    def _copy_out(self, position: int, driver: Callable[[str], Driver]) -> Callable[[], Any]:
+    def _copy_out(self, position: int, driver: Callable[[Device], Driver]) -> Callable[[], Any]:
         """Copies a result to the host; what another process has is nothing here."""
         source, buffer = self.fetches[position], self.plan.buffers[self.plan.fetches[position]]
         if source is None:
@@ -343,11 +346,11 @@ class Executable:
             if not is_here:
                 array[...] = unpack(message).reshape(array.shape)
 
-    def sent(self) -> Mapping[tuple[str, str], int]:
+    def sent(self) -> Mapping[DevicePair, int]:
         """Bytes that local devices have sent so far, by (from, to)."""
         return {} if self.comm is None else self.comm.sent()
 
-    def measured(self) -> Mapping[str, int]:
+    def measured(self) -> Mapping[Device, int]:
         """Bytes really allocated, by device: what the plan predicted, to the byte."""
         return {device: arena.nbytes for device, arena in self.arenas.items()}
 

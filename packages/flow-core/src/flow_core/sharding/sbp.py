@@ -1,8 +1,8 @@
-"""The SBP algebra: how one logical tensor lies on the devices of a placement.
+"""The SBP algebra: the distribution of a logical tensor over the devices of a placement.
 
-``S(i)`` splits axis i in balanced parts, ``B`` repeats the tensor, ``P`` holds parts that sum
-(or max, min) to it.  Rules of ops are written for one hierarchy dimension; an `NdSbp` has one
-entry per dimension, outermost first.  Pure: nothing here knows graphs or devices.
+``S(i)`` splits axis i into balanced parts, ``B`` repeats the tensor, ``P`` holds partial results
+whose sum (or max, min) it is.  Rules of ops are written for one hierarchy dimension; an `NdSbp`
+has one entry per dimension, outermost first.  This module depends on neither graphs nor devices.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Broadcast:
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """Every device holds a tensor of full shape; combined by ``op`` they give the logical one.
+    """Every device holds a tensor of full shape; ``op`` combines them to the logical one.
 
     >>> str(Partial()), str(Partial("max"))
     ('P', 'P(max)')
@@ -67,7 +67,7 @@ EXTREMES = (Partial("max"), Partial("min"))
 
 
 def S(axis: int) -> Split:
-    """``Split(axis)`` in the field's notation."""
+    """Return ``Split(axis)``."""
     return Split(axis)
 
 
@@ -91,7 +91,7 @@ Signatures = tuple[Signature, ...]
 
 
 def gradient_dual(sbp: Sbp) -> Sbp:
-    """The SBP in which the gradient of a tensor of this SBP arises: B and P swap.
+    """Return the SBP of the gradient of a tensor with this SBP: B and P swap.
 
     >>> str(gradient_dual(B)), str(gradient_dual(P)), str(gradient_dual(S(2)))
     ('P', 'B', 'S(2)')
@@ -105,7 +105,7 @@ _ATOM = re.compile(r"^(?:S\((-?\d+)\)|(B)|P(?:\((sum|max|min)\))?)$")
 
 
 def parse_sbp(text: str) -> Sbp:
-    """An SBP from its text form.
+    """Parse the text form of an SBP.
 
     >>> parse_sbp("S(1)"), parse_sbp("P(max)")
     (Split(axis=1), Partial(op='max'))
@@ -121,7 +121,7 @@ def parse_sbp(text: str) -> Sbp:
 
 
 def parse_nd_sbp(text: str) -> NdSbp:
-    """An n-D SBP from its text form: one SBP, or several in parentheses.
+    """Parse the text form of an n-D SBP: one SBP, or several in parentheses.
 
     >>> format_nd_sbp(parse_nd_sbp("(S(0), B)"))
     '(S(0), B)'
@@ -133,7 +133,7 @@ def parse_nd_sbp(text: str) -> NdSbp:
 
 
 def format_nd_sbp(nd: NdSbp) -> str:
-    """The text form of an n-D SBP; one dimension is written bare.
+    """Format an n-D SBP; one dimension has no parentheses.
 
     >>> format_nd_sbp((S(0),))
     'S(0)'
@@ -142,12 +142,12 @@ def format_nd_sbp(nd: NdSbp) -> str:
 
 
 def signature(inputs: Iterable[Sbp], outputs: Iterable[Sbp]) -> Signature:
-    """A `Signature` from any iterables."""
+    """Make a `Signature` from iterables."""
     return Signature(tuple(inputs), tuple(outputs))
 
 
 def coordinates(rank: int, hierarchy: Sequence[int]) -> tuple[int, ...]:
-    """Position of a device in its hierarchy, outermost dimension first.
+    """Return the position of a device in its hierarchy, outermost dimension first.
 
     >>> coordinates(5, (2, 3))
     (1, 2)
@@ -160,7 +160,7 @@ def coordinates(rank: int, hierarchy: Sequence[int]) -> tuple[int, ...]:
 
 
 def local_region(shape: Shape, nd: NdSbp, hierarchy: Sequence[int], rank: int) -> Region:
-    """Which part of the logical tensor a device holds: (start, stop) per axis.
+    """Return the part of the logical tensor that a device holds: (start, stop) per axis.
 
     Splits of several hierarchy dimensions over one axis nest, outermost first; P and B hold
     the whole extent.
@@ -178,7 +178,7 @@ def local_region(shape: Shape, nd: NdSbp, hierarchy: Sequence[int], rank: int) -
 
 
 def region_shape(region: Region) -> Shape:
-    """The shape of a region.
+    """Return the shape of a region.
 
     >>> region_shape(((2, 4), (0, 4)))
     (2, 4)
@@ -187,7 +187,7 @@ def region_shape(region: Region) -> Shape:
 
 
 def intersect(a: Region, b: Region) -> Region | None:
-    """The common part of two regions, None when it is empty.
+    """Return the intersection of two regions, None when it is empty.
 
     >>> intersect(((0, 4),), ((2, 9),)), intersect(((0, 2),), ((2, 3),))
     (((2, 4),), None)

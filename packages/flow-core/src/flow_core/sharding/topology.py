@@ -7,30 +7,56 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from flow_core.base.errors import GraphError
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Device:
+class Device(NamedTuple):
     """One device of one machine.
 
-    >>> str(Device("gpu", 0, 1))
-    'gpu:0:1'
+    Attributes:
+        type: device type, such as ``"gpu"``.
+        machine: number of the machine.
+        index: number of the device on its machine.
+
+    >>> str(Device("gpu", 0, 1)), Device.parse("gpu:0:1") == Device("gpu", 0, 1)
+    ('gpu:0:1', True)
     """
 
     type: str
     machine: int
-    index: int
+    index: int  # type: ignore[assignment]  # the field's usual name; tuple.index is not used
+
+    @classmethod
+    def parse(cls, text: str) -> Device:
+        """Return the device of a text such as ``"gpu:0:1"``.
+
+        Raises:
+            GraphError: the text does not name a device.
+        """
+        match = _DEVICE.fullmatch(text) if isinstance(text, str) else None
+        if match is None:
+            raise GraphError(
+                "reading a device",
+                found=f"{text!a:.60}",
+                allowed=DEVICE_FORM,
+            )
+        return cls(match[1], int(match[2]), int(match[3]))
 
     def __str__(self) -> str:
         return f"{self.type}:{self.machine}:{self.index}"
 
 
+DEVICE_FORM = '"<type>:<machine>:<index>", such as "gpu:0:1"'
+"""The text form of a device."""
+
+_DEVICE = re.compile(r"([!-9;-~]{1,60}):([0-9]{1,9}):([0-9]{1,9})")
+
+
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The devices that an op runs on, in order, with their hierarchy.
+    """An ordered list of devices that an op runs on, with their hierarchy.
 
     >>> str(Placement.parse("gpu", "0:0-3"))
     'gpu[0:0-3]'
@@ -54,7 +80,7 @@ class Placement:
     def parse(
         cls, device_type: str, ids: str | Sequence[str], hierarchy: Sequence[int] | None = None
     ) -> Placement:
-        """A placement from OneFlow's text: ``"0:0-3"`` or ``["0:0-1", "1:0-1"]``.
+        """Return the placement of OneFlow's text: ``"0:0-3"`` or ``["0:0-1", "1:0-1"]``.
 
         >>> Placement.parse("cpu", ["0:0", "1:2-3"]).devices
         ((0, 0), (1, 2), (1, 3))
@@ -77,16 +103,16 @@ class Placement:
 
     @property
     def size(self) -> int:
-        """The number of devices."""
+        """Number of devices."""
         return len(self.devices)
 
     def device(self, rank: int) -> Device:
-        """The device at a position of the placement."""
+        """Return the device at a position of the placement."""
         machine, index = self.devices[rank]
         return Device(self.device_type, machine, index)
 
     def only(self, rank: int) -> Placement:
-        """The placement of the one device at a position.
+        """Return the placement of the single device at a position.
 
         >>> str(Placement.parse("gpu", "0:0-3").only(2))
         'gpu[0:2]'
@@ -100,14 +126,14 @@ class Placement:
 
 
 MOST_DEVICES = 1 << 16
-"""Limit of the devices of a placement."""
+"""Largest number of devices of a placement."""
 
 _RANGE = re.compile(r"^@?(\d{1,9}):(\d{1,9})(?:-(\d{1,9}))?$")
 _IDS = '"<machine>:<device>" or "<machine>:<first>-<last>", such as "0:0-3", or a list of these'
 
 
 def _range(text: str) -> tuple[int, int, int]:
-    """The machine, the first and the last device of a text."""
+    """Return the machine, the first and the last device of a text."""
     match = _RANGE.match(text.strip())
     if match is None or (match[3] and int(match[3]) < int(match[2])):
         raise GraphError("reading device ids", found=f"{text!r:.60}", allowed=_IDS)
@@ -145,7 +171,7 @@ def _format_ranges(devices: tuple[tuple[int, int], ...]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A class of links.
+    """A link class.
 
     Attributes:
         latency: seconds per message.
@@ -156,7 +182,7 @@ class Link:
     bandwidth: float
 
     def seconds(self, nbytes: int) -> float:
-        """Time to move ``nbytes`` over this link.
+        """Return the time to move ``nbytes`` over this link.
 
         >>> Link(1e-6, 1e9).seconds(1000)
         2e-06
@@ -173,7 +199,7 @@ class LinkModel:
     network: Link = Link(2e-5, 1.25e9)
 
     def between(self, a: Device, b: Device) -> Link:
-        """The link class between two devices."""
+        """Return the link class between two devices."""
         if a == b:
             return self.local
         return self.machine if a.machine == b.machine else self.network
@@ -181,16 +207,16 @@ class LinkModel:
 
 @dataclass(frozen=True, slots=True)
 class DeviceModel:
-    """What work and memory cost on a device: enough to weigh them against communication.
+    """Cost model of computation and memory on a device, to compare them with communication.
 
-    An op takes the time of its arithmetic and of reading its inputs and writing its outputs
-    once.  Memory has a price, so that of two plans of one time the smaller is better.
+    The time of an op is that of its arithmetic, plus one read of its inputs and one write of its
+    outputs.  Memory has a cost too, so that the smaller of two equally fast plans wins.
 
     Attributes:
         flops: floating point operations per second.
-        bandwidth: bytes per second to and from the device's memory.
-        held: seconds charged per byte that a step or a variable occupies.
-        launch: seconds to start a step of boxing, whatever it moves.
+        bandwidth: bytes per second between the device and its memory.
+        held: cost of memory, in seconds per byte that a step or a variable occupies.
+        launch: fixed time to start a boxing step, in seconds.
     """
 
     flops: float = 1e13
@@ -199,7 +225,7 @@ class DeviceModel:
     launch: float = 1e-6
 
     def seconds(self, flops: float, nbytes: int) -> float:
-        """Time of some arithmetic on some bytes.
+        """Return the time of ``flops`` operations that access ``nbytes`` bytes of memory.
 
         >>> DeviceModel(flops=1e12, bandwidth=1e11).seconds(1e9, 10**8)
         0.002
@@ -212,9 +238,9 @@ ACCELERATOR = DeviceModel()
 DEVICE_MODELS: Mapping[str, DeviceModel] = {
     "cpu": DeviceModel(flops=1e11, bandwidth=2e10, held=5e-12)
 }
-"""Models of device types; all others count as accelerators of the default model."""
+"""Models by device type; every other type uses `ACCELERATOR`."""
 
 
 def device_model(device_type: str) -> DeviceModel:
-    """The model of a device type."""
+    """Return the model of a device type."""
     return DEVICE_MODELS.get(device_type, ACCELERATOR)

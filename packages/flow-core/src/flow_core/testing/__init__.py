@@ -11,6 +11,7 @@ it and sets a few attributes; pytest collects the subclass::
         gaps = (Gap("cube", "notyet", "no 16-bit types", dtypes=("float16", "bfloat16")),)
 """
 
+from flow_core.plugins.host import load_plugins
 from flow_core.testing.checks import check_gradient, check_kernel
 from flow_core.testing.comms import CommKit
 from flow_core.testing.devices import DeviceKit
@@ -33,5 +34,6 @@ __all__ = [
     "assert_like_one_device",
     "check_gradient",
     "check_kernel",
+    "load_plugins",
     "verify",
 ]

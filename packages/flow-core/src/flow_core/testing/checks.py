@@ -24,7 +24,7 @@ from flow_core.plugins.specs import (
     Sample,
     load,
 )
-from flow_core.sharding.topology import Placement
+from flow_core.sharding.topology import Device, Placement
 from flow_core.testing.interpret import evaluate
 from flow_core.testing.rig import Rig
 
@@ -153,7 +153,7 @@ def check_kernel(
     arrays = cast_sample(sample, dtype)
     asked = query(spec, arrays, sample.attrs)
     if kernel.accepts is None or kernel.accepts(asked):
-        rig = Rig(driver or NumpyDriver(0), kernel, asked, mutates=spec.mutates)
+        rig = Rig(driver or NumpyDriver(Device("cpu", 0, 0)), kernel, asked, mutates=spec.mutates)
         check_rig(spec, rig, arrays, tolerance, repeatable)
 
 

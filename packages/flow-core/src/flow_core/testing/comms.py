@@ -15,17 +15,14 @@ from flow_core.base.dtypes import ALL, DType, as_dtype
 from flow_core.base.errors import PlanError
 from flow_core.base.shapes import Shape
 from flow_core.device import Comm
-from flow_core.exchange import Block, Exchange, links_of, neutral
+from flow_core.exchange import COMBINE, Block, Exchange, links_of, neutral
 from flow_core.ir.graph import tensor_type
 from flow_core.plugins.specs import Available, load
+from flow_core.sharding.topology import Device
 from flow_core.testing.kit import Kit, Parameters
 
-Ends = Sequence[tuple[str, Shape]]
+Ends = Sequence[tuple[Device, Shape]]
 """Device and shape of each input or output."""
-
-COMBINE: dict[str, Callable[[Any, Any], Any]] = {
-    "sum": np.add, "max": np.maximum, "min": np.minimum
-}  # fmt: skip
 
 
 class CommKit(Kit):
@@ -36,12 +33,12 @@ class CommKit(Kit):
 
     Attributes:
         comm_name: name of the `CommSpec` under test.
-        devices: text forms of four or more devices.
+        devices: four or more devices.
         dtypes: element types that it must support.
     """
 
     comm_name: ClassVar[str] = "in_process"
-    devices: ClassVar[tuple[str, ...]] = ("cpu:0:0", "cpu:0:1", "cpu:0:2", "cpu:0:3")
+    devices: ClassVar[tuple[Device, ...]] = tuple(Device("cpu", 0, i) for i in range(4))
     dtypes: ClassVar[tuple[str, ...]] = tuple(d.name for d in ALL if d.name != "char")
 
     def comm(self) -> Comm:
@@ -57,7 +54,7 @@ class CommKit(Kit):
         """Run a test's body in this process; override to run it in several processes."""
         body(self.comm())
 
-    def array(self, device: str, value: Any) -> Any:
+    def array(self, device: Device, value: Any) -> Any:
         """Create an array on a device from a host array; by default in host memory."""
         return value.copy()
 
@@ -195,7 +192,7 @@ class CommKit(Kit):
 
         self.everywhere(body)
 
-    def _local(self, comm: Comm, device: str, value: Any) -> Any:
+    def _local(self, comm: Comm, device: Device, value: Any) -> Any:
         return self.array(device, value) if device in comm.local else None
 
 
@@ -222,11 +219,11 @@ class _Run:
         self.refill(seed)
         self._launches = list(comm.bind(exchange, self.inputs, self.outputs))
 
-    def _ends(self, inputs: bool) -> Iterator[tuple[str, Any]]:
+    def _ends(self, inputs: bool) -> Iterator[tuple[Device, Any]]:
         t = self._exchange
         yield from zip(*(t.senders, t.inputs) if inputs else (t.receivers, t.outputs), strict=True)
 
-    def _array(self, device: str, type_: Any) -> Any:
+    def _array(self, device: Device, type_: Any) -> Any:
         garbage = np.full(prod(type_.shape) * type_.dtype.itemsize, 0x55, np.uint8)
         value = garbage.view(type_.dtype.numpy).reshape(type_.shape)
         return self._kit._local(self._comm, device, value)
@@ -239,7 +236,7 @@ class _Run:
         self._data = list(data)
         for array, value in zip(self.inputs, self._data, strict=True):
             if array is not None:
-                array[...] = self._kit.array("", value)
+                array[...] = value
 
     def launch(self) -> None:
         for launch in self._launches:
@@ -316,14 +313,14 @@ def _offsets(counts: Sequence[int]) -> list[int]:
     return [sum(counts[:i]) for i in range(len(counts))]
 
 
-Draft = Callable[[Sequence[str], DType], Exchange]
-Case = Callable[[Sequence[str], DType], list[Exchange]]
+Draft = Callable[[Sequence[Device], DType], Exchange]
+Case = Callable[[Sequence[Device], DType], list[Exchange]]
 
 
 def all_gather(counts: Sequence[int]) -> Draft:
     """Every device receives the concatenation of all devices' parts."""
 
-    def draft(group: Sequence[str], dtype: DType) -> Exchange:
+    def draft(group: Sequence[Device], dtype: DType) -> Exchange:
         given = [(d, (n,)) for d, n in zip(group, counts, strict=True)]
         made = [(d, (sum(counts),)) for d in group]
         blocks = [
@@ -339,7 +336,7 @@ def all_gather(counts: Sequence[int]) -> Draft:
 def reduce_scatter(counts: Sequence[int], combine: str = "sum") -> Draft:
     """Every device receives a part of the reduced result."""
 
-    def draft(group: Sequence[str], dtype: DType) -> Exchange:
+    def draft(group: Sequence[Device], dtype: DType) -> Exchange:
         given = [(d, (sum(counts),)) for d in group]
         made = [(d, (n,)) for d, n in zip(group, counts, strict=True)]
         blocks = [
@@ -356,7 +353,7 @@ def reduce_scatter(counts: Sequence[int], combine: str = "sum") -> Draft:
 def all_reduce(*shapes: Shape, combine: str = "sum") -> Draft:
     """Every device receives the reduced result of each shape."""
 
-    def draft(group: Sequence[str], dtype: DType) -> Exchange:
+    def draft(group: Sequence[Device], dtype: DType) -> Exchange:
         ends = [(d, shape) for shape in shapes for d in group]
         members = tuple(f"member{i}" for i in range(len(shapes))) if len(shapes) > 1 else ()
         return _exchange(
@@ -369,7 +366,7 @@ def all_reduce(*shapes: Shape, combine: str = "sum") -> Draft:
 def all_to_all(counts: Callable[[int, int], int]) -> Draft:
     """Device s sends ``counts(s, t)`` elements to device t."""
 
-    def draft(group: Sequence[str], dtype: DType) -> Exchange:
+    def draft(group: Sequence[Device], dtype: DType) -> Exchange:
         ranks = range(len(group))
         sent = [[counts(s, t) for t in ranks] for s in ranks]
         received = [[counts(s, t) for s in ranks] for t in ranks]
@@ -388,7 +385,7 @@ def all_to_all(counts: Callable[[int, int], int]) -> Draft:
 def gather(root: int, counts: Sequence[int]) -> Draft:
     """The root receives all parts."""
 
-    def draft(group: Sequence[str], dtype: DType) -> Exchange:
+    def draft(group: Sequence[Device], dtype: DType) -> Exchange:
         whole = all_gather(counts)(group, dtype)
         blocks = [replace(b, target=0) for b in whole.blocks if b.target == root]
         given = [(d, (n,)) for d, n in zip(group, counts, strict=True)]
@@ -401,7 +398,7 @@ def gather(root: int, counts: Sequence[int]) -> Draft:
 def scatter(root: int, counts: Sequence[int]) -> Draft:
     """The root sends a part to each device."""
 
-    def draft(group: Sequence[str], dtype: DType) -> Exchange:
+    def draft(group: Sequence[Device], dtype: DType) -> Exchange:
         given = [(group[root], (sum(counts),))]
         made = [(d, (n,)) for d, n in zip(group, counts, strict=True)]
         blocks = [
@@ -416,7 +413,7 @@ def scatter(root: int, counts: Sequence[int]) -> Draft:
 def broadcast(root: int, shape: Shape) -> Draft:
     """The root sends the same array to all devices."""
 
-    def draft(group: Sequence[str], dtype: DType) -> Exchange:
+    def draft(group: Sequence[Device], dtype: DType) -> Exchange:
         zero = (0,) * len(shape)
         made = [(d, shape) for i, d in enumerate(group) if i != root]
         blocks = [Block(0, zero, t, zero, shape) for t in range(len(made))]
@@ -430,7 +427,7 @@ def broadcast(root: int, shape: Shape) -> Draft:
 def reduce_to(root: int, shape: Shape, combine: str = "sum") -> Draft:
     """The root receives the reduction over all devices."""
 
-    def draft(group: Sequence[str], dtype: DType) -> Exchange:
+    def draft(group: Sequence[Device], dtype: DType) -> Exchange:
         zero = (0,) * len(shape)
         given = [(d, shape) for d in group]
         blocks = [Block(s, zero, 0, zero, shape, s == 0) for s in range(len(group))]
@@ -440,12 +437,12 @@ def reduce_to(root: int, shape: Shape, combine: str = "sum") -> Draft:
     return draft
 
 
-def _send_recv(group: Sequence[str], dtype: DType) -> Exchange:
+def _send_recv(group: Sequence[Device], dtype: DType) -> Exchange:
     ends = [(group[0], (4,))], [(group[1], (4,))]
     return _exchange("send_recv", "send_recv", *ends, [Block(0, (0,), 0, (0,), (4,))], dtype=dtype)
 
 
-def _columns(group: Sequence[str], dtype: DType) -> Exchange:
+def _columns(group: Sequence[Device], dtype: DType) -> Exchange:
     """An all-gather on axis 1: blocks that are not contiguous in the outputs."""
     widths = [2 + i % 2 for i in range(len(group))]
     given = [(d, (3, n)) for d, n in zip(group, widths, strict=True)]
@@ -458,7 +455,7 @@ def _columns(group: Sequence[str], dtype: DType) -> Exchange:
     return _exchange("columns", "all_gather", given, made, blocks, dtype=dtype)
 
 
-def _transpose(group: Sequence[str], dtype: DType) -> Exchange:
+def _transpose(group: Sequence[Device], dtype: DType) -> Exchange:
     """From rows to columns: blocks that are not contiguous in the inputs."""
     p = len(group)
     given, made = [(d, (2, 3 * p)) for d in group], [(d, (2 * p, 3)) for d in group]
@@ -466,7 +463,7 @@ def _transpose(group: Sequence[str], dtype: DType) -> Exchange:
     return _exchange("transpose", "all_to_all", given, made, blocks, dtype=dtype)
 
 
-def _reduced_columns(group: Sequence[str], dtype: DType) -> Exchange:
+def _reduced_columns(group: Sequence[Device], dtype: DType) -> Exchange:
     """A reduce-scatter on axis 1."""
     p = len(group)
     given, made = [(d, (3, 2 * p)) for d in group], [(d, (3, 2)) for d in group]
@@ -475,7 +472,7 @@ def _reduced_columns(group: Sequence[str], dtype: DType) -> Exchange:
 
 
 def _pads(operation: str) -> Draft:
-    def draft(group: Sequence[str], dtype: DType) -> Exchange:
+    def draft(group: Sequence[Device], dtype: DType) -> Exchange:
         ends = [(group[0], (2, 3))], [(group[0], (4, 3))]
         block, fill = Block(0, (0, 0), 0, (1, 0), (2, 3)), ((0, operation),)
         return _exchange(
@@ -485,14 +482,14 @@ def _pads(operation: str) -> Draft:
     return draft
 
 
-def _nothing(group: Sequence[str], dtype: DType) -> Exchange:
+def _nothing(group: Sequence[Device], dtype: DType) -> Exchange:
     """An exchange that only writes neutral elements."""
     return _exchange(
         "nothing", "zero_pad", [], [(group[1], (3,))], dtype=dtype, fills=((0, "sum"),)
     )
 
 
-def _slice(group: Sequence[str], dtype: DType) -> Exchange:
+def _slice(group: Sequence[Device], dtype: DType) -> Exchange:
     ends = [(group[1], (5, 4))], [(group[1], (2, 4))]
     block = Block(0, (3, 0), 0, (0, 0), (2, 4))
     return _exchange("slice", "slice", *ends, [block], dtype=dtype)
@@ -513,7 +510,7 @@ def _on_some(draft: Draft) -> Case:
 def _on_pairs(draft: Draft) -> Case:
     """Two groups at once."""
 
-    def case(devices: Sequence[str], dtype: DType) -> list[Exchange]:
+    def case(devices: Sequence[Device], dtype: DType) -> list[Exchange]:
         groups = devices[0:4:2], devices[1:4:2]
         return [replace(draft(g, dtype), name=f"group{i}") for i, g in enumerate(groups)]
 

@@ -9,13 +9,14 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from flow_core.base.alignment import ALIGNMENT
 from flow_core.base.dtypes import ALL, DType, as_dtype
 from flow_core.device import Arena, Driver
 from flow_core.plugins.specs import Available, Unavailable
+from flow_core.sharding.topology import Device
 from flow_core.testing.kit import Kit, Parameters
 
 SHAPES: tuple[tuple[int, ...], ...] = ((), (1,), (7,), (3, 5), (2, 1, 4), (0,), (3, 0, 2))
-ALIGN = 64
 
 
 class DeviceKit(Kit):
@@ -31,7 +32,7 @@ class DeviceKit(Kit):
 
     device_type: ClassVar[str] = "cpu"
     index: ClassVar[int] = 0
-    alignment: ClassVar[int] = ALIGN
+    alignment: ClassVar[int] = ALIGNMENT
 
     def driver(self) -> Driver:
         """Return the driver under test; skip the test if no device is available."""
@@ -39,7 +40,7 @@ class DeviceKit(Kit):
         if isinstance(found, Unavailable):
             pytest.skip(f"no device of type {self.device_type!r}: {found.reason}")
         driver: Driver = self.once(
-            "driver", lambda: self.shared_registry().driver(self.device_type, self.index)
+            "driver", lambda: self.shared_registry().driver(Device(self.device_type, 0, self.index))
         )
         return driver
 
@@ -67,8 +68,8 @@ class DeviceKit(Kit):
         """Create a device array in its own arena, at an offset."""
         type_ = as_dtype(dtype)
         count = int(np.prod(shape))
-        arena = self.driver().allocate(ALIGN + count * type_.itemsize)
-        return arena.view(ALIGN, shape, type_.numpy)
+        arena = self.driver().allocate(ALIGNMENT + count * type_.itemsize)
+        return arena.view(ALIGNMENT, shape, type_.numpy)
 
     # ------------------------------------------------------------------------------- tests
 

@@ -29,6 +29,7 @@ from flow_core.plugins.specs import (
     Unavailable,
 )
 from flow_core.sharding.sbp import Partial, Signature, Split
+from flow_core.sharding.topology import Device
 from flow_core.testing.checks import (
     TOLERANCE,
     Tolerance,
@@ -176,7 +177,7 @@ class KernelKit(Kit):
         if isinstance(found, Unavailable):
             pytest.skip(f"no device of type {self.device_type!r}: {found.reason}")
         driver: Driver = self.once(
-            "driver", lambda: self.shared_registry().driver(self.device_type)
+            "driver", lambda: self.shared_registry().driver(Device(self.device_type, 0, 0))
         )
         return driver
 

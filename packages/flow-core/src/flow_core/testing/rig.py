@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.alignment import ALIGNMENT, aligned
 from flow_core.base.dtypes import uint8
 from flow_core.device import Driver, Launch
 from flow_core.ir.graph import TensorType, tensor_type
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec, load
 
-ALIGN = 64
 POISONS = (0xA5, 0x5A)
 """Fill bytes of uninitialized memory: as floating point values, one is tiny, the other huge."""
 
@@ -40,7 +40,7 @@ class Slot:
 class Rig:
     """A kernel bound like in a plan: all buffers in one arena, inputs not yet written.
 
-    Every buffer is surrounded by at least `ALIGN` guard bytes, and the workspace has exactly
+    Every buffer is surrounded by at least `ALIGNMENT` guard bytes, and the workspace has exactly
     the size that the kernel requested.
 
     Args:
@@ -55,12 +55,13 @@ class Rig:
 
     >>> from flow_core.builtin.numpy_driver import NumpyDriver
     >>> from flow_core.base.dtypes import float32
+    >>> from flow_core.sharding.topology import Device
     >>> import functools
     >>> def bind(ctx):
     ...     return functools.partial(np.negative, *ctx.inputs, *ctx.outputs)
     >>> t = tensor_type((3,), float32)
     >>> rig = Rig(
-    ...     NumpyDriver(0),
+    ...     NumpyDriver(Device("cpu", 0, 0)),
     ...     KernelSpec("negative", "cpu", bind),
     ...     KernelQuery("negative", {}, (t,), (t,)),
     ... )
@@ -82,7 +83,7 @@ class Rig:
         step: int = 0,
     ) -> None:
         self.driver, self.kernel, self.asked = driver, kernel, asked
-        self._shift, self._end = shift, ALIGN
+        self._shift, self._end = shift, ALIGNMENT
         self._stretch = stretch
         self._inputs = [self._input(i, t) for i, t in enumerate(asked.inputs)]
         self._outputs = [self._slot(f"output {i}", t) for i, t in enumerate(asked.outputs)]
@@ -98,7 +99,7 @@ class Rig:
 
     def _slot(self, name: str, type_: TensorType) -> Slot:
         start = self._end + self._shift * type_.dtype.itemsize
-        self._end = -(-(start + type_.nbytes) // ALIGN) * ALIGN + ALIGN
+        self._end = aligned(start + type_.nbytes) + ALIGNMENT
         return Slot(name, start, type_)
 
     def _input(self, index: int, type_: TensorType) -> Slot:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 
@@ -10,12 +10,12 @@ import numpy as np
 
 from flow_core.base.dtypes import as_dtype, float64
 from flow_core.base.shapes import balanced_range
+from flow_core.exchange import COMBINE
 from flow_core.ops.math.reduce import highest, lowest
 from flow_core.sharding.sbp import Broadcast, Partial, Sbp, Split
 from flow_core.testing.checks import TOLERANCE
 
-COMBINE: Mapping[str, Any] = {"sum": np.add, "max": np.maximum, "min": np.minimum}
-"""The reductions that combine the parts of a partial tensor."""
+"""How the parts of a partial tensor make up the whole."""
 
 
 class CannotForm(Exception):

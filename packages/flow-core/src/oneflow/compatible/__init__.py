@@ -1,1 +1,1 @@
-"""``oneflow.compatible``: this API under the path that later releases of OneFlow give it."""
+"""``oneflow.compatible``: this API under its path in later releases of OneFlow."""

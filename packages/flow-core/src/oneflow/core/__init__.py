@@ -1,1 +1,1 @@
-"""``oneflow.core``: what programs for OneFlow import from there."""
+"""``oneflow.core``: modules that OneFlow programs import by this path."""

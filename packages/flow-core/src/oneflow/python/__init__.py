@@ -1,1 +1,1 @@
-"""``oneflow.python``: what programs import from there by its path."""
+"""``oneflow.python``: modules that programs import by this path."""

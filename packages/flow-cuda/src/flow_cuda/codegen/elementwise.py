@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from flow_core.authoring.specs import KernelQuery, TensorType, tensor_type
 from flow_core.base.dtypes import as_dtype
-from flow_core.ir.graph import TensorType, tensor_type
-from flow_core.plugins.specs import KernelQuery
 from flow_cuda.codegen.expressions import TABLE, computation_type
 from flow_cuda.codegen.program import C_TYPES, Kernel, Scalars, make_kernel
 

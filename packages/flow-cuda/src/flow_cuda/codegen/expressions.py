@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.authoring.specs import TensorType
 from flow_core.base.dtypes import DType
-from flow_core.ir.graph import TensorType
 from flow_cuda.codegen.program import C_TYPES, Scalars
 
 Attrs = Mapping[str, Any]

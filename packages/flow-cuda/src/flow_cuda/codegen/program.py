@@ -92,7 +92,7 @@ def make_kernel(
 ) -> Kernel:
     """Return a kernel whose name ends in a hash of its content.
 
-    >>> named("nothing", (), "").name
+    >>> make_kernel("nothing", (), "").name
     'nothing_e3b0c44298'
     """
     given = tuple(parameters)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from flow_core.ir.graph import TensorType
+from flow_core.authoring.specs import TensorType
 from flow_cuda.cudnn.problems import TensorLayout
 
 
@@ -20,7 +20,7 @@ def rows(type_: TensorType, rank: int = 0) -> TensorLayout:
     """Describe a tensor of rank 3 or 4, left-padded to ``rank``, as (batch, heads, rows, columns).
 
     >>> from flow_core.base.dtypes import float16
-    >>> from flow_core.ir.graph import tensor_type
+    >>> from flow_core.authoring.specs import tensor_type
     >>> rows(tensor_type((6, 5, 8), float16)).sizes
     (6, 1, 5, 8)
     """

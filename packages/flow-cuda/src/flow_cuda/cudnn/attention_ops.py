@@ -7,9 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.authoring.specs import (
+    REQUIRED,
+    InferContext,
+    OpSpec,
+    Sample,
+    SbpContext,
+    TensorType,
+    tensor_type,
+)
 from flow_core.base.dtypes import float32
-from flow_core.ir.graph import TensorType, tensor_type
-from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
 from flow_cuda.cudnn.ops import PLAN
 
 Types = tuple[TensorType, ...]

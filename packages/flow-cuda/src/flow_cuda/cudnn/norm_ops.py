@@ -7,9 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.authoring.specs import (
+    REQUIRED,
+    InferContext,
+    OpSpec,
+    Sample,
+    TensorType,
+    tensor_type,
+)
 from flow_core.base.dtypes import float32
-from flow_core.ir.graph import TensorType, tensor_type
-from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample
 from flow_cuda.cudnn.ops import PLAN, WORKSPACE
 
 Types = tuple[TensorType, ...]

@@ -12,10 +12,17 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.authoring.specs import (
+    REQUIRED,
+    InferContext,
+    OpSpec,
+    Sample,
+    SbpContext,
+    TensorType,
+    tensor_type,
+)
 from flow_core.base.dtypes import float32
 from flow_core.base.shapes import window_output
-from flow_core.ir.graph import TensorType, tensor_type
-from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
 
 Types = tuple[TensorType, ...]
 Attrs = Mapping[str, Any]

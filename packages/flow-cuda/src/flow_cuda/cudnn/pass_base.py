@@ -7,42 +7,46 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flow_core.ir.graph import Attrs, Graph, Op, Value
+from flow_core.authoring.pass_api import PassContext, Rewriter, like
+from flow_core.authoring.specs import Graph, Op
 from flow_cuda.cudnn.plans import DnnPlans
 from flow_cuda.cudnn.problems import Choice, Search
 
 Form = tuple[Op, tuple[Op, ...], Op]
-"""The op that is replaced, the ops that are removed, and the new op."""
+"""The op that a new one replaces, the ops dropped, and the new one."""
 
 
 @dataclass(frozen=True)
 class CudnnPass(ABC):
-    """A pass that replaces ops by cuDNN ops.
+    """A pass that asks cuDNN for plans.
 
     Attributes:
-        plans: returns the planner; None if cuDNN is not available.
-        device: the device type of the ops to replace.
+        plans: returns the chooser of plans, or None if cuDNN is not available.
+        device: the device type whose ops it replaces.
     """
 
     plans: Callable[[], DnnPlans | None]
     device: str = "gpu"
 
-    def apply(self, graph: Graph, context: Any) -> Graph:
-        """Return the graph with cuDNN ops; the library is loaded only if there are candidates."""
-        found = self.find(graph)
+    def apply(self, graph: Graph, context: PassContext) -> Graph:
+        """Return the graph with ops of cuDNN; the library is loaded only if something matches."""
+        rewriter = Rewriter(graph)
+        found = self.find(rewriter)
         wanted = context.options.get("cudnn", {}).get("enable_cudnn", True)
         plans = self.plans() if found and wanted else None
-        return graph if plans is None else self.rewritten(graph, found, plans, context.options)
+        if plans is not None:
+            self.rewrite(rewriter, found, plans, context)
+        return rewriter.finish()
 
     @abstractmethod
-    def find(self, graph: Graph) -> Sequence[Any]:
-        """Return the candidates for replacement."""
+    def find(self, rewriter: Rewriter) -> Sequence[Any]:
+        """Return the candidates in the graph."""
 
     @abstractmethod
-    def rewritten(
-        self, graph: Graph, found: Sequence[Any], plans: DnnPlans, options: Mapping[str, Any]
-    ) -> Graph:
-        """Return the graph with the candidates replaced for which a plan exists."""
+    def rewrite(
+        self, rewriter: Rewriter, found: Sequence[Any], plans: DnnPlans, context: PassContext
+    ) -> None:
+        """Replace the candidates that cuDNN has plans for."""
 
     def of(self, graph: Graph, *types: str) -> list[Op]:
         """Return the ops of some types on the device."""
@@ -51,7 +55,7 @@ class CudnnPass(ABC):
 
 
 def search(options: Mapping[str, Any], **more: Any) -> Search:
-    """Return the plans that a job allows, from the OneFlow settings that apply to all problems."""
+    """Return the plans that a job allows, by OneFlow's settings for all problems."""
     wishes: Mapping[str, Any] = options.get("cudnn", {})
     return Search(
         deterministic=bool(wishes.get("cudnn_conv_use_deterministic_algo_only", False)),
@@ -60,25 +64,7 @@ def search(options: Mapping[str, Any], **more: Any) -> Search:
     )
 
 
-def new_op(op: Op, type_: str, inputs: tuple[Value, ...], **attrs: Any) -> Op:
-    """Return an op of another type with the name and placement of an existing one."""
-    return Op(op.name, type_, inputs, Attrs(attrs), op.placement, control=op.control)
-
-
-def with_attrs(op: Op, **attrs: Any) -> Op:
-    """Return an op with some attributes changed."""
-    return new_op(op, op.type, op.inputs, **{**op.attrs, **attrs})
-
-
 def planned(op: Op, choice: Choice) -> Op:
-    """Return an op with the chosen plan."""
-    return with_attrs(op, plan=choice.plan, workspace=choice.workspace)
-
-
-def only_reader(
-    graph: Graph, readers: Mapping[Value, Sequence[Op]], value: Value, type_: str
-) -> Op | None:
-    """Return the only reader of a value if it has the given type and the value is no result."""
-    found = readers.get(value, ())
-    alone = len(found) == 1 and found[0].type == type_ and value not in graph.results
-    return found[0] if alone else None
+    """Return an op with the plan that was chosen for it."""
+    attrs = {**op.attrs, "plan": choice.plan, "workspace": choice.workspace}
+    return like(op, op.type, attrs, op.inputs)

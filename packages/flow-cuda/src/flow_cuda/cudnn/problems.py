@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, Protocol
 
+from flow_core.authoring.specs import TensorType
 from flow_core.base.dtypes import as_dtype
-from flow_core.ir.graph import TensorType
 
 Ints = tuple[int, ...]
 SUMS = ("sum", "squares")
@@ -43,7 +43,7 @@ def tensor_layout(type_: TensorType, data_format: str) -> TensorLayout:
     """Describe the layout of a contiguous tensor.
 
     >>> from flow_core.base.dtypes import float32
-    >>> from flow_core.ir.graph import tensor_type
+    >>> from flow_core.authoring.specs import tensor_type
     >>> tensor_layout(tensor_type((2, 5, 3), float32), "channels_last")
     TensorLayout(sizes=(2, 3, 5, 1), steps=(15, 1, 3, 3), dtype='float32')
     """

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.device import Workbench
+from flow_core.authoring.backends import Workbench
 from flow_cuda.device.hardware import Hardware, Memory
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.device import Launch
+from flow_core.authoring.backends import Launch
 from flow_cuda.codegen.program import Kernel, make_kernel
 from flow_cuda.device.arrays import DeviceArray
 from flow_cuda.device.hardware import Access, Hardware, Span

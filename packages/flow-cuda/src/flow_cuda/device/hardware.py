@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from flow_core.authoring.backends import Workbench
 from flow_core.base.dtypes import as_dtype
-from flow_core.device import Workbench
 from flow_cuda.codegen.program import Kernel
 from flow_cuda.cudnn.plans import DnnPlans
 from flow_cuda.cudnn.problems import Problem

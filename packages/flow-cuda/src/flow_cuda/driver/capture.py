@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flow_core.device import Launch
+from flow_core.authoring.backends import Launch
 from flow_cuda.device.launch import Queued
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.authoring.specs import Device
 from flow_core.base.disk_cache import DiskCache, user_folder
 from flow_cuda.codegen import nvrtc
 from flow_cuda.codegen.program import Kernel
@@ -288,9 +289,9 @@ def _load_cublaslt() -> LtProducts | None:
     return LtProducts(cublasLt)
 
 
-def CudaDriver(index: int) -> GpuDriver:  # named like a class in run records
+def CudaDriver(device: Device) -> GpuDriver:  # named like a class in run records
     """Return the driver of a CUDA device, implemented with CuPy."""
-    return GpuDriver(CupyHardware(index))
+    return GpuDriver(CupyHardware(device.index))
 
 
 @functools.cache

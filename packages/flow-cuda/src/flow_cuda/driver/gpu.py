@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.device import Launch
+from flow_core.authoring.backends import Launch
 from flow_cuda.device.arrays import DeviceArray, GpuArena
 from flow_cuda.device.batch import merge_launches
 from flow_cuda.device.hardware import Hardware
 from flow_cuda.device.launch import HostNumber, Queued, advance
 from flow_cuda.device.staging import HostCopies, Staging
 from flow_cuda.driver.capture import Part, parts
-from flow_cuda.driver.stream_schedule import StreamSchedule, schedule
+from flow_cuda.driver.stream_schedule import StreamSchedule, schedule_streams
 
 CHUNK = 8 << 20
 """Size of a staging buffer in pinned memory, in bytes; larger copies are split."""
@@ -132,7 +132,7 @@ class Step:
         devices = {id(x): x for work in works for x in (work.hardware, *work.peers)}
         devices.pop(id(hardware), None)
         self._others = tuple(devices.values())
-        self._schedules = [schedule(part.queued, hardware) for part in cut]
+        self._schedules = [schedule_streams(part.queued, hardware) for part in cut]
         self._numbers = numbers_of(works)
         self._calls = 0
         self._graphs: list[Any] = []

@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.device import Launch
-from flow_core.ir.graph import TensorType
+from flow_core.authoring.backends import Launch
+from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec, TensorType, load
 from flow_core.plugins.host import default_registry
-from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec, load
 from flow_cuda.device.config import settings
 from flow_cuda.driver.gpu import GpuDriver
 from flow_cuda.kernels.binding import are_numbers

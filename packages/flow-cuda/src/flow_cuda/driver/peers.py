@@ -9,24 +9,29 @@ calls, which split the captured step.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from flow_core.device import Launch, Scratch, Strided, strided
-from flow_core.exchange import (
-    Block,
+from flow_core.authoring.backends import (
+    COMBINE,
+    DevicePair,
     Exchange,
+    Launch,
     Meter,
+    Scratch,
     Steps,
+    Strided,
     check_arrays,
     neutral,
     sent_by,
+    strided,
 )
-from flow_core.plugins.specs import Available, Unavailable
+from flow_core.authoring.collectives import BoxRef, GatherPlan, block_gathers, reductions
+from flow_core.authoring.specs import Available, Device, Unavailable
 from flow_cuda.device.hardware import Access, Hardware
 from flow_cuda.device.launch import CopyLaunch, HostNumber, Queued
 from flow_cuda.device.staging import HostCopies
@@ -44,10 +49,8 @@ CHUNK = 1 << 20
 Box = Any
 """A `Strided` of GPU memory, or a view of a host array."""
 
-Part = tuple[str, Box]
+Part = tuple[Device, Box]
 """A device, and a box in its memory."""
-
-COMBINE: dict[str, Any] = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 
 
 def bootstrap(env: Mapping[str, str] = os.environ) -> Available | Unavailable:
@@ -104,7 +107,7 @@ class PeerComm:
     """Communication between the devices of this process.
 
     Args:
-        devices: names of all devices.
+        devices: all devices.
 
     Attributes:
         devices, local: names of all devices.
@@ -112,9 +115,9 @@ class PeerComm:
 
     name = "peers"
 
-    def __init__(self, devices: Sequence[str]) -> None:
+    def __init__(self, devices: Sequence[Device]) -> None:
         self.devices = self.local = tuple(devices)
-        self._ends: dict[str, _Endpoint] = {}
+        self._ends: dict[Device, _Endpoint] = {}
         self._meters: list[Meter] = []
         self._steps = Steps()
 
@@ -137,7 +140,7 @@ class PeerComm:
             return [replace(works[0], counts=count), *works[1:]]
         return [count, *works]
 
-    def sent(self) -> Mapping[tuple[str, str], int]:
+    def sent(self) -> Mapping[DevicePair, int]:
         """Return the bytes transferred so far, by (source, destination) device."""
         return sent_by(self._meters)
 
@@ -181,7 +184,7 @@ class _Binding:
     exchange: Exchange
     inputs: Sequence[Any]
     outputs: Sequence[Any]
-    ends: dict[str, _Endpoint]
+    ends: dict[Device, _Endpoint]
     meter: Meter
 
     def works(self) -> Iterator[Any]:
@@ -204,33 +207,27 @@ class _Binding:
                 yield partial(out.fill, np.array(value, out.dtype))
             else:
                 yield from self.ends[exchange.receivers[index]].bench.fill(strided(out), value)
-        for blocks in _by_target(exchange.blocks):
-            target = exchange.receivers[blocks[0].target]
-            there = _box(self.outputs[blocks[0].target], blocks[0].at, blocks[0].size)
-            parts = [
-                (exchange.senders[b.source], _box(self.inputs[b.source], b.start, b.size))
-                for b in blocks
-            ]
-            if not blocks[0].first:
-                parts.insert(0, (target, there))
-            yield from self._reduce_parts(parts, target, there)
+        for plan in block_gathers(exchange):
+            yield from self._gather_plan(plan)
 
     def _all_reduce(self) -> Iterator[Any]:
         """Reduce-scatter, then all-gather: each device reduces its chunk in rank order."""
-        group = self.exchange.group
-        for owner, segments in enumerate(self.exchange.chunks()):
-            for member, low, high in segments:
-                ranks = [member * len(group) + r for r in range(len(group))]
-                rows = [_flat(self.inputs[i], low, high) for i in ranks]
-                parts = list(zip(group, rows, strict=True))
-                done = _flat(self.outputs[ranks[owner]], low, high)
-                yield from self._reduce_parts(parts, group[owner], done)
-                for rank, device in enumerate(group):
-                    if rank != owner:
-                        there = _flat(self.outputs[ranks[rank]], low, high)
-                        yield from self._copy_box((group[owner], done), device, there)
+        for reduction in reductions(self.exchange):
+            yield from self._gather_plan(reduction.combine)
+            for copy in reduction.copies:
+                yield from self._gather_plan(copy)
 
-    def _reduce_parts(self, parts: Sequence[Part], target: str, there: Box) -> Iterator[Any]:
+    def _gather_plan(self, plan: GatherPlan) -> Iterator[Any]:
+        """Yield the launches of a gather plan."""
+        (target, there), *parts = (self._locate(ref) for ref in (plan.target, *plan.parts))
+        yield from self._reduce_parts(parts, target, there)
+
+    def _locate(self, ref: BoxRef) -> Part:
+        array = ref.array(self.inputs, self.outputs)
+        box = ref.view(array if _is_host(array) else strided(array))
+        return ref.device(self.exchange), box
+
+    def _reduce_parts(self, parts: Sequence[Part], target: Device, there: Box) -> Iterator[Any]:
         """Reduce parts in order into the target; copy a single part.
 
         The target may be one of the parts; the first two are then added before it is overwritten.
@@ -254,7 +251,7 @@ class _Binding:
             yield partial(COMBINE[self.exchange.combine], left, right, out=there)
             left = there
 
-    def _copy_box(self, part: Part, target: str, there: Box) -> Iterator[Any]:
+    def _copy_box(self, part: Part, target: Device, there: Box) -> Iterator[Any]:
         """Copy a box; between devices, pack it into contiguous memory, copy, and unpack."""
         source, box = part
         if source == target:
@@ -274,13 +271,13 @@ class _Binding:
         if end is not there:
             yield from self._copy_box((target, end), target, there)
 
-    def _scratch(self, target: str, there: Box, box: Box) -> Box:
+    def _scratch(self, target: Device, there: Box, box: Box) -> Box:
         """Return scratch memory for a box, on the host if ``there`` is."""
         if _is_host(there):
             return np.empty(box.shape, box.dtype)
         return self.ends[target].scratch_like(box)
 
-    def _copy_contiguous(self, source: str, row: Box, target: str, end: Box) -> Launch:
+    def _copy_contiguous(self, source: Device, row: Box, target: Device, end: Box) -> Launch:
         """Build the copy of contiguous memory from device to device."""
         if _is_host(end):
             if _is_host(row):
@@ -307,20 +304,3 @@ def _address(box: Box) -> int:
 def _is_contiguous(box: Box) -> bool:
     contiguous = box.flags.c_contiguous if _is_host(box) else box.is_contiguous
     return bool(contiguous)
-
-
-def _box(array: Any, start: Iterable[int], size: Iterable[int]) -> Box:
-    window = tuple([slice(a, a + n) for a, n in zip(start, size, strict=True)])
-    return array[(*window, ...)] if _is_host(array) else strided(array)[window]
-
-
-def _flat(array: Any, low: int, high: int) -> Box:
-    return (array if _is_host(array) else strided(array)).reshape(-1)[low:high]
-
-
-def _by_target(blocks: Sequence[Block]) -> Iterator[list[Block]]:
-    """Group the blocks that are added into the same target box."""
-    found: dict[Any, list[Block]] = {}
-    for block in blocks:
-        found.setdefault((block.target, block.at, block.size), []).append(block)
-    yield from found.values()

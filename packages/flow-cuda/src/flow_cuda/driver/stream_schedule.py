@@ -1,29 +1,29 @@
-"""Schedule work on several streams of one or more devices, in a given sequential order.
+"""The schedule of work on several streams of one or more devices.
 
-The input order is valid on a single stream.  Each item goes to its own stream and waits for the
-earlier items on other streams that access the same bytes, unless an earlier wait already implies
-it.  All waits follow from address ranges, and so cover data dependencies and memory reuse.
+Work comes in one order that is correct on a single stream.  Each piece runs on its own stream and
+waits for the earlier pieces of other streams that touch the same bytes, unless its earlier waits
+imply that: see `flow_core.base.hazards`.  The waits follow from the addresses alone, both of data
+that travel and of memory that is reused.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from flow_cuda.device.hardware import Hardware, Span
+from flow_core.base.hazards import Access, find_waits
+from flow_cuda.device.hardware import Hardware
 from flow_cuda.device.launch import Queued
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """A named stream of a device.
+    """A stream of a device.
 
     Attributes:
         hardware: the device.
-        name: name of the stream; empty for the compute stream.
+        name: the stream's name; empty for the compute stream.
     """
 
     hardware: Hardware
@@ -31,19 +31,19 @@ class Lane:
 
     @property
     def stream(self) -> Any:
-        """The native stream."""
+        """The stream."""
         return self.hardware.lane(self.name)
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduledWork:
-    """An item of work with its stream and dependencies.
+    """A piece of work, its stream and its waits.
 
     Attributes:
-        work: what is queued.
-        lane: index in `StreamSchedule.lanes`.
-        waits: indices of earlier items that must complete first.
-        is_awaited: whether later items wait for it.
+        work: the work to queue.
+        lane: its stream, by position in `StreamSchedule.lanes`.
+        waits: the earlier works that must be over first, by position.
+        is_awaited: whether a later work waits for this one.
     """
 
     work: Queued
@@ -54,18 +54,18 @@ class ScheduledWork:
 
 @dataclass(frozen=True, slots=True)
 class StreamSchedule:
-    """Work on streams that fork from the first one and join it at the end.
+    """Work on streams that fork from the first one and join it again.
 
     Attributes:
         lanes: the streams; the first one is the caller's.
-        items: the work, in order.
+        works: the work, in order.
     """
 
     lanes: tuple[Lane, ...]
-    items: tuple[ScheduledWork, ...]
+    works: tuple[ScheduledWork, ...]
 
     def queue(self) -> None:
-        """Queue the work; work queued later on the first stream runs after all of it."""
+        """Queue the work; what the caller queues on the first stream next comes after all of it."""
         streams = [lane.stream for lane in self.lanes]
         first, others = self.lanes[0].hardware, range(1, len(streams))
         if others:
@@ -73,22 +73,22 @@ class StreamSchedule:
             for i in others:
                 self.lanes[i].hardware.wait(streams[i], start)
         events: dict[int, Any] = {}
-        for position, item in enumerate(self.items):
-            stream, hardware = streams[item.lane], item.work.hardware
-            for other in item.waits:
+        for position, scheduled in enumerate(self.works):
+            stream, hardware = streams[scheduled.lane], scheduled.work.hardware
+            for other in scheduled.waits:
                 hardware.wait(stream, events[other])
-            item.work.queue(stream)
-            if item.is_awaited:
+            scheduled.work.queue(stream)
+            if scheduled.is_awaited:
                 events[position] = hardware.record(stream)
         for i in others:
             first.wait(streams[0], self.lanes[i].hardware.record(streams[i]))
 
 
-def schedule(works: Sequence[Queued], first: Hardware) -> StreamSchedule:
-    """Return the schedule of some work, which starts and ends on a device's compute stream.
+def schedule_streams(works: Sequence[Queued], first: Hardware) -> StreamSchedule:
+    """Assign work to streams; the schedule begins and ends on a device's compute stream.
 
     Args:
-        works: the work, in an order that is valid on a single stream.
+        works: in an order that is correct on one stream.
         first: the device.
     """
     lanes: dict[tuple[int, str], int] = {(id(first), ""): 0}
@@ -97,7 +97,7 @@ def schedule(works: Sequence[Queued], first: Hardware) -> StreamSchedule:
     made = tuple(Lane(devices[device], name) for device, name in lanes)
     if len(made) == 1:
         return StreamSchedule(made, tuple(ScheduledWork(work, 0) for work in works))
-    waits = _waits(works, of_work, len(made))
+    waits = find_waits(of_work, [_accesses(work) for work in works])
     awaited = {other for row in waits for other in row}
     rows = zip(works, of_work, waits, strict=True)
     return StreamSchedule(
@@ -105,90 +105,9 @@ def schedule(works: Sequence[Queued], first: Hardware) -> StreamSchedule:
     )
 
 
-def _waits(works: Sequence[Queued], lanes: Sequence[int], count: int) -> list[tuple[int, ...]]:
-    """Return, for each item, the items that it waits for."""
-    accesses = [work.touched() for work in works]
-    pieces = _Pieces(_shared_ranges([(*a.reads, *a.writes) for a in accesses], lanes, count))
-    known: list[list[int]] = []
-    now = [[-1] * count for _ in range(count)]
-    found: list[tuple[int, ...]] = []
-    for position, (access, lane) in enumerate(zip(accesses, lanes, strict=True)):
-        needed = set(pieces.dependencies(access.reads, access.writes))
-        clock, waits = list(now[lane]), []
-        for other in sorted(needed, reverse=True):  # later items may imply earlier ones
-            if clock[lanes[other]] < other:
-                waits.append(other)
-                clock = list(map(max, clock, known[other]))
-        clock[lane] = position
-        now[lane] = clock
-        known.append(clock)
-        found.append(tuple(waits))
-        pieces.record(position, lane, access.reads, access.writes)
-    return found
-
-
-def _shared_ranges(spans: Sequence[Iterable[Span]], lanes: Sequence[int], count: int) -> list[Span]:
-    """Return the address ranges that several streams access, sorted, split at every boundary."""
-    of_lane: list[list[Span]] = [[] for _ in range(count)]
-    for row, lane in zip(spans, lanes, strict=True):
-        of_lane[lane].extend(row)
-    borders = sorted({x for row in spans for span in row for x in span})
-    change = dict.fromkeys(borders, 0)
-    for row in of_lane:
-        for low, high in _union(row):
-            change[low] += 1
-            change[high] -= 1
-    depths = accumulate(change[border] for border in borders)
-    return [piece for piece, depth in zip(pairwise(borders), depths, strict=False) if depth > 1]
-
-
-def _union(spans: Iterable[Span]) -> Iterator[Span]:
-    """Merge overlapping and adjacent ranges."""
-    low = high = -1
-    for start, stop in sorted(spans):
-        if start > high:
-            if high > low:
-                yield low, high
-            low, high = start, stop
-        high = max(high, stop)
-    if high > low:
-        yield low, high
-
-
-@dataclass(slots=True)
-class _Pieces:
-    """The last accesses of each shared address range.
-
-    Attributes:
-        pieces: the ranges, sorted.
-        writers: the last item that wrote each.
-        readers: items that read it since, the last one per stream.
-    """
-
-    pieces: list[Span]
-    writers: dict[int, int] = field(default_factory=dict)
-    readers: dict[int, dict[int, int]] = field(default_factory=dict)
-
-    def dependencies(self, reads: Iterable[Span], writes: Iterable[Span]) -> Iterator[int]:
-        """Yield the items that a new item depends on."""
-        for piece in self._indices_of((*reads, *writes)):
-            if piece in self.writers:
-                yield self.writers[piece]
-        for piece in self._indices_of(writes):
-            yield from self.readers.get(piece, {}).values()
-
-    def record(
-        self, position: int, lane: int, reads: Iterable[Span], writes: Iterable[Span]
-    ) -> None:
-        """Record the accesses of a new item."""
-        for piece in self._indices_of(writes):
-            self.writers[piece] = position
-            self.readers[piece] = {}
-        for piece in self._indices_of(reads):
-            self.readers.setdefault(piece, {})[lane] = position
-
-    def _indices_of(self, spans: Iterable[Span]) -> Iterator[int]:
-        """Yield the shared ranges contained in some ranges."""
-        for start, stop in spans:
-            first = bisect_left(self.pieces, (start, start))
-            yield from range(first, bisect_left(self.pieces, (stop, stop)))
+def _accesses(work: Queued) -> Iterator[Access]:
+    """Yield the reads and writes of some work; addresses are unique over all devices."""
+    touched = work.touched()
+    for spans, writes in ((touched.reads, False), (touched.writes, True)):
+        for low, high in spans:
+            yield Access("", low, high, writes)

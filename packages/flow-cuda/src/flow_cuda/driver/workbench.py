@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, TypeVar
 
+from flow_core.authoring.backends import Launch, Strided
 from flow_core.base.dtypes import as_dtype
-from flow_core.device import Launch, Strided
 from flow_cuda.codegen.program import C_TYPES
 from flow_cuda.device.arrays import DeviceArray, GpuArena
 from flow_cuda.device.hardware import Access, Hardware, Span

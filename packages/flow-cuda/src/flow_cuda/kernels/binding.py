@@ -8,17 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.authoring.backends import Launch
+from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec, TensorType
+from flow_core.base.alignment import aligned
 from flow_core.base.dtypes import DType
-from flow_core.device import Launch
-from flow_core.ir.graph import TensorType
-from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 from flow_cuda.codegen.program import C_TYPES
 from flow_cuda.device.arrays import DeviceArray
 
 Bind = Callable[[BindContext], Launch | Sequence[Launch]]
 Accepts = Callable[[KernelQuery], bool]
-
-ALIGN = 64
 
 
 def kernel(
@@ -45,15 +43,6 @@ def c_type(type_: TensorType | DType) -> str:
     return C_TYPES[(type_.dtype if isinstance(type_, TensorType) else type_).name]
 
 
-def padded(nbytes: int) -> int:
-    """Round a size in bytes up to the next multiple of `ALIGN`.
-
-    >>> padded(1), padded(64)
-    (64, 64)
-    """
-    return -(-nbytes // ALIGN) * ALIGN
-
-
 BufferSpec = tuple[tuple[int, ...], Any]
 """Shape and element type of an array in a workspace."""
 
@@ -64,7 +53,7 @@ def buffer_bytes(buffers: Sequence[BufferSpec]) -> int:
     >>> buffer_bytes([((3,), np.float32), ((1,), np.int64)])
     128
     """
-    return sum(padded(prod(shape) * np.dtype(dtype).itemsize) for shape, dtype in buffers)
+    return sum(aligned(prod(shape) * np.dtype(dtype).itemsize) for shape, dtype in buffers)
 
 
 def split_workspace(workspace: DeviceArray, buffers: Sequence[BufferSpec]) -> Iterator[DeviceArray]:

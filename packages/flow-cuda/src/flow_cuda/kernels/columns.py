@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.authoring.backends import Launch
+from flow_core.authoring.specs import TensorType
 from flow_core.base.dtypes import as_dtype
-from flow_core.device import Launch
-from flow_core.ir.graph import TensorType
 from flow_cuda.device.arrays import DeviceArray
 from flow_cuda.device.launch import Read, call
 from flow_cuda.kernels.binding import c_type
@@ -69,8 +69,8 @@ def leading_matrix(type_: TensorType, axes: Sequence[int]) -> Matrix | None:
     """Return the matrix whose rows a reduction over the leading axes sums; None for other axes.
 
     >>> from flow_core.base.dtypes import float32
-    >>> from flow_core.ir.graph import tensor_type
-    >>> leading(tensor_type((4, 5, 6), float32), (0, 1)).columns
+    >>> from flow_core.authoring.specs import tensor_type
+    >>> leading_matrix(tensor_type((4, 5, 6), float32), (0, 1)).columns
     6
     """
     if tuple(axes) != tuple(range(len(axes))):

@@ -7,9 +7,9 @@ from math import prod
 
 import numpy as np
 
-from flow_core.device import Launch
-from flow_core.ir.graph import TensorType
-from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
+from flow_core.authoring.backends import Launch
+from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec, TensorType
+from flow_core.authoring.update_rules import BY_TYPE, INDEXED_PREFIX
 from flow_cuda.codegen.elementwise import AXES
 from flow_cuda.device.arrays import DeviceArray
 from flow_cuda.device.launch import Read, Struct, Write, call, space
@@ -159,12 +159,8 @@ def _sum_rows(ctx: BindContext) -> Iterator[Launch]:
 
 # --- row updates
 
-RULES: dict[str, tuple[str, tuple[str, ...]]] = {
-    "indexed_slices_sgd_update": ("RowSgd", ()),
-    "indexed_slices_momentum_update": ("RowMomentum", ("beta",)),
-    "indexed_slices_adam_update": ("RowAdam", ("beta1", "beta2", "epsilon")),
-}
-"""The C++ rule of each update op, and its attributes."""
+RULES = {"sgd_update": "RowSgd", "momentum_update": "RowMomentum", "adam_update": "RowAdam"}
+"""The C++ functor of each update rule."""
 
 
 def _indices(query: KernelQuery) -> tuple[Sorting, tuple[BufferSpec, ...]]:
@@ -181,16 +177,17 @@ def _update_rows(ctx: BindContext) -> Iterator[Launch]:
     launches, keys, order = how.order(arrays)
     yield keys_of(index, arrays[0], ctx.query.inputs[1].dtype, False)
     yield from launches
-    rule, names = RULES[ctx.query.op]
+    row = BY_TYPE[ctx.query.op.removeprefix(INDEXED_PREFIX)]
     w, i, g, _, *kinds = map(c_type, ctx.query.inputs)
     state = kinds[0] if kinds else w
     kept = [Write(s, state) for s in (*states, None, None)[:2]]
-    numbers = [float(ctx.attrs[name]) for name in ("scale", "weight_decay", *names)]
+    numbers = [float(ctx.attrs[name]) for name in ("scale", "weight_decay")]
+    own = row.values(ctx.attrs)
     yield call(
-        "update_rows", HEADERS, (rule, w, g, state, i, how.kind),
+        "update_rows", HEADERS, (RULES[row.type], w, g, state, i, how.kind),
         model, Read(index), Read(values), Read(rate), *kept, Read(keys, how.kind), Read(order),
         how.n, values.size // how.n, model.shape[0], ctx.attrs["first"],
-        *numbers, *(0.0,) * (3 - len(names)), items=values.size,
+        *numbers, *own, *(0.0,) * (3 - len(own)), items=values.size,
     )  # fmt: skip
 
 
@@ -220,9 +217,7 @@ KERNELS: tuple[KernelSpec, ...] = (
     kernel("indexed_slices_reduce_sum", collect_launches(_sum_rows), None, _distinct),
     *(
         kernel(
-            op,
-            collect_launches(_update_rows),
-            None,
+            INDEXED_PREFIX + op, collect_launches(_update_rows), None,
             lambda query: buffer_bytes(_indices(query)[1]),
         )
         for op in RULES

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from flow_core.device import Launch
-from flow_core.plugins.specs import BindContext, KernelSpec
+from flow_core.authoring.backends import Launch
+from flow_core.authoring.specs import BindContext, KernelSpec
 from flow_cuda.device.launch import Bits, Float32, Read, Struct, call, host_number, space, strides
 from flow_cuda.kernels.binding import c_type, kernel
 from flow_cuda.kernels.move import contiguous

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from flow_core.device import Launch
-from flow_core.ir.graph import TensorType, tensor_type
-from flow_core.plugins.specs import BindContext, KernelSpec
+from flow_core.authoring.backends import Launch
+from flow_core.authoring.specs import BindContext, KernelSpec, TensorType, tensor_type
 from flow_cuda.codegen.elementwise import collapse_axes, is_supported, make_group, write
 from flow_cuda.codegen.expressions import TABLE
 from flow_cuda.device.launch import launch_threads, space, strides

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from math import prod
 
-from flow_core.device import Launch
-from flow_core.plugins.specs import BindContext, KernelSpec
+from flow_core.authoring.backends import Launch
+from flow_core.authoring.specs import BindContext, KernelSpec
 from flow_cuda.device.launch import Read, call
 from flow_cuda.kernels.binding import c_type, kernel
 

@@ -11,13 +11,13 @@ from functools import partial
 from math import prod
 from typing import Any
 
+from flow_core.authoring.backends import Launch
+from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec, TensorType
+from flow_core.base.alignment import aligned
 from flow_core.base.dtypes import DType, float32, int32
-from flow_core.device import Launch
-from flow_core.ir.graph import TensorType
-from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 from flow_cuda.device.arrays import DeviceArray
 from flow_cuda.device.launch import Read, Struct, Write, ZeroLaunch, call, space, strides
-from flow_cuda.kernels.binding import c_type, collect_launches, kernel, padded
+from flow_cuda.kernels.binding import c_type, collect_launches, kernel
 from flow_cuda.kernels.move import UNSIGNED, contiguous, copy_array
 
 HEADER = "index.h"
@@ -36,7 +36,7 @@ def _sum_bytes(query: KernelQuery) -> int:
     """Return the workspace size for sums in a type without atomic addition."""
     out = query.outputs[0]
     wide = _sum_type(out.dtype)
-    return 0 if wide is out.dtype else padded(out.size * wide.itemsize)
+    return 0 if wide is out.dtype else aligned(out.size * wide.itemsize)
 
 
 def _sums(ctx: BindContext) -> DeviceArray:

@@ -6,10 +6,12 @@ from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Any
 
-from flow_core.device import Launch
-from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
-from flow_core.sharding.sbp import (
+from flow_core.authoring.backends import Launch
+from flow_core.authoring.specs import (
+    BindContext,
     Broadcast,
+    KernelQuery,
+    KernelSpec,
     Partial,
     Region,
     coordinates,

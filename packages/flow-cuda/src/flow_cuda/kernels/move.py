@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.device import Launch
-from flow_core.ir.graph import TensorType
-from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
+from flow_core.authoring.backends import Launch
+from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec, TensorType
 from flow_cuda.codegen.elementwise import AXES, broadcast_strides
 from flow_cuda.device.arrays import DeviceArray
 from flow_cuda.device.launch import (

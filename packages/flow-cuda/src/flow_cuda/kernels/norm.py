@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from flow_core.device import Launch
-from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
+from flow_core.authoring.backends import Launch
+from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec
 from flow_cuda.codegen.elementwise import Group, Step, collapse_axes, write
 from flow_cuda.device.launch import Read, call, launch_threads, space, strides
 from flow_cuda.kernels.binding import c_type, kernel

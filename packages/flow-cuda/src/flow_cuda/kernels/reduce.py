@@ -7,12 +7,13 @@ from functools import partial
 from math import prod
 from typing import Any
 
-from flow_core.device import Launch
-from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
+from flow_core.authoring.backends import Launch
+from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec
+from flow_core.base.alignment import aligned
 from flow_cuda.codegen.elementwise import AXES
 from flow_cuda.device.arrays import DeviceArray
 from flow_cuda.device.launch import Read, Struct, call, space, strides
-from flow_cuda.kernels.binding import c_type, kernel, padded
+from flow_cuda.kernels.binding import c_type, kernel
 from flow_cuda.kernels.columns import Matrix, column_sums, leading_matrix
 
 HEADER = "reduce.h"
@@ -131,7 +132,7 @@ def _each_sum(how: str, ctx: BindContext) -> Iterator[Launch]:
 
 def _sum_workspace(query: KernelQuery) -> int:
     count = sum(part_count(t.size) for t in query.inputs)
-    return padded(count * query.outputs[0].dtype.accumulate.itemsize)
+    return aligned(count * query.outputs[0].dtype.accumulate.itemsize)
 
 
 SUMS = {"square_sum": "Squared", "multi_square_sum": "Squared", "count_not_finite": "NotFinite"}

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from math import prod
 
-from flow_core.device import Launch
-from flow_core.plugins.specs import BindContext, KernelSpec
+from flow_core.authoring.backends import Launch
+from flow_core.authoring.specs import BindContext, KernelSpec
 from flow_cuda.device.launch import Read, call
 from flow_cuda.kernels.binding import c_type, kernel
 

@@ -7,13 +7,13 @@ captured step never changes.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from flow_core.device import Launch
-from flow_core.plugins.specs import BindContext, KernelSpec
+from flow_core.authoring.backends import Launch
+from flow_core.authoring.specs import BindContext, KernelSpec
+from flow_core.authoring.update_rules import BY_TYPE, COMMON, DIFF, MODEL, RATE, optional_inputs
 from flow_cuda.device.arrays import DeviceArray
 from flow_cuda.device.launch import Read, Struct, Write, call, launch_threads
 from flow_cuda.kernels.binding import c_type, collect_launches, kernel
@@ -22,54 +22,32 @@ from flow_cuda.kernels.reduce import part_count
 from flow_cuda.kernels.schedule import rate_kernel
 
 HEADER = "update.h"
-MODEL, DIFF, RATE = 0, 1, 2
 
-
-@dataclass(frozen=True, slots=True)
-class Update:
-    """Description of an update op.
-
-    Attributes:
-        states: number of optimizer states of the model's shape.
-        extra: attributes beyond the common ones, in the order of kernel arguments.
-        inputs: number of required inputs.
-        function: kernel function, for updates that are a single kernel.
-    """
-
-    states: int
-    extra: tuple[str, ...] = ()
-    inputs: int = field(default=0)
-    function: str = ""
-
-
-UPDATES = {
-    "sgd_update": Update(0, (), 3, "sgd"),
-    "momentum_update": Update(1, ("beta",), 4, "momentum"),
-    "adam_update": Update(2, ("beta1", "beta2", "epsilon"), 5, "adam"),
-    "rmsprop_update": Update(1, ("decay_rate", "epsilon"), 4, "rmsprop"),
-    "centered_rmsprop_update": Update(2, ("decay_rate", "epsilon"), 5, "rmsprop"),
-    "lars_update": Update(1, ("momentum_beta", "epsilon", "lars_coefficient"), 5),
-    "lamb_update": Update(2, ("beta1", "beta2", "epsilon"), 7),
+FUNCTIONS = {
+    "sgd_update": "sgd",
+    "momentum_update": "momentum",
+    "adam_update": "adam",
+    "rmsprop_update": "rmsprop",
+    "centered_rmsprop_update": "rmsprop",
 }
+"""The kernel function of each update that is a single kernel."""
 
 
 class UpdateArguments:
     """The arguments of an update op."""
 
     def __init__(self, ctx: BindContext) -> None:
-        self.row = UPDATES[ctx.query.op]
+        self.row = BY_TYPE[ctx.query.op]
         types, attrs = ctx.query.inputs, ctx.attrs
         self.model, self.diff, self.rate = ctx.inputs[:3]
         self.size = types[MODEL].size
-        rest = range(self.row.inputs, len(types))
-        scale = next((i for i in rest if types[i].dtype.is_floating), None)
-        skip = next((i for i in rest if not types[i].dtype.is_floating), None)
+        scale, skip = optional_inputs(self.row, types)
         factor_type = "float" if scale is None else c_type(types[scale])
         self.factor = Read(None if scale is None else ctx.inputs[scale], factor_type)
         self.skip = Read(None if skip is None else ctx.inputs[skip], "i64")
-        common = [float(attrs[k]) for k in ("scale", "l1", "l2", "weight_decay")]
+        common = [float(attrs[k]) for k in COMMON]
         self.terms = Struct("Terms", np.array(common, np.float64))
-        self.extra = tuple(float(attrs[k]) for k in self.row.extra)
+        self.extra = self.row.values(attrs)
         self.kinds = (c_type(types[MODEL]), c_type(types[DIFF]))
         self.factor_type = factor_type
         self.wide = types[MODEL].dtype.accumulate
@@ -78,16 +56,15 @@ class UpdateArguments:
 def _simple(ctx: BindContext) -> Launch:
     """Bind updates of (model, diff, states, rate, factor, skip, size, terms, numbers)."""
     b = UpdateArguments(ctx)
-    first = RATE + 1
-    states = list(ctx.inputs[first : first + b.row.states])
-    kinds = [c_type(t) for t in ctx.query.inputs[first : first + min(1, b.row.states)]]
-    if b.row.function == "rmsprop" and b.row.states == 1:
+    function, count = FUNCTIONS[b.row.type], len(b.row.states)
+    first = b.row.first_state
+    states = list(ctx.inputs[first : first + count])
+    kinds = [c_type(t) for t in ctx.query.inputs[first : first + min(1, count)]]
+    if function == "rmsprop" and count == 1:
         states.append(Write(None, kinds[0]))
     values = (b.model, Read(b.diff), *states, Read(b.rate), b.factor, b.skip, b.size)
     types = (*b.kinds, *kinds, b.factor_type)
-    return call(
-        b.row.function, HEADER, types, *values, b.terms, *b.extra, items=b.size, mergeable=True
-    )
+    return call(function, HEADER, types, *values, b.terms, *b.extra, items=b.size, mergeable=True)
 
 
 def _sums(b: UpdateArguments) -> tuple[DeviceArray, int]:
@@ -175,7 +152,7 @@ def _assign(ctx: BindContext) -> tuple[Launch, ...]:
 
 
 KERNELS: tuple[KernelSpec, ...] = (
-    *(kernel(op, _simple) for op, row in UPDATES.items() if row.function),
+    *(kernel(op, _simple) for op in FUNCTIONS),
     kernel("lars_update", collect_launches(_lars)),
     kernel("lamb_update", collect_launches(_lamb)),
     kernel("advance_step", _advance),

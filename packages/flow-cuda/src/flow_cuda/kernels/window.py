@@ -13,15 +13,15 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.authoring.backends import Launch
+from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec, TensorType
+from flow_core.base.alignment import aligned
 from flow_core.base.shapes import same_padding
-from flow_core.device import Launch
-from flow_core.ir.graph import TensorType
-from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 from flow_cuda.device.arrays import DeviceArray
 from flow_cuda.device.config import allows_tf32
 from flow_cuda.device.hardware import Product
 from flow_cuda.device.launch import ProductLaunch, Read, Struct, Write, call, space, strides
-from flow_cuda.kernels.binding import c_type, collect_launches, kernel, padded
+from flow_cuda.kernels.binding import c_type, collect_launches, kernel
 from flow_cuda.kernels.matmul import is_floating
 from flow_cuda.kernels.move import UNSIGNED, contiguous
 
@@ -59,7 +59,7 @@ def layout(type_: TensorType, data_format: str) -> WindowLayout:
     """Describe the layout of a tensor; missing spatial axes have size 1.
 
     >>> from flow_core.base.dtypes import float32
-    >>> from flow_core.ir.graph import tensor_type
+    >>> from flow_core.authoring.specs import tensor_type
     >>> layout(tensor_type((2, 5, 3), float32), "channels_last")
     WindowLayout(batch=2, channels=3, space=(5, 1, 1), steps=(15, 1, 3, 0, 0))
     """
@@ -320,7 +320,7 @@ def _filter_grad(ctx: BindContext) -> Iterator[Launch]:
     columns, per = _columns(ctx, conv), conv.depth * conv.places
     filters = conv.y.channels // conv.groups
     shape = (conv.x.batch, dw.size)
-    own = ctx.workspace.part(padded(columns.nbytes), (prod(shape),), conv.dtype.numpy)
+    own = ctx.workspace.part(aligned(columns.nbytes), (prod(shape),), conv.dtype.numpy)
     yield _unfold(conv, x, columns)
     result = conv.y.channels * conv.places
     sizes = (filters, conv.depth, conv.places)
@@ -352,9 +352,9 @@ def _conv_bytes(big: str, small: str, query: KernelQuery) -> int:
     x, y = (_operand_type(query, name) for name in (big, small))
     conv = conv_of(query, x, y)
     size = conv.dtype.itemsize
-    nbytes = padded(conv.columns_size * size)
+    nbytes = aligned(conv.columns_size * size)
     if query.op == "conv_filter_grad":
-        nbytes += padded(x.shape[0] * query.outputs[0].size * size)
+        nbytes += aligned(x.shape[0] * query.outputs[0].size * size)
     return nbytes
 
 

@@ -1,22 +1,22 @@
-"""softmax(q k^T scale + mask) v becomes one op of cuDNN, its gradients another one.
+"""Replace softmax(q k^T scale + mask) v by one op of cuDNN, and its gradients by another.
 
-The pattern is two products with a softmax between them, perhaps a factor and a mask, and on the
-way back the five ops of their gradients; nobody else may read what lies between.  The mask must
-not be differentiated.  Half types only: that is what cuDNN has.  Dropout of probabilities is
-not joined, as the library draws other numbers than a step on the CPU does.
+The pattern is two products with a softmax between them, optionally a factor and a mask, and in the
+backward pass the five ops of their gradients; no other op may read the values in between.  The
+mask must not be differentiated.  cuDNN supports half types only.  Dropout of probabilities is not
+fused, because the library draws other random numbers than a step on the CPU.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+from flow_core.authoring.pass_api import PassContext, Rewriter, like
+from flow_core.authoring.specs import Graph, KernelQuery, Op, TensorType, Value, tensor_type
 from flow_core.base.dtypes import float32
-from flow_core.ir.graph import Graph, Op, TensorType, Value, rebuild, tensor_type
-from flow_core.plugins.specs import KernelQuery
-from flow_cuda.cudnn.pass_base import CudnnPass, new_op, planned, search
+from flow_cuda.cudnn.pass_base import CudnnPass, planned, search
 from flow_cuda.cudnn.plans import DnnPlans
 from flow_cuda.cudnn.problems import Search
 from flow_cuda.kernels.dnn import attention_problem
@@ -31,12 +31,12 @@ class Match:
 
     Attributes:
         product: of queries and keys.
-        between: factor and mask, as far as they are there.
+        between: the ops that apply factor and mask, where present.
         softmax: the probabilities.
         out: their product with the values.
         scale: factor of the scores.
-        mask: what is added to them.
-        back: the ops of the gradients in their order, none where there are none.
+        mask: the addend of the scores.
+        back: the ops of the gradients in their order, if there are any.
     """
 
     product: Op
@@ -52,12 +52,6 @@ class Match:
         """Queries, keys and values."""
         return (*self.product.inputs, self.out.inputs[1])
 
-    @property
-    def gone(self) -> set[str]:
-        """What is no longer there."""
-        inner = {op.name for op in (self.product, *self.between, self.softmax)}
-        return inner | {op.name for op in self.back}
-
 
 @dataclass(frozen=True)
 class JoinAttention(CudnnPass):
@@ -65,21 +59,19 @@ class JoinAttention(CudnnPass):
 
     name: str = "cudnn_attention"
 
-    def find(self, graph: Graph) -> list[Match]:
-        """Attention, with its gradients where there are any."""
-        readers = _Readers(graph, graph.consumers())
-        found = map(readers.match, self.of(graph, "softmax"))
+    def find(self, rewriter: Rewriter) -> list[Match]:
+        """Return attention patterns, with their gradients if there are any."""
+        readers = _Readers(rewriter)
+        found = map(readers.match, self.of(rewriter.graph, "softmax"))
         return [match for match in found if match is not None]
 
-    def rewritten(
-        self, graph: Graph, found: Sequence[Match], plans: DnnPlans, options: Mapping[str, Any]
-    ) -> Graph:
-        """The graph with ops of cuDNN."""
-        order = {name: i for i, name in enumerate(graph.ops)}
-        work = _Work(graph, plans, search(options), order)
+    def rewrite(
+        self, rewriter: Rewriter, found: Sequence[Match], plans: DnnPlans, context: PassContext
+    ) -> None:
+        """Replace attention by ops of cuDNN."""
+        planner = _Planner(rewriter, plans, search(context.options))
         for match in found:
-            work.join(match)
-        return work.finish()
+            planner.join(match)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,21 +79,24 @@ class _Readers:
     """Finds the pattern.
 
     Attributes:
-        graph: where.
-        readers: ops that read each value.
+        rewriter: the graph.
     """
 
-    graph: Graph
-    readers: Mapping[Value, list[Op]]
+    rewriter: Rewriter
+
+    @property
+    def graph(self) -> Graph:
+        """The graph as it was."""
+        return self.rewriter.graph
 
     def _read_by(self, value: Value, *types: str) -> list[Op] | None:
-        """The ops that read a value, if they are of these types exactly."""
-        found = self.readers.get(value, [])
-        fits = sorted(op.type for op in found) == sorted(types) and value not in self.graph.results
-        return found if fits else None
+        """Return the ops that read a value, if they have exactly these types."""
+        found = self.rewriter.readers(value)
+        fits = sorted(op.type for op in found) == sorted(types)
+        return found if fits and not self.rewriter.is_result(value) else None
 
     def match(self, softmax: Op) -> Match | None:
-        """The attention around a softmax."""
+        """Return the attention around a softmax, if there is one."""
         value = softmax.output()
         type_ = self.graph.type_of(value)
         if type_.dtype.name not in HALF or len(type_.shape) not in (3, 4):
@@ -125,7 +120,7 @@ class _Readers:
         return self._backward(match)
 
     def _scores(self, value: Value) -> tuple[Op, tuple[Op, ...], float, Value | None] | None:
-        """The product behind scores, what lies between, the factor and the mask."""
+        """Return the product behind scores, the ops between, the factor and the mask."""
         between: list[Op] = []
         mask, scale = None, 1.0
         op = self.graph.ops[value.op]
@@ -143,15 +138,15 @@ class _Readers:
         return op, tuple(between), scale * float(op.attrs["alpha"]), mask
 
     def _is_of_product(self, value: Value) -> bool:
-        """Whether a value is a product, or one times a number."""
+        """Whether a value is a product, or a product times a number."""
         op = self.graph.ops[value.op]
         op = self.graph.ops[op.inputs[0].op] if op.type == "scalar_mul" else op
         return _is_product(op, transpose_b=True)
 
     def _backward(self, m: Match) -> Match | None:
-        """The same with the ops of the gradients, if they are all there and read nothing else."""
+        """Return the match with the ops of the gradients, if all of them fit the pattern."""
         p, v = m.softmax.output(), m.operands[2]
-        by_p = self.readers[p]
+        by_p = self.rewriter.readers(p)
         (slope,) = (op for op in by_p if op.type == "softmax_grad")
         (dv,) = (op for op in by_p if op.type == PRODUCT and op is not m.out)
         dp = self.graph.ops[slope.inputs[1].op]
@@ -168,7 +163,7 @@ class _Readers:
         return replace(m, back=(dp, dv, slope, *rest))
 
     def _of_scores(self, m: Match, slope: Op) -> tuple[Op, ...] | None:
-        """The factor, if there is one, and the gradients of queries and keys."""
+        """Return the factor, if there is one, and the gradients of queries and keys."""
         q, k, _ = m.operands
         scaled: list[Op] = []
         for factor in (op for op in m.between if op.type == "scalar_mul"):
@@ -194,37 +189,32 @@ def _is_product(op: Op, transpose_a: bool = False, transpose_b: bool = False) ->
 
 
 def _steps(match: Match) -> list[tuple[Op, str]]:
-    """Each op of the forward pass, and the type of the only one that reads it."""
+    """Return each op of the forward pass, and the type of its only reader."""
     chain = [match.product, *match.between, match.softmax]
     return [*((a, b.type) for a, b in pairwise(chain)), (chain[-1], PRODUCT)]
 
 
-@dataclass(slots=True)
-class _Work:
-    """The graph under change.
+@dataclass(frozen=True, slots=True)
+class _Planner:
+    """Replaces single attention patterns.
 
     Attributes:
-        graph: as it was.
+        rewriter: the graph under change.
         plans: chooses plans.
-        search: which ones are allowed.
-        order: places of ops.
-        put: new ops, by the name of the op in whose place they stand.
-        types: of new ops.
-        same: values that others stand for.
-        gone: names of dropped ops.
+        search: the plans allowed.
     """
 
-    graph: Graph
+    rewriter: Rewriter
     plans: DnnPlans
     search: Search
-    order: Mapping[str, int]
-    put: dict[str, Op] = field(default_factory=dict)
-    types: dict[str, tuple[TensorType, ...]] = field(default_factory=dict)
-    same: dict[Value, Value] = field(default_factory=dict)
-    gone: set[str] = field(default_factory=set)
+
+    @property
+    def graph(self) -> Graph:
+        """The graph as it was."""
+        return self.rewriter.graph
 
     def join(self, m: Match) -> None:
-        """Puts an attention in place, if the library has plans for all of it."""
+        """Replace an attention, if the library has plans for all of it."""
         if not self._fits(m):
             return
         mask, out = (() if m.mask is None else (m.mask,)), self.graph.type_of(m.out.output())
@@ -236,26 +226,31 @@ class _Work:
         if forward is None:
             return
         if not m.back:
-            self._keep(forward, made, m)
+            self._put_forward(m, forward, made)
             return
         dp, dv, *_, dq, dk = m.back
-        types = tuple(self.graph.type_of(op.output()) for op in (dq, dk, dv))
+        grads = (dq, dk, dv)
+        types = tuple(self.graph.type_of(op.output()) for op in grads)
         given = (*m.operands, m.out.output(), dp.inputs[0], Value(m.out.name, 1), *mask)
-        first = min(m.back, key=lambda op: self.order[op.name])
-        if self.order[first.name] < self.order[m.out.name]:
+        order = self.rewriter.position
+        first = min(m.back, key=lambda op: order[op.name])
+        if order[first.name] < order[m.out.name]:
             return
         known = {Value(m.out.name, 1): stats}
         more = {"scale": m.scale, "deterministic": self.search.deterministic}
         back = self._planned(first, "cudnn_attention_grad", given, types, more, known)
         if back is None:
             return
-        self._keep(forward, made, m)
-        self._keep(back, types, m)
-        for i, op in enumerate((dq, dk, dv)):
-            self.same[op.output()] = Value(back.name, i)
+        self._put_forward(m, forward, made)
+        self.rewriter.replace(first, back, types)
+        for op in m.back:
+            if op is not first:
+                self.rewriter.drop(op)
+        for i, op in enumerate(grads):
+            self.rewriter.replace_value(op.output(), back.output(i))
 
     def _fits(self, m: Match) -> bool:
-        """Whether sizes are an attention's, and the mask spreads over the scores alone."""
+        """Whether the shapes are supported, and the mask broadcasts against the scores."""
         q, k, v = (self.graph.type_of(x) for x in m.operands)
         if len({t.dtype for t in (q, k, v)}) > 1 or not (q.size and k.size and v.size):
             return False
@@ -279,27 +274,19 @@ class _Work:
         attrs: dict[str, Any],
         known: Mapping[Value, TensorType] = {},
     ) -> Op | None:
-        """An op with the plan that was chosen for it."""
+        """Return an op with the plan that was chosen for it, if there is one."""
         given = tuple(known[v] if v in known else self.graph.type_of(v) for v in inputs)
         problem = attention_problem(KernelQuery(type_, attrs, given, types))
         choice = self.plans.choose(problem, self.search)
-        return None if choice is None else planned(new_op(at, type_, inputs, **attrs), choice)
+        return None if choice is None else planned(like(at, type_, attrs, inputs), choice)
 
-    def _keep(self, op: Op, types: tuple[TensorType, ...], m: Match) -> None:
-        self.put[op.name], self.types[op.name] = op, types
-        self.gone |= m.gone - self.put.keys()
-
-    def finish(self) -> Graph:
-        """The new graph, in the old order."""
-        if not self.put:
-            return self.graph
-        gone = self.gone - self.put.keys()
-        ops = [self.put.get(op.name, op) for op in self.graph.ops.values() if op.name not in gone]
-        ops = [op.with_inputs(tuple(self.same.get(v, v) for v in op.inputs)) for op in ops]
-        results = tuple(self.same.get(v, v) for v in self.graph.results)
-        return rebuild(self.graph, ops, types={**self.graph.types, **self.types}, results=results)
+    def _put_forward(self, m: Match, new: Op, types: tuple[TensorType, ...]) -> None:
+        """Put the forward op in the place of the last product."""
+        self.rewriter.replace(m.out, new, types)
+        for op in (m.product, *m.between, m.softmax):
+            self.rewriter.drop(op)
 
 
 def configured() -> JoinAttention:
-    """The pass on machines with devices; it asks the first one."""
+    """Return the pass for machines with devices; it asks the first device."""
     return JoinAttention(first_device)

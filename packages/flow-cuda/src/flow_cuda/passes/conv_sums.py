@@ -1,21 +1,22 @@
-"""Batch normalisation in training takes its sums from the convolution before it.
+"""Compute the sums of batch normalization in training in the convolution before it.
 
-Where cuDNN has a plan for a convolution with the sums of its result and of its squares, the norm
-reads that result once instead of twice: what is left of it is two numbers per channel, a product
-and a sum, which are gathered with what follows.
+If cuDNN has a plan for a convolution with the sums of its result and of its squares, the norm
+reads that result once instead of twice: it becomes two numbers per channel, a product and a sum,
+which are fused with the ops that follow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from flow_core.authoring.gradients import Sym
+from flow_core.authoring.pass_api import PassContext, Rewriter, like
+from flow_core.authoring.specs import Graph, KernelQuery, Op, Value, tensor_type
 from flow_core.base.dtypes import float32
-from flow_core.ir.graph import Graph, Op, Value, tensor_type
-from flow_core.plugins.specs import KernelQuery
-from flow_cuda.cudnn.inference_norm import NewOps, affine, channel_axis, with_new
-from flow_cuda.cudnn.pass_base import CudnnPass, new_op, planned, search
+from flow_cuda.cudnn.inference_norm import NormParts, channel_axis
+from flow_cuda.cudnn.pass_base import CudnnPass, planned, search
 from flow_cuda.cudnn.plans import DnnPlans
 from flow_cuda.device.config import allows_tf32, sums_in_convolutions
 from flow_cuda.kernels.dnn import conv_problem, takes_norm, takes_sums
@@ -23,7 +24,7 @@ from flow_cuda.passes.convolutions import REWRITES, SHARED, first_device
 from flow_cuda.passes.fold_norms import CONVOLUTIONS, channel_of
 
 Pair = tuple[Op, Op]
-"""A convolution, and the norm that reads it."""
+"""A convolution and the norm that reads it."""
 
 
 @dataclass(frozen=True)
@@ -31,49 +32,46 @@ class ConvSums(CudnnPass):
     """The pass.
 
     Attributes:
-        wanted: whether it does anything.
+        wanted: whether the pass is enabled.
     """
 
     wanted: bool = False
     name: str = "cudnn_conv_sums"
 
-    def find(self, graph: Graph) -> list[Pair]:
-        """Convolutions whose results only a norm in training and its gradient read."""
+    def find(self, rewriter: Rewriter) -> list[Pair]:
+        """Return convolutions whose results only a norm in training and its gradient read."""
+        graph = rewriter.graph
         norms = self.of(graph, "normalization") if self.wanted else []
-        readers = graph.consumers() if norms else {}
-        return [(graph.ops[op.inputs[0].op], op) for op in norms if _sums(graph, readers, op)]
+        return [(graph.ops[op.inputs[0].op], op) for op in norms if _sums(rewriter, op)]
 
-    def rewritten(
-        self, graph: Graph, found: Sequence[Pair], plans: DnnPlans, options: Mapping[str, Any]
-    ) -> Graph:
-        """The graph with sums from convolutions."""
-        put: dict[str, NewOps] = {}
-        same: dict[Value, Value] = {}
+    def rewrite(
+        self, rewriter: Rewriter, found: Sequence[Pair], plans: DnnPlans, context: PassContext
+    ) -> None:
+        """Compute the sums in convolutions."""
+        options = context.options
         allowed = search(options, tf32=allows_tf32(options.get("kernels", {})))
         for conv, norm in found:
-            query = _query(graph, conv)
+            query = _query(rewriter.graph, conv)
             choice = plans.choose(conv_problem(query), allowed) if takes_sums(query) else None
             if choice is not None:
-                op = planned(new_op(conv, query.op, conv.inputs, **query.attrs), choice)
-                put[conv.name] = NewOps(graph, conv, [op], {conv.name: query.outputs})
-                put[norm.name] = ops = NewOps(graph, norm, types={conv.name: query.outputs})
-                same |= dict(zip((norm.output(1), norm.output(2)), _normalised(ops), strict=True))
-        return with_new(graph, put, set(), same)
+                op = planned(like(conv, query.op, query.attrs, conv.inputs), choice)
+                rewriter.replace(conv, op, query.outputs)
+                _normalize(NormParts.of(rewriter, context.specs, norm))
 
 
-def _sums(graph: Graph, readers: Mapping[Value, Sequence[Op]], norm: Op) -> bool:
-    """Whether a norm may have its sums from a convolution."""
-    conv = graph.ops[norm.inputs[0].op]
+def _sums(rewriter: Rewriter, norm: Op) -> bool:
+    """Whether a convolution can compute the sums of a norm."""
+    graph, conv = rewriter.graph, rewriter.graph.ops[norm.inputs[0].op]
     if not norm.attrs["training"] or conv.type not in CONVOLUTIONS or conv.type not in REWRITES:
         return False
-    types = {op.type for op in readers[conv.output()]}
-    alone = types <= {"normalization", "normalization_grad"}
-    moving = {op.name for v in norm.inputs[1:3] for op in readers[v]}
+    readers = rewriter.readers(conv.output())
+    alone = {op.type for op in readers} <= {"normalization", "normalization_grad"}
+    moving = {op.name for v in norm.inputs[1:3] for op in rewriter.readers(v)}
     query = KernelQuery(norm.type, norm.attrs, _types(graph, norm), graph.types[norm.name])
     last = conv.attrs["data_format"] == "channels_last"
     fits = last and channel_axis(graph, norm) == channel_of(graph, conv)
-    one = [op.name for op in readers[conv.output()] if op.type == norm.type] == [norm.name]
-    plain = conv.output() not in graph.results and norm.placement == conv.placement
+    one = [op.name for op in readers if op.type == norm.type] == [norm.name]
+    plain = not rewriter.is_result(conv.output()) and norm.placement == conv.placement
     return alone and one and moving == {norm.name} and fits and plain and takes_norm(query)
 
 
@@ -82,7 +80,7 @@ def _types(graph: Graph, op: Op) -> tuple[Any, ...]:
 
 
 def _query(graph: Graph, conv: Op) -> KernelQuery:
-    """The op that takes the convolution's place."""
+    """Return the op that replaces the convolution."""
     attrs = {name: conv.attrs[name] for name in SHARED} | {
         "padding_after": conv.attrs["padding_after"] or conv.attrs["padding_before"],
         "activation": "",
@@ -93,37 +91,34 @@ def _query(graph: Graph, conv: Op) -> KernelQuery:
     return KernelQuery("cudnn_conv_sums", attrs, _types(graph, conv), (y, row, row))
 
 
-def _normalised(ops: NewOps) -> tuple[Value, Value]:
-    """The norm by sums; gives what stands for its statistics.
+def _normalize(parts: NormParts) -> None:
+    """Replace a norm and its statistics by ops on the sums from the convolution.
 
-    Half types cannot hold numbers for which the difference of sums in float32 would be all error;
-    it is kept from being negative.
+    The difference of sums in float32 is accurate for numbers of half types; relu keeps the variance
+    from being negative.
     """
-    norm, x = ops.at, ops.at.inputs[0]
-    _, moving_mean, moving_variance, gamma, beta = norm.inputs
-    type_ = ops.type_of(x)
-    count = type_.size // ops.type_of(Value(x.op, 1)).size
-    mean = ops.add("scalar_mul", Value(x.op, 1), operand=1 / count)
-    squares = ops.add("scalar_mul", Value(x.op, 2), operand=1 / count)
-    spread = ops.add("broadcast_sub", squares, ops.add("broadcast_mul", mean, mean))
-    variance = ops.add("relu", spread)
-    shifted = ops.add("scalar_add", variance, operand=norm.attrs["epsilon"])
-    inverse = ops.add("rsqrt", shifted)
-    scale = ops.add("broadcast_mul", inverse, gamma)
-    shift = ops.add("broadcast_sub", beta, ops.add("broadcast_mul", scale, mean))
-    fresh = (mean, 1.0), (variance, count / max(count - 1, 1))
-    for moving, (value, factor) in zip((moving_mean, moving_variance), fresh, strict=True):
-        _move(ops, moving, value, factor)
-    affine(ops, scale, shift)
-    return mean, inverse
+    norm, maker = parts.norm, parts.maker
+    x, *_ = norm.inputs
+    _, moving_mean, moving_variance, gamma, beta = map(parts.sym, norm.inputs)
+    total, squares = (parts.sym(Value(x.op, i)) for i in (1, 2))
+    count = parts.sym(x).type.size // total.type.size
+    mean = total * (1 / count)
+    variance = maker.one("relu", squares * (1 / count) - mean * mean)
+    inverse = maker.one("rsqrt", variance + norm.attrs["epsilon"])
+    scale = inverse * gamma
+    shift = beta - scale * mean
+    momentum = norm.attrs["momentum"]
+    _move(moving_mean, momentum, mean, 1.0)
+    _move(moving_variance, momentum, variance, count / max(count - 1, 1))
+    parts.apply(scale, shift)
+    for index, statistic in enumerate((mean, inverse), 1):
+        parts.rewriter.replace_value(norm.output(index), statistic.value)
 
 
-def _move(ops: NewOps, moving: Value, value: Value, factor: float) -> None:
-    """A statistic takes up what the batch has."""
-    momentum = ops.at.attrs["momentum"]
-    kept = ops.add("scalar_mul", moving, operand=momentum)
-    taken = ops.add("scalar_mul", value, operand=(1 - momentum) * factor)
-    ops.effect("assign", moving, ops.add("broadcast_add", kept, taken))
+def _move(moving: Sym, momentum: float, value: Sym, factor: float) -> None:
+    """Update a moving statistic by the batch's."""
+    new = moving * momentum + value * ((1 - momentum) * factor)
+    moving.maker.all("assign", moving, new)
 
 
 def configured() -> ConvSums:

@@ -1,27 +1,19 @@
-"""Convolutions and their gradients become ops of cuDNN, wherever it has a plan for them.
+"""Replace convolutions and their gradients by ops of cuDNN that it has a plan for.
 
-A convolution takes bias, a sum and relu along where one plan does all of it, or a part of it.  The
-plan is chosen here: its name and the bytes of its workspace are attributes of the op, so that
-the program's plan has both.  What the library has no plan for stays as it is, for kernels of ours.
+A convolution is fused with a bias, a sum and relu, or some of them, if one plan computes them.  The
+pass chooses the plan: its name and workspace size become attributes of the op, and part of the
+program's plan.  Convolutions without a plan stay as they are, for this package's own kernels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from flow_core.ir.graph import Graph, Op, TensorType, Value, rebuild
-from flow_core.plugins.specs import KernelQuery
-from flow_cuda.cudnn.pass_base import (
-    CudnnPass,
-    Form,
-    new_op,
-    only_reader,
-    planned,
-    search,
-    with_attrs,
-)
+from flow_core.authoring.pass_api import PassContext, Rewriter, like
+from flow_core.authoring.specs import Graph, KernelQuery, Op, TensorType, Value
+from flow_cuda.cudnn.pass_base import CudnnPass, Form, planned, search
 from flow_cuda.cudnn.plans import DnnError, DnnPlans
 from flow_cuda.cudnn.problems import ALGORITHMS, Search
 from flow_cuda.device.config import allows_tf32
@@ -40,62 +32,56 @@ class Convolutions(CudnnPass):
 
     name: str = "cudnn_convolutions"
 
-    def find(self, graph: Graph) -> list[Op]:
-        """Convolutions and their gradients."""
-        return self.of(graph, *REWRITES)
+    def find(self, rewriter: Rewriter) -> list[Op]:
+        """Return convolutions and their gradients."""
+        return self.of(rewriter.graph, *REWRITES)
 
-    def rewritten(
-        self, graph: Graph, found: Sequence[Op], plans: DnnPlans, options: Mapping[str, Any]
-    ) -> Graph:
-        """The graph with ops of cuDNN."""
-        work = _Work(graph, plans, options, graph.consumers())
+    def rewrite(
+        self, rewriter: Rewriter, found: Sequence[Op], plans: DnnPlans, context: PassContext
+    ) -> None:
+        """Replace convolutions by ops of cuDNN."""
+        planner = _Planner(plans, context.options)
         for op in found:
-            work.rewrite(op)
-        return work.finish()
+            planner.rewrite(rewriter, op)
 
 
-@dataclass(slots=True)
-class _Work:
-    """The graph under change.
+@dataclass(frozen=True, slots=True)
+class _Planner:
+    """Replaces single convolutions.
 
     Attributes:
-        graph: as it was.
         plans: chooses plans.
         options: the job's settings.
-        readers: ops that read each value.
-        put: new ops, by the name of the op in whose place they stand.
-        gone: names of dropped ops.
     """
 
-    graph: Graph
     plans: DnnPlans
     options: Mapping[str, Any]
-    readers: Mapping[Value, list[Op]]
-    put: dict[str, Op] = field(default_factory=dict)
-    gone: set[str] = field(default_factory=set)
 
-    def rewrite(self, op: Op) -> None:
-        """Puts the first form that the library has a plan for in the place of an op."""
-        types = (*map(self.graph.type_of, op.inputs), *self.graph.types[op.name])
+    def rewrite(self, rewriter: Rewriter, op: Op) -> None:
+        """Replace an op by the first form that cuDNN has a plan for."""
+        graph = rewriter.graph
+        types = (*graph.input_types(op), *graph.types[op.name])
         if not all(t.size for t in types) or len({t.dtype for t in types}) > 1:
             return
         refused: list[Op] = []
-        for last, between, new in REWRITES[op.type](self, op):
-            made = self._planned(new, self.graph.types[last.name])
+        for last, between, new in REWRITES[op.type](rewriter, op):
+            made = self._planned(graph, new, graph.types[last.name])
             if made is not None:
-                self.put[last.name] = made
-                self.gone |= {x.name for x in between}
+                rewriter.replace(last, made)
+                for dropped in between:
+                    rewriter.drop(dropped)
                 return
             refused.append(new)
         if refused:
-            self._check_forced(op, refused[-1])
+            self._check_forced(graph, op, refused[-1])
 
-    def _planned(self, new: Op, types: tuple[TensorType, ...]) -> Op | None:
-        """An op with the plan that was chosen for it."""
-        inputs = tuple(map(self.graph.type_of, new.inputs))
+    def _planned(self, graph: Graph, new: Op, types: tuple[TensorType, ...]) -> Op | None:
+        """Return an op with the plan that was chosen for it, if there is one."""
+        inputs = graph.input_types(new)
         if len({t.dtype for t in inputs}) > 1:
             return None  # a bias of another type
-        new = with_attrs(new, compute=self._compute(types[0].dtype.name))
+        compute = self._compute(types[0].dtype.name)
+        new = like(new, new.type, {**new.attrs, "compute": compute}, new.inputs)
         problem = conv_problem(KernelQuery(new.type, new.attrs, inputs, types))
         choice = self.plans.choose(problem, self._search(problem.kind))
         return None if choice is None else planned(new, choice)
@@ -120,11 +106,11 @@ class _Work:
     def _forced(self, kind: str) -> Any:
         return self._wishes.get(f"cudnn_conv_force_{KINDS[kind]}_algo")
 
-    def _check_forced(self, op: Op, new: Op) -> None:
-        """What a program insists on must be there.
+    def _check_forced(self, graph: Graph, op: Op, new: Op) -> None:
+        """Check that the program does not force an algorithm.
 
         Raises:
-            DnnError: it is not.
+            DnnError: The program forces an algorithm that cuDNN does not have.
         """
         kind = NEW[new.type]
         number = self._forced(kind)
@@ -133,57 +119,45 @@ class _Work:
         name = f"cudnn_conv_force_{KINDS[kind]}_algo"
         raise DnnError(
             f"choosing a plan of cuDNN for {op.type} {op.name!r}",
-            at=self.graph.lines.get(op.name),
+            at=graph.lines.get(op.name),
             found=f"{name}={number}, which asks for {ALGORITHMS[kind][number]!r}: there is none "
             "for these sizes and types",
             allowed=f"another number, or no {name}",
         )
-
-    def only(self, value: Value, type_: str) -> Op | None:
-        """The op of a type that alone reads a value, and is still there."""
-        found = only_reader(self.graph, self.readers, value, type_)
-        return None if found is None or found.name in {*self.gone, *self.put} else found
-
-    def finish(self) -> Graph:
-        """The new graph, in the old order."""
-        if not self.put:
-            return self.graph
-        ops = [self.put.get(op.name, op) for op in self.graph.ops.values()]
-        return rebuild(self.graph, [op for op in ops if op.name not in self.gone])
 
 
 def _window(op: Op) -> dict[str, Any]:
     return {name: op.attrs[name] for name in SHARED}
 
 
-def _forward(work: _Work, op: Op) -> Iterator[Form]:
-    """With bias, sum and relu, as far as they follow each other; then with less of them."""
+def _forward(rewriter: Rewriter, op: Op) -> Iterator[Form]:
+    """Yield forms with bias, sum and relu, as far as they follow; then with fewer of them."""
     attrs = _window(op) | {"padding_after": op.attrs["padding_after"] or op.attrs["padding_before"]}
 
     def form(last: Op, between: tuple[Op, ...], inputs: tuple[Value, ...], relu: bool) -> Form:
         activation = "relu" if relu else ""
-        return last, between, new_op(last, "cudnn_conv", inputs, activation=activation, **attrs)
+        return last, between, like(last, "cudnn_conv", {**attrs, "activation": activation}, inputs)
 
-    add = work.only(op.output(), "bias_add")
-    if add is not None and _adds_to_channels(work.graph, add, op):
+    add = rewriter.only_reader(op.output(), "bias_add")
+    if add is not None and _adds_to_channels(rewriter.graph, add, op):
         inputs = (*op.inputs, add.inputs[1])
-        for total, addend in _sums(work, add.output()):
-            relu = work.only(total.output(), "relu")
+        for total, addend in _sums(rewriter, add.output()):
+            relu = rewriter.only_reader(total.output(), "relu")
             if relu is not None:
                 yield form(relu, (op, add, total), (*inputs, addend), True)
             yield form(total, (op, add), (*inputs, addend), False)
-        relu = work.only(add.output(), "relu")
+        relu = rewriter.only_reader(add.output(), "relu")
         if relu is not None:
             yield form(relu, (op, add), inputs, True)
         yield form(add, (op,), inputs, False)
     yield form(op, (), op.inputs, False)
 
 
-def _sums(work: _Work, value: Value) -> Iterator[tuple[Op, Value]]:
-    """The sum of a value and another one of its type, as where a residual block ends."""
-    total = work.only(value, "broadcast_add")
+def _sums(rewriter: Rewriter, value: Value) -> Iterator[tuple[Op, Value]]:
+    """Yield the sum of a value and another of its type, as at the end of a residual block."""
+    total = rewriter.only_reader(value, "broadcast_add")
     if total is not None:
-        type_ = work.graph.type_of
+        type_ = rewriter.graph.type_of
         same = (v for v in total.inputs if v != value and type_(v) == type_(value))
         yield from ((total, other) for other in same)
 
@@ -199,18 +173,19 @@ def _space(type_: TensorType, op: Op) -> tuple[int, ...]:
     return type_.shape[2:] if first else type_.shape[1:-1]
 
 
-def _data_grad(work: _Work, op: Op) -> Iterator[Form]:
-    """A gradient by the input or a transposed convolution: they compute the same."""
-    space = _space(work.graph.type_of(op.output()), op)
-    yield op, (), new_op(op, "cudnn_conv_data_grad", op.inputs[:2], space=space, **_window(op))
+def _data_grad(rewriter: Rewriter, op: Op) -> Iterator[Form]:
+    """Yield the form of an input gradient or a transposed convolution, which compute the same."""
+    space = _space(rewriter.graph.type_of(op.output()), op)
+    attrs = {**_window(op), "space": space}
+    yield op, (), like(op, "cudnn_conv_data_grad", attrs, op.inputs[:2])
 
 
-def _filter_grad(work: _Work, op: Op) -> Iterator[Form]:
-    yield op, (), new_op(op, "cudnn_conv_filter_grad", op.inputs, **_window(op))
+def _filter_grad(rewriter: Rewriter, op: Op) -> Iterator[Form]:
+    yield op, (), like(op, "cudnn_conv_filter_grad", _window(op), op.inputs)
 
 
 DIMS = (1, 2, 3)
-REWRITES: Mapping[str, Callable[[_Work, Op], Iterator[Form]]] = {
+REWRITES: Mapping[str, Callable[[Rewriter, Op], Iterator[Form]]] = {
     **{f"conv{d}d": _forward for d in DIMS},
     **{f"deconv{d}d": _data_grad for d in DIMS},
     "conv_data_grad": _data_grad,
@@ -223,12 +198,12 @@ NEW = {
 
 
 def configured() -> Convolutions:
-    """The pass on machines with devices; it asks the first one."""
+    """Return the pass for machines with devices; it asks the first device."""
     return Convolutions(first_device)
 
 
 def first_device() -> DnnPlans | None:
-    """What chooses plans: the device of number 0."""
+    """Return the chooser of plans of device 0."""
     from flow_cuda.driver.cupy_hardware import dnn_plans
 
     return dnn_plans(0)

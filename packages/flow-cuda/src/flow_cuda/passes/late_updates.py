@@ -1,25 +1,19 @@
-"""Updates of variables come after the last gradient, so that one launch can do them all."""
+"""Delay updates of variables until the last gradient, so that one launch computes them all."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from flow_core.ir.graph import Graph, Op, rebuild
-from flow_core.sharding.topology import Placement
-
-JOINED = (
-    "sgd_update", "momentum_update", "adam_update", "rmsprop_update", "centered_rmsprop_update",
-    "lars_update", "lamb_update",
-)  # fmt: skip
-"""Updates whose kernels join."""
-DIFF = 1
+from flow_core.authoring.pass_api import PassContext, Rewriter
+from flow_core.authoring.specs import Graph, Op, Placement
+from flow_core.authoring.update_rules import BY_TYPE, DIFF
 
 
 @dataclass(frozen=True)
 class LateUpdates:
-    """The pass: control edges from the last gradient of a kind to all updates of it.
+    """Add control edges from the last gradient of a kind to all updates of the kind.
 
-    Gradients of all variables then lie in memory at once.
+    The gradients of all variables are then in memory at once.
 
     Attributes:
         device: the device type whose updates wait.
@@ -28,24 +22,17 @@ class LateUpdates:
     device: str = "gpu"
     name: str = "cuda_late_updates"
 
-    def apply(self, graph: Graph, context: object) -> Graph:
-        """The graph with control edges."""
-        order = {name: i for i, name in enumerate(graph.ops)}
+    def apply(self, graph: Graph, context: PassContext) -> Graph:
+        """Return the graph with control edges."""
+        rewriter = Rewriter(graph)
+        order = rewriter.position
         groups: dict[tuple[str, Placement], list[Op]] = {}
         for op in graph.ops.values():
-            if op.type in JOINED and op.placement.device_type == self.device:
+            if op.type in BY_TYPE and op.placement.device_type == self.device:
                 groups.setdefault((op.type, op.placement), []).append(op)
-        waits: dict[str, str] = {}
         for group in groups.values():
             last = max((op.inputs[DIFF].op for op in group), key=order.__getitem__)
             for op in group:
                 if order[last] < order[op.name] and op.inputs[DIFF].op != last:
-                    waits[op.name] = last
-        if not waits:
-            return graph
-        ops = [_after(op, waits.get(op.name)) for op in graph.ops.values()]
-        return rebuild(graph, ops)
-
-
-def _after(op: Op, name: str | None) -> Op:
-    return op if name is None else replace(op, control=(*op.control, name))
+                    rewriter.replace(op, replace(op, control=(*op.control, last)))
+        return rewriter.finish()

@@ -1,14 +1,13 @@
-"""Layer normalisation outside of training, where nobody reads its statistics, becomes cuDNN's."""
+"""Replace layer normalization whose statistics are not read by an op of cuDNN."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from flow_core.ir.graph import Graph, Op, rebuild
-from flow_core.plugins.specs import KernelQuery
-from flow_cuda.cudnn.pass_base import CudnnPass, new_op, planned, search
+from flow_core.authoring.pass_api import PassContext, Rewriter, like
+from flow_core.authoring.specs import KernelQuery, Op
+from flow_cuda.cudnn.pass_base import CudnnPass, planned, search
 from flow_cuda.cudnn.plans import DnnPlans
 from flow_cuda.kernels.dnn import layer_norm_problem, takes_layer_norm
 from flow_cuda.passes.convolutions import first_device
@@ -20,31 +19,31 @@ class LayerNorms(CudnnPass):
 
     name: str = "cudnn_layer_norms"
 
-    def find(self, graph: Graph) -> list[Op]:
-        """Those with factor and summand whose statistics nobody reads."""
-        found = self.of(graph, "layer_norm")
-        read = {*graph.consumers(), *graph.results} if found else set()
-        return [op for op in found if len(op.inputs) == 3 and not read & {*map(op.output, (1, 2))}]
+    def find(self, rewriter: Rewriter) -> list[Op]:
+        """Return those with scale and shift whose statistics are not read."""
+        return [
+            op
+            for op in self.of(rewriter.graph, "layer_norm")
+            if len(op.inputs) == 3 and not any(rewriter.is_used(op.output(i)) for i in (1, 2))
+        ]
 
-    def rewritten(
-        self, graph: Graph, found: Sequence[Op], plans: DnnPlans, options: Mapping[str, Any]
-    ) -> Graph:
-        """The graph with ops of cuDNN."""
-        types, put = dict(graph.types), dict(graph.ops)
+    def rewrite(
+        self, rewriter: Rewriter, found: Sequence[Op], plans: DnnPlans, context: PassContext
+    ) -> None:
+        """Replace layer norms by ops of cuDNN."""
+        graph, allowed = rewriter.graph, search(context.options, tf32=True)  # no products
         for op in found:
-            begin = op.attrs["begin_norm_axis"] % len(types[op.name][0].shape)
-            epsilon = op.attrs["epsilon"]
-            new = new_op(op, "cudnn_layer_norm", op.inputs, begin=begin, epsilon=epsilon)
-            made = types[op.name][:1]
-            query = KernelQuery(new.type, new.attrs, tuple(map(graph.type_of, op.inputs)), made)
-            allowed = search(options, tf32=True)  # nothing is multiplied by it
+            made = graph.types[op.name][:1]
+            begin = op.attrs["begin_norm_axis"] % len(made[0].shape)
+            attrs = {"begin": begin, "epsilon": op.attrs["epsilon"]}
+            new = like(op, "cudnn_layer_norm", attrs, op.inputs)
+            query = KernelQuery(new.type, new.attrs, graph.input_types(op), made)
             fits = takes_layer_norm(query)
             choice = plans.choose(layer_norm_problem(query), allowed) if fits else None
             if choice is not None:
-                put[op.name], types[op.name] = planned(new, choice), made
-        return rebuild(graph, put.values(), types=types)
+                rewriter.replace(op, planned(new, choice), made)
 
 
 def configured() -> LayerNorms:
-    """The pass on machines with devices; it asks the first one."""
+    """Return the pass for machines with devices; it asks the first device."""
     return LayerNorms(first_device)

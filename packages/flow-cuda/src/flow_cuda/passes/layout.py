@@ -1,13 +1,13 @@
-"""Convolutions of half types get NHWC on GPUs, and what lies between them follows.
+"""Data layouts of GPUs: convolutions of half types use NHWC, and the ops between them follow.
 
-Tensor cores take channels side by side; of NCHW, cuDNN makes NHWC for itself, and undoes that,
-around every convolution.  Float32 that may be rounded to 19 bits (TF32) is multiplied by them, too:
-there, convolutions of some channels on both sides are brought to NHWC; with fewer, cuDNN copies
-in either layout, or does without tensor cores.  Float32 and float64 proper stay in NCHW, which
-is what kernels without tensor cores are written for.
+Tensor cores read contiguous channels; given NCHW, cuDNN converts to NHWC and back around every
+convolution.  Float32 that may be rounded to 19 bits (TF32) uses tensor cores, too: there,
+convolutions with enough channels on both sides are brought to NHWC; with fewer, cuDNN copies in
+either layout, or does not use tensor cores.  Exact float32 and float64 stay in NCHW, for which
+kernels without tensor cores are written.
 
-Weights are reordered with the activations, once per step for all who read them; those of 1 x 1
-kernels are the same bytes in both layouts.  The algorithm is core's, `flow_core.rewriting.layouts`.
+Weights are reordered with the activations, once per step for all readers; those of 1 x 1 kernels
+are the same bytes in both layouts.  The algorithm is `flow_core.rewriting.layouts`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from flow_core.ir.graph import Graph, Op, TensorType
-from flow_core.rewriting import layout_rules as rules
-from flow_core.rewriting.editor import changed
-from flow_core.rewriting.layouts import (
+from flow_core.authoring.layouts import (
     FIRST,
     LAST,
     TO_FIRST,
@@ -30,10 +27,13 @@ from flow_core.rewriting.layouts import (
     to_channels_last,
     wide_type,
 )
+from flow_core.authoring.layouts import layout_rules as rules
+from flow_core.authoring.pass_api import PassContext, like
+from flow_core.authoring.specs import Graph, Op, TensorType
 from flow_cuda.device.config import allows_tf32, settings
 
 CHANNELS = 32
-"""From so many on both sides cuDNN takes float32 in NHWC as it is, by its guess for an H200."""
+"""Minimum number of channels on both sides with which cuDNN reads float32 NHWC directly."""
 HALF = ("float16", "bfloat16")
 
 Wants = Callable[[TensorType], bool]
@@ -53,8 +53,8 @@ class CudaLayout:
     device: str = "gpu"
     name: str = "cuda_layout"
 
-    def apply(self, graph: Graph, context: Any) -> Graph:
-        """The graph with NHWC activations between the ops that like them."""
+    def apply(self, graph: Graph, context: PassContext) -> Graph:
+        """Return the graph with NHWC activations between the ops that prefer them."""
         asked: Mapping[str, Any] = context.options.get("cudnn", {})
         if self.choice == "nchw" or not asked.get("enable_cudnn", True):
             return graph
@@ -67,7 +67,7 @@ def wants_last(weights: TensorType, tf32: bool, always: bool = False) -> bool:
     """Whether a convolution of such weights, of a group's channels on axis 1, wants NHWC.
 
     >>> from flow_core.base.dtypes import float32
-    >>> from flow_core.ir.graph import tensor_type
+    >>> from flow_core.authoring.specs import tensor_type
     >>> [wants_last(tensor_type((64, n, 3, 3), float32), tf32=True) for n in (3, 64)]
     [False, True]
     """
@@ -77,7 +77,7 @@ def wants_last(weights: TensorType, tf32: bool, always: bool = False) -> bool:
 
 
 def table(wants: Wants) -> LayoutTable:
-    """What our ops make of layouts."""
+    """Return the layout preferences of GPU ops."""
     convolutions = dict.fromkeys(("conv2d", "deconv2d", "conv_data_grad"), _conv)
     convolutions["conv_filter_grad"] = _filter_grad
     pools = (*rules.POOLS, *(f"{p}_grad" for p in rules.POOLS))
@@ -99,7 +99,7 @@ def table(wants: Wants) -> LayoutTable:
 
 
 def _asking(wants: Wants, rule: Rule) -> Rule:
-    """A rule for those convolutions that want it."""
+    """Return a rule that applies to the convolutions that want NHWC."""
 
     def asked(work: Layouts, op: Op) -> bool:
         weights = work.outputs(op)[0] if rule is _filter_grad else _weights(work, op)
@@ -110,11 +110,11 @@ def _asking(wants: Wants, rule: Rule) -> Rule:
 
 
 def _weights(work: Layouts, op: Op) -> TensorType:
-    return work.editor.graph.type_of(op.inputs[1])
+    return work.rewriter.graph.type_of(op.inputs[1])
 
 
 def _conv(work: Layouts, op: Op) -> bool:
-    """A convolution, a transposed one, or a gradient by the input, which is read for its type."""
+    """A convolution, a transposed one, or an input gradient, which reads the input for its type."""
     inputs = tuple(work.wide(v, op) for v in op.inputs)
     (y,) = work.outputs(op)
     work.replace(op, _last(op, *inputs), (wide_type(y),))
@@ -122,21 +122,21 @@ def _conv(work: Layouts, op: Op) -> bool:
 
 
 def _filter_grad(work: Layouts, op: Op) -> bool:
-    """The gradient by the weights goes back to their layout at once, in the type it has."""
+    """A filter gradient, which is reordered back to the layout of the weights at once."""
     inputs = tuple(work.wide(v, op) for v in op.inputs)
     (dw,) = work.outputs(op)
     wide = replace(_last(op, *inputs), name=f"{op.name}/nhwc")
-    work.editor.add(wide, (wide_type(dw),), op)
+    work.rewriter.before(op).add(wide, (wide_type(dw),))
     reason = f"{op.name} is of a variable in NCHW"
     back, type_ = work.reorder(op.name, op, wide.output(), TO_FIRST, reason, 0)
-    work.editor.add(back, (type_,), op, 0.5)
+    work.rewriter.replace(op, back, (type_,))
     return True
 
 
 def _last(op: Op, *inputs: Any) -> Op:
-    return changed(op, op.type, op.attrs.with_(data_format=LAST), *inputs)
+    return like(op, op.type, op.attrs.with_(data_format=LAST), inputs)
 
 
 def configured() -> CudaLayout:
-    """The pass, as the settings want it."""
+    """Return the pass with the choice in the settings."""
     return CudaLayout(settings().layout)

@@ -1,18 +1,18 @@
-"""Batch normalisation in training becomes an op of cuDNN, with a sum and relu behind it.
+"""Replace batch normalization in training by an op of cuDNN, fused with a sum and relu.
 
-A sum joins it only with relu, as where a residual block ends; OneFlow's setting
-``enable_cudnn_fused_normalization_add_relu`` says whether it may.
+A sum is fused only together with relu, as at the end of a residual block, if OneFlow's setting
+``enable_cudnn_fused_normalization_add_relu`` allows it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from flow_core.ir.graph import Graph, Op, Value, rebuild
-from flow_core.plugins.specs import KernelQuery
-from flow_cuda.cudnn.pass_base import CudnnPass, Form, new_op, only_reader, planned, search
+from flow_core.authoring.pass_api import PassContext, Rewriter, like
+from flow_core.authoring.specs import KernelQuery, Op, Value
+from flow_cuda.cudnn.pass_base import CudnnPass, Form, planned, search
 from flow_cuda.cudnn.plans import DnnPlans
 from flow_cuda.cudnn.problems import Search
 from flow_cuda.kernels.dnn import norm_problem, takes_norm
@@ -25,116 +25,99 @@ class Norms(CudnnPass):
 
     name: str = "cudnn_norms"
 
-    def find(self, graph: Graph) -> list[Op]:
-        """Batch normalisation in training, and its gradients."""
-        found = self.of(graph, "normalization", "normalization_grad")
+    def find(self, rewriter: Rewriter) -> list[Op]:
+        """Return batch normalization in training, and its gradients."""
+        found = self.of(rewriter.graph, "normalization", "normalization_grad")
         return [op for op in found if op.attrs["training"]]
 
-    def rewritten(
-        self, graph: Graph, found: Sequence[Op], plans: DnnPlans, options: Mapping[str, Any]
-    ) -> Graph:
-        """The graph with ops of cuDNN."""
-        wishes: Mapping[str, Any] = options.get("cudnn", {})
+    def rewrite(
+        self, rewriter: Rewriter, found: Sequence[Op], plans: DnnPlans, context: PassContext
+    ) -> None:
+        """Replace norms by ops of cuDNN."""
+        wishes: Mapping[str, Any] = context.options.get("cudnn", {})
         adds = bool(wishes.get("enable_cudnn_fused_normalization_add_relu", True))
-        allowed = search(options, tf32=True)  # nothing is multiplied by it
-        work = _Work(graph, plans, allowed, adds, graph.consumers())
+        allowed = search(context.options, tf32=True)  # no products: every plan is allowed
+        planner = _Planner(rewriter, plans, allowed, adds)
         for op in found:
-            work.rewrite(op)
-        return work.finish()
+            planner.rewrite(op)
 
 
-@dataclass(slots=True)
-class _Work:
-    """The graph under change.
+@dataclass(frozen=True, slots=True)
+class _Planner:
+    """Replaces single norms.
 
     Attributes:
-        graph: as it was.
+        rewriter: the graph under change.
         plans: chooses plans.
-        search: which ones are allowed.
-        adds: whether sums may join.
-        readers: ops that read each value.
-        put: new ops, by the name of the op in whose place they stand; they keep the
-            normalisation's own name.
-        gone: names of ops that are not where they were.
-        same: values that others stand for.
+        search: the plans allowed.
+        adds: whether sums may be fused.
     """
 
-    graph: Graph
+    rewriter: Rewriter
     plans: DnnPlans
     search: Search
     adds: bool
-    readers: Mapping[Value, list[Op]]
-    put: dict[str, Op] = field(default_factory=dict)
-    gone: set[str] = field(default_factory=set)
-    same: dict[Value, Value] = field(default_factory=dict)
 
     def rewrite(self, op: Op) -> None:
-        """Puts the first form that the library has a plan for in the place of an op."""
+        """Replace an op by the first form that cuDNN has a plan for, at the place of the last op.
+
+        The new op keeps the name of the norm.
+        """
         forms = self._grads(op) if op.type == "normalization_grad" else self._forms(op)
         for place, joined, new in forms:
             made = self._planned(new, op)
             if made is None:
                 continue
-            self.put[place.name] = made
-            self.gone |= {x.name for x in (op, *joined)} - {place.name}
-            self.same |= {x.output(): op.output() for x in joined}
+            self.rewriter.replace(op, made)
+            if place is not op:
+                self.rewriter.before(place).move(made)
+            for dropped in joined:
+                self.rewriter.drop(dropped)
+                self.rewriter.replace_value(dropped.output(), op.output())
             return
 
     def _forms(self, op: Op) -> Iterator[Form]:
-        """With sum and relu, with relu, alone."""
-        attrs = {key: op.attrs[key] for key in ("axis", "epsilon", "momentum")}
+        """Yield forms with sum and relu, with relu, and alone."""
+        shared = {key: op.attrs[key] for key in ("axis", "epsilon", "momentum")}
+        relu_attrs = {**shared, "activation": "relu"}
         add, relu = self._only(op, "broadcast_add"), self._only(op, "relu")
         last = self._only(add, "relu") if add is not None else None
         if self.adds and add is not None and last is not None and self._late(op, last):
             others = [v for v in add.inputs if v != op.output()]
             if len(others) == 1 and self._type(others[0]) == self._type(op.output()):
-                new = new_op(op, "cudnn_norm", (*op.inputs, *others), activation="relu", **attrs)
+                new = like(op, "cudnn_norm", relu_attrs, (*op.inputs, *others))
                 yield last, (add, last), new
         if relu is not None:
-            yield op, (relu,), new_op(op, "cudnn_norm", op.inputs, activation="relu", **attrs)
-        yield op, (), new_op(op, "cudnn_norm", op.inputs, activation="", **attrs)
+            yield op, (relu,), like(op, "cudnn_norm", relu_attrs, op.inputs)
+        yield op, (), like(op, "cudnn_norm", {**relu_attrs, "activation": ""}, op.inputs)
 
     def _grads(self, op: Op) -> Iterator[Form]:
-        yield op, (), new_op(op, "cudnn_norm_grad", op.inputs, axis=op.attrs["axis"])
+        yield op, (), like(op, "cudnn_norm_grad", {"axis": op.attrs["axis"]}, op.inputs)
 
     def _type(self, value: Value) -> Any:
-        return self.graph.type_of(value)
+        return self.rewriter.type_of(value)
 
     def _only(self, op: Op, type_: str) -> Op | None:
-        """The op of a type that alone reads the first output of an op, and is still there."""
-        found = only_reader(self.graph, self.readers, op.output(), type_)
-        return None if found is None or found.name in {*self.gone, *self.put} else found
+        """Return the untouched op of a type that alone reads the first output of an op."""
+        return self.rewriter.only_reader(op.output(), type_)
 
     def _late(self, op: Op, last: Op) -> bool:
-        """Whether nothing but gradients reads an op's other outputs, or changes what it changes."""
-        statistics = (r for i in (1, 2) for r in self.readers.get(Value(op.name, i), []))
-        moving = (r for v in op.inputs[1:3] for r in self.readers.get(v, []))
+        """Whether only gradients read an op's other outputs, and only it updates its statistics."""
+        statistics = (r for i in (1, 2) for r in self.rewriter.readers(op.output(i)))
+        moving = (r for v in op.inputs[1:3] for r in self.rewriter.readers(v))
         others = all(r.type == "normalization_grad" for r in statistics)
         return others and all(r is op for r in moving)
 
     def _planned(self, new: Op, op: Op) -> Op | None:
-        """An op with the plan that was chosen for it."""
-        types = self.graph.types[op.name]
+        """Return an op with the plan that was chosen for it, if there is one."""
+        types = self.rewriter.graph.types[op.name]
         query = KernelQuery(new.type, new.attrs, tuple(map(self._type, new.inputs)), types)
         if not takes_norm(query):
             return None
         choice = self.plans.choose(norm_problem(query), self.search)
         return None if choice is None else planned(new, choice)
 
-    def finish(self) -> Graph:
-        """The new graph, in the old order."""
-        if not self.put:
-            return self.graph
-        ops = [
-            self.put.get(op.name, op)
-            for op in self.graph.ops.values()
-            if op.name in self.put or op.name not in self.gone
-        ]
-        ops = [op.with_inputs(tuple(self.same.get(v, v) for v in op.inputs)) for op in ops]
-        results = tuple(self.same.get(v, v) for v in self.graph.results)
-        return rebuild(self.graph, ops, results=results)
-
 
 def configured() -> Norms:
-    """The pass on machines with devices; it asks the first one."""
+    """Return the pass for machines with devices; it asks the first device."""
     return Norms(first_device)

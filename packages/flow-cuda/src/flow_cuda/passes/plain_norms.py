@@ -1,20 +1,20 @@
-"""Batch normalisation outside of training becomes a product and a sum.
+"""Replace batch normalization outside of training by a product and a sum.
 
-They are elementwise, and are gathered with what follows into one kernel.
+Both are elementwise, and are fused with the ops that follow.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from flow_core.ir.graph import Graph, Op
-from flow_cuda.cudnn.inference_norm import NewOps, affine, numbers, settled, with_new
+from flow_core.authoring.pass_api import PassContext, Rewriter
+from flow_core.authoring.specs import Graph
+from flow_cuda.cudnn.inference_norm import NormParts, settled
 
 
 @dataclass(frozen=True)
 class PlainNorms:
-    """The pass; norms that could be folded are no longer there.
+    """The pass; runs after norms have been folded into convolutions where possible.
 
     Attributes:
         device: the device type whose ops it replaces.
@@ -23,13 +23,10 @@ class PlainNorms:
     device: str = "gpu"
     name: str = "cuda_plain_norms"
 
-    def apply(self, graph: Graph, context: Any) -> Graph:
-        """The graph with elementwise ops in place of such norms."""
-        found = settled(graph, context.specs, self.device)
-        return with_new(graph, {norm.name: _spread(graph, norm) for norm in found}, set())
-
-
-def _spread(graph: Graph, norm: Op) -> NewOps:
-    ops = NewOps(graph, norm)
-    affine(ops, *numbers(ops))
-    return ops
+    def apply(self, graph: Graph, context: PassContext) -> Graph:
+        """Return the graph with elementwise ops in place of such norms."""
+        rewriter = Rewriter(graph)
+        for norm in settled(rewriter, context.specs, self.device):
+            parts = NormParts.of(rewriter, context.specs, norm)
+            parts.apply(*parts.scale_and_shift())
+        return rewriter.finish()

@@ -6,9 +6,10 @@ import functools
 from collections.abc import Iterator
 from functools import partial
 
-from flow_core.plugins.specs import (
+from flow_core.authoring.specs import (
     Available,
     CommSpec,
+    Device,
     DeviceSpec,
     KernelSpec,
     OpSpec,
@@ -65,11 +66,11 @@ class Drivers:
         self._machine = Machine()
         self._given: set[int] = set()
 
-    def __call__(self, index: int) -> GpuDriver:
-        if index in self._given:
+    def __call__(self, device: Device) -> GpuDriver:
+        if device.index in self._given:
             self._machine, self._given = Machine(), set()
-        self._given.add(index)
-        hardware = Simulator(index, compiler=compiler(), machine=self._machine)
+        self._given.add(device.index)
+        hardware = Simulator(device.index, compiler=compiler(), machine=self._machine)
         return GpuDriver(hardware, chunk=1 << 20)
 
 

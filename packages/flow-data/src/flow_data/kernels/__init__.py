@@ -1,1 +1,5 @@
-"""The kernels of flow-data's ops, for the CPU."""
+"""Kernel implementations of the ops of flow-data.
+
+In: arrays, TensorBuffers and records of a step. Out: launches, most of them row by row.
+Must not import the public functions, the plugin or op specs.
+"""

@@ -1,4 +1,4 @@
-"""Random parts of images: the same for the same seed, step and sample, on any number of devices."""
+"""Random crops, determined by seed, step and sample, for any number of devices."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.authoring.specs import BindContext
 from flow_core.base.philox import Uniform
-from flow_core.plugins.specs import BindContext
 
 Box = tuple[int, int, int, int]
 """Top, left, height and width."""
@@ -18,12 +18,12 @@ Box = tuple[int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class CropLimits:
-    """What random parts may be.
+    """The limits of random crops.
 
     Attributes:
-        area: least and largest share of the image.
-        ratio: least and largest width by height.
-        attempts: how often a part is drawn before one is chosen that fits in any case.
+        area: minimum and maximum fraction of the image's area.
+        ratio: minimum and maximum ratio of width to height.
+        attempts: number of random draws before the largest valid crop is used.
     """
 
     area: tuple[float, float] = (0.08, 1.0)
@@ -32,14 +32,14 @@ class CropLimits:
 
     @property
     def draws(self) -> int:
-        """How many random numbers a part takes."""
+        """Number of random numbers per crop."""
         return 2 * self.attempts + 2
 
 
 def crop_box(size: tuple[int, int], limits: CropLimits, draws: Sequence[float]) -> Box:
-    """The part of an image that some random numbers in [0, 1) stand for.
+    """Return the crop that random numbers in [0, 1) determine.
 
-    Area and the logarithm of the ratio are uniform; what does not fit is drawn again.
+    Area and the logarithm of the ratio are uniform; crops that do not fit are drawn again.
 
     >>> crop_box((100, 200), CropLimits((0.5, 0.5), (1.0, 1.0)), [0.0] * 22)
     (0, 0, 100, 100)
@@ -56,16 +56,16 @@ def _size(height: int, width: int, limits: CropLimits, draws: Sequence[float]) -
     narrow, wide = limits.ratio
     area, logs = height * width, (math.log(narrow), math.log(wide))
     for i in range(limits.attempts):
-        share = area * (low + (high - low) * draws[2 * i])
+        part = area * (low + (high - low) * draws[2 * i])
         ratio = math.exp(logs[0] + (logs[1] - logs[0]) * draws[2 * i + 1])
-        w, h = max(1, round(math.sqrt(share * ratio))), max(1, round(math.sqrt(share / ratio)))
+        w, h = max(1, round(math.sqrt(part * ratio))), max(1, round(math.sqrt(part / ratio)))
         if w <= width and h <= height and narrow <= w / h <= wide:
             return h, w
     return _largest(height, width, limits)
 
 
 def _largest(height: int, width: int, limits: CropLimits) -> tuple[int, int]:
-    """The largest part of an allowed ratio, made smaller where its area is not allowed."""
+    """Return the largest crop of an allowed ratio, scaled down to the maximum area."""
     narrow, wide = limits.ratio
     w = min(width, max(1, int(height * wide)))
     h = min(height, max(1, int(width / narrow)))
@@ -74,11 +74,11 @@ def _largest(height: int, width: int, limits: CropLimits) -> tuple[int, int]:
 
 
 class RowDraws:
-    """Random numbers of the rows of a batch.
+    """Random numbers for the rows of a batch.
 
     Args:
-        ctx: of an op with ``seed``, ``has_seed`` and ``region``.
-        count: its rows.
+        ctx: context of an op with attributes ``seed``, ``has_seed`` and ``region``.
+        count: number of rows.
         draws: numbers per row.
     """
 
@@ -91,12 +91,12 @@ class RowDraws:
         self.numbers = np.empty((count, draws), np.float32)
 
     def draw(self) -> None:
-        """The numbers of the running step."""
+        """Draw the numbers of the running step."""
         self._uniform.fill(self.numbers, int(self._step), 0, self._first)
 
 
-def limits_of(attrs: Any) -> CropLimits:
-    """The limits that an op's attributes say."""
+def crop_limits(attrs: Any) -> CropLimits:
+    """Return the limits in an op's attributes."""
     return CropLimits(
         tuple(attrs["random_area"]), tuple(attrs["random_aspect_ratio"]), attrs["num_attempts"]
     )

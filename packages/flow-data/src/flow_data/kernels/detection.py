@@ -1,4 +1,4 @@
-"""Kernels on boxes and polygons."""
+"""Kernels for bounding boxes and polygons."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.device import Launch
-from flow_core.plugins.specs import BindContext
+from flow_core.authoring.backends import Launch
+from flow_core.authoring.specs import BindContext
 from flow_data import codec
 from flow_data.headers import check_pixels
-from flow_data.instances import Array, copied, describe, fail
+from flow_data.instances import Array, describe, instance_error, pooled_copy
 from flow_data.kernels.images import flip_codes
-from flow_data.rows import each
+from flow_data.rows import for_each_row
 
 
 def _check(op: str, row: int, x: Array, columns: int) -> None:
     if x.ndim != 2 or x.shape[1] != columns or x.dtype.kind != "f":
-        raise fail(op, row, describe(x), f"a floating type, shape (count, {columns})")
+        raise instance_error(op, row, describe(x), f"a floating type, shape (count, {columns})")
 
 
 def bbox_flip(ctx: BindContext) -> Launch:
-    """Boxes (xmin, ymin, xmax, ymax), whose sides are pixels of the image."""
+    """Flip boxes (xmin, ymin, xmax, ymax) in pixel coordinates."""
     boxes, size, out = ctx.inputs[0], ctx.inputs[1], ctx.outputs[0]
     codes = flip_codes(ctx, 2, len(boxes))
 
     def one(row: int) -> None:
         _check("object_bbox_flip", row, boxes[row], 4)
-        made = copied(boxes[row])
+        made = pooled_copy(boxes[row])
         for axis, bit in ((0, 0x01), (1, 0x10)):
             if int(codes[row]) & bit:
                 last = size[row, axis] - 1
@@ -36,23 +36,23 @@ def bbox_flip(ctx: BindContext) -> Launch:
                 made[:, axis + 2] = last - boxes[row][:, axis]
         out[row] = made
 
-    return each("object_bbox_flip", len(boxes), one)
+    return for_each_row("object_bbox_flip", len(boxes), one)
 
 
 def polygon_flip(ctx: BindContext) -> Launch:
-    """Points (x, y)."""
+    """Flip points (x, y)."""
     points, size, out = ctx.inputs[0], ctx.inputs[1], ctx.outputs[0]
     codes = flip_codes(ctx, 2, len(points))
 
     def one(row: int) -> None:
         _check("object_segmentation_polygon_flip", row, points[row], 2)
-        made = copied(points[row])
+        made = pooled_copy(points[row])
         for axis, bit in ((0, 0x01), (1, 0x10)):
             if int(codes[row]) & bit:
                 np.subtract(size[row, axis], points[row][:, axis], out=made[:, axis])
         out[row] = made
 
-    return each("object_segmentation_polygon_flip", len(points), one)
+    return for_each_row("object_segmentation_polygon_flip", len(points), one)
 
 
 def _scale(ctx: BindContext, op: str, columns: int) -> Launch:
@@ -60,25 +60,25 @@ def _scale(ctx: BindContext, op: str, columns: int) -> Launch:
 
     def one(row: int) -> None:
         _check(op, row, x[row], columns)
-        made = copied(x[row])
+        made = pooled_copy(x[row])
         made *= np.tile(scale[row], columns // 2)
         out[row] = made
 
-    return each(op, len(x), one)
+    return for_each_row(op, len(x), one)
 
 
 def bbox_scale(ctx: BindContext) -> Launch:
-    """Boxes times (width, height) factors."""
+    """Scale boxes by (width, height) factors."""
     return _scale(ctx, "object_bbox_scale", 4)
 
 
 def polygon_scale(ctx: BindContext) -> Launch:
-    """Points times (width, height) factors."""
+    """Scale points by (width, height) factors."""
     return _scale(ctx, "object_segmentation_polygon_scale", 2)
 
 
 def polygon_to_mask(ctx: BindContext) -> Launch:
-    """Polygons as masks, one per object."""
+    """Rasterise polygons to masks, one per object."""
     (points, index, size), out = ctx.inputs, ctx.outputs[0]
     op = "object_segmentation_polygon_to_mask"
 
@@ -86,7 +86,9 @@ def polygon_to_mask(ctx: BindContext) -> Launch:
         _check(op, row, points[row], 2)
         where = index[row]
         if where.shape != (len(points[row]), 3) or where.dtype.kind != "i":
-            raise fail(op, row, describe(where), f"integers of shape ({len(points[row])}, 3)")
+            raise instance_error(
+                op, row, describe(where), f"integers of shape ({len(points[row])}, 3)"
+            )
         width, height = int(size[row, 0]), int(size[row, 1])
         check_pixels(width, height)
         objects = list(_objects(np.rint(points[row]).astype(np.int32), where))
@@ -95,11 +97,11 @@ def polygon_to_mask(ctx: BindContext) -> Launch:
             _fill(mask, polygons)
         out[row] = masks
 
-    return each(op, len(points), one)
+    return for_each_row(op, len(points), one)
 
 
 def _objects(points: Array, index: Array) -> Iterator[list[Array]]:
-    """The polygons of each object; the index is (point, polygon, object), all from 0 on."""
+    """Yield the polygons of each object; the index is (point, polygon, object), from 0."""
     keys = index[:, 2].astype(np.int64) * (index[:, 1].max(initial=0) + 1) + index[:, 1]
     starts = np.flatnonzero(np.diff(keys, prepend=-1))
     polygons = np.split(points, starts[1:]) if len(starts) else []

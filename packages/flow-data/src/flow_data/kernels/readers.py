@@ -1,4 +1,4 @@
-"""Readers and synthetic sources, where no loader has taken them in."""
+"""Kernels of readers and synthetic batches outside of loaders."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.device import Launch
-from flow_core.ir.graph import TensorType
+from flow_core.authoring.backends import Launch
+from flow_core.authoring.specs import BindContext, TensorType
 from flow_core.ir.initializers import generate
-from flow_core.plugins.specs import BindContext
 from flow_data.loading.source import Source, open_source
 
 
 def read(ctx: BindContext) -> Launch:
-    """Reads the batch of the running step."""
+    """Read the batch of the running step."""
     rows = len(ctx.outputs[0])
     source = open_source(ctx.query.op, ctx.attrs, ctx.seed, rows)
     return partial(_read, source, ctx.step, ctx.outputs)
@@ -24,11 +23,11 @@ def read(ctx: BindContext) -> Launch:
 
 def _read(source: Source, step: Any, outputs: Sequence[Any]) -> None:
     for row, ref in enumerate(source.refs(int(step))):
-        source.put(ref, row, outputs)
+        source.read(ref, row, outputs)
 
 
 def random(ctx: BindContext) -> Launch:
-    """The same random numbers in each step."""
+    """Return the same random numbers in each step."""
     out, attrs = ctx.outputs[0], ctx.attrs
     region = attrs["region"]
     first = region[0][0] if region else 0

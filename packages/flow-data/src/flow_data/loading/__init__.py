@@ -1,1 +1,5 @@
-"""Pipelines that make batches ahead of the steps that need them."""
+"""Data loaders: worker threads prefetch the batches of later steps.
+
+In: readers and host ops of a graph. Out: one ``data_loader`` op per device, and statistics.
+Must not import the public functions of flow-data or the op specs.
+"""

@@ -1,4 +1,4 @@
-"""The ops of a loader as one attribute, and their buffers."""
+"""The op ``data_loader``: its member ops, encoded as one attribute."""
 
 from __future__ import annotations
 
@@ -9,18 +9,23 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.authoring.backends import Block, Launch
+from flow_core.authoring.specs import (
+    REQUIRED,
+    AttrValue,
+    InferContext,
+    OpSpec,
+    TensorType,
+    tensor_type,
+)
 from flow_core.base.dtypes import as_dtype
 from flow_core.base.shapes import Shape
-from flow_core.device import Launch
-from flow_core.exchange import Block
-from flow_core.ir.graph import AttrValue, TensorType, tensor_type
-from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec
 
 LOCAL_COPIES = ("slice", "copy")
-"""Collectives of exchanges that a loader does itself: copies within a device."""
+"""Collectives that a loader executes itself: copies within a device."""
 
 Slot = tuple[int, int]
-"""An output of a member: which member, which output."""
+"""An output of a member: indices of the member and of its output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +34,7 @@ class Member:
 
     Attributes:
         name: name of the op.
+        logical: name that the op's parts on all devices share; they draw the same numbers.
         type: its type.
         inputs: outputs of earlier members.
         attrs: its attributes.
@@ -36,6 +42,7 @@ class Member:
     """
 
     name: str
+    logical: str
     type: str
     inputs: tuple[Slot, ...]
     attrs: Mapping[str, AttrValue]
@@ -43,7 +50,7 @@ class Member:
 
 
 def copies(member: Member, inputs: Sequence[Any], outputs: Sequence[Any]) -> list[Launch]:
-    """The launches of a member that copies blocks of its inputs."""
+    """Return the launches of a member that copies blocks of its inputs."""
     blocks = [Block(*row) for row in member.attrs["blocks"]]
     return [
         partial(
@@ -60,10 +67,11 @@ def _window(start: Shape, size: Shape) -> tuple[slice, ...]:
 
 
 def encode(members: Sequence[Member]) -> tuple[AttrValue, ...]:
-    """Members as a literal."""
+    """Encode members as a literal."""
     return tuple(
         (
             m.name,
+            m.logical,
             m.type,
             m.inputs,
             tuple(m.attrs.items()),
@@ -74,10 +82,10 @@ def encode(members: Sequence[Member]) -> tuple[AttrValue, ...]:
 
 
 def decode(body: Sequence[Any]) -> Iterator[Member]:
-    """The members of a literal."""
-    for name, type_, inputs, attrs, outputs in body:
+    """Decode the members of a literal."""
+    for name, logical, type_, inputs, attrs, outputs in body:
         types = tuple(tensor_type(tuple(shape), as_dtype(dtype)) for shape, dtype in outputs)
-        yield Member(name, type_, tuple(tuple(i) for i in inputs), dict(attrs), types)
+        yield Member(name, logical, type_, tuple(tuple(i) for i in inputs), dict(attrs), types)
 
 
 def _infer(ctx: InferContext) -> tuple[TensorType, ...]:
@@ -94,6 +102,6 @@ OPS: tuple[OpSpec, ...] = (
         attrs={"body": REQUIRED, "outputs": REQUIRED},
         random=True,
         host=True,
-        doc="Readers, decoders and image ops that run ahead of the step; see `flow_data.loading`.",
+        doc="Readers, decoders and image ops that prefetch batches; see `flow_data.loading`.",
     ),
 )

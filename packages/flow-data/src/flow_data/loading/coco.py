@@ -1,4 +1,4 @@
-"""COCO data sets: pictures in a folder, objects in a JSON file."""
+"""COCO data sets: images in a folder, objects in a JSON file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from flow_core.base.errors import DataError
 from flow_data.records.record import Origin, corrupt
 
 _KEYPOINTS = 10
-"""A picture of a keypoint data set counts when this many points of it are visible."""
+"""Minimum number of visible keypoints of an image in a keypoint data set."""
 
 _MALFORMED = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError)
 _CONTENT = (
@@ -25,20 +25,20 @@ _CONTENT = (
     "iscrowd and segmentation; categories with id"
 )
 
-_MOST_PIXELS = 2**31 - 1
-"""Most pixels of a side: sizes are int32."""
+_MAX_SIDE = 2**31 - 1
+"""Maximum pixels of a side: sizes are int32."""
 
 _KEPT = 1000
-"""So many batches are kept that other threads may ask for later."""
+"""Maximum number of batches that are kept for later requests of other threads."""
 
 
 class CocoAnnotations:
-    """The pictures of an annotation file and the objects in them, crowds left out.
+    """The images of an annotation file and their objects, without crowds.
 
     Args:
         path: the JSON file.
-        image_dir: folder of the pictures.
-        only_annotated: leave out pictures without a usable object.
+        image_dir: folder of the images.
+        only_annotated: omit images without a valid object.
     """
 
     def __init__(self, path: str, image_dir: str, only_annotated: bool) -> None:
@@ -55,7 +55,7 @@ class CocoAnnotations:
                 allowed=_CONTENT,
             ) from error
         if not self.ids:
-            raise DataError(f"reading {path}", found="no picture with objects")
+            raise DataError(f"reading {path}", found="no image with objects")
 
     def _index(self, data: Mapping[str, Any]) -> None:
         self._images = {int(image["id"]): image for image in data["images"]}
@@ -67,20 +67,20 @@ class CocoAnnotations:
         self._labels = {c: i for i, c in enumerate(categories, 1)}
         for image_id in self._images:
             size, path = self.size(image_id), self.path(image_id)
-            if b"\0" in os.fsencode(path) or not 1 <= min(size) <= max(size) <= _MOST_PIXELS:
-                raise ValueError(f"picture {path} of {size} pixels")
+            if b"\0" in os.fsencode(path) or not 1 <= min(size) <= max(size) <= _MAX_SIDE:
+                raise ValueError(f"image {path} of {size} pixels")
 
     def path(self, image_id: int) -> str:
-        """The file of a picture."""
+        """Return the file of an image."""
         return os.path.join(self._folder, self._images[image_id]["file_name"])
 
     def size(self, image_id: int) -> tuple[int, int]:
-        """Height and width of a picture."""
+        """Return height and width of an image."""
         image = self._images[image_id]
         return int(image["height"]), int(image["width"])
 
     def boxes(self, image_id: int) -> tuple[Any, Any]:
-        """Boxes (xmin, ymin, xmax, ymax) within the picture, and labels from 1 on."""
+        """Return boxes (xmin, ymin, xmax, ymax) within the image, and labels from 1."""
         height, width = self.size(image_id)
         boxes, labels = [], []
         for thing in self._objects[image_id]:
@@ -91,7 +91,7 @@ class CocoAnnotations:
         return _floats(boxes, 4), np.array(labels, np.int32)
 
     def polygons(self, image_id: int) -> tuple[Any, Any]:
-        """Points (x, y), and for each (point, polygon, object), all counted from 0."""
+        """Return points (x, y), and their indices (point, polygon, object) from 0."""
         points: list[Any] = []
         index: list[tuple[int, int, int]] = []
         for number, thing in enumerate(self._objects[image_id]):
@@ -111,7 +111,7 @@ def _floats(rows: Sequence[Any], width: int) -> Any:
     with np.errstate(over="ignore"):
         found = np.array(rows, np.float32).reshape(-1, width)
     if not np.isfinite(found).all():
-        raise ValueError("a place that is not finite")
+        raise ValueError("a coordinate that is not finite")
     return found
 
 
@@ -151,12 +151,12 @@ def _corners(box: Sequence[float], height: int, width: int) -> tuple[float, ...]
 
 
 class _Shard:
-    """The batches of one of the shards that take turns, or stretches, of the pictures.
+    """The batches of one shard, which reads every n-th image or contiguous ranges.
 
     Args:
-        known: the pictures.
+        known: the annotations.
         attrs: attributes of the op.
-        number: which shard, from 0 on.
+        number: index of the shard.
     """
 
     def __init__(self, known: CocoAnnotations, attrs: Mapping[str, Any], number: int) -> None:
@@ -166,7 +166,7 @@ class _Shard:
         self._rows = attrs["batch_size"] // attrs["shards"]
 
     def _positions(self) -> Iterator[int]:
-        """Positions in the endless sequence of epochs that this shard reads."""
+        """Yield the positions of this shard in the infinite sequence of epochs."""
         count, shards = len(self._known.ids), self._attrs["shards"]
         if self._attrs["stride_partition"]:
             yield from itertools.count(self._number, shards)
@@ -190,10 +190,10 @@ class _Shard:
         return order
 
     def batches(self) -> Iterator[list[int]]:
-        """Batches of pictures that are all higher than wide, or all not.
+        """Yield batches of images of one group, portrait or not.
 
-        A picture of the other kind waits for the next batch that begins with its kind; the kind
-        of the picture that has waited longest comes next.
+        Images wait for a batch of their group; the next batch is of the group of the image that
+        has waited longest.
         """
         waiting: dict[int, list[tuple[int, int]]] = {}
         for arrived, image_id in enumerate(self._ids()):
@@ -211,11 +211,11 @@ class _Shard:
 
 
 class CocoSource:
-    """The pictures of a COCO data set.
+    """The source of a COCO data set.
 
     Args:
         attrs: attributes of the op.
-        rows: pictures per step of this device.
+        rows: images per step of this device.
     """
 
     def __init__(self, attrs: Mapping[str, Any], rows: int) -> None:
@@ -223,11 +223,11 @@ class CocoSource:
             attrs["annotation_file"], attrs["image_dir"], attrs["remove_images_without_annotations"]
         )
         self.skip = attrs["on_error"] == "skip"
-        region, share = attrs["region"], attrs["batch_size"] // attrs["shards"]
+        region, size = attrs["region"], attrs["batch_size"] // attrs["shards"]
         start = region[0][0] if region else 0
-        first, stop = start // share, -(-(start + rows) // share)
+        first, stop = start // size, -(-(start + rows) // size)
         self._shards = [_Shard(self._known, attrs, number) for number in range(first, stop)]
-        self._window = slice(start - first * share, start - first * share + rows)
+        self._window = slice(start - first * size, start - first * size + rows)
         self._lock = threading.Lock()
         self._restart()
 
@@ -236,12 +236,12 @@ class CocoSource:
         self._next = 0
         self._ready: dict[int, list[int]] = {}
 
-    def _read(self) -> list[int]:
+    def _next_batch(self) -> list[int]:
         self._next += 1
         return list(itertools.chain.from_iterable(map(next, self._batches)))[self._window]
 
     def refs(self, step: int) -> list[int]:
-        """Ids of the pictures of a step."""
+        """Return the ids of the images of a step."""
         with self._lock:
             if step in self._ready:
                 return self._ready.pop(step)
@@ -249,29 +249,29 @@ class CocoSource:
                 self._restart()
             while self._next < step:
                 early = self._next
-                self._ready[early] = self._read()
+                self._ready[early] = self._next_batch()
                 self._ready.pop(early - _KEPT, None)
-            return self._read()
+            return self._next_batch()
 
-    def put(self, ref: int, row: int, outputs: Sequence[Any]) -> None:
-        """Reads a picture and its objects."""
+    def read(self, ref: int, row: int, outputs: Sequence[Any]) -> None:
+        """Read an image and its objects."""
         image, image_id, size, boxes, labels, points, index = outputs
         try:
             image[row] = np.fromfile(self._known.path(ref), np.uint8)
         except OSError as error:
-            raise corrupt(self.origin(ref), f"{error.strerror}", "a picture") from error
+            raise corrupt(self.origin(ref), f"{error.strerror}", "an image file") from error
         try:
             image_id[row], size[row] = ref, self._known.size(ref)
             boxes[row], labels[row] = self._known.boxes(ref)
             points[row], index[row] = self._known.polygons(ref)
         except _MALFORMED as error:
-            found = f"its objects' {_described(error)}"
+            found = f"annotations with {_described(error)}"
             raise corrupt(self.origin(ref), found, _CONTENT) from error
 
     def origin(self, ref: int) -> Origin:
-        """The file of a picture."""
+        """Return the file of an image."""
         return Origin(self._known.path(ref), -1, ref)
 
     def broken(self) -> Sequence[str]:
-        """Nothing but pictures is left out."""
+        """Return nothing: only whole images are skipped."""
         return ()

@@ -1,15 +1,14 @@
-"""The loader: batches made ahead of the steps, by several threads, in bounded memory.
+"""The loader: several threads prefetch batches in bounded memory.
 
-A loader is an actor with a register of slots.  Each slot has the buffers of a whole batch and the
-launches of the loader's ops on them; threads fill slots, steps empty them in order, and an
-emptied slot is filled for the next step that nobody makes yet.  What a batch is follows from the
-number of its step, so it does not matter which thread makes it, nor when.
+A loader is an actor with a register of slots. Each slot has the buffers of a batch and the launches
+of the loader's ops on them. Worker threads fill slots, steps consume them in order, and a consumed
+slot is filled for the next step without a slot. The step number determines the batch, so that the
+result does not depend on the order in which threads fill slots.
 """
 
 from __future__ import annotations
 
 import logging
-import re
 import threading
 import time
 import weakref
@@ -21,30 +20,29 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.authoring.backends import BOXING, Launch
+from flow_core.authoring.specs import BindContext, KernelQuery, load
 from flow_core.base.philox import op_seed
-from flow_core.device import Launch
-from flow_core.exchange import BOXING
-from flow_core.plugins.specs import BindContext, KernelQuery, load
 from flow_data.instances import RowError
 from flow_data.loading.body import Member, copies, decode
-from flow_data.loading.chains import Stage, chained
+from flow_data.loading.row_fusion import Stage, fuse_rows
 from flow_data.loading.source import READERS, Source, open_source
 from flow_data.loading.stats import LoaderStats, new_stats
-from flow_data.loading.workers import Pending, Share, prefetch_count, workers
+from flow_data.loading.workers import Job, WorkerLimits, prefetch_count, workers
 
 log = logging.getLogger("flow_data")
 
 
 class Slot:
-    """The buffers of a batch and what fills them.
+    """The buffers of a batch and the launches that fill them.
 
     Args:
         members: the loader's ops.
-        ctx: the loader's own.
-        sources: what its readers read, by member.
-        kept: the outputs that steps take.
-        stop: set when the loader is gone.
-        stats: counts what the slot does.
+        ctx: the context of the loader.
+        sources: the sources of its readers, by member.
+        kept: the outputs that steps consume.
+        stop: set when the loader is deleted.
+        stats: the loader's counters.
     """
 
     def __init__(
@@ -65,7 +63,7 @@ class Slot:
             if i not in sources
             for launch in self._bind(m, i, ctx)
         ]
-        self._parts = chained(stages, members, self.arrays, kept)
+        self._parts = fuse_rows(stages, members, self.arrays, kept)
         self._stop = stop
         self._stats = stats
 
@@ -76,7 +74,7 @@ class Slot:
         query = _query(member, ctx)
         find = ctx.query.find
         if find is None:
-            raise RuntimeError("a loader needs to find its ops' kernels")
+            raise RuntimeError("a loader needs a query that finds kernels")
         kernel = find(query)
         size = kernel.workspace(query) if kernel.workspace else None
         bound = load(kernel.load)(
@@ -86,13 +84,13 @@ class Slot:
                 tuple(self.arrays[index]),
                 None if size is None else np.empty(size, np.uint8),
                 self.step,
-                member_seed(ctx.seed, member.name),
+                op_seed(ctx.seed, member.logical),
             )
         )
         return bound if isinstance(bound, tuple | list) else (bound,)
 
     def fill(self, step: int) -> None:
-        """Makes the batch of a step; where that is asked for, without its corrupt samples."""
+        """Fill the batch of a step; replace corrupt samples if a source skips them."""
         self.step[...] = step
         refs = {i: source.refs(step) for i, source in self._sources.items()}
         self._note_broken()
@@ -104,7 +102,7 @@ class Slot:
                 return
             except RowError as error:
                 if not self._may_skip(error):
-                    raise self._explained(error, refs) from None
+                    raise self._with_origin(error, refs) from None
                 self._replace(refs, error, bad)
                 for rows in unread.values():
                     rows.add(error.row)
@@ -112,13 +110,13 @@ class Slot:
     def _note_broken(self) -> None:
         found = [message for source in self._sources.values() for message in source.broken()]
         for message in self._stats.add_broken(found) if found else ():
-            log.warning("left out the rest of a file: %s", message)
+            log.warning("skipped the rest of a file: %s", message)
 
     def _may_skip(self, error: RowError) -> bool:
         return error.row >= 0 and any(source.skip for source in self._sources.values())
 
-    def _explained(self, error: RowError, refs: dict[int, list[Any]]) -> RowError:
-        """The error with the origin of its sample."""
+    def _with_origin(self, error: RowError, refs: dict[int, list[Any]]) -> RowError:
+        """Add the origin of the sample to an error."""
         for i, rows in refs.items():
             if 0 <= error.row < len(rows):
                 origin = str(self._sources[i].origin(rows[error.row]))
@@ -127,26 +125,26 @@ class Slot:
         return error
 
     def _replace(self, refs: dict[int, list[Any]], error: RowError, bad: set[int]) -> None:
-        """Puts a sound sample of the batch in place of a corrupt one."""
-        self._explained(error, refs)
+        """Replace a corrupt sample by a valid sample of the batch."""
+        self._with_origin(error, refs)
         bad.add(error.row)
         count = min(len(rows) for rows in refs.values())
         order = [*range(error.row - 1, -1, -1), *range(error.row + 1, count)]
-        sound = next((row for row in order if row not in bad), None)
-        if sound is None:
+        valid = next((row for row in order if row not in bad), None)
+        if valid is None:
             raise error
         for rows in refs.values():
-            rows[error.row] = rows[sound]
+            rows[error.row] = rows[valid]
         message = "; ".join([str(error).replace("\n", " "), *getattr(error, "__notes__", ())])
         self._stats.add_skipped(message)
-        log.warning("left out a corrupt sample: %s", message)
+        log.warning("skipped a corrupt sample: %s", message)
 
     def _fill(self, refs: dict[int, list[Any]], unread: dict[int, set[int]]) -> None:
         seconds: dict[str, float] = {}
         started = time.perf_counter()
         for i, source in self._sources.items():
             for row in sorted(unread[i]):
-                _put(source, refs[i][row], row, self.arrays[i])
+                _read(source, refs[i][row], row, self.arrays[i])
                 unread[i].remove(row)
         seconds["read"] = time.perf_counter() - started
         for part in self._parts:
@@ -154,9 +152,9 @@ class Slot:
         self._stats.add_stages(seconds)
 
 
-def _put(source: Source, ref: Any, row: int, arrays: Sequence[Any]) -> None:
+def _read(source: Source, ref: Any, row: int, arrays: Sequence[Any]) -> None:
     try:
-        source.put(ref, row, arrays)
+        source.read(ref, row, arrays)
     except RowError as error:
         error.row = row
         raise
@@ -172,16 +170,11 @@ def _query(member: Member, ctx: BindContext) -> KernelQuery:
     return KernelQuery(member.type, member.attrs, inputs, member.outputs, ctx.query.find)
 
 
-def member_seed(seed: int, name: str) -> int:
-    """The seed of an op of a loader: the same for the parts of one logical op."""
-    return op_seed(seed, re.sub(r"@\d+$", "", name))
-
-
 class Loader:
-    """Fills slots ahead of the steps that empty them.
+    """Prefetches batches and copies them to the outputs of steps.
 
     Args:
-        ctx: of a ``data_loader`` op.
+        ctx: the context of a ``data_loader`` op.
     """
 
     def __init__(self, ctx: BindContext) -> None:
@@ -190,19 +183,19 @@ class Loader:
         self._slots_of = tuple(ctx.attrs["outputs"])
         self._step = ctx.step
         self._sources = _sources(members, ctx.seed)
-        self._share = Share.of(ctx.cores)
-        count = ceil(self._share.waiting / _devices(members)) + prefetch_count()
-        self.stats = new_stats(_name(members), count, self._share)
+        self._limits = WorkerLimits.from_cores(ctx.cores)
+        count = ceil(self._limits.waiting / _devices(members)) + prefetch_count()
+        self.stats = new_stats(_name(members), count, self._limits)
         stop = threading.Event()
         self._free = [
             Slot(members, ctx, self._sources, self._slots_of, stop, self.stats)
             for _ in range(count)
         ]
-        self._queue: deque[tuple[int, Slot, Pending]] = deque()
-        weakref.finalize(self, stop.set).atexit = False  # pending steps come after the end
+        self._queue: deque[tuple[int, Slot, Job]] = deque()
+        weakref.finalize(self, stop.set).atexit = False  # steps may still run at exit
 
     def __call__(self) -> None:
-        """Hands the running step's batch over and has the next ones made."""
+        """Copy the running step's batch to the outputs and start filling the slot again."""
         step = int(self._step)
         if not self._queue or self._queue[0][0] != step:
             self._start(step)
@@ -210,7 +203,7 @@ class Loader:
         started = time.perf_counter()
         _, slot, batch = self._queue[0]
         if not batch.done():
-            with workers().waited_for():
+            with workers().step_waiting():
                 batch.wait()
         batch.result()
         arrived = time.perf_counter()
@@ -221,7 +214,7 @@ class Loader:
         self.stats.add_step(level, arrived - started, time.perf_counter() - arrived)
 
     def _start(self, step: int) -> None:
-        """Begins at a step: at first, and where a checkpoint or an error made steps jump."""
+        """Restart at a step: the first one, or one after a restored checkpoint or an error."""
         for _, slot, batch in self._queue:
             if not batch.cancel():
                 batch.wait()
@@ -235,19 +228,19 @@ class Loader:
         step = self._next
         self._next += 1
         work = partial(slot.fill, step)
-        self._queue.append((step, slot, workers().submit(work, self._share)))
+        self._queue.append((step, slot, workers().submit(work, self._limits)))
 
 
 def _sources(members: Sequence[Member], seed: int) -> dict[int, Source]:
     return {
-        i: open_source(m.type, m.attrs, member_seed(seed, m.name), m.outputs[0].shape[0])
+        i: open_source(m.type, m.attrs, op_seed(seed, m.logical), m.outputs[0].shape[0])
         for i, m in enumerate(members)
         if m.type in READERS
     }
 
 
 def _devices(members: Sequence[Member]) -> int:
-    """On how many devices the reader is split: these have loaders of their own."""
+    """Return the number of devices, each with its own loader, over which the reader is split."""
     reader = next(m for m in members if m.type in READERS)
     batch: Any = reader.attrs["batch_size"]
     return max(1, round(int(batch) / reader.outputs[0].shape[0]))
@@ -258,5 +251,5 @@ def _name(members: Sequence[Member]) -> str:
 
 
 def bind(ctx: BindContext) -> Launch:
-    """The launch that hands a batch over."""
+    """Return the launch that copies a batch to the outputs."""
     return Loader(ctx)

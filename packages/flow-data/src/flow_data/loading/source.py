@@ -1,12 +1,12 @@
-"""Sources: where the samples of a batch come from, by the number of the step."""
+"""Sources of reader ops: the samples of a batch, by step number."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from flow_core.plugins.specs import load
-from flow_data.loading.order import Batches, Order, OrderOptions
+from flow_core.authoring.specs import load
+from flow_data.loading.sampler import BatchSampler, Sampler, SamplerOptions
 from flow_data.records.ofrecord import OFRecordFiles, part_paths
 from flow_data.records.record import Origin, Record
 
@@ -14,29 +14,29 @@ Attrs = Mapping[str, Any]
 
 
 class Source(Protocol):
-    """What a reader op reads.  All threads of a loader share it."""
+    """The data of a reader op, shared by all threads of a loader."""
 
     skip: bool
 
     def refs(self, step: int) -> list[Any]:
-        """What the samples of a step are, for `put`."""
+        """Return references to the samples of a step, for `read`."""
 
-    def put(self, ref: Any, row: int, outputs: Sequence[Any]) -> None:
-        """Reads a sample into a row of the op's outputs."""
+    def read(self, ref: Any, row: int, outputs: Sequence[Any]) -> None:
+        """Read a sample into a row of the op's outputs."""
 
     def origin(self, ref: Any) -> Origin:
-        """Where a sample comes from."""
+        """Return the origin of a sample."""
 
     def broken(self) -> Sequence[str]:
-        """Messages about parts of files that were left out."""
+        """Return messages about skipped parts of files."""
 
 
 class RecordSource:
-    """The records of files, in the order of `Batches`."""
+    """The records of files, in the order of `BatchSampler`."""
 
     def __init__(self, files: Any, attrs: Attrs, seed: int, rows: int) -> None:
         own = attrs["seed"]
-        options = OrderOptions(
+        options = SamplerOptions(
             attrs["shuffle_buffer_size"] if attrs["random_shuffle"] else 0,
             attrs["shuffle_after_epoch"],
             seed if own is None else own,
@@ -45,30 +45,32 @@ class RecordSource:
         self.skip = attrs["on_error"] == "skip"
         self._files = files
         start = first_row(attrs)
-        self._batches = Batches(Order(files, options), attrs["batch_size"], (start, start + rows))
+        self._batches = BatchSampler(
+            Sampler(files, options), attrs["batch_size"], (start, start + rows)
+        )
 
     def refs(self, step: int) -> list[Any]:
-        """Records of a step."""
+        """Return the records of a step."""
         return self._batches.refs(step)
 
-    def put(self, ref: Any, row: int, outputs: Sequence[Any]) -> None:
-        """Reads a record."""
+    def read(self, ref: Any, row: int, outputs: Sequence[Any]) -> None:
+        """Read a record."""
         record: Record = self._files.read(*ref)
         outputs[0][row] = record
 
     def origin(self, ref: Any) -> Origin:
-        """Where a record is."""
+        """Return the position of a record."""
         found: Origin = self._files.origin(*ref)
         return found
 
     def broken(self) -> Sequence[str]:
-        """Messages about broken frames."""
+        """Return messages about corrupt frames."""
         found: Sequence[str] = self._files.broken
         return found
 
 
 def first_row(attrs: Attrs) -> int:
-    """The first row of the logical batch that an op makes."""
+    """Return the first row of the logical batch that an op reads."""
     region = attrs["region"]
     return int(region[0][0]) if region else 0
 
@@ -98,16 +100,16 @@ def _coco(attrs: Attrs, seed: int, rows: int) -> Source:
 _KINDS = {"OFRecordReader": _ofrecord, "record_reader": _other, "COCOReader": _coco}
 
 READERS = frozenset(_KINDS)
-"""Types of ops that read."""
+"""Types of reader ops."""
 
 
 def open_source(op_type: str, attrs: Attrs, seed: int, rows: int) -> Source:
-    """The source of a reader op.
+    """Open the source of a reader op.
 
     Args:
         op_type: one of `READERS`.
-        attrs: the op's attributes.
-        seed: the op's seed.
-        rows: how many samples of a batch it reads.
+        attrs: attributes of the op.
+        seed: seed of the op.
+        rows: number of samples of a batch that it reads.
     """
     return _KINDS[op_type](attrs, seed, rows)

@@ -1,4 +1,4 @@
-"""What the loaders of a process did: time per stage, queue levels, samples left out."""
+"""Statistics of the loaders of a process: time per stage, queue levels, skipped samples."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from flow_data.loading.workers import Share
+from flow_data.loading.workers import WorkerLimits
 
 
 @dataclass(slots=True)
@@ -14,18 +14,18 @@ class LoaderStats:
     """Counters of one loader.
 
     Attributes:
-        name: its reader's name.
-        slots: how many batches may be in work or ready at a time.
-        share: how many may be in work, None where nobody has said.
-        batches: batches that steps took.
-        waited: seconds that steps waited for a batch, the first one left out.
+        name: name of its reader.
+        slots: maximum number of batches in work or ready.
+        limits: maximum number of batches in work, None if unknown.
+        batches: batches that steps consumed.
+        waited: seconds that steps other than the first waited for a batch.
         first: seconds that the first step waited.
-        copied: seconds that steps took to copy batches.
+        copied: seconds that steps spent copying batches.
         stages: seconds of work by op, over all threads.
-        levels: how often so many batches were ready when a step came.
-        skipped: samples left out because they are corrupt.
-        messages: about the first of these.
-        broken: about files that were left out from where their frame is broken.
+        levels: number of steps by the number of batches that were ready at their start.
+        skipped: number of corrupt samples that were skipped.
+        messages: messages about the first of them.
+        broken: messages about files that were truncated at a corrupt frame.
     """
 
     name: str
@@ -39,17 +39,17 @@ class LoaderStats:
     skipped: int = 0
     messages: list[str] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
-    share: Share | None = None
+    limits: WorkerLimits | None = None
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def add_stages(self, seconds: dict[str, float]) -> None:
-        """Adds the work of one batch."""
+        """Add the work of one batch."""
         with self.lock:
             for name, value in seconds.items():
                 self.stages[name] = self.stages.get(name, 0.0) + value
 
     def add_step(self, level: int, waited: float, copied: float) -> None:
-        """Notes how a step got its batch."""
+        """Count a step's batch."""
         with self.lock:
             if self.batches:
                 self.waited += waited
@@ -60,14 +60,14 @@ class LoaderStats:
             self.levels[level] = self.levels.get(level, 0) + 1
 
     def add_skipped(self, message: str) -> None:
-        """Notes a sample that was left out."""
+        """Count a skipped sample."""
         with self.lock:
             self.skipped += 1
             if len(self.messages) < 20:
                 self.messages.append(message)
 
     def add_broken(self, messages: Sequence[str]) -> list[str]:
-        """Notes files that were left out in part; gives the messages that are new."""
+        """Record messages about truncated files; return the new ones."""
         with self.lock:
             new = [message for message in messages if message not in self.broken]
             self.broken += new
@@ -77,14 +77,14 @@ class LoaderStats:
 _known: list[LoaderStats] = []
 
 
-def new_stats(name: str, slots: int, share: Share) -> LoaderStats:
-    """Counters for a new loader, which `all_stats` lists."""
-    stats = LoaderStats(name, slots, share=share)
+def new_stats(name: str, slots: int, limits: WorkerLimits) -> LoaderStats:
+    """Create the counters of a new loader and register them for `all_stats`."""
+    stats = LoaderStats(name, slots, limits=limits)
     _known.append(stats)
     del _known[:-64]
     return stats
 
 
 def all_stats() -> list[LoaderStats]:
-    """The counters of the loaders of this process, oldest first: the last 64."""
+    """Return the counters of the last 64 loaders of this process, oldest first."""
     return list(_known)

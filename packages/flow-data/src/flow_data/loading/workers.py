@@ -1,4 +1,4 @@
-"""The threads that make batches: one set per process, ended with it."""
+"""The worker threads that fill batches: one set per process."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from flow_core.base.shutdown import call_at_shutdown
 from flow_core.base.thread_budget import Cores
 from flow_core.base.thread_pools import settled
 
-_MOST = 16
-"""More threads than these do not help: Python runs one at a time between decoders' calls."""
+_MAX_WORKERS = 16
+"""Maximum number of threads; the GIL serialises the Python code between decoder calls."""
 
 
 def setting(name: str, default: int) -> int:
-    """A positive number from the environment."""
+    """Return a positive integer from an environment variable."""
     text = os.environ.get(name, "")
     if not text:
         return default
@@ -32,13 +32,13 @@ def setting(name: str, default: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """How many batches the loaders of a plan make at a time.
+class WorkerLimits:
+    """The maximum number of batches in work of the loaders of a plan.
 
     Attributes:
-        computing: while a step computes.
-        waiting: while a step waits for a batch.
-        source: who says so, for people.
+        computing: the limit while a step computes.
+        waiting: the limit while a step waits for a batch.
+        source: origin of the limits, for reports.
     """
 
     computing: int
@@ -46,50 +46,50 @@ class Share:
     source: str
 
     @classmethod
-    def of(cls, cores: Cores) -> Share:
-        """What a plan's division of the cores leaves to loaders, unless FLOW_DATA_WORKERS says.
+    def from_cores(cls, cores: Cores) -> WorkerLimits:
+        """Return FLOW_DATA_WORKERS, else the loaders' part of the cores of a plan.
 
-        >>> Share.of(Cores(4, "its cores", kernels=4, products=4, loaders=1))
-        Share(computing=1, waiting=4, source='4 cores')
+        >>> WorkerLimits.from_cores(Cores(4, "its cores", kernels=4, products=4, loaders=1))
+        WorkerLimits(computing=1, waiting=4, source='4 cores')
         """
         own = setting("FLOW_DATA_WORKERS", 0)
         if own:
             return cls(own, own, "FLOW_DATA_WORKERS")
         budget = cores.budget or settled().count
-        most = min(budget, _MOST)
-        return cls(min(cores.loaders or most, most), most, f"{budget} cores")
+        limit = min(budget, _MAX_WORKERS)
+        return cls(min(cores.loaders or limit, limit), limit, f"{budget} cores")
 
 
 def prefetch_count() -> int:
-    """How many batches wait ready beside those in work: FLOW_DATA_PREFETCH, else 2."""
+    """Return the number of batches to keep ready besides those in work (FLOW_DATA_PREFETCH)."""
     return setting("FLOW_DATA_PREFETCH", 2)
 
 
-class Pending:
-    """A job that was given to `Workers`.
+class Job:
+    """A job submitted to `Workers`.
 
-    Ctrl-C may interrupt every wait for it, which futures of the standard library do not allow: an
-    interrupt within their Python code leaves locks held that the worker needs.
+    Unlike those of standard library futures, its waits are safe to interrupt by Ctrl-C: an
+    interrupt within the Python code of a future leaves locks held that the worker needs.
     """
 
-    __slots__ = ("_changes", "_error", "_state", "share", "work")
+    __slots__ = ("_changes", "_error", "_state", "limits", "work")
 
-    def __init__(self, work: Callable[[], None], share: Share, changes: Changes) -> None:
-        self.work, self.share = work, share
+    def __init__(self, work: Callable[[], None], limits: WorkerLimits, changes: Changes) -> None:
+        self.work, self.limits = work, limits
         self._changes = changes
         self._state = "queued"
         self._error: BaseException | None = None
 
     def done(self) -> bool:
-        """Whether the job has ended or was cancelled."""
+        """Return whether the job has ended or was cancelled."""
         return self._state in ("done", "cancelled")
 
     def cancelled(self) -> bool:
-        """Whether the job was cancelled before it began."""
+        """Return whether the job was cancelled before it began."""
         return self._state == "cancelled"
 
     def cancel(self) -> bool:
-        """Cancel the job unless it has begun; whether it is cancelled."""
+        """Cancel the job unless it has begun; return whether it is cancelled."""
         with self._changes.lock:
             if self._state == "queued":
                 self._state = "cancelled"
@@ -101,7 +101,7 @@ class Pending:
         self._state = "running"
 
     def end(self, error: BaseException | None) -> None:
-        """Mark the job as done; the caller holds the lock and tells."""
+        """Mark the job as done; the caller holds the lock and notifies waiters."""
         self._error, self._state = error, "done"
 
     def wait(self) -> None:
@@ -109,7 +109,7 @@ class Pending:
         self._changes.until(self.done)
 
     def result(self) -> None:
-        """Wait, and raise the job's error, if any.
+        """Wait for the job, and raise its error, if any.
 
         Raises:
             CancelledError: the job was cancelled.
@@ -122,27 +122,27 @@ class Pending:
 
 
 class Workers:
-    """Threads that take jobs in order, as many at a time as they have cores.
+    """Threads that run jobs in order, within the limits of the jobs.
 
-    They are daemons, which an interpreter does not wait for when it ends; `stop` tells them to.
+    They are daemon threads, for which the interpreter does not wait at exit; `stop` ends them.
 
     Attributes:
-        active: how many are at a job.
+        active: number of running jobs.
     """
 
     def __init__(self) -> None:
-        self._jobs: deque[Pending] = deque()
+        self._jobs: deque[Job] = deque()
         self._threads: list[threading.Thread] = []
         self._changes = Changes()
         self._waiting: set[object] = set()
         self._stopped = False
         self.active = 0
 
-    def submit(self, work: Callable[[], None], share: Share) -> Pending:
+    def submit(self, work: Callable[[], None], limits: WorkerLimits) -> Job:
         """Queue a job."""
-        job = Pending(work, share, self._changes)
+        job = Job(work, limits, self._changes)
         with self._changes.lock:
-            while len(self._threads) < share.waiting and not self._stopped:
+            while len(self._threads) < limits.waiting and not self._stopped:
                 self._start()
             self._jobs.append(job)
             self._changes.tell()
@@ -154,8 +154,8 @@ class Workers:
         self._threads[-1].start()
 
     @contextmanager
-    def waited_for(self) -> Iterator[None]:
-        """A step waits for a batch, and needs no cores, for a ``with`` block."""
+    def step_waiting(self) -> Iterator[None]:
+        """Apply the limit of a waiting step, which needs no cores, for a ``with`` block."""
         step = object()
         try:
             with self._changes.lock:
@@ -171,8 +171,8 @@ class Workers:
             self._jobs.popleft()
         if not self._jobs:
             return False
-        share = self._jobs[0].share
-        return self.active < (share.waiting if self._waiting else share.computing)
+        limits = self._jobs[0].limits
+        return self.active < (limits.waiting if self._waiting else limits.computing)
 
     def _work(self) -> None:
         while (job := self._next()) is not None:
@@ -181,11 +181,11 @@ class Workers:
                 job.end(error)
                 self.active -= 1
                 self._changes.tell()
-            del job, error  # an idle thread keeps nothing alive
+            del job, error  # release the objects before the thread waits
 
-    def _next(self) -> Pending | None:
-        """The next job, when it may begin; None when the workers stop."""
-        taken: list[Pending] = []
+    def _next(self) -> Job | None:
+        """Wait until the next job may begin and return it; None when the workers stop."""
+        taken: list[Job] = []
 
         def take() -> bool:
             if not self._stopped and self._may_begin():
@@ -213,7 +213,7 @@ class Workers:
 def _error_of(work: Callable[[], None]) -> BaseException | None:
     try:
         work()
-    except BaseException as error:  # noqa: BLE001 - raised where somebody waits for the batch
+    except BaseException as error:  # noqa: BLE001 - raised by Job.result
         return error
     return None
 
@@ -223,7 +223,7 @@ _workers: list[Any] = []
 
 
 def workers() -> Workers:
-    """The threads of this process, started at the first use; a forked process starts its own."""
+    """Return the workers of this process, created on the first call and again after a fork."""
     with _lock:
         if not _workers or _workers[0] != os.getpid():
             made = Workers()

@@ -1,1 +1,5 @@
-"""Files of records: OFRecord, TFRecord, WebDataset tars and folders of images."""
+"""File formats: OFRecord, OneRec, TFRecord, WebDataset tars and folders of images.
+
+In: paths. Out: classes as `flow_data.records.framed.Files`, which read records by number.
+Must not import loaders, ops or kernels.
+"""

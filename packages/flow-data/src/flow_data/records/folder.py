@@ -1,4 +1,4 @@
-"""A folder of images as records: one sub-folder per class."""
+"""Folders of images as records, with one sub-folder per class."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
 
 
 def image_files(folder: str) -> tuple[list[str], list[tuple[str, int]]]:
-    """The classes of a folder of images, and its files with the number of their class.
+    """Return the classes of a folder of images, and its files with their class indices.
 
-    Sub-folders are the classes, in the order of their names; without sub-folders all images are
-    of class 0.  Files are in the order of classes and names.
+    Sub-folders are the classes, in the order of names; without sub-folders all images are of
+    class 0. Files are in the order of classes and names.
 
     Raises:
-        DataError: no such folder, or no image in it.
+        DataError: the folder is missing, or contains no image.
     """
     if not os.path.isdir(folder):
         raise DataError(f"reading images from {folder!r}", found="no such folder")
@@ -44,7 +44,7 @@ class FolderFiles:
 
     Args:
         paths: the folders.
-        skip: has no effect here: what is broken shows when a file is decoded.
+        skip: no effect; corrupt files are detected by decoders.
     """
 
     def __init__(self, paths: Sequence[str], skip: bool = False) -> None:
@@ -53,28 +53,28 @@ class FolderFiles:
         self._files = [image_files(path)[1] for path in paths]
 
     def place(self, part: int, number: int) -> tuple[str, int] | None:
-        """Path and class of an image."""
+        """Return path and class of an image."""
         files = self._files[part]
         return files[number] if number < len(files) else None
 
     def read(self, part: int, number: int, place: tuple[str, int]) -> Record:
-        """A record with an image's bytes."""
+        """Return a record with the bytes of an image."""
         path, label = place
         origin = self.origin(part, number, place)
         try:
             with open(path, "rb") as file:
                 payload: Mapping[str, object] = {"encoded": file.read(), "class/label": label}
         except OSError as error:
-            raise corrupt(origin, str(error.strerror), "a file that can be read") from error
+            raise corrupt(origin, str(error.strerror), "a readable file") from error
         return Record(payload, origin, parse_image)
 
     def origin(self, part: int, number: int, place: tuple[str, int]) -> Origin:
-        """The file of an image."""
+        """Return the file of an image."""
         return Origin(place[0], -1, number)
 
 
 def parse_image(payload: Mapping[str, object]) -> dict[str, Field]:
-    """An image's fields."""
+    """Return the fields of an image."""
     return {
         "encoded": ("bytes_list", (payload["encoded"],)),
         "class/label": ("int32_list", (payload["class/label"],)),

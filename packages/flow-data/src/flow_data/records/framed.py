@@ -1,4 +1,4 @@
-"""Files of framed records: a length before each payload."""
+"""Files of framed records: each payload follows its length."""
 
 from __future__ import annotations
 
@@ -13,41 +13,41 @@ from flow_core.base.errors import DataError
 from flow_data.records.record import Field, Origin, Record, corrupt
 
 Place = Any
-"""What a format needs to find a record in a file."""
+"""The position of a record in a file, in a format's own representation."""
 
 
 class Files(Protocol):
-    """The files of one data set, whose records are found by file and number."""
+    """The files of a data set, with records indexed by file and number."""
 
     paths: Sequence[str]
 
     def place(self, part: int, number: int) -> Place | None:
-        """Where a record is, None behind the last one; records are asked for in order."""
+        """Return the place of a record, None after the last one; called in record order."""
 
     def read(self, part: int, number: int, place: Place) -> Record:
-        """A record."""
+        """Read a record."""
 
     def origin(self, part: int, number: int, place: Place) -> Origin:
-        """What errors say about where a record is."""
+        """Return the position of a record for error messages."""
 
 
 class Frame(Protocol):
-    """How lengths are written, and what stands behind a payload."""
+    """The encoding of lengths and trailers."""
 
     header: int
 
     def length(self, header: bytes) -> int | None:
-        """The length of a payload, None when the header is broken."""
+        """Return the length of a payload, None for a corrupt header."""
 
     def trailer(self, length: int) -> int:
-        """How many bytes stand behind a payload of a length."""
+        """Return the size of the trailer of a payload of this length."""
 
-    def is_sound(self, payload: bytes, trailer: bytes) -> bool:
-        """Whether a payload is the one that the bytes behind it were written for."""
+    def is_valid(self, payload: bytes, trailer: bytes) -> bool:
+        """Return whether the trailer matches the payload."""
 
 
 class _Part:
-    """One open file: the places of the records that were seen so far."""
+    """One open file, with the places of the records scanned so far."""
 
     __slots__ = ("complete", "descriptor", "ends", "lock", "size", "starts")
 
@@ -69,10 +69,10 @@ class _Part:
 
 
 def missing(path: str, error: OSError) -> DataError:
-    """The error about a file that cannot be opened."""
+    """Return the error about a file that cannot be opened."""
     folder = os.path.dirname(path) or "."
-    near = sorted(os.listdir(folder))[:5] if os.path.isdir(folder) else None
-    found = f"{folder} holds {', '.join(near) or 'nothing'}" if near is not None else "no folder"
+    names = sorted(os.listdir(folder))[:5] if os.path.isdir(folder) else None
+    found = f"{folder} holds {', '.join(names) or 'nothing'}" if names is not None else "no folder"
     return DataError(
         f"opening {path}",
         found=f"{error.strerror}; {found}",
@@ -82,16 +82,16 @@ def missing(path: str, error: OSError) -> DataError:
 
 
 class FramedFiles:
-    """Files of records with a frame.
+    """Files of framed records.
 
     Args:
         paths: the files.
-        frame: how lengths are written.
-        parse: gives the fields of a payload.
-        skip: count what is broken in `broken` and go on with the next file, instead of an error.
+        frame: the encoding of lengths and trailers.
+        parse: returns the fields of a payload.
+        skip: at a corrupt frame, add a message to `broken` and continue with the next file.
 
     Attributes:
-        broken: messages about broken frames that were skipped.
+        broken: messages about corrupt frames that were skipped.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class FramedFiles:
         self._parts: dict[int, _Part] = {}
 
     def place(self, part: int, number: int) -> tuple[int, int] | None:
-        """Start and end of a payload."""
+        """Return start and end of a payload."""
         known = self._parts.get(part) or self._open(part)
         with known.lock:
             while len(known.starts) <= number and not known.complete:
@@ -122,14 +122,14 @@ class FramedFiles:
         return self._parts.setdefault(part, _Part(self.paths[part]))
 
     def _end(self, known: _Part) -> int:
-        """Where the records end that were seen so far."""
+        """Return the end of the records scanned so far."""
         if not known.ends:
             return 0
         end = known.ends[-1]
         return end + self._frame.trailer(end - known.starts[-1])
 
     def _scan(self, part: int, known: _Part) -> None:
-        """Notes the next record, or that there is none."""
+        """Scan the next record, or detect the end of the file."""
         offset = self._end(known)
         if offset == known.size:
             known.complete = True
@@ -152,7 +152,7 @@ class FramedFiles:
         found = f"{left} bytes left, with header {head.hex(' ') or 'nothing'}"
         if length is not None:
             found = f"a length of {length} with {left - self._frame.header} bytes left"
-        error = corrupt(origin, found, "a header and as many bytes as it says")
+        error = corrupt(origin, found, "a header and the number of bytes that it declares")
         known.complete = True
         if not self._skip:
             known.complete = False
@@ -160,26 +160,26 @@ class FramedFiles:
         self.broken.append(str(error).splitlines()[0] + ": " + found)
 
     def read(self, part: int, number: int, place: Place) -> Record:
-        """A record, its payload read and its fields not parsed yet."""
+        """Read a record; its fields are parsed later."""
         start, end = place
         known = self._parts[part]
         payload = os.pread(known.descriptor, end - start, start)
         origin = self.origin(part, number, place)
         if len(payload) != end - start:
             raise corrupt(origin, f"{len(payload)} bytes", f"{end - start}: the file has shrunk")
-        behind = self._frame.trailer(end - start)
-        if behind and not self._frame.is_sound(payload, os.pread(known.descriptor, behind, end)):
-            found = f"{len(payload)} bytes whose checksum is not the one behind them"
+        size = self._frame.trailer(end - start)
+        if size and not self._frame.is_valid(payload, os.pread(known.descriptor, size, end)):
+            found = f"{len(payload)} bytes with a wrong checksum"
             raise corrupt(origin, found, "bytes as they were written")
         return Record(payload, origin, self._parse)
 
     def origin(self, part: int, number: int, place: tuple[int, int]) -> Origin:
-        """File, byte and number of a record."""
+        """Return file, byte and number of a record."""
         return Origin(self.paths[part], place[0] - self._frame.header, number)
 
 
 class LengthFrame:
-    """OFRecord's frame: a signed 64-bit length.
+    """The frame of OFRecord: a signed 64-bit length.
 
     >>> LengthFrame().length(struct.pack("<q", 7))
     7
@@ -188,14 +188,14 @@ class LengthFrame:
     header = 8
 
     def length(self, header: bytes) -> int | None:
-        """The length, which is positive in a sound file."""
+        """Return the length, None unless it is positive."""
         value: int = struct.unpack("<q", header)[0]
         return value if value > 0 else None
 
     def trailer(self, length: int) -> int:
-        """Nothing stands behind a payload."""
+        """Return 0: the format has no trailer."""
         return 0
 
-    def is_sound(self, payload: bytes, trailer: bytes) -> bool:
-        """Nothing says what a payload should be."""
+    def is_valid(self, payload: bytes, trailer: bytes) -> bool:
+        """Return True: the format has no checksum."""
         return True

@@ -1,7 +1,7 @@
-"""OFRecord files: OneFlow's format, read and written.
+"""Read and write OFRecord files, the format of OneFlow.
 
 A file is a sequence of records: a 64-bit little-endian length, then a protobuf message that maps
-names to lists.  A data set is a folder of files ``part-0``, ``part-1`` ... (or ``part-00000`` ...
+names to lists. A data set is a folder of files ``part-0``, ``part-1`` ... (or ``part-00000`` ...
 with a suffix length of 5).
 """
 
@@ -23,7 +23,7 @@ from flow_data.records.schema import OFRecord
 
 
 def parse_ofrecord(payload: bytes) -> dict[str, Field]:
-    """The fields of a record's bytes."""
+    """Parse the fields of a record."""
     message = OFRecord.FromString(payload)
     return {name: _values(feature) for name, feature in message.feature.items()}
 
@@ -34,7 +34,7 @@ def _values(feature: Any) -> Field:
 
 
 def part_path(folder: str, number: int, prefix: str = "part-", suffix_length: int = -1) -> str:
-    """The path of a part file.
+    """Return the path of a part file.
 
     >>> part_path("data", 3), part_path("data", 3, suffix_length=5)
     ('data/part-3', 'data/part-00003')
@@ -43,19 +43,19 @@ def part_path(folder: str, number: int, prefix: str = "part-", suffix_length: in
 
 
 def part_paths(folder: str, count: int, prefix: str, suffix_length: int) -> list[str]:
-    """The paths of a data set's parts, all of which must be there.
+    """Return the paths of the parts of a data set, which must exist.
 
     Raises:
-        DataError: no such folder, or a part is missing.
+        DataError: the folder or a part is missing.
     """
     paths = [part_path(folder, i, prefix, suffix_length) for i in range(count)]
     absent = [path for path in paths if not os.path.isfile(path)]
     if not absent and paths:
         return paths
     if os.path.isdir(folder):
-        there = sorted(os.listdir(folder))
+        names = sorted(os.listdir(folder))
         found = f"{len(absent)} of {count} parts missing; the folder holds "
-        found += ", ".join(there[:5]) + (" ..." if len(there) > 5 else "") if there else "nothing"
+        found += ", ".join(names[:5]) + (" ..." if len(names) > 5 else "") if names else "nothing"
     else:
         found = "no such folder"
     raise DataError(
@@ -63,13 +63,13 @@ def part_paths(folder: str, count: int, prefix: str, suffix_length: int) -> list
         at=user_line(2),
         found=found,
         allowed=", ".join(absent[:3]) or "at least one part",
-        hint=_numbered_otherwise(folder, count, prefix)
+        hint=_suffix_length_hint(folder, count, prefix)
         or "check data_part_num, part_name_prefix and part_name_suffix_length",
     )
 
 
-def _numbered_otherwise(folder: str, count: int, prefix: str) -> str:
-    """The suffix length with which all parts are there, in words; empty for none."""
+def _suffix_length_hint(folder: str, count: int, prefix: str) -> str:
+    """Return a hint at a suffix length with which all parts exist; empty for none."""
     for length in (-1, *range(2, 10)):
         if all(os.path.isfile(part_path(folder, i, prefix, length)) for i in range(max(count, 1))):
             return f"part_name_suffix_length={length} finds them"
@@ -101,14 +101,14 @@ _LISTS: Mapping[str, str] = {
 
 
 def encode_record(fields: Mapping[str, Any]) -> bytes:
-    """A record as bytes.
+    """Encode a record.
 
     Args:
-        fields: per name ``bytes`` (or a list of them), a number, or anything numpy makes an array
-            of, whose element type chooses the list: float32, float64, int32 or int64.
+        fields: per name ``bytes`` (or a list of them), a number, or an array-like, whose element
+            type determines the list: float32, float64, int32 or int64.
 
     Raises:
-        DataError: a value of some other kind.
+        DataError: a value has another type.
 
     >>> record = parse_ofrecord(encode_record({"label": 3, "image": b"jpeg"}))
     >>> record["image"][0], list(record["label"][1])
@@ -146,7 +146,7 @@ def _fits_int32(numbers: Any) -> bool:
 
 
 class OFRecordWriter:
-    """Writes a file of records, which appears under its name when it is complete.
+    """Writes a file of records, which gets its name when it is complete.
 
     Args:
         path: the file.
@@ -167,24 +167,24 @@ class OFRecordWriter:
         self.count = 0
 
     def write(self, fields: Mapping[str, Any]) -> None:
-        """Appends a record; see `encode_record`."""
+        """Append a record; see `encode_record`."""
         self.write_bytes(encode_record(fields))
 
     def write_bytes(self, payload: bytes) -> None:
-        """Appends a record that is encoded already."""
+        """Append an encoded record."""
         self._file.write(struct.pack("<q", len(payload)))
         self._file.write(payload)
         self.count += 1
 
     def close(self) -> None:
-        """Puts the file in its place; what was there before is replaced in one step."""
+        """Complete the file; it atomically replaces an existing file."""
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
         os.replace(self._part, self._path)
 
     def abort(self) -> None:
-        """Gives the file up."""
+        """Discard the file."""
         self._file.close()
         self._part.unlink(missing_ok=True)
 
@@ -201,14 +201,14 @@ class OFRecordWriter:
 def read_ofrecords(
     path: str | os.PathLike[str], on_error: str = "raise"
 ) -> Iterator[Mapping[str, Field]]:
-    """The fields of each record of a file: kind of list and values, by name.
+    """Yield the fields of each record of a file: kind of list and values, by name.
 
     Args:
         path: the file.
-        on_error: "raise", or "skip" to leave corrupt records out.
+        on_error: "raise", or "skip" to omit corrupt records.
 
     Raises:
-        DataError: a corrupt record, with file, byte and record number.
+        DataError: a record is corrupt; the error has file, byte and record number.
     """
     skip = on_error == "skip"
     files = OFRecordFiles([os.fspath(path)], skip)

@@ -1,4 +1,4 @@
-"""OneRec files: named tensors in flatbuffers, each in a frame with checksums."""
+"""Read OneRec files: named tensors in flatbuffers, in frames with checksums."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _ALIGNMENT = 8
 
 
 def digest(data: bytes) -> bytes:
-    """OneRec's checksum: xxHash of 64 bits, highest byte first."""
+    """Return OneRec's checksum: 64-bit xxHash, big-endian."""
     found: bytes = xxhash.xxh64_digest(data)
     return found
 
 
 class OneRecFrame:
-    """A header of magic, zeros, 32-bit length and their checksum; padding and a checksum behind.
+    """Header: magic, zeros, 32-bit length and their checksum. Trailer: padding and a checksum.
 
     >>> head = MAGIC + struct.pack("<ii", 0, 3)
     >>> OneRecFrame().length(head + digest(head)), OneRecFrame().trailer(3)
@@ -36,17 +36,17 @@ class OneRecFrame:
     header = 24
 
     def length(self, header: bytes) -> int | None:
-        """The length, None when anything of the header is not as it is written."""
-        magic, reserved, length, written = struct.unpack("<8sii8s", header)
-        sound = magic == MAGIC and not reserved and length >= 0 and written == digest(header[:16])
-        return length if sound else None
+        """Return the length, None for an invalid header."""
+        magic, reserved, length, checksum = struct.unpack("<8sii8s", header)
+        valid = magic == MAGIC and not reserved and length >= 0
+        return length if valid and checksum == digest(header[:16]) else None
 
     def trailer(self, length: int) -> int:
-        """Padding up to a multiple of eight, then the checksum."""
+        """Return the size of the padding to a multiple of eight, and of the checksum."""
         return -length % _ALIGNMENT + _ALIGNMENT
 
-    def is_sound(self, payload: bytes, trailer: bytes) -> bool:
-        """Whether the checksum is the payload's."""
+    def is_valid(self, payload: bytes, trailer: bytes) -> bool:
+        """Return whether the checksum matches the payload."""
         return trailer[-_ALIGNMENT:] == digest(payload)
 
 
@@ -55,11 +55,11 @@ class OneRecFrame:
 _OFFSET = number_types.UOffsetTFlags
 _NAME, _TENSOR = 4, 6  # of a feature
 _SHAPE, _KIND, _DATA = 4, 6, 8  # of a tensor
-_ONLY = 4  # the one field of all others
+_ONLY = 4  # the only field of all other tables
 
 
 def _vector(table: Table, slot: int) -> tuple[int, int] | None:
-    """First byte and length of a vector, None when the field is absent."""
+    """Return first byte and length of a vector, None if the field is absent."""
     offset = table.Offset(slot)
     return (table.Vector(offset), table.VectorLen(offset)) if offset else None
 
@@ -123,7 +123,7 @@ _LISTS: Sequence[tuple[str, Callable[[Table], Any]]] = (
     ("bytes_list", _strings),
     ("bytes_list", _binaries),
 )
-"""Kinds of a tensor's data, numbered from 1 on."""
+"""Kinds of a tensor's data, numbered from 1."""
 
 
 def _tensor(feature: Table) -> Field:
@@ -144,7 +144,7 @@ def _tensor(feature: Table) -> Field:
 
 
 def parse_onerec(payload: bytes) -> dict[str, Field]:
-    """The tensors of a record's bytes: numbers are arrays of the tensor's shape."""
+    """Parse the tensors of a record; numbers are arrays of the tensor's shape."""
     root = Table(payload, Table(payload, 0).Get(_OFFSET, 0))
     features = _tables(root, _ONLY, "features")
     return {_bytes(f, _NAME, "name").decode(): _tensor(f) for f in features}
@@ -155,8 +155,8 @@ class OneRecFiles(FramedFiles):
 
     Args:
         paths: the files.
-        skip: as for `FramedFiles`.
-        verify: parse all of a record when it is read.
+        skip: see `FramedFiles`.
+        verify: parse records completely when they are read.
     """
 
     def __init__(self, paths: Sequence[str], skip: bool = False, verify: bool = True) -> None:
@@ -165,7 +165,7 @@ class OneRecFiles(FramedFiles):
         self._verify = verify
 
     def read(self, part: int, number: int, place: tuple[int, int]) -> Record:
-        """A record whose checksum is right, and whose tensors are if that is to be verified."""
+        """Read a record and verify its checksum, and its tensors if ``verify`` is set."""
         record = super().read(part, number, place)
         if self._verify:
             _ = record.fields
@@ -173,5 +173,5 @@ class OneRecFiles(FramedFiles):
 
 
 def unverified(paths: Sequence[str], skip: bool = False) -> OneRecFiles:
-    """Files whose records are parsed where something is decoded."""
+    """Open files whose records are parsed when a field is decoded."""
     return OneRecFiles(paths, skip, verify=False)

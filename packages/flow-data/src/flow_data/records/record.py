@@ -1,4 +1,4 @@
-"""A record: bytes with an origin, whose fields are parsed when one is asked for."""
+"""Records: bytes with an origin, whose fields are parsed on first access."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Field = tuple[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a record comes from.
+    """The position of a record.
 
     Attributes:
         file: path of its file.
-        offset: byte at which it begins, -1 when it is a file of its own.
+        offset: its first byte, -1 if it is a whole file.
         number: its number in the file.
     """
 
@@ -34,10 +34,10 @@ class Origin:
 
 
 class CorruptRecordError(RowError):
-    """A record or a file of records cannot be read.
+    """A record or a file of records is corrupt or unreadable.
 
     Attributes:
-        origin: where it is.
+        origin: position of the record.
     """
 
     origin: Origin | None = None
@@ -46,8 +46,8 @@ class CorruptRecordError(RowError):
 def corrupt(
     origin: Origin, found: str, allowed: str, hint: str | None = None
 ) -> CorruptRecordError:
-    """The error about a record."""
-    hint = hint or 'write the file anew, or pass on_error="skip" to leave such records out'
+    """Return the error about a record."""
+    hint = hint or 'write the file again, or pass on_error="skip" to skip such records'
     error = CorruptRecordError(f"reading {origin}", found=found, allowed=allowed, hint=hint)
     error.origin = origin
     return error
@@ -57,9 +57,9 @@ class Record:
     """One record.
 
     Args:
-        payload: what was read: bytes, or fields by name where these are read one by one.
-        origin: where it was.
-        parse: gives the fields of the payload; any exception means that it is corrupt.
+        payload: the bytes, or in some formats the fields by name.
+        origin: its position.
+        parse: returns the fields of the payload; an exception means that it is corrupt.
     """
 
     __slots__ = ("_fields", "_parse", "origin", "payload")
@@ -74,20 +74,20 @@ class Record:
 
     @property
     def fields(self) -> Mapping[str, Field]:
-        """All fields by name; parsed once."""
+        """All fields by name, parsed on first access."""
         if self._fields is None:
             try:
                 self._fields = self._parse(self.payload)
             except Exception as error:
                 raise corrupt(
                     self.origin,
-                    f"{len(self.payload)} bytes that are no record: {error}",
+                    f"{len(self.payload)} bytes that are not a record: {error}",
                     "a record in the file's format",
                 ) from error
         return self._fields
 
     def field(self, name: str) -> Field:
-        """Kind and values of a field."""
+        """Return kind and values of a field."""
         found = self.fields.get(name)
         if found is None:
             hint = nearest(name, self.fields) or "name one of them"
@@ -96,7 +96,7 @@ class Record:
         return found
 
     def blob(self, name: str) -> bytes:
-        """The one value of a field of bytes."""
+        """Return the only value of a field of bytes."""
         kind, values = self.field(name)
         if kind != "bytes_list" or len(values) != 1:
             raise corrupt(

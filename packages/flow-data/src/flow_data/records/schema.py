@@ -1,7 +1,7 @@
-"""The protobuf messages of records, made at run time from a description of their fields.
+"""The protobuf messages of records, created at run time from descriptors.
 
-OFRecord and TensorFlow's Example are both a map from names to lists of one kind of value; they
-differ in the kinds and in how the map is wrapped.
+OFRecord and TensorFlow's Example both map names to lists of one kind of value; they differ in the
+kinds and in the wrapper of the map.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OFRECORD_KINDS: Mapping[str, tuple[str, int]] = {
     "int32_list": ("int32", 4),
     "int64_list": ("int64", 5),
 }
-"""Kind of list: type of its values, number of its field."""
+"""Type of the values and field number of each kind of list."""
 
 EXAMPLE_KINDS: Mapping[str, tuple[str, int]] = {
     "bytes_list": ("bytes", 1), "float_list": ("float", 2), "int64_list": ("int64", 3)
@@ -63,7 +63,7 @@ def _feature_message(file: Any, package: str, kinds: Mapping[str, tuple[str, int
 
 
 def _map_message(file: Any, package: str, name: str) -> None:
-    """A message with ``map<string, Feature> feature = 1``."""
+    """Add a message with ``map<string, Feature> feature = 1``."""
     message = file.message_type.add(name=name)
     entry = message.nested_type.add(name="FeatureEntry")
     entry.options.map_entry = True
@@ -96,7 +96,7 @@ def _wrapper(file: Any, package: str, name: str, inner: str) -> None:
 
 
 def _pool() -> Any:
-    """A pool of our own, since other packages may define the same messages."""
+    """Create a separate descriptor pool, as other packages may define the same messages."""
     pool = descriptor_pool.DescriptorPool()
     of = descriptor_pb2.FileDescriptorProto(
         name="flow_data/ofrecord.proto", package="oneflow", syntax="proto2"

@@ -1,4 +1,4 @@
-"""TFRecord files: TensorFlow's frame around its Example messages."""
+"""Read TFRecord files: framed tf.train.Example messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flow_data.records.schema import Example
 
 
 def masked_crc(data: bytes) -> int:
-    """TensorFlow's checksum: the Castagnoli CRC, rotated and shifted.
+    """Return TensorFlow's masked CRC-32C, which is rotated and offset.
 
     >>> hex(masked_crc(b"123456789"))
     '0xc78ab0e5'
@@ -23,26 +23,26 @@ def masked_crc(data: bytes) -> int:
 
 
 class TFRecordFrame:
-    """An unsigned 64-bit length with its checksum; the checksum of the payload behind it."""
+    """Header: unsigned 64-bit length and its checksum. Trailer: checksum of the payload."""
 
     header = 12
 
     def length(self, header: bytes) -> int | None:
-        """The length, None when its checksum is wrong."""
+        """Return the length, None if its checksum is wrong."""
         value: int = struct.unpack("<Q", header[:8])[0]
         return value if struct.unpack("<I", header[8:])[0] == masked_crc(header[:8]) else None
 
     def trailer(self, length: int) -> int:
-        """The checksum's size."""
+        """Return the size of the checksum."""
         return 4
 
-    def is_sound(self, payload: bytes, trailer: bytes) -> bool:
-        """Whether the checksum is the payload's."""
+    def is_valid(self, payload: bytes, trailer: bytes) -> bool:
+        """Return whether the checksum matches the payload."""
         return len(trailer) == 4 and struct.unpack("<I", trailer)[0] == masked_crc(payload)
 
 
 def parse_example(payload: bytes) -> dict[str, Field]:
-    """The features of an Example's bytes."""
+    """Parse the features of an Example."""
     message = Example.FromString(payload)
     found: dict[str, Field] = {}
     for name, feature in message.features.feature.items():
@@ -52,7 +52,7 @@ def parse_example(payload: bytes) -> dict[str, Field]:
 
 
 class TFRecordFiles(FramedFiles):
-    """The records of TFRecord files, uncompressed; see `FramedFiles`."""
+    """The records of uncompressed TFRecord files; see `FramedFiles`."""
 
     def __init__(self, paths: Sequence[str], skip: bool = False) -> None:
         super().__init__(paths, TFRecordFrame(), parse_example, skip)

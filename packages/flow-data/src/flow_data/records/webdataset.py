@@ -1,4 +1,4 @@
-"""WebDataset tars: files that share a name up to the first dot are the fields of one record."""
+"""Read WebDataset tars: files with equal names up to the first dot form one record."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _Members = tuple[tuple[str, int, int], ...]
 
 
 class WebDatasetFiles:
-    """The records of tar files (not compressed), in the order of the tars.
+    """The records of uncompressed tar files, in the order of the tars.
 
-    A field is named as the rest of its file's name: ``0001.jpg`` and ``0001.cls`` are the fields
+    The name of a field is the rest of its file name: ``0001.jpg`` and ``0001.cls`` are the fields
     ``jpg`` and ``cls`` of one record.
 
     Args:
         paths: the tars.
-        skip: take a tar up to where it is broken and note that in `broken`, instead of an error.
+        skip: at corrupt data, add a message to `broken` and omit the rest of the tar.
     """
 
     def __init__(self, paths: Sequence[str], skip: bool = False) -> None:
@@ -39,7 +39,7 @@ class WebDatasetFiles:
             os.close(descriptor)
 
     def place(self, part: int, number: int) -> _Members | None:
-        """The members of a record."""
+        """Return the members of a record."""
         with self._lock:
             if part not in self._places:
                 self._places[part] = self._index(part)
@@ -64,40 +64,40 @@ class WebDatasetFiles:
                         row = (field, member.offset_data, member.size)
                         groups.setdefault(f"{folder}/{key}", []).append(row)
             self._check_end(part, end)
-        except Exception as error:  # noqa: BLE001 - foreign code, which believes what headers say
+        except Exception as error:  # noqa: BLE001 - tarfile trusts headers, and raises many types
             self._broken(Origin(path, end, len(groups)), _described(error))
         return [tuple(rows) for rows in groups.values()]
 
     def _check_end(self, part: int, end: int) -> None:
-        """A whole tar ends with blocks of zeros; tarfile takes a broken header for the end, too."""
+        """Check the final blocks of zeros; tarfile also treats a corrupt header as the end."""
         descriptor = self._descriptors[part]
         after = -(-end // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
         if os.pread(descriptor, 2 * tarfile.BLOCKSIZE, after) != bytes(2 * tarfile.BLOCKSIZE):
             raise tarfile.ReadError(f"no header and no end of the archive at byte {after}")
 
     def _broken(self, origin: Origin, found: str) -> None:
-        error = corrupt(origin, found, "a tar file that is whole and not compressed")
+        error = corrupt(origin, found, "a complete, uncompressed tar file")
         if not self._skip:
             raise error
         self.broken.append(str(error).splitlines()[0] + ": " + found)
 
     def read(self, part: int, number: int, place: _Members) -> Record:
-        """A record with the bytes of its members."""
+        """Read a record with the bytes of its members."""
         descriptor = self._descriptors[part]
         origin = self.origin(part, number, place)
         payload = {name: os.pread(descriptor, size, start) for name, start, size in place}
         short = [n for n, _, size in place if len(payload[n]) != size]
         if short:
-            raise corrupt(origin, f"member {short[0]!r} cut off", "a tar file that is whole")
+            raise corrupt(origin, f"truncated member {short[0]!r}", "a complete tar file")
         return Record(payload, origin, parse_members)
 
     def origin(self, part: int, number: int, place: _Members) -> Origin:
-        """Tar, first byte and number of a record."""
+        """Return tar, first byte and number of a record."""
         return Origin(self.paths[part], place[0][1], number)
 
 
 class _Bounded:
-    """A file for `tarfile`, which asks for as many bytes as a header says, be it -1 or 2**60."""
+    """A file that bounds the read sizes that `tarfile` takes from headers, such as -1 or 2**60."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -105,9 +105,9 @@ class _Bounded:
         self.seek, self.tell = file.seek, file.tell
 
     def read(self, size: int = -1) -> bytes:
-        """At most what is left; `tarfile` never means all of it."""
+        """Read at most ``size`` bytes; a negative size comes from a corrupt header."""
         if size < 0:
-            raise tarfile.ReadError(f"a header that asks for {size} bytes")
+            raise tarfile.ReadError(f"a header that declares {size} bytes")
         return self._file.read(min(size, self._size))
 
 
@@ -117,10 +117,10 @@ def _opened(file: BinaryIO) -> tarfile.TarFile:
 
 
 def _end(member: tarfile.TarInfo, before: int, file_size: int) -> int:
-    """Where a member ends.
+    """Return the end of a member.
 
     Raises:
-        tarfile.ReadError: that is before it begins, or some of its bytes are not in the file.
+        tarfile.ReadError: the end precedes the start, or exceeds the file.
     """
     has_bytes = member.isreg() or member.type not in tarfile.SUPPORTED_TYPES
     end = member.offset_data + (member.size if has_bytes else 0)
@@ -128,18 +128,18 @@ def _end(member: tarfile.TarInfo, before: int, file_size: int) -> int:
         at, size = member.offset_data, member.size
         raise tarfile.ReadError(f"a member of {size} bytes at byte {at} of {file_size}")
     if member.issparse():
-        raise tarfile.ReadError("a sparse member, whose bytes are not all in the file")
+        raise tarfile.ReadError("a sparse member, which is not stored completely")
     return end
 
 
 def _described(error: Exception) -> str:
-    """An error in words that can be printed."""
+    """Return the printable text of an error."""
     known = isinstance(error, tarfile.TarError)
     return ascii(str(error))[1:-1] if known else f"{type(error).__name__}: {str(error)!a}"
 
 
 def parse_members(payload: Mapping[str, bytes]) -> dict[str, Field]:
-    """Members as fields: ``cls`` files hold a number as text, all others are bytes.
+    """Convert members to fields: ``cls`` files contain a number as text, others are bytes.
 
     >>> parse_members({"cls": b" 7", "jpg": b"..."})
     {'cls': ('int64_list', (7,)), 'jpg': ('bytes_list', (b'...',))}

@@ -1,1 +1,5 @@
-"""What the ops of flow-data mean: schema, inference, SBP rules and gradients."""
+"""Op specs of flow-data: schema, shape inference, SBP rules and gradients.
+
+In: types and attributes. Out: tables ``OPS`` for the plugin.
+Must not import kernels, loaders or record formats.
+"""

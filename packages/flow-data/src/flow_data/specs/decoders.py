@@ -1,12 +1,11 @@
-"""Ops that make arrays of the fields of records."""
+"""Op specs of decoders: fields of records to arrays."""
 
 from __future__ import annotations
 
+from flow_core.authoring.specs import REQUIRED, InferContext, OpSpec, TensorType
 from flow_core.base.dtypes import as_dtype, float32, uint8
-from flow_core.ir.graph import TensorType
-from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec
 from flow_data.codec import COLORS
-from flow_data.specs.rules import dense, own_region, ragged, records, rows
+from flow_data.specs.rules import dense, ragged, require_records, row_op
 
 RANDOM_CROP = {
     "num_attempts": 10,
@@ -21,22 +20,22 @@ RANDOM_CROP = {
 def _numbers(ctx: InferContext) -> tuple[TensorType, ...]:
     shape = tuple(ctx.attrs["shape"])
     ctx.check(all(n > 0 for n in shape), f"shape {shape}", "positive sizes")
-    return (dense(records(ctx), shape, as_dtype(ctx.attrs["data_type"])),)
+    return (dense(require_records(ctx), shape, as_dtype(ctx.attrs["data_type"])),)
 
 
 def _ragged(ctx: InferContext) -> tuple[TensorType, ...]:
-    return (ragged(records(ctx)),)
+    return (ragged(require_records(ctx)),)
 
 
 def check_color(ctx: InferContext) -> int:
-    """The number of channels of the op's colour space."""
+    """Return the number of channels of the op's colour space."""
     color = ctx.attrs["color_space"]
     ctx.check(color in COLORS, f"color_space {color!r}", ", ".join(COLORS))
     return 1 if color == "GRAY" else 3
 
 
 def check_crop(ctx: InferContext) -> None:
-    """Refuses limits of random crops that no crop can meet."""
+    """Check the limits of random crops."""
     low, high = ctx.attrs["random_area"]
     narrow, wide = ctx.attrs["random_aspect_ratio"]
     ctx.check(0 < low <= high <= 1, f"random_area {(low, high)}", "0 < low <= high <= 1")
@@ -65,12 +64,12 @@ def _onerec(ctx: InferContext) -> tuple[TensorType, ...]:
         same = sizes is None or len(sizes) == len(shape)
         ctx.check(same, f"{name} {sizes} of shape {shape}", "as many sizes")
     sizes = ctx.attrs["reshape"] or ()
-    sound = all(n > 0 or n == -1 for n in sizes) and list(sizes).count(-1) <= 1
-    ctx.check(sound, f"reshape {sizes}", "positive sizes, one of which may be -1")
+    valid = all(n > 0 or n == -1 for n in sizes) and list(sizes).count(-1) <= 1
+    ctx.check(valid, f"reshape {sizes}", "positive sizes, one of which may be -1")
     first, *others = ctx.attrs["batch_padding"] or (0,)
-    sound = -1 <= first <= (shape[0] if shape else 0) and not any(others)
+    valid = -1 <= first <= (shape[0] if shape else 0) and not any(others)
     allowed = "-1, 0 or a size up to the shape's, then zeros"
-    ctx.check(sound, f"batch_padding {ctx.attrs['batch_padding']}", allowed)
+    ctx.check(valid, f"batch_padding {ctx.attrs['batch_padding']}", allowed)
     return _numbers(ctx)
 
 
@@ -86,7 +85,7 @@ def _blob(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 OPS: tuple[OpSpec, ...] = (
-    OpSpec(
+    row_op(
         type="ofrecord_raw_decoder",
         inputs=("in",),
         infer=_numbers,
@@ -97,53 +96,38 @@ OPS: tuple[OpSpec, ...] = (
             "dim1_varying_length": False,
             "auto_zero_padding": False,
         },
-        sbp=rows,
-        localize=own_region,
-        host=True,
-        doc="A field of numbers, or of bytes, each of which becomes a number.",
+        doc="Decode a field of numbers, or of bytes as numbers.",
     ),
-    OpSpec(
+    row_op(
         type="ofrecord_bytes_decoder",
         inputs=("in",),
         infer=_ragged,
         attrs={"field": REQUIRED},
-        sbp=rows,
-        localize=own_region,
-        host=True,
-        doc="A field of bytes as it is.",
+        doc="Return a field of bytes.",
     ),
-    OpSpec(
+    row_op(
         type="record_decoder",
         inputs=("in",),
         infer=_decoded,
         attrs={"field": REQUIRED, "decoder": REQUIRED, "data_type": REQUIRED, "shape": None},
-        sbp=rows,
-        localize=own_region,
-        host=True,
-        doc='A field of bytes as a plugin\'s decoder has it, a lazy "module:function".',
+        doc='Decode a field of bytes by a plugin\'s decoder, a lazy "module:function".',
     ),
-    OpSpec(
+    row_op(
         type="ofrecord_image_decoder",
         inputs=("in",),
         infer=_image,
         attrs={"field": REQUIRED, "color_space": "BGR"},
-        sbp=rows,
-        localize=own_region,
-        host=True,
-        doc="An encoded image's pixels: uint8 (height, width, channels).",
+        doc="Decode a field with an image file: uint8 (height, width, channels).",
     ),
-    OpSpec(
+    row_op(
         type="ofrecord_image_decoder_random_crop",
         inputs=("in",),
         infer=_image,
         attrs={"field": REQUIRED, "color_space": "BGR", **RANDOM_CROP},
-        sbp=rows,
-        localize=own_region,
         random=True,
-        host=True,
-        doc="The pixels of a random part of an encoded image.",
+        doc="Decode a random crop of a field with an image file.",
     ),
-    OpSpec(
+    row_op(
         type="ofrecord_blob_decoder",
         inputs=("in",),
         infer=_blob,
@@ -156,12 +140,9 @@ OPS: tuple[OpSpec, ...] = (
             "image_steps": (),
             "steps": (),
         },
-        sbp=rows,
-        localize=own_region,
-        host=True,
-        doc="One blob of the older decode_ofrecord: a codec, then steps on what it decoded.",
+        doc="One blob of the deprecated decode_ofrecord: a codec, then preprocessing steps.",
     ),
-    OpSpec(
+    row_op(
         type="onerec_decoder",
         inputs=("in",),
         infer=_onerec,
@@ -173,9 +154,6 @@ OPS: tuple[OpSpec, ...] = (
             "reshape": None,
             "batch_padding": None,
         },
-        sbp=rows,
-        localize=own_region,
-        host=True,
-        doc="A tensor of OneRec records, padded with zeros where that is asked for.",
+        doc="Decode a tensor of OneRec records, optionally padded with zeros.",
     ),
 )

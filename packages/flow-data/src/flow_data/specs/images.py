@@ -1,23 +1,28 @@
-"""Ops on batches of images of any sizes."""
+"""Op specs for batches of images of different sizes."""
 
 from __future__ import annotations
 
+from flow_core.authoring.specs import REQUIRED, InferContext, OpSpec, TensorType
 from flow_core.base.dtypes import as_dtype, float32, int8, uint8
-from flow_core.ir.graph import TensorType
-from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec
 from flow_data.codec import INTERPOLATIONS
 from flow_data.specs.decoders import RANDOM_CROP, check_color, check_crop
-from flow_data.specs.rules import buffers, dense, own_region, ragged, rows, same_count
+from flow_data.specs.rules import (
+    dense,
+    ragged,
+    require_buffers,
+    require_equal_counts,
+    row_op,
+)
 
 
 def _same(ctx: InferContext) -> tuple[TensorType, ...]:
-    return (buffers(ctx),)
+    return (require_buffers(ctx),)
 
 
 def _decode(ctx: InferContext) -> tuple[TensorType, ...]:
     check_color(ctx)
     _pixel_type(ctx)
-    return (buffers(ctx),)
+    return (require_buffers(ctx),)
 
 
 def _pixel_type(ctx: InferContext) -> None:
@@ -31,7 +36,7 @@ def _interpolation(ctx: InferContext) -> None:
 
 
 def _to_fixed(ctx: InferContext) -> tuple[TensorType, ...]:
-    n = buffers(ctx).shape[0]
+    n = require_buffers(ctx).shape[0]
     width, height = (ctx.attrs["target_width"], ctx.attrs["target_height"])
     channels = ctx.attrs["channels"]
     ctx.check(width > 0 and height > 0, f"target size {(width, height)}", "positive sizes")
@@ -43,22 +48,22 @@ def _to_fixed(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _keep_ratio(ctx: InferContext) -> tuple[TensorType, ...]:
-    n = buffers(ctx).shape[0]
-    target, most = ctx.attrs["target_size"], ctx.attrs["max_size"]
+    n = require_buffers(ctx).shape[0]
+    target, limit = ctx.attrs["target_size"], ctx.attrs["max_size"]
     ctx.check(target > 0, f"target_size {target}", "a positive size")
-    ctx.check(not 0 < most < target, f"max_size {most}", f"at least target_size {target}, or 0")
+    ctx.check(not 0 < limit < target, f"max_size {limit}", f"at least target_size {target}, or 0")
     _interpolation(ctx)
     return (ragged(n),) * 3
 
 
 def _cropped(ctx: InferContext) -> tuple[TensorType, ...]:
     check_crop(ctx)
-    return (buffers(ctx),)
+    return (require_buffers(ctx),)
 
 
 def _mirror(ctx: InferContext) -> None:
     if len(ctx.inputs) > 1:
-        same_count(ctx)
+        require_equal_counts(ctx)
         mirror = ctx.inputs[1]
         ok = mirror.dtype is int8 and len(mirror.shape) == 1
         ctx.check(ok, f"mirror {mirror}", "int8, one number per image", "flow.random.CoinFlip")
@@ -79,7 +84,7 @@ def _normalized(ctx: InferContext, height: int, width: int) -> tuple[TensorType,
 
 
 def _normalize_buffers(ctx: InferContext) -> tuple[TensorType, ...]:
-    buffers(ctx)
+    require_buffers(ctx)
     _mirror(ctx)
     height, width = ctx.attrs["crop_h"], ctx.attrs["crop_w"]
     ctx.check(height > 0 and width > 0, f"crop {(height, width)}", "crop_h and crop_w, positive")
@@ -101,7 +106,7 @@ def _normalize_pixels(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _align(ctx: InferContext) -> tuple[TensorType, ...]:
-    n = buffers(ctx).shape[0]
+    n = require_buffers(ctx).shape[0]
     shape, alignment = tuple(ctx.attrs["shape"]), ctx.attrs["alignment"]
     ctx.check(len(shape) == 3, f"shape {shape}", "(height, width, channels)")
     power = alignment >= 0 and alignment & (alignment - 1) == 0
@@ -111,14 +116,14 @@ def _align(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _flip(ctx: InferContext) -> tuple[TensorType, ...]:
-    same_count(ctx)
-    return (buffers(ctx),)
+    require_equal_counts(ctx)
+    return (require_buffers(ctx),)
 
 
 def _std_mean(ctx: InferContext) -> tuple[TensorType, ...]:
     same = len(ctx.attrs["std"]) == len(ctx.attrs["mean"])
     ctx.check(same, "std and mean of different lengths", "one number per channel in both")
-    return (buffers(ctx),)
+    return (require_buffers(ctx),)
 
 
 NORMALIZE = {
@@ -134,17 +139,14 @@ NORMALIZE = {
 }
 
 OPS: tuple[OpSpec, ...] = (
-    OpSpec(
+    row_op(
         type="image_decode",
         inputs=("in",),
         infer=_decode,
         attrs={"color_space": "BGR", "data_type": "uint8"},
-        sbp=rows,
-        localize=own_region,
-        host=True,
-        doc="Encoded images as pixels (height, width, channels).",
+        doc="Decode image files to pixels (height, width, channels).",
     ),
-    OpSpec(
+    row_op(
         type="image_resize_to_fixed",
         inputs=("in",),
         outputs=("out", "scale"),
@@ -156,12 +158,9 @@ OPS: tuple[OpSpec, ...] = (
             "data_type": "uint8",
             "interpolation_type": "bilinear",
         },
-        sbp=rows,
-        localize=own_region,
-        host=True,
-        doc="Images in one size, as a dense batch; scale is (width, height) factors.",
+        doc="Resize images to one size, as a dense batch; scale is (width, height) factors.",
     ),
-    OpSpec(
+    row_op(
         type="image_resize_keep_aspect_ratio",
         inputs=("in",),
         outputs=("out", "size", "scale"),
@@ -173,70 +172,49 @@ OPS: tuple[OpSpec, ...] = (
             "resize_longer": False,
             "interpolation_type": "bilinear",
         },
-        sbp=rows,
-        localize=own_region,
-        host=True,
-        doc="Images whose shorter (or longer) side is the target size; (width, height) of each.",
+        doc="Resize the shorter (or longer) side to the target size; sizes are (width, height).",
     ),
-    OpSpec(
+    row_op(
         type="image_random_crop",
         inputs=("in",),
         infer=_cropped,
         attrs=RANDOM_CROP,
-        sbp=rows,
-        localize=own_region,
         random=True,
-        host=True,
-        doc="A random part of each image.",
+        doc="Crop each image at random.",
     ),
-    OpSpec(
+    row_op(
         type="crop_mirror_normalize_from_tensorbuffer",
         inputs=("in", "mirror?"),
         infer=_normalize_buffers,
         attrs=NORMALIZE,
-        sbp=rows,
-        localize=own_region,
-        host=True,
         doc="A part of each image, mirrored where asked, as (pixel - mean) / std.",
     ),
-    OpSpec(
+    row_op(
         type="crop_mirror_normalize_from_uint8",
         inputs=("in", "mirror?"),
         infer=_normalize_pixels,
         attrs=NORMALIZE,
-        sbp=rows,
-        localize=own_region,
-        host=True,
         doc="A part of each image, mirrored where asked, as (pixel - mean) / std.",
     ),
-    OpSpec(
+    row_op(
         type="image_batch_align",
         inputs=("in",),
         infer=_align,
         attrs={"shape": REQUIRED, "data_type": REQUIRED, "alignment": REQUIRED},
-        sbp=rows,
-        localize=own_region,
-        host=True,
-        doc="Images in the upper left corner of a batch of zeros.",
+        doc="Copy images to the upper left corner of a batch of zeros.",
     ),
-    OpSpec(
+    row_op(
         type="image_normalize",
         inputs=("in",),
         infer=_std_mean,
         attrs={"std": REQUIRED, "mean": REQUIRED},
-        sbp=rows,
-        localize=own_region,
-        host=True,
-        doc="(pixel - mean) / std of images of a floating type.",
+        doc="Compute (pixel - mean) / std of floating images.",
     ),
-    OpSpec(
+    row_op(
         type="image_flip",
         inputs=("in", "flip_code?"),
         infer=_flip,
         attrs={"code": 0},
-        sbp=rows,
-        localize=own_region,
-        host=True,
-        doc="Images mirrored by a code each, or all by one: 0x01 left and right, 0x10 up and down.",
+        doc="Flip images by a code for each or for all: 0x01 horizontally, 0x10 vertically.",
     ),
 )

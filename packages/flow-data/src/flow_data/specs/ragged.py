@@ -1,14 +1,22 @@
-"""Ops between tensors, TensorBuffer and TensorList."""
+"""Op specs of conversions between tensors, TensorBuffer and TensorList."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from flow_core.authoring.specs import (
+    REQUIRED,
+    InferContext,
+    OpSpec,
+    S,
+    SbpContext,
+    Signature,
+    Signatures,
+    TensorType,
+    tensor_type,
+)
 from flow_core.base.dtypes import as_dtype, tensor_buffer
-from flow_core.ir.graph import TensorType, tensor_type
-from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, SbpContext
-from flow_core.sharding.sbp import S, Signature, Signatures
-from flow_data.specs.rules import buffers, need, own_region, ragged, rows
+from flow_data.specs.rules import ragged, require_buffers, require_dtype, row_op
 
 
 def _to_buffer(ctx: InferContext) -> tuple[TensorType, ...]:
@@ -28,7 +36,7 @@ def _to_buffer_sbp(ctx: SbpContext) -> Signatures:
 
 
 def _to_tensor(ctx: InferContext) -> tuple[TensorType, ...]:
-    x = need(ctx, 0, tensor_buffer, "flow.tensor_to_tensor_buffer makes it")
+    x = require_dtype(ctx, 0, tensor_buffer, "convert with flow.tensor_to_tensor_buffer")
     shape = tuple(ctx.attrs["instance_shape"])
     ctx.check(all(n > 0 for n in shape), f"instance_shape {shape}", "positive sizes")
     return (tensor_type((*x.shape, *shape), as_dtype(ctx.attrs["dtype"])),)
@@ -50,11 +58,11 @@ def _to_buffer_gradient(g: Any) -> tuple[Any]:
 
 
 def _same(ctx: InferContext) -> tuple[TensorType, ...]:
-    return (buffers(ctx),)
+    return (require_buffers(ctx),)
 
 
 def _to_list(ctx: InferContext) -> tuple[TensorType, ...]:
-    found = buffers(ctx)
+    found = require_buffers(ctx)
     as_dtype(ctx.attrs["dtype"])
     shape = tuple(ctx.attrs["shape"])
     ctx.check(all(n > 0 for n in shape), f"shape {shape}", "positive sizes")
@@ -62,7 +70,7 @@ def _to_list(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _split(ctx: InferContext) -> tuple[TensorType, ...]:
-    return (ragged(1),) * buffers(ctx).shape[0]
+    return (ragged(1),) * require_buffers(ctx).shape[0]
 
 
 OPS: tuple[OpSpec, ...] = (
@@ -74,7 +82,7 @@ OPS: tuple[OpSpec, ...] = (
         sbp=_to_buffer_sbp,
         gradient=_to_buffer_gradient,
         host=True,
-        doc="The last axes of a tensor as instances.",
+        doc="Convert the last axes of a tensor to instances.",
     ),
     OpSpec(
         type="tensor_buffer_to_tensor",
@@ -84,29 +92,23 @@ OPS: tuple[OpSpec, ...] = (
         sbp=_to_tensor_sbp,
         gradient=_to_tensor_gradient,
         host=True,
-        doc="Instances, which must all have one shape, as a tensor.",
+        doc="Stack instances of one shape to a tensor.",
     ),
-    OpSpec(
+    row_op(
         type="tensor_list_to_tensor_buffer",
         inputs=("in",),
         infer=_same,
-        sbp=rows,
-        localize=own_region,
         gradient=lambda g: (g.dy,),
         alias=0,
-        host=True,
-        doc="The tensors of a list as instances: the same objects.",
+        doc="Convert a TensorList to a TensorBuffer of the same objects.",
     ),
-    OpSpec(
+    row_op(
         type="tensor_buffer_to_tensor_list",
         inputs=("in",),
         infer=_to_list,
         attrs={"shape": REQUIRED, "dtype": REQUIRED},
-        sbp=rows,
-        localize=own_region,
         gradient=lambda g: (g.dy,),
-        host=True,
-        doc="Instances as tensors of a list, of one rank and at most a number of elements.",
+        doc="Convert a TensorBuffer to a TensorList of a given rank and maximum size.",
     ),
     OpSpec(
         type="tensor_list_split",
@@ -114,6 +116,6 @@ OPS: tuple[OpSpec, ...] = (
         outputs=("out*",),
         infer=_split,
         host=True,
-        doc="Each tensor of a list by itself.",
+        doc="Return the tensors of a list separately.",
     ),
 )

@@ -1,11 +1,10 @@
-"""Ops that read records, and synthetic batches."""
+"""Op specs of readers and of synthetic batches."""
 
 from __future__ import annotations
 
+from flow_core.authoring.specs import REQUIRED, InferContext, OpSpec, TensorType, tensor_type
 from flow_core.base.dtypes import as_dtype, int32, int64, record
-from flow_core.ir.graph import TensorType, tensor_type
-from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec
-from flow_data.specs.rules import dense, own_region, ragged, rows
+from flow_data.specs.rules import dense, ragged, row_op
 
 SHUFFLE = {
     "random_shuffle": False,
@@ -46,7 +45,7 @@ def _random(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 OPS: tuple[OpSpec, ...] = (
-    OpSpec(
+    row_op(
         type="OFRecordReader",
         inputs=(),
         infer=_records,
@@ -58,24 +57,18 @@ OPS: tuple[OpSpec, ...] = (
             "part_name_suffix_length": -1,
             **SHUFFLE,
         },
-        sbp=rows,
-        localize=own_region,
         random=True,
-        host=True,
-        doc="Records of OFRecord part files, batch by batch.",
+        doc="Batches of records of OFRecord part files.",
     ),
-    OpSpec(
+    row_op(
         type="record_reader",
         inputs=(),
         infer=_records,
         attrs={"format": REQUIRED, "files": REQUIRED, "batch_size": 1, **SHUFFLE},
-        sbp=rows,
-        localize=own_region,
         random=True,
-        host=True,
-        doc='Records of files in a format, a lazy "module:class" of `flow_data.records`.',
+        doc='Batches of records of files; the format is a lazy "module:class".',
     ),
-    OpSpec(
+    row_op(
         type="COCOReader",
         inputs=(),
         outputs=(
@@ -101,13 +94,10 @@ OPS: tuple[OpSpec, ...] = (
             "on_error": "raise",
             "region": None,
         },
-        sbp=rows,
-        localize=own_region,
         random=True,
-        host=True,
-        doc="Pictures of a COCO data set with their boxes, labels and polygons.",
+        doc="Images of a COCO data set with their boxes, labels and polygons.",
     ),
-    OpSpec(
+    row_op(
         type="decode_random",
         inputs=(),
         infer=_random,
@@ -118,10 +108,7 @@ OPS: tuple[OpSpec, ...] = (
             "initializer": ("random_uniform", 0.0, 1.0),
             "region": None,
         },
-        sbp=rows,
-        localize=own_region,
         random=True,
-        host=True,
-        doc="A synthetic batch: random numbers, the same in each step.",
+        doc="A synthetic batch of random numbers, the same in each step.",
     ),
 )

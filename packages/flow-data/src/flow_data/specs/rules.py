@@ -1,60 +1,76 @@
-"""Inference and SBP rules that the ops share."""
+"""Shared shape inference checks, SBP rules and defaults of the ops."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
+from flow_core.authoring.specs import (
+    AttrValue,
+    InferContext,
+    LocalContext,
+    OpSpec,
+    S,
+    SbpContext,
+    Signature,
+    Signatures,
+    TensorType,
+    tensor_type,
+)
 from flow_core.base.dtypes import DType, record, tensor_buffer
-from flow_core.ir.graph import AttrValue, TensorType, tensor_type
-from flow_core.plugins.specs import InferContext, LocalContext, SbpContext
-from flow_core.sharding.sbp import S, Signature, Signatures
 
 
-def rows(ctx: SbpContext) -> Signatures:
-    """Axis 0 counts samples, which do not know of each other."""
+def split_rows(ctx: SbpContext) -> Signatures:
+    """Return the signature that splits axis 0, the sample axis, everywhere."""
     return (Signature((S(0),) * len(ctx.inputs), (S(0),) * len(ctx.outputs)),)
 
 
-def own_region(ctx: LocalContext) -> Mapping[str, AttrValue]:
-    """Which samples of the logical batch a device's op makes, where it asks for that."""
+def local_region(ctx: LocalContext) -> Mapping[str, AttrValue]:
+    """Return the region of the logical batch of a device's op, if it has that attribute."""
     return {"region": ctx.outputs[0].region} if "region" in ctx.attrs else {}
 
 
-def need(ctx: InferContext, index: int, dtype: DType, hint: str | None = None) -> TensorType:
-    """The type of an input, which must have an element type."""
+row_op = partial(OpSpec, sbp=split_rows, localize=local_region, host=True)
+"""Spec of a host op that processes the rows of a batch independently."""
+
+
+def require_dtype(
+    ctx: InferContext, index: int, dtype: DType, hint: str | None = None
+) -> TensorType:
+    """Return the type of an input, which must have element type ``dtype``."""
     found = ctx.inputs[index]
     ctx.check(found.dtype is dtype, f"input {index} of type {found}", f"{dtype}", hint)
     return found
 
 
-def buffers(ctx: InferContext, index: int = 0) -> TensorType:
-    """The type of an input of ragged instances along one axis."""
-    hint = "flow.tensor_to_tensor_buffer or flow.tensor_list_to_tensor_buffer makes it"
-    found = need(ctx, index, tensor_buffer, hint)
+def require_buffers(ctx: InferContext, index: int = 0) -> TensorType:
+    """Return the type of an input, which must be a TensorBuffer with one axis."""
+    hint = "convert with flow.tensor_to_tensor_buffer or flow.tensor_list_to_tensor_buffer"
+    found = require_dtype(ctx, index, tensor_buffer, hint)
     ctx.check(len(found.shape) == 1, f"shape {found.shape}", "one axis, which counts instances")
     return found
 
 
-def records(ctx: InferContext) -> int:
-    """The number of records of the first input."""
-    found = need(ctx, 0, record, "flow.data.ofrecord_reader makes records")
+def require_records(ctx: InferContext) -> int:
+    """Return the number of records of the first input."""
+    found = require_dtype(ctx, 0, record, "flow.data.ofrecord_reader returns records")
     ctx.check(len(found.shape) == 1, f"shape {found.shape}", "one axis, which counts records")
     return found.shape[0]
 
 
-def same_count(ctx: InferContext) -> int:
-    """The size of axis 0, which all inputs have in common."""
+def require_equal_counts(ctx: InferContext) -> int:
+    """Return the size of axis 0, which must be equal for all inputs."""
     counts = [t.shape[0] if t.shape else 0 for t in ctx.inputs]
     same = len(set(counts)) == 1
-    ctx.check(same, ", ".join(map(str, ctx.inputs)), "as many rows in all inputs")
+    ctx.check(same, ", ".join(map(str, ctx.inputs)), "the same number of rows in all inputs")
     return counts[0]
 
 
 def ragged(count: int) -> TensorType:
-    """The type of some instances."""
+    """Return the type of a TensorBuffer."""
     return tensor_type((count,), tensor_buffer)
 
 
 def dense(count: int, shape: Sequence[int], dtype: DType) -> TensorType:
-    """The type of a batch of equal tensors."""
+    """Return the type of a batch of tensors of one shape."""
     return tensor_type((count, *shape), dtype)

@@ -17,8 +17,8 @@ from types import FrameType
 from typing import Any
 from zlib import crc32
 
+from flow_core.authoring.backends import Launch
 from flow_core.base.errors import SourceLine, user_line
-from flow_core.device import Launch
 
 HISTORY = 32
 """Exchanges of a group that are remembered, to detect ranks that diverge."""

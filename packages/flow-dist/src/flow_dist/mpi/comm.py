@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from flow_core.authoring.backends import Arena, DevicePair, Exchange, Launch, check_arrays
+from flow_core.authoring.specs import Device
 from flow_core.base.dtypes import tensor_buffer
 from flow_core.base.errors import UnsupportedError
-from flow_core.device import Arena, Launch
-from flow_core.exchange import Exchange, check_arrays
 from flow_dist.control.watch import WATCH, Site
 from flow_dist.mpi.point_to_point import bind_point_to_point
 from flow_dist.mpi.ragged_messages import bind_ragged
@@ -88,7 +88,7 @@ class MpiComm:
     """Connects the devices of a plan over all processes of the program.
 
     Args:
-        devices: text forms of all devices; `MpiWorld.owner` maps each to a rank.
+        devices: all devices; `MpiWorld.owner` maps each to a rank.
         joined: the processes; those of the program when None.
 
     Attributes:
@@ -98,16 +98,16 @@ class MpiComm:
 
     name = "mpi"
 
-    def __init__(self, devices: Sequence[str], joined: MpiWorld | None = None) -> None:
+    def __init__(self, devices: Sequence[Device], joined: MpiWorld | None = None) -> None:
         self._world = joined or world()
         self.devices = tuple(devices)
         self.local = tuple(d for d in devices if self._world.owner(d) == self._world.rank)
         self._memory = SharedMemory()
         peers = self._world.shared_memory_peers  # a collective, so on all processes
         self._alone = len(peers[self._world.rank]) == 1
-        self._sent: list[tuple[Site, Counter[tuple[str, str]]]] = []
+        self._sent: list[tuple[Site, Counter[DevicePair]]] = []
 
-    def arena(self, device: str, nbytes: int) -> Arena | None:
+    def arena(self, device: Device, nbytes: int) -> Arena | None:
         """Return memory for a local device that peers on this host can map, if there are any."""
         return None if self._alone or not nbytes else self._memory.arena(nbytes)
 
@@ -145,9 +145,9 @@ class MpiComm:
                 "its own part of every batch",
             )
 
-    def sent(self) -> Mapping[tuple[str, str], int]:
+    def sent(self) -> Mapping[DevicePair, int]:
         """Return the bytes that local devices have sent so far, by (sender, receiver)."""
-        total: Counter[tuple[str, str]] = Counter()
+        total: Counter[DevicePair] = Counter()
         for site, links in self._sent:
             for link, nbytes in links.items():
                 total[link] += nbytes * site.count

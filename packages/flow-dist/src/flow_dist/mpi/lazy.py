@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flow_core.plugins.specs import Available, Unavailable
+from flow_core.authoring.specs import Available, Unavailable
 from flow_dist.bootstrap.membership import JOINED, LaunchError, Membership
 
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.device import Launch
+from flow_core.authoring.backends import Launch
+from flow_core.authoring.specs import Device
 from flow_dist.control.waiting import wait
 from flow_dist.phases import Box, Gather, Phases, combine_launches, routes
 
@@ -34,7 +35,7 @@ class Transport:
 
     comm: Any
     rank: int
-    owner: Callable[[str], int]
+    owner: Callable[[Device], int]
     tags: Callable[[], int]
 
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.device import Launch
-from flow_core.exchange import pack, unpack
+from flow_core.authoring.backends import Launch, pack, unpack
 from flow_dist.phases import Box, Phases, combine_launches, routes
 from flow_dist.shm.memory import PeerGroup, SharedMemory
 

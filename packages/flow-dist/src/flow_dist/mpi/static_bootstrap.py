@@ -10,7 +10,7 @@ import logging
 import socket
 from collections.abc import Iterable, Sequence
 
-from flow_core.device import World
+from flow_core.authoring.backends import World
 from flow_dist.bootstrap.addresses import address_towards, own_addresses
 from flow_dist.bootstrap.membership import LaunchError, Membership
 from flow_dist.bootstrap.output import report

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.authoring.backends import Launch
+from flow_core.authoring.specs import Device
 from flow_core.base.thread_budget import Budget
-from flow_core.device import Launch
 from flow_dist.bootstrap.membership import LaunchError
 from flow_dist.bootstrap.output import choose_output
 from flow_dist.bootstrap.versions import check_versions
@@ -123,16 +124,15 @@ class MpiWorld:
             )
         self.machines = machines
 
-    def owner(self, device: str) -> int:
+    def owner(self, device: Device) -> int:
         """Return the rank that owns a device.
 
         Processes are distributed over machines in order, and a machine's devices over its processes
         round-robin: with 4 processes and 2 machines, rank 3 owns device 5 of machine 1.
         """
-        _, machine, index = device.split(":")
         if self._crowded:
-            return int(machine) * self.size // self.machines
-        return int(machine) * self._each + int(index) % self._each
+            return device.machine * self.size // self.machines
+        return device.machine * self._each + device.index % self._each
 
     @property
     def _crowded(self) -> bool:

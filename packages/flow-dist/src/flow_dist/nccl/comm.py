@@ -13,10 +13,21 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from flow_core.authoring.backends import (
+    DevicePair,
+    Exchange,
+    Launch,
+    Meter,
+    Scratch,
+    Steps,
+    Workbench,
+    World,
+    check_arrays,
+    sent_by,
+    strided,
+)
+from flow_core.authoring.specs import Available, Device, Unavailable
 from flow_core.base.errors import ConfigError
-from flow_core.device import Launch, Scratch, Workbench, World, strided
-from flow_core.exchange import Exchange, Meter, Steps, check_arrays, sent_by
-from flow_core.plugins.specs import Available, Unavailable
 from flow_dist.control.watch import WATCH
 from flow_dist.control.watch import Site as Place
 from flow_dist.mpi.lazy import bootstrap as join_processes
@@ -78,7 +89,7 @@ class NcclComm:
     """Connects the GPUs of a plan over all processes of the program.
 
     Args:
-        devices: text forms of all devices; the world's ``owner`` maps each to a rank.
+        devices: all devices; the world's ``owner`` maps each to a rank.
         groups: the communicators; those of this process when None.
         ordered: whether floating-point sums are added in the plan's order; the setting when None.
 
@@ -91,7 +102,7 @@ class NcclComm:
 
     def __init__(
         self,
-        devices: Sequence[str],
+        devices: Sequence[Device],
         groups: Communicators | None = None,
         ordered: bool | None = None,
     ) -> None:
@@ -100,7 +111,7 @@ class NcclComm:
         self.devices = tuple(devices)
         self.local = tuple(d for d in devices if self._groups.owns(d))
         self._meters: list[Meter] = []
-        self._scratch: dict[tuple[str, int], Scratch] = {}
+        self._scratch: dict[tuple[Device, int], Scratch] = {}
         self._communicators: dict[int, Communicator] = {}
         self._steps = Steps()
         ranks = {self._groups.owner(device) for device in self.devices}
@@ -146,7 +157,7 @@ class NcclComm:
         }
         for row in scratch.values():
             row.reuse()
-        devices = tuple(sorted(exchange.devices, key=_key))
+        devices = tuple(sorted(exchange.devices))
         return Site(devices, benches, given, made, lambda device, *row: scratch[device].row(*row))
 
     def _launches(
@@ -181,7 +192,7 @@ class NcclComm:
         self, exchange: Exchange, stages: Sequence[Stage], site: Site
     ) -> Callable[[], None] | None:
         """Return a launch that counts bytes; an all-reduce counts those of its chunks."""
-        links: Counter[tuple[str, str]] = Counter()
+        links: Counter[DevicePair] = Counter()
         if exchange.collective == "all_reduce":
             links = link_bytes(exchange, self.local, site.inputs, site.outputs)
         for call in [call for stage in stages for call in stage.calls] if not links else ():
@@ -193,7 +204,7 @@ class NcclComm:
         self._meters.append(meter)
         return meter.count
 
-    def sent(self) -> Mapping[tuple[str, str], int]:
+    def sent(self) -> Mapping[DevicePair, int]:
         """Return the bytes that local devices have sent so far, by (sender, receiver)."""
         return sent_by(self._meters)
 
@@ -223,12 +234,6 @@ class NcclComm:
             communicator.check()
 
 
-def _key(device: str) -> tuple[int, int]:
-    """Return machine and index, the order of devices in a communicator."""
-    _, machine, index = device.split(":")
-    return int(machine), int(index)
-
-
 @dataclass(frozen=True, slots=True)
 class _Call:
     """A launch that drivers do not attribute to a device."""
@@ -246,7 +251,7 @@ class _Batch:
         self,
         exchange: Exchange,
         calls: Sequence[Call],
-        benches: Mapping[str, Workbench],
+        benches: Mapping[Device, Workbench],
         groups: Communicators,
         communicator: Communicator,
         counts: Callable[[], None] | None,
@@ -256,7 +261,7 @@ class _Batch:
         largest = max((*exchange.inputs, *exchange.outputs), key=lambda t: t.nbytes)
         self.name = f"{exchange.collective} {largest}"
         self._attempted = (
-            f"{self.name} in {exchange.name!r}{at}, on {', '.join(communicator.devices)}"
+            f"{self.name} in {exchange.name!r}{at}, on {', '.join(map(str, communicator.devices))}"
         )
         self._benches = {call.device: benches[call.device] for call in calls}
         self._counts = counts

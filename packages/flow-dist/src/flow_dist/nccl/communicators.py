@@ -15,14 +15,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from flow_core.authoring.backends import Workbench, World
+from flow_core.authoring.specs import Device
 from flow_core.base.errors import FlowError
-from flow_core.device import Workbench, World
 from flow_dist.bootstrap.membership import LaunchError
 from flow_dist.control.waiting import wait
 from flow_dist.control.watch import WATCH
 from flow_dist.nccl.library import Library, NcclStatus, statuses, version_text
 
-Devices = tuple[str, ...]
+Devices = tuple[Device, ...]
 
 CODES: Mapping[int, tuple[str, str]] = {
     1: ("a CUDA call failed", "run with NCCL_DEBUG=INFO; an earlier kernel may have failed"),
@@ -80,12 +81,12 @@ class Communicator:
 
     devices: Devices
     library: Library
-    ends: dict[str, Any] = field(default_factory=dict)
+    ends: dict[Device, Any] = field(default_factory=dict)
     exchanges: list[str] = field(default_factory=list)
     error: FlowError | None = None
     busy: threading.Lock = field(default_factory=threading.Lock)
 
-    def rank(self, device: str) -> int:
+    def rank(self, device: Device) -> int:
         """Return the rank of a member."""
         return self.devices.index(device)
 
@@ -173,11 +174,11 @@ class Communicators:
         self.library, self._world = library, world
         self._communicators: dict[Devices, Communicator] = {}
 
-    def owner(self, device: str) -> int:
+    def owner(self, device: Device) -> int:
         """Return the rank that owns a device."""
         return 0 if self._world is None else self._world.owner(device)
 
-    def owns(self, device: str) -> bool:
+    def owns(self, device: Device) -> bool:
         """Return whether this process owns a device."""
         return self._world is None or self._world.owner(device) == self._world.rank
 
@@ -186,7 +187,7 @@ class Communicators:
         """The communicators created so far."""
         return tuple(self._communicators.values())
 
-    def get(self, devices: Devices, benches: Mapping[str, Workbench]) -> Communicator | None:
+    def get(self, devices: Devices, benches: Mapping[Device, Workbench]) -> Communicator | None:
         """Return the communicator of some devices; None if none of them is local.
 
         Args:
@@ -202,8 +203,8 @@ class Communicators:
         found = self._communicators[devices]
         return found if found.ends else None
 
-    def _create(self, devices: Devices, benches: Mapping[str, Workbench]) -> Communicator:
-        what = f"connecting {len(devices)} devices by NCCL: {', '.join(devices)}"
+    def _create(self, devices: Devices, benches: Mapping[Device, Workbench]) -> Communicator:
+        what = f"connecting {len(devices)} devices by NCCL: {', '.join(map(str, devices))}"
         with self._named(what):
             mine = self._describe(devices, benches)
         texts = [json.dumps(mine).encode()]
@@ -218,12 +219,12 @@ class Communicators:
             self._join(communicator, unique_id, benches, what)
         return communicator
 
-    def _describe(self, devices: Devices, benches: Mapping[str, Workbench]) -> dict[str, Any]:
+    def _describe(self, devices: Devices, benches: Mapping[Device, Workbench]) -> dict[str, Any]:
         """Describe this process for the others; the owner of the first member creates the id."""
         return {
             "version": self.library.version,
             "host": socket.gethostname(),
-            "places": {device: benches[device].place for device in devices if device in benches},
+            "places": {str(d): benches[d].place for d in devices if d in benches},
             "id": self.library.unique_id().hex() if devices[0] in benches else "",
         }
 
@@ -231,12 +232,12 @@ class Communicators:
         self,
         communicator: Communicator,
         unique_id: bytes,
-        benches: Mapping[str, Workbench],
+        benches: Mapping[Device, Workbench],
         what: str,
     ) -> None:
         """Initialize every local device in a thread of its own, as each waits for all others."""
 
-        def join(device: str) -> Callable[[], Any]:
+        def join(device: Device) -> Callable[[], Any]:
             size, rank = len(communicator.devices), communicator.rank(device)
             return lambda: benches[device].within(lambda: self.library.join(size, unique_id, rank))
 
@@ -266,7 +267,7 @@ class Communicators:
             found = communicator.poll()
             if found is not None:
                 names = ", ".join(repr(name) for name in communicator.exchanges)
-                members = ", ".join(communicator.devices)
+                members = ", ".join(map(str, communicator.devices))
                 self.failed(communicator, f"exchange {names} between {members}", NcclStatus(*found))
                 return
 

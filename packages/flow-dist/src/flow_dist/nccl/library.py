@@ -10,8 +10,8 @@ from functools import partial
 from importlib import metadata
 from typing import Any, Protocol
 
+from flow_core.authoring.specs import Available, Unavailable
 from flow_core.base.errors import FlowError
-from flow_core.plugins.specs import Available, Unavailable
 from flow_dist.bootstrap.membership import LaunchError
 
 SUCCESS, INVALID_USAGE, IN_PROGRESS = 0, 5, 7

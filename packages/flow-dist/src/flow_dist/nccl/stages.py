@@ -13,10 +13,18 @@ from itertools import accumulate, pairwise
 from math import prod
 from typing import Any
 
+from flow_core.authoring.backends import (
+    Block,
+    DevicePair,
+    Exchange,
+    Launch,
+    Strided,
+    Workbench,
+    neutral,
+)
+from flow_core.authoring.specs import Device
 from flow_core.base.dtypes import as_dtype
 from flow_core.base.shapes import Shape
-from flow_core.device import Launch, Strided, Workbench
-from flow_core.exchange import Block, Exchange, neutral
 from flow_dist.nccl.types import DTYPES, op_of
 from flow_dist.phases import Gather, phases_of, routes
 
@@ -36,11 +44,11 @@ class Call:
     """
 
     primitive: str
-    device: str
+    device: Device
     arguments: tuple[int, ...]
     reads: tuple[Strided, ...] = ()
     writes: tuple[Strided, ...] = ()
-    sends: tuple[tuple[str, int], ...] = ()
+    sends: tuple[tuple[Device, int], ...] = ()
 
 
 @dataclass(slots=True)
@@ -69,11 +77,11 @@ class Site:
         scratch: allocates a row of elements on a local device, for the duration of the exchange.
     """
 
-    devices: tuple[str, ...]
-    benches: Mapping[str, Workbench]
+    devices: tuple[Device, ...]
+    benches: Mapping[Device, Workbench]
     inputs: tuple[Strided | None, ...]
     outputs: tuple[Strided | None, ...]
-    scratch: Callable[[str, int, Any], Strided]
+    scratch: Callable[[Device, int, Any], Strided]
 
 
 def stages_of(exchange: Exchange, site: Site, ordered: bool) -> list[Stage]:
@@ -119,12 +127,12 @@ class _Member:
 
     exchange: Exchange
     site: Site
-    inputs: Mapping[str, int]
-    outputs: Mapping[str, int]
-    blocks: Mapping[tuple[str, str], Block]
+    inputs: Mapping[Device, int]
+    outputs: Mapping[Device, int]
+    blocks: Mapping[DevicePair, Block]
 
     @property
-    def devices(self) -> tuple[str, ...]:
+    def devices(self) -> tuple[Device, ...]:
         return self.site.devices
 
     @property
@@ -139,32 +147,32 @@ class _Member:
     def op(self) -> int:
         return op_of(self.exchange.combine, self.exchange.outputs[0].dtype)
 
-    def local(self) -> list[str]:
+    def local(self) -> list[Device]:
         """The local devices."""
         return [device for device in self.devices if device in self.site.benches]
 
-    def others(self, device: str) -> list[str]:
+    def others(self, device: Device) -> list[Device]:
         return [other for other in self.devices if other != device]
 
-    def source(self, here: str, there: str) -> Strided:
+    def source(self, here: Device, there: Device) -> Strided:
         """Return the box that a local device sends to another one."""
         block, box = self.blocks[here, there], self.site.inputs[self.inputs[here]]
         return _window(box, block.start, block.size)
 
-    def target(self, here: str, there: str) -> Strided:
+    def target(self, here: Device, there: Device) -> Strided:
         """Return the box of a local device that it receives, or combines from all."""
         block, box = self.blocks[here, there], self.site.outputs[self.outputs[there]]
         return _window(box, block.at, block.size)
 
-    def pack(self, stage: Stage, device: str, others: Sequence[str]) -> Strided:
+    def pack(self, stage: Stage, device: Device, others: Sequence[Device]) -> Strided:
         """Return a contiguous row of what a local device sends to some devices."""
         return _pack(self.site, device, stage, [self.source(device, other) for other in others])
 
-    def unpack(self, stage: Stage, device: str, others: Sequence[str]) -> Strided:
+    def unpack(self, stage: Stage, device: Device, others: Sequence[Device]) -> Strided:
         """Return a contiguous row for what a local device receives from some devices."""
         return _unpack(self.site, device, stage, [self.target(other, device) for other in others])
 
-    def has_all(self, senders: Iterable[str], receivers: Iterable[str]) -> bool:
+    def has_all(self, senders: Iterable[Device], receivers: Iterable[Device]) -> bool:
         """Return whether there is exactly one block for each pair of devices, and no other."""
         pairs = {(here, there) for here in senders for there in receivers}
         return pairs == set(self.blocks)
@@ -236,7 +244,7 @@ def _all_gather(member: _Member, stage: Stage) -> bool:
     return True
 
 
-def _region(member: _Member, here: str, there: str) -> tuple[Shape, Shape]:
+def _region(member: _Member, here: Device, there: Device) -> tuple[Shape, Shape]:
     block = member.blocks[here, there]
     return block.start, block.size
 
@@ -286,7 +294,7 @@ def _reduce_scatter(member: _Member, stage: Stage) -> bool:
 
 def _replaces_targets(member: _Member) -> bool:
     """Return whether all blocks of a target fill one box, and replace its contents."""
-    found: dict[str, list[Block]] = {}
+    found: dict[Device, list[Block]] = {}
     for (_, there), block in member.blocks.items():
         found.setdefault(there, []).append(block)
     return all(
@@ -306,7 +314,7 @@ def _reduce(member: _Member, stage: Stage) -> bool:
     return True
 
 
-def _reduce_to(member: _Member, stage: Stage, root: str) -> None:
+def _reduce_to(member: _Member, stage: Stage, root: Device) -> None:
     """Add a reduction over all devices to one device."""
     for device in member.local():
         sendbuf = member.pack(stage, device, [root])
@@ -356,12 +364,12 @@ _COLLECTIVES: Mapping[str, Callable[[_Member, Stage], bool]] = {
 def _call(
     member: _Member,
     primitive: str,
-    device: str,
+    device: Device,
     sendbuf: Strided | None,
     recvbuf: Strided | None,
     count: int,
     *rest: int,
-    sends: Sequence[tuple[str, int]] = (),
+    sends: Sequence[tuple[Device, int]] = (),
 ) -> Call:
     if sendbuf is None or recvbuf is None:
         raise ValueError(f"{primitive} on {device}, which has no arrays here")
@@ -385,7 +393,7 @@ def _as_row(boxes: Sequence[Strided]) -> Strided | None:
     return Strided(boxes[0].array, boxes[0].offset, (size,), (1,))
 
 
-def _pack(site: Site, device: str, stage: Stage, boxes: Sequence[Strided]) -> Strided:
+def _pack(site: Site, device: Device, stage: Stage, boxes: Sequence[Strided]) -> Strided:
     """Return boxes as a contiguous row, copied to scratch first if necessary."""
     found = _as_row(boxes)
     if found is None:
@@ -395,7 +403,7 @@ def _pack(site: Site, device: str, stage: Stage, boxes: Sequence[Strided]) -> St
     return found
 
 
-def _unpack(site: Site, device: str, stage: Stage, boxes: Sequence[Strided]) -> Strided:
+def _unpack(site: Site, device: Device, stage: Stage, boxes: Sequence[Strided]) -> Strided:
     """Return a contiguous row to receive into, copied to boxes afterwards if necessary."""
     found = _as_row(boxes)
     if found is None:
@@ -405,7 +413,7 @@ def _unpack(site: Site, device: str, stage: Stage, boxes: Sequence[Strided]) -> 
     return found
 
 
-def _scratch(site: Site, device: str, boxes: Sequence[Strided]) -> tuple[Strided, list[Strided]]:
+def _scratch(site: Site, device: Device, boxes: Sequence[Strided]) -> tuple[Strided, list[Strided]]:
     """Allocate a row, and return it with its parts in the shapes of the boxes."""
     row = site.scratch(device, sum(box.size for box in boxes), boxes[0].dtype)
     ends = list(accumulate(box.size for box in boxes))
@@ -448,7 +456,7 @@ def _phase(gathers: Sequence[Gather], combine: str, site: Site) -> Stage:
     return stage
 
 
-def _only_target(gathers: Iterable[Gather], device: str, key: object) -> Strided | None:
+def _only_target(gathers: Iterable[Gather], device: Device, key: object) -> Strided | None:
     """Return the contiguous target that equals a received box, None if there is none."""
     for gather in gathers:
         if gather.target.device == device and any(part.key == key for part in gather.parts):
@@ -463,7 +471,7 @@ def _combine(
     combine: str,
     site: Site,
     arrived: Mapping[tuple[int, object], Strided],
-    ranks: Mapping[str, int],
+    ranks: Mapping[Device, int],
 ) -> Sequence[Launch]:
     """Return launches that combine the parts of a local target, which may be one of them."""
     target, bench = gather.target, site.benches[gather.target.device]

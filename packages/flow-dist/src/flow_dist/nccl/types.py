@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from flow_core.authoring.backends import Exchange
 from flow_core.base.dtypes import DType
 from flow_core.base.errors import UnsupportedError
-from flow_core.exchange import Exchange
 
 DTYPES: Mapping[str, int] = {
     "int8": 0,
@@ -45,10 +45,10 @@ def check_types(exchange: Exchange) -> None:
     Raises:
         UnsupportedError: objects, or other devices than GPUs.
     """
-    foreign = sorted({d for d in exchange.devices if d.split(":")[0] != "gpu"})
+    foreign = sorted({d for d in exchange.devices if d.type != "gpu"})
     names = {t.dtype.name for t in (*exchange.inputs, *exchange.outputs)} - set(DTYPES)
     if exchange.collective in BETWEEN_KINDS or foreign:
-        ends = ", ".join(foreign) or exchange.collective
+        ends = ", ".join(map(str, foreign)) or exchange.collective
         _refuse(exchange, f"devices of other types: {ends}", "GPUs", "copy to the GPU of a process")
     if names:
         found = f"elements of type {', '.join(sorted(names))}"

@@ -22,6 +22,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
+from flow_core.authoring.specs import Region
 from flow_core.base.errors import CheckpointError, JobError
 from flow_core.base.forks import refusal
 from flow_core.base.planning import end_script
@@ -29,7 +30,6 @@ from flow_core.checkpoint import guard, swap
 from flow_core.checkpoint.layout import DONE
 from flow_core.checkpoint.store import match
 from flow_core.frontend.session.session import Session, default_session
-from flow_core.sharding.sbp import Region
 from flow_dist.control.watch import WATCH
 from flow_dist.recovery.restart_files import (
     Array,

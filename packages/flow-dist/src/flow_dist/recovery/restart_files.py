@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.authoring.specs import Region, TensorType, region_shape
 from flow_core.base.dtypes import as_dtype
 from flow_core.base.errors import CheckpointError, CheckpointReplacedError
 from flow_core.base.shapes import num_elements
@@ -35,8 +36,6 @@ from flow_core.checkpoint.layout import DONE, MOST_BYTES, stored_type
 from flow_core.checkpoint.origin import stamp
 from flow_core.checkpoint.sums import read_all
 from flow_core.checkpoint.swap import sync
-from flow_core.ir.graph import TensorType
-from flow_core.sharding.sbp import Region, region_shape
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

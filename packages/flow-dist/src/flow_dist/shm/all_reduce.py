@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from flow_core.device import Launch
+from flow_core.authoring.backends import Launch
+from flow_core.authoring.specs import Device
 from flow_dist.phases import Box, Gather, Phases, routes
 from flow_dist.shm.memory import (
     Access,
@@ -49,7 +50,7 @@ def _view(box: Box, views: Mapping[object, Any]) -> Any:
 
 
 def _accesses(
-    reduced: Sequence[Gather], broadcast: Sequence[Gather], owner: Callable[[str], int]
+    reduced: Sequence[Gather], broadcast: Sequence[Gather], owner: Callable[[Device], int]
 ) -> Iterator[Access]:
     """Yield what chunk owners read from and write to their peers."""
     for gather in reduced:

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.device import Launch
+from flow_core.authoring.backends import Launch
+from flow_core.authoring.specs import Device
 from flow_dist.phases import Box, Phases
 from flow_dist.shm.memory import (
     CHUNK_BYTES,
@@ -41,7 +42,7 @@ class _Broadcast:
         return slice(int(bounds[index]), int(bounds[index + 1]))
 
 
-def is_cooperative(phases: Phases, owner: Callable[[str], int]) -> bool:
+def is_cooperative(phases: Phases, owner: Callable[[Device], int]) -> bool:
     """Return whether an exchange only copies boxes, each to several devices."""
     gathers = [gather for phase in phases.phases for gather in phase]
     if len(phases.phases) != 1 or any(len(gather.parts) != 1 for gather in gathers):
@@ -76,7 +77,7 @@ def bind_cooperative_broadcast(
     yield from exports.fetches
 
 
-def _broadcasts(phases: Phases, owner: Callable[[str], int]) -> list[_Broadcast]:
+def _broadcasts(phases: Phases, owner: Callable[[Device], int]) -> list[_Broadcast]:
     boxes: dict[object, list[Box]] = {}
     for gather in phases.phases[0]:
         (part,) = gather.parts
@@ -89,7 +90,7 @@ def _broadcasts(phases: Phases, owner: Callable[[str], int]) -> list[_Broadcast]
     ]
 
 
-def _accesses(broadcasts: Sequence[_Broadcast], owner: Callable[[str], int]) -> Iterator[Access]:
+def _accesses(broadcasts: Sequence[_Broadcast], owner: Callable[[Device], int]) -> Iterator[Access]:
     for broadcast in broadcasts:
         for box in (broadcast.source, *broadcast.targets):
             peer = owner(box.device)

@@ -19,7 +19,7 @@ from functools import partial
 from os import sched_yield
 from typing import Any
 
-from flow_core.device import Launch
+from flow_core.authoring.backends import Launch
 from flow_dist.control.waiting import WAIT_POLICY, wait
 from flow_dist.shm.memory import Segment, open_segment
 

@@ -47,7 +47,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flow_core.device import Launch
+from flow_core.authoring.backends import Launch
+from flow_core.authoring.specs import Device
 from flow_dist.control.waiting import WAIT_POLICY
 from flow_dist.phases import (
     Box,
@@ -253,7 +254,8 @@ def _connect(
     return others
 
 
-_COUNTERS = Box("", (), (3 * CACHE_LINE,), np.dtype(np.uint8))  # staged boxes start a cache line
+_HOST = Device("cpu", 0, 0)
+_COUNTERS = Box(_HOST, (), (3 * CACHE_LINE,), np.dtype(np.uint8))  # staged boxes start a cache line
 
 
 def _stage_slots(memory: SharedMemory, boxes: Mapping[Key, Box], depth: int) -> Slots:
@@ -270,7 +272,7 @@ def _open_slots(memory: SharedMemory, boxes: Mapping[Key, Box], locations: Itera
 
 
 def _gathers_by_rank(
-    gathers: Iterable[Gather], owner: Callable[[str], int]
+    gathers: Iterable[Gather], owner: Callable[[Device], int]
 ) -> dict[int, GathersByParts]:
     """Return what each rank combines."""
     found: dict[int, GathersByParts] = {}

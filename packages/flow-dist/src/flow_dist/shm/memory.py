@@ -18,7 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.device import Launch
+from flow_core.authoring.backends import Launch
+from flow_core.authoring.specs import Device
+from flow_core.base.alignment import aligned
 from flow_dist.phases import Box, Gather, Phases, Route, combine_launches, routes
 from flow_dist.shm.large_pages import enlarge, mapped
 
@@ -158,7 +160,7 @@ class SharedMemory:
         if self._stage is None or self._used + box.nbytes > self._stage.nbytes:
             self._stage, self._used = self.arena(max(STAGE_BYTES, box.nbytes)), 0
         slot = self._stage.view(self._used, box.shape, box.dtype)
-        self._used += -(-box.nbytes // ALIGN) * ALIGN
+        self._used += aligned(box.nbytes)
         return slot
 
     def open(self, location: Sequence[int], strides: Sequence[int] | None, box: Box) -> Any:
@@ -184,7 +186,7 @@ class PeerGroup:
     """
 
     rank: int
-    owner: Callable[[str], int]
+    owner: Callable[[Device], int]
     swap: Callable[[Mapping[int, bytes], Iterable[int]], Mapping[int, bytes]]
     tokens: Callable[[frozenset[int], frozenset[int]], Sequence[Launch]]
 

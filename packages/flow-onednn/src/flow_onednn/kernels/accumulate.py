@@ -1,8 +1,8 @@
-"""Matrix products that are added to what is there, in the primitive that makes them.
+"""Matrix products that accumulate into their destination in one primitive.
 
-`matmul_onto` has the bits of a product that is rounded and then added, as devices apart have
-them.  A primitive that accumulates has them, too, where it keeps the product in registers to its
-end.  Whether it does is the library's secret, so it is tried out on operands of these shapes.
+`matmul_onto` has the bits of a rounded product and a separate addition. An accumulating primitive
+has the same bits if it keeps each product in registers until it is complete, which the library
+does not document: trial runs on operands of these shapes decide.
 """
 
 from __future__ import annotations
@@ -13,50 +13,48 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.device import Launch
-from flow_core.ir.graph import Attrs
-from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
-from flow_core.plugins.trials import agree, factors, multiplications
-from flow_onednn.kernels.matmul import DEEP, cook
+from flow_core.authoring.backends import Launch, agree, factors, multiplications
+from flow_core.authoring.specs import Attrs, BindContext, KernelQuery, KernelSpec
+from flow_onednn.kernels.matmul import DEEP, build
 from flow_onednn.library import library
 from flow_onednn.primitives import PostOps, address, create
-from flow_onednn.recipes import Cooked, Pieces, Problem, Recipe, is_float32, kernel
+from flow_onednn.recipes import Implementation, Problem, Recipe, RecipeSequence, is_float32, kernel
 
 ONTO, BASE = "matmul_onto", 2
 
 
 @dataclass(frozen=True, slots=True)
-class Onto(Pieces):
-    """Recipes that add to their output, which must hold the base first."""
+class Accumulating(RecipeSequence):
+    """Recipes that accumulate into their output, which initially holds the base."""
 
     def bind(self, ctx: BindContext) -> list[Launch]:
-        """The launches on the op's arrays."""
+        """Return the launches on the op's arrays."""
         base, (out,) = ctx.inputs[BASE], ctx.outputs
-        launches = Pieces.bind(self, ctx)
+        launches = RecipeSequence.bind(self, ctx)
         in_place = address(base) == address(out)
         return launches if in_place else [partial(np.copyto, out, base), *launches]
 
 
-def cook_onto(p: Problem) -> Cooked | None:
-    """The recipe of ``matmul_onto``, where primitives have the bits of a product and a sum.
+def build_accumulating(p: Problem) -> Implementation | None:
+    """Build ``matmul_onto`` if the primitives have the bits of separate product and addition.
 
-    Products of long rows are cut along these, and take too long for their sum to matter.
+    Products with long sums are tiled along them; the time of their addition is negligible.
     """
     plain = replace(p, op="matmul", inputs=p.inputs[:BASE])
     deep = p.inputs[0].shape[0 if p.attrs["transpose_a"] else 1]
-    product = cook(plain) if deep < DEEP and p.attrs["alpha"] == 1.0 else None
-    if not isinstance(product, Recipe | Pieces):
+    product = build(plain) if deep < DEEP and p.attrs["alpha"] == 1.0 else None
+    if not isinstance(product, Recipe | RecipeSequence):
         return None
-    apart = Pieces((product,)) if isinstance(product, Recipe) else product
+    apart = RecipeSequence((product,)) if isinstance(product, Recipe) else product
     recipes = [_adding(r, p) for r in apart.recipes]
-    adding = Pieces(tuple(r for r in recipes if r is not None))
+    adding = RecipeSequence(tuple(r for r in recipes if r is not None))
     if len(adding.recipes) < len(recipes) or apart.reorders or adding.reorders:
         return None
-    return Onto(adding.recipes) if _same_bits(plain, apart, adding) else None
+    return Accumulating(adding.recipes) if _same_bits(plain, apart, adding) else None
 
 
 def _adding(recipe: Recipe, p: Problem) -> Recipe | None:
-    """The same product, added to its destination."""
+    """Build the same product, accumulating into its destination."""
     src, weights, dst = (
         next(o.md for o in recipe.operands if o.role == role) for role in ("src", "weights", "dst")
     )
@@ -66,7 +64,7 @@ def _adding(recipe: Recipe, p: Problem) -> Recipe | None:
     return None if made is None else Recipe(made, recipe.operands)
 
 
-def _same_bits(p: Problem, apart: Pieces, adding: Pieces) -> bool:
+def _same_bits(p: Problem, apart: RecipeSequence, adding: RecipeSequence) -> bool:
     turned = p.attrs["transpose_a"], p.attrs["transpose_b"]
 
     def same(rng: np.random.Generator) -> bool:
@@ -82,11 +80,11 @@ def _same_bits(p: Problem, apart: Pieces, adding: Pieces) -> bool:
     return agree(multiplications(p.inputs, turned[1]), same)
 
 
-def _run(p: Problem, product: Pieces, operands: list[Any], out: Any) -> None:
+def _run(p: Problem, product: RecipeSequence, operands: list[Any], out: Any) -> None:
     query = KernelQuery(p.op, Attrs(p.attrs), p.inputs, p.outputs)
     workspace = np.empty(product.workspace, np.uint8)
     for launch in product.bind(BindContext(query, tuple(operands), (out,), workspace)):
         launch()
 
 
-KERNELS: tuple[KernelSpec, ...] = (kernel(ONTO, cook_onto, accepts=is_float32),)
+KERNELS: tuple[KernelSpec, ...] = (kernel(ONTO, build_accumulating, accepts=is_float32),)

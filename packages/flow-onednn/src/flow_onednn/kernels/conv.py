@@ -1,7 +1,7 @@
-"""Convolutions in two dimensions, forward and backward, on NHWC activations.
+"""Two-dimensional convolutions, forward and backward, on NHWC activations.
 
-Weights are in the order of the variables, (filters, channels per group, height, width), or with
-the channels last; the primitive gets them in the layout it likes.
+Weights have the layout of the variables, (filters, channels per group, height, width) or
+channels-last, and are reordered to the layout that the primitive selects.
 """
 
 from __future__ import annotations
@@ -11,32 +11,32 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
-from flow_core.plugins.specs import KernelSpec
+from flow_core.authoring.specs import KernelSpec
 from flow_onednn import binding, threads
-from flow_onednn.kernels import batches, columns, pointwise
-from flow_onednn.kernels.guarded import guarded
+from flow_onednn.kernels import im2col, pointwise, split_batch
+from flow_onednn.kernels.nan_relu import preserve_nan
 from flow_onednn.kernels.upcast import product
 from flow_onednn.library import library
 from flow_onednn.primitives import (
     Md,
     PostOps,
     Primitive,
-    chosen,
+    any_layout,
     create,
     dims,
     plain,
     row_major,
 )
-from flow_onednn.recipes import Cooked, Operand, Problem, Recipe, recipe
+from flow_onednn.recipes import Implementation, Operand, Problem, Recipe, recipe
 
 LAST = "channels_last"
 SUMS = "float32"
-"""The element type of sums over pixels."""
+"""Element type of sums over pixels."""
 ACTIVATIONS = {"": None, "relu": binding.RELU}
 
 
 def first(shape: Sequence[int], last: bool) -> tuple[int, ...]:
-    """The sizes of a channels-last array in channels-first order.
+    """Return the sizes of an array in channels-first order.
 
     >>> first((2, 5, 6, 3), True)
     (2, 3, 5, 6)
@@ -46,23 +46,23 @@ def first(shape: Sequence[int], last: bool) -> tuple[int, ...]:
 
 
 def first_strides(shape: Sequence[int], last: bool) -> tuple[int, ...]:
-    """Strides in elements, in the order of `first`."""
+    """Return the strides in elements, in channels-first order."""
     return first(row_major(shape), last)
 
 
 def image(shape: Sequence[int], last: bool, dtype: str = "float32") -> Md:
-    """The descriptor of activations: logically NCHW, in memory as they are."""
+    """Return the descriptor of activations: logically NCHW, in their own memory layout."""
     return plain(first(shape, last), dtype, first_strides(shape, last))
 
 
 def nhwc(shape: Sequence[int], last: bool, dtype: str) -> Md:
-    """The same activations in NHWC memory, whatever they are in."""
+    """Return the descriptor of the same activations in NHWC memory."""
     n, c, *space = first(shape, last)
     return image((n, *space, c), True, dtype)
 
 
 def weight(shape: Sequence[int], groups: int, last: bool, dtype: str) -> tuple[Md, tuple[int, ...]]:
-    """Descriptor and logical sizes of weights, with an axis of groups when there are several."""
+    """Return descriptor and logical sizes of weights; several groups add a leading axis."""
     sizes, strides = first(shape, last), first_strides(shape, last)
     if groups > 1:
         sizes = (groups, sizes[0] // groups, *sizes[1:])
@@ -71,14 +71,14 @@ def weight(shape: Sequence[int], groups: int, last: bool, dtype: str) -> tuple[M
 
 
 class Geometry:
-    """The window of a convolution as the library takes it.
+    """The geometry of a convolution as arguments of the library.
 
     Attributes:
-        arguments: strides, dilations beyond 1, padding before and after.
+        arguments: strides, dilations minus 1, padding before and after.
     """
 
     def __init__(self, attrs: dict[str, Any], x: Sequence[int], y: Sequence[int]) -> None:
-        """Computes the padding after, which may be cut where the last window ends."""
+        """Compute the padding after, which ends at the last window."""
         kernel_, stride, dilation, before = (
             attrs[k] for k in ("kernel_size", "strides", "dilation_rate", "padding_before")
         )
@@ -101,13 +101,13 @@ def _forward(
 
 
 def _is_last(p: Problem) -> tuple[bool, bool]:
-    """Whether activations, and whether weights have their channels last."""
+    """Return whether activations and whether weights are channels-last."""
     form = p.attrs.get("data_format")
     return (True, p.attrs["weights_last"]) if form is None else (form == LAST, form == LAST)
 
 
 def _dtype(p: Problem) -> str:
-    """The name of the element type, which all arrays of a convolution share."""
+    """Return the name of the element type of all arrays of a convolution."""
     return p.outputs[0].dtype.name
 
 
@@ -115,8 +115,8 @@ def _space(shape: Sequence[int], last: bool) -> tuple[int, ...]:
     return first(shape, last)[2:]
 
 
-def cook_forward(p: Problem) -> Recipe | None:
-    """The recipe of a convolution."""
+def build_forward(p: Problem) -> Recipe | None:
+    """Build a convolution."""
     attrs, (last, w_last), dtype = p.attrs, _is_last(p), _dtype(p)
     x, w, *bias = (t.shape for t in p.inputs)
     (y,) = (t.shape for t in p.outputs)
@@ -124,7 +124,7 @@ def cook_forward(p: Problem) -> Recipe | None:
     geometry = Geometry(attrs, _space(x, last), _space(y, last))
     vector = plain(bias[0], dtype) if bias else library().ffi.NULL
     ends = nhwc(x, last, dtype), nhwc(y, last, dtype)
-    made = _forward(attrs, ends, chosen(sizes, dtype), vector, geometry)
+    made = _forward(attrs, ends, any_layout(sizes, dtype), vector, geometry)
     operands = [
         Operand("src", 0, image(x, last, dtype)), Operand("weights", 1, given),
         Operand("dst", 0, image(y, last, dtype), True),
@@ -135,18 +135,18 @@ def cook_forward(p: Problem) -> Recipe | None:
 
 
 def _hint(p: Problem, x: Sequence[int], sizes: Sequence[int], y: Sequence[int], last: bool) -> Any:
-    """The forward convolution of a gradient, which the library wants to see."""
+    """Return geometry and forward primitive of a gradient, which the library needs as a hint."""
     dtype = p.inputs[0].dtype.name
     geometry = Geometry(p.attrs, _space(x, last), _space(y, last))
     null = library().ffi.NULL
     math = {"math": p.attrs.get("math", "")}
     ends = nhwc(x, last, dtype), nhwc(y, last, dtype)
-    forward = _forward(math, ends, chosen(sizes, dtype), null, geometry)
+    forward = _forward(math, ends, any_layout(sizes, dtype), null, geometry)
     return geometry, forward
 
 
-def cook_data_grad(p: Problem) -> Recipe | None:
-    """The recipe of the gradient of the input."""
+def build_data_grad(p: Problem) -> Recipe | None:
+    """Build the gradient of the input."""
     (last, w_last), dtype = _is_last(p), _dtype(p)
     dy, w = p.inputs[0].shape, p.inputs[1].shape
     x = p.outputs[0].shape
@@ -156,7 +156,7 @@ def cook_data_grad(p: Problem) -> Recipe | None:
         return None
     made = create(
         "convolution_backward_data", binding.CONVOLUTION_DIRECT,
-        nhwc(x, last, dtype), chosen(sizes, dtype), nhwc(dy, last, dtype), *geometry.arguments,
+        nhwc(x, last, dtype), any_layout(sizes, dtype), nhwc(dy, last, dtype), *geometry.arguments,
         forward.desc, math=p.attrs.get("math", ""),
     )  # fmt: skip
     operands = (
@@ -166,10 +166,10 @@ def cook_data_grad(p: Problem) -> Recipe | None:
     return recipe(made, operands)
 
 
-def cook_filter_grad(p: Problem) -> Recipe | None:
-    """The recipe of the gradients of the weights and, as a second output, of the bias.
+def build_filter_grad(p: Problem) -> Recipe | None:
+    """Build the gradients of the weights and, as a second output, of the bias.
 
-    Sums of half types are made in float32, and rounded once.
+    Half-precision gradients are summed in float32 and rounded once.
     """
     (last, w_last), dtype = _is_last(p), p.inputs[0].dtype.name
     dy, x = (t.shape for t in p.inputs)
@@ -179,12 +179,12 @@ def cook_filter_grad(p: Problem) -> Recipe | None:
     if forward is None:
         return None
     vector = plain(bias[0], _dtype(p)) if bias else library().ffi.NULL
-    # rounded sums do not tell how they were divided among threads
+    # rounding hides how a sum was divided among threads, so that a trial run cannot compare
     rounded = bool(bias) and _dtype(p) != SUMS
-    with threads.alone() if rounded else nullcontext():
+    with threads.single_threaded() if rounded else nullcontext():
         made = create(
             "convolution_backward_weights", binding.CONVOLUTION_DIRECT,
-            nhwc(x, last, dtype), chosen(sizes, SUMS), vector, nhwc(dy, last, dtype),
+            nhwc(x, last, dtype), any_layout(sizes, SUMS), vector, nhwc(dy, last, dtype),
             *geometry.arguments, forward.desc, math=p.attrs.get("math", ""),
         )  # fmt: skip
     if made is not None and rounded:
@@ -198,30 +198,30 @@ def cook_filter_grad(p: Problem) -> Recipe | None:
     return recipe(made, operands)
 
 
-def _shared_images(p: Problem) -> Cooked | None:
-    """In shares of the images, where these lie channels last."""
-    return batches.filter_grad(p, cook_filter_grad) if _is_last(p)[0] else None
+def _split_filter_grad(p: Problem) -> Implementation | None:
+    """Build the weight gradient split along the batch, for channels-last images."""
+    return split_batch.filter_grad(p, build_filter_grad) if _is_last(p)[0] else None
 
 
-def _two(cook: Any) -> Any:
-    """A recipe for two dimensions of space only."""
-    return lambda p: cook(p) if len(p.inputs[0].shape) == 4 else None
+def _two(build: Any) -> Any:
+    """Restrict a build function to two spatial dimensions."""
+    return lambda p: build(p) if len(p.inputs[0].shape) == 4 else None
 
 
-def _either(product: Any, cook: Any) -> Any:
-    """A matrix product where one does, else a convolution."""
-    return lambda p: product(p) or cook(p)
+def _either(product: Any, build: Any) -> Any:
+    """Build a matrix product if it applies, else a convolution."""
+    return lambda p: product(p) or build(p)
 
 
-def _filter_product(p: Problem) -> Cooked | None:
-    return pointwise.filter_grad(p) or columns.filter_grad(p) or _shared_images(p)
+def _filter_product(p: Problem) -> Implementation | None:
+    return pointwise.filter_grad(p) or im2col.filter_grad(p) or _split_filter_grad(p)
 
 
 KERNELS: tuple[KernelSpec, ...] = (
-    product("conv2d", cook_forward),
-    product("conv_data_grad", _two(cook_data_grad)),
-    product("conv_filter_grad", _two(_either(_shared_images, cook_filter_grad))),
-    product("onednn_conv", guarded(_either(pointwise.forward, cook_forward))),
-    product("onednn_conv_data_grad", _either(pointwise.data_grad, cook_data_grad)),
-    product("onednn_conv_filter_grad", _either(_filter_product, cook_filter_grad)),
+    product("conv2d", build_forward),
+    product("conv_data_grad", _two(build_data_grad)),
+    product("conv_filter_grad", _two(_either(_split_filter_grad, build_filter_grad))),
+    product("onednn_conv", preserve_nan(_either(pointwise.forward, build_forward))),
+    product("onednn_conv_data_grad", _either(pointwise.data_grad, build_data_grad)),
+    product("onednn_conv_filter_grad", _either(_filter_product, build_filter_grad)),
 )

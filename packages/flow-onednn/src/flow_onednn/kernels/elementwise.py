@@ -1,4 +1,4 @@
-"""Elementwise ops and groups of them: one C loop each, compiled for their shapes' pattern."""
+"""Elementwise ops and fused groups: one C loop each, compiled per broadcast pattern."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from functools import partial
 from math import prod
 from typing import Any
 
-from flow_core.device import Launch
-from flow_core.ir.graph import TensorType
-from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
+from flow_core.authoring.backends import Launch
+from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec, TensorType
 from flow_onednn.native import compiler
 from flow_onednn.native.expressions import C_TYPES, CDEF, SCALARS, TABLE, Loop, Step, write
 from flow_onednn.primitives import address, row_major
@@ -20,7 +19,7 @@ FLOATS = {"float32", "bfloat16"}
 
 
 def steps_of(query: KernelQuery) -> tuple[tuple[Step, ...], tuple[int, ...]]:
-    """The members of a group, or a single op as a group of one, and which are stored."""
+    """Return the members of a group (or of a single op as a group) and the stored positions."""
     if query.op != "fused":
         return (Step(query.op, tuple(-1 - k for k in range(len(query.inputs)))),), (0,)
     body: Any = query.attrs["body"]
@@ -29,14 +28,14 @@ def steps_of(query: KernelQuery) -> tuple[tuple[Step, ...], tuple[int, ...]]:
 
 
 def scalars_of(query: KernelQuery) -> list[float]:
-    """The scalars that the members of a group take, in order."""
+    """Return the scalar arguments of the members of a group, in order."""
     body: Any = query.attrs["body"] if query.op == "fused" else ((query.op, (), query.attrs),)
     members = ((op, dict(attrs)) for op, _, attrs, *_ in body)
     return [float(attrs[name]) for op, attrs in members for name in SCALARS.get(op, ())]
 
 
 def _results(query: KernelQuery) -> Iterator[tuple[str, Shape]]:
-    """Element type and shape of all results, stored or not."""
+    """Yield element type and shape of all results, stored or not."""
     if query.op == "fused":
         body: Any = query.attrs["body"]
         yield from ((dtype, shape) for *_, shape, dtype in body)
@@ -44,7 +43,7 @@ def _results(query: KernelQuery) -> Iterator[tuple[str, Shape]]:
 
 
 def accepts(query: KernelQuery) -> bool:
-    """Whether all ops are in the table, results floats of one shape, inputs of types we read."""
+    """Return whether the ops and input types are supported and all results floats of one shape."""
     steps, _ = steps_of(query)
     if not all(s.op in TABLE for s in steps) or not compiler.available():
         return False
@@ -58,20 +57,22 @@ def accepts(query: KernelQuery) -> bool:
 
 
 _READS_WHOLE = {"cast": (0,), "dropout": (1,), "dropout_grad": (1,)}
-"""Arguments that may be of another type than a floating one."""
+"""Positions of arguments that need not be floating."""
 
 
 def _readable(
     query: KernelQuery, steps: Sequence[Step], k: int, type_: TensorType, space: Shape
 ) -> bool:
-    if type_.dtype.name not in C_TYPES or not _broadcasts(_seen(query, k, type_.shape), space):
+    if type_.dtype.name not in C_TYPES or not _broadcasts(
+        _broadcast_shape(query, k, type_.shape), space
+    ):
         return False
     readers = ((s.op, i) for s in steps for i, ref in enumerate(s.refs) if ref == -1 - k)
     return type_.dtype.name in FLOATS or all(i in _READS_WHOLE.get(op, ()) for op, i in readers)
 
 
-def _seen(query: KernelQuery, k: int, shape: Shape) -> Shape:
-    """The shape of an input as it broadcasts: a bias has axes of size 1 after its own."""
+def _broadcast_shape(query: KernelQuery, k: int, shape: Shape) -> Shape:
+    """Return the shape of an input for broadcasting: a bias gets trailing axes of size 1."""
     if query.op == "bias_add" and k == 1:
         rank = len(query.outputs[0].shape)
         axis: Any = query.attrs["axis"]
@@ -87,7 +88,10 @@ def _broadcasts(shape: Shape, space: Shape) -> bool:
 
 
 def patterns(shapes: Sequence[Shape], space: Shape) -> tuple[Shape, tuple[tuple[bool, ...], ...]]:
-    """The space with axes joined along which no input starts or stops to vary; and who varies.
+    """Collapse adjacent axes along which the same inputs vary.
+
+    Returns:
+        The collapsed sizes, and per input whether it varies along each axis.
 
     >>> patterns([(4, 3, 5), (5,)], (4, 3, 5))
     ((12, 5), ((True, True), (False, True)))
@@ -113,11 +117,13 @@ def patterns(shapes: Sequence[Shape], space: Shape) -> tuple[Shape, tuple[tuple[
 
 
 def bind(ctx: BindContext) -> Launch:
-    """The launch of a group on its arrays, which may repeat one element with a stride of 0."""
+    """Return the launch of a group; arrays may repeat one element with stride 0."""
     steps, outputs = steps_of(ctx.query)
     space = ctx.outputs[0].shape
     shapes = [
-        _seen(ctx.query, k, x.shape) if any(x.strides) or x.size == 1 else (1,) * len(space)
+        _broadcast_shape(ctx.query, k, x.shape)
+        if any(x.strides) or x.size == 1
+        else (1,) * len(space)
         for k, x in enumerate(ctx.inputs)
     ]
     sizes, varies = patterns(shapes, space)
@@ -139,7 +145,7 @@ def bind(ctx: BindContext) -> Launch:
 
 
 def _strides(sizes: Shape, varies: Sequence[bool]) -> Shape:
-    """Strides in elements of an input that has only the axes along which it varies."""
+    """Return the strides in elements of an input, 0 along axes of broadcast."""
     own = row_major([n if v else 1 for n, v in zip(sizes, varies, strict=True)])
     return tuple(s if v else 0 for s, v in zip(own, varies, strict=True))
 

@@ -1,4 +1,4 @@
-"""The kernels of `native/source.c`: updates, masks, sums, losses, layer normalisation."""
+"""The kernels of `native/source.c`: updates, dropout masks, sums, losses, layer normalisation."""
 
 from __future__ import annotations
 
@@ -8,28 +8,29 @@ from functools import partial
 from math import prod
 from typing import Any
 
+from flow_core.authoring.backends import Launch, of_all
+from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec
+from flow_core.authoring.update_rules import BY_TYPE, COMMON
+from flow_core.base.alignment import aligned
 from flow_core.base.errors import DataError
-from flow_core.device import Launch
-from flow_core.plugins.rows import of_all
-from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 from flow_onednn import threads
-from flow_onednn.kernels.upcast import widened
+from flow_onednn.kernels.upcast import with_upcast
 from flow_onednn.native import compiler
-from flow_onednn.primitives import address, padded
+from flow_onednn.primitives import address
 from flow_onednn.recipes import PRIORITY
-from flow_onednn.threads import shares
+from flow_onednn.threads import partition_count
 
 Accepts = Callable[[KernelQuery], bool]
 FLOAT_BYTES = 4
 
 
 def pointer(array: Any, kind: str = "float *") -> Any:
-    """Where an array begins, as C sees it."""
+    """Return the C pointer to an array."""
     return compiler.ffi(compiler.CDEF).cast(kind, address(array))
 
 
 def null() -> Any:
-    """The pointer that says that something is not there."""
+    """Return the null pointer, for an absent argument."""
     return compiler.ffi(compiler.CDEF).NULL
 
 
@@ -41,7 +42,7 @@ def loop_kernel(
     op: str, bind: Callable[[BindContext], Launch | list[Launch]], accepts: Accepts = _all_float32,
     workspace: Callable[[KernelQuery], int] | None = None,
 ) -> KernelSpec:  # fmt: skip
-    """The `KernelSpec` of an op that is a loop of ours."""
+    """Return the `KernelSpec` of an op that is a C loop."""
     takes = _with_compiler(accepts)
     return KernelSpec(op, "cpu", bind, takes, PRIORITY, workspace, f"c.{op}")
 
@@ -50,57 +51,54 @@ def _with_compiler(accepts: Accepts) -> Accepts:
     return lambda query: accepts(query) and query.inputs[0].size > 0 and compiler.available()
 
 
-def half_kernel(
+def upcast_loop_kernel(
     op: str, bind: Callable[[BindContext], Launch], accepts: Accepts = _all_float32,
     workspace: Callable[[KernelQuery], int] | None = None,
 ) -> KernelSpec:  # fmt: skip
-    """The same of one that changes no inputs: it takes bfloat16, too."""
-    return widened(loop_kernel(op, bind, accepts, workspace), _with_compiler(accepts))
+    """Return the `KernelSpec` of a C loop without mutated inputs, extended to bfloat16."""
+    return with_upcast(loop_kernel(op, bind, accepts, workspace), _with_compiler(accepts))
 
 
 # --- updates
 
-COMMON = ("scale", "l1", "l2", "weight_decay")
-UPDATES = {
-    "sgd_update": ("sgd", 0, ()),
-    "momentum_update": ("momentum", 1, ("beta",)),
-    "adam_update": ("adam", 2, ("beta1", "beta2", "epsilon")),
-}
-"""C function, number of states, attributes beyond the common ones."""
+UPDATES = {"sgd_update": "sgd", "momentum_update": "momentum", "adam_update": "adam"}
+"""The C function of each update."""
 
 
 def _update(ctx: BindContext) -> Launch:
-    name, states, extra = UPDATES[ctx.query.op]
+    row = BY_TYPE[ctx.query.op]
+    states = len(row.states)
     model, diff, rate, *rest = ctx.inputs
     factor = pointer(rest[states]) if len(rest) > states else null()
     arrays = [pointer(a) for a in (model, diff, *rest[:states], rate)]
-    numbers = _numbers(ctx, *extra)
-    return partial(getattr(compiler.native(), name), *arrays, factor, model.size, *numbers)
+    function = getattr(compiler.native(), UPDATES[row.type])
+    return partial(function, *arrays, factor, model.size, *_numbers(ctx))
 
 
 # --- updates that are scaled by norms
 
 PAIR_BYTES = 16
-SHARE = 1 << 14
-"""Elements of a sum that are a share worth having, `PARALLEL` of `native/functions.h`."""
+MIN_PARTITION = 1 << 14
+"""Minimum elements of a partial sum; equals `PARALLEL` of `native/functions.h`."""
 
 
 def _norm_parts(query: KernelQuery) -> int:
-    return shares(query.inputs[0].size, SHARE)
+    return partition_count(query.inputs[0].size, MIN_PARTITION)
 
 
-def _numbers(ctx: BindContext, *names: str) -> list[float]:
-    return [float(ctx.attrs[name]) for name in (*COMMON, *names)]
+def _numbers(ctx: BindContext) -> list[float]:
+    """The common attributes of updates, then those of the rule."""
+    return [float(ctx.attrs[name]) for name in (*COMMON, *BY_TYPE[ctx.query.op].attrs)]
 
 
 def _is_lars(query: KernelQuery) -> bool:
-    """float32 but for the number of the step; without ``skip_if``."""
+    """Return whether all inputs but the step number are float32."""
     floats = (t for i, t in enumerate(query.inputs) if i != 3)
     return all(t.dtype.name == "float32" for t in floats)
 
 
 def _lars_bytes(query: KernelQuery) -> int:
-    return padded(_norm_parts(query) * PAIR_BYTES)
+    return aligned(_norm_parts(query) * PAIR_BYTES)
 
 
 def _lars(ctx: BindContext) -> Launch:
@@ -110,12 +108,12 @@ def _lars(ctx: BindContext) -> Launch:
         pointer(model), pointer(diff), pointer(momentum), pointer(rate),
         pointer(factor[0]) if factor else null(), pointer(step, "int64_t *"),
         pointer(ctx.workspace, "double *"), model.size, _norm_parts(ctx.query),
-        *_numbers(ctx, "momentum_beta", "epsilon", "lars_coefficient"),
+        *_numbers(ctx),
     )  # fmt: skip
 
 
 def _lamb_bytes(query: KernelQuery) -> int:
-    return _lars_bytes(query) + padded(query.inputs[0].nbytes)
+    return _lars_bytes(query) + aligned(query.inputs[0].nbytes)
 
 
 def _lamb(ctx: BindContext) -> Launch:
@@ -126,11 +124,11 @@ def _lamb(ctx: BindContext) -> Launch:
         *map(pointer, (model, diff, m, v, power1, power2, rate)),
         pointer(factor[0]) if factor else null(), pointer(change),
         pointer(ctx.workspace, "double *"), model.size, _norm_parts(ctx.query),
-        *_numbers(ctx, "beta1", "beta2", "epsilon"),
+        *_numbers(ctx),
     )  # fmt: skip
 
 
-# --- masks
+# --- dropout masks
 
 
 def _is_mask(query: KernelQuery) -> bool:
@@ -143,13 +141,13 @@ def _mask(ctx: BindContext) -> Launch:
     step = pointer(ctx.step, "int64_t *")
     rate = ctx.attrs["rate"]
     launch: Any = partial(
-        compiler.native().mask, pointer(keep, "int8_t *"), step, key, keep.size, rate
+        compiler.native().dropout_mask, pointer(keep, "int8_t *"), step, key, keep.size, rate
     )
     return _keeping(launch, ctx.step)
 
 
 def _keeping(launch: Launch, *arrays: Any) -> Launch:
-    """A launch that keeps arrays alive whose addresses it knows."""
+    """Keep arrays alive with a launch that holds their addresses."""
     launch.arrays = arrays  # type: ignore[attr-defined]  # partials have attributes
     return launch
 
@@ -158,7 +156,7 @@ def _keeping(launch: Launch, *arrays: Any) -> Launch:
 
 
 def _sum_form(query: KernelQuery) -> tuple[str, int, int, int] | None:
-    """Which loop sums, its stack, rows and columns; None where other axes lie between."""
+    """Return the kind of loop, and its stack, rows and columns; None for axes with gaps."""
     shape, axes = query.inputs[0].shape, query.attrs["axis"]
     if not isinstance(axes, tuple) or not axes:
         return None
@@ -176,25 +174,27 @@ def _sums(query: KernelQuery) -> bool:
     return _all_float32(query) and _sum_form(query) is not None
 
 
-def parts_of(rows: int) -> int:
-    """How many parts of rows are worked on at once, where each row is summed by one thread."""
+def thread_parts(rows: int) -> int:
+    """Return the number of parallel parts of a loop in which one thread handles each row."""
     return max(1, min(threads.count(), rows))
 
 
-def sum_shares(rows: int, columns: int) -> int:
-    """How many shares the sums over rows have; each share has a row of its own for them."""
-    return shares(min(rows * columns, rows * (SHARE // FEWEST_ROWS)), SHARE)
+def sum_partitions(rows: int, columns: int) -> int:
+    """Return the number of partial sums over rows; each is stored in a row of its own."""
+    return partition_count(
+        min(rows * columns, rows * (MIN_PARTITION // MIN_PARTITION_ROWS)), MIN_PARTITION
+    )
 
 
-FEWEST_ROWS = 16
-"""Rows of a share."""
+MIN_PARTITION_ROWS = 16
+"""Minimum rows of a partial sum."""
 
 
 def _sum_bytes(query: KernelQuery) -> int:
     form = _sum_form(query)
     if form is None or form[0] != "column":
         return 0
-    return padded(sum_shares(form[2], form[3]) * form[3] * FLOAT_BYTES)
+    return aligned(sum_partitions(form[2], form[3]) * form[3] * FLOAT_BYTES)
 
 
 def _sum(ctx: BindContext) -> Launch:
@@ -207,7 +207,9 @@ def _sum(ctx: BindContext) -> Launch:
     if kind == "row":
         return partial(lib.row_sums, x, y, rows, columns)
     partial_sums = pointer(ctx.workspace)
-    return partial(lib.column_sums, x, y, partial_sums, rows, columns, sum_shares(rows, columns))
+    return partial(
+        lib.column_sums, x, y, partial_sums, rows, columns, sum_partitions(rows, columns)
+    )
 
 
 # --- losses
@@ -237,7 +239,7 @@ def _loss(ctx: BindContext) -> Launch:
 
 
 def _checked(run: Callable[[], int], ctx: BindContext) -> Launch:
-    """A launch that raises where a loop has counted labels that are no classes."""
+    """Return a launch that raises `DataError` if the loop counts labels out of range."""
     op, labels, depth = ctx.query.op, ctx.inputs[1], ctx.inputs[0].shape[-1]
 
     def launch() -> None:
@@ -276,7 +278,7 @@ def _rows(query: KernelQuery) -> tuple[int, int]:
 
 
 def _params_per_row(query: KernelQuery) -> bool:
-    """Whether the parameters have the shape of a row."""
+    """Return whether the parameters have the shape of a row."""
     rank = len(query.inputs[0].shape)
     norm, params = (query.attrs[f"begin_{k}_axis"] % rank for k in ("norm", "params"))
     return _all_float32(query) and norm == params
@@ -301,14 +303,14 @@ def _layer_norm_grad(ctx: BindContext) -> Launch:
 
 def _gamma_bytes(query: KernelQuery) -> int:
     rows, columns = _rows(query)
-    return padded(sum_shares(rows, columns) * columns * FLOAT_BYTES)
+    return aligned(sum_partitions(rows, columns) * columns * FLOAT_BYTES)
 
 
 def _layer_norm_gamma_grad(ctx: BindContext) -> Launch:
     rows, columns = _rows(ctx.query)
     arrays = map(pointer, (*ctx.inputs, *ctx.outputs, ctx.workspace))
     run = compiler.native().layer_norm_gamma_grad
-    return partial(run, *arrays, rows, columns, sum_shares(rows, columns))
+    return partial(run, *arrays, rows, columns, sum_partitions(rows, columns))
 
 
 KERNELS: tuple[KernelSpec, ...] = (
@@ -316,12 +318,14 @@ KERNELS: tuple[KernelSpec, ...] = (
     loop_kernel("lars_update", _lars, _is_lars, _lars_bytes),
     loop_kernel("lamb_update", _lamb, workspace=_lamb_bytes),
     loop_kernel("random_mask_like", _mask, _is_mask),
-    # numpy sums by BLAS, whose threads then spin for tens of milliseconds beside those of OpenMP
-    half_kernel("reduce_sum", _sum, _sums, _sum_bytes),
-    half_kernel("reduce_sum_like", _sum, _sums, _sum_bytes),
+    # numpy sums with BLAS, whose threads then spin for tens of milliseconds beside OpenMP's
+    upcast_loop_kernel("reduce_sum", _sum, _sums, _sum_bytes),
+    upcast_loop_kernel("reduce_sum_like", _sum, _sums, _sum_bytes),
     replace(loop_kernel("sparse_softmax_cross_entropy", _loss, _labelled), rows=of_all),
     replace(loop_kernel("sparse_softmax_cross_entropy_grad", _loss_grad, _labelled), rows=of_all),
-    half_kernel("layer_norm", _layer_norm, _params_per_row),
-    half_kernel("layer_norm_grad", _layer_norm_grad),
-    half_kernel("layer_norm_gamma_grad", _layer_norm_gamma_grad, _params_per_row, _gamma_bytes),
+    upcast_loop_kernel("layer_norm", _layer_norm, _params_per_row),
+    upcast_loop_kernel("layer_norm_grad", _layer_norm_grad),
+    upcast_loop_kernel(
+        "layer_norm_gamma_grad", _layer_norm_gamma_grad, _params_per_row, _gamma_bytes
+    ),
 )

@@ -1,4 +1,4 @@
-"""Matrix products, with scale, bias and activation in the same primitive; for `shares`, too."""
+"""Matrix products with scale, bias and activation in the same primitive."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.ir.graph import Attrs, TensorType
-from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
+from flow_core.authoring.specs import Attrs, BindContext, KernelQuery, KernelSpec, TensorType
 from flow_onednn import binding
 from flow_onednn.kernels.upcast import product
 from flow_onednn.library import library
 from flow_onednn.primitives import Md, PostOps, create, plain
-from flow_onednn.recipes import Cooked, Operand, Pieces, Problem, Recipe, recipe
+from flow_onednn.recipes import Implementation, Operand, Problem, Recipe, RecipeSequence, recipe
 
 ACTIVATIONS = {"": None, "relu": binding.RELU, "gelu": binding.GELU_ERF}
 
-PANEL, SHORT_PANEL, MOST = 3 << 20, 3 << 19, 8
-"""Bytes of row-major weights that stay in a core's cache while all rows of the left meet them.
+PANEL, SHORT_PANEL, MAX_TILES = 3 << 20, 3 << 19, 8
+"""Maximum bytes of a tile of row-major weights (split along K, along N), so that the tile stays in
+a core's cache while all rows of the left operand are multiplied by it; maximum number of tiles.
 
-Larger ones are cut: 256 x 768 x 3072 takes 7.3 ms as one product, 4.2 ms as four along the 768."""
+256 x 768 x 3072 takes 7.3 ms as one product, 4.2 ms as four tiles along K."""
 WHOLE = 5 << 18
-"""Bytes of weights that are better cut in two, though a core's cache holds them with the rest.
+"""Bytes of weights above which two tiles are faster, although a core's cache holds all of them.
 
 100 x 784 x 512 takes 547 us as one product, 508 us as two; 256 x 768 x 768 1950 and 1770 us."""
 DEEP = 512
-"""From so many columns of the left side on, pieces are cut along them and added up."""
+"""Minimum columns of the left operand for tiles along K."""
 TALL = 1 << 14
-"""Rows of a transposed left side from which on it is cut along them."""
+"""Minimum rows of a transposed left operand for tiles along M."""
 
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """An operand as a matrix, or a stack of them, as the library sees it.
+    """An operand as a matrix or a stack of matrices.
 
     Attributes:
         shape: logical sizes, after transposition.
@@ -49,11 +49,11 @@ class Matrix:
 
     @property
     def md(self) -> Md:
-        """Its descriptor."""
+        """Its memory descriptor."""
         return plain(self.shape, self.dtype, self.strides)
 
     def part(self, axis: int, span: Span) -> tuple[Matrix, int]:
-        """The rows (-2) or columns (-1) of a span, and where they begin, in bytes."""
+        """Return the rows (axis -2) or columns (-1) of a span, and their offset in bytes."""
         sizes = list(self.shape)
         sizes[axis] = span[1] - span[0]
         return replace(self, shape=tuple(sizes)), 4 * span[0] * self.strides[axis]
@@ -63,7 +63,7 @@ Span = tuple[int, int]
 
 
 def matrix(type_: TensorType, transpose: bool) -> Matrix:
-    """An operand seen as a matrix or a stack of matrices."""
+    """Return an operand as a matrix or a stack of matrices."""
     (*batch, rows, columns), dtype = type_.shape, type_.dtype.name
     stack = (prod(batch),) if batch else ()
     step = (rows * columns,) if batch else ()
@@ -72,51 +72,51 @@ def matrix(type_: TensorType, transpose: bool) -> Matrix:
     return Matrix((*stack, rows, columns), (*step, columns, 1), dtype)
 
 
-def cook(p: Problem) -> Recipe | Pieces | None:
-    """The recipe of ``matmul``, ``batch_matmul`` and ``onednn_matmul``."""
+def build(p: Problem) -> Recipe | RecipeSequence | None:
+    """Build ``matmul``, ``batch_matmul`` or ``onednn_matmul``."""
     attrs = p.attrs
     if len(p.inputs) == 3 and attrs["alpha"] != 1.0:
-        return None  # the library would scale the bias, too
+        return None  # the library would scale the bias as well
     a = matrix(p.inputs[0], attrs["transpose_a"])
     b = matrix(p.inputs[1], attrs["transpose_b"])
-    cut, spans = _spans(a, b, attrs)
-    found = [_piece(p, a, b, cut, span, spans) for span in spans]
+    axis, spans = _tiles(a, b, attrs)
+    found = [_tile(p, a, b, axis, span, spans) for span in spans]
     made = tuple(r for r in found if r is not None)
     if len(made) < len(found):
         return None
-    return made[0] if len(made) == 1 else Pieces(made)
+    return made[0] if len(made) == 1 else RecipeSequence(made)
 
 
-def _spans(a: Matrix, b: Matrix, attrs: dict[str, Any]) -> tuple[str, list[Span]]:
-    """Along what a product is cut, "m", "n" or "k", and the pieces."""
+def _tiles(a: Matrix, b: Matrix, attrs: dict[str, Any]) -> tuple[str, list[Span]]:
+    """Return the axis along which a product is tiled, "m", "n" or "k", and the spans."""
     (*stack, rows, deep), columns = a.shape, b.shape[-1]
     size = 4 * deep * columns
-    if stack or attrs["transpose_b"] or a.dtype != "float32":  # sums of pieces would be rounded
+    if stack or attrs["transpose_b"] or a.dtype != "float32":  # partial sums would be rounded
         return "n", [(0, columns)]
     if attrs["transpose_a"] and rows >= TALL:
-        return "m", _cuts(rows, 4)
-    if deep >= DEEP and attrs["alpha"] == 1.0:  # no primitive scales and adds
-        least = 2 if size > WHOLE and not attrs["transpose_a"] else 1
-        return "k", _cuts(deep, min(MOST, max(least, -(-size // PANEL))))
-    return "n", _cuts(columns, min(MOST, -(-size // SHORT_PANEL)))
+        return "m", _spans(rows, 4)
+    if deep >= DEEP and attrs["alpha"] == 1.0:  # no primitive both scales and accumulates
+        minimum = 2 if size > WHOLE and not attrs["transpose_a"] else 1
+        return "k", _spans(deep, min(MAX_TILES, max(minimum, -(-size // PANEL))))
+    return "n", _spans(columns, min(MAX_TILES, -(-size // SHORT_PANEL)))
 
 
-def _cuts(size: int, count: int) -> list[Span]:
-    """Pieces of equal size, a multiple of the widest vector, and a rest."""
+def _spans(size: int, count: int) -> list[Span]:
+    """Return spans of equal size, a multiple of the widest vector, and a remainder."""
     step = max(16, -(-size // count // 16) * 16)
     return [(low, min(low + step, size)) for low in range(0, size, step)]
 
 
-def _piece(
-    p: Problem, a: Matrix, b: Matrix, cut: str, span: Span, spans: list[Span]
+def _tile(
+    p: Problem, a: Matrix, b: Matrix, axis: str, span: Span, spans: list[Span]
 ) -> Recipe | None:
-    """One piece; sums along "k" add to what is there, and the last one finishes them."""
+    """Build one tile; along "k", tiles accumulate, and the last adds bias and activation."""
     attrs, shape = p.attrs, (*a.shape[:-1], b.shape[-1])
     whole = Matrix(shape, row_major_matrix(a, b), p.outputs[0].dtype.name)
-    left, at_left = a.part({"m": -2, "k": -1}[cut], span) if cut != "n" else (a, 0)
-    right, at_right = b.part({"n": -1, "k": -2}[cut], span) if cut != "m" else (b, 0)
-    c, at = whole.part({"m": -2, "n": -1}[cut], span) if cut != "k" else (whole, 0)
-    first, last = (cut != "k" or span == spans[end] for end in (0, -1))
+    left, at_left = a.part({"m": -2, "k": -1}[axis], span) if axis != "n" else (a, 0)
+    right, at_right = b.part({"n": -1, "k": -2}[axis], span) if axis != "m" else (b, 0)
+    c, at = whole.part({"m": -2, "n": -1}[axis], span) if axis != "k" else (whole, 0)
+    first, last = (axis != "k" or span == spans[end] for end in (0, -1))
     operands = [
         Operand("src", 0, left.md, offset=at_left),
         Operand("weights", 1, right.md, offset=at_right),
@@ -125,7 +125,7 @@ def _piece(
     bias = library().ffi.NULL
     if len(p.inputs) == 3 and last:
         bias = plain((*(1,) * (len(c.shape) - 1), c.shape[-1]), c.dtype)
-        operands.append(Operand("bias", 2, bias, offset=at if cut == "n" else 0))
+        operands.append(Operand("bias", 2, bias, offset=at if axis == "n" else 0))
     activation = ACTIVATIONS[attrs.get("activation", "")] if last else None
     math = attrs.get("math", "")
     adds = not first or attrs.get("accumulate", False)
@@ -134,21 +134,21 @@ def _piece(
 
 
 def row_major_matrix(a: Matrix, b: Matrix) -> tuple[int, ...]:
-    """Strides of the product of two operands."""
+    """Return the strides of the product of two operands."""
     rows, columns = a.shape[-2], b.shape[-1]
     return (rows * columns, columns, 1) if len(a.shape) == 3 else (columns, 1)
 
 
-def run(cooked: Cooked | None, p: Problem, operands: Sequence[Any]) -> Any:
-    """The product of some arrays by a recipe, None where there is no recipe."""
-    if cooked is None:
+def run(implementation: Implementation | None, p: Problem, operands: Sequence[Any]) -> Any:
+    """Return the product of ``operands``; None without an implementation."""
+    if implementation is None:
         return None
     (out,) = p.outputs
-    made, workspace = np.empty(out.shape, np.float32), np.empty(cooked.workspace, np.uint8)
+    made, workspace = np.empty(out.shape, np.float32), np.empty(implementation.workspace, np.uint8)
     query = KernelQuery(p.op, Attrs(p.attrs), p.inputs, p.outputs)
-    for launch in cooked.bind(BindContext(query, tuple(operands), (made,), workspace)):
+    for launch in implementation.bind(BindContext(query, tuple(operands), (made,), workspace)):
         launch()
     return made
 
 
-KERNELS: tuple[KernelSpec, ...] = (product("batch_matmul", cook),)
+KERNELS: tuple[KernelSpec, ...] = (product("batch_matmul", build),)

@@ -1,4 +1,4 @@
-"""Batch normalisation in training, on channels-last activations, alone or with relu."""
+"""Batch normalisation in training on channels-last activations, optionally with relu."""
 
 from __future__ import annotations
 
@@ -9,41 +9,36 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.device import Launch
-from flow_core.ir.graph import TensorType
-from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
+from flow_core.authoring.backends import Launch
+from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec, TensorType
+from flow_core.base.alignment import aligned
 from flow_onednn import binding
-from flow_onednn.kernels.loops import pointer
-from flow_onednn.kernels.upcast import is_half, on_twins, wide_type
-from flow_onednn.library import available, halves
+from flow_onednn.kernels.loops import FLOAT_BYTES, pointer
+from flow_onednn.kernels.upcast import is_half, upcast_kernel, upcast_type
+from flow_onednn.library import available, half_types
 from flow_onednn.native import compiler
 from flow_onednn.primitives import (
-    Carver,
     Md,
     Primitive,
+    WorkspaceAllocator,
     address,
     create,
     launch,
     nbytes,
-    padded,
     plain,
 )
 from flow_onednn.recipes import PRIORITY, Problem, cached, problem
 
 FLAGS = binding.USE_SCALE | binding.USE_SHIFT
-FLOAT_BYTES = 4
 
 
-def _rows(type_: TensorType) -> tuple[Md, int]:
-    """Channels-last activations as the library sees them: (rows, channels, 1, 1)."""
-    shape = type_.shape
-    channels = shape[-1]
-    rows = int(np.prod(shape[:-1]))
-    n, *space = shape[:-1]
+def _image(type_: TensorType) -> Md:
+    """Return the descriptor of channels-last activations, logically (n, channels, h w, 1)."""
+    n, *space, channels = type_.shape
     height = int(np.prod(space)) if space else 1
     sizes = (n, channels, height, 1)
     strides = (height * channels, 1, channels, channels)
-    return plain(sizes, type_.dtype.name, strides), rows
+    return plain(sizes, type_.dtype.name, strides)
 
 
 def _is_relu(p: Problem) -> bool:
@@ -52,8 +47,8 @@ def _is_relu(p: Problem) -> bool:
 
 @cached
 def forward(p: Problem) -> Primitive | None:
-    """The primitive of ``normalization`` or ``onednn_norm_relu``."""
-    x, _ = _rows(p.inputs[0])
+    """Create the primitive of ``normalization`` or ``onednn_norm_relu``."""
+    x = _image(p.inputs[0])
     flags = FLAGS | (binding.FUSE_RELU if _is_relu(p) else 0)
     return create(
         "batch_normalization_forward", binding.FORWARD_TRAINING, x, x, p.attrs["epsilon"], flags
@@ -62,8 +57,8 @@ def forward(p: Problem) -> Primitive | None:
 
 @cached
 def backward(p: Problem) -> Primitive | None:
-    """The primitive of their gradients; the variance it is given has epsilon in it."""
-    x, _ = _rows(p.inputs[0])
+    """Create the primitive of their gradients; its variance argument includes epsilon."""
+    x = _image(p.inputs[0])
     flags = FLAGS | (binding.FUSE_RELU if _is_relu(p) else 0)
     hint = create("batch_normalization_forward", binding.FORWARD_TRAINING, x, x, 0.0, flags)
     if hint is None:
@@ -72,9 +67,9 @@ def backward(p: Problem) -> Primitive | None:
 
 
 def mask_bytes(p: Problem) -> int | None:
-    """The size of the last output of `onednn_norm_relu`; None where there is no primitive."""
-    native = p.inputs[0].dtype.name in ("float32", *halves())
-    made = forward(p if native else replace(p, inputs=(wide_type(p.inputs[0]),)))
+    """Return the size of the mask output of `onednn_norm_relu`; None without a primitive."""
+    native = p.inputs[0].dtype.name in ("float32", *half_types())
+    made = forward(p if native else replace(p, inputs=(upcast_type(p.inputs[0]),)))
     usable = made is not None and compiler.available()
     return nbytes(made.md("workspace")) if made is not None and usable else None
 
@@ -83,14 +78,14 @@ def _accepts(query: KernelQuery) -> bool:
     x, attrs = query.inputs[0], query.attrs
     vectors = [t for t in (*query.inputs, *query.outputs) if len(t.shape) == 1]
     last = len(x.shape) >= 2 and attrs.get("axis", -1) in (-1, len(x.shape) - 1)
-    floats = x.dtype.name in ("float32", *halves()) and all(
+    floats = x.dtype.name in ("float32", *half_types()) and all(
         t.dtype.name in ("float32", "uint8") for t in vectors
     )
     return bool(available() and last and floats and attrs.get("training", True) and x.size)
 
 
 def _has_half_vectors(query: KernelQuery) -> bool:
-    """Moving statistics among them are changed."""
+    """Return whether a vector is bfloat16; moving statistics are mutated, so none may be."""
     return any(is_half(t) for t in query.inputs if len(t.shape) == 1)
 
 
@@ -99,12 +94,12 @@ def _takes(make: Any) -> Any:
 
 
 def _vector_bytes(query: KernelQuery) -> int:
-    return padded(query.inputs[0].shape[-1] * FLOAT_BYTES)
+    return aligned(query.inputs[0].shape[-1] * FLOAT_BYTES)
 
 
 def _workspace(make: Any) -> Any:
-    """A scratchpad and one vector: the variance."""
-    return lambda query: _vector_bytes(query) + padded(make(problem(query)).scratchpad)
+    """Return the function of the workspace: the variance and the scratchpad."""
+    return lambda query: _vector_bytes(query) + aligned(make(problem(query)).scratchpad)
 
 
 def _vector(ctx: BindContext) -> Any:
@@ -123,7 +118,7 @@ def _bind_forward(ctx: BindContext) -> list[Launch]:
     )  # fmt: skip
     count = x.size // x.shape[-1]
     rate = 1 - ctx.attrs["momentum"]
-    # inverse is not made yet when the moving statistics borrow it for their terms
+    # `inverse` serves as scratch memory for the moving statistics before it is computed
     return [
         run,
         *_move(moving_mean, mean, rate, 1.0, inverse),
@@ -131,21 +126,21 @@ def _bind_forward(ctx: BindContext) -> list[Launch]:
         partial(np.add, variance, np.float32(ctx.attrs["epsilon"]), inverse),
         partial(np.sqrt, inverse, inverse),
         partial(np.reciprocal, inverse, inverse),
-        *([_again(x, y, mean, inverse, gamma, beta)] if mask else []),
+        *([_nonfinite_channels(x, y, mean, inverse, gamma, beta)] if mask else []),
     ]
 
 
-def _again(x: Any, y: Any, *vectors: Any) -> Launch:
-    """A launch that makes the channels again in which the library's relu has lost NaN."""
+def _nonfinite_channels(x: Any, y: Any, *vectors: Any) -> Launch:
+    """Return a launch that recomputes channels with NaN, which the library's relu drops."""
     half = x.dtype != np.float32
-    run = getattr(compiler.native(), "norm_relu_again" + "_halves" * half)
+    run = getattr(compiler.native(), "norm_relu_nonfinite" + "_bf16" * half)
     images = (pointer(a, "uint16_t *" if half else "float *") for a in (x, y))
     columns = x.shape[-1]
     return partial(run, *images, *map(pointer, vectors), x.size // columns, columns)
 
 
 def _move(moving: Any, batch: Any, rate: float, unbias: float, scratch: Any) -> list[Launch]:
-    """moving = moving (1 - rate) + batch unbias rate."""
+    """Return launches of ``moving = moving (1 - rate) + batch unbias rate``."""
     return [
         partial(np.multiply, moving, np.float32(1 - rate), moving),
         partial(np.multiply, batch, np.float32(rate * unbias), scratch),
@@ -173,7 +168,7 @@ def _bind_backward(ctx: BindContext) -> list[Launch]:
 def _run(made: Primitive | None, ctx: BindContext, mask: Sequence[Any], **arrays: Any) -> Launch:
     if made is None:
         raise LookupError(f"no primitive for {ctx.query.op}, which was accepted")
-    image, _ = _rows(ctx.query.inputs[0])
+    image = _image(ctx.query.inputs[0])
     vector = plain((ctx.query.inputs[0].shape[-1],), "float32")
     tensors = {
         name: (image if array.ndim > 1 else vector, address(array))
@@ -181,14 +176,14 @@ def _run(made: Primitive | None, ctx: BindContext, mask: Sequence[Any], **arrays
     }
     if mask:
         tensors["workspace"] = (made.md("workspace"), address(mask[0]))
-    carver = Carver(address(ctx.workspace))
-    carver.take(_vector_bytes(ctx.query))
-    return launch(made, tensors, carver.take(made.scratchpad))
+    allocator = WorkspaceAllocator(address(ctx.workspace))
+    allocator.allocate(_vector_bytes(ctx.query))
+    return launch(made, tensors, allocator.allocate(made.scratchpad))
 
 
 def _spec(op: str, make: Any, bind: Any) -> KernelSpec:
     spec = KernelSpec(op, "cpu", bind, _takes(make), PRIORITY, _workspace(make), f"onednn.{op}")
-    return on_twins(spec, unless=_has_half_vectors)
+    return upcast_kernel(spec, unless=_has_half_vectors)
 
 
 KERNELS: tuple[KernelSpec, ...] = (

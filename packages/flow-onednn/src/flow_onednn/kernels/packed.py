@@ -1,7 +1,8 @@
-"""Matrix products of weights that are packed before, in the layout that the primitive chooses.
+"""Matrix products with prepacked weights, in the layout that the primitive selects.
 
-A product packs its weights while it runs, a panel at a time.  Where several devices of a process
-multiply few rows each by one weight, packing it once is less work; see `flow_onednn.passes.pack`.
+A product otherwise packs its weights during execution, one panel at a time. If several devices of
+a process multiply few rows each by the same weight, packing it once is less work; see
+`flow_onednn.passes.pack`.
 """
 
 from __future__ import annotations
@@ -10,16 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.ir.graph import Attrs
-from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
-from flow_core.plugins.trials import agree, factors, multiplications
-from flow_onednn.kernels import shares
-from flow_onednn.kernels.guarded import guarded
+from flow_core.authoring.backends import agree, factors, multiplications
+from flow_core.authoring.specs import Attrs, BindContext, KernelQuery, KernelSpec
+from flow_onednn.kernels import partitioned_matmul
 from flow_onednn.kernels.matmul import ACTIVATIONS
+from flow_onednn.kernels.nan_relu import preserve_nan
 from flow_onednn.library import library
-from flow_onednn.primitives import Md, PostOps, Primitive, chosen, create, nbytes, plain
+from flow_onednn.primitives import Md, PostOps, Primitive, any_layout, create, nbytes, plain
 from flow_onednn.recipes import (
-    Cooked,
+    Implementation,
     Operand,
     Problem,
     Recipe,
@@ -28,35 +28,35 @@ from flow_onednn.recipes import (
     kernel,
     recipe,
 )  # fmt: skip
-from flow_onednn.threads import of_process
+from flow_onednn.threads import whole_budget
 
 PACK, PRODUCT = "onednn_pack", "onednn_packed_matmul"
 
 
 def _product(attrs: dict[str, Any], has_bias: bool) -> Primitive | None:
-    """The product of plain rows and weights in whatever layout is best.
+    """Create the product of plain rows and weights in the primitive's layout.
 
-    That is found by a pass, which does not know how streams will divide the cores: the layout must
-    not depend on it.
+    A pass queries this layout before streams divide the cores, so that it is selected for the
+    whole thread budget.
     """
     rows, deep, columns = (attrs[k] for k in ("rows", "deep", "columns"))
     null = library().ffi.NULL
-    with of_process():
+    with whole_budget():
         return create(
-            "matmul", plain((rows, deep), "float32"), chosen((deep, columns), "float32"),
+            "matmul", plain((rows, deep), "float32"), any_layout((deep, columns), "float32"),
             plain((1, columns), "float32") if has_bias else null, plain((rows, columns), "float32"),
             post=PostOps(activation=ACTIVATIONS[attrs["activation"]]), math=attrs["math"],
         )  # fmt: skip
 
 
 def _weights(attrs: dict[str, Any]) -> Md:
-    """The weights as the variable has them, seen as (deep, columns)."""
+    """Return the descriptor of the variable's weights as a (deep, columns) matrix."""
     deep, columns = attrs["deep"], attrs["columns"]
     strides = (1, deep) if attrs["transpose_b"] else (columns, 1)
     return plain((deep, columns), "float32", strides)
 
 
-def _cook_pack(p: Problem) -> Recipe | None:
+def _build_pack(p: Problem) -> Recipe | None:
     product = _product(p.attrs, p.attrs["bias"])
     if product is None:
         return None
@@ -65,7 +65,7 @@ def _cook_pack(p: Problem) -> Recipe | None:
     return recipe(made, (Operand("src", 0, source), Operand("dst", 0, target, True)))
 
 
-def _cook_product(p: Problem) -> Recipe | None:
+def _build_product(p: Problem) -> Recipe | None:
     has_bias = len(p.inputs) == 3
     product, columns = _product(p.attrs, has_bias), p.attrs["columns"]
     if product is None:
@@ -82,7 +82,7 @@ def _cook_product(p: Problem) -> Recipe | None:
 
 
 def attrs_of(p: Problem) -> dict[str, Any]:
-    """The attributes of the two ops that do what a ``matmul`` or ``onednn_matmul`` does."""
+    """Return the attributes of the pack and product ops that replace a matrix product."""
     rows, deep = p.inputs[0].shape
     return {
         "rows": rows, "deep": deep, "columns": p.outputs[0].shape[-1],
@@ -92,12 +92,13 @@ def attrs_of(p: Problem) -> dict[str, Any]:
 
 @cached
 def packed_size(p: Problem) -> int | None:
-    """Elements of the packed weights of a product; None where packing them gains nothing.
+    """Return the number of elements of the packed weights of a product.
 
-    It does where the primitive packs by itself, and where the product's bits stay what they are
-    for devices that do not share their weights: that is tried out.
+    Returns:
+        The number; None if the primitive does not pack by itself, or if trial runs show that
+        prepacking changes the bits of the product.
     """
-    attrs, direct = attrs_of(p), shares.cook(p)
+    attrs, direct = attrs_of(p), partitioned_matmul.build(p)
     product = _product(attrs, len(p.inputs) == 3)
     if product is None or not isinstance(direct, Recipe) or direct.reorders:
         return None
@@ -106,12 +107,12 @@ def packed_size(p: Problem) -> int | None:
     return size if packs and _same_bits(p, attrs, size, direct) else None
 
 
-def _same_bits(p: Problem, attrs: dict[str, Any], size: int, direct: Cooked) -> bool:
+def _same_bits(p: Problem, attrs: dict[str, Any], size: int, direct: Implementation) -> bool:
     transposed, has_bias = p.attrs["transpose_b"], len(p.inputs) == 3
     how = {**attrs, "transpose_b": transposed, "bias": has_bias}
     pack, product = (
-        cook(Problem("", p.inputs, p.outputs, tuple(given.items())))
-        for cook, given in ((_cook_pack, how), (_cook_product, attrs))
+        build(Problem("", p.inputs, p.outputs, tuple(given.items())))
+        for build, given in ((_build_pack, how), (_build_product, attrs))
     )
     if pack is None or product is None or pack.reorders or product.reorders:
         return False
@@ -129,14 +130,14 @@ def _same_bits(p: Problem, attrs: dict[str, Any], size: int, direct: Cooked) -> 
     return agree(multiplications(p.inputs[:2], transposed), same)
 
 
-def _run(cooked: Cooked, p: Problem, operands: list[Any], out: Any) -> None:
+def _run(implementation: Implementation, p: Problem, operands: list[Any], out: Any) -> None:
     query = KernelQuery(p.op, Attrs(p.attrs), p.inputs, p.outputs)
-    workspace = np.empty(cooked.workspace, np.uint8)
-    for launch in cooked.bind(BindContext(query, tuple(operands), (out,), workspace)):
+    workspace = np.empty(implementation.workspace, np.uint8)
+    for launch in implementation.bind(BindContext(query, tuple(operands), (out,), workspace)):
         launch()
 
 
 KERNELS: tuple[KernelSpec, ...] = (
-    kernel(PACK, _cook_pack, accepts=is_float32),
-    kernel(PRODUCT, guarded(_cook_product), accepts=is_float32),
+    kernel(PACK, _build_pack, accepts=is_float32),
+    kernel(PRODUCT, preserve_nan(_build_product), accepts=is_float32),
 )

@@ -1,8 +1,8 @@
-"""Convolutions with windows of one element, as matrix products of the rows of pixels.
+"""Pointwise (1 x 1) convolutions as matrix products over pixels.
 
-Their weights are used as they lie, where a convolution copies them into a layout of its own: with
-few pixels and many channels that copy costs as much as the rest.  With strides, the pixels that are
-met are brought together first.
+The product reads the weights in place, whereas a convolution primitive reorders them: with few
+pixels and many channels, the reorder takes as long as the rest. With strides, the used pixels are
+gathered first.
 """
 
 from __future__ import annotations
@@ -12,77 +12,79 @@ from functools import partial
 from math import prod
 from typing import Any
 
+from flow_core.authoring.backends import Launch
+from flow_core.authoring.specs import AttrValue, BindContext, TensorType, tensor_type
+from flow_core.base.alignment import aligned
 from flow_core.base.dtypes import float32
-from flow_core.device import Launch
-from flow_core.ir.graph import AttrValue, TensorType, tensor_type
-from flow_core.plugins.specs import BindContext
 from flow_onednn.kernels import matmul
 from flow_onednn.native import compiler
-from flow_onednn.primitives import padded
-from flow_onednn.recipes import Cooked, Problem
+from flow_onednn.recipes import Implementation, Problem
 
 Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Strided:
-    """A product of the pixels that a stride meets.
+class StridedProduct:
+    """A product over the pixels that a strided convolution uses.
 
     Attributes:
-        product: on pixels side by side.
+        product: the product on contiguous pixels.
         full: NHWC shape of the image with all pixels.
-        met: of the one with those that are met.
+        used: NHWC shape of the image with the used pixels.
         strides: along height and width.
-        index: position of the image among the inputs, None where it is the output.
+        index: position of the image among the inputs, None if it is the output.
     """
 
-    product: Cooked
+    product: Implementation
     full: Shape
-    met: Shape
+    used: Shape
     strides: Shape
     index: int | None
 
     @property
     def workspace(self) -> int:
-        """Bytes for the pixels side by side, and for the product."""
+        """Bytes for the contiguous pixels and for the product."""
         return self._bytes + self.product.workspace
 
     @property
     def _bytes(self) -> int:
-        return padded(4 * prod(self.met))
+        return aligned(4 * prod(self.used))
 
     @property
     def reorders(self) -> int:
-        """Bytes that are copied: the pixels."""
-        return 4 * prod(self.met) + self.product.reorders
+        """Bytes copied between layouts: the pixels."""
+        return 4 * prod(self.used) + self.product.reorders
 
     @property
     def allocates(self) -> bool:
-        """Whether the library takes memory at each launch."""
+        """Whether the library allocates memory at each launch."""
         return self.product.allocates
 
     def bind(self, ctx: BindContext) -> list[Launch]:
-        """The launches: bring together and multiply, or multiply and spread."""
-        near = ctx.workspace[: 4 * prod(self.met)].view("float32")
+        """Return the launches: gather and multiply, or multiply and scatter."""
+        pixels = ctx.workspace[: 4 * prod(self.used)].view("float32")
         rest = ctx.workspace[self._bytes :]
         if self.index is None:
-            product = replace(ctx, outputs=(near,), workspace=rest)
-            return [*self.product.bind(product), self._copy("spread_pixels", near, ctx.outputs[0])]
+            product = replace(ctx, outputs=(pixels,), workspace=rest)
+            return [
+                *self.product.bind(product),
+                self._copy("scatter_pixels", pixels, ctx.outputs[0]),
+            ]
         inputs = list(ctx.inputs)
-        inputs[self.index] = near
-        gather = self._copy("take_pixels", ctx.inputs[self.index], near)
+        inputs[self.index] = pixels
+        gather = self._copy("gather_pixels", ctx.inputs[self.index], pixels)
         return [gather, *self.product.bind(replace(ctx, inputs=tuple(inputs), workspace=rest))]
 
     def _copy(self, name: str, source: Any, target: Any) -> Launch:
         make = compiler.ffi(compiler.CDEF)
         pointers = (make.cast("float *", a.ctypes.data) for a in (source, target))
-        sizes = (*self.full, *self.met[1:3], *self.strides)
+        sizes = (*self.full, *self.used[1:3], *self.strides)
         run = getattr(compiler.native(), name)
         return partial(run, *pointers, *sizes)
 
 
 def applies(p: Problem) -> bool:
-    """Whether a convolution has windows of one element on channels-last images."""
+    """Return whether a convolution is pointwise, on channels-last float32 images."""
     attrs = p.attrs
     widths = (*attrs["padding_before"], *(attrs.get("padding_after") or ()))
     one = set(attrs["kernel_size"]) == {1} and attrs["groups"] == 1
@@ -90,24 +92,24 @@ def applies(p: Problem) -> bool:
     return exact and one and not any(widths) and attrs.get("data_format") in (None, "channels_last")
 
 
-def forward(p: Problem) -> Cooked | None:
-    """The recipe of a convolution as a product, None where it does not apply or pay."""
+def forward(p: Problem) -> Implementation | None:
+    """Build a convolution as a product; None if it is not pointwise or a primitive is faster."""
     x, w, *bias = (t.shape for t in p.inputs)
     y = p.outputs[0].shape
     made = _product(p, (_rows(y), x[-1]), (w[0], x[-1]), (_rows(y), w[0]), *bias, transpose_b=True)
     return _placed(p, made, x, y, 0, _rows(y) <= max(x[-1], w[0]))
 
 
-def data_grad(p: Problem) -> Cooked | None:
-    """The recipe of the gradient of its input."""
+def data_grad(p: Problem) -> Implementation | None:
+    """Build the gradient of the input."""
     dy, w = (t.shape for t in p.inputs)
     x = p.outputs[0].shape
     made = _product(p, (_rows(dy), w[0]), (w[0], x[-1]), (_rows(dy), x[-1]))
     return _placed(p, made, x, dy, None, _rows(dy) <= max(x[-1], w[0]))
 
 
-def filter_grad(p: Problem) -> Cooked | None:
-    """The recipe of the gradient of its weights; that of a bias is not made here."""
+def filter_grad(p: Problem) -> Implementation | None:
+    """Build the gradient of the weights; None if a bias gradient is requested."""
     dy, x = (t.shape for t in p.inputs)
     if len(p.outputs) > 1:
         return None
@@ -117,17 +119,19 @@ def filter_grad(p: Problem) -> Cooked | None:
 
 
 def _rows(image: Shape) -> int:
-    """The number of pixels."""
+    """Return the number of pixels."""
     return prod(image[:-1])
 
 
-def _product(p: Problem, a: Shape, b: Shape, c: Shape, *bias: Shape, **how: bool) -> Cooked | None:
+def _product(
+    p: Problem, a: Shape, b: Shape, c: Shape, *bias: Shape, **how: bool
+) -> Implementation | None:
     if not applies(p):
         return None
     attrs: dict[str, AttrValue] = {"transpose_a": False, "transpose_b": False, "alpha": 1.0, **how}
     attrs |= {key: p.attrs.get(key, "") for key in ("activation", "math")}
     types = tuple(map(_type, (a, b, *bias)))
-    return matmul.cook(Problem("onednn_matmul", types, (_type(c),), tuple(sorted(attrs.items()))))
+    return matmul.build(Problem("onednn_matmul", types, (_type(c),), tuple(sorted(attrs.items()))))
 
 
 def _type(shape: Shape) -> TensorType:
@@ -135,12 +139,12 @@ def _type(shape: Shape) -> TensorType:
 
 
 def _placed(
-    p: Problem, made: Cooked | None, full: Shape, out: Shape, index: int | None, pays: bool
-) -> Cooked | None:
+    p: Problem, made: Implementation | None, full: Shape, out: Shape, index: int | None, pays: bool
+) -> Implementation | None:
     strides = tuple(p.attrs["strides"])
     if made is None or not pays:
         return None
     if set(strides) == {1}:
         return made
-    met = (*out[:3], full[-1])
-    return Strided(made, full, met, strides, index) if compiler.available() else None
+    used = (*out[:3], full[-1])
+    return StridedProduct(made, full, used, strides, index) if compiler.available() else None

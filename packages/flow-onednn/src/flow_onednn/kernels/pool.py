@@ -1,8 +1,8 @@
-"""Pooling over two axes of space: averages by the library, maxima by loops of ours.
+"""Two-dimensional pooling: average pooling by the library, max pooling by C loops.
 
-The library's max pooling drops NaN and gives the least finite number for -inf.  In training it is
-`onednn_max_pool`, which also gives the places of the maxima, from which its gradient is made
-without a look at the input.
+The library's max pooling drops NaN and returns the least finite number for -inf. In training,
+`onednn_max_pool` also returns the positions of the maxima, so that its gradient does not read the
+input.
 """
 
 from __future__ import annotations
@@ -11,26 +11,27 @@ from functools import partial
 from math import prod
 from typing import Any
 
-from flow_core.device import Launch
-from flow_core.ir.graph import TensorType
-from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
+from flow_core.authoring.backends import Launch
+from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec, TensorType
+from flow_core.base.alignment import aligned
 from flow_onednn import binding
 from flow_onednn.kernels.conv import LAST, first, image
-from flow_onednn.kernels.loops import half_kernel, null, parts_of, pointer
+from flow_onednn.kernels.loops import null, pointer, thread_parts, upcast_loop_kernel
 from flow_onednn.native import compiler
-from flow_onednn.primitives import Primitive, create, dims, padded
+from flow_onednn.primitives import Primitive, create, dims
 from flow_onednn.recipes import Operand, Problem, Recipe, kernel, recipe
 
 Shape = tuple[int, ...]
 FLOAT = "float32"
 PLACES = 256
-"""Elements of a window that a byte tells apart."""
+"""Maximum elements of a window: positions are bytes."""
 
 
 def window(attrs: dict[str, Any], x: Shape, y: Shape) -> tuple[Any, ...] | None:
-    """Strides, kernel, dilation, padding before and after, as the library takes them.
+    """Return strides, kernel, dilation, padding before and after as C arrays.
 
-    None where windows lie partly beyond what padding both sides can describe.
+    Returns:
+        The arrays; None if padding is not smaller than the window.
     """
     kernel_, stride = attrs["pool_size"], attrs["strides"]
     before = _before(attrs, x, y)
@@ -61,7 +62,7 @@ def _space(shape: Shape, last: bool) -> Shape:
 def forward(
     attrs: dict[str, Any], x: Shape, y: Shape, prop: int, dtype: str = FLOAT
 ) -> Primitive | None:
-    """The primitive of an average pooling."""
+    """Create the primitive of average pooling."""
     last = attrs["data_format"] == LAST
     widths = window(attrs, _space(x, last), _space(y, last))
     if widths is None:
@@ -71,7 +72,7 @@ def forward(
 
 
 def backward(attrs: dict[str, Any], x: Shape, y: Shape, dtype: str = FLOAT) -> Primitive | None:
-    """The primitive of the gradient of an average pooling."""
+    """Create the primitive of the gradient of average pooling."""
     last = attrs["data_format"] == LAST
     hint = forward(attrs, x, y, binding.FORWARD_TRAINING, dtype)
     widths = window(attrs, _space(x, last), _space(y, last))
@@ -82,9 +83,10 @@ def backward(attrs: dict[str, Any], x: Shape, y: Shape, dtype: str = FLOAT) -> P
 
 
 def max_sizes(attrs: dict[str, Any], x: Shape, y: Shape) -> tuple[int, ...] | None:
-    """A max pooling as C sees it; None where it is not done in C.
+    """Return the sizes of a max pooling for the C loops.
 
-    Places are bytes, and a window without an element of the input has no maximum.
+    Returns:
+        The sizes; None if a window contains no element of the input.
     """
     last = attrs["data_format"] == LAST
     (n, c, h, w), (_, _, oh, ow) = first(x, last), first(y, last)
@@ -98,7 +100,7 @@ def max_sizes(attrs: dict[str, Any], x: Shape, y: Shape) -> tuple[int, ...] | No
 
 
 def places_bytes(attrs: dict[str, Any], x: Shape, y: Shape) -> int | None:
-    """The size of the second output of `onednn_max_pool`; None where no kernel makes it."""
+    """Return the size of the positions output of `onednn_max_pool`; None without a kernel."""
     few = prod(attrs["pool_size"]) <= PLACES and compiler.available()
     return prod(y) if few and max_sizes(attrs, x, y) else None
 
@@ -109,18 +111,18 @@ def _images(p: Problem, x: Shape, y: Shape) -> tuple[Any, Any]:
 
 
 def _dtype(p: Problem) -> str:
-    """The name of the element type of the activations."""
+    """Return the name of the element type of the activations."""
     return p.outputs[0].dtype.name
 
 
-def _cook_average(p: Problem) -> Recipe | None:
+def _build_average(p: Problem) -> Recipe | None:
     x, y = p.inputs[0].shape, p.outputs[0].shape
     made = forward(p.attrs, x, y, binding.FORWARD_INFERENCE, _dtype(p))
     source, target = _images(p, x, y)
     return recipe(made, (Operand("src", 0, source), Operand("dst", 0, target, True)))
 
 
-def _cook_average_grad(p: Problem) -> Recipe | None:
+def _build_average_grad(p: Problem) -> Recipe | None:
     x, y = p.outputs[0].shape, p.inputs[2].shape
     made = backward(p.attrs, x, y, _dtype(p))
     source, target = _images(p, x, y)
@@ -132,49 +134,49 @@ def _c_sizes(query: KernelQuery, x: TensorType, y: TensorType) -> tuple[int, ...
     return max_sizes(dict(query.attrs), x.shape, y.shape)
 
 
-def _given(sizes: tuple[int, ...] | None) -> Any:
+def _c_array(sizes: tuple[int, ...] | None) -> Any:
     return compiler.ffi(compiler.CDEF).new("long[]", list(sizes or ()))
 
 
-def _pools(query: KernelQuery) -> bool:
+def _accepts_max(query: KernelQuery) -> bool:
     (x,), y = query.inputs, query.outputs[0]
     return x.dtype.name == FLOAT and _c_sizes(query, x, y) is not None
 
 
 def _buffer_bytes(query: KernelQuery) -> int:
-    """A row of the input per part, for images of which each channel is a plane."""
+    """Return the bytes of an input row per thread, for channels-first images."""
     (n, _, w, c, oh, *_) = _c_sizes(query, query.inputs[0], query.outputs[0]) or (0,) * 5
-    return padded(4 * w * parts_of(n * oh)) if c == 1 else 0
+    return aligned(4 * w * thread_parts(n * oh)) if c == 1 else 0
 
 
 def _bind_max(ctx: BindContext) -> Launch:
     (x,), (y, *places) = ctx.inputs, ctx.outputs
     sizes = _c_sizes(ctx.query, ctx.query.inputs[0], ctx.query.outputs[0])
-    lib, given = compiler.native(), _given(sizes)
+    lib, c_sizes = compiler.native(), _c_array(sizes)
     if sizes and sizes[3] == 1 and not places:
-        count = parts_of(sizes[0] * sizes[4])
+        count = thread_parts(sizes[0] * sizes[4])
         buffer = pointer(ctx.workspace)
-        return partial(lib.max_pool_planes, pointer(x), pointer(y), buffer, given, count)
+        return partial(lib.max_pool_planes, pointer(x), pointer(y), buffer, c_sizes, count)
     where = pointer(places[0], "uint8_t *") if places else null()
-    return partial(lib.max_pool, pointer(x), pointer(y), where, given)
+    return partial(lib.max_pool, pointer(x), pointer(y), where, c_sizes)
 
 
-def _spreads(query: KernelQuery) -> bool:
+def _accepts_max_grad(query: KernelQuery) -> bool:
     dy, places = query.inputs
     return dy.dtype.name == FLOAT and places.size == dy.size
 
 
 def _bind_max_grad(ctx: BindContext) -> Launch:
     (dy, places), (dx,) = ctx.inputs, ctx.outputs
-    given = _given(_c_sizes(ctx.query, ctx.query.outputs[0], ctx.query.inputs[0]))
+    c_sizes = _c_array(_c_sizes(ctx.query, ctx.query.outputs[0], ctx.query.inputs[0]))
     where = pointer(places, "uint8_t *")
-    return partial(compiler.native().max_pool_grad, pointer(dy), where, pointer(dx), given)
+    return partial(compiler.native().max_pool_grad, pointer(dy), where, pointer(dx), c_sizes)
 
 
 KERNELS: tuple[KernelSpec, ...] = (
-    half_kernel("max_pool_2d", _bind_max, _pools, _buffer_bytes),
-    kernel("avg_pool_2d", _cook_average),
-    kernel("avg_pool_2d_grad", _cook_average_grad),
-    half_kernel("onednn_max_pool", _bind_max, _pools),
-    half_kernel("onednn_max_pool_grad", _bind_max_grad, _spreads),
+    upcast_loop_kernel("max_pool_2d", _bind_max, _accepts_max, _buffer_bytes),
+    kernel("avg_pool_2d", _build_average),
+    kernel("avg_pool_2d_grad", _build_average_grad),
+    upcast_loop_kernel("onednn_max_pool", _bind_max, _accepts_max),
+    upcast_loop_kernel("onednn_max_pool_grad", _bind_max_grad, _accepts_max_grad),
 )

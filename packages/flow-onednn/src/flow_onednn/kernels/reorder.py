@@ -1,8 +1,8 @@
-"""Axes in another order."""
+"""Transpositions as oneDNN reorders."""
 
 from __future__ import annotations
 
-from flow_core.plugins.specs import KernelQuery, KernelSpec
+from flow_core.authoring.specs import KernelQuery, KernelSpec
 from flow_onednn.primitives import create, plain, row_major
 from flow_onednn.recipes import Operand, Problem, Recipe, is_float, kernel, recipe
 
@@ -19,7 +19,7 @@ def _cook(p: Problem) -> Recipe | None:
 
 
 def _accepts(query: KernelQuery) -> bool:
-    """Floats, and the bytes that masks are made of: their numbers are float32's, too."""
+    """Return whether the elements are floats or bytes, which float32 represents exactly."""
     x = query.inputs[0]
     return is_float(query) or (x.dtype.name in ("int8", "uint8") and x.size > 0)
 

@@ -1,18 +1,18 @@
-"""Batch normalisation whose result is added to something and goes through relu, in one loop."""
+"""Batch normalisation fused with a residual addition and relu, in one C loop."""
 
 from __future__ import annotations
 
 from functools import partial
 from math import prod
 
-from flow_core.device import Launch
-from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
-from flow_onednn.kernels.loops import FLOAT_BYTES, loop_kernel, pointer, sum_shares
+from flow_core.authoring.backends import Launch
+from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec
+from flow_core.base.alignment import aligned
+from flow_onednn.kernels.loops import FLOAT_BYTES, loop_kernel, pointer, sum_partitions
 from flow_onednn.native import compiler
-from flow_onednn.primitives import padded
 
 STATISTICS = 4
-"""Numbers per channel and part: mean and squares of the part, and of the block under way."""
+"""Numbers per channel and part: mean and squared deviations, of the part and of a block."""
 
 
 def _rows(query: KernelQuery) -> tuple[int, int]:
@@ -22,7 +22,7 @@ def _rows(query: KernelQuery) -> tuple[int, int]:
 
 def _bytes(query: KernelQuery) -> int:
     rows, channels = _rows(query)
-    return padded(STATISTICS * sum_shares(rows, channels) * channels * FLOAT_BYTES)
+    return aligned(STATISTICS * sum_partitions(rows, channels) * channels * FLOAT_BYTES)
 
 
 def _bind(ctx: BindContext) -> Launch:
@@ -30,7 +30,7 @@ def _bind(ctx: BindContext) -> Launch:
     numbers = (float(ctx.attrs[k]) for k in ("epsilon", "momentum"))
     arrays = map(pointer, (*ctx.inputs, *ctx.outputs, ctx.workspace))
     run = compiler.native().norm_add_relu
-    return partial(run, *arrays, rows, channels, sum_shares(rows, channels), *numbers)
+    return partial(run, *arrays, rows, channels, sum_partitions(rows, channels), *numbers)
 
 
 KERNELS: tuple[KernelSpec, ...] = (loop_kernel("onednn_norm_add_relu", _bind, workspace=_bytes),)

@@ -1,16 +1,16 @@
-"""Softmax, by a loop of ours over rows, and its gradient.
+"""Softmax as a C loop over rows, and its gradient as a primitive.
 
-The library's softmax gives numbers for rows with NaN and infinities.
+The library's softmax returns finite numbers for rows with NaN and infinities.
 """
 
 from __future__ import annotations
 
 from functools import partial
 
-from flow_core.device import Launch
-from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
+from flow_core.authoring.backends import Launch
+from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec
 from flow_onednn import binding
-from flow_onednn.kernels.loops import half_kernel, pointer
+from flow_onednn.kernels.loops import pointer, upcast_loop_kernel
 from flow_onednn.native import compiler
 from flow_onednn.primitives import Md, create, plain
 from flow_onednn.recipes import Operand, Problem, Recipe, kernel, recipe
@@ -22,7 +22,7 @@ def _array(p: Problem) -> tuple[Md, int]:
 
 
 def _over_rows(query: KernelQuery) -> bool:
-    """Whether the last axis of float32 is normalised, and there is something in it."""
+    """Return whether softmax is taken over the last axis of a float32 array."""
     (x,), axis = query.inputs, query.attrs["axis"]
     return x.dtype.name == "float32" and axis % len(x.shape) == len(x.shape) - 1
 
@@ -33,7 +33,7 @@ def _bind(ctx: BindContext) -> Launch:
     return partial(compiler.native().softmax, pointer(x), pointer(y), x.size // columns, columns)
 
 
-def _cook_grad(p: Problem) -> Recipe | None:
+def _build_grad(p: Problem) -> Recipe | None:
     x, axis = _array(p)
     hint = create("softmax_forward", binding.FORWARD_TRAINING, binding.SOFTMAX, x, x, axis)
     if hint is None:
@@ -46,6 +46,6 @@ def _cook_grad(p: Problem) -> Recipe | None:
 
 
 KERNELS: tuple[KernelSpec, ...] = (
-    half_kernel("softmax", _bind, _over_rows),
-    kernel("softmax_grad", _cook_grad),
+    upcast_loop_kernel("softmax", _bind, _over_rows),
+    kernel("softmax_grad", _build_grad),
 )

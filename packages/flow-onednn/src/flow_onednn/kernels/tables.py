@@ -1,4 +1,4 @@
-"""The kernels of `native/tables.c`: reading, adding to and updating rows of tables."""
+"""The kernels of `native/tables.c`: lookups, additions and sparse updates of embedding tables."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.device import Launch
-from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
+from flow_core.authoring.backends import Launch
+from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec
+from flow_core.authoring.update_rules import INDEXED_PREFIX
+from flow_core.base.alignment import aligned
 from flow_onednn import threads
-from flow_onednn.kernels.loops import FLOAT_BYTES, loop_kernel, null, parts_of, pointer
+from flow_onednn.kernels.loops import FLOAT_BYTES, loop_kernel, null, pointer, thread_parts
 from flow_onednn.native import compiler
-from flow_onednn.primitives import address, padded
+from flow_onednn.primitives import address
 
 
 def _indexed(query: KernelQuery) -> bool:
-    """Rows along the first axis, float32, by indices that we read."""
+    """Return whether float32 rows along axis 0 are indexed by int32 or int64."""
     floats = (*query.inputs[:1], *query.inputs[2:], *query.outputs)
     return (
         query.attrs["axis"] == 0
@@ -28,7 +30,7 @@ def _indexed(query: KernelQuery) -> bool:
 
 
 def _index(ctx: BindContext, k: int = 1) -> tuple[Any, int, int, int]:
-    """Pointer to an input of indices, how many, their width, and the first row's number."""
+    """Return the pointer to the indices, their number, their width, and the first row's number."""
     index: Any = ctx.inputs[k]
     first: Any = ctx.attrs["first"]
     return pointer(index, "void *"), index.size, index.itemsize, first
@@ -48,7 +50,7 @@ def _segment_sum(ctx: BindContext) -> Launch:
     rows, columns = out.shape[0], prod(out.shape[1:])
     return partial(
         compiler.native().segment_sum,
-        pointer(data), index, pointer(out), count, rows, columns, width, first, parts_of(rows),
+        pointer(data), index, pointer(out), count, rows, columns, width, first, thread_parts(rows),
     )  # fmt: skip
 
 
@@ -58,7 +60,7 @@ def _add_to_rows(ctx: BindContext) -> list[Launch]:
     rows, columns = out.shape[0], prod(out.shape[1:])
     add = partial(
         compiler.native().add_to_rows,
-        pointer(out), pointer(data), index, count, rows, columns, width, first, parts_of(rows),
+        pointer(out), pointer(data), index, count, rows, columns, width, first, thread_parts(rows),
     )  # fmt: skip
     in_place = address(base) == address(out)
     return [add] if in_place else [partial(np.copyto, out, base), add]
@@ -72,25 +74,25 @@ def _sparse_sgd(ctx: BindContext) -> Launch:
         compiler.native().sparse_sgd,
         pointer(model), pointer(data), where, pointer(rate),
         pointer(factor[0]) if factor else null(),
-        count, rows, columns, width, first, parts_of(rows), ctx.attrs["scale"],
+        count, rows, columns, width, first, thread_parts(rows), ctx.attrs["scale"],
     )  # fmt: skip
 
 
 ADAM_PARTS = 4
-"""Parts per thread: rows that are looked up often lie together."""
+"""Parts per thread, to balance frequent rows, which tend to be adjacent."""
 
 
 def _sparse_adam_bytes(query: KernelQuery) -> int:
-    """A number per row of the table, and the rows looked up."""
-    slots = padded(query.inputs[0].shape[0] * FLOAT_BYTES)
-    return slots + padded(query.inputs[2].nbytes)
+    """Return the bytes of a slot number per table row and of the summed gradient rows."""
+    slots = aligned(query.inputs[0].shape[0] * FLOAT_BYTES)
+    return slots + aligned(query.inputs[2].nbytes)
 
 
 def _sparse_adam(ctx: BindContext) -> Launch:
     model, _, data, rate, m, v, *factor = ctx.inputs
     where, count, width, first = _index(ctx)
     rows, columns = model.shape[0], prod(model.shape[1:])
-    sums = ctx.workspace[padded(rows * FLOAT_BYTES) :]
+    sums = ctx.workspace[aligned(rows * FLOAT_BYTES) :]
     numbers = [ctx.attrs[k] for k in ("scale", "beta1", "beta2", "epsilon")]
     return partial(
         compiler.native().sparse_adam,
@@ -101,15 +103,14 @@ def _sparse_adam(ctx: BindContext) -> Launch:
     )  # fmt: skip
 
 
-# --- updates of the looked-up rows alone
+# --- updates of the looked-up rows only
 
-PREFIX = "indexed_slices_"
 KINDS = {"sgd_update": 0, "momentum_update": 1, "adam_update": 2}
-"""What C calls the rules, by op without prefix."""
+"""C enumerators of the update rules, by op without prefix."""
 
 
 def _by_rows(query: KernelQuery) -> bool:
-    """float32 throughout, by indices that we read."""
+    """Return whether all floats are float32 and the indices int32 or int64."""
     floats = (*query.inputs[:1], *query.inputs[2:])
     return (
         query.inputs[1].dtype.name in ("int32", "int64")
@@ -119,19 +120,19 @@ def _by_rows(query: KernelQuery) -> bool:
 
 
 def _capacity(count: int) -> int:
-    """Places of a table of so many rows at most: a power of 2, no more than half of them taken."""
+    """Return the capacity of a hash table of ``count`` entries: a power of 2, at most half full."""
     return max(64, 1 << (2 * count - 1).bit_length())
 
 
 def _lookups(query: KernelQuery) -> tuple[int, int, int]:
     count = query.inputs[1].size
-    return count, _capacity(count), parts_of(count)
+    return count, _capacity(count), thread_parts(count)
 
 
 def _by_rows_bytes(query: KernelQuery) -> int:
-    """A link per lookup, and a table per part."""
+    """Return the bytes of a link per lookup and of a hash table per part."""
     count, capacity, parts = _lookups(query)
-    return padded((count + parts * capacity) * FLOAT_BYTES)
+    return aligned((count + parts * capacity) * FLOAT_BYTES)
 
 
 def _update_rows(ctx: BindContext) -> Launch:
@@ -139,7 +140,7 @@ def _update_rows(ctx: BindContext) -> Launch:
     where, count, width, first = _index(ctx)
     rows, columns = model.shape[0], prod(model.shape[1:])
     _, capacity, parts = _lookups(ctx.query)
-    kind = KINDS[ctx.query.op.removeprefix(PREFIX)]
+    kind = KINDS[ctx.query.op.removeprefix(INDEXED_PREFIX)]
     tables = [pointer(a) for a in (model, *states)]
     beta = ctx.attrs.get("beta1", ctx.attrs.get("beta", 0.0))
     numbers = [ctx.attrs[k] for k in ("scale", "weight_decay")]
@@ -158,5 +159,5 @@ KERNELS: tuple[KernelSpec, ...] = (
     loop_kernel("onednn_add_to_rows", _add_to_rows, _indexed),
     loop_kernel("onednn_sparse_sgd", _sparse_sgd, _indexed),
     loop_kernel("onednn_sparse_adam", _sparse_adam, _indexed, _sparse_adam_bytes),
-    *(loop_kernel(PREFIX + op, _update_rows, _by_rows, _by_rows_bytes) for op in KINDS),
+    *(loop_kernel(INDEXED_PREFIX + op, _update_rows, _by_rows, _by_rows_bytes) for op in KINDS),
 )

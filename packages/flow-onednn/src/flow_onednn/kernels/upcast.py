@@ -1,4 +1,4 @@
-"""Kernels on float32 for arrays of bfloat16: twins of the arrays, converted before and after."""
+"""Float32 kernels on bfloat16 arrays: inputs are upcast before and outputs downcast after."""
 
 from __future__ import annotations
 
@@ -9,37 +9,46 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from flow_core.authoring.backends import Launch
+from flow_core.authoring.specs import (
+    BindContext,
+    KernelQuery,
+    KernelSpec,
+    TensorType,
+    load,
+    tensor_type,
+)
+from flow_core.base.alignment import aligned
 from flow_core.base.dtypes import float32
-from flow_core.device import Launch
-from flow_core.ir.graph import TensorType, tensor_type
-from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec, load
-from flow_onednn.library import NO_TILES
+from flow_onednn.library import NO_AMX
 from flow_onednn.native import compiler
-from flow_onednn.primitives import address, padded
-from flow_onednn.recipes import Cook, is_product, kernel
+from flow_onednn.primitives import address
+from flow_onednn.recipes import Build, is_product, kernel
 
 _LOG = logging.getLogger("flow_onednn")
 
 
-def widened(
+def with_upcast(
     spec: KernelSpec, takes: Callable[[KernelQuery], bool], note: Callable[[], object] = tuple
 ) -> KernelSpec:
-    """A kernel that also takes bfloat16 where its inner one does not; it may change no bfloat16.
+    """Extend a kernel to bfloat16 arrays that it does not accept; it must mutate none of them.
 
     Args:
         spec: the kernel.
         takes: its predicate.
-        note: says, where one has to be told, that arrays are converted.
+        note: called when a launch with conversions is bound.
     """
     inner = spec.workspace
 
     def accepts(query: KernelQuery) -> bool:
-        return takes(query) or (_has_half(query) and compiler.available() and takes(wide(query)))
+        return takes(query) or (
+            _has_half(query) and compiler.available() and takes(upcast_query(query))
+        )
 
     def workspace(query: KernelQuery) -> int:
         if takes(query):
             return inner(query) if inner else 0
-        return _twin_bytes(query) + (inner(wide(query)) if inner else 0)
+        return _upcast_bytes(query) + (inner(upcast_query(query)) if inner else 0)
 
     def bind(ctx: BindContext) -> Launch | Sequence[Launch]:
         bound: Any = load(spec.load)
@@ -52,42 +61,42 @@ def widened(
     return replace(spec, load=bind, accepts=accepts, workspace=workspace)
 
 
-def on_twins(
+def upcast_kernel(
     spec: KernelSpec,
     note: Callable[[], object] = tuple,
     unless: Callable[[KernelQuery], bool] | None = None,
 ) -> KernelSpec:
-    """`widened` by the predicate of the kernel itself.
+    """Apply `with_upcast` with the kernel's own predicate.
 
     Args:
         spec: the kernel.
-        note: as of `widened`.
-        unless: whether arrays that the kernel changes would have twins.
+        note: see `with_upcast`.
+        unless: queries to reject: those with mutated bfloat16 arrays.
     """
     takes = spec.accepts
     if takes is None:
-        raise LookupError(f"the kernel of {spec.op} takes anything")
-    made = widened(spec, takes, note)
+        raise LookupError(f"the kernel of {spec.op} has no predicate")
+    made = with_upcast(spec, takes, note)
     accepts = made.accepts
     if unless is None or accepts is None:
         return made
     return replace(made, accepts=lambda query: not unless(query) and accepts(query))
 
 
-def product(op: str, cook: Cook) -> KernelSpec:
-    """The kernel of a product or convolution, in bfloat16 itself where that is worth it."""
-    return on_twins(kernel(op, cook, accepts=is_product), _say_once)
+def product(op: str, build: Build) -> KernelSpec:
+    """Return the kernel of a product or convolution, native in bfloat16 only with AMX."""
+    return upcast_kernel(kernel(op, build, accepts=is_product), _warn_once)
 
 
 @functools.cache
-def _say_once() -> None:
-    """Products in bfloat16 were asked for, and are not to be had."""
-    _LOG.warning("mixed precision: %s; it saves memory here, not time", NO_TILES)
+def _warn_once() -> None:
+    """Warn that bfloat16 products run in float32."""
+    _LOG.warning("mixed precision: %s; it saves memory here, not time", NO_AMX)
 
 
 def computed(query: KernelQuery) -> KernelQuery:
-    """The question of a product as its primitive sees it."""
-    return query if is_product(query) else wide(query)
+    """Return the query of a product with the types that its primitive computes in."""
+    return query if is_product(query) else upcast_query(query)
 
 
 def _has_half(query: KernelQuery) -> bool:
@@ -95,58 +104,58 @@ def _has_half(query: KernelQuery) -> bool:
 
 
 def is_half(type_: TensorType) -> bool:
-    """Whether it is an array of bfloat16."""
+    """Return whether a tensor is bfloat16."""
     return type_.dtype.name == "bfloat16"
 
 
-def wide(query: KernelQuery) -> KernelQuery:
-    """The same question about float32."""
-    inputs, outputs = (tuple(map(wide_type, side)) for side in (query.inputs, query.outputs))
+def upcast_query(query: KernelQuery) -> KernelQuery:
+    """Return the query with float32 in place of bfloat16."""
+    inputs, outputs = (tuple(map(upcast_type, side)) for side in (query.inputs, query.outputs))
     return replace(query, inputs=inputs, outputs=outputs)
 
 
-def wide_type(type_: TensorType) -> TensorType:
-    """float32 in the place of bfloat16."""
+def upcast_type(type_: TensorType) -> TensorType:
+    """Return the type with float32 in place of bfloat16."""
     return tensor_type(type_.shape, float32) if is_half(type_) else type_
 
 
-def _twin_bytes(query: KernelQuery) -> int:
-    return sum(padded(4 * t.size) for t in (*query.inputs, *query.outputs) if is_half(t))
+def _upcast_bytes(query: KernelQuery) -> int:
+    return sum(aligned(4 * t.size) for t in (*query.inputs, *query.outputs) if is_half(t))
 
 
 def _bind(ctx: BindContext, bind: Any) -> list[Launch]:
-    twins = _twins(ctx)
-    inputs, before = _swapped(ctx.query.inputs, ctx.inputs, twins)
-    outputs, after = _swapped(ctx.query.outputs, ctx.outputs, twins)
-    rest = None if ctx.workspace is None else ctx.workspace[_twin_bytes(ctx.query) :]
+    copies = _float32_copies(ctx)
+    inputs, before = _swapped(ctx.query.inputs, ctx.inputs, copies)
+    outputs, after = _swapped(ctx.query.outputs, ctx.outputs, copies)
+    rest = None if ctx.workspace is None else ctx.workspace[_upcast_bytes(ctx.query) :]
     bound = bind(
-        replace(ctx, query=wide(ctx.query), inputs=inputs, outputs=outputs, workspace=rest)
+        replace(ctx, query=upcast_query(ctx.query), inputs=inputs, outputs=outputs, workspace=rest)
     )
-    launches = [_copy("widen", own, twin) for own, twin in before]
+    launches = [_copy("bf16_to_f32_array", half, copy) for half, copy in before]
     launches += bound if isinstance(bound, list | tuple) else [bound]
-    return launches + [_copy("narrow", twin, own) for own, twin in after]
+    return launches + [_copy("f32_to_bf16_array", copy, half) for half, copy in after]
 
 
-def _twins(ctx: BindContext) -> Iterator[Any]:
-    """Arrays of float32 in the workspace, for each half array in turn."""
+def _float32_copies(ctx: BindContext) -> Iterator[Any]:
+    """Yield a float32 array in the workspace for each bfloat16 array in turn."""
     at = 0
     for type_ in (*ctx.query.inputs, *ctx.query.outputs):
         if is_half(type_):
             size = 4 * type_.size
             yield ctx.workspace[at : at + size].view("float32").reshape(type_.shape)
-            at += padded(size)
+            at += aligned(size)
 
 
 def _swapped(
-    types: Sequence[TensorType], arrays: Sequence[Any], twins: Iterator[Any]
+    types: Sequence[TensorType], arrays: Sequence[Any], copies: Iterator[Any]
 ) -> tuple[tuple[Any, ...], list[tuple[Any, Any]]]:
-    """The arrays with twins for half ones, and the pairs of both."""
-    found = tuple(next(twins) if is_half(t) else a for t, a in zip(types, arrays, strict=True))
+    """Replace bfloat16 arrays by their float32 copies; return these pairs as well."""
+    found = tuple(next(copies) if is_half(t) else a for t, a in zip(types, arrays, strict=True))
     return found, [(a, t) for a, t in zip(arrays, found, strict=True) if a is not t]
 
 
 def _copy(name: str, source: Any, target: Any) -> Launch:
     make = compiler.ffi(compiler.CDEF)
-    kinds = ("uint16_t *", "float *") if name == "widen" else ("float *", "uint16_t *")
+    kinds = ("uint16_t *", "float *") if name == "bf16_to_f32_array" else ("float *", "uint16_t *")
     pointers = (make.cast(k, address(a)) for k, a in zip(kinds, (source, target), strict=True))
     return partial(getattr(compiler.native(), name), *pointers, source.size)

@@ -1,1 +1,5 @@
-"""Loops that oneDNN has no primitive for, in C, compiled on the spot by the system's compiler."""
+"""C loops for ops without a suitable oneDNN primitive, and their run-time compiler.
+
+In: the C files of this package, and generated C. Out: cffi libraries, cached on disk by content.
+Must not import kernels, passes or primitives.
+"""

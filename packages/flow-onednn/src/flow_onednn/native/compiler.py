@@ -1,8 +1,8 @@
-"""Compiles C once and keeps the result by content: source, compiler, flags and processor.
+"""Compile C at run time, with a disk cache keyed by source, compiler, flags and processor.
 
-``FLOW_ONEDNN_CC`` names the compiler (default: ``cc``); empty, it means none, and numpy's kernels
-run instead.  ``ONEDNN_MAX_CPU_ISA``, which limits oneDNN's instruction sets, limits those of the
-C loops, too.  Libraries are kept in ``$XDG_CACHE_HOME/flow-onednn`` (``~/.cache``), each with a
+``FLOW_ONEDNN_CC`` names the compiler (default: ``cc``); an empty value disables the C loops, and
+the numpy kernels run. ``ONEDNN_MAX_CPU_ISA``, oneDNN's instruction set limit, also applies to the C
+loops. Libraries are stored in ``$XDG_CACHE_HOME/flow-onednn`` (default ``~/.cache``), each with a
 digest; see `flow_core.base.disk_cache`.
 """
 
@@ -35,11 +35,11 @@ WITHOUT = {
     "AVX2": ("-mno-avx512f",),
     "AVX2_VNNI": ("-mno-avx512f",),
 }
-"""Instructions that the compiler may not use, and what follows from them, by value of `LIMIT`."""
+"""Compiler flags that disable instruction sets, by value of `LIMIT`."""
 
 
 def limited(value: str) -> tuple[str, ...]:
-    """The compiler flags that hold ``-march=native`` to a value of `LIMIT`.
+    """Return the compiler flags that limit ``-march=native`` to a value of `LIMIT`.
 
     >>> limited("avx2"), limited("")
     (('-mno-avx512f',), ())
@@ -47,8 +47,8 @@ def limited(value: str) -> tuple[str, ...]:
     return WITHOUT.get(value.upper(), ()) if platform.machine() in ("x86_64", "AMD64") else ()
 
 
-FILES = ("functions.h", "source.c", "norms.c", "tables.c", "shares.c", "joined.c", "special.c")
-# not -ffast-math: linked into a library it makes the whole process flush denormal numbers
+FILES = ("functions.h", "source.c", "norms.c", "tables.c", "partitions.c", "joined.c", "nan_safe.c")
+# without -ffast-math, which makes a shared library flush denormals in the whole process
 FLAGS = (
     "-O2", "-ftree-vectorize", "-march=native", "-fopenmp", "-fPIC", "-shared", "-std=gnu11",
     "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast",
@@ -57,16 +57,16 @@ FLAGS = (
 
 
 class CompileError(FlowError):
-    """The system's compiler refused C of ours."""
+    """The C compiler failed or is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """A C compiler that works.
+    """A working C compiler.
 
     Attributes:
         path: the command.
-        version: the first line it says about itself.
+        version: the first line of its version text.
         native: the compiled `FILES`.
     """
 
@@ -77,38 +77,38 @@ class Compiler:
 
 @functools.cache
 def state() -> Compiler | str:
-    """The compiler, tried at the first question, or why there is none."""
+    """Compile `FILES` on the first call; return the compiler, or the reason why it is unusable."""
     name = os.environ.get(SETTING, "cc")
     path = shutil.which(name) if name else None
     if path is None:
-        return f"there is no C compiler {name!r}" if name else f"{SETTING} is empty"
+        return f"no C compiler {name!r} found" if name else f"{SETTING} is empty"
     try:
-        asked = subprocess.run([path, "--version"], capture_output=True, text=True, check=True)
-        version = asked.stdout.splitlines()[0]
-        threads.apply()
+        done = subprocess.run([path, "--version"], capture_output=True, text=True, check=True)
+        version = done.stdout.splitlines()[0]
+        threads.resize_pool()
         return Compiler(path, version, built(path, version, "".join(map(source, FILES)), CDEF))
     except (OSError, subprocess.CalledProcessError, CacheError, CompileError, ImportError) as error:
-        text = f"{path} does not compile our loops: {error}"
-        _LOG.warning("numpy's kernels run in their place: %s", text)
+        text = f"{path} does not compile the C loops: {error}"
+        _LOG.warning("using the numpy kernels: %s", text)
         return text
 
 
 def available() -> bool:
-    """Whether there is a compiler that works."""
+    """Return whether a working compiler is present."""
     return isinstance(state(), Compiler)
 
 
 def native() -> Any:
-    """The functions of `FILES`."""
+    """Return the functions of `FILES`."""
     return _compiler().native
 
 
 def doctor() -> str:
-    """A line for ``flow doctor``."""
+    """Return the line of ``flow doctor``."""
     found = state()
     if isinstance(found, Compiler):
-        return f"loops in C: {found.version} at {found.path}, kept in {folder()}"
-    return f"loops in C: not used, {found}"
+        return f"C loops: {found.version} at {found.path}, cached in {folder()}"
+    return f"C loops: not used, {found}"
 
 
 def _compiler() -> Compiler:
@@ -119,19 +119,19 @@ def _compiler() -> Compiler:
 
 
 def source(name: str) -> str:
-    """The text of a file of this package."""
+    """Return the text of a file of this package."""
     return (resources.files(__package__) / name).read_text()
 
 
 @functools.cache
 def compiled(text: str, cdef: str) -> Any:
-    """The functions of some generated C, which includes `math.h` of ours."""
+    """Return the functions of generated C, compiled after `functions.h`."""
     found = _compiler()
     return built(found.path, found.version, source("functions.h") + text, cdef)
 
 
 def built(compiler: str, version: str, text: str, cdef: str) -> Any:
-    """Load a C library, compiled unless the cache has it."""
+    """Load a C library from the cache, compiling it first if it is absent."""
     key = (text, version, *FLAGS, _processor())
     path = _cache(folder(), ".so").path(key, lambda: _compile(compiler, text))
     return ffi(cdef).dlopen(str(path))
@@ -139,7 +139,7 @@ def built(compiler: str, version: str, text: str, cdef: str) -> Any:
 
 @functools.cache
 def ffi(cdef: str) -> Any:
-    """cffi with some declarations; the tables that cffi makes of them are kept on disk."""
+    """Return a cffi object for declarations; their parsed form is cached on disk."""
     import _cffi_backend
 
     key = (cdef, _cffi_backend.__version__)
@@ -150,7 +150,7 @@ def ffi(cdef: str) -> Any:
 
 
 def _parsed(cdef: str) -> str:
-    """Python that makes cffi's tables of some declarations, which takes a hundredth of parsing."""
+    """Parse declarations to Python code that loads them 100 times as fast as parsing."""
     import cffi
     from cffi.recompiler import make_py_source
 
@@ -162,7 +162,7 @@ def _parsed(cdef: str) -> str:
 
 
 def folder() -> Path:
-    """Where compiled libraries are kept."""
+    """Return the cache folder of compiled libraries."""
     return user_folder("flow-onednn")
 
 
@@ -173,7 +173,7 @@ def _cache(folder: Path, suffix: str) -> DiskCache:
 
 @functools.cache
 def _processor() -> str:
-    """What ``-march=native`` depends on."""
+    """Return the processor's features, which determine ``-march=native``."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -182,7 +182,7 @@ def _processor() -> str:
 
 
 def _compile(compiler: str, text: str) -> bytes:
-    """The shared library that some C compiles to."""
+    """Compile C code to a shared library."""
     with tempfile.TemporaryDirectory() as scratch:
         file, made = Path(scratch, "loops.c"), Path(scratch, "loops.so")
         file.write_text(text)
@@ -194,11 +194,11 @@ def _compile(compiler: str, text: str) -> bytes:
 
 
 CDEF = """
-void widen(const uint16_t *x, float *y, long n);
-void narrow(const float *x, uint16_t *y, long n);
+void bf16_to_f32_array(const uint16_t *x, float *y, long n);
+void f32_to_bf16_array(const float *x, uint16_t *y, long n);
 void sgd(float *w, const float *g, const float *rate, const float *factor, long n,
     double scale, double l1, double l2, double decay);
-void step_of(const float *x, float *y, const float *rate, const float *factor, long n,
+void scale_by_rate(const float *x, float *y, const float *rate, const float *factor, long n,
     double scale);
 void momentum(float *w, const float *g, float *m, const float *rate, const float *factor,
     long n, double scale, double l1, double l2, double decay, double beta);
@@ -215,12 +215,12 @@ void norm_add_relu(const float *x, float *moving_mean, float *moving_variance,
     const float *gamma, const float *beta, const float *r, float *y, float *mean,
     float *inverse, float *scratch, long rows, long columns, int parts, double epsilon,
     double momentum);
-void columns(const float *x, float *y, const long *sizes);
-void take_pixels(float *x, float *y, long n, long h, long w, long c, long oh, long ow, long sh,
+void im2col(const float *x, float *y, const long *sizes);
+void gather_pixels(float *x, float *y, long n, long h, long w, long c, long oh, long ow, long sh,
     long sw);
-void spread_pixels(float *y, float *x, long n, long h, long w, long c, long oh, long ow, long sh,
+void scatter_pixels(float *y, float *x, long n, long h, long w, long c, long oh, long ow, long sh,
     long sw);
-void mask(int8_t *keep, const int64_t *step, uint64_t seed, long n, float rate);
+void dropout_mask(int8_t *keep, const int64_t *step, uint64_t seed, long n, float rate);
 void column_sums(const float *x, float *y, float *partial, long rows, long columns, int parts);
 void stack_sums(const float *x, float *y, long stack, long rows, long columns);
 void row_sums(const float *x, float *y, long rows, long columns);
@@ -253,18 +253,18 @@ void indexed_update(int kind, float *w, float *m, float *v, const float *x, cons
     double epsilon);
 typedef struct { void *primitive, *arguments; long count; } Part;
 int run_parts(void *run, void *stream, const Part *parts, long count);
-int run_sums(void *run, void *stream, const Part *parts, long count, float *y,
+int run_split_k(void *run, void *stream, const Part *parts, long count, float *y,
     const float *more, const float *bias, long rows, long columns, int relu);
 void joined_updates(int kind, void **rows, const long *sizes, long count, long width,
     const float *rate, const float *factor, const int64_t *step, float *change, double *sums,
     int most, const double *numbers);
-int ordinary(const float *x, long n);
-int ordinary_halves(const uint16_t *x, long n);
-void relu_of(float *x, long n);
-void relu_of_halves(uint16_t *x, long n);
-void norm_relu_again(const float *x, float *y, const float *mean, const float *inverse,
+int is_moderate(const float *x, long n);
+int is_moderate_bf16(const uint16_t *x, long n);
+void relu_inplace(float *x, long n);
+void relu_inplace_bf16(uint16_t *x, long n);
+void norm_relu_nonfinite(const float *x, float *y, const float *mean, const float *inverse,
     const float *gamma, const float *beta, long rows, long columns);
-void norm_relu_again_halves(const uint16_t *x, uint16_t *y, const float *mean,
+void norm_relu_nonfinite_bf16(const uint16_t *x, uint16_t *y, const float *mean,
     const float *inverse, const float *gamma, const float *beta, long rows, long columns);
 void max_pool(const float *x, float *y, uint8_t *place, const long *sizes);
 void max_pool_grad(const float *dy, const uint8_t *place, float *dx, const long *sizes);

@@ -1,4 +1,4 @@
-"""Elementwise ops as C expressions, and loops over groups of them."""
+"""C code generation: expressions of elementwise ops, and loops over fused groups."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 Expression = Callable[[Sequence[str]], str]
-"""C of an op, from the names of its arguments and then of its scalars."""
+"""Returns the C expression of an op from the names of its arguments and scalars."""
 
 C_TYPES = {
     "float32": "float",
@@ -22,7 +22,7 @@ HALF = "bfloat16"
 
 
 def _of(pattern: str) -> Expression:
-    """An expression of up to three names: ``{0}``, ``{1}``, ``{2}``."""
+    """Return an expression of up to three names: ``{0}``, ``{1}``, ``{2}``."""
     return lambda names: pattern.format(*names)
 
 
@@ -71,7 +71,7 @@ TABLE: Mapping[str, Expression] = {
     "cast": _of("((float){0})"),
     "bias_add": _of("({0} + {1})"),
 }  # fmt: skip
-"""C of each op, whose result is float."""
+"""C expression of each op; the result is float."""
 
 SCALARS: Mapping[str, tuple[str, ...]] = {
     "leaky_relu": ("alpha",),
@@ -81,12 +81,12 @@ SCALARS: Mapping[str, tuple[str, ...]] = {
     "dropout": ("scale",),
     "dropout_grad": ("scale",),
 }
-"""Attributes that an op's expression takes after the arguments, as scalars."""
+"""Attributes that follow the arguments of an op's expression, as scalars."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One member of a group: op, and arguments (inputs are ``-1 - k``)."""
+    """One member of a group: op, and arguments (input k is ``-1 - k``)."""
 
     op: str
     refs: tuple[int, ...]
@@ -94,16 +94,16 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A group over a space of collapsed axes, as C sees it.
+    """The C loop of a group over collapsed axes.
 
-    Scalars are no part of it, so that groups that differ in them alone share their code.
+    It excludes the values of scalars, so that groups that differ only in them share their code.
 
     Attributes:
         steps: the members.
-        outputs: which of them are stored.
+        outputs: positions of the stored members.
         types: C type of each input.
         results: C type of each output.
-        varies: per input and axis, whether the input changes along it.
+        varies: per input and axis, whether the input varies along it.
     """
 
     steps: tuple[Step, ...]
@@ -124,20 +124,20 @@ if (elements <= PARALLEL) {
 }
 #pragma omp parallel
 {
-    long mine = omp_get_thread_num(), all = omp_get_num_threads();
-    part(n, s, c, in, out, units * mine / all, units * (mine + 1) / all);
+    long rank = omp_get_thread_num(), all = omp_get_num_threads();
+    part(n, s, c, in, out, units * rank / all, units * (rank + 1) / all);
 }
 }
 """
-"""Short loops do not ask for threads at all: OpenMP takes its time even to start none."""
+"""Short loops skip the parallel region, which costs time even with one thread."""
 
 
 MOST_SCALARS = 16
-"""Scalars that are arguments; the compiler would spill more of them than there are registers."""
+"""Maximum number of scalars that are arguments; the compiler would spill more registers."""
 
 
 def number(value: float) -> str:
-    """A number as a float of C.
+    """Return a number as a C float literal.
 
     >>> number(0.1), number(float("-inf"))
     ('0x1.999999999999ap-4f', '(-INFINITY)')
@@ -151,10 +151,10 @@ def number(value: float) -> str:
 
 
 def write(loop: Loop, scalars: Sequence[float]) -> str:
-    """The C of a loop.
+    """Return the C code of a loop.
 
-    Its arguments: sizes ``n``, strides of inputs along outer axes ``s``, scalars ``c``.  The values
-    of more than `MOST_SCALARS` scalars are constants of the code instead.
+    Its arguments are sizes ``n``, strides of inputs along outer axes ``s``, and scalars ``c``. More
+    than `MOST_SCALARS` scalars are constants of the code instead.
     """
     rank = len(loop.varies[0]) if loop.varies else 1
     inner = rank - 1
@@ -179,7 +179,7 @@ def _scalar_count(step: Step) -> int:
 
 
 def _outer(loop: Loop, inner: int, body: Sequence[str]) -> list[str]:
-    """The loop over all but the last axis, with the place of each input."""
+    """Return the loop over all but the last axis, with the offset of each input."""
     lines = [
         f"long inner = n[{inner}];",
         "for (long o = low; o < high; o++) {", "long rest = o;",
@@ -195,20 +195,21 @@ def _outer(loop: Loop, inner: int, body: Sequence[str]) -> list[str]:
 
 
 def _body(loop: Loop, inner: int) -> list[str]:
-    """One element: all inputs are read before any output is written, which may be in place.
+    """Return the body of the loop over elements.
 
-    What is bfloat16 in memory is float in between.
+    All inputs are read before any output is written, so that outputs may alias inputs. bfloat16
+    in memory is float in registers.
     """
     x, y = ("p", "q") if inner else ("x", "y")
     lines = []
     for k, t in enumerate(loop.types):
         read = f"{x}{k}[{'i' if loop.varies[k][-1] else '0'}]"
-        lines.append(f"float a{k} = widened({read});" if t == HALF else f"{t} a{k} = {read};")
+        lines.append(f"float a{k} = bf16_to_f32({read});" if t == HALF else f"{t} a{k} = {read};")
     scalars = (f"c{k}" for k in itertools.count())
     for m, step in enumerate(loop.steps):
         names = [f"v{r}" if r >= 0 else f"a{-1 - r}" for r in step.refs]
         names += itertools.islice(scalars, _scalar_count(step))
         lines.append(f"float v{m} = {TABLE[step.op](names)};")
     for k, (m, t) in enumerate(zip(loop.outputs, loop.results, strict=True)):
-        lines.append(f"{y}{k}[i] = {f'narrowed(v{m})' if t == HALF else f'v{m}'};")
+        lines.append(f"{y}{k}[i] = {f'f32_to_bf16(v{m})' if t == HALF else f'v{m}'};")
     return lines

@@ -1,4 +1,4 @@
-// Elementary functions without branches, for loops that the compiler turns into vectors.
+// Branch-free elementary functions for loops that the compiler vectorises.
 #include <math.h>
 #include <omp.h>
 #include <stdint.h>
@@ -11,8 +11,8 @@ static inline float power_of_2(int32_t n) {
     return x;
 }
 
-// exp: 2^n times a polynomial on [-ln 2 / 2, ln 2 / 2]; the scale in two halves, so that results
-// beyond the range become 0 or infinity
+// exp: 2^n times a polynomial on [-ln 2 / 2, ln 2 / 2]; two factors of the scale, so that results
+// out of range become 0 or infinity
 static inline float exp_(float x) {
     x = x < -104.0f ? -104.0f : x;
     x = x > 89.0f ? 89.0f : x;
@@ -30,7 +30,7 @@ static inline float exp_(float x) {
     return p * power_of_2(half) * power_of_2(k - half);
 }
 
-// erf: a rational function of odd degree on [-4, 4], beyond which it is 1 in float
+// erf: an odd rational function on [-4, 4]; 1 in float beyond
 static inline float erf_(float x) {
     x = x < -4.0f ? -4.0f : x;
     x = x > 4.0f ? 4.0f : x;
@@ -71,17 +71,17 @@ static inline float gelu_slope_(float x) {
         + x * exp_(-0.5f * x * x) * 0.39894228040143268f;
 }
 
-// bfloat16: the upper half of a float, rounded to the nearest, ties to even
+// bfloat16: the upper half of a float, rounded to nearest, ties to even
 typedef uint16_t bfloat16;
 
-static inline float widened(bfloat16 x) {
+static inline float bf16_to_f32(bfloat16 x) {
     uint32_t bits = (uint32_t)x << 16;
     float y;
     memcpy(&y, &bits, 4);
     return y;
 }
 
-static inline bfloat16 narrowed(float x) {
+static inline bfloat16 f32_to_bf16(float x) {
     uint32_t bits;
     memcpy(&bits, &x, 4);
     uint32_t near = bits + 0x7fffu + (bits >> 16 & 1u);
@@ -90,8 +90,8 @@ static inline bfloat16 narrowed(float x) {
 
 #define PARALLEL 16384
 
-// A statement for each i below n; short loops do not ask for threads, which takes its time even if
-// none are started.
+// Run a statement for each i below n. Short loops skip the parallel region, which costs time even
+// with one thread.
 #define EACH(n, ...) \
     if ((n) > PARALLEL) { \
         _Pragma("omp parallel for simd schedule(static)") \

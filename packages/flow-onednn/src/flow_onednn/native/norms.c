@@ -1,12 +1,12 @@
-// Batch normalisation of channels-last rows with what follows it, after source.c.  Each part of the
-// rows takes statistics of its own, block by block while a block is in the cache, so that x is read
-// once for them; the parts are joined in order.  Means and sums of squared distances from them are
-// joined by Chan's formula, which cancels nothing.
+// Batch normalisation of channels-last rows, fused with residual addition and relu; source.c
+// precedes this file. Each part of the rows has its own statistics, computed in blocks that fit in
+// the cache, so that x is read from memory once. Parts are merged in order, by Chan's formula for
+// means and sums of squared deviations, which avoids cancellation.
 
 enum { NORM_ROWS = 32 };
 
-// joins `more` rows of mean b and squares q to `count` rows of mean m and squares s
-static void join(float *m, float *s, long count, const float *b, const float *q, long more,
+// Merge `more` rows of mean b and squared deviations q into `count` rows of m and s.
+static void merge(float *m, float *s, long count, const float *b, const float *q, long more,
                  long columns) {
     float share = (float)more / (float)(count + more);
     float weight = (float)count * share;
@@ -36,7 +36,7 @@ static void block_statistics(const float *x, float *b, float *q, long rows, long
     }
 }
 
-// mean and sums of squares; scratch has 4 rows per part
+// Means and sums of squared deviations; scratch: 4 rows per part.
 static void statistics(const float *x, float *scratch, long rows, long columns, int parts) {
 #pragma omp parallel for if (rows * columns > PARALLEL) schedule(static)
     for (int p = 0; p < parts; p++) {
@@ -46,13 +46,13 @@ static void statistics(const float *x, float *scratch, long rows, long columns, 
         for (long i = low; i < high; i += NORM_ROWS) {
             long n = high - i < NORM_ROWS ? high - i : NORM_ROWS;
             block_statistics(x + i * columns, b, q, n, columns);
-            join(m, s, i - low, b, q, n, columns);
+            merge(m, s, i - low, b, q, n, columns);
         }
     }
     for (int p = 1; p < parts; p++) {
         long low = rows * p / parts, high = rows * (p + 1) / parts;
         float *other = scratch + 4 * p * columns;
-        join(scratch, scratch + columns, low, other, other + columns, high - low, columns);
+        merge(scratch, scratch + columns, low, other, other + columns, high - low, columns);
     }
 }
 

@@ -1,18 +1,18 @@
-// Loops of fixed form, after functions.h.  A loop is shared among the threads from PARALLEL
-// elements on: below that, waiting for them costs more than the work.
+// Loops of fixed form; functions.h precedes this file. Loops over more than PARALLEL elements use
+// all threads; for shorter ones synchronisation costs more than the work.
 
-// --- bfloat16 from and to float
+// --- conversions between bfloat16 and float
 
-void widen(const bfloat16 *x, float *y, long n) {
-    EACH(n, y[i] = widened(x[i]);)
+void bf16_to_f32_array(const bfloat16 *x, float *y, long n) {
+    EACH(n, y[i] = bf16_to_f32(x[i]);)
 }
 
-void narrow(const float *x, bfloat16 *y, long n) {
-    EACH(n, y[i] = narrowed(x[i]);)
+void f32_to_bf16_array(const float *x, bfloat16 *y, long n) {
+    EACH(n, y[i] = f32_to_bf16(x[i]);)
 }
 
-// --- updates of variables by r = scale factor g + l1 sign(w) + l2 w.  Products of numbers are made
-// in double first: a rate of 6 times a scale of 1/6 is 1.
+// --- updates of variables with r = scale factor g + l1 sign(w) + l2 w. Scalars are multiplied in
+// double: a rate of 6 times a scale of 1/6 is 1.
 
 static inline float sign_(float w) { return (float)(w > 0.0f) - (float)(w < 0.0f); }
 
@@ -28,8 +28,8 @@ void sgd(float *w, const float *g, const float *rate, const float *factor, long 
     EACH(n, w[i] -= a * g[i] + b * sign_(w[i]) + c * w[i];)
 }
 
-// y = -rate scale factor x, which a product then adds to a variable
-void step_of(const float *x, float *y, const float *rate, const float *factor, long n,
+// y = -rate scale factor x, the scaled operand of a product that accumulates into a variable
+void scale_by_rate(const float *x, float *y, const float *rate, const float *factor, long n,
              double scale) {
     float a = (float)(-*rate * scaled(scale, factor));
     EACH(n, y[i] = a * x[i];)
@@ -63,7 +63,7 @@ void adam(float *w, const float *g, float *m, float *v, const float *rate, const
     })
 }
 
-// --- updates that are scaled by norms: sums of squares in double, a pair per part, added in order
+// --- updates scaled by norms: sums of squares in double, one pair per part, added in order
 
 typedef struct { float a, l1, l2; } Terms;
 
@@ -106,7 +106,7 @@ void lars(float *w, const float *g, float *m, const float *rate, const float *fa
     }
 }
 
-// power1, power2: the betas to the power of the steps so far; change: n floats
+// power1, power2: the betas to the power of the number of steps; change: n floats of scratch memory
 void lamb(float *w, const float *g, float *m, float *v, float *power1, float *power2,
           const float *rate, const float *factor, float *change, double *sums, long n, int parts,
           double scale, double l1, double l2, double decay, double beta1, double beta2,
@@ -163,7 +163,7 @@ static inline void philox(uint64_t block, uint64_t step, uint64_t seed, uint64_t
     out[3] = c3;
 }
 
-void mask(int8_t *keep, const int64_t *step, uint64_t seed, long n, float rate) {
+void dropout_mask(int8_t *keep, const int64_t *step, uint64_t seed, long n, float rate) {
     long blocks = (n + 7) / 8;
     uint64_t now = (uint64_t)*step;
 #pragma omp parallel for if (n > PARALLEL) schedule(static)
@@ -177,7 +177,7 @@ void mask(int8_t *keep, const int64_t *step, uint64_t seed, long n, float rate) 
     }
 }
 
-// --- sums; each part of the rows has a row of `partial`, so that the order is always the same
+// --- sums; each part of the rows has its own row of `partial`, so that the order is fixed
 
 static void add_parts(const float *partial, float *y, long columns, int parts) {
     for (long j = 0; j < columns; j++) {
@@ -214,17 +214,26 @@ void stack_sums(const float *x, float *y, long stack, long rows, long columns) {
     }
 }
 
+// Sum blocks in float vectors and their sums in double, so that long rows lose no precision.
+enum { SUM_BLOCK = 512 };
+
 void row_sums(const float *x, float *y, long rows, long columns) {
 #pragma omp parallel for if (rows * columns > PARALLEL) schedule(static)
     for (long i = 0; i < rows; i++) {
-        float sum = 0.0f;
+        const float *row = x + i * columns;
+        double total = 0.0;
+        for (long start = 0; start < columns; start += SUM_BLOCK) {
+            long stop = start + SUM_BLOCK < columns ? start + SUM_BLOCK : columns;
+            float sum = 0.0f;
 #pragma omp simd reduction(+ : sum)
-        for (long j = 0; j < columns; j++) sum += x[i * columns + j];
-        y[i] = sum;
+            for (long j = start; j < stop; j++) sum += row[j];
+            total += sum;
+        }
+        y[i] = (float)total;
     }
 }
 
-// --- softmax cross entropy with labels of 1, 4 or 8 bytes; a width of -1 is unsigned
+// --- softmax cross entropy with labels of 1, 4 or 8 bytes; a width of -1 means uint8
 
 static inline long label_at(const void *label, long i, int width) {
     switch (width) {
@@ -235,7 +244,7 @@ static inline long label_at(const void *label, long i, int width) {
     }
 }
 
-// Rows shorter than a few vectors: exponentials of a block of them at once, as if it were one row.
+// For rows shorter than a few vectors, exponentials of a block of rows in one loop.
 enum { NARROW = 48, FEW_ROWS = 64 };
 
 static void narrow_rows(const float *x, const void *label, long first, float *prob, float *loss,
@@ -258,7 +267,7 @@ static void narrow_rows(const float *x, const void *label, long first, float *pr
     }
 }
 
-// how many labels are none of the classes
+// number of labels out of range
 long bad_labels(const void *label, long rows, long columns, int width) {
     long bad = 0;
     for (long i = 0; i < rows; i++) {
@@ -268,7 +277,7 @@ long bad_labels(const void *label, long rows, long columns, int width) {
     return bad;
 }
 
-// `bad_labels`; nothing is computed unless it is 0
+// Return `bad_labels`, and compute nothing unless it is 0.
 long cross_entropy(const float *x, const void *label, float *prob, float *loss, long rows,
                    long columns, int width) {
     long bad = bad_labels(label, rows, columns, width);
@@ -379,7 +388,7 @@ void layer_norm_gamma_grad(const float *dy, const float *x, const float *mean,
     add_parts(partial, out, columns, parts);
 }
 
-// --- pixels that a stride meets, of NHWC images
+// --- pixels of NHWC images that a strided convolution uses
 
 static inline float *pixel(float *x, long i, long h, long w, long c, long oh, long ow, long sh,
                            long sw) {
@@ -387,15 +396,15 @@ static inline float *pixel(float *x, long i, long h, long w, long c, long oh, lo
     return x + ((n * h + row * sh) * w + column * sw) * c;
 }
 
-void take_pixels(float *x, float *y, long n, long h, long w, long c, long oh, long ow, long sh,
+void gather_pixels(float *x, float *y, long n, long h, long w, long c, long oh, long ow, long sh,
                  long sw) {
 #pragma omp parallel for if (n * oh * ow * c > PARALLEL) schedule(static)
     for (long i = 0; i < n * oh * ow; i++)
         memcpy(y + i * c, pixel(x, i, h, w, c, oh, ow, sh, sw), c * sizeof(float));
 }
 
-// all others become 0
-void spread_pixels(float *y, float *x, long n, long h, long w, long c, long oh, long ow, long sh,
+// All other pixels become 0.
+void scatter_pixels(float *y, float *x, long n, long h, long w, long c, long oh, long ow, long sh,
                    long sw) {
 #pragma omp parallel for if (n * h * w * c > PARALLEL) schedule(static)
     for (long r = 0; r < n * h; r++) {
@@ -408,11 +417,11 @@ void spread_pixels(float *y, float *x, long n, long h, long w, long c, long oh, 
     }
 }
 
-// --- what each pixel of a convolution's result sees of an NHWC image, in the order (c, i, j)
+// --- im2col of an NHWC image: a row per output pixel, in the order (c, i, j)
 
-void columns(const float *x, float *y, const long *sizes) {
+void im2col(const float *x, float *y, const long *sizes) {
     long n = sizes[0], h = sizes[1], w = sizes[2], c = sizes[3];
-    const long *down = sizes + 4, *across = sizes + 9;  // result, window, stride, dilation, before
+    const long *down = sizes + 4, *across = sizes + 9;  // output, kernel, stride, dilation, padding
     long oh = down[0], ow = across[0], kh = down[1], kw = across[1], taps = kh * kw;
 #pragma omp parallel for if (n * oh * ow * c * taps > PARALLEL) schedule(static)
     for (long r = 0; r < n * oh * ow; r++) {

@@ -1,4 +1,5 @@
-// Rows of tables, after source.c; indices are of 4 or 8 bytes, those outside of the table read and write nothing
+// Rows of embedding tables; source.c precedes this file. Indices have 4 or 8 bytes; those out of
+// range read 0 and write nothing.
 
 static inline long index_at(const void *index, long i, int width) {
     return width == 8 ? (long)((const int64_t *)index)[i] : ((const int32_t *)index)[i];
@@ -16,7 +17,8 @@ void gather(const float *table, const void *index, float *y, long count, long ro
     }
 }
 
-// each part owns a range of rows: no two threads meet, and each row adds up in the same order
+// Each part owns a range of rows: no two threads write the same row, and the order of the additions
+// is fixed.
 static void add_rows(const float *x, const void *index, float *y, long count, long low, long high,
                      long columns, int width, long first, float scale) {
     for (long i = 0; i < count; i++) {
@@ -57,25 +59,25 @@ void sparse_sgd(float *w, const float *x, const void *index, const float *rate, 
                  first, step);
 }
 
-// Adam on a table of which few rows have a gradient.  Nothing but the gradients' sums is left out of
-// dense Adam: rows whose moments are 0 and that have no gradient do not change, and are only read.
+// Adam on a table with gradients for few rows, equivalent to dense Adam: rows without gradient and
+// with zero moments do not change, and are only read.
 enum { BLOCK = 256, SHORT = 8 };
 
-static int is_zero(const float *x, long n) {
+static int all_zero(const float *x, long n) {
     int found = 0;
 #pragma omp simd reduction(| : found)
     for (long i = 0; i < n; i++) found |= x[i] != 0.0f;
     return !found;
 }
 
-static int has_none(const int32_t *slot, long n) {
+static int no_lookups(const int32_t *slot, long n) {
     int found = 0;
 #pragma omp simd reduction(| : found)
     for (long i = 0; i < n; i++) found |= slot[i] >= 0;
     return !found;
 }
 
-// one row; a scale of 0 stands for no gradient
+// One row; a scale of 0 means no gradient.
 static inline void adam_row(float *w, const float *g, float *m, float *v, long n, float lr, float s,
                             float keep1, float keep2, float rest1, float rest2, float e) {
 #pragma omp simd
@@ -115,8 +117,8 @@ void sparse_adam(float *w, const float *x, const void *index, float *m, float *v
         }
         for (long start = low; start < high; start += block) {
             long stop = start + block < high ? start + block : high, n = (stop - start) * columns;
-            if (has_none(slot + start, stop - start) && is_zero(m + start * columns, n)
-                && is_zero(v + start * columns, n))
+            if (no_lookups(slot + start, stop - start) && all_zero(m + start * columns, n)
+                && all_zero(v + start * columns, n))
                 continue;
             if (columns < SHORT) {
                 float dense[BLOCK];
@@ -134,7 +136,7 @@ void sparse_adam(float *w, const float *x, const void *index, float *m, float *v
                 if (slot[k] >= 0)
                     adam_row(w + at, sums + slot[k] * columns, m + at, v + at, columns, lr, s, keep1,
                              keep2, rest1, rest2, e);
-                else if (!is_zero(m + at, columns) || !is_zero(v + at, columns))
+                else if (!all_zero(m + at, columns) || !all_zero(v + at, columns))
                     adam_row(w + at, w + at, m + at, v + at, columns, lr, 0.0f, keep1, keep2, rest1,
                              rest2, e);
             }
@@ -142,7 +144,7 @@ void sparse_adam(float *w, const float *x, const void *index, float *m, float *v
     }
 }
 
-// --- updates of the looked-up rows alone
+// --- updates of the looked-up rows only
 
 enum { SGD, MOMENTUM, ADAM, CHUNK = 64 };
 
@@ -173,7 +175,8 @@ static inline __attribute__((always_inline)) void row_part(const Rule *u, int ki
     }
 }
 
-// the row of the first of some lookups, which `next` links in order; the gradient is their sum
+// Update the row of a list of lookups that starts at i; `next` links it in order. The gradient is
+// their sum.
 static inline __attribute__((always_inline)) void update_row(const Rule *u, int kind, long k,
                                                              const float *x, const int32_t *next,
                                                              long i, long columns) {
@@ -200,8 +203,8 @@ static inline void fetch_row(const Rule *u, int kind, long at) {
     if (kind == ADAM) __builtin_prefetch(u->v + at, 1);
 }
 
-// a part owns the indices of a range of hashes: a table of its own says where the lookups of each
-// begin.  From the last lookup to the first, so that the links go forwards.
+// Each part owns the indices of a range of hashes; its hash table maps an index to its first
+// lookup. Lookups are inserted from last to first, so that the links point forwards.
 static inline __attribute__((always_inline)) void rows_of_part(
     const Rule *u, int kind, const float *x, const void *index, int32_t *next, int32_t *heads,
     long capacity, long count, long rows, long columns, int width, long first, int part,

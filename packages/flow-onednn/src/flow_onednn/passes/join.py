@@ -1,7 +1,7 @@
-"""Joins the updates of small variables: one launch for all of one rule.
+"""Join the updates of small variables: one launch for all updates of one rule.
 
-An update of a bias is done in less time than it takes to ask for it.  What is joined waits for the
-last of its gradients, which lie in memory until then: they are small.
+The update of a bias takes less time than its launch.  A joined update waits for the last of its
+gradients, which stay in memory until then: they are small.
 """
 
 from __future__ import annotations
@@ -10,15 +10,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from flow_core.ir.graph import Attrs, AttrValue, Graph, Op, Value
-from flow_core.plugins.specs import KernelSpec, OpSpec
-from flow_core.rewriting.editor import Editor, edit
-from flow_onednn.ops import JOINED, MOST_ROWS, UPDATE_ATTRS, Joined
+from flow_core.authoring.pass_api import KernelRewriter, PassContext
+from flow_core.authoring.specs import Attrs, AttrValue, Graph, KernelSpec, Op, OpSpec, Value
+from flow_core.authoring.update_rules import COMMON, DIFF, MODEL, RATE
+from flow_onednn.ops import JOINED, MOST_ROWS, Joined
 
 SMALL = 1 << 14
-"""Elements up to which a variable is small: loops over so many use one thread."""
-MODEL, DIFF, RATE = 0, 1, 2
-BY_TYPE: Mapping[str, Joined] = {row.update: row for row in JOINED}
+"""Number of elements up to which a variable is small: loops over them use one thread."""
+BY_TYPE: Mapping[str, Joined] = {row.rule.type: row for row in JOINED}
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,7 @@ class JoinUpdates:
     """The pass.
 
     Attributes:
-        kernels: ours, by op.
+        kernels: the kernels of this backend, by op type.
         devices: device types whose ops run on the CPU.
     """
 
@@ -34,18 +33,19 @@ class JoinUpdates:
     devices: tuple[str, ...] = ("cpu",)
     name: str = "onednn_join"
 
-    def apply(self, graph: Graph, context: object) -> Graph:
-        """The graph with one update for several variables."""
-        specs: Mapping[str, OpSpec] = context.specs  # type: ignore[attr-defined]  # PassContext
-        groups = self._groups(graph, specs)
+    def apply(self, graph: Graph, context: PassContext) -> Graph:
+        """Return the graph with one update for several variables."""
+        groups = self._groups(graph, context.specs)
         if not groups:
             return graph
-        editor = edit(graph, self.kernels)
-        done = [_join(editor, ops) for group in groups for ops in _cut(group)]
-        return editor.finish() if any(done) else graph
+        rewriter = KernelRewriter(graph, self.kernels)
+        for group in groups:
+            for ops in _cut(group):
+                _join(rewriter, ops)
+        return rewriter.finish()
 
     def _groups(self, graph: Graph, specs: Mapping[str, OpSpec]) -> list[list[Op]]:
-        """Updates alike but for their variables, of variables that nothing else overwrites."""
+        """Group the updates that differ only in variables that nothing else overwrites."""
         written = Counter(_overwritten(graph, specs))
         named = {name for op in graph.ops.values() for name in op.control}
         groups: dict[object, list[Op]] = {}
@@ -59,7 +59,7 @@ class JoinUpdates:
 
 
 def _overwritten(graph: Graph, specs: Mapping[str, OpSpec]) -> Iterator[Value]:
-    """What ops overwrite, once for each of them; what a view is of, for views of it, too."""
+    """Yield the values that ops overwrite, once per op; for views, also the values viewed."""
     for op in graph.ops.values():
         for i in specs[op.type].mutates:
             value = op.inputs[i] if i < len(op.inputs) else None
@@ -71,9 +71,9 @@ def _overwritten(graph: Graph, specs: Mapping[str, OpSpec]) -> Iterator[Value]:
 
 
 def _is_small(graph: Graph, op: Op) -> bool:
-    """A variable of few elements, all float32; updates that may be left out have an integer."""
+    """Whether a variable is small and all in float32; updates with ``skip_if`` read an integer."""
     row, types = BY_TYPE[op.type], graph.input_types(op)
-    floats = (t for i, t in enumerate(types) if not (row.step and i == RATE + 1))
+    floats = (t for i, t in enumerate(types) if not (row.rule.step and i == RATE + 1))
     variable = graph.ops[op.inputs[MODEL].op].type == "variable"
     return (
         variable
@@ -83,10 +83,10 @@ def _is_small(graph: Graph, op: Op) -> bool:
 
 
 def _parts(op: Op) -> tuple[tuple[Value, ...], tuple[Value, ...], tuple[Value, ...]]:
-    """What an update has in common with others, its own row, and the factor of its gradient."""
+    """Return the inputs shared with other updates, the row of this one, and the gradient factor."""
     row = BY_TYPE[op.type]
-    first = RATE + 1 + row.step
-    end = first + row.states + row.numbers
+    first = RATE + 1 + row.rule.step
+    end = first + row.row - 2
     common = op.inputs[RATE:first]
     return common, (op.inputs[DIFF], op.inputs[MODEL], *op.inputs[first:end]), op.inputs[end:]
 
@@ -97,25 +97,22 @@ def _alike(op: Op) -> object:
 
 
 def _cut(ops: Sequence[Op]) -> Iterator[Sequence[Op]]:
-    """As many as one op takes."""
+    """Yield chunks of as many updates as one op supports."""
     for first in range(0, len(ops), MOST_ROWS):
         yield ops[first : first + MOST_ROWS]
 
 
-def _join(editor: Editor, ops: Sequence[Op]) -> bool:
-    """Puts one op in the place of the last of some, under its name."""
+def _join(rewriter: KernelRewriter, ops: Sequence[Op]) -> None:
+    """Put one op in the place of the last of several updates, under its name."""
     last, row = ops[-1], BY_TYPE[ops[0].type]
     (rate, *step), _, factor = _parts(last)
-    attrs: dict[str, AttrValue] = {k: last.attrs[k] for k in (*UPDATE_ATTRS, *row.attrs)}
+    attrs: dict[str, AttrValue] = {k: last.attrs[k] for k in (*COMMON, *row.rule.attrs)}
     inputs = (rate, *(factor or (rate,)), *step, *(v for op in ops for v in _parts(op)[1]))
     control = tuple(dict.fromkeys(name for op in ops for name in op.control))
     joined = replace(
         last, type=row.type, inputs=inputs, attrs=Attrs({**attrs, "scaled": bool(factor)}),
         control=control,
     )  # fmt: skip
-    if len(ops) < 2 or not editor.accepts(joined, ()):
-        return False
-    for op in ops[:-1]:
-        del editor.ops[op.name]
-    editor.add(joined, (), last)
-    return True
+    if len(ops) > 1 and rewriter.replace_if_accepted(last, joined, ()):
+        for op in ops[:-1]:
+            rewriter.drop(op)

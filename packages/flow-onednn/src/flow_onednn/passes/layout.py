@@ -1,7 +1,7 @@
-"""What oneDNN makes of layouts: convolutions, pooling and batch normalisation want NHWC.
+"""Data layouts of oneDNN: convolutions, pooling and batch normalization prefer NHWC.
 
-The algorithm is core's, `flow_core.rewriting.layouts`; here is the table, and how convolutions
-become ops of ours.  An `onednn_reorder` stands wherever a layout changes.
+The algorithm is `flow_core.rewriting.layouts`; this module has the table, and the rules that turn
+convolutions into oneDNN ops.  An ``onednn_reorder`` op is inserted wherever a layout changes.
 """
 
 from __future__ import annotations
@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from flow_core.ir.graph import AttrValue, Graph, Op
-from flow_core.plugins.specs import KernelSpec, OpSpec
-from flow_core.rewriting import layout_rules as rules
-from flow_core.rewriting.editor import changed
-from flow_core.rewriting.layouts import LAST, Layouts, LayoutTable, to_channels_last, wide_type
+from flow_core.authoring.layouts import LAST, Layouts, LayoutTable, to_channels_last, wide_type
+from flow_core.authoring.layouts import layout_rules as rules
+from flow_core.authoring.pass_api import PassContext, like
+from flow_core.authoring.specs import AttrValue, Graph, KernelSpec, Op
 
 
 @dataclass(frozen=True)
@@ -21,7 +20,7 @@ class NhwcLayout:
     """The pass.
 
     Attributes:
-        kernels: ours, by op: an op is rewritten where one of them takes the result.
+        kernels: the kernels of this backend, by op type: an op is rewritten if one accepts it.
         devices: device types whose ops run on the CPU.
     """
 
@@ -29,10 +28,9 @@ class NhwcLayout:
     devices: tuple[str, ...] = ("cpu",)
     name: str = "onednn_layout"
 
-    def apply(self, graph: Graph, context: object) -> Graph:
-        """The graph with NHWC activations between the ops that like them."""
-        specs: Mapping[str, OpSpec] = context.specs  # type: ignore[attr-defined]  # PassContext
-        return to_channels_last(graph, TABLE, specs, self.kernels, self.devices)
+    def apply(self, graph: Graph, context: PassContext) -> Graph:
+        """Return the graph with NHWC activations between the ops that prefer them."""
+        return to_channels_last(graph, TABLE, context.specs, self.kernels, self.devices)
 
 
 _GEOMETRY = ("kernel_size", "strides", "dilation_rate", "padding_before", "groups")
@@ -43,16 +41,12 @@ def _geometry(op: Op) -> dict[str, AttrValue]:
 
 
 def _as_written(work: Layouts, op: Op, type_: str, **more: AttrValue) -> bool:
-    """A convolution that the program has in NHWC gets another name, so that it can be fused."""
+    """Turn a convolution that the program has in NHWC into an op that can be fused."""
     if op.attrs["data_format"] != LAST or not work.movable(op, 0, 1):
         return False
     attrs: dict[str, AttrValue] = {**_geometry(op), **more, "weights_last": True}
-    inputs = (work.plain(v, op) for v in op.inputs[:2])
-    new, types = changed(op, type_, attrs, *inputs), work.outputs(op)
-    if not work.editor.accepts(new, types):
-        return False
-    work.editor.add(new, types, op)
-    return True
+    inputs = [work.plain(v, op) for v in op.inputs[:2]]
+    return work.rewriter.replace_if_accepted(op, like(op, type_, attrs, inputs))
 
 
 def _conv(work: Layouts, op: Op) -> bool:
@@ -62,7 +56,7 @@ def _conv(work: Layouts, op: Op) -> bool:
     (y,) = work.outputs(op)
     attrs = {**_geometry(op), "padding_after": after, "activation": ""}
     x = work.wide(op.inputs[0], op)
-    return work.attempt(op, changed(op, "onednn_conv", attrs, x, op.inputs[1]), wide_type(y))
+    return work.attempt(op, like(op, "onednn_conv", attrs, (x, op.inputs[1])), wide_type(y))
 
 
 def _conv_data_grad(work: Layouts, op: Op) -> bool:
@@ -71,20 +65,17 @@ def _conv_data_grad(work: Layouts, op: Op) -> bool:
         return _as_written(work, op, "onednn_conv_data_grad", space=dx.shape[1:3])
     attrs = {**_geometry(op), "space": dx.shape[2:]}
     dy = work.wide(op.inputs[0], op)
-    new = changed(op, "onednn_conv_data_grad", attrs, dy, op.inputs[1])
+    new = like(op, "onednn_conv_data_grad", attrs, (dy, op.inputs[1]))
     return work.attempt(op, new, wide_type(dx))
 
 
 def _conv_filter_grad(work: Layouts, op: Op) -> bool:
     if not work.is_first(op, 0, 1):
         return _as_written(work, op, "onednn_conv_filter_grad", bias=False)
-    dy, x = (work.wide(v, op) for v in op.inputs)
+    inputs = [work.wide(v, op) for v in op.inputs]
     attrs = {**_geometry(op), "bias": False}
-    new, types = changed(op, "onednn_conv_filter_grad", attrs, dy, x), work.outputs(op)
-    if not work.editor.accepts(new, types):
-        return False
-    work.editor.add(new, types, op)  # filters stay as they are
-    return True
+    new = like(op, "onednn_conv_filter_grad", attrs, inputs)
+    return work.rewriter.replace_if_accepted(op, new)  # filters keep their layout
 
 
 TABLE = LayoutTable(

@@ -1,31 +1,28 @@
-"""Packs the weight of several devices' products once, where they share their memory.
+"""Pack the weight of the products of several devices once, if they share memory.
 
-Each device gets an op that packs its own copy of the weight.  Devices that share the copy share
-what is made of it as well, so that all but the first of these ops are not done.
-
-Where the rows of all devices may be multiplied at once, the weight is packed once anyway.
+Each device gets an op that packs its copy of the weight.  Devices that share the copy share the
+packed weight as well; only the first of these ops runs.  If the rows of all devices can be
+multiplied at once, the weight is packed only once anyway.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from flow_core.ir.graph import Attrs, Graph, Op, tensor_type
-from flow_core.plugins.rows import side_by_side
-from flow_core.plugins.specs import KernelQuery, KernelSpec
-from flow_core.rewriting.editor import changed, edit
+from flow_core.authoring.backends import side_by_side
+from flow_core.authoring.pass_api import PassContext, Rewriter, like
+from flow_core.authoring.specs import Attrs, Graph, KernelQuery, KernelSpec, Op, tensor_type
 from flow_onednn.kernels.packed import PACK, PRODUCT, attrs_of, packed_size
-from flow_onednn.kernels.shares import same_rows
+from flow_onednn.kernels.partitioned_matmul import same_rows
 from flow_onednn.recipes import Problem
 
 LEAST = 3
-"""Devices: packing takes as long as two products spend on it."""
+"""Minimum number of devices: packing takes as long as two products spend on it."""
 FEW = 32
-"""Rows per device up to which it is worth it: an eighth of four products of 32 x 784 x 512."""
+"""Maximum rows per device: saves an eighth of four products of 32 x 784 x 512."""
 LARGE = 1 << 18
-"""Bytes of a weight below which packing it is nothing."""
+"""Minimum bytes of a weight: packing a smaller one takes no time."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +30,7 @@ class PackWeights:
     """The pass.
 
     Attributes:
-        kernels: ours, by op.
+        kernels: the kernels of this backend, by op type.
         devices: device types whose ops run on the CPU.
     """
 
@@ -41,28 +38,28 @@ class PackWeights:
     devices: tuple[str, ...] = ("cpu",)
     name: str = "onednn_pack"
 
-    def apply(self, graph: Graph, context: object) -> Graph:
-        """The graph with weights packed that several devices of this process multiply by."""
-        options: Mapping[str, Any] = context.options  # type: ignore[attr-defined]  # PassContext
-        copies = options.get("shared_copies", ())
+    def apply(self, graph: Graph, context: PassContext) -> Graph:
+        """Return the graph with packed weights of products of several devices of this process."""
+        copies = context.options.get("shared_copies", ())
         home = {name: i for i, names in enumerate(copies) for name in names}
-        editor = edit(graph, self.kernels)
-        groups = self._groups(graph, home) if home else ()
-        found = [(op, size) for ops in groups for op, size in _worth(graph, ops)]
-        for op, size in found:
-            _pack(editor, op, _problem(graph, op), size)
-        return editor.finish() if found else graph
+        if not home:
+            return graph
+        rewriter = Rewriter(graph)
+        for ops in self._groups(graph, home):
+            for op, size in _worth(graph, ops):
+                _pack(rewriter, op, _problem(graph, op), size)
+        return rewriter.finish()
 
     def _groups(self, graph: Graph, home: Mapping[str, int]) -> Iterator[list[Op]]:
-        """Products of parts of one logical op, each by its device's copy of one weight."""
+        """Yield the products of parts of one logical op, by the copies of one weight."""
         groups: dict[object, list[Op]] = {}
         for type_ in ("matmul", "onednn_matmul"):
             for op in graph.of_type(type_):
-                logical, _, rank = op.name.rpartition("@")
+                origin = graph.origin(op.name)
                 ours = op.placement.device_type in self.devices
                 copy = home.get(op.inputs[1].op)
-                if rank.isdigit() and ours and copy is not None:
-                    groups.setdefault((logical, copy), []).append(op)
+                if origin.rank is not None and ours and copy is not None:
+                    groups.setdefault((origin.unsharded, copy), []).append(op)
         yield from groups.values()
 
 
@@ -79,7 +76,7 @@ def _worth(graph: Graph, ops: Sequence[Op]) -> Iterator[tuple[Op, int]]:
 
 
 def _joined(graph: Graph, ops: Sequence[Op]) -> bool:
-    """Whether the rows of all devices may be multiplied at once, which packs the weight once."""
+    """Whether the rows of all devices can be multiplied at once, which packs the weight once."""
     parts = [
         KernelQuery(op.type, op.attrs, graph.input_types(op), graph.types[op.name]) for op in ops
     ]
@@ -98,11 +95,12 @@ def _problem(graph: Graph, op: Op) -> Problem:
     return Problem(op.type, graph.input_types(op), graph.types[op.name], items)
 
 
-def _pack(editor: Any, op: Op, problem: Problem, size: int) -> None:
-    logical, _, rank = op.name.rpartition("@")
+def _pack(rewriter: Rewriter, op: Op, problem: Problem, size: int) -> None:
+    origin = rewriter.graph.origin(op.name)
+    packed = origin._replace(logical=f"{origin.logical}/packed")
     (b, *bias), attrs = op.inputs[1:], attrs_of(problem)
     how = {**attrs, "transpose_b": op.attrs["transpose_b"], "bias": bool(bias), "size": size}
-    pack = Op(f"{logical}/packed@{rank}", PACK, (b,), Attrs(how), op.placement)
-    editor.add(pack, (tensor_type((size,), editor.type_of(b).dtype),), op, -0.5)
-    product = changed(op, PRODUCT, attrs, op.inputs[0], pack.output(), *bias)
-    editor.add(product, editor.types[op.name], op)
+    pack = Op(str(packed), PACK, (b,), Attrs(how), op.placement)
+    types = (tensor_type((size,), rewriter.type_of(b).dtype),)
+    rewriter.before(op).add(pack, types, origin=packed)
+    rewriter.replace(op, like(op, PRODUCT, attrs, (op.inputs[0], pack.output(), *bias)))

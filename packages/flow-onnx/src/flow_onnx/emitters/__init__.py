@@ -1,7 +1,7 @@
-"""How each op is written in ONNX: a function per op type, by family.
+"""Emitters: one function per op type that adds its ONNX nodes, in one module per op family.
 
-An emitter adds nodes to an `Emission` and gives the name of what they make, or of all outputs in a
-tuple; it raises `Gap` where an op of these attributes has no counterpart.
+In: an `Emission`. Out: the names of its outputs, or `UnsupportedOp` without an equivalent.
+Must not import `flow_onnx.network`, `flow_onnx.export` or `flow_onnx.files`.
 """
 
 from __future__ import annotations
@@ -36,4 +36,4 @@ FAMILIES = (
 EMITTERS: Mapping[str, Emitter] = {
     name: emitter for family in FAMILIES for name, emitter in family.EMITTERS.items()
 }
-"""By op type."""
+"""Emitters by op type."""

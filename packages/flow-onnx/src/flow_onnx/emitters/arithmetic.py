@@ -1,4 +1,4 @@
-"""Elementwise functions of one and of two inputs, of an input and a number, and comparisons."""
+"""Elementwise functions of one and two inputs, of an input and a number, and comparisons."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 
 from flow_onnx.emission import SMALL_INTEGERS, Emission
-from flow_onnx.emitters.common import Emit, direct, number, wide, widened
+from flow_onnx.emitters.common import Emit, computed_in_int32, direct, number, to_int32
 
 SAME: Mapping[str, str] = {
     "negative": "Neg", "abs": "Abs", "sign": "Sign", "exp": "Exp", "log": "Log", "sqrt": "Sqrt",
@@ -15,7 +15,7 @@ SAME: Mapping[str, str] = {
     "acosh": "Acosh", "atanh": "Atanh", "ceil": "Ceil", "floor": "Floor", "rint": "Round",
     "round": "Round", "erf": "Erf", "softplus": "Softplus",
 }  # fmt: skip
-"""Ops of one input that ONNX has."""
+"""ONNX operators of ops with one input."""
 
 PAIRS: Mapping[str, str] = {
     "broadcast_add": "Add", "broadcast_sub": "Sub", "broadcast_mul": "Mul",
@@ -23,17 +23,17 @@ PAIRS: Mapping[str, str] = {
     "scalar_add_by_tensor": "Add", "scalar_sub_by_tensor": "Sub", "scalar_mul_by_tensor": "Mul",
     "scalar_div_by_tensor": "Div",
 }  # fmt: skip
-"""Ops of two inputs that ONNX has; its quotients of integers are cut towards zero, as ours."""
+"""ONNX operators of ops with two inputs; both truncate integer quotients towards zero."""
 
 
 def _expm1(e: Emission) -> str:
-    """tanh(x/2) (exp(x) + 1), which keeps the digits of small numbers."""
+    """Emit tanh(x/2) (exp(x) + 1), which is accurate for small numbers."""
     half = e.node("Tanh", e.node("Mul", e.x, number(e, 0.5)))
     return e.node("Mul", half, e.node("Add", e.node("Exp", e.x), number(e, 1)))
 
 
 def _log1p(e: Emission) -> str:
-    """2 atanh(x / (2 + x)) keeps the digits of small numbers, log(1 + x) those of large ones."""
+    """Emit 2 atanh(x / (2 + x)), accurate for small numbers, and log(1 + x) for large ones."""
     ratio = e.node("Div", e.x, e.node("Add", e.x, number(e, 2)))
     near = e.node("Mul", e.node("Atanh", ratio), number(e, 2))
     far = e.node("Log", e.node("Add", e.x, number(e, 1)))
@@ -46,7 +46,7 @@ def _rsqrt(e: Emission) -> str:
 
 
 def _square(e: Emission) -> str:
-    return widened(e, lambda x: e.node("Mul", x, x))
+    return computed_in_int32(e, lambda x: e.node("Mul", x, x))
 
 
 def _reciprocal_no_nan(e: Emission) -> str:
@@ -67,21 +67,21 @@ def _log_sigmoid(e: Emission) -> str:
 
 
 def extreme(op_type: str) -> Emit:
-    """The larger or the smaller of two; those of integers are of opset 12."""
+    """Return the emitter of a maximum or minimum, which supports integers since opset 12."""
 
     def emit(e: Emission) -> str:
         if e.opset >= 12 or e.dtype.is_floating:
-            return widened(e, lambda x, y: e.node(op_type, x, y))
+            return computed_in_int32(e, lambda x, y: e.node(op_type, x, y))
         test = {"Max": "Greater", "Min": "Less"}[op_type]
-        return widened(e, lambda x, y: e.node("Where", e.node(test, x, y), x, y))
+        return computed_in_int32(e, lambda x, y: e.node("Where", e.node(test, x, y), x, y))
 
     return emit
 
 
 def _floor_mod(e: Emission) -> str:
-    """The remainder with the sign of the divisor, which ONNX has for integers."""
+    """Emit the remainder with the sign of the divisor; ONNX's ``Mod`` supports integers."""
     if not e.dtype.is_floating:
-        return widened(e, lambda x, y: e.node("Mod", x, y))
+        return computed_in_int32(e, lambda x, y: e.node("Mod", x, y))
     x, y = e.inputs
     return e.node("Sub", x, e.node("Mul", e.node("Floor", e.node("Div", x, y)), y))
 
@@ -89,11 +89,13 @@ def _floor_mod(e: Emission) -> str:
 def _floordiv(e: Emission) -> str:
     if e.dtype.is_floating:
         return e.node("Floor", e.node("Div", *e.inputs))
-    return widened(e, lambda x, y: e.node("Div", e.node("Sub", x, e.node("Mod", x, y)), y))
+    return computed_in_int32(
+        e, lambda x, y: e.node("Div", e.node("Sub", x, e.node("Mod", x, y)), y)
+    )
 
 
 def _atan2(e: Emission) -> str:
-    """atan(x/y), moved by half a turn where y is below 0; 0 or half a turn where x is 0."""
+    """Emit atan(x/y), shifted by pi for negative y; 0 or pi for x = 0."""
     x, y = e.inputs
     zero, turn = number(e, 0), number(e, math.pi)
     behind = e.node("Less", y, zero)
@@ -104,7 +106,7 @@ def _atan2(e: Emission) -> str:
 
 
 def _unless_zero(emit: Callable[[Emission], str]) -> Emit:
-    """0 where the first input is 0, whatever the second one is."""
+    """Return an emitter of 0 for a first input of 0, whatever the second is."""
 
     def emitter(e: Emission) -> str:
         zero = number(e, 0)
@@ -117,11 +119,11 @@ def _unless_zero(emit: Callable[[Emission], str]) -> Emit:
 
 
 def _with_number(op_type: str, name: str) -> Emit:
-    """An op on an input and a number, which is cut for integers."""
+    """Return the emitter of an op on an input and a number, truncated for integers."""
 
     def emit(e: Emission) -> str:
         operand = e.const(_cut(e, e.attr(name)), e.dtype)
-        return widened(e, lambda x: e.node(op_type, x, wide(e, operand, e.dtype)))
+        return computed_in_int32(e, lambda x: e.node(op_type, x, to_int32(e, operand, e.dtype)))
 
     return emit
 
@@ -131,12 +133,12 @@ def _cut(e: Emission, value: float) -> float:
 
 
 def _add_n(e: Emission) -> str:
-    """ONNX has sums of many for floating types."""
+    """Emit a sum of several inputs; ONNX's ``Sum`` supports floating types only."""
     if e.dtype.is_floating:
         return e.node("Sum", *e.inputs)
-    total = wide(e, e.x, e.dtype)
+    total = to_int32(e, e.x, e.dtype)
     for x in e.inputs[1:]:
-        total = e.node("Add", total, wide(e, x, e.dtype))
+        total = e.node("Add", total, to_int32(e, x, e.dtype))
     return e.cast(total, e.dtype) if e.dtype.name in SMALL_INTEGERS else e.node("Identity", total)
 
 
@@ -152,7 +154,7 @@ def _not_equal(e: Emission, x: str, y: str) -> str:
 
 
 def _or_equal(op_type: str, strict: str) -> Callable[[Emission, str, str], str]:
-    """``>=`` and ``<=``, which ONNX has since opset 12."""
+    """Return the emitter of ``>=`` or ``<=``, operators since opset 12."""
 
     def emit(e: Emission, x: str, y: str) -> str:
         if e.opset >= 12:
@@ -173,10 +175,10 @@ COMPARISONS: Mapping[str, Callable[[Emission, str, str], str]] = {
 
 
 def _compared(kind: str) -> Emit:
-    """Comparisons give int8, as OneFlow's do."""
+    """Return the emitter of a comparison; its result is int8, as in OneFlow."""
 
     def emit(e: Emission) -> str:
-        x, y = (wide(e, x, kind.dtype) for x, kind in zip(e.inputs, e.types, strict=True))
+        x, y = (to_int32(e, x, kind.dtype) for x, kind in zip(e.inputs, e.types, strict=True))
         return e.cast(COMPARISONS[kind](e, x, y), e.outputs[0].dtype)
 
     return emit
@@ -185,7 +187,7 @@ def _compared(kind: str) -> Emit:
 def _compared_with_number(kind: str) -> Emit:
     def emit(e: Emission) -> str:
         operand = e.const(_cut(e, e.attr("operand")), e.dtype)
-        x, y = (wide(e, x, e.dtype) for x in (e.x, operand))
+        x, y = (to_int32(e, x, e.dtype) for x in (e.x, operand))
         return e.cast(COMPARISONS[kind](e, x, y), e.outputs[0].dtype)
 
     return emit
@@ -193,7 +195,7 @@ def _compared_with_number(kind: str) -> Emit:
 
 def _logical(op_type: str) -> Emit:
     def emit(e: Emission) -> str:
-        truths = (e.truth(x, kind) for x, kind in zip(e.inputs, e.types, strict=True))
+        truths = (e.to_bool(x, kind) for x, kind in zip(e.inputs, e.types, strict=True))
         return e.cast(e.node(op_type, *truths), e.outputs[0].dtype)
 
     return emit

@@ -1,4 +1,4 @@
-"""Choices between values, limits, and changes of the element type."""
+"""Selections, clipping and casts."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from typing import Any
 import numpy as np
 
 from flow_onnx.emission import SMALL_INTEGERS, Emission
-from flow_onnx.emitters.common import Emit, wide
+from flow_onnx.emitters.common import Emit, to_int32
 
 
 def _where(e: Emission) -> str:
-    condition = e.truth(e.x, e.types[0])
-    return _chosen(e, condition, e.inputs[1], e.inputs[2])
+    condition = e.to_bool(e.x, e.types[0])
+    return _select(e, condition, e.inputs[1], e.inputs[2])
 
 
-def _chosen(e: Emission, condition: str, x: str, y: str) -> str:
+def _select(e: Emission, condition: str, x: str, y: str) -> str:
     dtype = e.outputs[0].dtype
     if dtype.name not in SMALL_INTEGERS:
         return e.node("Where", condition, x, y)
-    return e.cast(e.node("Where", condition, wide(e, x, dtype), wide(e, y, dtype)), dtype)
+    return e.cast(e.node("Where", condition, to_int32(e, x, dtype), to_int32(e, y, dtype)), dtype)
 
 
 def _where_number(keeps: bool) -> Emit:
-    """A value where the condition says so, else a number."""
+    """Return the emitter of a selection between an input and a number."""
 
     def emit(e: Emission) -> str:
         dtype, operand = e.outputs[0].dtype, e.attr("operand")
         other = e.const(operand if dtype.is_floating else int(operand), dtype)
         pair = (e.inputs[1], other) if keeps else (other, e.inputs[1])
-        return _chosen(e, e.truth(e.x, e.types[0]), *pair)
+        return _select(e, e.to_bool(e.x, e.types[0]), *pair)
 
     return emit
 
 
 def _limits(e: Emission) -> tuple[Any, Any]:
-    """The least and the greatest number that passes, None for no limit."""
+    """Return the minimum and maximum, None for no limit."""
     kind = "floating" if e.dtype.is_floating else "integral"
     found = tuple(e.op.attrs.get(f"{kind}_{end}") for end in ("min", "max"))
     if e.dtype.is_floating:
@@ -55,11 +55,11 @@ def _clip(e: Emission) -> str:
 
 
 def _clip_integers(e: Emission, low: Any, high: Any) -> str:
-    """Opset 11 clips floating types only."""
-    x = wide(e, e.x, e.dtype)
+    """Clip integers in opset 11, whose ``Clip`` supports floating types only."""
+    x = to_int32(e, e.x, e.dtype)
     for limit, test in ((low, "Less"), (high, "Greater")):
         if limit is not None:
-            end = wide(e, e.const(limit, e.dtype), e.dtype)
+            end = to_int32(e, e.const(limit, e.dtype), e.dtype)
             x = e.node("Where", e.node(test, x, end), end, x)
     return e.cast(x, e.dtype)
 

@@ -1,4 +1,4 @@
-"""What several families share."""
+"""Helpers of several op families."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ Emit = Callable[[Emission], Made]
 
 
 def direct(op_type: str) -> Emit:
-    """An op that is one node of the same inputs, without attributes."""
-    return lambda e: widened(e, lambda *xs: e.node(op_type, *xs))
+    """Return the emitter of an op that is one node with the same inputs and no attributes."""
+    return lambda e: computed_in_int32(e, lambda *xs: e.node(op_type, *xs))
 
 
-def widened(e: Emission, emit: Callable[..., str]) -> str:
-    """Small integers compute in int32: many operators are not defined for them."""
+def computed_in_int32(e: Emission, emit: Callable[..., str]) -> str:
+    """Emit with small integers cast to int32, as many operators do not support them."""
     if e.dtype.name not in SMALL_INTEGERS:
         return emit(*e.inputs)
-    result = emit(*(wide(e, x, kind.dtype) for x, kind in zip(e.inputs, e.types, strict=True)))
+    result = emit(*(to_int32(e, x, kind.dtype) for x, kind in zip(e.inputs, e.types, strict=True)))
     return e.cast(result, e.outputs[0].dtype)
 
 
-def wide(e: Emission, x: str, dtype: DType) -> str:
-    """``x`` in int32 if it is of a small integer type."""
+def to_int32(e: Emission, x: str, dtype: DType) -> str:
+    """Cast ``x`` to int32 if it has a small integer type."""
     return e.cast(x, "int32") if dtype.name in SMALL_INTEGERS else x
 
 
 def number(e: Emission, value: float, dtype: DType | None = None) -> str:
-    """A number in the element type of the first input."""
+    """Return a constant in the element type of the first input, or in ``dtype``."""
     return e.const(value, dtype or e.dtype)

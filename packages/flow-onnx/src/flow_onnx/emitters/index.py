@@ -1,29 +1,29 @@
-"""Elements that indices name.
+"""Gather, scatter and one-hot ops.
 
-An index out of range reads zeros and writes nothing in a job; in ONNX it is an error, and a
-negative one counts from the end.
+In a job, an index out of range reads zeros and writes nothing. In ONNX it is an error, and negative
+indices count from the end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from flow_core.ir.graph import TensorType
+from flow_core.authoring.specs import TensorType
 from flow_onnx.emission import Emission
 from flow_onnx.emitters.common import Emit
-from flow_onnx.emitters.shape import unsqueezed
+from flow_onnx.emitters.shape import unsqueeze
 
 
 def _wide_index(e: Emission, position: int) -> str:
-    """An index in int64."""
+    """Cast an index to int64."""
     name, kind = e.inputs[position], e.types[position]
     return name if kind.dtype.name == "int64" else e.cast(name, "int64")
 
 
 def _whole(e: Emission) -> None:
-    """A `Gap` for a device's part of a table."""
+    """Raise `UnsupportedOp` for a device's part of a table."""
     if e.op.attrs.get("first"):
-        e.gap("a device's part of a table")
+        e.unsupported("a device's part of a table")
 
 
 def _gather(e: Emission) -> str:
@@ -36,8 +36,8 @@ def _batch_gather(e: Emission) -> str:
     lead = len(e.types[1].shape) - 1
     if not lead:
         return e.node("Gather", e.x, _wide_index(e, 1), axis=0)
-    e.since(12, "a gather with batch axes")
-    rows = unsqueezed(e, _wide_index(e, 1), [lead + 1])
+    e.require_opset(12, "a gather with batch axes")
+    rows = unsqueeze(e, _wide_index(e, 1), [lead + 1])
     return e.node("GatherND", e.x, rows, batch_dims=lead)
 
 
@@ -52,13 +52,13 @@ def _dim_gather(e: Emission) -> str:
 
 
 def _zeros(e: Emission, kind: TensorType) -> str:
-    """Zeros in the shape of the output."""
+    """Emit zeros in the shape of the output."""
     return e.node("Expand", e.const(0, kind.dtype), e.ints(e.outputs[0].shape))
 
 
 def _added(e: Emission, table: str, index: str, updates: str) -> str:
-    """Numbers added to a table; those for the same position are summed."""
-    e.since(16, "a sum of what goes to the same position")
+    """Add updates to a table; updates of the same position are summed."""
+    e.require_opset(16, "a sum of what goes to the same position")
     return e.node("ScatterND", table, index, updates, reduction="add")
 
 
@@ -84,7 +84,7 @@ def _scatter_update(e: Emission) -> str:
 
 def _dim_scatter_add(e: Emission) -> str:
     _whole(e)
-    e.since(16, "a sum of what goes to the same position")
+    e.require_opset(16, "a sum of what goes to the same position")
     zeros, index = _zeros(e, e.types[1]), _wide_index(e, 2)
     attrs = {"axis": e.attr("dim"), "reduction": "add"}
     return e.node("ScatterElements", zeros, index, e.inputs[1], **attrs)
@@ -93,8 +93,8 @@ def _dim_scatter_add(e: Emission) -> str:
 def _segment_sum(e: Emission) -> str:
     _whole(e)
     if e.attr("axis"):
-        e.gap("a sum of segments behind the first axis")
-    rows = unsqueezed(e, _wide_index(e, 1), [len(e.types[1].shape)])
+        e.unsupported("a sum of segments behind the first axis")
+    rows = unsqueeze(e, _wide_index(e, 1), [len(e.types[1].shape)])
     return _added(e, _zeros(e, e.types[0]), rows, e.x)
 
 

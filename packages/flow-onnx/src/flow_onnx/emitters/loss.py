@@ -9,11 +9,11 @@ from flow_onnx.emitters.common import Emit, number
 from flow_onnx.emitters.reduce import reduced
 
 SMALLEST_PROBABILITY = 1e-20
-"""Probabilities below this count as this, as in the jobs."""
+"""Lower bound of probabilities, as in the jobs."""
 
 
 def softmax(op_type: str) -> Callable[[Emission, str, int], str]:
-    """Softmax or its logarithm along an axis; before opset 13, ONNX's is over all axes behind."""
+    """Return a function that emits (log-)softmax; before opset 13, only over the last axis."""
 
     def emit(e: Emission, x: str, axis: int) -> str:
         last = e.rank - 1
@@ -31,7 +31,7 @@ def _softmax(op_type: str) -> Emit:
 
 
 def _at_label(e: Emission, x: str) -> str:
-    """The element of each row of ``x`` that the second input names."""
+    """Emit the element of each row of ``x`` at the label, the second input."""
     rows = e.node("Unsqueeze", e.cast(e.inputs[1], "int64"), *_last_axis(e), **_last_attr(e))
     found = e.node("GatherElements", x, rows, axis=e.rank - 1)
     return e.node("Squeeze", found, *_last_axis(e), **_last_attr(e))
@@ -64,13 +64,13 @@ def _of_probabilities(e: Emission) -> str:
 
 
 def _sigmoid(e: Emission) -> str:
-    """log(1 + exp(x)) - x label."""
+    """Emit log(1 + exp(x)) - x label."""
     label = e.inputs[1] if e.types[1].dtype is e.dtype else e.cast(e.inputs[1], e.dtype)
     return e.node("Sub", e.node("Softplus", e.x), e.node("Mul", e.x, label))
 
 
 def _smooth_l1(e: Emission) -> str:
-    """near (distance - near / 2) / beta, where near is at most beta."""
+    """Emit near (distance - near / 2) / beta, with near = min(distance, beta)."""
     distance, beta = e.node("Abs", e.node("Sub", *e.inputs)), float(e.attr("beta"))
     if not beta:
         return distance

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from flow_onnx.emission import Emission
-from flow_onnx.emitters.common import Emit, widened
+from flow_onnx.emitters.common import Emit, computed_in_int32
 
 
 def _matmul(e: Emission) -> str:
-    """One node for two floating matrices, transposed or scaled or not."""
+    """Emit one ``Gemm`` for transposed or scaled floating matrices, else ``MatMul``."""
     flags = {f"trans{side.upper()}": int(e.attr(f"transpose_{side}")) for side in "ab"}
     alpha = e.attr("alpha")
     if e.rank == 2 and e.dtype.is_floating and (any(flags.values()) or alpha != 1):
         return e.node("Gemm", *e.inputs, alpha=float(alpha), **flags)
-    return widened(e, lambda a, b: _product(e, a, b))
+    return computed_in_int32(e, lambda a, b: _product(e, a, b))
 
 
 def _product(e: Emission, a: str, b: str) -> str:
@@ -33,7 +33,7 @@ def _bias_add(e: Emission) -> str:
     bias = e.inputs[1]
     if axis != e.rank - 1:
         bias = e.reshape(bias, (*e.types[1].shape, *(1,) * (e.rank - 1 - axis)))
-    return widened(e, lambda x, _: e.node("Add", x, bias))
+    return computed_in_int32(e, lambda x, _: e.node("Add", x, bias))
 
 
 EMITTERS: Mapping[str, Emit] = {

@@ -1,10 +1,10 @@
-"""Normalisations with known or with own statistics."""
+"""Batch, layer and L2 normalisation."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from flow_core.ir.graph import TensorType
+from flow_core.authoring.specs import TensorType
 from flow_onnx.emission import Emission
 from flow_onnx.emitters.reduce import reduced
 
@@ -12,9 +12,9 @@ Emitter = Callable[[Emission], str | tuple[str, ...]]
 
 
 def _batch_norm(e: Emission) -> tuple[str, ...]:
-    """With the moving statistics, in their element type."""
+    """Normalise with the moving statistics, in their element type."""
     if e.attr("training"):
-        e.gap("training=True: it normalises by the batch and updates the moving statistics")
+        e.unsupported("training=True: it normalises by the batch and updates the moving statistics")
     x, mean, variance, gamma, beta = e.inputs
     stats = e.types[1].dtype
     x = x if e.dtype is stats else e.cast(x, stats)
@@ -25,7 +25,7 @@ def _batch_norm(e: Emission) -> tuple[str, ...]:
 
 
 def _per_channel(e: Emission, x: str, vectors: tuple[str, ...]) -> str:
-    """ONNX has the channels on axis 1, behind the batch; a vector is a batch of one."""
+    """Move the channels to axis 1, as in ONNX; a vector is a batch of one."""
     if e.rank == 1:
         return e.reshape(_node(e, e.reshape(x, (1, *e.shape)), vectors), e.shape)
     axis = e.attr("axis") % e.rank
@@ -48,7 +48,7 @@ def _inverse_root(e: Emission, variance: str, kind: TensorType) -> str:
 
 
 def _layer_norm(e: Emission) -> tuple[str, ...]:
-    """One node since opset 17, if the parameters have the normalised axes and nobody asks more."""
+    """Emit one node since opset 17, if parameters have the normalised axes and only y is used."""
     begin = e.attr("begin_norm_axis") % e.rank
     stats = e.outputs[1].dtype
     x = e.x if e.dtype is stats else e.cast(e.x, stats)
@@ -62,7 +62,7 @@ def _layer_norm(e: Emission) -> tuple[str, ...]:
 
 
 def _parameters(e: Emission) -> list[tuple[str, TensorType]]:
-    """Beta and gamma, as far as they are there."""
+    """Return beta and gamma, as far as present."""
     return list(zip(e.inputs[1:], e.types[1:], strict=True))
 
 

@@ -1,22 +1,22 @@
-"""Largest elements and sorted axes; among equal elements the first one comes first."""
+"""Argmax, top-k and sorting; the order of equal elements is stable."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from flow_onnx.emission import Emission
-from flow_onnx.emitters.common import Emit, wide
+from flow_onnx.emitters.common import Emit, to_int32
 
 
 def _argmax(e: Emission) -> str:
-    x = e.cast(e.x, "float64") if e.dtype.name == "int32" else wide(e, e.x, e.dtype)
+    x = e.cast(e.x, "float64") if e.dtype.name == "int32" else to_int32(e, e.x, e.dtype)
     found = e.cast(e.node("ArgMax", x, axis=-1, keepdims=0), e.outputs[0].dtype)
     return found if e.rank > 1 else e.as_output(found)
 
 
 def _ordered(e: Emission, count: int, largest: bool) -> list[str]:
-    """The first elements of the sorted last axis, and where they were."""
-    x, k = wide(e, e.x, e.dtype), e.ints([count])
+    """Emit the first elements of the sorted last axis, and their indices."""
+    x, k = to_int32(e, e.x, e.dtype), e.ints([count])
     return e.nodes("TopK", x, k, outputs=2, axis=-1, largest=int(largest), sorted=1)
 
 
@@ -34,7 +34,7 @@ def _is_down(e: Emission) -> bool:
 
 def _sort(e: Emission) -> str:
     values = _ordered(e, e.shape[-1], _is_down(e))[0]
-    return values if wide(e, e.x, e.dtype) == e.x else e.cast(values, e.dtype)
+    return values if to_int32(e, e.x, e.dtype) == e.x else e.cast(values, e.dtype)
 
 
 def _arg_sort(e: Emission) -> str:

@@ -1,4 +1,4 @@
-"""What is around a tensor, or above its diagonal."""
+"""Padding and triangular masks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from flow_onnx.emission import Emission
-from flow_onnx.emitters.common import Emit, widened
+from flow_onnx.emitters.common import Emit, computed_in_int32
 
 
 def _pad(e: Emission) -> str:
@@ -29,24 +29,24 @@ def _reflect(e: Emission) -> str:
     return e.node("Pad", e.x, e.ints([*e.attr("padding")] * 2), mode="reflect")
 
 
-def _chosen(e: Emission, what: str) -> Any:
+def _number_attr(e: Emission, what: str) -> Any:
     kind = "floating" if e.attr(f"is_floating_{what}_value") else "integer"
     return e.attr(f"{kind}_{what}_value")
 
 
 def _tril(e: Emission) -> str:
-    """The lower triangle; an operator of its own since opset 14, where it is filled with 0."""
-    fill, diagonal = _chosen(e, "fill"), int(e.attr("diagonal"))
+    """Emit the lower triangle; one operator since opset 14 for a fill value of 0."""
+    fill, diagonal = _number_attr(e, "fill"), int(e.attr("diagonal"))
     if e.opset >= 14 and fill == 0 and e.dtype.is_floating:
         return e.node("Trilu", e.x, e.const(diagonal, "int64"), upper=0)
     rows, columns = e.shape[-2:]
     lower = e.const(np.tri(rows, columns, diagonal), "bool")
     filled = e.const(fill, e.dtype)
-    return widened(e, lambda x: e.node("Where", lower, x, filled))
+    return computed_in_int32(e, lambda x: e.node("Where", lower, x, filled))
 
 
 def _scaled_tril(e: Emission) -> str:
-    scale = _chosen(e, "scale")
+    scale = _number_attr(e, "scale")
     scaled = e.node("Mul", e.x, e.const(scale, e.dtype))
     inner = Emission(e.network, e.op, (scaled,), e.types, e.outputs, e.used, e.open)
     return _tril(inner)

@@ -1,6 +1,6 @@
-"""Rounding to grids, as quantization-aware jobs have it: in floating numbers, step by step.
+"""Fake quantization of quantization-aware jobs, in floating point.
 
-ONNX's own operators round halves to even numbers and have one level more below zero.
+ONNX's quantization operators round halves to even and have one more negative level.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ def _is_symmetric(e: Emission) -> bool:
 
 
 def _levels(e: Emission) -> int:
-    """The largest whole number of the grid; one bit is the sign in the symmetric scheme."""
+    """Return the maximum quantized integer; the symmetric scheme uses one bit for the sign."""
     return int(2 ** (e.attr("quantization_bit") - _is_symmetric(e))) - 1
 
 
 def _grid(e: Emission, high: str, low: str) -> tuple[str, str]:
-    """The step of the grid of a range, and what stands for zero."""
+    """Return scale and zero point of a range."""
     if _is_symmetric(e):
         return e.node("Div", high, number(e, _levels(e))), e.node("Mul", low, number(e, 0))
     step = e.node("Div", e.node("Sub", high, low), number(e, _levels(e)))
@@ -32,7 +32,7 @@ def _grid(e: Emission, high: str, low: str) -> tuple[str, str]:
 
 
 def _observer(e: Emission) -> tuple[str, str]:
-    """The grid of all elements, or of each row."""
+    """Emit scale and zero point of all elements, or of each row."""
     whole = bool(e.attr("per_layer_quantization"))
     axes = list(range(0 if whole else 1, e.rank))
     high, low = (_extreme(e, op_type, axes) for op_type in ("ReduceMax", "ReduceMin"))
@@ -47,14 +47,14 @@ def _extreme(e: Emission, op_type: str, axes: list[int]) -> str:
 
 
 def _moving(e: Emission) -> tuple[str, str]:
-    """The grid of the averages that training left."""
+    """Emit scale and zero point of the moving averages."""
     if e.attr("training"):
-        e.gap("training=True: it updates the moving averages")
+        e.unsupported("training=True: it updates the moving averages")
     return _grid(e, *e.inputs[2:])
 
 
 def _fake(e: Emission) -> str:
-    """The nearest number of the grid; halves go away from zero."""
+    """Emit the nearest quantized number; halves are rounded away from zero."""
     scale, zero = (_per_row(e, i) for i in (1, 2))
     top, symmetric = _levels(e), _is_symmetric(e)
     y = e.node("Div", e.x, scale)
@@ -67,7 +67,7 @@ def _fake(e: Emission) -> str:
 
 
 def _per_row(e: Emission, position: int) -> str:
-    """Numbers of rows, so that they broadcast to the tensor."""
+    """Reshape per-row numbers for broadcasting."""
     rows = e.types[position].shape[0]
     if rows == 1:
         return e.inputs[position]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from flow_onnx.emission import SMALL_INTEGERS, Emission
-from flow_onnx.emitters.common import Emit, wide
+from flow_onnx.emitters.common import Emit, to_int32
 
 
 def _axes(e: Emission) -> list[int]:
@@ -15,17 +15,17 @@ def _axes(e: Emission) -> list[int]:
 
 
 def reduced(e: Emission, op_type: str, x: str, axes: list[int], keepdims: bool) -> str:
-    """A reduction over some axes; the axes of sums are an input since opset 13."""
+    """Emit a reduction over axes; the axes of sums are an input since opset 13."""
     since = 13 if op_type == "ReduceSum" else 18
-    return e.along(op_type, x, axes, since, keepdims=int(keepdims))
+    return e.node_with_axes(op_type, x, axes, since, keepdims=int(keepdims))
 
 
 def _reduction(op_type: str) -> Emit:
-    """A reduction of all axes has shape (1,), as in OneFlow."""
+    """Return the emitter of a reduction; over all axes its shape is (1,), as in OneFlow."""
 
     def emit(e: Emission) -> str:
         axes, small = _axes(e), e.dtype.name in SMALL_INTEGERS
-        x = _reduce(e, op_type, wide(e, e.x, e.dtype), axes)
+        x = _reduce(e, op_type, to_int32(e, e.x, e.dtype), axes)
         return e.cast(x, e.dtype) if small else x
 
     return emit
@@ -40,10 +40,10 @@ def _reduce(e: Emission, op_type: str, x: str, axes: list[int]) -> str:
 
 
 def _truth(op_type: str) -> Emit:
-    """Whether any or all elements are true, as the largest or the smallest of 0 and 1."""
+    """Return the emitter of any or all, as the maximum or minimum of 0 and 1."""
 
     def emit(e: Emission) -> str:
-        ones = e.cast(e.truth(e.x, e.types[0]), "int32")
+        ones = e.cast(e.to_bool(e.x, e.types[0]), "int32")
         return e.cast(_reduce(e, op_type, ones, _axes(e)), e.outputs[0].dtype)
 
     return emit
@@ -55,7 +55,7 @@ def _sum_like(e: Emission) -> str:
 
 
 def _square_sum(e: Emission) -> str:
-    """The sum of the squares of all elements of all inputs."""
+    """Emit the sum of squares of all elements of all inputs."""
     sums = [
         reduced(e, "ReduceSumSquare", x, list(range(len(kind.shape))), False)
         if kind.shape

@@ -1,4 +1,4 @@
-"""Other shapes of the same elements, parts of them, and several tensors in one."""
+"""Reshapes, broadcasts, slices, concatenations and splits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Emitter = Callable[[Emission], str | tuple[str, ...]]
 
 
 FAR = 2**31
-"""An index behind all that there are."""
+"""An index beyond the end of any axis."""
 
 
 def _as_output(e: Emission) -> str:
@@ -20,13 +20,13 @@ def _as_output(e: Emission) -> str:
 
 
 def _passed(e: Emission) -> tuple[str, ...]:
-    """What comes in, as it is."""
+    """Return the inputs unchanged."""
     return e.inputs
 
 
 def _to_and_from_mirrored(e: Emission) -> tuple[str, ...]:
     if len(e.inputs) != 1 or len(e.outputs) != 1:
-        e.gap("the mirrored view of several devices")
+        e.unsupported("the mirrored view of several devices")
     return e.inputs
 
 
@@ -37,10 +37,10 @@ def _transpose(e: Emission) -> str:
 # ------------------------------------------------------------------------------ broadcasts
 
 
-def put_in(x: Shape, out: Shape, axes: tuple[int, ...]) -> list[int]:
-    """The axes of ``out`` that ``x`` lacks: ``axes`` where they are the difference, or leading.
+def missing_axes(x: Shape, out: Shape, axes: tuple[int, ...]) -> list[int]:
+    """Return the axes of ``out`` missing in ``x``: ``axes`` if they match, else leading axes.
 
-    >>> put_in((4, 3), (4, 5, 3), (1,)), put_in((3,), (4, 3), ())
+    >>> missing_axes((4, 3), (4, 5, 3), (1,)), missing_axes((3,), (4, 3), ())
     ([1], [0])
     """
     dropped = sorted({axis % len(out) for axis in axes})
@@ -50,47 +50,47 @@ def put_in(x: Shape, out: Shape, axes: tuple[int, ...]) -> list[int]:
 
 
 def _broadcast(e: Emission) -> str:
-    """Sizes that stay are 1 in what ONNX is told, so that they may be open."""
+    """Emit a broadcast; sizes that do not change are passed as 1, so that they may be open."""
     out = e.outputs[0].shape
-    missing = put_in(e.shape, out, tuple(e.op.attrs.get("broadcast_axes", ())))
+    missing = missing_axes(e.shape, out, tuple(e.op.attrs.get("broadcast_axes", ())))
     x, sizes = e.x, list(e.shape)
     for axis in missing:
         sizes.insert(axis, 1)
     if missing:
-        x = unsqueezed(e, x, missing)
+        x = unsqueeze(e, x, missing)
     repeated = frozenset(i for i, (n, m) in enumerate(zip(out, sizes, strict=True)) if n != m)
     if len(e.inputs) == 2 and e.open and e.open[0] & repeated:
         return e.node("Expand", x, e.node("Shape", e.inputs[1]))
     return e.node("Expand", x, e.ints([n if i in repeated else 1 for i, n in enumerate(out)]))
 
 
-def unsqueezed(e: Emission, x: str, axes: list[int]) -> str:
-    """``x`` with axes of size 1 put in; they are an input since opset 13."""
-    return e.along("Unsqueeze", x, axes, 13)
+def unsqueeze(e: Emission, x: str, axes: list[int]) -> str:
+    """Insert axes of size 1 into ``x``; they are an input since opset 13."""
+    return e.node_with_axes("Unsqueeze", x, axes, 13)
 
 
 # ------------------------------------------------------------------------------ parts
 
 
 def slice_range(size: int, start: int, stop: int, step: int) -> range:
-    """The indices that a slice takes of an axis; start and stop are clamped to it."""
+    """Return the indices of a slice of an axis; start and stop are clamped."""
     if size == 0:
         return range(0, 0, step)
     first, last = min(max(start, -size), size - 1), min(max(stop, -size - 1), size)
     return range(first + size * (first < 0), last + size * (last < 0), step)
 
 
-def cuts(e: Emission) -> dict[int, range]:
-    """What a slice takes of each axis of which it does not take all."""
+def sliced_axes(e: Emission) -> dict[int, range]:
+    """Return the ranges of the axes that a slice does not take completely."""
     if e.attr("window") is not None:
-        e.gap("a device's part of a slice")
+        e.unsupported("a device's part of a slice")
     columns = zip(e.shape, *(e.attr(k) for k in ("start", "stop", "step")), strict=True)
     taken = [slice_range(*column) for column in columns]
     return {i: r for i, r in enumerate(taken) if r != range(e.shape[i])}
 
 
 def _slice(e: Emission) -> str:
-    taken = cuts(e)
+    taken = sliced_axes(e)
     if not taken:
         return e.node("Identity", e.x)
     starts, ends = zip(*(_ends(e.shape[axis], r) for axis, r in taken.items()), strict=True)
@@ -98,7 +98,7 @@ def _slice(e: Emission) -> str:
 
 
 def _ends(size: int, taken: range) -> tuple[int, int]:
-    """Where a slice begins and ends; the ends of the axis in a way that holds for every size."""
+    """Return start and end of a slice; the ends of the axis in a form valid for every size."""
     start = -1 if taken.step < 0 and taken.start == size - 1 else taken.start
     if taken.stop < 0:
         return start, -FAR
@@ -106,11 +106,11 @@ def _ends(size: int, taken: range) -> tuple[int, int]:
 
 
 def _slice_update(e: Emission) -> str:
-    return _replaced(e, e.x, e.inputs[1], list(cuts(e).items()))
+    return _replaced(e, e.x, e.inputs[1], list(sliced_axes(e).items()))
 
 
 def _replaced(e: Emission, x: str, update: str, taken: list[tuple[int, range]]) -> str:
-    """``x`` with the update in it, axis by axis: of each, the part that changes and the rest."""
+    """Replace a slice of ``x``, recursively by axis: update the slice, then reorder indices."""
     if not taken:
         return e.node("Identity", update)
     (axis, part), *rest = taken
@@ -130,7 +130,7 @@ def _split(e: Emission) -> tuple[str, ...]:
     axis = e.attr("axis") % e.rank
     sizes = [kind.shape[axis] for kind in e.outputs]
     if any(axis in axes for axes in e.open):
-        e.gap("an open size is split")
+        e.unsupported("an open size is split")
     if sum(sizes) != e.shape[axis]:
         return _cut_apart(e, axis, sizes)
     if e.opset >= 13:

@@ -1,6 +1,6 @@
-"""Convolutions, transposed convolutions, pools and enlargements.
+"""Convolutions, transposed convolutions, pooling and upsampling.
 
-ONNX has channels behind the batch only; tensors with channels last are transposed before and after.
+ONNX supports channels-first layout only; channels-last tensors are transposed before and after.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def _is_last(e: Emission) -> bool:
 
 
 def _first(e: Emission, x: str) -> str:
-    """A tensor with its channels, or the inputs of its filters, on axis 1."""
+    """Transpose a tensor to channels-first, or filters to inputs-first."""
     return e.transpose(x, (0, e.rank - 1, *range(1, e.rank - 1))) if _is_last(e) else x
 
 
@@ -31,7 +31,7 @@ def _space(e: Emission) -> tuple[int, ...]:
 
 
 def _windows(e: Emission) -> dict[str, Any]:
-    """The attributes that convolutions of both kinds share."""
+    """Return the common attributes of convolutions and transposed convolutions."""
     before, after = e.attr("padding_before"), e.attr("padding_after")
     return {
         "kernel_shape": list(e.attr("kernel_size")),
@@ -57,10 +57,10 @@ def _deconv(e: Emission) -> str:
 
 
 def _pool_pads(e: Emission) -> list[int]:
-    """Padding that gives as many windows as the op has, whatever it rounds."""
+    """Return the padding that gives the op's number of windows for any rounding."""
     y, kernel = e.outputs[0].shape, e.attr("pool_size")
     if _rounds(e) and e.open and e.open[0] - {0, e.rank - 1 if _is_last(e) else 1}:
-        e.gap("its padding depends on sizes that are open")
+        e.unsupported("its padding depends on sizes that are open")
     out = y[1:-1] if _is_last(e) else y[2:]
     before = [_before(e, axis, size) for axis, size in enumerate(_space(e))]
     columns = zip(_space(e), out, before, kernel, e.attr("strides"), strict=True)
@@ -72,7 +72,7 @@ def _pool_pads(e: Emission) -> list[int]:
 
 
 def _rounds(e: Emission) -> bool:
-    """Whether the padding follows from the size."""
+    """Return whether the padding depends on the input size."""
     padding = e.attr("padding")
     return padding != "valid" and (padding != "customized" or bool(e.attr("ceil_mode")))
 
@@ -88,7 +88,7 @@ def _before(e: Emission, axis: int, size: int) -> int:
 
 
 def _pool(op_type: str) -> Emit:
-    """Padding counts in no average, which is ONNX's default, too."""
+    """Return the emitter of a pooling; averages exclude padding, which is ONNX's default."""
 
     def emit(e: Emission) -> str:
         attrs = {"kernel_shape": list(e.attr("pool_size")), "strides": list(e.attr("strides"))}
@@ -100,11 +100,11 @@ def _pool(op_type: str) -> Emit:
 
 
 def _poolable(e: Emission, x: str) -> str:
-    """Integers are pooled as float64, which has all of 32 bits."""
+    """Cast integers to float64, which represents 32 bits exactly."""
     if e.dtype.is_floating:
         return x
     if e.dtype.name == "int64":
-        e.gap("pools of int64: ONNX has none, and other types have fewer digits")
+        e.unsupported("pools of int64: ONNX has none, and other types have fewer digits")
     return e.cast(x, "float64")
 
 
@@ -122,9 +122,11 @@ RESIZE: Mapping[str, dict[str, str]] = {
 def _upsample(e: Emission) -> str:
     scales = [float(e.attr(name)) for name in ("height_scale", "width_scale")]
     if any(scale != int(scale) for scale in scales):
-        e.gap(f"scales {scales}: ONNX keeps what is left over of a size, and this op does not")
+        e.unsupported(
+            f"scales {scales}: ONNX keeps what is left over of a size, and this op does not"
+        )
     sizes = e.const([1, 1, *scales], "float32")
-    region = "" if e.opset >= 13 else e.const([], "float32")  # not read, but asked for
+    region = "" if e.opset >= 13 else e.const([], "float32")  # unused, but required
     return e.node("Resize", e.x, region, sizes, **RESIZE[e.attr("interpolation")])
 
 

@@ -1,7 +1,7 @@
 """What the package registers; imports no kernel."""
 
+from flow_core.authoring.specs import Available, DeviceSpec, KernelSpec, OpSpec, Sample
 from flow_core.base.config import Settings
-from flow_core.plugins.specs import Available, DeviceSpec, KernelSpec, OpSpec, Sample
 
 FLOW_PLUGIN_API = "1.0"
 

@@ -1,8 +1,6 @@
 """What the package registers."""
 
-from flow_core.ir.graph import tensor_type
-from flow_core.plugins.specs import KernelSpec, OpSpec
-from flow_core.sharding.sbp import B, P, S, Signature
+from flow_core.authoring.specs import B, KernelSpec, OpSpec, P, S, Signature, tensor_type
 
 FLOW_PLUGIN_API = "1.0"
 

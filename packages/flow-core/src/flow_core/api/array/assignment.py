@@ -1,4 +1,4 @@
-"""Writing to variables, and counting what is not finite: ops that training loops are made of."""
+"""Assignment to variables, and counts of non-finite elements."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import Any
 
 from flow_core.base.errors import InferenceError, user_line
 from flow_core.frontend.trace.blob import BlobDef
-from flow_core.frontend.trace.emit import emit
+from flow_core.frontend.trace.emit import emit, emit_one
 
 __all__ = ["assign", "count_not_finite", "multi_count_not_finite", "system_assign"]
 
 
 def assign(ref: BlobDef, value: BlobDef, dtype: Any = None, name: str | None = None) -> None:
-    """Overwrites a variable at every step.
+    """Overwrite a variable at every step.
 
     Args:
         ref: what `flow.get_variable` returned.
         value: a blob of its shape and element type.
-        dtype: kept for OneFlow's programs; has no effect there either.
+        dtype: has no effect, as in OneFlow.
         name: name of the op.
 
     Raises:
-        InferenceError: ``ref`` is no variable; shapes or element types that differ.
+        InferenceError: ``ref`` is not a variable, or shapes or element types differ.
     """
     _assign(ref, value, name)
 
@@ -34,7 +34,7 @@ def system_assign(
     use_locking: Any = None,
     name: str | None = None,
 ) -> BlobDef:
-    """`assign`, and gives ``ref`` back; the two options have no effect, as in OneFlow."""
+    """Assign as `assign` and return ``ref``; the two options have no effect, as in OneFlow."""
     _assign(ref, value, name)
     return ref
 
@@ -47,23 +47,22 @@ def _assign(ref: BlobDef, value: BlobDef, name: str | None) -> None:
                 "assign",
                 at=user_line(),
                 found=f"the result of {' and '.join(sorted(made))} as what to overwrite",
-                allowed="what flow.get_variable returned",
+                allowed="a result of flow.get_variable",
             )
     emit("assign", ref, value, name=name)
 
 
 def _as_vector(count: BlobDef) -> BlobDef:
-    blob: BlobDef = emit("reshape", count, shape=(1,))
-    return blob
+    return emit_one("reshape", count, shape=(1,))
 
 
 def count_not_finite(x: BlobDef, name: str | None = None) -> BlobDef:
-    """How many elements of a floating blob are infinite or NaN: int64 of shape (1,)."""
+    """Number of infinite or NaN elements of a floating blob: int64 of shape (1,)."""
     return _as_vector(emit("count_not_finite", x, name=name))
 
 
 def multi_count_not_finite(x: Sequence[BlobDef] | None = None, name: str | None = None) -> BlobDef:
-    """How many elements of all blobs of a list are infinite or NaN: int64 of shape (1,)."""
+    """Number of infinite or NaN elements of all blobs of a list: int64 of shape (1,)."""
     if not x:
         raise InferenceError(
             "multi_count_not_finite", at=user_line(2), found=f"{x!r}", allowed="one or more blobs"

@@ -44,14 +44,14 @@ __all__ = [
 
 
 def dtypes() -> list[DType]:
-    """All element types."""
+    """Return all element types."""
     return [
         char, float16, float32, float64, int8, int32, int64, uint8, record, tensor_buffer
     ]  # fmt: skip
 
 
 def convert_oneflow_dtype_to_numpy_dtype(oneflow_dtype: DType) -> type[Any]:
-    """The numpy scalar type of an element type.
+    """Return the numpy scalar type of an element type.
 
     >>> convert_oneflow_dtype_to_numpy_dtype(float32).__name__
     'float32'

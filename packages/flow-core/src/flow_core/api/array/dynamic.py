@@ -1,4 +1,4 @@
-"""Blobs of which as many rows count as a step says."""
+"""Blobs whose number of valid rows is known at run time only."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from flow_core.api.session.views import cast_to_current_logical_view
 from flow_core.base.dtypes import as_dtype, int32
 from flow_core.frontend.trace.blob import BlobDef
-from flow_core.frontend.trace.emit import emit
+from flow_core.frontend.trace.emit import emit, emit_one
 from flow_core.frontend.trace.repeat_acc import PeriodBlob, in_period, periods_of
 from flow_core.frontend.trace.valid_rows import RESIZE, Rows
 
@@ -15,16 +15,16 @@ __all__ = ["argwhere", "nonzero", "sync_dynamic_resize"]
 
 
 def argwhere(condition: BlobDef, dtype: Any = None, name: str | None = None) -> BlobDef:
-    """The places of all elements that are not 0, a row each, in their order.
+    """The positions of all nonzero elements, one per row, in order.
 
     Args:
         condition: a blob of rank 1 or more, of any numeric type.
-        dtype: element type of the places, int32 (the default) or int64.
+        dtype: element type of the positions, int32 (the default) or int64.
         name: name of the op.
 
     Returns:
-        A blob of shape (elements of ``condition``, rank of ``condition``), of which as many rows
-        count as there are places: see `sync_dynamic_resize`.
+        A blob of shape (elements of ``condition``, rank of ``condition``), with one valid row per
+        position: see `sync_dynamic_resize`.
     """
     wanted = int32 if dtype is None else as_dtype(dtype)
     places, number = emit("argwhere", condition, dtype=wanted.name, name=name)
@@ -32,17 +32,16 @@ def argwhere(condition: BlobDef, dtype: Any = None, name: str | None = None) -> 
 
 
 def nonzero(a: BlobDef, name: str | None = None) -> BlobDef:
-    """`argwhere` with a row per axis and a column per place, as numpy's ``nonzero`` has it."""
-    places: BlobDef = emit("transpose", argwhere(a, name=name), perm=(1, 0))
-    return places
+    """`argwhere` with a row per axis and a column per position, like numpy's ``nonzero``."""
+    return emit_one("transpose", argwhere(a, name=name), perm=(1, 0))
 
 
 def sync_dynamic_resize(inputs: BlobDef, size: BlobDef, name: str | None = None) -> BlobDef:
-    """The first ``size`` rows of a blob, where ``size`` is known only while a step runs.
+    """The first ``size`` rows of a blob, where ``size`` is known at run time only.
 
-    `BlobDef.shape` keeps showing the largest shape.  Ops that treat rows one by one pass the size
-    on, sums of rows add those that count, and what is fetched has as many rows.  Any other op is
-    an error; `flow.cast_to_static_shape` gives all rows, with zeros behind those that count.
+    `BlobDef.shape` stays the maximum shape.  Row-wise ops propagate the size, sums over rows add
+    the valid rows, and fetched results contain only those.  Any other op is an error;
+    `flow.cast_to_static_shape` returns all rows, with zeros after the valid ones.
 
     Args:
         inputs: a blob of rank 1 or more.

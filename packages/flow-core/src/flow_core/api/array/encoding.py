@@ -1,4 +1,4 @@
-"""Distinct values and numbers for tokens."""
+"""Distinct values, and numbering of tokens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flow_core.base.dtypes import DType, as_dtype, int32
 from flow_core.frontend.config.scope import name_scope
 from flow_core.frontend.session.variables import get_variable
 from flow_core.frontend.trace.blob import BlobDef
-from flow_core.frontend.trace.emit import emit
+from flow_core.frontend.trace.emit import emit, emit_one
 
 __all__ = [
     "categorical_ordinal_encode",
@@ -30,8 +30,8 @@ def unique_with_counts(
         name: name of the op.
 
     Returns:
-        The values (n,), of which the first ``num_unique`` count and the rest is 0; the place of
-        each element of ``x`` among them (n,); how often each appears (n,); num_unique (1,).
+        The values (n,), of which the first ``num_unique`` are valid and the rest is 0; the index
+        of each element of ``x`` among them (n,); the count of each (n,); num_unique (1,).
     """
     y, idx, count, number = emit("unique_with_counts", x, out_idx=as_dtype(out_idx).name, name=name)
     return y, idx, count, number
@@ -40,7 +40,7 @@ def unique_with_counts(
 def indexed_slices_reduce_sum(
     indices: BlobDef, values: BlobDef, name: str | None = None
 ) -> tuple[BlobDef, BlobDef, BlobDef]:
-    """Sums the rows that have the same index.
+    """Sum the rows with equal index.
 
     Args:
         indices: int32 or int64, shape (n,).
@@ -49,7 +49,7 @@ def indexed_slices_reduce_sum(
 
     Returns:
         Distinct indices (n,) and the sum of the rows of each (n, ...), of which the first
-        ``num_unique`` count and the rest is 0; num_unique as int64 of shape (1,).
+        ``num_unique`` are valid and the rest is 0; num_unique as int64 of shape (1,).
     """
     y_indices, y_values, number = emit("indexed_slices_reduce_sum", indices, values, name=name)
     return y_indices, y_values, number
@@ -62,20 +62,20 @@ def categorical_ordinal_encode(
     hash_precomputed: bool = True,
     name: str | None = None,
 ) -> BlobDef:
-    """Numbers tokens in the order in which they are first seen, from 1; token 0 is always 0.
+    """Number tokens from 1 in the order of first appearance; token 0 is always 0.
 
     Args:
-        table: a variable of shape (2 * capacity,) that remembers the numbers, zeros at first.
-        size: a variable of shape (1,) that counts them, zero at first.
+        table: a variable of shape (2 * capacity,) that stores the numbers, initially zeros.
+        size: a variable of shape (1,) that counts them, initially zero.
         input_tensor: tokens, int32 or int64 like both variables; any shape.
-        hash_precomputed: must be True: the tokens themselves are their hashes.
+        hash_precomputed: must be True: tokens are their own hashes.
         name: name of the op.
 
     Raises:
         InferenceError: types or shapes that do not fit.
-        DataError: when it runs with more distinct tokens than the table has room for.
+        DataError: at run time, if the distinct tokens exceed the table's capacity.
     """
-    blob: BlobDef = emit(
+    return emit_one(
         "CategoricalOrdinalEncode",
         table,
         size,
@@ -83,7 +83,6 @@ def categorical_ordinal_encode(
         hash_precomputed=hash_precomputed,
         name=name,
     )
-    return blob
 
 
 def categorical_ordinal_encoder(
@@ -96,16 +95,16 @@ def categorical_ordinal_encoder(
 
     Args:
         input_tensor, hash_precomputed: see `categorical_ordinal_encode`.
-        capacity: how many distinct tokens there is room for.
+        capacity: largest number of distinct tokens.
         name: name of the op, and first part of the variables' names.
 
     Returns:
         The numbers of the tokens, in the shape and element type of ``input_tensor``.
 
     Raises:
-        InferenceError: tokens that are no int32 or int64.
+        InferenceError: tokens that are not int32 or int64.
         VariableError: a second encoder of this name in a job.
-        DataError: when it runs with more distinct tokens than ``capacity``.
+        DataError: at run time, with more distinct tokens than ``capacity``.
     """
     with name_scope(name):
         table, size = (

@@ -9,7 +9,7 @@ from flow_core.api.array.shape import axis_of, check, inner, reshape, transpose
 from flow_core.base.dtypes import as_dtype
 from flow_core.base.errors import UnsupportedError, user_line
 from flow_core.frontend.trace.blob import BlobDef
-from flow_core.frontend.trace.emit import emit
+from flow_core.frontend.trace.emit import emit, emit_one
 from flow_core.ops.array.sort import DIRECTIONS
 
 __all__ = [
@@ -41,11 +41,11 @@ def gather(
 
     Args:
         params: a table.
-        indices: integers; one out of range gives zeros.
+        indices: integers; an index out of range reads zeros.
         validate_indices: ignored, as in OneFlow.
         axis: the axis of ``params``, by default ``batch_dims``.
-        batch_dims: how many leading axes both share; each entry of these has own indices.  When
-            ``indices`` have no axes but these, the last one counts the indices, as in OneFlow.
+        batch_dims: number of leading axes that both share, each entry with its own indices.  If
+            ``indices`` has no other axes, its last one counts the indices, as in OneFlow.
         name: name of the op.
 
     Returns:
@@ -54,8 +54,7 @@ def gather(
     """
     axis = axis_of("gather", batch_dims if axis is None else axis, len(params.shape))
     if batch_dims == 0:
-        blob: BlobDef = emit("gather", params, indices, axis=axis, name=name)
-        return blob
+        return emit_one("gather", params, indices, axis=axis, name=name)
     check(axis >= batch_dims, "gather", f"axis {axis}, batch_dims {batch_dims}", "a later axis")
     if axis > batch_dims:
         raise UnsupportedError(
@@ -72,8 +71,7 @@ def gather(
 def _batch_gather(params: BlobDef, indices: BlobDef, lead: int, name: str | None) -> BlobDef:
     shape = indices.shape
     if len(shape) == lead + 1:
-        blob: BlobDef = emit("batch_gather", params, indices, name=name)
-        return blob
+        return emit_one("batch_gather", params, indices, name=name)
     flat = reshape(indices, (*shape[:lead], -1))
     found: BlobDef = emit("batch_gather", params, flat, name=name)
     return reshape(found, shape + params.shape[lead + 1 :])
@@ -97,8 +95,7 @@ def gather_nd(params: BlobDef, indices: BlobDef, name: str | None = None) -> Blo
     Example:
         Positions (i, j) in a table (4, 5, 6) give slices of shape (6,).
     """
-    blob: BlobDef = emit("gather_nd", params, indices, name=name)
-    return blob
+    return emit_one("gather_nd", params, indices, name=name)
 
 
 def scatter_nd(
@@ -107,9 +104,9 @@ def scatter_nd(
     """Zeros to which ``updates`` are added at positions.
 
     Args:
-        indices: positions, as `gather_nd` takes them; those out of range write nothing.
-        updates: what is added, of the shape that ``gather_nd(result, indices)`` has; what goes to
-            one position is summed.
+        indices: positions, as for `gather_nd`; those out of range write nothing.
+        updates: the addends, in the shape of ``gather_nd(result, indices)``; addends of one
+            position are summed.
         shape: shape of the result.
         name: name of the op.
 
@@ -119,8 +116,7 @@ def scatter_nd(
     Raises:
         InferenceError: updates of another shape, or no or too many coordinates.
     """
-    blob: BlobDef = emit("scatter_nd", indices, updates, shape=tuple(shape), name=name)
-    return blob
+    return emit_one("scatter_nd", indices, updates, shape=tuple(shape), name=name)
 
 
 def tensor_scatter_nd_update(
@@ -130,9 +126,9 @@ def tensor_scatter_nd_update(
 
     Args:
         params: a table.
-        indices: positions, as `gather_nd` takes them; those out of range write nothing.  Where
-            positions are equal, one of them counts.
-        updates: new slices, of the shape that ``gather_nd(params, indices)`` has.
+        indices: positions, as for `gather_nd`; those out of range write nothing.  One of several
+            equal positions takes effect.
+        updates: new slices, in the shape of ``gather_nd(params, indices)``.
         name: name of the op.
 
     Returns:
@@ -141,8 +137,7 @@ def tensor_scatter_nd_update(
     Raises:
         InferenceError: updates of another shape or element type, or no or too many coordinates.
     """
-    blob: BlobDef = emit("tensor_scatter_nd_update", params, updates, indices, name=name)
-    return blob
+    return emit_one("tensor_scatter_nd_update", params, updates, indices, name=name)
 
 
 def tensor_scatter_nd_add(
@@ -152,9 +147,9 @@ def tensor_scatter_nd_add(
 
     Args:
         params: a table.
-        indices: positions, as `gather_nd` takes them; those out of range write nothing.
-        updates: what is added, of the shape that ``gather_nd(params, indices)`` has; what goes to
-            one position is summed.
+        indices: positions, as for `gather_nd`; those out of range write nothing.
+        updates: the addends, in the shape of ``gather_nd(params, indices)``; addends of one
+            position are summed.
         name: name of the op.
 
     Returns:
@@ -163,42 +158,39 @@ def tensor_scatter_nd_add(
     Raises:
         InferenceError: updates of another shape or element type, or no or too many coordinates.
     """
-    blob: BlobDef = emit("tensor_scatter_nd_add", params, updates, indices, name=name)
-    return blob
+    return emit_one("tensor_scatter_nd_add", params, updates, indices, name=name)
 
 
 def dim_gather(input: BlobDef, dim: int, index: BlobDef, name: str | None = None) -> BlobDef:
-    """Per element of ``index``, the element of ``input`` which it names along axis ``dim``.
+    """For each element of ``index``, the element of ``input`` at that index along axis ``dim``.
 
     Args:
         input: a blob.
         dim: an axis.
-        index: integers in a shape that differs from ``input``'s on axis ``dim`` at most.
+        index: integers in a shape that differs from ``input``'s only on axis ``dim``.
         name: name of the op.
     """
     axis = axis_of("dim_gather", dim, len(input.shape))
-    blob: BlobDef = emit("dim_gather", input, index, dim=axis, name=name)
-    return blob
+    return emit_one("dim_gather", input, index, dim=axis, name=name)
 
 
 def unsorted_segment_sum(
     data: BlobDef, segment_ids: BlobDef, num_segments: int, axis: int = 0, name: str | None = None
 ) -> BlobDef:
-    """Sums the rows of ``data`` along an axis by segment.
+    """Sum the rows of ``data`` along an axis by segment.
 
     Args:
         data: a blob.
         segment_ids: the segment of each row, in the shape of data's axes from ``axis`` on; rows
-            of segments out of range are left out.
-        num_segments: size of the result's axis ``axis``, which replaces those.
+            of segments out of range are ignored.
+        num_segments: size of the result's axis ``axis``, which replaces those axes.
         axis: first of the summed axes.
         name: name of the op.
     """
     axis = axis_of("unsorted_segment_sum", axis, len(data.shape))
-    blob: BlobDef = emit(
+    return emit_one(
         "unsorted_segment_sum", data, segment_ids, axis=axis, num_segments=num_segments, name=name
     )
-    return blob
 
 
 def unsorted_segment_sum_like(
@@ -208,29 +200,28 @@ def unsorted_segment_sum_like(
 
     Args:
         data, segment_ids, axis, name: see `unsorted_segment_sum`.
-        like: a blob of the result's shape; its elements do not count.
+        like: a blob of the result's shape; its elements are ignored.
 
     Returns:
         A blob of like's shape and of the element type of ``data``.
 
     Raises:
-        InferenceError: ids that are not of the shape of data's axes from ``axis`` on, or ``like``
-            of another shape.
+        InferenceError: ids whose shape is not that of data's axes from ``axis`` on, or ``like`` of
+            another shape.
     """
     axis = axis_of("unsorted_segment_sum_like", axis, len(data.shape))
-    blob: BlobDef = emit("unsorted_segment_sum_like", data, segment_ids, like, axis=axis, name=name)
-    return blob
+    return emit_one("unsorted_segment_sum_like", data, segment_ids, like, axis=axis, name=name)
 
 
 def unsorted_batch_segment_sum(
     data: BlobDef, segment_ids: BlobDef, num_segments: int, name: str | None = None
 ) -> BlobDef:
-    """`unsorted_segment_sum` on the last axis of ``segment_ids``, for each leading entry alone.
+    """`unsorted_segment_sum` on the last axis of ``segment_ids``, for each batch entry.
 
     Args:
         data: a blob of shape (*batch, n, *rest).
-        segment_ids: integers of shape (*batch, n); rows of segments out of range are left out.
-        num_segments: how many sums there are per entry.
+        segment_ids: integers of shape (*batch, n); rows of segments out of range are ignored.
+        num_segments: number of sums per entry.
         name: name of the op.
 
     Returns:
@@ -239,14 +230,13 @@ def unsorted_batch_segment_sum(
     Raises:
         InferenceError: other shapes, or no segments.
     """
-    blob: BlobDef = emit(
+    return emit_one(
         "unsorted_batch_segment_sum", data, segment_ids, num_segments=num_segments, name=name
     )
-    return blob
 
 
 def _to_last(function: str, axis: int, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The permutation that puts an axis last and its inverse."""
+    """Return the permutation that moves an axis last, and its inverse."""
     axis = axis_of(function, axis, rank)
     perm = (*(i for i in range(rank) if i != axis), axis)
     return perm, tuple(perm.index(i) for i in range(rank))
@@ -255,7 +245,7 @@ def _to_last(function: str, axis: int, rank: int) -> tuple[tuple[int, ...], tupl
 def _along(
     function: str, x: BlobDef, axis: int, name: str | None, at_last: Callable[..., BlobDef]
 ) -> BlobDef:
-    """An op of the last axis on another one, between two transpositions."""
+    """Apply an op of the last axis to another one, between two transpositions."""
     perm, inverse = _to_last(function, axis, len(x.shape))
     if perm[-1] == len(perm) - 1:
         return at_last(x, name)
@@ -265,8 +255,7 @@ def _along(
 
 def _emitter(op_type: str, **attrs: Any) -> Callable[..., BlobDef]:
     def at_last(x: BlobDef, name: str | None) -> BlobDef:
-        blob: BlobDef = emit(op_type, x, **attrs, name=name)
-        return blob
+        return emit_one(op_type, x, **attrs, name=name)
 
     return at_last
 
@@ -274,7 +263,7 @@ def _emitter(op_type: str, **attrs: Any) -> Callable[..., BlobDef]:
 def sort(
     input: BlobDef, axis: int = -1, direction: str = "ASCENDING", name: str | None = None
 ) -> BlobDef:
-    """The numbers sorted along an axis.
+    """The elements sorted along an axis.
 
     Args:
         input: a blob with elements along the axis.
@@ -286,7 +275,7 @@ def sort(
         A blob like ``input``.
 
     Raises:
-        InferenceError: another direction, an axis out of range, or nothing along it.
+        InferenceError: another direction, an axis out of range, or an axis of size 0.
     """
     check(direction in DIRECTIONS, "sort", f"{direction!r}", " or ".join(DIRECTIONS))
     return _along("sort", input, axis, name, _emitter("sort", direction=direction))
@@ -311,7 +300,7 @@ def argsort(
 
 
 def argmax(input: BlobDef, axis: int = -1, name: str | None = None) -> BlobDef:
-    """The index of the largest number along an axis, the lowest among equal ones.
+    """The index of the largest element along an axis, the lowest among equal ones.
 
     Args:
         input: a blob with elements along the axis.
@@ -322,13 +311,12 @@ def argmax(input: BlobDef, axis: int = -1, name: str | None = None) -> BlobDef:
         int32 in the shape of ``input`` without the axis; of a blob with one axis, shape (1,).
 
     Raises:
-        InferenceError: an axis out of range, or nothing along it.
+        InferenceError: an axis out of range, or of size 0.
     """
     perm, _ = _to_last("math.argmax", axis, len(input.shape))
     if perm[-1] != len(perm) - 1:
         input = transpose(input, perm, False, True, inner(name, "_transpose"))
-    blob: BlobDef = emit("argmax", input, name=name)
-    return blob
+    return emit_one("argmax", input, name=name)
 
 
 def top_k(
@@ -339,27 +327,26 @@ def top_k(
     Args:
         input: a blob.
         axis: the axis.
-        k: how many; all where the axis has fewer.
-        sorted: whether the order matters; the indices come in order anyway.
+        k: number of indices; all if the axis has fewer.
+        sorted: whether the order matters; the indices are always in order.
         name: name of the op.
     """
     return _along("math.top_k", input, axis, name, _emitter("top_k", k=k, sorted=sorted))
 
 
 def in_top_k(targets: BlobDef, predictions: BlobDef, k: int, name: str | None = None) -> BlobDef:
-    """Whether fewer than ``k`` classes are predicted above the target class.
+    """Whether fewer than ``k`` classes have a higher prediction than the target class.
 
     Args:
         targets: class per row, integers of shape (N,).
         predictions: shape (N, classes), floating.
-        k: how many classes count.
+        k: number of classes.
         name: name of the op.
 
     Returns:
-        int8 of shape (N,); 0 where the target is no class or a prediction is not finite.
+        int8 of shape (N,); 0 for a target out of range or a prediction that is not finite.
     """
-    blob: BlobDef = emit("in_top_k", targets, predictions, k=k, name=name)
-    return blob
+    return emit_one("in_top_k", targets, predictions, k=k, name=name)
 
 
 def one_hot(
@@ -371,13 +358,13 @@ def one_hot(
     dtype: Any = None,
     name: str | None = None,
 ) -> BlobDef:
-    """Vectors of ``off_value`` with ``on_value`` at the index.
+    """Vectors of ``off_value``, with ``on_value`` at the index.
 
     Args:
-        indices: integers between 0 and ``depth``; others are a `DataError` at run time.
+        indices: integers in [0, depth); others raise a `DataError` at run time.
         depth: length of the vectors.
         on_value, off_value: the two numbers.
-        axis: where the new axis is put, last by default.
+        axis: position of the new axis, last by default.
         dtype: element type of the result, by default that of ``indices``.
         name: name of the op.
     """

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import sqrt
-from typing import Any
 
+from flow_core.api.arguments import check
 from flow_core.base.dtypes import DType, as_dtype
 from flow_core.base.dtypes import float32 as _float
-from flow_core.base.errors import InferenceError, user_line
 from flow_core.ir.initializers import DISTRIBUTIONS, MODES, Initializer, fan
 
 __all__ = [
@@ -25,7 +24,7 @@ def constant_initializer(value: float = 0, dtype: DType = _float) -> Initializer
 
     Args:
         value: the number.
-        dtype: element type of the variable; for integer types ``value`` is cut to an integer.
+        dtype: element type of the variable; for integer types ``value`` is truncated.
     """
     return Initializer("constant", (_number("constant_initializer", value, dtype),))
 
@@ -55,7 +54,7 @@ def random_uniform_initializer(
     """
     what = "random_uniform_initializer"
     bounds = (_number(what, minval, dtype), _number(what, maxval, dtype))
-    _check(bounds[0] <= bounds[1], what, f"minval={minval}, maxval={maxval}", "minval <= maxval")
+    check(bounds[0] <= bounds[1], what, f"minval={minval}, maxval={maxval}", "minval <= maxval")
     kind = "random_uniform" if as_dtype(dtype).is_floating else "random_uniform_int"
     return Initializer(kind, bounds)
 
@@ -68,24 +67,24 @@ def random_normal_initializer(
     Args:
         mean: their mean.
         stddev: their standard deviation.
-        seed: must be None; give ``random_seed`` to ``flow.get_variable`` instead.
+        seed: must be None; pass ``random_seed`` to ``flow.get_variable`` instead.
         dtype: must be None; the variable has its own.
 
     Raises:
         InferenceError: ``seed`` or ``dtype`` is given.
     """
-    _check(
+    check(
         seed is None and dtype is None,
         "random_normal_initializer",
         f"seed={seed!r}, dtype={dtype!r}",
         "None for both",
-        "give random_seed and dtype to flow.get_variable",
+        "pass random_seed and dtype to flow.get_variable",
     )
     return Initializer("random_normal", (float(mean), float(stddev)))
 
 
 def truncated_normal_initializer(mean: float = 0.0, stddev: float = 1.0) -> Initializer:
-    """Normally distributed numbers, redrawn when they are more than 2 ``stddev`` from the mean."""
+    """Normally distributed numbers, redrawn if farther than 2 ``stddev`` from the mean."""
     return Initializer("truncated_normal", (float(mean), float(stddev)))
 
 
@@ -124,7 +123,7 @@ def variance_scaling_initializer(
             for matrices (out, in).
 
     Raises:
-        InferenceError: one of the arguments is none of these.
+        InferenceError: an argument has another value.
     """
     what = "variance_scaling_initializer"
     mode = _choice(what, "mode", mode.lower(), MODES)
@@ -148,15 +147,15 @@ def kaiming_initializer(
         shape: shape of the variable, at least rank 2.
         distribution: "random_normal" or "random_uniform".
         mode: "fan_in", "fan_out" or "fan_avg".
-        nonlinearity: what follows: "leaky_relu", "relu", "tanh", "sigmoid" or None.
+        nonlinearity: the next layer: "leaky_relu", "relu", "tanh", "sigmoid" or None.
         negative_slope: slope of leaky_relu below 0.
         data_format: "NCHW" or "NHWC".
 
     Raises:
-        InferenceError: one of the arguments is none of these.
+        InferenceError: an argument has another value.
     """
     what = "kaiming_initializer"
-    _check(len(shape) >= 2 and min(shape) > 0, what, f"shape {tuple(shape)}", "rank >= 2, no 0")
+    check(len(shape) >= 2 and min(shape) > 0, what, f"shape {tuple(shape)}", "rank >= 2, no 0")
     _choice(what, "data_format", data_format, ("NCHW", "NHWC"))
     _choice(what, "mode", mode, MODES)
     _choice(what, "distribution", distribution, ("random_normal", "random_uniform"))
@@ -183,23 +182,18 @@ def _layout(what: str, data_format: str) -> str:
         return "channels_first"
     if data_format.startswith("N") and data_format.endswith("C"):
         return "channels_last"
-    _check(data_format == "", what, f"data_format={data_format!r}", '"NC...", "N...C" or ""')
+    check(data_format == "", what, f"data_format={data_format!r}", '"NC...", "N...C" or ""')
     return ""
 
 
 def _number(what: str, value: float, dtype: DType) -> int | float:
     dtype = as_dtype(dtype)
-    _check(
+    check(
         dtype.is_floating or dtype.is_integer, what, f"dtype {dtype}", "a floating or integer type"
     )
     return float(value) if dtype.is_floating else int(value)
 
 
 def _choice(what: str, name: str, value: str, allowed: tuple[str, ...]) -> str:
-    _check(value in allowed, what, f"{name}={value!r}", ", ".join(allowed))
+    check(value in allowed, what, f"{name}={value!r}", ", ".join(allowed))
     return value
-
-
-def _check(ok: object, what: str, found: Any, allowed: Any, hint: str | None = None) -> None:
-    if not ok:
-        raise InferenceError(what, at=user_line(), found=found, allowed=allowed, hint=hint)

@@ -11,7 +11,7 @@ from flow_core.api.array.shape import check
 from flow_core.base.dtypes import as_dtype
 from flow_core.frontend.config.scope import current_scope
 from flow_core.frontend.trace.blob import BlobDef
-from flow_core.frontend.trace.emit import emit
+from flow_core.frontend.trace.emit import emit_one
 
 __all__ = [
     "CoinFlip",
@@ -24,25 +24,24 @@ __all__ = [
 
 
 def _seed(seed: int | None) -> dict[str, Any]:
-    """The seed attributes of an op; without a seed it draws from the job's."""
+    """Return the seed attributes of an op; without a seed it draws from the job's."""
     return {"seed": -1 if seed is None else int(seed), "has_seed": seed is not None}
 
 
 def bernoulli(
     x: BlobDef, seed: int | None = None, dtype: Any = None, name: str = "Bernoulli"
 ) -> BlobDef:
-    """1 with the probability that ``x`` gives for each element, otherwise 0.
+    """1 with the probability in the element of ``x``, otherwise 0.
 
     Args:
         x: probabilities.
-        seed: own seed of the op; by default it follows from the job's seed and the op's name.
+        seed: the op's own seed; the default derives from the job's seed and the op's name.
         dtype: element type of the result, by default that of ``x``.
         name: name of the op.
     """
     wanted = x.dtype if dtype is None else as_dtype(dtype)
     own_name = None if name == "Bernoulli" else name
-    blob: BlobDef = emit("bernoulli", x, dtype=wanted.name, **_seed(seed), name=own_name)
-    return blob
+    return emit_one("bernoulli", x, dtype=wanted.name, **_seed(seed), name=own_name)
 
 
 def coin_flip(
@@ -51,12 +50,12 @@ def coin_flip(
     probability: float = 0.5,
     name: str = "CoinFlip",
 ) -> BlobDef:
-    """Coins that are thrown anew in each step.
+    """Random bits, drawn in each step.
 
     Args:
-        batch_size: how many.
-        seed: own seed of the op; by default it follows from the job's seed and the op's name.
-        probability: of a 1, between 0 and 1.
+        batch_size: number of bits.
+        seed: the op's own seed; the default derives from the job's seed and the op's name.
+        probability: probability of a 1, between 0 and 1.
         name: name of the op.
 
     Returns:
@@ -66,23 +65,22 @@ def coin_flip(
         ``mirror`` of ``flow.image.CropMirrorNormalize``.
     """
     own_name = None if name == "CoinFlip" else name
-    blob: BlobDef = emit(
+    return emit_one(
         "coin_flip",
         batch_size=batch_size,
         probability=float(probability),
         **_seed(seed),
         name=own_name,
     )
-    return blob
 
 
 CoinFlip = coin_flip
 
 
 def gen_seed(seed: int | None = None) -> tuple[int, bool]:
-    """A seed, drawn where none is given, and whether ops are to use it.
+    """Return a seed, drawn if not given, and whether ops use it.
 
-    In the mirrored view an op without a seed gets (-1, False): its devices differ.
+    In the mirrored view an op without a seed has (-1, False): its devices differ.
     """
     if seed is not None:
         return seed, True
@@ -94,28 +92,25 @@ def gen_seed(seed: int | None = None) -> tuple[int, bool]:
 def generate_random_batch_permutation_indices(
     value: BlobDef, seed: int | None = None, name: str | None = None
 ) -> BlobDef:
-    """A random order of the rows of a blob, another one in each step.
+    """A random permutation of the rows of a blob, drawn in each step.
 
     Args:
-        value: a blob; only the size of axis 0 counts.
-        seed: own seed of the op; by default it follows from the job's seed and the op's name.
+        value: a blob, of which only the size of axis 0 is used.
+        seed: the op's own seed; the default derives from the job's seed and the op's name.
         name: name of the op.
 
     Returns:
-        int32 of shape ``value.shape[:1]``: each row's number once.
+        int32 of shape ``value.shape[:1]``: each row index once.
     """
-    blob: BlobDef = emit(
-        "generate_random_batch_permutation_indices", value, **_seed(seed), name=name
-    )
-    return blob
+    return emit_one("generate_random_batch_permutation_indices", value, **_seed(seed), name=name)
 
 
 def shuffle(value: BlobDef, seed: int | None = None, name: str | None = None) -> BlobDef:
-    """The rows of a blob (axis 0) in a random order, another one in each step.
+    """The rows of a blob (axis 0) in a random order, drawn in each step.
 
     Args:
-        value: a blob of at least one axis.
-        seed: own seed of the op; by default it follows from the job's seed and the op's name.
+        value: a blob with at least one axis.
+        seed: the op's own seed; the default derives from the job's seed and the op's name.
         name: name of the op.
 
     Returns:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from flow_core.api.optim.learning_rates import check_numbers
+from flow_core.api.arguments import check_numbers
 
 __all__ = ["l1", "l1_l2", "l2"]
 
 
 @dataclass(frozen=True, slots=True)
 class Regularizer:
-    """Adds ``l1 * sign(w) + l2 * w`` to the gradient of a variable w."""
+    """Add ``l1 * sign(w) + l2 * w`` to the gradient of a variable w."""
 
     l1: float
     l2: float
@@ -23,7 +23,7 @@ class Regularizer:
 
 
 def l1_l2(l1: float = 0.01, l2: float = 0.01) -> Regularizer:
-    """Pulls a variable w towards 0: its gradient gets ``l1 * sign(w) + l2 * w`` on top.
+    """Penalty on a variable w: adds ``l1 * sign(w) + l2 * w`` to its gradient.
 
     >>> l1_l2(0.1, 0.2).to_attr()
     ('l1_l2', 0.1, 0.2)
@@ -33,10 +33,10 @@ def l1_l2(l1: float = 0.01, l2: float = 0.01) -> Regularizer:
 
 
 def l1(l: float = 0.01) -> Regularizer:  # noqa: E741 - OneFlow's name
-    """`l1_l2` without its second part."""
+    """`l1_l2` with ``l2=0``."""
     return l1_l2(l, 0.0)
 
 
 def l2(l: float = 0.01) -> Regularizer:  # noqa: E741 - OneFlow's name
-    """`l1_l2` without its first part."""
+    """`l1_l2` with ``l1=0``."""
     return l1_l2(0.0, l)

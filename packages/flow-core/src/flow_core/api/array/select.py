@@ -1,6 +1,6 @@
-"""Functions that select regions of blobs or put blobs together.
+"""Functions that select regions of blobs or concatenate blobs.
 
-`slice` hides Python's own in this module.
+`slice` shadows the builtin in this module.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 from flow_core.api.array.shape import axis_of, check, expand_dims, inner
 from flow_core.base.shapes import same_padding as padding_of_axis
 from flow_core.frontend.trace.blob import BlobDef
-from flow_core.frontend.trace.emit import emit
+from flow_core.frontend.trace.emit import emit, emit_one
 from flow_core.ops.array.select import LAST
 
 __all__ = [
@@ -37,13 +37,12 @@ def concat(
     name: str | None = None,
     values: Sequence[BlobDef] | None = None,
 ) -> BlobDef:
-    """Joins blobs along an axis; a single blob is returned as it is.
+    """Concatenate blobs along an axis; a single blob is returned unchanged.
 
     Args:
-        inputs: blobs of one element type whose sizes are equal but for ``axis``.
+        inputs: blobs of one element type and of equal sizes except on ``axis``.
         axis: the axis, negative to count from the last one.
-        max_dim_size: an upper bound for the joined size, which is only checked, and only where
-            shapes are fixed.
+        max_dim_size: an upper bound for the resulting size, checked only for fixed shapes.
         name: name of the op.
         values: an older name of ``inputs``.
     """
@@ -57,18 +56,17 @@ def concat(
     others = [x for x in parts if not isinstance(x, BlobDef)]
     check(not others, "concat", f"{others[:1]!r:.60}", "blobs alone")
     axis = axis_of("concat", axis, len(parts[0].shape))
-    # the largest arrays that lists may hold need not fit together, those that are fed do
+    # only the fed arrays must fit together, not the maximum sizes of lists
     bound = None if any(x.is_dynamic for x in parts) else max_dim_size
-    blob: BlobDef = emit("concat", *parts, axis=axis, max_dim_size=bound, name=name)
-    return blob
+    return emit_one("concat", *parts, axis=axis, max_dim_size=bound, name=name)
 
 
 def stack(inputs: Sequence[BlobDef], axis: int = 0, name: str | None = None) -> BlobDef:
-    """Joins blobs of one shape along a new axis.
+    """Stack blobs of one shape along a new axis.
 
     Args:
         inputs: blobs of one shape and element type.
-        axis: where the new axis is in the result; -1 puts it last.
+        axis: position of the new axis in the result; -1 for the last.
         name: name of the op.
 
     Returns:
@@ -93,7 +91,7 @@ def slice(
     Args:
         x: a blob.
         begin: a start per axis, negative to count from the end; None is 0.
-        size: a size per axis; -1 and None are all that is left, as are sizes beyond the end.
+        size: a size per axis; -1, None and sizes beyond the end extend to the end.
         name: name of the op.
     """
     rank = len(x.shape)
@@ -114,29 +112,28 @@ def _begin_and_size(total: int, begin: int | None, size: int | None) -> SliceRow
 
 
 def slice_v2(x: BlobDef, slice_tup_list: Sequence[SliceRow], name: str | None = None) -> BlobDef:
-    """What ``x[start:stop:step, ...]`` is in numpy.
+    """The slice ``x[start:stop:step, ...]``, as in numpy.
 
     Args:
         x: a blob.
-        slice_tup_list: (start, stop, step) per axis, None for numpy's default; missing rows at
-            the end take all.  Steps may be negative.
+        slice_tup_list: (start, stop, step) per axis, None for numpy's default; trailing axes
+            without an entry are kept whole.  Steps may be negative.
         name: name of the op.
 
     Raises:
         InferenceError: start or stop out of range, a step of 0, or nothing selected.
     """
-    blob: BlobDef = emit("slice", x, **slice_attrs("slice_v2", x, slice_tup_list), name=name)
-    return blob
+    return emit_one("slice", x, **slice_attrs("slice_v2", x, slice_tup_list), name=name)
 
 
 def slice_update(
     x: BlobDef, update: BlobDef, slice_tup_list: Sequence[SliceRow], name: str | None = None
 ) -> BlobDef:
-    """A blob like ``x`` in which a slice is replaced.
+    """A copy of ``x`` with a slice replaced.
 
     Args:
         x: a blob.
-        update: what ``slice_v2`` of the result gives: a blob of that shape, of x's element type.
+        update: the new slice: a blob of the shape of the slice, of x's element type.
         slice_tup_list: (start, stop, step) per axis, see `slice_v2`.
         name: name of the op.
 
@@ -144,8 +141,7 @@ def slice_update(
         InferenceError: start or stop out of range, a step of 0, or an update of another type.
     """
     attrs = slice_attrs("slice_update", x, slice_tup_list)
-    blob: BlobDef = emit("slice_update", x, update, **attrs, name=name)
-    return blob
+    return emit_one("slice_update", x, update, **attrs, name=name)
 
 
 def logical_slice(
@@ -160,14 +156,13 @@ def logical_slice(
         InferenceError: as `slice_v2`, and for negative steps.
     """
     attrs = slice_attrs("experimental.logical_slice", x, slice_tup_list, forward=True)
-    blob: BlobDef = emit("logical_slice", x, **attrs, name=name)
-    return blob
+    return emit_one("logical_slice", x, **attrs, name=name)
 
 
 def logical_slice_assign(
     x: BlobDef, value: BlobDef, slice_tup_list: Sequence[SliceRow], name: str | None = None
 ) -> None:
-    """Overwrites a slice of a variable, in every step.
+    """Overwrite a slice of a variable at every step.
 
     Args:
         x: what ``flow.get_variable`` returned.
@@ -185,7 +180,7 @@ def logical_slice_assign(
 def slice_attrs(
     function: str, x: BlobDef, rows: Sequence[SliceRow], forward: bool = False
 ) -> dict[str, tuple[int, ...]]:
-    """The start, stop and step attributes of a list of slices."""
+    """Return the start, stop and step attributes of a list of slices."""
     rank = len(x.shape)
     ok = isinstance(rows, list | tuple) and len(rows) <= rank
     check(ok, function, f"{rows!r}", f"a list or tuple of at most {rank} (start, stop, step)")
@@ -196,7 +191,7 @@ def slice_attrs(
 
 
 def _checked(function: str, size: int, row: SliceRow, forward: bool) -> tuple[int, int, int]:
-    """One slice with its defaults filled in."""
+    """Return one slice with its defaults."""
     ok = len(row) == 3 and all(n is None or isinstance(n, int) for n in row)
     check(ok, function, f"{row!r}", "(start, stop, step), each an int or None")
     start, stop, step = row
@@ -214,7 +209,7 @@ _STEPS = {False: "a step other than 0", True: "a step greater than 0"}
 
 
 def reverse(input: BlobDef, axis: int | Sequence[int], name: str | None = None) -> BlobDef:
-    """Reverses the order along one or several axes.
+    """Reverse the order of elements along one or several axes.
 
     Args:
         input: a blob.
@@ -257,7 +252,7 @@ def pad(
     constant_value: int | float = 0,
     name: str | None = None,
 ) -> BlobDef:
-    """Puts a border of one number around a blob.
+    """Pad a blob with a number.
 
     Args:
         x: a blob.
@@ -275,8 +270,7 @@ def pad(
         For ``x`` of shape (2, 3), ``flow.pad(x, [(0, 0), (1, 1)])`` has shape (2, 5).
     """
     attrs = _pad_attrs("pad", x, paddings, constant_value)
-    blob: BlobDef = emit("pad", x, **attrs, name=name)
-    return blob
+    return emit_one("pad", x, **attrs, name=name)
 
 
 def pad_grad(
@@ -285,7 +279,7 @@ def pad_grad(
     constant_value: int | float = 0,
     name: str | None = None,
 ) -> BlobDef:
-    """Takes a border off a blob: what `pad` has put there, or the gradient of `pad`.
+    """Remove a border from a blob: the inverse of `pad`, and its gradient.
 
     Args:
         x: a blob.
@@ -300,8 +294,7 @@ def pad_grad(
         InferenceError: not one pair per axis, or a border wider than the blob.
     """
     attrs = _pad_attrs("pad_grad", x, paddings, constant_value)
-    blob: BlobDef = emit("pad_grad", x, **attrs, name=name)
-    return blob
+    return emit_one("pad_grad", x, **attrs, name=name)
 
 
 def same_padding(
@@ -313,13 +306,13 @@ def same_padding(
     dilation_rate: Sequence[int],
     name: str | None = None,
 ) -> BlobDef:
-    """Pads with zeros so that a window op without padding gives ceil(size / stride) per axis.
+    """Pad with zeros so that a window op without padding has ceil(size / stride) outputs per axis.
 
     Args:
-        x: images; "NC..." in ``data_format`` means that channels come second, else last.
+        x: images; channels are second for a ``data_format`` "NC...", otherwise last.
         padding: "SAME_UPPER" puts the odd element after the image, "SAME_LOWER" before it.
         data_format: such as "NCHW" or "NHWC".
-        kernel_size, strides, dilation_rate: of the window op, one number per spatial axis.
+        kernel_size, strides, dilation_rate: geometry of the window op, per spatial axis.
         name: name of the op.
     """
     kind = str(padding).upper()
@@ -339,16 +332,15 @@ def same_padding(
 
 
 def reflection_pad2d(x: BlobDef, padding: int | Sequence[int], name: str | None = None) -> BlobDef:
-    """Pads images (N, C, H, W) with their own mirror image, without repeating the edge.
+    """Pad images (N, C, H, W) by reflection, without repeating the edge.
 
     Args:
         x: images.
-        padding: for all sides; or four numbers, the third for both sides of H and the fourth for
-            both sides of W, each less than the size of that axis.
+        padding: one number for all sides; or four, of which the third applies to both sides of
+            H and the fourth to both sides of W, each less than the size of that axis.
         name: name of the op.
     """
     given = [padding] * 4 if isinstance(padding, int) else list(padding)
     ok = len(given) == len(x.shape) == 4
     check(ok, "reflection_pad2d", f"{padding} for shape {x.shape}", "4 numbers, for 4 axes")
-    blob: BlobDef = emit("reflection_pad2d", x, padding=(0, 0, given[2], given[3]), name=name)
-    return blob
+    return emit_one("reflection_pad2d", x, padding=(0, 0, given[2], given[3]), name=name)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from flow_core.api.arguments import checker
 from flow_core.base.errors import InferenceError, UnsupportedError, user_line
 from flow_core.base.shapes import broadcast_shapes, normal_axis
 from flow_core.frontend.trace.blob import BlobDef
-from flow_core.frontend.trace.emit import emit
+from flow_core.frontend.trace.emit import emit, emit_one
 
 __all__ = [
     "amp_white_identity",
@@ -26,18 +27,11 @@ __all__ = [
 ]
 
 
-def check(
-    ok: object, function: str, found: object, allowed: object, hint: str | None = None
-) -> None:
-    """Raises `InferenceError` about ``flow.<function>`` at the user's line unless ``ok``."""
-    if not ok:
-        raise InferenceError(
-            f"flow.{function}", at=user_line(), found=found, allowed=allowed, hint=hint
-        )
+check = checker("flow.")
 
 
 def axis_of(function: str, axis: int, rank: int) -> int:
-    """A non-negative axis, or an error at the user's line."""
+    """Return a non-negative axis; fail at the user's line if out of range."""
     allowed = f"-{rank} <= axis < {rank}"
     fits = hasattr(axis, "__index__") and -rank <= axis < rank
     check(fits, function, f"axis {axis!r} for {rank} axes", allowed)
@@ -45,16 +39,16 @@ def axis_of(function: str, axis: int, rank: int) -> int:
 
 
 def inner(name: str | None, suffix: str) -> str | None:
-    """The name of an inner step of a function, None where the function got no name."""
+    """Return the name of an inner step, or None for a function without a name."""
     return None if name is None else f"{name}{suffix}"
 
 
 def reshape(x: BlobDef, shape: Sequence[int], name: str | None = None) -> BlobDef:
-    """The same elements, in the same order, in another shape.
+    """The elements in the same order, in another shape.
 
     Args:
         x: a blob.
-        shape: the new shape; one size may be -1 and is worked out.
+        shape: the new shape; one size may be -1 and is inferred.
         name: name of the op.
 
     Raises:
@@ -62,12 +56,11 @@ def reshape(x: BlobDef, shape: Sequence[int], name: str | None = None) -> BlobDe
     """
     listed = hasattr(shape, "__len__") and not isinstance(shape, str)
     check(listed, "reshape", f"shape {shape!r:.60}", "a list or tuple of sizes", "[size]")
-    blob: BlobDef = emit("reshape", x, shape=tuple(shape), name=name)
-    return blob
+    return emit_one("reshape", x, shape=tuple(shape), name=name)
 
 
 def dynamic_reshape(x: BlobDef, shape: Sequence[int], name: str | None = None) -> BlobDef:
-    """`reshape`: all shapes are known when a job is compiled."""
+    """`reshape`, since all shapes are known at compile time."""
     return reshape(x, shape, name)
 
 
@@ -76,7 +69,7 @@ def reshape_like(x: BlobDef, like: BlobDef, name: str | None = None) -> BlobDef:
 
     Args:
         x: a blob.
-        like: a blob of as many elements; these do not count.
+        like: a blob with as many elements, which are ignored.
         name: name of the op.
 
     Returns:
@@ -85,18 +78,17 @@ def reshape_like(x: BlobDef, like: BlobDef, name: str | None = None) -> BlobDef:
     Raises:
         InferenceError: the numbers of elements differ.
     """
-    blob: BlobDef = emit("reshape_like", x, like, name=name)
-    return blob
+    return emit_one("reshape_like", x, like, name=name)
 
 
 def flatten(
     input: BlobDef, start_dim: int = 0, end_dim: int = -1, name: str | None = None
 ) -> BlobDef:
-    """Makes one axis of several neighbours.
+    """Merge several adjacent axes into one.
 
     Args:
         input: a blob.
-        start_dim, end_dim: the first and the last of them, negative to count from the last axis.
+        start_dim, end_dim: first and last axis to merge, negative to count from the last one.
         name: name of the op.
 
     Raises:
@@ -105,28 +97,26 @@ def flatten(
     Example:
         A blob of shape (4, 4, 3, 2) with ``start_dim=1`` becomes (4, 24).
     """
-    blob: BlobDef = emit("flatten", input, start_dim=start_dim, end_dim=end_dim, name=name)
-    return blob
+    return emit_one("flatten", input, start_dim=start_dim, end_dim=end_dim, name=name)
 
 
 def squeeze(input: BlobDef, axis: Sequence[int] | None = None, name: str | None = None) -> BlobDef:
-    """Removes axes of size 1: the given ones, or all; one axis is kept if no other is left.
+    """Remove axes of size 1: the given ones, or all; at least one axis remains.
 
     Raises:
         InferenceError: a given axis is out of range or of another size.
     """
     if axis is None:
         axis = [i for i, size in enumerate(input.shape) if size == 1]
-    blob: BlobDef = emit("squeeze", input, axes=tuple(axis), name=name)
-    return blob
+    return emit_one("squeeze", input, axes=tuple(axis), name=name)
 
 
 def expand_dims(input: BlobDef, axis: int, name: str | None = None) -> BlobDef:
-    """Puts in an axis of size 1.
+    """Insert an axis of size 1.
 
     Args:
         input: a blob.
-        axis: where it is in the result; -1 puts it last.
+        axis: its position in the result; -1 for the last.
         name: name of the op.
 
     Raises:
@@ -135,33 +125,29 @@ def expand_dims(input: BlobDef, axis: int, name: str | None = None) -> BlobDef:
     Example:
         A blob of shape (2, 3) becomes (1, 2, 3) with 0, (2, 1, 3) with 1, (2, 3, 1) with -1.
     """
-    blob: BlobDef = emit("expand_dims", input, axis=axis, name=name)
-    return blob
+    return emit_one("expand_dims", input, axis=axis, name=name)
 
 
 def identity(x: BlobDef, name: str | None = None) -> BlobDef:
     """A blob with the same elements."""
-    blob: BlobDef = emit("identity", x, name=name)
-    return blob
+    return emit_one("identity", x, name=name)
 
 
 def identity_n(inputs: Sequence[BlobDef], name: str | None = None) -> list[BlobDef]:
-    """`identity` of several blobs, in one op: none of them is there before all are."""
+    """`identity` of several blobs in one op; all results become available together."""
     return list(emit("tuple_identity", *inputs, name=name))
 
 
 def amp_white_identity(x: BlobDef, name: str | None = None) -> BlobDef:
     """`identity`; under mixed precision ``x`` is in half precision here."""
-    blob: BlobDef = emit("amp_white_identity", x, name=name)
-    return blob
+    return emit_one("amp_white_identity", x, name=name)
 
 
 def cast_to_static_shape(x: BlobDef, name: str | None = None) -> BlobDef:
-    """``x`` as a blob of fixed shape; itself, where its shape is fixed already."""
+    """``x`` as a blob of fixed shape; ``x`` itself if its shape is already fixed."""
     if not x.is_dynamic:
         return x
-    blob: BlobDef = emit("cast_to_static_shape", x, name=name)
-    return blob
+    return emit_one("cast_to_static_shape", x, name=name)
 
 
 def transpose(
@@ -171,13 +157,13 @@ def transpose(
     batch_axis_non_change: bool = False,
     name: str | None = None,
 ) -> BlobDef:
-    """Reorders axes: axis i of the result is axis ``perm[i]`` of ``a``.
+    """Permute axes: axis i of the result is axis ``perm[i]`` of ``a``.
 
     Args:
         a: a blob.
         perm: a permutation of the axes, by default in reverse order.
         conjugate: not available; there are no complex types.
-        batch_axis_non_change: whether the batch axis of the result stays where it was.
+        batch_axis_non_change: whether the batch axis of the result keeps its position.
         name: name of the op.
     """
     if conjugate:
@@ -185,10 +171,9 @@ def transpose(
     rank = len(a.shape)
     order = range(rank)[::-1] if perm is None else perm
     axes = tuple(axis_of("transpose", axis, rank) for axis in order)
-    blob: BlobDef = emit(
+    return emit_one(
         "transpose", a, perm=axes, batch_axis_non_change=batch_axis_non_change, name=name
     )
-    return blob
 
 
 def broadcast_like(
@@ -197,23 +182,22 @@ def broadcast_like(
     broadcast_axes: Sequence[int] | None = None,
     name: str | None = None,
 ) -> BlobDef:
-    """Repeats ``x`` to the shape of ``like``.
+    """Repeat ``x`` to the shape of ``like``.
 
     Args:
-        x: a blob whose shape broadcasts to that of ``like``, or is it without ``broadcast_axes``.
-        like: a blob of the wanted shape.
+        x: a blob whose shape broadcasts to ``like``'s, or equals it without ``broadcast_axes``.
+        like: a blob of the result's shape.
         broadcast_axes: axes of ``like`` along which ``x`` is repeated; by numpy's rules if None.
         name: name of the op.
     """
     axes = () if broadcast_axes is None else tuple(broadcast_axes)
-    blob: BlobDef = emit("broadcast_like", x, like, broadcast_axes=axes, name=name)
-    return blob
+    return emit_one("broadcast_like", x, like, broadcast_axes=axes, name=name)
 
 
 def broadcast_to_compatible_with(
     x: BlobDef, compatible: Sequence[BlobDef], name: str | None = None
 ) -> BlobDef:
-    """Repeats ``x`` to the shape to which ``x`` and all ``compatible`` blobs broadcast together.
+    """Repeat ``x`` to the common broadcast shape of ``x`` and all ``compatible`` blobs.
 
     Shapes (4, 1, 1), with (1, 2, 1) and (1, 1, 3), give (4, 2, 3).
     """
@@ -225,7 +209,6 @@ def broadcast_to_compatible_with(
             "flow.broadcast_to_compatible_with",
             at=user_line(),
             found=str(error),
-            allowed="shapes that broadcast as numpy's do",
+            allowed="shapes that broadcast as in numpy",
         ) from None
-    blob: BlobDef = emit("broadcast_to", x, shape=shape, name=name)
-    return blob
+    return emit_one("broadcast_to", x, shape=shape, name=name)

@@ -1,6 +1,6 @@
-"""Functions that make blobs of constants and numbers in a row, and tril.
+"""Functions for constants and ranges, and tril.
 
-`range` hides Python's own in this module.
+`range` shadows the builtin in this module.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from flow_core.api.array.shape import check, inner
 from flow_core.base.dtypes import DType, as_dtype, float32, int32
 from flow_core.frontend.trace.blob import BlobDef
-from flow_core.frontend.trace.emit import emit
+from flow_core.frontend.trace.emit import emit_one
 
 __all__ = [
     "constant",
@@ -28,7 +28,7 @@ __all__ = [
 
 
 def _number(function: str, value: Any, dtype: DType) -> bool | int | float:
-    """A number in the kind of an element type; fractions are cut for integers, as in OneFlow."""
+    """Return a number of an element type's kind, truncated for integers, as in OneFlow."""
     check(isinstance(value, int | float), function, f"value {value!r}", "an int or a float")
     finite = value == value and abs(value) != float("inf")
     check(dtype.is_floating or finite, function, f"value {value} for {dtype}", "a finite number")
@@ -54,8 +54,7 @@ def constant(
     check(dtype is not None, "constant", "no dtype", "an element type", "dtype=flow.float32")
     wanted, sizes = as_dtype(dtype), tuple(shape or (1,))
     number = _number("constant", value, wanted)
-    blob: BlobDef = emit("constant", value=number, dtype=wanted.name, shape=sizes, name=name)
-    return blob
+    return emit_one("constant", value=number, dtype=wanted.name, shape=sizes, name=name)
 
 
 def constant_scalar(value: int | float, dtype: Any = None, name: str | None = None) -> BlobDef:
@@ -66,11 +65,10 @@ def constant_scalar(value: int | float, dtype: Any = None, name: str | None = No
 def constant_like(
     like: BlobDef, value: int | float, dtype: Any = None, name: str | None = None
 ) -> BlobDef:
-    """A blob of the shape (and, unless ``dtype`` is given, the type) of ``like``, all ``value``."""
+    """A blob filled with ``value``, of the shape (and, without ``dtype``, the type) of ``like``."""
     wanted = like.dtype if dtype is None else as_dtype(dtype)
     number = _number("constant_like", value, wanted)
-    blob: BlobDef = emit("constant_like", like, value=number, dtype=wanted.name, name=name)
-    return blob
+    return emit_one("constant_like", like, value=number, dtype=wanted.name, name=name)
 
 
 def ones_like(like: BlobDef, dtype: Any = None, name: str | None = None) -> BlobDef:
@@ -100,10 +98,10 @@ def range(
     dtype: Any = None,
     name: str | None = "range",
 ) -> BlobDef:
-    """Whole numbers from ``start`` (0 if only one bound is given) to below ``limit``.
+    """The integers from ``start`` (0 if only one bound is given) up to ``limit``, exclusive.
 
     Args:
-        start, limit, delta: as Python's range takes them.
+        start, limit, delta: as for Python's range.
         dtype: element type; required.
         name: name of the op.
     """
@@ -111,7 +109,7 @@ def range(
     first, last = (0, start) if limit is None else (start, limit)
     whole = all(isinstance(n, int) for n in (first, last, delta))
     check(whole, "range", f"({start}, {limit}, {delta})", "ints")
-    blob: BlobDef = emit(
+    return emit_one(
         "range",
         start=first,
         limit=last,
@@ -119,15 +117,13 @@ def range(
         dtype=as_dtype(dtype).name,
         name=None if name == "range" else name,
     )
-    return blob
 
 
 def elem_cnt(inputs: BlobDef, dtype: Any = None, name: str | None = None) -> BlobDef:
     """The number of elements of a blob as a constant of shape (1,), int32 by default."""
-    blob: BlobDef = emit(
+    return emit_one(
         "constant", value=prod(inputs.shape), dtype=(dtype or int32).name, shape=(1,), name=name
     )
-    return blob
 
 
 def _fill_attrs(what: str, value: int | float, other: int) -> dict[str, Any]:
@@ -146,13 +142,12 @@ def tril(
 
     Args:
         x: a blob with 2 axes or more.
-        diagonal: the last diagonal that is kept: 0 the main one, 1 the one above it.
-        fill_value: what the rest becomes.
+        diagonal: the last kept diagonal: 0 for the main one, 1 for the one above it.
+        fill_value: value of the other elements.
         name: name of the op.
     """
     fill = _fill_attrs("fill", fill_value, 0)
-    blob: BlobDef = emit("tril", x, diagonal=diagonal, **fill, name=name)
-    return blob
+    return emit_one("tril", x, diagonal=diagonal, **fill, name=name)
 
 
 def fused_scale_tril(
@@ -164,5 +159,4 @@ def fused_scale_tril(
 ) -> BlobDef:
     """`tril` of ``x * scale``, in one op."""
     attrs = {**_fill_attrs("fill", fill_value, 0), **_fill_attrs("scale", scale, 1)}
-    blob: BlobDef = emit("fused_scale_tril", x, diagonal=diagonal, **attrs, name=name)
-    return blob
+    return emit_one("fused_scale_tril", x, diagonal=diagonal, **attrs, name=name)

@@ -1,1 +1,5 @@
-"""Names of other OneFlow releases, names that refuse with a reason, and ops by type."""
+"""Names of other OneFlow releases, unsupported names that raise errors, and ops by type.
+
+In: calls of programs for other releases.  Out: ops, or an `UnsupportedError` with the alternative.
+Must not be imported by the other parts of the API.
+"""

@@ -1,10 +1,10 @@
-"""Ops of programs with kernels in Python: ``flow.experimental.custom_op_module``.
+"""User-defined ops with kernels in Python: ``flow.experimental.custom_op_module``.
 
-Such an op comes in a folder of its name with three files, as OneFlow has it: ``*_py_api.py`` with
-the functions that programs call, ``*_py_kernel.py`` with ``forward`` and ``backward``, and
-``*_cpp_def.cpp`` that declares the ops.  The declarations are read, not compiled: the names of
-inputs and outputs, and which op computes whose gradient.  Shapes and element types are those that
-the kernels give.
+As in OneFlow, such an op is a folder of its name with three files: ``*_py_api.py`` with the
+functions that programs call, ``*_py_kernel.py`` with ``forward`` and ``backward``, and
+``*_cpp_def.cpp`` with the declarations of the ops.  The declarations are parsed, not compiled: they
+have the names of inputs and outputs, and assign gradient ops to ops.  Shapes and element types are
+those of the kernels' results.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _RESULT = re.compile(r'GetOp\([^)]*\)\s*\.output\(\s*"(\w+)"\s*,\s*0')
 
 
 class custom_op_module:
-    """An op of a program, in a folder of its name.
+    """A user-defined op, in a folder of its name.
 
-    Call ``py_api().cpp_def().py_kernel().build_load()``, and then the functions of ``api`` in jobs.
+    Call ``py_api().cpp_def().py_kernel().build_load()``, then the functions of ``api`` in jobs.
 
     Args:
         op_module_name: the op's name.
-        module_path: where its folder is, by default the current one.
+        module_path: parent of its folder, by default the current directory.
 
     Attributes:
         api: the module of functions, None before `py_api`.
@@ -54,49 +54,49 @@ class custom_op_module:
         self._kernel: ModuleType | None = None
 
     def py_api(self) -> custom_op_module:
-        """Imports the functions that programs call.
+        """Import the functions that programs call.
 
         Raises:
-            DataError: there is no such file.
+            DataError: the file does not exist.
         """
         self.api = self._imported("py_api")
         return self
 
     def cpp_def(self) -> custom_op_module:
-        """Reads the declarations of the ops.
+        """Read the declarations of the ops.
 
         Raises:
-            DataError: there is no such file.
+            DataError: the file does not exist.
         """
         self._declared = _COMMENT.sub("", self._file("cpp_def", "cpp").read_text("utf-8"))
         return self
 
     def py_kernel(self) -> custom_op_module:
-        """Imports the kernels.
+        """Import the kernels.
 
         Raises:
-            DataError: there is no such file.
+            DataError: the file does not exist.
         """
         self._kernel = self._imported("py_kernel")
         return self
 
     def cpp_kernel(self) -> NoReturn:
-        """Kernels in C++ cannot be built: always an `UnsupportedError`."""
+        """Raise an `UnsupportedError`: kernels in C++ cannot be built."""
         self._refuse("cpp_kernel")
 
     def gpu_kernel(self) -> NoReturn:
-        """Kernels in CUDA cannot be built: always an `UnsupportedError`."""
+        """Raise an `UnsupportedError`: kernels in CUDA cannot be built."""
         self._refuse("gpu_kernel")
 
     def build_load(self) -> custom_op_module:
-        """Makes the ops known to `flow.user_op_builder`.
+        """Register the ops for `flow.user_op_builder`.
 
         Raises:
             DataError: declarations or kernels are missing, or cannot be read.
         """
         if self._declared is None or self._kernel is None:
             raise self._unreadable("neither" if self._kernel is None else "kernels only",
-                                   "cpp_def() and py_kernel() before")  # fmt: skip
+                                   "preceding calls of cpp_def() and py_kernel()")  # fmt: skip
         for op in self._ops(self._declared, self._kernel):
             known[op.name] = op
         return self
@@ -123,7 +123,7 @@ class custom_op_module:
         return made
 
     def _function(self, op: str, kernel: ModuleType) -> Any:
-        """The kernel of an op: the function that the last part of its name says."""
+        """Return the kernel of an op: the function named by the last part of its name."""
         wanted = op.removeprefix(f"{self.name}_")
         function = getattr(kernel, wanted, None)
         if function is None:

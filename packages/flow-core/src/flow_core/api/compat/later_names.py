@@ -1,6 +1,6 @@
-"""Names that later releases of OneFlow added for transformers: what they fuse, in one call.
+"""Names that later releases of OneFlow added for transformers: fused operations in one call.
 
-Each is made of ops that are there; passes fuse these where that is faster.
+Each is composed of other ops; passes fuse them where that is faster.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = [
 def distributed_sparse_softmax_cross_entropy_with_logits(
     labels: BlobDef, logits: BlobDef, name: str | None = None
 ) -> BlobDef:
-    """`sparse_softmax_cross_entropy_with_logits`, which takes logits split over their classes, too.
+    """`sparse_softmax_cross_entropy_with_logits`, also for logits split over the classes.
 
     Args:
         labels, logits, name: as there.
@@ -38,7 +38,7 @@ def fused_bias_add_gelu(
     """``gelu(bias_add(value, bias))``.
 
     Args:
-        value, bias, data_format: as of `bias_add`.
+        value, bias, data_format: see `bias_add`.
         name: name of the last op.
     """
     return gelu(bias_add(value, bias, data_format), name)
@@ -56,8 +56,8 @@ def fused_bias_add_dropout(
     """``dropout(bias_add(value, bias), rate)``.
 
     Args:
-        value, bias, data_format: as of `bias_add`.
-        rate, noise_shape, seed: as of `dropout`.
+        value, bias, data_format: see `bias_add`.
+        rate, noise_shape, seed: see `dropout`.
         name: name of the last op.
     """
     return dropout(bias_add(value, bias, data_format), rate, noise_shape, seed, name)
@@ -77,8 +77,8 @@ def fused_scale_tril_softmax_dropout(
 
     Args:
         x: floating point scores, the keys on the last axis.
-        diagonal, fill_value, scale: as of `fused_scale_tril`.
-        rate, noise_shape, seed: as of `dropout`.
+        diagonal, fill_value, scale: see `fused_scale_tril`.
+        rate, noise_shape, seed: see `dropout`.
         name: name of the last op.
     """
     weights = softmax(fused_scale_tril(x, diagonal, fill_value, scale))

@@ -1,4 +1,4 @@
-"""Names of OneFlow's experimental and older programs that do what they say."""
+"""Names of OneFlow's experimental and older programs that work as documented there."""
 
 from __future__ import annotations
 
@@ -36,10 +36,9 @@ STRATEGIES = ("reuse_mem_priority", "mem_sharing_priority", "parallelism_priorit
 
 
 def inter_job_reuse_mem_strategy(strategy_str: str, job_set: Any = None, **kwargs: Any) -> None:
-    """Checks a strategy of sharing memory between jobs, and keeps it.
+    """Validate and store a strategy for sharing memory between jobs.
 
-    Each job has memory of its own here, laid out when it is compiled, and jobs of a session run one
-    after another or together as their calls say, so that no strategy changes a result.
+    It has no effect: each job has its own memory, assigned at compile time.
 
     Args:
         strategy_str: "reuse_mem_priority", "parallelism_priority" or "custom_parallelism".
@@ -62,13 +61,13 @@ def inter_job_reuse_mem_strategy(strategy_str: str, job_set: Any = None, **kwarg
 
 
 def eager_assign_121(ref: BlobDef, value: BlobDef) -> BlobDef:
-    """`flow.assign` in a job of the eager mode; gives ``ref`` back."""
+    """Assign as `flow.assign` in a job of the eager mode, and return ``ref``."""
     if not default_session().eager:
         raise JobError(
             "flow.experimental.eager_assign_121",
             at=user_line(2),
             found="a session without eager execution",
-            allowed="flow.enable_eager_execution() before",
+            allowed="a preceding flow.enable_eager_execution()",
             hint="flow.assign(ref, value) works in both modes",
         )
     assign(ref, value)
@@ -76,12 +75,12 @@ def eager_assign_121(ref: BlobDef, value: BlobDef) -> BlobDef:
 
 
 def eager_nccl_all_reduce(x: BlobDef, parallel_conf: str, name: str | None = None) -> BlobDef:
-    """The sum of a blob's values on the devices of the mirrored view, on each of them.
+    """All-reduce (sum) a blob's values on the devices of the mirrored view.
 
     Args:
         x: a blob.
-        parallel_conf: the devices as OneFlow writes them; those of the placement in scope are
-            taken, which are the same in programs that run there.
+        parallel_conf: the devices, in OneFlow's form; ignored in favour of the placement in
+            scope, which is the same in valid OneFlow programs.
         name: name of the op.
     """
     job, line = current_job("eager_nccl_all_reduce"), user_line(2)
@@ -102,15 +101,14 @@ def eager_nccl_all_reduce(x: BlobDef, parallel_conf: str, name: str | None = Non
 def ssp_variable_proxy(
     var: BlobDef, buffer_size: int = 1, name: str | None = None
 ) -> tuple[BlobDef, BlobDef]:
-    """A variable to be overwritten, and its value as it was ``buffer_size - 1`` steps before.
+    """A variable to overwrite, and its value ``buffer_size - 1`` steps before.
 
-    In the first ``buffer_size`` steps that is its first value.  So as many steps may be under way
-    at the same time, none of which waits for the update of the last.  Use what this gives instead
-    of the variable.
+    In the first ``buffer_size`` steps that is its initial value.  As many steps may be in flight,
+    since none waits for the update of the previous one.  Use the results instead of the variable.
 
     Args:
         var: what `flow.get_variable` returned.
-        buffer_size: how many values are there at the same time, at least 1.
+        buffer_size: number of stored values, at least 1.
         name: has no effect.
 
     Returns:
@@ -145,7 +143,7 @@ def _variable(function: str, op_name: str) -> Any:
 
 
 def get_interface_blob_value(op_name: str) -> np.ndarray[Any, Any]:
-    """A copy of a variable's value.
+    """Return a copy of a variable's value.
 
     Raises:
         VariableError: no job of the session has such a variable.
@@ -157,10 +155,10 @@ def get_interface_blob_value(op_name: str) -> np.ndarray[Any, Any]:
 
 
 def set_interface_blob_value(op_name: str, ndarray: Any) -> None:
-    """Overwrites a variable.
+    """Overwrite a variable.
 
     Raises:
-        VariableError: no job of the session has such a variable, or its shape is another.
+        VariableError: no job of the session has such a variable, or its shape differs.
     """
     stored = _variable("set_interface_blob_value", op_name)
     shape = tuple(stored.info.type.shape)

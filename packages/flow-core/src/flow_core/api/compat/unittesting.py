@@ -33,21 +33,21 @@ Decorator = Callable[[T], T]
 
 
 class _Env:
-    """What the environment says about a test run: ``flow.unittest.env``."""
+    """Settings of a test run from environment variables: ``flow.unittest.env``."""
 
     @staticmethod
     def eager_execution_enabled() -> bool:
-        """Whether the tests ask for eager execution."""
+        """Whether the tests request eager execution."""
         return os.environ.get("ONEFLOW_TEST_ENABLE_EAGER") == "1"
 
     @staticmethod
     def typing_check_enabled() -> bool:
-        """Whether the tests ask for checks of annotations."""
+        """Whether the tests request annotation checks."""
         return os.environ.get("ONEFLOW_TEST_ENABLE_TYPING_CHECK") == "1"
 
     @staticmethod
     def node_list() -> list[str]:
-        """Addresses of the machines of the test run."""
+        """Return the addresses of the machines of the test run."""
         return os.environ["ONEFLOW_TEST_NODE_LIST"].split(",")
 
     @staticmethod
@@ -57,12 +57,12 @@ class _Env:
 
     @staticmethod
     def node_size() -> int:
-        """The number of machines of the test run."""
+        """Return the number of machines of the test run."""
         return len(_Env.node_list()) if _Env.has_node_list() else 1
 
     @staticmethod
     def device_num() -> int:
-        """The number of devices of each machine."""
+        """Return the number of devices of each machine."""
         return int(os.environ.get("ONEFLOW_TEST_DEVICE_NUM") or 1)
 
 
@@ -71,12 +71,12 @@ _PORTS = {"ONEFLOW_TEST_CTRL_PORT": ctrl_port, "ONEFLOW_TEST_DATA_PORT": data_po
 
 
 class TestCase(unittest.TestCase):
-    """A test that starts with a fresh session, on the machines of the test run."""
+    """A test case with a fresh session, on the machines of the test run."""
 
     __test__ = False
 
     def setUp(self) -> None:
-        """Drops all jobs and variables."""
+        """Drop all jobs and variables."""
         if env.has_node_list():
             machine(env.node_list())
             for name, setting in _PORTS.items():
@@ -86,7 +86,7 @@ class TestCase(unittest.TestCase):
 
 
 def num_nodes_required(num_nodes: int) -> Decorator[Any]:
-    """Marks a test as one for so many machines."""
+    """Mark a test with the number of machines that it requires."""
 
     def mark(function: Any) -> Any:
         setattr(function, _NODES, num_nodes)
@@ -96,10 +96,10 @@ def num_nodes_required(num_nodes: int) -> Decorator[Any]:
 
 
 class _FreshSession:
-    """What `register_test_cases` mixes into the cases it makes."""
+    """Default mixin of the test cases of `register_test_cases`."""
 
     def setUp(self) -> None:
-        """Drops all jobs and variables."""
+        """Drop all jobs and variables."""
         clear_default_session()
 
 
@@ -110,12 +110,12 @@ def register_test_cases(
     base_class: type[unittest.TestCase] = unittest.TestCase,
     test_case_mixin: type = _FreshSession,
 ) -> None:
-    """Makes a test case of the ``test*`` functions of each ``test*.py`` file in a folder.
+    """Build a test case from the ``test*`` functions of each ``test*.py`` file in a folder.
 
     Args:
-        scope: where the classes go under their files' names, such as ``globals()``.
+        scope: dict that receives the classes under their files' names, such as ``globals()``.
         directory: the folder.
-        filter_by_num_nodes: takes the number of machines that a test is for.
+        filter_by_num_nodes: predicate of the number of machines that a test requires.
         base_class: base of the classes.
         test_case_mixin: first base of the classes.
     """
@@ -147,30 +147,30 @@ def _skip_unless(nodes: int, devices: int) -> Decorator[Any]:
 
 
 def skip_unless_1n1d() -> Decorator[Any]:
-    """Skips a test unless there are one machine and one device."""
+    """Skip a test unless the run has one machine and one device."""
     return _skip_unless(1, 1)
 
 
 def skip_unless_1n2d() -> Decorator[Any]:
-    """Skips a test unless there are one machine and two devices."""
+    """Skip a test unless the run has one machine and two devices."""
     return _skip_unless(1, 2)
 
 
 def skip_unless_1n4d() -> Decorator[Any]:
-    """Skips a test unless there are one machine and four devices."""
+    """Skip a test unless the run has one machine and four devices."""
     return _skip_unless(1, 4)
 
 
 def skip_unless_2n1d() -> Decorator[Any]:
-    """Skips a test unless there are two machines with one device each."""
+    """Skip a test unless the run has two machines with one device each."""
     return _skip_unless(2, 1)
 
 
 def skip_unless_2n2d() -> Decorator[Any]:
-    """Skips a test unless there are two machines with two devices each."""
+    """Skip a test unless the run has two machines with two devices each."""
     return _skip_unless(2, 2)
 
 
 def skip_unless_2n4d() -> Decorator[Any]:
-    """Skips a test unless there are two machines with four devices each."""
+    """Skip a test unless the run has two machines with four devices each."""
     return _skip_unless(2, 4)

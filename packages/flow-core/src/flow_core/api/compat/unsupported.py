@@ -1,4 +1,4 @@
-"""Names of OneFlow for what is done in another way here: each says in which."""
+"""OneFlow's names without an equivalent; their errors name the alternative."""
 
 from __future__ import annotations
 
@@ -29,41 +29,41 @@ def _refuse(attempted: str, found: str, allowed: str, hint: str) -> NoReturn:
 
 
 def write_int8_calibration(path: str) -> NoReturn:
-    """There is no TensorRT: always an `UnsupportedError`, which names what to use."""
+    """Raise an `UnsupportedError` with the alternative: TensorRT is not supported."""
     _no_tensorrt("write_int8_calibration")
 
 
 def cache_int8_calibration() -> NoReturn:
-    """There is no TensorRT: always an `UnsupportedError`, which names what to use."""
+    """Raise an `UnsupportedError` with the alternative: TensorRT is not supported."""
     _no_tensorrt("cache_int8_calibration")
 
 
 def _no_tensorrt(name: str) -> NoReturn:
     _refuse(
         f"flow.tensorrt.{name}",
-        "calibration for TensorRT, to which no job is compiled",
+        "calibration for TensorRT, which is not supported",
         "kernels of plugins",
         "flow.quantization.moving_average_min_maxObserver observes ranges in training",
     )
 
 
 def get_include() -> NoReturn:
-    """There are no C++ headers: always an `UnsupportedError`, which names what to use."""
+    """Raise an `UnsupportedError` with the alternative: there are no C++ headers."""
     _nothing_to_link("get_include")
 
 
 def get_lib() -> NoReturn:
-    """There is no C++ library: always an `UnsupportedError`, which names what to use."""
+    """Raise an `UnsupportedError` with the alternative: there is no C++ library."""
     _nothing_to_link("get_lib")
 
 
 def get_compile_flags() -> NoReturn:
-    """There are no C++ headers: always an `UnsupportedError`, which names what to use."""
+    """Raise an `UnsupportedError` with the alternative: there are no C++ headers."""
     _nothing_to_link("get_compile_flags")
 
 
 def get_link_flags() -> NoReturn:
-    """There is no C++ library: always an `UnsupportedError`, which names what to use."""
+    """Raise an `UnsupportedError` with the alternative: there is no C++ library."""
     _nothing_to_link("get_link_flags")
 
 
@@ -77,17 +77,17 @@ def _nothing_to_link(name: str) -> NoReturn:
 
 
 def init_worker(scp_binary: bool = True, use_uuid: bool = True, ssh_port: int = 22) -> None:
-    """Nothing: the script itself is started on every machine, by hand or by a launcher.
+    """Do nothing: the script itself is started on every machine, manually or by a launcher.
 
     Raises:
-        UnsupportedError: the session has several machines, and this process is the only one:
-            others are not started by copying programs to their machines.
+        UnsupportedError: the session has several machines, but this process is the only one;
+            programs are not copied to other machines.
     """
     _one_machine("init_worker")
 
 
 def delete_worker(ssh_port: int = 22) -> None:
-    """Nothing, or an error, as `init_worker`."""
+    """Do nothing, or fail as `init_worker`."""
     _one_machine("delete_worker")
 
 
@@ -100,7 +100,7 @@ def _one_machine(name: str) -> None:
 
 
 def _named_machines() -> int:
-    """How many machines ``flow.env.machine`` was given."""
+    """Return the number of machines of ``flow.env.machine``."""
     given = default_session().resources.others.get("env.machine", ())
     first = given[0] if len(given) == 1 else given
     return len(first) if isinstance(first, list | tuple) else 1
@@ -109,21 +109,21 @@ def _named_machines() -> int:
 def dynamic_binary_split(
     x: Any, base_shift: int = 2, out_num: int = 2, name: str | None = None
 ) -> NoReturn:
-    """Blobs are sent in as many bytes as they have: always an `UnsupportedError` that says so."""
-    _sent_whole("dynamic_binary_split", x)
+    """Raise an `UnsupportedError`: blobs are transferred without compression."""
+    _reject_compression("dynamic_binary_split", x)
 
 
 def dynamic_binary_concat(
     input_blob_list: Any, source_blob: Any, source_sbp: str = "S:0", name: str | None = None
 ) -> NoReturn:
-    """Blobs are sent in as many bytes as they have: always an `UnsupportedError` that says so."""
-    _sent_whole("dynamic_binary_concat", source_blob)
+    """Raise an `UnsupportedError`: blobs are transferred without compression."""
+    _reject_compression("dynamic_binary_concat", source_blob)
 
 
-def _sent_whole(name: str, blob: Any) -> NoReturn:
+def _reject_compression(name: str, blob: Any) -> NoReturn:
     _refuse(
         f"flow.experimental.{name}",
-        f"{blob!r:.80} to be sent in pieces of two's powers",
-        "blobs as they are, which are sent in as many bytes as they have",
+        f"{blob!r:.80} to be sent in powers of two",
+        "blobs without compression",
         "use the blob itself on the other devices",
     )

@@ -1,6 +1,6 @@
-"""Ops by their type: ``flow.user_op_builder``, the way to ops that plugins bring along.
+"""Ops by type: ``flow.user_op_builder``, the interface to ops of plugins.
 
-A builder collects inputs, outputs and attributes by the names that the op's spec gives them::
+A builder collects inputs, outputs and attributes by their names in the op's spec::
 
     def fast_relu(x, name):
         builder = flow.user_op_builder(name).Op("fast_relu").Input("in", [x]).Output("out")
@@ -33,7 +33,7 @@ __all__ = [
 
 
 def user_op_builder(op_name: str) -> UserOpBuilder:
-    """Starts an op of that name (below the current name scope); see `UserOpBuilder`."""
+    """Return a builder of an op, named below the current name scope; see `UserOpBuilder`."""
     current_job("user_op_builder")
     return UserOpBuilder(op_name)
 
@@ -45,7 +45,7 @@ def consistent_user_op_builder(op_name: str) -> UserOpBuilder:
 
 
 def user_op_module_builder(op_type_name: str) -> UserOpModuleBuilder:
-    """Starts ops of one type for a `flow.nn.Module`; see `UserOpModuleBuilder`."""
+    """Return a builder of ops of one type for a `flow.nn.Module`; see `UserOpModuleBuilder`."""
     current_job("user_op_module_builder")
     return UserOpModuleBuilder(op_type_name, op_type_name)
 
@@ -70,7 +70,7 @@ Builder = TypeVar("Builder", bound="UserOpBuilder")
 
 @dataclass
 class UserOpBuilder:
-    """Collects what an op needs; every method but `Build` gives the builder back.
+    """Builder of an op; every method but `Build` returns the builder.
 
     Attributes:
         op_name: name of the op below the current name scope.
@@ -84,17 +84,17 @@ class UserOpBuilder:
     _attrs: dict[str, Any] = field(default_factory=dict)
 
     def OpName(self: Builder, op_name: str) -> Builder:
-        """Changes the name of the op."""
+        """Change the name of the op."""
         self.op_name = op_name
         return self
 
     def Op(self: Builder, op_type_name: str) -> Builder:
-        """Says of which type the op is."""
+        """Set the type of the op."""
         self.op_type = op_type_name
         return self
 
     def Input(self: Builder, input_name: str, input_blob_list: Sequence[BlobDef]) -> Builder:
-        """Connects blobs to an input.
+        """Connect blobs to an input.
 
         Raises:
             GraphError: something other than a list or tuple of blobs.
@@ -106,14 +106,14 @@ class UserOpBuilder:
         return self
 
     def Output(self: Builder, output_name: str, num: int = 1) -> Builder:
-        """Asks for an output, of ``num`` blobs where the op has any number of them."""
+        """Request an output, of ``num`` blobs for a variadic one."""
         self._outputs[output_name] = num
         return self
 
     def Attr(
         self: Builder, attr_name: str, attr_value: Any, attr_type_name: str | None = None
     ) -> Builder:
-        """Sets an attribute; ``attr_type_name`` is not needed and has no effect."""
+        """Set an attribute; ``attr_type_name`` is not needed and has no effect."""
         is_list = isinstance(attr_value, list | tuple)
         self._attrs[attr_name] = (
             [_literal(v) for v in attr_value] if is_list else _literal(attr_value)
@@ -121,7 +121,7 @@ class UserOpBuilder:
         return self
 
     def Build(self) -> UserOp:
-        """The op, checked against its spec; `UserOp.InferAndTryRun` adds it to the job.
+        """Return the op, checked against its spec; `UserOp.InferAndTryRun` adds it to the job.
 
         Raises:
             GraphError: an unknown op type, or inputs or outputs that do not fit its spec.
@@ -140,7 +140,7 @@ class UserOpBuilder:
 def _declared(
     op: PythonOp, spec: OpSpec, given: Mapping[str, Any]
 ) -> tuple[OpSpec, dict[str, Any]]:
-    """The spec of ops in Python with one op's names, and the attribute that says which it is."""
+    """Return the spec of Python ops with one op's names, and the attribute that selects it."""
     unknown = [name for name in given if name not in op.attrs]
     if unknown:
         raise _fail(op.name, f"attributes {unknown}", f"attributes {list(op.attrs)}")
@@ -160,7 +160,7 @@ def _check_names(spec: OpSpec, what: str, given: Iterable[str], slots: Sequence[
 
 
 def _ordered_inputs(spec: OpSpec, given: dict[str, tuple[BlobDef, ...]]) -> tuple[BlobDef, ...]:
-    """All blobs in the order of the spec's inputs."""
+    """Return all blobs in the order of the spec's inputs."""
     _check_names(spec, "inputs", given, spec.inputs)
     blobs: list[BlobDef] = []
     absent = ""
@@ -184,7 +184,7 @@ class UserOp:
         op_name: its name below the current name scope.
         spec: the spec of its type.
         inputs: its inputs in the spec's order.
-        outputs: how many blobs were asked for, by output.
+        outputs: number of requested blobs, by output.
         attrs: its attributes.
     """
 
@@ -196,7 +196,7 @@ class UserOp:
     _results: dict[str, tuple[BlobDef, ...]] | None = None
 
     def InferAndTryRun(self) -> UserOp:
-        """Adds the op to the job; shapes and element types of the outputs are known then."""
+        """Add the op to the job, which infers shapes and element types of the outputs."""
         result = emit(self.spec.type, *self.inputs, name=self.op_name, **self.attrs)
         blobs = result if isinstance(result, tuple) else (result,)
         names = _names(self.spec.outputs)
@@ -210,22 +210,22 @@ class UserOp:
     def _check_counts(self, results: dict[str, tuple[BlobDef, ...]]) -> None:
         for name, count in self.outputs.items():
             if len(results[name]) != count:
-                found = f"{count} blobs asked of output {name!r}"
+                found = f"{count} blobs requested of output {name!r}"
                 raise _fail(self.spec.type, found, f"{len(results[name])} of it")
 
     def RemoteBlobDict(self) -> dict[str, list[BlobDef]]:
-        """The blobs of each output that was asked for."""
+        """Return the blobs of each requested output."""
         if self._results is None:
             raise _fail(self.spec.type, "no op yet", "InferAndTryRun() first")
         results = self._results
         return {name: list(results[name]) for name in self.outputs}
 
     def RemoteBlobList(self) -> tuple[BlobDef, ...]:
-        """All blobs, in the order in which outputs were asked for."""
+        """Return all blobs, in the order of requests."""
         return tuple(blob for blobs in self.RemoteBlobDict().values() for blob in blobs)
 
     def SoleOutputBlob(self) -> BlobDef:
-        """The only output blob.
+        """Return the only output blob.
 
         Raises:
             GraphError: no output, or several.
@@ -237,28 +237,28 @@ class UserOp:
 
 
 class UserOpModuleBuilder(UserOpBuilder):
-    """A builder that a `flow.nn.Module` keeps and builds one op after another with.
+    """A builder with which a `flow.nn.Module` builds several ops in turn.
 
-    ``OpName`` and ``Input`` are called anew before each ``Build``.
+    Call ``OpName`` and ``Input`` again before each ``Build``.
     """
 
     def InputSize(self, input_name: str, input_blob_size: int) -> UserOpModuleBuilder:
-        """Announces how many blobs an input will take; they come with `Input` later."""
+        """Declare the number of blobs of an input; `Input` provides them later."""
         spec = current_job("user_op_module_builder").emitter.spec(self.op_type, user_line(2))
         _check_names(spec, "inputs", [input_name], spec.inputs)
         return self
 
     @property
     def user_op_module(self) -> UserOpModule:
-        """The state that the op's kernels keep."""
+        """Return the state of the op's kernels."""
         return UserOpModule()
 
 
 class UserOpModule:
-    """State of the kernels of a module's ops: none, since plans own all memory."""
+    """State of the kernels of a module's ops: empty, since plans own all memory."""
 
     def InitOpKernel(self) -> None:
-        """Kept for OneFlow's programs: kernels are bound when the job is compiled."""
+        """Do nothing: kernels are bound when the job is compiled."""
 
 
 _modules: WeakKeyDictionary[JobBuild, dict[str, Module]] = WeakKeyDictionary()
@@ -267,15 +267,15 @@ _modules: WeakKeyDictionary[JobBuild, dict[str, Module]] = WeakKeyDictionary()
 def find_or_create_module(
     module_name: str, create: Callable[[], Module], reuse: bool = False
 ) -> Module:
-    """The module of that name in the job under definition.
+    """Return the module of a name in the job under definition.
 
     Args:
         module_name: unique within the job.
-        create: makes it when it is not there yet.
-        reuse: whether it may be there.
+        create: called to create a missing module.
+        reuse: whether it may already exist.
 
     Raises:
-        GraphError: a module of that name without ``reuse``, or a ``create`` that makes no module.
+        GraphError: the name exists and ``reuse`` is not set, or ``create`` returns no module.
     """
     modules = _modules.setdefault(current_job("find_or_create_module"), {})
     module = modules.get(module_name)
@@ -297,7 +297,7 @@ def _created(module_name: str, create: Callable[[], Module]) -> Module:
         raise GraphError(
             f"making module {module_name!r}",
             at=user_line(3),
-            found=f"{create!r:.60} gives {type(module).__name__}",
-            allowed="a function that makes a flow.nn.Module",
+            found=f"{create!r:.60} returned {type(module).__name__}",
+            allowed="a function that returns a flow.nn.Module",
         )
     return module

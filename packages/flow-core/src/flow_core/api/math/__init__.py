@@ -1,4 +1,7 @@
-"""``flow.math``, in four parts; `cast`, `where` and the clips are also names of ``flow`` itself."""
+"""``flow.math``, in four parts; `cast`, `where` and the clips are also names of ``flow`` itself.
+
+In: blobs and numbers.  Out: ops in the job under definition.  Must not depend on `nn`.
+"""
 
 from __future__ import annotations
 

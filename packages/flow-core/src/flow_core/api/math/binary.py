@@ -1,18 +1,20 @@
 """Elementwise functions of two blobs, of a blob and numbers, and choices.
 
-Shapes broadcast as numpy's do; element types must be the same.  A Python number takes the
-element type of the blob beside it.
+Shapes broadcast as in numpy; element types must be equal.  A Python number takes the element type
+of the other operand.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from flow_core.api.arguments import inner
 from flow_core.api.array.dynamic import argwhere
-from flow_core.api.math.unary import inner, one, reciprocal_no_nan, square
+from flow_core.api.math.unary import reciprocal_no_nan, square
 from flow_core.base.dtypes import DType, as_dtype
 from flow_core.base.errors import InferenceError, user_line
 from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.emit import emit_one
 from flow_core.frontend.trace.operators import as_blob, operand_of
 
 __all__ = [
@@ -52,7 +54,7 @@ INT64 = 2**63
 
 
 def _both(x: Operand, y: Operand, function: str) -> tuple[BlobDef, BlobDef]:
-    """Two blobs, a number being made a constant like the other one."""
+    """Return two blobs; a number becomes a constant of the other one's type."""
     if isinstance(x, BlobDef):
         return x, as_blob(y, like=x)
     if isinstance(y, BlobDef):
@@ -67,7 +69,7 @@ def _both(x: Operand, y: Operand, function: str) -> tuple[BlobDef, BlobDef]:
 
 def _pair(kind: str, x: Operand, y: Operand, name: str | None) -> BlobDef:
     first, second = _both(x, y, kind)
-    return one(f"broadcast_{kind}", first, second, name=name)
+    return emit_one(f"broadcast_{kind}", first, second, name=name)
 
 
 def _with_number(
@@ -77,7 +79,7 @@ def _with_number(
     name: str | None,
     change: Callable[[float], float] = lambda number: number,
 ) -> BlobDef:
-    return one(op_type, x, operand=operand_of(x, value, change), name=name)
+    return emit_one(op_type, x, operand=operand_of(x, value, change), name=name)
 
 
 def _inverse(number: float) -> float:
@@ -98,7 +100,7 @@ def subtract(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
     if isinstance(x, BlobDef) and not isinstance(y, BlobDef):
         return _with_number("scalar_add", x, y, name, lambda number: -number)
     if isinstance(y, BlobDef) and not isinstance(x, BlobDef):
-        opposite = one("negative", y, name=inner(name, "negative"))
+        opposite = emit_one("negative", y, name=inner(name, "negative"))
         return _with_number("scalar_add", opposite, x, name)
     return _pair("sub", x, y, name)
 
@@ -113,7 +115,7 @@ def multiply(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
 
 
 def divide(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
-    """``x / y``; one of them may be a number.  Quotients of integers are cut towards zero.
+    """``x / y``; one of them may be a number.  Integer quotients are truncated.
 
     As in OneFlow, a floating blob divided by the number 0 is 0, and a number divided by a blob
     is 0 where the blob is 0.
@@ -137,34 +139,34 @@ def floordiv(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
 
 
 def pow(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
-    """``x`` to the power ``y``, which may be a number; floating types only."""
+    """``x`` raised to the power ``y``, which may be a number; floating types only."""
     if isinstance(x, BlobDef) and not isinstance(y, BlobDef):
-        return one("scalar_pow", x, exponent=float(y), name=name)
+        return emit_one("scalar_pow", x, exponent=float(y), name=name)
     return _pair("pow", x, y, name)
 
 
 def atan2(x: BlobDef, y: BlobDef, name: str | None = None) -> BlobDef:
     """The angle of the points (y, x) in radians, from -pi to pi: the arc tangent of ``x / y``."""
-    return one("atan2", x, y, name=name)
+    return emit_one("atan2", x, y, name=name)
 
 
 def xdivy(x: BlobDef, y: BlobDef, name: str | None = None) -> BlobDef:
-    """``x / y``, 0 where ``x`` is 0 whatever ``y`` is."""
-    return one("xdivy", x, y, name=name)
+    """``x / y``; 0 where ``x`` is 0, for any ``y``."""
+    return emit_one("xdivy", x, y, name=name)
 
 
 def xlogy(x: BlobDef, y: BlobDef, name: str | None = None) -> BlobDef:
-    """``x * log(y)``, 0 where ``x`` is 0 whatever ``y`` is."""
-    return one("xlogy", x, y, name=name)
+    """``x * log(y)``; 0 where ``x`` is 0, for any ``y``."""
+    return emit_one("xlogy", x, y, name=name)
 
 
 def maximum(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
-    """The greater of each two elements; where they tie, ``y`` gets the gradient."""
+    """The elementwise maximum; in a tie ``y`` gets the gradient."""
     return _pair("maximum", x, y, name)
 
 
 def minimum(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
-    """The lesser of each two elements; where they tie, ``y`` gets the gradient."""
+    """The elementwise minimum; in a tie ``y`` gets the gradient."""
     return _pair("minimum", x, y, name)
 
 
@@ -214,7 +216,7 @@ def add_n(inputs: Sequence[BlobDef], name: str | None = None) -> BlobDef:
     Raises:
         InferenceError: no blobs, or blobs of different types.
     """
-    return one("add_n", *inputs, name=name)
+    return emit_one("add_n", *inputs, name=name)
 
 
 def polyval(coeffs: Sequence[float], x: BlobDef, name: str | None = None) -> BlobDef:
@@ -230,7 +232,7 @@ def polyval(coeffs: Sequence[float], x: BlobDef, name: str | None = None) -> Blo
             found=f"coefficients {coeffs!r:.60}",
             allowed="a list or tuple of numbers",
         )
-    total = one("zero_like", x, name=None if coeffs else name)
+    total = emit_one("zero_like", x, name=None if coeffs else name)
     for i, coefficient in enumerate(coeffs):
         last = i == len(coeffs) - 1
         scaled = multiply(total, x) if i else total
@@ -239,7 +241,7 @@ def polyval(coeffs: Sequence[float], x: BlobDef, name: str | None = None) -> Blo
 
 
 def _integral(value: float) -> int:
-    """A limit for integer types; infinities become the limits of int64."""
+    """Return a limit for integer types; infinities become the limits of int64."""
     return int(max(-INT64, min(value, INT64 - 1)))
 
 
@@ -249,7 +251,7 @@ def clip_by_value(
     max_value: float | None = None,
     name: str | None = None,
 ) -> BlobDef:
-    """Each element, raised to ``min_value`` and lowered to ``max_value`` where these are given.
+    """Each element, limited to [``min_value``, ``max_value``]; either bound may be None.
 
     Raises:
         InferenceError: neither limit is given.
@@ -266,16 +268,16 @@ def clip_by_value(
     attrs: dict[str, float] = {f"floating_{side}": float(v) for side, v in given.items()}
     attrs |= {f"integral_{side}": _integral(v) for side, v in given.items()}
     suffix = "" if len(given) == 2 else f"_{next(iter(given))}"
-    return one(f"clip_by_scalar{suffix}", values, name=name, **attrs)
+    return emit_one(f"clip_by_scalar{suffix}", values, name=name, **attrs)
 
 
 clip_by_scalar = clip = clamp = clip_by_value
 
 
 def cast(x: BlobDef, dtype: DType, name: str | None = None) -> BlobDef:
-    """``x`` in another element type; floating numbers are cut towards zero for integer types."""
+    """``x`` in another element type; floating numbers are truncated for integer types."""
     target = as_dtype(dtype)
-    return x if x.dtype is target else one("cast", x, dtype=target.name, name=name)
+    return x if x.dtype is target else emit_one("cast", x, dtype=target.name, name=name)
 
 
 def where(
@@ -292,7 +294,7 @@ def where(
         InferenceError: only one of ``x`` and ``y`` is given, or their element types differ.
     """
     if x is not None and y is not None:
-        return one("where", condition, x, y, name=name)
+        return emit_one("where", condition, x, y, name=name)
     if x is None and y is None:
         return argwhere(condition, name=name)
     raise InferenceError(
@@ -302,4 +304,4 @@ def where(
 
 def masked_fill(x: BlobDef, mask: BlobDef, value: float, name: str | None = None) -> BlobDef:
     """``value`` where ``mask`` is not 0, elements of ``x`` elsewhere; shapes broadcast."""
-    return one("where_scalar_x", mask, x, operand=operand_of(x, value), name=name)
+    return emit_one("where_scalar_x", mask, x, operand=operand_of(x, value), name=name)

@@ -25,12 +25,12 @@ def matmul(
     Args:
         a: shape (..., m, k), or (..., k, m) with ``transpose_a``.
         b: shape (..., k, n), or (..., n, k) with ``transpose_b``; same element type, same rank
-            and same leading axes as ``a``.  A single matrix is that of a whole stack, unless
+            and same leading axes as ``a``.  A single matrix applies to a whole stack, unless
             ``transpose_a``.
         transpose_a: whether the last two axes of ``a`` are swapped first.
         transpose_b: whether the last two axes of ``b`` are swapped first.
         name: name of the op.
-        alpha: a number that the product is multiplied by.
+        alpha: factor of the product.
 
     Returns:
         A blob of shape (..., m, n).

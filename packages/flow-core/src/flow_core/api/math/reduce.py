@@ -1,8 +1,8 @@
 """Reductions of ``flow.math``.
 
-``axis`` is an axis, several, or None for all.  The reduced axes vanish, or stay with size 1 when
-``keepdims`` is set; a reduction of all axes without ``keepdims`` has shape (1,).  With no axes at
-all (``axis=[]``) a reduction changes nothing.
+``axis`` is an axis, several, or None for all.  The reduced axes are removed, or have size 1 with
+``keepdims``; a reduction of all axes without ``keepdims`` has shape (1,).  A reduction of no axes
+(``axis=[]``) returns its input.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from flow_core.api.arguments import inner
 from flow_core.api.math.binary import add, divide, maximum, multiply, subtract
-from flow_core.api.math.unary import exp, inner, log, one, sqrt, square
+from flow_core.api.math.unary import exp, log, sqrt, square
 from flow_core.base.errors import InferenceError, user_line
 from flow_core.base.shapes import normal_axis
 from flow_core.exchange import neutral
 from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.emit import emit_one
 from flow_core.frontend.trace.repeat_acc import per_period
 
 __all__ = [
@@ -38,7 +40,7 @@ Axis = int | Sequence[int] | None
 
 
 def _axes(x: BlobDef, axis: Axis, function: str) -> tuple[int, ...]:
-    """Non-negative axes."""
+    """Return non-negative axes."""
     rank = len(x.shape)
     if axis is None:
         return tuple(range(rank))
@@ -55,18 +57,18 @@ def _axes(x: BlobDef, axis: Axis, function: str) -> tuple[int, ...]:
 
 def _reduce(op: str, x: BlobDef, axis: Axis, keepdims: bool, name: str | None) -> BlobDef:
     axes = _axes(x, axis, op)
-    return one(op, x, axis=axes, keepdims=bool(keepdims), name=name) if axes else x
+    return emit_one(op, x, axis=axes, keepdims=bool(keepdims), name=name) if axes else x
 
 
 def _filled(operation: str, x: BlobDef, axis: Axis) -> BlobDef:
-    """``x`` with numbers that change no maximum or minimum in place of rows that do not count."""
+    """Return ``x`` with the identity of the maximum or minimum in its invalid rows."""
     if x.rows is None or x.rows.axis not in _axes(x, axis, f"reduce_{operation}"):
         return x
-    whole = one("cast_to_static_shape", x)
-    counts = one("cast_to_static_shape", one("constant_like", x, value=1, dtype="int8"))
+    whole = emit_one("cast_to_static_shape", x)
+    counts = emit_one("cast_to_static_shape", emit_one("constant_like", x, value=1, dtype="int8"))
     number = neutral(operation, x.dtype)
-    rest = one("constant_like", whole, value=number, dtype=x.dtype.name)
-    return one("where", counts, whole, rest)
+    rest = emit_one("constant_like", whole, value=number, dtype=x.dtype.name)
+    return emit_one("where", counts, whole, rest)
 
 
 def reduce_sum(
@@ -77,7 +79,7 @@ def reduce_sum(
     Args:
         input_tensor: a blob of numbers.
         axis: an axis, several, or None for all; negative to count from the last one.
-        keepdims: whether the reduced axes stay, with size 1.
+        keepdims: whether to keep the reduced axes with size 1.
         name: name of the op.
 
     Returns:
@@ -95,10 +97,10 @@ def reduce_sum(
 def reduce_max(
     x: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> BlobDef:
-    """The greatest elements along some axes; those that tie share the gradient.
+    """The maxima along some axes; tied elements share the gradient.
 
     Args:
-        x, axis, keepdims, name: see `reduce_sum`, for shape and errors, too.
+        x, axis, keepdims, name: see `reduce_sum`, also for shape and errors.
     """
     return _reduce("reduce_max", _filled("max", x, axis), axis, keepdims, name)
 
@@ -106,10 +108,10 @@ def reduce_max(
 def reduce_min(
     x: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> BlobDef:
-    """The least elements along some axes; those that tie share the gradient.
+    """The minima along some axes; tied elements share the gradient.
 
     Args:
-        x, axis, keepdims, name: see `reduce_sum`, for shape and errors, too.
+        x, axis, keepdims, name: see `reduce_sum`, also for shape and errors.
     """
     return _reduce("reduce_min", _filled("min", x, axis), axis, keepdims, name)
 
@@ -120,7 +122,7 @@ def reduce_prod(
     """The products along some axes.
 
     Args:
-        x, axis, keepdims, name: see `reduce_sum`, for shape and errors, too.
+        x, axis, keepdims, name: see `reduce_sum`, also for shape and errors.
     """
     return _reduce("reduce_prod", x, axis, keepdims, name)
 
@@ -128,7 +130,7 @@ def reduce_prod(
 def _truth(op: str, x: BlobDef, axis: Axis, keepdims: bool, name: str | None) -> BlobDef:
     if _axes(x, axis, op):
         return _reduce(op, x, axis, keepdims, name)
-    return one("scalar_logical_not_equal", x, operand=0, name=name)
+    return emit_one("scalar_logical_not_equal", x, operand=0, name=name)
 
 
 def reduce_any(
@@ -137,7 +139,7 @@ def reduce_any(
     """1 where some element along the axes is not 0, else 0; int8.
 
     Args:
-        x, axis, keepdims, name: see `reduce_sum`, for shape and errors, too.
+        x, axis, keepdims, name: see `reduce_sum`, also for shape and errors.
     """
     return _truth("reduce_any", x, axis, keepdims, name)
 
@@ -148,7 +150,7 @@ def reduce_all(
     """1 where no element along the axes is 0, else 0; int8.
 
     Args:
-        x, axis, keepdims, name: see `reduce_sum`, for shape and errors, too.
+        x, axis, keepdims, name: see `reduce_sum`, also for shape and errors.
     """
     return _truth("reduce_all", x, axis, keepdims, name)
 
@@ -157,10 +159,10 @@ def reduce_all(
 def reduce_mean(
     input_blob: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> BlobDef:
-    """The means along some axes; those of integers are cut towards zero.
+    """The means along some axes; those of integers are truncated.
 
     Args:
-        input_blob, axis, keepdims, name: see `reduce_sum`, for shape and errors, too.
+        input_blob, axis, keepdims, name: see `reduce_sum`, also for shape and errors.
     """
     axes = _axes(input_blob, axis, "reduce_mean")
     if not axes:
@@ -176,10 +178,10 @@ def reduce_mean(
 
 
 def _mean_of_rows(x: BlobDef, total: BlobDef, axes: Sequence[int], name: str | None) -> BlobDef:
-    """A sum divided by how many elements count; 0 where none does."""
+    """Return a sum divided by the number of valid elements, or 0 without any."""
     rows = x.rows
     rest = prod(x.shape[i] for i in axes if i != rows.axis)
-    count = one("cast", maximum(rows.count, 1), dtype=x.dtype.name)
+    count = emit_one("cast", maximum(rows.count, 1), dtype=x.dtype.name)
     return divide(total, multiply(count, rest), name)
 
 
@@ -189,12 +191,12 @@ def reduce_variance(
     """The variances (divided by the number of elements) along some axes; 0 without axes.
 
     Args:
-        input_tensor, axis, keepdims, name: see `reduce_sum`, for shape and errors,
-            too; floating types only.
+        input_tensor, axis, keepdims, name: see `reduce_sum`, also for shape and errors;
+            floating types only.
     """
     axes = _axes(input_tensor, axis, "reduce_variance")
     if not axes:
-        return one("zero_like", input_tensor, name=name)
+        return emit_one("zero_like", input_tensor, name=name)
     mean = reduce_mean(input_tensor, axes, True, inner(name, "mean"))
     centred = subtract(input_tensor, mean, inner(name, "subtract"))
     return reduce_mean(square(centred, inner(name, "square")), axes, keepdims, name)
@@ -206,12 +208,12 @@ def reduce_std(
     """The square roots of the variances along some axes; 0 without axes.
 
     Args:
-        input_tensor, axis, keepdims, name: see `reduce_sum`, for shape and errors,
-            too; floating types only.
+        input_tensor, axis, keepdims, name: see `reduce_sum`, also for shape and errors;
+            floating types only.
     """
     axes = _axes(input_tensor, axis, "reduce_std")
     if not axes:
-        return one("zero_like", input_tensor, name=name)
+        return emit_one("zero_like", input_tensor, name=name)
     variance = reduce_variance(input_tensor, axes, keepdims, inner(name, "reduce_variance"))
     return sqrt(variance, name)
 
@@ -222,8 +224,8 @@ def reduce_euclidean_norm(
     """The square roots of the sums of squares along some axes.
 
     Args:
-        input_tensor, axis, keepdims, name: see `reduce_sum`, for shape and errors,
-            too; floating types only.
+        input_tensor, axis, keepdims, name: see `reduce_sum`, also for shape and errors;
+            floating types only.
     """
     squares = square(input_tensor, inner(name, "square"))
     return sqrt(reduce_sum(squares, axis, keepdims, inner(name, "reduce_sum")), name)
@@ -235,8 +237,8 @@ def reduce_logsumexp(
     """The logarithms of the sums of exponentials along some axes, without overflow.
 
     Args:
-        input_tensor, axis, keepdims, name: see `reduce_sum`, for shape and errors,
-            too; floating types only.
+        input_tensor, axis, keepdims, name: see `reduce_sum`, also for shape and errors;
+            floating types only.
     """
     axes = _axes(input_tensor, axis, "reduce_logsumexp")
     if not axes:
@@ -245,19 +247,19 @@ def reduce_logsumexp(
     parts = exp(subtract(input_tensor, greatest, inner(name, "subtract")), inner(name, "exp"))
     total = log(reduce_sum(parts, axes, keepdims, inner(name, "reduce_sum")), inner(name, "log"))
     if greatest.shape != total.shape:
-        greatest = one("reshape", greatest, shape=total.shape, name=inner(name, "reshape"))
+        greatest = emit_one("reshape", greatest, shape=total.shape, name=inner(name, "reshape"))
     return add(total, greatest, name)
 
 
 def two_stage_reduce_max(
     x: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> BlobDef:
-    """`reduce_max`: where ``x`` is split along a reduced axis, it reduces in two stages anyway."""
+    """`reduce_max`, which always reduces in two stages if a reduced axis is split."""
     return reduce_max(x, axis, keepdims, name)
 
 
 def two_stage_reduce_min(
     x: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> BlobDef:
-    """`reduce_min`: where ``x`` is split along a reduced axis, it reduces in two stages anyway."""
+    """`reduce_min`, which always reduces in two stages if a reduced axis is split."""
     return reduce_min(x, axis, keepdims, name)

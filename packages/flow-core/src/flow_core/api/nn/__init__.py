@@ -1,4 +1,8 @@
-"""``flow.nn``: functions of neural networks, in four parts."""
+"""``flow.nn``: functions of neural networks, in four parts; ``flow.layers`` are in `layers`.
+
+In: blobs.  Out: ops, and for layers variables, in the job under definition.  Must not depend on
+`optim` or `compat`.
+"""
 
 from __future__ import annotations
 

@@ -1,15 +1,16 @@
 """``flow.nn``: activations that ``flow.math`` does not have.
 
-Functions with inner steps name these after ``name``, as in OneFlow: ``mish(x, name="act")`` makes
-``act_softplus`` and ``act_tanh``.
+Functions with inner steps derive the steps' names from ``name``, as in OneFlow:
+``mish(x, name="act")`` adds ``act_softplus`` and ``act_tanh``.
 """
 
 from __future__ import annotations
 
 from flow_core.api import math as flow_math
-from flow_core.api.nn.common import check, inner
+from flow_core.api.arguments import inner
+from flow_core.api.nn.common import check
 from flow_core.frontend.trace.blob import BlobDef
-from flow_core.frontend.trace.emit import emit
+from flow_core.frontend.trace.emit import emit_one
 
 __all__ = [
     "elu",
@@ -24,7 +25,7 @@ __all__ = [
 
 
 def leaky_relu(x: BlobDef, alpha: float = 0.2, name: str | None = None) -> BlobDef:
-    """Each element, or ``alpha`` times it where it is negative.
+    """Each element, multiplied by ``alpha`` if negative.
 
     Args:
         x: a floating blob.
@@ -34,29 +35,27 @@ def leaky_relu(x: BlobDef, alpha: float = 0.2, name: str | None = None) -> BlobD
     Returns:
         A blob like ``x``.
     """
-    blob: BlobDef = emit("leaky_relu", x, alpha=float(alpha), name=name)
-    return blob
+    return emit_one("leaky_relu", x, alpha=float(alpha), name=name)
 
 
 def elu(x: BlobDef, alpha: float = 1.0, name: str | None = None) -> BlobDef:
-    """Each element, or ``alpha * (exp(x) - 1)`` where it is negative.
+    """Each element, or ``alpha * (exp(x) - 1)`` if negative.
 
     The exponential linear unit of Clevert, Unterthiner and Hochreiter (2015), arXiv:1511.07289.
 
     Args:
         x: a floating blob.
-        alpha: minus what it goes to on the negative side.
+        alpha: the negated limit at minus infinity.
         name: name of the op.
 
     Returns:
         A blob like ``x``.
     """
-    blob: BlobDef = emit("elu", x, alpha=float(alpha), name=name)
-    return blob
+    return emit_one("elu", x, alpha=float(alpha), name=name)
 
 
 def hardsigmoid(x: BlobDef, name: str | None = None) -> BlobDef:
-    """``x / 6 + 0.5`` clipped to [0, 1]: a `sigmoid` in three straight pieces.
+    """``x / 6 + 0.5`` clipped to [0, 1]: a piecewise linear `sigmoid`.
 
     Args:
         x: a floating blob.
@@ -65,8 +64,7 @@ def hardsigmoid(x: BlobDef, name: str | None = None) -> BlobDef:
     Returns:
         A blob like ``x``.
     """
-    blob: BlobDef = emit("hardsigmoid", x, name=name)
-    return blob
+    return emit_one("hardsigmoid", x, name=name)
 
 
 def hardswish(x: BlobDef, name: str | None = None) -> BlobDef:
@@ -79,8 +77,7 @@ def hardswish(x: BlobDef, name: str | None = None) -> BlobDef:
     Returns:
         A blob like ``x``.
     """
-    blob: BlobDef = emit("hardswish", x, name=name)
-    return blob
+    return emit_one("hardswish", x, name=name)
 
 
 def hardtanh(
@@ -93,8 +90,7 @@ def hardtanh(
     """
     low, high = float(min_val), float(max_val)
     check(low < high, "hardtanh", f"min_val={low}, max_val={high}", "min_val < max_val")
-    blob: BlobDef = emit("hardtanh", x, min_val=low, max_val=high, name=name)
-    return blob
+    return emit_one("hardtanh", x, min_val=low, max_val=high, name=name)
 
 
 def relu6(x: BlobDef, name: str | None = None) -> BlobDef:
@@ -129,7 +125,7 @@ def swish(x: BlobDef, beta: float = 1.0, name: str | None = None) -> BlobDef:
 
     Args:
         x: a floating blob.
-        beta: how sharp the bend is; 1 is also known as SiLU.
+        beta: slope of the sigmoid; 1 is also known as SiLU.
         name: name of the ops.
 
     Returns:

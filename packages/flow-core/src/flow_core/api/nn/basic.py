@@ -1,6 +1,6 @@
-"""``flow.nn``: softmax, dropout, bias, normalisation, rearrangement.
+"""``flow.nn``: softmax, dropout, bias, normalization, rearrangement.
 
-Functions with inner steps name these after ``name``, as in OneFlow.
+Functions with inner steps derive the steps' names from ``name``, as in OneFlow.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from math import prod
 from typing import Any
 
 from flow_core.api import math as flow_math
+from flow_core.api.arguments import checked_axis, inner
+from flow_core.api.array.shape import reshape
 from flow_core.api.math import fused_scale_tril, relu, tril
-from flow_core.api.nn.common import check, inner
+from flow_core.api.nn.common import check
 from flow_core.base.errors import UnsupportedError, user_line
-from flow_core.base.shapes import normal_axis
 from flow_core.frontend.session.variables import get_variable
 from flow_core.frontend.trace.blob import BlobDef
-from flow_core.frontend.trace.emit import emit
+from flow_core.frontend.trace.emit import emit, emit_one
 from flow_core.frontend.trace.job_build import current_job
 
 __all__ = [
@@ -42,18 +43,6 @@ __all__ = [
 ]
 
 
-def _axis(x: BlobDef, axis: int, function: str) -> int:
-    rank = len(x.shape)
-    fits = hasattr(axis, "__index__") and -rank <= axis < rank
-    check(fits, function, f"axis {axis!r} for shape {x.shape}", f"-{rank} to {rank - 1}")
-    return normal_axis(axis, rank)
-
-
-def _reshape(x: BlobDef, shape: Sequence[int], name: str | None = None) -> BlobDef:
-    blob: BlobDef = emit("reshape", x, shape=tuple(shape), name=name)
-    return blob
-
-
 # --- softmax, bias, dropout
 
 
@@ -64,15 +53,14 @@ def softmax(logits: BlobDef, axis: int | None = None, name: str | None = None) -
         A blob of the shape and type of ``logits``; slices along ``axis`` add up to 1.
 
     Raises:
-        InferenceError: an axis out of range, or nothing along it, or integers.
+        InferenceError: an axis out of range or of size 0, or integers.
     """
-    axis = _axis(logits, -1 if axis is None else axis, "softmax")
-    blob: BlobDef = emit("softmax", logits, axis=axis, name=name)
-    return blob
+    axis = checked_axis(check, "softmax", logits, -1 if axis is None else axis)
+    return emit_one("softmax", logits, axis=axis, name=name)
 
 
 def logsoftmax(logits: BlobDef, axis: int | None = None, name: str | None = None) -> BlobDef:
-    """The logarithm of `softmax`, exact also where the softmax itself underflows.
+    """The logarithm of `softmax`, accurate even where the softmax underflows.
 
     Args:
         logits: a floating blob.
@@ -85,19 +73,18 @@ def logsoftmax(logits: BlobDef, axis: int | None = None, name: str | None = None
     Raises:
         InferenceError: as `softmax`.
     """
-    axis = _axis(logits, -1 if axis is None else axis, "logsoftmax")
-    blob: BlobDef = emit("log_softmax", logits, axis=axis, name=name)
-    return blob
+    axis = checked_axis(check, "logsoftmax", logits, -1 if axis is None else axis)
+    return emit_one("log_softmax", logits, axis=axis, name=name)
 
 
 def softmax_grad(
     y: BlobDef, dy: BlobDef, axis: int | None = None, name: str | None = None
 ) -> BlobDef:
-    """The gradient of the input of a softmax.
+    """The gradient with respect to the input of a softmax.
 
     Args:
-        y: what the softmax has given.
-        dy: the gradient of that, of its shape and element type.
+        y: the result of the softmax.
+        dy: its gradient, of the same shape and element type.
         axis: the softmax's axis; the last by default.
         name: name of the op.
 
@@ -107,15 +94,14 @@ def softmax_grad(
     Raises:
         InferenceError: an axis out of range, or ``dy`` of another type.
     """
-    axis = _axis(y, -1 if axis is None else axis, "softmax_grad")
-    blob: BlobDef = emit("softmax_grad", y, dy, axis=axis, name=name)
-    return blob
+    axis = checked_axis(check, "softmax_grad", y, -1 if axis is None else axis)
+    return emit_one("softmax_grad", y, dy, axis=axis, name=name)
 
 
 def bias_add(
     value: BlobDef, bias: BlobDef, data_format: str | None = None, name: str | None = None
 ) -> BlobDef:
-    """Adds a vector along the channel axis.
+    """Add a vector along the channel axis.
 
     Args:
         value: a blob with a channel axis.
@@ -124,7 +110,7 @@ def bias_add(
         name: name of the op.
 
     Raises:
-        InferenceError: another data format, or a bias that does not fit.
+        InferenceError: an unknown data format, or a bias of another shape.
     """
     formats = '"NC...", such as "NCHW", or "N...C", such as "NHWC"'
     text = "NC" if data_format is None else data_format
@@ -132,8 +118,7 @@ def bias_add(
     known = channels_last or text.startswith("NC")
     check(known, "bias_add", f"data_format={data_format!r}", formats)
     axis = len(value.shape) - 1 if channels_last else 1
-    blob: BlobDef = emit("bias_add", value, bias, axis=axis, name=name)
-    return blob
+    return emit_one("bias_add", value, bias, axis=axis, name=name)
 
 
 def random_mask_like(
@@ -143,15 +128,15 @@ def random_mask_like(
     noise_shape: Sequence[int] | None = None,
     name: str | None = None,
 ) -> BlobDef:
-    """A random int8 mask: 0 with probability ``rate``, else 1, drawn anew in each step.
+    """A random int8 mask: 0 with probability ``rate``, otherwise 1, drawn in each step.
 
-    The numbers depend on the seed, the step and the element's place in the logical tensor only,
-    not on how the tensor is laid out.  Without ``seed`` they follow from the job's seed and the
-    op's name; two ops with the same ``seed`` draw the same numbers.
+    The numbers depend only on the seed, the step and the element's index in the logical tensor, not
+    on the tensor's SBP.  The default seed derives from the job's seed and the op's name; two ops
+    with the same ``seed`` draw the same numbers.
 
     Args:
-        like: gives the shape.
-        rate: share of zeros, in [0, 1).
+        like: a blob of the mask's shape.
+        rate: fraction of zeros, in [0, 1).
         seed: seed of this op.
         noise_shape: not supported, as in OneFlow.
         name: name of the op.
@@ -167,15 +152,14 @@ def random_mask_like(
             at=user_line(),
             found=f"noise_shape={noise_shape!r}",
             allowed="None: one number per element",
-            hint="make a mask of the small shape, and multiply with it",
+            hint="create a mask of the smaller shape, and multiply by it",
         )
-    blob: BlobDef = emit("random_mask_like", like, rate=float(rate), seed=seed, name=name)
-    return blob
+    return emit_one("random_mask_like", like, rate=float(rate), seed=seed, name=name)
 
 
 def _check_rate(function: str, rate: Any) -> None:
     ok = isinstance(rate, int | float) and 0 <= rate < 1
-    check(ok, function, f"rate={rate!r}", "0 <= rate < 1, the share of elements to drop")
+    check(ok, function, f"rate={rate!r}", "0 <= rate < 1, the fraction of elements to drop")
 
 
 def dropout(
@@ -185,14 +169,14 @@ def dropout(
     seed: int | None = None,
     name: str | None = None,
 ) -> BlobDef:
-    """In train jobs, zeroes elements with probability ``rate`` and scales up the others.
+    """In train jobs, set elements to 0 with probability ``rate``, and scale the others.
 
-    Elements that stay are multiplied by ``1 / (1 - rate)``, so that the mean stays.  In predict
+    The other elements are multiplied by ``1 / (1 - rate)``, which preserves the mean.  In predict
     jobs, and for ``rate=0``, the result is ``x`` itself.
 
     Args:
         x: a floating point blob.
-        rate: share of elements to drop, in [0, 1).
+        rate: fraction of elements to drop, in [0, 1).
         noise_shape: not supported, as in OneFlow.
         seed: see `random_mask_like`.
         name: name of the op.
@@ -206,11 +190,10 @@ def dropout(
         return x
     mask_name = None if name is None else f"{name}-dropout_random_mask_like"
     mask = random_mask_like(x, rate, seed, noise_shape, mask_name)
-    blob: BlobDef = emit("dropout", x, mask, scale=1.0 / (1.0 - rate), name=name)
-    return blob
+    return emit_one("dropout", x, mask, scale=1.0 / (1.0 - rate), name=name)
 
 
-# --- normalisation
+# --- normalization
 
 
 def moments(
@@ -221,11 +204,11 @@ def moments(
     Args:
         x: a floating point blob.
         axes: axes to reduce.
-        keepdims: whether these stay, with size 1.
+        keepdims: whether to keep these with size 1.
         name: prefix of the names of the ops.
 
     Example:
-        ``mean, variance = flow.nn.moments(x, axes=[0])`` of [1, 2, 3, 4, 5] gives 3 and 2.
+        ``mean, variance = flow.nn.moments(x, axes=[0])`` of [1, 2, 3, 4, 5] is 3 and 2.
     """
     axes = [axes] if isinstance(axes, int) else list(axes)
     return (
@@ -257,9 +240,9 @@ def batch_normalization(
         name: name of the last op.
 
     Raises:
-        InferenceError: shapes that fit neither way.
+        InferenceError: shapes that are neither.
     """
-    axis = _axis(x, axis, "batch_normalization")
+    axis = checked_axis(check, "batch_normalization", x, axis)
     m, v, k, b = (_along(x, p, axis) for p in (mean, variance, scale, offset))
     result = (x - m) * flow_math.rsqrt(v + float(variance_epsilon))
     result = result if k is None else result * k
@@ -267,7 +250,7 @@ def batch_normalization(
 
 
 def _along(x: BlobDef, vector: BlobDef | None, axis: int) -> Any:
-    """A parameter as it broadcasts against x."""
+    """Return a parameter in a shape that broadcasts against x."""
     if vector is None or len(vector.shape) == len(x.shape) != 1:
         return vector
     size = x.shape[axis]
@@ -277,15 +260,14 @@ def _along(x: BlobDef, vector: BlobDef | None, axis: int) -> Any:
         f"a parameter of shape {vector.shape} for x of shape {x.shape}",
         f"shape ({size},) along axis {axis}, or rank {len(x.shape)}",
     )
-    return _reshape(vector, [size if i == axis else 1 for i in range(len(x.shape))])
+    return reshape(vector, [size if i == axis else 1 for i in range(len(x.shape))])
 
 
 def _named(x: BlobDef, name: str | None) -> BlobDef:
-    """The same values under the name that the user gave."""
+    """Return ``x`` under a name, if given."""
     if name is None:
         return x
-    blob: BlobDef = emit("identity", x, name=name)
-    return blob
+    return emit_one("identity", x, name=name)
 
 
 def layer_norm(
@@ -297,10 +279,10 @@ def layer_norm(
     epsilon: float = 1e-5,
     name: str | None = None,
 ) -> BlobDef:
-    """Shifts and scales each row to mean 0 and variance 1, then applies ``* gamma + beta``.
+    """Normalize each row to mean 0 and variance 1, then apply ``* gamma + beta``.
 
     Args:
-        inputs: a floating point blob; a row is all of the axes from ``begin_norm_axis`` on.
+        inputs: a floating point blob; a row spans the axes from ``begin_norm_axis`` on.
         gamma, beta: of shape ``inputs.shape[begin_params_axis:]``, or None for none.
         begin_norm_axis: first axis of a row.
         begin_params_axis: first axis of the parameters.
@@ -317,8 +299,8 @@ def layer_norm(
         *params,
         center=beta is not None,
         scale=gamma is not None,
-        begin_norm_axis=_axis(inputs, begin_norm_axis, "layer_norm"),
-        begin_params_axis=_axis(inputs, begin_params_axis, "layer_norm"),
+        begin_norm_axis=checked_axis(check, "layer_norm", inputs, begin_norm_axis),
+        begin_params_axis=checked_axis(check, "layer_norm", inputs, begin_params_axis),
         epsilon=float(epsilon),
         name=name,
     )[0]
@@ -328,14 +310,14 @@ def layer_norm(
 def InstanceNorm1d(
     x: BlobDef, eps: float = 1e-05, affine: bool = True, name: str | None = None
 ) -> BlobDef:
-    """Normalises each channel of each example of shape (examples, channels, length).
+    """Normalize each channel of each example of shape (examples, channels, length).
 
     Args:
         x: a floating point blob of rank 3.
         eps: added to the variance.
         affine: whether variables ``<name>_gamma`` and ``<name>_beta`` scale and shift each
             channel.
-        name: name of the layer; jobs that give the same one share the variables.
+        name: name of the layer; jobs with the same name share the variables.
 
     Raises:
         InferenceError: another rank.
@@ -364,7 +346,7 @@ def GroupNorm(
     affine: bool = True,
     name: str | None = None,
 ) -> BlobDef:
-    """Normalises each group of neighbouring channels of each example.
+    """Normalize each group of adjacent channels of each example.
 
     Args:
         x: a floating point blob (examples, channels, ...) of rank 3 or more.
@@ -372,7 +354,7 @@ def GroupNorm(
         eps: added to the variance.
         affine: whether variables ``<name>_gamma`` and ``<name>_beta`` scale and shift each
             group (as in OneFlow 0.3.4: one number per group, not per channel).
-        name: name of the layer; jobs that give the same one share the variables.
+        name: name of the layer; jobs with the same name share the variables.
 
     Raises:
         InferenceError: a lower rank, or groups that do not divide the channels.
@@ -383,14 +365,14 @@ def GroupNorm(
         num_groups > 0 and channels % num_groups == 0,
         "GroupNorm",
         f"{num_groups} groups of {channels} channels",
-        "a number of groups that divides the channels",
+        "a number of groups that divides the number of channels",
     )
-    grouped = _reshape(x, (x.shape[0], num_groups, prod(x.shape[1:]) // num_groups))
-    return _reshape(_instance_norm("GroupNorm", grouped, 3, eps, affine, name), x.shape)
+    grouped = reshape(x, (x.shape[0], num_groups, prod(x.shape[1:]) // num_groups))
+    return reshape(_instance_norm("GroupNorm", grouped, 3, eps, affine, name), x.shape)
 
 
 def _layer_name(kind: str, name: str | None) -> str:
-    """The given name, or one that no variable of the job has yet."""
+    """Return the given name, or one that no variable of the job has."""
     if name is not None:
         return name
     taken = current_job(f"flow.nn.{kind}").variables
@@ -414,7 +396,7 @@ def _instance_norm(
 
 
 def _channel_variable(name: str, x: BlobDef, value: float) -> BlobDef:
-    """A variable of one number per channel, stored as (1, channels, 1) as in OneFlow."""
+    """Return a variable with one number per channel, of shape (1, channels, 1) as in OneFlow."""
     from flow_core.api.array.initializers import constant_initializer
 
     shape = (1, x.shape[1], 1)
@@ -422,7 +404,7 @@ def _channel_variable(name: str, x: BlobDef, value: float) -> BlobDef:
         name, shape, dtype=x.dtype, initializer=constant_initializer(value), trainable=True
     )
     more = len(x.shape) - len(shape)
-    return _reshape(variable, (*shape, *(1,) * more)) if more else variable
+    return reshape(variable, (*shape, *(1,) * more)) if more else variable
 
 
 # --- rearrangement
@@ -436,7 +418,7 @@ def PixelShuffle(input: BlobDef, upscale_factor: int, name: str | None = None) -
 def PixelShufflev2(
     input: BlobDef, h_upscale_factor: int, w_upscale_factor: int, name: str | None = None
 ) -> BlobDef:
-    """Moves channels into space: (n, c*h*w, H, W) to (n, c, H*h, W*w).
+    """Move channels into space: (n, c*h*w, H, W) to (n, c, H*h, W*w).
 
     Args:
         input: a blob of rank 4.
@@ -458,13 +440,13 @@ def PixelShufflev2(
         f"a multiple of {h * w} channels",
     )
     c = channels // (h * w)
-    apart = _reshape(input, (n, c, h, w, height, width), inner(name, "reshape1"))
+    apart = reshape(input, (n, c, h, w, height, width), inner(name, "reshape1"))
     moved = emit("transpose", apart, perm=(0, 1, 4, 2, 5, 3), name=inner(name, "transpose"))
-    return _reshape(moved, (n, c, height * h, width * w), inner(name, "reshape2"))
+    return reshape(moved, (n, c, height * h, width * w), inner(name, "reshape2"))
 
 
 class Module:
-    """A callable with a name that counts its calls: override `forward`, never ``__call__``.
+    """A named callable that counts its calls; override `forward`, not ``__call__``.
 
     >>> class Twice(Module):
     ...     def forward(self, x):
@@ -490,11 +472,11 @@ class Module:
 
     @property
     def call_seq_no(self) -> int:
-        """How many calls have finished."""
+        """Number of finished calls."""
         return self._calls
 
     def forward(self, *args: Any) -> Any:
-        """What a call does; for subclasses to define."""
+        """Compute the result of a call; defined by subclasses."""
         raise UnsupportedError(
             f"calling module {self._name!r}",
             at=user_line(),

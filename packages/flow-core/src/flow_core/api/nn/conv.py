@@ -1,10 +1,10 @@
 """``flow.nn``: convolutions, transposed convolutions and pooling.
 
 ``data_format`` is "NCW", "NCHW", "NCDHW" (channels first) or "NWC", "NHWC", "NDHWC" (channels
-last).  Sizes, strides and dilations are one integer for all axes of space, or one for each.
+last).  Sizes, strides and dilations are one integer for all spatial axes, or one for each.
 ``padding`` is "VALID" (none), "SAME_UPPER" (ceil(size / stride) outputs; an odd element of padding
-goes after), "SAME_LOWER" (before), "SAME" (like "SAME_LOWER"), or a pair of numbers (or one number)
-for every axis of the input, (0, 0) for batch and channels.
+comes after), "SAME_LOWER" (before), "SAME" (like "SAME_LOWER"), or a pair of numbers (or one) for
+every axis of the input, (0, 0) for batch and channels.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from flow_core.api.nn.common import check
 from flow_core.base.shapes import same_padding
 from flow_core.frontend.trace.blob import BlobDef
-from flow_core.frontend.trace.emit import emit
+from flow_core.frontend.trace.emit import emit_one
 from flow_core.ops.nn.windows import channel_axis, space_axes
 
 __all__ = [
@@ -40,7 +40,7 @@ FORMATS = {1: ("NCW", "NWC"), 2: ("NCHW", "NHWC"), 3: ("NCDHW", "NDHWC")}
 
 
 def _per_axis(function: str, what: str, value: Ints | None, dims: int) -> tuple[int, ...]:
-    """One integer per axis of space; 1 each for None."""
+    """Return one integer per spatial axis; 1 each for None."""
     values = [1] if value is None else [value] if isinstance(value, int) else list(value)
     numbers = all(isinstance(v, int) and v > 0 for v in values)
     allowed = f"a positive integer, or {dims} of them"
@@ -54,7 +54,7 @@ def _window(function: str, ksize: Ints | None, dims: int) -> tuple[int, ...]:
 
 
 def layout(function: str, data_format: str, dims: int) -> str:
-    """The layout attribute that a data format of so many axes of space stands for."""
+    """Return the layout attribute for a data format with ``dims`` spatial axes."""
     text = str(data_format).upper()
     allowed = " or ".join(FORMATS[dims])
     check(text in FORMATS[dims], function, f"data_format={data_format!r}", allowed)
@@ -68,7 +68,7 @@ def _check_rank(function: str, dims: int, **blobs: BlobDef) -> None:
 
 
 def _explicit(function: str, padding: Padding, dims: int, form: str) -> list[tuple[int, int]]:
-    """Pairs per axis of space from numbers or pairs per axis of the input."""
+    """Return pairs per spatial axis from numbers or pairs per axis of the input."""
     pairs = [(p, p) if isinstance(p, int) else tuple(p) for p in padding]
     space = space_axes(dims + 2, form)
     ok = len(pairs) == dims + 2 and all(
@@ -116,15 +116,14 @@ def _conv(
         isinstance(groups, int) and groups > 0 and channels % groups == 0,
         function,
         f"groups={groups!r} for {channels} channels",
-        "a positive integer that divides the channels",
+        "a positive integer that divides the number of channels",
     )
-    blob: BlobDef = emit(
+    return emit_one(
         function, x, filters,
         filters=filters.shape[0], kernel_size=tuple(kernel), strides=step, dilation_rate=dilation,
         padding_before=tuple(p[0] for p in pads), padding_after=tuple(p[1] for p in pads),
         data_format=form, groups=groups, name=name,
     )  # fmt: skip
-    return blob
 
 
 def conv1d(
@@ -137,7 +136,7 @@ def conv1d(
     groups: int = 1,
     name: str | None = None,
 ) -> BlobDef:
-    """Convolution over one axis of space; `conv2d` describes the arguments."""
+    """Convolution over one spatial axis; `conv2d` describes the arguments."""
     return _conv(1, input, filters, strides, padding, data_format, dilations, groups, name)
 
 
@@ -151,7 +150,7 @@ def conv2d(
     groups: int = 1,
     name: str | None = None,
 ) -> BlobDef:
-    """Convolution over two axes of space (a cross-correlation: kernels are not flipped).
+    """Convolution over two spatial axes (a cross-correlation: kernels are not flipped).
 
     Args:
         input: floating point, (batch, channels, height, width) for "NCHW", channels last for
@@ -159,11 +158,11 @@ def conv2d(
         filters: same element type, (filters, channels / groups, height, width) for "NCHW",
             (filters, height, width, channels / groups) for "NHWC".
         strides: steps between outputs.
-        padding: see the module's text.
+        padding: see the module's docstring.
         data_format: "NCHW" or "NHWC".
         dilations: steps between kernel elements; 1 by default.
-        groups: the channels and the filters are cut into so many groups, group i of the
-            channels feeds group i of the filters only.
+        groups: number of groups of channels and filters; group i of the filters reads only
+            group i of the channels.
         name: name of the op.
 
     Returns:
@@ -189,7 +188,7 @@ def conv3d(
     groups: int = 1,
     name: str | None = None,
 ) -> BlobDef:
-    """Convolution over three axes of space; `conv2d` describes the arguments."""
+    """Convolution over three spatial axes; `conv2d` describes the arguments."""
     return _conv(3, input, filters, strides, padding, data_format, dilations, groups, name)
 
 
@@ -238,15 +237,15 @@ def conv2d_transpose(
             (channels, height, width, output channels) for "NHWC"; ``filters`` is another name.
         output_shape: shape of the result, four numbers.
         strides: strides of that convolution.
-        padding: "VALID" or "SAME" (an odd element of padding goes after).
+        padding: "VALID" or "SAME" (an odd element of padding comes after).
         data_format: "NCHW" or "NHWC".
         name: name of the op.
         input, filters: see above.
         dilations: dilations of that convolution.
 
     Raises:
-        InferenceError: an ``output_shape`` which that convolution does not map to the input's
-            shape, or other arguments that do not fit.
+        InferenceError: an ``output_shape`` that the convolution does not map to the input's shape,
+            or other arguments that do not fit.
     """
     function = "conv2d_transpose"
     x = _one_of(function, value, input, "value and input")
@@ -273,7 +272,7 @@ def conv2d_transpose(
 
 
 def _transposed_padding(out: int, size: int, effective: int, stride: int, mode: str) -> int:
-    """Padding of the convolution from ``out`` to ``size`` positions on one axis."""
+    """Return the padding of the convolution from ``out`` to ``size`` positions on one axis."""
     reached = -(-out // stride) if mode == "SAME" else (out - effective) // stride + 1
     check(
         reached == size,
@@ -294,7 +293,7 @@ def _deconv(
     form: str,
     name: str | None,
 ) -> BlobDef:
-    blob: BlobDef = emit(
+    return emit_one(
         "deconv2d", x, weight,
         filters=weight.shape[channel_axis(4, form)],
         kernel_size=tuple(weight.shape[i] for i in space_axes(4, form)),
@@ -302,7 +301,6 @@ def _deconv(
         padding_before=tuple(p[0] for p in pads), padding_after=tuple(p[1] for p in pads),
         data_format=form, name=name,
     )  # fmt: skip
-    return blob
 
 
 def torch_conv2d_transpose(
@@ -317,14 +315,14 @@ def torch_conv2d_transpose(
     filters: BlobDef | None = None,
     dilations: Ints | None = None,
 ) -> BlobDef:
-    """`conv2d_transpose` that is told the padding in place of the result's shape.
+    """`conv2d_transpose` with the padding given instead of the result's shape.
 
     Args:
         value, filter, strides, data_format, name, input, filters, dilations: see
             `conv2d_transpose`.
         output_padding: positions added at the end of each axis, less than the strides; 0 by
             default.
-        padding_needed: padding of both sides together on each axis, even numbers.
+        padding_needed: total padding of both sides on each axis, even numbers.
 
     Returns:
         A blob of (size - 1) * stride - padding_needed + dilated kernel + output_padding
@@ -369,7 +367,7 @@ def _pool(
         kind, pads = _padding_name(function, padding).lower(), [(0, 0)] * dims
     else:
         kind, pads = "customized", _explicit(function, padding, dims, form)
-    blob: BlobDef = emit(
+    return emit_one(
         f"{mode}_pool_{dims}d", x,
         pool_size=_window(function, ksize, dims),
         strides=_per_axis(function, "strides", strides, dims),
@@ -377,7 +375,6 @@ def _pool(
         padding_after=tuple(p[1] for p in pads),
         data_format=form, ceil_mode=bool(ceil_mode), name=name,
     )  # fmt: skip
-    return blob
 
 
 def max_pool1d(
@@ -388,7 +385,7 @@ def max_pool1d(
     data_format: str = "NWC",
     name: str | None = None,
 ) -> BlobDef:
-    """The maximum of every window on one axis of space; see `max_pool2d`."""
+    """The maximum of every window on one spatial axis; see `max_pool2d`."""
     return _pool("max", 1, input, ksize, strides, padding, data_format, False, name)
 
 
@@ -403,19 +400,19 @@ def max_pool2d(
 ) -> BlobDef:
     """The maximum of every window.
 
-    Padding never is the maximum.  The first of several largest elements gets the gradient.
+    Padding is ignored.  The first of several largest elements gets the gradient.
 
     Args:
         input: (batch, channels, height, width), or channels last for "NHWC".
         ksize: sizes of a window.
         strides: steps between windows.
-        padding: see the module's text.
+        padding: see the module's docstring.
         data_format: "NCHW" or "NHWC".
-        ceil_mode: with explicit padding, also keep windows that reach over the end.
+        ceil_mode: with explicit padding, also keep windows that extend beyond the end.
         name: name of the op.
 
     Raises:
-        InferenceError: arguments that do not fit, or a window altogether in the padding.
+        InferenceError: arguments that do not fit, or a window that holds only padding.
 
     Example:
         For ``x`` of shape (1, 32, 128, 128), ``flow.nn.max_pool2d(x, 3, 2, "SAME")`` has shape
@@ -433,7 +430,7 @@ def max_pool3d(
     ceil_mode: bool = False,
     name: str | None = None,
 ) -> BlobDef:
-    """The maximum of every window in three axes of space; see `max_pool2d`."""
+    """The maximum of every window on three spatial axes; see `max_pool2d`."""
     return _pool("max", 3, input, ksize, strides, padding, data_format, ceil_mode, name)
 
 
@@ -445,7 +442,7 @@ def avg_pool1d(
     data_format: str = "NCW",
     name: str | None = None,
 ) -> BlobDef:
-    """The mean of every window on one axis of space; see `avg_pool2d`."""
+    """The mean of every window on one spatial axis; see `avg_pool2d`."""
     return _pool("avg", 1, input, ksize, strides, padding, data_format, False, name)
 
 
@@ -458,14 +455,14 @@ def avg_pool2d(
     ceil_mode: bool = False,
     name: str | None = None,
 ) -> BlobDef:
-    """The mean of the elements of every window; padding does not count.
+    """The mean of the elements of every window, without padding.
 
     Args:
         input, ksize, strides, padding, data_format, ceil_mode, name: see `max_pool2d`; the
             input is floating point.
 
     Raises:
-        InferenceError: arguments that do not fit, or a window altogether in the padding.
+        InferenceError: arguments that do not fit, or a window that holds only padding.
     """
     return _pool("avg", 2, input, ksize, strides, padding, data_format, ceil_mode, name)
 
@@ -479,5 +476,5 @@ def avg_pool3d(
     ceil_mode: bool = False,
     name: str | None = None,
 ) -> BlobDef:
-    """The mean of every window in three axes of space; see `avg_pool2d`."""
+    """The mean of every window on three spatial axes; see `avg_pool2d`."""
     return _pool("avg", 3, input, ksize, strides, padding, data_format, ceil_mode, name)

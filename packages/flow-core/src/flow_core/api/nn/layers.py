@@ -1,8 +1,8 @@
-"""``flow.layers``: functions with variables of their own.
+"""``flow.layers``: functions that create variables.
 
-The variables of a layer named "conv1" are "conv1-weight", "conv1-bias" and so on, below the name
-scope in force: the names under which OneFlow's checkpoints keep them.  A layer makes its variables
-anew, so that a job uses every layer name once.
+The variables of a layer named "conv1" are "conv1-weight", "conv1-bias" and so on, below the current
+name scope, like in OneFlow's checkpoints.  Every layer creates its variables, so a layer name is
+unique in a job.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from flow_core.api.array.initializers import constant_initializer, xavier_uniform_initializer
+from flow_core.api.array.shape import reshape, transpose
 from flow_core.api.nn import layers_norm
 from flow_core.api.nn.basic import bias_add
 from flow_core.api.nn.conv import Ints, Padding, layout
@@ -23,7 +24,7 @@ from flow_core.api.session.distribute import Distribution
 from flow_core.base.dtypes import DType
 from flow_core.frontend.config.scope import name_scope
 from flow_core.frontend.trace.blob import BlobDef
-from flow_core.frontend.trace.emit import emit
+from flow_core.frontend.trace.emit import emit, emit_one
 from flow_core.ir.initializers import Initializer
 from flow_core.ops.nn.windows import channel_axis
 
@@ -63,8 +64,8 @@ def dense(
     Args:
         inputs: a floating point blob of rank 2 or more.
         units: size of the last axis of the result.
-        activation: called with the result, and ``name=`` if it takes one.
-        use_bias: whether there is a bias.
+        activation: called with the result, and with ``name=`` if it has such a parameter.
+        use_bias: whether to add a bias.
         kernel_initializer, kernel_regularizer: of the weight.
         bias_initializer, bias_regularizer: of the bias.
         trainable: whether optimizers update the variables.
@@ -85,7 +86,7 @@ def dense(
     shape = inputs.shape
     check(len(shape) >= 2, "dense", f"inputs of shape {shape}", "rank 2 or more")
     _check_distribution(model_distribute, len(shape))
-    x = inputs if len(shape) == 2 else _reshape(inputs, (-1, shape[-1]))
+    x = inputs if len(shape) == 2 else reshape(inputs, (-1, shape[-1]))
     shared = {"trainable": trainable, "distribute": model_distribute}
     with name_scope(name):
         weight = new_variable(
@@ -101,7 +102,7 @@ def dense(
             )  # fmt: skip
             y = bias_add(y, bias, name="bias_add")
         y = activated("dense", y, activation)
-    return y if len(shape) == 2 else _reshape(y, (*shape[:-1], units))
+    return y if len(shape) == 2 else reshape(y, (*shape[:-1], units))
 
 
 def _check_distribution(distribute: Distribution, rank: int) -> None:
@@ -113,11 +114,6 @@ def _check_distribution(distribute: Distribution, rank: int) -> None:
         "flow.distribute.broadcast(), split(0) or auto()",
     )
     check(rank == 2 or not split, "dense", f"split(0) and inputs of rank {rank}", "rank 2")
-
-
-def _reshape(x: BlobDef, shape: Sequence[int]) -> BlobDef:
-    blob: BlobDef = emit("reshape", x, shape=tuple(shape))
-    return blob
 
 
 # ------------------------------------------------------------------------------ convolutions
@@ -140,7 +136,7 @@ def _conv(
     trainable: bool,
     name: str,
 ) -> BlobDef:
-    """The layer of so many axes of space.
+    """Apply the layer with ``dims`` spatial axes.
 
     ``sizes`` are kernel size, strides and dilation; ``kernel`` and ``bias`` are initializer,
     regularizer and name of a variable.
@@ -191,7 +187,7 @@ def _layer_variable(
     default: Initializer,
     trainable: bool,
 ) -> BlobDef:
-    """A variable below the layer's name, or under a full name that the user gave."""
+    """Return a variable below the layer's name, or under a given full name."""
     initializer, regularizer, full = how
     more = {"regularizer": regularizer, "trainable": trainable}
     initializer = initializer or default
@@ -221,7 +217,7 @@ def conv1d(
     weight_name: str | None = None,
     bias_name: str | None = None,
 ) -> BlobDef:
-    """A convolution over one axis of space with its variables; see `conv2d`."""
+    """A convolution over one spatial axis with its variables; see `conv2d`."""
     return _conv(
         1, inputs, filters, (kernel_size, strides, dilation_rate), padding, data_format, groups,
         activation, use_bias, (kernel_initializer, kernel_regularizer, weight_name),
@@ -249,7 +245,7 @@ def conv2d(
     weight_name: str | None = None,
     bias_name: str | None = None,
 ) -> BlobDef:
-    """A convolution over two axes of space with its variables, a bias and an activation.
+    """A convolution over two spatial axes with its variables, a bias and an activation.
 
     Variables: ``weight`` (filters, channels / groups, *kernel), channels last for "NHWC", by
     default with ``xavier_uniform_initializer``; ``bias`` (filters,), zeros by default.
@@ -259,13 +255,13 @@ def conv2d(
         filters: channels of the result.
         kernel_size: sizes of the kernel.
         strides, padding, data_format, dilation_rate, groups: as for ``flow.nn.conv2d``.
-        activation: called with the result, and ``name=`` if it takes one.
-        use_bias: whether there is a bias.
+        activation: called with the result, and with ``name=`` if it has such a parameter.
+        use_bias: whether to add a bias.
         kernel_initializer, kernel_regularizer: of the weight.
         bias_initializer, bias_regularizer: of the bias.
         trainable: whether optimizers update the variables.
         name: name of the layer.
-        weight_name, bias_name: names of the variables in place of ``<name>-weight`` and
+        weight_name, bias_name: names of the variables instead of ``<name>-weight`` and
             ``<name>-bias``.
 
     Raises:
@@ -302,24 +298,19 @@ def conv3d(
     weight_name: str | None = None,
     bias_name: str | None = None,
 ) -> BlobDef:
-    """A convolution over three axes of space with its variables; see `conv2d`.
+    """A convolution over three spatial axes with its variables; see `conv2d`.
 
-    The weight has channels first also for "NDHWC", as in OneFlow, whose checkpoints depend on it.
-    Explicit padding is then given in the order of "NCDHW".
+    The weight has channels first also for "NDHWC", for compatibility with OneFlow's checkpoints.
+    Explicit padding has the order of "NCDHW".
     """
     last = data_format.upper() == "NDHWC"
     y = _conv(
-        3, _transpose(inputs, (0, 4, 1, 2, 3)) if last else inputs, filters,
+        3, transpose(inputs, (0, 4, 1, 2, 3)) if last else inputs, filters,
         (kernel_size, strides, dilation_rate), padding, "NCDHW" if last else data_format, groups,
         activation, use_bias, (kernel_initializer, kernel_regularizer, weight_name),
         (bias_initializer, bias_regularizer, bias_name), trainable, name,
     )  # fmt: skip
-    return _transpose(y, (0, 2, 3, 4, 1)) if last else y
-
-
-def _transpose(x: BlobDef, perm: tuple[int, ...]) -> BlobDef:
-    blob: BlobDef = emit("transpose", x, perm=perm)
-    return blob
+    return transpose(y, (0, 2, 3, 4, 1)) if last else y
 
 
 # ------------------------------------------------------------------------------ others
@@ -334,14 +325,14 @@ def prelu(
     name: str = "PRelu",
     model_distribute: Distribution = BROADCAST,
 ) -> BlobDef:
-    """``inputs`` where positive, ``alpha * inputs`` elsewhere.
+    """``inputs`` where positive, otherwise ``alpha * inputs``.
 
     Variable: ``alpha`` of shape ``inputs.shape[1:]`` with 1 on the shared axes, zeros by default.
 
     Args:
         inputs: a floating point blob.
         alpha_initializer, alpha_regularizer: of alpha.
-        shared_axes: axes of the input along which alpha is the same.
+        shared_axes: axes of the input along which alpha is shared.
         trainable: whether optimizers update alpha.
         name: name of the layer.
         model_distribute: distribution of alpha.
@@ -358,8 +349,7 @@ def prelu(
             "alpha", sizes, inputs.dtype, alpha_initializer or constant_initializer(0),
             regularizer=alpha_regularizer, trainable=trainable, distribute=model_distribute,
         )  # fmt: skip
-    blob: BlobDef = emit("prelu", inputs, alpha, name=name)
-    return blob
+    return emit_one("prelu", inputs, alpha, name=name)
 
 
 def upsample_2d(
@@ -369,7 +359,7 @@ def upsample_2d(
     interpolation: str = "nearest",
     name: str = "Upsample2D",
 ) -> BlobDef:
-    """Enlarges height and width.
+    """Upsample height and width of images.
 
     Args:
         x: a floating point blob of rank 4.
@@ -387,10 +377,10 @@ def upsample_2d(
     factors = (size, size) if isinstance(size, int | float) else tuple(size)
     check(len(factors) == 2, "upsample_2d", f"size={size!r}", "one or two factors")
     last = layout("upsample_2d", data_format, 2) == "channels_last"
-    source = _transpose(x, (0, 3, 1, 2)) if last else x
+    source = transpose(x, (0, 3, 1, 2)) if last else x
     y: BlobDef = emit(
         "upsample", source,
         height_scale=float(factors[0]), width_scale=float(factors[1]),
         data_format="channels_first", interpolation=interpolation, name=name,
     )  # fmt: skip
-    return _transpose(y, (0, 2, 3, 1)) if last else y
+    return transpose(y, (0, 2, 3, 1)) if last else y

@@ -1,4 +1,4 @@
-"""What the layers share: checks, and variables that a layer makes anew."""
+"""Helpers of the layers: argument checks, and creation of variables."""
 
 from __future__ import annotations
 
@@ -6,40 +6,30 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from flow_core.api.arguments import checked_axis, checker
 from flow_core.api.session.distribute import broadcast
 from flow_core.base.dtypes import DType
-from flow_core.base.errors import InferenceError, user_line
-from flow_core.base.shapes import normal_axis
 from flow_core.frontend.session.variables import get_variable
 from flow_core.frontend.trace.blob import BlobDef
 from flow_core.ir.initializers import Initializer
 
 BROADCAST = broadcast()
-"""The default distribution of a layer's variables: no request, the selector may choose."""
+"""Default distribution of a layer's variables: no request, left to SBP selection."""
 
 
-def check(ok: object, function: str, found: object, allowed: object) -> None:
-    """Raises `InferenceError` about a layer at the user's line unless ``ok``."""
-    if not ok:
-        raise InferenceError(
-            f"flow.layers.{function}", at=user_line(), found=found, allowed=allowed
-        )
+check = checker("flow.layers.")
 
 
 def check_input(function: str, x: object) -> None:
-    """Raises `InferenceError` about what a layer is called with, unless it is a blob."""
+    """Raise `InferenceError` unless a layer's input is a blob."""
     found = f"{type(x).__name__} {x!r:.60}"
     check(isinstance(x, BlobDef), function, found, "a blob: a parameter of the job, or a result")
 
 
-def checked_axis(function: str, x: BlobDef, axis: int) -> int:
-    """A non-negative axis of x, or an error at the user's line."""
+def layer_axis(function: str, x: BlobDef, axis: int) -> int:
+    """Return a non-negative axis of a layer's input."""
     check_input(function, x)
-    rank = len(x.shape)
-    allowed = f"-{rank} to {rank - 1}"
-    fits = hasattr(axis, "__index__") and -rank <= axis < rank
-    check(fits, function, f"axis {axis!r} for shape {x.shape}", allowed)
-    return normal_axis(axis, rank)
+    return checked_axis(check, function, x, axis)
 
 
 def new_variable(
@@ -50,7 +40,7 @@ def new_variable(
     distribute: Any = BROADCAST,
     **more: Any,
 ) -> BlobDef:
-    """A variable below the name scope in force, which no other layer of the job may have."""
+    """Create a variable below the current name scope; its name must be new in the job."""
     asked = None if distribute is BROADCAST else distribute
     return get_variable(
         name, tuple(shape), dtype, initializer,
@@ -59,7 +49,7 @@ def new_variable(
 
 
 def activated(function: str, y: BlobDef, activation: Callable[..., BlobDef] | None) -> BlobDef:
-    """A layer's result after its activation, which may take a ``name``."""
+    """Apply a layer's activation, which may have a parameter ``name``."""
     if activation is None:
         return y
     allowed = "a function of a blob, such as flow.nn.relu"

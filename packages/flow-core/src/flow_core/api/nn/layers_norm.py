@@ -1,4 +1,4 @@
-"""``flow.layers``: batch and layer normalisation with their variables."""
+"""``flow.layers``: batch and layer normalization with their variables."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any
 
 from flow_core.api.array.initializers import ones_initializer, zeros_initializer
 from flow_core.api.nn.basic import layer_norm as nn_layer_norm
-from flow_core.api.nn.layers_common import checked_axis, new_variable
+from flow_core.api.nn.layers_common import layer_axis, new_variable
 from flow_core.base.dtypes import DType
 from flow_core.frontend.config.scope import name_scope
 from flow_core.frontend.trace.blob import BlobDef
-from flow_core.frontend.trace.emit import emit
+from flow_core.frontend.trace.emit import emit, emit_one
 from flow_core.frontend.trace.job_build import current_job
 from flow_core.ir.initializers import Initializer
 
@@ -34,15 +34,15 @@ def layer_norm(
     epsilon: float = 1e-5,
     name: str = "LayerNorm",
 ) -> BlobDef:
-    """Normalises rows to mean 0 and variance 1, then scales and shifts them.
+    """Normalize rows to mean 0 and variance 1, then scale and shift them.
 
     Variables of shape ``inputs.shape[begin_params_axis:]``: ``beta`` (zeros) if ``center``,
     ``gamma`` (ones) if ``scale``.
 
     Args:
-        inputs: a floating point blob; a row is all of the axes from ``begin_norm_axis`` on.
+        inputs: a floating point blob; a row spans the axes from ``begin_norm_axis`` on.
         center: whether to add ``beta``.
-        scale: whether to multiply with ``gamma``.
+        scale: whether to multiply by ``gamma``.
         trainable: whether optimizers update the variables.
         begin_norm_axis: first axis of a row.
         begin_params_axis: first axis of the variables.
@@ -52,7 +52,7 @@ def layer_norm(
     Raises:
         InferenceError: an axis out of range.
     """
-    shape = inputs.shape[checked_axis("layer_norm", inputs, begin_params_axis) :]
+    shape = inputs.shape[layer_axis("layer_norm", inputs, begin_params_axis) :]
     params: dict[str, BlobDef] = {}
     more = {"trainable": trainable}
     with name_scope(name):
@@ -72,18 +72,17 @@ def layer_norm_grad(
     begin_norm_axis: int = 1,
     name: str = "LayerNormGrad",
 ) -> BlobDef:
-    """The gradient of x from that of the normalised values.
+    """The gradient of x, computed from that of the normalized values.
 
     Args:
         dy, x: blobs of one shape and type.
         mean, inv_variance: of shape ``x.shape[:begin_norm_axis]``.
-        begin_norm_axis: first normalised axis.
+        begin_norm_axis: first normalized axis.
         name: name of the op.
     """
-    axis = checked_axis("layer_norm_grad", x, begin_norm_axis)
+    axis = layer_axis("layer_norm_grad", x, begin_norm_axis)
     attrs = {"begin_norm_axis": axis, "epsilon": 1e-5}
-    blob: BlobDef = emit("layer_norm_grad", dy, x, mean, inv_variance, name=name, **attrs)
-    return blob
+    return emit_one("layer_norm_grad", dy, x, mean, inv_variance, name=name, **attrs)
 
 
 def layer_norm_param_grad(
@@ -93,15 +92,15 @@ def layer_norm_param_grad(
     begin_params_axis: int = -1,
     name: str = "LayerNormParamGrad",
 ) -> tuple[BlobDef, BlobDef, BlobDef]:
-    """The gradients of the normalised values, of beta and of gamma.
+    """The gradients of the normalized values, of beta and of gamma.
 
     Args:
-        dy, norm: the gradient of the result and the normalised values, of one shape and type.
+        dy, norm: the gradient of the result and the normalized values, of one shape and type.
         gamma: of shape ``dy.shape[begin_params_axis:]``.
         begin_params_axis: first axis of beta and gamma.
         name: name of the op.
     """
-    axis = checked_axis("layer_norm_param_grad", dy, begin_params_axis)
+    axis = layer_axis("layer_norm_param_grad", dy, begin_params_axis)
     normalized, beta, scale = emit(
         "layer_norm_param_grad", dy, norm, gamma, begin_params_axis=axis, name=name
     )
@@ -117,9 +116,9 @@ def _statistics(
     regularizers: tuple[Any, Any],
     trainable: bool,
 ) -> list[BlobDef]:
-    """Moving mean, moving variance, gamma and beta; constants where one is switched off.
+    """Return moving mean, moving variance, gamma and beta; disabled ones are constants.
 
-    The other arguments are for beta, gamma and, of initializers, the moving statistics.
+    The other arguments apply to beta, gamma and, for initializers, the moving statistics.
     """
     blobs = {}
     names = ("beta", "gamma", "moving_mean", "moving_variance")
@@ -154,20 +153,20 @@ def batch_normalization(
     training: bool = True,
     name: str = "BatchNorm",
 ) -> BlobDef:
-    """Normalises each channel to mean 0 and variance 1, then scales and shifts it.
+    """Normalize each channel to mean 0 and variance 1, then scale and shift it.
 
-    In train jobs (unless ``training`` or ``trainable`` is off) the statistics are those of the
-    batch, and every step moves the moving ones towards them; else the moving ones are used.
+    In train jobs (unless ``training`` or ``trainable`` is False) the statistics are those of the
+    batch, and every step updates the moving averages; otherwise the moving averages are used.
     Variables of one number per channel, float32 for half types: ``beta`` (zeros), ``gamma``
     (ones), and ``moving_mean`` (zeros) and ``moving_variance`` (ones), which no optimizer updates.
 
     Args:
         inputs: a floating point blob.
         axis: the axis of the channels.
-        momentum: share of the old moving statistics in the new ones.
+        momentum: weight of the previous moving averages.
         epsilon: added to the variance.
-        center: whether there is a ``beta``.
-        scale: whether there is a ``gamma``.
+        center: whether to add ``beta``.
+        scale: whether to multiply by ``gamma``.
         beta_initializer, gamma_initializer, beta_regularizer, gamma_regularizer,
             moving_mean_initializer, moving_variance_initializer: of the variables.
         trainable: whether optimizers update beta and gamma.
@@ -177,7 +176,7 @@ def batch_normalization(
     Raises:
         InferenceError: an axis out of range.
     """
-    axis = checked_axis("batch_normalization", inputs, axis)
+    axis = layer_axis("batch_normalization", inputs, axis)
     job = current_job("flow.layers.batch_normalization")
     initializers = (
         beta_initializer, gamma_initializer, moving_mean_initializer, moving_variance_initializer
@@ -217,7 +216,7 @@ def batch_normalization_add_relu(
         addend: a blob of the same shape and type, or None for none.
         axis, momentum, epsilon, center, scale, beta_initializer, gamma_initializer,
             beta_regularizer, gamma_regularizer, moving_mean_initializer,
-            moving_variance_initializer, trainable, training, name: as there.
+            moving_variance_initializer, trainable, training, name: see `batch_normalization`.
     """
     y = batch_normalization(
         inputs, axis, momentum, epsilon, center, scale, beta_initializer, gamma_initializer,
@@ -226,8 +225,7 @@ def batch_normalization_add_relu(
     )  # fmt: skip
     with name_scope("BatchNormAddRelu"):
         y = y if addend is None else y + addend
-        result: BlobDef = emit("relu", y)
-        return result
+        return emit_one("relu", y)
 
 
 def batch_normalization_relu(

@@ -1,4 +1,4 @@
-"""Losses as older programs name them: ``flow.losses``."""
+"""Losses under their older names: ``flow.losses``."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ __all__ = ["add_loss"]
 
 
 def add_loss(loss: BlobDef) -> None:
-    """Trains on a loss with the optimizer of ``function_config.train``."""
+    """Minimize a loss with the optimizer of ``function_config.train``."""
     current_job("losses.add_loss").add_loss(loss)

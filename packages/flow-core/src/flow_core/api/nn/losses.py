@@ -1,6 +1,6 @@
 """``flow.nn``: losses, and ``flow.smooth_l1_loss``.
 
-Losses with ``reduction`` give a scalar for "mean" and "sum", one number per element (or per
+Losses with ``reduction`` return a scalar for "mean" and "sum", one number per element (or per
 example) for "none".
 """
 
@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from flow_core.api import math as flow_math
-from flow_core.api.nn.common import check, inner
+from flow_core.api.arguments import inner
+from flow_core.api.nn.common import check
 from flow_core.frontend.trace.blob import BlobDef
-from flow_core.frontend.trace.emit import emit
+from flow_core.frontend.trace.emit import emit, emit_one
 
 __all__ = [
     "BCELoss",
@@ -54,7 +55,7 @@ def _reduced(loss: BlobDef, reduction: str, name: str | None) -> BlobDef:
 
 
 def _per_example(function: str, labels: BlobDef, scores: BlobDef) -> BlobDef:
-    """Labels of shape (..., 1) count as (...)."""
+    """Return labels of shape (...), also for labels of shape (..., 1)."""
     if len(labels.shape) == len(scores.shape) and labels.shape[-1:] == (1,):
         labels = emit("reshape", labels, shape=labels.shape[:-1])
     check(
@@ -70,8 +71,8 @@ def sparse_cross_entropy(labels: BlobDef, prediction: BlobDef, name: str | None 
     """``-log(prediction[label])`` per example, for predicted probabilities.
 
     Args:
-        labels: int32, int64 or int8 of shape (...) or (..., 1); each in [0, classes), which is
-            checked in each step.
+        labels: int32, int64 or int8 of shape (...) or (..., 1); each in [0, classes), checked in
+            each step.
         prediction: floating point, of shape (..., classes).
         name: name of the op.
 
@@ -80,12 +81,11 @@ def sparse_cross_entropy(labels: BlobDef, prediction: BlobDef, name: str | None 
 
     Raises:
         InferenceError: shapes or types do not fit.
-        DataError: in a step, a label is no class.
+        DataError: at run time, a label out of range.
     """
     labels = _per_example("sparse_cross_entropy", labels, prediction)
     depth = int(prediction.shape[-1])
-    blob: BlobDef = emit("sparse_cross_entropy", prediction, labels, depth=depth, name=name)
-    return blob
+    return emit_one("sparse_cross_entropy", prediction, labels, depth=depth, name=name)
 
 
 def sparse_softmax_cross_entropy_with_logits(
@@ -94,8 +94,8 @@ def sparse_softmax_cross_entropy_with_logits(
     """``-log(softmax(logits)[label])`` per example.
 
     Args:
-        labels: int32, int64 or int8 of shape (...) or (..., 1); each in [0, classes), which is
-            checked in each step.
+        labels: int32, int64 or int8 of shape (...) or (..., 1); each in [0, classes), checked in
+            each step.
         logits: floating point, of shape (..., classes).
         name: name of the op.
 
@@ -104,7 +104,7 @@ def sparse_softmax_cross_entropy_with_logits(
 
     Raises:
         InferenceError: shapes or types do not fit.
-        DataError: in a step, a label is no class.
+        DataError: at run time, a label out of range.
     """
     labels = _per_example("sparse_softmax_cross_entropy_with_logits", labels, logits)
     depth = int(logits.shape[-1])
@@ -118,8 +118,8 @@ def softmax_cross_entropy_with_logits(
     """``-sum(labels * log(softmax(logits)))`` over the last axis; no gradient for ``labels``.
 
     Args:
-        labels: a distribution per example: shape and type of ``logits``.  The gradient is that of
-            labels that add up to 1, ``softmax(logits) - labels``, also where they do not.
+        labels: a distribution per example, of the shape and type of ``logits``.  The gradient is
+            ``softmax(logits) - labels``, even if labels do not add up to 1.
         logits: floating point, of shape (..., classes).
         name: name of the op.
 
@@ -136,7 +136,7 @@ def softmax_cross_entropy_with_logits(
 def sigmoid_cross_entropy_with_logits(
     labels: BlobDef, logits: BlobDef, name: str | None = None
 ) -> BlobDef:
-    """The cross entropy of independent yes/no predictions, per element.
+    """The cross entropy of independent binary predictions, per element.
 
     Args:
         labels: probabilities of the type of ``logits``, or integers 0 and 1; same shape.
@@ -146,8 +146,7 @@ def sigmoid_cross_entropy_with_logits(
     Raises:
         InferenceError: shapes or types do not fit.
     """
-    blob: BlobDef = emit("sigmoid_cross_entropy", logits, labels, name=name)
-    return blob
+    return emit_one("sigmoid_cross_entropy", logits, labels, name=name)
 
 
 def BCELoss(
@@ -192,7 +191,7 @@ def BCEWithLogitsLoss(
     reduction: str = "mean",
     name: str | None = None,
 ) -> BlobDef:
-    """`BCELoss` of ``sigmoid(input)``, computed so that large inputs do no harm.
+    """`BCELoss` of ``sigmoid(input)``, without overflow for large inputs.
 
     Args:
         input: logits, floating point.
@@ -222,7 +221,7 @@ def BCEWithLogitsLoss(
 
 
 def _softplus(x: BlobDef) -> BlobDef:
-    """log(1 + exp(x)) = max(x, 0) + log(1 + exp(-|x|)), which does not overflow."""
+    """Return log(1 + exp(x)) as max(x, 0) + log(1 + exp(-|x|)), which does not overflow."""
     result: BlobDef = flow_math.relu(x) + flow_math.log1p(flow_math.exp(-flow_math.abs(x)))
     return result
 
@@ -238,8 +237,8 @@ def KLDivLoss(
 
     Args:
         input: log probabilities, floating point.
-        target: probabilities (log probabilities with ``log_target``); where a probability is 0,
-            so is the loss.
+        target: probabilities (log probabilities with ``log_target``); the loss is 0 for a
+            probability of 0.
         log_target: whether ``target`` holds logarithms.
         reduction: "mean" (over all elements), "sum" or "none".
         name: prefix of the names of the ops.
@@ -258,8 +257,7 @@ def KLDivLoss(
 
 
 def _filled(like: BlobDef, value: float) -> BlobDef:
-    blob: BlobDef = emit("constant", value=value, dtype=like.dtype.name, shape=like.shape)
-    return blob
+    return emit_one("constant", value=value, dtype=like.dtype.name, shape=like.shape)
 
 
 def _broadcast_to(x: BlobDef, like: BlobDef) -> BlobDef:
@@ -312,7 +310,7 @@ def MarginRankingLoss(
     Args:
         input1, input2: floating point, one shape.
         target: 1 where ``input1`` should be larger, -1 where ``input2`` should.
-        margin: how much larger.
+        margin: the required difference.
         reduction: "mean", "sum" or "none".
         name: prefix of the names of the ops.
 
@@ -341,10 +339,10 @@ def TripletMarginLoss(
     Args:
         anchor, positive, negative: floating point, one shape (examples, features, ...); axis 1
             is reduced.
-        margin: how much farther the negative should be.
+        margin: required difference of the distances.
         p: degree of the norm.
         eps: added to the differences, so that the norm has a gradient everywhere.
-        swap: whether the negative's distance to the positive counts where it is smaller.
+        swap: whether to use the negative's distance to the positive if it is smaller.
         reduction: "mean", "sum" or "none".
         name: prefix of the names of the ops.
 
@@ -376,7 +374,7 @@ def smooth_l1_loss(
 ) -> BlobDef:
     """``|d| - beta/2`` for differences d beyond ``beta``, ``d*d / (2 beta)`` within.
 
-    This is ``flow.smooth_l1_loss``; it is no part of ``flow.nn``.
+    This is ``flow.smooth_l1_loss``; it is not part of ``flow.nn``.
 
     Args:
         prediction: floating point.
@@ -387,8 +385,7 @@ def smooth_l1_loss(
     Raises:
         InferenceError: shapes or types differ, or ``beta`` is negative.
     """
-    blob: BlobDef = emit("smooth_l1_loss", prediction, label, beta=float(beta), name=name)
-    return blob
+    return emit_one("smooth_l1_loss", prediction, label, beta=float(beta), name=name)
 
 
 def combined_margin_loss(
@@ -399,10 +396,10 @@ def combined_margin_loss(
     m3: float = 0,
     name: str | None = None,
 ) -> BlobDef:
-    """Cosines with a margin at each example's label: ``cos(m1 * acos(x) + m2) - m3`` there.
+    """Cosines with a margin at each example's label: ``cos(m1 * acos(x) + m2) - m3``.
 
-    This is ``flow.combined_margin_loss``; it is no part of ``flow.nn``.  With margins (1, 0, m)
-    it is CosFace's, with (1, m, 0) ArcFace's; a softmax cross entropy follows.
+    This is ``flow.combined_margin_loss``; it is not part of ``flow.nn``.  Margins (1, 0, m) are
+    CosFace's, (1, m, 0) ArcFace's; a softmax cross entropy follows.
 
     Args:
         x: cosines of shape (n, classes), floating point.
@@ -419,7 +416,7 @@ def combined_margin_loss(
     chosen: BlobDef = emit("one_hot", label, depth=x.shape[1], dtype="int8")
     if m1 == 1 and m2 == 0:
         return flow_math.where(chosen, x - float(m3), x, name=name)
-    # acos has no gradient at -1 and 1, where the cosines of other classes may well lie
+    # acos has no gradient at -1 and 1, which the cosines of other classes may reach
     angle = flow_math.acos(emit("where_scalar_y", chosen, x, operand=0.0))
     margin = flow_math.cos(angle * float(m1) + float(m2)) - float(m3)
     return flow_math.where(chosen, margin, x, name=name)

@@ -14,25 +14,24 @@ __all__ = ["distributed_partial_fc_sample"]
 def distributed_partial_fc_sample(
     weight: BlobDef, label: BlobDef, num_sample: int, name: str | None = None
 ) -> tuple[BlobDef, BlobDef, BlobDef]:
-    """Samples classes: all that are labels of the batch, and others by chance.
+    """Sample classes: all labels of the batch, and random other classes.
 
     Each device of the placement in scope has an equal share of the classes and of the sample. With
-    weights split along axis 0, each samples its own rows, and no weights travel.
+    weights split along axis 0, each samples its own rows, without communication of weights.
 
     Args:
-        weight: a row per class; the devices divide their number.
+        weight: a row per class; the number of devices divides the number of classes.
         label: int32 or int64, shape (n,).
-        num_sample: how many classes to sample; the devices divide it, too.
+        num_sample: number of classes to sample; a multiple of the number of devices.
         name: name of the op.
 
     Returns:
-        The labels as places in the sample (n,), the sampled classes (num_sample,), and their
-        weights (num_sample, ...).  In each device's share, classes that are labels come first, in
-        their order.
+        The labels as indices in the sample (n,), the sampled classes (num_sample,), and their
+        weights (num_sample, ...).  In each device's share, labels come first, in ascending order.
 
     Raises:
-        InferenceError: numbers that the devices do not divide.
-        DataError: when it runs with more distinct labels in a share than it has samples.
+        InferenceError: numbers that are not multiples of the number of devices.
+        DataError: at run time, if a share has more distinct labels than samples.
     """
     scope = current_scope()
     placement = scope.placement or current_job("distributed_partial_fc_sample").default_placement
@@ -42,7 +41,7 @@ def distributed_partial_fc_sample(
             "flow.distributed_partial_fc_sample",
             at=user_line(2),
             found=f"{num_sample} samples of {weight.shape[0]} classes on {parts} devices",
-            allowed="numbers that the devices divide",
+            allowed="multiples of the number of devices",
         )
     places, classes, rows = emit(
         "distributed_partial_fc_sample",

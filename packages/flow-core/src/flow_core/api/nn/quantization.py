@@ -7,13 +7,13 @@ from flow_core.base.dtypes import DType, int64
 from flow_core.frontend.config.scope import name_scope
 from flow_core.frontend.session.variables import get_variable
 from flow_core.frontend.trace.blob import BlobDef
-from flow_core.frontend.trace.emit import emit
+from flow_core.frontend.trace.emit import emit, emit_one
 from flow_core.frontend.trace.job_build import current_job
 
 __all__ = ["fake_quantization", "min_max_observer", "moving_average_min_max_observer"]
 
 ITERATIONS = 1
-"""While a job's own step number is at most this, the averages move; OneFlow's programs set it."""
+"""Last step number in which the averages are updated; OneFlow programs may set it."""
 
 
 def min_max_observer(
@@ -23,20 +23,20 @@ def min_max_observer(
     per_layer_quantization: bool = True,
     name: str | None = None,
 ) -> tuple[BlobDef, BlobDef]:
-    """The grid of whole numbers that holds all elements of a floating blob.
+    """The integer grid that covers all elements of a floating blob.
 
     Args:
         input: any shape of rank 1 or more.
         quantization_bit: 2 to 8.
-        quantization_scheme: "symmetric" (signed numbers, 0 stands for 0) or "affine" (unsigned).
-        per_layer_quantization: one grid for the blob, or else one for each row of axis 0.
+        quantization_scheme: "symmetric" (signed, 0 represents 0) or "affine" (unsigned).
+        per_layer_quantization: one grid for the blob, otherwise one for each row of axis 0.
         name: name of the op.
 
     Returns:
         Scale and zero point, of shape (1,), or (``input.shape[0]``,) for a grid per row.
 
     Raises:
-        InferenceError: another number of bits or scheme, or a blob that is not floating.
+        InferenceError: an unsupported number of bits or scheme, or a blob that is not floating.
     """
     scale, zero_point = emit(
         "min_max_observer",
@@ -56,16 +56,16 @@ def moving_average_min_max_observer(
     momentum: float = 0.95,
     name: str | None = None,
 ) -> tuple[BlobDef, BlobDef]:
-    """`min_max_observer` of moving averages of maximum and minimum, which train jobs move.
+    """`min_max_observer` of moving averages of maximum and minimum, which train jobs update.
 
     The averages are variables below ``name``: ``moving_max`` and ``moving_min``, and
-    ``current_train_step``.  The first batch is taken as it is.
+    ``current_train_step``.  The first batch initializes them.
 
     Args:
         input: a floating blob.
         quantization_bit: 2 to 8.
         quantization_scheme: "symmetric" or "affine".
-        momentum: how much of an average a new batch leaves.
+        momentum: weight of the previous average.
         name: name of the op.
 
     Returns:
@@ -106,9 +106,9 @@ def fake_quantization(
     quantization_scheme: str = "symmetric",
     name: str | None = None,
 ) -> BlobDef:
-    """What is left of a blob after it was rounded to a grid of whole numbers and back.
+    """A blob rounded to an integer grid and back.
 
-    The gradient goes through as if nothing had been rounded.
+    The gradient ignores the rounding (straight-through estimator).
 
     Args:
         input: a floating blob.
@@ -117,7 +117,7 @@ def fake_quantization(
         quantization_scheme: "symmetric" or "affine".
         name: name of the op.
     """
-    blob: BlobDef = emit(
+    return emit_one(
         "fake_quantization",
         input,
         scale,
@@ -126,4 +126,3 @@ def fake_quantization(
         quantization_scheme=quantization_scheme,
         name=name,
     )
-    return blob

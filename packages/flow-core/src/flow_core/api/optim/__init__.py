@@ -1,1 +1,5 @@
-"""Optimizers, learning rates and gradient limits: ``flow.optimizer``."""
+"""Optimizers, learning rates and gradient limits: ``flow.optimizer``.
+
+In: hyperparameters and a loss.  Out: `flow_core.frontend.job.train.TrainOptions`, as literals.
+Must not depend on ops or on `math`, `nn` and `session`.
+"""

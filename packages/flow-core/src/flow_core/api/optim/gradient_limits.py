@@ -1,10 +1,11 @@
-"""Gradient clipping and loss scales: what ``flow.optimizer`` shows of them."""
+"""Gradient clipping and loss scales of ``flow.optimizer``."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-from flow_core.api.optim.learning_rates import check, check_numbers
+from flow_core.api.arguments import check, check_numbers
 from flow_core.frontend.job.train import DynamicLossScale
 
 
@@ -17,17 +18,21 @@ class ClipGradientConf:
         raise NotImplementedError
 
 
+@dataclass(eq=False, repr=False)
 class ClipByGlobalNorm(ClipGradientConf):
-    """Scales all gradients alike so that their global norm is at most ``clip_norm``.
+    """Scale all gradients by one factor so that their global norm is at most ``clip_norm``.
 
     Args:
-        clip_norm: the largest Euclidean norm of all gradients taken together.
+        clip_norm: upper bound on the Euclidean norm of the concatenation of all gradients.
     """
 
-    def __init__(self, clip_norm: float) -> None:
-        check_numbers("by_global_norm", clip_norm=clip_norm)
-        check(clip_norm > 0, "by_global_norm", f"clip_norm={clip_norm}", "a positive number")
-        self.clip_norm = clip_norm
+    clip_norm: float
+
+    def __post_init__(self) -> None:
+        """Validate the norm."""
+        norm = self.clip_norm
+        check_numbers("by_global_norm", clip_norm=norm)
+        check(norm > 0, "by_global_norm", f"clip_norm={norm}", "a positive number")
 
     @property
     def clip_conf(self) -> tuple[str, float]:
@@ -48,14 +53,15 @@ class LossScalePolicy:
     """
 
     def SetLossScaleFieldsInTrainConf(self, train_conf: Any) -> None:
-        """Sets the attribute of ``train_conf`` that says the same."""
+        """Set the corresponding attribute of ``train_conf``."""
         raise NotImplementedError
 
     def scale(self) -> float | DynamicLossScale:
-        """The scale as training takes it."""
+        """Return the scale in the form that training takes."""
         raise NotImplementedError
 
 
+@dataclass(eq=False, repr=False)
 class StaticLossScalePolicy(LossScalePolicy):
     """A constant loss scale.
 
@@ -63,60 +69,54 @@ class StaticLossScalePolicy(LossScalePolicy):
         loss_scale_factor: the factor.
     """
 
-    def __init__(self, loss_scale_factor: float) -> None:
-        check_numbers("static_loss_scale", loss_scale_factor=loss_scale_factor)
-        check(
-            loss_scale_factor > 0, "static_loss_scale", f"{loss_scale_factor}", "a positive number"
-        )
-        self.loss_scale_factor = loss_scale_factor
+    loss_scale_factor: float
+
+    def __post_init__(self) -> None:
+        """Validate the factor."""
+        factor = self.loss_scale_factor
+        check_numbers("static_loss_scale", loss_scale_factor=factor)
+        check(factor > 0, "static_loss_scale", f"{factor}", "a positive number")
 
     def SetLossScaleFieldsInTrainConf(self, train_conf: Any) -> None:
-        """Sets ``train_conf.loss_scale_factor``."""
+        """Set ``train_conf.loss_scale_factor``."""
         train_conf.loss_scale_factor = self.loss_scale_factor
 
     def scale(self) -> float:
-        """The factor."""
+        """Return the factor."""
         return float(self.loss_scale_factor)
 
 
+@dataclass(eq=False, repr=False)
 class DynamicLossScalePolicy(LossScalePolicy):
-    """A loss scale that adapts; steps whose gradients are not all finite change nothing else.
+    """An adaptive loss scale; a step with a gradient that is not finite updates nothing else.
 
     Args:
         initial_loss_scale: the factor at the beginning.
-        increment_period: good steps in a row after which the factor grows.
-        multiplier: what it grows by, and what a bad step divides it by (down to 1).
+        increment_period: number of consecutive finite steps after which the factor grows.
+        multiplier: growth factor; a step that is not finite divides the scale by it (down to 1).
     """
 
-    def __init__(
-        self,
-        initial_loss_scale: float = 2**30,
-        increment_period: int = 2000,
-        multiplier: float = 2.0,
-    ) -> None:
-        check_numbers(
-            "dynamic_loss_scale",
-            initial_loss_scale=initial_loss_scale,
-            increment_period=increment_period,
-            multiplier=multiplier,
-        )
+    initial_loss_scale: float = 2**30
+    increment_period: int = 2000
+    multiplier: float = 2.0
+
+    def __post_init__(self) -> None:
+        """Validate the numbers."""
+        numbers = vars(self)
+        check_numbers("dynamic_loss_scale", **numbers)
         check(
-            initial_loss_scale > 0 and increment_period >= 1 and multiplier > 1,
+            self.initial_loss_scale > 0 and self.increment_period >= 1 and self.multiplier > 1,
             "dynamic_loss_scale",
-            f"initial_loss_scale={initial_loss_scale}, increment_period={increment_period}, "
-            f"multiplier={multiplier}",
+            ", ".join(f"{name}={value}" for name, value in numbers.items()),
             "a positive scale, a period of at least 1 and a multiplier above 1",
         )
-        self.initial_loss_scale = initial_loss_scale
-        self.increment_period = increment_period
-        self.multiplier = multiplier
 
     def SetLossScaleFieldsInTrainConf(self, train_conf: Any) -> None:
-        """Sets ``train_conf.dynamic_loss_scale_policy``."""
+        """Set ``train_conf.dynamic_loss_scale_policy``."""
         train_conf.dynamic_loss_scale_policy = self.scale()
 
     def scale(self) -> DynamicLossScale:
-        """The policy as literals."""
+        """Return the policy as literals."""
         return DynamicLossScale(
             float(self.initial_loss_scale), int(self.increment_period), float(self.multiplier)
         )

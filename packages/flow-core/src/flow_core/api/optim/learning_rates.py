@@ -1,15 +1,19 @@
-"""Learning-rate schedules and warm-up: what ``flow.optimizer`` shows of them."""
+"""Learning-rate schedules and warm-ups of ``flow.optimizer``.
+
+Each is a dataclass: its fields are its arguments, and its base class validates them.  The
+formulas use s for the number of the step, starting at 0.
+"""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from math import isfinite
+from dataclasses import dataclass, fields
 from numbers import Real
-from typing import Any
+from typing import Any, ClassVar
 
+from flow_core.api.arguments import check, check_numbers
 from flow_core.api.deprecation import deprecates
-from flow_core.base.errors import InferenceError, shown, user_line
 from flow_core.frontend.job.train import Schedule
 
 __all__ = [
@@ -19,77 +23,70 @@ __all__ = [
 ]  # fmt: skip
 
 
-def check(ok: object, what: str, found: object, allowed: object, hint: str | None = None) -> None:
-    """Raises `InferenceError` at the user's line unless ``ok``."""
-    if not ok:
-        raise InferenceError(what, at=user_line(), found=found, allowed=allowed, hint=hint)
-
-
-def check_numbers(what: str, **given: Any) -> None:
-    """Raises `InferenceError` at the user's line unless all are finite numbers."""
-    for name, value in given.items():
-        check(_is_finite(value), what, f"{name}={shown(value)}", "a finite number")
-
-
-def _is_finite(value: object) -> bool:
-    try:
-        return isinstance(value, Real) and isfinite(value)
-    except OverflowError:  # an integer beyond all floating numbers
-        return False
-
-
 class WarmupConf:
-    """Base of the warm-ups: what the learning rate does in the first steps."""
+    """Base of the warm-ups: the learning rate in the first steps.
 
-    kind = ""
+    Attributes:
+        kind: "constant" or "linear".
+    """
 
-    def __init__(self, steps: int, multiplier: float) -> None:
-        check_numbers(f"warmup.{self.kind}", steps=steps, multiplier=multiplier)
-        at_least_0 = "steps >= 0, a multiplier below 1 and above 0"
-        low = multiplier >= 0 if self.kind == "linear" else multiplier > 0
-        check(
-            steps >= 0 and low and multiplier < 1,
-            f"warmup.{self.kind}",
-            f"steps={steps}, multiplier={multiplier}",
-            at_least_0 + (" or 0" if self.kind == "linear" else ""),
-        )
-        self.steps = steps
-        self._multiplier = multiplier
+    kind: ClassVar[str]
+
+    steps: int
+
+    def _factor(self) -> float:
+        """Return the factor at step 0."""
+        raise NotImplementedError
+
+    def __post_init__(self) -> None:
+        """Validate the arguments."""
+        name, factor, linear = f"warmup.{self.kind}", self._factor(), self.kind == "linear"
+        check_numbers(name, steps=self.steps, multiplier=factor)
+        low = factor >= 0 if linear else factor > 0
+        found = f"steps={self.steps}, multiplier={factor}"
+        allowed = "steps >= 0, a multiplier below 1 and above 0" + (" or 0" if linear else "")
+        check(self.steps >= 0 and low and factor < 1, name, found, allowed)
 
     @property
     def warmup_conf(self) -> tuple[str, int, float]:
         """The literal ``(kind, steps, multiplier)``."""
-        return (self.kind, int(self.steps), float(self._multiplier))
+        return (self.kind, int(self.steps), float(self._factor()))
 
 
+@dataclass(eq=False, repr=False)
 class ConstantWarmup(WarmupConf):
-    """The learning rate is ``base_lr * multiplier`` in the first ``steps`` steps.
+    """Learning rate ``base_lr * multiplier`` in the first ``steps`` steps.
 
     Args:
-        steps: how many steps.
+        steps: number of steps.
         multiplier: a factor between 0 and 1.
     """
 
     kind = "constant"
 
-    def __init__(self, steps: int, multiplier: float) -> None:
-        super().__init__(steps, multiplier)
-        self.multiplier = multiplier
+    steps: int
+    multiplier: float
+
+    def _factor(self) -> float:
+        return self.multiplier
 
 
+@dataclass(eq=False, repr=False)
 class LinearWarmup(WarmupConf):
-    """The learning rate grows from ``base_lr * start_multiplier`` to ``base_lr`` in a line.
+    """Linear growth of the learning rate from ``base_lr * start_multiplier`` to ``base_lr``.
 
     Args:
-        steps: how many steps.
+        steps: number of steps.
         start_multiplier: the factor at step 0, at least 0 and below 1.
     """
 
     kind = "linear"
 
-    def __init__(self, steps: int, start_multiplier: float) -> None:
-        super().__init__(steps, start_multiplier)
-        self.start_multiplier = start_multiplier
+    steps: int
+    start_multiplier: float
+
+    def _factor(self) -> float:
+        return self.start_multiplier
 
 
 class warmup:
@@ -99,73 +96,87 @@ class warmup:
     linear = LinearWarmup
 
 
+_LITERALS: Mapping[str, type] = {"steps": int, "cycle": bool, "staircase": bool}
+"""Types of parameters in a decay literal; the others are floats."""
+
+
 class LrScheduler:
-    """Base of the schedules: how the learning rate moves with the number s of the step.
+    """Base of the schedules: the learning rate as a function of the step number s.
 
     During warm-up the learning rate follows the warm-up alone; afterwards s counts from the
     beginning of the training, not from the end of the warm-up.
+
+    Attributes:
+        kind: name of the decay in the op ``learning_rate_schedule``.
+        base_lr: learning rate before the decay.
+        warmup: the warm-up, or None.
+        lr_lbn: name of the blob that holds the learning rate, or None.
     """
 
-    def __init__(
-        self,
-        base_lr: float | None = None,
-        lr_lbn: str | None = None,
-        warmup: WarmupConf | None = None,
-    ) -> None:
-        name, known = type(self).__name__, isinstance(warmup, WarmupConf)
-        check(warmup is None or known, name, f"warmup={warmup!r:.60}", "flow.optimizer.warmup.*")
-        if base_lr is not None:
-            check_numbers(name, base_lr=base_lr)
-        self.base_lr = base_lr
-        self.lr_lbn = lr_lbn
-        self.warmup = warmup
+    kind: ClassVar[str] = ""
+
+    base_lr: float | None
+    lr_lbn: str | None = None
+    warmup: WarmupConf | None = None
+
+    def __post_init__(self) -> None:
+        """Validate the arguments."""
+        name, warmup = type(self).__name__, self.warmup
+        known = warmup is None or isinstance(warmup, WarmupConf)
+        check(known, name, f"warmup={warmup!r:.60}", "flow.optimizer.warmup.*")
+        if self.base_lr is not None:
+            check_numbers(name, base_lr=self.base_lr)
+        self._check_decay(name)
 
     @property
     def learning_rate_decay_conf(self) -> tuple[Any, ...] | None:
-        """The literal ``(kind, *params)`` of the decay."""
-        raise NotImplementedError
+        """The literal ``(kind, *parameters)`` of the decay, in the order of the arguments."""
+        typed = ((_LITERALS.get(k, float), v) for k, v in self._parameters().items())
+        return (self.kind, *(type_(value) for type_, value in typed))
 
     @property
     def warmup_conf(self) -> tuple[str, int, float] | None:
-        """The literal of the warm-up, None without one."""
+        """The literal of the warm-up, or None without one."""
         return None if self.warmup is None else self.warmup.warmup_conf
 
     def schedule(self) -> Schedule:
-        """The schedule as literals."""
+        """Return the schedule as literals."""
         decay = self.learning_rate_decay_conf
         return Schedule(float(self.base_lr or 0.0), decay, self.warmup_conf, self.lr_lbn)
 
-    def _check_steps(self, steps: int, **others: Any) -> None:
-        check_numbers(type(self).__name__, steps=steps, **others)
-        check(steps > 0, type(self).__name__, f"steps={steps}", "at least 1")
+    def _parameters(self) -> dict[str, Any]:
+        """Return the parameters of the decay: all arguments but ``base_lr`` and ``warmup``."""
+        names = (f.name for f in fields(self))  # type: ignore[arg-type]  # subclasses are dataclasses
+        return {name: getattr(self, name) for name in names if name not in ("base_lr", "warmup")}
+
+    def _check_decay(self, name: str) -> None:
+        """Validate the parameters of the decay."""
+        numbers = {k: v for k, v in self._parameters().items() if _LITERALS.get(k) is not bool}
+        check_numbers(name, **numbers)
+        check(numbers["steps"] > 0, name, f"steps={numbers['steps']}", "at least 1")
 
 
+@dataclass(eq=False, repr=False)
 class CosineScheduler(LrScheduler):
     """``base_lr * ((1 - alpha) * (1 + cos(pi * s / steps)) / 2 + alpha)``, constant after steps.
 
     Args:
         base_lr: learning rate at the beginning.
         steps: length of the decay.
-        alpha: the part of ``base_lr`` that is left at its end.
-        warmup: what happens before.
+        alpha: final learning rate as a fraction of ``base_lr``.
+        warmup: the warm-up before.
     """
 
-    def __init__(
-        self, base_lr: float, steps: int, alpha: float = 0.0, warmup: WarmupConf | None = None
-    ) -> None:
-        super().__init__(base_lr=base_lr, warmup=warmup)
-        self._check_steps(steps, alpha=alpha)
-        self.steps = steps
-        self.alpha = alpha
+    kind = "cosine"
 
-    @property
-    def learning_rate_decay_conf(self) -> tuple[Any, ...]:
-        """``("cosine", steps, alpha)``."""
-        return ("cosine", int(self.steps), float(self.alpha))
+    base_lr: float
+    steps: int
+    alpha: float = 0.0
+    warmup: WarmupConf | None = None
 
 
 class CustomScheduler(LrScheduler):
-    """The learning rate is what the job computes in the blob named ``lbn`` (float32, one element).
+    """The learning rate that the job computes in the blob named ``lbn`` (float32, one element).
 
     Args:
         lbn: name of an op, or ``"<op>/<output>"``.
@@ -173,7 +184,8 @@ class CustomScheduler(LrScheduler):
 
     def __init__(self, lbn: str) -> None:
         check(isinstance(lbn, str), "CustomScheduler", f"lbn={lbn!r:.60}", "the name of a blob")
-        super().__init__(lr_lbn=lbn)
+        self.base_lr = None
+        self.lr_lbn = lbn
 
     @property
     def learning_rate_decay_conf(self) -> None:
@@ -181,68 +193,73 @@ class CustomScheduler(LrScheduler):
         return None
 
 
+@dataclass(eq=False, repr=False)
 class PiecewiseConstantScheduler(LrScheduler):
-    """``values[i]``, where i is how many of the boundaries are smaller than s.
+    """``values[i]``, where i is the number of boundaries smaller than s.
 
     Args:
-        boundaries: numbers of steps, growing; a step that is a boundary belongs to its left side.
+        boundaries: increasing step numbers; a step that is a boundary belongs to its left side.
         values: learning rates, one more than boundaries.
-        warmup: what happens before; its base learning rate is ``values[0]``.
+        warmup: the warm-up before; its base learning rate is ``values[0]``.
 
     Raises:
         InferenceError: the lengths do not fit.
     """
 
-    def __init__(
-        self,
-        boundaries: Sequence[int],
-        values: Sequence[float],
-        warmup: WarmupConf | None = None,
-    ) -> None:
-        _check_pieces("PiecewiseConstantScheduler", "values", boundaries, values, 1)
-        super().__init__(base_lr=values[0], warmup=warmup)
-        self.boundaries = boundaries
-        self.values = values
+    kind = "piecewise_constant"
+
+    boundaries: Sequence[int]
+    values: Sequence[float]
+    warmup: WarmupConf | None = None
+
+    def __post_init__(self) -> None:
+        """Validate the arguments, and set ``base_lr``."""
+        _check_pieces(type(self).__name__, "values", self.boundaries, self.values, 1)
+        self.base_lr = self.values[0]
+        super().__post_init__()
 
     @property
     def learning_rate_decay_conf(self) -> tuple[Any, ...]:
         """``("piecewise_constant", boundaries, values)``."""
-        values = tuple(map(float, self.values))
-        return ("piecewise_constant", tuple(map(int, self.boundaries)), values)
+        return (self.kind, tuple(map(int, self.boundaries)), tuple(map(float, self.values)))
+
+    def _check_decay(self, name: str) -> None:
+        """Nothing is left to check."""
 
 
+@dataclass(eq=False, repr=False)
 class PiecewiseScalingScheduler(LrScheduler):
     """``base_lr``, and ``base_lr * scale[i]`` after i + 1 boundaries.
 
     Args:
         base_lr: learning rate before the first boundary.
-        boundaries: numbers of steps, growing; a step that is a boundary belongs to its left side.
-        scale: factors on ``base_lr``, as many as boundaries; one number stands for all.
-        warmup: what happens before.
+        boundaries: increasing step numbers; a step that is a boundary belongs to its left side.
+        scale: factors on ``base_lr``, as many as boundaries; a single number applies to all.
+        warmup: the warm-up before.
 
     Raises:
         InferenceError: the lengths do not fit.
     """
 
-    def __init__(
-        self,
-        base_lr: float,
-        boundaries: Sequence[int],
-        scale: float | Sequence[float],
-        warmup: WarmupConf | None = None,
-    ) -> None:
-        super().__init__(base_lr=base_lr, warmup=warmup)
-        single = isinstance(scale, Real) and isinstance(boundaries, list | tuple)
-        scales: Any = [scale] * len(boundaries) if single else scale
-        _check_pieces("PiecewiseScalingScheduler", "scales", boundaries, scales, 0)
-        self.boundaries = boundaries
-        self.scale = [1, *scales]
+    kind = "piecewise_scaling"
+
+    base_lr: float
+    boundaries: Sequence[int]
+    scale: float | Sequence[float]
+    warmup: WarmupConf | None = None
 
     @property
     def learning_rate_decay_conf(self) -> tuple[Any, ...]:
         """``("piecewise_scaling", boundaries, scales)``."""
-        scales = tuple(map(float, self.scale))
-        return ("piecewise_scaling", tuple(map(int, self.boundaries)), scales)
+        scales: Any = self.scale
+        return (self.kind, tuple(map(int, self.boundaries)), tuple(map(float, scales)))
+
+    def _check_decay(self, name: str) -> None:
+        """Validate the boundaries, and replace ``scale`` by the list of all factors."""
+        single = isinstance(self.scale, Real) and isinstance(self.boundaries, list | tuple)
+        scales: Any = [self.scale] * len(self.boundaries) if single else self.scale
+        _check_pieces(name, "scales", self.boundaries, scales, 0)
+        self.scale = [1, *scales]
 
 
 def _check_pieces(
@@ -262,62 +279,44 @@ def _check_pieces(
     check(list(boundaries) == sorted(boundaries), what, f"boundaries {boundaries}", "growing")
 
 
+@dataclass(eq=False, repr=False)
 class PolynomialScheduler(LrScheduler):
     """``(base_lr - end) * (1 - s / steps) ** power + end``, constant after ``steps``.
 
     Args:
         base_lr: learning rate at the beginning.
         steps: length of the decay.
-        end_learning_rate: learning rate at its end.
+        end_learning_rate: learning rate at the end of the decay.
         power: power of the polynomial.
         cycle: stretch ``steps`` to its next multiple that is not below s, instead of stopping.
-        warmup: what happens before.
+        warmup: the warm-up before.
     """
 
-    def __init__(
-        self,
-        base_lr: float,
-        steps: int,
-        end_learning_rate: float = 0.0001,
-        power: float = 1.0,
-        cycle: bool = False,
-        warmup: WarmupConf | None = None,
-    ) -> None:
-        super().__init__(base_lr=base_lr, warmup=warmup)
-        self._check_steps(steps, end_learning_rate=end_learning_rate, power=power)
-        self.steps = steps
-        self.end_learning_rate = end_learning_rate
-        self.power = power
-        self.cycle = cycle
+    kind = "polynomial"
 
-    @property
-    def learning_rate_decay_conf(self) -> tuple[Any, ...]:
-        """``("polynomial", steps, end_learning_rate, power, cycle)``."""
-        numbers = (int(self.steps), float(self.end_learning_rate), float(self.power))
-        return ("polynomial", *numbers, bool(self.cycle))
+    base_lr: float
+    steps: int
+    end_learning_rate: float = 0.0001
+    power: float = 1.0
+    cycle: bool = False
+    warmup: WarmupConf | None = None
 
 
 @deprecates
 class PolynomialSchduler(PolynomialScheduler):
     """`PolynomialScheduler` under the misspelt name that older programs use."""
 
-    def __init__(
-        self,
-        base_lr: float,
-        steps: int,
-        end_learning_rate: float = 0.0001,
-        power: float = 1.0,
-        cycle: bool = False,
-        warmup: WarmupConf | None = None,
-    ) -> None:
+    def __post_init__(self) -> None:
+        """Warn about the name, then validate the arguments."""
         warnings.warn(
             "oneflow.optimizer.PolynomialSchduler is now PolynomialScheduler",
             DeprecationWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
-        super().__init__(base_lr, steps, end_learning_rate, power, cycle, warmup)
+        super().__post_init__()
 
 
+@dataclass(eq=False, repr=False)
 class LinearCosineScheduler(LrScheduler):
     """``base_lr * ((alpha + 1 - p) * (1 + cos(2 * pi * num_periods * p)) / 2 + beta)``.
 
@@ -326,58 +325,31 @@ class LinearCosineScheduler(LrScheduler):
     Args:
         base_lr: learning rate at the beginning.
         steps: length of the decay.
-        num_periods: periods of the cosine in it.
-        alpha: added to the linear part.
+        num_periods: number of cosine periods in ``steps``.
+        alpha: added to the linear factor.
         beta: added to the product.
-        warmup: what happens before.
+        warmup: the warm-up before.
     """
 
-    def __init__(
-        self,
-        base_lr: float,
-        steps: int,
-        num_periods: float = 0.5,
-        alpha: float = 0.0,
-        beta: float = 0.001,
-        warmup: WarmupConf | None = None,
-    ) -> None:
-        super().__init__(base_lr=base_lr, warmup=warmup)
-        self._check_steps(steps, num_periods=num_periods, alpha=alpha, beta=beta)
-        self.steps = steps
-        self.num_periods = num_periods
-        self.alpha = alpha
-        self.beta = beta
+    kind = "linear_cosine"
 
-    @property
-    def learning_rate_decay_conf(self) -> tuple[Any, ...]:
-        """``("linear_cosine", steps, num_periods, alpha, beta)``."""
-        numbers = (self.num_periods, self.alpha, self.beta)
-        return ("linear_cosine", int(self.steps), *map(float, numbers))
+    base_lr: float
+    steps: int
+    num_periods: float = 0.5
+    alpha: float = 0.0
+    beta: float = 0.001
+    warmup: WarmupConf | None = None
 
 
+@dataclass(eq=False, repr=False)
 class _RateScheduler(LrScheduler):
-    """The schedules with a period, a rate per period, and perhaps steps instead of a curve."""
+    """Base of the schedules with a period, a rate per period, and an optional staircase form."""
 
-    kind = ""
-
-    def __init__(
-        self,
-        base_lr: float,
-        steps: int,
-        decay_rate: float,
-        staircase: bool = False,
-        warmup: WarmupConf | None = None,
-    ) -> None:
-        super().__init__(base_lr=base_lr, warmup=warmup)
-        self._check_steps(steps, decay_rate=decay_rate)
-        self.steps = steps
-        self.decay_rate = decay_rate
-        self.staircase = staircase
-
-    @property
-    def learning_rate_decay_conf(self) -> tuple[Any, ...]:
-        """``(kind, steps, decay_rate, staircase)``."""
-        return (self.kind, int(self.steps), float(self.decay_rate), bool(self.staircase))
+    base_lr: float
+    steps: int
+    decay_rate: float
+    staircase: bool = False
+    warmup: WarmupConf | None = None
 
 
 class ExponentialScheduler(_RateScheduler):
@@ -385,10 +357,10 @@ class ExponentialScheduler(_RateScheduler):
 
     Args:
         base_lr: learning rate at the beginning.
-        steps: steps per factor of ``decay_rate``.
+        steps: number of steps per factor ``decay_rate``.
         decay_rate: the factor.
         staircase: round s / steps down.
-        warmup: what happens before.
+        warmup: the warm-up before.
     """
 
     kind = "exponential"
@@ -400,9 +372,9 @@ class InverseTimeScheduler(_RateScheduler):
     Args:
         base_lr: learning rate at the beginning.
         steps: length of a period.
-        decay_rate: added to the denominator per period.
+        decay_rate: growth of the denominator per period.
         staircase: round s / steps down.
-        warmup: what happens before.
+        warmup: the warm-up before.
     """
 
     kind = "inverse_time"
@@ -414,9 +386,9 @@ class NaturalExpScheduler(_RateScheduler):
     Args:
         base_lr: learning rate at the beginning.
         steps: length of a period.
-        decay_rate: what the exponent falls by per period.
+        decay_rate: decrease of the exponent per period.
         staircase: round s / steps down.
-        warmup: what happens before.
+        warmup: the warm-up before.
     """
 
     kind = "natural_exp"

@@ -1,16 +1,21 @@
-"""Optimizers; `learning_rates` has the schedules, `gradient_limits` clipping and loss scales.
+"""Optimizers; for schedules see `learning_rates`, for clipping and loss scales `gradient_limits`.
 
 ``flow.optimizer.SGD(scheduler, momentum=0.9).minimize(loss)`` inside a job function of type
-"train" makes the job update its variables at every call.  What is minimized is the mean of the
-loss's elements; several losses count as the sum of their means.
+"train" makes the job update its variables at every call.  The objective is the mean of the
+loss's elements, or the sum of the means of several losses.
+
+Each optimizer is a dataclass: its fields are its arguments, and `Optimizer` validates them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from numbers import Real
+from typing import ClassVar
 
+from flow_core.api.arguments import check, check_numbers
 from flow_core.api.optim.gradient_limits import (
     ClipGradientConf,
     LossScalePolicy,
@@ -30,12 +35,9 @@ from flow_core.api.optim.learning_rates import (
     PiecewiseScalingScheduler,
     PolynomialSchduler,
     PolynomialScheduler,
-    check,
-    check_numbers,
     warmup,
 )
 from flow_core.frontend.job.train import (
-    State,
     TrainOptions,
     UpdateRule,
     WeightDecay,
@@ -51,60 +53,49 @@ __all__ = [
     "warmup",
 ]  # fmt: skip
 
-Names = Sequence[str] | str | None
-
 
 class Optimizer:
-    """Base of the optimizers.
+    """Base of the optimizers: validation of the arguments they share.
 
-    Args:
-        lr_scheduler: how the learning rate moves; a number for a constant rate.
-        loss_scale_factor: short for ``loss_scale_policy=loss_scale.static_loss_scale(...)``.
-        grad_clipping: limit of the gradients.
-        train_step_lbn: name of a blob that holds the number of the step; the job's own by default.
-        loss_scale_policy: loss scale for half-precision training.
+    Attributes:
+        hyperparameters: names of the fields that must be finite numbers.
 
     Raises:
-        InferenceError: a loss scale is given twice.
+        InferenceError: an argument is not valid, or two loss scales are given.
     """
 
-    weight_decay: float | None = None
-    weight_decay_includes: Sequence[str] | None = None
-    weight_decay_excludes: Sequence[str] | None = None
+    hyperparameters: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(
-        self,
-        lr_scheduler: LrScheduler | float,
-        loss_scale_factor: float | None = None,
-        grad_clipping: ClipGradientConf | None = None,
-        train_step_lbn: str | None = None,
-        loss_scale_policy: LossScalePolicy | None = None,
-    ) -> None:
+    lr_scheduler: LrScheduler | float
+    loss_scale_factor: float | None
+    grad_clipping: ClipGradientConf | None
+    train_step_lbn: str | None
+    loss_scale_policy: LossScalePolicy | None
+    weight_decay: float | None = None
+    weight_decay_includes: Sequence[str] | str | None = None
+    weight_decay_excludes: Sequence[str] | str | None = None
+
+    def __post_init__(self) -> None:
+        """Validate the arguments, and expand their short forms to objects."""
         name = type(self).__name__
-        self.lr_scheduler = _scheduler(name, lr_scheduler)
-        limit = grad_clipping is None or isinstance(grad_clipping, ClipGradientConf)
-        found = f"grad_clipping {grad_clipping!r:.60}"
-        check(limit, name, found, "flow.optimizer.grad_clipping.by_global_norm(limit)")
-        policy = loss_scale_policy is None or isinstance(loss_scale_policy, LossScalePolicy)
-        found = f"loss_scale_policy {loss_scale_policy!r:.60}"
-        check(policy, name, found, "one of flow.optimizer.loss_scale, called")
-        if loss_scale_factor is not None:
-            check(loss_scale_policy is None, name, "two loss scales", "one of them")
-            loss_scale_policy = StaticLossScalePolicy(loss_scale_factor)
-        self.loss_scale_policy = loss_scale_policy
-        self.grad_clipping = grad_clipping
-        self.train_step_lbn = train_step_lbn
+        self.lr_scheduler = _scheduler(name, self.lr_scheduler)
+        self._check_gradient_options(name)
+        if self.loss_scale_factor is not None:
+            check(self.loss_scale_policy is None, name, "two loss scales", "one of them")
+            self.loss_scale_policy = StaticLossScalePolicy(self.loss_scale_factor)
+        check_numbers(name, **self._hyperparameters())
+        self._check_weight_decay(name)
 
     def rule(self) -> UpdateRule:
-        """The update rule."""
+        """Return the update rule."""
         raise NotImplementedError
 
     def options(self) -> TrainOptions:
-        """Everything that the optimizer says about training, as literals."""
+        """Return all training options as literals."""
         policy, clipping = self.loss_scale_policy, self.grad_clipping
         return TrainOptions(
             rule=self.rule(),
-            schedule=self.lr_scheduler.schedule(),
+            schedule=_scheduler(type(self).__name__, self.lr_scheduler).schedule(),
             weight_decay=self._weight_decay(),
             loss_scale=None if policy is None else policy.scale(),
             clip_norm=None if clipping is None else clipping.clip_conf[1],
@@ -112,37 +103,42 @@ class Optimizer:
         )
 
     def minimize(self, loss: BlobDef | Sequence[BlobDef]) -> None:
-        """Makes the job under definition minimize a loss at every call.
+        """Make the job under definition minimize a loss at every call.
 
         Args:
-            loss: one floating blob, or several of one type; the mean of its elements counts.
+            loss: one floating blob, or several of one type; the objective is the mean of the
+                elements.
 
         Raises:
-            JobError: outside of a job of type "train", or for something that is no loss.
+            JobError: outside a job of type "train", or if ``loss`` is not a loss.
         """
         losses = list(loss) if isinstance(loss, list | tuple) else [loss]
         current_job("minimize").train(optimizer=self, losses=losses)
 
-    def _set_weight_decay(self, rate: float | None, includes: Names, excludes: Names) -> None:
-        check(
-            includes is None or excludes is None,
-            type(self).__name__,
-            "weight_decay_includes and weight_decay_excludes",
-            "one of them",
-        )
-        if rate is not None:
-            check_numbers(type(self).__name__, weight_decay=rate)
-        self.weight_decay = rate
-        self.weight_decay_includes = self._patterns("weight_decay_includes", includes)
-        self.weight_decay_excludes = self._patterns("weight_decay_excludes", excludes)
+    def _hyperparameters(self) -> dict[str, float]:
+        return {name: getattr(self, name) for name in self.hyperparameters}
 
-    def _patterns(self, what: str, names: Names) -> Sequence[str] | None:
-        """Regular expressions as a list."""
-        found = [names] if isinstance(names, str) else names
-        known = found is None or (isinstance(found, list | tuple) and all(map(_compiles, found)))
-        allowed = "regular expressions of Python's re: a text, or a list of them"
-        check(known, type(self).__name__, f"{what}={names!r:.60}", allowed)
-        return found
+    def _attrs(self) -> dict[str, float]:
+        """Return the hyperparameters as attributes of an update op."""
+        return {name: float(value) for name, value in self._hyperparameters().items()}
+
+    def _check_gradient_options(self, name: str) -> None:
+        clipping, policy = self.grad_clipping, self.loss_scale_policy
+        known = clipping is None or isinstance(clipping, ClipGradientConf)
+        found = f"grad_clipping {clipping!r:.60}"
+        check(known, name, found, "flow.optimizer.grad_clipping.by_global_norm(limit)")
+        known = policy is None or isinstance(policy, LossScalePolicy)
+        found = f"loss_scale_policy {policy!r:.60}"
+        check(known, name, found, "one of flow.optimizer.loss_scale, called")
+
+    def _check_weight_decay(self, name: str) -> None:
+        includes, excludes = self.weight_decay_includes, self.weight_decay_excludes
+        found = "weight_decay_includes and weight_decay_excludes"
+        check(includes is None or excludes is None, name, found, "one of them")
+        if self.weight_decay is not None:
+            check_numbers(name, weight_decay=self.weight_decay)
+        self.weight_decay_includes = _patterns(name, "weight_decay_includes", includes)
+        self.weight_decay_excludes = _patterns(name, "weight_decay_excludes", excludes)
 
     def _weight_decay(self) -> WeightDecay:
         if self.weight_decay is None:
@@ -156,7 +152,7 @@ class Optimizer:
 
 
 def _scheduler(name: str, given: LrScheduler | float) -> LrScheduler:
-    """The schedule that an optimizer is given, or that of a constant rate."""
+    """Return the given schedule; for a number, the schedule of that constant rate."""
     if isinstance(given, LrScheduler):
         return given
     allowed = "a number for a constant rate, or a scheduler of flow.optimizer"
@@ -166,6 +162,15 @@ def _scheduler(name: str, given: LrScheduler | float) -> LrScheduler:
     return PiecewiseConstantScheduler([], [given])
 
 
+def _patterns(name: str, what: str, given: Sequence[str] | str | None) -> Sequence[str] | None:
+    """Return regular expressions as a list."""
+    found = [given] if isinstance(given, str) else given
+    known = found is None or (isinstance(found, list | tuple) and all(map(_compiles, found)))
+    allowed = "regular expressions of Python's re: a text, or a list of them"
+    check(known, name, f"{what}={given!r:.60}", allowed)
+    return found
+
+
 def _compiles(pattern: object) -> bool:
     try:
         return isinstance(pattern, str) and bool(re.compile(pattern))
@@ -173,344 +178,260 @@ def _compiles(pattern: object) -> bool:
         return False
 
 
-def _momentum_rule(momentum: float) -> UpdateRule:
-    if momentum == 0:
-        return UpdateRule("sgd_update")
-    return UpdateRule("momentum_update", {"beta": float(momentum)}, (State("momentum"),))
+class _Momentum(Optimizer):
+    """Base of the optimizers whose rule is ``sgd_update`` or ``momentum_update``."""
+
+    hyperparameters = ("momentum",)
+
+    momentum: float
+
+    def rule(self) -> UpdateRule:
+        """Return ``sgd_update`` without momentum, otherwise ``momentum_update``."""
+        if self.momentum == 0:
+            return UpdateRule("sgd_update")
+        return UpdateRule("momentum_update", {"beta": float(self.momentum)})
 
 
-class SGD(Optimizer):
+@dataclass(eq=False, repr=False)
+class SGD(_Momentum):
     """Stochastic gradient descent: m = momentum * m - lr * g; w += m.
 
     Args:
-        lr_scheduler: how the learning rate moves; a number for a constant rate.
+        lr_scheduler: the learning-rate schedule, or a number for a constant rate.
         loss_scale_factor: constant loss scale.
         momentum: momentum factor; 0 for none.
-        grad_clipping: limit of the gradients.
-        train_step_lbn: name of a blob that holds the number of the step.
+        grad_clipping: limit on the gradients.
+        train_step_lbn: name of a blob that holds the step number.
         loss_scale_policy: loss scale.
     """
 
-    def __init__(
-        self,
-        lr_scheduler: LrScheduler | float,
-        loss_scale_factor: float | None = None,
-        momentum: float = 0.9,
-        grad_clipping: ClipGradientConf | None = None,
-        train_step_lbn: str | None = None,
-        loss_scale_policy: LossScalePolicy | None = None,
-    ) -> None:
-        super().__init__(
-            lr_scheduler, loss_scale_factor, grad_clipping, train_step_lbn, loss_scale_policy
-        )
-        check_numbers(type(self).__name__, momentum=momentum)
-        self.momentum = momentum
-
-    def rule(self) -> UpdateRule:
-        """``sgd_update`` or ``momentum_update``."""
-        return _momentum_rule(self.momentum)
+    lr_scheduler: LrScheduler | float
+    loss_scale_factor: float | None = None
+    momentum: float = 0.9
+    grad_clipping: ClipGradientConf | None = None
+    train_step_lbn: str | None = None
+    loss_scale_policy: LossScalePolicy | None = None
 
 
-class SGDW(Optimizer):
-    """`SGD` with decoupled weight decay: w -= lr * weight_decay * w besides.
+@dataclass(eq=False, repr=False)
+class SGDW(_Momentum):
+    """`SGD` with decoupled weight decay: additionally w -= lr * weight_decay * w.
 
     Args:
-        lr_scheduler: how the learning rate moves; a number for a constant rate.
+        lr_scheduler: the learning-rate schedule, or a number for a constant rate.
         loss_scale_factor: constant loss scale.
         momentum: momentum factor; 0 for none.
-        weight_decay: decay of the weights.
+        weight_decay: weight decay rate.
         weight_decay_includes: regular expressions; only variables that match one decay.
         weight_decay_excludes: regular expressions; variables that match one do not decay.
-        grad_clipping: limit of the gradients.
-        train_step_lbn: name of a blob that holds the number of the step.
+        grad_clipping: limit on the gradients.
+        train_step_lbn: name of a blob that holds the step number.
         loss_scale_policy: loss scale.
     """
 
-    def __init__(
-        self,
-        lr_scheduler: LrScheduler | float,
-        loss_scale_factor: float | None = None,
-        momentum: float = 0.9,
-        weight_decay: float | None = None,
-        weight_decay_includes: Sequence[str] | str | None = None,
-        weight_decay_excludes: Sequence[str] | str | None = None,
-        grad_clipping: ClipGradientConf | None = None,
-        train_step_lbn: str | None = None,
-        loss_scale_policy: LossScalePolicy | None = None,
-    ) -> None:
-        super().__init__(
-            lr_scheduler, loss_scale_factor, grad_clipping, train_step_lbn, loss_scale_policy
-        )
-        check_numbers(type(self).__name__, momentum=momentum)
-        self.momentum = momentum
-        self._set_weight_decay(weight_decay, weight_decay_includes, weight_decay_excludes)
+    lr_scheduler: LrScheduler | float
+    loss_scale_factor: float | None = None
+    momentum: float = 0.9
+    weight_decay: float | None = None
+    weight_decay_includes: Sequence[str] | str | None = None
+    weight_decay_excludes: Sequence[str] | str | None = None
+    grad_clipping: ClipGradientConf | None = None
+    train_step_lbn: str | None = None
+    loss_scale_policy: LossScalePolicy | None = None
+
+
+class _Adam(Optimizer):
+    """Base of the optimizers whose rule is ``adam_update``."""
+
+    hyperparameters = ("beta1", "beta2", "epsilon")
+
+    beta1: float
+    beta2: float
+    do_bias_correction: bool
 
     def rule(self) -> UpdateRule:
-        """``sgd_update`` or ``momentum_update``."""
-        return _momentum_rule(self.momentum)
+        """Return ``adam_update``."""
+        betas = (float(self.beta1), float(self.beta2)) if self.do_bias_correction else None
+        return UpdateRule("adam_update", self._attrs(), bias_correction=betas)
 
 
-_MOMENTS = (State("m"), State("v"))
-
-
-def _adam_attrs(beta1: float, beta2: float, epsilon: float) -> Mapping[str, float]:
-    return {"beta1": float(beta1), "beta2": float(beta2), "epsilon": float(epsilon)}
-
-
-class Adam(Optimizer):
+@dataclass(eq=False, repr=False)
+class Adam(_Adam):
     """Adam: m, v = averages of g and g * g; w -= lr * m / (sqrt(v) + epsilon).
 
     Args:
-        lr_scheduler: how the learning rate moves; a number for a constant rate.
+        lr_scheduler: the learning-rate schedule, or a number for a constant rate.
         beta1: decay of the first moment.
         beta2: decay of the second moment.
-        epsilon: keeps the denominator from vanishing.
-        do_bias_correction: whether lr is multiplied by sqrt(1 - beta2**t) / (1 - beta1**t).
+        epsilon: lower bound that keeps the denominator from vanishing.
+        do_bias_correction: whether to multiply lr by sqrt(1 - beta2**t) / (1 - beta1**t).
         loss_scale_factor: constant loss scale.
-        grad_clipping: limit of the gradients.
-        train_step_lbn: name of a blob that holds the number of the step.
+        grad_clipping: limit on the gradients.
+        train_step_lbn: name of a blob that holds the step number.
         loss_scale_policy: loss scale.
     """
 
-    def __init__(
-        self,
-        lr_scheduler: LrScheduler | float,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        epsilon: float = 1e-8,
-        do_bias_correction: bool = False,
-        loss_scale_factor: float | None = None,
-        grad_clipping: ClipGradientConf | None = None,
-        train_step_lbn: str | None = None,
-        loss_scale_policy: LossScalePolicy | None = None,
-    ) -> None:
-        super().__init__(
-            lr_scheduler, loss_scale_factor, grad_clipping, train_step_lbn, loss_scale_policy
-        )
-        check_numbers(type(self).__name__, beta1=beta1, beta2=beta2, epsilon=epsilon)
-        self.beta1 = beta1
-        self.beta2 = beta2
-        self.epsilon = epsilon
-        self.do_bias_correction = do_bias_correction
-
-    def rule(self) -> UpdateRule:
-        """``adam_update``."""
-        betas = (float(self.beta1), float(self.beta2)) if self.do_bias_correction else None
-        attrs = _adam_attrs(self.beta1, self.beta2, self.epsilon)
-        return UpdateRule("adam_update", attrs, _MOMENTS, bias_correction=betas)
+    lr_scheduler: LrScheduler | float
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    do_bias_correction: bool = False
+    loss_scale_factor: float | None = None
+    grad_clipping: ClipGradientConf | None = None
+    train_step_lbn: str | None = None
+    loss_scale_policy: LossScalePolicy | None = None
 
 
-class AdamW(Adam):
-    """`Adam` with decoupled weight decay: w -= lr * weight_decay * w besides.
+@dataclass(eq=False, repr=False)
+class AdamW(_Adam):
+    """`Adam` with decoupled weight decay: additionally w -= lr * weight_decay * w.
 
     Args:
-        lr_scheduler: how the learning rate moves; a number for a constant rate.
+        lr_scheduler: the learning-rate schedule, or a number for a constant rate.
         beta1: decay of the first moment.
         beta2: decay of the second moment.
-        epsilon: keeps the denominator from vanishing.
-        do_bias_correction: whether lr is multiplied by sqrt(1 - beta2**t) / (1 - beta1**t).
+        epsilon: lower bound that keeps the denominator from vanishing.
+        do_bias_correction: whether to multiply lr by sqrt(1 - beta2**t) / (1 - beta1**t).
         loss_scale_factor: constant loss scale.
-        weight_decay: decay of the weights.
+        weight_decay: weight decay rate.
         weight_decay_includes: regular expressions; only variables that match one decay.
         weight_decay_excludes: regular expressions; variables that match one do not decay.
-        grad_clipping: limit of the gradients.
-        train_step_lbn: name of a blob that holds the number of the step.
+        grad_clipping: limit on the gradients.
+        train_step_lbn: name of a blob that holds the step number.
         loss_scale_policy: loss scale.
     """
 
-    def __init__(
-        self,
-        lr_scheduler: LrScheduler | float,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        epsilon: float = 1e-8,
-        do_bias_correction: bool = False,
-        loss_scale_factor: float | None = None,
-        weight_decay: float | None = None,
-        weight_decay_includes: Sequence[str] | str | None = None,
-        weight_decay_excludes: Sequence[str] | str | None = None,
-        grad_clipping: ClipGradientConf | None = None,
-        train_step_lbn: str | None = None,
-        loss_scale_policy: LossScalePolicy | None = None,
-    ) -> None:
-        super().__init__(
-            lr_scheduler,
-            beta1,
-            beta2,
-            epsilon,
-            do_bias_correction,
-            loss_scale_factor,
-            grad_clipping,
-            train_step_lbn,
-            loss_scale_policy,
-        )
-        self._set_weight_decay(weight_decay, weight_decay_includes, weight_decay_excludes)
+    lr_scheduler: LrScheduler | float
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    do_bias_correction: bool = False
+    loss_scale_factor: float | None = None
+    weight_decay: float | None = None
+    weight_decay_includes: Sequence[str] | str | None = None
+    weight_decay_excludes: Sequence[str] | str | None = None
+    grad_clipping: ClipGradientConf | None = None
+    train_step_lbn: str | None = None
+    loss_scale_policy: LossScalePolicy | None = None
 
 
-class LazyAdam(Adam):
-    """`Adam` with bias correction; on dense gradients, the only ones here, it is the same.
+@dataclass(eq=False, repr=False)
+class LazyAdam(_Adam):
+    """`Adam` with bias correction; the same as `Adam` on dense gradients.
 
     Args:
-        lr_scheduler: how the learning rate moves; a number for a constant rate.
+        lr_scheduler: the learning-rate schedule, or a number for a constant rate.
         beta1: decay of the first moment.
         beta2: decay of the second moment.
-        epsilon: keeps the denominator from vanishing.
+        epsilon: lower bound that keeps the denominator from vanishing.
         loss_scale_factor: constant loss scale.
-        grad_clipping: limit of the gradients.
-        train_step_lbn: name of a blob that holds the number of the step.
+        grad_clipping: limit on the gradients.
+        train_step_lbn: name of a blob that holds the step number.
         loss_scale_policy: loss scale.
     """
 
-    def __init__(
-        self,
-        lr_scheduler: LrScheduler | float,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        epsilon: float = 1e-8,
-        loss_scale_factor: float | None = None,
-        grad_clipping: ClipGradientConf | None = None,
-        train_step_lbn: str | None = None,
-        loss_scale_policy: LossScalePolicy | None = None,
-    ) -> None:
-        super().__init__(
-            lr_scheduler,
-            beta1,
-            beta2,
-            epsilon,
-            True,
-            loss_scale_factor,
-            grad_clipping,
-            train_step_lbn,
-            loss_scale_policy,
-        )
+    lr_scheduler: LrScheduler | float
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    loss_scale_factor: float | None = None
+    grad_clipping: ClipGradientConf | None = None
+    train_step_lbn: str | None = None
+    loss_scale_policy: LossScalePolicy | None = None
+    do_bias_correction: bool = field(default=True, init=False)
 
 
+@dataclass(eq=False, repr=False)
 class RMSProp(Optimizer):
     """RMSProp: s = decay_rate * s + (1 - decay_rate) * g * g; w -= lr * g / sqrt(s + epsilon).
 
     Args:
-        lr_scheduler: how the learning rate moves; a number for a constant rate.
+        lr_scheduler: the learning-rate schedule, or a number for a constant rate.
         decay_rate: decay of the averages.
-        epsilon: keeps the denominator from vanishing.
+        epsilon: lower bound that keeps the denominator from vanishing.
         centered: use the variance of the gradient instead of its second moment.
         loss_scale_factor: constant loss scale.
-        grad_clipping: limit of the gradients.
-        train_step_lbn: name of a blob that holds the number of the step.
+        grad_clipping: limit on the gradients.
+        train_step_lbn: name of a blob that holds the step number.
         loss_scale_policy: loss scale.
     """
 
-    def __init__(
-        self,
-        lr_scheduler: LrScheduler | float,
-        decay_rate: float = 0.99,
-        epsilon: float = 1e-8,
-        centered: bool = False,
-        loss_scale_factor: float | None = None,
-        grad_clipping: ClipGradientConf | None = None,
-        train_step_lbn: str | None = None,
-        loss_scale_policy: LossScalePolicy | None = None,
-    ) -> None:
-        super().__init__(
-            lr_scheduler, loss_scale_factor, grad_clipping, train_step_lbn, loss_scale_policy
-        )
-        check_numbers("RMSProp", decay_rate=decay_rate, epsilon=epsilon)
-        self.decay_rate = decay_rate
-        self.epsilon = epsilon
-        self.centered = centered
+    lr_scheduler: LrScheduler | float
+    decay_rate: float = 0.99
+    epsilon: float = 1e-8
+    centered: bool = False
+    loss_scale_factor: float | None = None
+    grad_clipping: ClipGradientConf | None = None
+    train_step_lbn: str | None = None
+    loss_scale_policy: LossScalePolicy | None = None
+
+    hyperparameters = ("decay_rate", "epsilon")
 
     def rule(self) -> UpdateRule:
-        """``rmsprop_update`` or ``centered_rmsprop_update``."""
-        attrs = {"decay_rate": float(self.decay_rate), "epsilon": float(self.epsilon)}
-        states = (State("mean_square"), State("mean_gradient"))
-        if self.centered:
-            return UpdateRule("centered_rmsprop_update", attrs, states)
-        return UpdateRule("rmsprop_update", attrs, states[:1])
+        """Return ``rmsprop_update`` or ``centered_rmsprop_update``."""
+        op = "centered_rmsprop_update" if self.centered else "rmsprop_update"
+        return UpdateRule(op, self._attrs())
 
 
+@dataclass(eq=False, repr=False)
 class LARS(Optimizer):
     """Layer-wise adaptive rates: local = lr * lars_coefficient * |w| / (epsilon + |g|).
 
-    m = momentum_beta * m - local * g; w += m, with |x| the root of the mean square.
+    m = momentum_beta * m - local * g; w += m, where |x| is the root of the mean square.
 
     Args:
-        lr_scheduler: how the learning rate moves; a number for a constant rate.
+        lr_scheduler: the learning-rate schedule, or a number for a constant rate.
         momentum_beta: momentum factor.
-        epsilon: keeps the denominator from vanishing.
-        lars_coefficient: how much of its own size a layer may change per step.
+        epsilon: lower bound that keeps the denominator from vanishing.
+        lars_coefficient: largest relative change of a layer per step.
         loss_scale_factor: constant loss scale.
-        grad_clipping: limit of the gradients.
-        train_step_lbn: name of a blob that holds the number of the step.
+        grad_clipping: limit on the gradients.
+        train_step_lbn: name of a blob that holds the step number.
         loss_scale_policy: loss scale.
     """
 
-    def __init__(
-        self,
-        lr_scheduler: LrScheduler | float,
-        momentum_beta: float = 0.9,
-        epsilon: float = 1e-9,
-        lars_coefficient: float = 0.0001,
-        loss_scale_factor: float | None = None,
-        grad_clipping: ClipGradientConf | None = None,
-        train_step_lbn: str | None = None,
-        loss_scale_policy: LossScalePolicy | None = None,
-    ) -> None:
-        super().__init__(
-            lr_scheduler, loss_scale_factor, grad_clipping, train_step_lbn, loss_scale_policy
-        )
-        numbers = {"momentum_beta": momentum_beta, "lars_coefficient": lars_coefficient}
-        check_numbers("LARS", epsilon=epsilon, **numbers)
-        self.momentum_beta = momentum_beta
-        self.epsilon = epsilon
-        self.lars_coefficient = lars_coefficient
+    lr_scheduler: LrScheduler | float
+    momentum_beta: float = 0.9
+    epsilon: float = 1e-9
+    lars_coefficient: float = 0.0001
+    loss_scale_factor: float | None = None
+    grad_clipping: ClipGradientConf | None = None
+    train_step_lbn: str | None = None
+    loss_scale_policy: LossScalePolicy | None = None
+
+    hyperparameters = ("momentum_beta", "epsilon", "lars_coefficient")
 
     def rule(self) -> UpdateRule:
-        """``lars_update``."""
-        attrs = {
-            "momentum_beta": float(self.momentum_beta),
-            "epsilon": float(self.epsilon),
-            "lars_coefficient": float(self.lars_coefficient),
-        }
-        return UpdateRule("lars_update", attrs, (State("momentum"),), uses_step=True)
+        """Return ``lars_update``."""
+        return UpdateRule("lars_update", self._attrs())
 
 
+@dataclass(eq=False, repr=False)
 class LAMB(Optimizer):
     """Layer-wise adaptive moments: Adam's change, scaled to the norm of the weights.
 
     Args:
-        lr_scheduler: how the learning rate moves; a number for a constant rate.
+        lr_scheduler: the learning-rate schedule, or a number for a constant rate.
         beta1: decay of the first moment.
         beta2: decay of the second moment.
-        epsilon: keeps the denominator from vanishing.
+        epsilon: lower bound that keeps the denominator from vanishing.
         loss_scale_factor: constant loss scale.
-        grad_clipping: limit of the gradients.
-        train_step_lbn: name of a blob that holds the number of the step.
+        grad_clipping: limit on the gradients.
+        train_step_lbn: name of a blob that holds the step number.
         loss_scale_policy: loss scale.
     """
 
-    def __init__(
-        self,
-        lr_scheduler: LrScheduler | float,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        epsilon: float = 1e-6,
-        loss_scale_factor: float | None = None,
-        grad_clipping: ClipGradientConf | None = None,
-        train_step_lbn: str | None = None,
-        loss_scale_policy: LossScalePolicy | None = None,
-    ) -> None:
-        super().__init__(
-            lr_scheduler, loss_scale_factor, grad_clipping, train_step_lbn, loss_scale_policy
-        )
-        check_numbers(type(self).__name__, beta1=beta1, beta2=beta2, epsilon=epsilon)
-        self.beta1 = beta1
-        self.beta2 = beta2
-        self.epsilon = epsilon
+    lr_scheduler: LrScheduler | float
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-6
+    loss_scale_factor: float | None = None
+    grad_clipping: ClipGradientConf | None = None
+    train_step_lbn: str | None = None
+    loss_scale_policy: LossScalePolicy | None = None
+
+    hyperparameters = ("beta1", "beta2", "epsilon")
 
     def rule(self) -> UpdateRule:
-        """``lamb_update``."""
-        powers = (
-            State("beta1_t", float(self.beta1), single=True),
-            State("beta2_t", float(self.beta2), single=True),
-        )
-        attrs = _adam_attrs(self.beta1, self.beta2, self.epsilon)
-        return UpdateRule("lamb_update", attrs, (*_MOMENTS, *powers))
+        """Return ``lamb_update``."""
+        return UpdateRule("lamb_update", self._attrs())

@@ -1,4 +1,4 @@
-"""Parts of a job that run several times in each step: `unpack`, `pack`, `repeat`, `acc`."""
+"""Parts of a job that run several times per step: `unpack`, `pack`, `repeat`, `acc`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from flow_core.api.session.views import cast_to_current_logical_view
 from flow_core.base.errors import InferenceError, SourceLine, user_line
 from flow_core.frontend.trace.blob import BlobDef
-from flow_core.frontend.trace.emit import emit
+from flow_core.frontend.trace.emit import emit, emit_one
 from flow_core.frontend.trace.repeat_acc import PeriodBlob, groups, innermost
 
 __all__ = ["acc", "pack", "repeat", "unpack"]
@@ -23,14 +23,14 @@ def _check_number(function: str, number: Any) -> None:
 
 
 def unpack(input: BlobDef, unpack_num: int, name: str | None = None) -> BlobDef:
-    """Takes a blob in periods: its rows in ``unpack_num`` equal parts, one after another.
+    """Divide the rows of a blob into ``unpack_num`` equal micro-batches, processed in turn.
 
-    Ops on the result run once per period, until `pack` or `acc`.  The parts of a step share its
+    Ops on the result run once per period, until `pack` or `acc`.  The periods of a step share its
     devices, memory and variables; the gradient of `unpack` is `pack`.
 
     Args:
         input: a blob of rank 1 or more.
-        unpack_num: how many periods; it must divide axis 0.
+        unpack_num: number of periods, a divisor of axis 0.
         name: name of the op.
 
     Returns:
@@ -53,15 +53,15 @@ def unpack(input: BlobDef, unpack_num: int, name: str | None = None) -> BlobDef:
 
 
 def pack(input: BlobDef, pack_num: int, name: str | None = None) -> BlobDef:
-    """Puts the values of ``pack_num`` periods together along axis 0; the reverse of `unpack`.
+    """Concatenate the values of ``pack_num`` periods along axis 0; the inverse of `unpack`.
 
     Args:
         input: a blob of rank 1 or more with ``pack_num`` periods.
-        pack_num: how many periods; it must be the number of them.
+        pack_num: number of periods.
         name: name of the op.
 
     Raises:
-        InferenceError: another number of periods, or numbers without an axis.
+        InferenceError: another number of periods, or scalars.
     """
     _check_number("pack", pack_num)
     line = user_line()
@@ -78,25 +78,25 @@ def pack(input: BlobDef, pack_num: int, name: str | None = None) -> BlobDef:
 
 
 def repeat(input: BlobDef, repeat_num: int, name: str | None = None) -> BlobDef:
-    """Gives a blob in each of ``repeat_num`` periods; the gradient of `repeat` is `acc`.
+    """Repeat a blob in each of ``repeat_num`` periods; the gradient of `repeat` is `acc`.
 
-    Blobs with one value per step go with any number of periods, variables among them, so that
-    this is needed only where nothing else says how many there are.
+    Blobs with one value per step, such as variables, combine with any number of periods, so this
+    is needed only if no other input determines that number.
     """
     _check_number("repeat", repeat_num)
     return PeriodBlob([input] * repeat_num)
 
 
 def acc(one: BlobDef, max_acc_num: int, name: str | None = None) -> BlobDef:
-    """Adds up the values of each ``max_acc_num`` consecutive periods.
+    """Sum the values of each ``max_acc_num`` consecutive periods.
 
     Args:
         one: a blob of several periods.
-        max_acc_num: how many are added up; it must divide their number.
+        max_acc_num: number of values to sum, a divisor of the number of periods.
         name: name of the op.
 
     Returns:
-        A blob with one value per step where that are all periods, else with fewer periods.
+        A blob with one value per step if all periods are summed, otherwise with fewer periods.
 
     Raises:
         InferenceError: ``max_acc_num`` does not divide the number of periods.
@@ -114,5 +114,4 @@ def acc(one: BlobDef, max_acc_num: int, name: str | None = None) -> BlobDef:
 
 
 def _sum(values: tuple[BlobDef, ...], name: str | None) -> BlobDef:
-    total: BlobDef = emit("add_n", *values, name=name or "acc")
-    return total
+    return emit_one("add_n", *values, name=name or "acc")

@@ -1,9 +1,8 @@
-"""Values of single devices and the logical values they are parts of: ``flow.advanced``.
+"""Conversions between logical blobs and blobs on single devices: ``flow.advanced``.
 
-These functions of the consistent view take the devices of the placement in scope apart: each
-result of `distribute_clone` and `distribute_split` lies on one of them, in their order, and
-`distribute_add` and `distribute_concat` take such blobs together.  None of them moves what is
-where it should be already.
+These functions of the consistent view address the devices of the placement in scope: each result of
+`distribute_clone` and `distribute_split` is on one of them, in order, and `distribute_add` and
+`distribute_concat` combine such blobs.  None moves data that is already in its place.
 """
 
 from __future__ import annotations
@@ -31,21 +30,23 @@ __all__ = [
 
 
 def distribute_clone(x: BlobDef, name: str | None = None) -> tuple[BlobDef, ...]:
-    """All of ``x`` for each device in scope; the gradients are added up."""
-    return _apart("distribute_clone", x, B, name, x.batch_axis)
+    """A copy of ``x`` for each device in scope; gradients are summed."""
+    return _per_device("distribute_clone", x, B, name, x.batch_axis)
 
 
 def distribute_split(x: BlobDef, axis: int = 0, name: str | None = None) -> tuple[BlobDef, ...]:
     """Balanced parts of ``x`` along an axis, one for each device in scope.
 
     Raises:
-        InferenceError: there is no such axis, or it is shorter than the number of devices.
+        InferenceError: an axis out of range, or shorter than the number of devices.
     """
-    return _apart("distribute_split", x, _split("distribute_split", x, axis), name, x.batch_axis)
+    return _per_device(
+        "distribute_split", x, _split("distribute_split", x, axis), name, x.batch_axis
+    )
 
 
 def distribute_add(xs: Sequence[BlobDef], name: str | None = None) -> BlobDef:
-    """The sum of one blob per device in scope, all of one shape; each gets the whole gradient.
+    """The sum of one blob per device in scope, all of one shape; each receives the full gradient.
 
     Raises:
         InferenceError: the number of blobs is not that of the devices, or shapes differ.
@@ -54,7 +55,7 @@ def distribute_add(xs: Sequence[BlobDef], name: str | None = None) -> BlobDef:
 
 
 def distribute_concat(xs: Sequence[BlobDef], axis: int = 0, name: str | None = None) -> BlobDef:
-    """One blob per device in scope, joined along an axis.
+    """The concatenation of one blob per device in scope along an axis.
 
     Raises:
         InferenceError: the number of blobs is not that of the devices, or shapes do not fit.
@@ -66,15 +67,15 @@ def distribute_concat(xs: Sequence[BlobDef], axis: int = 0, name: str | None = N
 def distribute_map(
     xs: BlobDef | Sequence[BlobDef], f: Callable[..., Any], axis: int = 0
 ) -> BlobDef | tuple[BlobDef, ...]:
-    """Applies a function to the parts of blobs, on each device to its own parts.
+    """Apply a function to the parts of blobs, on each device to its parts.
 
     Args:
         xs: a blob, or several of them, which are split along ``axis``.
-        f: takes a part of each blob; gives a blob, or a tuple or list of blobs.
-        axis: along which blobs are split, and results joined.
+        f: maps a part of each blob to a blob, or a tuple or list of blobs.
+        axis: axis along which blobs are split and results concatenated.
 
     Returns:
-        What ``f`` gives: a blob, or a tuple of blobs.
+        The concatenated results of ``f``: a blob, or a tuple of blobs.
     """
     blobs = [xs] if isinstance(xs, BlobDef) else list(xs)
     _check_sequence("distribute_map", blobs)
@@ -97,7 +98,7 @@ def _devices(job: JobBuild) -> Placement:
     return flat(current_scope().placement or job.default_placement)
 
 
-def _apart(
+def _per_device(
     function: str, x: BlobDef, sbp: Sbp, name: str | None, batch_axis: int | None
 ) -> tuple[BlobDef, ...]:
     job, line = current_job(f"advanced.{function}"), user_line(3)

@@ -29,7 +29,7 @@ REMEMBERED: tuple[str, ...] = (
     "thread_enable_local_message_queue",
     "use_rdma",
 )
-"""Settings of OneFlow 0.3.4, and one of 0.4, that are kept, and mean nothing to core."""
+"""Settings of OneFlow 0.3.4, and one of 0.4, that are stored, but do not affect core."""
 
 COLLECTIVE_BOXING: tuple[str, ...] = (
     "enable_fusion",
@@ -46,7 +46,7 @@ COLLECTIVE_BOXING: tuple[str, ...] = (
     "nccl_num_streams",
     "num_callback_threads",
 )
-"""The same, below ``flow.config.collective_boxing``."""
+"""Such settings below ``flow.config.collective_boxing``."""
 
 
 EFFECTIVE: dict[str, Callable[[Any], bool]] = {
@@ -56,14 +56,14 @@ EFFECTIVE: dict[str, Callable[[Any], bool]] = {
     "nccl_fusion_max_ops": lambda val: type(val) is int and val > 0,
     "nccl_fusion_threshold_mb": lambda val: type(val) in (int, float) and val >= 0,
 }
-"""Settings of `COLLECTIVE_BOXING` that say what goes into buckets, and what they take."""
+"""Settings of `COLLECTIVE_BOXING` that control buckets, and their types."""
 
 ALLOWED: dict[str, str] = {
-    "nccl_fusion_all_reduce_use_buffer": "False: buckets are reduced where their gradients lie",
+    "nccl_fusion_all_reduce_use_buffer": "False: buckets are reduced in place",
     "nccl_fusion_max_ops": "an integer of at least 1",
     "nccl_fusion_threshold_mb": "a number that is not negative",
 }
-"""What they take, in words; the others True or False."""
+"""Allowed values, in words; the others are True or False."""
 
 
 def _checked(name: str) -> Callable[..., None]:
@@ -80,7 +80,7 @@ def _checked(name: str) -> Callable[..., None]:
         default_session().resources.others[f"collective_boxing.{name}"] = val
 
     setter.__name__ = setter.__qualname__ = name
-    setter.__doc__ = f"Sets ``{name}`` of buckets of gradients, for jobs compiled from now on."
+    setter.__doc__ = f"Sets ``{name}`` of gradient buckets, for jobs compiled afterwards."
     return setter
 
 
@@ -89,18 +89,18 @@ def _setter(name: str) -> Callable[..., None]:
         default_session().resources.others[name] = val
 
     setter.__name__ = setter.__qualname__ = name.rsplit(".", 1)[-1]
-    setter.__doc__ = f"Keeps ``{name}``, which means nothing to core."
+    setter.__doc__ = f"Keeps ``{name}``, which does not affect core."
     return setter
 
 
 class CollectiveBoxing:
-    """Settings of collective communication: of buckets, and some kept for plugins.
+    """Settings of collective communication: buckets, and settings for plugins.
 
     Gradients are all-reduced in buckets of at most ``nccl_fusion_threshold_mb`` megabytes (16)
     and ``nccl_fusion_max_ops`` gradients (64), unless ``enable_fusion`` or
-    ``nccl_fusion_all_reduce`` is False.  Other collectives between the same devices go together
-    where ``nccl_fusion_reduce``, ``nccl_fusion_reduce_scatter``, ``nccl_fusion_all_gather`` or
-    ``nccl_fusion_broadcast`` is True: fewer exchanges, which end together.
+    ``nccl_fusion_all_reduce`` is False.  Other collectives between the same devices are fused if
+    ``nccl_fusion_reduce``, ``nccl_fusion_reduce_scatter``, ``nccl_fusion_all_gather`` or
+    ``nccl_fusion_broadcast`` is True.
     """
 
 
@@ -134,10 +134,10 @@ def _count(name: str, val: int, least: int = 1, most: int = MOST_DEVICES) -> int
 
 
 def gpu_device_num(val: int) -> None:
-    """How many gpus of each machine the session uses; 0 puts ops outside any scope on the CPU.
+    """Set the number of GPUs per machine; with 0, ops outside any scope run on the CPU.
 
     Raises:
-        DeviceUnavailableError: there are fewer; the error says why, and how to emulate them.
+        DeviceUnavailableError: fewer exist; the error has the reason, and how to emulate them.
     """
     session = default_session()
     count = _count("gpu_device_num", val, least=0)
@@ -147,27 +147,27 @@ def gpu_device_num(val: int) -> None:
 
 
 def cpu_device_num(val: int) -> None:
-    """How many CPU devices of each machine the session uses; gpus go first."""
+    """Set the number of CPU devices per machine; GPUs take precedence."""
     default_session().resources.cpu_device_num = _count("cpu_device_num", val)
 
 
 def reserved_device_mem_mbyte(val: int) -> None:
-    """Megabytes of each device but the CPU that plans must leave to others."""
+    """Set the megabytes of each device but the CPU that plans must leave free."""
     val = _count("reserved_device_mem_mbyte", val, least=0, most=1 << 40)
     default_session().resources.others["reserved_device_mem_mbyte"] = val
 
 
 def machine_num(val: int) -> None:
-    """How many machines the session uses; by default as many as ``flow.env.machine`` names."""
+    """Set the number of machines; by default the number of those in ``flow.env.machine``."""
     resources = default_session().resources
     resources.machine_num = _count("machine_num", val)
     resources.others["env.machine_num"] = val
 
 
 def enable_tensor_float_32_compute(val: bool = True) -> None:
-    """Whether devices may compute float32 products with 10 bits of mantissa: True if not said.
+    """Set whether devices may compute float32 products with a 10-bit mantissa (default True).
 
-    It holds for the jobs that are compiled from now on.  Kernels of CPUs do not heed it.
+    It applies to jobs compiled afterwards.  CPU kernels ignore it.
     """
     if not isinstance(val, bool):
         attempted = f"config.{TENSOR_FLOAT_32}"
@@ -176,7 +176,7 @@ def enable_tensor_float_32_compute(val: bool = True) -> None:
 
 
 def load_library(val: str) -> None:
-    """Compiled ops of OneFlow cannot be loaded: always an error.
+    """Raise an error: compiled ops of OneFlow cannot be loaded.
 
     Raises:
         UnsupportedError: always.

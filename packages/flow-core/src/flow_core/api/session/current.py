@@ -1,4 +1,4 @@
-"""What a job function can ask about the job under definition."""
+"""Queries about the job under definition."""
 
 from __future__ import annotations
 
@@ -31,6 +31,6 @@ class GlobalFunctionDesc:
 
 
 def current_global_function_desc() -> GlobalFunctionDesc:
-    """The description of the job under definition; an error outside of job functions."""
+    """Return the description of the job under definition; fail outside job functions."""
     job = current_job("current_global_function_desc")
     return GlobalFunctionDesc(job.name, job.kind)

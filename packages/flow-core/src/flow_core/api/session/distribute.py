@@ -34,7 +34,7 @@ class Distribution:
 
 
 def split(axis: int) -> Distribution:
-    """Split over the devices on an axis."""
+    """Request a split over the devices along an axis."""
     if not isinstance(axis, int):
         raise InferenceError(
             "distribute.split", at=user_line(2), found=repr(axis), allowed="an integer axis"
@@ -43,17 +43,17 @@ def split(axis: int) -> Distribution:
 
 
 def broadcast() -> Distribution:
-    """The whole blob on each device."""
+    """Request the whole blob on each device."""
     return Distribution("broadcast")
 
 
 def auto() -> Distribution:
-    """The compiler's choice."""
+    """Leave the distribution to the compiler."""
     return Distribution("auto")
 
 
 def assert_is_valid_distribute(distribute: object) -> None:
-    """Raises `InferenceError` unless given one of `split`, `broadcast` and `auto`."""
+    """Raise `InferenceError` unless the argument is a `split`, `broadcast` or `auto`."""
     if not isinstance(distribute, Distribution):
         raise InferenceError(
             "use of a distribution",
@@ -77,11 +77,11 @@ def mirrored_strategy() -> Entering:
 
 @deprecates
 def consistent_strategy_enabled() -> bool:
-    """Whether the consistent view is in force."""
+    """Whether the current view is consistent."""
     return not current_scope().mirrored
 
 
 @deprecates
 def mirrored_strategy_enabled() -> bool:
-    """Whether the mirrored view is in force."""
+    """Whether the current view is mirrored."""
     return current_scope().mirrored

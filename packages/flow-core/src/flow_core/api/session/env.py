@@ -25,26 +25,26 @@ def _keep(name: str, value: Any) -> None:
 
 
 def init() -> bool:
-    """Makes the session, and joins the processes of the program where there are several.
+    """Create the session, and connect the processes of the program, if several.
 
-    Returns in all of them: each runs the whole script.
+    The function returns in all of them: each runs the whole script.
     """
     return default_session().world is None or True
 
 
 def machine(*val: Any) -> None:
-    """The machines of the program, as a list or several arguments, the first machine first.
+    """Set the machines of the program, as a list or several arguments, the first machine first.
 
-    Their number is that of ``flow.config.machine_num`` unless that says another one.  Processes
-    that a launcher has started are dealt over them.  A script that was started by hand on each of
-    them finds the others by these addresses, at its first job or ``flow.env.init``: the package
-    flow-dist joins them.  On a host that is none of them one process is all of them.
+    Their number is the default of ``flow.config.machine_num``.  Processes that a launcher started
+    are distributed over them.  Scripts started manually on each of them connect through these
+    addresses, at the first job or ``flow.env.init``, by means of the package flow-dist.  On a host
+    that is not among them a single process simulates all of them.
 
     Args:
         val: per machine an address, or a dict with its ``addr``.
 
     Raises:
-        ConfigError: no machine, one twice, or something else.
+        ConfigError: no machine, a duplicate, or an invalid address.
 
     >>> import oneflow as flow
     >>> flow.env.machine([{"addr": "10.0.0.1"}, {"addr": "10.0.0.2"}])
@@ -60,7 +60,7 @@ def machine(*val: Any) -> None:
             "env.machine",
             at=user_line(2),
             found=f"{given!r:.200}",
-            allowed='addresses that differ, such as [{"addr": "10.0.0.1"}, {"addr": "10.0.0.2"}]',
+            allowed='distinct addresses, such as [{"addr": "10.0.0.1"}, {"addr": "10.0.0.2"}]',
         )
     _keep("machine", tuple(addresses))
     resources = default_session().resources
@@ -69,37 +69,37 @@ def machine(*val: Any) -> None:
 
 
 def ctrl_port(val: int) -> None:
-    """The port at which the first machine listens for the others, where no launcher starts them."""
+    """Set the port at which the first machine listens for the others, without a launcher."""
     _keep("ctrl_port", val)
 
 
 def data_port(val: int) -> None:
-    """The port of data, kept for a plugin that joins machines."""
+    """Set the data port, for a plugin that connects machines."""
     _keep("data_port", val)
 
 
 def grpc_use_no_signal(val: bool = True) -> None:
-    """Kept for OneFlow's programs; there is no gRPC here."""
+    """Accept OneFlow's setting without effect: gRPC is not used."""
     _keep("grpc_use_no_signal", val)
 
 
 def log_dir(val: str) -> None:
-    """Kept for OneFlow's programs; logging goes through Python's `logging`."""
+    """Accept OneFlow's setting without effect: logging uses Python's `logging`."""
     _keep("log_dir", val)
 
 
 def logtostderr(val: int) -> None:
-    """Kept for OneFlow's programs; logging goes through Python's `logging`."""
+    """Accept OneFlow's setting without effect: logging uses Python's `logging`."""
     _keep("logtostderr", val)
 
 
 def logbuflevel(val: int) -> None:
-    """Kept for OneFlow's programs; logging goes through Python's `logging`."""
+    """Accept OneFlow's setting without effect: logging uses Python's `logging`."""
     _keep("logbuflevel", val)
 
 
 def current_resource() -> dict[str, Any]:
-    """The devices and settings of the session."""
+    """Return the devices and settings of the session."""
     resources = default_session().resources
     return {
         "machine_num": resources.machine_num,

@@ -1,4 +1,4 @@
-"""Predict jobs in files that other programs run: ``flow.onnx.export``."""
+"""Export of predict jobs: ``flow.onnx.export``."""
 
 from __future__ import annotations
 
@@ -28,30 +28,30 @@ def export_onnx(
     shape_override: Any = None,
     external_data: bool = False,
 ) -> None:
-    """Writes a predict job, with the weights of a checkpoint, as an ONNX model.
+    """Write a predict job, with the weights of a checkpoint, as an ONNX model.
 
     Inputs of the model have the names of the job's parameters, weights those of its variables,
-    results those of the ops that make them.  Of several processes the first one writes.
+    results those of their ops.  The first of several processes writes.
 
     Args:
         job_func: a predict job.
         model_save_dir: a checkpoint of its variables, as ``flow.train.CheckPoint().save`` or
-            ``flow.checkpoint.save`` writes them; more variables do not matter.
-        onnx_filename: the file; one that is there is replaced.
+            ``flow.checkpoint.save`` writes them; other variables are ignored.
+        onnx_filename: the file; an existing one is replaced.
         continue_on_error: leaves ops without a counterpart in ONNX in the model, under their own
             names in the domain ``flow`` (or the first of ``extra_opset``), with a warning.
         opset: the version of ONNX's operators.
         extra_opset: further domains that the model names, as (domain, version) pairs.
-        shape_override: shapes of inputs by name; a text or None in the place of a size leaves
-            that size open, for batches of any size.
-        external_data: puts large weights into a file beside the model.
+        shape_override: shapes of inputs by name; a text or None instead of a size declares a
+            dynamic size, for batches of any size.
+        external_data: store large weights in a separate file.
 
     Raises:
-        UnsupportedError: flow-onnx is not installed, or the job has ops without a counterpart: all
-            of them, with the lines that made them.
-        JobError: this is no predict job.
-        CheckpointError: there is no checkpoint, or variables that do not fit.
-        ConfigError: an option is not one of those allowed.
+        UnsupportedError: flow-onnx is not installed, or the job has ops without a counterpart,
+            all listed with their source lines.
+        JobError: the job is not a predict job.
+        CheckpointError: the checkpoint does not exist, or variables do not fit.
+        ConfigError: an option is invalid.
     """
     attempted, at = f"flow.onnx.export to {onnx_filename}", user_line(2)
     for name, path in (("model_save_dir", model_save_dir), ("onnx_filename", onnx_filename)):
@@ -98,7 +98,7 @@ def _once(export: Callable[[], None], attempted: str) -> None:
 
 
 def _with_weights(job: ExportedJob, path: Any) -> ExportedJob:
-    """The job with the arrays of a checkpoint, checked to fit."""
+    """Return the job with the arrays of a checkpoint, whose types must match."""
     formats = tuple(default_session().registry.formats.values())
     wanted = {op.name: job.graph.types[op.name][0] for op in job.graph.of_type("variable")}
 

@@ -1,4 +1,4 @@
-"""Job functions, variables, watching and the session: OneFlow's top-level names."""
+"""Job functions, variables, watching and the session; ``__all__`` lists the top-level names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from flow_core.annotations import PlaceholderSpec, parse_handler, placeholder
-from flow_core.api.session.train import tell_mismatch
+from flow_core.api.session.train import log_mismatch
 from flow_core.base.dtypes import DType, as_asked, float32
 from flow_core.base.errors import CheckpointError, InferenceError, JobError, user_line
 from flow_core.checkpoint import store
@@ -25,7 +25,7 @@ from flow_core.frontend.session.session import (
 )
 from flow_core.frontend.session.variables import get_variable
 from flow_core.frontend.trace.blob import BlobDef
-from flow_core.frontend.trace.emit import emit
+from flow_core.frontend.trace.emit import emit, emit_one
 from flow_core.frontend.trace.job_build import Watch, current_job, described
 from flow_core.frontend.trace.results import FORMS
 from flow_core.frontend.trace.sbp_hints import hierarchical_parallel_cast, parallel_cast
@@ -34,7 +34,7 @@ from flow_core.ir.graph import TensorType
 function_config = FunctionConfig
 
 INVALID_BATCH_AXIS = None
-"""The ``batch_axis`` of a blob that has none."""
+"""The ``batch_axis`` of a blob without one."""
 INVALID_SPLIT_AXIS = None
 """The ``split_axis`` of a blob that is not split."""
 
@@ -50,7 +50,6 @@ __all__ = [
     "current_scope",
     "eager_execution_enabled",
     "enable_eager_execution",
-    "enable_typing_check",
     "function_config",
     "get_all_variables",
     "get_variable",
@@ -59,9 +58,7 @@ __all__ = [
     "load_variables",
     "name_scope",
     "parallel_cast",
-    "square_sum",
     "sync_default_session",
-    "unique_str",
     "watch",
     "watch_diff",
 ]
@@ -73,7 +70,7 @@ def FixedTensorDef(
     batch_axis: int | None = 0,
     name: str | None = None,
 ) -> PlaceholderSpec:
-    """A placeholder of fixed shape, as default value of a job's parameter."""
+    """A placeholder of fixed shape, for the default value of a job's parameter."""
     return placeholder("numpy", tuple(shape), dtype, batch_axis)
 
 
@@ -83,7 +80,7 @@ def MirroredTensorDef(
     batch_axis: int | None = 0,
     name: str | None = None,
 ) -> PlaceholderSpec:
-    """A placeholder that is fed a list of arrays, one per device."""
+    """A placeholder for a list of arrays, one per device."""
     return placeholder("list", tuple(shape), dtype, batch_axis)
 
 
@@ -93,17 +90,17 @@ def MirroredTensorListDef(
     batch_axis: int | None = 0,
     name: str | None = None,
 ) -> PlaceholderSpec:
-    """A placeholder that is fed a list of lists of arrays."""
+    """A placeholder for a list of lists of arrays."""
     return placeholder("list_list", tuple(shape), dtype, batch_axis)
 
 
 def watch(blob_watched: BlobDef, handler_or_prompt: Callable[..., Any] | str | None = None) -> None:
-    """Shows a blob at every step.
+    """Report the value of a blob at every step.
 
     Args:
         blob_watched: the blob.
-        handler_or_prompt: a function of the value (a numpy array when its parameter is
-            annotated, else an object with ``numpy()``), or a text to print before the value.
+        handler_or_prompt: a function of the value (a numpy array if its parameter is annotated,
+            otherwise an object with ``numpy()``), or a text to print before the value.
     """
     _watch("watch", blob_watched, handler_or_prompt, gradient=False)
 
@@ -111,7 +108,7 @@ def watch(blob_watched: BlobDef, handler_or_prompt: Callable[..., Any] | str | N
 def watch_diff(
     blob_watched: BlobDef, handler_or_prompt: Callable[..., Any] | str | None = None
 ) -> None:
-    """Shows the gradient of a blob at every step of a train job; arguments as `watch`."""
+    """Report the gradient of a blob at every step of a train job; arguments as for `watch`."""
     _watch("watch_diff", blob_watched, handler_or_prompt, gradient=True)
 
 
@@ -140,7 +137,7 @@ def _handler(handler: Callable[..., Any] | str | None, name: str) -> Callable[[A
 
 
 class VariableBlob:
-    """A variable of the session, outside of jobs."""
+    """A variable of the session, for use outside jobs."""
 
     def __init__(self, name: str, stored: Any) -> None:
         self._stored = stored
@@ -158,19 +155,19 @@ class VariableBlob:
         return dtype
 
     def numpy(self) -> np.ndarray[Any, Any]:
-        """A copy of the value."""
+        """Return a copy of the value."""
         with default_session().still():
             array: np.ndarray[Any, Any] = self._stored.numpy()
         return array
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        """A copy of the value, for numpy; there is none without copying (``copy=False``)."""
+        """Return a copy of the value, for numpy; ``copy=False`` is not supported."""
         if copy is False:
             raise InferenceError(
                 f"numpy's view of variable {self.name!r}",
                 at=user_line(2),
                 found="copy=False",
-                allowed="copy=None or copy=True: the value lies in a device's memory",
+                allowed="copy=None or copy=True: the value is in device memory",
             )
         return as_asked(self.numpy(), dtype, None)
 
@@ -188,7 +185,7 @@ class VariableBlob:
 
 
 def get_all_variables() -> dict[str, VariableBlob]:
-    """All variables of the session by name."""
+    """Return all variables of the session by name."""
     session = default_session()
     session.sync()
     return {name: VariableBlob(name, stored) for name, stored in session.stored().items()}
@@ -199,12 +196,12 @@ def load_variables(value_dict: Mapping[str, Any], ignore_mismatch: bool | None =
 
     Args:
         value_dict: arrays (or objects with ``numpy()``) by variable name.
-        ignore_mismatch: what is done with names that no variable has.  True: they are ignored.
-            None: they are ignored, and one warning lists them.  False: they are an error.
+        ignore_mismatch: treatment of names that no variable has.  True: ignore them.  None:
+            ignore them with one warning that lists them.  False: raise an error.
 
     Raises:
-        CheckpointError: no dict; shapes or types that do not fit, values that cannot be read, and
-            names unless ignored, all listed.  Nothing is overwritten then.
+        CheckpointError: no dict; shapes or types that do not fit, unreadable values, and names
+            unless ignored, all listed.  Nothing is overwritten then.
     """
     if not isinstance(value_dict, Mapping):
         raise CheckpointError(
@@ -221,7 +218,7 @@ def load_variables(value_dict: Mapping[str, Any], ignore_mismatch: bool | None =
     odd = store.match(wanted, values, missing=False, extra=ignore_mismatch is False, at=line)
     session.assign({k: _read(values[k], wanted[k]) for k in values if k in wanted})
     if ignore_mismatch is None:
-        tell_mismatch(f"loading variables (at {line})", Mismatch((), odd.extra), wanted)
+        log_mismatch(f"loading variables (at {line})", Mismatch((), odd.extra), wanted)
 
 
 def _read(value: Any, wanted: TensorType) -> Any:
@@ -229,46 +226,45 @@ def _read(value: Any, wanted: TensorType) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """An array or a stored variable as it is; the array of any other object with ``numpy()``."""
+    """Return an array or a stored variable unchanged; otherwise the object's ``numpy()``."""
     if isinstance(value, StoredVariable | np.ndarray):
         return value
     return value.numpy() if hasattr(value, "numpy") else np.asarray(value)
 
 
 def enable_eager_execution(val: bool = True) -> None:
-    """Lets a program define a job anew for every step, as OneFlow's eager mode has it.
+    """Allow redefinition of a job at every step, as in OneFlow's eager mode.
 
-    Each definition is traced and compiled, which takes milliseconds, and goes on with the
-    variables and the step counter of the last job of its name.  Ops outside of job functions
-    stay an error.
+    Each definition is traced and compiled, which takes milliseconds, and continues with the
+    variables and the step counter of the previous job of its name.  Ops outside job functions
+    remain an error.
     """
     default_session().eager = bool(val)
 
 
 def eager_execution_enabled() -> bool:
-    """Whether jobs may be defined anew for every step."""
+    """Whether jobs may be redefined at every step."""
     return default_session().eager
 
 
 def current_machine_id() -> int:
-    """The id of this machine among those of the session: 0 in one process."""
+    """Return the index of this machine in the session: 0 for a single process."""
     world = default_session().world
     return 0 if world is None else world.machine
 
 
 def enable_typing_check(val: bool = True) -> None:
-    """Kept for OneFlow's programs; annotations are always checked."""
+    """Accept OneFlow's setting without effect: annotations are always checked."""
 
 
 def square_sum(x: BlobDef, name: str | None = None) -> BlobDef:
     """The sum of the squares of all elements, of shape (1,)."""
-    blob: BlobDef = emit("reshape", emit("square_sum", x, name=name), shape=(1,))
-    return blob
+    return emit_one("reshape", emit("square_sum", x, name=name), shape=(1,))
 
 
 _numbers = itertools.count()
 
 
 def unique_str(prefix: str) -> str:
-    """A name that has not been given before."""
+    """Return a new unique name."""
     return f"{prefix}{next(_numbers)}"

@@ -31,17 +31,17 @@ __all__ = [
 
 
 def namespace(name: str) -> Entering:
-    """Prefixes names of ops and variables made in a ``with`` block."""
+    """Prefix names of ops and variables defined in a ``with`` block."""
     return name_scope(name)
 
 
 def consistent_view_enabled() -> bool:
-    """Whether the consistent view is in force."""
+    """Whether the current view is consistent."""
     return not current_scope().mirrored
 
 
 def mirrored_view_enabled() -> bool:
-    """Whether the mirrored view is in force."""
+    """Whether the current view is mirrored."""
     return current_scope().mirrored
 
 

@@ -39,20 +39,21 @@ def save(
 ) -> None:
     """Save variables as a new checkpoint, atomically.
 
-    Of several processes, which all call it, the first one writes, and all return when the
-    checkpoint is complete.
+    All processes must call it; the first one writes, and all return when the checkpoint is
+    complete.
 
     Args:
-        path: folder that does not exist yet or is empty; or a file that ends with
-            ``.safetensors``, which other programs read, too.
-        var_dict: what to save: arrays, or objects with ``numpy()``, by name; all variables of the
-            session when None.  Arrays are saved as the first process has them.
-        overwrite: whether a checkpoint that is there may be replaced.  What holds anything else is
-            never replaced.
-        format: "snapshot", OneFlow's folders, "safetensors", or a plugin's; if None the path tells.
+        path: a new or empty folder; or a file that ends with ``.safetensors``, which other
+            programs also read.
+        var_dict: arrays, or objects with ``numpy()``, by name; by default all variables of the
+            session.  Arrays are those of the first process.
+        overwrite: whether to replace an existing checkpoint.  Other files and folders are never
+            replaced.
+        format: "snapshot", OneFlow's folders, "safetensors", or a plugin's; derived from the
+            path by default.
 
     Raises:
-        CheckpointError: something is there already, or writing fails; nothing is lost then.
+        CheckpointError: the path exists, or writing fails; nothing is lost then.
     """
     _check_path("flow.checkpoint.save", path)
     _check_values(var_dict)
@@ -67,7 +68,7 @@ def save(
         write(arrays) if world is None else save_collectively(world, arrays, write)
 
     if var_dict is not None:
-        session.sync()  # not still: variables among the values wait for that by themselves
+        session.sync()  # do not wait for steps here: variables among the values wait themselves
         put(var_dict)
         return
     with session.still():
@@ -75,14 +76,14 @@ def save(
 
 
 def _check_path(attempted: str, path: object) -> None:
-    """Raises `CheckpointError` at the user's line unless this is a path."""
+    """Raise `CheckpointError` at the user's line unless the argument is a path."""
     if not isinstance(path, str | PathLike):
         allowed = "a path, as text or os.PathLike"
         raise CheckpointError(attempted, at=user_line(), found=shown(path), allowed=allowed)
 
 
 def _check_values(values: object) -> None:
-    """Raises `CheckpointError` at the user's line unless these are arrays by name, or None."""
+    """Raise `CheckpointError` at the user's line unless given arrays by name, or None."""
     if values is None:
         return
     found = shown(values)
@@ -104,7 +105,7 @@ def _is_array(value: object) -> bool:
 
 
 class _Arrays(Mapping[str, Any]):
-    """The arrays of variables, each copied to the host when it is asked for."""
+    """Arrays of variables, each copied to the host on access."""
 
     def __init__(self, variables: Mapping[str, Any]) -> None:
         self._variables = variables
@@ -114,7 +115,7 @@ class _Arrays(Mapping[str, Any]):
         return value.numpy() if hasattr(value, "numpy") else np.asarray(value)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._variables  # the inherited one would make the array
+        return name in self._variables  # the inherited method would copy the array
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._variables)
@@ -124,20 +125,20 @@ class _Arrays(Mapping[str, Any]):
 
 
 def get(path: str, strict: bool = True) -> Any:
-    """The variables of a checkpoint by name, or the one variable whose own folder is given.
+    """Return the variables of a checkpoint by name, or a single variable from its own folder.
 
-    Each has ``shape``, ``dtype`` and ``numpy()``, which reads it: from the checkpoint that was
-    opened, or not at all.  Of several processes the first one reads all of them at once, and gives
-    them to the others.
+    Each has ``shape``, ``dtype`` and ``numpy()``, which reads it from the opened checkpoint, or
+    fails if that was replaced.  The first of several processes reads all of them at once, and
+    broadcasts them.
 
     Args:
         path: a checkpoint: a folder, or a ``.safetensors`` file.
-        strict: whether it is an error when the checkpoint is not complete, or variables were
-            removed or added since it was saved.
+        strict: whether to fail if the checkpoint is incomplete, or variables were removed or
+            added since it was saved.
 
     Raises:
-        CheckpointError: there is no checkpoint, or a damaged one; lists all that is wrong.
-        CheckpointReplacedError: from ``numpy()``: another checkpoint was saved to the path since.
+        CheckpointError: the checkpoint does not exist or is damaged; lists all problems.
+        CheckpointReplacedError: from ``numpy()``: another checkpoint was saved to the path.
     """
     _check_path("flow.checkpoint.get", path)
     world = default_session().world
@@ -147,19 +148,19 @@ def get(path: str, strict: bool = True) -> Any:
             return dict(found.variables)
         return dict(_each(found)) if isinstance(found, Mapping) else found
     arrays = load_collectively(world, _reader(path, strict))
-    held = {name: _Held(array) for name, array in arrays.items()}
+    held = {name: _LoadedVariable(array) for name, array in arrays.items()}
     return held[_ALONE] if [*held] == [_ALONE] else held
 
 
 def _each(found: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The variables of a format that has no objects for them."""
+    """Wrap the variables of a format without objects for them."""
     for name in found:
         kind = store.type_of(found, name)
-        yield name, _Found(found, name, kind) if kind is not None else found[name]
+        yield name, _LazyVariable(found, name, kind) if kind is not None else found[name]
 
 
 _ALONE = ""
-"""Name of a variable whose own folder is given."""
+"""Return the name of a variable from its own folder."""
 
 
 def _reader(path: str, strict: bool) -> Callable[[], Mapping[str, Any]]:
@@ -174,15 +175,15 @@ def _reader(path: str, strict: bool) -> Callable[[], Mapping[str, Any]]:
     return lambda: store.steadily(path, read)
 
 
-class _Found:
-    """A variable of a checkpoint, which is read when it is asked for."""
+class _LazyVariable:
+    """A variable of a checkpoint, read on access."""
 
     def __init__(self, found: Mapping[str, Any], name: str, kind: TensorType) -> None:
         self._found, self._name = found, name
         self.shape, self.dtype = kind.shape, kind.dtype
 
     def numpy(self) -> Any:
-        """Its value."""
+        """Return its value."""
         return self._found[self._name]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
@@ -192,8 +193,8 @@ class _Found:
         return f"<variable {self._name!r}, {self.dtype}{list(self.shape)}>"
 
 
-class _Held:
-    """A variable of a checkpoint that another process has read."""
+class _LoadedVariable:
+    """A variable of a checkpoint, read by another process."""
 
     def __init__(self, array: Any) -> None:
         self._array = array
@@ -201,7 +202,7 @@ class _Held:
         self.dtype = as_dtype(array.dtype)
 
     def numpy(self) -> Any:
-        """Its value, a copy."""
+        """Return a copy of its value."""
         return self._array.copy()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
@@ -228,7 +229,7 @@ def _load(path: str, strict: bool | None = None) -> None:
         )
         values = {name: found[name] for name in wanted if name in found}
         if strict is None:
-            tell_mismatch(f"loading {path} (at {line})", odd, wanted)
+            log_mismatch(f"loading {path} (at {line})", odd, wanted)
         return values
 
     def steady() -> dict[str, Any]:
@@ -237,18 +238,17 @@ def _load(path: str, strict: bool | None = None) -> None:
     session.assign(steady() if world is None else load_collectively(world, steady))
 
 
-def tell_mismatch(attempted: str, odd: store.Mismatch, wanted: Mapping[str, Any]) -> None:
-    """Log in one warning which variables a load left alone, and which names it ignored.
+def log_mismatch(attempted: str, odd: store.Mismatch, wanted: Mapping[str, Any]) -> None:
+    """Log one warning with the variables that a load did not change, and the names it ignored.
 
-    Not told of are the states that an optimizer keeps for variables which are there: programs that
-    do not train have none.
+    It omits the optimizer states of existing variables: programs that do not train have none.
     """
     extra = [name for name in odd.extra if not _is_state(name, wanted)]
     told = [
         f"{len(names)} {what}: {_some(names)}"
         for names, what in (
-            (odd.missing, "variables are not in it, and keep their values"),
-            (extra, "of its names are of no variable, and are ignored"),
+            (odd.missing, "variables are missing from it, and keep their values"),
+            (extra, "of its names belong to no variable, and are ignored"),
         )
         if names
     ]
@@ -265,14 +265,14 @@ def _some(names: Sequence[str]) -> str:
 
 
 _TOLD = 20
-"""How many names of a kind a warning has."""
+"""Largest number of names of a kind in a warning."""
 
 
 class CheckPoint:
-    """Initialises, saves and loads all variables of the session."""
+    """Initialization, saving and loading of all variables of the session."""
 
     def init(self) -> None:
-        """Gives every variable its initial value."""
+        """Set every variable to its initial value."""
         end_script("CheckPoint.init")
         default_session().initialize()
 
@@ -281,44 +281,44 @@ class CheckPoint:
         save(path, overwrite=overwrite, format=format)
 
     def load(self, path: str, strict: bool | None = None) -> None:
-        """Load the variables that a checkpoint has; others keep their values.
+        """Load the variables of a checkpoint; others keep their values.
 
-        A network that begins with the weights of a part of it, and an optimizer that begins anew,
-        find less than all; a program that does not train has no use for an optimizer's states.
+        A checkpoint may lack variables (of a larger network, or of a new optimizer), and may have
+        more than a program uses (such as an optimizer's states).
 
         Args:
             path: a checkpoint: a folder, or a ``.safetensors`` file.
-            strict: what is wrong when names differ.  True: every variable that is missing and
-                every name that no variable has.  None: only that nothing fits, or the checkpoint
-                is not complete; one warning lists the rest.  False: nothing, silently.
+            strict: treatment of different names.  True: fail for every missing variable and every
+                unknown name.  None: fail only if nothing matches, or the checkpoint is incomplete;
+                one warning lists the rest.  False: never fail or warn.
 
         Raises:
-            CheckpointError: see ``strict``; or variables have another shape, or the files are
-                damaged.  Lists all that is wrong; nothing is loaded then.
+            CheckpointError: see ``strict``; or variables have another shape, or files are damaged.
+                Lists all problems; nothing is loaded then.
         """
         _load(path, strict)
 
 
 class SimpleCheckPointManager(CheckpointManager):
-    """Numbered checkpoints below one folder, of several processes as the first one sees it.
+    """Numbered checkpoints below one folder, as seen by the first process.
 
     Args:
-        root_path: the folder; made when it is not there.
+        root_path: the folder; created if missing.
         prefix: first part of the names of the checkpoints' folders.
     """
 
     def __init__(self, root_path: str, prefix: str = "snapshot_") -> None:
         _check_path("flow.train.SimpleCheckPointManager", root_path)
-        end_script("making a folder of checkpoints")
+        end_script("creating a folder of checkpoints")
         try:
             super().__init__(root_path, prefix, save=save, load=_load)
         except CheckpointError as error:
             raise error.with_context(at=user_line(2)) from None
 
     def list_checkpoints(self) -> list[str]:
-        """Names of all finished checkpoints, the oldest first.
+        """Return the names of all complete checkpoints, the oldest first.
 
-        Several processes, which must all ask, get the same answer: what they do next depends on it.
+        A collective call: all processes get the same result.
         """
         world = default_session().world
         if world is None:

@@ -1,4 +1,4 @@
-"""Between the consistent and the mirrored view of a job."""
+"""Conversion between the consistent and the mirrored view of a job."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ __all__ = ["cast_to_current_logical_view"]
 
 
 def cast_to_current_logical_view(x: BlobDef) -> BlobDef:
-    """``x`` as ops of the view in force see it; on a single device both views are the same.
+    """Convert ``x`` to the current view; on a single device both views are equal.
 
-    In the mirrored view a logical blob becomes a value per device: its batch divided by samples,
-    in balanced parts; a blob without batch axis (a variable) whole on each.  In the consistent
-    view values per device become one logical blob: their batches one after another; values that
-    are the same on all devices as they are.
+    In the mirrored view a logical blob becomes a value per device: balanced parts of its batch, or
+    the whole of a blob without batch axis (a variable).  In the consistent view values per device
+    become one logical blob: their batches concatenated, or the common value of all devices.
 
     Raises:
         JobError: the devices' values differ and have no batch axis, a batch has fewer samples

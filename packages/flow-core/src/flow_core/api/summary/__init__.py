@@ -1,7 +1,8 @@
-"""Files of events for TensorBoard: ``flow.summary``.
+"""Event files for TensorBoard: ``flow.summary``.
 
-In a job, `create_summary_writer` starts the process's file; `scalar`, `histogram`, `image` and `pb`
-write into it at every step.  `text` and `hparams` make messages outside of jobs.
+In a job, `create_summary_writer` opens the process's file; `scalar`, `histogram`, `image` and `pb`
+write to it at every step.  `text` and `hparams` build messages outside of jobs.  Must not depend on
+`math`, `nn` or `session`.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ __all__ = [
 ]
 
 HParam = Hparam
-"""The name that OneFlow's own example uses."""
+"""Alias that OneFlow's own example uses."""
 
 
 def _once() -> Entering:
-    """In the consistent view of several devices, the first of them writes."""
+    """Place the op on the first device in the consistent view of several devices."""
     scope = current_scope()
     placement = scope.placement or current_job("flow.summary").default_placement
     single = scope.mirrored or placement.size == 1
@@ -66,10 +67,10 @@ def _write(op: str, value: BlobDef, step: BlobDef | None, tag: Any, name: str | 
 
 
 def create_summary_writer(logdir: str, name: str | None = None) -> None:
-    """Starts a file of events when the job runs: ``event/event.*.tfevents.log`` below ``logdir``.
+    """Open an event file when the job runs: ``event/event.*.tfevents.log`` below ``logdir``.
 
     Args:
-        logdir: a folder, which is made when it is not there.
+        logdir: a folder, created if missing.
         name: name of the op.
     """
     with _once():
@@ -77,39 +78,39 @@ def create_summary_writer(logdir: str, name: str | None = None) -> None:
 
 
 def flush_summary_writer(name: str | None = None) -> None:
-    """Writes what waits to be written; ten events wait at most, and none at the program's end."""
+    """Flush buffered events; at most ten are buffered, and none at the program's end."""
     with _once():
         emit("flush_summary_writer", name=name)
 
 
 def scalar(value: BlobDef, step: BlobDef, tag: Any, name: str | None = None) -> None:
-    """Writes a number at every step.
+    """Write a number at every step.
 
     Args:
         value: a blob of one number.
-        step: int64 of shape (1,), the number of the step that readers show.
+        step: int64 of shape (1,), the step number that readers show.
         tag: the bytes of a name in an int8 blob, or a text.
         name: name of the op.
 
     Raises:
         InferenceError: types or shapes that do not fit.
-        DataError: when it runs without `create_summary_writer` before.
+        DataError: at run time, without a preceding `create_summary_writer`.
     """
     _write("summary_write_scalar", value, step, tag, name)
 
 
 def histogram(value: BlobDef, step: BlobDef, tag: Any, name: str | None = None) -> None:
-    """Writes how the numbers of a blob are distributed; arguments and errors as `scalar`."""
+    """Write a histogram of a blob; arguments and errors as for `scalar`."""
     _write("summary_write_histogram", value, step, tag, name)
 
 
 def image(
     value: BlobDef, step: BlobDef | None = None, tag: Any = None, name: str | None = None
 ) -> None:
-    """Writes images, uint8 of shape (N, H, W, channels) with 1, 3 or 4 channels.
+    """Write images, uint8 of shape (N, H, W, channels) with 1, 3 or 4 channels.
 
     Args:
-        value: the images; several get their number behind the tag.
+        value: the images; with several, the tag gets the image's number as suffix.
         step: as in `scalar`, 0 by default.
         tag: as in `scalar`, "image" by default.
         name: name of the op.
@@ -118,7 +119,7 @@ def image(
 
 
 def pb(value: BlobDef, step: BlobDef | None = None, name: str | None = None) -> None:
-    """Writes a message of `text` or `hparams`.
+    """Write a message of `text` or `hparams`.
 
     Args:
         value: the bytes of ``str(message)`` in an int8 blob.
@@ -126,7 +127,7 @@ def pb(value: BlobDef, step: BlobDef | None = None, name: str | None = None) -> 
         name: name of the op.
 
     Raises:
-        DataError: when it runs, and the bytes are not the text of a summary.
+        DataError: at run time, if the bytes are not the text of a summary.
     """
     with _once():
         number = constant(0, int64, (1,)) if step is None else step

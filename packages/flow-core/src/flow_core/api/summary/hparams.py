@@ -15,7 +15,7 @@ __all__ = ["Hparam", "IntegerRange", "Metric", "RealRange", "ValueSet", "hparams
 
 
 class SummaryError(FlowError, ValueError, TypeError):
-    """A hyperparameter, range or metric of a type or value that summaries do not have."""
+    """A hyperparameter, range or metric of an unsupported type or value."""
 
 
 def _check(ok: object, what: str, found: object, allowed: object) -> None:
@@ -24,18 +24,18 @@ def _check(ok: object, what: str, found: object, allowed: object) -> None:
 
 
 def _is(value: object, *kinds: type) -> bool:
-    """Whether a value is of some types; truth values are no numbers."""
+    """Whether a value is of some types; booleans are not numbers."""
     return isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
 
 
 class IntegerRange:
-    """Whole numbers from ``min_value`` to ``max_value``.
+    """Integers from ``min_value`` to ``max_value``.
 
     Attributes:
-        min_value, max_value: the ends.
+        min_value, max_value: the bounds.
 
     Raises:
-        SummaryError: no whole numbers, or ends in the wrong order.
+        SummaryError: bounds that are not integers, or in the wrong order.
     """
 
     def __init__(self, min_value: int, max_value: int) -> None:
@@ -50,10 +50,10 @@ class RealRange:
     """Numbers from ``min_value`` to ``max_value``.
 
     Attributes:
-        min_value, max_value: the ends.
+        min_value, max_value: the bounds.
 
     Raises:
-        SummaryError: no floats, or ends in the wrong order.
+        SummaryError: bounds that are not floats, or in the wrong order.
     """
 
     def __init__(self, min_value: float, max_value: float) -> None:
@@ -65,13 +65,13 @@ class RealRange:
 
 
 class ValueSet:
-    """Some values of one type, which are kept sorted.
+    """A sorted set of values of one type.
 
     Attributes:
         dtype: int, float, bool or str; that of the first value by default.
 
     Raises:
-        SummaryError: another type, or values of several.
+        SummaryError: an unsupported type, or values of several types.
     """
 
     def __init__(self, values: Sequence[Any], dtype: type | None = None) -> None:
@@ -84,7 +84,7 @@ class ValueSet:
 
     @property
     def values(self) -> list[Any]:
-        """The values, sorted."""
+        """Return the sorted values."""
         return list(self._values)
 
 
@@ -93,7 +93,7 @@ class Hparam:
 
     Attributes:
         name: its name.
-        dtype: what it can be, None for anything.
+        dtype: its range or set of values, None for any value.
 
     Raises:
         SummaryError: ``dtype`` is neither a range nor a set of values.
@@ -107,11 +107,11 @@ class Hparam:
 
 
 class Metric:
-    """A result of training that is told beside the hyperparameters.
+    """A training result that is reported with the hyperparameters.
 
     Attributes:
         name: its name.
-        dtype: int or float, which is the default.
+        dtype: int or float (the default).
 
     Raises:
         SummaryError: another type.
@@ -125,14 +125,14 @@ class Metric:
 
 
 def text(text: Sequence[str], tag: str | None = None) -> Message:
-    """The message of some texts, for `flow.summary.pb`.
+    """Return the message of some texts, for `flow.summary.pb`.
 
     Args:
         text: a list or tuple of texts.
         tag: the name that readers show, "text" by default.
 
     Raises:
-        SummaryError: no texts.
+        SummaryError: values that are not texts.
     """
     some = isinstance(text, list | tuple) and text and all(isinstance(t, str) for t in text)
     _check(some, "text", f"{text!r:.60}", "a list of one or more texts")
@@ -150,16 +150,16 @@ def text(text: Sequence[str], tag: str | None = None) -> Message:
 
 
 def hparams(hparams: Mapping[Any, Any]) -> Message:
-    """The message of hyperparameters and metrics, for `flow.summary.pb`.
+    """Return the message of hyperparameters and metrics, for `flow.summary.pb`.
 
     Args:
         hparams: values by `Hparam`, `Metric` or name.
 
     Raises:
-        SummaryError: values of other types than str, bool, int and float, or metrics that are no
-            numbers.
+        SummaryError: values of other types than str, bool, int and float, or metrics that are
+            not numbers.
     """
-    given, metrics = _sorted_out(hparams)
+    given, metrics = _by_name(hparams)
     words = json.dumps(given, sort_keys=True, separators=(",", ":"))
     started = {
         "hparams": [{"key": k, "value": _scalar(given[k])} for k in sorted(given)],
@@ -176,8 +176,8 @@ def hparams(hparams: Mapping[Any, Any]) -> Message:
     return Message("Summary", {"value": [value]})
 
 
-def _sorted_out(hparams: Mapping[Any, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Hyperparameters and metrics by name."""
+def _by_name(hparams: Mapping[Any, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return hyperparameters and metrics by name."""
     given: dict[str, Any] = {}
     metrics: dict[str, Any] = {}
     for key, value in hparams.items():

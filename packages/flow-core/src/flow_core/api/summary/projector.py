@@ -1,4 +1,4 @@
-"""Files beside those of events: graphs and projections, for readers of OneFlow's own."""
+"""Files in addition to event files: graphs and projections, in OneFlow's own formats."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Graph", "Projector"]
 
 
 class FileError(FlowError, OSError):
-    """A file of a summary that is there already, or was not started."""
+    """A summary file that already exists, or was not created."""
 
 
 def _folder(what: str, logdir: str | None, name: str) -> Path:
@@ -34,7 +34,7 @@ def _folder(what: str, logdir: str | None, name: str) -> Path:
 
 
 class Graph:
-    """Writes the graphs of the session's jobs below ``logdir``.
+    """Writer of the graphs of the session's jobs below ``logdir``.
 
     Raises:
         FileError: no ``logdir``.
@@ -51,20 +51,20 @@ class Graph:
 
     @property
     def structure_graph_filename(self) -> str | None:
-        """The file, None before it is written."""
+        """The file, or None before it is written."""
         return None if self._file is None else str(self._file)
 
     def write_structure_graph(self) -> None:
-        """Writes ``structure_graph.json``: the ops of each job, with names, inputs and devices.
+        """Write ``structure_graph.json``: the ops of each job, with names, inputs and devices.
 
         Raises:
-            FileError: it was written before.
+            FileError: it was already written.
         """
         if self._file is not None and self._file.exists():
             raise FileError(
                 "flow.summary.Graph.write_structure_graph",
                 at=user_line(2),
-                found=f"{self._file} is there already",
+                found=f"{self._file} exists",
                 allowed="one file of an object",
             )
         graphs = default_session().each(lambda job: (job.name, job.compile().logical))
@@ -87,7 +87,7 @@ def _nodes(graph: LogicalGraph) -> list[dict[str, Any]]:
 
 
 class Projector:
-    """Writes points and samples of embeddings, or of gradients that went wrong.
+    """Writer of points and samples of embeddings, or of abnormal gradients.
 
     Raises:
         FileError: no ``logdir``.
@@ -104,30 +104,30 @@ class Projector:
 
     @property
     def embedding_filename(self) -> str | None:
-        """The file of embeddings, None before `create_embedding_projector`."""
+        """The file of embeddings, or None before `create_embedding_projector`."""
         return self._name("EMBEDDING")
 
     @property
     def exception_filename(self) -> str | None:
-        """The file of exceptions, None before `create_exception_projector`."""
+        """The file of exceptions, or None before `create_exception_projector`."""
         return self._name("EXCEPTION")
 
     def _name(self, kind: str) -> str | None:
         return str(self._files[kind]) if kind in self._files else None
 
     def create_embedding_projector(self) -> None:
-        """Names the file of embeddings.
+        """Set the file of embeddings.
 
         Raises:
-            FileError: it is there already.
+            FileError: it already exists.
         """
         self._create("EMBEDDING", "projector")
 
     def create_exception_projector(self) -> None:
-        """Names the file of exceptions.
+        """Set the file of exceptions.
 
         Raises:
-            FileError: it is there already.
+            FileError: it already exists.
         """
         self._create("EXCEPTION", "projector.gradit")
 
@@ -136,7 +136,7 @@ class Projector:
             raise FileError(
                 "flow.summary.Projector",
                 at=user_line(3),
-                found=f"{self._files[kind]} is there already",
+                found=f"{self._files[kind]} exists",
                 allowed="one file of a kind",
             )
         self._files[kind] = self._folder / f"{stem}.{int(time.time())}.log"
@@ -151,18 +151,18 @@ class Projector:
         sample_type: str | None = None,
         x: Any = None,
     ) -> None:
-        """Writes embeddings.
+        """Write embeddings.
 
         Args:
             value: array of the points.
             label: array of their labels.
             tag: name that readers show, "embedding_projector" by default.
             step: number of the step.
-            sample_name, sample_type: of the samples: "image", "audio" or "text".
+            sample_name, sample_type: name and type of the samples: "image", "audio" or "text".
             x: array of the samples.
 
         Raises:
-            FileError: without `create_embedding_projector` before, or another type of samples.
+            FileError: without a preceding `create_embedding_projector`, or an unknown sample type.
         """
         shown = self.set_projector(tag or "embedding_projector", step, value, label)
         sample = self.set_sample(sample_name, x, sample_type)
@@ -177,7 +177,7 @@ class Projector:
         sample_type: str | None = None,
         x: Any = None,
     ) -> None:
-        """Writes gradients that went wrong; arguments and errors as `embedding_projector`."""
+        """Write abnormal gradients; arguments and errors as for `embedding_projector`."""
         shown = self.set_projector(tag or "exception_projector", step, value)
         sample = self.set_sample(sample_name, x, sample_type)
         self._write("EXCEPTION", shown, sample)
@@ -189,24 +189,24 @@ class Projector:
         self.write_projector(self._name(kind), message)
 
     def write_projector(self, filename: str | None = None, projector: Fields | None = None) -> None:
-        """Writes the fields of a projection into a file."""
+        """Write the fields of a projection to a file."""
         if filename is None:
             raise FileError(
                 "flow.summary.Projector",
                 at=user_line(2),
                 found="no file",
-                allowed="create_embedding_projector() or create_exception_projector() before",
+                allowed="a preceding create_embedding_projector() or create_exception_projector()",
             )
         Path(filename).write_bytes(encoded("SummaryProjector", projector or {}))
 
     def set_tensor(self, value: Any) -> Fields:
-        """The fields of an array."""
+        """Return the fields of an array."""
         array = np.asarray(value)
         shape = {"dim": [{"size": n} for n in array.shape]}
         return {"dtype": str(array.dtype), "shape": shape, "content": array.tobytes()}
 
     def set_projector(self, tag: str, step: int | None, value: Any, label: Any = None) -> Fields:
-        """The fields of some points."""
+        """Return the fields of some points."""
         fields: Fields = {
             "tag": str(tag),
             "step": int(step or 0),
@@ -216,7 +216,7 @@ class Projector:
         return fields if label is None else {**fields, "label": self.set_tensor(label)}
 
     def set_sample(self, name: str | None, x: Any, sample_type: str | None) -> Fields | None:
-        """The fields of samples; None where they have no name or type."""
+        """Return the fields of samples; None for a missing name or type."""
         if name is None or sample_type is None:
             return None
         kind = str(sample_type).upper()

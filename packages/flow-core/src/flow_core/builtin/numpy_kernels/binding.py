@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.alignment import aligned
 from flow_core.builtin.calls import call
 from flow_core.device import Launch
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 
 Bind = Callable[[BindContext], Launch | Sequence[Launch]]
 Rows = Callable[[KernelQuery, Sequence[KernelQuery]], bool]
-
-ALIGN = 64
 
 
 def scalar(value: float, like: Any) -> Any:
@@ -29,15 +28,13 @@ def carve(workspace: Any, *parts: tuple[tuple[int, ...], Any]) -> tuple[Any, ...
     for shape, dtype in parts:
         nbytes = prod(shape) * np.dtype(dtype).itemsize
         views.append(workspace[offset : offset + nbytes].view(dtype).reshape(shape))
-        offset += -(-nbytes // ALIGN) * ALIGN
+        offset += aligned(nbytes)
     return tuple(views)
 
 
 def carved_bytes(*parts: tuple[tuple[int, ...], Any]) -> int:
     """Return the workspace size in bytes that `carve` needs for the same parts."""
-    return sum(
-        -(-prod(shape) * np.dtype(dtype).itemsize // ALIGN) * ALIGN for shape, dtype in parts
-    )
+    return sum(aligned(prod(shape) * np.dtype(dtype).itemsize) for shape, dtype in parts)
 
 
 def kernel(

@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.alignment import aligned
 from flow_core.base.dtypes import DType
 from flow_core.builtin.calls import call
-from flow_core.builtin.numpy_kernels.binding import ALIGN, kernel
+from flow_core.builtin.numpy_kernels.binding import kernel
 from flow_core.device import Launch
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 
@@ -38,7 +39,7 @@ class Scratch:
         """Return an uninitialized array; newly allocated in a dry run without workspace."""
         fresh = np.empty(shape, dtype) if self._workspace is None else None
         nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
-        start, self.used = self.used, self.used + -(-nbytes // ALIGN) * ALIGN
+        start, self.used = self.used, self.used + aligned(nbytes)
         if fresh is not None:
             return fresh
         return self._workspace[start : start + nbytes].view(dtype).reshape(shape)

@@ -1,4 +1,4 @@
-"""From a group of a hop to the op that does it: blocks between local arrays."""
+"""The ``boxing`` op of a group of devices of a reshard step: blocks between local arrays."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from flow_core.sharding.topology import Placement
 
 
 def exchange_op(
-    hop: ReshardStep, group: Group, type_: TensorType, values: Sequence[Value]
+    step: ReshardStep, group: Group, type_: TensorType, values: Sequence[Value]
 ) -> tuple[Op, tuple[TensorType, ...]]:
-    """The ``boxing`` op of a group of a hop, yet without a name, and the types of its outputs.
+    """Make the ``boxing`` op of a group, still unnamed, and the types of its outputs.
 
     Args:
-        hop: the hop.
-        group: the group.
-        type_: the logical tensor.
+        step: the reshard step.
+        group: the group of its devices.
+        type_: the type of the logical tensor.
         values: the local values, by source rank.
     """
-    held = tuple(hop.source.region(type_.shape, r) for r in group.sources)
-    made = tuple(hop.target.region(type_.shape, r) for r in group.targets)
+    held = tuple(step.source.region(type_.shape, r) for r in group.sources)
+    made = tuple(step.target.region(type_.shape, r) for r in group.targets)
     shapes = tuple(map(region_shape, made))
     attrs = boxing_attrs(
         group.name,
         type_.dtype.name,
         shapes,
-        combine=hop.combine,
-        blocks=() if hop.groups else _blocks(hop, group, held, made),
-        fills=() if hop.groups else _fills(hop, group),
+        combine=step.combine,
+        blocks=() if step.groups else _blocks(step, group, held, made),
+        fills=() if step.groups else _fills(step, group),
     )
-    placement = hop.target.placement
+    placement = step.target.placement
     devices = tuple(placement.devices[rank] for rank in group.targets)
     inputs = tuple(values[rank] for rank in group.sources)
     op = Op("", BOXING, inputs, Attrs(attrs), Placement(placement.device_type, devices))
@@ -43,13 +43,13 @@ def exchange_op(
 
 
 def _blocks(
-    hop: ReshardStep, group: Group, held: Sequence[Region], made: Sequence[Region]
+    step: ReshardStep, group: Group, held: Sequence[Region], made: Sequence[Region]
 ) -> tuple[tuple[object, ...], ...]:
     position = {rank: i for i, rank in enumerate(group.sources)}
     return tuple(
         _block(position[piece.source], held[position[piece.source]], piece, i, region)
         for i, (rank, region) in enumerate(zip(group.targets, made, strict=True))
-        for piece in hop.pieces[rank]
+        for piece in step.pieces[rank]
     )
 
 
@@ -64,5 +64,5 @@ def _start(piece: Piece, base: Region) -> Shape:
     return tuple([a - low for (a, _), (low, _) in zip(piece.region, base, strict=True)])
 
 
-def _fills(hop: ReshardStep, group: Group) -> tuple[tuple[int, str], ...]:
-    return tuple([(i, hop.fill) for i, rank in enumerate(group.targets) if not covers(hop, rank)])
+def _fills(step: ReshardStep, group: Group) -> tuple[tuple[int, str], ...]:
+    return tuple([(i, step.fill) for i, rank in enumerate(group.targets) if not covers(step, rank)])

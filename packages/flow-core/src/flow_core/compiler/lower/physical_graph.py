@@ -1,12 +1,14 @@
-"""From the logical graph to the physical one: an op per device, and boxing between them.
+"""The physical graph of a logical one: an op per device, and boxing between devices.
 
-The physical graph is a graph like any other: values have local shapes, each op has one device,
-but for ``boxing`` ops, which read values of several devices and have an output on each of the
-devices of their placement.  A job on a single device is its own physical graph.
+Values of the physical graph have local shapes, and each op has one device, except for ``boxing``
+ops, which read values of several devices and have an output on each device of their placement.
+A job on a single device is its own physical graph.
 
-A fed array has an ``input`` op per part that devices want of it: with ``of``, the name of the
-logical input, and ``region``, the part.  Nothing of it goes from device to device that can be
-copied in where it is wanted.
+A fed array has an ``input`` op per part that a device needs: with ``of``, the name of the logical
+input, and ``region``, the part.  Each part is copied to its device directly, without boxing.
+
+Invariants: logical ops are expanded in order, so the physical graph is in topological order; every
+(value, layout) is boxed at most once; rank r of a layout is element r of its local values.
 """
 
 from __future__ import annotations
@@ -16,14 +18,14 @@ from dataclasses import dataclass, field, replace
 
 from flow_core.base.errors import SourceLine
 from flow_core.compiler.lower.collectives import exchange_op
-from flow_core.compiler.reshard.ledger import BoxingEntry, others_than
-from flow_core.compiler.reshard.planner import ReshardStep, TensorLayout, groups_of, is_there
+from flow_core.compiler.reshard.ledger import BoxingEntry, alternatives
+from flow_core.compiler.reshard.planner import ReshardStep, TensorLayout, groups_of, is_in_place
 from flow_core.compiler.reshard.plugin_steps import Ways
 from flow_core.compiler.select import SELECTORS, NdSignature, Problem, Selection, Selector
 from flow_core.compiler.select.costs import result_layout
 from flow_core.compiler.select.problem import fed_as
 from flow_core.compiler.select.report import Report
-from flow_core.ir.graph import Attrs, Graph, Op, TensorType, Value, tensor_type
+from flow_core.ir.graph import Attrs, Graph, Op, Origin, TensorType, Value, tensor_type
 from flow_core.plugins.specs import LocalContext, Part, local_attrs
 from flow_core.sharding.sbp import Region, region_shape
 from flow_core.sharding.topology import LinkModel, Placement
@@ -31,11 +33,11 @@ from flow_core.sharding.topology import LinkModel, Placement
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """What a physical variable holds of a logical one.
+    """The part of a logical variable that a physical one holds.
 
     Attributes:
         variable: name of the logical variable.
-        region: the part that it holds.
+        region: the part.
     """
 
     variable: str
@@ -44,22 +46,20 @@ class Shard:
 
 @dataclass(slots=True)
 class Physical:
-    """The physical graph and what is known about it.
+    """The physical graph, and its relation to the logical one.
 
     Attributes:
-        graph: an op per device.
-        origins: logical op of each physical one.
-        shards: what physical variables hold.
+        graph: the physical graph.
+        shards: the parts that physical variables hold.
         ledger: all boxing, in order.
-        layouts: of the logical values, when there are several devices.
-        signatures: of the logical ops, when there are several devices.
-        passed: values that no op of their own makes: whose values they are.
-        report: how the signatures were found, when there are several devices.
-        problem: what the selector was asked, when there are several devices.
+        layouts: the layouts of the logical values, on several devices.
+        signatures: the signatures of the logical ops, on several devices.
+        passed: logical value without a physical op to the local values that it consists of.
+        report: the report of the selection, on several devices.
+        problem: the selection problem, on several devices.
     """
 
     graph: Graph
-    origins: dict[str, str] = field(default_factory=dict)
     shards: dict[str, Shard] = field(default_factory=dict)
     ledger: list[BoxingEntry] = field(default_factory=list)
     layouts: Mapping[Value, TensorLayout] = field(default_factory=dict)
@@ -75,19 +75,30 @@ NO_PLUGINS = Ways()
 def to_physical(
     problem: Problem, selector: str | Selector = "auto", ways: Ways = NO_PLUGINS
 ) -> Physical:
-    """The physical graph of a logical one, signatures chosen by a selector, boxed by some way."""
+    """Select signatures for a logical graph and expand it to its physical graph."""
     select = SELECTORS[selector] if isinstance(selector, str) else selector
     graph = problem.graph
     devices = {op.placement for op in graph.ops.values()}
     devices |= {problem.home(op) for op in graph.of_type("variable")}
     if len(devices) <= 1 and all(p.size == 1 for p in devices):
         return Physical(graph)
-    return _Expansion(problem, graph, select(problem), problem.links, ways).run()
+    return _Lowering(problem, graph, select(problem), problem.links, ways).run()
 
 
 @dataclass(slots=True)
-class _Expansion:
-    """The state of one expansion."""
+class _Lowering:
+    """The state of one lowering: each logical op appends its physical ops.
+
+    A `Rewriter` does not fit: no op of the logical graph is kept, each becomes ops with other
+    names, types and placements, and values are looked up by layout.
+
+    Attributes:
+        ops, types, lines: the physical graph so far.
+        local: (logical value, layout) to the local values, by rank.
+        copies: logical op to its physical ops, by rank.
+        feeds: logical input to the number of layouts in which it is fed.
+        found: the result so far.
+    """
 
     problem: Problem
     graph: Graph
@@ -97,9 +108,10 @@ class _Expansion:
     ops: dict[str, Op] = field(default_factory=dict)
     types: dict[str, tuple[TensorType, ...]] = field(default_factory=dict)
     lines: dict[str, SourceLine] = field(default_factory=dict)
+    origins: dict[str, Origin] = field(default_factory=dict)
     local: dict[tuple[Value, TensorLayout], tuple[Value, ...]] = field(default_factory=dict)
     copies: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    fed: dict[str, int] = field(default_factory=dict)
+    feeds: dict[str, int] = field(default_factory=dict)
     found: Physical = field(default_factory=lambda: Physical(Graph({}, {})))
 
     def run(self) -> Physical:
@@ -111,47 +123,47 @@ class _Expansion:
         self.found.signatures = self.selection.signatures
         self.found.report = self.selection.report
         self.found.problem = self.problem
-        self.found.graph = Graph(self.ops, self.types, results, effects, self.lines)
+        self.found.graph = Graph(self.ops, self.types, results, effects, self.lines, self.origins)
         return self.found
 
     def _result(self, value: Value) -> Value:
         layout = result_layout(self.selection.layouts[value].placement)
-        return self._in(value, layout, None)[0]
+        return self._local(value, layout, None)[0]
 
     def _expand(self, op: Op) -> None:
         if op.type == "input":
-            return  # copied in as its readers want it: see `_fed`
+            return  # fed in the layouts of its readers: see `_fed`
         spec, chosen = self.problem.specs[op.type], self.selection.signatures[op.name]
         line = self.graph.lines.get(op.name)
         inputs = [
-            self._in(v, TensorLayout(self.problem.reads(op, i), sbp), op)
+            self._local(v, TensorLayout(self.problem.reads(op, i), sbp), op)
             for i, (v, sbp) in enumerate(zip(op.inputs, chosen.inputs, strict=True))
         ]
         if spec.spreads(op.placement):
-            self._pass_on(op, [part for parts in inputs for part in parts])
+            self._regroup(op, [part for parts in inputs for part in parts])
             return
         placement = self.problem.home(op)
         layouts = [TensorLayout(placement, sbp) for sbp in chosen.outputs]
-        names = tuple(self._name(op.name, placement, r) for r in range(placement.size))
-        self.copies[op.name] = names
-        for rank, name in enumerate(names):
+        origins = local_origins(self.graph, op.name, placement)
+        names = self.copies[op.name] = tuple(map(str, origins))
+        for rank, (name, origin) in enumerate(zip(names, origins, strict=True)):
             control = tuple(self._same_rank(c, rank) for c in op.control)
             local = replace(
                 op,
                 name=name,
                 inputs=tuple(parts[rank] for parts in inputs),
                 attrs=self._attrs(op, chosen, layouts, rank),
-                placement=_device(placement, rank),
+                placement=placement.only(rank),
                 sbp=(),
                 control=control,
             )
-            self._add(local, self._types(op, layouts, rank), op.name, line)
+            self._add(local, self._types(op, layouts, rank), origin, line)
             self._remember_shard(op, name, layouts, rank)
         for index, layout in enumerate(layouts):
             self.local[Value(op.name, index), layout] = tuple(Value(n, index) for n in names)
 
     def _attrs(self, op: Op, chosen: NdSignature, outputs: list[TensorLayout], rank: int) -> Attrs:
-        """The attributes of a device's part of an op."""
+        """Return the attributes of a device's part of an op."""
         if len(self.copies[op.name]) == 1:
             return op.attrs
         inputs = [TensorLayout(op.placement, sbp) for sbp in chosen.inputs]
@@ -162,8 +174,8 @@ class _Expansion:
         ]
         return Attrs(local_attrs(self.problem.specs[op.type], LocalContext(op.attrs, *parts)))
 
-    def _pass_on(self, op: Op, parts: list[Value]) -> None:
-        """Values per device are the parts of a logical value: no op is needed."""
+    def _regroup(self, op: Op, parts: list[Value]) -> None:
+        """Take values per device as the parts of a logical value, or vice versa, without an op."""
         outputs = [Value(op.name, i) for i in range(len(self.graph.types[op.name]))]
         split = zip(outputs, parts, strict=True) if len(outputs) > 1 else [(outputs[0], parts)]
         for value, held in split:
@@ -171,9 +183,6 @@ class _Expansion:
             self.local[value, self.selection.layouts[value]] = local
             self.found.passed[value] = local
         self.copies[op.name] = tuple(part.op for part in parts)
-
-    def _name(self, name: str, placement: Placement, rank: int) -> str:
-        return name if placement.size == 1 else f"{name}@{rank}"
 
     def _same_rank(self, name: str, rank: int) -> str:
         names = self.copies[name]
@@ -191,21 +200,21 @@ class _Expansion:
             self.found.shards[name] = Shard(op.name, layouts[0].region(shape, rank))
 
     def _add(
-        self, op: Op, types: tuple[TensorType, ...], origin: str, line: SourceLine | None
+        self, op: Op, types: tuple[TensorType, ...], origin: Origin, line: SourceLine | None
     ) -> None:
         self.ops[op.name] = op
         self.types[op.name] = types
-        self.found.origins[op.name] = origin
+        self.origins[op.name] = origin
         if line is not None:
             self.lines[op.name] = line
 
-    def _in(self, value: Value, layout: TensorLayout, reader: Op | None) -> tuple[Value, ...]:
-        """The local values of a logical one in some layout, boxed there when needed.
+    def _local(self, value: Value, layout: TensorLayout, reader: Op | None) -> tuple[Value, ...]:
+        """Return the local values of a logical one in a layout, boxed on first use.
 
         Args:
             value: the logical value.
-            layout: where it shall be.
-            reader: the logical op that wants it there, None for the job's results.
+            layout: the layout.
+            reader: the logical op that requires the layout, None for the job's results.
         """
         known = self.local.get((value, layout))
         if known is None:
@@ -220,20 +229,20 @@ class _Expansion:
         values = self.local[value, source]
         size = type_.dtype.itemsize
         reshard_steps = self.ways.reshard_steps(type_, source, layout, self.links)
-        others = tuple(others_than(reshard_steps, type_.shape, size, source, layout, self.links))
-        for step, hop in enumerate(reshard_steps, 1):
-            again = self.local.get((value, hop.target))
+        others = tuple(alternatives(reshard_steps, type_.shape, size, source, layout, self.links))
+        for number, step in enumerate(reshard_steps, 1):
+            again = self.local.get((value, step.target))
             if again is None:
-                entry = self._entry(value, hop, source, layout, reader)
-                entry = replace(entry, step=step, steps=len(reshard_steps), runners_up=others)
-                again = self._hop(value, type_, hop, values, entry)
-            values = self.local[value, hop.target] = again
+                entry = self._entry(value, step, source, layout, reader)
+                entry = replace(entry, step=number, steps=len(reshard_steps), runners_up=others)
+                again = self._reshard(value, type_, step, values, entry)
+            values = self.local[value, step.target] = again
         return values
 
     def _entry(
         self,
         value: Value,
-        hop: ReshardStep,
+        step: ReshardStep,
         source: TensorLayout,
         layout: TensorLayout,
         reader: Op | None,
@@ -242,11 +251,11 @@ class _Expansion:
         line = self.graph.lines.get(reader.name if reader else value.op)
         return BoxingEntry(
             str(value),
-            hop.name,
-            str(hop.source),
-            str(hop.target),
-            hop.elements() * size,
-            hop.seconds(size, self.links),
+            step.name,
+            str(step.source),
+            str(step.target),
+            step.elements() * size,
+            step.seconds(size, self.links),
             str(line or ""),
             reader.name if reader else "",
             self._why(value, source, layout, reader),
@@ -256,63 +265,73 @@ class _Expansion:
         self, value: Value, source: TensorLayout, layout: TensorLayout, reader: Op | None
     ) -> str:
         maker = self.graph.ops[value.op]
-        made = f"{maker.type} {maker.name!r} makes {source}"
+        made = f"{maker.type} {maker.name!r} produces {source}"
         if reader is None:
             return f"{made}; the job returns it whole"
         wanted = zip(reader.inputs, self.selection.signatures[reader.name].inputs, strict=True)
         index = list(wanted).index((value, layout.sbp))
-        return f"{made}; {reader.type} {reader.name!r} wants {layout} as input {index}"
+        return f"{made}; {reader.type} {reader.name!r} requires {layout} as input {index}"
 
     def _fed(self, value: Value, layout: TensorLayout) -> TensorLayout:
-        """Feeds an array where a layout wants it; gives the layout in which it is fed."""
+        """Feed an array directly to the devices of a layout; return the layout of the feed."""
         source = fed_as(layout) or self.selection.layouts[value]
         if (value, source) not in self.local:
-            number = self.fed.get(value.op, 0)
-            self.fed[value.op] = number + 1
+            number = self.feeds.get(value.op, 0)
+            self.feeds[value.op] = number + 1
             suffix = f".{number}" if number else ""
-            ranks = range(source.placement.size)
-            parts = [self._fed_part(value, source, rank, suffix) for rank in ranks]
+            origins = local_origins(self.graph, value.op, source.placement)
+            parts = [
+                self._fed_part(value, source, rank, origin, suffix)
+                for rank, origin in enumerate(origins)
+            ]
             self.local[value, source] = tuple(parts)
         return source
 
-    def _fed_part(self, value: Value, layout: TensorLayout, rank: int, suffix: str) -> Value:
+    def _fed_part(
+        self, value: Value, layout: TensorLayout, rank: int, origin: Origin, suffix: str
+    ) -> Value:
         op, type_ = self.graph.ops[value.op], self.graph.type_of(value)
         region, attrs = layout.region(type_.shape, rank), op.attrs
-        name = self._name(op.name, layout.placement, rank)
+        name = str(origin)
         if name != op.name:
             name += suffix
             attrs = attrs.with_(shape=region_shape(region), of=op.name, region=region)
-        local = replace(op, name=name, attrs=attrs, placement=_device(layout.placement, rank))
+        local = replace(op, name=name, attrs=attrs, placement=layout.placement.only(rank))
         types = (tensor_type(region_shape(region), type_.dtype),)
-        self._add(local, types, op.name, self.graph.lines.get(op.name))
+        self._add(local, types, origin, self.graph.lines.get(op.name))
         return local.output()
 
-    def _hop(
+    def _reshard(
         self,
         value: Value,
         type_: TensorType,
-        hop: ReshardStep,
+        step: ReshardStep,
         values: tuple[Value, ...],
         entry: BoxingEntry,
     ) -> tuple[Value, ...]:
-        """The local values after a hop: those that are there already, and outputs of exchanges."""
-        there: dict[int, Value] = {
+        """Return the local values after a reshard step: unchanged, or outputs of exchanges."""
+        local: dict[int, Value] = {
             rank: values[pieces[0].source]
-            for rank, pieces in enumerate(hop.pieces)
-            if is_there(hop, rank)
+            for rank, pieces in enumerate(step.pieces)
+            if is_in_place(step, rank)
         }
         names = []
-        groups = groups_of(hop)
+        groups = groups_of(step)
         for number, group in enumerate(groups):
             last = f".{number}" if len(groups) > 1 else ""
-            op, types = exchange_op(hop, group, type_, values)
+            op, types = exchange_op(step, group, type_, values)
             op = replace(op, name=f"{value.op}/box{len(self.found.ledger) + 1}{last}")
-            self._add(op, types, value.op, self.graph.lines.get(entry.op or value.op))
+            origin = self.graph.origin(value.op)
+            self._add(op, types, origin, self.graph.lines.get(entry.op or value.op))
             names.append(op.name)
-            there.update({rank: op.output(i) for i, rank in enumerate(group.targets)})
+            local.update({rank: op.output(i) for i, rank in enumerate(group.targets)})
         self.found.ledger.append(replace(entry, exchanges=tuple(names)))
-        return tuple(there[rank] for rank in range(hop.target.placement.size))
+        return tuple(local[rank] for rank in range(step.target.placement.size))
 
 
-def _device(placement: Placement, rank: int) -> Placement:
-    return placement.only(rank)
+def local_origins(graph: Graph, name: str, placement: Placement) -> tuple[Origin, ...]:
+    """Return the origins, which spell the names, of a logical op's parts on each device."""
+    origin = graph.origin(name)
+    if placement.size == 1:
+        return (origin,)
+    return tuple([origin._replace(rank=rank) for rank in range(placement.size)])

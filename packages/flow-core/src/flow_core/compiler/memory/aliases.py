@@ -1,4 +1,4 @@
-"""Which values are the same bytes: outputs that alias inputs, and values that devices share."""
+"""Aliases: outputs that are views of inputs, and values that devices share."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ from flow_core.plugins.specs import OpSpec
 def alias_roots(
     graph: Graph, specs: Mapping[str, OpSpec], sharing: ReplicaDedup = NO_DEDUP
 ) -> dict[Value, Value]:
-    """For each output that is another value's bytes: the value that owns the bytes.
-
-    An output may be the bytes of an input, and devices may share what they have in common.
-    """
+    """Return the owner of the bytes of each output that is a view or a shared replica."""
     roots: dict[Value, Value] = {}
     for op in graph.ops.values():
         alias = specs[op.type].alias
@@ -30,6 +27,6 @@ def alias_roots(
 
 
 def overwritten(op: Op, specs: Mapping[str, OpSpec], roots: Mapping[Value, Value]) -> list[Value]:
-    """The values whose bytes an op overwrites."""
+    """Return the values whose bytes an op overwrites."""
     found = [op.inputs[i] for i in specs[op.type].overwrites(op.attrs) if i < len(op.inputs)]
     return [roots.get(value, value) for value in found]

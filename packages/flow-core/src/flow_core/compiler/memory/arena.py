@@ -1,9 +1,10 @@
-"""Offsets for buffers with known lifetimes: as close to the largest live set as we get.
+"""Offsets of buffers with known live ranges, in an arena close to the size of the largest live set.
 
-Two heuristics, the better result wins: largest first into the lowest hole (as in Pisarchyk and
-Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020), and first come into the
-best-fitting hole, which alone is used for very large graphs because it is n log n.  While the
-bound is not met, the order of the first is improved: what ended on top is placed earlier.
+The better of two heuristics wins: largest first into the lowest hole (as in Pisarchyk and Lee,
+"Efficient Memory Management for Deep Neural Net Inference", 2020), and first come into the
+best-fitting hole, which alone is used for very large graphs because it is O(n log n).  While the
+bound is not met, a local search improves the order of the first: it places the topmost block
+earlier.
 """
 
 from __future__ import annotations
@@ -16,20 +17,20 @@ from typing import Any
 
 import numpy as np
 
-ALIGN = 64
+from flow_core.base.alignment import aligned
+
 LARGEST_FIRST_LIMIT = 3000
 PLACEMENTS = 60_000
 COMPARISONS = 24_000_000
 TRIES = 1000
-"""How many blocks the search for a better order may place, how many pairs of blocks it may compare,
-and how many orders it may try."""
+"""Limits of the search for a better order: placed blocks, compared pairs of blocks, and orders."""
 GOOD = 1.002
 """The search ends at this multiple of the bound."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Bytes that are needed from task ``first`` to task ``last``, both included."""
+    """Bytes that are live from task ``first`` to task ``last``, inclusive."""
 
     nbytes: int
     first: int
@@ -38,13 +39,13 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class ArenaLayout:
-    """Where each block lies.
+    """The offsets of blocks.
 
     Attributes:
         offsets: byte offset per block.
         nbytes: size of the arena.
-        lower_bound: the largest live set.
-        peak: a task at which it is live.
+        lower_bound: bytes of the largest live set.
+        peak: a task at which that set is live.
     """
 
     offsets: tuple[int, ...]
@@ -53,17 +54,8 @@ class ArenaLayout:
     peak: int
 
 
-def aligned(nbytes: int) -> int:
-    """The next multiple of the alignment.
-
-    >>> aligned(1), aligned(64), aligned(0)
-    (64, 64, 0)
-    """
-    return -(-nbytes // ALIGN) * ALIGN
-
-
 def plan_arena(blocks: Sequence[Block]) -> ArenaLayout:
-    """Places all blocks so that blocks which live at the same time do not overlap.
+    """Place all blocks so that blocks which are live at the same time do not overlap.
 
     >>> plan_arena([Block(64, 0, 1), Block(64, 1, 2), Block(64, 2, 3)]).nbytes
     128
@@ -76,7 +68,7 @@ def plan_arena(blocks: Sequence[Block]) -> ArenaLayout:
 
 
 def _searched(blocks: Sequence[Block], bound: int) -> list[int]:
-    """The best of some orders, and of changes to the best of them."""
+    """Return the best offsets of the sorted orders and of changes to the best of them."""
     best, order = _sorted_best(blocks, bound)
     random = Random(0)
     offsets = best
@@ -92,7 +84,7 @@ def _searched(blocks: Sequence[Block], bound: int) -> list[int]:
 
 
 def _sorted_best(blocks: Sequence[Block], bound: int) -> tuple[list[int], list[int]]:
-    """Offsets and order of the best of the sorted orders: the first that meets the bound."""
+    """Return offsets and order of the best sorted order, or of the first that meets the bound."""
     tried = []
     for key in _KEYS:
         order = _sorted(blocks, key)
@@ -109,7 +101,7 @@ def _sorted(blocks: Sequence[Block], key: Callable[[Block], tuple[int, int]]) ->
 def _raised(
     blocks: Sequence[Block], order: list[int], offsets: list[int], random: Random
 ) -> list[int]:
-    """The order with the block that ended on top moved to a random earlier place."""
+    """Move the topmost block of an order to a random earlier position."""
     top = max(order, key=lambda i: offsets[i] + aligned(blocks[i].nbytes))
     place = order.index(top)
     rest = [i for i in order if i != top]
@@ -118,7 +110,7 @@ def _raised(
 
 
 def live_peak(blocks: Sequence[Block]) -> tuple[int, int]:
-    """The largest sum of live bytes, and a time at which it is live."""
+    """Return the largest sum of live bytes, and a task at which it is live."""
     if not blocks:
         return 0, 0
     end = max(b.last for b in blocks) + 2
@@ -150,16 +142,16 @@ _KEYS: tuple[Callable[[Block], tuple[int, int]], ...] = (_by_size, _by_area, _by
 
 
 def _lowest_hole(blocks: Sequence[Block], order: Sequence[int]) -> list[int]:
-    """Places blocks in some order, each into the lowest hole that it fits."""
-    return (_among_few if len(blocks) < FEW else _among_many)(blocks, order)
+    """Place blocks in an order, each into the lowest hole that it fits."""
+    return (_place_by_loop if len(blocks) < FEW else _place_by_arrays)(blocks, order)
 
 
 FEW = 300
-"""With fewer blocks than that, a loop is faster than starting array operations."""
+"""With fewer blocks, a loop is faster than array operations."""
 
 
-def _among_few(blocks: Sequence[Block], order: Sequence[int]) -> list[int]:
-    """`_lowest_hole`, looking at the placed blocks one by one."""
+def _place_by_loop(blocks: Sequence[Block], order: Sequence[int]) -> list[int]:
+    """`_lowest_hole` by a loop over the placed blocks."""
     placed: list[tuple[int, int, int, int]] = []  # low, high, first, last; by low
     offsets = [0] * len(blocks)
     for i in order:
@@ -177,8 +169,8 @@ def _among_few(blocks: Sequence[Block], order: Sequence[int]) -> list[int]:
     return offsets
 
 
-def _among_many(blocks: Sequence[Block], order: Sequence[int]) -> list[int]:
-    """`_lowest_hole`, looking at all placed blocks at once."""
+def _place_by_arrays(blocks: Sequence[Block], order: Sequence[int]) -> list[int]:
+    """`_lowest_hole` by array operations on all placed blocks."""
     placed = np.zeros((4, len(blocks)), np.int64)  # low, high, first, last; by low
     offsets = [0] * len(blocks)
     for count, i in enumerate(order):
@@ -194,14 +186,14 @@ def _among_many(blocks: Sequence[Block], order: Sequence[int]) -> list[int]:
 
 
 def _fitting(low: Any, high: Any, size: int) -> int:
-    """The lowest offset at which so many bytes are free between ranges that ascend."""
+    """Return the lowest offset with enough free bytes between ascending ranges."""
     reached = np.concatenate([[0], np.maximum.accumulate(high)])
     fits = low - reached[:-1] >= size
     return int(reached[fits.argmax() if fits.any() else -1])
 
 
 def _first_come(blocks: Sequence[Block]) -> list[int]:
-    """Places blocks in the order of time, each into the smallest free hole that it fits."""
+    """Place blocks in order of time, each into the smallest free hole that it fits."""
     order = sorted(range(len(blocks)), key=lambda i: (blocks[i].first, -blocks[i].nbytes))
     ends = sorted(range(len(blocks)), key=lambda i: blocks[i].last)
     holes = _Holes()
@@ -216,7 +208,7 @@ def _first_come(blocks: Sequence[Block]) -> list[int]:
 
 
 class _Holes:
-    """Free ranges, by offset and by size; the space above the top is free without end."""
+    """Free ranges, by offset and by size; the space above the top is unlimited."""
 
     def __init__(self) -> None:
         self._by_size: list[tuple[int, int]] = []
@@ -225,7 +217,7 @@ class _Holes:
         self._top = 0
 
     def take(self, size: int) -> int:
-        """The offset of a free range of ``size`` bytes, from the smallest hole that fits."""
+        """Take ``size`` bytes from the smallest hole that fits; return their offset."""
         if size == 0:
             return 0
         i = bisect.bisect_left(self._by_size, (size, -1))
@@ -238,7 +230,7 @@ class _Holes:
         return offset
 
     def free(self, offset: int, size: int) -> None:
-        """Gives a range back and joins it with free neighbours."""
+        """Free a range and merge it with free neighbours."""
         if size == 0:
             return
         after = self._size_at.get(offset + size)

@@ -1,4 +1,4 @@
-"""Buffers, and where in its device's memory each of them lies."""
+"""Buffers and their offsets in the arenas of their devices."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from flow_core.base.alignment import aligned
 from flow_core.base.errors import SourceLine
-from flow_core.compiler.memory.arena import ArenaLayout, Block, aligned, plan_arena
+from flow_core.compiler.memory.arena import ArenaLayout, Block, plan_arena
 from flow_core.ir.graph import TensorType, Value
 from flow_core.plan import ArenaPlan, Buffer
+from flow_core.sharding.topology import Device
 
-Limit = Callable[[str], int | None]
-"""Bytes that a device has for a plan, by the device's text form; None for no limit."""
+Limit = Callable[[Device], int | None]
+"""Bytes that a device has for a plan; None for no limit."""
 
-There = Callable[[str, str], bool]
-"""Whether a physical variable has its memory on a device already."""
+IsResident = Callable[[str, Device], bool]
+"""Whether a physical variable already has memory on a device."""
 
 Rows = Sequence[tuple[int, str, str]]
-"""Bytes, what holds them, and the user's line."""
+"""Bytes, the name of the tensor or buffer, and the user's line."""
 
 
 @dataclass(slots=True)
@@ -27,20 +29,20 @@ class Buffers:
 
     Attributes:
         items: all buffers.
-        blocks: those with memory of their own in an arena.
-        views: those without, and whose memory they are in, how many bytes from its start.
-        owners: by value, the buffer that holds it and what lies side by side with it.
-        of: by value and type, the buffer through which it is seen.
+        blocks: the buffers with their own memory in an arena.
+        views: view to the buffer in whose memory it is, and its offset there in bytes.
+        owners: value to the buffer that holds it and the values side by side with it.
+        seen_as: value and type to the buffer for that view of it.
     """
 
     items: list[Buffer] = field(default_factory=list)
     blocks: list[tuple[int, Block]] = field(default_factory=list)
     views: dict[int, tuple[int, int]] = field(default_factory=dict)
     owners: dict[Value, int] = field(default_factory=dict)
-    of: dict[tuple[Value, TensorType], int] = field(default_factory=dict)
+    seen_as: dict[tuple[Value, TensorType], int] = field(default_factory=dict)
 
     def add(self, buffer: Buffer) -> int:
-        """The position of a new buffer with memory of its own."""
+        """Add a buffer with its own memory; return its position."""
         self.items.append(buffer)
         index = len(self.items) - 1
         if buffer.kind != "variable" and not buffer.type.dtype.is_object:
@@ -48,55 +50,57 @@ class Buffers:
             self.blocks.append((index, block))
         return index
 
-    def view(self, value: Value, type_: TensorType, device: str, owner: Value, shift: int) -> int:
-        """The buffer through which a device sees a value: in the memory of another one.
+    def view(
+        self, value: Value, type_: TensorType, device: Device, owner: Value, shift: int
+    ) -> int:
+        """Return the buffer of a value stored in an owner's memory, at an offset in bytes.
 
-        It is the other one's buffer where nothing tells the two apart.
+        It is the owner's buffer if type and device are the same.
         """
         key = (value, type_)
-        if key in self.of:
-            return self.of[key]
+        if key in self.seen_as:
+            return self.seen_as[key]
         at = self.owners[owner]
         base = self.items[at]
         if base.type == type_ and base.device == device:
-            self.of[key] = at
+            self.seen_as[key] = at
             return at
-        home = base.device if base.device != device else ""
+        home = base.device if base.device != device else None
         kind, first, last = base.kind, base.first, base.last
         self.items.append(Buffer(str(value), kind, device, -1, type_, first, last, home))
-        self.of[key] = len(self.items) - 1
-        self.views[self.of[key]] = (at, shift)
-        return self.of[key]
+        self.seen_as[key] = len(self.items) - 1
+        self.views[self.seen_as[key]] = (at, shift)
+        return self.seen_as[key]
 
 
 def place(
     buffers: Buffers,
     lines: Mapping[str, SourceLine],
     limit: Limit | None,
-    there: There,
+    is_resident: IsResident,
 ) -> tuple[tuple[ArenaPlan, ...], tuple[Buffer, ...]]:
-    """The arena of each device, and all buffers with their offsets.
+    """Plan the arena of each device; return the arenas, and all buffers with their offsets.
 
     Args:
-        buffers: all of them.
+        buffers: all buffers.
         lines: the user's lines, by op.
-        limit: what devices have.
-        there: the variables' parts that have their memory already.
+        limit: the memory of the devices.
+        is_resident: whether a variable already has memory.
 
     Raises:
-        OutOfMemoryError: an arena and what is new of variables do not fit into a device's memory.
+        OutOfMemoryError: an arena and the new variables exceed a device's memory.
     """
-    by_device: dict[str, list[tuple[int, Block]]] = {}
+    by_device: dict[Device, list[tuple[int, Block]]] = {}
     for index, block in buffers.blocks:
         by_device.setdefault(buffers.items[index].device, []).append((index, block))
     for buffer in buffers.items:
         by_device.setdefault(buffer.device, [])
     if not by_device:  # a job that does nothing
-        by_device["cpu:0:0"] = []
+        by_device[Device("cpu", 0, 0)] = []
     arenas: list[ArenaPlan] = []
     known: dict[tuple[Block, ...], ArenaLayout] = {}
     offsets: dict[int, int] = {}
-    types = list(dict.fromkeys(device.split(":")[0] for device in by_device))
+    types = list(dict.fromkeys(device.type for device in by_device))
     for device in sorted(by_device, key=partial(_position, types)):
         blocks = by_device[device]
         layout = _layout([block for _, block in blocks], known)
@@ -104,19 +108,18 @@ def place(
         owners = _owners(buffers, lines, blocks, layout.peak)
         arena = ArenaPlan(device, layout.nbytes, layout.lower_bound, layout.peak, owners)
         if limit is not None:
-            _check_memory(arena, limit(device), _new_variables(buffers, lines, device, there))
+            _check_memory(arena, limit(device), _new_variables(buffers, lines, device, is_resident))
         arenas.append(arena)
     return tuple(arenas), _placed(buffers, offsets)
 
 
-def _position(types: Sequence[str], device: str) -> tuple[int, int, int]:
+def _position(types: Sequence[str], device: Device) -> tuple[int, int, int]:
     """Where the arena of a device comes among all: those of one type by their numbers."""
-    kind, machine, index = device.split(":")
-    return types.index(kind), int(machine), int(index)
+    return types.index(device.type), device.machine, device.index
 
 
 def _layout(blocks: Sequence[Block], known: dict[tuple[Block, ...], ArenaLayout]) -> ArenaLayout:
-    """The layout of a device: that of another one which needs the same in the same order."""
+    """Plan the arena of a device, or reuse that of a device with equal blocks."""
     times = sorted({time for b in blocks for time in (b.first, b.last)})
     rank = {time: i for i, time in enumerate(times)}
     alike = tuple(Block(b.nbytes, rank[b.first], rank[b.last]) for b in blocks)
@@ -153,15 +156,15 @@ def _owners(
 
 
 def _new_variables(
-    buffers: Buffers, lines: Mapping[str, SourceLine], device: str, there: There
+    buffers: Buffers, lines: Mapping[str, SourceLine], device: Device, is_resident: IsResident
 ) -> Rows:
-    """The variables that a device is to hold and does not yet."""
+    """Return the variables of a device that have no memory on it yet."""
     rows = []
     for index, buffer in enumerate(buffers.items):
         own = buffer.kind == "variable" and index not in buffers.views
         if own and buffer.device == device:
             op = buffer.name.rsplit(":", 1)[0]
-            if not there(op, device):
+            if not is_resident(op, device):
                 size = aligned(buffer.type.nbytes)
                 rows.append((size, f"{buffer.name}, a variable", str(lines.get(op, ""))))
     return rows

@@ -1,10 +1,11 @@
-"""Rows of several devices, side by side in one memory, computed at once.
+"""Device batching: one kernel call for the rows of several devices, side by side in one memory.
 
-A batch that is split over devices which share a memory is fed to them side by side, so that it is
-one array, and what is computed row by row can be done for all devices by one launch: that is what a
-single device does.  It is done where it changes no bit, which kernels know
-(`flow_core.plugins.specs.KernelSpec.rows`), and as long as every input is either side by side, too,
-or the same on all devices.  Whatever is not computed so reads the part of its own device.
+A batch that is split over devices with one memory is fed side by side, as one array, and one
+launch can compute its rows for all devices, as on a single device.
+
+Invariants: a batched op changes no bit, as its kernels state
+(`flow_core.plugins.specs.KernelSpec.rows`); each of its inputs is either side by side, too, or the
+same on all devices; all of its outputs are side by side.  Other ops read the part of their device.
 """
 
 from __future__ import annotations
@@ -25,51 +26,49 @@ Parts = tuple[Value, ...]
 Find = Callable[..., KernelSpec]
 
 
-def with_rows(
+def with_device_batching(
     graph: Graph,
     sharing: ReplicaDedup,
     specs: Mapping[str, OpSpec],
-    origins: Mapping[str, str],
     find: Find,
     once: Set[str] = frozenset(),
 ) -> ReplicaDedup:
-    """What devices share, and the ops that they do at once.
+    """Add batched ops to the replicas that devices share.
 
     Args:
         graph: the physical graph.
-        sharing: what its devices have, and do, only once.
-        specs: the ops.
-        origins: logical op of each physical one, where the names differ.
-        find: the kernel of a question on a device type.
+        sharing: the replicas that its devices share.
+        specs: the op specs.
+        find: the lookup of a kernel by query and device type.
         once: ops that run when the plan is loaded.
     """
     if not sharing.same:
         return sharing
-    found = _Rows(graph, sharing, specs, find, alias_roots(graph, specs, sharing))
-    busy = sharing.idle() | sharing.within.keys() | sharing.onto.keys() | once
-    for ops in _groups(graph, origins):
+    found = _Batching(graph, sharing, specs, find, alias_roots(graph, specs, sharing))
+    busy = sharing.idle() | sharing.executes.keys() | sharing.accumulated.keys() | once
+    for ops in _groups(graph):
         if not busy & {op.name for op in ops} and not any(op.control for op in ops):
             found.search(ops)
-    merged = {op: ops[0] for ops in found.within.values() for op in ops[1:]}
+    merged = {op: ops[0] for ops in found.groups.values() for op in ops[1:]}
     return replace(
         sharing,
         merged={**sharing.merged, **merged},
-        within={**sharing.within, **{name: ops[1:] for name, ops in found.within.items()}},
-        joined=found.joined,
-        rows=found.rows,
+        executes={**sharing.executes, **{name: ops[1:] for name, ops in found.groups.items()}},
+        batched=found.batched,
+        adjacent=found.adjacent,
     )
 
 
-def _groups(graph: Graph, origins: Mapping[str, str]) -> Iterator[list[Op]]:
-    """The parts of each logical op, in the order of their devices; parts of a fed array."""
+def _groups(graph: Graph) -> Iterator[list[Op]]:
+    """Yield the parts of each logical op or fed array, in the order of their devices."""
     groups: dict[object, list[Op]] = {}
     for op in graph.ops.values():
-        logical, _, rank = op.name.rpartition("@")
-        origin = origins.get(op.name, logical if rank.isdigit() else None)
+        origin = graph.origins.get(op.name)
         if op.type == "input":
             groups.setdefault((op.attrs.get("of"), op.type), []).append(op)
         elif origin is not None and op.placement.size == 1:
-            groups.setdefault((origin, op.type, op.attrs, len(op.inputs)), []).append(op)
+            key = (origin.unsharded, op.type, op.attrs, len(op.inputs))
+            groups.setdefault(key, []).append(op)
     for ops in groups.values():
         devices = {op.placement.devices for op in ops}
         if 1 < len(ops) == len(devices):
@@ -77,14 +76,14 @@ def _groups(graph: Graph, origins: Mapping[str, str]) -> Iterator[list[Op]]:
 
 
 @dataclass(slots=True)
-class _Rows:
-    """What is found so far.
+class _Batching:
+    """The batched ops found so far.
 
     Attributes:
-        rows: parts that lie side by side, by the first of them.
-        place: of each part: the first one, and its number.
-        within: ops that are done at once, by the first of them.
-        joined: per such op and input, whether it is read side by side.
+        adjacent: as in `ReplicaDedup`.
+        position: value to the first of the adjacent values, and its number among them.
+        groups: first op to all ops of a batch.
+        batched: as in `ReplicaDedup`.
     """
 
     graph: Graph
@@ -92,34 +91,35 @@ class _Rows:
     specs: Mapping[str, OpSpec]
     find: Find
     roots: Mapping[Value, Value]
-    rows: dict[Value, Parts] = field(default_factory=dict)
-    place: dict[Value, tuple[Value, int]] = field(default_factory=dict)
-    within: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    joined: dict[str, tuple[bool, ...]] = field(default_factory=dict)
+    adjacent: dict[Value, Parts] = field(default_factory=dict)
+    position: dict[Value, tuple[Value, int]] = field(default_factory=dict)
+    groups: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    batched: dict[str, tuple[bool, ...]] = field(default_factory=dict)
 
     def search(self, ops: Sequence[Op]) -> None:
-        """Looks at the parts of one logical op."""
+        """Batch the parts of one logical op, if possible."""
         if ops[0].type == "input":
             self._search_fed(ops)
             return
         spec = self.specs[ops[0].type]
         fixed = spec.alias is not None or spec.random or spec.effect or spec.mutates
-        apart = [self._apart(values) for values in zip(*(op.inputs for op in ops), strict=True)]
-        if fixed or None in apart or True not in apart:
+        columns = zip(*(op.inputs for op in ops), strict=True)
+        flags = [self._is_adjacent(values) for values in columns]
+        if fixed or None in flags or True not in flags:
             return
-        which = tuple(map(bool, apart))
-        if self._may_join(ops, which):
-            self.within[ops[0].name] = tuple(op.name for op in ops)
-            self.joined[ops[0].name] = which
+        which = tuple(map(bool, flags))
+        if self._may_batch(ops, which):
+            self.groups[ops[0].name] = tuple(op.name for op in ops)
+            self.batched[ops[0].name] = which
             for k in range(len(self.graph.types[ops[0].name])):
-                self._put(tuple(op.output(k) for op in ops))
+                self._place_adjacent(tuple(op.output(k) for op in ops))
 
-    def _put(self, parts: Parts) -> None:
-        self.rows[parts[0]] = parts
-        self.place.update({part: (parts[0], k) for k, part in enumerate(parts)})
+    def _place_adjacent(self, parts: Parts) -> None:
+        self.adjacent[parts[0]] = parts
+        self.position.update({part: (parts[0], k) for k, part in enumerate(parts)})
 
     def _search_fed(self, ops: Sequence[Op]) -> None:
-        """Parts of a fed array that follow one another and have the other axes whole."""
+        """Place parts of a fed array side by side if they are consecutive rows of it."""
         regions = [op.attrs.get("region") for op in ops]
         if None in regions or not all(regions):
             return
@@ -128,23 +128,23 @@ class _Rows:
         follow = all(a[1] == b[0] for a, b in pairwise(rows))
         types = [self.graph.types[op.name][0] for op in ops]
         if follow and len(rest) == 1 and side_by_side(types) is not None:
-            self._put(tuple(op.output() for op in ops))
+            self._place_adjacent(tuple(op.output() for op in ops))
 
-    def _apart(self, values: Parts) -> bool | None:
-        """Whether the devices' inputs lie side by side, or are one; None for neither."""
+    def _is_adjacent(self, values: Parts) -> bool | None:
+        """Whether the devices' inputs are side by side, or else one value; None for neither."""
         roots = [self.roots.get(value, value) for value in values]
         if len(set(roots)) == 1:
             return False if len({self.graph.type_of(value) for value in values}) == 1 else None
-        places = [self.place.get(root) for root in roots]
-        first = places[0]
-        if first is None or len(self.rows[first[0]]) != len(values):
+        positions = [self.position.get(root) for root in roots]
+        first = positions[0]
+        if first is None or len(self.adjacent[first[0]]) != len(values):
             return None
-        return True if places == [(first[0], k) for k in range(len(values))] else None
+        return True if positions == [(first[0], k) for k in range(len(values))] else None
 
-    def _may_join(self, ops: Sequence[Op], which: Sequence[bool]) -> bool:
-        """Whether one kernel makes the rows of all devices as each device's makes its own."""
+    def _may_batch(self, ops: Sequence[Op], which: Sequence[bool]) -> bool:
+        """Whether one kernel computes the rows of all devices to the same bits as one for each."""
         find = partial(self.find, device_type=ops[0].placement.device_type)
-        whole = joined_query(self.graph, ops, which, find)
+        whole = batched_query(self.graph, ops, which, find)
         if whole is None or not self._is_inferred(whole):
             return False
         parts = []
@@ -158,7 +158,7 @@ class _Rows:
         return all(k == kernel for k in others) and self._keeps_bits(kernel, whole, parts)
 
     def _is_inferred(self, whole: KernelQuery) -> bool:
-        """Whether the op makes of all rows, with its attributes, the types that it should."""
+        """Whether the op's shape inference gives the expected types for all rows."""
         spec = self.specs[whole.op]
         try:
             made = spec.infer(InferContext(whole.op, whole.op, whole.inputs, whole.attrs))
@@ -174,15 +174,15 @@ class _Rows:
         return self.specs[whole.op].elementwise and of_elements(whole, parts)
 
 
-def joined_query(
+def batched_query(
     graph: Graph,
     ops: Sequence[Op],
     which: Sequence[bool],
     find: Callable[[KernelQuery], KernelSpec],
 ) -> KernelQuery | None:
-    """What one kernel is asked that does the ops of several devices at once.
+    """Return the query for one kernel that computes the ops of several devices at once.
 
-    None where their rows do not make one array.
+    None where their rows do not form one array.
     """
     rows = zip(*(graph.input_types(op) for op in ops), strict=True)
     inputs = [side_by_side(t) if w else t[0] for t, w in zip(rows, which, strict=True)]

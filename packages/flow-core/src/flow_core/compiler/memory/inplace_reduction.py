@@ -1,14 +1,15 @@
-"""Sums of partial results that arise in place, where devices share a memory.
+"""In-place reduction: partial results accumulate in one buffer, where devices share a memory.
 
-A gradient of data parallelism is a matrix product per device, each as large as the weight, and an
-all-reduce that reads all of them.  Devices that share a memory and the sum need only one: the
-first device's product is written there, each later device adds its own to it.  That is the order
-in which the all-reduce adds them up, and every product is rounded before it is added, so the bits
-are those of an all-reduce between devices apart.  What would cross devices is still counted.
+In data parallelism a gradient is a matrix product per device, each as large as the weight, and an
+all-reduce that reads all of them.  Devices with one memory need one buffer only: the first device
+writes its product to it, and each later device adds its own.  Transfers are counted as before.
 
-Where an update of the weight alone reads the sum, and the products read less than that, the update
-makes it, too: some rows after the others, of which the weight's are the only ones that go to
+Where only an update of the weight reads the sum, and the inputs of the products are smaller than
+the weight, the update computes the products, too, some rows at a time: the gradient never goes to
 memory.
+
+Invariant: the products are added in the order of the all-reduce, each rounded before it is added,
+so the bits are those of an all-reduce between devices with separate memories.
 """
 
 from __future__ import annotations
@@ -20,21 +21,23 @@ from flow_core.compiler.memory.aliases import alias_roots
 from flow_core.compiler.memory.replica_dedup import ReplicaDedup
 from flow_core.exchange import BOXING
 from flow_core.ir.graph import Attrs, Graph, Op, Value
-from flow_core.ops.training.optim import BY_TYPE, DIFF, MODEL
+from flow_core.ir.update_rules import BY_TYPE, DIFF, MODEL
 from flow_core.ops.training.summed_updates import SUMMED, fused_attrs
 from flow_core.plugins.specs import OpSpec
 
-ONTO: Mapping[str, str] = {"matmul": "matmul_onto"}
-"""Ops whose results may be added to what is there, and the ops that do so."""
+ACCUMULATING: Mapping[str, str] = {"matmul": "matmul_onto"}
+"""Ops to the ops that add the result to the contents of the output."""
 
 
-def with_sums(graph: Graph, sharing: ReplicaDedup, specs: Mapping[str, OpSpec]) -> ReplicaDedup:
-    """What devices share, and the sums that they make in place.
+def with_inplace_sums(
+    graph: Graph, sharing: ReplicaDedup, specs: Mapping[str, OpSpec]
+) -> ReplicaDedup:
+    """Add sums in place to the replicas that devices share.
 
     Args:
         graph: the physical graph.
-        sharing: what its devices have, and do, only once.
-        specs: the ops.
+        sharing: the replicas that its devices share.
+        specs: the op specs.
     """
     if not sharing.same:
         return sharing
@@ -43,21 +46,27 @@ def with_sums(graph: Graph, sharing: ReplicaDedup, specs: Mapping[str, OpSpec]) 
         if op.attrs["collective"] == "all_reduce" and op.attrs["combine"] == "sum":
             found.search(op)
     same = {**sharing.same, **found.same}
-    return replace(sharing, same=same, onto=found.onto, summed=found.summed, within=found.within)
+    return replace(
+        sharing,
+        same=same,
+        accumulated=found.accumulated,
+        presummed=found.presummed,
+        executes=found.executes,
+    )
 
 
 @dataclass(slots=True)
 class _Sums:
-    """The sums found so far: see `ReplicaDedup`."""
+    """The sums found so far, with the fields of `ReplicaDedup`."""
 
     graph: Graph
     sharing: ReplicaDedup
     readers: Mapping[Value, list[Op]]
     roots: Mapping[Value, Value]
     same: dict[Value, Value] = field(default_factory=dict)
-    onto: dict[str, str] = field(default_factory=dict)
-    summed: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    within: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    accumulated: dict[str, str] = field(default_factory=dict)
+    presummed: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    executes: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def search(self, exchange: Op) -> None:
         members = tuple(m for m, parts in enumerate(_members(exchange)) if self._fits(*parts))
@@ -65,21 +74,21 @@ class _Sums:
             if member in members:
                 self._take(parts, sums)
         if members:
-            self.summed[exchange.name] = members
+            self.presummed[exchange.name] = members
 
     def _take(self, parts: tuple[Value, ...], sums: tuple[Value, ...]) -> None:
-        """Notes who makes a sum: its update, else the products one after the other."""
+        """Record how a sum is computed: by its update, else by accumulating products."""
         names = [value.op for value in parts]
         update = self._update(parts, sums)
         if update is None:
             self.same.update(dict.fromkeys(parts[1:], parts[0]))
-            self.onto.update(zip(names[1:], names, strict=False))
+            self.accumulated.update(zip(names[1:], names, strict=False))
         else:
-            self.within[update.name] = tuple(names)
+            self.executes[update.name] = tuple(names)
             self.same.update(dict.fromkeys((*parts, sums[0]), update.inputs[MODEL]))
 
     def _fits(self, parts: tuple[Value, ...], sums: tuple[Value, ...]) -> bool:
-        """Whether parts are for the sum alone, and the sum is one for all devices."""
+        """Whether only the sum reads the parts, and all devices share the sum."""
         return (
             len(set(parts)) == len(parts) > 1
             and all(value in self.sharing.same for value in sums[1:])
@@ -88,11 +97,11 @@ class _Sums:
 
     def _only_summed(self, part: Value) -> bool:
         merged = part in self.sharing.same or part.op in self.sharing.merged
-        alone = len(self.readers.get(part, ())) == 1 and part not in self.graph.results
-        return self.graph.ops[part.op].type in ONTO and alone and not merged
+        has_one_reader = len(self.readers.get(part, ())) == 1 and part not in self.graph.results
+        return self.graph.ops[part.op].type in ACCUMULATING and has_one_reader and not merged
 
     def _update(self, parts: tuple[Value, ...], sums: tuple[Value, ...]) -> Op | None:
-        """The op that alone reads a sum, if it is an update which can make it."""
+        """Return the only reader of a sum, if it is an update that can compute the sum."""
         merged = self.sharing.merged
         readers = [op for value in sums for op in self.readers.get(value, ())]
         running = {op.name: op for op in readers if op.name not in merged}
@@ -106,11 +115,11 @@ class _Sums:
         return update if fits and update.inputs[DIFF] in sums else None
 
     def _may_make(self, update: Op, products: Sequence[Op]) -> bool:
-        """Whether an update has a form that makes its gradient of some products.
+        """Whether an update has a form that computes its gradient from some products.
 
-        None with ``skip_if`` does, nor may a product read what the update overwrites.  What the
-        products read is held until the update, which waits for a bucket of gradients: it must take
-        no more memory than the gradient does.
+        An update with ``skip_if`` has none, and no product may read what the update overwrites.
+        The inputs of the products stay live until the update, which waits for a bucket of
+        gradients, so they must not be larger than the gradient.
         """
         types = self.graph.input_types(update)
         if update.type not in SUMMED or types[MODEL] != types[DIFF]:
@@ -128,7 +137,7 @@ class _Sums:
 
 
 def _members(exchange: Op) -> Iterator[tuple[tuple[Value, ...], tuple[Value, ...]]]:
-    """Inputs and outputs of each member of an all-reduce."""
+    """Yield the inputs and outputs of each member of an all-reduce."""
     p = exchange.placement.size
     for first in range(0, len(exchange.inputs), p):
         yield (
@@ -137,13 +146,15 @@ def _members(exchange: Op) -> Iterator[tuple[tuple[Value, ...], tuple[Value, ...
         )
 
 
-def form_of(graph: Graph, sharing: ReplicaDedup, op: Op) -> tuple[str, Attrs, tuple[Value, ...]]:
-    """Type, attributes and inputs of an op, with what it does for others."""
-    if op.name in sharing.onto:
-        return ONTO[op.type], op.attrs, (*op.inputs, op.output())
-    if op.name not in sharing.within or op.name in sharing.joined:
+def lowered_form(
+    graph: Graph, sharing: ReplicaDedup, op: Op
+) -> tuple[str, Attrs, tuple[Value, ...]]:
+    """Return type, attributes and inputs of the task of an op, which may do work of other ops."""
+    if op.name in sharing.accumulated:
+        return ACCUMULATING[op.type], op.attrs, (*op.inputs, op.output())
+    if op.name not in sharing.executes or op.name in sharing.batched:
         return op.type, op.attrs, op.inputs
-    products = [graph.ops[name] for name in sharing.within[op.name]]
+    products = [graph.ops[name] for name in sharing.executes[op.name]]
     attrs = fused_attrs(op.attrs, products[0].attrs, len(products))
     others = tuple(value for i, value in enumerate(op.inputs) if i != DIFF)
     operands = tuple(value for product in products for value in product.inputs)

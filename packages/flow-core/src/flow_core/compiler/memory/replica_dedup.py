@@ -1,12 +1,11 @@
-"""What devices that share a memory need not have, or do, one by one.
+"""Replica deduplication: devices with one memory keep and compute equal tensors once.
 
-Emulated devices and those of the CPU live in one process and read each other's memory.  What they
-would all compute alike is then computed by the first of them, and what they would all hold alike
-is held once: weights that are broadcast and their updates, results of an all-reduce, the
-learning rate.  It is found from the ops themselves, not from what SBP says about them: an op does
-what another one does if both are parts of one logical op, with the same attributes, on inputs
-that are the same bytes.  Values begin to be the same where an exchange makes them so, and where
-variables hold the same part of a logical one, as long as all updates of these are the same, too.
+Emulated devices and CPU devices live in one process and read each other's memory.  The first of
+them computes and keeps the tensors that are equal on all of them: broadcast weights and their
+updates, results of an all-reduce, the learning rate.  Equality follows from the ops, not from SBP:
+two ops are equal if they come from one logical op and have equal attributes and inputs.  Values
+become equal by an exchange, or as variables that hold the same part of a logical one and whose
+updates are all equal.
 """
 
 from __future__ import annotations
@@ -21,45 +20,53 @@ from flow_core.plugins.specs import OpSpec
 
 @dataclass(frozen=True, slots=True)
 class ReplicaDedup:
-    """What is the same on several devices.
+    """The values that several devices share, and the ops that run for several devices.
+
+    Invariants: ``same`` points to earlier values only.  An op in ``merged`` or executed by another
+    op does not run.  The keys of ``batched`` are keys of ``executes``; the outputs of a batched op
+    and of those that it executes are ``adjacent``.
 
     Attributes:
-        same: values that are the same bytes as an earlier one of another device.
-        merged: ops that do what an earlier one does, and which: they need not run.
-        variables: names of the physical variables that lie in another one's memory.
-        onto: ops whose results are added to those of another one, which comes before: see
+        same: value to the earlier value of another device whose bytes it is.
+        merged: op to the earlier op that computes its results.
+        shared_variables: names of the physical variables stored in another one's memory.
+        accumulated: op to the earlier op to whose result it adds its own: see
             `flow_core.compiler.memory.inplace_reduction`.
-        summed: of all-reduces, the members that have been summed up by then.
-        within: ops that also do what others would have done, for them alone or beside them, and
-            those.
-        joined: ops that do the rows of several devices at once, and per input whether it is that
-            of all devices side by side: see `flow_core.compiler.memory.device_batching`.
-        rows: values that lie side by side, by the first of them.
+        presummed: all-reduce to its members whose inputs have already been summed.
+        executes: op to the ops whose work it does, besides its own.
+        batched: op that computes the rows of several devices at once, to a flag per input,
+            whether it reads the inputs of all devices side by side: see
+            `flow_core.compiler.memory.device_batching`.
+        adjacent: first value to all values that are placed side by side, in order.
     """
 
     same: Mapping[Value, Value] = field(default_factory=dict)
     merged: Mapping[str, str] = field(default_factory=dict)
-    variables: frozenset[str] = frozenset()
-    onto: Mapping[str, str] = field(default_factory=dict)
-    summed: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    within: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    joined: Mapping[str, tuple[bool, ...]] = field(default_factory=dict)
-    rows: Mapping[Value, tuple[Value, ...]] = field(default_factory=dict)
+    shared_variables: frozenset[str] = frozenset()
+    accumulated: Mapping[str, str] = field(default_factory=dict)
+    presummed: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    executes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    batched: Mapping[str, tuple[bool, ...]] = field(default_factory=dict)
+    adjacent: Mapping[Value, tuple[Value, ...]] = field(default_factory=dict)
 
     def idle(self) -> frozenset[str]:
-        """The ops that need not run, as others do what they do."""
-        return frozenset(self.merged) | {name for names in self.within.values() for name in names}
+        """Return the ops that do not run, because other ops do their work."""
+        return frozenset(self.merged) | {name for names in self.executes.values() for name in names}
 
     def reads(self, graph: Graph, op: Op) -> tuple[Value, ...]:
-        """What an op reads, for itself and for those that it does."""
-        others = (graph.ops[name].inputs for name in self.within.get(op.name, ()))
+        """Return the values that an op reads, for itself and for the ops that it executes."""
+        others = (graph.ops[name].inputs for name in self.executes.get(op.name, ()))
         return (*op.inputs, *(value for values in others for value in values))
+
+    def executed_with(self, graph: Graph, op: Op) -> list[Op]:
+        """Return an op and the ops that it executes."""
+        return [op, *(graph.ops[name] for name in self.executes[op.name])]
 
 
 NO_DEDUP = ReplicaDedup()
 
 MOST_WALKS = 8
-"""How often the search begins again without some variables, before it goes without any."""
+"""Searches that leave out further variables each time, before one that leaves out all."""
 
 Copies = Sequence[Sequence[str]]
 """Names of physical variables that hold the same part of a logical one, part by part."""
@@ -68,22 +75,20 @@ Copies = Sequence[Sequence[str]]
 def find_sharing(
     graph: Graph,
     specs: Mapping[str, OpSpec],
-    origins: Mapping[str, str],
     copies: Iterable[Copies],
 ) -> ReplicaDedup:
-    """What the devices of a physical graph can share, all of which have one memory.
+    """Find the replicas of a physical graph whose devices have one memory.
 
     Args:
         graph: the physical graph, after all passes.
-        specs: the ops.
-        origins: logical op of each physical one, where the names differ.
-        copies: of each variable that may be shared, the groups of ``variable`` ops that hold
-            the same part of it.
+        specs: the op specs.
+        copies: per variable that may be shared, the groups of ``variable`` ops that hold the
+            same part of it.
     """
     wanted, walks = list(copies), 0
     while True:
         walks += 1
-        walk = _Walk(graph, specs, origins)
+        walk = _Walk(graph, specs)
         for group in (group for groups in wanted for group in groups):
             walk.same.update({Value(name, 0): Value(group[0], 0) for name in group[1:]})
         walk.run()
@@ -96,17 +101,16 @@ def find_sharing(
 
 @dataclass(slots=True)
 class _Walk:
-    """One way through the graph, which takes some variables to be the same.
+    """One traversal of the graph, under the assumption that some variables are equal.
 
     Attributes:
         same, merged: as in `ReplicaDedup`.
-        seen: ops by what they do.
-        updates: by variable, the ops that overwrite it.
+        seen: the first op of each computation.
+        updates: the ops that overwrite each variable.
     """
 
     graph: Graph
     specs: Mapping[str, OpSpec]
-    origins: Mapping[str, str]
     same: dict[Value, Value] = field(default_factory=dict)
     merged: dict[str, str] = field(default_factory=dict)
     seen: dict[object, str] = field(default_factory=dict)
@@ -136,11 +140,7 @@ class _Walk:
         return not any(Value(op.name, k) in self.updates for k in range(len(types)))
 
     def _merge(self, op: Op) -> None:
-        origin = self.origins.get(op.name)
-        if origin is None:  # of an op that a pass has made for each device, too
-            logical, _, rank = op.name.rpartition("@")
-            known = rank.isdigit() and not self.specs[op.type].random
-            origin = logical if known else op.name
+        origin = self.graph.origin(op.name).unsharded
         control = tuple([self.merged.get(name, name) for name in op.control])
         does = (origin, op.type, op.attrs, self._read(op), control, self.graph.types[op.name])
         first = self.seen.setdefault(does, op.name)
@@ -150,7 +150,7 @@ class _Walk:
             self.same.update({Value(op.name, i): Value(first, i) for i in outputs})
 
     def _overwritten(self, op: Op) -> Iterator[Value]:
-        """The values whose memory an op overwrites, before any sharing."""
+        """Yield the values whose memory an op overwrites, before any sharing."""
         for index in self.specs[op.type].overwrites(op.attrs):
             if index < len(op.inputs):
                 yield self._owner(op.inputs[index])
@@ -163,7 +163,7 @@ class _Walk:
         return self._owner(op.inputs[alias])
 
     def updated_equally(self, group: Sequence[str]) -> bool:
-        """Whether every update of a group of variables is one op, which all of them share."""
+        """Whether the variables of a group share all of their updates."""
         done = [self._updates(name) for name in group]
         return all(other == done[0] for other in done)
 
@@ -172,16 +172,16 @@ class _Walk:
 
 
 def _alike(op: Op, inputs: Sequence[Value]) -> Iterator[tuple[Value, Value]]:
-    """Outputs of an exchange that are the same bytes as an earlier output."""
+    """Yield the outputs of an exchange that are equal to an earlier one, and that one."""
     first: dict[object, int] = {}
-    for index, made in enumerate(_made_of(op, inputs)):
+    for index, made in enumerate(_sources_of(op, inputs)):
         earlier = first.setdefault(made, index)
         if earlier != index:
             yield op.output(index), op.output(earlier)
 
 
-def _made_of(op: Op, inputs: Sequence[Value]) -> Iterator[object]:
-    """What each output of an exchange is made of: blocks of inputs, in their order."""
+def _sources_of(op: Op, inputs: Sequence[Value]) -> Iterator[object]:
+    """Yield a key for the contents of each output: the blocks of inputs, in their order."""
     shapes = op.attrs["shapes"]
     if op.attrs["collective"] == "all_reduce":
         yield from [k // op.placement.size for k in range(len(shapes))]

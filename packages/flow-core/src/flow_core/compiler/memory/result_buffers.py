@@ -1,23 +1,23 @@
-"""Results of a job that must not change under the one who reads them."""
+"""Copies of results that later steps would overwrite."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from flow_core.compiler.memory.aliases import alias_roots, overwritten
 from flow_core.compiler.memory.replica_dedup import ReplicaDedup
-from flow_core.ir.graph import Graph, Op, Value
+from flow_core.ir.graph import NO_ATTRS, Graph, Op, Value
+from flow_core.ir.rewriter import Rewriter
 from flow_core.plugins.specs import OpSpec
 
 
 def protected(graph: Graph, specs: Mapping[str, OpSpec], sharing: ReplicaDedup) -> Graph:
-    """The graph with copies of results that are views of variables which a step changes.
+    """Return the graph with copies of results that are views of variables that a step changes.
 
     Args:
         graph: the physical graph.
         specs: the ops.
-        sharing: what its devices have only once.
+        sharing: values that its devices share.
     """
     roots = alias_roots(graph, specs, sharing)
     changed = {v for op in graph.ops.values() for v in overwritten(op, specs, roots)}
@@ -25,13 +25,11 @@ def protected(graph: Graph, specs: Mapping[str, OpSpec], sharing: ReplicaDedup) 
     return _with_copies(graph, copies) if copies else graph
 
 
-def _with_copies(graph: Graph, copies: set[Value]) -> Graph:
-    ops, types, same = dict(graph.ops), dict(graph.types), {}
-    for value in sorted(copies):
+def _with_copies(graph: Graph, values: set[Value]) -> Graph:
+    rewriter, copies = Rewriter(graph).at_end(), dict[Value, Value]()
+    for value in sorted(values):
         source = graph.ops[value.op]
-        name = f"{value.op}/copy_{value.index}"
-        ops[name] = Op(name, "copy", (value,), type(source.attrs)(), source.placement)
-        types[name] = (graph.type_of(value),)
-        same[value] = Value(name, 0)
-    results = tuple(same.get(v, v) for v in graph.results)
-    return replace(graph, ops=ops, types=types, results=results)
+        copy = Op(f"{value.op}/copy_{value.index}", "copy", (value,), NO_ATTRS, source.placement)
+        copies[value] = rewriter.add(copy, (graph.type_of(value),)).output()
+    rewriter.results = tuple([copies.get(v, v) for v in graph.results])
+    return rewriter.finish()

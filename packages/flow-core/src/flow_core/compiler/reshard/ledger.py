@@ -1,4 +1,4 @@
-"""The plan ledger: every hop of boxing, why it is there, what it costs, what else could be."""
+"""The plan ledger: every reshard step with its reason, cost and alternatives."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from functools import lru_cache
 
 from flow_core.base.shapes import Shape
 from flow_core.compiler.reshard.planner import ReshardStep, TensorLayout, plan_routes
-from flow_core.exchange import Exchange, exchanges
+from flow_core.exchange import DevicePair, Exchange, exchanges
 from flow_core.plan import Plan
-from flow_core.sharding.topology import LinkModel
+from flow_core.sharding.topology import Device, LinkModel
 
-Links = tuple[tuple[str, str, int], ...]
+Links = tuple[tuple[Device, Device, int], ...]
 """(from, to, bytes) per pair of devices."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """A way that boxing might have gone.
+    """A boxing that was not chosen.
 
     Attributes:
-        steps: names of its hops.
-        through: the layouts after each hop, as texts.
+        steps: names of its steps.
+        through: the layouts after each step, as texts.
         nbytes: bytes that cross devices.
         seconds: predicted time.
     """
@@ -39,23 +39,23 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class BoxingEntry:
-    """A line of the plan ledger: one hop of one value.
+    """A line of the plan ledger: one reshard step of one value.
 
     Attributes:
         value: the logical value.
-        hop: name of the hop.
+        hop: name of the step.
         source, target: text forms of the layouts.
         nbytes: bytes that cross devices each time.
         seconds: predicted time.
-        line: the user's line of the op that needs it.
+        line: the user's line of the op that reads the value.
         op: that op, empty for a result of the job.
-        why: what the value's producer makes, and what that op wants.
-        step, steps: which step it is of how many, on the way from producer to that op.
-        runners_up: other ways for all of these steps, the cheapest first.
-        exchanges: names of the ``boxing`` ops that do it, one per group of devices.
-        links: bytes per pair of devices each time; all together are ``nbytes``.
-        bucket: name of the op that it was fused into, empty when it runs by itself.
-        once: whether it runs once, when the plan is loaded, and not at each step.
+        why: the layout from the value's producer, and the one that the op requires.
+        step, steps: the number of the step, and of all steps from the producer to the op.
+        runners_up: alternatives to all of these steps, the cheapest first.
+        exchanges: names of the ``boxing`` ops of the step, one per group of devices.
+        links: bytes per pair of devices each time; their sum is ``nbytes``.
+        bucket: name of the op that it was fused into, empty when it was not.
+        once: whether it runs once, when the plan is loaded, and not in each step of the job.
     """
 
     value: str
@@ -80,11 +80,11 @@ class BoxingEntry:
 def summaries(
     shape: Shape, itemsize: int, source: TensorLayout, target: TensorLayout, links: LinkModel
 ) -> tuple[Alternative, ...]:
-    """The chosen way between two layouts and the runners-up, as texts and numbers."""
+    """Summarise the routes between two layouts, the chosen one first."""
     return tuple(
         Alternative(
-            tuple(hop.name for hop in route.reshard_steps),
-            tuple(str(hop.target) for hop in route.reshard_steps),
+            tuple(step.name for step in route.reshard_steps),
+            tuple(str(step.target) for step in route.reshard_steps),
             route.nbytes,
             route.seconds,
         )
@@ -92,7 +92,7 @@ def summaries(
     )
 
 
-def others_than(
+def alternatives(
     chosen: tuple[ReshardStep, ...],
     shape: Shape,
     itemsize: int,
@@ -100,7 +100,7 @@ def others_than(
     target: TensorLayout,
     links: LinkModel,
 ) -> Iterator[Alternative]:
-    """The ways between two layouts but the chosen one."""
+    """Yield the alternatives to the chosen route."""
     if not chosen:
         return
     routes = plan_routes(shape, itemsize, source, target, links)
@@ -110,18 +110,18 @@ def others_than(
             yield summary
 
 
-def settled(ledger: Iterable[BoxingEntry], plan: Plan) -> list[BoxingEntry]:
-    """The ledger with what only the finished plan knows: bytes per link, buckets, prologue."""
+def completed(ledger: Iterable[BoxingEntry], plan: Plan) -> list[BoxingEntry]:
+    """Complete the ledger from the finished plan: bytes per link, buckets, prologue."""
     found: dict[str, tuple[Exchange, int, bool]] = {}
     for once in (False, True):
         for exchange in exchanges(plan, once):
             for member, name in enumerate(exchange.member_names):
                 found[name] = (exchange, member, once)
-    return [_settled(entry, found) for entry in ledger]
+    return [_completed(entry, found) for entry in ledger]
 
 
-def _settled(entry: BoxingEntry, found: Mapping[str, tuple[Exchange, int, bool]]) -> BoxingEntry:
-    links: dict[tuple[str, str], int] = {}
+def _completed(entry: BoxingEntry, found: Mapping[str, tuple[Exchange, int, bool]]) -> BoxingEntry:
+    links: dict[DevicePair, int] = {}
     bucket, always = "", not entry.exchanges
     for name in filter(found.__contains__, entry.exchanges):
         exchange, member, once = found[name]

@@ -1,9 +1,12 @@
-"""Boxing: how a tensor gets from one layout to another.
+"""The boxing planner: reshard steps from one layout of a tensor to another.
 
-The planner looks for the cheapest sequence of hops under the link model, by Dijkstra's
-algorithm over the layouts that can help: where partial results go to other devices, for example,
-they are combined in parts first.  Most transitions need no search: a hop in which no device
-sends longer than the busiest one must receive cannot be beaten.
+The planner finds the cheapest sequence of steps under the link model, by Dijkstra's algorithm
+over candidate layouts: for example, partial results that go to other devices are first combined
+in parts.  Most transitions need no search: a step in which no device sends longer than the busiest
+one must receive is optimal.
+
+Invariants: every step of a route is legal (`flow_core.compiler.reshard.direct`); results are
+functions of their arguments alone and cached, so that equal transitions have the same steps.
 """
 
 from __future__ import annotations
@@ -16,17 +19,17 @@ from itertools import count, product
 
 from flow_core.base.errors import GraphError
 from flow_core.base.shapes import Shape
+from flow_core.compiler.reshard.direct import direct
+from flow_core.compiler.reshard.hierarchy import with_common_hierarchy
 from flow_core.compiler.reshard.steps import (
     Group,
     Piece,
     ReshardStep,
     TensorLayout,
-    aligned,
     busiest,
-    direct,
     groups_of,
     holds_partial,
-    is_there,
+    is_in_place,
 )
 from flow_core.sharding.sbp import B, Partial, Sbp, Split
 from flow_core.sharding.topology import LinkModel, Placement
@@ -42,27 +45,27 @@ __all__ = [
     "direct",
     "groups_of",
     "holds_partial",
-    "is_there",
+    "is_in_place",
     "plan_boxing",
     "plan_routes",
 ]
 
-MOST_HOPS = 7
+MOST_STEPS = 7
 MOST_ROUTES = 4
-PER_HOP = 1e-7
-"""Seconds that a hop costs besides its bytes, so that fewer are preferred."""
+STEP_SECONDS = 1e-7
+"""Fixed cost of a step, so that fewer steps are preferred."""
 
 
 class BoxingError(GraphError):
-    """Two layouts between which nothing leads."""
+    """Two layouts without a boxing between them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A way between two layouts.
+    """A sequence of steps between two layouts.
 
     Attributes:
-        hops: its steps.
+        reshard_steps: the steps.
         nbytes: bytes that cross devices.
         seconds: predicted time.
     """
@@ -76,7 +79,7 @@ class Route:
 def plan_boxing(
     shape: Shape, itemsize: int, source: TensorLayout, target: TensorLayout, links: LinkModel
 ) -> tuple[ReshardStep, ...]:
-    """The cheapest hops between two layouts; none when nothing has to move.
+    """Return the cheapest steps between two layouts; none when nothing has to move.
 
     >>> from flow_core.sharding.sbp import P, S
     >>> gpus = Placement.parse("gpu", "0:0-3")
@@ -93,14 +96,14 @@ def plan_boxing(
     ['reduce', 'copy_d2h']
 
     Raises:
-        BoxingError: no way leads there.
+        BoxingError: no boxing exists.
     """
-    source, target = aligned(shape, source, target)
+    source, target = with_common_hierarchy(shape, source, target)
     if source == target:
         return ()
-    hop = _obvious(shape, itemsize, source, target, links)
-    if hop is not None:
-        return (hop,)
+    step = _optimal_step(shape, itemsize, source, target, links)
+    if step is not None:
+        return (step,)
     return _Search(shape, itemsize, source, target, links, 1).run()[0]
 
 
@@ -108,7 +111,7 @@ def plan_boxing(
 def plan_routes(
     shape: Shape, itemsize: int, source: TensorLayout, target: TensorLayout, links: LinkModel
 ) -> tuple[Route, ...]:
-    """What `plan_boxing` chooses, and after it the runners-up, the cheapest first.
+    """Return the choice of `plan_boxing` and then the runners-up, the cheapest first.
 
     >>> gpus = Placement.parse("gpu", "0:0-3")
     >>> from flow_core.sharding.sbp import P
@@ -119,38 +122,38 @@ def plan_routes(
     [['all_reduce'], ['reduce_scatter', 'all_gather']]
     """
     chosen = plan_boxing(shape, itemsize, source, target, links)
-    source, target = aligned(shape, source, target)
+    source, target = with_common_hierarchy(shape, source, target)
     others = _Search(shape, itemsize, source, target, links, MOST_ROUTES).run() if chosen else []
     found = dict.fromkeys((chosen, *others))
     return tuple([_route(reshard_steps, itemsize, links) for reshard_steps in found][:MOST_ROUTES])
 
 
 def _route(reshard_steps: tuple[ReshardStep, ...], itemsize: int, links: LinkModel) -> Route:
-    nbytes = sum(hop.elements() for hop in reshard_steps) * itemsize
-    return Route(reshard_steps, nbytes, sum(hop.seconds(itemsize, links) for hop in reshard_steps))
+    nbytes = sum(step.elements() for step in reshard_steps) * itemsize
+    return Route(reshard_steps, nbytes, sum(s.seconds(itemsize, links) for s in reshard_steps))
 
 
-def _obvious(
+def _optimal_step(
     shape: Shape, itemsize: int, source: TensorLayout, target: TensorLayout, links: LinkModel
 ) -> ReshardStep | None:
-    """The one hop that nothing can beat, None when that is not clear.
+    """Return the direct step if it is provably optimal, else None.
 
-    Every device must receive what it lacks.  A hop brings it just that, so if no device is
-    busier sending, no way is faster; nor is any than an all-reduce on one machine.
+    Every device must receive the data that it lacks.  A direct step sends it just that, so if no
+    device is busier sending, no route is faster; nor than an all-reduce on one machine.
     """
-    hop = direct(shape, source, target)
-    if hop is None:
+    step = direct(shape, source, target)
+    if step is None:
         return None
-    if hop.groups:
+    if step.groups:
         machines = {machine for machine, _ in source.placement.devices}
-        return hop if len(machines) == 1 else None
-    out, into = busiest(hop, itemsize, links)
-    return hop if out <= into * (1 + 1e-9) else None
+        return step if len(machines) == 1 else None
+    out, into = busiest(step, itemsize, links)
+    return step if out <= into * (1 + 1e-9) else None
 
 
 @dataclass(slots=True)
 class _Search:
-    """Dijkstra's algorithm over layouts; stops at so many ways to the target."""
+    """Dijkstra's algorithm over layouts; stops at a number of routes to the target."""
 
     shape: Shape
     itemsize: int
@@ -161,10 +164,10 @@ class _Search:
     bounds: list[float] = field(default_factory=list)
 
     def run(self) -> list[tuple[ReshardStep, ...]]:
-        """The ways found, the cheapest first.
+        """Return the routes, the cheapest first.
 
         Raises:
-            BoxingError: there are none.
+            BoxingError: no route exists.
         """
         layouts = _candidates(self.shape, self.source, self.target)
         order = count()
@@ -177,12 +180,12 @@ class _Search:
             cost, _, layout, reshard_steps = heapq.heappop(queue)
             if layout == self.target:
                 found.append(reshard_steps)
-            elif layout not in done and len(reshard_steps) < MOST_HOPS:
+            elif layout not in done and len(reshard_steps) < MOST_STEPS:
                 done.add(layout)
-                for total, hop in self._onward(cost, layout, layouts, done):
-                    heapq.heappush(queue, (total, next(order), hop.target, (*reshard_steps, hop)))
+                for total, step in self._onward(cost, layout, layouts, done):
+                    heapq.heappush(queue, (total, next(order), step.target, (*reshard_steps, step)))
         if not found:
-            raise self._no_way()
+            raise self._no_route()
         return found
 
     def _onward(
@@ -198,23 +201,23 @@ class _Search:
             leg = _leg(self.shape, self.itemsize, layout, other, self.links)
             if leg is None:
                 continue
-            hop, seconds = leg
-            total = cost + seconds + PER_HOP
+            step, seconds = leg
+            total = cost + seconds + STEP_SECONDS
             if self._too_late(total):
                 continue
             if other == self.target:
                 self.bounds = sorted([*self.bounds, total])[: self.wanted]
-            yield total, hop
+            yield total, step
 
     def _too_late(self, cost: float) -> bool:
-        """Whether enough cheaper ways to the target are known."""
+        """Whether enough cheaper routes to the target are known."""
         return len(self.bounds) == self.wanted and cost > self.bounds[-1]
 
-    def _no_way(self) -> BoxingError:
+    def _no_route(self) -> BoxingError:
         return BoxingError(
             f"boxing a tensor of shape {self.shape}",
-            found=f"no way from {self.source} to {self.target}",
-            allowed=f"ways of at most {MOST_HOPS} steps",
+            found=f"no route from {self.source} to {self.target}",
+            allowed=f"routes of at most {MOST_STEPS} steps",
         )
 
 
@@ -222,13 +225,13 @@ class _Search:
 def _leg(
     shape: Shape, itemsize: int, source: TensorLayout, target: TensorLayout, links: LinkModel
 ) -> tuple[ReshardStep, float] | None:
-    """A step of some way and its time: ways between other layouts have it, too."""
-    hop = direct(shape, source, target)
-    return None if hop is None else (hop, hop.seconds(itemsize, links))
+    """Return the direct step of a route and its time, cached for all routes."""
+    step = direct(shape, source, target)
+    return None if step is None else (step, step.seconds(itemsize, links))
 
 
 def _candidates(shape: Shape, source: TensorLayout, target: TensorLayout) -> list[TensorLayout]:
-    """The target, and on either placement the layouts that may lie between."""
+    """Return the target, and the possible intermediate layouts on both placements."""
     found = dict.fromkeys((target,))
     for layout in (source, target):
         others = _others(shape, 2 if len(layout.sbp) < 3 else 1)
@@ -249,7 +252,7 @@ def _first_device(placement: Placement) -> Placement:
 
 
 def _others(shape: Shape, axes: int) -> list[Sbp]:
-    """What may help in a hierarchy dimension: to be whole, or split on one of the longest axes."""
+    """Return candidates for a hierarchy dimension: broadcast, or split on a longest axis."""
     longest = sorted(range(len(shape)), key=lambda i: -shape[i])[:axes]
     return [B, *map(Split, longest)]
 
@@ -257,9 +260,9 @@ def _others(shape: Shape, axes: int) -> list[Sbp]:
 def boxing_seconds(
     shape: Shape, itemsize: int, source: TensorLayout, target: TensorLayout, links: LinkModel
 ) -> float:
-    """Predicted time of the cheapest boxing; infinite when there is none."""
+    """Return the predicted time of the cheapest boxing; infinite when none exists."""
     try:
         reshard_steps = plan_boxing(shape, itemsize, source, target, links)
     except BoxingError:
         return float("inf")
-    return sum(hop.seconds(itemsize, links) for hop in reshard_steps)
+    return sum(s.seconds(itemsize, links) for s in reshard_steps)

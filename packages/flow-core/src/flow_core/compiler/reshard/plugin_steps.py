@@ -1,4 +1,4 @@
-"""Ways of boxing that plugins know, beside the planner's own, and who chooses among them."""
+"""Boxing methods of plugins, beside the planner's routes, and the choice among them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any, Protocol
 
 from flow_core.compiler.reshard.planner import (
-    PER_HOP,
+    STEP_SECONDS,
     BoxingError,
     ReshardStep,
     TensorLayout,
@@ -27,7 +27,7 @@ Choose = Callable[[TensorLayout, TensorLayout, TensorType, Sequence[BoxingSpec]]
 
 
 class Registered(Protocol):
-    """What plugins registered: the registry."""
+    """The boxing methods and hooks of the registry."""
 
     @property
     def boxing(self) -> Any:
@@ -39,7 +39,7 @@ class Registered(Protocol):
     def choose_boxing(
         self, src: Any, dst: Any, tensor: Any, candidates: Sequence[BoxingSpec]
     ) -> str | None:
-        """The name that a plugin chooses, None when none cares."""
+        """Return the name that a plugin chooses, None when no plugin does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +51,11 @@ class _Way:
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """All ways between layouts: the planner's, and those of plugins.
+    """All boxing methods: the planner's routes, and those of plugins.
 
     Attributes:
-        specs: ways of plugins.
-        choose: asks plugins for the name of one, None where no plugin wants to be asked.
+        specs: the methods of plugins.
+        choose: the plugins' choice of a method by name; None where no plugin implements it.
     """
 
     specs: tuple[BoxingSpec, ...] = ()
@@ -63,17 +63,17 @@ class Ways:
 
     @classmethod
     def of(cls, registry: Registered) -> Ways:
-        """What a registry has."""
+        """Return the boxing methods of a registry."""
         asked = registry.observers("flow_choose_boxing")
         return cls(tuple(registry.boxing.values()), registry.choose_boxing if asked else None)
 
     def reshard_steps(
         self, tensor: TensorType, source: TensorLayout, target: TensorLayout, links: LinkModel
     ) -> tuple[ReshardStep, ...]:
-        """The hops of the way that a plugin chooses, else of the fastest.
+        """Return the steps of the method that a plugin chooses, else of the fastest.
 
         Raises:
-            BoxingError: nothing leads there, or a plugin's way goes where no hop does.
+            BoxingError: no boxing exists, or a plugin's method includes an impossible step.
         """
         planned = plan_boxing(tensor.shape, tensor.dtype.itemsize, source, target, links)
         fitting = [spec for spec in self.specs if _fits(spec, source, target)]
@@ -96,7 +96,7 @@ def _fits(spec: BoxingSpec, source: TensorLayout, target: TensorLayout) -> bool:
 
 
 def _matches(pattern: str, sbp: NdSbp) -> bool:
-    """Whether a pattern is that of an SBP: its text, its letters, or with ``*`` for anything.
+    """Whether a pattern matches an SBP: its text, its letters, or ``*`` for anything.
 
     >>> from flow_core.sharding.sbp import B, S
     >>> [_matches(pattern, (S(0), B)) for pattern in ("(S(0), B)", "(S, B)", "*", "S")]
@@ -110,15 +110,15 @@ def _matches(pattern: str, sbp: NdSbp) -> bool:
 def _own(
     tensor: TensorType, source: TensorLayout, target: TensorLayout, links: LinkModel
 ) -> Iterator[_Way]:
-    """The planner's ways, named by their steps, with a number where these are the same."""
+    """Yield the planner's routes, named by their steps, and numbered where names repeat."""
     seen: dict[str, int] = {}
     ends = format_nd_sbp(source.sbp), format_nd_sbp(target.sbp)
     types = source.placement.device_type, target.placement.device_type
     for route in plan_routes(tensor.shape, tensor.dtype.itemsize, source, target, links):
-        name = "+".join(hop.name for hop in route.reshard_steps)
+        name = "+".join(step.name for step in route.reshard_steps)
         seen[name] = seen.get(name, 0) + 1
         name = name if seen[name] == 1 else f"{name}#{seen[name]}"
-        seconds = route.seconds + PER_HOP * len(route.reshard_steps)
+        seconds = route.seconds + STEP_SECONDS * len(route.reshard_steps)
         cost = partial(float, seconds)
         spec = BoxingSpec(name, *ends, tuple(dict.fromkeys(types)), cost, tuple)
         yield _Way(spec, route.reshard_steps, seconds)
@@ -137,11 +137,11 @@ def _foreign(
 def _direct(
     spec: BoxingSpec, tensor: TensorType, source: TensorLayout, target: TensorLayout
 ) -> ReshardStep:
-    hop = direct(tensor.shape, source, target)
-    if hop is None:
+    step = direct(tensor.shape, source, target)
+    if step is None:
         raise BoxingError(
             f"boxing a tensor of type {tensor} by {spec.name!r}",
             found=f"a step from {source} to {target}",
-            allowed="steps that can be done at once: see flow_core.compiler.reshard.steps.direct",
+            allowed="steps that can be done at once: see flow_core.compiler.reshard.direct",
         )
-    return hop
+    return step

@@ -1,57 +1,52 @@
 """The order in which ops run.
 
 Reads see the state at the start of the step: an op that overwrites a variable runs after all
-readers of it (aliases included) and as early as that allows, so that gradients die young.
+readers of the variable and of its aliases.  It runs as early as that allows, which shortens the
+live ranges of gradients.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Mapping
 
 from flow_core.base.errors import GraphError
 from flow_core.compiler.memory.aliases import alias_roots, overwritten
 from flow_core.compiler.memory.replica_dedup import NO_DEDUP, ReplicaDedup
 from flow_core.ir.graph import Graph, Op, Value
+from flow_core.ir.order import topological_order
 from flow_core.plugins.specs import OpSpec
 
 TINY = 16
-"""Results of at most so many elements are computed as early as they can be."""
+"""Results of at most this many elements are computed as early as possible."""
 
 
 def schedule(graph: Graph, specs: Mapping[str, OpSpec]) -> list[Op]:
-    """The ops in running order: graph order, but updates right after their last predecessor."""
+    """Order the ops of one stream: graph order, but updates right after their last predecessor.
+
+    Raises:
+        GraphError: an op depends on itself.
+    """
     before, rank = constraints(graph, specs)
-    waiting = {name: len(names) for name, names in before.items()}
-    followers: dict[str, list[str]] = {}
-    for name, names in before.items():
-        for other in names:
-            followers.setdefault(other, []).append(name)
-    ready = [(rank[name], name) for name, count in waiting.items() if count == 0]
-    heapq.heapify(ready)
-    order: list[Op] = []
-    while ready:
-        _, name = heapq.heappop(ready)
-        order.append(graph.ops[name])
-        for other in followers.get(name, ()):
-            waiting[other] -= 1
-            if waiting[other] == 0:
-                heapq.heappush(ready, (rank[other], other))
-    if len(order) != len(graph.ops):
-        stuck = next(name for name, count in waiting.items() if count)
-        raise GraphError(
-            "ordering the ops of a job",
-            at=graph.lines.get(stuck),
-            found=f"op {stuck!r} must run before and after itself",
-            hint="an update of a variable may not feed a reader of its old value",
-        )
-    return order
+    order, blocked = topological_order(before, rank)
+    if blocked:
+        raise circular(graph, blocked[0])
+    return [graph.ops[name] for name in order]
+
+
+def circular(graph: Graph, op: str) -> GraphError:
+    """Make the error for an op that depends on itself."""
+    return GraphError(
+        "ordering the ops of a job",
+        at=graph.lines.get(op),
+        found=f"op {op!r} must run before and after itself",
+        hint="an update of a variable may not feed a reader of its old value",
+    )
 
 
 def constraints(
     graph: Graph, specs: Mapping[str, OpSpec], sharing: ReplicaDedup = NO_DEDUP
 ) -> tuple[dict[str, set[str]], dict[str, float]]:
-    """The ops that each op must come after, and the rank by which ready ones are taken."""
+    """Return the predecessors of each op, and the rank that decides among ready ops."""
     before = _predecessors(graph, specs, sharing)
     return before, _ranks(graph, before, specs)
 
@@ -63,9 +58,9 @@ def _predecessors(
         name: {v.op for v in sharing.reads(graph, op)} | set(op.control)
         for name, op in graph.ops.items()
     }
-    for name, first in (*sharing.merged.items(), *sharing.onto.items()):
+    for name, first in (*sharing.merged.items(), *sharing.accumulated.items()):
         before[name].add(first)
-    for parts in sharing.rows.values():
+    for parts in sharing.adjacent.values():
         for value in parts[1:]:
             before[value.op].add(parts[0].op)
     roots = alias_roots(graph, specs, sharing)
@@ -81,7 +76,7 @@ def _predecessors(
             before[op.name] |= {
                 o for o in others if target not in overwritten(graph.ops[o], specs, roots)
             }
-            if target in changed:  # those that overwrite the same keep their order in the graph
+            if target in changed:  # ops that overwrite the same value keep their order in the graph
                 before[op.name].add(changed[target])
             changed[target] = op.name
     return before
@@ -90,10 +85,10 @@ def _predecessors(
 def _ranks(
     graph: Graph, before: Mapping[str, set[str]], specs: Mapping[str, OpSpec]
 ) -> dict[str, float]:
-    """Graph position; for updates and tiny results, just after the last predecessor.
+    """Rank ops by graph position; updates and tiny results just after their last predecessor.
 
-    Tiny results, such as the learning rate, cost nothing to keep and would hold up updates, as
-    would the states of optimizers, which come late in the graph.
+    Tiny results, such as the learning rate, cost no memory, and would delay updates if they kept
+    their late positions in the graph, as would the states of optimizers.
     """
     rank: dict[str, float] = {
         name: -1.0 if op.type == "variable" else float(i)

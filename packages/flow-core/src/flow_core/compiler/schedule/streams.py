@@ -1,12 +1,12 @@
-"""Streams: which queue each op goes to, in which order, and what it must wait for.
+"""Streams: the queue of each op, and an order of all ops by event-driven list scheduling.
 
-Each device has a stream for its compute, and each group of devices that exchange data one for
-its transfers.  The order of the ops is that in which the streams would start them if all ran at
-once (a list schedule under a coarse cost model), micro-batches bounded as in 1F1B: a stage
-starts the forward pass of another micro-batch only while fewer are in flight there than there
-are stages from it to the last.  Memory is planned for that order, and a task waits for the tasks
-of other streams whose results it reads or whose memory it takes over: whatever the streams'
-real speed, results are the same bits.
+Each device has a compute stream, and each group of devices that exchange data has a transfer
+stream.  Ops are ordered as the streams would start them if all ran concurrently, under a coarse
+cost model.  Micro-batches are bounded as in 1F1B: a stage starts the forward pass of another
+micro-batch only while fewer are in flight there than stages remain from it to the last.
+
+Invariant: memory and waits are planned for this order, so results are the same bits whatever the
+real speed of the streams.
 """
 
 from __future__ import annotations
@@ -16,20 +16,22 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from math import prod, sqrt
-from typing import NoReturn
 
-from flow_core.base.errors import GraphError
 from flow_core.compiler.memory.replica_dedup import NO_DEDUP, ReplicaDedup
-from flow_core.ir.graph import Graph, Op, Value
-from flow_core.passes.gradient_accumulation import ONCE, logical_name, micro_index
+from flow_core.compiler.schedule.op_order import circular
+from flow_core.exchange import BOXING
+from flow_core.ir.graph import Graph, Op, Origin, Value
+from flow_core.ir.order import Dependencies
+from flow_core.passes.gradient_accumulation import ONCE
 
 COMPUTE, TRANSFER = "compute", "transfer"
 FLOPS, BANDWIDTH, LAUNCH = 8e10, 8e9, 3e-6
-"""A CPU core: float32 operations of a matrix product and bytes per second, seconds per kernel."""
+"""A CPU core: float32 operations of a matrix product per second, bytes per second, and seconds
+per kernel."""
 
 
 def stream_name(op: Op) -> str:
-    """The stream of a physical op.
+    """Return the name of a physical op's stream.
 
     >>> from flow_core.ir.graph import NO_ATTRS
     >>> from flow_core.sharding.topology import Placement
@@ -40,7 +42,7 @@ def stream_name(op: Op) -> str:
 
 
 def op_seconds(graph: Graph, op: Op) -> float:
-    """Coarse time of an op on one CPU core: its bytes, and multiply-adds where there are many."""
+    """Estimate the time of an op on one CPU core, from its bytes and multiply-adds."""
     inputs, outputs = graph.input_types(op), graph.types[op.name]
     moved = sum(t.nbytes for t in (*inputs, *outputs))
     seconds = LAUNCH + moved / BANDWIDTH
@@ -52,29 +54,33 @@ def op_seconds(graph: Graph, op: Op) -> float:
 
 
 def is_product(op: Op) -> bool:
-    """Whether an op is made of matrix products, which use several cores with any library."""
+    """Whether an op consists of matrix products, for which every library uses several cores."""
     return "matmul" in op.type or "conv" in op.type
 
 
 def micro_batches(graph: Graph) -> dict[str, int]:
-    """The micro-batch of each op: the last one that it depends on."""
+    """Return the micro-batch of each op: the last one that it depends on."""
     number: dict[str, int] = {}
     for op in graph.ops.values():
-        own = micro_index(op.name) if not op.inputs else ONCE
-        number[op.name] = max((number[v.op] for v in op.inputs), default=own)
+        number[op.name] = max((number[v.op] for v in op.inputs), default=_micro_batch(graph, op))
     return number
+
+
+def _micro_batch(graph: Graph, op: Op) -> int:
+    found = graph.origin(op.name).micro_batch
+    return ONCE if found is None else found
 
 
 @dataclass(slots=True)
 class Timetable:
-    """The order of a step's ops, as the streams would start them.
+    """The order of a step's ops by their predicted start.
 
     Attributes:
         order: the ops.
         until: per op, the position of the last op that starts before it ends.
-        total: seconds of all ops together.
+        total: the sum of the seconds of all ops.
         span: seconds from the first start to the last end.
-        streams: how many streams compute.
+        streams: the number of compute streams.
     """
 
     order: list[Op]
@@ -89,11 +95,11 @@ class _Stream:
     """A stream in the simulation.
 
     Attributes:
-        limit: micro-batches that may be open at once, 0 for any number.
-        ready: ops that could start, by micro-batch: (rank, name).
-        left: ops to be done, by micro-batch.
-        open: micro-batches that have begun and are not over.
-        later: those that have not begun, in order.
+        limit: the largest number of open micro-batches, 0 for no limit.
+        ready: ops that may start, by micro-batch, as (rank, name).
+        left: the number of unfinished ops, by micro-batch.
+        open: micro-batches that have started and are not finished.
+        later: micro-batches that have not started, in order.
         busy: whether an op is running.
     """
 
@@ -108,7 +114,7 @@ class _Stream:
         heapq.heappush(self.ready.setdefault(micro, []), (rank, name))
 
     def take(self) -> str | None:
-        """The ready op of lowest rank that the limit lets start."""
+        """Take the ready op of lowest rank that the limit allows to start."""
         allowed = [m for m in (ONCE, *self.open) if self.ready.get(m)]
         following = self.later[0] if self.later else ONCE
         may_open = not self.limit or len(self.open) < self.limit
@@ -132,34 +138,31 @@ def timetable(
     graph: Graph,
     before: Mapping[str, set[str]],
     rank: Mapping[str, float],
-    origins: Mapping[str, str],
     free: Set[str] = frozenset(),
 ) -> Timetable:
-    """The order in which the streams start the ops.
+    """Simulate the streams to order the ops by their start.
 
     Args:
         graph: the physical graph.
-        before: the ops that each op must come after.
-        rank: which of several ready ops goes first.
-        origins: logical op of each physical one.
-        free: ops that take no time: they are views of what they read, or run once per plan.
+        before: the predecessors of each op.
+        rank: the order among ready ops of a stream.
+        free: ops that take no time: views of their inputs, and ops that run once per plan.
     """
     seconds = {
         name: 0.0 if name in free or op.type in _LEAVES else op_seconds(graph, op)
         for name, op in graph.ops.items()
     }
-    return _Simulation(graph, before, rank, origins, seconds).run()
+    return _Simulation(graph, before, rank, seconds).run()
 
 
 class _Simulation:
-    """All streams at work; time stands still while something can start."""
+    """An event-driven simulation of all streams: time advances only when no op can start."""
 
     def __init__(
         self,
         graph: Graph,
         before: Mapping[str, set[str]],
         rank: Mapping[str, float],
-        origins: Mapping[str, str],
         seconds: Mapping[str, float],
     ) -> None:
         self.graph, self.rank, self.seconds = graph, rank, seconds
@@ -167,31 +170,26 @@ class _Simulation:
         self.micro = micro_batches(graph)
         self.streams: dict[str, _Stream] = {}
         fed = {n: m for n, m in self.micro.items() if graph.ops[n].type != "input"}
-        limits = _limits(fed, self.stream_of, origins)
+        limits = _limits(graph, fed, self.stream_of)
         for name, stream in self.stream_of.items():
             known = self.streams.setdefault(stream, _Stream(limits.get(stream, 0)))
             micro = self._gate(name)
             known.left[micro] = known.left.get(micro, 0) + 1
         for stream_ in self.streams.values():
             stream_.later = sorted(m for m in stream_.left if m != ONCE)
-        self.waiting = {name: len(names) for name, names in before.items()}
-        self.followers: dict[str, list[str]] = {}
-        for name, names in before.items():
-            for other in names:
-                self.followers.setdefault(other, []).append(name)
+        self.dependencies = Dependencies(before)
         self.running: list[tuple[float, float, str]] = []
         self.starts: list[float] = []
         self.ends: list[float] = []
         self.order: list[Op] = []
 
     def _gate(self, name: str) -> int:
-        """The micro-batch by which an op's start is bounded: transfers' are not."""
+        """Return the micro-batch that limits the start of an op; none does for transfers."""
         return self.micro[name] if self.stream_of[name].endswith(COMPUTE) else ONCE
 
     def run(self) -> Timetable:
-        for name, count in self.waiting.items():
-            if count == 0:
-                self._ready(name)
+        for name in self.dependencies.free():
+            self._ready(name)
         now = 0.0
         while True:
             self._start(now)
@@ -202,7 +200,7 @@ class _Simulation:
             while self.running and self.running[0][0] <= now:
                 self._finish(heapq.heappop(self.running)[2])
         if len(self.order) != len(self.graph.ops):
-            _stuck(self.graph, self.waiting)
+            raise circular(self.graph, self.dependencies.blocked()[0])
         until = [max(i, bisect_left(self.starts, end) - 1) for i, end in enumerate(self.ends)]
         seconds = [b - a for a, b in zip(self.starts, self.ends, strict=True)]
         computing = sum(name.endswith(COMPUTE) for name in self.streams)
@@ -227,24 +225,22 @@ class _Simulation:
         stream = self.streams[self.stream_of[name]]
         stream.busy = False
         stream.done(self._gate(name))
-        for other in self.followers.get(name, ()):
-            self.waiting[other] -= 1
-            if self.waiting[other] == 0:
-                self._ready(other)
+        for other in self.dependencies.finish(name):
+            self._ready(other)
 
 
 WORTH_IT = 1.3
-"""Streams get threads when they are so many times faster than one after the other ..."""
+"""The predicted speed-up from which streams get their own threads."""
 LONG = 8e-5
-"""... and an op takes so many seconds on average: shorter ones mostly wait for one another."""
+"""The mean seconds of an op from which they do: shorter ops mostly wait for each other."""
 
 
 def useful_workers(table: Timetable, cores: int) -> int:
-    """How many threads pay for the streams of a plan: 1 when they would only get in the way.
+    """Return the number of threads that pay off for the streams of a plan.
 
     Args:
         table: the timetable.
-        cores: how many streams have cores for their kernels at once.
+        cores: the number of streams with cores for their kernels.
     """
     workers = max(1, min(cores, table.streams))
     overlap = max(table.span / table.total, 1 / workers) if table.total else 1.0
@@ -252,26 +248,14 @@ def useful_workers(table: Timetable, cores: int) -> int:
     return workers if overlap * WORTH_IT <= 1 and long_enough else 1
 
 
-def _stuck(graph: Graph, waiting: Mapping[str, int]) -> NoReturn:
-    stuck = next(name for name, count in waiting.items() if count)
-    raise GraphError(
-        "ordering the ops of a job",
-        at=graph.lines.get(stuck),
-        found=f"op {stuck!r} must run before and after itself",
-        hint="an update of a variable may not feed a reader of its old value",
-    )
+def _limits(graph: Graph, micro: Mapping[str, int], stream_of: Mapping[str, str]) -> dict[str, int]:
+    """Return the largest number of micro-batches in flight at each compute stream, as in 1F1B.
 
-
-def _limits(
-    micro: Mapping[str, int], stream_of: Mapping[str, str], origins: Mapping[str, str]
-) -> dict[str, int]:
-    """Micro-batches that may be in flight at each compute stream: as in 1F1B.
-
-    Streams that run parts of one logical op of a micro-batch belong to one stage; stages are in
-    the order in which micro-batches reach them.
+    Streams that run parts of the same logical op of a micro-batch form a stage; stages are
+    ordered as micro-batches reach them.
     """
     stage: dict[str, str] = {}
-    seen: dict[str, str] = {}
+    seen: dict[Origin, str] = {}
 
     def find(name: str) -> str:
         while stage[name] != name:
@@ -283,7 +267,7 @@ def _limits(
         if number == ONCE or not stream.endswith(COMPUTE):
             continue
         stage.setdefault(stream, stream)
-        first = seen.setdefault(origins.get(name, name), stream)
+        first = seen.setdefault(graph.origin(name).unsharded, stream)
         stage[find(stream)] = find(first)
     stages = list(dict.fromkeys(map(find, stage)))
     return {stream: len(stages) - stages.index(find(stream)) for stream in stage}
@@ -298,15 +282,15 @@ def flows(
     sharing: ReplicaDedup = NO_DEDUP,
     once: Set[str] = frozenset(),
 ) -> dict[tuple[str, str], tuple[set[str], int]]:
-    """What goes from stream to stream: per producer and logical value, consumers and slots.
+    """Return the data flow between streams: consumers and slots per producer and logical value.
 
-    A slot is held from the value's making to its last reader; the most that are held at once
-    is how many the register has.
+    A slot is occupied from the producer of the value to its last reader; a register has as many
+    slots as are occupied at once.
 
     Args:
         graph: the physical graph.
         order: its ops, in the order in which the streams start them.
-        sharing: what devices have, and do, only once.
+        sharing: the replicas that devices share.
         once: ops that run when the plan is loaded, before all streams.
     """
     position = {op.name: i for i, op in enumerate(order)}
@@ -317,15 +301,22 @@ def flows(
         others = {stream_name(op) for op in readers} - {producer}
         if not others or graph.ops[value.op].type in _LEAVES:
             continue
-        key = (producer, logical_name(str(value)))
+        key = (producer, _register_name(graph, value))
         takers.setdefault(key, set()).update(others)
         end = max(position[op.name] for op in readers)
         lives.setdefault(key, []).append((position[value.op], end))
     return {key: (takers[key], _most_at_once(spans)) for key, spans in lives.items()}
 
 
+def _register_name(graph: Graph, value: Value) -> str:
+    """Return the name of a value's register, which the copies of all micro-batches share."""
+    if graph.ops[value.op].type == BOXING:  # each exchange has a register of its own
+        return str(value)
+    return f"{graph.origin(value.op)._replace(micro_batch=None)}:{value.index}"
+
+
 def _readers(graph: Graph, sharing: ReplicaDedup, once: Set[str]) -> dict[Value, list[Op]]:
-    """The ops that read each value, or one that is the same on another device."""
+    """Return the ops that read each value or a shared replica of it."""
     found: dict[Value, list[Op]] = {}
     for value, readers in graph.consumers().items():
         running = [op for op in readers if op.name not in once and op.name not in sharing.merged]

@@ -1,4 +1,4 @@
-"""Who has how many of the process's cores in a plan: what to divide the budget by."""
+"""The division of the process's cores among the streams, kernels and loaders of a plan."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ HOST = "cpu"
 """The device type whose kernels keep this process's cores busy; numpy's have priority 0."""
 
 SPIN = 5e-3
-"""Seconds that a kernel loses to BLAS's threads: these look for more work for tens of milliseconds
-after a product, on the cores that others' threads want, and all of those wait for the slowest."""
+"""Seconds that a kernel loses to BLAS's threads: they spin for tens of milliseconds after a
+product, on cores that threads of other libraries need, which wait for the slowest of them."""
 
 SHORT = 2e-5
-"""Seconds of a kernel that no library starts threads for."""
+"""Seconds of a kernel for which no library starts threads."""
 
 
 class User(Enum):
-    """Whose threads a kernel of this process may have."""
+    """The library whose threads a kernel of this process uses."""
 
     BLAS = "numpy's"
     OTHER = "another library's"
@@ -39,15 +39,15 @@ def divided(
     streams: int,
     kernels: int,
 ) -> Cores:
-    """The division of a budget among the kernels of a plan, its streams and its loaders.
+    """Divide a budget among the kernels of a plan, its streams and its loaders.
 
     Args:
         graph: the physical graph.
         order: its ops.
-        found: their kernels; none before they are found, and then numpy's part is not known.
-        specs: the registry's.
-        budget: of the process.
-        streams: how many streams of this process compute at once.
+        found: their kernels; empty before they are found, when the share of numpy is not known.
+        specs: op specs of the registry.
+        budget: the cores of the process.
+        streams: the number of streams of this process that compute at once.
         kernels: threads of a kernel.
     """
     users = list(_users(order, found, specs))
@@ -60,17 +60,17 @@ def divided(
 def kernel_threads(
     graph: Graph, specs: Mapping[str, OpSpec], budget: Budget, apart: Collection[str] = ()
 ) -> int:
-    """How many threads a kernel has: the same in all processes of a host.
+    """Return the threads of a kernel, the same in all processes of a host.
 
-    All devices of one type compute at once, and divide the cores.  Where their ops are short, one
-    thread is faster than several that wait for each other, above all beside other programs.
-    Loaders do not count: they have the cores that the others leave.
+    All devices of one type compute concurrently and divide the cores.  For short ops, one thread
+    is faster than several that wait for each other, especially on a busy machine.  Loaders do not
+    count: they use the remaining cores.
 
     Args:
         graph: the physical graph, with the devices of all processes.
-        specs: the registry's.
-        budget: of the process.
-        apart: device types that compute elsewhere.
+        specs: op specs of the registry.
+        budget: the cores of the process.
+        apart: device types that do not compute on the cores of the host.
     """
     found: dict[str, set[Placement]] = {}
     seconds, count = 0.0, 0
@@ -87,7 +87,7 @@ def kernel_threads(
 def _users(
     order: Sequence[Op], found: Mapping[str, KernelSpec], specs: Mapping[str, OpSpec]
 ) -> Iterator[tuple[Op, User]]:
-    """The ops that compute on this process's cores, loaders left out."""
+    """Yield the ops that compute on this process's cores, except loaders."""
     for op in order:
         kernel = found.get(op.name)
         if kernel is not None and kernel.device == HOST and not specs[op.type].host:
@@ -95,7 +95,7 @@ def _users(
 
 
 def _handovers(graph: Graph, users: Sequence[tuple[Op, User]]) -> int:
-    """How often another library's threads begin while BLAS's may still be looking for work."""
+    """Count the kernels of other libraries that start while the threads of BLAS may still spin."""
     count, last = 0, User.OTHER
     for op, user in users:
         if op_seconds(graph, op) > SHORT:

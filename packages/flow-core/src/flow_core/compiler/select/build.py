@@ -1,70 +1,86 @@
-"""From a selection problem to a network of costs.
+"""The cost network of a selection problem.
 
 An op with several signatures is a node.  A value relates its producer to each consumer.  Where
-several consumers may want one layout, a node of two states says whether the value is made
-available in it: the producer pays for that once, and the consumers ask for it.
+several consumers may want the same layout, a node of two states says whether the value is made
+available in it: the producer pays for that once, and the consumers require it.
+
+Invariant of the caches: ops and values with equal keys have equal tables.  Signatures and layouts
+in keys are `Interned`: `Space` and `Builder` make one object per content and keep it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from flow_core.compiler.reshard.planner import TensorLayout
 from flow_core.compiler.select.candidates import NdSignature, shares_work
 from flow_core.compiler.select.costs import Costs, result_layout
+from flow_core.compiler.select.interned import Interned
 from flow_core.compiler.select.network import Infeasible, Network, Table
 from flow_core.compiler.select.price import NEVER
-from flow_core.compiler.select.problem import Problem, Selection, Space
-from flow_core.compiler.select.search_budget import NODE, TRANSITION, Effort
+from flow_core.compiler.select.problem import Problem, Selection, Space, States
+from flow_core.compiler.select.search_budget import NODE, TRANSITION, SearchBudget
 from flow_core.ir.graph import Op, Value
 from flow_core.sharding.topology import Placement
 
-States = tuple[NdSignature, ...]
-Wants = tuple[tuple[TensorLayout, ...], ...]
-Bound = tuple[TensorLayout | None, ...]
+Layouts = Interned[TensorLayout]
+Wanted = Interned[tuple[TensorLayout, ...]]
+Required = Interned[TensorLayout | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """How one consumer uses a value.
+    """The use of a value by one consumer.
 
     Attributes:
         node: the consumer's node, None when it has no choice.
-        wants: per state, the layouts that it wants.
-        bound: per state, the layout that the value must have of itself, for overwritten ones.
+        wanted: per state, the layouts in which the consumer reads the value.
+        required: per state, the layout that the value itself must have, when it is overwritten.
     """
 
     node: int | None
-    wants: Wants
-    bound: Bound
+    wanted: Wanted
+    required: Required
 
     @property
-    def key(self) -> Any:
-        """What tells uses apart, but for the node."""
-        return id(self.wants), id(self.bound)
+    def kind(self) -> Hashable:
+        """A key that equal uses by different nodes share."""
+        return self.wanted, self.required
 
 
 @dataclass(slots=True)
-class Recipe:
-    """The tables of one value: the producer's states come first.
+class ValueTables:
+    """The cost tables of one value; the producer's states are the first axis.
 
     Attributes:
-        alone: cost per state of the producer.
-        pairs: (use, table) of what is charged to one consumer.
+        producer: cost per state of the producer.
+        consumers: (use, table) of the costs charged to one consumer.
         shared: (table of producer and availability, [(use, table of availability and use)]).
     """
 
-    alone: Table
-    pairs: list[tuple[int, Table]] = field(default_factory=list)
+    producer: Table
+    consumers: list[tuple[int, Table]] = field(default_factory=list)
     shared: list[tuple[Table, list[tuple[int, Table]]]] = field(default_factory=list)
 
 
 class Builder:
-    """Makes the network of a problem; equal values, such as those of equal layers, once."""
+    """Builds the network of a problem; makes the tables of equal values, as in equal layers, once.
+
+    Args:
+        problem: the problem.
+        space: its signatures.
+        costs: their costs.
+        known: a selection to improve on, if one exists.
+        free: the hierarchy dimension in which ops may leave the known selection, None for all.
+
+    Attributes:
+        net: the network.
+        states: the signatures that each op may take.
+        nodes: the node of each op, None where it has one signature.
+    """
 
     def __init__(
         self,
@@ -74,15 +90,6 @@ class Builder:
         known: Selection | None,
         free: int | None = None,
     ) -> None:
-        """A builder for one search.
-
-        Args:
-            problem: what is to be laid out.
-            space: its signatures.
-            costs: what they cost.
-            known: a selection that is there already.
-            free: the hierarchy dimension in which ops may leave the known selection, None for all.
-        """
         self.problem = problem
         self.space = space
         self.costs = costs
@@ -91,44 +98,44 @@ class Builder:
         self.net = Network()
         self.states: dict[str, States] = {}
         self.nodes: dict[str, int | None] = {}
-        self._usable: dict[Any, States] = {}
-        self._own: dict[Any, Table] = {}
-        self._recipes: dict[Any, Recipe] = {}
-        self._layouts: dict[Any, tuple[TensorLayout, ...]] = {}
-        self._uses: dict[Any, tuple[Wants, Bound]] = {}
+        self._usable: dict[Hashable, States] = {}
+        self._op_costs: dict[Hashable, Table] = {}
+        self._value_tables: dict[Hashable, ValueTables] = {}
+        self._layouts: dict[Hashable, Layouts] = {}
+        self._uses: dict[Hashable, tuple[Wanted, Required]] = {}
 
-    def build(self, effort: Effort) -> Network:
-        """The network; `states` and `nodes` say what its nodes are.
+    def build(self, budget: SearchBudget) -> Network:
+        """Build the network.
 
         Raises:
             Infeasible: an op has no signature at all.
-            Spent: it takes more effort than there is.
+            BudgetExceeded: it takes more work than the budget allows.
         """
-        effort.spend(len(self.problem.graph.ops), NODE)
+        budget.spend(len(self.problem.graph.ops), NODE)
         for op in self.problem.graph.ops.values():
             self._add_op(op)
         for op, value, uses in list(self._values()):
             before = self.costs.planned
-            recipe = self._recipe(op, value, self._sources(op, value.index), uses)
-            self._apply(self.nodes[op.name], recipe, uses)
-            effort.spend(self.costs.planned - before, TRANSITION)
+            tables = self._tables(op, value, self._sources(op, value.index), uses)
+            self._add_tables(self.nodes[op.name], tables, uses)
+            budget.spend(self.costs.planned - before, TRANSITION)
         return self.net
 
     def transitions(self) -> int:
-        """How many transitions the network will ask the boxing planner about, at most."""
+        """Return an upper bound on the transitions that `build` asks the boxing planner for."""
         for op in self.problem.graph.ops.values():
             self.states[op.name] = self.usable(op)
             self.nodes[op.name] = None
-        asked = {}
+        counts: dict[Hashable, int] = {}
         for op, value, uses in self._values():
             sources = self._sources(op, value.index)
-            targets = dict.fromkeys(t for use in uses for wants in use.wants for t in wants)
-            key = (self.problem.graph.type_of(value), id(sources), tuple(use.key for use in uses))
-            asked[key] = len(set(sources)) * len(targets)
-        return sum(asked.values())
+            targets = dict.fromkeys(t for use in uses for wanted in use.wanted for t in wanted)
+            key = (self.problem.graph.type_of(value), sources, tuple(use.kind for use in uses))
+            counts[key] = len(set(sources)) * len(targets)
+        return sum(counts.values())
 
     def _values(self) -> Iterator[tuple[Op, Value, list[Use]]]:
-        """Every value that somebody uses, with its producer and its uses."""
+        """Yield every value that is used, with its producer and its uses."""
         readers = self.problem.graph.consumers()
         results = set(self.problem.graph.results)
         for name, op in self.problem.graph.ops.items():
@@ -137,12 +144,12 @@ class Builder:
                 distinct = {r.name: r for r in readers.get(value, ())}
                 uses = [self._use(value, reader) for reader in distinct.values()]
                 if value in results:
-                    uses.append(self._fetched(self.problem.home(op)))
+                    uses.append(self._fetch_use(self.problem.home(op)))
                 if uses:
                     yield op, value, uses
 
     def selection(self, choice: Sequence[int]) -> Selection:
-        """The selection that a choice of states stands for."""
+        """Return the selection for a choice of states."""
         selection = Selection()
         for op in self.problem.graph.ops.values():
             node = self.nodes[op.name]
@@ -156,35 +163,33 @@ class Builder:
         states = self.states[op.name] = self.usable(op)
         if not states:
             raise Infeasible
-        key = (id(states), op.attrs, op.placement, self._types(op))
-        own = self._own.get(key)
-        if own is None:
-            own = np.array([self.costs.op(op, state).total for state in states], np.int64)
-            self._own[key] = own
-        self.nodes[op.name] = self.net.node(own) if len(states) > 1 else None
+        types = op.type, self.problem.graph.input_types(op), self.problem.graph.types[op.name]
+        key = (states, op.attrs, op.placement, types)
+        costs = self._op_costs.get(key)
+        if costs is None:
+            costs = np.array([self.costs.op(op, state).total for state in states], np.int64)
+            self._op_costs[key] = costs
+        self.nodes[op.name] = self.net.node(costs) if len(states) > 1 else None
         if len(states) == 1:
-            self.net.constant += int(own[0])
-
-    def _types(self, op: Op) -> Any:
-        return op.type, self.problem.graph.input_types(op), self.problem.graph.types[op.name]
+            self.net.constant += int(costs[0])
 
     def usable(self, op: Op) -> States:
-        """The allowed signatures, less those that repeat heavy work on every device.
+        """Return the allowed signatures, less those that repeat heavy work on every device.
 
-        A placement on several devices asks them to share the work; what repeats it is left only
-        where nothing else is allowed, or where the known selection has it.
+        A placement on several devices requests that they share the work.  A signature that
+        repeats it stays only where no other is allowed, or where the known selection has it.
         """
         allowed = self.space.allowed(op)
         pick = self.known.signatures[op.name] if self.known is not None else None
         heavy = self.problem.specs[op.type].work is not None
         if not heavy and (self.free is None or pick is None):
             return allowed
-        key = (id(allowed), pick, heavy)
+        key = (allowed, pick, heavy)
         states = self._usable.get(key)
         if states is None:
             near = [c for c in allowed if pick is None or self._is_near(c, pick)]
             sharing = [c for c in near if shares_work(c, op.placement.hierarchy)] if heavy else near
-            states = tuple(c for c in near if c in sharing or c == pick or not sharing)
+            states = Interned(c for c in near if c in sharing or c == pick or not sharing)
             self._usable[key] = states
         return states
 
@@ -200,19 +205,20 @@ class Builder:
 
     # ----------------------------------------------------------------------- values
 
-    def _sources(self, op: Op, index: int) -> tuple[TensorLayout, ...]:
+    def _sources(self, op: Op, index: int) -> Layouts:
+        """Return the layout of an output per state of its producer."""
         home = self.problem.home(op, index)
-        key = (id(self.states[op.name]), index, home)
+        key = (self.states[op.name], index, home)
         known = self._layouts.get(key)
         if known is None:
-            known = tuple(TensorLayout(home, s.outputs[index]) for s in self.states[op.name])
+            known = Interned(TensorLayout(home, s.outputs[index]) for s in self.states[op.name])
             self._layouts[key] = known
         return known
 
     def _use(self, value: Value, reader: Op) -> Use:
         indices = tuple(i for i, v in enumerate(reader.inputs) if v == value)
         states = self.states[reader.name]
-        key = (id(states), indices, reader.placement, reader.type)
+        key = (states, indices, reader.placement, reader.type)
         known = self._uses.get(key)
         if known is None:
             mutates = self.problem.specs[reader.type].mutates
@@ -221,57 +227,56 @@ class Builder:
                 for state in states
             ]
             known = self._uses[key] = (
-                tuple(tuple(dict.fromkeys(row.values())) for row in rows),
-                tuple(next((t for i, t in row.items() if i in mutates), None) for row in rows),
+                Interned(tuple(dict.fromkeys(row.values())) for row in rows),
+                Interned(next((t for i, t in row.items() if i in mutates), None) for row in rows),
             )
         return Use(self.nodes[reader.name], *known)
 
-    def _fetched(self, home: Placement) -> Use:
-        """The use that fetching makes of a result."""
+    def _fetch_use(self, home: Placement) -> Use:
+        """Return the use of a result by the job's caller."""
         key = ("fetched", home)
         known = self._uses.get(key)
         if known is None:
-            known = self._uses[key] = (((result_layout(home),),), (None,))
+            wanted = Interned([(result_layout(home),)])
+            known = self._uses[key] = (wanted, Interned([None]))
         return Use(None, *known)
 
-    def _recipe(
-        self, op: Op, value: Value, sources: tuple[TensorLayout, ...], uses: Sequence[Use]
-    ) -> Recipe:
+    def _tables(self, op: Op, value: Value, sources: Layouts, uses: Sequence[Use]) -> ValueTables:
         key = (
             self.problem.graph.type_of(value),
-            id(sources),
-            tuple(use.key for use in uses),
+            sources,
+            tuple(use.kind for use in uses),
             self.problem.stays(op),
             op.attrs["batch_axis"] if op.type == "input" else None,
         )
-        known = self._recipes.get(key)
+        known = self._value_tables.get(key)
         if known is None:
-            known = self._recipes[key] = self._make(value, sources, uses)
+            known = self._value_tables[key] = self._make_tables(value, sources, uses)
         return known
 
-    def _make(self, value: Value, sources: tuple[TensorLayout, ...], uses: Sequence[Use]) -> Recipe:
-        recipe = Recipe(np.zeros(len(sources), np.int64))
+    def _make_tables(self, value: Value, sources: Layouts, uses: Sequence[Use]) -> ValueTables:
+        tables = ValueTables(np.zeros(len(sources), np.int64))
         fetch = {
             t: np.array([self.costs.fetch(value, s, t) for s in sources], np.int64)
-            for t in dict.fromkeys(t for u in uses for wants in u.wants for t in wants)
+            for t in dict.fromkeys(t for u in uses for wanted in u.wanted for t in wanted)
         }
         shared = [t for t in fetch if self._is_shared(value, t, fetch[t], sources, uses)]
         for t in shared:
-            if any(all(t in wants for wants in u.wants) for u in uses):
-                recipe.alone += fetch[t]
+            if any(all(t in wanted for wanted in u.wanted) for u in uses):
+                tables.producer += fetch[t]
             else:
-                recipe.shared.append((_offer(fetch[t]), _asks(t, uses)))
+                tables.shared.append((_availability(fetch[t]), _requirements(t, uses)))
         for k, use in enumerate(uses):
-            table = np.zeros((len(sources), len(use.wants)), np.int64)
-            for c, (wants, bound) in enumerate(zip(use.wants, use.bound, strict=True)):
-                for t in wants:
+            table = np.zeros((len(sources), len(use.wanted)), np.int64)
+            for c, (wanted, required) in enumerate(zip(use.wanted, use.required, strict=True)):
+                for t in wanted:
                     if t not in shared:
                         table[:, c] += fetch[t]
-                if bound is not None:
-                    table[:, c] += [0 if s == bound else NEVER for s in sources]
+                if required is not None:
+                    table[:, c] += [0 if s == required else NEVER for s in sources]
             if table.any():
-                recipe.pairs.append((k, np.minimum(table, NEVER)))
-        return recipe
+                tables.consumers.append((k, np.minimum(table, NEVER)))
+        return tables
 
     def _is_shared(
         self,
@@ -282,7 +287,7 @@ class Builder:
         uses: Sequence[Use],
     ) -> bool:
         """Whether several consumers may want a layout that costs communication."""
-        if sum(any(target in wants for wants in u.wants) for u in uses) < 2:
+        if sum(any(target in wanted for wanted in u.wanted) for u in uses) < 2:
             return False
         type_ = self.problem.graph.type_of(value)
         return any(
@@ -291,18 +296,18 @@ class Builder:
             if 0 < cost < NEVER
         )
 
-    def _apply(self, producer: int | None, recipe: Recipe, uses: Sequence[Use]) -> None:
-        self._relate(producer, None, recipe.alone[:, None])
-        for k, table in recipe.pairs:
+    def _add_tables(self, producer: int | None, tables: ValueTables, uses: Sequence[Use]) -> None:
+        self._relate(producer, None, tables.producer[:, None])
+        for k, table in tables.consumers:
             self._relate(producer, uses[k].node, table)
-        for offer, asks in recipe.shared:
+        for availability, requirements in tables.shared:
             available = self.net.node(np.zeros(2, np.int64))
-            self._relate(producer, available, offer)
-            for k, table in asks:
+            self._relate(producer, available, availability)
+            for k, table in requirements:
                 self._relate(available, uses[k].node, table)
 
     def _relate(self, a: int | None, b: int | None, table: Table) -> None:
-        """Adds a table over two nodes, each of which may be a single state."""
+        """Add a table over two nodes, each of which may be a single state."""
         if a is not None and b is not None:
             self.net.pair(a, b, table)
         elif a is not None:
@@ -313,16 +318,16 @@ class Builder:
             self.net.constant += int(table[0, 0])
 
 
-def _offer(fetch: Table) -> Table:
-    """The producer pays for what is available."""
+def _availability(fetch: Table) -> Table:
+    """Charge the producer for a layout that is made available."""
     return np.stack([np.zeros_like(fetch), fetch], axis=1)
 
 
-def _asks(target: TensorLayout, uses: Sequence[Use]) -> list[tuple[int, Table]]:
-    """A consumer may only want what is available."""
-    asks = []
+def _requirements(target: TensorLayout, uses: Sequence[Use]) -> list[tuple[int, Table]]:
+    """Forbid that a consumer wants a layout that is not available."""
+    found = []
     for k, use in enumerate(uses):
-        wanting = np.array([target in wants for wants in use.wants])
+        wanting = np.array([target in wanted for wanted in use.wanted])
         if wanting.any():
-            asks.append((k, np.stack([np.where(wanting, NEVER, 0), np.zeros(len(wanting), int)])))
-    return asks
+            found.append((k, np.stack([np.where(wanting, NEVER, 0), np.zeros(len(wanting), int)])))
+    return found

@@ -1,4 +1,4 @@
-"""The SBP signatures that an op can have on its placement."""
+"""The SBP signatures of an op on its placement."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ class NdSignature:
 
 
 def first_device(placement: Placement) -> Placement:
-    """The placement of a placement's first device alone."""
+    """Return the first device of a placement as a placement."""
     return Placement(placement.device_type, placement.devices[:1])
 
 
 def all_broadcast(candidate: NdSignature) -> bool:
-    """Whether every device does all of the op."""
+    """Whether every device computes the whole op."""
     both = (*candidate.inputs, *candidate.outputs)
     return all(isinstance(s, Broadcast) for nd in both for s in nd)
 
 
 def shares_work(candidate: NdSignature, hierarchy: Sequence[int]) -> bool:
-    """Whether each hierarchy dimension of several devices divides the op's work."""
+    """Whether each hierarchy dimension of more than one device divides the op's work."""
     both = (*candidate.inputs, *candidate.outputs)
     return all(
         parts == 1 or any(isinstance(nd[d], Split) for nd in both)
@@ -63,11 +63,10 @@ def signatures(
     *,
     hollow: bool = False,
 ) -> Iterator[NdSignature]:
-    """All signatures of an op over a hierarchy of devices, that of its placement when None.
+    """Yield all signatures of an op over a hierarchy of devices, its placement's when None.
 
-    The rules of one dimension are applied dimension by dimension, each to the shapes that the
-    dimensions before it have left.  ``hollow`` ones may leave devices without elements, which is
-    done where it is asked for.
+    The op's rules apply to one dimension after the other, each to the local shapes of the
+    dimensions before it.  ``hollow`` admits signatures that leave devices without elements.
     """
     inputs, outputs = graph.input_types(op), graph.types[op.name]
     if spec.spreads(op.placement):
@@ -83,7 +82,7 @@ def signatures(
 
 
 def _between_views(op: Op, spec: OpSpec, n_in: int, n_out: int) -> NdSignature:
-    """The one signature of an op between a logical value and values of single devices."""
+    """Return the signature of an op between a logical value and values of single devices."""
     logical, single = parse_nd_sbp(op.attrs["sbp"]), (B,)
     if spec.spread == "inputs":
         return NdSignature((single,) * n_in, (logical,))
@@ -91,12 +90,12 @@ def _between_views(op: Op, spec: OpSpec, n_in: int, n_out: int) -> NdSignature:
 
 
 def _mixes(nd: NdSbp) -> bool:
-    """Whether a tensor is partial in two ways: a maximum of minima, which nothing puts together."""
+    """Whether a tensor is partial in two ways, as a maximum of minima: no boxing combines it."""
     return len({s.op for s in nd if isinstance(s, Partial)}) > 1
 
 
 def makes_extremes(graph: Graph, op: Op, spec: OpSpec) -> bool:
-    """Whether an op's results may be maxima or minima of parts that its inputs are not."""
+    """Whether an op may produce maxima or minima of parts from inputs that are none."""
     context = SbpContext(graph.input_types(op), graph.types[op.name], op.attrs)
     return any(
         set(EXTREMES) & {*rule.outputs} and not set(EXTREMES) & {*rule.inputs}
@@ -113,7 +112,7 @@ def has_extremes(candidate: NdSignature) -> bool:
 def too_short(
     graph: Graph, op: Op, spec: OpSpec, hierarchy: Sequence[int]
 ) -> Iterator[tuple[NdSignature, str]]:
-    """Signatures that a single rule would give in all dimensions, but for an axis too short."""
+    """Yield the signatures that an axis is too short for, one per rule, and the reason."""
     inputs, outputs = graph.input_types(op), graph.types[op.name]
     parts = max(hierarchy)
     for rule in _rules(spec, SbpContext(inputs, outputs, op.attrs, parts)):
@@ -130,7 +129,7 @@ def too_short(
 
 
 def _rules(spec: OpSpec, ctx: SbpContext) -> tuple[Signature, ...]:
-    """The rules for one dimension and the ever valid all-broadcast one."""
+    """Return the rules for one dimension, and the all-broadcast one, which is always valid."""
     return (*spec.sbp(ctx), Signature((B,) * len(ctx.inputs), (B,) * len(ctx.outputs)))
 
 
@@ -173,7 +172,7 @@ def _first_attrs(
     local_in: Sequence[TensorType],
     local_out: Sequence[TensorType],
 ) -> Mapping[str, AttrValue]:
-    """The attributes of the first device's part, which starts at 0 on every axis."""
+    """Return the attributes of the first device's part, which starts at 0 on every axis."""
     ins, outs = (
         tuple(Part(t, tuple((0, n) for n in own.shape)) for t, own in zip(*rows, strict=True))
         for rows in ((inputs, local_in), (outputs, local_out))
@@ -182,7 +181,7 @@ def _first_attrs(
 
 
 def divides(sbps: Sequence[Sbp], types: Sequence[TensorType], parts: int) -> bool:
-    """Whether every device gets something of each split axis."""
+    """Whether every device gets at least one element of each split axis."""
     return all(
         not isinstance(s, Split) or t.shape[s.axis] >= parts
         for s, t in zip(sbps, types, strict=True)

@@ -1,13 +1,13 @@
-"""Why a request for a distribution cannot be met, and which requests contradict one another.
+"""Conflicts between requested distributions, and the errors that explain them.
 
-What can make a problem unsolvable is little: a request that no signature of its op meets, and ops
-that overwrite variables, which must have them where they lie.  Everything else can be boxed.  So
-requests are tried on the ops that overwrite one another's variables, and on nothing else.
+Two things make a problem infeasible: a request that no signature of its op meets, and ops that
+overwrite variables, which need them in their own layouts.  Boxing satisfies all other requests, so
+only ops that overwrite each other's variables are checked together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,23 +17,30 @@ from flow_core.compiler.reshard.planner import TensorLayout
 from flow_core.compiler.select.candidates import NdSignature, too_short
 from flow_core.compiler.select.network import Infeasible, Network, Table
 from flow_core.compiler.select.price import NEVER
-from flow_core.compiler.select.problem import Problem, Selection, SelectionError, Space, meets
+from flow_core.compiler.select.problem import (
+    Problem,
+    Selection,
+    SelectionError,
+    Space,
+    States,
+    meets,
+)
 from flow_core.ir.graph import Graph, Op, Value
 from flow_core.sharding.sbp import NdSbp, format_nd_sbp
 
 MOST_LISTED = 40
-"""So many signatures are listed at most."""
+"""The number of signatures that an error lists, at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """A request that binds the selector.
+    """A request that constrains the selector.
 
     Attributes:
-        op: the op whose outputs it is about.
-        sbp: what is requested per output.
+        op: the op whose outputs it constrains.
+        sbp: the requested distribution per output, None for any.
         line: the user's line.
-        earlier: whether it is not the program's, but follows from another job's layout.
+        earlier: whether it comes from the layout of another job, not from the program.
     """
 
     op: str
@@ -49,7 +56,7 @@ class Hint:
 
 
 def hints(problem: Problem, ops: Iterable[Op] | None = None) -> tuple[Hint, ...]:
-    """The requests for some ops' outputs, of all ops when None."""
+    """Return the requests for the outputs of some ops, of all ops when None."""
     lines = problem.graph.lines
     found = []
     for op in problem.graph.ops.values() if ops is None else ops:
@@ -62,11 +69,11 @@ def hints(problem: Problem, ops: Iterable[Op] | None = None) -> tuple[Hint, ...]
 
 
 def without(problem: Problem, dropped: Iterable[Hint]) -> Problem:
-    """The problem less some of its requests."""
+    """Return the problem without some of its requests."""
     names = {hint.op for hint in dropped}
     old = problem.graph
     ops = {n: replace(op, sbp=()) if n in names else op for n, op in old.ops.items()}
-    graph = Graph(ops, old.types, old.results, old.effects, old.lines)
+    graph = Graph(ops, old.types, old.results, old.effects, old.lines, old.origins)
     fixed = {n: layout for n, layout in problem.fixed.items() if n not in names}
     return replace(problem, graph=graph, fixed=fixed)
 
@@ -75,16 +82,15 @@ def without(problem: Problem, dropped: Iterable[Hint]) -> Problem:
 
 
 def contradiction(problem: Problem, op: Op) -> tuple[Hint, ...]:
-    """The smallest set of requests, by leaving out one after the other, that leaves no way.
+    """Return a minimal set of requests around an op that contradict each other.
 
-    None of them can be left out of it: without any one of them the others can be met.  Empty
-    when the requests around an op can be met.
+    Without any one of them the others can be met.  Empty when all of them can be met.
     """
-    group = _bound_together(problem, op)
+    group = _connected(problem, op)
     if _feasible(problem, group):
         return ()
     kept = list(hints(problem, group))
-    for hint in reversed(list(kept)):  # those that follow from others come later
+    for hint in reversed(list(kept)):  # derived requests come later
         rest = [h for h in kept if h != hint]
         others = [h for h in hints(problem, group) if h not in rest]
         if not _feasible(without(problem, others), group):
@@ -92,8 +98,8 @@ def contradiction(problem: Problem, op: Op) -> tuple[Hint, ...]:
     return tuple(kept)
 
 
-def _bound_together(problem: Problem, op: Op) -> list[Op]:
-    """The ops that overwrite variables which this op has to do with, and those variables."""
+def _connected(problem: Problem, op: Op) -> list[Op]:
+    """Return the ops connected to an op by variables that are overwritten, and those variables."""
     graph = problem.graph
     readers = graph.consumers()
     group: dict[str, Op] = {}
@@ -134,10 +140,8 @@ def _feasible(problem: Problem, group: Iterable[Op]) -> bool:
     return True
 
 
-def _in_place(
-    problem: Problem, op: Op, value: Value, states: dict[str, tuple[NdSignature, ...]]
-) -> Table:
-    """Which signatures of an op find a variable where they overwrite it."""
+def _in_place(problem: Problem, op: Op, value: Value, states: Mapping[str, States]) -> Table:
+    """Return a table that forbids signatures which read an overwritten variable elsewhere."""
     home = problem.home(problem.graph.ops[value.op])
     index = op.inputs.index(value)
     have = [TensorLayout(home, s.outputs[value.index]) for s in states[value.op]]
@@ -149,7 +153,7 @@ def _in_place(
 
 
 def explain(problem: Problem, space: Space, op: Op, selection: Selection) -> SelectionError:
-    """The error about an op without a signature, given what was chosen before it."""
+    """Make the error for an op without a signature, given the selection before it."""
     conflict = contradiction(problem, op)
     reasons = [f"{c}: {why}" for c, why in _refusals(problem, space, op, selection)]
     more = len(reasons) - MOST_LISTED
@@ -187,14 +191,14 @@ def _found(problem: Problem, op: Op, selection: Selection) -> str:
 
 
 def _asked(problem: Problem, op: Op) -> str:
-    """Who asked for the layout of an op's outputs."""
+    """Name the requests for the layout of an op's outputs."""
     return "".join(f" (request: {hint})" for hint in hints(problem, (op,)))
 
 
 def _refusals(
     problem: Problem, space: Space, op: Op, selection: Selection
 ) -> Iterator[tuple[NdSignature, str]]:
-    """Every signature of an op, and why it does not do."""
+    """Yield every signature of an op, and the reason against it."""
     held = problem.held(op)
     wanted = op.sbp if held is None else (held,)
     for candidate in space.all(op):
@@ -220,4 +224,4 @@ def _misplaced(
             have = selection.layouts[op.inputs[i]]
             want = TensorLayout(op.placement, candidate.inputs[i])
             if have != want:
-                yield f"input {i} is overwritten where it lies, {have}, not {want}"
+                yield f"input {i} is overwritten in its layout, {have}, not {want}"

@@ -1,24 +1,23 @@
-"""What a selection costs: the model that selectors share.
+"""The cost model of selections, which all selectors share.
 
-All costs are whole picoseconds, so that sums are the same whatever their order:
+All costs are whole picoseconds, so that sums do not depend on their order:
 
-* communication: the predicted time of every hop of boxing, each done once per value and layout;
+* communication: the predicted time of every reshard step, once per value and layout;
 * compute: arithmetic and memory traffic of each op's share on its busiest device, and of the
-  copies that boxing makes, with the time to start each hop.  Work that all devices repeat is as
-  long as on one device;
-* buckets: what gradients on their way to an update save, as they travel in buckets: the latency and
-  the start of their all-reduces, less their share of a bucket's.  Not positive;
+  copies that boxing makes, with the launch time of each reshard step.  Work that all devices
+  repeat takes as long as on one device;
+* buckets: the saving of gradients that are all-reduced in buckets: the latency and launch of their
+  own all-reduces, less their share of a bucket's.  Not positive;
 * memory: a price per byte that outputs, variables and copies occupy on the fullest device;
-* convention: what scattering a fed batch would take, charged for each other way than by samples
-  in which it is fed in parts: fed batches arrive split, unless there is something to gain.
+* convention: the time to scatter a fed batch, charged where it is fed in other parts than by
+  samples: a fed batch arrives split by samples unless another split saves more than that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 from flow_core.base.dtypes import DType
 from flow_core.compiler.reshard.planner import BoxingError, ReshardStep, TensorLayout, plan_boxing
@@ -31,22 +30,22 @@ from flow_core.sharding.sbp import B, NdSbp, Split, region_shape
 from flow_core.sharding.topology import Link, LinkModel, Placement, device_model
 
 BUCKET = 16 << 20
-"""Bytes of a bucket, whatever the settings: buckets are to change nothing but times."""
+"""Bytes of a bucket, whatever the settings, so that bucket sizes do not change the selection."""
 
 OBJECT = 1 << 17
-"""Bytes that a record, or a tensor of changing shape, is taken for: an encoded picture has as many.
+"""Assumed bytes of a record or a tensor of changing shape: about those of an encoded picture.
 
-By what its place in an array takes, all devices would read and decode whole batches.
+With the size of its pointer, every device would read and decode whole batches.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One transition of a value.
+    """A transition of a value between two layouts.
 
     Attributes:
-        hops: its steps; None when there is no way.
-        cost: of all of them.
+        reshard_steps: its steps; None when no boxing exists.
+        cost: the cost of all steps.
     """
 
     reshard_steps: tuple[ReshardStep, ...] | None
@@ -54,28 +53,28 @@ class Move:
 
     @property
     def total(self) -> int:
-        """The cost, `NEVER` when there is no way."""
+        """The cost, `NEVER` when no boxing exists."""
         return NEVER if self.reshard_steps is None else self.cost.total
 
 
 class Costs:
-    """The costs of one problem; equal questions are answered once."""
+    """The costs of one problem, computed once per transition and per kind of op."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self._moves: dict[Any, Move] = {}
-        self._ops: dict[Any, Cost] = {}
+        self._moves: dict[Hashable, Move] = {}
+        self._ops: dict[Hashable, Cost] = {}
         self._gradients = frozenset(gradients(problem))
 
     # ---------------------------------------------------------------------- boxing
 
     @property
     def planned(self) -> int:
-        """How many transitions have been planned so far."""
+        """The number of transitions planned so far."""
         return len(self._moves)
 
     def move(self, type_: TensorType, source: TensorLayout, target: TensorLayout) -> Move:
-        """The cheapest way from one layout to another."""
+        """Return the cheapest transition from one layout to another."""
         key = (type_, source, target)
         known = self._moves.get(key)
         if known is None:
@@ -83,40 +82,41 @@ class Costs:
         return known
 
     def _plan(self, type_: TensorType, source: TensorLayout, target: TensorLayout) -> Move:
-        links, itemsize = self.problem.links, weight(type_.dtype)
+        links, itemsize = self.problem.links, assumed_itemsize(type_.dtype)
         try:
             reshard_steps = plan_boxing(type_.shape, itemsize, source, target, links)
         except BoxingError:
             return Move(None, NOTHING)
-        return Move(reshard_steps, sum((self.hop(type_, hop) for hop in reshard_steps), NOTHING))
+        return Move(reshard_steps, sum((self.step(type_, s) for s in reshard_steps), NOTHING))
 
-    def hop(self, type_: TensorType, hop: ReshardStep) -> Cost:
-        """The cost of one hop and of the copies that it leaves."""
-        nbytes = weighed(local_type(type_, hop.target))
-        device = device_model(hop.target.placement.device_type)
+    def step(self, type_: TensorType, step: ReshardStep) -> Cost:
+        """Return the cost of a reshard step and of the copies that it makes."""
+        itemsize = assumed_itemsize(type_.dtype)
+        nbytes = assumed_nbytes(local_type(type_, step.target))
+        device = device_model(step.target.placement.device_type)
         return Cost(
-            communication=picoseconds(hop.seconds(weight(type_.dtype), self.problem.links)),
+            communication=picoseconds(step.seconds(itemsize, self.problem.links)),
             compute=picoseconds(device.launch + device.seconds(0.0, 2 * nbytes)),
             memory=picoseconds(self.problem.memory * device.held * nbytes),
         )
 
     def bucketed(self, value: Value, reshard_steps: Sequence[ReshardStep]) -> int:
-        """What a gradient saves when its all-reduce is one of many in a bucket; not positive."""
+        """Return the saving of an all-reduce of a gradient in a bucket; not positive."""
         type_ = self.problem.graph.type_of(value)
         if not reshard_steps or value not in self._gradients or type_.nbytes >= BUCKET:
             return 0
         size, links = type_.dtype.itemsize, self.problem.links
         saved = 0.0
-        for hop in reshard_steps:
-            if hop.name == "all_reduce":
-                saved += device_model(hop.target.placement.device_type).launch
-                saved += hop.seconds(size, links) - hop.seconds(size, instant(links))
+        for step in reshard_steps:
+            if step.name == "all_reduce":
+                saved += device_model(step.target.placement.device_type).launch
+                saved += step.seconds(size, links) - step.seconds(size, without_latency(links))
         return -picoseconds(saved * (1 - type_.nbytes / BUCKET))
 
     def begin(
         self, value: Value, source: TensorLayout, target: TensorLayout
     ) -> tuple[TensorLayout, Cost]:
-        """Whence a value is boxed: a fed one from where it is fed in parts, at the cost of that."""
+        """Return the layout from which a value is boxed, and the cost of feeding it in parts."""
         is_fed = self.problem.graph.ops[value.op].type == "input"
         parts = fed_as(target) if is_fed else None
         if parts is None:
@@ -129,7 +129,7 @@ class Costs:
         )
 
     def unsplit(self, value: Value, target: TensorLayout) -> int:
-        """What is charged for a fed batch in other parts than those in which it arrives."""
+        """Return the charge for a fed batch in other parts than those in which it arrives."""
         arrival = self.problem.arrival(value, target.placement)
         if arrival is None or arrival == target or fed_as(target) is None:
             return 0
@@ -137,7 +137,7 @@ class Costs:
         return self.move(self.problem.graph.type_of(value), source, arrival).cost.communication
 
     def fetch(self, value: Value, source: TensorLayout, target: TensorLayout) -> int:
-        """All that it costs to have a value in a layout, once."""
+        """Return the total cost of having a value in a layout, once."""
         if source == target:
             return 0
         begin, fed = self.begin(value, source, target)
@@ -152,7 +152,7 @@ class Costs:
     # ------------------------------------------------------------------------- ops
 
     def op(self, op: Op, state: NdSignature) -> Cost:
-        """The cost of an op itself with one of its signatures."""
+        """Return the cost of an op without boxing, with one of its signatures."""
         graph = self.problem.graph
         types = graph.input_types(op), graph.types[op.name]
         key = (op.type, op.attrs, types, op.placement, state)
@@ -177,10 +177,10 @@ class Costs:
             local_types(outputs, home, state.outputs),
             op.attrs,
         )
-        held = sum(map(weighed, local.outputs))
+        held = sum(map(assumed_nbytes, local.outputs))
         if not op.inputs:
             return Cost(memory=picoseconds(self.problem.memory * device.held * held))
-        touched = held + sum(map(weighed, local.inputs))
+        touched = held + sum(map(assumed_nbytes, local.inputs))
         flops = spec.work(local) if spec.work is not None else 0.0
         return Cost(
             compute=picoseconds(device.seconds(flops, touched)),
@@ -190,45 +190,45 @@ class Costs:
     # ------------------------------------------------------------------------ plans
 
     def evaluate(self, selection: Selection) -> Cost:
-        """The cost of a whole selection, each boxing counted once, as the plan does it."""
+        """Return the cost of a whole selection; each boxing counts once, as in the plan."""
         graph, total = self.problem.graph, NOTHING
-        there: dict[Value, dict[TensorLayout, None]] = {}
+        available: dict[Value, dict[TensorLayout, None]] = {}
         for op in graph.ops.values():
             chosen = selection.signatures[op.name]
             total += self.op(op, chosen)
             for i, (value, sbp) in enumerate(zip(op.inputs, chosen.inputs, strict=True)):
                 wanted = TensorLayout(self.problem.reads(op, i), sbp)
-                total += self._bring(selection, there, value, wanted)
+                total += self._boxed(selection, available, value, wanted)
         for value in graph.results:
-            total += self._bring(
-                selection, there, value, result_layout(selection.layouts[value].placement)
-            )
+            target = result_layout(selection.layouts[value].placement)
+            total += self._boxed(selection, available, value, target)
         return total
 
-    def _bring(
+    def _boxed(
         self,
         selection: Selection,
-        there: dict[Value, dict[TensorLayout, None]],
+        available: dict[Value, dict[TensorLayout, None]],
         value: Value,
         target: TensorLayout,
     ) -> Cost:
-        known = there.get(value)
+        """Return the cost of a value in another layout, and record the layouts it passes."""
+        known = available.get(value)
         if known is None:
-            known = there[value] = {selection.layouts[value]: None}
+            known = available[value] = {selection.layouts[value]: None}
         if target in known:
             return NOTHING
         type_ = self.problem.graph.type_of(value)
         begin, fed = self.begin(value, selection.layouts[value], target)
         move = self.move(type_, begin, target)
-        fresh = [hop for hop in move.reshard_steps or () if hop.target not in known]
+        fresh = [step for step in move.reshard_steps or () if step.target not in known]
         more = NOTHING if begin in known else fed
-        known.update(dict.fromkeys((begin, *(hop.target for hop in fresh), target)))
+        known.update(dict.fromkeys((begin, *(step.target for step in fresh), target)))
         more += Cost(convention=self.unsplit(value, target), buckets=self.bucketed(value, fresh))
-        return sum((self.hop(type_, hop) for hop in fresh), more)
+        return sum((self.step(type_, step) for step in fresh), more)
 
 
 def gradients(problem: Problem) -> Iterator[Value]:
-    """The values that updates of variables read, and do not overwrite."""
+    """Yield the values that updates of variables read but do not overwrite."""
     for op in problem.graph.ops.values():
         mutates = problem.specs[op.type].mutates
         if mutates:
@@ -236,36 +236,36 @@ def gradients(problem: Problem) -> Iterator[Value]:
 
 
 @lru_cache(maxsize=8)
-def instant(links: LinkModel) -> LinkModel:
-    """The links without their latencies."""
+def without_latency(links: LinkModel) -> LinkModel:
+    """Return the links with zero latency."""
     return LinkModel(
         *(Link(0.0, link.bandwidth) for link in (links.local, links.machine, links.network))
     )
 
 
 def result_layout(placement: Placement) -> TensorLayout:
-    """Where a job's results are fetched from a placement: whole on the first device."""
+    """Return the layout from which results are fetched: whole on the first device."""
     return TensorLayout(first_device(placement), (B,))
 
 
-def weight(dtype: DType) -> int:
-    """Bytes of an element, as far as anybody knows before there is one."""
+def assumed_itemsize(dtype: DType) -> int:
+    """Return the bytes of an element, estimated for objects."""
     return OBJECT if dtype.is_object else dtype.itemsize
 
 
-def weighed(type_: TensorType) -> int:
-    """Bytes of a tensor."""
-    return type_.size * weight(type_.dtype)
+def assumed_nbytes(type_: TensorType) -> int:
+    """Return the bytes of a tensor, estimated for objects."""
+    return type_.size * assumed_itemsize(type_.dtype)
 
 
 def local_type(type_: TensorType, layout: TensorLayout) -> TensorType:
-    """The type of the first device's part, which is the largest."""
+    """Return the type of the first device's part, which is the largest."""
     return tensor_type(region_shape(layout.region(type_.shape, 0)), type_.dtype)
 
 
 def local_types(
     types: Sequence[TensorType], placement: Placement, sbps: Sequence[NdSbp]
 ) -> tuple[TensorType, ...]:
-    """The types of the first device's parts."""
+    """Return the types of the first device's parts."""
     pairs = zip(types, sbps, strict=True)
     return tuple(local_type(t, TensorLayout(placement, sbp)) for t, sbp in pairs)

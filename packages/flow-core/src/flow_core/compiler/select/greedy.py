@@ -1,7 +1,7 @@
-"""OneFlow's way: signatures in graph order, each chosen when its inputs' layouts are known.
+"""The greedy selector, as in OneFlow: op by op in graph order, given the layouts of the inputs.
 
-Each op takes the signature whose inputs are cheapest to bring there; ties go to the one with
-fewer inputs to move, then with fewer partial results, then to the one listed first.
+Each op takes the signature with the cheapest boxing of its inputs; ties go to the one with fewer
+inputs to move, then with fewer partial results, then to the one listed first.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from flow_core.sharding.sbp import Partial
 
 
 def greedy(problem: Problem) -> Selection:
-    """Signatures for all ops, each chosen when its inputs' layouts are known.
+    """Choose signatures for all ops in graph order.
 
     Raises:
-        SelectionError: no signature of an op meets the requests, given those before it.
+        SelectionError: no signature of an op meets the requests, given the ops before it.
     """
     started = time.perf_counter()
     costs = Costs(problem)
@@ -33,7 +33,7 @@ def greedy(problem: Problem) -> Selection:
 
 
 def walk(problem: Problem, space: Space, costs: Costs) -> Selection:
-    """`greedy`, with what is known of the problem's signatures and costs."""
+    """Run `greedy` on signatures and costs that the caller keeps."""
     selection = Selection()
     for op in problem.graph.ops.values():
         chosen = _choose(problem, op, space, costs, selection)
@@ -44,7 +44,7 @@ def walk(problem: Problem, space: Space, costs: Costs) -> Selection:
 
 
 def _arrival(problem: Problem, value: Value, selection: Selection, op: Op) -> TensorLayout:
-    """The layout in which a value counts as being there."""
+    """Return the layout in which a value is available at no cost."""
     return problem.arrival(value, op.placement) or selection.layouts[value]
 
 
@@ -75,7 +75,7 @@ def _choose(
 
 
 def _fits(problem: Problem, op: Op, candidate: NdSignature, selection: Selection) -> bool:
-    """Whether variables that the op overwrites stay where they are."""
+    """Whether the variables that the op overwrites keep their layouts."""
     return all(
         selection.layouts[op.inputs[i]] == TensorLayout(op.placement, candidate.inputs[i])
         for i in problem.specs[op.type].mutates

@@ -1,4 +1,4 @@
-"""What hints cost: the plan's cost if one of them were dropped."""
+"""The cost of hints: the cost of the plan without each of them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Relaxed:
     """The plan without one hint.
 
     Attributes:
-        hint: what is left out.
-        cost: of the plan without it.
-        saved: picoseconds by which it is cheaper; at most 0 where the hint costs nothing.
+        hint: the hint that is left out.
+        cost: the cost of the plan without it.
+        saved: picoseconds that this saves; at most 0 where the hint costs nothing.
         selection: the plan's signatures.
     """
 
@@ -34,15 +34,15 @@ def relaxations(
     selector: Callable[[Problem], Selection] = optimal,
     most: int = 16,
 ) -> Iterator[Relaxed]:
-    """What the plan would cost without each hint of the program, hint by hint.
+    """Yield the cost of the plan without each hint of the program.
 
-    Each answer takes a selection anew: ask when someone wants to know, and take the first few.
+    Each one takes another selection, so call this on demand.
 
     Args:
-        problem: the problem as it is.
-        cost: of its selection, as its report says.
+        problem: the problem with all hints.
+        cost: the cost of its selection, from its report.
         selector: the optimal one, or another that makes reports.
-        most: hints that are looked at, in graph order.
+        most: the number of hints to try, in graph order.
     """
     asked = [hint for hint in hints(problem) if not hint.earlier]
     for hint in asked[:most]:

@@ -1,9 +1,9 @@
-"""The same optimum by integer programming, for networks too wide to eliminate.
+"""The optimum by integer programming, for networks too wide to eliminate.
 
-Each node's states are 0/1 variables that add up to one.  Each table over two nodes gets a variable
-per pair of states, whose sums over one side are the other side's states: with this many variables
-the linear relaxation is close, and often exact.  HiGHS solves it; its package is optional
-(``flow-core[optimal]``).
+The states of a node are 0/1 variables that add up to one.  A table over two nodes has a variable
+per pair of states; their sums over the states of one node are the variables of the other node.
+With these variables the linear relaxation is close, and often exact.  HiGHS solves the program;
+its package is optional (``flow-core[optimal]``).
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from flow_core.compiler.select.price import NEVER
 SOLVER = "highspy"
 
 BRANCHES = 1000
-"""So many nodes of its tree the solver looks at: a limit of time would end in other places."""
+"""Branch-and-bound nodes at most: a time limit would make the result depend on the machine."""
 
 SCALE = 1e6
-"""Picoseconds per unit of the program's objective: solvers like numbers near one."""
+"""Picoseconds per unit of the objective: solvers are accurate for numbers near one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the solver found.
+    """The solver's result.
 
     Attributes:
-        states: of all nodes; None when it found nothing.
-        bound: no choice costs less.
+        states: the states of all nodes; None when it found no solution.
+        bound: a lower bound on the cost of all choices.
     """
 
     states: list[int] | None
@@ -56,7 +56,8 @@ class _Program:
         self.rows: list[tuple[list[int], list[float], float]] = []
         self.count = 0
         for node in nodes:
-            self.first[node] = self._add(net.tables[node].get((node,), np.zeros(net.sizes[node])))
+            own = net.tables[node].get((node,))
+            self.first[node] = self._add(np.zeros(net.sizes[node]) if own is None else own.costs)
             self._row([self.first[node] + s for s in range(net.sizes[node])], [], 1.0)
         self.whole = self.count
         for (a, b), table in _pairs(net, nodes).items():
@@ -80,7 +81,7 @@ class _Program:
             self._row([start + i * n + j for i in range(m)], [self.first[b] + j], 0.0)
 
     def model(self, highs: Any) -> Any:
-        """The program as HiGHS takes it."""
+        """Return the program as a HiGHS model."""
         costs = np.concatenate(self.costs)
         totals = np.array([total for _, __, total in self.rows])
         kinds = highs.HighsVarType
@@ -100,7 +101,7 @@ class _Program:
         return lp
 
     def solve(self) -> tuple[Any, float]:
-        """Values of the variables (None when none were found) and a lower bound."""
+        """Return the values of the variables, None when none were found, and a lower bound."""
         highs = importlib.import_module(SOLVER)
         solver = highs.Highs()
         options = {
@@ -119,25 +120,25 @@ class _Program:
 
 
 def columns(net: Network, nodes: Sequence[int]) -> int:
-    """How large the program of some nodes is."""
+    """Return the number of variables in the program of some nodes."""
     own = sum(net.sizes[node] for node in nodes)
     return own + sum(int(table.size) for table in _pairs(net, nodes).values())
 
 
 def _pairs(net: Network, nodes: Sequence[int]) -> dict[Scope, Table]:
-    """The tables over two nodes."""
-    return {s: t for n in nodes for s, t in net.tables[n].items() if len(s) == 2}
+    """Return the tables over two nodes."""
+    return {s: t.costs for n in nodes for s, t in net.tables[n].items() if len(s) == 2}
 
 
 def solve(net: Network, nodes: Sequence[int]) -> Found:
-    """The best states of the nodes that are left in a network of pairs.
+    """Return the best states of the remaining nodes of a network.
 
     Args:
-        net: its tables cover at most two nodes.
-        nodes: those that have not been eliminated.
+        net: the network; its tables cover at most two nodes.
+        nodes: the nodes that have not been eliminated.
 
     Raises:
-        Infeasible: nothing is possible.
+        Infeasible: every choice is impossible.
     """
     program = _Program(net, nodes)
     values, bound = program.solve()

@@ -1,11 +1,11 @@
-"""The least total cost over the whole graph.
+"""The selection of least total cost over the whole graph.
 
-The network of costs is eliminated exactly where that is narrow enough; what is left of a wider one
-goes to an integer program when its solver is installed and it is small.  Which of these is done is
-decided by counting, before it begins: see `effort`.  Whatever happens, the answer is never dearer
-than `greedy`'s: where nothing better is found within the bound, greedy's is taken.
+A network of costs of small width is solved exactly, by elimination.  The remainder of a wider one
+goes to an integer program, if that is small and its solver is installed.  Counting the work
+decides between them in advance: see `search_budget`.
 
-`auto`, the default, also takes greedy's where the optimum saves less than a step can tell.
+Invariant: the result never costs more than `greedy`'s, which is the fallback.  `auto`, the
+default, also takes greedy's where the optimum saves too little to be noticeable.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from flow_core.compiler.select.ordering import best_order, narrow_order
 from flow_core.compiler.select.price import NEVER, Cost
 from flow_core.compiler.select.problem import Problem, Selection, SelectionError, Space
 from flow_core.compiler.select.report import Report
-from flow_core.compiler.select.search_budget import COLUMN, ENTRY, Effort, Spent
+from flow_core.compiler.select.search_budget import COLUMN, ENTRY, BudgetExceeded, SearchBudget
 
 LIMIT = 1 << 22
 """Entries of the largest table that elimination may make."""
@@ -31,7 +31,7 @@ LIMIT = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """States of a network's nodes, what is known of the optimum, and how it was found."""
+    """The states of a network's nodes, a lower bound on the optimum, and the method."""
 
     states: list[int] | None
     bound: int | None
@@ -40,7 +40,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A selection, who found it, and what it costs."""
+    """A selection, its selector, and its cost."""
 
     name: str
     selection: Selection
@@ -48,37 +48,37 @@ class Offer:
 
 
 MOST_PLANNED = 1500
-"""Transitions to plan, beyond which dimensions of the devices are looked at one by one."""
+"""With more transitions to plan, one hierarchy dimension is searched at a time."""
 
-MOST_TURNS = 3
-"""How often each dimension is looked at, at most."""
+MOST_ROUNDS = 3
+"""The number of searches of each dimension, at most."""
 
 BY_DIMENSION = "elimination, one dimension after the other"
 
 SPENT = "more work than sbp_selector_seconds"
-"""Why there was no search, or no end to it."""
+"""The reason for no search, or for its early end."""
 
 WORTH = 100_000_000
-"""Picoseconds per step that `auto` wants to save before it leaves the convention."""
+"""Picoseconds per step that `auto` must save to depart from greedy's selection."""
 
 
 def optimal(problem: Problem) -> Selection:
-    """Signatures for all ops of the least total cost, or greedy's where none is found.
+    """Choose the signatures of least total cost, or greedy's where the search finds none.
 
     Raises:
-        SelectionError: nothing meets the requests.
+        SelectionError: no selection meets the requests.
     """
     return _select(problem, 0)
 
 
 def auto(problem: Problem) -> Selection:
-    """The optimum, or greedy's answer where that is less than `WORTH` dearer.
+    """Choose the optimum, or greedy's selection where that costs at most `WORTH` more.
 
-    Small programs stay as OneFlow lays them out, data-parallel unless hints say otherwise: the
-    model's few microseconds are no reason to do things in unexpected ways.
+    Small programs keep OneFlow's distribution, data-parallel unless hints say otherwise: a
+    predicted saving of microseconds does not justify an unexpected distribution.
 
     Raises:
-        SelectionError: nothing meets the requests.
+        SelectionError: no selection meets the requests.
     """
     return _select(problem, WORTH if problem.memory == 1 else 0)
 
@@ -92,12 +92,12 @@ def _select(problem: Problem, worth: int) -> Selection:
         known, refused = None, error
     offers = [] if known is None else [Offer("greedy", known, costs.evaluate(known))]
     try:
-        best, answer = _best(problem, space, costs, known, Effort.of(problem.seconds))
+        best, answer = _best(problem, space, costs, known, SearchBudget.of(problem.seconds))
     except Infeasible:
         if refused is None:
             raise
         raise refused from None
-    except Spent:
+    except BudgetExceeded:
         best, answer = None, Answer(None, None, SPENT)
     if best is None and refused is not None:
         raise refused
@@ -107,26 +107,26 @@ def _select(problem: Problem, worth: int) -> Selection:
 
 
 def _best(
-    problem: Problem, space: Space, costs: Costs, known: Selection | None, effort: Effort
+    problem: Problem, space: Space, costs: Costs, known: Selection | None, budget: SearchBudget
 ) -> tuple[Selection | None, Answer]:
-    """The optimum, or what looking at one dimension of the devices after the other finds."""
+    """Search all hierarchy dimensions at once, or one after the other where that is too much."""
     dims = max((len(op.placement.hierarchy) for op in problem.graph.ops.values()), default=1)
     builder = Builder(problem, space, costs, known)
     if known is not None and dims > 1 and builder.transitions() > MOST_PLANNED:
-        return _descend(problem, space, costs, known, dims, effort)
-    answer = search(builder.build(effort), effort)
+        return _descend(problem, space, costs, known, dims, budget)
+    answer = search(builder.build(budget), budget)
     return (None if answer.states is None else builder.selection(answer.states)), answer
 
 
 def _descend(
-    problem: Problem, space: Space, costs: Costs, known: Selection, dims: int, effort: Effort
+    problem: Problem, space: Space, costs: Costs, known: Selection, dims: int, budget: SearchBudget
 ) -> tuple[Selection, Answer]:
-    """A selection that cannot be bettered in any one dimension of the devices."""
+    """Improve a selection in one hierarchy dimension at a time until none improves it."""
     best, least, quiet = known, costs.evaluate(known).total, 0
     try:
-        for turn in range(MOST_TURNS * dims):
-            builder = Builder(problem, space, costs, best, free=turn % dims)
-            answer = search(builder.build(effort), effort)
+        for number in range(MOST_ROUNDS * dims):
+            builder = Builder(problem, space, costs, best, free=number % dims)
+            answer = search(builder.build(budget), budget)
             found = best if answer.states is None else builder.selection(answer.states)
             cost = costs.evaluate(found).total
             if cost < least:
@@ -135,7 +135,7 @@ def _descend(
                 quiet += 1
             if quiet == dims:
                 break
-    except Spent:
+    except BudgetExceeded:
         return best, Answer(None, None, f"{BY_DIMENSION}, until {SPENT}")
     return best, Answer(None, None, BY_DIMENSION)
 
@@ -143,7 +143,7 @@ def _descend(
 def _better(
     offers: Sequence[Offer], answer: Answer, started: float, worth: int, memory: float
 ) -> Selection:
-    """The last offer with its report; greedy's, the first, when that saves nothing worth it."""
+    """Return the last offer with its report, or greedy's, the first, where it saves too little."""
     first, last = offers[0], offers[-1]
     greedy = first.cost if first.name == "greedy" else None
     if greedy is not None and greedy.total - last.cost.total <= worth:
@@ -156,41 +156,43 @@ def _better(
     return last.selection
 
 
-def search(net: Network, effort: Effort, limit: int = LIMIT) -> Answer:
-    """The best states of a network, as far as they are found with a given effort.
+def search(net: Network, budget: SearchBudget, limit: int = LIMIT) -> Answer:
+    """Search the best states of a network within a budget.
 
     Args:
-        net: is taken apart.
-        effort: what it takes is taken off.
+        net: the network, which the search takes apart.
+        budget: the search deducts its work.
         limit: entries of the largest table that may be added up.
 
     Raises:
-        Infeasible: nothing is possible.
+        Infeasible: every choice is impossible.
     """
     if net.constant >= NEVER:
         raise Infeasible
     order = best_order(net.sizes, net.near, limit)
-    if order.widest > limit or not effort.allows(order.total, ENTRY):
-        return _program(net, effort, f"elimination would add up {order.total:.1e} numbers")
-    effort.spend(order.total, ENTRY)
+    if order.widest > limit or not budget.allows(order.total, ENTRY):
+        return _program(net, budget, f"elimination would add up {order.total:.1e} numbers")
+    budget.spend(order.total, ENTRY)
     steps = list(net.eliminate(order.nodes))
     return Answer(net.decode(steps, [0] * len(net.sizes)), net.constant, "elimination")
 
 
-def _program(net: Network, effort: Effort, why: str) -> Answer:
-    """An integer program's answer, when what relates two others at most has been eliminated."""
+def _program(net: Network, budget: SearchBudget, why: str) -> Answer:
+    """Eliminate the nodes of at most two neighbours and solve the rest as an integer program."""
     if not ilp.available():
         return Answer(None, None, f"{why}, too many; flow-core[optimal] is not installed")
     order = narrow_order(net.sizes, net.near)
-    effort.spend(order.total, ENTRY)
+    budget.spend(order.total, ENTRY)
     steps = list(net.eliminate(order.nodes))
     left = sorted(set(range(len(net.sizes))) - {step.node for step in steps})
     if not left:
         return Answer(net.decode(steps, [0] * len(net.sizes)), net.constant, "elimination")
     columns = ilp.columns(net, left)
-    if not effort.allows(columns, COLUMN):
-        return Answer(None, None, f"{why}, an integer program have {columns:,} columns: {SPENT}")
-    effort.spend(columns, COLUMN)
+    if not budget.allows(columns, COLUMN):
+        return Answer(
+            None, None, f"{why}, an integer program would have {columns:,} columns: {SPENT}"
+        )
+    budget.spend(columns, COLUMN)
     found = ilp.solve(net, left)
     if found.states is None:
         return Answer(None, found.bound, f"no integer program's answer after {ilp.BRANCHES} nodes")

@@ -1,7 +1,7 @@
-"""In which order the nodes of a network are eliminated, and how much work that is.
+"""Elimination orders of a network, and their work.
 
-Which tables arise follows from the relations between nodes alone.  So orders are tried on these,
-by several rules, none of which is the best for all networks.
+The tables that arise depend on the relations between nodes alone, so orders are tried on the
+relations, by several greedy rules, none of which is the best for all networks.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from math import log2, prod
 
 CROWD, MANY = 40, 1 << 60
-"""From so many neighbours on a node waits, behind all others."""
+"""A node with more neighbours than ``CROWD`` comes after all others."""
 
 CHEAP = 1 << 25
-"""Entries that are added up in less time than another rule takes to be tried."""
+"""Entries that are added up in less time than trying another rule takes."""
 
-ScheduledWork = tuple[int, int, int]  # how much it relates, its neighbours, the node
+Turn = tuple[int, int, int]  # the rule's number, the number of neighbours, the node
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +25,9 @@ class Ordering:
     """An order of elimination.
 
     Attributes:
-        nodes: in this order.
+        nodes: the nodes, in this order.
         widest: entries of the largest table that is added up.
-        total: entries of all of them.
+        total: entries of all tables that are added up.
     """
 
     nodes: tuple[int, ...]
@@ -36,7 +36,7 @@ class Ordering:
 
 
 class Relations:
-    """Which nodes of a network share a table, while nodes are eliminated."""
+    """The nodes of a network that share a table with each node, while nodes are eliminated."""
 
     def __init__(self, sizes: Sequence[int], near: Sequence[Iterable[int]]) -> None:
         self.sizes = sizes
@@ -44,11 +44,11 @@ class Relations:
         self.near = [set(around) for around in near]
 
     def width(self, node: int) -> int:
-        """Entries of the table that eliminating a node adds up."""
+        """Return the entries of the table that eliminating a node adds up."""
         return self.sizes[node] * prod([self.sizes[n] for n in self.near[node]])
 
     def related(self, node: int, weights: Sequence[int]) -> int:
-        """How much an elimination relates that was unrelated before, each node by its weight."""
+        """Return the weight of the pairs of nodes that an elimination newly relates."""
         around, near, new = self.near[node], self.near, 0
         for a in around:
             others = around - near[a]
@@ -57,7 +57,7 @@ class Relations:
         return new
 
     def eliminate(self, node: int) -> set[int]:
-        """Relates a node's neighbours to one another; gives all nodes for which that matters."""
+        """Relate a node's neighbours to one another; return all nodes that this affects."""
         around, near = self.near[node], self.near
         changed = set(around)
         for a in around:
@@ -77,13 +77,13 @@ RULES: Mapping[str, Callable[[Relations, int], int]] = {
     "fewest states related": lambda r, node: r.related(node, r.sizes),
     "smallest table": Relations.width,
 }
-"""What is eliminated first, in words, and as a number to be small."""
+"""The rules by name; the node of the least number is eliminated first."""
 
 
 def order(
     sizes: Sequence[int], near: Sequence[Iterable[int]], rule: str, neighbours: int = 1 << 30
 ) -> Ordering:
-    """The order that a rule gives.
+    """Return the order by a rule.
 
     >>> order([2, 3, 4], [{1}, {0, 2}, {1}], "smallest table")
     Ordering(nodes=(0, 1, 2), widest=12, total=22)
@@ -92,15 +92,15 @@ def order(
         sizes: states per node.
         near: the nodes that share a table with each.
         rule: one of `RULES`.
-        neighbours: nodes with more of them stay.
+        neighbours: nodes with more neighbours are not eliminated.
     """
-    relations, haste = Relations(sizes, near), RULES[rule]
+    relations, number = Relations(sizes, near), RULES[rule]
 
-    def turn(node: int) -> ScheduledWork | None:
+    def turn(node: int) -> Turn | None:
         count = len(relations.near[node])
         if count > neighbours:
             return None
-        return (MANY, count, node) if count > CROWD else (haste(relations, node), count, node)
+        return (MANY, count, node) if count > CROWD else (number(relations, node), count, node)
 
     turns = {n: turn(n) for n in range(len(sizes))}
     queue = [t for t in turns.values() if t is not None]
@@ -110,7 +110,7 @@ def order(
         when = heapq.heappop(queue)
         node = when[-1]
         if turns.get(node) != when:
-            continue  # it has another turn by now, or had its own
+            continue  # an outdated entry
         del turns[node]
         found[node] = relations.width(node)
         for n in relations.eliminate(node):
@@ -122,12 +122,12 @@ def order(
 
 
 def narrow_order(sizes: Sequence[int], near: Sequence[Iterable[int]]) -> Ordering:
-    """The order of those nodes that relate two others at most: only tables of pairs are left."""
+    """Return an order of the nodes with at most two neighbours; tables of pairs remain."""
     return order(sizes, near, "least bits related", neighbours=2)
 
 
 def best_order(sizes: Sequence[int], near: Sequence[Iterable[int]], limit: int) -> Ordering:
-    """The order of all nodes that adds up the least, if may be with no table beyond a limit."""
+    """Return the cheapest order of all nodes, within the limit on tables if one is."""
     found: list[Ordering] = []
     for rule in RULES:
         found.append(order(sizes, near, rule))

@@ -1,4 +1,4 @@
-"""What something costs, in whole picoseconds, by what it is for."""
+"""Costs in whole picoseconds, by purpose."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass, fields
 PICO = 10**12
 
 NEVER = 1 << 53
-"""The cost of what cannot be: above any sum of costs, exact in every arithmetic."""
+"""The cost of the impossible: above any sum of costs, and exact in every arithmetic."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """A cost by what it is for, in picoseconds.
+    """A cost by purpose, in picoseconds.
 
     >>> (Cost(communication=5) + Cost(compute=2)).total
     7

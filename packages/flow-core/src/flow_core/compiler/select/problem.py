@@ -1,8 +1,8 @@
-"""What a selector is asked, and what it answers."""
+"""A selection problem, and its answer."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from flow_core.compiler.select.candidates import (
     makes_extremes,
     signatures,
 )
+from flow_core.compiler.select.interned import Interned
 from flow_core.ir.graph import Graph, Op, Value
 from flow_core.plugins.specs import OpSpec
 from flow_core.sharding.sbp import B, Broadcast, NdSbp, Split, coordinates
@@ -26,12 +27,15 @@ if TYPE_CHECKING:
     from flow_core.compiler.select.report import Report
 
 
+States = Interned[NdSignature]
+
+
 class SelectionError(GraphError):
-    """A request for a distribution that cannot be met.
+    """A requested distribution that is impossible.
 
     Attributes:
         op: name of the op that has no signature.
-        conflict: the smallest set of requests found that contradict one another.
+        conflict: the smallest set of requests found that contradict each other.
     """
 
     def __init__(self, attempted: str, *, op: str, conflict: Any = (), **parts: Any) -> None:
@@ -42,15 +46,15 @@ class SelectionError(GraphError):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A graph whose ops want signatures.
+    """A graph whose ops need signatures.
 
     Attributes:
         graph: the logical graph.
         specs: specs of its op types.
         links: the link model.
-        fixed: layouts of variables that other jobs of the session have laid out.
-        seconds: how much an exact search may do; see `effort`.
-        memory: by what the price of memory is multiplied.
+        fixed: layouts of variables that other jobs of the session use.
+        seconds: the budget of an exact search; see `search_budget`.
+        memory: a factor on the price of memory.
     """
 
     graph: Graph
@@ -61,14 +65,14 @@ class Problem:
     memory: float = 1.0
 
     def reads(self, op: Op, index: int) -> Placement:
-        """Where an op reads an input: on its placement, or each on a device of its own."""
+        """Return where an op reads an input: on its placement, or on a device per input."""
         return self.specs[op.type].input_placement(op.placement, index)
 
     def home(self, op: Op, index: int = 0) -> Placement:
-        """Where an op's outputs arise: fed arrays on the first device, else on its placement.
+        """Return the placement of an op's output: fed arrays on the first device, else its own.
 
-        Ops between the views give each device of their placement an output of its own.  A
-        variable that another job holds in parts elsewhere is there, and is boxed from there.
+        Ops between the views have one output per device of their placement.  A variable that
+        another job splits over another placement stays on that one, and is boxed from it.
         """
         if op.type == "input":
             return first_device(op.placement)
@@ -78,7 +82,7 @@ class Problem:
         return self.specs[op.type].output_placement(op.placement, index)
 
     def held(self, op: Op) -> NdSbp | None:
-        """The SBP that a variable has by other jobs' choice, None where it is free."""
+        """Return the SBP of a variable that other jobs fixed, None where it is free."""
         held = self.fixed.get(op.name) if op.type == "variable" else None
         if held is None or op.sbp:
             return None
@@ -87,10 +91,10 @@ class Problem:
         return (B,) * len(op.placement.hierarchy)
 
     def arrival(self, value: Value, placement: Placement) -> TensorLayout | None:
-        """The layout in which a fed batch counts as being there, None for other values.
+        """Return the layout in which a fed batch arrives at no cost, None for other values.
 
-        It is split on its batch axis over the first hierarchy dimension, where it is long
-        enough, on its way to the devices.
+        A batch arrives split on its batch axis over the first hierarchy dimension, where it is
+        long enough.
         """
         source = self.graph.ops[value.op]
         if source.type != "input":
@@ -102,19 +106,19 @@ class Problem:
         return TensorLayout(placement, (Split(axis) if splits else B, *rest))
 
     def stays(self, op: Op) -> bool:
-        """Whether parts of a value may not leave their devices: of variables without a hint.
+        """Whether the parts of an output must stay on their devices: variables without a hint.
 
-        Variables are split where they are used split, never merely stored so and gathered at
-        every step, unless a hint or another job says so.
+        A variable is split only where it is used split, not stored split and gathered at every
+        step, unless a hint or another job requests it.
         """
         return op.type == "variable" and not op.sbp and self.held(op) is None
 
 
 @lru_cache(maxsize=4096)
 def fed_as(layout: TensorLayout) -> TensorLayout | None:
-    """Where an array is fed that shall be laid out in parts: each part once, on its first device.
+    """Return the layout in which to feed an array: each part once, on its first device.
 
-    None for a layout without parts.
+    None for a layout that splits nothing.
 
     >>> from flow_core.sharding.sbp import B, S
     >>> grid = Placement.parse("gpu", "0:0-3", (2, 2))
@@ -139,12 +143,12 @@ def fed_as(layout: TensorLayout) -> TensorLayout | None:
 
 @dataclass(slots=True)
 class Selection:
-    """The chosen signatures and the layouts that follow from them.
+    """The chosen signatures, and the layouts that follow from them.
 
     Attributes:
         signatures: by op.
         layouts: by value.
-        report: how they were found, when a report was made.
+        report: the report of the search, if one was made.
     """
 
     signatures: dict[str, NdSignature] = field(default_factory=dict)
@@ -152,27 +156,27 @@ class Selection:
     report: Report | None = None
 
     def take(self, problem: Problem, op: Op, chosen: NdSignature) -> None:
-        """Decides on an op's signature."""
+        """Set an op's signature."""
         self.signatures[op.name] = chosen
         for index, sbp in enumerate(chosen.outputs):
             self.layouts[Value(op.name, index)] = TensorLayout(problem.home(op, index), sbp)
 
 
 HOLDERS = ("variable", "constant", "identity", "parallel_cast")
-"""Ops that only hold or pass on a tensor: some of their devices may have none of it, if asked."""
+"""Ops that only hold or pass on a tensor: on request, a device may hold none of its elements."""
 
 
 class Space:
-    """The signatures that each op of a problem may have, made once per kind of op."""
+    """The signatures of each op of a problem, made once per kind of op."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self._all: dict[Any, tuple[NdSignature, ...]] = {}
-        self._allowed: dict[Any, tuple[NdSignature, ...]] = {}
+        self._all: dict[Hashable, States] = {}
+        self._allowed: dict[Hashable, States] = {}
         self._extremes: bool | None = None
 
-    def all(self, op: Op) -> tuple[NdSignature, ...]:
-        """All signatures of an op, whatever is requested."""
+    def all(self, op: Op) -> States:
+        """Return all signatures of an op, requested or not."""
         graph = self.problem.graph
         home = self.problem.home(op)
         inputs, outputs = graph.input_types(op), graph.types[op.name]
@@ -182,54 +186,54 @@ class Space:
         if known is None:
             between = self.problem.specs[op.type].spreads(op.placement)
             alone = home.size == 1 and not op.sbp and not between
-            known = (whole(op, graph, home),) if alone else self._listed(op, home, asked)
+            known = Interned([whole(op, graph, home)] if alone else self._listed(op, home, asked))
             self._all[key] = known
         return known
 
-    def _listed(self, op: Op, home: Placement, asked: bool) -> tuple[NdSignature, ...]:
+    def _listed(self, op: Op, home: Placement, asked: bool) -> Iterator[NdSignature]:
         graph, spec = self.problem.graph, self.problem.specs[op.type]
         hollow = (asked and op.type in HOLDERS) or bool(spec.mutates)
         found = signatures(graph, op, spec, home.hierarchy, hollow=hollow)
-        return tuple(c for c in found if self.extremes or not has_extremes(c))
+        return (c for c in found if self.extremes or not has_extremes(c))
 
     @property
     def extremes(self) -> bool:
-        """Whether maxima and minima of parts arise anywhere; else no op need take them."""
+        """Whether any op produces maxima or minima of parts; else no op needs to accept them."""
         if self._extremes is None:
             graph, specs = self.problem.graph, self.problem.specs
             ops = graph.ops.values()
             self._extremes = any(makes_extremes(graph, op, specs[op.type]) for op in ops)
         return self._extremes
 
-    def allowed(self, op: Op) -> tuple[NdSignature, ...]:
-        """Those that meet the requests for the op's outputs and what other jobs have fixed."""
+    def allowed(self, op: Op) -> States:
+        """Return the signatures that meet the requests for the op's outputs and of other jobs."""
         everything = self.all(op)
         held = self.problem.held(op)
         wanted = op.sbp if held is None else (held,)
         if not wanted or op.type == "input":
             return everything
-        key = (id(everything), wanted)
+        key = (everything, wanted)
         known = self._allowed.get(key)
         if known is None:
-            known = tuple(c for c in everything if meets(c, wanted))
+            known = Interned(c for c in everything if meets(c, wanted))
             self._allowed[key] = known
         return known
 
 
 def whole(op: Op, graph: Graph, home: Placement) -> NdSignature:
-    """The signature of an op on one device, where all layouts are the same."""
+    """Return the signature of an op on one device, where all layouts are the same."""
     dims = (B,) * len(home.hierarchy)
     return NdSignature((dims,) * len(op.inputs), (dims,) * len(graph.types[op.name]))
 
 
 def meets(candidate: NdSignature, wanted: tuple[NdSbp | None, ...]) -> bool:
-    """Whether a signature's outputs are what is wanted of them."""
+    """Whether a signature's outputs have the wanted distributions."""
     pairs = zip(wanted, candidate.outputs, strict=False)
     return all(request is None or request == nd for request, nd in pairs)
 
 
 def replicated(layout: TensorLayout) -> bool:
-    """Whether every device holds the whole."""
+    """Whether each of several devices holds the whole tensor."""
     return layout.placement.size > 1 and all(isinstance(s, Broadcast) for s in layout.sbp)
 
 

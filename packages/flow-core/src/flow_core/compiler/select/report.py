@@ -1,4 +1,4 @@
-"""How a selection was found, for reports."""
+"""The report of a selection."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from flow_core.compiler.select.price import Cost
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How a selection was found.
+    """The search for a selection, and its result.
 
     Attributes:
-        selector: whose answer it is.
-        method: how the optimum was looked for: "elimination", "integer program", "op by op" where
-            it was not, or why it was not found.
-        cost: of the selection.
-        greedy: of greedy's selection, None where greedy finds none.
-        bound: no selection costs less, in picoseconds; None when not known.
-        seconds: what the selection took.
+        selector: the selector that found it.
+        method: how the optimum was searched for: "elimination", "integer program", "op by op"
+            for no search, or why it was not found.
+        cost: the cost of the selection.
+        greedy: the cost of greedy's selection, None where greedy finds none.
+        bound: a lower bound on the cost of all selections, in picoseconds; None when not known.
+        seconds: the time of the selection.
     """
 
     selector: str
@@ -31,7 +31,7 @@ class Report:
 
     @property
     def gap(self) -> float | None:
-        """How much of the cost could at most be saved, as a share of it; None if not known."""
+        """The largest possible saving as a fraction of the cost; None if not known."""
         if self.bound is None:
             return None
         return max(0.0, 1 - self.bound / self.cost.total) if self.cost.total else 0.0
@@ -40,7 +40,7 @@ class Report:
         return "; ".join(f"{key} {value}" for key, value in self.rows())
 
     def rows(self) -> Iterator[tuple[str, str]]:
-        """What a report says, as pairs of texts."""
+        """Yield the report as pairs of texts."""
         yield "selector", self.selector
         yield "search", f"{self.method}, {self.seconds:.2f} s"
         yield "cost", str(self.cost)

@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from flow_core.base.errors import JobError, SourceLine
+from flow_core.compiler.lower.inputs import CompileOptions
 from flow_core.compiler.lower.physical_graph import Physical, to_physical
-from flow_core.compiler.lower.tasks import CompileOptions, lower
+from flow_core.compiler.lower.tasks import lower
 from flow_core.compiler.memory.replica_dedup import ReplicaDedup
-from flow_core.compiler.reshard.ledger import BoxingEntry, settled
+from flow_core.compiler.reshard.ledger import BoxingEntry, completed
 from flow_core.compiler.reshard.planner import TensorLayout
 from flow_core.compiler.reshard.plugin_steps import Ways
 from flow_core.compiler.select import Problem, Selector
@@ -47,7 +48,7 @@ from flow_core.passes.split_norms import SplitNorms, takes_apart
 from flow_core.plan import Plan, Transfer
 from flow_core.plugins.specs import OpSpec, load
 from flow_core.sharding.sbp import B
-from flow_core.sharding.topology import Placement
+from flow_core.sharding.topology import Device, Placement
 
 TENSOR_FLOAT_32 = "enable_tensor_float_32_compute"
 
@@ -292,7 +293,7 @@ def _planned(
         ),
     )
     shards = {n: (s.variable, s.region) for n, s in physical.shards.items()}
-    physical.ledger = settled(physical.ledger, plan)
+    physical.ledger = completed(physical.ledger, plan)
     ledger = tuple(map(_transfer, physical.ledger))
     plan = replace(plan, shards=shards, micro_batches=parts, ledger=ledger)
     timings = [*before.timings, splitting, *after.timings, lowering]
@@ -485,7 +486,7 @@ def _check_requests(build: JobBuild, graph: Graph) -> None:
         (type_,) = graph.types[op.name]
         wanted = TensorLayout(op.placement, op.sbp[0])
         for rank in range(op.placement.size):
-            held = session.held_region(op.name, str(op.placement.device(rank)))
+            held = session.held_region(op.name, op.placement.device(rank))
             if held not in (None, wanted.region(type_.shape, rank)):
                 raise JobError(
                     f"laying out variable {op.name!r} in job {build.name!r}",
@@ -500,7 +501,7 @@ def _check_requests(build: JobBuild, graph: Graph) -> None:
 def _options(build: JobBuild, physical: Physical, sharing: ReplicaDedup) -> CompileOptions:
     config, session = build.config, build.session
 
-    def there(name: str, device: str) -> bool:
+    def is_resident(name: str, device: Device) -> bool:
         shard = physical.shards.get(name)
         return bool(session.holds(name if shard is None else shard.variable, device))
 
@@ -509,10 +510,9 @@ def _options(build: JobBuild, physical: Physical, sharing: ReplicaDedup) -> Comp
         width=int(config.get("concurrency_width")),
         inplace=bool(config.get("enable_inplace")),
         reuse=bool(config.get("enable_reused_mem")),
-        origins=physical.origins,
         workers=build.session.settings.stream_threads,
         memory_limit=session.free_memory,
-        there=there,
+        is_resident=is_resident,
         sharing=sharing,
         budget=build.session.budget,
         settings=kernel_settings(build),
@@ -534,9 +534,9 @@ def kernel_settings(build: JobBuild) -> Attrs:
     return Attrs({TENSOR_FLOAT_32: allowed, **mixed})
 
 
-def updated_variables(plan: Plan, specs: Mapping[str, OpSpec]) -> dict[str, set[str]]:
+def updated_variables(plan: Plan, specs: Mapping[str, OpSpec]) -> dict[str, set[Device]]:
     """The devices on which a plan overwrites variables, by logical variable."""
-    found: dict[str, set[str]] = {}
+    found: dict[str, set[Device]] = {}
     for task in plan.tasks:
         for index in specs[task.type].overwrites(task.attrs):
             if index < len(task.inputs):

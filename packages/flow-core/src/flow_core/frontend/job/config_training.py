@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from flow_core.base.errors import JobError, SourceLine, nearest
 from flow_core.frontend.config.function_config import FunctionConfig
-from flow_core.frontend.job.train import Schedule, State, TrainOptions, UpdateRule, WeightDecay
+from flow_core.frontend.job.train import Schedule, TrainOptions, UpdateRule, WeightDecay
+from flow_core.ir.update_rules import BY_TYPE
 
 REQUIRED: Any = object()
 """Default of a field that has none."""
@@ -37,30 +39,21 @@ def _frozen(value: Any) -> Any:
     return tuple(value) if isinstance(value, list | tuple) else value
 
 
+def _rule(op: str, conf: Fields, **more: Any) -> UpdateRule:
+    """Return an update rule with the attributes that it takes from a message."""
+    return UpdateRule(op, {name: conf[name] for name in BY_TYPE[op].attrs}, **more)
+
+
 def _adam(conf: Fields) -> UpdateRule:
     correct = (conf["beta1"], conf["beta2"]) if conf.get("do_bias_correction", True) else None
-    return UpdateRule("adam_update", _moments(conf), _MOMENTS, bias_correction=correct)
-
-
-def _lamb(conf: Fields) -> UpdateRule:
-    powers = [State(f"{name}_t", conf[name], single=True) for name in ("beta1", "beta2")]
-    return UpdateRule("lamb_update", _moments(conf), (*_MOMENTS, *powers))
-
-
-def _lars(conf: Fields) -> UpdateRule:
-    return UpdateRule("lars_update", dict(conf), (State("momentum"),), uses_step=True)
+    return _rule("adam_update", _moments(conf), bias_correction=correct)
 
 
 def _rmsprop(conf: Fields) -> UpdateRule:
-    attrs = {"decay_rate": conf["decay_rate"], "epsilon": conf["epsilon"]}
-    states = (State("mean_square"), State("mean_gradient"))
-    if conf["centered"]:
-        return UpdateRule("centered_rmsprop_update", attrs, states)
-    return UpdateRule("rmsprop_update", attrs, states[:1])
+    return _rule("centered_rmsprop_update" if conf["centered"] else "rmsprop_update", conf)
 
 
-_MOMENTS = (State("m"), State("v"))
-_ADAM = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
+_ADAM = BY_TYPE["adam_update"].attrs
 _BATCHES = {"decay_batches": REQUIRED, "decay_rate": REQUIRED, "staircase": False}
 
 
@@ -69,17 +62,15 @@ def _moments(conf: Fields) -> dict[str, float]:
 
 
 RULES: Mapping[str, _Message] = {
-    "naive_conf": _Message({}, lambda _: UpdateRule("sgd_update")),
-    "momentum_conf": _Message(
-        {"beta": 0.9}, lambda c: UpdateRule("momentum_update", dict(c), (State("momentum"),))
-    ),
-    "rmsprop_conf": _Message({"decay_rate": 0.99, "epsilon": 1e-8, "centered": False}, _rmsprop),
-    "lars_conf": _Message(
-        {"momentum_beta": 0.9, "epsilon": 1e-9, "lars_coefficient": 0.0001}, _lars
-    ),
+    "naive_conf": _Message({}, partial(_rule, "sgd_update")),
+    "momentum_conf": _Message(BY_TYPE["momentum_update"].attrs, partial(_rule, "momentum_update")),
+    "rmsprop_conf": _Message({**BY_TYPE["rmsprop_update"].attrs, "centered": False}, _rmsprop),
+    "lars_conf": _Message(BY_TYPE["lars_update"].attrs, partial(_rule, "lars_update")),
     "adam_conf": _Message({**_ADAM, "do_bias_correction": False}, _adam),
     "lazy_adam_conf": _Message(_ADAM, _adam),
-    "lamb_conf": _Message(dict.fromkeys(_ADAM, REQUIRED), _lamb),
+    "lamb_conf": _Message(
+        dict.fromkeys(_ADAM, REQUIRED), lambda conf: _rule("lamb_update", _moments(conf))
+    ),
 }
 """Update rules by the key of ``train.model_update_conf``."""
 

@@ -32,6 +32,7 @@ from flow_core.ir.graph import Graph
 from flow_core.plan import Plan
 from flow_core.runtime.executable import Executable
 from flow_core.runtime.pipeline import Credit, Step
+from flow_core.sharding.topology import Device
 
 KINDS = ("train", "predict")
 
@@ -265,12 +266,12 @@ class JobFunction:
             return int(session.value(STEP_VARIABLE.format(job=self.name))[0])
         return int(self._step)
 
-    def device_of(self, variable: str) -> str | None:
-        """Text form of the device on which this job has a variable, None when it has not."""
+    def device_of(self, variable: str) -> Device | None:
+        """Return the first device on which this job has a variable, None when it has none."""
         if self._last is None:
             return None
         op = self._last.traced.build.builder.ops.get(variable)
-        return None if op is None else str(op.placement.device(0))
+        return None if op is None else op.placement.device(0)
 
     @property
     def peak_in_flight(self) -> int:

@@ -38,9 +38,9 @@ def shared_by_devices(build: JobBuild, graph: Graph, physical: Physical) -> Repl
     sharing, updated = NO_DEDUP, _updated(build, graph, physical)
     if _may_share(build, graph):
         wanted = _wanted(build, copies, updated)
-        sharing = find_sharing(graph, session.registry.ops, physical.origins, wanted)
+        sharing = find_sharing(graph, session.registry.ops, wanted)
     for logical, groups in copies.items():
-        shared = groups[0][1] in sharing.variables
+        shared = groups[0][1] in sharing.shared_variables
         if session.sharing.setdefault(logical, shared) and not shared and logical in updated:
             raise _updated_apart(build, logical)
     return sharing
@@ -62,7 +62,7 @@ def _wanted(build: JobBuild, copies: Copies, updated: Set[str]) -> list[list[lis
 
 
 def _may_share(build: JobBuild, graph: Graph) -> bool:
-    devices = {str(d) for op in graph.ops.values() for d in map(op.placement.device, _ranks(op))}
+    devices = {d for op in graph.ops.values() for d in map(op.placement.device, _ranks(op))}
     limited = build.session.settings.emulate_gpu_memory is not None
     asked = bool(build.config.get("share_replicas")) and not limited
     return asked and len(devices) > 1 and build.session.shares_memory(sorted(devices))

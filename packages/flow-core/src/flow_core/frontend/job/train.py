@@ -16,6 +16,7 @@ from flow_core.autograd import backward
 from flow_core.base.dtypes import DType, float32, int64
 from flow_core.base.errors import JobError, SourceLine, nearest
 from flow_core.ir.graph import AttrValue, TensorType, Value, tensor_type
+from flow_core.ir.update_rules import BY_TYPE
 from flow_core.ops.build import Emitter, Maker, Sym
 from flow_core.sharding.topology import Placement
 
@@ -54,21 +55,34 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class UpdateRule:
-    """Which op updates a variable.
+    """The update op of a job's variables, a row of `flow_core.ir.update_rules`.
 
     Attributes:
         op: op type.
         attrs: its attributes besides scale, l1, l2 and weight_decay.
-        states: what it keeps per variable, in the order of the op's inputs.
-        uses_step: whether the number of the step is its fourth input.
-        bias_correction: Adam's (beta1, beta2) when the learning rate is to be corrected.
+        bias_correction: Adam's (beta1, beta2) if the learning rate is to be corrected.
     """
 
     op: str
     attrs: Mapping[str, AttrValue] = field(default_factory=dict)
-    states: tuple[State, ...] = ()
-    uses_step: bool = False
     bias_correction: tuple[float, float] | None = None
+
+    @property
+    def states(self) -> tuple[State, ...]:
+        """The states per variable, in the order of the op's inputs.
+
+        States of one element are powers of an attribute, and start as the attribute itself.
+        """
+        row = BY_TYPE[self.op]
+        powers = (
+            State(name, self.attrs[name.removesuffix("_t")], single=True) for name in row.numbers
+        )
+        return (*map(State, row.states), *powers)
+
+    @property
+    def uses_step(self) -> bool:
+        """Whether the step number is the op's fourth input."""
+        return BY_TYPE[self.op].step
 
 
 @dataclass(frozen=True, slots=True)

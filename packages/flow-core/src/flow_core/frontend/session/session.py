@@ -44,7 +44,7 @@ from flow_core.plugins.registry import Registry
 from flow_core.plugins.specs import Available
 from flow_core.runtime.pipeline import Pipeline
 from flow_core.sharding.sbp import Region, region_shape
-from flow_core.sharding.topology import Placement
+from flow_core.sharding.topology import Device, Placement
 
 Found = TypeVar("Found")
 
@@ -91,8 +91,8 @@ class Session:
         self.eager = False
         self.declared: dict[str, VariableInfo] = {}
         self._stored: dict[str, StoredVariable] = {}
-        self._updated: dict[str, set[str]] = {}
-        self._drivers: dict[str, Driver] = {}
+        self._updated: dict[str, set[Device]] = {}
+        self._drivers: dict[Device, Driver] = {}
         self.compiling = threading.RLock()
         self.pipeline = Pipeline()
         self.layouts: dict[str, TensorLayout] = {}
@@ -152,21 +152,20 @@ class Session:
         settle(budget)
         return budget
 
-    def _root(self, device: str) -> tuple[int, bool]:
+    def _root(self, device: Device) -> tuple[int, bool]:
         """The rank of a device's process, and whether that is this one."""
         world = self.world
         root = 0 if world is None else world.owner(device)
         return root, world is None or root == world.rank
 
-    def driver(self, device: str) -> Driver:
-        """The driver of a device, by its text form."""
+    def driver(self, device: Device) -> Driver:
+        """The driver of a device."""
         driver = self._drivers.get(device)
         if driver is None:
-            kind, _, index = device.split(":")
-            driver = self._drivers[device] = self.registry.driver(kind, int(index))
+            driver = self._drivers[device] = self.registry.driver(device)
         return driver
 
-    def free_memory(self, device: str) -> int | None:
+    def free_memory(self, device: Device) -> int | None:
         """Bytes of a device that a plan may take, None for no known limit.
 
         They are less what ``flow.config.reserved_device_mem_mbyte`` keeps for others.
@@ -175,27 +174,26 @@ class Session:
         if free is None and self.memory(device) == "cpu":
             return host_memory()
         reserved = int(self.resources.others.get("reserved_device_mem_mbyte", 0)) << 20
-        if free is None or device.startswith("cpu:"):
+        if free is None or device.type == "cpu":
             return free
         return max(0, free - reserved)
 
-    def holds(self, name: str, device: str) -> bool:
+    def holds(self, name: str, device: Device) -> bool:
         """Whether a device has its part of a variable already."""
         return name in self._stored and device in self._stored[name].parts
 
-    def held_region(self, name: str, device: str) -> Region | None:
+    def held_region(self, name: str, device: Device) -> Region | None:
         """The part of a variable that a device holds for good, None where it has none yet."""
         stored = self._stored.get(name)
         part = None if stored is None or stored.provisional else stored.parts.get(device)
         return None if part is None else part.region
 
-    def memory(self, device: str) -> str:
+    def memory(self, device: Device) -> str:
         """Kind of memory of a device: the device type whose kernels can read it."""
-        kind = device.split(":")[0]
-        return self.registry.devices[kind].kernels or kind
+        return self.registry.devices[device.type].kernels or device.type
 
-    def shares_memory(self, devices: Sequence[str]) -> bool:
-        """Whether devices, by their text forms, are this process's and read the same memory."""
+    def shares_memory(self, devices: Sequence[Device]) -> bool:
+        """Whether all devices belong to this process and read the same memory."""
         if len({self.memory(device) for device in devices}) > 1:
             return False
         try:
@@ -243,7 +241,7 @@ class Session:
             self.declared = before
             raise
 
-    def variable(self, name: str, device: str, region: Region | None = None) -> Any:
+    def variable(self, name: str, device: Device, region: Region | None = None) -> Any:
         """A device's array of a variable (or its part), initialised at its first use.
 
         With several processes all of them must ask, and those that have not the device get None.
@@ -277,7 +275,7 @@ class Session:
         """A copy of a variable that is in use."""
         return self._stored[name].numpy()
 
-    def check_replicas(self, job: str, updated: Mapping[str, set[str]]) -> None:
+    def check_replicas(self, job: str, updated: Mapping[str, set[Device]]) -> None:
         """Refuses copies of a variable that an update would leave behind.
 
         Args:
@@ -291,27 +289,29 @@ class Session:
             kept = {id(stored.parts[d]) for d in devices}
             behind = [d for d, part in stored.parts.items() if id(part) not in kept]
             if behind:
+                updated_on, copied_on = (", ".join(map(str, d)) for d in (sorted(devices), behind))
                 raise UnsupportedError(
                     f"binding job {job!r}",
                     at=stored.info.line,
-                    found=f"variable {name!r}, updated on {', '.join(sorted(devices))} only, "
-                    f"with a copy on {', '.join(behind)}",
+                    found=f"variable {name!r}, updated on {updated_on} only, "
+                    f"with a copy on {copied_on}",
                     allowed="jobs that use a variable where another job updates it",
                     hint="give both jobs the same placement",
                 )
 
-    def _store(self, name: str, device: str) -> StoredVariable:
+    def _store(self, name: str, device: Device) -> StoredVariable:
         stored = StoredVariable(self.declared[name], self.memory(device), world=self.world)
         self._stored[name] = stored
         return stored
 
-    def _adopt(self, stored: StoredVariable, device: str, region: Region) -> Part:
+    def _adopt(self, stored: StoredVariable, device: Device, region: Region) -> Part:
         """Gives a variable another part: in the memory of a part that is the same, else anew."""
         if stored.memory != self.memory(device):
+            devices = " and ".join(map(str, [*stored.parts, device]))
             raise UnsupportedError(
                 f"variable {stored.info.name!r}",
                 at=stored.info.line,
-                found=f"jobs on {' and '.join([*stored.parts, device])}, which share no memory",
+                found=f"jobs on {devices}, which share no memory",
                 allowed="jobs of one session that share variables run on one kind of device",
             )
         part = self._shared(stored, device, region) or self._new_part(stored, device, region)
@@ -320,7 +320,7 @@ class Session:
             stored.forget_first()
         return part
 
-    def _new_part(self, stored: StoredVariable, device: str, region: Region) -> Part:
+    def _new_part(self, stored: StoredVariable, device: Device, region: Region) -> Part:
         root, is_here = self._root(device)
         if not is_here:
             stored.refresh()  # a meeting: the part's owner needs the value
@@ -343,14 +343,15 @@ class Session:
         for stored in self._stored.values():
             stored.forget_first()
 
-    def _shared(self, stored: StoredVariable, device: str, region: Region) -> Part | None:
+    def _shared(self, stored: StoredVariable, device: Device, region: Region) -> Part | None:
         """The part of another device type at the same place, as emulated devices and the CPU.
 
         And that of any device, where a job has devices share the variable.
         """
-        place, anywhere = device.split(":")[1:], self.sharing.get(stored.info.name, False)
+        anywhere = self.sharing.get(stored.info.name, False)
         for other, part in stored.parts.items():
-            if (anywhere or other.split(":")[1:] == place) and part.region == region:
+            same_place = (other.machine, other.index) == (device.machine, device.index)
+            if (anywhere or same_place) and part.region == region:
                 return part
         return None
 
@@ -421,13 +422,13 @@ class Session:
         else:
             self._stored[name].provisional = True
 
-    def _first_user(self, name: str) -> tuple[Any, str]:
+    def _first_user(self, name: str) -> tuple[Any, Device]:
         """The first job that has a variable, None if none has, and the device where it has it."""
         for job in self.jobs:
-            device = job.device_of(name)
+            device: Device | None = job.device_of(name)
             if device is not None:
-                return job, str(device)
-        return None, str(self.default_placement.device(0))
+                return job, device
+        return None, self.default_placement.device(0)
 
     def types(self) -> dict[str, TensorType]:
         """Types of all variables by name, without those that `stored` leaves out."""

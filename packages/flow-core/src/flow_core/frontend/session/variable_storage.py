@@ -14,6 +14,7 @@ from flow_core.device import World
 from flow_core.frontend.session.variables import VariableInfo
 from flow_core.ir.initializers import generate
 from flow_core.sharding.sbp import Region, region_shape
+from flow_core.sharding.topology import Device
 
 
 @dataclass(slots=True)
@@ -45,7 +46,7 @@ class StoredVariable:
     Attributes:
         info: what the jobs agreed on.
         memory: kind of memory: the device type whose kernels can read it.
-        parts: per device, by its text form.
+        parts: per device.
         first: the logical value to begin with, while there are regions that no part holds yet.
         provisional: whether no job has asked for it yet, so that its layout is not known.
         world: the processes that hold its parts, None for one.
@@ -55,13 +56,13 @@ class StoredVariable:
 
     info: VariableInfo
     memory: str
-    parts: dict[str, Part] = field(default_factory=dict)
+    parts: dict[Device, Part] = field(default_factory=dict)
     first: Any = None
     provisional: bool = False
     world: World | None = None
     pristine: bool = True
 
-    def settle(self, device: str, region: Region) -> None:
+    def settle(self, device: Device, region: Region) -> None:
         """Takes the layout of the first job that asks: for a part on a device."""
         if self.provisional and (device not in self.parts or self.parts[device].region != region):
             self.first, self.pristine = self.numpy(), True
@@ -137,7 +138,7 @@ class StoredVariable:
         return bool(held) and filled >= self.info.type.size
 
 
-def too_large(info: VariableInfo, device: str, nbytes: int, there: str) -> OutOfMemoryError:
+def too_large(info: VariableInfo, device: Device, nbytes: int, there: str) -> OutOfMemoryError:
     """The error of a variable for which a device has no room.
 
     Args:

@@ -38,6 +38,12 @@ def emit(op_type: str, *inputs: BlobDef, name: str | None = None, **attrs: Any) 
 provide(emit)
 
 
+def emit_one(op_type: str, *inputs: BlobDef, name: str | None = None, **attrs: Any) -> BlobDef:
+    """Add an op that has one output to the job under definition; `emit` has the arguments."""
+    blob: BlobDef = emit(op_type, *inputs, name=name, **attrs)
+    return blob
+
+
 def _emit(
     job: JobBuild,
     op_type: str,

@@ -1,1 +1,4 @@
-"""Ops on shapes, regions, indices and order, and sources of numbers."""
+"""Ops on shapes, slices, indices and order, and sources of numbers.
+
+In: types and attributes.  Out: specs in ``OPS``.  Must not depend on other op families.
+"""

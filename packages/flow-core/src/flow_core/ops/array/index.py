@@ -1,8 +1,8 @@
-"""Ops that read or write where indices along one axis say: gathers and segment sums.
+"""Ops that read or write at indices along one axis: gathers and segment sums.
 
 An index out of range reads zeros and writes nothing.  The attribute ``first`` is the index of the
-table's first row: where a table is split on the axis that indices go along, every device reads or
-writes what lies in its own rows.
+table's first row: if a table is split on the indexed axis, each device reads or writes only its own
+rows.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ INDEX_DTYPES = ("int32", "int64", "int8", "uint8")
 
 
 def checked_index(ctx: InferContext, position: int) -> TensorType:
-    """An input that must be of an integer type and have an axis."""
+    """Return the type of an index input: integers with at least one axis."""
     index = ctx.inputs[position]
     ok = index.dtype.name in INDEX_DTYPES and len(index.shape) > 0
     ctx.check(ok, f"indices {index}", f"indices of {', '.join(INDEX_DTYPES)} with axes")
@@ -39,7 +39,7 @@ def checked_index(ctx: InferContext, position: int) -> TensorType:
 
 
 def _in_range(index: Any, size: int) -> tuple[Any, Any]:
-    """Which indices are valid, and the indices with the others replaced by 0."""
+    """Return the mask of valid indices, and the indices with invalid ones replaced by 0."""
     valid = (index >= 0) & (index < size)
     return valid, np.where(valid, index, 0)
 
@@ -55,7 +55,7 @@ Localize = Callable[[LocalContext], Mapping[str, AttrValue]]
 def from_row(
     table: Callable[[LocalContext], Part], axis: Callable[[LocalContext], int]
 ) -> Localize:
-    """Localizes ``first`` (and ``num_segments``) by the table's part along an axis."""
+    """Localize ``first`` (and ``num_segments``) to the device's part of the table along an axis."""
 
     def localize(ctx: LocalContext) -> Mapping[str, AttrValue]:
         low, high = table(ctx).region[axis(ctx)]
@@ -66,12 +66,12 @@ def from_row(
 
 
 def first_input(ctx: LocalContext) -> Part:
-    """The table of ops that read."""
+    """Return the device's part of the table of an op that reads."""
     return ctx.inputs[0]
 
 
 def first_output(ctx: LocalContext) -> Part:
-    """The table of ops that add to zeros."""
+    """Return the device's part of the table of an op that adds to zeros."""
     return ctx.outputs[0]
 
 
@@ -79,12 +79,12 @@ def _by_attr(name: str) -> Callable[[LocalContext], int]:
     return lambda ctx: int(ctx.attrs[name])
 
 
-def _behind_batch(ctx: LocalContext) -> int:
+def _after_batch(ctx: LocalContext) -> int:
     return len(ctx.inputs[1].region) - 1
 
 
 MOVED: tuple[tuple[tuple[Sbp, ...], Sbp], ...] = tuple(((p, B), p) for p in (P, *EXTREMES))
-"""Every kind of P passes where elements are only read: what is out of range is 0 on all devices."""
+"""Pass every kind of P: elements are only read, and 0 out of range on all devices."""
 
 
 # ------------------------------------------------------------------- along an axis of the table
@@ -137,7 +137,7 @@ def _gather_samples(rng: Any) -> Iterator[Sample]:
 
 
 def _check_segments(ctx: InferContext) -> tuple[Shape, Shape]:
-    """The sizes of data before and after the axes that the segment ids index."""
+    """Return the sizes of data before and after the axes that the segment ids index."""
     data, ids, axis = ctx.inputs[0], checked_index(ctx, 1), ctx.attrs["axis"]
     end = axis + len(ids.shape)
     ctx.check(
@@ -180,9 +180,9 @@ def _segments_sbp(ctx: SbpContext) -> Signatures:
 
 
 def with_like(signatures: Signatures, position: int) -> Signatures:
-    """Rules with one more input of which only the shape is read.
+    """Extend rules by an input of which only the shape is read.
 
-    It is split as the output is; where the output is whole, it may be anything that is.
+    It is split like the output; for an unsplit output it may have any SBP that is not a split.
     """
     found = []
     for rule in signatures:
@@ -243,7 +243,7 @@ def _segments_like_samples(rng: Any) -> Iterator[Sample]:
 
 
 def _batched(ctx: InferContext) -> tuple[TensorType, TensorType, int]:
-    """Data, index and the axis that the last axis of the index goes along."""
+    """Return data, index and the axis of data that the last axis of the index addresses."""
     x, index = ctx.inputs[0], checked_index(ctx, 1)
     lead = len(index.shape) - 1
     fits = lead < len(x.shape) and x.shape[:lead] == index.shape[:-1]
@@ -338,7 +338,7 @@ def _check_dim(ctx: InferContext, x: TensorType, index: TensorType) -> None:
     fits = len(index.shape) == rank and all(
         n == m for i, (n, m) in enumerate(zip(x.shape, index.shape, strict=True)) if i != dim
     )
-    ctx.check(fits, f"index {index} for {x}", f"equal sizes but for axis {dim}")
+    ctx.check(fits, f"index {index} for {x}", f"equal sizes except on axis {dim}")
 
 
 def _dim_gather_type(ctx: InferContext) -> tuple[TensorType, ...]:
@@ -450,7 +450,7 @@ OPS: tuple[OpSpec, ...] = (
         infer=_batch_gather_type,
         attrs={"first": 0},
         sbp=_batch_gather_sbp,
-        localize=from_row(first_input, _behind_batch),
+        localize=from_row(first_input, _after_batch),
         gradient=_batch_gather_gradient,
         reference=_batch_gather,
         samples=_batch_gather_samples,
@@ -461,7 +461,7 @@ OPS: tuple[OpSpec, ...] = (
         infer=_batch_segments_type,
         attrs={"num_segments": REQUIRED, "first": 0},
         sbp=_batch_segments_sbp,
-        localize=from_row(first_output, _behind_batch),
+        localize=from_row(first_output, _after_batch),
         gradient=_batch_segments_gradient,
         reference=_batch_segment_sum,
         samples=_batch_segments_samples,

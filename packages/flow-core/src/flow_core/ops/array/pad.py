@@ -1,4 +1,4 @@
-"""Ops that keep a tensor and fill what is around it or above its diagonal: pads and tril."""
+"""Ops that copy a tensor and fill a border, or the part above the diagonal: pads and tril."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ import numpy as np
 from flow_core.base.shapes import Shape
 from flow_core.ir.graph import AttrValue, TensorType, tensor_type
 from flow_core.ops.build import GradContext, Sym
-from flow_core.ops.rules import falling, floating, like_input, rising, with_rising
+from flow_core.ops.rules import (
+    floating,
+    like_input,
+    nondecreasing,
+    nonincreasing,
+    with_nondecreasing,
+)
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
 from flow_core.sharding.sbp import P, S, Signature, Signatures
 
@@ -40,7 +46,7 @@ def _pad_grad_type(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def pad_value(attrs: Mapping[str, AttrValue], floating: bool) -> Any:
-    """The padding value for a floating or an integer type."""
+    """Return the padding value for a floating or an integer type."""
     return attrs["floating_constant_value" if floating else "integral_constant_value"]
 
 
@@ -53,7 +59,7 @@ def _pad_sbp(ctx: SbpContext) -> Signatures:
     zero = not pad_value(ctx.attrs, ctx.inputs[0].dtype.is_floating)
     linear = zero or ctx.inputs[0] == ctx.outputs[0]
     sums = (Signature((P,), (P,)),) if linear else ()
-    return (*_unpadded(ctx), *sums, *rising(ctx, 0))
+    return (*_unpadded(ctx), *sums, *nondecreasing(ctx, 0))
 
 
 def _pad_grad_sbp(ctx: SbpContext) -> Signatures:
@@ -61,7 +67,7 @@ def _pad_grad_sbp(ctx: SbpContext) -> Signatures:
 
 
 def _pad_gradient(g: GradContext) -> tuple[Sym]:
-    """The other one of pad and pad_grad; the padding value is constant, so it is 0 from here on."""
+    """Emit the other one of pad and pad_grad; the gradient of the padding value is 0."""
     other = "pad_grad" if g.op.type == "pad" else "pad"
     paddings = {key: g.attrs[key] for key in ("padding_before", "padding_after")}
     return (g.one(other, g.dy, **paddings),)
@@ -73,7 +79,7 @@ def _pad(x: Any, **attrs: Any) -> Any:
 
 
 def unpadded(shape: Shape, before: Sequence[int], after: Sequence[int]) -> tuple[slice, ...]:
-    """The numpy index of what is not padding in an array of the padded ``shape``."""
+    """Return the numpy index of the unpadded elements in an array of the padded ``shape``."""
     return tuple(slice(b, n - a) for n, b, a in zip(shape, before, after, strict=True))
 
 
@@ -166,8 +172,8 @@ def _reflection_grad_samples(rng: Any) -> Iterator[Sample]:
 # ----------------------------------------------------------------------------------------- tril
 
 
-def chosen_value(attrs: Mapping[str, AttrValue], what: str) -> Any:
-    """The "fill" or "scale" value that an op of the tril family was given."""
+def tril_value(attrs: Mapping[str, AttrValue], what: str) -> Any:
+    """Return the "fill" or "scale" value of an op of the tril family."""
     kind = "floating" if attrs[f"is_floating_{what}_value"] else "integer"
     return attrs[f"{kind}_{what}_value"]
 
@@ -179,9 +185,9 @@ def _tril_type(ctx: InferContext) -> tuple[TensorType, ...]:
 
 def _tril_sbp(ctx: SbpContext) -> Signatures:
     splits = tuple(Signature((S(i),), (S(i),)) for i in range(len(ctx.inputs[0].shape) - 2))
-    linear = (Signature((P,), (P,)),) if chosen_value(ctx.attrs, "fill") == 0 else ()
-    scale = chosen_value(ctx.attrs, "scale") if "integer_scale_value" in ctx.attrs else 1
-    ordered = rising if scale > 0 else falling
+    linear = (Signature((P,), (P,)),) if tril_value(ctx.attrs, "fill") == 0 else ()
+    scale = tril_value(ctx.attrs, "scale") if "integer_scale_value" in ctx.attrs else 1
+    ordered = nondecreasing if scale > 0 else nonincreasing
     orders = scale and (floating(ctx) or scale == 1)  # scaled integers wrap around
     return (*splits, *linear, *(ordered(ctx, 0) if orders else ()))
 
@@ -192,10 +198,10 @@ def _tril_gradient(g: GradContext) -> tuple[Sym]:
 
 
 def _tril(x: Any, **attrs: Any) -> Any:
-    scale = chosen_value(attrs, "scale") if "integer_scale_value" in attrs else 1
+    scale = tril_value(attrs, "scale") if "integer_scale_value" in attrs else 1
     lower = np.tri(x.shape[-2], x.shape[-1], attrs["diagonal"], bool)
     scaled = x * np.array(scale).astype(x.dtype)
-    return np.where(lower, scaled, chosen_value(attrs, "fill")).astype(x.dtype)
+    return np.where(lower, scaled, tril_value(attrs, "fill")).astype(x.dtype)
 
 
 def _tril_samples(rng: Any) -> Iterator[Sample]:
@@ -262,7 +268,7 @@ OPS: tuple[OpSpec, ...] = (
         outputs=("y",),
         infer=_reflection_type,
         attrs={"padding": REQUIRED},
-        sbp=with_rising(_reflection_sbp),
+        sbp=with_nondecreasing(_reflection_sbp),
         gradient=_reflection_gradient,
         reference=_reflection,
         samples=_reflection_samples,

@@ -1,8 +1,8 @@
 """Ops that read or write at n-dimensional positions, each a row of the indices' last axis.
 
 A position out of range reads zeros and writes nothing.  The attribute ``first`` is the position of
-the table's first element, () for the origin: a device of a table that is split on indexed axes
-reads or writes what lies in its own part.
+the table's first element, () for the origin: if a table is split on indexed axes, each device reads
+or writes only its own part.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from flow_core.ops.array.index import (
     with_like,
 )
 from flow_core.ops.build import GradContext, Sym
-from flow_core.ops.rules import floating, rising
+from flow_core.ops.rules import floating, nondecreasing
 from flow_core.plugins.specs import (
     REQUIRED,
     InferContext,
@@ -37,7 +37,7 @@ from flow_core.sharding.sbp import EXTREMES, B, P, S, Signatures
 
 
 def _nd_parts(ctx: InferContext, table: Shape, position: int) -> tuple[Shape, Shape]:
-    """The batch sizes of the indices and the sizes of the slices that they address."""
+    """Return the batch sizes of the indices, and the sizes of the slices that they address."""
     index = checked_index(ctx, position)
     depth = index.shape[-1]
     allowed = f"between 1 and {len(table)} numbers per position"
@@ -73,7 +73,7 @@ def _tensor_scatter_type(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _nd_axes(index: TensorType, table: TensorType) -> tuple[range, list[tuple[int, int]]]:
-    """Batch axes of the indices, and (axis of the table, axis of the slices) of the rest."""
+    """Return the indices' batch axes, and pairs (table axis, slice axis) of the other axes."""
     batch, depth = len(index.shape) - 1, index.shape[-1]
     return range(batch), [(i, i - depth + batch) for i in range(depth, len(table.shape))]
 
@@ -81,7 +81,7 @@ def _nd_axes(index: TensorType, table: TensorType) -> tuple[range, list[tuple[in
 def _from_position(
     table: Callable[[LocalContext], Part],
 ) -> Callable[[LocalContext], Mapping[str, AttrValue]]:
-    """Localizes ``first`` (and ``shape``) by the table's part."""
+    """Localize ``first`` (and ``shape``) to the device's part of the table."""
 
     def localize(ctx: LocalContext) -> Mapping[str, AttrValue]:
         part = table(ctx)
@@ -105,7 +105,7 @@ def _gather_nd_sbp(ctx: SbpContext) -> Signatures:
 
 
 def _scatter_nd_rules(index: TensorType, out: TensorType) -> Signatures:
-    """Rules for the inputs (indices, updates)."""
+    """Return the rules for the inputs (indices, updates)."""
     batch, inner = _nd_axes(index, out)
     return rules(
         *(((S(i), S(i)), P) for i in batch),
@@ -137,7 +137,7 @@ def _tensor_scatter_add_sbp(ctx: SbpContext) -> Signatures:
     batch, _ = _nd_axes(ctx.inputs[2], ctx.outputs[0])
     added = rules(*(((P, S(i), S(i)), P) for i in batch))
     splits = (r for r in _tensor_scatter_update_sbp(ctx) if r.inputs[0] not in EXTREMES)
-    return (*added, *splits, *(rising(ctx, 0) if floating(ctx) else ()))
+    return (*added, *splits, *(nondecreasing(ctx, 0) if floating(ctx) else ()))
 
 
 def _gather_nd_gradient(g: GradContext) -> tuple[Sym, None]:
@@ -161,7 +161,7 @@ def _tensor_scatter_gradient(g: GradContext) -> tuple[Sym | None, Sym | None, No
 def _positions(
     index: Any, table: Shape, first: Shape = ()
 ) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """(batch position, table position) of each index in range."""
+    """Yield (batch position, table position) of each index in range."""
     depth = index.shape[-1]
     low = np.array(first[:depth] or (0,) * depth, np.int64)
     for place in np.ndindex(*index.shape[:-1]):
@@ -200,7 +200,7 @@ def _scatter_nd_like(like: Any, index: Any, updates: Any, *, first: Shape) -> An
 
 
 def _nd_cases(rng: Any) -> Iterator[tuple[Any, Any, Any]]:
-    """Tables, distinct positions in them (some out of range) and slices for these positions."""
+    """Yield tables, distinct positions (some out of range), and slices for these positions."""
     for table, index in (
         ((4, 3), [[1], [3], [4]]), ((3, 4), [[0, 1], [2, 3], [-1, 0], [1, 1]]),
         ((2, 3, 2), [[[0, 1], [1, 2]], [[0, 0], [1, 0]]]), ((5,), [[4], [2]]),

@@ -1,4 +1,4 @@
-"""Ops that select regions of tensors or put them together: concat, split, slices."""
+"""Ops that select regions of tensors or concatenate them: concat, split, slices."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from flow_core.plugins.specs import (
 from flow_core.sharding.sbp import EXTREMES, B, P, S, Sbp, Signature, Signatures
 
 LAST = 2**63 - 1
-"""As start or stop of a slice: the end of the axis, however long it is."""
+"""Start or stop of a slice that means the end of the axis, whatever its size."""
 
 
 # ---------------------------------------------------------------------------- concat and split
 
 
 def offsets(sizes: Sequence[int]) -> tuple[int, ...]:
-    """Where each of some consecutive regions starts.
+    """Return the start of each of some consecutive regions.
 
     >>> offsets((3, 1, 2))
     (0, 3, 4)
@@ -57,7 +57,7 @@ def _concat_type(ctx: InferContext) -> tuple[TensorType, ...]:
         ctx.check(
             same and x.dtype is first.dtype,
             ", ".join(map(str, ctx.inputs)),
-            f"one element type and equal sizes but for axis {axis}",
+            f"one element type, and equal sizes except on axis {axis}",
         )
     total, limit = sum(x.shape[axis] for x in ctx.inputs), ctx.attrs["max_dim_size"]
     ctx.check(limit is None or limit >= total, f"max_dim_size {limit}", f"at least {total}")
@@ -65,7 +65,7 @@ def _concat_type(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _but_axis(ctx: SbpContext) -> Signatures:
-    """S(i) everywhere but on the op's axis, unless there is one part only, and P everywhere."""
+    """Allow S(i) on all axes but the op's (on that, too, for a single part), and P for all."""
     n, m, axis = len(ctx.inputs), len(ctx.outputs), ctx.attrs["axis"]
     splits = (S(i) for i in range(len(ctx.inputs[0].shape)) if i != axis or n == m == 1)
     kinds: tuple[Sbp, ...] = (*splits, P, *EXTREMES)
@@ -146,13 +146,13 @@ def _split_like_type(ctx: InferContext) -> tuple[TensorType, ...]:
     ctx.check(
         fits and sum(t.shape[axis] for t in likes) == x.shape[axis],
         f"{x} like {', '.join(map(str, likes))}",
-        f"shapes that make up the input's along axis {axis}",
+        f"shapes that add up to the input's along axis {axis}",
     )
     return tuple(tensor_type(t.shape + x.shape[rank:], x.dtype) for t in likes)
 
 
 def _split_like_sbp(ctx: SbpContext) -> Signatures:
-    """Of the likes only the shapes are read; all are taken alike, for there are 2^n mixtures."""
+    """Give all likes one SBP, since there are 2^n combinations; only their shapes are read."""
     n, axis = len(ctx.outputs), ctx.attrs["axis"]
     rank, like_rank = len(ctx.inputs[0].shape), len(ctx.inputs[1].shape)
     led = (Signature((S(i),) * (n + 1), (S(i),) * n) for i in range(like_rank) if i != axis)
@@ -176,7 +176,7 @@ def _split_like_samples(rng: Any) -> Iterator[Sample]:
 
 
 def slice_range(size: int, start: int, stop: int, step: int) -> range:
-    """The indices that a slice selects of an axis; start and stop are clamped to it.
+    """Return the indices that a slice selects of an axis; start and stop are clamped to it.
 
     >>> list(slice_range(5, 1, LAST, 2)), list(slice_range(4, LAST, -LAST, -1))
     ([1, 3], [3, 2, 1, 0])
@@ -188,7 +188,7 @@ def slice_range(size: int, start: int, stop: int, step: int) -> range:
 
 
 def whole_shape(shape: Shape, attrs: Mapping[str, AttrValue]) -> Shape:
-    """The sizes that a slice op's attributes speak of: those of the logical tensor.
+    """Return the sizes that a slice op's attributes refer to: those of the logical tensor.
 
     The attribute ``window`` has (start, stop, size of the axis) of a device's part, per axis.
     """
@@ -197,7 +197,7 @@ def whole_shape(shape: Shape, attrs: Mapping[str, AttrValue]) -> Shape:
 
 
 def slice_ranges(shape: Shape, attrs: Mapping[str, AttrValue]) -> tuple[range, ...]:
-    """`slice_range` of every axis of the logical tensor."""
+    """Return `slice_range` of every axis of the logical tensor."""
     sizes = whole_shape(shape, attrs)
     rows = zip(sizes, attrs["start"], attrs["stop"], attrs["step"], strict=True)
     return tuple(slice_range(*row) for row in rows)
@@ -206,17 +206,17 @@ def slice_ranges(shape: Shape, attrs: Mapping[str, AttrValue]) -> tuple[range, .
 def regions(
     shape: Shape, attrs: Mapping[str, AttrValue]
 ) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-    """Numpy indices of what a slice takes of a device's part of a tensor, and of the slice."""
+    """Return the numpy indices of a slice in a device's part of a tensor, and in the slice."""
     ranges = slice_ranges(shape, attrs)
     window = attrs["window"] or [(0, n, n) for n in shape]
-    pairs = [_meeting(r, low, high) for r, (low, high, _) in zip(ranges, window, strict=True)]
+    pairs = [_intersection(r, low, high) for r, (low, high, _) in zip(ranges, window, strict=True)]
     return tuple(own for own, _ in pairs), tuple(part for _, part in pairs)
 
 
-def _meeting(taken: range, low: int, high: int) -> tuple[slice, slice]:
-    """Which elements of an axis' part are taken, and where they are among all that are taken.
+def _intersection(taken: range, low: int, high: int) -> tuple[slice, slice]:
+    """Return the selected elements of a part of an axis, and their positions in the selection.
 
-    >>> _meeting(range(1, 9, 3), 3, 6)
+    >>> _intersection(range(1, 9, 3), 3, 6)
     (slice(1, 4, 3), slice(1, 2, None))
     """
     forward = taken.step > 0
@@ -268,7 +268,7 @@ def _slice_assign_type(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _full_axes(shape: Shape, attrs: Mapping[str, AttrValue]) -> list[int]:
-    """The axes that are taken as they are, of which a part is taken by the same attributes."""
+    """Return the axes that a slice keeps whole, so that the attributes hold for any part."""
     ranges, sizes = slice_ranges(shape, attrs), whole_shape(shape, attrs)
     steps = attrs["step"]
     return [i for i, r in enumerate(ranges) if r == range(sizes[i]) and steps[i] == 1]
@@ -280,7 +280,7 @@ def _cut_axes(shape: Shape, attrs: Mapping[str, AttrValue]) -> list[int]:
 
 
 def _slice_sbp(ctx: SbpContext) -> Signatures:
-    """Where a cut axis is split, each device puts what it has of the slice among zeros."""
+    """Return a P(sum) result for a split of a sliced axis: each device adds its part to zeros."""
     shape = ctx.inputs[0].shape
     kinds: tuple[Sbp, ...] = (*map(S, _full_axes(shape, ctx.attrs)), P, *EXTREMES)
     parts = (Signature((S(i),), (P,)) for i in _cut_axes(shape, ctx.attrs))
@@ -288,7 +288,7 @@ def _slice_sbp(ctx: SbpContext) -> Signatures:
 
 
 def _slice_update_sbp(ctx: SbpContext) -> Signatures:
-    """Where a cut axis is split, each device takes of the update what it has room for."""
+    """Broadcast the update for a split of a sliced axis: each device takes its own part."""
     shape, m = ctx.inputs[0].shape, len(ctx.outputs)
     kinds: tuple[Sbp, ...] = (*map(S, _full_axes(shape, ctx.attrs)), P, *EXTREMES)
     parts = (Signature((S(i), B), (S(i),) * m) for i in _cut_axes(shape, ctx.attrs))
@@ -306,7 +306,7 @@ def _slice_grad_sbp(ctx: SbpContext) -> Signatures:
 
 
 def _windowed(position: int) -> Callable[[LocalContext], Mapping[str, AttrValue]]:
-    """Localizes ``window`` by the part of the input that slices are taken of."""
+    """Localize ``window`` to the device's part of the sliced input."""
 
     def localize(ctx: LocalContext) -> Mapping[str, AttrValue]:
         part = ctx.inputs[position]
@@ -323,7 +323,7 @@ def _windowed(position: int) -> Callable[[LocalContext], Mapping[str, AttrValue]
 def _resized_window(
     outer: Sequence[tuple[int, int, int]], part: Part, cut: Sequence[int]
 ) -> tuple[tuple[int, int, int], ...]:
-    """A part's window within an outer one; axes that are not cut count as whole tensors."""
+    """Return a part's window within an outer one; axes without a cut count as whole tensors."""
     found = []
     for i, ((base, _, size), (low, high)) in enumerate(zip(outer, part.region, strict=True)):
         whole = 0, high - low, high - low
@@ -336,7 +336,7 @@ def _attrs_of_slice(g: GradContext) -> dict[str, AttrValue]:
 
 
 def _slice_gradient(g: GradContext) -> tuple[Sym]:
-    """A pad for steps of 1, which needs dy only; `slice_grad` also needs x (for its shape)."""
+    """Emit a pad for steps of 1, which needs only dy; otherwise `slice_grad`."""
     if any(step != 1 for step in g.attrs["step"]) or g.attrs["window"]:
         return (g.one("slice_grad", g.dy, g.x, **_attrs_of_slice(g)),)
     ranges = slice_ranges(g.x.shape, g.attrs)
@@ -389,7 +389,7 @@ SLICES: tuple[tuple[Shape, tuple[int, ...], tuple[int, ...], tuple[int, ...]], .
 
 
 def _slice_samples(*inputs: str) -> Callable[[Any], Iterator[Sample]]:
-    """Samples with inputs that are each "whole" or "part"."""
+    """Yield samples with inputs that are each "whole" or "part"."""
 
     def samples(rng: Any) -> Iterator[Sample]:
         for shape, start, stop, step in SLICES:

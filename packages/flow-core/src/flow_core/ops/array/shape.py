@@ -1,6 +1,6 @@
 """Ops that change the shape of a tensor, not its elements.
 
-All but `transpose` and the broadcasts keep the bytes as they are (``alias=0``).
+All but `transpose` and the broadcasts are aliases of their input (``alias=0``).
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from flow_core.base.shapes import (
 )
 from flow_core.ir.graph import TensorType, tensor_type
 from flow_core.ops.build import GradContext, Sym
-from flow_core.ops.rules import checked_axis, like_input, linear, passed, with_rising
+from flow_core.ops.rules import any_partial, checked_axis, like_input, linear, with_nondecreasing
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
 from flow_core.sharding.sbp import EXTREMES, B, P, S, Sbp, Signature, Signatures
 
 LIKE_ANY: tuple[Sbp, ...] = (B, P)
-"""What an input may be of which only the shape is read, where that shape is not split."""
+"""SBPs of an input of which only the shape is read, if that shape is not split."""
 
 
 def split_map(before: Shape, after: Shape, parts: int | None = None) -> list[tuple[int, int]]:
-    """Pairs (i, j) such that S(i) of a tensor is S(j) of its reshaped form.
+    """Return pairs (i, j) such that S(i) of a tensor is S(j) of its reshaped form.
 
-    The pairs hold for any number of parts; with ``parts``, also those that hold for that number.
+    The pairs hold for any number of parts; with ``parts``, include those valid for that number.
 
     >>> split_map((4, 2, 3), (4, 6)), split_map((4, 2, 3), (8, 3))
     ([(0, 0)], [(2, 1)])
@@ -51,7 +51,7 @@ def split_map(before: Shape, after: Shape, parts: int | None = None) -> list[tup
 
 
 def _maps(before: Shape, i: int, after: Shape, j: int, parts: int | None) -> bool:
-    """Equal axes with equally many elements before them, or two axes of size 1 anywhere."""
+    """Whether axes are equal and preceded by equally many elements, or both of size 1."""
     m, n = before[i], after[j]
     if m == n == 1:
         return True
@@ -67,7 +67,7 @@ def _maps(before: Shape, i: int, after: Shape, j: int, parts: int | None) -> boo
 
 def _reshape_sbp(ctx: SbpContext) -> Signatures:
     pairs = split_map(ctx.inputs[0].shape, ctx.outputs[0].shape, ctx.parts)
-    return (*(Signature((S(i),), (S(j),)) for i, j in pairs), *passed(ctx, 0))
+    return (*(Signature((S(i),), (S(j),)) for i, j in pairs), *any_partial(ctx, 0))
 
 
 def _reshape_like_sbp(ctx: SbpContext) -> Signatures:
@@ -80,7 +80,7 @@ def _reshape_like_sbp(ctx: SbpContext) -> Signatures:
 
 
 def _moved_like() -> Iterator[Signature]:
-    """Every kind of P passes, whatever the input is of which only the shape is read."""
+    """Pass every kind of P, for any SBP of the input of which only the shape is read."""
     for kind, like in product((P, *EXTREMES), LIKE_ANY):
         yield Signature((kind, like), (kind,))
 
@@ -139,7 +139,7 @@ def _squeeze(x: Any, *, axes: tuple[int, ...]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Reshaping:
-    """One row of the table of ops that only name the axes anew.
+    """One row of the table of ops that only rename axes.
 
     Attributes:
         name: op type.
@@ -221,7 +221,7 @@ def _identity_spec(name: str, x: str = "in", out: str = "out") -> OpSpec:
         inputs=(x,),
         outputs=(out,),
         infer=like_input,
-        sbp=with_rising(linear),
+        sbp=with_nondecreasing(linear),
         gradient=lambda g: (g.dy,),
         reference=lambda x: x,
         samples=_identity_samples,
@@ -230,7 +230,7 @@ def _identity_spec(name: str, x: str = "in", out: str = "out") -> OpSpec:
 
 
 def _tuple_sbp(ctx: SbpContext) -> Signatures:
-    """Every tensor is passed on as it is; here all of them alike."""
+    """Give all inputs the same SBP, and pass each on unchanged."""
     rank = min(len(t.shape) for t in ctx.inputs)
     sbps: tuple[Sbp, ...] = (*(S(i) for i in range(rank)), P, *EXTREMES)
     return tuple(Signature((s,) * len(ctx.inputs), (s,) * len(ctx.inputs)) for s in sbps)
@@ -255,7 +255,7 @@ def _transpose_type(ctx: InferContext) -> tuple[TensorType, ...]:
 
 def _transpose_sbp(ctx: SbpContext) -> Signatures:
     splits = (Signature((S(i),), (S(j),)) for j, i in enumerate(ctx.attrs["perm"]))
-    return (*splits, *passed(ctx, 0))
+    return (*splits, *any_partial(ctx, 0))
 
 
 def _transpose_gradient(g: GradContext) -> tuple[Sym]:
@@ -276,8 +276,8 @@ def _transpose_samples(rng: Any) -> Iterator[Sample]:
     yield Sample((rng.integers(0, 9, (3, 4)),), {"perm": (1, 0)})
 
 
-def _put_in(x: Shape, out: Shape, axes: Sequence[int]) -> tuple[int, ...]:
-    """The axes of ``out`` that ``x`` lacks: ``axes`` where they are the difference, or leading."""
+def _inserted_axes(x: Shape, out: Shape, axes: Sequence[int]) -> tuple[int, ...]:
+    """Return the axes of ``out`` that ``x`` lacks: ``axes`` if they fit, otherwise leading ones."""
     dropped = tuple(sorted({axis % len(out) for axis in axes}))
     if len(x) < len(out) and x == tuple(n for i, n in enumerate(out) if i not in dropped):
         return dropped
@@ -285,7 +285,7 @@ def _put_in(x: Shape, out: Shape, axes: Sequence[int]) -> tuple[int, ...]:
 
 
 def expanded_shape(x: Shape, out: Shape, axes: Sequence[int] = ()) -> Shape:
-    """The shape of ``x`` with axes of size 1 put in, so that it has the rank of ``out``.
+    """Return the shape of ``x`` with axes of size 1 inserted to match the rank of ``out``.
 
     With ``axes``, ``x`` may be ``out`` without these axes; otherwise it is aligned to the right.
 
@@ -293,7 +293,7 @@ def expanded_shape(x: Shape, out: Shape, axes: Sequence[int] = ()) -> Shape:
     ((4, 1, 3), (1, 3))
     """
     expanded = list(x)
-    for axis in _put_in(x, out, axes):
+    for axis in _inserted_axes(x, out, axes):
         expanded.insert(axis, 1)
     return tuple(expanded)
 
@@ -306,7 +306,7 @@ def _broadcast_type(ctx: InferContext, out: Shape, axes: Sequence[int] = ()) -> 
         fits = broadcast_shapes(expanded_shape(x.shape, out, axes), out) == out
     except ValueError:
         fits = False
-    ctx.check(fits, f"{x} for shape {out}", "a shape that numpy's rules broadcast to the other")
+    ctx.check(fits, f"{x} for shape {out}", "a shape that broadcasts to the other as in numpy")
     return tensor_type(out, x.dtype)
 
 
@@ -319,9 +319,9 @@ def _broadcast_like_type(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _sources(x: Shape, out: Shape, axes: Sequence[int]) -> list[int | None]:
-    """The axis of ``x`` that each axis of ``out`` comes from, None where it is repeated."""
+    """Return, per axis of ``out``, its source axis of ``x``; None if it is repeated."""
     own: list[int | None] = list(range(len(x)))
-    for axis in _put_in(x, out, axes):
+    for axis in _inserted_axes(x, out, axes):
         own.insert(axis, None)
     return [i if i is not None and x[i] == n else None for i, n in zip(own, out, strict=True)]
 
@@ -335,7 +335,7 @@ def _broadcast_sbp(ctx: SbpContext) -> Signatures:
         for i, own in enumerate(sources)
     )
     if not likes:
-        return (*splits, *passed(ctx, 0))
+        return (*splits, *any_partial(ctx, 0))
     return (*splits, *_moved_like(), Signature((B, P), (B,)))
 
 

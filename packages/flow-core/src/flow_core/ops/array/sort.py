@@ -1,6 +1,6 @@
 """Ops about the order of numbers along the last axis, and one_hot.
 
-Of equal numbers the one with the lower index comes first, in both directions.
+Equal numbers keep the order of their indices, in both directions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from flow_core.base.dtypes import as_dtype, int8, int32
 from flow_core.ir.graph import AttrValue, TensorType, tensor_type
 from flow_core.ops.array.index import checked_index
 from flow_core.ops.build import GradContext, Sym
-from flow_core.ops.rules import like_input, passed, split_axes
+from flow_core.ops.rules import any_partial, like_input, split_axes
 from flow_core.plugins.specs import (
     REQUIRED,
     InferContext,
@@ -30,7 +30,7 @@ DIRECTIONS = ("ASCENDING", "DESCENDING")
 
 def _last_axis(ctx: InferContext) -> int:
     shape = ctx.inputs[0].shape
-    ctx.check(shape and shape[-1] > 0, str(ctx.inputs[0]), "a last axis with elements")
+    ctx.check(shape and shape[-1] > 0, str(ctx.inputs[0]), "a nonempty last axis")
     return shape[-1]
 
 
@@ -83,13 +83,13 @@ def _leading(ctx: SbpContext) -> Signatures:
 
 
 def _sort_sbp(ctx: SbpContext) -> Signatures:
-    """One element is sorted as it is."""
+    """Pass every SBP if there is one element to sort."""
     alone = ctx.inputs[0].shape[-1] == 1
-    return (*_leading(ctx), *(passed(ctx, 0) if alone else ()))
+    return (*_leading(ctx), *(any_partial(ctx, 0) if alone else ()))
 
 
 def _one_hot_sbp(ctx: SbpContext) -> Signatures:
-    """Every axis of the indices, and the classes: each device has some of them."""
+    """Split any axis of the indices, or the classes."""
     rank = len(ctx.inputs[0].shape)
     return (*split_axes(ctx, range(rank)), Signature((B,), (S(rank),)))
 
@@ -105,13 +105,13 @@ def _first(_: SbpContext) -> Signatures:
 
 
 def _sort_gradient(g: GradContext) -> tuple[Sym]:
-    """dy goes back to where each number came from."""
+    """Scatter dy to the original positions."""
     order = g.one("arg_sort", g.x, direction=g.attrs["direction"])
     return (g.one("dim_scatter_add_like", g.x, g.dy, order, dim=len(g.x.shape) - 1),)
 
 
 def stable_order(x: Any, descending: bool) -> Any:
-    """The order of the last axis, lower indices first among equal numbers.
+    """Return the sorting order of the last axis, lower indices first among equal numbers.
 
     >>> stable_order(np.array([2, 7, 7, 1]), descending=True).tolist()
     [1, 2, 0, 3]
@@ -135,22 +135,22 @@ def _top_k(x: Any, *, k: int, sorted: bool) -> Any:
 
 
 def _in_top_k(targets: Any, predictions: Any, *, k: int) -> Any:
-    """False where the target is no class or some prediction of the row is not finite."""
+    """Return 0 for a target out of range, or a row with a prediction that is not finite."""
     classes = predictions.shape[1]
     valid = (targets >= 0) & (targets < classes) & np.isfinite(predictions).all(1)
     chosen = predictions[np.arange(len(targets)), np.where(valid, targets, 0)]
     return (valid & ((predictions > chosen[:, None]).sum(1) < k)).astype(np.int8)
 
 
-def hot_value(attrs: Any, which: str) -> Any:
-    """The "on" or "off" value of one_hot in its output's kind of number."""
+def one_hot_value(attrs: Any, which: str) -> Any:
+    """Return the "on" or "off" value of one_hot as a number of the output's kind."""
     kind = "floating" if as_dtype(attrs["dtype"]).is_floating else "integer"
     return attrs[f"{kind}_{which}_value"]
 
 
 def _one_hot(indices: Any, **attrs: Any) -> Any:
     hot = indices[..., None] == np.arange(attrs["depth"]) + attrs["first"]
-    values = np.where(hot, hot_value(attrs, "on"), hot_value(attrs, "off"))
+    values = np.where(hot, one_hot_value(attrs, "on"), one_hot_value(attrs, "off"))
     return values.astype(as_dtype(attrs["dtype"]).numpy)
 
 
@@ -158,7 +158,7 @@ SHAPES = ((7,), (3, 5), (2, 1, 4), (3, 1))
 
 
 def _distinct(rng: Any, shape: Sequence[int]) -> Any:
-    """Numbers that stay apart from each other in every floating type."""
+    """Return numbers that are distinct in every floating type."""
     count = int(np.prod(shape))
     return (rng.permutation(count).reshape(shape) - count // 2) * 0.25
 
@@ -247,7 +247,7 @@ OPS: tuple[OpSpec, ...] = (
         sbp=_leading,
         reference=_top_k,
         samples=_top_k_samples,
-        doc="The indices, not the numbers; they come sorted even where that is not asked for.",
+        doc="The indices of the largest elements, always sorted.",
     ),
     OpSpec(
         type="in_top_k",

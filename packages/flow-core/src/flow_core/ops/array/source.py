@@ -1,8 +1,8 @@
-"""Ops that make numbers: constants, ranges, random numbers.
+"""Sources of numbers: constants, ranges, random numbers.
 
-Random ops draw from `flow_core.base.philox` by seed and step, an element by its number in the
-logical tensor: the attribute ``place`` says where a device's part lies in it.  Their references
-draw with seed 0 at step 0, as the kits do.
+Random ops draw from `flow_core.base.philox` by seed, step and the element's index in the logical
+tensor; the attribute ``place`` is the position of a device's part.  References draw with seed 0 at
+step 0, like the test kits.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from flow_core.base.dtypes import DType, as_dtype, int8, int32
 from flow_core.base.philox import Place, placed_uniform, uniform
 from flow_core.ir.graph import AttrValue, TensorType, tensor_type
 from flow_core.ops.build import GradContext
-from flow_core.ops.rules import check_place, split_all_axes, with_place, with_rising
+from flow_core.ops.rules import check_place, split_all_axes, with_nondecreasing, with_place
 from flow_core.plugins.specs import (
     REQUIRED,
     InferContext,
@@ -73,7 +73,7 @@ def _constant_like_type(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _like_sbp(ctx: SbpContext) -> Signatures:
-    """Zeros are also partial sums of zeros."""
+    """Allow P for zeros: they are partial sums of zeros."""
     zero = not ctx.attrs.get("value", 0)
     sums = (Signature((B,), (P,)), Signature((P,), (P,))) if zero else ()
     return (*split_all_axes(ctx), Signature((P,), (B,)), *sums)
@@ -125,7 +125,7 @@ def _range_samples(_: Any) -> Iterator[Sample]:
 # --------------------------------------------------------------------------------------- random
 
 SEED = {"seed": -1, "has_seed": False}
-"""The op's own seed; without it the seed comes from the job's seed and the op's name."""
+"""Attributes of the op's own seed; the default derives from the job's seed and the op's name."""
 
 
 def _bernoulli_type(ctx: InferContext) -> tuple[TensorType, ...]:
@@ -181,19 +181,19 @@ def _permutation_type(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _permutation_sbp(ctx: SbpContext) -> Signatures:
-    """Only the size of axis 0 is read, and ``count`` tells it where that axis is split."""
+    """Read only the size of axis 0; ``count`` holds it if that axis is split."""
     kinds: tuple[Sbp, ...] = (*(S(i) for i in range(len(ctx.inputs[0].shape))), P)
     return tuple(Signature((s,), (B,)) for s in kinds)
 
 
 def permutation_layout(count: int) -> tuple[int, int]:
-    """Bits of an index below ``count``, and how far 48 random bits must be cut to fit above."""
+    """Return the bits of an index below ``count``, and the shift of 48 random bits above them."""
     bits = max(1, (count - 1).bit_length())
     return bits, max(0, 48 - (63 - bits))
 
 
 def _permutation(x: Any, *, seed: int, has_seed: bool, count: int | None) -> Any:
-    """The order of 48 random bits per element, the index below them to tell equal ones apart."""
+    """Return the order of 48 random bits per element; the index in the low bits breaks ties."""
     count, key = len(x) if count is None else count, seed if has_seed else 0
     high, low = ((uniform(key, (count,), 0, i) * 2**24).astype(np.int64) for i in (0, 1))
     bits, cut = permutation_layout(count)
@@ -251,7 +251,7 @@ OPS: tuple[OpSpec, ...] = (
         inputs=("in",),
         infer=_bernoulli_type,
         attrs={"dtype": None, **SEED, "place": None},
-        sbp=with_rising(split_all_axes),
+        sbp=with_nondecreasing(split_all_axes),
         localize=with_place,
         reference=_bernoulli,
         samples=_bernoulli_samples,

@@ -1,7 +1,7 @@
-"""Distinct values: counted, summed by, or numbered for good in a table.
+"""Distinct values: counted, used as keys of sums, or numbered persistently in a table.
 
 Distinct values are listed in the order in which they first appear.  Shapes are fixed, so lists
-are as long as the input and end with zeros; how many entries count is an output of its own.
+are as long as the input and end with zeros; the number of valid entries is a separate output.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ INDEX = (int32, int64)
 WORD = 1 << 64
 
 
-def first_seen(x: Any) -> tuple[Any, Any, Any]:
-    """Distinct values by first appearance, where each element went, how often each appears.
+def unique_in_order(x: Any) -> tuple[Any, Any, Any]:
+    """Return distinct values by first appearance, the position of each element, and counts.
 
-    >>> first_seen(np.array([7, 0, 7, 2]))
+    >>> unique_in_order(np.array([7, 0, 7, 2]))
     (array([7, 0, 2]), array([0, 1, 0, 2]), array([2, 1, 1]))
     """
     values, first, inverse, counts = np.unique(
@@ -37,7 +37,7 @@ def first_seen(x: Any) -> tuple[Any, Any, Any]:
 
 
 def padded(values: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-    """Rows with zeros behind them, up to a shape."""
+    """Return rows padded with zeros to a shape."""
     out = np.zeros(shape, dtype)
     out[: len(values)] = values
     return out
@@ -60,7 +60,7 @@ def _unique_infer(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _unique(x: Any, out_idx: str) -> tuple[Any, ...]:
-    values, places, counts = first_seen(x)
+    values, places, counts = unique_in_order(x)
     index = as_dtype(out_idx).numpy
     return (
         padded(values, x.shape, x.dtype),
@@ -90,14 +90,14 @@ def _rows_infer(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _rows_sum(indices: Any, values: Any) -> tuple[Any, ...]:
-    distinct, places, _ = first_seen(indices)
+    distinct, places, _ = unique_in_order(indices)
     sums = np.zeros_like(values)
     np.add.at(sums, places, values)
     return padded(distinct, indices.shape, indices.dtype), sums, np.array([len(distinct)], np.int64)
 
 
 def _rows_sbp(ctx: SbpContext) -> Signatures:
-    """The rows' own axes may be split; sums of rows are linear, and one row is its own sum."""
+    """Allow splits of the axes within a row, and P: sums of rows are linear."""
     shape = ctx.inputs[1].shape
     alone = EXTREMES if shape[0] == 1 else ()
     kinds: tuple[Sbp, ...] = (*map(S, range(1, len(shape))), P, *alone)
@@ -124,19 +124,19 @@ def _encode_infer(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def number_tokens(table: Any, size: Any, tokens: Any, out: Any) -> None:
-    """Puts the numbers of tokens into ``out`` and new ones into the table.
+    """Write the numbers of tokens to ``out``, and add new tokens to the table.
 
     Raises:
         DataError: the table is full.
     """
-    distinct, places, _ = first_seen(tokens)
+    distinct, places, _ = unique_in_order(tokens)
     pairs = table.reshape(-1, 2)
     numbers = np.array([_number_of(int(t), pairs, size) for t in distinct], out.dtype)
     np.take(numbers, places.reshape(out.shape), out=out, mode="clip")
 
 
 def _number_of(token: int, pairs: Any, size: Any) -> int:
-    """The number of a token, which gets the next one when it is not in the table."""
+    """Return the number of a token; a token missing from the table gets the next one."""
     if token == 0:
         return 0
     capacity = len(pairs)
@@ -152,7 +152,7 @@ def _number_of(token: int, pairs: Any, size: Any) -> int:
         f"numbering token {token}",
         found=f"a table full of {capacity} others",
         allowed="no more distinct tokens than its capacity",
-        hint="give flow.layers.categorical_ordinal_encoder a larger capacity",
+        hint="pass a larger capacity to flow.layers.categorical_ordinal_encoder",
     )
 
 
@@ -163,7 +163,7 @@ def _encode(table: Any, size: Any, tokens: Any, hash_precomputed: bool) -> Any:
 
 
 def _encode_samples(_: Any) -> Iterator[Sample]:
-    """Tables with a token in each half; numbers of old tokens, new ones and those that collide."""
+    """Yield tables with a token in each half; tokens are old, new, or collide."""
     attrs = {"hash_precomputed": True}
     for dtype in (np.int32, np.int64):
         table = np.zeros(32, dtype)
@@ -181,7 +181,7 @@ OPS: tuple[OpSpec, ...] = (
         attrs={"out_idx": "int32"},
         reference=_unique,
         samples=_unique_samples,
-        doc="Distinct values, the place of each element among them, their counts and number.",
+        doc="Distinct values, the index of each element among them, their counts and number.",
     ),
     OpSpec(
         type="indexed_slices_reduce_sum",
@@ -203,6 +203,6 @@ OPS: tuple[OpSpec, ...] = (
         mutates=(0, 1),
         effect=True,
         doc="The number of each token; a new one gets the next, and 0 is always 0. The table "
-        "holds (token, number) pairs at the place token modulo capacity, or the next free one.",
+        "holds (token, number) pairs at index token modulo capacity, or the next free one.",
     ),
 )

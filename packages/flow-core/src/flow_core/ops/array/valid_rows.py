@@ -1,7 +1,7 @@
-"""Results whose size is only known while a step runs: the rows that count, and how many there are.
+"""Results whose size is known at run time only: the valid rows, and their number.
 
-A plan has fixed shapes, so such a tensor is as large as it can be, and ends with zeros.  How many
-rows count is a value of its own, which the front end keeps beside the tensor.
+A plan has fixed shapes, so such a tensor has its maximum size and ends with zeros.  The number of
+valid rows is a separate value, which the frontend keeps with the tensor.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import numpy as np
 from flow_core.base.dtypes import as_dtype, int32, int64
 from flow_core.ir.graph import AttrValue, TensorType, tensor_type
 from flow_core.ops.build import GradContext, Sym
-from flow_core.ops.rules import checked_axis, passed
+from flow_core.ops.rules import any_partial, checked_axis
 from flow_core.plugins.specs import InferContext, LocalContext, OpSpec, Sample, SbpContext
 from flow_core.sharding.sbp import B, S, Signature, Signatures
 
 INDEX = (int32, int64)
 
 
-# places of what is not zero
+# positions of nonzero elements
 
 
 def _argwhere_infer(ctx: InferContext) -> tuple[TensorType, ...]:
@@ -48,7 +48,7 @@ def _argwhere_samples(rng: Any) -> Iterator[Sample]:
     yield Sample((np.zeros((0, 2)),), {}, False, "no elements")
 
 
-# rows up to a number
+# the first rows
 
 
 def _resize_infer(ctx: InferContext) -> tuple[TensorType, ...]:
@@ -58,27 +58,27 @@ def _resize_infer(ctx: InferContext) -> tuple[TensorType, ...]:
     return (x,)
 
 
-def counted(first: int, rows: int, size: Any) -> int:
-    """How many of some rows from ``first`` on are among the first ``size``.
+def valid_rows_of_part(first: int, rows: int, size: Any) -> int:
+    """Return the number of rows from ``first`` on that are among the first ``size``.
 
-    >>> counted(4, 4, 6), counted(0, 4, 6), counted(8, 4, 6), counted(0, 4, -1)
-    (2, 4, 0, 0)
+    >>> [valid_rows_of_part(first, 4, size) for first, size in ((4, 6), (0, 6), (8, 6), (0, -1))]
+    [2, 4, 0, 0]
     """
     return max(0, min(rows, int(size) - first))
 
 
 def _resize(x: Any, size: Any, axis: int, first: int) -> Any:
     y = np.zeros_like(x)
-    kept = counted(first, x.shape[axis], size.reshape(-1)[0])
+    kept = valid_rows_of_part(first, x.shape[axis], size.reshape(-1)[0])
     where = (slice(None),) * axis + (slice(kept),)
     y[where] = x[where]
     return y
 
 
 def _resize_sbp(ctx: SbpContext) -> Signatures:
-    """Any axis may be split, since a part knows its first row; zeros are zeros in any P."""
+    """Allow splits of any axis, since a part has its first row's index; any P keeps zeros."""
     splits = (Signature((S(i), B), (S(i),)) for i in range(len(ctx.inputs[0].shape)))
-    return (*splits, *passed(ctx, 0))
+    return (*splits, *any_partial(ctx, 0))
 
 
 def _resize_part(ctx: LocalContext) -> Mapping[str, AttrValue]:
@@ -106,7 +106,7 @@ OPS: tuple[OpSpec, ...] = (
         attrs={"dtype": "int32"},
         reference=_argwhere,
         samples=_argwhere_samples,
-        doc="The places of all elements that are not zero, a row each, and how many there are.",
+        doc="The positions of all nonzero elements, one per row, and their number.",
     ),
     OpSpec(
         type="sync_dynamic_resize",
@@ -119,7 +119,7 @@ OPS: tuple[OpSpec, ...] = (
         reference=_resize,
         samples=_resize_samples,
         inplace=(0,),
-        doc="The first rows of an axis, as many as a number says; zeros in place of the others. "
+        doc="The first rows of an axis, in a number known at run time; the others are zeros. "
         "``first`` is the number of the first row of this part.",
     ),
 )

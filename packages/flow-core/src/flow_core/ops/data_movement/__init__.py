@@ -1,1 +1,4 @@
-"""Ops that move tensors between devices and views."""
+"""Ops that move tensors between devices and between the two views.
+
+In: types, placements and SBPs.  Out: specs in ``OPS``.  Must not depend on other op families.
+"""

@@ -1,4 +1,4 @@
-"""The op of boxing: parts of a tensor on some devices, made of parts that devices hold."""
+"""The boxing op: builds parts of a tensor on some devices from parts that devices hold."""
 
 from __future__ import annotations
 
@@ -9,17 +9,14 @@ import numpy as np
 
 from flow_core.base.dtypes import as_dtype
 from flow_core.base.shapes import Shape
-from flow_core.exchange import BOXING, COMBINES, Block, neutral
+from flow_core.exchange import BOXING, COMBINE, Block, neutral
 from flow_core.ir.graph import TensorType, tensor_type
 from flow_core.plan import COLLECTIVES
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample
 
-COMBINE = {"sum": np.add, "max": np.maximum, "min": np.minimum}
-"""How parts that overlap are combined, by the partial SBP's operation."""
-
 
 def _infer(ctx: InferContext) -> tuple[TensorType, ...]:
-    ctx.check(ctx.attrs["combine"] in COMBINES, ctx.attrs["combine"], ", ".join(COMBINES))
+    ctx.check(ctx.attrs["combine"] in COMBINE, ctx.attrs["combine"], ", ".join(COMBINE))
     ctx.check(
         ctx.attrs["collective"] in COLLECTIVES, ctx.attrs["collective"], ", ".join(COLLECTIVES)
     )
@@ -28,7 +25,7 @@ def _infer(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def window(start: Shape, size: Shape) -> tuple[slice, ...]:
-    """The slices of a box.
+    """Return the slices of a box.
 
     >>> window((1, 0), (2, 3))
     (slice(1, 3, None), slice(0, 3, None))
@@ -70,7 +67,7 @@ def boxing_attrs(
     fills: tuple[tuple[int, str], ...] = (),
     members: tuple[str, ...] = (),
 ) -> dict[str, Any]:
-    """The attributes of a ``boxing`` op: see its documentation."""
+    """Return the attributes of a ``boxing`` op, which its documentation describes."""
     return {
         "collective": collective,
         "dtype": dtype,
@@ -117,13 +114,13 @@ OPS: tuple[OpSpec, ...] = (
         },
         reference=_reference,
         samples=_samples,
-        doc="""Copies and combines boxes of its inputs; a comm runs it, no kernel.
+        doc="""Copy and combine boxes of its inputs; run by a comm, not by a kernel.
 
         ``collective`` is a name of `flow_core.plan.COLLECTIVES`, ``blocks`` has the fields
         of a `flow_core.exchange.Block` per box, ``shapes`` the shape of each output, ``fills``
         (output, operation) for outputs that boxes do not cover, ``members`` the names of the
-        ops that a bucket is made of.  An ``all_reduce`` has no blocks: input and output k are
-        of device k, for each member in turn.
+        ops in a bucket.  An ``all_reduce`` has no blocks: input and output k belong to device k,
+        for each member in turn.
         """,
     ),
 )

@@ -1,9 +1,9 @@
-"""Between the views: a logical value and one value per device, at no cost.
+"""Casts between the views: a logical value and one value per device, at no cost.
 
-``cast_to_mirrored`` gives the parts of a logical value that devices hold as values of their own,
-``cast_from_mirrored`` makes a logical value of such parts.  Both say how the logical value lies
-(``sbp``) and stand for no work: compilation replaces their outputs by their inputs.  A plan of a
-single device, which plays all of them for a comparison, does the work.
+``cast_to_mirrored`` returns the parts that devices hold of a logical value as separate values,
+``cast_from_mirrored`` builds a logical value from such parts.  Both have the SBP of the logical
+value as an attribute and do no work: compilation replaces their outputs by their inputs.  Only a
+single-device plan, which simulates all devices for a comparison, executes them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from flow_core.sharding.sbp import (
 
 
 def local_shapes(shape: Shape, sbp: NdSbp, hierarchy: tuple[int, ...]) -> list[Shape]:
-    """The shape of the part that each device holds.
+    """Return the shape of each device's part.
 
     >>> local_shapes((5, 2), (Split(0),), (2,))
     [(3, 2), (2, 2)]
@@ -46,7 +46,7 @@ def local_shapes(shape: Shape, sbp: NdSbp, hierarchy: tuple[int, ...]) -> list[S
 
 
 def _sbp(ctx: InferContext, shape: Shape) -> NdSbp:
-    """The SBP of the logical side, checked against its shape."""
+    """Return the SBP of the logical side, checked against its shape."""
     try:
         sbp = parse_nd_sbp(ctx.attrs["sbp"])
     except GraphError as error:
@@ -88,7 +88,7 @@ def _infer_from(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _dual(g: GradContext) -> dict[str, object]:
-    """The attributes of the gradient: on the same devices, S as S, B and P for each other."""
+    """Return the attributes of the gradient: the same devices and splits, B and P exchanged."""
     sbp = tuple(map(gradient_dual, parse_nd_sbp(g.attrs["sbp"])))
     return {"sbp": format_nd_sbp(sbp), "hierarchy": g.attrs["hierarchy"]}
 
@@ -99,7 +99,7 @@ def _gradient_to(g: GradContext) -> tuple[Sym]:
 
 
 def _zeros(g: GradContext, index: int) -> Sym:
-    """The gradient of a part that nothing depends on, on the part's own device."""
+    """Return the zero gradient of an unused part, on the part's device."""
     one = Maker(g.maker.emitter, g.op.placement.only(index), g.maker.prefix, g.maker.line).one
     type_ = g.outputs[index].type
     return one("constant", value=0.0, dtype=type_.dtype.name, shape=type_.shape)
@@ -112,7 +112,7 @@ def _gradient_from(g: GradContext) -> tuple[Sym, ...]:
 def parts_per_device(
     shape: Shape, sbp: str, hierarchy: tuple[int, ...], kind: type[Sbp]
 ) -> Iterator[tuple[bool, Any]]:
-    """Per device: whether it is the first along all dimensions of a kind, and its window."""
+    """Yield, per device, whether it is first along all dimensions of a kind, and its window."""
     nd = parse_nd_sbp(sbp)
     for rank in range(prod(hierarchy)):
         where = coordinates(rank, hierarchy)
@@ -121,13 +121,13 @@ def parts_per_device(
 
 
 def _to_reference(x: Any, *, sbp: str, hierarchy: tuple[int, ...]) -> Any:
-    """Parts; partial results are all of it on the first device and zeros elsewhere."""
+    """Return the parts; a partial sum is the value on the first device and zeros elsewhere."""
     parts = parts_per_device(x.shape, sbp, hierarchy, Partial)
     return tuple(x[window].copy() if first else np.zeros_like(x[window]) for first, window in parts)
 
 
 def _from_reference(*xs: Any, shape: Shape, sbp: str, hierarchy: tuple[int, ...]) -> Any:
-    """The sum of what lies anywhere, each copy taken once."""
+    """Return the sum of the parts, counting each copy once."""
     out = np.zeros(shape, xs[0].dtype)
     for x, (first, window) in zip(
         xs, parts_per_device(shape, sbp, hierarchy, Broadcast), strict=True
@@ -169,6 +169,6 @@ OPS: tuple[OpSpec, ...] = (
         reference=_from_reference,
         samples=_from_samples,
         spread="inputs",
-        doc="The logical value of which each device gives its part.",
+        doc="The logical value composed of the devices' parts.",
     ),
 )

@@ -1,18 +1,18 @@
-"""The op of a requested distribution: the same numbers, laid out as its SBP says."""
+"""The op of a requested distribution: the same tensor, with the requested SBP."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from flow_core.ops.build import GradContext, Sym
-from flow_core.ops.rules import like_input, linear, with_rising
+from flow_core.ops.rules import like_input, linear, with_nondecreasing
 from flow_core.plugins.specs import OpSpec, Sample
 from flow_core.sharding.sbp import parse_nd_sbp
 from flow_core.sharding.topology import Placement
 
 
 def _gradient(g: GradContext) -> tuple[Sym]:
-    """The gradient as it is, or as an op of this kind with the requested SBP."""
+    """Return the gradient unchanged, or cast to the requested SBP."""
     if g.attrs["gradient_sbp"] is None:
         return (g.dy,)
     devices = g.op.placement
@@ -39,11 +39,11 @@ OPS: tuple[OpSpec, ...] = (
         inputs=("in",),
         infer=like_input,
         attrs={"gradient_sbp": None, "gradient_hierarchy": ()},
-        sbp=with_rising(linear),
+        sbp=with_nondecreasing(linear),
         gradient=_gradient,
         reference=lambda x, **_: x,
         samples=_samples,
         alias=0,
-        doc="The same numbers in the requested SBP; ``gradient_sbp`` asks for the gradient's.",
+        doc="The same tensor in the requested SBP; ``gradient_sbp`` is that of the gradient.",
     ),
 )

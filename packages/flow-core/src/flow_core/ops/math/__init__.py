@@ -1,1 +1,4 @@
-"""Elementwise ops, reductions, matrix products and changes of element type."""
+"""Elementwise ops, reductions, matrix products and element-type conversions.
+
+In: types and attributes.  Out: specs in ``OPS``.  Must not depend on `nn`, `training` or `system`.
+"""

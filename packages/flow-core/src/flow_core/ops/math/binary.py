@@ -1,4 +1,4 @@
-"""Elementwise ops of two inputs that broadcast, as one table, and their kin.
+"""Elementwise ops of two inputs that broadcast, as one table, and related ops.
 
 The gradient of an input that was broadcast is summed back to its shape by ``reduce_sum_like``.
 Comparisons and logical ops give int8, as OneFlow's do.
@@ -17,14 +17,14 @@ from flow_core.base.shapes import broadcast_shapes
 from flow_core.ir.graph import TensorType, tensor_type
 from flow_core.ops.build import GradContext, Sym
 from flow_core.ops.math import scalar
-from flow_core.ops.math.broadcasting import check_kinds, number, sum_back
+from flow_core.ops.math.broadcasting import check_kinds, number, sum_to_shape
 from flow_core.ops.rules import (
+    any_partial,
     broadcast_sbp,
     broadcast_type,
     floating,
     linear,
-    passed,
-    rising,
+    nondecreasing,
     same_inputs,
 )
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
@@ -54,11 +54,11 @@ class Binary:
         reference: numpy semantics.
         left, right: gradient of each input before it is summed back to the input's shape.
         kinds: kinds of element types taken: f(loating), i(nteger), u(nsigned), b(ool).
-        rules: SBP rules besides the splits.
+        rules: SBP rules in addition to the splits.
         logical: whether the result is int8 for any input type.
         domain: interval from which samples are drawn.
         broadcasts: whether shapes may differ.
-        ordered: whether integers keep the order of their results, as nothing wraps around.
+        ordered: whether results of integers keep their order, because nothing wraps around.
     """
 
     name: str
@@ -74,24 +74,24 @@ class Binary:
 
 
 def divided(x: Any, y: Any) -> Any:
-    """Quotients; those of integers are cut towards zero, as in C."""
+    """Return quotients; those of integers are truncated towards zero, as in C."""
     if np.asarray(x).dtype.kind == "f":
         return x / y
     return np.floor_divide(x - np.fmod(x, y), y)
 
 
 def _xdivy(x: Any, y: Any) -> Any:
-    """0 / 0 is 0, so that this is not linear in x: other parts of a 0 are not 0."""
+    """Return x / y, 0 for 0 / 0; not linear in x, since the parts of a 0 need not be 0."""
     return np.where(x == 0, 0.0, x / y)
 
 
 def _xlogy(x: Any, y: Any) -> Any:
-    """0 log(0) is 0: see `_xdivy`."""
+    """Return x log(y), 0 for 0 log(0); see `_xdivy`."""
     return np.where(x == 0, 0.0, x * np.log(y))
 
 
 def _masked(g: GradContext, comparison: str, value: Sym) -> Sym:
-    """``value`` where a comparison of the two inputs holds, else 0."""
+    """Emit ``value`` where a comparison of the two inputs holds, else 0."""
     mask = g.one(f"broadcast_{comparison}", *g.inputs)
     return g.one("where_scalar_y", mask, value, operand=0.0)
 
@@ -102,7 +102,7 @@ def _pow_base(g: GradContext) -> Sym:
 
 
 def _pow_exponent(g: GradContext) -> Sym:
-    """dy z log(x), 0 for x <= 0 as in OneFlow."""
+    """Emit dy z log(x), 0 for x <= 0 as in OneFlow."""
     x = g.inputs[0]
     positive = g.one("scalar_logical_greater", x, operand=0.0)
     return g.one("where_scalar_y", positive, g.dy * g.y * g.one("log", x), operand=0.0)
@@ -114,7 +114,7 @@ def _atan2_radius(g: GradContext) -> Sym:
 
 
 def _nonzero(g: GradContext) -> Sym:
-    """dz where x is not 0: OneFlow's choice for functions that are 0 there whatever y is."""
+    """Emit dz where x is not 0, as OneFlow does for functions that are 0 at x = 0 for all y."""
     return g.one("where_scalar_y", g.inputs[0], g.dy, operand=0.0)
 
 
@@ -124,7 +124,7 @@ def _xdivy_right(g: GradContext) -> Sym:
 
 
 def _flat(g: GradContext) -> Sym:
-    """0 everywhere."""
+    """Emit zeros."""
     return g.one("zero_like", g.dy)
 
 
@@ -194,13 +194,13 @@ TABLE: tuple[Binary, ...] = (
 
 BY_NAME = {row.name: row for row in TABLE}
 
-# ops of OneFlow that are others of the table, for inputs of one shape only
+# OneFlow's names of other rows, for inputs of one shape only
 SAME_SHAPE = {
     "multiply": "broadcast_mul", "pow": "broadcast_pow", "floordiv": "broadcast_floordiv",
     "elementwise_maximum": "broadcast_maximum", "elementwise_minimum": "broadcast_minimum",
 }  # fmt: skip
 
-# ops of OneFlow whose second input has one element and never changes the result's shape
+# OneFlow's ops whose second input has one element and does not affect the result's shape
 BY_TENSOR = {
     f"scalar_{kind}_by_tensor": f"broadcast_{kind}" for kind in ("add", "sub", "mul", "div")
 }
@@ -242,7 +242,7 @@ def _gradient(row: Binary) -> Callable[[GradContext], Sequence[Sym | None]] | No
 
     def gradient(g: GradContext) -> Sequence[Sym | None]:
         return [
-            sum_back(g, i, rule(g)) if rule and g.needed[i] else None
+            sum_to_shape(g, i, rule(g)) if rule and g.needed[i] else None
             for i, rule in enumerate((row.left, row.right))
         ]
 
@@ -263,7 +263,7 @@ def _pairs(row: Binary) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
 
 
 def _samples(row: Binary) -> Callable[[Any], Iterator[Sample]]:
-    """Samples of a row, with integers whose divisors are not zero and ties where they matter."""
+    """Yield samples of a row, with nonzero integer divisors, and ties where they matter."""
 
     def samples(rng: Any) -> Iterator[Sample]:
         smooth = row.left is not None
@@ -281,7 +281,7 @@ def _samples(row: Binary) -> Callable[[Any], Iterator[Sample]]:
 
 
 def binary_spec(row: Binary) -> OpSpec:
-    """The `OpSpec` of one row."""
+    """Return the `OpSpec` of one row."""
     return OpSpec(
         type=row.name,
         inputs=("x", "y"),
@@ -328,25 +328,25 @@ def _by_tensor_spec(name: str, row: Binary) -> OpSpec:
 
 
 def _where_infer(ctx: InferContext) -> tuple[TensorType, ...]:
-    """The broadcast of all inputs, of the type of the last ones."""
+    """Infer the broadcast of all inputs, of the type of the last ones."""
     values = ctx.inputs[1:]
     if any(t.dtype is not values[0].dtype for t in values):
         ctx.fail(", ".join(map(str, values)), "two values of one element type")
     try:
         shape = broadcast_shapes(*(t.shape for t in ctx.inputs))
     except ValueError as error:
-        ctx.fail(str(error), "shapes that broadcast as numpy's do")
+        ctx.fail(str(error), "shapes that broadcast as in numpy")
     return (tensor_type(shape, values[0].dtype),)
 
 
 def _where_sbp(ctx: SbpContext) -> Signatures:
-    return (*broadcast_sbp(ctx), *passed(ctx, *range(1, len(ctx.inputs))))
+    return (*broadcast_sbp(ctx), *any_partial(ctx, *range(1, len(ctx.inputs))))
 
 
 def _where_scalar_sbp(ctx: SbpContext) -> Signatures:
-    """The other value is added on every device, so that partial sums stay right only for 0."""
+    """Allow P only for 0: the other value is added on every device."""
     partial = (Signature((B, P), (P,)),) if ctx.attrs["operand"] == 0 else ()
-    return (*broadcast_sbp(ctx), *partial, *rising(ctx, 1))
+    return (*broadcast_sbp(ctx), *partial, *nondecreasing(ctx, 1))
 
 
 def _where_gradient(g: GradContext) -> Sequence[Sym | None]:
@@ -354,14 +354,14 @@ def _where_gradient(g: GradContext) -> Sequence[Sym | None]:
     return (
         None,
         *(
-            sum_back(g, i, g.one(kept[i - 1], g.x, g.dy, operand=0.0)) if g.needed[i] else None
+            sum_to_shape(g, i, g.one(kept[i - 1], g.x, g.dy, operand=0.0)) if g.needed[i] else None
             for i in (1, 2)
         ),
     )
 
 
 def _where_scalar_gradient(kind: str) -> Callable[[GradContext], Sequence[Sym | None]]:
-    return lambda g: (None, sum_back(g, 1, g.one(kind, g.x, g.dy, operand=0.0)))
+    return lambda g: (None, sum_to_shape(g, 1, g.one(kind, g.x, g.dy, operand=0.0)))
 
 
 def _where_samples(values: int) -> Callable[[Any], Iterator[Sample]]:
@@ -426,8 +426,8 @@ def _add_n_infer(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _add_n_sbp(ctx: SbpContext) -> Signatures:
-    """Sums rise with each input alone."""
-    alone = (rising(ctx, i) for i in range(len(ctx.inputs) if floating(ctx) else 0))
+    """Return the rules of a function that never falls as any input rises."""
+    alone = (nondecreasing(ctx, i) for i in range(len(ctx.inputs) if floating(ctx) else 0))
     return (*linear(ctx), *(rule for rules in alone for rule in rules))
 
 

@@ -1,4 +1,4 @@
-"""What the elementwise families share."""
+"""Helpers of the elementwise families."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from flow_core.plugins.specs import InferContext, SbpContext
 from flow_core.sharding.sbp import B, P, Signature, Signatures
 
 
-def sum_back(g: GradContext, index: int, grad: Sym) -> Sym:
-    """A gradient of the output's shape, summed to the shape of an input that was broadcast."""
+def sum_to_shape(g: GradContext, index: int, grad: Sym) -> Sym:
+    """Emit the sum of an output gradient to the shape of an input that was broadcast."""
     target = g.inputs[index]
     if grad.shape == target.shape:
         return grad
@@ -24,7 +24,7 @@ def sum_back(g: GradContext, index: int, grad: Sym) -> Sym:
 
 
 def check_kinds(ctx: InferContext, kinds: str) -> None:
-    """An error unless all inputs are of some kinds of element types."""
+    """Fail unless all inputs are of some kinds of element types."""
     names = {"f": "floating", "i": "integer", "u": "unsigned", "b": "bool"}
     if any(t.dtype.kind not in kinds for t in ctx.inputs):
         ctx.fail(
@@ -35,7 +35,7 @@ def check_kinds(ctx: InferContext, kinds: str) -> None:
 
 
 def linear_in(*which: int) -> Callable[[SbpContext], Signatures]:
-    """Splits of all axes, and P -> P for the inputs in which the op is linear together."""
+    """Split all axes, and pass P for the inputs in which the op is jointly linear."""
 
     def sbp(ctx: SbpContext) -> Signatures:
         inputs = tuple(P if i in which else B for i in range(len(ctx.inputs)))
@@ -45,5 +45,5 @@ def linear_in(*which: int) -> Callable[[SbpContext], Signatures]:
 
 
 def number(value: float, x: Any) -> Any:
-    """A number as an array takes it: cut for integer types."""
+    """Return a number as an array stores it: truncated for integer types."""
     return np.array(value).astype(np.asarray(x).dtype)

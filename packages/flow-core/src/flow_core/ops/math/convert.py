@@ -1,4 +1,4 @@
-"""Changes of element type."""
+"""Element-type conversions."""
 
 from __future__ import annotations
 
@@ -27,33 +27,33 @@ def _cast_like_infer(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _kept(ctx: SbpContext) -> tuple[Sbp, ...]:
-    """The kinds of P that a cast keeps: sums, or order, or both."""
+    """Return the kinds of P that a cast preserves: sums, order, or both."""
     source, target = ctx.inputs[0].dtype, ctx.outputs[0].dtype
     if "b" in (source.kind, target.kind):
         return ()
     sums = (P,) if _keeps_sums(source, target) else ()
     if _keeps_order(source, target):
         return (*sums, *EXTREMES)
-    return EXTREMES[:1] if _least(source, target) else sums
+    return EXTREMES[:1] if _saturates_low(source, target) else sums
 
 
 def _keeps_sums(source: DType, target: DType) -> bool:
-    """Integers count modulo the size of their type, which a narrower one divides."""
+    """Whether sums pass: integers wrap around modulo a size that a narrower type's divides."""
     if source.is_floating or target.is_floating:
         return source.is_floating and target.is_floating
     return target.numpy.itemsize <= source.numpy.itemsize
 
 
-def _least(source: DType, target: DType) -> bool:
-    """Whether what is too low becomes the least integer, as by every processor that we know.
+def _saturates_low(source: DType, target: DType) -> bool:
+    """Whether numbers below the range convert to the least integer, as on all known processors.
 
-    What is too large becomes the least one too, or the greatest: parts of a minimum do not pass.
+    Numbers above it convert to the least or the greatest one, so parts of a minimum do not pass.
     """
     return source.is_floating and target.name in ("int32", "int64")
 
 
 def _keeps_order(source: DType, target: DType) -> bool:
-    """Floating types have infinities for what is too large, integers wrap around."""
+    """Whether order is preserved: floating types overflow to infinity, integers wrap around."""
     return target.is_floating or (source.is_integer and np.can_cast(source.numpy, target.numpy))
 
 
@@ -62,7 +62,7 @@ def _cast_sbp(ctx: SbpContext) -> Signatures:
 
 
 def _cast_like_sbp(ctx: SbpContext) -> Signatures:
-    """The second input gives its type only: any layout of it will do."""
+    """Allow any SBP of the second input, of which only the type is read."""
     shape, like = (t.shape for t in ctx.inputs)
     any_like: tuple[Sbp, ...] = (B, P, *(S(i) for i in range(len(like))))
     splits = (Signature((S(i), other), (S(i),)) for i in range(len(shape)) for other in any_like)
@@ -71,7 +71,7 @@ def _cast_like_sbp(ctx: SbpContext) -> Signatures:
 
 
 def _gradient(g: GradContext) -> Sequence[Sym | None]:
-    """The gradient cast back, through whole numbers too, as in OneFlow; none for truth values."""
+    """Emit the gradient cast back, also through integers, as in OneFlow; none for booleans."""
     dtype = g.x.dtype
     flows = "b" not in (dtype.kind, g.y.dtype.kind)
     dx = g.one("cast", g.dy, dtype=dtype.name) if flows else None
@@ -165,6 +165,6 @@ OPS: tuple[OpSpec, ...] = (
         reference=lambda x, scalar: x.astype(scalar.dtype) * scalar.reshape(()),
         samples=_scaled_samples,
         elementwise=True,
-        doc="x in the type of a scalar of one element, times the scalar.",
+        doc="x in the type of a one-element scalar, times the scalar.",
     ),
 )

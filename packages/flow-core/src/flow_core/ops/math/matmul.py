@@ -1,4 +1,4 @@
-"""Matrix products and adding a bias."""
+"""Matrix products and bias addition."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from flow_core.ir.graph import AttrValue, TensorType, tensor_type
 from flow_core.ops.build import GradContext, Sym
-from flow_core.ops.rules import checked_axis, floating, rising
+from flow_core.ops.rules import checked_axis, floating, nondecreasing
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
 from flow_core.sharding.sbp import B, P, S, Sbp, Signature, Signatures
 
@@ -18,7 +18,7 @@ MATMUL_ATTRS = {"transpose_a": False, "transpose_b": False, "alpha": 1.0}
 
 
 def _product(ctx: InferContext) -> tuple[TensorType, ...]:
-    """(..., m, k) x (..., k, n) -> (..., m, n), each operand after its own transposition."""
+    """Infer (..., m, k) x (..., k, n) -> (..., m, n), each operand after its transposition."""
     a, b = ctx.inputs
     ctx.check(a.dtype is b.dtype, f"{a} and {b}", "one element type", "flow.cast one of the inputs")
     ctx.check(a.dtype.kind != "b", f"{a}", "numbers", "cast it first: flow.cast(x, flow.float)")
@@ -45,7 +45,7 @@ def _check_alpha(ctx: InferContext, a: TensorType) -> None:
     ctx.check(
         a.dtype.is_floating or alpha == int(alpha),
         f"alpha={alpha} for {a.dtype}",
-        "a whole number for integer matrices",
+        "an integer for integer matrices",
     )
 
 
@@ -72,7 +72,7 @@ def _batch_matmul_type(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def matmul_sbp(ctx: SbpContext) -> Signatures:
-    """Splits of m, n and k and of each batch axis, and linearity in each operand."""
+    """Split m, n, k or a batch axis; or pass P, by linearity in each operand."""
     rank = len(ctx.inputs[0].shape)
     m, k_a = _axes(rank, ctx.attrs["transpose_a"])
     k_b, n = _axes(rank, ctx.attrs["transpose_b"])
@@ -105,7 +105,7 @@ def _matmul_gradient(g: GradContext) -> Sequence[Sym | None]:
 
 
 def _gradient_a(g: GradContext, _: Sym, b: Sym) -> Sym:
-    """dA = dY op(B)^T, or its transpose op(B) dY^T when A enters transposed."""
+    """Emit dA = dY op(B)^T, or its transpose op(B) dY^T for a transposed A."""
     t_b = g.attrs["transpose_b"]
     if g.attrs["transpose_a"]:
         return _multiply(g, b, g.dy, t_b, True)
@@ -113,7 +113,7 @@ def _gradient_a(g: GradContext, _: Sym, b: Sym) -> Sym:
 
 
 def _gradient_b(g: GradContext, a: Sym, _: Sym) -> Sym:
-    """dB = op(A)^T dY, or its transpose dY^T op(A) when B enters transposed."""
+    """Emit dB = op(A)^T dY, or its transpose dY^T op(A) for a transposed B."""
     t_a = g.attrs["transpose_a"]
     if g.attrs["transpose_b"]:
         return _multiply(g, g.dy, a, True, t_a)
@@ -165,9 +165,9 @@ def _onto_type(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _onto_sbp(ctx: SbpContext) -> Signatures:
-    """The base lies as the product does; extremes of the base stay extremes."""
+    """Give the base the product's SBP; P(max) and P(min) of the base pass."""
     rules = [Signature((*r.inputs, *r.outputs), r.outputs) for r in matmul_sbp(ctx)]
-    return (*rules, *(rising(ctx, 2) if floating(ctx) else ()))
+    return (*rules, *(nondecreasing(ctx, 2) if floating(ctx) else ()))
 
 
 def _onto_reference(a: Any, b: Any, base: Any, **attrs: Any) -> Any:
@@ -195,7 +195,7 @@ def _bias_type(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def bias_axis(rank: int, attrs: Any) -> int:
-    """The non-negative axis that the bias of a ``bias_add`` runs along."""
+    """Return the non-negative axis of the bias of a ``bias_add``."""
     axis: int = attrs["axis"]
     return axis % rank
 
@@ -205,7 +205,7 @@ def _bias_sbp(ctx: SbpContext) -> Signatures:
     axis = bias_axis(rank, ctx.attrs)
     splits = ((S(i), S(0) if i == axis else B) for i in range(rank))
     rows = (Signature((x, b), (x,)) for x, b in splits)
-    ordered = (*rising(ctx, 0), *rising(ctx, 1)) if floating(ctx) else ()
+    ordered = (*nondecreasing(ctx, 0), *nondecreasing(ctx, 1)) if floating(ctx) else ()
     return (*rows, Signature((P, P), (P,)), *ordered)
 
 
@@ -242,7 +242,7 @@ OPS: tuple[OpSpec, ...] = (
         reference=_matmul_reference,
         samples=_product_samples(()),
         work=_work,
-        doc="alpha op(a) op(b) of two matrices, where op transposes if asked to.",
+        doc="alpha op(a) op(b) of two matrices, where op is an optional transposition.",
     ),
     OpSpec(
         type="matmul_onto",

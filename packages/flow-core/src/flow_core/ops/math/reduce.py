@@ -1,8 +1,8 @@
 """Reductions over sets of axes.
 
-As in OneFlow, a reduction of all axes without ``keepdims`` gives shape (1,), and truth values are
-int8.  Means, variances and norms are made of these ops by the API: a mean of parts is no part of
-a sum, so that ``reduce_sum`` with a factor splits better than a mean would.
+As in OneFlow, a reduction of all axes without ``keepdims`` has shape (1,), and truth values are
+int8.  The API composes means, variances and norms of these ops: the mean of a part is not a partial
+sum, so ``reduce_sum`` with a factor has more SBP signatures than a mean would.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Reduction:
 
 
 def normal_axes(axes: Sequence[int] | int, rank: int) -> tuple[int, ...]:
-    """Sorted non-negative axes.
+    """Return sorted non-negative axes.
 
     >>> normal_axes((-1, 0), 3)
     (0, 2)
@@ -58,7 +58,7 @@ def normal_axes(axes: Sequence[int] | int, rank: int) -> tuple[int, ...]:
 
 
 def reduced_shape(shape: Shape, axes: Sequence[int], keepdims: bool) -> Shape:
-    """The shape of a reduction over non-negative axes.
+    """Return the shape of a reduction over non-negative axes.
 
     >>> reduced_shape((2, 3), (0,), False), reduced_shape((2, 3), (0, 1), False)
     ((3,), (1,))
@@ -98,7 +98,7 @@ def _sbp(row: Reduction) -> Callable[[SbpContext], Signatures]:
 
 
 def _splits(ctx: SbpContext, partial: Sbp | None) -> Iterator[Signature]:
-    """Splits of kept axes stay; splits of reduced ones give parts of the result."""
+    """Map splits of kept axes to splits, and splits of reduced axes to P."""
     axes = _axes(ctx)
     for i in range(len(ctx.inputs[0].shape)):
         before = 0 if ctx.attrs["keepdims"] else sum(a < i for a in axes)
@@ -108,12 +108,12 @@ def _splits(ctx: SbpContext, partial: Sbp | None) -> Iterator[Signature]:
 
 
 def _spread(g: GradContext, value: Sym, axes: tuple[int, ...]) -> Sym:
-    """A value of the reduced shape, repeated to the input's shape."""
+    """Emit the broadcast of a value of the reduced shape to the input's shape."""
     return value if not axes else g.one("broadcast_like", value, g.x, broadcast_axes=axes)
 
 
 def _extreme_gradient(g: GradContext, axes: tuple[int, ...]) -> Sym:
-    """Elements that tie for the extreme value share the gradient equally."""
+    """Divide the gradient equally among the elements that tie for the extreme value."""
     chosen = g.one("cast_like", g.one("broadcast_equal", g.x, _spread(g, g.y, axes)), g.x)
     count = g.one("reduce_sum", chosen, axis=axes, keepdims=g.attrs["keepdims"])
     return chosen * _spread(g, g.dy / count, axes)
@@ -124,12 +124,12 @@ def _prod_gradient(g: GradContext, axes: tuple[int, ...]) -> Sym:
 
 
 def lowest(dtype: Any) -> Any:
-    """The identity of max: the lowest value of a numpy type."""
+    """Return the identity of max: the lowest value of a numpy type."""
     return -np.inf if np.dtype(dtype).kind not in "iu" else np.iinfo(dtype).min
 
 
 def highest(dtype: Any) -> Any:
-    """The identity of min: the highest value of a numpy type."""
+    """Return the identity of min: the highest value of a numpy type."""
     return np.inf if np.dtype(dtype).kind not in "iu" else np.iinfo(dtype).max
 
 
@@ -206,7 +206,7 @@ def _samples(row: Reduction) -> Callable[[Any], Iterator[Sample]]:
 
 
 def reduction_spec(row: Reduction) -> OpSpec:
-    """The `OpSpec` of one row."""
+    """Return the `OpSpec` of one row."""
     return OpSpec(
         type=row.name,
         inputs=("input_tensor",),
@@ -224,7 +224,7 @@ def reduction_spec(row: Reduction) -> OpSpec:
 
 
 def like_axes(x: Shape, like: Shape, axes: Sequence[int]) -> dict[int, int]:
-    """Which axis of ``like`` each kept axis of ``x`` becomes.
+    """Return the axis of ``like`` for each kept axis of ``x``.
 
     ``like`` has the rank of ``x``, or lacks the summed axes, or some leading ones.
 
@@ -253,7 +253,7 @@ def _like_infer(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _like_sbp(ctx: SbpContext) -> Signatures:
-    """The values of ``like`` are never read, so that its parts are as good as the whole."""
+    """Allow any SBP of ``like``, whose values are never read."""
     x, like = (t.shape for t in ctx.inputs)
     axes = _axes(ctx)
     kinds = (P,) if axes else (P, *EXTREMES)
@@ -301,7 +301,7 @@ def _prod_grad_infer(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _prod_grad_sbp(ctx: SbpContext) -> Signatures:
-    """Where one element is reduced there are no others, and dy passes as it is."""
+    """Return the rules of the splits; a single reduced element passes dy of any kind."""
     splits = (Signature((*s.inputs, *s.outputs), s.inputs) for s in _splits(ctx, None))
     alone = all(ctx.inputs[0].shape[axis] == 1 for axis in _axes(ctx))
     unread = (Signature((P, kind), (kind,)) for kind in (B, P)) if alone else ()
@@ -309,7 +309,7 @@ def _prod_grad_sbp(ctx: SbpContext) -> Signatures:
 
 
 def _prod_grad(x: Any, dy: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
-    """The product of the other elements, which x does not divide when some are 0."""
+    """Return the product of the other elements, computed without division since some may be 0."""
     axes = normal_axes(axis, x.ndim)
     kept = [i for i in range(x.ndim) if i not in axes]
     order = (*axes, *kept)

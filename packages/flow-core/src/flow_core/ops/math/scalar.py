@@ -13,15 +13,15 @@ from flow_core.ir.graph import TensorType, tensor_type
 from flow_core.ops.build import GradContext, Sym
 from flow_core.ops.math.broadcasting import check_kinds, linear_in, number
 from flow_core.ops.rules import (
-    falling,
     floating,
     floating_like_input,
     linear,
-    rising,
+    nondecreasing,
+    nonincreasing,
     same_inputs,
     split_all_axes,
-    with_falling,
-    with_rising,
+    with_nondecreasing,
+    with_nonincreasing,
 )
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
 from flow_core.sharding.sbp import B, P, Signature, Signatures
@@ -75,27 +75,27 @@ def _scalar_spec(name: str, reference: Any, gradient: Any, sbp: Any, **changes: 
 
 def _scaled_sbp(ctx: SbpContext) -> Signatures:
     operand = number(ctx.attrs["operand"], np.empty(0, ctx.inputs[0].dtype.numpy))
-    ordered = rising if operand > 0 else falling
+    ordered = nondecreasing if operand > 0 else nonincreasing
     return (*linear(ctx), *(ordered(ctx, 0) if operand and floating(ctx) else ()))
 
 
 def _added_sbp(ctx: SbpContext) -> Signatures:
-    """To add 0 changes nothing, so that sums of it pass; integers may wrap around."""
+    """Pass sums only for an operand of 0, and order unless integers may wrap around."""
     if not ctx.attrs["operand"]:
-        return (*linear(ctx), *rising(ctx, 0))
-    return (*split_all_axes(ctx), *(rising(ctx, 0) if floating(ctx) else ()))
+        return (*linear(ctx), *nondecreasing(ctx, 0))
+    return (*split_all_axes(ctx), *(nondecreasing(ctx, 0) if floating(ctx) else ()))
 
 
 def _power_sbp(ctx: SbpContext) -> Signatures:
-    """What is not whole has no powers of numbers below 0, which parts of a maximum may be."""
+    """Pass no parts of a maximum, which may be negative, to a fractional power."""
     exponent = float(ctx.attrs["exponent"])
     if exponent == 0:
         return (*split_all_axes(ctx), Signature((P,), (B,)))
     if not exponent.is_integer():
-        return (*split_all_axes(ctx), (rising if exponent > 0 else falling)(ctx, 0)[1])
+        return (*split_all_axes(ctx), (nondecreasing if exponent > 0 else nonincreasing)(ctx, 0)[1])
     odd = exponent % 2 == 1 and exponent > 0
     basic = linear if exponent == 1 else split_all_axes
-    return (*basic(ctx), *(rising(ctx, 0) if odd else ()))
+    return (*basic(ctx), *(nondecreasing(ctx, 0) if odd else ()))
 
 
 SCALAR_OPS = (
@@ -121,10 +121,10 @@ COMPARISONS = {
 
 
 ORDERS: Mapping[str, Callable[[Any], Any]] = {
-    "greater": with_rising, "greater_equal": with_rising,
-    "less": with_falling, "less_equal": with_falling,
+    "greater": with_nondecreasing, "greater_equal": with_nondecreasing,
+    "less": with_nonincreasing, "less_equal": with_nonincreasing,
 }  # fmt: skip
-"""How comparisons change with the first operand."""
+"""SBP rules of comparisons, by their monotonicity in the first operand."""
 
 
 def _scalar_comparison(kind: str, function: Any) -> OpSpec:
@@ -155,7 +155,7 @@ LIMITS = {"floating_min": None, "integral_min": None, "floating_max": None, "int
 
 
 def limits(x: Any, attrs: Mapping[str, Any]) -> tuple[Any, Any]:
-    """The least and greatest value that a clip op of these attributes lets through."""
+    """Return the lower and the upper bound of a clip op with these attributes."""
     dtype = np.asarray(x).dtype
     if dtype.kind not in "iu":
         return attrs.get("floating_min"), attrs.get("floating_max")
@@ -192,7 +192,7 @@ def _clip_samples(name: str, sides: tuple[str, ...], grad: bool) -> Callable[[An
 
 
 def _clip_specs(suffix: str, *sides: str) -> tuple[OpSpec, OpSpec]:
-    """A clip op and the op of its gradient."""
+    """Return a clip op and its gradient op."""
     name = f"clip_by_scalar{suffix}"
     attrs = {k: REQUIRED for k in LIMITS if k.endswith(sides)}
 
@@ -200,7 +200,7 @@ def _clip_specs(suffix: str, *sides: str) -> tuple[OpSpec, OpSpec]:
         return (g.one(f"{name}_grad", g.dy, g.x, **g.attrs),)
 
     spec = _scalar_spec(
-        name, _clip, gradient, with_rising(split_all_axes), inputs=("x",), outputs=("y",),
+        name, _clip, gradient, with_nondecreasing(split_all_axes), inputs=("x",), outputs=("y",),
         attrs=attrs, samples=_clip_samples(name, sides, grad=False),
     )  # fmt: skip
     back = replace(

@@ -1,6 +1,6 @@
 """Elementwise ops of one input, as one table.
 
-A row gives the numpy semantics and the derivative as an expression of graph ops.  Rows whose
+A row has the numpy semantics and the derivative as an expression of graph ops.  Rows whose
 derivative has an op of its own (``relu_grad`` ...) are in `flow_core.ops.nn.activation`.
 """
 
@@ -18,12 +18,12 @@ from flow_core.base.errors import UnsupportedError
 from flow_core.ir.graph import TensorType
 from flow_core.ops.build import GradContext, Sym
 from flow_core.ops.rules import (
-    falling,
     floating,
     floating_like_input,
     like_input,
     linear,
-    rising,
+    nondecreasing,
+    nonincreasing,
     split_all_axes,
 )
 from flow_core.plugins.specs import InferContext, OpSpec, Sample, SbpContext
@@ -43,9 +43,9 @@ class Unary:
         domain: interval from which samples are drawn.
         floating: whether only floating types are taken.
         linear: whether f(a + b) = f(a) + f(b), so that P -> P is a rule.
-        order: "rising", "falling", or "" where it is neither.
-        above: whether only numbers above those of the domain are in it too, so that the parts of
-            a minimum are, but not those of a maximum.
+        order: "rising", "falling", or "" for neither.
+        above: whether larger numbers than those of the domain are valid, too, but not smaller ones,
+            so that parts of a minimum are valid, and parts of a maximum are not.
     """
 
     name: str
@@ -84,7 +84,7 @@ def _samples(row: Unary) -> Callable[[Any], Iterator[Sample]]:
 
 
 def mapped(function: Callable[[float], float]) -> Callable[[Any], Any]:
-    """A function of Python floats, for arrays; poles give infinity."""
+    """Return a function of Python floats as one of arrays; poles map to infinity."""
 
     def at(value: float) -> float:
         try:
@@ -96,7 +96,7 @@ def mapped(function: Callable[[float], float]) -> Callable[[Any], Any]:
 
 
 def _digamma(x: Any) -> Any:
-    """Differences of log-gamma would lose half the digits: recurrence and asymptotic series."""
+    """Return the digamma function by recurrence and asymptotic series, to full precision."""
     mirrored = np.asarray(x) < 0.5
     z = np.where(mirrored, 1 - x, x).astype(np.float64)
     below = np.zeros_like(z)
@@ -122,7 +122,7 @@ def _reciprocal_no_nan(x: Any) -> Any:
 
 
 def softplus(x: Any) -> Any:
-    """log(1 + exp(x)) that neither overflows nor loses small values."""
+    """Return log(1 + exp(x)) without overflow or loss of small values."""
     return np.logaddexp(x, 0)
 
 
@@ -162,7 +162,7 @@ TABLE: tuple[Unary, ...] = (
     Unary("atanh", np.arctanh, lambda g: g.dy / (1 - g.x * g.x), (-0.9, 0.9)),
     Unary("ceil", np.ceil, order="rising"), Unary("floor", np.floor, order="rising"),
     Unary("rint", np.rint, order="rising"),
-    # as in OneFlow, halves go to the even neighbour
+    # as in OneFlow, halves round to even
     Unary("round", np.rint, order="rising"),
     Unary("erf", mapped(math.erf), _gauss, order="rising"),
     Unary("erfc", mapped(math.erfc), lambda g: -_gauss(g), (-4.0, 6.0), order="falling"),
@@ -182,11 +182,11 @@ def _sbp(row: Unary) -> Callable[[SbpContext], Signatures]:
     basic = linear if row.linear else split_all_axes
     if not row.order:
         return basic
-    ordered = rising if row.order == "rising" else falling
+    ordered = nondecreasing if row.order == "rising" else nonincreasing
     start = 1 if row.above else 0
 
     def sbp(ctx: SbpContext) -> Signatures:
-        wraps = row.name == "negative" and not floating(ctx)  # the least integer stays what it is
+        wraps = row.name == "negative" and not floating(ctx)  # the least integer is unchanged
         return (*basic(ctx), *(() if wraps else ordered(ctx, 0)[start:]))
 
     return sbp
@@ -197,7 +197,7 @@ def _zero(g: GradContext) -> tuple[None]:
 
 
 def unary_spec(row: Unary) -> OpSpec:
-    """The `OpSpec` of one row."""
+    """Return the `OpSpec` of one row."""
     derivative = row.derivative
     return OpSpec(
         type=row.name,

@@ -1,1 +1,4 @@
-"""Ops of neural networks: convolutions, pooling, normalization, losses, activations."""
+"""Ops of neural networks: convolutions, pooling, normalization, losses, activations.
+
+In: types and attributes.  Out: specs in ``OPS``.  Must not depend on `training` or `system`.
+"""

@@ -1,8 +1,8 @@
 """Activations and the ops of their gradients, as one table.
 
-Each row gives a function and its derivative; the gradient op takes OneFlow's inputs in OneFlow's
-order: the forward output ``y`` or input ``x`` first, then ``dy``.  Gradients of functions of the
-output keep the input from living on.
+Each row has a function and its derivative; the gradient op takes OneFlow's inputs in OneFlow's
+order: the forward output ``y`` or input ``x`` first, then ``dy``.  A gradient that is a function of
+the output shortens the live range of the input.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import numpy as np
 
 from flow_core.ir.graph import TensorType
 from flow_core.ops.build import GradContext, Sym
-from flow_core.ops.math.broadcasting import linear_in, sum_back
+from flow_core.ops.math.broadcasting import linear_in, sum_to_shape
 from flow_core.ops.math.unary import mapped
 from flow_core.ops.rules import (
     broadcast_sbp,
     broadcast_type,
     floating_like_input,
-    rising,
+    nondecreasing,
     same_inputs,
     split_all_axes,
 )
@@ -39,12 +39,12 @@ class Activation:
         name: op type.
         reference: numpy semantics, attributes by name.
         derivative: numpy semantics of the derivative at ``x`` or ``y``.
-        grad: op type of the gradient, None where another row has it.
-        at: what the derivative is a function of, "x" or "y".
+        grad: op type of the gradient, None if another row has it.
+        at: the argument of the derivative, "x" or "y".
         attrs: attributes of both ops.
-        samples: attributes that the kits try.
-        rises: whether it never falls, for slopes that are not negative.
-        flat: whether it is constant on some pieces, where the gradient is 0 whatever dy is.
+        samples: attributes that the kits test.
+        rises: whether it is nondecreasing, for nonnegative slopes.
+        flat: whether it has constant pieces, where the gradient is 0 for any dy.
     """
 
     name: str
@@ -137,7 +137,7 @@ def _backward_samples(row: Activation) -> Callable[[Any], Iterator[Sample]]:
 def _forward_sbp(row: Activation) -> Callable[[SbpContext], Signatures]:
     def sbp(ctx: SbpContext) -> Signatures:
         rises = row.rises and ctx.attrs.get("alpha", 0) >= 0
-        return (*split_all_axes(ctx), *(rising(ctx, 0) if rises else ()))
+        return (*split_all_axes(ctx), *(nondecreasing(ctx, 0) if rises else ()))
 
     return sbp
 
@@ -166,7 +166,7 @@ def _floating_same_inputs(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _backward_reference(row: Activation) -> Callable[..., Any]:
-    """dy times the derivative; 0 on flat pieces, even where dy is NaN."""
+    """Return a function for dy times the derivative; 0 on flat pieces, even for a NaN in dy."""
 
     def reference(at: Any, dy: Any, **attrs: Any) -> Any:
         slope = row.derivative(at, **attrs)
@@ -186,13 +186,13 @@ def _backward_spec(row: Activation) -> OpSpec:
         reference=_backward_reference(row),
         samples=_backward_samples(row),
         elementwise=True,
-        # the bit mask of relu_grad is made in the output, so that dy must stay apart
+        # relu_grad builds its bit mask in the output, so dy must not share its memory
         inplace=(0,) if row.grad == "relu_grad" else (0, 1),
     )
 
 
 def _backward_specs() -> tuple[OpSpec, ...]:
-    """One op per name: rows that share a gradient op agree on it."""
+    """Return one op per name; rows that share a gradient op agree on it."""
     return tuple({row.grad: _backward_spec(row) for row in reversed(TABLE)}.values())
 
 
@@ -200,7 +200,7 @@ def _backward_specs() -> tuple[OpSpec, ...]:
 
 
 def _prelu_infer(ctx: InferContext) -> tuple[TensorType, ...]:
-    """The type of x, to which alpha must broadcast."""
+    """Return the type of x, to which alpha must broadcast."""
     x = ctx.inputs[-2]
     ctx.check(x.dtype.is_floating, f"input of type {x}", "a floating type")
     ctx.check(
@@ -221,7 +221,7 @@ def _prelu_gradient(g: GradContext) -> Sequence[Sym | None]:
     if not g.needed[1]:
         return dx, None
     below = g.one("clip_by_scalar_max", x, floating_max=0.0, integral_max=0)
-    return dx, sum_back(g, 1, g.dy * below)
+    return dx, sum_to_shape(g, 1, g.dy * below)
 
 
 def _prelu_samples(rng: Any) -> Iterator[Sample]:

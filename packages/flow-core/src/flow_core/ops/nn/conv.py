@@ -3,7 +3,7 @@
 Layouts are ``channels_first`` (batch, channels, *space) with weights (filters, channels per group,
 *kernel), or ``channels_last`` (batch, *space, channels) with weights (filters, *kernel, channels
 per group).  ``padding_after`` defaults to ``padding_before``.  A transposed convolution is the
-data gradient of a convolution whose output it takes as its input.
+data gradient of a convolution, with the convolution's output as its input.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from flow_core.sharding.sbp import B, P, S, Sbp, Signature, Signatures
 
 
 def _check_common(ctx: InferContext, dims: int) -> None:
-    """What every op of the family asks of its inputs and attributes."""
+    """Validate the inputs and attributes that all ops of the family share."""
     check_data_format(ctx)
     check_rank(ctx, dims)
     check_per_axis(ctx, dims, kernel_size=1, strides=1, dilation_rate=1, padding_before=0)
@@ -56,7 +56,7 @@ def _check_common(ctx: InferContext, dims: int) -> None:
 
 
 def _check_weight(ctx: InferContext, weight: TensorType, channels: int) -> None:
-    """Weights fit a tensor of so many channels in so many groups."""
+    """Validate weights for a number of channels and groups."""
     attrs, rank = ctx.attrs, len(weight.shape)
     groups, axis = attrs["groups"], channel_axis(rank, attrs["data_format"])
     kernel = tuple(weight.shape[i] for i in space_axes(rank, attrs["data_format"]))
@@ -161,7 +161,7 @@ def _signatures(rows: Rows) -> Signatures:
 
 
 def _local(ctx: SbpContext, big: TensorType, small: TensorType) -> list[int]:
-    """Axes of space that may be split: those of 1-wide kernels."""
+    """Return the spatial axes that may be split: those with a kernel of size 1."""
     return pointwise_axes(ctx, ctx.attrs["kernel_size"], ctx.attrs["padding_before"], big, small)
 
 
@@ -170,7 +170,7 @@ def _channels(ctx: SbpContext) -> int:
 
 
 def _conv_sbp(ctx: SbpContext) -> Signatures:
-    """Batch, filters, input channels (a partial sum), axes of 1-wide kernels; linear in both."""
+    """Split the batch, filters, input channels (to P) or axes of 1-wide kernels; linear in both."""
     axis, rows = _channels(ctx), _linear_in_both()
     if ctx.attrs["groups"] == 1:
         rows += [((B, S(0)), S(axis)), ((S(axis), S(axis)), P)]
@@ -183,7 +183,7 @@ def _linear_in_both() -> Rows:
 
 
 def _deconv_sbp(ctx: SbpContext) -> Signatures:
-    """The same with the roles of filters and channels exchanged."""
+    """Return the same rules with the roles of filters and channels exchanged."""
     axis, rows = _channels(ctx), _linear_in_both()
     if ctx.attrs["groups"] == 1:
         rows += [((B, S(axis)), S(axis)), ((S(axis), S(0)), P)]
@@ -192,7 +192,7 @@ def _deconv_sbp(ctx: SbpContext) -> Signatures:
 
 
 def _data_grad_sbp(ctx: SbpContext) -> Signatures:
-    """``x_like`` lends its shape only, so that P is as good as B there."""
+    """Allow P as well as B for ``x_like``, of which only the shape is read."""
     dy, _, x_like = ctx.inputs
     axis, shared = _channels(ctx), ctx.attrs["groups"] == 1
     rows: Rows = [((S(0), B, S(0)), S(0)), ((B, B, P), B)]
@@ -222,7 +222,7 @@ def _shared(attrs: Attrs) -> dict[str, Any]:
 
 
 def _conv(g: GradContext, x: Sym, weight: Sym, like: Sym) -> Sym:
-    """The convolution that gives a tensor of ``like``'s shape."""
+    """Emit the convolution whose result has the shape of ``like``."""
     attrs, dims = g.attrs, len(g.attrs["kernel_size"])
     axes = space_axes(dims + 2, attrs["data_format"])
     columns = zip(
@@ -286,7 +286,7 @@ def _filter_grad_gradient(g: GradContext) -> tuple[Sym | None, Sym | None]:
 
 
 def _products(y: TensorType, weight: TensorType) -> float:
-    """Operations of a convolution whose output is, or takes part in, ``y``."""
+    """Return the floating-point operations of a convolution that writes or reads ``y``."""
     return 2.0 * y.size * weight.size / max(weight.shape[0], 1)
 
 

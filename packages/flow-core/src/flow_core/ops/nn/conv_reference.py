@@ -1,7 +1,7 @@
 """Numpy semantics of the convolution family, tap by tap, and its sample cases.
 
-The attributes are those of the ops; ``filters`` is not looked at, so that the functions also
-hold for the parts of split tensors.
+The attributes are those of the ops; ``filters`` is ignored, so that the functions also apply to
+parts of split tensors.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from flow_core.ops.nn.windows import Ints, from_first, taps, to_first
 from flow_core.plugins.specs import Sample
 
 SHARED = ("padding_before", "data_format", "kernel_size", "strides", "dilation_rate", "groups")
-"""The attributes that a convolution shares with its gradients."""
+"""Return the attributes that a convolution shares with its gradients."""
 
 
 def padding_after(attrs: Mapping[str, Any]) -> Ints:
-    """Elements of padding after the end of each axis."""
+    """Return the padding after the end of each axis."""
     after = attrs.get("padding_after")
     return tuple(attrs["padding_before"] if after is None else after)
 
 
 def deconv_space(attrs: Mapping[str, Any], size: list[int]) -> Ints:
-    """Output sizes of a transposed convolution."""
+    """Return the output sizes of a transposed convolution."""
     names = ("kernel_size", "strides", "dilation_rate", "padding_before", "output_padding")
     columns = zip(size, *(attrs[k] for k in names), padding_after(attrs), strict=True)
     return tuple(
@@ -53,7 +53,7 @@ def _pad_widths(size: Ints, kernel: Ints, out: Ints, attrs: Mapping[str, Any]) -
 
 
 def conv_reference(x: Any, weight: Any, **attrs: Any) -> Any:
-    """The sum over kernel positions of shifted inputs times weights."""
+    """Return the sum over kernel positions of shifted inputs times weights."""
     form, groups = attrs["data_format"], attrs["groups"]
     x, weight = to_first(x, form), to_first(weight, form)
     kernel = weight.shape[2:]
@@ -71,12 +71,12 @@ def conv_reference(x: Any, weight: Any, **attrs: Any) -> Any:
 
 
 def _flat(y: Any) -> Any:
-    """Joins groups and channels, also of an empty array."""
+    """Merge groups and channels, also of an empty array."""
     return y.reshape(y.shape[0], y.shape[1] * y.shape[2], *y.shape[3:])
 
 
 def data_grad_reference(dy: Any, weight: Any, x_like: Any, **attrs: Any) -> Any:
-    """The transpose of `conv_reference` in its first argument."""
+    """Return the transpose of `conv_reference` in its first argument."""
     form, groups = attrs["data_format"], attrs["groups"]
     dy, weight = to_first(dy, form), to_first(weight, form)
     shape = to_first(x_like, form).shape
@@ -95,7 +95,7 @@ def data_grad_reference(dy: Any, weight: Any, x_like: Any, **attrs: Any) -> Any:
 
 
 def filter_grad_reference(dy: Any, x: Any, **attrs: Any) -> Any:
-    """The transpose of `conv_reference` in its second argument."""
+    """Return the transpose of `conv_reference` in its second argument."""
     form, groups, kernel = attrs["data_format"], attrs["groups"], attrs["kernel_size"]
     dy, x = to_first(dy, form), to_first(x, form)
     out = dy.shape[2:]
@@ -111,7 +111,7 @@ def filter_grad_reference(dy: Any, x: Any, **attrs: Any) -> Any:
 
 
 def deconv_reference(x: Any, weight: Any, **attrs: Any) -> Any:
-    """`data_grad_reference` with the input in the place of dy."""
+    """Return `data_grad_reference` with the input as dy."""
     form, channels = attrs["data_format"], to_first(weight, attrs["data_format"]).shape[1]
     first = to_first(x, form)
     space = deconv_space(attrs, list(first.shape[2:]))
@@ -125,7 +125,7 @@ def deconv_reference(x: Any, weight: Any, **attrs: Any) -> Any:
 def _case(
     dims: int, n: int, channels: int, filters: int, size: Ints, kernel: Ints, **changes: Any
 ) -> tuple[Ints, Ints, dict[str, Any]]:
-    """Shapes of x and of weights, and attributes of a convolution, channels first."""
+    """Return shapes of x and of weights, and attributes of a convolution, channels first."""
     attrs: dict[str, Any] = {
         "filters": filters, "padding_before": (0,) * dims, "data_format": "channels_first",
         "kernel_size": kernel, "strides": (1,) * dims, "dilation_rate": (1,) * dims, "groups": 1,
@@ -159,7 +159,7 @@ def _both_formats(arrays: tuple[Any, ...], attrs: dict[str, Any], **more: Any) -
 
 
 def conv_samples(dims: int) -> Callable[[Any], Iterator[Sample]]:
-    """Samples of the convolution of so many dimensions."""
+    """Return the samples of a convolution with ``dims`` spatial axes."""
 
     def samples(rng: Any) -> Iterator[Sample]:
         for x, weight, attrs in _cases(dims):
@@ -178,7 +178,7 @@ def _grad_attrs(attrs: dict[str, Any]) -> dict[str, Any]:
 
 
 def data_grad_samples(rng: Any) -> Iterator[Sample]:
-    """Samples of the gradient by the input."""
+    """Yield the samples of the gradient with respect to the input."""
     for dims in (1, 2, 3):
         for x, weight, attrs in _cases(dims):
             dy = rng.normal(size=_out_shape(x, weight, attrs))
@@ -187,7 +187,7 @@ def data_grad_samples(rng: Any) -> Iterator[Sample]:
 
 
 def filter_grad_samples(rng: Any) -> Iterator[Sample]:
-    """Samples of the gradient by the weights."""
+    """Yield the samples of the gradient with respect to the weights."""
     for dims in (1, 2, 3):
         for x, weight, attrs in _cases(dims):
             dy = rng.normal(size=_out_shape(x, weight, attrs))
@@ -196,7 +196,7 @@ def filter_grad_samples(rng: Any) -> Iterator[Sample]:
 
 
 def deconv_samples(dims: int) -> Callable[[Any], Iterator[Sample]]:
-    """Samples of the transposed convolution of so many dimensions."""
+    """Return the samples of a transposed convolution with ``dims`` spatial axes."""
 
     def samples(rng: Any) -> Iterator[Sample]:
         for i, (_, weight, attrs) in enumerate(_cases(dims)):

@@ -1,9 +1,9 @@
 """Dropout: a random mask, and a product with it.
 
 The mask of an op is a contract between all kernels: element i is ``rate < u[i]``, where u is the
-uniform draw of `flow_core.base.philox` under the op's key, for the running step, and i counts the
-elements of the logical tensor in C order.  The key is the attribute ``seed`` if there is one,
-else the op's own seed, which follows from the job's seed and the op's name.
+uniform draw of `flow_core.base.philox` with the op's key in the current step, and i is the index in
+the logical tensor in C order.  The key is the attribute ``seed`` if set, otherwise the op's own
+seed, which derives from the job's seed and the op's name.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from flow_core.sharding.sbp import B, P, Signature, Signatures
 
 def _mask_type(ctx: InferContext) -> tuple[TensorType, ...]:
     rate, seed = ctx.attrs["rate"], ctx.attrs["seed"]
-    ctx.check(0 <= rate < 1, f"rate={rate}", "0 <= rate < 1, the share of elements to drop")
+    ctx.check(0 <= rate < 1, f"rate={rate}", "0 <= rate < 1, the fraction of elements to drop")
     check_place(ctx, ctx.inputs[0].shape)
     ctx.check(seed is None or isinstance(seed, int), f"seed={seed!r}", "a whole number or None")
     return (tensor_type(ctx.inputs[0].shape, int8),)
@@ -44,9 +44,9 @@ def _masked_type(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _masked_sbp(ctx: SbpContext) -> Signatures:
-    """Linear in the masked tensor, not in the mask: its small integers wrap around.
+    """Pass P of the masked tensor, but not of the mask, whose small integers wrap around.
 
-    No maxima: the number that loses against all is infinite, and 0 times that is none.
+    Extremes do not pass: their identity is infinite, and 0 times infinity is NaN.
     """
     return (*split_all_axes(ctx), Signature((P, B), (P,)))
 
@@ -60,12 +60,12 @@ def _dropout_grad_gradient(g: GradContext) -> Sequence[Sym | None]:
 
 
 def _mask_sbp(ctx: SbpContext) -> Signatures:
-    """Of the input only the shape is read."""
+    """Allow any SBP of the input, of which only the shape is read."""
     return (*split_all_axes(ctx), Signature((P,), (B,)))
 
 
 def _mask(like: Any, *, rate: float, seed: int | None, place: philox.Place | None) -> Any:
-    """The mask of step 0 under the seed, 0 if there is none (as the kits run kernels)."""
+    """Return the mask of step 0 for the seed, 0 by default (as the kits run kernels)."""
     drawn = philox.placed_uniform(seed or 0, like.shape, place)
     return (np.float32(rate) < drawn).astype(np.int8)
 
@@ -103,8 +103,8 @@ OPS: tuple[OpSpec, ...] = (
         reference=_mask,
         samples=_mask_samples,
         random=True,
-        doc="1 where an element is kept, 0 where it is dropped; ``place`` says where a device's"
-        " part lies in the logical tensor.",
+        doc="1 for a kept element, 0 for a dropped one; ``place`` is the position of a device's "
+        "part in the logical tensor.",
     ),
     OpSpec(
         type="dropout",

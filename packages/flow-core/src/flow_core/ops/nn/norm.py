@@ -1,7 +1,7 @@
 """Batch, layer and L2 normalisation.
 
-Statistics of float16 and bfloat16 tensors are float32, as are usually their parameters; the
-parameters may also have the tensor's own type.  ``inv_variance`` is 1 / sqrt(variance + epsilon).
+Statistics of float16 and bfloat16 tensors are float32, as are usually their parameters, which may
+also have the tensor's own type.  ``inv_variance`` is 1 / sqrt(variance + epsilon).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _statistic(x: TensorType, shape: Shape) -> TensorType:
 
 
 def _check_vectors(ctx: InferContext, x: TensorType, first: int, names: str, shape: Shape) -> None:
-    """Inputs from ``first`` on are parameters or statistics of one shape."""
+    """Validate the inputs from ``first`` on: parameters or statistics of one shape."""
     types = (x.dtype, x.dtype.accumulate)
     for name, found in zip(names.split(), ctx.inputs[first:], strict=True):
         ctx.check(
@@ -50,7 +50,7 @@ def _check_attribute(ctx: InferContext, name: str, low: float, high: float) -> N
 
 
 def channel_shape(x_shape: Shape, axis: int) -> Shape:
-    """The shape in which a vector along ``axis`` broadcasts against x.
+    """Return the shape in which a vector along ``axis`` broadcasts against x.
 
     >>> channel_shape((2, 3, 4, 4), 1)
     (1, 3, 1, 1)
@@ -79,7 +79,7 @@ def _batch_norm_grad_type(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _batch_norm_sbp(ctx: SbpContext) -> Signatures:
-    """In training each statistic needs the whole batch: only channels may be split."""
+    """Split only channels in training, where each statistic needs the whole batch."""
     axis, others = _channel_and_others(ctx)
     channels = ((S(axis), S(0), S(0), S(0), S(0)), (S(axis), S(0), S(0)))
     affine = ((B, B, B, P, P), (P, B, B))
@@ -115,7 +115,7 @@ def _batch_norm_grad_sbp(ctx: SbpContext) -> Signatures:
 
 
 def _batch_norm_gradient(g: GradContext) -> Sequence[Sym | None]:
-    """dx, dgamma and dbeta come from one op; moving statistics have no gradient."""
+    """Emit one op for dx, dgamma and dbeta; moving statistics have no gradient."""
     x, _, _, gamma, _ = g.inputs
     (_, mean, inv_variance), (dy, d_mean, d_inverse) = g.outputs, g.grads
     attrs = {key: g.attrs[key] for key in ("axis", "epsilon", "training")}
@@ -134,9 +134,9 @@ def _through_statistics(
     statistics: tuple[Sym, Sym],
     grads: tuple[Sym | None, Sym | None],
 ) -> Sym:
-    """Adds what flows back through the outputs mean and inv_variance, which few programs use."""
+    """Add the gradient through the outputs mean and inv_variance, which few programs use."""
     (mean, inverse), (d_mean, d_inverse) = statistics, grads
-    count = max(prod(g.x.shape) // max(prod(shape), 1), 1)  # without rows, anything will do
+    count = max(prod(g.x.shape) // max(prod(shape), 1), 1)  # any value is valid without rows
     if d_mean is not None:
         dx = dx + _broadcastable(g, d_mean, shape) / count
     if d_inverse is not None:
@@ -209,7 +209,7 @@ def _batch_norm_grad_samples(rng: Any) -> Iterator[Sample]:
 
 
 def layer_axes(rank: int, attrs: Attrs) -> tuple[int, int]:
-    """Non-negative begin_norm_axis and begin_params_axis."""
+    """Return non-negative begin_norm_axis and begin_params_axis."""
     return (
         normal_axis(attrs["begin_norm_axis"], rank),
         normal_axis(attrs["begin_params_axis"], rank),
@@ -230,7 +230,7 @@ def _layer_norm_type(ctx: InferContext) -> tuple[TensorType, ...]:
         f"{len(ctx.inputs) - 1} parameters",
         f"{' and '.join(wanted) or 'no parameters'}, as center and scale say",
     )
-    ctx.check(prod(x.shape[norm:]), f"nothing to normalise in {x}", "at least one element per row")
+    ctx.check(prod(x.shape[norm:]), f"nothing to normalize in {x}", "at least one element per row")
     _check_vectors(ctx, x, 1, " ".join(wanted), x.shape[params:])
     _check_attribute(ctx, "epsilon", 0.0, float("inf"))
     statistic = _statistic(x, x.shape[:norm])
@@ -238,7 +238,7 @@ def _layer_norm_type(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _layer_norm_grad_type(ctx: InferContext) -> tuple[TensorType, ...]:
-    """dy and x of one type, then mean and inv_variance."""
+    """Validate dy and x of one type, then mean and inv_variance."""
     (dy,) = floating_like_input(ctx)
     ctx.check(ctx.inputs[1] == dy, f"x {ctx.inputs[1]} for dy {dy}", str(dy))
     norm = _checked_layer_axis(ctx, "begin_norm_axis")
@@ -344,8 +344,8 @@ def _cast(g: GradContext, value: Sym, like: Sym) -> Sym:
     return value if value.dtype is like.dtype else g.one("cast", value, dtype=like.dtype.name)
 
 
-def _lifted(vector: Any, like: Any) -> Any:
-    """A per-row statistic with axes of size 1 appended."""
+def _with_trailing_axes(vector: Any, like: Any) -> Any:
+    """Return a per-row statistic with axes of size 1 appended."""
     return vector.reshape(vector.shape + (1,) * (like.ndim - vector.ndim))
 
 
@@ -355,7 +355,7 @@ def _layer_norm(
 ) -> Any:  # fmt: skip
     axes = tuple(range(normal_axis(begin_norm_axis, x.ndim), x.ndim))
     mean, inverse = x.mean(axes), 1 / np.sqrt(x.var(axes) + epsilon)
-    y = (x - _lifted(mean, x)) * _lifted(inverse, x)
+    y = (x - _with_trailing_axes(mean, x)) * _with_trailing_axes(inverse, x)
     y = y * params[-1] if scale else y
     return y + params[0] if center else y, mean, inverse
 
@@ -364,8 +364,8 @@ def _layer_norm_grad(
     dy: Any, x: Any, mean: Any, inv_variance: Any, *, begin_norm_axis: int, epsilon: float
 ) -> Any:
     axes = tuple(range(normal_axis(begin_norm_axis, x.ndim), x.ndim))
-    inverse = _lifted(inv_variance, x)
-    normal = (x - _lifted(mean, x)) * inverse
+    inverse = _with_trailing_axes(inv_variance, x)
+    normal = (x - _with_trailing_axes(mean, x)) * inverse
     rest = dy.mean(axes, keepdims=True) + normal * (dy * normal).mean(axes, keepdims=True)
     return inverse * (dy - rest)
 
@@ -373,7 +373,7 @@ def _layer_norm_grad(
 def _layer_norm_gamma_grad(
     dy: Any, x: Any, mean: Any, inv_variance: Any, *, begin_norm_axis: int, begin_params_axis: int
 ) -> Any:
-    normal = (x - _lifted(mean, x)) * _lifted(inv_variance, x)
+    normal = (x - _with_trailing_axes(mean, x)) * _with_trailing_axes(inv_variance, x)
     return (dy * normal).sum(tuple(range(normal_axis(begin_params_axis, x.ndim))))
 
 
@@ -467,7 +467,7 @@ def _l2(x: Any, *, axis: int, epsilon: float) -> Any:
 
 
 def _l2_grad(dy: Any, y: Any, square_x_sum: Any, *, axis: int, epsilon: float) -> Any:
-    """Below epsilon the norm counts as a constant."""
+    """Return the gradient; a norm below epsilon is a constant."""
     inner = np.where(square_x_sum >= epsilon, (dy * y).sum(axis, keepdims=True), 0)
     return (dy - inner * y) / np.sqrt(np.maximum(square_x_sum, epsilon))
 
@@ -505,7 +505,7 @@ OPS: tuple[OpSpec, ...] = (
         inplace=(0,),
         mutates=(1, 2),
         mutates_if="training",
-        doc="Batch normalisation.  In training, moving = moving * momentum + batch * (1 - momentum)"
+        doc="Batch normalization.  In training, moving = moving * momentum + batch * (1 - momentum)"
         " with the unbiased variance; else the moving statistics are used and not changed.",
     ),
     OpSpec(
@@ -533,7 +533,7 @@ OPS: tuple[OpSpec, ...] = (
         reference=_layer_norm,
         samples=_layer_norm_samples,
         inplace=(0,),
-        doc="Normalises the axes from begin_norm_axis on.  Inputs: x, beta if center, gamma if"
+        doc="Normalize the axes from begin_norm_axis on.  Inputs: x, beta if center, gamma if"
         " scale; both have the shape of x from begin_params_axis on.",
     ),
     OpSpec(
@@ -546,7 +546,7 @@ OPS: tuple[OpSpec, ...] = (
         reference=_layer_norm_grad,
         samples=_layer_norm_grad_samples,
         inplace=(1,),
-        doc="dx, where dy is the gradient of the normalised values (before gamma).",
+        doc="dx, where dy is the gradient of the normalized values (before gamma).",
     ),
     OpSpec(
         type="layer_norm_gamma_grad",
@@ -557,7 +557,7 @@ OPS: tuple[OpSpec, ...] = (
         sbp=_layer_norm_gamma_grad_sbp,
         reference=_layer_norm_gamma_grad,
         samples=_layer_norm_gamma_grad_samples,
-        doc="The sum of dy times the normalised values, which are computed anew.",
+        doc="The sum of dy times the recomputed normalized values.",
     ),
     OpSpec(
         type="layer_norm_param_grad",

@@ -1,7 +1,7 @@
-"""A sample of the classes of a very wide classifier: all that are labels, and some others.
+"""A sample of the classes of a very wide classifier: all labels, and some other classes.
 
-Classes are in as many ranges of one size as there were devices when the op was made; each range has
-its own share of the sample, so that a device samples its own rows of the weights.
+Classes are divided into equal ranges, one per device at definition of the op; each range has its
+own share of the sample, so that a device samples its own rows of the weights.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from flow_core.plugins.specs import (
 from flow_core.sharding.sbp import EXTREMES, B, P, S, Sbp, Signature, Signatures
 
 RANGES: Mapping[str, AttrValue] = {"parts": 1, "classes": None, "first": 0}
-"""In how many ranges the classes are, how many there are, and the first class of a device."""
+"""Attributes: the number of ranges, the number of classes, and a device's first class."""
 
 
 def _classes(attrs: Mapping[str, AttrValue], rows: int) -> int:
@@ -35,11 +35,11 @@ def _classes(attrs: Mapping[str, AttrValue], rows: int) -> int:
 
 
 def _sampled_rows(ctx: InferContext, rows: int, number: int) -> int:
-    """How many classes a device samples, of as many rows as it has."""
+    """Return the number of classes that a device samples from its rows."""
     parts, classes = ctx.attrs["parts"], _classes(ctx.attrs, rows)
     fits = parts > 0 and classes % parts == 0 and number % parts == 0
     what = f"{number} samples of {classes} classes in {parts} parts"
-    ctx.check(fits, what, "numbers that the parts divide")
+    ctx.check(fits, what, "multiples of the number of parts")
     whole = classes > 0 and rows % (classes // parts) == 0 and number <= classes
     ctx.check(whole, f"{what}, {rows} rows here", "whole ranges, and no more samples than classes")
     return int(number * rows // classes)
@@ -56,7 +56,7 @@ def _infer(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def ranges_hold(ctx: SbpContext, rows: int) -> bool:
-    """Whether each device has whole ranges of some rows, when these are split."""
+    """Whether a split of the rows gives each device whole ranges."""
     ranges = ctx.attrs["parts"] * rows // max(1, _classes(ctx.attrs, rows))
     return ctx.parts is not None and ranges % ctx.parts == 0
 
@@ -78,7 +78,7 @@ def _part(ctx: LocalContext) -> Mapping[str, AttrValue]:
 
 
 def mapped(label: Any, classes: int, parts: int, number: int) -> Any:
-    """Where the labels are in the sample: in each range they come first, in their order."""
+    """Return the positions of the labels in the sample: first in each range, in their order."""
     size, share = classes // parts, number // parts
     distinct, inverse = np.unique(label, return_inverse=True)
     if len(distinct) and not 0 <= distinct[0] <= distinct[-1] < classes:
@@ -101,7 +101,7 @@ def mapped(label: Any, classes: int, parts: int, number: int) -> Any:
 
 
 def sample_range(label: Any, draws: Any, first: int, share: int) -> Any:
-    """The sample of one range: its labels, in order, then those classes with the lowest draws."""
+    """Return the sample of a range: its sorted labels, then the classes with the lowest draws."""
     own = np.unique(label[(label >= first) & (label < first + len(draws))]) - first
     draws = draws.copy()
     draws[own] = np.inf
@@ -110,7 +110,7 @@ def sample_range(label: Any, draws: Any, first: int, share: int) -> Any:
 
 
 def sample(label: Any, draws: Any, attrs: Mapping[str, AttrValue]) -> Any:
-    """The sampled classes of all ranges of a device."""
+    """Return the sampled classes of all ranges of a device."""
     classes, parts = _classes(attrs, len(draws)), attrs["parts"]
     size, share, first = classes // parts, attrs["num_sample"] // parts, attrs["first"]
     found = [
@@ -121,7 +121,7 @@ def sample(label: Any, draws: Any, attrs: Mapping[str, AttrValue]) -> Any:
 
 
 def _reference(weight: Any, label: Any, **attrs: Any) -> tuple[Any, Any, Any]:
-    """The sample of step 0 under the seed."""
+    """Return the sample of step 0 for the seed."""
     rows = len(weight)
     classes, first = _classes(attrs, rows), attrs["first"]
     draws = philox.placed_uniform(attrs["seed"] or 0, (rows,), ((classes,), (first,)))
@@ -159,8 +159,8 @@ def _grad_infer(ctx: InferContext) -> tuple[TensorType, ...]:
     return (weight,)
 
 
-def put_rows(dy: Any, chosen: Any, out: Any, attrs: Mapping[str, AttrValue]) -> None:
-    """Gradients of each range's share of the sample, in the rows they are of; zeros elsewhere."""
+def scatter_sampled_rows(dy: Any, chosen: Any, out: Any, attrs: Mapping[str, AttrValue]) -> None:
+    """Write the gradients of the sampled rows of each range to their rows, zeros to the others."""
     classes, parts = _classes(attrs, len(out)), attrs["parts"]
     size, share = classes // parts, attrs["num_sample"] // parts
     out.fill(0)
@@ -168,7 +168,7 @@ def put_rows(dy: Any, chosen: Any, out: Any, attrs: Mapping[str, AttrValue]) -> 
         own = slice(number * share, (number + 1) * share)
         rows = chosen[own] - (attrs["first"] + number * size)
         inside = (rows >= 0) & (rows < size)
-        if inside.all():  # as every sample is, and nothing is copied
+        if inside.all():  # as every sample is, so nothing is copied
             out[number * size + rows] = dy[own]
         else:
             out[number * size + rows[inside]] = dy[own][inside]
@@ -176,12 +176,12 @@ def put_rows(dy: Any, chosen: Any, out: Any, attrs: Mapping[str, AttrValue]) -> 
 
 def _grad(dy: Any, chosen: Any, weight: Any, **attrs: Any) -> Any:
     out = np.zeros_like(weight)
-    put_rows(dy, chosen, out, attrs)
+    scatter_sampled_rows(dy, chosen, out, attrs)
     return out
 
 
 def _grad_sbp(ctx: SbpContext) -> Signatures:
-    """Of the weights only the shape is read."""
+    """Allow any SBP of the weights, of which only the shape is read."""
     rank, held = len(ctx.inputs[2].shape), ranges_hold(ctx, ctx.inputs[2].shape[0])
     rows = (Signature((S(0), S(0), S(0)), (S(0),)),) if held else ()
     others = (Signature((S(i), B, S(i)), (S(i),)) for i in range(1, rank))
@@ -209,7 +209,7 @@ OPS: tuple[OpSpec, ...] = (
         reference=_reference,
         samples=_samples,
         random=True,
-        doc="Labels by their place in a sample of the classes, the sample, and its weights.",
+        doc="Labels as indices in a sample of the classes, the sample, and its weights.",
     ),
     OpSpec(
         type="distributed_partial_fc_sample_grad",

@@ -1,10 +1,9 @@
 """Max and average pooling over one, two and three axes of space, and their gradients.
 
 ``padding`` is "valid", "same" or "same_upper" (an odd element of padding goes after), "same_lower"
-(before) or "customized", for which ``padding_before`` and ``padding_after`` count and ``ceil_mode``
-keeps windows that reach over the end.  Padding never wins a maximum and never counts in an
-average.  Where several elements of a window are the largest, the first one gets the gradient.
-NaN is larger than all numbers.
+(before) or "customized", which uses ``padding_before`` and ``padding_after``, and whose
+``ceil_mode`` keeps windows that extend beyond the end.  Maxima and averages ignore padding.  The
+first of several largest elements of a window gets the gradient.  NaN is larger than all numbers.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from flow_core.ops.nn.windows import (
     to_first,
     with_space,
 )
-from flow_core.ops.rules import rising, split_axes
+from flow_core.ops.rules import nondecreasing, split_axes
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
 from flow_core.sharding.sbp import EXTREMES, B, P, Partial, Signature, Signatures
 
@@ -41,7 +40,7 @@ PADDINGS = ("valid", "same", "same_upper", "same_lower", "customized")
 
 
 def pool_window(attrs: Mapping[str, Any], axis: int, size: int) -> tuple[int, int]:
-    """Padding before and number of windows on one axis of space.
+    """Return the padding before and the number of windows on one spatial axis.
 
     >>> attrs = {"padding": "same", "pool_size": (2,), "strides": (2,)}
     >>> pool_window(attrs, 0, 7)
@@ -59,13 +58,13 @@ def pool_window(attrs: Mapping[str, Any], axis: int, size: int) -> tuple[int, in
 
 
 def pool_windows(attrs: Mapping[str, Any], size: Ints) -> tuple[Ints, Ints]:
-    """Padding before and number of windows, per axis of space."""
+    """Return the padding before and the number of windows, per spatial axis."""
     pairs = [pool_window(attrs, i, n) for i, n in enumerate(size)]
     return tuple(b for b, _ in pairs), tuple(o for _, o in pairs)
 
 
 def window_counts(attrs: Mapping[str, Any], size: Ints) -> list[Any]:
-    """How many elements of the tensor each window holds, as one vector per axis of space.
+    """Return the number of tensor elements in each window, as one vector per spatial axis.
 
     >>> attrs = {"padding": "same", "pool_size": (3,), "strides": (2,)}
     >>> window_counts(attrs, (5,))
@@ -99,20 +98,20 @@ def _infer(dims: int, floating: bool) -> Callable[[InferContext], tuple[TensorTy
 
 
 def _check_within(ctx: InferContext, axis: int, size: int) -> None:
-    """Fails where the first or the last window of an axis has padding only.
+    """Fail if the first or the last window of an axis holds only padding.
 
-    OneFlow has such windows in its results: with the lowest number of the element type, and as
-    means with 0 / 0.  Where others leave the last one out, OneFlow's shapes would not be kept.
+    OneFlow computes the lowest number of the element type, or a mean of 0 / 0, for such windows.
+    Omitting the last one, as other frameworks do, would change OneFlow's shapes.
     """
     (before, out), attrs = pool_window(ctx.attrs, axis, size), ctx.attrs
     kernel, stride = attrs["pool_size"][axis], attrs["strides"][axis]
     first, last = kernel - before, (out - 1) * stride - before
-    spare = last + kernel - stride - size  # of the padding behind, without the last window
-    hint = "pad less in front" if first <= 0 else "pad less behind"
+    spare = last + kernel - stride - size  # of the padding after, without the last window
+    hint = "reduce the padding before" if first <= 0 else "reduce the padding after"
     if first > 0 and attrs["ceil_mode"] and spare >= 0:
-        hint = f"padding {before, spare} on that axis leaves that window out"
+        hint = f"padding {before, spare} on that axis omits that window"
     elif first > 0 and pool_window({**attrs, "ceil_mode": False}, axis, size)[1] < out:
-        hint = "ceil_mode=False leaves that window out"
+        hint = "ceil_mode=False omits that window"
     ctx.check(
         first > 0 and last < size,
         f"{out} windows over the {size} elements of axis {axis} of space, of which the "
@@ -158,7 +157,7 @@ def _grad_infer(dims: int) -> Callable[[InferContext], tuple[TensorType]]:
 
 
 def _splits(ctx: SbpContext) -> Signatures:
-    """Batch, channels, and axes whose windows are single elements."""
+    """Split the batch, channels, or axes whose windows are single elements."""
     x, attrs = ctx.inputs[0], ctx.attrs
     y = ctx.outputs[0] if len(ctx.inputs) == 1 else ctx.inputs[1]
     before = pool_windows(attrs, _space(x, attrs["data_format"]))[0]
@@ -174,7 +173,7 @@ def _max_sbp(ctx: SbpContext) -> Signatures:
 
 def _avg_sbp(ctx: SbpContext) -> Signatures:
     selects = set(ctx.attrs["pool_size"]) == {1}
-    return (*_splits(ctx), Signature((P,), (P,)), *(rising(ctx, 0) if selects else ()))
+    return (*_splits(ctx), Signature((P,), (P,)), *(nondecreasing(ctx, 0) if selects else ()))
 
 
 def _max_grad_sbp(ctx: SbpContext) -> Signatures:
@@ -182,7 +181,7 @@ def _max_grad_sbp(ctx: SbpContext) -> Signatures:
 
 
 def _avg_grad_sbp(ctx: SbpContext) -> Signatures:
-    """x and y lend their shapes only, so that P is as good as B there."""
+    """Allow P as well as B for x and y, of which only the shapes are read."""
     shapes = ((B, B), (B, P), (P, B), (P, P))
     return (
         *_splits(ctx),
@@ -209,7 +208,7 @@ def _avg_grad_gradient(dims: int) -> Callable[[GradContext], tuple[None, None, S
 
 
 def _padded(x: Any, attrs: Mapping[str, Any], fill: Any) -> tuple[Any, Ints, Ints]:
-    """Channels-first x with padding on all sides, padding before and windows per axis."""
+    """Return the padded channels-first x, and padding before and windows per axis."""
     before, out = pool_windows(attrs, x.shape[2:])
     columns = zip(before, out, attrs["strides"], attrs["pool_size"], x.shape[2:], strict=True)
     widths = [(b, max(0, (o - 1) * s + k - b - n)) for b, o, s, k, n in columns]
@@ -251,7 +250,7 @@ def _crop(padded: Any, before: Ints, size: Ints) -> Any:
 
 
 def _matching(x: Any, y: Any, dy: Any, attrs: Mapping[str, Any]) -> tuple[Any, Any, Any]:
-    """Channels-first arrays, of which the last two must be what x is pooled to."""
+    """Return channels-first arrays; fail unless the last two have the pooled shape."""
     x, y, dy = (to_first(a, attrs["data_format"]) for a in (x, y, dy))
     shape = (*x.shape[:2], *pool_windows(attrs, x.shape[2:])[1])
     if not y.shape == dy.shape == shape:
@@ -286,7 +285,7 @@ def _avg_grad_reference(x: Any, y: Any, dy: Any, **attrs: Any) -> Any:
 
 
 def _cases(dims: int) -> Iterator[tuple[Ints, dict[str, Any]]]:
-    """Sizes of space and attributes: all paddings, overlaps, gaps, windows of one element."""
+    """Yield spatial sizes and attributes: all paddings, overlaps, gaps, windows of one element."""
     size, pair, one = ((7,), (6, 5), (4, 5, 4))[dims - 1], (2,) * dims, (1,) * dims
     for padding, kernel, strides in (
         ("valid", pair, pair),
@@ -308,7 +307,7 @@ FIRST, LAST = {"data_format": "channels_first"}, {"data_format": "channels_last"
 
 
 def _distinct(rng: Any, shape: Ints) -> Any:
-    """Numbers with gaps between them, so that no maximum is close to a tie."""
+    """Return numbers with gaps between them, so that no maximum is close to a tie."""
     return (rng.permutation(prod(shape)).reshape(shape) - prod(shape) / 2) / 8
 
 

@@ -1,4 +1,4 @@
-"""Quantization in training: scales from what is seen, and rounding to the grid that they span."""
+"""Quantization in training: observed scales, and rounding to the grid that they define."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCHEMES = ("symmetric", "affine")
 
 
 def levels(attrs: Mapping[str, AttrValue]) -> int:
-    """The largest whole number of the grid: one bit is the sign in the symmetric scheme.
+    """Return the largest integer of the grid; the symmetric scheme uses one bit for the sign.
 
     >>> levels({"quantization_bit": 8, "quantization_scheme": "symmetric"})
     127
@@ -31,7 +31,7 @@ def levels(attrs: Mapping[str, AttrValue]) -> int:
 
 
 def is_symmetric(attrs: Mapping[str, AttrValue]) -> bool:
-    """Whether zero stands for zero and numbers of both signs are alike."""
+    """Whether the grid is symmetric around zero."""
     return bool(attrs["quantization_scheme"] == "symmetric")
 
 
@@ -42,8 +42,8 @@ def _check(ctx: InferContext) -> TensorType:
     return floating_like_input(ctx)[0]
 
 
-def to_grid(high: Any, low: Any, attrs: Mapping[str, AttrValue]) -> None:
-    """Turns the range of numbers, in place, into the grid: its step, and what stands for zero."""
+def range_to_grid(high: Any, low: Any, attrs: Mapping[str, AttrValue]) -> None:
+    """Convert a range, in place, to the grid: its step and its zero point."""
     if is_symmetric(attrs):
         np.divide(high, levels(attrs), out=high)
         low.fill(0)
@@ -65,19 +65,19 @@ def _observer_infer(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def rows_of(x: Any, attrs: Mapping[str, AttrValue]) -> Any:
-    """A tensor in as many rows as there are grids."""
+    """Return a tensor with one row per grid."""
     return x.reshape((1 if attrs["per_layer_quantization"] else len(x), -1))
 
 
 def observe(rows: Any, scale: Any, zero: Any, attrs: Mapping[str, AttrValue]) -> None:
-    """Puts scale and zero point of each row in place."""
+    """Write scale and zero point of each row."""
     np.max(rows, axis=1, out=scale)
     np.min(rows, axis=1, out=zero)
     if is_symmetric(attrs):
         np.abs(scale, out=scale)
         np.abs(zero, out=zero)
         np.maximum(scale, zero, out=scale)
-    to_grid(scale, zero, attrs)
+    range_to_grid(scale, zero, attrs)
 
 
 def _observer(x: Any, **attrs: Any) -> tuple[Any, Any]:
@@ -88,7 +88,7 @@ def _observer(x: Any, **attrs: Any) -> tuple[Any, Any]:
 
 
 def _observer_sbp(ctx: SbpContext) -> Signatures:
-    """The scale of a tensor is a maximum over its parts; rows have scales of their own."""
+    """Map splits to P(max) for one scale per tensor; split rows for one scale per row."""
     rank = len(ctx.inputs[0].shape)
     whole, symmetric = ctx.attrs["per_layer_quantization"], is_symmetric(ctx.attrs)
     rows = () if whole else (Signature((S(0),), (S(0), S(0))),)
@@ -121,7 +121,7 @@ def _moving_infer(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def move(x: Any, step: Any, high: Any, low: Any, attrs: Mapping[str, AttrValue]) -> None:
-    """Moves the averages of maximum and minimum; the first that is seen is taken as it is."""
+    """Update the moving maximum and minimum; the first observation replaces them."""
     if not attrs["training"] or step[0] > attrs["stop_update_after_iters"]:
         return
     above, below = x.max(), x.min()
@@ -140,12 +140,12 @@ def _average(mean: Any, new: Any, momentum: float) -> None:
 def _moving(x: Any, step: Any, high: Any, low: Any, **attrs: Any) -> tuple[Any, Any]:
     high, low = high.copy(), low.copy()
     move(x, step, high, low, attrs)
-    to_grid(high, low, attrs)
+    range_to_grid(high, low, attrs)
     return high, low
 
 
 def _moving_sbp(ctx: SbpContext) -> Signatures:
-    """Only training reads the tensor, and all of it."""
+    """Split nothing in training, which reads the whole tensor; otherwise it is not read."""
     if ctx.attrs["training"]:
         return ()
     kinds: tuple[Sbp, ...] = (*map(S, range(len(ctx.inputs[0].shape))), P)
@@ -178,12 +178,12 @@ def _fake_infer(ctx: InferContext) -> tuple[TensorType, ...]:
     return (x,)
 
 
-def on_grid(
+def round_to_grid(
     x: Any, scale: Any, zero: Any, out: Any, halves: Any, attrs: Mapping[str, AttrValue]
 ) -> None:
-    """Puts what is left of ``x`` after rounding to the grid into ``out``.
+    """Write ``x`` rounded to the grid to ``out``.
 
-    Halves are rounded away from zero, as C does and numpy does not; ``halves`` is room for them.
+    Halves round away from zero, as in C and unlike numpy; ``halves`` is scratch memory.
     """
     top, symmetric = levels(attrs), is_symmetric(attrs)
     np.divide(x, scale, out=out)
@@ -199,18 +199,18 @@ def on_grid(
 
 
 def per_row(numbers: Any, rank: int) -> Any:
-    """Numbers of rows, so that they broadcast to a tensor of some rank."""
+    """Return one number per row, in a shape that broadcasts to a tensor of some rank."""
     return numbers.reshape((-1, *(1,) * (rank - 1)))
 
 
 def _fake(x: Any, scale: Any, zero: Any, **attrs: Any) -> Any:
     out = np.empty_like(x)
-    on_grid(x, per_row(scale, x.ndim), per_row(zero, x.ndim), out, np.empty_like(x), attrs)
+    round_to_grid(x, per_row(scale, x.ndim), per_row(zero, x.ndim), out, np.empty_like(x), attrs)
     return out
 
 
 def _fake_sbp(ctx: SbpContext) -> Signatures:
-    """Elementwise; a grid per row is split with the rows.  A zero point may go unread."""
+    """Split as an elementwise op; split row grids with the rows.  Zero points may be unread."""
     rank, rows = len(ctx.inputs[0].shape), ctx.inputs[1].shape[0] > 1
     unread: tuple[Sbp, ...] = (B, P) if is_symmetric(ctx.attrs) else (B,)
     whole = tuple(Signature((B, B, z), (B,)) for z in unread[1:])
@@ -220,7 +220,7 @@ def _fake_sbp(ctx: SbpContext) -> Signatures:
 
 
 def _fake_gradient(g: GradContext) -> tuple[Sym, None, None]:
-    """As if nothing had been rounded."""
+    """Return dy, ignoring the rounding (straight-through estimator)."""
     return g.dy, None, None
 
 
@@ -243,7 +243,7 @@ OPS: tuple[OpSpec, ...] = (
         sbp=_observer_sbp,
         reference=_observer,
         samples=_observer_samples,
-        doc="The grid that holds all elements of a tensor, or of each of its rows.",
+        doc="The grid that covers all elements of a tensor, or of each of its rows.",
     ),
     OpSpec(
         type="moving_average_min_max_observer",
@@ -260,7 +260,7 @@ OPS: tuple[OpSpec, ...] = (
         mutates=(2, 3),
         mutates_if="training",
         effect=True,
-        doc="The grid of the moving averages of maximum and minimum, which training moves.",
+        doc="The grid of the moving averages of maximum and minimum, which training updates.",
     ),
     OpSpec(
         type="fake_quantization",
@@ -271,6 +271,6 @@ OPS: tuple[OpSpec, ...] = (
         gradient=_fake_gradient,
         reference=_fake,
         samples=_fake_samples,
-        doc="The nearest number of a grid; its gradient is that of the number itself.",
+        doc="The nearest number of a grid; the gradient passes unchanged.",
     ),
 )  # fmt: skip

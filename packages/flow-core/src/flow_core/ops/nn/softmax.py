@@ -1,7 +1,7 @@
 """Softmax and the losses that are ops of their own.
 
-Losses keep OneFlow's layout: classes are on the last axis, and the softmax cross entropies give
-``prob`` besides the loss, because their gradient needs nothing else.
+Losses keep OneFlow's layout: classes are on the last axis, and the softmax cross entropies also
+return ``prob``, which is all that their gradient needs.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from flow_core.ops.rules import (
     floating_like_input,
     split_all_axes,
     split_axes,
-    with_falling,
+    with_nonincreasing,
 )
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
 from flow_core.sharding.sbp import B, P, S, Sbp, Signature, Signatures
 
 SMALLEST_PROBABILITY = 1e-20
-"""Probabilities below this count as this in logarithms and divisions."""
+"""Lower bound of probabilities in logarithms and divisions."""
 
 LABEL_TYPES = ("int32", "int64", "int8", "uint8")
 
@@ -33,14 +33,14 @@ LABEL_TYPES = ("int32", "int64", "int8", "uint8")
 
 
 def linear_in(ctx: SbpContext, index: int) -> Signature:
-    """P of one input and B of the others give P: the op is linear in that input."""
+    """Map P of one input and B of the others to P: the op is linear in that input."""
     inputs: list[Sbp] = [B] * len(ctx.inputs)
     inputs[index] = P
     return Signature(tuple(inputs), (P,) * len(ctx.outputs))
 
 
 def _other_axes(ctx: SbpContext) -> Signatures:
-    """Splits of all axes but the softmax axis."""
+    """Split any axis but the softmax axis."""
     rank = len(ctx.inputs[0].shape)
     axis = ctx.attrs["axis"] % rank
     return split_axes(ctx, [i for i in range(rank) if i != axis])
@@ -51,12 +51,12 @@ def _other_axes_linear(ctx: SbpContext) -> Signatures:
 
 
 def _batch_axes(ctx: SbpContext) -> Signatures:
-    """Splits of all axes but the last, which holds the classes."""
+    """Split any axis but the last, which holds the classes."""
     return split_axes(ctx, range(len(ctx.inputs[0].shape) - 1))
 
 
 def _batch_axes_linear_label(ctx: SbpContext) -> Signatures:
-    """The loss, not prob, is linear in the label."""
+    """Pass P of the label to the loss, which is linear in it, but not to prob."""
     return (*_batch_axes(ctx), Signature((B, P), (B, P)))
 
 
@@ -65,7 +65,7 @@ def _batch_axes_linear_dy(ctx: SbpContext) -> Signatures:
 
 
 def _difference_times_dy(ctx: SbpContext) -> Signatures:
-    """Elementwise, but for dy, of which there is one per row."""
+    """Split as an elementwise op, with dy per row."""
     classes = S(len(ctx.inputs[0].shape) - 1)
     own = (Signature((classes, classes, B), (classes,)), Signature((P, P, B), (P,)))
     return (*_batch_axes(ctx), *own, linear_in(ctx, 2))
@@ -82,7 +82,7 @@ def _softmax_type(ctx: InferContext) -> tuple[TensorType, ...]:
     (x,) = floating_like_input(ctx)
     ctx.check(x.shape, f"{x}", "at least one axis")
     axis = checked_axis(ctx, ctx.attrs["axis"], len(x.shape))
-    ctx.check(x.shape[axis], f"{x}, with nothing on axis {axis}", "at least one class")
+    ctx.check(x.shape[axis], f"{x}, with size 0 on axis {axis}", "at least one class")
     return (x,)
 
 
@@ -97,7 +97,7 @@ def _logits(ctx: InferContext) -> TensorType:
     ctx.check(
         len(x.shape) >= 2 and x.shape[-1],
         f"predictions {x}",
-        "a batch axis or more, then at least one class",
+        "one or more batch axes, then at least one class",
     )
     return x
 
@@ -167,7 +167,7 @@ def _elementwise_loss(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _whole_labels(ctx: InferContext, label: TensorType) -> bool:
-    """Sigmoid cross entropy also takes labels of 0 and 1."""
+    """Whether labels are the integers 0 and 1, which sigmoid cross entropy also takes."""
     return label.dtype.is_integer and ctx.type.startswith("sigmoid")
 
 
@@ -179,7 +179,7 @@ def _from_y(grad_type: str) -> Callable[[GradContext], Sequence[Sym | None]]:
 
 
 def _cross_entropy_gradient(g: GradContext) -> Sequence[Sym | None]:
-    """Through the loss, and through prob as through a softmax where somebody uses it."""
+    """Emit the gradient through the loss and, if it is used, through prob as through a softmax."""
     (_, label), (prob, _), (d_prob, dy) = g.inputs, g.outputs, g.grads
     parts = []
     if dy is not None:
@@ -322,7 +322,7 @@ def _sparse_samples(first: Callable[[Any, tuple[int, ...]], Any], with_dy: bool 
 
 
 def _pairs(attrs: Sequence[dict[str, float]], with_dy: bool, whole: bool = False) -> Any:
-    """Pairs of predictions and labels that stay 0.2 apart, away from the kinks at 0 and beta."""
+    """Return predictions and labels with differences 0.2 away from the kinks at 0 and beta."""
 
     def samples(rng: Any) -> Iterator[Sample]:
         for shape in ((7,), (3, 5), (2, 1, 4), (0, 3)):
@@ -347,7 +347,7 @@ def _logit_sample(rng: Any, shape: tuple[int, ...]) -> Any:
 
 
 def _softmax_spec(type_: str, forward: Any, backward: Any) -> tuple[OpSpec, OpSpec]:
-    """A function along one axis and its gradient op, which computes from y."""
+    """Return a function along one axis and its gradient op, which reads y."""
     return (
         OpSpec(
             type=type_,
@@ -375,7 +375,7 @@ def _softmax_spec(type_: str, forward: Any, backward: Any) -> tuple[OpSpec, OpSp
 
 
 def _elementwise_spec(type_: str, attrs: Any, forward: Any, backward: Any) -> tuple[OpSpec, OpSpec]:
-    """A loss per element of prediction and label, and its gradient op."""
+    """Return an elementwise loss of prediction and label, and its gradient op."""
     settings, whole = (_BETAS if attrs else ({},)), not attrs
     return (
         OpSpec(
@@ -430,7 +430,7 @@ OPS: tuple[OpSpec, ...] = (
         reference=_dense_grad,
         samples=_dense_grad_samples,
         inplace=(0,),
-        doc="The derivative where labels add up to 1; this for others, too, as in OneFlow.",
+        doc="The derivative for labels that add up to 1, also used for others, as in OneFlow.",
     ),
     OpSpec(
         type="sparse_softmax_cross_entropy",
@@ -461,7 +461,7 @@ OPS: tuple[OpSpec, ...] = (
         inputs=("prediction", "label"),
         attrs=DEPTH,
         infer=_loss,
-        sbp=with_falling(_batch_axes),
+        sbp=with_nonincreasing(_batch_axes),
         gradient=_loss_gradient,
         reference=_entropy,
         samples=_sparse_samples(_distribution),

@@ -1,4 +1,4 @@
-"""Enlarging images: the nearest element, or linear interpolation between centres."""
+"""Upsampling of images: nearest element, or linear interpolation between centres."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCALES = ("height_scale", "width_scale")
 
 
 def nearest_indices(size: int, scale: float) -> Any:
-    """The element that each enlarged position copies; sizes grow by whole factors.
+    """Return the source index of each output position; factors are integers.
 
     >>> nearest_indices(2, 2.0)
     array([0, 0, 1, 1])
@@ -28,7 +28,7 @@ def nearest_indices(size: int, scale: float) -> Any:
 
 
 def interpolation_matrix(size: int, scale: float, method: str) -> Any:
-    """The matrix (enlarged, size) that enlarges a column vector, in float64.
+    """Return the matrix (output size, size) that upsamples a column vector, in float64.
 
     >>> interpolation_matrix(2, 2.0, "bilinear")
     array([[1.  , 0.  ],
@@ -79,7 +79,7 @@ def _grad_infer(ctx: InferContext) -> tuple[TensorType]:
 
 
 def _sbp(ctx: SbpContext) -> Signatures:
-    """Batch, channels and axes that keep their size; linear."""
+    """Split the batch, channels, or axes that keep their size; linear."""
     kept = [i for i, name in enumerate(SCALES, 2) if ctx.attrs[name] == 1]
     return (*split_axes(ctx, (0, 1, *kept)), Signature((P,), (P,)))
 

@@ -1,4 +1,4 @@
-"""Layouts and windows over space: what convolutions and pooling share.
+"""Layouts and spatial windows of convolutions and pooling.
 
 Layouts are ``channels_first`` (batch, channels, *space) and ``channels_last`` (batch, *space,
 channels).
@@ -21,7 +21,7 @@ FORMATS = ("channels_first", "channels_last")
 
 
 def space_axes(rank: int, data_format: str) -> Ints:
-    """The spatial axes of a tensor.
+    """Return the spatial axes of a tensor.
 
     >>> space_axes(4, "channels_first"), space_axes(4, "channels_last")
     ((2, 3), (1, 2))
@@ -31,7 +31,7 @@ def space_axes(rank: int, data_format: str) -> Ints:
 
 
 def channel_axis(rank: int, data_format: str) -> int:
-    """The channel axis of a tensor; of weights, the axis of channels per group.
+    """Return the channel axis of a tensor; for weights, the axis of channels per group.
 
     >>> channel_axis(4, "channels_first"), channel_axis(4, "channels_last")
     (1, 3)
@@ -40,13 +40,13 @@ def channel_axis(rank: int, data_format: str) -> int:
 
 
 def check_data_format(ctx: InferContext) -> None:
-    """Fails unless the attribute ``data_format`` is one of `FORMATS`."""
+    """Fail unless the attribute ``data_format`` is one of `FORMATS`."""
     found = ctx.attrs["data_format"]
     ctx.check(found in FORMATS, f"data_format={found!r}", " or ".join(FORMATS))
 
 
 def check_per_axis(ctx: InferContext, dims: int, **lowest: int) -> None:
-    """Fails unless each named attribute has an integer per spatial axis, none below its bound."""
+    """Fail unless each named attribute has an integer per spatial axis, none below its bound."""
     for name, low in lowest.items():
         values = ctx.attrs[name]
         ctx.check(
@@ -57,7 +57,7 @@ def check_per_axis(ctx: InferContext, dims: int, **lowest: int) -> None:
 
 
 def check_rank(ctx: InferContext, dims: int) -> None:
-    """Fails unless all inputs have a batch, a channel and ``dims`` spatial axes."""
+    """Fail unless all inputs have a batch, a channel and ``dims`` spatial axes."""
     for type_ in ctx.inputs:
         ctx.check(
             len(type_.shape) == dims + 2,
@@ -67,7 +67,7 @@ def check_rank(ctx: InferContext, dims: int) -> None:
 
 
 def with_space(like: TensorType, data_format: str, channels: int, space: Ints) -> TensorType:
-    """The type like another one with other channels and space."""
+    """Return a type with other channels and spatial sizes."""
     body = (channels, *space) if data_format == "channels_first" else (*space, channels)
     return tensor_type((like.shape[0], *body), like.dtype)
 
@@ -75,7 +75,7 @@ def with_space(like: TensorType, data_format: str, channels: int, space: Ints) -
 def pointwise_axes(
     ctx: SbpContext, kernel: Ints, before: Ints, big: TensorType, small: TensorType
 ) -> list[int]:
-    """Spatial axes on which position i depends on position i only."""
+    """Return the spatial axes on which position i depends on position i only."""
     axes = space_axes(len(big.shape), ctx.attrs["data_format"])
     columns = zip(axes, kernel, ctx.attrs["strides"], before, strict=True)
     return [
@@ -86,19 +86,19 @@ def pointwise_axes(
 
 
 def to_first(array: Any, data_format: str) -> Any:
-    """An array's channels-first view."""
+    """Return an array's channels-first view."""
     return array if data_format == "channels_first" else np.moveaxis(array, -1, 1)
 
 
 def from_first(array: Any, data_format: str) -> Any:
-    """The inverse of `to_first`."""
+    """Return an array's view in the attributes' layout, the inverse of `to_first`."""
     return array if data_format == "channels_first" else np.moveaxis(array, 1, -1)
 
 
 def taps(
     kernel: Ints, out: Ints, strides: Ints, dilation: Ints
 ) -> Iterator[tuple[Ints, tuple[slice, ...]]]:
-    """Every kernel position with the slices of padded space that it meets."""
+    """Yield every kernel position with the slices of padded space that it covers."""
     for tap in product(*map(range, kernel)):
         columns = zip(tap, out, strides, dilation, strict=True)
         yield tap, tuple([slice(t * d, t * d + (o - 1) * s + 1, s) for t, o, s, d in columns])

@@ -1,4 +1,4 @@
-"""Groups of elementwise ops that a backend lowers as one.
+"""Groups of elementwise ops that a backend compiles as one kernel.
 
 The body is a nested literal: one ``(type, references, attributes)`` per member, where reference
 ``-1 - k`` is the group's input k and reference m >= 0 the result of member m.
@@ -27,7 +27,7 @@ class Member:
 
 
 def encode(members: Sequence[Member]) -> tuple[AttrValue, ...]:
-    """The body attribute of some members."""
+    """Return the body attribute of some members."""
     return tuple(
         (m.type, m.refs, tuple(m.attrs.items()), m.result.shape, m.result.dtype.name)
         for m in members
@@ -35,7 +35,7 @@ def encode(members: Sequence[Member]) -> tuple[AttrValue, ...]:
 
 
 def decode(body: tuple[Any, ...]) -> Iterator[Member]:
-    """The members of a body attribute."""
+    """Return the members of a body attribute."""
     for type_, refs, attrs, shape, dtype in body:
         yield Member(type_, refs, dict(attrs), tensor_type(shape, as_dtype(dtype)))
 

@@ -1,4 +1,4 @@
-"""Where data enter a graph: fed placeholders and literal arrays."""
+"""Inputs of a graph: fed placeholders and literal arrays."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flow_core.base.dtypes import as_dtype
 from flow_core.base.shapes import num_elements
 from flow_core.ir.graph import TensorType, tensor_type
 from flow_core.ops.build import GradContext, Sym
-from flow_core.ops.rules import like_input, linear, split_all_axes, with_rising
+from flow_core.ops.rules import like_input, linear, split_all_axes, with_nondecreasing
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample
 
 
@@ -61,11 +61,11 @@ OPS: tuple[OpSpec, ...] = (
         type="copy",
         inputs=("in",),
         infer=like_input,
-        sbp=with_rising(linear),
+        sbp=with_nondecreasing(linear),
         gradient=_copy_gradient,
         reference=np.copy,
         samples=_copy_samples,
-        doc="The same numbers in memory of their own.",
+        doc="A copy in separate memory.",
     ),
     OpSpec(
         type="advance_step",
@@ -74,6 +74,6 @@ OPS: tuple[OpSpec, ...] = (
         infer=lambda _: (),
         mutates=(0,),
         effect=True,
-        doc="Adds one to a counter variable.",
+        doc="Increment a counter variable.",
     ),
 )

@@ -1,7 +1,7 @@
 """Ops whose kernels are Python functions of a program.
 
-One op type stands for all of them; its attribute ``op`` names one in a table of the process.  What
-an op gives for inputs of some types is found by calling its function on ones.
+One op type represents all of them; its attribute ``op`` is a key in a table of the process.  Output
+types are inferred by calling the function on arrays of ones.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PYTHON_KERNEL = "python_kernel"
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What an input of a backward op is: a value of the forward op.
+    """Source of an input of a backward op: a value of the forward op.
 
     Attributes:
         kind: "input", "output", or "output_grad" for the gradient of an output.
@@ -36,12 +36,12 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Backward:
-    """How the gradients of an op are computed.
+    """Computation of the gradients of an op.
 
     Attributes:
-        op: the op that does so.
-        inputs: what each of its inputs is, by name.
-        gradients: the name of its output that is the gradient of an input, by the input's name.
+        op: the op that computes them.
+        inputs: the source of each of its inputs, by name.
+        gradients: for each input's name, the name of the output that is its gradient.
     """
 
     op: str
@@ -51,13 +51,13 @@ class Backward:
 
 @dataclass(frozen=True, slots=True)
 class PythonOp:
-    """An op of a program.
+    """An op that a program defines.
 
     Attributes:
         name: its type, as programs call it.
         inputs, outputs: their names.
-        function: takes a tuple of arrays; gives an array, or one per output.
-        attrs: names of attributes that programs may set, of which the function sees nothing.
+        function: maps a tuple of arrays to an array, or to one per output.
+        attrs: names of attributes that programs may set; the function does not receive them.
         backward: its gradients, None for none.
     """
 
@@ -70,14 +70,14 @@ class PythonOp:
 
 
 known: dict[str, PythonOp] = {}
-"""The ops of this process, by name."""
+"""Ops of this process, by name."""
 
 
 def results_of(op: PythonOp, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What an op's function gives for some arrays, an array per output.
+    """Return the result of an op's function, an array per output.
 
     Raises:
-        InferenceError: another number of arrays.
+        InferenceError: the function returns another number of arrays.
     """
     found = op.function(inputs)
     arrays = tuple(found) if isinstance(found, list | tuple) else (found,)
@@ -95,12 +95,15 @@ def _infer(ctx: InferContext) -> tuple[TensorType, ...]:
     if op is None:
         ctx.fail(f"op={ctx.attrs['op']!r}", f"one of {', '.join(known) or 'no ops'}")
     ones = tuple(np.ones(t.shape, t.dtype.numpy) for t in ctx.inputs)
-    return tuple(tensor_type(x.shape, as_dtype(_narrow(x, ones))) for x in results_of(op, ones))
+    return tuple(
+        tensor_type(x.shape, as_dtype(_result_dtype(x, ones))) for x in results_of(op, ones)
+    )
 
 
-def _narrow(result: Any, inputs: tuple[Any, ...]) -> Any:
-    """The element type of a result; a wider one than that of all inputs is theirs, as numbers
-    of Python and numpy's own rules make it wider by chance.
+def _result_dtype(result: Any, inputs: tuple[Any, ...]) -> Any:
+    """Return the element type of a result: the inputs' type if float64 came from promotion.
+
+    Python numbers and numpy's promotion rules may widen a result unintentionally.
     """
     types = {x.dtype for x in inputs if x.dtype.kind == "f"}
     alike = result.dtype == np.float64 and len(types) == 1

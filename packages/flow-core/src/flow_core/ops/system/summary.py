@@ -1,4 +1,4 @@
-"""Ops that write into files of events."""
+"""Ops that write event files."""
 
 from __future__ import annotations
 
@@ -76,10 +76,10 @@ def _spec(type_: str, inputs: tuple[str, ...], infer: Any, doc: str, **attrs: An
 TAGGED = ("in", "step", "tag?")
 
 OPS: tuple[OpSpec, ...] = (
-    _spec("create_summary_writer", (), _no_inputs, "Starts a file of events.", logdir=REQUIRED),
-    _spec("flush_summary_writer", (), _no_inputs, "Writes the events that wait."),
+    _spec("create_summary_writer", (), _no_inputs, "Open an event file.", logdir=REQUIRED),
+    _spec("flush_summary_writer", (), _no_inputs, "Flush buffered events."),
     _spec("summary_write_scalar", TAGGED, _scalar, "Writes a number.", tag_text=""),
     _spec("summary_write_histogram", TAGGED, _histogram, "Writes a histogram.", tag_text=""),
     _spec("summary_write_image", TAGGED, _image, "Writes images.", tag_text=""),
-    _spec("summary_write_pb", ("in", "step"), _pb, "Writes a message, given as its text."),
+    _spec("summary_write_pb", ("in", "step"), _pb, "Write a message in text form."),
 )

@@ -1,1 +1,5 @@
-"""Variables, update rules and learning-rate schedules."""
+"""Variables, update ops and learning-rate schedules.
+
+In: types and the rules of `flow_core.ir.update_rules`.  Out: specs in ``OPS``.  Must not depend on
+optimizer classes or kernels.
+"""

@@ -1,10 +1,10 @@
-"""Updates of the rows of a table that were looked up, and of no other row.
+"""Updates of only those rows of a table that were looked up.
 
 Each takes ``(model, model_diff_indices, model_diff_values, learning_rate, states...)``: the
-gradient of row i is the sum of the rows of ``model_diff_values`` whose index is i.  Rows that have
-an index follow the rule of `flow_core.ops.training.optim`; all others keep their values *and their
-states*: moments do not fade and weight decay does not shrink them.  Indices outside of the table
-write nothing.  The attribute ``first`` is the index of the table's first row, as in `ops.index`.
+gradient of row i is the sum of the rows of ``model_diff_values`` whose index is i.  Indexed rows
+follow the rule of `flow_core.ir.update_rules`; all others keep their values *and their states*:
+neither decay of moments nor weight decay applies to them.  Indices out of range write nothing.  The
+attribute ``first`` is the index of the table's first row, as in `ops.array.index`.
 """
 
 from __future__ import annotations
@@ -14,15 +14,11 @@ from typing import Any
 
 from flow_core.base.dtypes import float32
 from flow_core.ir.graph import TensorType
+from flow_core.ir.update_rules import BY_TYPE, INDEXED, INDEXED_PREFIX, Update
 from flow_core.ops.array.index import checked_index, first_input, from_row
-from flow_core.ops.training.optim import BY_TYPE, Update
 from flow_core.ops.training.schedules import is_number
 from flow_core.plugins.specs import InferContext, OpSpec, SbpContext
 from flow_core.sharding.sbp import B, S, Signature, Signatures, signature
-
-PREFIX = "indexed_slices_"
-DENSE = ("sgd_update", "momentum_update", "adam_update")
-"""Updates that have a form for rows."""
 
 MODEL, INDICES, VALUES, RATE, STATES = range(5)
 
@@ -56,7 +52,7 @@ def _check_states(ctx: InferContext, row: Update, model: TensorType) -> None:
 
 
 def _sbp(ctx: SbpContext) -> Signatures:
-    """Tables split by rows, where each device takes the rows that it has, or within the rows."""
+    """Split tables by rows, of which each device updates its own, or within the rows."""
     model, index = ctx.inputs[MODEL], ctx.inputs[INDICES]
     return tuple(_rule(ctx, axis, len(index.shape)) for axis in range(len(model.shape)))
 
@@ -70,7 +66,7 @@ def _rule(ctx: SbpContext, axis: int, rank: int) -> Signature:
 def _spec(row: Update) -> OpSpec:
     defaults: Mapping[str, Any] = {"scale": 1.0, "weight_decay": 0.0, "first": 0, **row.attrs}
     return OpSpec(
-        type=PREFIX + row.type,
+        type=INDEXED_PREFIX + row.type,
         inputs=(
             "model", "model_diff_indices", "model_diff_values", "learning_rate", *row.states,
         ),
@@ -81,8 +77,8 @@ def _spec(row: Update) -> OpSpec:
         localize=from_row(first_input, lambda _: 0),
         mutates=(MODEL, *range(STATES, STATES + len(row.states))),
         effect=True,
-        doc="Changes the rows of a table that have a gradient; the module's text says how.",
+        doc="Update the rows of a table that have a gradient; see the module's docstring.",
     )  # fmt: skip
 
 
-OPS: tuple[OpSpec, ...] = tuple(_spec(BY_TYPE[type_]) for type_ in DENSE)
+OPS: tuple[OpSpec, ...] = tuple(_spec(BY_TYPE[type_]) for type_ in INDEXED)

@@ -1,32 +1,11 @@
-"""Ops that change variables: the optimizers' update rules, and what is done to gradients first.
+"""Ops that update variables by the rules of `flow_core.ir.update_rules`, and gradient transforms.
 
-Every update takes ``(model, model_diff, learning_rate, ...)``, overwrites the model and its
-states, and has no output.  With r = scale * scale_by_tensor * model_diff + l1 * sign(model)
-+ l2 * model, the rules are
-
-* ``sgd_update``: model -= lr * (r + weight_decay * model)
-* ``momentum_update``: momentum = beta * momentum - lr * r;
-  model += momentum - lr * weight_decay * model
-* ``adam_update``: m = beta1 * m + (1 - beta1) * r;
-  v = beta2 * v + (1 - beta2) * r**2; model -= lr * (m / (sqrt(v) + epsilon) + weight_decay * model)
-* ``rmsprop_update``: mean_square = d * mean_square + (1 - d) * r**2;
-  model -= lr * (r / sqrt(mean_square + epsilon) + weight_decay * model); the centered form
-  keeps mean_gradient alike and takes its square off mean_square under the root
-* ``lars_update``: local = lr * lars_coefficient * |model| / (epsilon + |r| [+ weight_decay *
-  |model| after the first step]) with |x| the root of the mean square;
-  momentum = momentum_beta * momentum - local * (r + weight_decay * model); model += momentum
-* ``lamb_update``: m and v as in Adam, beta1_t *= beta1, beta2_t *= beta2,
-  a = m / (1 - beta1_t) / sqrt(v / (1 - beta2_t) + epsilon);
-  model -= lr * |model| / |a| * (a + weight_decay * model) with |x| the Euclidean norm
-  (the factor is 1 where one of them is 0)
-
-Where ``skip_if`` is given and not 0, nothing changes at all.
+The gradient transforms are penalties, norms and the clipping factor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from itertools import product
 from typing import Any
 
@@ -34,98 +13,16 @@ import numpy as np
 
 from flow_core.base.dtypes import float32, int64
 from flow_core.ir.graph import TensorType, tensor_type
+from flow_core.ir.update_rules import COMMON, DIFF, MODEL, RATE, TABLE, Update
 from flow_core.ops.build import GradContext, Sym
-from flow_core.ops.rules import falling, floating_like_input, linear, split_all_axes
+from flow_core.ops.rules import floating_like_input, linear, nonincreasing, split_all_axes
 from flow_core.ops.training.schedules import is_number, sum_sbp
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
 from flow_core.sharding.sbp import B, P, S, Signatures, signature
 
-COMMON: Mapping[str, Any] = {"scale": 1.0, "l1": 0.0, "l2": 0.0, "weight_decay": 0.0}
 OPTIONAL = ("scale_by_tensor?", "skip_if?")
-MODEL, DIFF, RATE = 0, 1, 2
 MANY = 3
-"""Beyond so many inputs, combinations of their axes are too many to list."""
-
-
-@dataclass(frozen=True, slots=True)
-class Update:
-    """One update rule.
-
-    Attributes:
-        type: op type.
-        states: names of states of the model's shape.
-        attrs: attributes and defaults besides the common ones.
-        step: whether the rule reads the number of the step.
-        numbers: names of states of one element.
-        local: whether element i depends on elements i only, so that splits are valid.
-        unit: names of attributes that must lie in [0, 1).
-    """
-
-    type: str
-    states: tuple[str, ...] = ()
-    attrs: Mapping[str, Any] = field(default_factory=dict)
-    step: bool = False
-    numbers: tuple[str, ...] = ()
-    local: bool = True
-    unit: tuple[str, ...] = ()
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """Names of the inputs that are always there."""
-        step = ("train_step",) if self.step else ()
-        return ("model", "model_diff", "learning_rate", *step, *self.states, *self.numbers)
-
-    @property
-    def first_state(self) -> int:
-        """Index of the first state among the inputs."""
-        return RATE + 1 + self.step
-
-    @property
-    def mutates(self) -> tuple[int, ...]:
-        """Indices of the inputs that are overwritten."""
-        return (MODEL, *range(self.first_state, len(self.inputs)))
-
-
-_ADAM = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
-_RMSPROP = {"decay_rate": 0.99, "epsilon": 1e-8}
-
-TABLE: tuple[Update, ...] = (
-    Update("sgd_update"),
-    Update("momentum_update", ("momentum",), {"beta": 0.9}),
-    Update("adam_update", ("m", "v"), _ADAM, unit=("beta1", "beta2")),
-    Update("rmsprop_update", ("mean_square",), _RMSPROP, unit=("decay_rate",)),
-    Update(
-        "centered_rmsprop_update",
-        ("mean_square", "mean_gradient"),
-        _RMSPROP,
-        unit=("decay_rate",),
-    ),
-    Update(
-        "lars_update",
-        ("momentum",),
-        {"momentum_beta": 0.9, "epsilon": 1e-9, "lars_coefficient": 1e-4},
-        step=True,
-        local=False,
-    ),
-    Update(
-        "lamb_update",
-        ("m", "v"),
-        {**_ADAM, "epsilon": 1e-6},
-        numbers=("beta1_t", "beta2_t"),
-        local=False,
-        unit=("beta1", "beta2"),
-    ),
-)
-
-BY_TYPE: Mapping[str, Update] = {row.type: row for row in TABLE}
-
-
-def optional_inputs(row: Update, types: tuple[TensorType, ...]) -> tuple[int | None, int | None]:
-    """Indices of ``scale_by_tensor`` and ``skip_if`` (the integer one), None where not given."""
-    given = range(len(row.inputs), len(types))
-    skip = next((i for i in given if not types[i].dtype.is_floating), None)
-    scale = next((i for i in given if types[i].dtype.is_floating), None)
-    return scale, skip
+"""Largest number of inputs for which all combinations of their axes are listed."""
 
 
 def _infer(row: Update) -> Callable[[InferContext], tuple[()]]:
@@ -204,7 +101,7 @@ def _sbp(row: Update) -> Callable[[SbpContext], Signatures]:
 
 
 def update_spec(row: Update) -> OpSpec:
-    """The `OpSpec` of one row."""
+    """Return the `OpSpec` of one row."""
     return OpSpec(
         type=row.type,
         inputs=(*row.inputs, *OPTIONAL),
@@ -214,7 +111,7 @@ def update_spec(row: Update) -> OpSpec:
         sbp=_sbp(row),
         mutates=row.mutates,
         effect=True,
-        doc="Changes a variable by its gradient; the module's text has the formula.",
+        doc="Update a variable by its gradient; `flow_core.ir.update_rules` has the formula.",
     )
 
 
@@ -232,7 +129,7 @@ def _regularize(model: Any, diff: Any, *, l1: float, l2: float) -> Any:
 
 
 def _regularize_sbp(ctx: SbpContext) -> Signatures:
-    """Linear without l1."""
+    """Split all axes; without l1 the op is linear."""
     return split_all_axes(ctx) if ctx.attrs["l1"] else linear(ctx)
 
 
@@ -270,7 +167,7 @@ def _number_of_all(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _multi_sum_sbp(ctx: SbpContext) -> Signatures:
-    """All inputs split, each over any of its axes; over the same one when there are many."""
+    """Split each input over any of its axes; beyond `MANY` inputs, all over the same axis."""
     ranks = [len(t.shape) for t in ctx.inputs]
     if len(ranks) > MANY:
         return tuple(signature((S(i),) * len(ranks), (P,)) for i in range(min(ranks)))
@@ -337,9 +234,9 @@ OPS: tuple[OpSpec, ...] = (
         inputs=("square_sum",),
         infer=_infer_factor,
         attrs={"clip_norm": REQUIRED},
-        sbp=lambda ctx: falling(ctx, 0)[1:],
+        sbp=lambda ctx: nonincreasing(ctx, 0)[1:],
         reference=_clip_factor,
         samples=_factor_samples,
-        doc="min(1, clip_norm / sqrt(square_sum)): what gradients of that norm are scaled by.",
+        doc="min(1, clip_norm / sqrt(square_sum)), the factor of gradients of that norm.",
     ),
 )

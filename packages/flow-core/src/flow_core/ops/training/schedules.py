@@ -1,4 +1,4 @@
-"""Numbers that change from step to step: learning rates and the dynamic loss scale.
+"""Per-step numbers: learning rates and the dynamic loss scale.
 
 A schedule is three literals: the base learning rate, a decay ``(kind, *params)`` or None, and a
 warm-up ``(kind, steps, multiplier)`` or None.  During warm-up the decay is not applied.
@@ -16,7 +16,7 @@ import numpy as np
 from flow_core.base.dtypes import FLOATS, float32, int64
 from flow_core.base.errors import nearest
 from flow_core.ir.graph import TensorType, tensor_type
-from flow_core.ops.rules import passed
+from flow_core.ops.rules import any_partial
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
 from flow_core.sharding.sbp import P, S, Signatures, signature
 
@@ -50,7 +50,7 @@ def _natural_exp(rate: float, step: int, steps: int, decay_rate: float, staircas
 
 
 def _piece(step: int, boundaries: tuple[int, ...]) -> int:
-    """The number of boundaries that lie before ``step``; a boundary belongs to its left side."""
+    """Return the number of boundaries before ``step``; a boundary belongs to its left side."""
     return sum(step > boundary for boundary in boundaries)
 
 
@@ -101,7 +101,7 @@ WARMUPS = ("constant", "linear")
 
 
 def warmup_factor(kind: str, step: int, steps: int, multiplier: float) -> float:
-    """The factor on the base learning rate at a step of the warm-up.
+    """Return the factor on the base learning rate at a step of the warm-up.
 
     >>> warmup_factor("linear", 5, 10, 0.5), warmup_factor("constant", 5, 10, 0.2)
     (0.75, 0.2)
@@ -114,7 +114,7 @@ def warmup_factor(kind: str, step: int, steps: int, multiplier: float) -> float:
 def scheduled_rate(
     step: int, rate: float, decay: tuple[Any, ...] | None, warmup: tuple[Any, ...] | None
 ) -> float:
-    """The learning rate at a step.
+    """Return the learning rate at a step.
 
     >>> scheduled_rate(3, 0.1, ("piecewise_constant", (2,), (0.1, 0.01)), None)
     0.01
@@ -127,12 +127,12 @@ def scheduled_rate(
 
 
 def corrected_rate(rate: float, step: int, beta1: float, beta2: float) -> float:
-    """The learning rate that corrects the bias of Adam's moments at a step (the first is 0).
+    """Return the learning rate that corrects the bias of Adam's moments at a step, counted from 0.
 
     >>> round(corrected_rate(1.0, 0, 0.9, 0.99), 6)
     1.0
     """
-    count = max(step + 1, 1)  # no step is before the first
+    count = max(step + 1, 1)  # steps count from 0
     return rate * sqrt(1.0 - beta2**count) / (1.0 - beta1**count)
 
 
@@ -167,7 +167,7 @@ def _check_decay(ctx: InferContext, decay: tuple[Any, ...] | None) -> None:
         ctx.check(
             len(decay[2]) == len(decay[1]) + 1,
             f"{len(decay[1])} boundaries and {len(decay[2])} {row.params[1]}",
-            "one boundary less than there are pieces",
+            "one boundary fewer than pieces",
         )
 
 
@@ -209,7 +209,7 @@ RATE_EXAMPLES: tuple[tuple[Any, ...], ...] = (
     ("cosine", 15, 0.1),
     ("linear_cosine", 15, 0.5, 0.0, 0.001),
 )
-"""One decay per kind and flag, for samples and tests."""
+"""Return one decay per kind and flag, for samples and tests."""
 
 
 def _rate_samples(_: Any) -> Iterator[Sample]:
@@ -262,7 +262,7 @@ def _count_type(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def sum_sbp(ctx: SbpContext) -> Signatures:
-    """S(i) -> P for one number that is summed over all elements."""
+    """Map S(i) to P for one number that is summed over all elements."""
     return tuple(signature((S(i),), (P,)) for i in range(len(ctx.inputs[0].shape)))
 
 
@@ -293,17 +293,17 @@ OPS: tuple[OpSpec, ...] = (
         attrs={"learning_rate": REQUIRED, "learning_rate_decay": None, "warmup_conf": None},
         reference=_rate_reference,
         samples=_rate_samples,
-        doc="The learning rate of the running step.",
+        doc="The learning rate of the current step.",
     ),
     OpSpec(
         type="adam_bias_correction_learning_rate",
         inputs=("learning_rate", "train_step"),
         infer=_infer_corrected,
         attrs={"beta1": 0.9, "beta2": 0.999},
-        sbp=lambda ctx: passed(ctx, 0),
+        sbp=lambda ctx: any_partial(ctx, 0),
         reference=_corrected_reference,
         samples=_corrected_samples,
-        doc="A learning rate that makes up for Adam's moments starting at 0.",
+        doc="The learning rate with Adam's bias correction.",
     ),
     OpSpec(
         type="count_not_finite",
@@ -313,7 +313,7 @@ OPS: tuple[OpSpec, ...] = (
         sbp=sum_sbp,
         reference=lambda x: np.array(np.size(x) - np.isfinite(x).sum(), np.int64),
         samples=_count_samples,
-        doc="How many elements are infinite or NaN, as int64.",
+        doc="The number of infinite or NaN elements, as int64.",
     ),
     OpSpec(
         type="dynamic_loss_scale_schedule",
@@ -323,6 +323,6 @@ OPS: tuple[OpSpec, ...] = (
         attrs={"increment_period": 2000, "multiplier": 2.0},
         mutates=(1, 2),
         effect=True,
-        doc="Raises the loss scale after many good steps, lowers it after a bad one.",
+        doc="Increase the loss scale after many finite steps, decrease it after a non-finite one.",
     ),
 )

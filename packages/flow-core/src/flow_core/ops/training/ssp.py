@@ -1,6 +1,6 @@
-"""Stale values of variables: what they were some steps before.
+"""Stale values of variables: their values some steps before.
 
-So that as many steps can be under way at the same time, none waits for the update of the last.
+With them several steps can be in flight, since none waits for the update of the previous one.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ def _infer(ctx: InferContext) -> tuple[TensorType, ...]:
     return (var,)
 
 
-def take_turn(var: Any, ring: Any, count: Any, value: Any) -> None:
-    """Gives what was put into the ring longest ago, and puts the variable in its place.
+def rotate_ring(var: Any, ring: Any, count: Any, value: Any) -> None:
+    """Copy the oldest entry of the ring to ``value``, and replace it by the variable.
 
     >>> ring, count, value = np.zeros(2), np.zeros(1, np.int64), np.zeros(1)
     >>> for step in range(4):
-    ...     take_turn(np.array([float(step)]), ring.reshape(2, 1), count, value)
+    ...     rotate_ring(np.array([float(step)]), ring.reshape(2, 1), count, value)
     ...     print(value[0])
     0.0
     0.0
@@ -47,7 +47,7 @@ def take_turn(var: Any, ring: Any, count: Any, value: Any) -> None:
 
 def _proxy(var: Any, ring: Any, count: Any) -> Any:
     value = np.empty_like(var)
-    take_turn(var, ring.copy(), count.copy(), value)
+    rotate_ring(var, ring.copy(), count.copy(), value)
     return value
 
 
@@ -57,7 +57,7 @@ def _sbp(ctx: SbpContext) -> Signatures:
 
 
 def _gradient(g: GradContext) -> tuple[Sym, None, None]:
-    """That of the stale value is the variable's."""
+    """Pass the gradient of the stale value to the variable."""
     return g.dy, None, None
 
 
@@ -79,7 +79,7 @@ OPS: tuple[OpSpec, ...] = (
         samples=_samples,
         mutates=(1, 2),
         effect=True,
-        doc="What a variable was as many steps before as a ring has copies, which remembers what "
-        "it is; before the first step it was what it is then.",
+        doc="The value of a variable as many steps before as the ring has copies; initially the "
+        "variable's initial value.",
     ),
 )

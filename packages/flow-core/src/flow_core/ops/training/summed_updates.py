@@ -1,11 +1,10 @@
-"""Updates of variables by sums of matrix products, which nobody needs to have in memory.
+"""Updates of variables by sums of matrix products that need no buffer of their own.
 
-``summed_sgd_update`` and its like do what `matmul`, `matmul_onto` and an update of
-`flow_core.ops.training.optim` do one after the other: each product is rounded, they are added up
-in their order, and the sum is the gradient.  Lowering makes them, of the products of several
-devices that share a memory (`flow_core.compiler.memory.inplace_reduction`).  Inputs are those of
-the update without its gradient, ``scale_by_tensor`` if there is one, and then the operands,
-product by product.
+``summed_sgd_update`` and its variants fuse `matmul`, `matmul_onto` and an update of
+`flow_core.ops.training.optim`: each product is rounded, the products are added in order, and the
+sum is the gradient.  Lowering builds them from the products of several devices that share memory
+(`flow_core.compiler.memory.inplace_reduction`).  Inputs are those of the update without its
+gradient, ``scale_by_tensor`` if present, and then the operands, product by product.
 """
 
 from __future__ import annotations
@@ -14,22 +13,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from flow_core.ir.graph import Attrs, AttrValue, TensorType
+from flow_core.ir.update_rules import COMMON, DIFF, MODEL, TABLE, Update
 from flow_core.ops.math.matmul import MATMUL_ATTRS
-from flow_core.ops.training.optim import COMMON, DIFF, MODEL, TABLE, Update
 from flow_core.plugins.specs import REQUIRED, InferContext, KernelQuery, OpSpec
 
 PREFIX = "summed_"
 PRODUCT_ATTRS = tuple(MATMUL_ATTRS)
 
 ROWS: Mapping[str, Update] = {f"{PREFIX}{row.type}": row for row in TABLE if row.local}
-"""The updates, by the type of the op that also makes their gradient."""
+"""Updates, by the type of the op that also computes their gradient."""
 
 SUMMED: Mapping[str, str] = {row.type: name for name, row in ROWS.items()}
-"""The op that also makes the gradient, by type of the update."""
+"""Type of the op that also computes the gradient, by type of the update."""
 
 
 def products(query: KernelQuery) -> Iterator[KernelQuery]:
-    """The matrix products of a query, each by itself."""
+    """Yield a query for each matrix product of a query."""
     first = len(query.inputs) - 2 * int(query.attrs["parts"])
     attrs = Attrs({name: query.attrs[name] for name in PRODUCT_ATTRS})
     for at in range(first, len(query.inputs), 2):
@@ -38,7 +37,7 @@ def products(query: KernelQuery) -> Iterator[KernelQuery]:
 
 
 def update(query: KernelQuery) -> KernelQuery:
-    """The update of a query, by a gradient of the model's type."""
+    """Return the query of the update alone, with a gradient of the model's type."""
     row, model = ROWS[query.op], query.inputs[MODEL]
     rest = query.inputs[1 : len(query.inputs) - 2 * int(query.attrs["parts"])]
     attrs = Attrs({name: query.attrs[name] for name in (*COMMON, *row.attrs)})
@@ -48,7 +47,7 @@ def update(query: KernelQuery) -> KernelQuery:
 def fused_attrs(
     update_attrs: Mapping[str, AttrValue], product_attrs: Mapping[str, AttrValue], parts: int
 ) -> Attrs:
-    """The attributes of the op that does an update and the products before it."""
+    """Return the attributes of the op that fuses an update and its products."""
     own = {name: product_attrs[name] for name in PRODUCT_ATTRS}
     return Attrs({**update_attrs, **own, "parts": parts})
 

@@ -1,4 +1,4 @@
-"""Variables: session memory that ops read, and overwrite when they list it in ``mutates``."""
+"""Variables: session memory that ops read, and overwrite if they list it in ``mutates``."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def _infer(ctx: InferContext) -> tuple[TensorType, ...]:
     ctx.check(
         problem is None,
         f"initializer {ctx.attrs['initializer']!r}: {problem}",
-        "what flow.*_initializer returns",
+        "a result of flow.*_initializer",
     )
     regularizer = ctx.attrs["regularizer"]
     ctx.check(
         regularizer is None or (len(regularizer) == 3 and regularizer[0] == "l1_l2"),
         f"regularizer {regularizer!r}",
-        "None or what flow.regularizers.* returns",
+        "None or a result of flow.regularizers.*",
     )
     return (tensor_type(shape, as_dtype(ctx.attrs["dtype"])),)
 
@@ -63,6 +63,6 @@ OPS: tuple[OpSpec, ...] = (
         sbp=_assign_sbp,
         mutates=(0,),
         effect=True,
-        doc="Overwrites a variable.",
+        doc="Overwrite a variable.",
     ),
 )

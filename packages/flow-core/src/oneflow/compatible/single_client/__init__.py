@@ -1,8 +1,8 @@
 """``oneflow.compatible.single_client``: `oneflow` itself.
 
 Later releases of OneFlow keep job functions under this path, and programs written for them import
-it as ``flow``.  Modules below it, such as ``oneflow.compatible.single_client.typing``, are those
-of `oneflow`, too.
+it as ``flow``.  Modules below it, such as ``oneflow.compatible.single_client.typing``, are also
+those of `oneflow`.
 """
 
 from typing import TYPE_CHECKING
@@ -15,9 +15,9 @@ else:
     __path__ = oneflow.__path__
 
     def __getattr__(name):
-        """The name of `oneflow`, optional pieces among them."""
+        """Return an attribute of `oneflow`, including optional parts."""
         return getattr(oneflow, name)
 
     def __dir__():
-        """All names of `oneflow`."""
+        """Return all names of `oneflow`."""
         return dir(oneflow)

@@ -1,7 +1,7 @@
 """``oneflow.core.operator.op_conf_pb2``: the numbers by which programs name activations.
 
-OneFlow's own functions take functions (``flow.math.relu``) as activations; programs pass these
-numbers to functions of their own, and compare them there.
+OneFlow's functions take functions (``flow.math.relu``) as activations; programs use these numbers
+in their own functions.
 
 >>> import oneflow.core.operator.op_conf_pb2 as op_conf_util
 >>> op_conf_util.kNone, op_conf_util.kRelu

@@ -1,1 +1,1 @@
-"""``oneflow.python.framework``: what programs import from there by its path."""
+"""``oneflow.python.framework``: modules that programs import by this path."""

@@ -1,4 +1,4 @@
-"""``oneflow.python.framework.id_util``: names for ops that have none."""
+"""``oneflow.python.framework.id_util``: unique names for ops."""
 
 from flow_core.api.session.job import unique_str as UniqueStr
 

@@ -1,1 +1,1 @@
-"""``oneflow.python.ops``: what programs import from there by its path."""
+"""``oneflow.python.ops``: modules that programs import by this path."""

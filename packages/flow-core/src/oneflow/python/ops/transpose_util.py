@@ -10,7 +10,7 @@ __all__ = ["get_inversed_perm", "get_perm_when_transpose_axis_to_last_dim", "is_
 
 
 def is_perm(perm: Sequence[int]) -> bool:
-    """Whether numbers are those from 0 on, in any order.
+    """Whether numbers are a permutation of 0 to n - 1.
 
     >>> is_perm((2, 0, 1)), is_perm((1, 2))
     (True, False)
@@ -19,7 +19,7 @@ def is_perm(perm: Sequence[int]) -> bool:
 
 
 def get_perm_when_transpose_axis_to_last_dim(num_axes: int, axis: int) -> tuple[int, ...]:
-    """The permutation that puts an axis behind all others.
+    """Return the permutation that moves an axis last.
 
     >>> get_perm_when_transpose_axis_to_last_dim(4, 1)
     (0, 2, 3, 1)
@@ -29,7 +29,7 @@ def get_perm_when_transpose_axis_to_last_dim(num_axes: int, axis: int) -> tuple[
 
 
 def get_inversed_perm(perm: Sequence[int]) -> tuple[int, ...]:
-    """The permutation that undoes another.
+    """Return the inverse of a permutation.
 
     >>> get_inversed_perm((0, 2, 3, 1))
     (0, 3, 1, 2)

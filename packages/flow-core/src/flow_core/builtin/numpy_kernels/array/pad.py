@@ -13,7 +13,7 @@ from flow_core.builtin.calls import call
 from flow_core.builtin.numpy_kernels.array.select import copied, copy, fill
 from flow_core.builtin.numpy_kernels.binding import kernel, scalar
 from flow_core.device import Launch
-from flow_core.ops.array.pad import chosen_value, pad_value, unpadded
+from flow_core.ops.array.pad import pad_value, tril_value, unpadded
 from flow_core.plugins.specs import BindContext, KernelSpec
 
 
@@ -73,7 +73,7 @@ def _reflection_grad(ctx: BindContext) -> Sequence[Launch]:
 
 def _upper_fill(ctx: BindContext, out: Any) -> Launch:
     upper = ~np.tri(out.shape[-2], out.shape[-1], ctx.attrs["diagonal"], bool)
-    return partial(np.copyto, out, scalar(chosen_value(ctx.attrs, "fill"), out), where=upper)
+    return partial(np.copyto, out, scalar(tril_value(ctx.attrs, "fill"), out), where=upper)
 
 
 def _tril(ctx: BindContext) -> Sequence[Launch]:
@@ -83,7 +83,7 @@ def _tril(ctx: BindContext) -> Sequence[Launch]:
 
 def _scaled_tril(ctx: BindContext) -> Sequence[Launch]:
     (x,), (y,) = ctx.inputs, ctx.outputs
-    scale = scalar(chosen_value(ctx.attrs, "scale"), x)
+    scale = scalar(tril_value(ctx.attrs, "scale"), x)
     return call(np.multiply, x, scale, out=y), _upper_fill(ctx, y)
 
 

@@ -29,7 +29,7 @@ from flow_core.builtin.numpy_kernels.array.row_index import (
 from flow_core.builtin.numpy_kernels.array.select import copy, fill
 from flow_core.builtin.numpy_kernels.binding import carve, carved_bytes, kernel
 from flow_core.device import Launch
-from flow_core.ops.array.sort import hot_value, stable_order
+from flow_core.ops.array.sort import one_hot_value, stable_order
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 
 INFINITE = 0x7F800000
@@ -208,11 +208,11 @@ def _hot_addressing(query: KernelQuery) -> Addressing:
 def _one_hot(ctx: BindContext) -> Sequence[Launch]:
     (indices,), (out,) = ctx.inputs, ctx.outputs
     numbers = row_numbers(_hot_addressing(ctx.query), indices, ctx.workspace)
-    flat, on = out.reshape(-1), np.array(hot_value(ctx.attrs, "on"), out.dtype)
+    flat, on = out.reshape(-1), np.array(one_hot_value(ctx.attrs, "on"), out.dtype)
     some = _set_some if ctx.attrs["classes"] else _refuse
     rare = partial(some, flat, numbers, on, indices, ctx.attrs["classes"] or ctx.attrs["depth"])
     return (
-        fill(out, hot_value(ctx.attrs, "off")),
+        fill(out, one_hot_value(ctx.attrs, "off")),
         *numbers.launches,
         partial(either, numbers.any_bad, rare, (partial(flat.__setitem__, numbers.rows, on),)),
     )

@@ -10,7 +10,7 @@ import numpy as np
 from flow_core.builtin.numpy_kernels.binding import kernel
 from flow_core.builtin.numpy_kernels.widening import widened
 from flow_core.device import Launch
-from flow_core.ops.array.unique import first_seen, number_tokens
+from flow_core.ops.array.unique import number_tokens, unique_in_order
 from flow_core.plugins.specs import BindContext, KernelSpec
 
 
@@ -24,7 +24,7 @@ def _unique(ctx: BindContext) -> Launch:
 
 
 def _count(x: Any, y: Any, idx: Any, count: Any, num_unique: Any) -> None:
-    values, places, counts = first_seen(x)
+    values, places, counts = unique_in_order(x)
     _put(y, values)
     idx[:] = places
     _put(count, counts)
@@ -36,7 +36,7 @@ def _rows_sum(ctx: BindContext) -> Launch:
 
 
 def _sum_rows(indices: Any, values: Any, y_indices: Any, sums: Any, num_unique: Any) -> None:
-    distinct, places, _ = first_seen(indices)
+    distinct, places, _ = unique_in_order(indices)
     _put(y_indices, distinct)
     sums.fill(0)
     np.add.at(sums, places, values)

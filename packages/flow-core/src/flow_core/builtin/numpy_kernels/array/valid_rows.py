@@ -10,7 +10,7 @@ import numpy as np
 from flow_core.builtin.numpy_kernels.array.select import same_memory
 from flow_core.builtin.numpy_kernels.binding import kernel
 from flow_core.device import Launch
-from flow_core.ops.array.valid_rows import counted
+from flow_core.ops.array.valid_rows import valid_rows_of_part
 from flow_core.plugins.specs import BindContext, KernelSpec
 
 
@@ -34,7 +34,7 @@ def _resize(ctx: BindContext) -> Launch:
 
 
 def _keep(x: Any, size: Any, y: Any, lead: tuple[slice, ...], first: int, inplace: bool) -> None:
-    kept = counted(first, y.shape[len(lead)], size[0])
+    kept = valid_rows_of_part(first, y.shape[len(lead)], size[0])
     if not inplace:
         where = (*lead, slice(kept))
         y[where] = x[where]

@@ -9,8 +9,9 @@ from flow_core.builtin.numpy_kernels.binding import kernel
 from flow_core.device import Launch
 from flow_core.exchange import make_exchange
 from flow_core.plugins.specs import BindContext, KernelSpec
+from flow_core.sharding.topology import Device
 
-HERE = "cpu:0:0"
+HERE = Device("cpu", 0, 0)
 """The device of all inputs and outputs, which are in host memory whatever their placement."""
 
 

@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.alignment import ALIGNMENT, aligned
 from flow_core.builtin.calls import call
-from flow_core.builtin.numpy_kernels.binding import ALIGN, kernel
+from flow_core.builtin.numpy_kernels.binding import kernel
 from flow_core.builtin.numpy_kernels.widening import widened
 from flow_core.device import Launch
 from flow_core.ops.math.reduce import highest, lowest, normal_axes
@@ -117,7 +118,7 @@ def _sum_both_ends(x: Any, out: Any, workspace: Any) -> Sequence[Launch] | None:
     first, kept, last = x.shape
     sums = _typed(workspace, x.dtype, (first * kept,))
     rows = _sum_trailing(x.reshape(-1, last), sums, None)
-    used = -(-sums.nbytes // ALIGN) * ALIGN
+    used = aligned(sums.nbytes)
     return rows and (*rows, *_sum_leading(sums.reshape(first, kept), out, workspace[used:]))
 
 
@@ -147,7 +148,7 @@ def _sum_workspace(query: KernelQuery) -> int:
     if pattern not in ("rk", "rkr"):
         return 0
     blocks = (sizes[0] // BLOCK + 1) * sizes[1] * size
-    return blocks + (sizes[0] * sizes[1] * size + ALIGN if pattern == "rkr" else 0)
+    return blocks + (sizes[0] * sizes[1] * size + ALIGNMENT if pattern == "rkr" else 0)
 
 
 def _extreme(function: Any, identity: Callable[[Any], Any]) -> Callable[[BindContext], Any]:

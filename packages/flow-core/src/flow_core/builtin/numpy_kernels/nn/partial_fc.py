@@ -11,7 +11,7 @@ from flow_core.base.philox import Uniform
 from flow_core.builtin.numpy_kernels.binding import carve, carved_bytes, kernel
 from flow_core.builtin.numpy_kernels.widening import widened
 from flow_core.device import Launch
-from flow_core.ops.nn.partial_fc import mapped, put_rows, sample
+from flow_core.ops.nn.partial_fc import mapped, sample, scatter_sampled_rows
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 
 
@@ -37,7 +37,7 @@ def _put_sample(ctx: BindContext, generator: Uniform, draws: Any) -> None:
 
 def _grad(ctx: BindContext) -> Launch:
     (dy, chosen, _), (out,) = ctx.inputs, ctx.outputs
-    return partial(put_rows, dy, chosen, out, ctx.attrs)
+    return partial(scatter_sampled_rows, dy, chosen, out, ctx.attrs)
 
 
 KERNELS: tuple[KernelSpec, ...] = (

@@ -9,7 +9,7 @@ from typing import Any
 from flow_core.builtin.numpy_kernels.binding import carve, carved_bytes
 from flow_core.builtin.numpy_kernels.widening import widened
 from flow_core.device import Launch
-from flow_core.ops.nn.quantize import move, observe, on_grid, per_row, rows_of, to_grid
+from flow_core.ops.nn.quantize import move, observe, per_row, range_to_grid, round_to_grid, rows_of
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 
 
@@ -28,7 +28,7 @@ def _move(
 ) -> None:
     move(x, step, high, low, attrs)
     scale[...], zero[...] = high, low
-    to_grid(scale, zero, attrs)
+    range_to_grid(scale, zero, attrs)
 
 
 def _halves(query: KernelQuery) -> tuple[tuple[int, ...], Any]:
@@ -39,7 +39,7 @@ def _fake(ctx: BindContext) -> Launch:
     (x, scale, zero), (out,) = ctx.inputs, ctx.outputs
     (halves,) = carve(ctx.workspace, _halves(ctx.query))
     scale, zero = per_row(scale, x.ndim), per_row(zero, x.ndim)
-    return partial(on_grid, x, scale, zero, out, halves, ctx.attrs)
+    return partial(round_to_grid, x, scale, zero, out, halves, ctx.attrs)
 
 
 KERNELS: tuple[KernelSpec, ...] = (

@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.alignment import aligned
 from flow_core.base.errors import PlanError
 from flow_core.base.shapes import num_elements
-from flow_core.builtin.numpy_kernels.binding import ALIGN, kernel
+from flow_core.builtin.numpy_kernels.binding import kernel
 from flow_core.device import Launch
 from flow_core.ir.graph import Attrs, TensorType, tensor_type
 from flow_core.ops.system.fused import Member, decode
@@ -73,7 +74,7 @@ def _slots(members: Sequence[Member], outputs: Sequence[int]) -> tuple[list[int 
 
 
 def _slot_bytes(tiling: _Tiling) -> int:
-    return -(-tiling.rows * tiling.row_elements() * tiling.itemsize // ALIGN) * ALIGN
+    return aligned(tiling.rows * tiling.row_elements() * tiling.itemsize)
 
 
 def _find(group: KernelQuery, member: KernelQuery) -> KernelSpec:

@@ -10,15 +10,8 @@ import numpy as np
 
 from flow_core.builtin.numpy_kernels.binding import kernel
 from flow_core.device import Launch
-from flow_core.ops.training.indexed_updates import (
-    DENSE,
-    INDICES,
-    MODEL,
-    PREFIX,
-    RATE,
-    STATES,
-    VALUES,
-)
+from flow_core.ir.update_rules import INDEXED, INDEXED_PREFIX
+from flow_core.ops.training.indexed_updates import INDICES, MODEL, RATE, STATES, VALUES
 from flow_core.plugins.specs import BindContext, KernelSpec
 
 Attrs = Mapping[str, Any]
@@ -45,7 +38,7 @@ def _adam(attrs: Attrs, rate: float, w: Any, r: Any, states: tuple[Any, ...]) ->
     return w - rate * change, m, v
 
 
-RULES: Mapping[str, Rule] = dict(zip(DENSE, (_sgd, _momentum, _adam), strict=True))
+RULES: Mapping[str, Rule] = dict(zip(INDEXED, (_sgd, _momentum, _adam), strict=True))
 
 
 def _bind(rule: Rule, ctx: BindContext) -> Launch:
@@ -74,5 +67,5 @@ def _update(
 
 
 KERNELS: tuple[KernelSpec, ...] = tuple(
-    kernel(PREFIX + type_, partial(_bind, rule)) for type_, rule in RULES.items()
+    kernel(INDEXED_PREFIX + type_, partial(_bind, rule)) for type_, rule in RULES.items()
 )

@@ -21,7 +21,7 @@ from flow_core.builtin.numpy_kernels.binding import carve, carved_bytes, kernel,
 from flow_core.builtin.numpy_kernels.training.schedules import TILE, number
 from flow_core.device import Launch
 from flow_core.ir.graph import tensor_type
-from flow_core.ops.training.optim import BY_TYPE, DIFF, MODEL, RATE, Update, optional_inputs
+from flow_core.ir.update_rules import BY_TYPE, DIFF, MODEL, RATE, Update, optional_inputs
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 
 NUMBERS = 8

@@ -6,13 +6,13 @@ from functools import partial
 
 from flow_core.builtin.numpy_kernels.binding import kernel
 from flow_core.device import Launch
-from flow_core.ops.training.ssp import take_turn
+from flow_core.ops.training.ssp import rotate_ring
 from flow_core.plugins.specs import BindContext, KernelSpec
 
 
 def _proxy(ctx: BindContext) -> Launch:
     (var, ring, count), (value,) = ctx.inputs, ctx.outputs
-    return partial(take_turn, var, ring, count, value)
+    return partial(rotate_ring, var, ring, count, value)
 
 
 KERNELS: tuple[KernelSpec, ...] = (kernel("ssp_variable_proxy", _proxy),)

@@ -19,7 +19,7 @@ from flow_core.builtin.calls import call
 from flow_core.builtin.numpy_kernels.binding import carve, carved_bytes, kernel
 from flow_core.device import Launch
 from flow_core.ir.graph import TensorType, tensor_type
-from flow_core.ops.training.optim import DIFF, MODEL
+from flow_core.ir.update_rules import DIFF, MODEL
 from flow_core.ops.training.summed_updates import ROWS, products, update
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec, load
 from flow_core.plugins.trials import agree, factors, multiplications

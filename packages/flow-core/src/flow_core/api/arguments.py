@@ -1,0 +1,66 @@
+"""Validation of arguments, and names of inner steps, for all parts of the API."""
+
+from __future__ import annotations
+
+from math import isfinite
+from numbers import Real
+from typing import Any, Protocol
+
+from flow_core.base.errors import InferenceError, shown, user_line
+from flow_core.base.shapes import normal_axis
+from flow_core.frontend.trace.blob import BlobDef
+
+
+class Check(Protocol):
+    """Raise `InferenceError` at the user's line unless ``ok``."""
+
+    def __call__(
+        self, ok: object, function: str, found: object, allowed: object, hint: str | None = None
+    ) -> None:
+        """Check one condition on the arguments of a function."""
+
+
+def checker(prefix: str) -> Check:
+    """Return a `Check` whose errors are about ``<prefix><function>``."""
+
+    def check(
+        ok: object, function: str, found: object, allowed: object, hint: str | None = None
+    ) -> None:
+        if not ok:
+            attempted = f"{prefix}{function}"
+            raise InferenceError(attempted, at=user_line(), found=found, allowed=allowed, hint=hint)
+
+    return check
+
+
+check = checker("")
+
+
+def check_numbers(what: str, **given: Any) -> None:
+    """Raise `InferenceError` at the user's line unless all values are finite numbers."""
+    for name, value in given.items():
+        check(_is_finite(value), what, f"{name}={shown(value)}", "a finite number")
+
+
+def _is_finite(value: object) -> bool:
+    try:
+        return isinstance(value, Real) and isfinite(value)
+    except OverflowError:  # an integer beyond the range of floating point
+        return False
+
+
+def checked_axis(check: Check, function: str, x: BlobDef, axis: Any) -> int:
+    """Return a non-negative axis of ``x``; fail at the user's line if out of range."""
+    rank = len(x.shape)
+    fits = hasattr(axis, "__index__") and -rank <= axis < rank
+    check(fits, function, f"axis {axis!r} for shape {x.shape}", f"-{rank} to {rank - 1}")
+    return normal_axis(axis, rank)
+
+
+def inner(name: str | None, step: str) -> str | None:
+    """Return the name of an inner step, or None (a unique name) for a function without a name.
+
+    >>> inner("act", "tanh"), inner(None, "tanh")
+    ('act_tanh', None)
+    """
+    return None if name is None else f"{name}_{step}"

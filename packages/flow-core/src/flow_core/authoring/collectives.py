@@ -1,0 +1,19 @@
+"""The API of collective algorithms: gather plans, which communication backends execute."""
+
+from flow_core.comm.gathers import (
+    BoxRef,
+    GatherPlan,
+    block_gathers,
+    combined_range,
+    gather_plans,
+    reductions,
+)
+
+__all__ = [
+    "BoxRef",
+    "GatherPlan",
+    "block_gathers",
+    "combined_range",
+    "gather_plans",
+    "reductions",
+]

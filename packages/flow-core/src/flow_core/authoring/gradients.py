@@ -1,0 +1,5 @@
+"""The API of gradient rules, and of other code that emits ops with inferred types."""
+
+from flow_core.ops.build import Emitter, GradContext, Maker, Sym
+
+__all__ = ["Emitter", "GradContext", "Maker", "Sym"]

@@ -1,0 +1,31 @@
+"""The API of data-layout passes: the conversion to NHWC, and its rules for core ops."""
+
+from flow_core.rewriting import layout_rules
+from flow_core.rewriting.layouts import (
+    FIRST,
+    LAST,
+    TO_FIRST,
+    TO_LAST,
+    Layouts,
+    LayoutTable,
+    Rule,
+    follow,
+    last,
+    to_channels_last,
+    wide_type,
+)
+
+__all__ = [
+    "FIRST",
+    "LAST",
+    "TO_FIRST",
+    "TO_LAST",
+    "LayoutTable",
+    "Layouts",
+    "Rule",
+    "follow",
+    "last",
+    "layout_rules",
+    "to_channels_last",
+    "wide_type",
+]

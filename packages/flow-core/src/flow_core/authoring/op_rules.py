@@ -1,0 +1,41 @@
+"""The API of op specs: named inference and SBP rules."""
+
+from flow_core.ops.rules import (
+    any_partial,
+    broadcast_sbp,
+    broadcast_type,
+    check_place,
+    checked_axis,
+    floating,
+    floating_like_input,
+    like_input,
+    linear,
+    nondecreasing,
+    nonincreasing,
+    same_inputs,
+    split_all_axes,
+    split_axes,
+    with_nondecreasing,
+    with_nonincreasing,
+    with_place,
+)
+
+__all__ = [
+    "any_partial",
+    "broadcast_sbp",
+    "broadcast_type",
+    "check_place",
+    "checked_axis",
+    "floating",
+    "floating_like_input",
+    "like_input",
+    "linear",
+    "nondecreasing",
+    "nonincreasing",
+    "same_inputs",
+    "split_all_axes",
+    "split_axes",
+    "with_nondecreasing",
+    "with_nonincreasing",
+    "with_place",
+]

@@ -1,0 +1,20 @@
+"""The API of passes: graphs, the rewriter, decomposition of ops, data layouts."""
+
+from flow_core.ir.rewriter import Rewriter, like
+from flow_core.passes.base import Pass, PassContext
+from flow_core.passes.rewrite import Parts, Rule, as_type, asked, constrain, take_apart
+from flow_core.rewriting.kernel_rewriter import KernelRewriter
+
+__all__ = [
+    "KernelRewriter",
+    "Parts",
+    "Pass",
+    "PassContext",
+    "Rewriter",
+    "Rule",
+    "as_type",
+    "asked",
+    "constrain",
+    "like",
+    "take_apart",
+]

@@ -1,0 +1,120 @@
+"""Gather plans: an exchange as boxes that are copied, or combined in a fixed order.
+
+A comm adds the transport.  All processes derive the same plans from the exchange alone, in the
+same order, and every sum has the order of its parts, so that results are the same bits.
+
+Invariants: the boxes of one output either coincide or do not overlap, and boxes that coincide are
+the parts of one gather; an all-reduce's reductions cover each output once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flow_core.base.shapes import Shape
+from flow_core.exchange import Block, Exchange
+from flow_core.sharding.topology import Device
+
+
+@dataclass(frozen=True, slots=True)
+class BoxRef:
+    """A box of an input or output of an exchange.
+
+    Attributes:
+        is_output: whether it is one of an output.
+        index: the input or output, by position.
+        start: the first element along each axis.
+        shape: the box's shape.
+        is_flat: whether the box is a range of the flattened array.
+    """
+
+    is_output: bool
+    index: int
+    start: Shape
+    shape: Shape
+    is_flat: bool = False
+
+    def device(self, exchange: Exchange) -> Device:
+        """Return the device of the array."""
+        return (exchange.receivers if self.is_output else exchange.senders)[self.index]
+
+    def array(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
+        """Return the array that the box is part of."""
+        return (outputs if self.is_output else inputs)[self.index]
+
+    def view(self, array: Any) -> Any:
+        """Return the box of an array: numpy's, or a `flow_core.device.Strided`."""
+        window = [slice(a, a + n) for a, n in zip(self.start, self.shape, strict=True)]
+        if self.is_flat:
+            return array.reshape(-1)[window[0]]
+        return array[(*window, ...)]  # `...`: a view of a 0-d array, too
+
+
+@dataclass(frozen=True, slots=True)
+class GatherPlan:
+    """A target box and the boxes that are combined in it, in order; a single one is copied."""
+
+    target: BoxRef
+    parts: tuple[BoxRef, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """A chunk of an all-reduce: its owner combines it, then the other devices copy the result.
+
+    Attributes:
+        member: the member of the bucket that it belongs to.
+        combine: the gather on the owner.
+        copies: a gather per other device.
+    """
+
+    member: int
+    combine: GatherPlan
+    copies: tuple[GatherPlan, ...]
+
+
+def gather_plans(exchange: Exchange) -> Iterator[GatherPlan]:
+    """Yield all gathers of an exchange, each after those whose results it reads."""
+    if exchange.collective != "all_reduce":
+        yield from block_gathers(exchange)
+        return
+    for reduction in reductions(exchange):
+        yield reduction.combine
+        yield from reduction.copies
+
+
+def block_gathers(exchange: Exchange) -> Iterator[GatherPlan]:
+    """Yield a gather per box of the outputs; blocks that fill the same box are combined in it."""
+    found: dict[tuple[int, Shape, Shape], list[Block]] = {}
+    for block in exchange.blocks:
+        found.setdefault((block.target, block.at, block.size), []).append(block)
+    for blocks in found.values():
+        first = blocks[0]
+        target = BoxRef(True, first.target, first.at, first.size)
+        parts = [BoxRef(False, b.source, b.start, b.size) for b in blocks]
+        yield GatherPlan(target, (*(() if first.first else (target,)), *parts))
+
+
+def reductions(exchange: Exchange) -> Iterator[Reduction]:
+    """Yield the chunks of an all-reduce, by owner, each summed in rank order."""
+    p = len(exchange.group)
+    for owner, segments in enumerate(exchange.chunks()):
+        for member, low, high in segments:
+            combine = combined_range(exchange, member, owner, low, high)
+            others = (member * p + rank for rank in range(p) if rank != owner)
+            copies = (GatherPlan(_range(True, i, low, high), (combine.target,)) for i in others)
+            yield Reduction(member, combine, tuple(copies))
+
+
+def combined_range(exchange: Exchange, member: int, rank: int, low: int, high: int) -> GatherPlan:
+    """Return the gather that combines a range of a member of an all-reduce on one device."""
+    p = len(exchange.group)
+    ranks = range(member * p, member * p + p)
+    parts = tuple(_range(False, i, low, high) for i in ranks)
+    return GatherPlan(_range(True, ranks[rank], low, high), parts)
+
+
+def _range(is_output: bool, index: int, low: int, high: int) -> BoxRef:
+    return BoxRef(is_output, index, (low,), (high - low,), is_flat=True)

@@ -1,0 +1,94 @@
+"""The inputs of lowering, which its phases read and never change."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from flow_core.base.thread_budget import Budget, asked, find_budget
+from flow_core.compiler.memory.arena_assignment import IsResident, Limit
+from flow_core.compiler.memory.replica_dedup import NO_DEDUP, ReplicaDedup
+from flow_core.ir.graph import NO_ATTRS, AttrValue, Graph
+from flow_core.plugins.specs import KernelQuery, KernelSpec, OpSpec
+
+LEAVES = ("input", "variable")
+"""Ops without a kernel: the runtime provides their outputs."""
+
+
+class Kernels(Protocol):
+    """The lookup of specs and kernels: the registry."""
+
+    @property
+    def ops(self) -> Mapping[str, OpSpec]:
+        """Op specs by type."""
+
+    def find_kernel(self, query: KernelQuery, device_type: str) -> KernelSpec:
+        """Return the kernel for a query."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompileOptions:
+    """The settings of a job that the compiler reads.
+
+    Attributes:
+        seed: the job's seed.
+        width: steps in flight.
+        inplace: whether outputs may overwrite dying inputs.
+        reuse: whether memory is reused within a step.
+        memory_limit: bytes that a device has for the plan; None for no limit.
+        is_resident: whether a physical variable already has memory on a device.
+        workers: threads for the streams of several devices; None for as many as pay off.
+        sharing: replicas that devices with one memory share.
+        budget: the cores of the process.
+        settings: settings in kernel queries; part of the plan.
+        recording: the device types of the plan whose drivers record steps.
+    """
+
+    seed: int = 0
+    width: int = 4
+    inplace: bool = True
+    reuse: bool = True
+    memory_limit: Limit | None = None
+    is_resident: IsResident = lambda _, __: False
+    workers: int | None = None
+    sharing: ReplicaDedup = NO_DEDUP
+    budget: Budget = field(default_factory=lambda: find_budget(asked(os.environ)))
+    settings: Mapping[str, AttrValue] = NO_ATTRS
+    recording: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """The inputs of one lowering.
+
+    Attributes:
+        graph: the physical graph; results are no views of variables that a step changes.
+        kernels: the registry.
+        options: the job's settings.
+        threads: threads of a kernel.
+        constant: the ops that run once, when the plan is loaded.
+    """
+
+    graph: Graph
+    kernels: Kernels
+    options: CompileOptions
+    threads: int
+    constant: frozenset[str]
+
+    @property
+    def specs(self) -> Mapping[str, OpSpec]:
+        """Op specs by type."""
+        return self.kernels.ops
+
+
+def constant_ops(graph: Graph, specs: Mapping[str, OpSpec]) -> frozenset[str]:
+    """Return the ops that depend on nothing that changes from step to step."""
+    found: set[str] = set()
+    for op in graph.ops.values():
+        spec = specs[op.type]
+        changes = spec.effect or spec.random or spec.mutates or op.type in LEAVES
+        if not changes and all(v.op in found for v in op.inputs):
+            found.add(op.name)
+    return frozenset(found)

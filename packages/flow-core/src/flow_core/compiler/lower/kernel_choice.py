@@ -1,0 +1,112 @@
+"""The kernel of every op of an ordered graph, and the division of the cores among them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from flow_core.base.errors import GraphError, KernelNotFoundError
+from flow_core.base.thread_budget import Cores
+from flow_core.base.thread_pools import granting
+from flow_core.compiler.lower.inputs import LEAVES, Inputs
+from flow_core.compiler.lower.ordering import Order, worker_count
+from flow_core.compiler.memory.device_batching import batched_query
+from flow_core.compiler.memory.inplace_reduction import lowered_form
+from flow_core.compiler.schedule.streams import stream_name
+from flow_core.compiler.schedule.thread_allocation import divided
+from flow_core.exchange import BOXING
+from flow_core.ir.graph import Graph, Op
+from flow_core.plugins.specs import KernelQuery, KernelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class KernelChoice:
+    """The kernels of a plan.
+
+    Attributes:
+        kernels: the kernel of each op that has one.
+        workspace: bytes of workspace of each op that needs it.
+    """
+
+    kernels: dict[str, KernelSpec] = field(default_factory=dict)
+    workspace: dict[str, int] = field(default_factory=dict)
+
+
+NO_KERNELS = KernelChoice()
+
+
+def choose_kernels(inputs: Inputs, order: Order) -> KernelChoice:
+    """Find the kernel of every op, with the cores divided as for the plan.
+
+    Raises:
+        KernelNotFoundError: one error for all ops that have no kernel.
+    """
+    with granting(divide_cores(inputs, order, NO_KERNELS)):
+        return _found(inputs, order)
+
+
+def divide_cores(inputs: Inputs, order: Order, choice: KernelChoice) -> Cores:
+    """Divide the cores among the kernels of a plan; its kernels may not be known yet."""
+    running = [op for op in order.ops if op.type not in LEAVES and op.name not in inputs.constant]
+    computing = {stream_name(op) for op in running if op.type != BOXING}
+    return divided(
+        inputs.graph,
+        running,
+        choice.kernels,
+        inputs.specs,
+        inputs.options.budget,
+        worker_count(inputs, order, len(computing)),
+        inputs.threads,
+    )
+
+
+def _found(inputs: Inputs, order: Order) -> KernelChoice:
+    missing: list[KernelNotFoundError] = []
+    choice = KernelChoice()
+    executed = {name for names in order.sharing.executes.values() for name in names}
+    for op in order.ops:
+        if op.type in LEAVES or op.type == BOXING or op.name in executed:
+            continue
+        find = partial(inputs.kernels.find_kernel, device_type=op.placement.device_type)
+        query = replace(_query(inputs.graph, order, op, find), settings=inputs.options.settings)
+        try:
+            kernel = find(query)
+        except KernelNotFoundError as error:
+            first = missing[0] if missing else error
+            _name_line(first, inputs.graph, op)
+            missing.append(error)
+            continue
+        except Exception as error:
+            _name_line(error, inputs.graph, op)
+            raise
+        choice.kernels[op.name] = kernel
+        if kernel.workspace is not None:
+            choice.workspace[op.name] = kernel.workspace(query)
+    if missing:
+        raise missing[0]
+    return choice
+
+
+def _query(
+    graph: Graph, order: Order, op: Op, find: Callable[[KernelQuery], KernelSpec]
+) -> KernelQuery:
+    sharing = order.sharing
+    if op.name in sharing.batched:
+        query = batched_query(
+            graph, sharing.executed_with(graph, op), sharing.batched[op.name], find
+        )
+        if query is None:
+            raise GraphError(
+                f"batching {op.name!r} over devices", found="rows that do not form one array"
+            )
+        return query
+    type_, attrs, values = lowered_form(graph, sharing, op)
+    read = tuple(map(graph.type_of, values))
+    return KernelQuery(type_, attrs, read, graph.types[op.name], find)
+
+
+def _name_line(error: Exception, graph: Graph, op: Op) -> None:
+    line = graph.lines.get(op.name)
+    if line is not None:
+        error.add_note(f"  {op.type} {op.name!r} at {line}")

@@ -1,0 +1,74 @@
+"""The order in which a plan starts its ops, and the replicas that its devices share.
+
+Invariant: the constraints of `Order.sharing` have an order; of batched, summed and plain sharing,
+the first that does is taken.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flow_core.base.errors import GraphError
+from flow_core.compiler.lower.inputs import Inputs
+from flow_core.compiler.memory.aliases import alias_roots
+from flow_core.compiler.memory.device_batching import with_device_batching
+from flow_core.compiler.memory.inplace_reduction import with_inplace_sums
+from flow_core.compiler.memory.replica_dedup import ReplicaDedup
+from flow_core.compiler.schedule.op_order import constraints, schedule
+from flow_core.compiler.schedule.streams import Timetable, timetable, useful_workers
+from flow_core.ir.graph import Op
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The ops in the order in which they start.
+
+    Attributes:
+        ops: all ops of the graph.
+        sharing: replicas that devices share, with batched ops and in-place sums.
+        table: the timetable of the streams; None on a single device.
+    """
+
+    ops: list[Op]
+    sharing: ReplicaDedup
+    table: Timetable | None = None
+
+
+def order_ops(inputs: Inputs) -> Order:
+    """Order ops as on one device, or else as the streams of several devices start them.
+
+    Raises:
+        GraphError: an op depends on itself.
+    """
+    graph, specs, options = inputs.graph, inputs.specs, inputs.options
+    if len({op.placement for op in graph.ops.values()}) <= 1:
+        return Order(schedule(graph, specs), options.sharing)
+    plain = _timed(inputs, options.sharing)
+    if not options.inplace or worker_count(inputs, plain, len(graph)) > 1:
+        return plain  # with several threads, in-place sums would make the devices wait in turn
+    sums = with_inplace_sums(graph, options.sharing, specs)
+    batched = with_device_batching(graph, sums, specs, inputs.kernels.find_kernel, inputs.constant)
+    for sharing in (batched, sums):
+        try:
+            return _timed(inputs, sharing)
+        except GraphError:  # ops that share work would wait for each other
+            continue
+    return plain
+
+
+def _timed(inputs: Inputs, sharing: ReplicaDedup) -> Order:
+    graph, specs = inputs.graph, inputs.specs
+    before, rank = constraints(graph, specs, sharing)
+    views = {v.op for v in alias_roots(graph, specs)}
+    free = views | inputs.constant | sharing.idle()
+    table = timetable(graph, before, rank, free)
+    return Order(table.order, sharing, table)
+
+
+def worker_count(inputs: Inputs, order: Order, streams: int) -> int:
+    """Return the number of threads that run some number of streams."""
+    if order.table is None or streams < 2:
+        return 1
+    wish = inputs.options.workers
+    useful = useful_workers(order.table, inputs.options.budget.count // inputs.threads)
+    return min(streams, useful if wish is None else wish)

@@ -1,0 +1,63 @@
+"""Topological order, stable: of the nodes that may come next, the one of least rank does."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from heapq import heapify, heappop, heappush
+
+
+class Dependencies:
+    """The number of unfinished predecessors of each node.
+
+    Args:
+        before: the distinct predecessors of each node.
+    """
+
+    def __init__(self, before: Mapping[str, Collection[str]]) -> None:
+        self._waiting = {name: len(names) for name, names in before.items()}
+        self._followers: dict[str, list[str]] = {}
+        for name, names in before.items():
+            for other in names:
+                self._followers.setdefault(other, []).append(name)
+
+    def blocked(self) -> list[str]:
+        """Return the nodes that have an unfinished predecessor."""
+        return [name for name, count in self._waiting.items() if count]
+
+    def free(self) -> list[str]:
+        """Return the nodes that have no unfinished predecessor."""
+        return [name for name, count in self._waiting.items() if not count]
+
+    def finish(self, name: str) -> Iterator[str]:
+        """Mark a node as finished; yield the nodes of which it was the last predecessor."""
+        for other in self._followers.get(name, ()):
+            self._waiting[other] -= 1
+            if not self._waiting[other]:
+                yield other
+
+
+def topological_order(
+    before: Mapping[str, Collection[str]], rank: Mapping[str, float]
+) -> tuple[list[str], list[str]]:
+    """Order nodes after their predecessors (Kahn's algorithm); ties go by rank, then by name.
+
+    >>> topological_order({"a": [], "b": [], "c": ["b"]}, {"a": 2, "b": 0, "c": 1})
+    (['b', 'c', 'a'], [])
+
+    Args:
+        before: the distinct predecessors of each node.
+        rank: a number per node.
+
+    Returns:
+        The order, and the nodes on a cycle or behind one, which it leaves out.
+    """
+    dependencies = Dependencies(before)
+    ready = [(rank[name], name) for name in dependencies.free()]
+    heapify(ready)
+    order: list[str] = []
+    while ready:
+        _, name = heappop(ready)
+        order.append(name)
+        for other in dependencies.finish(name):
+            heappush(ready, (rank[other], other))
+    return order, dependencies.blocked()

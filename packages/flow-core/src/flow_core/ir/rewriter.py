@@ -1,0 +1,344 @@
+"""Rewriting of graphs: match on the graph as it was, collect changes, apply them at the end.
+
+All queries (`Rewriter.readers`, `Rewriter.only_reader`, `Rewriter.position`) see the graph that the
+rewriter was made from; `Rewriter.is_untouched` tells whether matched ops are still as they were.
+Changes cost time in proportion to what they change, and `Rewriter.finish` walks the graph once.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+
+from flow_core.base.errors import GraphError, SourceLine
+from flow_core.ir.graph import (
+    Attrs,
+    AttrValue,
+    Graph,
+    GraphBuilder,
+    Op,
+    Origin,
+    TensorType,
+    Value,
+    rebuild,
+)
+
+BESIDE = 0.25
+"""Distance in rank between an op and those inserted right before or after it."""
+
+
+class Rewriter(GraphBuilder):
+    """A graph under change.
+
+    New ops go to the insertion point, which `before`, `after` and `at_end` set; they inherit the
+    source line of the op there.  The order of the result is the old one, with new ops at their
+    insertion points, changed only where an op would precede its inputs.
+
+    Attributes:
+        graph: the graph as it was.
+        results: the values that the job returns; assign to change them.
+
+    Args:
+        graph: the graph to change.
+
+    >>> from flow_core.ir.text import parse_graph, print_graph
+    >>> graph = parse_graph('''
+    ... a = input() : float32[2] @cpu[0:0] {'dtype': 'float32', 'shape': (2,)}
+    ... b = identity(a:0) : float32[2] @cpu[0:0] {}
+    ... c = relu(b:0) : float32[2] @cpu[0:0] {}
+    ... return c:0
+    ... ''')
+    >>> rewriter = Rewriter(graph)
+    >>> for op in graph.of_type("identity"):
+    ...     rewriter.drop(op)
+    ...     rewriter.replace_value(op.output(), op.inputs[0])
+    >>> print(print_graph(rewriter.finish()))
+    graph
+    a = input() : float32[2] @cpu[0:0] {'dtype': 'float32', 'shape': (2,)}
+    c = relu(a:0) : float32[2] @cpu[0:0] {}
+    return c:0
+    effects
+    <BLANKLINE>
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__(graph)
+        self.graph = graph
+        self._rank: dict[str, float] = {}  # of new and moved ops
+        self._same: dict[Value, Value] = {}
+        self._final: set[Value] = set()  # keys of `_same` whose replacement is not replaced again
+        self._successor: dict[str, str | None] = {}  # target of control edges, by dropped op
+        self._changed = False
+        self._point: tuple[float, str | None] = (float(len(graph)), None)
+
+    # ------------------------------------------------------------------ queries: graph as it was
+
+    @cached_property
+    def position(self) -> Mapping[str, int]:
+        """The index of each op in the graph as it was."""
+        return {name: i for i, name in enumerate(self.graph.ops)}
+
+    @cached_property
+    def _readers(self) -> dict[Value, list[Op]]:
+        return self.graph.consumers()
+
+    @cached_property
+    def _results(self) -> frozenset[Value]:
+        return frozenset(self.graph.results)
+
+    def readers(self, value: Value, *types: str) -> list[Op]:
+        """The ops that read a value, in graph order, once per input; of some types if given."""
+        found = self._readers.get(value, [])
+        return [op for op in found if op.type in types] if types else found
+
+    def is_result(self, value: Value) -> bool:
+        """Whether the job returns a value."""
+        return value in self._results
+
+    def is_used(self, value: Value) -> bool:
+        """Whether an op reads a value, or the job returns it."""
+        return value in self._readers or self.is_result(value)
+
+    def only_reader(self, value: Value, *types: str) -> Op | None:
+        """The one untouched op that reads a value, if nothing else does and it has a given type."""
+        found = self._readers.get(value, [])
+        if len(found) != 1 or self.is_result(value):
+            return None
+        fits = not types or found[0].type in types
+        return found[0] if fits and self.is_untouched(found[0]) else None
+
+    def is_untouched(self, *ops: Op) -> bool:
+        """Whether ops of the graph have been neither replaced nor dropped."""
+        return all(self.ops.get(op.name) is op for op in ops)
+
+    # ------------------------------------------------------------------ insertion point
+
+    def before(self, op: Op) -> Rewriter:
+        """Insert what is added next right before an op, which may be replaced or dropped."""
+        return self._insert_beside(op, -BESIDE)
+
+    def after(self, op: Op) -> Rewriter:
+        """Insert what is added next right after an op, which may be replaced or dropped."""
+        return self._insert_beside(op, BESIDE)
+
+    def at_end(self) -> Rewriter:
+        """Insert what is added next behind all ops."""
+        self._point = float(len(self.graph)), None
+        return self
+
+    def _insert_beside(self, op: Op, shift: float) -> Rewriter:
+        position = self.position.get(op.name)
+        rank = self._rank[op.name] if position is None else position
+        self._point = rank + shift, op.name
+        return self
+
+    # ------------------------------------------------------------------ changes
+
+    def add(
+        self,
+        op: Op,
+        types: tuple[TensorType, ...],
+        *,
+        line: SourceLine | None = None,
+        effect: bool = False,
+        origin: Origin | None = None,
+    ) -> Op:
+        """Add an op with a new name at the insertion point.
+
+        Args:
+            op: the op; its inputs may be values as they were, or those of new ops.
+            types: types of its outputs.
+            line: source line; that of the op at the insertion point by default.
+            effect: whether the op must run even if nothing reads its outputs.
+            origin: what the op is a copy of; only of itself by default.
+        """
+        rank, anchor = self._point
+        if line is None and anchor is not None:
+            line = self.lines.get(anchor)
+        super().add(op, types, line=line, effect=effect, origin=origin)
+        self._rank[op.name] = rank
+        self._changed = True
+        return op
+
+    def move(self, op: Op) -> None:
+        """Move an op to the insertion point, by its name; behind what was added there before."""
+        self.ops[op.name] = self.ops.pop(op.name)
+        self._rank[op.name], _ = self._point
+        self._changed = True
+
+    def replace(
+        self,
+        old: Op,
+        new: Op,
+        types: tuple[TensorType, ...] | None = None,
+        *,
+        effect: bool | None = None,
+    ) -> Op:
+        """Put an op in the place of another one, whose line and control successors it gets.
+
+        Args:
+            old: an op that has not been dropped.
+            new: an op of the same name, or of a new one; then replace the values of ``old``, too.
+            types: types of its outputs; those of ``old`` by default.
+            effect: whether it must run even if nothing reads its outputs; as ``old`` by default.
+        """
+        effect = old.name in self.effects if effect is None else effect
+        types = self.types[old.name] if types is None else types
+        if new.name == old.name:
+            self.ops[new.name], self.types[new.name] = new, types
+            self._changed = True
+        else:
+            rank = self._rank.get(old.name, self.position.get(old.name, 0))
+            self._point, kept = (rank, old.name), self._point
+            self.add(new, types)
+            self._point = kept
+            self.drop(old, new.name)
+        if effect:
+            self.effects[new.name] = None
+        else:
+            self.effects.pop(new.name, None)
+        return new
+
+    def replace_value(self, old: Value, new: Value) -> None:
+        """Let all readers of a value, and the results, read another one instead.
+
+        Replacements chain: a value that replaces one may be replaced itself.  Where an op was
+        replaced by one of its name, its values are the new ones as ``new`` and the old ones as
+        ``old``: replace ops before their values.
+
+        Raises:
+            GraphError: The value replaces itself.
+        """
+        is_new = new.op in self.graph.ops and not self._is_old(new.op)
+        new = new if is_new else self.resolve(new)
+        if new == old:
+            if is_new:
+                return
+            raise GraphError(f"replacing value {old}", found="a replacement that depends on it")
+        self._same[old] = new
+        if is_new:
+            self._final.add(old)
+        self._changed = True
+
+    def _is_old(self, name: str) -> bool:
+        return self.ops.get(name, self.graph.ops[name]) is self.graph.ops[name]
+
+    def drop(self, op: Op, successor: str | None = None) -> None:
+        """Remove an op; control edges from it start at the op named ``successor`` instead."""
+        del self.ops[op.name]
+        self._successor[op.name] = successor
+        self._changed = True
+
+    def resolve(self, value: Value) -> Value:
+        """The value that stands for one now, at the end of its chain of replacements."""
+        while value in self._same:
+            old, value = value, self._same[value]
+            if old in self._final:
+                break
+        return value
+
+    def resolved(self, op: Op) -> Op:
+        """The op with replaced inputs, and without control edges from dropped ops."""
+        if not self._same.keys().isdisjoint(op.inputs):
+            op = op.with_inputs(tuple([self.resolve(v) for v in op.inputs]))
+        if op.control and not self._successor.keys().isdisjoint(op.control):
+            op = replace(op, control=tuple(dict.fromkeys(self._control(op))))
+        return op
+
+    def _control(self, op: Op) -> Iterator[str]:
+        for start in op.control:
+            name: str | None = start
+            while name is not None and name not in self.ops:
+                name = self._successor.get(name)
+            if name is not None:
+                yield name
+
+    # ------------------------------------------------------------------ result
+
+    def build(self) -> Graph:
+        """The same as `finish`."""
+        return self.finish()
+
+    def finish(self) -> Graph:
+        """The changed graph; the graph as it was if nothing has been changed.
+
+        Raises:
+            GraphError: An op reads a value that no op makes, or depends on itself.
+        """
+        if not self._changed and self.results == self.graph.results:
+            return self.graph
+        results = tuple([self.resolve(v) for v in self.results])
+        missing = next((v for v in results if v.op not in self.ops), None)
+        if missing is not None:
+            raise GraphError("rewriting a graph", found=f"result {missing}, of a dropped op")
+        ops = self._ordered([self.resolved(op) for op in self.ops.values()])
+        return rebuild(
+            self.graph,
+            ops,
+            types=self.types,
+            lines=self.lines,
+            origins=self.origins,
+            results=results,
+            effects=[op.name for op in ops if op.name in self.effects],
+        )
+
+    def _ordered(self, ops: list[Op]) -> list[Op]:
+        """The ops by rank, each after its inputs and control predecessors."""
+        rank = {**self.position, **self._rank} if self._rank else self.position
+        if self._rank:
+            ops.sort(key=lambda op: rank[op.name])
+        return ops if _is_topological(ops) else _topological(ops)
+
+
+def _is_topological(ops: Sequence[Op]) -> bool:
+    """Whether every op comes after its inputs and control predecessors."""
+    seen = set[str]()
+    for op in ops:
+        for value in op.inputs:
+            if value.op not in seen:
+                return False
+        if op.control and not seen.issuperset(op.control):
+            return False
+        seen.add(op.name)
+    return True
+
+
+def _topological(ops: Sequence[Op]) -> list[Op]:
+    """The ops in topological order, always the first in line among those that are ready.
+
+    Raises:
+        GraphError: An op reads what no op makes, or depends on itself.
+    """
+    index = {op.name: i for i, op in enumerate(ops)}
+    successors: list[list[int]] = [[] for _ in ops]
+    waiting = []
+    for i, op in enumerate(ops):
+        needed = {*[v.op for v in op.inputs], *op.control}
+        if not needed <= index.keys():
+            _refuse(op, f"inputs of {sorted(needed - index.keys())}, which are not in the graph")
+        waiting.append(len(needed))
+        for name in needed:
+            successors[index[name]].append(i)
+    ready = [i for i, count in enumerate(waiting) if not count]
+    order: list[Op] = []
+    while ready:
+        i = heapq.heappop(ready)
+        order.append(ops[i])
+        for other in successors[i]:
+            waiting[other] -= 1
+            if not waiting[other]:
+                heapq.heappush(ready, other)
+    if len(order) < len(ops):
+        _refuse(next(op for op, count in zip(ops, waiting, strict=True) if count), "a cycle")
+    return order
+
+
+def _refuse(op: Op, found: str) -> None:
+    raise GraphError(f"rewriting a graph at op {op.name!r}", found=found)
+
+
+def like(op: Op, type_: str, attrs: Mapping[str, AttrValue], inputs: Iterable[Value]) -> Op:
+    """An op of another type with the name, placement and control edges of one."""
+    return Op(op.name, type_, tuple(inputs), Attrs(attrs), op.placement, control=op.control)

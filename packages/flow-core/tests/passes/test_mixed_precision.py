@@ -1,0 +1,44 @@
+"""Casts of mixed precision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from flow_core.passes.base import Pass
+from flow_core.passes.mixed_precision import MixedPrecision
+
+
+def test_products_and_the_ops_between_compute_in_half_precision(
+    apply: Callable[[Pass, str], str],
+) -> None:
+    before = """
+graph
+x = input() : float32[2,3] @cpu[0:0] {'batch_axis': 0, 'dtype': 'float32', 'shape': (2, 3)}
+w = variable() : float32[3,4] @cpu[0:0] {'dtype': 'float32', 'initializer': ('constant', 0.0), 'regularizer': None, 'seed': None, 'shape': (3, 4), 'trainable': True}
+b = variable() : float32[4] @cpu[0:0] {'dtype': 'float32', 'initializer': ('constant', 0.0), 'regularizer': None, 'seed': None, 'shape': (4,), 'trainable': True}
+m = matmul(x:0, w:0) : float32[2,4] @cpu[0:0] {'alpha': 1.0, 'transpose_a': False, 'transpose_b': False}
+y = bias_add(m:0, b:0) : float32[2,4] @cpu[0:0] {'axis': 1}
+r = relu(y:0) : float32[2,4] @cpu[0:0] {}
+n = matmul(r:0, w:0) : float32[2,3] @cpu[0:0] {'alpha': 1.0, 'transpose_a': False, 'transpose_b': True}
+l = exp(n:0) : float32[2,3] @cpu[0:0] {}
+return l:0
+effects
+"""
+    after = """
+graph
+x = input() : float32[2,3] @cpu[0:0] {'batch_axis': 0, 'dtype': 'float32', 'shape': (2, 3)}
+w = variable() : float32[3,4] @cpu[0:0] {'dtype': 'float32', 'initializer': ('constant', 0.0), 'regularizer': None, 'seed': None, 'shape': (3, 4), 'trainable': True}
+b = variable() : float32[4] @cpu[0:0] {'dtype': 'float32', 'initializer': ('constant', 0.0), 'regularizer': None, 'seed': None, 'shape': (4,), 'trainable': True}
+x/float16 = cast(x:0) : float16[2,3] @cpu[0:0] {'dtype': 'float16'}
+w/float16 = cast(w:0) : float16[3,4] @cpu[0:0] {'dtype': 'float16'}
+m = matmul(x/float16:0, w/float16:0) : float16[2,4] @cpu[0:0] {'alpha': 1.0, 'transpose_a': False, 'transpose_b': False}
+b/float16 = cast(b:0) : float16[4] @cpu[0:0] {'dtype': 'float16'}
+y = bias_add(m:0, b/float16:0) : float16[2,4] @cpu[0:0] {'axis': 1}
+r = relu(y:0) : float16[2,4] @cpu[0:0] {}
+n = matmul(r:0, w/float16:0) : float16[2,3] @cpu[0:0] {'alpha': 1.0, 'transpose_a': False, 'transpose_b': True}
+n/float32 = cast(n:0) : float32[2,3] @cpu[0:0] {'dtype': 'float32'}
+l = exp(n/float32:0) : float32[2,3] @cpu[0:0] {}
+return l:0
+effects
+"""
+    assert apply(MixedPrecision("float16"), before) == after

@@ -1,0 +1,54 @@
+"""The public API of authors: light to import, and the only one that plugins and pages use."""
+
+from __future__ import annotations
+
+import pkgutil
+import re
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import flow_core.authoring
+
+ROOT = Path(__file__).parents[4]
+MODULES = [m.name for m in pkgutil.iter_modules(flow_core.authoring.__path__)]
+PAGES = [*ROOT.glob("docs/plugins/*.md"), ROOT / "docs" / "architecture.md"]
+EXAMPLES = [
+    path
+    for folder in ("packages", "toy_backend")
+    for path in (ROOT / "tests" / "plugins" / folder).rglob("*.py")
+]
+
+
+def loaded_by(statement: str) -> set[str]:
+    """The modules of flow_core that a fresh process has after a statement."""
+    program = f"{statement}; import sys; print(*[m for m in sys.modules if 'flow_core' in m])"
+    command = [sys.executable, "-c", program]
+    return set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
+
+
+def test_every_object_is_exported_from_one_module() -> None:
+    found: dict[tuple[str, int], str] = {}
+    for name in MODULES:
+        module = import_module(f"flow_core.authoring.{name}")
+        for exported in module.__all__:
+            first = found.setdefault((exported, id(getattr(module, exported))), name)
+            assert first == name, f"{exported} is in {first} and {name}"
+
+
+def test_specs_import_neither_ops_nor_passes() -> None:
+    loaded = loaded_by("import flow_core.authoring.specs")
+    assert not {m for m in loaded if re.match(r"flow_core\.(ops|passes|compiler|runtime)\b", m)}
+
+
+def test_the_facade_does_not_import_it() -> None:
+    assert not {m for m in loaded_by("import oneflow") if m.startswith("flow_core.authoring")}
+
+
+@pytest.mark.parametrize("path", [*PAGES, *EXAMPLES], ids=lambda path: path.name)
+def test_pages_and_examples_import_the_public_modules(path: Path) -> None:
+    found = re.findall(r"^\s*(?:from|import) flow_core\.(\w+)", path.read_text(), re.MULTILINE)
+    assert {*found} <= {"authoring", "base", "testing"}

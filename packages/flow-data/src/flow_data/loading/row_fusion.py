@@ -1,0 +1,135 @@
+"""Row fusion: apply several ops to a sample while it is in the cache.
+
+Executed op by op, a batch of decoded images exceeds the cache and occupies memory until the next
+batch. Executed row by row, an image is decoded, cropped, resized and normalised in the cache, and
+its memory is reused for the next one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+from flow_core.authoring.backends import Launch
+from flow_data.loading.body import Member, Slot
+from flow_data.rows import RowWork, StepLaunch
+
+
+class Stopped(Exception):
+    """The loader was deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A launch of a loader's op.
+
+    Attributes:
+        member: index of the op.
+        name: its name.
+        launch: the launch.
+    """
+
+    member: int
+    name: str
+    launch: Launch
+
+    def run(self, stop: threading.Event, seconds: dict[str, float]) -> None:
+        """Run the launch and add its time to ``seconds``."""
+        if stop.is_set():
+            raise Stopped
+        began = perf_counter()
+        self.launch()
+        seconds[self.name] = seconds.get(self.name, 0.0) + perf_counter() - began
+
+
+@dataclass(frozen=True, slots=True)
+class FusedRows:
+    """Consecutive stages that are applied to one row after the other.
+
+    Attributes:
+        names: names of the ops.
+        works: their work on a row.
+        temporaries: buffers of instances without later readers.
+    """
+
+    names: tuple[str, ...]
+    works: tuple[RowWork, ...]
+    temporaries: tuple[Any, ...]
+
+    def run(self, stop: threading.Event, seconds: dict[str, float]) -> None:
+        """Process all rows and add the time of each stage to ``seconds``."""
+        spent = [0.0] * len(self.works)
+        for row in range(self.works[0].count):
+            if stop.is_set():
+                raise Stopped
+            for k, work in enumerate(self.works):
+                began = perf_counter()
+                work.run_row(row)
+                spent[k] += perf_counter() - began
+            for buffer in self.temporaries:
+                buffer[row] = None
+        for name, value in zip(self.names, spent, strict=True):
+            seconds[name] = seconds.get(name, 0.0) + value
+
+
+Link = tuple[Stage, RowWork]
+
+
+def fuse_rows(
+    stages: Sequence[Stage],
+    members: Sequence[Member],
+    arrays: Sequence[Sequence[Any]],
+    kept: Sequence[Slot],
+) -> list[Stage | FusedRows]:
+    """Fuse stages that work row by row, and reorder other stages before them where possible.
+
+    Args:
+        stages: the stages in the order of the ops.
+        members: the loader's ops.
+        arrays: the buffers of their outputs.
+        kept: the outputs that steps consume.
+    """
+    parts: list[Stage | FusedRows] = []
+    chain: list[Link] = []
+    for stage in stages:
+        work = stage.launch
+        if isinstance(work, RowWork) and (not chain or work.count == chain[0][1].count):
+            chain.append((stage, work))
+        elif not _reads(stage, chain, members):
+            parts.append(stage)
+        else:
+            parts += _fused(chain, members, arrays, kept)
+            chain = [(stage, work)] if isinstance(work, RowWork) else []
+            parts += [] if chain else [stage]
+    return parts + _fused(chain, members, arrays, kept)
+
+
+def _reads(stage: Stage, chain: Sequence[Link], members: Sequence[Member]) -> bool:
+    """Return whether a stage reads an output of a stage of the chain."""
+    if isinstance(stage.launch, StepLaunch):
+        return False
+    sources = {m for m, _ in members[stage.member].inputs} | {stage.member}
+    return any(link.member in sources for link, _ in chain)
+
+
+def _fused(
+    chain: Sequence[Link],
+    members: Sequence[Member],
+    arrays: Sequence[Sequence[Any]],
+    kept: Sequence[Slot],
+) -> list[Stage | FusedRows]:
+    if len(chain) < 2:
+        return [stage for stage, _ in chain]
+    inside = {stage.member for stage, _ in chain}
+    outside = {s for i, m in enumerate(members) if i not in inside for s in m.inputs} | set(kept)
+    temporaries = [
+        buffer
+        for i in sorted(inside)
+        for k, buffer in enumerate(arrays[i])
+        if buffer.dtype == object and (i, k) not in outside
+    ]
+    names = tuple(stage.name for stage, _ in chain)
+    return [FusedRows(names, tuple(work for _, work in chain), tuple(temporaries))]

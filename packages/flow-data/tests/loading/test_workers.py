@@ -1,0 +1,162 @@
+"""The number of concurrent batches."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from flow_core.base.errors import ConfigError
+from flow_core.base.thread_budget import Cores
+from flow_core.base.thread_pools import settled
+from flow_data.loading.stats import LoaderStats
+from flow_data.loading.workers import WorkerLimits, Workers
+from flow_data.report import text_report
+
+BUSY = Cores(4, "a test", kernels=4, products=4, loaders=1)
+"""Steps that leave nothing."""
+
+
+@pytest.fixture(autouse=True)
+def nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FLOW_DATA_WORKERS", raising=False)
+
+
+@pytest.fixture
+def crew() -> Iterator[Workers]:
+    made = Workers()
+    yield made
+    made.stop()
+
+
+def test_the_plan_says_how_many_unless_the_program_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert WorkerLimits.from_cores(BUSY) == WorkerLimits(1, 4, "4 cores")
+    assert WorkerLimits.from_cores(Cores(64, "a test", 8, 8, 56)).computing == 16
+    assert WorkerLimits.from_cores(Cores()).waiting == min(16, settled().count)
+    monkeypatch.setenv("FLOW_DATA_WORKERS", "5")
+    assert WorkerLimits.from_cores(BUSY) == WorkerLimits(5, 5, "FLOW_DATA_WORKERS")
+
+
+def test_what_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLOW_DATA_WORKERS", "all")
+    with pytest.raises(ConfigError, match="reading FLOW_DATA_WORKERS"):
+        WorkerLimits.from_cores(BUSY)
+
+
+class Batches:
+    """Jobs that are at work until somebody says that one of them may end."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Semaphore(0)
+        self.may_end = threading.Semaphore(0)
+
+    def __call__(self) -> None:
+        self.begun.release()
+        self.may_end.acquire(timeout=120)
+
+    def begin(self, count: int) -> bool:
+        """Whether so many more begin."""
+        return all(self.begun.acquire(timeout=120) for _ in range(count))
+
+
+def test_loaders_have_what_a_step_leaves_until_it_waits(crew: Workers) -> None:
+    batches = Batches()
+    futures = [crew.submit(batches, WorkerLimits.from_cores(BUSY)) for _ in range(8)]
+    assert batches.begin(1)
+    assert not batches.begun.acquire(timeout=0.05)
+    assert crew.active == 1
+    with crew.step_waiting():
+        assert batches.begin(3)
+        assert not batches.begun.acquire(timeout=0.05)
+        assert crew.active == 4
+    for _ in range(3):  # the step goes on: who is done does not begin another one
+        batches.may_end.release()
+    assert not batches.begun.acquire(timeout=0.05)
+    for _ in range(5):
+        batches.may_end.release()
+    assert batches.begin(4)
+    for future in futures:
+        future.result()
+
+
+def test_several_loaders_share_what_is_left(crew: Workers) -> None:
+    one, other = Batches(), Batches()
+    crew.submit(one, WorkerLimits.from_cores(BUSY))
+    crew.submit(other, WorkerLimits.from_cores(BUSY))
+    assert one.begin(1)
+    assert not other.begun.acquire(timeout=0.05)
+    one.may_end.release()
+    assert other.begin(1)
+    other.may_end.release()
+
+
+def test_an_error_of_a_job_is_its_own(crew: Workers) -> None:
+    def fails() -> None:
+        raise ValueError("no batch")
+
+    failed, fine = (
+        crew.submit(fails, WorkerLimits.from_cores(BUSY)),
+        crew.submit(list, WorkerLimits.from_cores(BUSY)),
+    )
+    with pytest.raises(ValueError, match="no batch"):
+        failed.result()
+    fine.result()
+    assert fine.done()
+
+
+def test_what_has_not_begun_is_not_done_after_the_end(crew: Workers) -> None:
+    batches = Batches()
+    first, later = (crew.submit(batches, WorkerLimits.from_cores(BUSY)) for _ in range(2))
+    assert batches.begin(1)
+    crew.stop(seconds=0.01)
+    assert later.cancelled()
+    batches.may_end.release()
+    first.result()
+    assert first.done()
+
+
+def test_statistics_tell_how_many_were_at_work() -> None:
+    stats = LoaderStats("reader", 6, limits=WorkerLimits.from_cores(BUSY))
+    text = text_report([stats])
+    assert "6 slots, 1 in work while a step computes, 4 while one waits (by 4 cores)" in text
+
+
+INTERRUPTED = """
+import signal
+from flow_core.base.thread_budget import Cores
+from flow_data.loading.workers import WorkerLimits, Workers
+
+crew, share, total = Workers(), WorkerLimits.from_cores(Cores(2, "a test", 1, 1, 1)), [0]
+
+def count():
+    total[0] += 1
+
+signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0007)
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+interrupted = 0
+for _ in range(3000):
+    try:
+        with crew.step_waiting():
+            crew.submit(count, share).result()
+    except KeyboardInterrupt:
+        interrupted += 1
+signal.setitimer(signal.ITIMER_REAL, 0)
+last = crew.submit(count, share)
+last.result()
+crew.stop()
+assert interrupted > 10, interrupted
+assert not crew.active and not crew._waiting
+print("ended")
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="interrupts by a timer")
+def test_interrupts_leave_nothing_locked() -> None:
+    """An interrupt within a wait for a future of the standard library hung the program."""
+    command = [sys.executable, "-c", INTERRUPTED]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.stdout == "ended\n", done.stderr

@@ -1,0 +1,86 @@
+"""SGD fused with the matrix product that computes the gradient of a weight.
+
+The gradient, which is as large as the weight, is never stored: the smaller operand is multiplied
+by the negative learning rate and the product accumulates into the weight.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+from flow_core.authoring.backends import Launch
+from flow_core.authoring.specs import AttrValue, BindContext, KernelSpec
+from flow_core.base.alignment import aligned
+from flow_onednn.kernels import matmul
+from flow_onednn.kernels.loops import FLOAT_BYTES, null, pointer
+from flow_onednn.native import compiler
+from flow_onednn.recipes import Implementation, Problem, is_float32, kernel
+
+
+@dataclass(frozen=True, slots=True)
+class MatmulSgd:
+    """A product of which one operand is first multiplied by the negative learning rate.
+
+    Attributes:
+        product: the product, which accumulates into the weight.
+        which: the position of the scaled operand, 0 or 1.
+        size: its number of elements.
+    """
+
+    product: Implementation
+    which: int
+    size: int
+
+    @property
+    def workspace(self) -> int:
+        """Bytes for the scaled operand and for the product."""
+        return self._bytes + self.product.workspace
+
+    @property
+    def _bytes(self) -> int:
+        return aligned(FLOAT_BYTES * self.size)
+
+    @property
+    def reorders(self) -> int:
+        """Bytes that the product copies between layouts at each launch."""
+        return self.product.reorders
+
+    @property
+    def allocates(self) -> bool:
+        """Whether the library allocates memory at each launch."""
+        return self.product.allocates
+
+    def bind(self, ctx: BindContext) -> list[Launch]:
+        """Return the launches: scale the operand, accumulate the product."""
+        model, *operands, rate = ctx.inputs[:4]
+        factor = pointer(ctx.inputs[4]) if len(ctx.inputs) > 4 else null()
+        own = ctx.workspace[: FLOAT_BYTES * self.size].view("float32")
+        given, operands[self.which] = operands[self.which], own
+        scaled = partial(
+            compiler.native().scale_by_rate,
+            pointer(given), pointer(own), pointer(rate), factor, self.size, ctx.attrs["scale"],
+        )  # fmt: skip
+        rest = ctx.workspace[self._bytes :]
+        inner = replace(ctx, inputs=tuple(operands), outputs=(model,), workspace=rest)
+        return [scaled, *self.product.bind(inner)]
+
+
+def build(p: Problem) -> MatmulSgd | None:
+    """Build ``onednn_matmul_sgd``."""
+    model, *operands = p.inputs[:3]
+    if not compiler.available() or len(model.shape) != 2:
+        return None
+    attrs: dict[str, AttrValue] = {
+        **{k: p.attrs[k] for k in ("transpose_a", "transpose_b")},
+        "alpha": 1.0, "activation": "", "accumulate": True, "math": p.attrs.get("math", ""),
+    }  # fmt: skip
+    items = tuple(sorted(attrs.items()))
+    product = matmul.build(Problem("onednn_matmul", tuple(operands), (model,), items))
+    if product is None:
+        return None
+    which = min((0, 1), key=lambda k: operands[k].size)
+    return MatmulSgd(product, which, operands[which].size)
+
+
+KERNELS: tuple[KernelSpec, ...] = (kernel("onednn_matmul_sgd", build, accepts=is_float32),)

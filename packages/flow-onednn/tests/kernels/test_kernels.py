@@ -1,0 +1,172 @@
+"""The kernels against the ops' references, with the kernel kit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flow_core.authoring.update_rules import INDEXED_PREFIX
+from flow_core.base.config import Settings
+from flow_core.plugins.host import load_plugins
+from flow_core.plugins.registry import Registry
+from flow_core.plugins.specs import OpSpec, Sample
+from flow_core.testing import Deviation, KernelKit
+from flow_core.testing.kit import Gap
+from flow_onednn.library import Missing, library, state
+from flow_onednn.native.expressions import TABLE
+from flow_onednn.ops import JOINED
+from flow_onednn.plugin import flow_register_kernels
+
+_STATE = state()
+pytestmark = [
+    pytest.mark.arithmetic,
+    pytest.mark.skipif(
+        isinstance(_STATE, Missing), reason=f"no oneDNN: {getattr(_STATE, 'reason', '')}"
+    ),
+]
+
+
+OPAQUE = (
+    "onednn_pack",
+    "onednn_packed_matmul",
+    "onednn_max_pool",
+    "onednn_max_pool_grad",
+    "onednn_norm_relu",
+    "onednn_norm_relu_grad",
+    "fused",
+    "onednn_matmul_sgd",
+    "summed_sgd_update",
+    "onednn_sparse_sgd",
+    "onednn_sparse_adam",
+    *(row.type for row in JOINED),
+)
+"""Ops with an output in the library's own form; test_pairs.py, test_packed.py have them.
+
+Updates that no other kernel does are in test_loops.py, test_products.py, test_summed.py and
+test_joined.py.
+"""
+
+
+SAMPLED = (
+    "relu",
+    "relu_grad",
+    "gelu_grad",
+    "add_n",
+    "broadcast_add",
+    "dropout",
+    "bias_add",
+    "cast",
+)
+"""Of the elementwise ops, which have one generator; test_loops.py has all their formulas."""
+
+UPDATES = {"sgd_update": 0, "momentum_update": 1, "adam_update": 2}
+
+
+def updates(states: int, rng: Any) -> Iterator[Sample]:
+    """What an optimizer's update gets; test_loops.py checks the numbers."""
+    for shape in ((7,), (3, 5), ()):
+        arrays = [rng.uniform(0.5, 2, shape) for _ in range(2)]
+        arrays += [np.array(0.1), *(rng.uniform(0.5, 2, shape) for _ in range(states))]
+        yield Sample(tuple(arrays), {"l1": 0.1, "l2": 0.2, "weight_decay": 0.01})
+        yield Sample((*arrays, np.array(0.5)))
+
+
+def row_updates(spec: OpSpec, rng: Any) -> Iterator[Sample]:
+    """What an update of looked-up rows gets."""
+    for shape, lookups in (((7,), (3,)), ((30, 5), (20, 4)), ((4, 2, 3), (1,))):
+        model, *states = (rng.uniform(0.5, 2, shape) for _ in spec.mutates)
+        index = rng.integers(-1, shape[0] + 1, lookups).astype(np.int32)
+        values = rng.uniform(0.5, 2, (*lookups, *shape[1:]))
+        yield Sample((model, index, values, np.array(0.1), *states), {"weight_decay": 0.01})
+
+
+def scaled_updates(spec: OpSpec, rng: Any) -> Iterator[Sample]:
+    """What updates get that are scaled by norms."""
+    for shape in ((7,), (33, 5), ()):
+        first = [rng.uniform(0.5, 2, shape), rng.uniform(0.5, 2, shape), np.array(0.1)]
+        states: list[Any] = [np.array(3, np.int64)] if spec.type == "lars_update" else []
+        states += [rng.uniform(0.5, 2, shape) for _ in range(2 - len(states))]
+        states += [np.array(0.5)] * (2 if spec.type == "lamb_update" else 0)
+        yield Sample((*first, *states), {"l1": 0.1, "l2": 0.2, "weight_decay": 0.01})
+        yield Sample((*first, *states, np.array(0.5)))
+
+
+INFINITE = ("inf", "-inf", "mixed")
+LABELS = ("integer_max", "integer_min", "mixed")
+TERMS = "infinities cancel or meet a zero, depending on how terms are grouped"
+WEIGHTS = "a weight that is not finite is multiplied by coefficients of 0, too"
+PADDING = "padding is left out, not multiplied by weights"
+DEVIATIONS = (
+    *(Deviation(op, ("nan",), TERMS, INFINITE)
+      for op in (
+          "layer_norm_grad", "normalization_grad", "sparse_softmax_cross_entropy_grad",
+      )),
+    *(Deviation(op, ("nan",), TERMS, INFINITE, everywhere=False)
+      for op in (
+          "batch_matmul", "conv_data_grad", "conv_filter_grad", "onednn_conv_data_grad",
+          "onednn_norm_add_relu",
+      )),
+    *(Deviation(op, ("nan", "lost"), PADDING, ("nan", "-nan", *INFINITE), everywhere=False)
+      for op in ("conv2d", "onednn_conv")),
+    *(Deviation(op, ("nan",), WEIGHTS, ("-nan", "nan", *INFINITE))
+      for op in ("adam_update", "lamb_update", "lars_update", "momentum_update", "sgd_update")),
+    Deviation("lamb_update", ("finite", "lost"), "numpy adds up squares in float32",
+              everywhere=False),
+    Deviation("onednn_matmul", ("nan",), "the library's gelu of inf is NaN", INFINITE,
+              everywhere=False),
+    Deviation("dropout", ("finite",), "a mask has 0 and 1 only; others count as 1", LABELS),
+    *(Deviation(op, ("zero_sign",), "max(0, -0) may be either", everywhere=False)
+      for op in ("dropout", "relu")),
+    Deviation("sparse_softmax_cross_entropy_grad", ("refused",),
+              "labels outside of the classes are an error; the reference takes them", LABELS),
+    *(Deviation(op, ("subnormal",), "the library flushes subnormal bfloat16",
+                dtypes=("bfloat16",), everywhere=False)
+      for op in (
+          "avg_pool_2d", "avg_pool_2d_grad", "batch_matmul", "conv2d", "conv_data_grad",
+          "conv_filter_grad", "matmul", "onednn_conv", "onednn_conv_data_grad",
+          "onednn_conv_filter_grad", "onednn_matmul", "softmax_grad", "transpose",
+      )),
+    Deviation("normalization_grad", ("subnormal",), "the library flushes subnormal variances",
+              ("subnormal", "-subnormal"), everywhere=False),
+)  # fmt: skip
+
+
+class TestKernels(KernelKit):
+    deviations = DEVIATIONS
+    plugin = "flow-onednn"
+    dtypes = ("float32", "bfloat16")
+    thread_counts = (1, 2, 3)
+    gaps = (
+        Gap(
+            "normalization",
+            "notyet",
+            "oneDNN divides the statistics of a batch by its threads",
+            checks=("same_bits_on_any_threads",),
+            dtypes=("float32",),
+        ),
+    )
+    ops = tuple(
+        sorted({k.op for k in flow_register_kernels()} - set(OPAQUE) - (set(TABLE) - set(SAMPLED)))
+    )
+
+    def registry(self) -> Registry:
+        return load_plugins(replace(Settings.from_env(), disabled_plugins=()))
+
+    def absent(self, name: str) -> str:
+        isa = library().isa
+        if name != "softmax_grad" or isa.startswith("AVX512"):
+            return ""
+        return f"oneDNN has a softmax_backward for AVX512, and for {isa} a reference only"
+
+    def samples(self, spec: OpSpec, rng: Any) -> Iterable[Sample]:
+        if spec.type in UPDATES:
+            return updates(UPDATES[spec.type], rng)
+        if spec.type in ("lars_update", "lamb_update"):
+            return scaled_updates(spec, rng)
+        if spec.type.startswith(INDEXED_PREFIX):
+            return row_updates(spec, rng)
+        return super().samples(spec, rng)

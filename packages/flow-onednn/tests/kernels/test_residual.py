@@ -1,0 +1,52 @@
+"""Residual blocks: their last normalisation, addition and relu are one op."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import oneflow as flow
+import oneflow.typing as tp
+
+pytestmark = pytest.mark.usefixtures("onednn")
+
+SHAPE = (4, 3, 7, 5)
+
+
+def branch(x: Any, name: str, filters: int) -> Any:
+    draw = flow.random_normal_initializer(stddev=0.3)
+    x = flow.layers.conv2d(x, filters, 1, kernel_initializer=draw, use_bias=False, name=name)
+    return flow.layers.batch_normalization(x, axis=1, name=f"{name}_bn")
+
+
+def trained(sum_is_read: bool, projected: bool) -> tuple[list[float], Any, list[str]]:
+    """Losses, moving statistics and the plan's ops; a sum that others read is not joined."""
+    flow.clear_default_session()
+
+    @flow.global_function(type="train")
+    def job(
+        x: tp.Numpy.Placeholder(SHAPE),  # type: ignore[valid-type]
+    ) -> tuple[tp.Numpy, tp.Numpy]:
+        added = branch(x, "a", 3) + (branch(x, "b", 3) if projected else x)
+        y = flow.nn.relu(added)
+        loss = flow.math.reduce_mean(flow.math.square(y - 0.5))
+        rate = flow.optimizer.PiecewiseConstantScheduler([], [0.1])
+        flow.optimizer.SGD(rate, momentum=0).minimize(loss)
+        return loss, added if sum_is_read else y
+
+    x = np.random.default_rng(0).normal(0.5, 2, SHAPE).astype(np.float32)
+    losses = [float(job(x)[0].item()) for _ in range(3)]
+    moving = flow.get_all_variables()["a_bn-moving_variance"].numpy()
+    return losses, moving, [task.type for task in job.plan().tasks]
+
+
+@pytest.mark.parametrize("projected", [False, True])
+def test_joined_and_apart_train_alike(projected: bool) -> None:
+    apart, moving_apart, types = trained(True, projected)
+    assert "onednn_norm_add_relu" not in types
+    joined, moving, types = trained(False, projected)
+    assert types.count("onednn_norm_add_relu") == 1
+    np.testing.assert_allclose(joined, apart, 1e-5)
+    np.testing.assert_allclose(moving, moving_apart, 1e-5)
