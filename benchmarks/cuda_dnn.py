@@ -58,7 +58,7 @@ def problems(small: bool) -> dict[str, Any]:
     from flow_core.ir.graph import tensor_type
     from flow_cuda.cudnn.attention import Attention, AttentionGrad, rows
     from flow_cuda.cudnn.norm import Norm, NormGrad
-    from flow_cuda.cudnn.problems import convolution, laid
+    from flow_cuda.cudnn.problems import convolution, tensor_layout
 
     batch, channels, side = (2, 8, 6) if small else (256, 64, 56)
     found: dict[str, Any] = {}
@@ -77,8 +77,8 @@ def problems(small: bool) -> dict[str, Any]:
                 found[f"conv {kind} {name}"] = convolution(kind, (x, w, x), attrs)
             fused = convolution("forward", (x, w, x), attrs, bias=True, relu=True)
             found[f"conv bias relu {name}"] = fused
-            found[f"norm add relu {name}"] = Norm(laid(x, form), 1e-5, 0.9, True, True)
-            found[f"norm grad {name}"] = NormGrad(laid(x, form))
+            found[f"norm add relu {name}"] = Norm(tensor_layout(x, form), 1e-5, 0.9, True, True)
+            found[f"norm grad {name}"] = NormGrad(tensor_layout(x, form))
     sizes = (2, 2, 8, 8) if small else (64, 12, 128, 64)
     for dtype in ("float16", "bfloat16"):
         q = rows(tensor_type(sizes, as_dtype(dtype)))

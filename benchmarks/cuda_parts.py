@@ -144,7 +144,7 @@ def nvidia_smi() -> list[str]:
 def products(run: Run) -> Iterator[Row]:
     """Report the products with cuBLASLt algorithms, and whether its masks equal ours."""
     from flow_cuda.device.hardware import EPILOGUES, Product
-    from flow_cuda.driver.relu_mask_check import masks_are_ours
+    from flow_cuda.driver.relu_mask_check import masks_match
 
     hardware = start(run).driver(Device("gpu", 0, 0)).hardware
     kinds, sizes = ("float32", "float16", "bfloat16"), ((256, 512, 512), (100, 10, 512))
@@ -159,7 +159,7 @@ def products(run: Run) -> Iterator[Row]:
                         refused.append(f"{name or 'plain'}/{kind}/{m}x{n}x{k}/{flips}")
     note = f"refused: {refused[:6]}" if refused else ""
     yield Row("cuBLASLt: products with algorithms", f"{count - len(refused)} of {count}", note)
-    ours = masks_are_ours(hardware)
+    ours = masks_match(hardware)
     yield Row("cuBLASLt: masks", "ours" if ours else "others", "" if ours else "kernels do relu")
 
 

@@ -19,7 +19,7 @@ from flow_core.testing.kernels import AS_GIVEN, KernelKit
 from flow_core.testing.rig import Rig
 from flow_cuda.codegen.host_compiler import HostFunction
 from flow_cuda.codegen.program import Kernel
-from flow_cuda.device.batch import joined
+from flow_cuda.device.batch import merge_launches
 from flow_cuda.driver.gpu import GpuDriver
 from flow_cuda.kernels import update
 from flow_cuda.simulator.hardware import Simulator
@@ -109,7 +109,7 @@ class CudaKit(KernelKit):
         for op in BY_TYPE:
             for dtype in self.dtypes:
                 if as_dtype(dtype).is_floating:
-                    joined(update_launches(driver, op, ((7,), (5,)), dtype)[0])
+                    merge_launches(update_launches(driver, op, ((7,), (5,)), dtype)[0])
         return list(collected.found.values())
 
 

@@ -25,7 +25,7 @@ from flow_cuda.cudnn import norm_ops, ops
 from flow_cuda.cudnn.attention import Attention, AttentionGrad, rows
 from flow_cuda.cudnn.norm import LayerNorm, Norm, NormGrad
 from flow_cuda.cudnn.plans import DnnPlans
-from flow_cuda.cudnn.problems import Problem, Search, convolution, laid
+from flow_cuda.cudnn.problems import Problem, Search, convolution, tensor_layout
 from flow_cuda.kernels.dnn import conv_problem, layer_norm_problem, norm_problem
 
 H200 = {
@@ -148,7 +148,7 @@ def compiled_at_once() -> dict[str, Problem]:
     norms: dict[str, Problem] = {}
     for dtype in ("float32", "float16", "bfloat16"):
         for form in ("channels_first", "channels_last"):
-            x = laid(tensor_type((32, 64, 64, 64), as_dtype(dtype)), form)
+            x = tensor_layout(tensor_type((32, 64, 64, 64), as_dtype(dtype)), form)
             for adds, relu in ((False, False), (False, True), (True, True)):
                 norms[f"norm {dtype} {form} {adds} {relu}"] = Norm(x, 1e-5, 0.9, adds, relu)
             norms[f"norm grad {dtype} {form}"] = NormGrad(x)
@@ -214,7 +214,7 @@ def kept(library: Any) -> dict[str, Any]:
                     choice = plans.choose(problem, Search())
                     assert choice is not None
                     seconds.append(time.process_time() - started)
-                    plans._loaded(problem, choice.plan)
+                    plans._load_plan(problem, choice.plan)
             file = cache.place((repr(problem), choice.plan, *plans._origin))
             words = [str(w.message) for w in warned]
             found[name] = {"seconds": seconds, "bytes": file.stat().st_size, "words": words}

@@ -12,7 +12,7 @@ from flow_core.authoring.update_rules import BY_TYPE
 from flow_core.frontend.session import session as sessions
 from flow_cuda.codegen import host_compiler
 from flow_cuda.device import batch
-from flow_cuda.device.batch import joined
+from flow_cuda.device.batch import merge_launches
 from flow_cuda.device.launch import ZeroLaunch
 from flow_cuda.driver.gpu import GpuDriver
 from flow_cuda.simulator.hardware import Simulator
@@ -33,9 +33,9 @@ def own_sessions() -> Iterator[None]:
 @needs_compiler
 @pytest.mark.parametrize("op", BY_TYPE)
 def test_joined_launches_give_the_bits_of_many(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch, "MOST_BLOCKS", 3)
+    monkeypatch.setattr(batch, "MAX_BLOCKS", 3)
     results = []
-    for how in (list, joined):
+    for how in (list, merge_launches):
         driver = GpuDriver(Simulator())
         launches, arrays = update_launches(driver, op, SHAPES)
         made = how(launches)
@@ -52,7 +52,7 @@ def test_other_types_do_not_join() -> None:
     driver = GpuDriver(Simulator(compiler=Collector()))
     wide, _ = update_launches(driver, "sgd_update", SHAPES)
     narrow, _ = update_launches(driver, "sgd_update", SHAPES, "float16")
-    assert len(joined([*wide, *narrow])) == 2
+    assert len(merge_launches([*wide, *narrow])) == 2
 
 
 def test_a_launch_does_not_move_over_what_it_needs() -> None:
@@ -60,11 +60,11 @@ def test_a_launch_does_not_move_over_what_it_needs() -> None:
     (first, second), (_, kept) = update_launches(driver, "sgd_update", SHAPES[:2])
     other = ZeroLaunch(driver.hardware, on_device(driver, np.zeros(4, np.float32)))
     needed = ZeroLaunch(driver.hardware, kept[0])
-    assert len(joined([first, other, second])) == 2
-    assert len(joined([first, needed, second])) == 3
-    assert len(joined([first, print, second])) == 3, "nothing is known of calls of the host"
-    assert len(joined([first, second, needed])) == 2
-    assert len(joined([first, second, first])) == 2, "twice the same variable"
+    assert len(merge_launches([first, other, second])) == 2
+    assert len(merge_launches([first, needed, second])) == 3
+    assert len(merge_launches([first, print, second])) == 3, "nothing is known of calls of the host"
+    assert len(merge_launches([first, second, needed])) == 2
+    assert len(merge_launches([first, second, first])) == 2, "twice the same variable"
 
 
 @needs_compiler

@@ -268,14 +268,14 @@ def test_kernels_know_what_they_read_and_write() -> None:
 
 @needs_compiler
 def test_a_barrier_that_some_threads_miss_is_an_error() -> None:
-    from flow_cuda.codegen.program import named
-    from flow_cuda.device.launch import each
+    from flow_cuda.codegen.program import make_kernel
+    from flow_cuda.device.launch import launch_threads
 
     hardware = Simulator()
     driver = GpuDriver(hardware)
     x = array(driver, np.zeros(64, np.float32))
     body = "if (threadIdx.x < 3) __syncthreads();"
-    each(named("uneven", (("float *", "x"),), body, barriers=True), 64, x)()
+    launch_threads(make_kernel("uneven", (("float *", "x"),), body, barriers=True), 64, x)()
     with pytest.raises(SimulatorError, match="barrier"):
         driver.copy_out(x)
 
@@ -283,8 +283,8 @@ def test_a_barrier_that_some_threads_miss_is_an_error() -> None:
 @needs_compiler
 def test_a_missing_barrier_shows() -> None:
     """Threads take turns: one that reads its neighbour too early gets what was there before."""
-    from flow_cuda.codegen.program import named
-    from flow_cuda.device.launch import each_block
+    from flow_cuda.codegen.program import make_kernel
+    from flow_cuda.device.launch import launch_blocks
 
     body = """
     __shared__ float kept[64];
@@ -299,7 +299,7 @@ def test_a_missing_barrier_shows() -> None:
         values = np.arange(16, dtype=np.float32)
         x = array(driver, values)
         text = body.replace("{barrier}", barrier)
-        each_block(named("rotate", (("float *", "x"),), text, barriers=True), 1, x)()
+        launch_blocks(make_kernel("rotate", (("float *", "x"),), text, barriers=True), 1, x)()
         found.append((driver.copy_out(x) == np.roll(values, -1)).all())
     assert found == [True, False]
 

@@ -13,11 +13,11 @@ from flow_core.ir.graph import tensor_type
 from flow_cuda.cudnn.attention import Attention, AttentionGrad, rows
 from flow_cuda.cudnn.norm import Norm, NormGrad
 from flow_cuda.cudnn.plans import DnnPlans
-from flow_cuda.cudnn.problems import Choice, Problem, Search, convolution, laid
+from flow_cuda.cudnn.problems import Choice, Problem, Search, convolution, tensor_layout
 from flow_cuda.simulator.cudnn import ALIGN, MisuseError, SimulatedBench, SimulatedCudnn
 from flow_cuda.simulator.cudnn_engines import ENGINES, FakeEngine
 
-X = laid(tensor_type((2, 8, 3, 5), float32), "channels_first")
+X = tensor_layout(tensor_type((2, 8, 3, 5), float32), "channels_first")
 Q = rows(tensor_type((2, 2, 5, 8), float16))
 MASK = rows(tensor_type((2, 1, 1, 5), float16))
 PROBLEMS: dict[str, Problem] = {
@@ -180,7 +180,7 @@ def test_each_kind_of_device_and_version_has_its_own(tmp_path: Path) -> None:
 
 def test_an_engine_that_is_gone_is_replaced(tmp_path: Path) -> None:
     chosen(start(tmp_path)[0], PROBLEMS["attention"])
-    renamed = [FakeEngine("eng77", e.notes, e.cost, e.takes, e.room, True)
+    renamed = [FakeEngine("eng77", e.notes, e.cost, e.takes, e.workspace, True)
                for e in ENGINES if e.name == "eng8"]  # fmt: skip
     plans, _ = start(tmp_path, renamed)
     with pytest.warns(RuntimeWarning, match="no engine eng8"):

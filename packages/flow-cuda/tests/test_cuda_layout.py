@@ -17,7 +17,7 @@ from flow_core.ir.graph import Graph, tensor_type, verify
 from flow_core.observe.text import plan_report
 from flow_cuda.codegen import host_compiler
 from flow_cuda.device.config import settings
-from flow_cuda.kernels.move import turns
+from flow_cuda.kernels.move import matrix_transposition
 from flow_cuda.passes.layout import wants_last
 
 needs_compiler = pytest.mark.skipif(
@@ -47,7 +47,7 @@ def test_turned_matrices_are_transpositions(seed: int) -> None:
     rng = np.random.default_rng(seed)
     shape = tuple(rng.integers(1, 4, rng.integers(1, 6)).tolist())
     perm = tuple(rng.permutation(len(shape)).tolist())
-    found = turns(shape, perm)
+    found = matrix_transposition(shape, perm)
     if found is not None:
         x = np.arange(np.prod(shape)).reshape(shape)
         matrices = x.reshape(found).swapaxes(1, 2)

@@ -5,7 +5,7 @@ from cuda_cases import CudaKit
 
 from flow_core.base.disk_cache import DiskCache
 from flow_cuda.codegen import nvrtc
-from flow_cuda.codegen.program import Kernel, named, unit
+from flow_cuda.codegen.program import Kernel, make_kernel, translation_unit
 
 LEAST, MOST = 70, 100
 VIRTUAL = "compute_80"
@@ -58,7 +58,7 @@ def test_the_toolkit_knows_architectures() -> None:
 def test_every_function_compiles(architecture: int) -> None:
     kernels = one_of_each()
     assert len(kernels) > 150
-    assert nvrtc.compile_text(unit(kernels), f"sm_{architecture}")[:4] == b"\x7fELF"
+    assert nvrtc.compile_text(translation_unit(kernels), f"sm_{architecture}")[:4] == b"\x7fELF"
 
 
 @needs_nvrtc
@@ -66,29 +66,29 @@ def test_every_function_compiles(architecture: int) -> None:
 def test_every_kernel_compiles(piece: int) -> None:
     """To the virtual machine: what depends on the element type is then checked."""
     kernels = all_kernels()[piece::PIECES]
-    assert b".entry" in nvrtc.compile_text(unit(kernels), VIRTUAL)
+    assert b".entry" in nvrtc.compile_text(translation_unit(kernels), VIRTUAL)
 
 
 @needs_nvrtc
 def test_code_is_kept_by_content(tmp_path) -> None:
     cache = DiskCache(tmp_path / "code", ".cubin")
-    kernel = named("nothing", (("float *", "x"),), "x[0] = 1;")
-    first = nvrtc.compiled([kernel], "sm_90", cache)
+    kernel = make_kernel("nothing", (("float *", "x"),), "x[0] = 1;")
+    first = nvrtc.compile_kernels([kernel], "sm_90", cache)
     (file,) = cache.folder.iterdir()
     made = file.stat().st_ino
-    assert nvrtc.compiled([kernel], "sm_90", cache) == first
+    assert nvrtc.compile_kernels([kernel], "sm_90", cache) == first
     assert file.stat().st_ino == made
-    other = named("nothing", (("float *", "x"),), "x[0] = 2;")
-    assert nvrtc.compiled([other], "sm_90", cache) != first
-    nvrtc.compiled([kernel], "sm_80", cache)
+    other = make_kernel("nothing", (("float *", "x"),), "x[0] = 2;")
+    assert nvrtc.compile_kernels([other], "sm_90", cache) != first
+    nvrtc.compile_kernels([kernel], "sm_80", cache)
     assert len(list(cache.folder.iterdir())) == 3
 
 
 @needs_nvrtc
 def test_an_error_has_nvrtc_s_words(tmp_path) -> None:
-    broken = named("broken", (("float *", "x"),), "no_such_name = 1;")
+    broken = make_kernel("broken", (("float *", "x"),), "no_such_name = 1;")
     with pytest.raises(nvrtc.NvrtcError, match="no_such_name"):
-        nvrtc.compiled([broken], "sm_90", DiskCache(tmp_path / "code", ".cubin"))
+        nvrtc.compile_kernels([broken], "sm_90", DiskCache(tmp_path / "code", ".cubin"))
     assert not (tmp_path / "code").exists(), "what failed is not kept"
 
 

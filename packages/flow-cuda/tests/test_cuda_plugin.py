@@ -22,7 +22,7 @@ CUPY12, CUPY13 = ("cupy-cuda12x", "14.0"), ("cupy-cuda13x", "14.0")
         (Facts(version=(12, 8), devices=1), "CuPy is not installed", "flow-cuda[cu12]"),
         (Facts(version=(13, 0), devices=1), "CuPy is not installed", "flow-cuda[cu13]"),
         (Facts("", (12, 8), 1, CUPY13), "too new for a driver of CUDA 12.8", "flow-cuda[cu12]"),
-        (Facts("", (12, 8), 2, CUPY12), "nothing yet on the 2", "ONEFLOW_EMULATE_GPUS"),
+        (Facts("", (12, 8), 2, CUPY12), "cannot run programs on the 2", "ONEFLOW_EMULATE_GPUS"),
     ],
 )
 def test_obstacles(found: Facts, reason: str, hint: str) -> None:

@@ -21,7 +21,7 @@ from flow_cuda.device.hardware import EPILOGUES, Product
 from flow_cuda.device.launch import ProductLaunch
 from flow_cuda.driver.cublaslt import CODES, SAVED
 from flow_cuda.driver.gpu import GpuDriver
-from flow_cuda.driver.relu_mask_check import masks_are_ours
+from flow_cuda.driver.relu_mask_check import masks_match
 from flow_cuda.kernels import matmul
 from flow_cuda.ops import OPS
 from flow_cuda.passes.products import FuseProducts
@@ -64,12 +64,12 @@ def test_masks_are_asked_for() -> None:
 
         def matmul(self, *args: Any) -> None:
             super().matmul(*args)
-            product = self._made[args[1] - 1]
+            product = self._objects[args[1] - 1]
             mask = array_at(product[SAVED], 8 * 256 // 8, "uint8")
             mask[:] = np.packbits(np.unpackbits(mask, bitorder="little"), bitorder="big")
 
-    assert masks_are_ours(Simulator())
-    assert not masks_are_ours(Simulator(library=Backwards()))
+    assert masks_match(Simulator())
+    assert not masks_match(Simulator(library=Backwards()))
 
 
 def test_what_the_library_refuses_has_no_plan() -> None:

@@ -31,7 +31,7 @@ def public(kind: type) -> list[str]:
     ]
 
 
-OWN = {"tensors", "named", "itemsize", "convolved"}
+OWN = {"tensors", "type_name", "itemsize", "convolved"}
 """What our graph has besides."""
 
 

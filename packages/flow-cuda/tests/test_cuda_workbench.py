@@ -8,7 +8,7 @@ import pytest
 from flow_core.base.dtypes import ALL, as_dtype
 from flow_core.device import Strided, strided
 from flow_cuda.codegen import host_compiler, nvrtc
-from flow_cuda.codegen.program import unit
+from flow_cuda.codegen.program import translation_unit
 from flow_cuda.device.launch import Queued
 from flow_cuda.driver.gpu import GpuDriver
 from flow_cuda.simulator.hardware import OrderError, Simulator
@@ -130,4 +130,4 @@ def test_nvrtc_compiles_the_kernels(driver: GpuDriver) -> None:
         box = strided(put(driver, numbers((2, 3), dtype)))
         (launch,) = box.array.workbench.combine("sum", box, [box, box])
         kernels.append(launch.function.kernel)
-    assert b".entry" in nvrtc.compile_text(unit(kernels), "compute_80")
+    assert b".entry" in nvrtc.compile_text(translation_unit(kernels), "compute_80")

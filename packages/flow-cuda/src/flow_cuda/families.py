@@ -1,4 +1,4 @@
-"""The families of kernels, imported when kernels are registered."""
+"""The kernel families, imported when kernels are registered."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FAMILIES = (
 
 
 def kernels() -> Iterator[KernelSpec]:
-    """The kernels of all families."""
+    """Yield the kernels of all families."""
     for family in FAMILIES:
         yield from importlib.import_module(f"flow_cuda.kernels.{family}").KERNELS
     yield from importlib.import_module("flow_cuda.driver.host_fallback").KERNELS

@@ -1,4 +1,4 @@
-"""The op that stands where a layout changes; it is made after differentiation, on one device."""
+"""The layout conversion op, created after differentiation, on single devices."""
 
 from __future__ import annotations
 
@@ -37,6 +37,6 @@ OPS: tuple[OpSpec, ...] = (
         attrs={"perm": REQUIRED, "reason": "", "reordered": 0},
         reference=lambda x, perm, **_: np.transpose(x, perm),
         samples=_samples,
-        doc="Activations or weights in another layout; ``reason`` says who wants it.",
+        doc="Activations or weights in another layout; ``reason`` names the consumer.",
     ),
 )

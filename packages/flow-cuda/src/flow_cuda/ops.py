@@ -1,6 +1,6 @@
-"""The ops that our passes put in place of core's: products with what follows them.
+"""Matrix-product ops with fused operations, which replace ops of flow-core.
 
-They have no gradients and no SBP rules: they are made after differentiation, on single devices.
+They have no gradients and no SBP rules: they are created after differentiation, on single devices.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ _ROOT = 0.7978845608028654  # sqrt(2 / pi)
 
 
 def gelu(x: Any) -> Any:
-    """The form with tanh."""
+    """Compute GELU in its tanh approximation."""
     return 0.5 * x * (1 + np.tanh(_ROOT * (x + 0.044715 * x**3)))
 
 
 def gelu_slope(x: Any) -> Any:
-    """Its derivative."""
+    """Compute the derivative of `gelu`."""
     t = np.tanh(_ROOT * (x + 0.044715 * x**3))
     return 0.5 * (1 + t) + 0.5 * x * (1 - t**2) * _ROOT * (1 + 3 * 0.044715 * x**2)
 
 
 def out_type(a: TensorType, b: TensorType, attrs: Attrs) -> TensorType:
-    """The type of a product of two matrices."""
+    """Return the type of a product of two matrices."""
     m = a.shape[1 if attrs["transpose_a"] else 0]
     n = b.shape[0 if attrs["transpose_b"] else 1]
     return tensor_type((m, n), a.dtype)
 
 
 def saved_type(out: TensorType, activation: str) -> TensorType:
-    """What is saved for the backward pass: a mask of bits for relu, numbers for gelu.
+    """Return the type saved for the backward pass: a bit mask for ReLU, elements for GELU.
 
     >>> from flow_core.base.dtypes import float32
     >>> saved_type(tensor_type((3, 130), float32), "relu").shape
@@ -149,7 +149,7 @@ OPS: tuple[OpSpec, ...] = (
         attrs={**PRODUCT, "activation": "", "saved": False},
         reference=_matmul,
         samples=_samples,
-        doc="A product with bias and activation, and what the backward pass needs of it.",
+        doc="A matrix product with bias and activation, and the tensor for the backward pass.",
     ),
     OpSpec(
         type="cuda_matmul_grad",
@@ -159,7 +159,7 @@ OPS: tuple[OpSpec, ...] = (
         attrs={**PRODUCT, "activation": REQUIRED, "summed": False},
         reference=_grad,
         samples=_grad_samples,
-        doc="A product times the slope of an activation, and its sum over rows.",
+        doc="A matrix product times an activation's derivative, and its sum over rows.",
     ),
     OpSpec(
         type="cuda_matmul_sum",
@@ -169,6 +169,6 @@ OPS: tuple[OpSpec, ...] = (
         attrs={**PRODUCT, "side": REQUIRED},
         reference=_sum,
         samples=_sum_samples,
-        doc="A product, and the sum of one operand over what the product sums over.",
+        doc="A matrix product, and the sum of one operand over the reduction dimension.",
     ),
 )

@@ -1,7 +1,7 @@
-"""The plugin of flow-cuda: what it finds of CUDA, without importing CuPy.
+"""The plugin of flow-cuda; it detects CUDA without importing CuPy.
 
-The probe asks NVIDIA's driver library and the metadata of what is installed; both only when
-somebody asks for a "gpu" or runs ``flow doctor``.
+The probe queries NVIDIA's driver library and the metadata of installed packages, only when a
+program requests a "gpu" or ``flow doctor`` runs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from flow_core.base.config import Settings
 FLOW_PLUGIN_API = "1.0"
 
 CUPY = {"cupy-cuda12x": 12, "cupy-cuda13x": 13}
-"""CUDA major of CuPy's wheels."""
+"""CUDA major version of CuPy's wheels."""
 
 DRIVER = "flow_cuda.driver.cupy_hardware"
 OPS = (
@@ -44,13 +44,13 @@ _NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What there is of CUDA on this machine.
+    """The CUDA installation of this machine.
 
     Attributes:
-        problem: why NVIDIA's driver does not work, empty when it does.
-        version: newest CUDA that the driver runs, as (major, minor).
+        problem: why NVIDIA's driver does not work; empty if it does.
+        version: newest CUDA version that the driver supports, as (major, minor).
         devices: number of devices.
-        cupy: (distribution, version) of the installed CuPy, None when there is none.
+        cupy: (distribution, version) of the installed CuPy; None if not installed.
         driver: whether this version of flow-cuda can run plans on a device.
     """
 
@@ -62,18 +62,18 @@ class Facts:
 
 
 def facts() -> Facts:
-    """Asks the machine; initialises NVIDIA's driver library."""
-    problem, version, devices = _ask_driver()
+    """Query the machine; initializes NVIDIA's driver library."""
+    problem, version, devices = _query_driver()
     has_driver = importlib.util.find_spec(DRIVER) is not None
     return Facts(problem, version, devices, _cupy(), has_driver)
 
 
-def _ask_driver() -> tuple[str, tuple[int, int], int]:
-    """(problem, CUDA version, number of devices) by NVIDIA's driver library."""
+def _query_driver() -> tuple[str, tuple[int, int], int]:
+    """Return (problem, CUDA version, number of devices) from NVIDIA's driver library."""
     try:
         cuda = ctypes.CDLL(LIBRARY)
     except OSError:
-        return f"NVIDIA's driver is not installed: there is no {LIBRARY}", (0, 0), 0
+        return f"NVIDIA's driver is not installed: {LIBRARY} not found", (0, 0), 0
     number = ctypes.c_int()
     code = cuda.cuDriverGetVersion(ctypes.byref(number))
     version = (number.value // 1000, number.value % 1000 // 10)
@@ -82,7 +82,7 @@ def _ask_driver() -> tuple[str, tuple[int, int], int]:
         return "", version, 0
     code = code or cuda.cuDeviceGetCount(ctypes.byref(number))
     if code:
-        return f"NVIDIA's driver does not start: CUDA error {code}", version, 0
+        return f"NVIDIA's driver failed to initialize: CUDA error {code}", version, 0
     return "", version, number.value
 
 
@@ -96,7 +96,7 @@ def _cupy() -> tuple[str, str] | None:
 
 
 def judge(found: Facts) -> Available | Unavailable:
-    """Whether programs can use CUDA devices, from facts; the first obstacle is the reason.
+    """Decide whether programs can use CUDA devices; the first obstacle is the reason.
 
     >>> judge(Facts(version=(12, 8), devices=2)).hint
     "uv add 'flow-cuda[cu12]'"
@@ -105,7 +105,7 @@ def judge(found: Facts) -> Available | Unavailable:
     if found.problem:
         return Unavailable(found.problem, EMULATE)
     if not found.devices:
-        return Unavailable("NVIDIA's driver finds 0 CUDA devices", EMULATE)
+        return Unavailable("NVIDIA's driver found 0 CUDA devices", EMULATE)
     if found.cupy is None:
         return Unavailable("CuPy is not installed", extra)
     name, version = found.cupy
@@ -113,7 +113,7 @@ def judge(found: Facts) -> Available | Unavailable:
         return Unavailable(f"{name} {version} is too new for a driver of {_cuda(found)}", extra)
     if not found.driver:
         return Unavailable(
-            f"this version of flow-cuda runs nothing yet on the {found.devices} CUDA devices here",
+            f"this version of flow-cuda cannot run programs on the {found.devices} CUDA devices",
             EMULATE,
         )
     return Available(found.devices, f"{_cuda(found)}, {name} {version}")
@@ -124,7 +124,7 @@ def _cuda(found: Facts) -> str:
 
 
 def probe() -> Available | Unavailable:
-    """Whether programs can use CUDA devices."""
+    """Probe whether programs can use CUDA devices."""
     return judge(facts())
 
 
@@ -137,12 +137,12 @@ def flow_register_devices(config: Settings) -> Iterable[DeviceSpec]:
 
 
 def flow_register_comms(config: Settings) -> Iterable[CommSpec]:
-    """What joins the GPUs of one process, and CPUs to them; NCCL goes first where it is."""
+    """The comm between the GPUs and CPUs of one process; NCCL has priority if available."""
     return () if config.emulate_gpus else (peers_comm(),)
 
 
 def peers_comm() -> CommSpec:
-    """Copies between devices of this process, where no other comm joins them."""
+    """Copies between the devices of this process, with the lowest priority."""
     module = "flow_cuda.driver.peers"
     types = ("cpu", "gpu")
     return CommSpec("peers", types, f"{module}:bootstrap", f"{module}:PeerComm", priority=-1)
@@ -156,7 +156,7 @@ def flow_register_kernels(config: Settings) -> Iterable[KernelSpec]:
 
 
 def flow_register_ops(config: Settings) -> Iterable[OpSpec]:
-    """The ops that our passes make."""
+    """The ops created by the passes."""
     if config.emulate_gpus:
         return ()
     modules = map(importlib.import_module, OPS)
@@ -164,7 +164,7 @@ def flow_register_ops(config: Settings) -> Iterable[OpSpec]:
 
 
 def flow_register_passes(config: Settings) -> Iterable[PassSpec]:
-    """What libraries take together, where they are installed; updates behind gradients."""
+    """The passes: fusion into library calls that are installed, layouts, and update scheduling."""
     if config.emulate_gpus:
         return ()
     found = (
@@ -184,7 +184,7 @@ def flow_register_passes(config: Settings) -> Iterable[PassSpec]:
 
 
 def products_pass() -> PassSpec:
-    """Joins products before what is left is gathered into groups."""
+    """Fuse matrix products before elementwise fusion."""
     return PassSpec(
         "cuda_products",
         "physical",
@@ -194,7 +194,7 @@ def products_pass() -> PassSpec:
 
 
 def layout_pass() -> PassSpec:
-    """Brings convolutions to the layout that they are fastest in, before cuDNN gets them."""
+    """Convert convolutions to their fastest layout, before cuDNN planning."""
     return PassSpec(
         "cuda_layout",
         "physical",
@@ -204,33 +204,33 @@ def layout_pass() -> PassSpec:
 
 
 def convolutions_pass(load: Lazy = "flow_cuda.passes.convolutions:configured") -> PassSpec:
-    """Gives convolutions to cuDNN, with what follows them."""
+    """Replace convolutions and the ops that follow them by cuDNN graphs."""
     return PassSpec("cudnn_convolutions", "physical", load, before=("fuse_elementwise",))
 
 
 def conv_sums_pass(load: Lazy = "flow_cuda.passes.conv_sums:configured") -> PassSpec:
-    """Has convolutions sum for the norms behind them, where that is wanted."""
+    """Compute the sums for batch normalization in the preceding convolution, if enabled."""
     before = ("cudnn_convolutions", "cudnn_norms")
     return PassSpec("cudnn_conv_sums", "physical", load, before=before, after=("cuda_layout",))
 
 
 def norms_pass(load: Lazy = "flow_cuda.passes.norms:configured") -> PassSpec:
-    """Gives batch normalisation in training to cuDNN, with what follows it."""
+    """Replace batch normalization in training and the ops that follow it by cuDNN graphs."""
     return PassSpec("cudnn_norms", "physical", load, before=("fuse_elementwise",))
 
 
 def layer_norms_pass(load: Lazy = "flow_cuda.passes.layer_norms:configured") -> PassSpec:
-    """Gives layer normalisation outside of training to cuDNN."""
+    """Replace layer normalization in inference by cuDNN graphs."""
     return PassSpec("cudnn_layer_norms", "physical", load, before=("fuse_elementwise",))
 
 
 def attention_pass(load: Lazy = "flow_cuda.passes.attention:configured") -> PassSpec:
-    """Gives attention in half types to cuDNN."""
+    """Replace attention in 16-bit types by cuDNN graphs."""
     return PassSpec("cudnn_attention", "physical", load, before=("fuse_elementwise",))
 
 
 def inference_passes() -> tuple[PassSpec, PassSpec]:
-    """Batch normalisation outside of training: as weights and biases, or elementwise."""
+    """Fold batch normalization in inference into weights and biases, or make it elementwise."""
     folds, spreads = (
         "flow_cuda.passes.fold_norms:FoldNorms",
         "flow_cuda.passes.plain_norms:PlainNorms",
@@ -246,7 +246,7 @@ def inference_passes() -> tuple[PassSpec, PassSpec]:
 
 
 def updates_pass() -> PassSpec:
-    """Puts updates behind the last gradient, when nothing will be renamed any more."""
+    """Move updates behind the last gradient, after all passes that rename values."""
     return PassSpec(
         "cuda_late_updates",
         "physical",
@@ -256,35 +256,35 @@ def updates_pass() -> PassSpec:
 
 
 def flow_doctor() -> list[str]:
-    """What there is of CUDA."""
+    """Report the CUDA installation."""
     found = facts()
     cupy = " ".join(found.cupy) if found.cupy else "not installed"
     return [
         f"NVIDIA driver: {found.problem or f'up to {_cuda(found)}'}",
         f"CUDA devices: {found.devices}",
         f"CuPy: {cupy}",
-        f"cuBLASLt: {_products_by()}",
-        f"cuDNN: {_convolutions_by()}",
+        f"cuBLASLt: {_cublaslt_version()}",
+        f"cuDNN: {_cudnn_version()}",
     ]
 
 
-def _products_by() -> str:
+def _cublaslt_version() -> str:
     try:
         return f"nvmath-python {metadata.version('nvmath-python')}"
     except metadata.PackageNotFoundError:
-        return "nvmath-python is not installed: products have no epilogues"
+        return "nvmath-python is not installed: no epilogues for matrix products"
 
 
 CUDNN = ("nvidia-cudnn-cu12", "nvidia-cudnn-cu13")
-"""The wheels of cuDNN itself; it may also be the system's."""
+"""The wheels of cuDNN; a system-wide installation is possible as well."""
 
 
-def _convolutions_by() -> str:
+def _cudnn_version() -> str:
     try:
         found = f"cudnn-frontend {metadata.version('nvidia-cudnn-frontend')}"
     except metadata.PackageNotFoundError:
-        return "nvidia-cudnn-frontend is not installed: convolutions are kernels of ours"
+        return "nvidia-cudnn-frontend is not installed: convolutions use the kernels of flow-cuda"
     for name in CUDNN:
         with contextlib.suppress(metadata.PackageNotFoundError):
             return f"{found}, {name} {metadata.version(name)}"
-    return f"{found}, with the system's cuDNN where there is one; else kernels of ours"
+    return f"{found}, with the system's cuDNN if installed; otherwise the kernels of flow-cuda"

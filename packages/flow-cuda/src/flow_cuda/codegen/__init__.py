@@ -1,1 +1,5 @@
-"""CUDA C++ of kernels, and the compilers that build it for a device or the host."""
+"""CUDA C++ source of kernels, and the compilers for devices and for the host.
+
+In: op queries, C++ functions with arguments. Out: kernel source, cubins, host libraries.
+Must not depend on drivers, kernels or passes.
+"""

@@ -9,20 +9,20 @@ from typing import Any
 
 from flow_core.authoring.specs import KernelQuery, TensorType, tensor_type
 from flow_core.base.dtypes import as_dtype
-from flow_cuda.codegen.expressions import TABLE, computed
-from flow_cuda.codegen.program import C_TYPES, Kernel, Scalars, named
+from flow_cuda.codegen.expressions import TABLE, computation_type
+from flow_cuda.codegen.program import C_TYPES, Kernel, Scalars, make_kernel
 
 AXES = 8
-"""Axes that `source/prelude.h` has room for; neighbouring axes are joined where they can be."""
+"""Maximum rank of `source/prelude.h`; adjacent axes are collapsed where possible."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One member of a group.
+    """One op of a group.
 
     Attributes:
-        op: its type.
-        refs: arguments: steps, or ``-1 - k`` for input k.
+        op: op type.
+        refs: arguments: step indices, or ``-1 - k`` for input k.
         attrs: attributes.
         types: types of the arguments.
         result: type of the result.
@@ -37,13 +37,13 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A group as it is compiled.
+    """A group of ops to compile as one kernel.
 
     Attributes:
-        steps: the members.
-        stored: which steps are outputs.
+        steps: the ops.
+        stored: indices of the steps that are outputs.
         inputs: types of the inputs.
-        shape: the shape of all results.
+        shape: the common shape of all results.
     """
 
     steps: tuple[Step, ...]
@@ -53,7 +53,7 @@ class Group:
 
     @property
     def forms(self) -> tuple[str, ...]:
-        """How each input is read: "each" element, "one" for all, or at a "place"."""
+        """How each input is indexed: "each" element, "one" scalar, or broadcast at a "place"."""
         return tuple(_form(t.shape, self.shape) for t in self.inputs)
 
 
@@ -63,8 +63,8 @@ def _form(shape: tuple[int, ...], space: tuple[int, ...]) -> str:
     return "one" if prod(shape) == 1 else "place"
 
 
-def group_of(query: KernelQuery) -> Group:
-    """The group that a ``fused`` op, or one elementwise op, is."""
+def make_group(query: KernelQuery) -> Group:
+    """Return the group of a ``fused`` op or of one elementwise op."""
     if query.op != "fused":
         refs = tuple(-1 - k for k in range(len(query.inputs)))
         step = Step(query.op, refs, query.attrs, query.inputs, query.outputs[0])
@@ -78,23 +78,23 @@ def group_of(query: KernelQuery) -> Group:
     return Group(tuple(steps), tuple(stored), query.inputs, steps[-1].result.shape)
 
 
-def is_known(query: KernelQuery) -> bool:
-    """Whether all members have an expression, for numbers."""
-    group = group_of(query)
+def is_supported(query: KernelQuery) -> bool:
+    """Whether all ops have a C++ expression and numeric types."""
+    group = make_group(query)
     types = (*query.inputs, *(s.result for s in group.steps))
     return (
         all(s.op in TABLE and s.result.shape == group.shape for s in group.steps)
         and all(t.dtype.name in C_TYPES for t in types)
-        and len(joined(group)[0]) <= AXES
+        and len(collapse_axes(group)[0]) <= AXES
     )
 
 
-def joined(group: Group) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
-    """Sizes of as few axes as possible, and per placed input its strides along them.
+def collapse_axes(group: Group) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
+    """Collapse adjacent axes; return the sizes and the strides of each broadcast input.
 
     >>> from flow_core.base.dtypes import float32
     >>> row = tensor_type((4,), float32)
-    >>> joined(Group((), (), (row,), (2, 3, 4)))
+    >>> collapse_axes(Group((), (), (row,), (2, 3, 4)))
     ((6, 4), ((0, 1),))
     """
     placed = [t for t, f in zip(group.inputs, group.forms, strict=True) if f == "place"]
@@ -115,7 +115,7 @@ def joined(group: Group) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
 
 
 def broadcast_strides(shape: Sequence[int], space: Sequence[int]) -> tuple[int, ...]:
-    """Strides, in elements, of a C-contiguous array seen as a larger space.
+    """Return the strides, in elements, of a C-contiguous array broadcast to a larger shape.
 
     >>> broadcast_strides((3, 1), (2, 3, 4))
     (0, 1, 0)
@@ -128,9 +128,9 @@ def broadcast_strides(shape: Sequence[int], space: Sequence[int]) -> tuple[int, 
 
 
 def write(group: Group) -> tuple[Kernel, list[int | float]]:
-    """The kernel of a group, and the scalars that it takes after its other arguments.
+    """Return the kernel of a group, and the scalars passed after its other arguments.
 
-    Sizes and scalars are parameters, so that all shapes of a form and all scalars share a kernel.
+    Sizes and scalars are parameters, so that groups that differ only in these share a kernel.
     """
     scalars = Scalars()
     elements = "\n".join(_element(group, scalars))
@@ -146,22 +146,22 @@ def write(group: Group) -> tuple[Kernel, list[int | float]]:
     ]
     stem = group.steps[0].op if len(group.steps) == 1 else f"group_of_{len(group.steps)}"
     body = "EACH(i, space.size) {\n" + elements + "\n}"
-    return named(stem, parameters, body), scalars.values
+    return make_kernel(stem, parameters, body), scalars.values
 
 
 def _element(group: Group, scalars: Scalars) -> Iterator[str]:
-    """One element: all inputs are read before an output is written, which may be in place."""
+    """The code of one element: all inputs are read before any output is written, for in-place."""
     forms = group.forms
     if "place" in forms:
         yield "i64 at[8]; unravel(i, space, at);"
     where = {"each": "i", "one": "0", "place": "offset(at, space, s{})"}
     for k, (type_, form) in enumerate(zip(group.inputs, forms, strict=True)):
-        kind = computed(type_.dtype)
+        kind = computation_type(type_.dtype)
         yield f"{kind} a{k} = load(x{k} + {where[form].format(k)});"
     for m, step in enumerate(group.steps):
         names = [f"v{r}" if r >= 0 else f"a{-1 - r}" for r in step.refs]
         text = TABLE[step.op](names, step.attrs, step.types, step.result, scalars)
         kind = C_TYPES[step.result.dtype.name]
-        yield f"{computed(step.result.dtype)} v{m} = as<{kind}>({text});"
+        yield f"{computation_type(step.result.dtype)} v{m} = as<{kind}>({text});"
     for k, m in enumerate(group.stored):
         yield f"store(y{k} + i, v{m});"

@@ -1,4 +1,4 @@
-"""Elementwise ops as C++ expressions: one table for single ops and for groups."""
+"""Elementwise ops as C++ expressions: one table for single ops and for fused groups."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from flow_cuda.codegen.program import C_TYPES, Scalars
 
 Attrs = Mapping[str, Any]
 Expression = Callable[[Sequence[str], Attrs, Sequence[TensorType], TensorType, Scalars], str]
-"""C++ of an op, from the names of its arguments, attributes, types in and out, and the kernel's
-scalars, to which it adds the attributes that it computes with."""
+"""Writes the C++ of an op, given the names of its arguments, the attributes, the input types, the
+output type, and the kernel's scalars, to which it adds the attributes that it uses."""
 
 
-def computed(dtype: DType) -> str:
-    """What elements of a type are computed with, in C++."""
+def computation_type(dtype: DType) -> str:
+    """The C++ type in which elements of a type are computed."""
     return C_TYPES[dtype.accumulate.name]
 
 
 def scalar(value: Any, dtype: DType, scalars: Scalars) -> str:
-    """The parameter for a number as elements of a type take it: truncated for integers.
+    """Add a scalar parameter, converted to the computation type of ``dtype``; return its name.
 
     >>> from flow_core.base.dtypes import float32, int8
     >>> scalars = Scalars()
@@ -31,14 +31,14 @@ def scalar(value: Any, dtype: DType, scalars: Scalars) -> str:
     ('c0', 'c1', [2.5, 2])
     """
     exact = float(value) if dtype.is_floating else int(np.array(value).astype(dtype.numpy))
-    return scalars.add(computed(dtype), exact)
+    return scalars.add(computation_type(dtype), exact)
 
 
-def _of(pattern: str, *attrs: str) -> Expression:
-    """An expression of ``{0}``, ``{1}`` ..., attributes after the inputs, and ``V``.
+def _expression(pattern: str, *attrs: str) -> Expression:
+    """Make an expression from a pattern of inputs ``{0}``, ``{1}`` ..., then attributes, and ``V``.
 
-    ``V`` and the attributes have the type that the first floating (else first) input is
-    computed with.
+    ``V`` and the attributes have the computation type of the first floating-point input, or of
+    the first input if none is.
     """
 
     def write(
@@ -50,13 +50,13 @@ def _of(pattern: str, *attrs: str) -> Expression:
     ) -> str:
         dtype = next((t.dtype for t in types if t.dtype.is_floating), types[0].dtype)
         numbers = [scalar(values[a], dtype, scalars) for a in attrs]
-        return pattern.format(*names, *numbers, V=computed(dtype))
+        return pattern.format(*names, *numbers, V=computation_type(dtype))
 
     return write
 
 
 def _test(pattern: str) -> Expression:
-    return _of(f"(i8)({pattern})", "operand")
+    return _expression(f"(i8)({pattern})", "operand")
 
 
 def _limits(back: bool) -> Expression:
@@ -68,16 +68,18 @@ def _limits(back: bool) -> Expression:
         scalars: Scalars,
     ) -> str:
         x = names[-1]
-        low, high = (scalars.add(computed(out.dtype), end) for end in _ends(attrs, out.dtype))
+        low, high = (
+            scalars.add(computation_type(out.dtype), end) for end in _clip_limits(attrs, out.dtype)
+        )
         if not back:
             return f"clip_({x}, {low}, {high})"
-        return f"({x} >= {low} && {x} <= {high} ? {names[0]} : ({computed(out.dtype)})0)"
+        return f"({x} >= {low} && {x} <= {high} ? {names[0]} : ({computation_type(out.dtype)})0)"
 
     return write
 
 
-def _ends(attrs: Attrs, dtype: DType) -> tuple[float, float] | tuple[int, int]:
-    """The limits of a clip op, those of the type where there is none."""
+def _clip_limits(attrs: Attrs, dtype: DType) -> tuple[float, float] | tuple[int, int]:
+    """The limits of a clip op; defaults to those of the type."""
     if dtype.is_floating:
         low, high = attrs.get("floating_min"), attrs.get("floating_max")
         return -np.inf if low is None else float(low), np.inf if high is None else float(high)
@@ -100,8 +102,8 @@ def _fused_cast_scale(
     return f"(as<{C_TYPES[out.dtype.name]}>({names[0]}) * {names[1]})"
 
 
-def _where(keeps: bool) -> Expression:
-    """A choice whose other side is a number."""
+def _scalar_where(keeps: bool) -> Expression:
+    """A selection with a scalar as the other operand."""
 
     def write(
         names: Sequence[str],
@@ -117,7 +119,7 @@ def _where(keeps: bool) -> Expression:
     return write
 
 
-def _smooth_slope(
+def _smooth_grad(
     names: Sequence[str],
     attrs: Attrs,
     _: Sequence[TensorType],
@@ -127,7 +129,7 @@ def _smooth_slope(
     x, label, dy = names
     if not attrs["beta"]:
         return f"({dy} * sign_({x} - {label}))"
-    v, beta = computed(out.dtype), scalar(attrs["beta"], out.dtype, scalars)
+    v, beta = computation_type(out.dtype), scalar(attrs["beta"], out.dtype, scalars)
     return f"({dy} * clip_(({x} - {label}) / {beta}, ({v})-1, ({v})1))"
 
 
@@ -141,7 +143,7 @@ def _smooth(
     distance = f"abs_({names[0]} - {names[1]})"
     if not attrs["beta"]:
         return distance
-    v, beta = computed(out.dtype), scalar(attrs["beta"], out.dtype, scalars)
+    v, beta = computation_type(out.dtype), scalar(attrs["beta"], out.dtype, scalars)
     near = f"min_({distance}, {beta})"
     return f"({near} * {near} * ({v})0.5 / {beta} + ({distance} - {near}))"
 
@@ -170,73 +172,75 @@ FUNCTIONS = (
     "erf", "erfc", "exp", "expm1", "floor", "gelu", "lgamma", "log", "log1p", "rint", "sigmoid",
     "sign", "sin", "sinh", "softplus", "sqrt", "tan", "tanh",
 )  # fmt: skip
-"""Ops that are a function of the prelude, of the same name."""
+"""Ops implemented by the prelude function of the same name."""
 
-_MASKED = _of("({0} * ({V}){1} * {2})", "scale")
+_MASKED = _expression("({0} * ({V}){1} * {2})", "scale")
 _SIGMOID_SLOPE = "({1} * {0} * (({V})1 - {0}))"
 _HARD = "clip_({0} / ({V})6 + ({V})0.5, ({V})0, ({V})1)"
 _INSIDE = "({0} > -3 && {0} < 3)"
 
 TABLE: Mapping[str, Expression] = {
-    **{name: _of(f"{name}_({{0}})") for name in FUNCTIONS},
-    **{f"broadcast_{name}": _of(pattern) for name, pattern in BINARY.items()},
-    **{f"scalar_{k}_by_tensor": _of(BINARY[k]) for k in ("add", "sub", "mul", "div")},
-    **{f"broadcast_{name}": _of(f"(i8)({p})") for name, p in COMPARISONS.items()},
+    **{name: _expression(f"{name}_({{0}})") for name in FUNCTIONS},
+    **{f"broadcast_{name}": _expression(pattern) for name, pattern in BINARY.items()},
+    **{f"scalar_{k}_by_tensor": _expression(BINARY[k]) for k in ("add", "sub", "mul", "div")},
+    **{f"broadcast_{name}": _expression(f"(i8)({p})") for name, p in COMPARISONS.items()},
     **{f"scalar_logical_{name}": _test(p) for name, p in COMPARISONS.items()},
-    "broadcast_logical_and": _of("(i8)({0} != 0 && {1} != 0)"),
-    "broadcast_logical_or": _of("(i8)({0} != 0 || {1} != 0)"),
-    "broadcast_logical_xor": _of("(i8)(({0} != 0) != ({1} != 0))"),
-    "logical_not": _of("(i8)({0} == 0)"),
-    "multiply": _of(BINARY["mul"]),
-    "pow": _of(BINARY["pow"]),
-    "floordiv": _of(BINARY["floordiv"]),
-    "elementwise_maximum": _of(BINARY["maximum"]),
-    "elementwise_minimum": _of(BINARY["minimum"]),
-    "atan2": _of("atan2_({0}, {1})"),
-    "xdivy": _of("({0} == 0 ? ({V})0 : {0} / {1})"),
-    "xlogy": _of("({0} == 0 ? ({V})0 : {0} * log_({1}))"),
+    "broadcast_logical_and": _expression("(i8)({0} != 0 && {1} != 0)"),
+    "broadcast_logical_or": _expression("(i8)({0} != 0 || {1} != 0)"),
+    "broadcast_logical_xor": _expression("(i8)(({0} != 0) != ({1} != 0))"),
+    "logical_not": _expression("(i8)({0} == 0)"),
+    "multiply": _expression(BINARY["mul"]),
+    "pow": _expression(BINARY["pow"]),
+    "floordiv": _expression(BINARY["floordiv"]),
+    "elementwise_maximum": _expression(BINARY["maximum"]),
+    "elementwise_minimum": _expression(BINARY["minimum"]),
+    "atan2": _expression("atan2_({0}, {1})"),
+    "xdivy": _expression("({0} == 0 ? ({V})0 : {0} / {1})"),
+    "xlogy": _expression("({0} == 0 ? ({V})0 : {0} * log_({1}))"),
     "add_n": lambda names, *_: f"({' + '.join(names)})",
-    "negative": _of("(-{0})"),
-    "square": _of("({0} * {0})"),
-    "rsqrt": _of("(({V})1 / sqrt_({0}))"),
-    "reciprocal": _of("(({V})1 / {0})"),
-    "reciprocal_no_nan": _of("({0} == 0 ? ({V})0 : ({V})1 / {0})"),
-    "round": _of("rint_({0})"),
-    "log_sigmoid": _of("(-softplus_(-{0}))"),
-    "scalar_add": _of("({0} + {1})", "operand"),
-    "scalar_mul": _of("({0} * {1})", "operand"),
-    "scalar_pow": _of("pow_({0}, {1})", "exponent"),
+    "negative": _expression("(-{0})"),
+    "square": _expression("({0} * {0})"),
+    "rsqrt": _expression("(({V})1 / sqrt_({0}))"),
+    "reciprocal": _expression("(({V})1 / {0})"),
+    "reciprocal_no_nan": _expression("({0} == 0 ? ({V})0 : ({V})1 / {0})"),
+    "round": _expression("rint_({0})"),
+    "log_sigmoid": _expression("(-softplus_(-{0}))"),
+    "scalar_add": _expression("({0} + {1})", "operand"),
+    "scalar_mul": _expression("({0} * {1})", "operand"),
+    "scalar_pow": _expression("pow_({0}, {1})", "exponent"),
     **{f"clip_by_scalar{side}": _limits(False) for side in ("", "_min", "_max")},
     **{f"clip_by_scalar{side}_grad": _limits(True) for side in ("", "_min", "_max")},
-    "where": _of("({0} != 0 ? {1} : {2})"),
-    "where_scalar_y": _where(True),
-    "where_scalar_x": _where(False),
+    "where": _expression("({0} != 0 ? {1} : {2})"),
+    "where_scalar_y": _scalar_where(True),
+    "where_scalar_x": _scalar_where(False),
     "cast": _cast,
     "fused_cast_scale": _fused_cast_scale,
-    "relu": _of("max_({0}, ({V})0)"),
-    "relu_grad": _of("({0} > 0 ? {1} : ({V})0)"),
-    "sigmoid_v2": _of("sigmoid_({0})"),
-    "sigmoid_grad": _of(_SIGMOID_SLOPE),
-    "tanh_grad": _of("({1} * (({V})1 - {0} * {0}))"),
-    "gelu_grad": _of("({1} * gelu_slope_({0}))"),
-    "hardsigmoid": _of(_HARD),
-    "hardsigmoid_grad": _of(f"({_INSIDE} ? {{1}} / ({{V}})6 : ({{V}})0)"),
-    "hardswish": _of(f"({{0}} * {_HARD})"),
-    "hardswish_grad": _of(f"({{1}} * ({_HARD} + ({_INSIDE} ? {{0}} : ({{V}})0) / ({{V}})6))"),
-    "hardtanh": _of("clip_({0}, {1}, {2})", "min_val", "max_val"),
-    "hardtanh_grad": _of("({0} > {2} && {0} < {3} ? {1} : ({V})0)", "min_val", "max_val"),
-    "leaky_relu": _of("({0} > 0 ? {0} : {1} * {0})", "alpha"),
-    "leaky_relu_grad": _of("({1} * ({0} > 0 ? ({V})1 : {2}))", "alpha"),
-    "elu": _of("({0} > 0 ? {0} : {1} * expm1_({0}))", "alpha"),
-    "elu_grad": _of("({1} * ({0} > 0 ? ({V})1 : {2} * exp_({0})))", "alpha"),
-    "prelu": _of("({0} > 0 ? {0} : {1} * {0})"),
-    "prelu_input_grad": _of("({0} * ({1} > 0 ? ({V})1 : {2}))"),
+    "relu": _expression("max_({0}, ({V})0)"),
+    "relu_grad": _expression("({0} > 0 ? {1} : ({V})0)"),
+    "sigmoid_v2": _expression("sigmoid_({0})"),
+    "sigmoid_grad": _expression(_SIGMOID_SLOPE),
+    "tanh_grad": _expression("({1} * (({V})1 - {0} * {0}))"),
+    "gelu_grad": _expression("({1} * gelu_slope_({0}))"),
+    "hardsigmoid": _expression(_HARD),
+    "hardsigmoid_grad": _expression(f"({_INSIDE} ? {{1}} / ({{V}})6 : ({{V}})0)"),
+    "hardswish": _expression(f"({{0}} * {_HARD})"),
+    "hardswish_grad": _expression(
+        f"({{1}} * ({_HARD} + ({_INSIDE} ? {{0}} : ({{V}})0) / ({{V}})6))"
+    ),
+    "hardtanh": _expression("clip_({0}, {1}, {2})", "min_val", "max_val"),
+    "hardtanh_grad": _expression("({0} > {2} && {0} < {3} ? {1} : ({V})0)", "min_val", "max_val"),
+    "leaky_relu": _expression("({0} > 0 ? {0} : {1} * {0})", "alpha"),
+    "leaky_relu_grad": _expression("({1} * ({0} > 0 ? ({V})1 : {2}))", "alpha"),
+    "elu": _expression("({0} > 0 ? {0} : {1} * expm1_({0}))", "alpha"),
+    "elu_grad": _expression("({1} * ({0} > 0 ? ({V})1 : {2} * exp_({0})))", "alpha"),
+    "prelu": _expression("({0} > 0 ? {0} : {1} * {0})"),
+    "prelu_input_grad": _expression("({0} * ({1} > 0 ? ({V})1 : {2}))"),
     "dropout": _MASKED,
     "dropout_grad": _MASKED,
-    "sigmoid_cross_entropy": _of("(softplus_({0}) - {0} * ({V}){1})"),
-    "sigmoid_cross_entropy_grad": _of("({2} * (sigmoid_({0}) - ({V}){1}))"),
+    "sigmoid_cross_entropy": _expression("(softplus_({0}) - {0} * ({V}){1})"),
+    "sigmoid_cross_entropy_grad": _expression("({2} * (sigmoid_({0}) - ({V}){1}))"),
     "smooth_l1_loss": _smooth,
-    "smooth_l1_loss_grad": _smooth_slope,
-    "l1_l2_regularize_gradient": _of("({1} + {2} * sign_({0}) + {3} * {0})", "l1", "l2"),
+    "smooth_l1_loss_grad": _smooth_grad,
+    "l1_l2_regularize_gradient": _expression("({1} + {2} * sign_({0}) + {3} * {0})", "l1", "l2"),
 }
-"""C++ of each elementwise op."""
+"""C++ expression of each elementwise op."""

@@ -1,6 +1,6 @@
-"""Kernels compiled as C++ of the host, to run and check them where there is no GPU.
+"""Compile kernels as host C++, to run and check them on machines without a GPU.
 
-``FLOW_CUDA_CXX`` names the compiler (default: ``c++``).  Libraries are kept by content in
+``FLOW_CUDA_CXX`` names the compiler (default: ``c++``).  Libraries are cached by content in
 ``$XDG_CACHE_HOME/flow-cuda/host``; see `flow_core.base.disk_cache`.
 """
 
@@ -19,20 +19,20 @@ from typing import Any
 
 from flow_core.base.disk_cache import DiskCache, user_folder
 from flow_core.base.errors import FlowError
-from flow_cuda.codegen.program import Kernel, unit
+from flow_cuda.codegen.program import Kernel, translation_unit
 
 SETTING = "FLOW_CUDA_CXX"
-# -O0 compiles three times as fast as -O1, and these kernels run on small arrays only
+# -O0 compiles three times as fast as -O1, and kernels on the host only process small arrays
 FLAGS = ("-O0", "-shared", "-fPIC", "-std=gnu++17", "-fwrapv", "-ffp-contract=off", "-w")
 
 
 class HostCompileError(FlowError):
-    """The host's compiler refused C++ of ours."""
+    """The host compiler rejected generated C++."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostFunction:
-    """A kernel as a C function of pointers to arguments, blocks and threads."""
+    """A kernel as a C function of argument pointers, number of blocks and number of threads."""
 
     kernel: Kernel
     call: Any
@@ -40,7 +40,7 @@ class HostFunction:
 
 @functools.cache
 def compiler() -> str | None:
-    """The path of the compiler, None where there is none."""
+    """Return the path of the compiler; None if not found."""
     return shutil.which(os.environ.get(SETTING, "c++"))
 
 
@@ -51,24 +51,24 @@ def _version(path: str) -> str:
 
 
 class HostCompiler:
-    """Compiles kernels, alone or many at once, and keeps them."""
+    """Compiles kernels, one or many at a time, and caches them."""
 
     def __init__(self, cache: DiskCache | None = None) -> None:
         self._cache = cache or DiskCache(user_folder("flow-cuda") / "host", ".so")
         self._functions: dict[str, HostFunction] = {}
 
     def function(self, kernel: Kernel) -> HostFunction:
-        """A kernel, compiled unless it is known.
+        """Return a kernel, compiled on first use.
 
         Raises:
-            HostCompileError: there is no compiler, or it refuses.
+            HostCompileError: no compiler is installed, or compilation failed.
         """
         if kernel.name not in self._functions:
             self.preload([kernel])
         return self._functions[kernel.name]
 
     def preload(self, kernels: Iterable[Kernel]) -> None:
-        """Compiles kernels as one library, faster than one by one."""
+        """Compile kernels into one library, which is faster than one library each."""
         wanted = [k for k in kernels if k.name not in self._functions]
         wanted = list({k.name: k for k in wanted}.values())
         if not wanted:
@@ -80,7 +80,7 @@ class HostCompiler:
                 found=f"no C++ compiler {os.environ.get(SETTING, 'c++')!r}",
                 hint=f"install one, or name it in {SETTING}",
             )
-        text = unit(wanted, host=True)
+        text = translation_unit(wanted, host=True)
         file = self._cache.path((text, _version(path), *FLAGS), lambda: _compile(path, text))
         library = ctypes.CDLL(str(file))
         for kernel in wanted:
@@ -90,7 +90,7 @@ class HostCompiler:
 
 
 def _compile(compiler: str, text: str) -> bytes:
-    """The shared library that some C++ compiles to."""
+    """Compile C++ source to a shared library and return its bytes."""
     with tempfile.TemporaryDirectory() as scratch:
         source, made = Path(scratch, "kernels.cpp"), Path(scratch, "kernels.so")
         source.write_text(text)

@@ -1,4 +1,4 @@
-"""A kernel as text: what a toolkit compiles, for a device or for the host."""
+"""Kernels as C++ source, to compile for a device or for the host."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ C_TYPES = {
     "int64": "i64",
     "bool": "bool",
 }
-"""Element types as `source/prelude.h` calls them."""
+"""C++ names of the element types, as defined in `source/prelude.h`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One kernel of CUDA C++.
+    """A CUDA C++ kernel.
 
     Attributes:
-        name: unique for this content.
+        name: unique name derived from the content.
         parameters: (type, name) in order.
-        body: between the braces.
-        headers: files of ``source`` that it needs after the prelude.
-        barriers: whether threads of a block wait for each other.
+        body: text between the braces.
+        headers: files of ``source`` that it includes after the prelude.
+        barriers: whether threads of a block synchronize.
     """
 
     name: str
@@ -42,12 +42,12 @@ class Kernel:
     barriers: bool = False
 
     def text(self) -> str:
-        """The kernel as C++."""
+        """Return the C++ source of the kernel."""
         given = ", ".join(f"{kind} {name}" for kind, name in self.parameters)
         return f'extern "C" __global__ void {self.name}({given}) {{\n{self.body}\n}}\n'
 
     def host_entry(self) -> str:
-        """A C function that runs the kernel on the host, of pointers to the arguments."""
+        """Return a C function that runs the kernel on the host, given argument pointers."""
         casts = (f"*({kind} *)a[{i}]" for i, (kind, _) in enumerate(self.parameters))
         return (
             f"static void run_{self.name}(void **a) {{ {self.name}({', '.join(casts)}); }}\n"
@@ -57,11 +57,11 @@ class Kernel:
 
 
 class Scalars:
-    """Numbers that a kernel takes as parameters, so that its code does not depend on them.
+    """Numbers passed to a kernel as parameters, so that its source does not depend on them.
 
     Attributes:
         parameters: (type, name) of each.
-        values: in the same order.
+        values: values in the same order.
     """
 
     __slots__ = ("parameters", "values")
@@ -71,7 +71,7 @@ class Scalars:
         self.values: list[int | float] = []
 
     def add(self, kind: str, value: int | float) -> str:
-        """The name of a new parameter.
+        """Add a parameter and return its name.
 
         >>> scalars = Scalars()
         >>> scalars.add("float", 0.5), scalars.add("i64", 2), scalars.values
@@ -83,16 +83,16 @@ class Scalars:
         return name
 
 
-def named(
+def make_kernel(
     stem: str,
     parameters: Iterable[tuple[str, str]],
     body: str,
     headers: Sequence[str] = (),
     barriers: bool = False,
 ) -> Kernel:
-    """A kernel whose name ends in a hash of its content.
+    """Return a kernel whose name ends in a hash of its content.
 
-    >>> named("nothing", (), "").name
+    >>> make_kernel("nothing", (), "").name
     'nothing_e3b0c44298'
     """
     given = tuple(parameters)
@@ -103,12 +103,12 @@ def named(
 
 @functools.cache
 def source(name: str) -> str:
-    """The text of a file of ``flow_cuda/source``."""
+    """Return the text of a file of ``flow_cuda/source``."""
     return (resources.files("flow_cuda.source") / name).read_text()
 
 
-def unit(kernels: Sequence[Kernel], host: bool = False) -> str:
-    """All that a compiler needs for some kernels, as one text."""
+def translation_unit(kernels: Sequence[Kernel], host: bool = False) -> str:
+    """Return one translation unit with the headers and kernels."""
     headers = dict.fromkeys(h for kernel in kernels for h in kernel.headers)
     files = (*(("host.h",) if host else ()), "prelude.h", *headers)
     parts = [*map(source, files), *(k.text() for k in kernels)]

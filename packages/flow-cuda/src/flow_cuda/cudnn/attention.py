@@ -1,8 +1,8 @@
-"""Attention as cuDNN has it: softmax(q k^T scale + mask) v without the matrix of scores in memory.
+"""Attention by cuDNN: softmax(q k^T scale + mask) v without materializing the scores.
 
-Tensors have batch, heads, places and numbers, in this order; the mask may have size 1 along any
-axis but the last.  What the backward pass needs of the scores is the logarithm of the sum of
-their exponentials, a float32 per place.
+Tensors are (batch, heads, sequence, features); the mask may have size 1 along any axis but the
+last.  The forward pass saves the log-sum-exp of each row of scores for the backward pass, as
+float32.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from math import prod
 from typing import Any
 
 from flow_core.authoring.specs import TensorType
-from flow_cuda.cudnn.problems import Laid
+from flow_cuda.cudnn.problems import TensorLayout
 
 
-def rows(type_: TensorType, rank: int = 0) -> Laid:
-    """A tensor with one or two axes before places and numbers, of a rank that is at least its own.
+def rows(type_: TensorType, rank: int = 0) -> TensorLayout:
+    """Describe a tensor of rank 3 or 4, left-padded to ``rank``, as (batch, heads, rows, columns).
 
     >>> from flow_core.base.dtypes import float16
     >>> from flow_core.authoring.specs import tensor_type
@@ -27,50 +27,50 @@ def rows(type_: TensorType, rank: int = 0) -> Laid:
     shape = (*(1,) * (rank - len(type_.shape)), *type_.shape)
     sizes = (shape[0], 1, *shape[1:]) if len(shape) == 3 else shape
     steps = tuple(prod(sizes[i + 1 :]) for i in range(4))
-    return Laid(sizes, steps, type_.dtype.name)
+    return TensorLayout(sizes, steps, type_.dtype.name)
 
 
-def statistic(q: Laid) -> Laid:
-    """A float32 per place of q."""
+def statistic(q: TensorLayout) -> TensorLayout:
+    """The log-sum-exp tensor of q: one float32 per row."""
     sizes = (*q.sizes[:3], 1)
-    return Laid(sizes, tuple(prod(sizes[i + 1 :]) for i in range(4)), "float32")
+    return TensorLayout(sizes, tuple(prod(sizes[i + 1 :]) for i in range(4)), "float32")
 
 
 @dataclass(frozen=True, slots=True)
 class _Operands:
-    """What both passes have.
+    """Operands and attributes common to the forward and the backward pass.
 
     Attributes:
         q, k, v, o: tensors; o is the result.
         scale: factor of the scores.
-        mask: what is added to them.
+        mask: additive mask; None for none.
     """
 
-    q: Laid
-    k: Laid
-    v: Laid
-    o: Laid
+    q: TensorLayout
+    k: TensorLayout
+    v: TensorLayout
+    o: TensorLayout
     scale: float
-    mask: Laid | None = None
+    mask: TensorLayout | None = None
 
     @property
     def compute(self) -> str:
-        """In what it sums."""
+        """The accumulation type."""
         return "float32"
 
     @property
     def scalars(self) -> Mapping[str, float]:
-        """None: the factor is part of the node."""
+        """None: the scale is an attribute of the node."""
         return {}
 
-    def _read(self, *more: str) -> Mapping[str, Laid]:
-        """The operands, further tensors by name, and the mask."""
+    def _read(self, *more: str) -> Mapping[str, TensorLayout]:
+        """Return the operands, further tensors by name, and the mask."""
         known = {"o": self.o, "do": self.o, "stats": statistic(self.q)}
         given = {"q": self.q, "k": self.k, "v": self.v} | {name: known[name] for name in more}
         return given if self.mask is None else given | {"mask": self.mask}
 
     def _given(self, inputs: Mapping[str, Any], *more: str) -> dict[str, Any]:
-        """What the library's node is given, by its names."""
+        """Return the keyword arguments of the library's node."""
         given = {name: inputs[name] for name in ("q", "k", "v", *more)}
         mask = {} if self.mask is None else {"bias": inputs["mask"]}
         return given | mask | {"attn_scale": self.scale}
@@ -81,59 +81,59 @@ class Attention(_Operands):
     """The forward pass.
 
     Attributes:
-        saves: whether it gives what the backward pass needs.
+        saves: whether it outputs the log-sum-exp for the backward pass.
     """
 
     saves: bool = False
 
     @property
     def title(self) -> str:
-        """For reports."""
+        """Name for reports."""
         return "attention"
 
     @property
-    def reads(self) -> Mapping[str, Laid]:
+    def reads(self) -> Mapping[str, TensorLayout]:
         """The operands, and the mask."""
         return self._read()
 
     @property
-    def writes(self) -> Mapping[str, Laid]:
-        """The result, and what is saved."""
+    def writes(self) -> Mapping[str, TensorLayout]:
+        """The result, and the log-sum-exp if saved."""
         return {"o": self.o, "stats": statistic(self.q)} if self.saves else {"o": self.o}
 
     def build(self, graph: Any, types: Any, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """One node."""
+        """Add one node."""
         o, stats = graph.sdpa(**self._given(inputs), generate_stats=self.saves)
         return {"o": o, "stats": stats}
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionGrad(_Operands):
-    """The gradients by q, k and v.
+    """The gradients with respect to q, k and v.
 
     Attributes:
-        deterministic: whether two runs must give the same bits.
+        deterministic: whether repeated runs must give bitwise equal results.
     """
 
     deterministic: bool = False
 
     @property
     def title(self) -> str:
-        """For reports."""
+        """Name for reports."""
         return "attention grad"
 
     @property
-    def reads(self) -> Mapping[str, Laid]:
-        """What the forward pass has read and made, and the gradient of its result."""
+    def reads(self) -> Mapping[str, TensorLayout]:
+        """The inputs and outputs of the forward pass, and the gradient of its result."""
         return self._read("o", "do", "stats")
 
     @property
-    def writes(self) -> Mapping[str, Laid]:
+    def writes(self) -> Mapping[str, TensorLayout]:
         """The gradients."""
         return {"dq": self.q, "dk": self.k, "dv": self.v}
 
     def build(self, graph: Any, types: Any, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """One node."""
+        """Add one node."""
         made = graph.sdpa_backward(
             **self._given(inputs, "o", "stats"), dO=inputs["do"],
             use_deterministic_algorithm=self.deterministic,

@@ -1,4 +1,4 @@
-"""The ops of attention that cuDNN computes; a pass makes them, see `flow_cuda.cudnn.ops`."""
+"""The attention ops computed by cuDNN, created by a pass; see `flow_cuda.cudnn.ops`."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def _types(ctx: InferContext) -> Types:
 
 
 def _work(ctx: SbpContext) -> float:
-    """Two operations per product: of two products forwards, of five backwards."""
+    """Floating-point operations: two matrix products forward, five backward."""
     q, k = ctx.inputs[:2]
     products = 2 if "saves" in ctx.attrs else 5
     return 2.0 * products * q.size * k.shape[-2]
 
 
 def scores(q: Any, k: Any, mask: tuple[Any, ...], scale: float) -> Any:
-    """The scores, of which softmax is taken."""
+    """The scores before softmax."""
     value = scale * (q @ k.swapaxes(-1, -2))
     return value + mask[0] if mask else value
 
@@ -64,11 +64,11 @@ SHAPES: tuple[tuple[tuple[int, ...], int, int, tuple[int, ...] | None], ...] = (
     ((1, 2, 9, 16), 4, 8, (1, 2, 9, 4)),
     ((3, 6, 8), 6, 8, None),
 )
-"""Shapes of q, places of k, numbers of v, and shapes of masks."""
+"""Shape of q, sequence length of k, feature size of v, and shape of the mask."""
 
 
 def operands(rng: Any) -> Iterator[tuple[Any, ...]]:
-    """q, k, v and masks."""
+    """Yield q, k, v and optionally a mask."""
     for shape, places, numbers, mask in SHAPES:
         *outer, _, size = shape
         arrays = [rng.normal(0, 1, s) for s in (shape, (*outer, places, size))]
@@ -93,7 +93,7 @@ OPS: tuple[OpSpec, ...] = (
         reference=_attention,
         samples=_samples,
         work=_work,
-        doc="softmax(scale q k^T + mask) v, and the logarithms of sums for the backward pass.",
+        doc="softmax(scale q k^T + mask) v, and the log-sum-exp for the backward pass.",
     ),
     OpSpec(
         type="cudnn_attention_grad",
@@ -103,6 +103,6 @@ OPS: tuple[OpSpec, ...] = (
         attrs={**ATTRS, "deterministic": False},
         reference=_grad,
         work=_work,
-        doc="Its gradients.",
+        doc="The gradients of ``cudnn_attention`` with respect to q, k and v.",
     ),
 )

@@ -1,4 +1,4 @@
-"""Batch normalisation in training as cuDNN has it, with sum and relu; and that of layers."""
+"""Batch normalization in training with fused addition and ReLU, and layer normalization."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flow_cuda.cudnn.problems import Laid, vector
+from flow_cuda.cudnn.problems import TensorLayout, vector
 
 STATISTICS = ("moving_mean", "moving_variance")
 
 
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """The forward pass.
+    """The forward pass of batch normalization.
 
     Attributes:
-        x: the input, which the result lies like.
-        epsilon: what is added to the variance.
-        momentum: what moving statistics keep.
-        adds: whether something of x's sizes is added.
-        relu: whether what is negative becomes 0 then.
-        compute: in what it sums.
+        x: the input; the result has the same layout.
+        epsilon: added to the variance.
+        momentum: decay of the moving statistics.
+        adds: whether a tensor of x's shape is added.
+        relu: whether ReLU is applied last.
+        compute: the accumulation type.
     """
 
-    x: Laid
+    x: TensorLayout
     epsilon: float
     momentum: float
     adds: bool = False
@@ -33,31 +33,31 @@ class Norm:
 
     @property
     def title(self) -> str:
-        """Such as "norm add relu"."""
+        """Name for reports, such as "norm add relu"."""
         more = (name for name, has in (("add", self.adds), ("relu", self.relu)) if has)
         return " ".join(("norm", *more))
 
     @property
-    def reads(self) -> Mapping[str, Laid]:
-        """In the op's order."""
-        row = _row(self.x)
+    def reads(self) -> Mapping[str, TensorLayout]:
+        """The inputs in the op's order."""
+        row = _channel_layout(self.x)
         names = (*STATISTICS, "gamma", "beta")
         addend = {"addend": self.x} if self.adds else {}
         return {"x": self.x, **dict.fromkeys(names, row), **addend}
 
     @property
-    def writes(self) -> Mapping[str, Laid]:
+    def writes(self) -> Mapping[str, TensorLayout]:
         """The op's outputs, then the new moving statistics."""
         names = ("mean", "inverse", *(f"next_{name}" for name in STATISTICS))
-        return {"y": self.x, **dict.fromkeys(names, _row(self.x))}
+        return {"y": self.x, **dict.fromkeys(names, _channel_layout(self.x))}
 
     @property
     def scalars(self) -> Mapping[str, float]:
-        """Numbers: the library's momentum is what moving statistics take up."""
+        """Epsilon and momentum; cuDNN's momentum is the weight of the new statistics."""
         return {"epsilon": self.epsilon, "momentum": 1 - self.momentum}
 
     def build(self, graph: Any, types: Any, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The normalisation, then sum and relu."""
+        """Add the normalization, then addition and ReLU."""
         t = inputs
         y, mean, inverse, next_mean, next_variance = graph.batchnorm(
             input=t["x"], scale=t["gamma"], bias=t["beta"], in_running_mean=t["moving_mean"],
@@ -71,31 +71,31 @@ class Norm:
 
 @dataclass(frozen=True, slots=True)
 class NormGrad:
-    """The gradients by x, gamma and beta.
+    """The gradients with respect to x, gamma and beta.
 
     Attributes:
         x: the input.
-        compute: in what it sums.
+        compute: the accumulation type.
     """
 
-    x: Laid
+    x: TensorLayout
     compute: str = "float32"
 
     @property
     def title(self) -> str:
-        """For reports."""
+        """Name for reports."""
         return "norm grad"
 
     @property
-    def reads(self) -> Mapping[str, Laid]:
-        """In the op's order."""
-        rows = dict.fromkeys(("mean", "inverse", "gamma"), _row(self.x))
+    def reads(self) -> Mapping[str, TensorLayout]:
+        """The inputs in the op's order."""
+        rows = dict.fromkeys(("mean", "inverse", "gamma"), _channel_layout(self.x))
         return {"x": self.x, "dy": self.x, **rows}
 
     @property
-    def writes(self) -> Mapping[str, Laid]:
-        """In the op's order."""
-        return {"dx": self.x, **dict.fromkeys(("dgamma", "dbeta"), _row(self.x))}
+    def writes(self) -> Mapping[str, TensorLayout]:
+        """The outputs in the op's order."""
+        return {"dx": self.x, **dict.fromkeys(("dgamma", "dbeta"), _channel_layout(self.x))}
 
     @property
     def scalars(self) -> Mapping[str, float]:
@@ -103,7 +103,7 @@ class NormGrad:
         return {}
 
     def build(self, graph: Any, types: Any, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """One node."""
+        """Add one node."""
         t = inputs
         made = graph.batchnorm_backward(
             grad=t["dy"], input=t["x"], scale=t["gamma"], mean=t["mean"],
@@ -114,14 +114,14 @@ class NormGrad:
 
 @dataclass(frozen=True, slots=True)
 class LayerNorm:
-    """Normalisation of rows outside of training, where nobody reads the statistics.
+    """Layer normalization for inference, where the statistics are not used.
 
     Attributes:
-        rows, size: how many rows, of how many numbers.
-        dtype: element type of the input and of the result.
-        of_params: that of factor and summand.
-        epsilon: what is added to the variance.
-        compute: in what it sums.
+        rows, size: number of rows, and elements per row.
+        dtype: element type of input and result.
+        of_params: element type of gamma and beta.
+        epsilon: added to the variance.
+        compute: the accumulation type.
     """
 
     rows: int
@@ -133,27 +133,27 @@ class LayerNorm:
 
     @property
     def title(self) -> str:
-        """For reports."""
+        """Name for reports."""
         return "layer norm"
 
     @property
-    def reads(self) -> Mapping[str, Laid]:
-        """In the op's order."""
-        row = _lines(1, self.size, self.of_params)
-        return {"x": _lines(self.rows, self.size, self.dtype), "beta": row, "gamma": row}
+    def reads(self) -> Mapping[str, TensorLayout]:
+        """The inputs in the op's order."""
+        row = _row_layout(1, self.size, self.of_params)
+        return {"x": _row_layout(self.rows, self.size, self.dtype), "beta": row, "gamma": row}
 
     @property
-    def writes(self) -> Mapping[str, Laid]:
+    def writes(self) -> Mapping[str, TensorLayout]:
         """The result."""
-        return {"y": _lines(self.rows, self.size, self.dtype)}
+        return {"y": _row_layout(self.rows, self.size, self.dtype)}
 
     @property
     def scalars(self) -> Mapping[str, float]:
-        """What is added to the variance."""
+        """Epsilon."""
         return {"epsilon": self.epsilon}
 
     def build(self, graph: Any, types: Any, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """One node."""
+        """Add one node."""
         t = inputs
         y, _, _ = graph.layernorm(
             norm_forward_phase=types["inference"], input=t["x"], scale=t["gamma"],
@@ -162,9 +162,9 @@ class LayerNorm:
         return {"y": y}
 
 
-def _lines(rows: int, size: int, dtype: str) -> Laid:
-    return Laid((rows, size, 1, 1), (size, 1, size, size), dtype)
+def _row_layout(rows: int, size: int, dtype: str) -> TensorLayout:
+    return TensorLayout((rows, size, 1, 1), (size, 1, size, size), dtype)
 
 
-def _row(x: Laid) -> Laid:
+def _channel_layout(x: TensorLayout) -> TensorLayout:
     return vector(x.sizes[1], len(x.sizes), "float32")

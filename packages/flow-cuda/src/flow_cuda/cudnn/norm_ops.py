@@ -1,4 +1,4 @@
-"""The ops of batch normalisation that cuDNN computes; see `flow_cuda.cudnn.ops`."""
+"""The normalization ops computed by cuDNN; see `flow_cuda.cudnn.ops`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flow_core.authoring.specs import (
     tensor_type,
 )
 from flow_core.base.dtypes import float32
-from flow_cuda.cudnn.ops import PLAN, ROOM
+from flow_cuda.cudnn.ops import PLAN, WORKSPACE
 
 Types = tuple[TensorType, ...]
 ATTRS = {"axis": REQUIRED, **PLAN}
@@ -28,7 +28,7 @@ def _row(ctx: InferContext) -> TensorType:
 
 
 def _axes(x: Any, axis: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The axes that are summed over, and the shape of a row along the axis."""
+    """Return the axes to reduce, and the shape that broadcasts a row along ``axis``."""
     others = tuple(i for i in range(x.ndim) if i != axis)
     return others, tuple(n if i == axis else 1 for i, n in enumerate(x.shape))
 
@@ -60,7 +60,7 @@ def _samples(rng: Any) -> Iterator[Sample]:
     for i, (shape, axis) in enumerate(SHAPES):
         rows = [rng.uniform(0.5, 1.5, shape[axis]) for _ in range(4)]
         addend = (rng.normal(0, 1, shape),) if i % 2 else ()
-        attrs = {"axis": axis, "activation": ("", "relu")[i % 2], "workspace": ROOM}
+        attrs = {"axis": axis, "activation": ("", "relu")[i % 2], "workspace": WORKSPACE}
         yield Sample((rng.normal(0.5, 1.5, shape), *rows, *addend), attrs, gradient=False)
 
 
@@ -68,7 +68,7 @@ def _grad_samples(rng: Any) -> Iterator[Sample]:
     for shape, axis in SHAPES:
         rows = [rng.uniform(0.5, 1.5, shape[axis]) for _ in range(3)]
         arrays = (rng.normal(0, 1, shape), rng.normal(0, 1, shape), *rows)
-        yield Sample(arrays, {"axis": axis, "workspace": ROOM}, gradient=False)
+        yield Sample(arrays, {"axis": axis, "workspace": WORKSPACE}, gradient=False)
 
 
 def _layer_norm(x: Any, beta: Any, gamma: Any, *, begin: int, epsilon: float, **_: Any) -> Any:
@@ -81,7 +81,7 @@ def _layer_norm(x: Any, beta: Any, gamma: Any, *, begin: int, epsilon: float, **
 def _layer_samples(rng: Any) -> Iterator[Sample]:
     for shape, begin in (((5, 8), 1), ((2, 3, 16), 2), ((3, 2, 4), 1), ((1, 3, 2, 12), 2)):
         rows = (rng.normal(1, 0.5, shape[begin:]) for _ in range(2))
-        attrs = {"begin": begin, "workspace": ROOM}
+        attrs = {"begin": begin, "workspace": WORKSPACE}
         yield Sample((rng.normal(0.5, 1.5, shape), *rows), attrs, gradient=False)
 
 
@@ -95,7 +95,7 @@ OPS: tuple[OpSpec, ...] = (
         mutates=(1, 2),
         reference=_norm,
         samples=_samples,
-        doc="Batch normalisation in training, then a sum and relu.",
+        doc="Batch normalization in training, then optional addition and ReLU.",
     ),
     OpSpec(
         type="cudnn_norm_grad",
@@ -105,7 +105,7 @@ OPS: tuple[OpSpec, ...] = (
         attrs=ATTRS,
         reference=_grad,
         samples=_grad_samples,
-        doc="The gradients of batch normalisation.",
+        doc="The gradients of batch normalization.",
     ),
     OpSpec(
         type="cudnn_layer_norm",
@@ -115,6 +115,6 @@ OPS: tuple[OpSpec, ...] = (
         attrs={**PLAN, "begin": REQUIRED, "epsilon": 1e-5},
         reference=_layer_norm,
         samples=_layer_samples,
-        doc="Normalisation of what lies from the axis ``begin`` on, without statistics.",
+        doc="Layer normalization over the axes from ``begin`` on, without statistics.",
     ),
 )

@@ -1,7 +1,7 @@
-"""The ops that stand for graphs of cuDNN: convolutions with the plan that was chosen for them.
+"""Ops that run cuDNN graphs with a chosen execution plan: convolutions.
 
-They have no gradients and no SBP rules: a pass makes them after differentiation, one per device.
-References go tap by tap, on tensors whose channels come second.
+They have no gradients and no SBP rules: a pass creates them after differentiation, one per device.
+The NumPy references iterate over kernel positions, on tensors in channels-first layout.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ Attrs = Mapping[str, Any]
 Ints = tuple[int, ...]
 
 PLAN = {"plan": "", "workspace": 0}
-"""The library's name of the plan, and its bytes.  Without a name it is whatever the library likes
-best in so many bytes."""
+"""The plan name in the library and its workspace in bytes.  An empty name selects the library's
+first choice that fits the workspace."""
 
-ROOM = 1 << 20
-"""Bytes of workspace that are enough for a plan of any sample."""
+WORKSPACE = 1 << 20
+"""A workspace size in bytes that is enough for any plan of the samples."""
 
 WINDOW = {
     "data_format": REQUIRED, "kernel_size": REQUIRED, "strides": REQUIRED,
     "padding_before": REQUIRED, "dilation_rate": REQUIRED, "groups": 1, "compute": "", **PLAN,
 }  # fmt: skip
-"""Without a type to sum in it is float32 or float64."""
+"""An empty ``compute`` stands for float32, or float64 for float64 tensors."""
 
 
 # --- types
 
 
-def _first(shape: Sequence[int], attrs: Attrs) -> Ints:
-    """Sizes with channels second."""
+def _channels_first_shape(shape: Sequence[int], attrs: Attrs) -> Ints:
+    """Return the shape in channels-first order."""
     if attrs["data_format"] == "channels_first":
         return tuple(shape)
     return (shape[0], shape[-1], *shape[1:-1])
 
 
-def _shaped(like: TensorType, sizes: Ints, attrs: Attrs) -> TensorType:
-    """The type of sizes with channels second, as the layout has them."""
+def _with_sizes(like: TensorType, sizes: Ints, attrs: Attrs) -> TensorType:
+    """Return the type with the given channels-first sizes, in the layout of the attributes."""
     if attrs["data_format"] == "channels_last":
         sizes = (sizes[0], *sizes[2:], sizes[1])
     return tensor_type(sizes, like.dtype)
@@ -61,13 +61,13 @@ def _shaped(like: TensorType, sizes: Ints, attrs: Attrs) -> TensorType:
 
 def _conv_type(ctx: InferContext) -> Types:
     attrs, (x, w) = ctx.attrs, ctx.inputs[:2]
-    sizes, filters = _first(x.shape, attrs), w.shape[0]
+    sizes, filters = _channels_first_shape(x.shape, attrs), w.shape[0]
     pads = zip(attrs["padding_before"], attrs["padding_after"], strict=True)
     rows = zip(
         sizes[2:], attrs["kernel_size"], attrs["strides"], pads, attrs["dilation_rate"], strict=True
     )
     space = tuple(window_output(*row) for row in rows)
-    return (_shaped(x, (sizes[0], filters, *space), attrs),)
+    return (_with_sizes(x, (sizes[0], filters, *space), attrs),)
 
 
 def _sums_type(ctx: InferContext) -> Types:
@@ -77,14 +77,14 @@ def _sums_type(ctx: InferContext) -> Types:
 
 def _data_grad_type(ctx: InferContext) -> Types:
     dy, w = ctx.inputs
-    channels = _first(w.shape, ctx.attrs)[1] * ctx.attrs["groups"]
-    return (_shaped(dy, (dy.shape[0], channels, *ctx.attrs["space"]), ctx.attrs),)
+    channels = _channels_first_shape(w.shape, ctx.attrs)[1] * ctx.attrs["groups"]
+    return (_with_sizes(dy, (dy.shape[0], channels, *ctx.attrs["space"]), ctx.attrs),)
 
 
 def _filter_grad_type(ctx: InferContext) -> Types:
-    dy, x = (_first(t.shape, ctx.attrs) for t in ctx.inputs)
+    dy, x = (_channels_first_shape(t.shape, ctx.attrs) for t in ctx.inputs)
     sizes = (dy[1], x[1] // ctx.attrs["groups"], *ctx.attrs["kernel_size"])
-    return (_shaped(ctx.inputs[0], sizes, ctx.attrs),)
+    return (_with_sizes(ctx.inputs[0], sizes, ctx.attrs),)
 
 
 def _products(y: TensorType, weight: TensorType) -> float:
@@ -92,7 +92,7 @@ def _products(y: TensorType, weight: TensorType) -> float:
 
 
 def _work(ctx: SbpContext) -> float:
-    """Two operations per product of a tap."""
+    """Two floating-point operations per multiplication with a weight."""
     if "activation" in ctx.attrs:
         return _products(ctx.outputs[0], ctx.inputs[1])
     other = ctx.inputs[1] if "space" in ctx.attrs else ctx.outputs[0]
@@ -102,24 +102,24 @@ def _work(ctx: SbpContext) -> float:
 # --- references
 
 
-def _to_first(x: Any, attrs: Attrs) -> Any:
+def _to_channels_first(x: Any, attrs: Attrs) -> Any:
     return x if attrs["data_format"] == "channels_first" else np.moveaxis(x, -1, 1)
 
 
-def _as_given(x: Any, attrs: Attrs) -> Any:
+def _from_channels_first(x: Any, attrs: Attrs) -> Any:
     return x if attrs["data_format"] == "channels_first" else np.moveaxis(x, 1, -1)
 
 
 def _taps(attrs: Attrs, out: Ints) -> Iterator[tuple[Ints, tuple[Any, ...]]]:
-    """Each position of a kernel, and what it sees of a padded input."""
+    """Yield each kernel position, and the slice of the padded input that it reads."""
     for tap in itertools.product(*map(range, attrs["kernel_size"])):
         rows = zip(tap, attrs["dilation_rate"], attrs["strides"], out, strict=True)
         part = tuple(slice(i * d, i * d + (n - 1) * s + 1, s) for i, d, s, n in rows)
         yield tap, (slice(None), slice(None), *part)
 
 
-def _room(space: Ints, attrs: Attrs, out: Ints) -> tuple[Ints, tuple[Any, ...]]:
-    """Sizes of a padded input, and where the input lies in it."""
+def _padded_extent(space: Ints, attrs: Attrs, out: Ints) -> tuple[Ints, tuple[Any, ...]]:
+    """Return the shape of the padded input, and the slice that the input occupies."""
     rows = zip(
         space, attrs["kernel_size"], attrs["strides"], attrs["dilation_rate"],
         attrs["padding_before"], out, strict=True,
@@ -129,54 +129,59 @@ def _room(space: Ints, attrs: Attrs, out: Ints) -> tuple[Ints, tuple[Any, ...]]:
     return sizes, (slice(None), slice(None), *(slice(b, b + n) for b, n in inside))
 
 
-def _by_groups(x: Any, w: Any, groups: int) -> Any:
-    """The product of channels and one tap's weights, group by group."""
+def _grouped_product(x: Any, w: Any, groups: int) -> Any:
+    """Multiply channels with the weights of one kernel position, group by group."""
     inputs, filters = np.split(x, groups, 1), np.split(w, groups, 0)
     parts = (np.einsum("nc...,fc->nf...", a, b) for a, b in zip(inputs, filters, strict=True))
     return np.concatenate(list(parts), 1)
 
 
 def _conv(x: Any, weight: Any, *more: Any, **attrs: Any) -> Any:
-    x, w = _to_first(x, attrs), _to_first(weight, attrs)
+    x, w = _to_channels_first(x, attrs), _to_channels_first(weight, attrs)
     pads = zip(attrs["padding_before"], attrs["padding_after"], strict=True)
     rows = zip(
         x.shape[2:], w.shape[2:], attrs["strides"], pads, attrs["dilation_rate"], strict=True
     )
     out = tuple(window_output(*row) for row in rows)
-    sizes, inside = _room(x.shape[2:], attrs, out)
+    sizes, inside = _padded_extent(x.shape[2:], attrs, out)
     padded = np.zeros((*x.shape[:2], *sizes), x.dtype)
     padded[inside] = x
     y = sum(
-        _by_groups(padded[part], w[(..., *tap)], attrs["groups"]) for tap, part in _taps(attrs, out)
+        _grouped_product(padded[part], w[(..., *tap)], attrs["groups"])
+        for tap, part in _taps(attrs, out)
     )
     if more:
         y = y + more[0].reshape(1, -1, *(1,) * len(out))
-    y = _as_given(y, attrs)
+    y = _from_channels_first(y, attrs)
     y = y + more[1] if len(more) > 1 else y
     return np.maximum(y, 0) if attrs["activation"] else y
 
 
 def _conv_sums(x: Any, weight: Any, **attrs: Any) -> Any:
     y = _conv(x, weight, **attrs)
-    first = _to_first(y, attrs)
+    first = _to_channels_first(y, attrs)
     others = (0, *range(2, first.ndim))
     return y, first.sum(others), np.square(first).sum(others)
 
 
 def _data_grad(dy: Any, weight: Any, **attrs: Any) -> Any:
-    dy, w, groups = _to_first(dy, attrs), _to_first(weight, attrs), attrs["groups"]
-    sizes, inside = _room(attrs["space"], attrs, dy.shape[2:])
+    dy, w, groups = (
+        _to_channels_first(dy, attrs),
+        _to_channels_first(weight, attrs),
+        attrs["groups"],
+    )
+    sizes, inside = _padded_extent(attrs["space"], attrs, dy.shape[2:])
     padded = np.zeros((len(dy), w.shape[1] * groups, *sizes), dy.dtype)
     for tap, part in _taps(attrs, dy.shape[2:]):
         blocks = np.split(w[(..., *tap)], groups, 0)
         across = np.concatenate([b.T for b in blocks], 0)
-        padded[part] += _by_groups(dy, across, groups)
-    return _as_given(padded[inside], attrs)
+        padded[part] += _grouped_product(dy, across, groups)
+    return _from_channels_first(padded[inside], attrs)
 
 
 def _filter_grad(dy: Any, x: Any, **attrs: Any) -> Any:
-    dy, x, groups = _to_first(dy, attrs), _to_first(x, attrs), attrs["groups"]
-    sizes, inside = _room(x.shape[2:], attrs, dy.shape[2:])
+    dy, x, groups = _to_channels_first(dy, attrs), _to_channels_first(x, attrs), attrs["groups"]
+    sizes, inside = _padded_extent(x.shape[2:], attrs, dy.shape[2:])
     padded = np.zeros((*x.shape[:2], *sizes), x.dtype)
     padded[inside] = x
     filters, channels = dy.shape[1] // groups, x.shape[1] // groups
@@ -185,7 +190,7 @@ def _filter_grad(dy: Any, x: Any, **attrs: Any) -> Any:
         shapes = (len(dy), groups, filters, -1), (len(dy), groups, channels, -1)
         grads, seen = (a.reshape(s) for a, s in zip((dy, padded[part]), shapes, strict=True))
         dw[(..., *tap)] = np.einsum("ngfp,ngcp->gfc", grads, seen).reshape(dw.shape[:2])
-    return _as_given(dw, attrs)
+    return _from_channels_first(dw, attrs)
 
 
 # --- samples
@@ -207,7 +212,7 @@ _CASES: tuple[tuple[Ints, int, dict[str, Any]], ...] = (
 
 
 def _cases(rng: Any) -> Iterator[tuple[Any, Any, Any, dict[str, Any]]]:
-    """Input, weights, bias and attributes, in both layouts."""
+    """Yield input, weights, bias and attributes, in both layouts."""
     for shape, filters, given in _CASES:
         dims = len(shape) - 2
         attrs: dict[str, Any] = {
@@ -219,15 +224,15 @@ def _cases(rng: Any) -> Iterator[tuple[Any, Any, Any, dict[str, Any]]]:
         bias = rng.uniform(-1, 1, filters)
         for form in ("channels_first", "channels_last"):
             attrs = attrs | {"data_format": form}
-            arrays = (np.ascontiguousarray(_as_given(a, attrs)) for a in (x, w))
+            arrays = (np.ascontiguousarray(_from_channels_first(a, attrs)) for a in (x, w))
             yield (*arrays, bias, attrs)
 
 
 def _conv_samples(rng: Any) -> Iterator[Sample]:
     for i, (x, w, bias, attrs) in enumerate(_cases(rng)):
-        room = {"workspace": (0, ROOM)[i % 2]}
-        yield Sample((x, w), {**attrs, "activation": "", **room}, gradient=False)
-        more = {"activation": ("relu", "")[i % 2], "workspace": ROOM}
+        workspace = {"workspace": (0, WORKSPACE)[i % 2]}
+        yield Sample((x, w), {**attrs, "activation": "", **workspace}, gradient=False)
+        more = {"activation": ("relu", "")[i % 2], "workspace": WORKSPACE}
         yield Sample((x, w, bias), attrs | more, gradient=False)
         if attrs["data_format"] == "channels_last" and x.ndim == 4 and attrs["groups"] == 1:
             addend = rng.uniform(-1, 1, _conv(x, w, activation="", **attrs).shape)
@@ -235,19 +240,19 @@ def _conv_samples(rng: Any) -> Iterator[Sample]:
 
 
 def _sums_samples(rng: Any) -> Iterator[Sample]:
-    """Channels that come in eights, as the library wants them."""
+    """Samples with channel counts in multiples of eight, as cuDNN requires."""
     for size, strides, pads in ((3, (1, 1), (1, 1)), (3, (2, 1), (0, 2)), (1, (2, 2), (0, 0))):
         x, w = rng.uniform(-1, 1, (2, 9, 7, 8)), rng.uniform(-1, 1, (16, size, size, 8))
         attrs = {
             "kernel_size": (size, size), "strides": strides, "dilation_rate": (1, 1),
             "padding_before": pads, "padding_after": pads, "data_format": "channels_last",
-            "activation": "", "workspace": ROOM,
+            "activation": "", "workspace": WORKSPACE,
         }  # fmt: skip
         yield Sample((x, w), attrs, gradient=False)
 
 
 def _case_grads(rng: Any) -> Iterator[tuple[Any, Any, Any, dict[str, Any]]]:
-    """Input, weights, gradient of the output, and attributes that gradients have."""
+    """Yield input, weights, output gradient, and the attributes of the gradient ops."""
     for x, w, _, attrs in _cases(rng):
         shape = _conv(x, w, activation="", **attrs).shape
         yield x, w, rng.uniform(-1, 1, shape), {k: v for k, v in attrs.items() if k in WINDOW}
@@ -255,14 +260,14 @@ def _case_grads(rng: Any) -> Iterator[tuple[Any, Any, Any, dict[str, Any]]]:
 
 def _data_grad_samples(rng: Any) -> Iterator[Sample]:
     for x, w, dy, attrs in _case_grads(rng):
-        space = _first(x.shape, attrs)[2:]
-        room = {"space": space, "workspace": ROOM}
-        yield Sample((dy, w), attrs | room, gradient=False)
+        space = _channels_first_shape(x.shape, attrs)[2:]
+        more = {"space": space, "workspace": WORKSPACE}
+        yield Sample((dy, w), attrs | more, gradient=False)
 
 
 def _filter_grad_samples(rng: Any) -> Iterator[Sample]:
     for x, _, dy, attrs in _case_grads(rng):
-        yield Sample((dy, x), attrs | {"workspace": ROOM}, gradient=False)
+        yield Sample((dy, x), attrs | {"workspace": WORKSPACE}, gradient=False)
 
 
 OPS: tuple[OpSpec, ...] = (
@@ -274,7 +279,7 @@ OPS: tuple[OpSpec, ...] = (
         reference=_conv,
         samples=_conv_samples,
         work=_work,
-        doc="A convolution with bias, sum and activation.",
+        doc="A convolution with optional bias, addition and activation.",
     ),
     OpSpec(
         type="cudnn_conv_sums",
@@ -285,7 +290,7 @@ OPS: tuple[OpSpec, ...] = (
         reference=_conv_sums,
         samples=_sums_samples,
         work=_work,
-        doc="A convolution, the sums of its result by channels, and those of its squares.",
+        doc="A convolution, and the sums of its result and of its squares per channel.",
     ),
     OpSpec(
         type="cudnn_conv_data_grad",
@@ -296,7 +301,7 @@ OPS: tuple[OpSpec, ...] = (
         reference=_data_grad,
         samples=_data_grad_samples,
         work=_work,
-        doc="The gradient by its input, which has ``space`` as sizes of space.",
+        doc="The gradient with respect to the input, whose spatial sizes are ``space``.",
     ),
     OpSpec(
         type="cudnn_conv_filter_grad",
@@ -307,6 +312,6 @@ OPS: tuple[OpSpec, ...] = (
         reference=_filter_grad,
         samples=_filter_grad_samples,
         work=_work,
-        doc="The gradient by its weights.",
+        doc="The gradient with respect to the weights.",
     ),
 )

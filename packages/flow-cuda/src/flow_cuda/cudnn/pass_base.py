@@ -1,4 +1,4 @@
-"""Shared code of the passes that put in ops planned by cuDNN."""
+"""Base class and helpers of the passes that replace ops by cuDNN graphs."""
 
 from __future__ import annotations
 

@@ -1,22 +1,22 @@
-"""Plans of cuDNN's graphs: chosen once per problem, kept on disk, built once per device, queued.
+"""Execution plans of cuDNN graphs: chosen once per problem, cached on disk, built and queued.
 
-What is kept is the choice, and of plans that the library compiles when they are built (its
-behaviour note RUNTIME_COMPILATION) also what it serializes: the next start loads that.
+The cache holds the choice and, for plans with the behaviour note RUNTIME_COMPILATION, the
+serialized plan as well, so that the next process loads it without compilation.
 
-`Library` is what we call of NVIDIA's cudnn-frontend, the package ``cudnn``; simulators bring one
-that computes with numpy.  What OneFlow's settings mean for its plans:
+`Library` is the part of NVIDIA's cudnn-frontend, the package ``cudnn``, in use; simulators
+implement it with NumPy.  Effect of OneFlow's settings on plan selection:
 
-* ``cudnn_conv_heuristic_search_algo``: the first plan of the library's heuristics (mode A, then
-  the fallbacks) that can be built.  Without it all plans are built and run on scratch memory, and
-  the fastest is taken.
-* ``cudnn_conv_use_deterministic_algo_only``: no plan with the note NONDETERMINISTIC.
-* ``cudnn_buf_limit_mbyte``: no plan that needs a larger workspace.
-* ``cudnn_conv_enable_pseudo_half``: float16 is summed in float32, and no plan has the note
-  REDUCED_PRECISION_REDUCTION; without it the type of computation is float16.
-* ``cudnn_conv_force_*_algo``: numbers of algorithms that graphs do not have any more.  They stand
-  for families of plans, told apart by notes; see `flow_cuda.cudnn.problems.ALGORITHMS`.
-* ``enable_tensor_float_32_compute(False)``: for float32 no plan with the notes TENSOR_CORE and
-  DOWN_CONVERT_INPUTS.
+* ``cudnn_conv_heuristic_search_algo``: use the first plan of the heuristics (mode A, then the
+  fallbacks) that can be built.  Otherwise all plans are built and timed on scratch memory, and the
+  fastest is used.
+* ``cudnn_conv_use_deterministic_algo_only``: exclude plans with the note NONDETERMINISTIC.
+* ``cudnn_buf_limit_mbyte``: exclude plans that need a larger workspace.
+* ``cudnn_conv_enable_pseudo_half``: accumulate float16 in float32, and exclude plans with the note
+  REDUCED_PRECISION_REDUCTION; otherwise the computation type is float16.
+* ``cudnn_conv_force_*_algo``: algorithm numbers of the legacy API, which graphs no longer have.
+  They select families of plans by their notes; see `flow_cuda.cudnn.problems.ALGORITHMS`.
+* ``enable_tensor_float_32_compute(False)``: for float32 exclude plans with the notes TENSOR_CORE
+  and DOWN_CONVERT_INPUTS.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ TYPES = {
 
 
 class DnnError(FlowError):
-    """cuDNN cannot do what a plan says that it does."""
+    """cuDNN cannot run an execution plan."""
 
 
 class Library(Protocol):
-    """The package ``cudnn``: makers of graphs and handles, and its enumerations."""
+    """The package ``cudnn``: constructors of graphs and handles, and its enumerations."""
 
     __version__: str
     data_type: Any
@@ -56,40 +56,40 @@ class Library(Protocol):
     cudnnGraphNotSupportedError: type[Exception]
 
     def pygraph(self, **settings: Any) -> Any:
-        """An empty graph."""
+        """Create an empty graph."""
 
     def create_handle(self) -> Any:
-        """A handle of the current device."""
+        """Create a handle for the current device."""
 
     def set_stream(self, handle: Any, stream: int) -> None:
-        """Where what is executed with a handle is queued."""
+        """Set the stream of a handle."""
 
     def backend_version(self) -> int:
-        """Such as 92800."""
+        """Return the backend version, such as 92800."""
 
 
 class Bench(Protocol):
-    """Scratch memory and a clock, for plans that are measured.
+    """Times plans on scratch memory.
 
     Attributes:
-        stream: where runs are to be queued.
+        stream: the stream on which runs must be queued.
     """
 
     stream: int
 
     def seconds(self, run: Callable[[Sequence[int]], None], nbytes: Sequence[int]) -> float:
-        """How long a run takes that is given so much memory, by addresses."""
+        """Return the run time of a function that gets the addresses of scratch buffers."""
 
 
 @dataclass(frozen=True, eq=False)
 class Planned:
-    """A graph with a plan that is ready to run.
+    """A graph with a plan that is ready to execute.
 
     Attributes:
-        graph: the library's.
-        index: of the plan among those of the graph.
-        workspace: bytes.
-        numbers: of the problem, in memory that stays where it is.
+        graph: the library's graph.
+        index: index of the plan in the graph.
+        workspace: workspace size in bytes.
+        numbers: scalars of the problem, at a fixed host address.
     """
 
     graph: Any
@@ -98,7 +98,7 @@ class Planned:
     numbers: Any
 
     def execute(self, handle: Any, addresses: Sequence[int], workspace: int) -> None:
-        """Queues it, given the addresses of what it reads and what it writes."""
+        """Queue the plan, given the addresses of inputs and outputs."""
         start, step = self.numbers.ctypes.data, self.numbers.itemsize
         given = (*addresses, *(start + step * i for i in range(len(self.numbers))))
         self.graph.execute_plan_at_index(
@@ -106,8 +106,8 @@ class Planned:
         )  # fmt: skip
 
 
-def _at(problem: Problem, graph: Any, index: int) -> Planned:
-    """A plan of a graph, which is built."""
+def _planned_at(problem: Problem, graph: Any, index: int) -> Planned:
+    """Describe a built plan of a graph."""
     numbers = np.array(list(problem.scalars.values()), np.float32)
     return Planned(graph, index, graph.get_workspace_size_plan_at_index(index), numbers)
 
@@ -116,12 +116,12 @@ class DnnPlans:
     """Chooses plans, builds them and queues them on one device.
 
     Args:
-        library: the package.
-        architecture: of the device; a choice on disk is for one.
-        bench: for plans that are measured.
-        cache: where choices are kept; they are made anew in each process without one.
-        compiled: where plans are kept that the library compiles.
-        within: calls a function with the device as the current one: plans are loaded there.
+        library: the package ``cudnn``.
+        architecture: architecture of the device, part of the key of cached choices.
+        bench: times plans.
+        cache: cache of choices; without one, they are made again in each process.
+        compiled: cache of serialized plans.
+        within: calls a function with the device current, so that plans are loaded there.
     """
 
     def __init__(
@@ -150,44 +150,44 @@ class DnnPlans:
     # ----------------------------------------------------------------------------- choices
 
     def choose(self, problem: Problem, search: Search) -> Choice | None:
-        """The plan of a problem, the same one in all runs; None where the library has none."""
+        """Return the plan of a problem, the same in all runs; None if the library has none."""
         key = (problem, search)
         if key not in self._choices:
-            self._choices[key] = self._within(lambda: self._remembered(problem, search))
+            self._choices[key] = self._within(lambda: self._cached_choice(problem, search))
         return self._choices[key]
 
-    def _remembered(self, problem: Problem, search: Search) -> Choice | None:
-        """The choice on disk, made where there is none, and anew where its plan is gone."""
+    def _cached_choice(self, problem: Problem, search: Search) -> Choice | None:
+        """Return the cached choice; choose again if there is none or its plan no longer exists."""
         if self._cache is None:
-            return self._searched(problem, search)
+            return self._search(problem, search)
         content = repr(problem), repr(search), *self._origin
-        for kept in _decoded(self._cache.read(content)):
+        for kept in _decode(self._cache.read(content)):
             found = None if kept is None else self._find(problem, kept.plan)
             if kept is None or (found is not None and found.workspace == kept.workspace):
                 return kept
-        choice = self._searched(problem, search)
+        choice = self._search(problem, search)
         text = json.dumps(None if choice is None else asdict(choice))
         self._cache.write(content, text.encode())
         return choice
 
-    def _searched(self, problem: Problem, search: Search) -> Choice | None:
-        """The first plan that can be built, or the fastest of all of them."""
+    def _search(self, problem: Problem, search: Search) -> Choice | None:
+        """Return the first plan that can be built, or the fastest of all."""
         graph = self._graph(problem)
         if graph is None:
             return None
-        self._forbid(graph, problem, search)
+        self._restrict(graph, problem, search)
         found = self._buildable(graph)
         index = self._fastest(problem, graph, found) if search.measured else next(found, None)
         if index is None:
             return None
-        planned = _at(problem, graph, index)
+        planned = _planned_at(problem, graph, index)
         choice = Choice(graph.get_plan_name_at_index(index), planned.workspace)
         self._planned[problem, choice.plan] = planned
-        self._keep(problem, choice.plan, planned)
+        self._cache_plan(problem, choice.plan, planned)
         return choice
 
-    def _forbid(self, graph: Any, problem: Problem, search: Search) -> None:
-        """Leaves out the plans that a search does not allow."""
+    def _restrict(self, graph: Any, problem: Problem, search: Search) -> None:
+        """Exclude the plans that a search does not allow."""
         note, family = self.library.numerical_note, FAMILIES[search.family]
         refused = dict.fromkeys(family.refuses)
         if problem.compute != "float16":
@@ -204,7 +204,7 @@ class DnnPlans:
         graph.deselect_workspace_greater_than(search.limit)
 
     def _buildable(self, graph: Any) -> Iterator[int]:
-        """The plans that are allowed and can be built, the library's favourite first."""
+        """Yield the allowed plans that can be built, in the order of the heuristics."""
         for index in range(graph.get_execution_plan_count()):
             if self._builds(graph, index):
                 yield index
@@ -219,10 +219,10 @@ class DnnPlans:
     def _fastest(self, problem: Problem, graph: Any, found: Iterator[int]) -> int | None:
         tensors = (*problem.reads.values(), *problem.writes.values())
         nbytes = [t.nbytes for t in tensors]
-        self._on(self._bench.stream)
+        self._set_stream(self._bench.stream)
 
         def seconds(index: int) -> float:
-            planned = _at(problem, graph, index)
+            planned = _planned_at(problem, graph, index)
 
             def run(addresses: Sequence[int]) -> None:
                 *given, workspace = addresses
@@ -235,10 +235,10 @@ class DnnPlans:
     # ------------------------------------------------------------------------------- plans
 
     def planned(self, problem: Problem, plan: str) -> Planned:
-        """A plan that was chosen, ready to run.
+        """Return a chosen plan, ready to execute.
 
         Raises:
-            DnnError: the library of this machine does not have it.
+            DnnError: the library on this machine does not provide it.
         """
         found: Planned | None = self._planned.get((problem, plan))
         if found is None:
@@ -246,68 +246,68 @@ class DnnPlans:
         if found is None:
             raise DnnError(
                 f"building {problem.title}",
-                found=f"no plan {plan!r} on this device, by cuDNN {self.library.backend_version()}",
-                allowed="the plans of the device and the library that the program was compiled for",
-                hint="compile the program here",
+                found=f"no plan {plan!r} on this device (cuDNN {self.library.backend_version()})",
+                allowed="the device and cuDNN version that the program was compiled for",
+                hint="compile the program on this machine",
             )
         return found
 
     def _find(self, problem: Problem, plan: str) -> Planned | None:
-        """The plan of a name, ready to run: the one that was kept, or built."""
+        """Return a plan by name, ready to execute: deserialized from the cache, or built."""
         key = (problem, plan)
         if key not in self._planned:
-            found = self._loaded(problem, plan) or self._built(problem, plan)
+            found = self._load_plan(problem, plan) or self._build_plan(problem, plan)
             if found is None:
                 return None
             self._planned[key] = found
         return self._planned[key]
 
-    def _built(self, problem: Problem, plan: str) -> Planned | None:
+    def _build_plan(self, problem: Problem, plan: str) -> Planned | None:
         graph = self._graph(problem)
         count = 0 if graph is None else graph.get_execution_plan_count()
         names = [graph.get_plan_name_at_index(i) for i in range(count)]
         index = names.index(plan) if plan in names else None
         if index is None or not self._builds(graph, index):
             return None
-        planned = _at(problem, graph, index)
-        self._keep(problem, plan, planned)
+        planned = _planned_at(problem, graph, index)
+        self._cache_plan(problem, plan, planned)
         return planned
 
-    def _loaded(self, problem: Problem, plan: str) -> Planned | None:
-        """The plan as it was kept, if the library still takes it."""
+    def _load_plan(self, problem: Problem, plan: str) -> Planned | None:
+        """Return the plan from the cache, if the library accepts it."""
         data = None if self._compiled is None else self._compiled.read(self._key(problem, plan))
         if data is None:
             return None
         graph = self._empty(problem)
         try:
             graph.deserialize(self._handle, list(data))
-            return _at(problem, graph, 0)
+            return _planned_at(problem, graph, 0)
         except self._refusals as error:
-            text = f"the kept plan for {problem.title} is made again, as cuDNN refuses it: {error}"
+            text = f"cuDNN rejects the cached plan for {problem.title}; building it again: {error}"
             warnings.warn(text, CacheWarning, stacklevel=2)
             return None
 
-    def _keep(self, problem: Problem, plan: str, planned: Planned) -> None:
-        """Keeps a plan that took the library a compilation, if it can be serialized."""
+    def _cache_plan(self, problem: Problem, plan: str, planned: Planned) -> None:
+        """Cache a plan that required a compilation, if it can be serialized."""
         graph, note = planned.graph, self.library.behavior_note.RUNTIME_COMPILATION
         if self._compiled is None:
             return
         try:
             if note not in graph.get_behavior_notes_for_plan_at_index(planned.index):
                 return
-            graph.build_plan_at_index(planned.index)  # what was built last is serialized
+            graph.build_plan_at_index(planned.index)  # the plan built last is serialized
             data = bytes(graph.serialize())
         except self._refusals:
             return
         self._compiled.write(self._key(problem, plan), data)
 
     def _key(self, problem: Problem, plan: str) -> tuple[str, ...]:
-        """What a compiled plan depends on: the problem, the library, and the kind of device."""
+        """The cache key of a compiled plan: problem, library version, and device architecture."""
         return repr(problem), plan, *self._origin
 
     def _graph(self, problem: Problem) -> Any:
-        """The graph of a problem with all plans, none of them built; None where it is refused."""
-        library, graph = self.library, self._described(problem)
+        """Return the graph of a problem with all plans, not yet built; None if not supported."""
+        library, graph = self.library, self._build_graph(problem)
         try:
             graph.validate()
             graph.build_operation_graph()
@@ -323,8 +323,8 @@ class DnnPlans:
             compute_data_type=types[problem.compute], handle=self._handle,
         )  # fmt: skip
 
-    def _described(self, problem: Problem) -> Any:
-        """The graph of a problem; tensors are numbered from 1: inputs, outputs, numbers."""
+    def _build_graph(self, problem: Problem) -> Any:
+        """Return the graph of a problem; tensor uids from 1: inputs, outputs, scalars."""
         types, wide, graph = self._types, self._types["float32"], self._empty(problem)
         given = {
             name: graph.tensor(
@@ -349,18 +349,18 @@ class DnnPlans:
     def queue(
         self, problem: Problem, plan: str, addresses: Sequence[int], workspace: int, stream: int
     ) -> None:
-        """Queues a problem by a plan, given the addresses of what it reads and what it writes."""
-        self._on(stream)
+        """Queue a problem with a plan, given the addresses of inputs and outputs."""
+        self._set_stream(stream)
         self.planned(problem, plan).execute(self._handle, addresses, workspace)
 
-    def _on(self, stream: int) -> None:
+    def _set_stream(self, stream: int) -> None:
         if stream != self._stream:
             self.library.set_stream(self._handle, stream)
             self._stream = stream
 
 
-def _decoded(text: bytes | None) -> tuple[Choice | None, ...]:
-    """The choice that an entry holds; nothing where there is none, or where it makes no sense."""
+def _decode(text: bytes | None) -> tuple[Choice | None, ...]:
+    """Decode a cache entry to a 1-tuple of the choice; empty if missing or invalid."""
     try:
         kept = json.loads(text or b"")
         return (None if kept is None else Choice(**kept),)

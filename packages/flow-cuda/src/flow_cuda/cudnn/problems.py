@@ -1,8 +1,8 @@
-"""Problems of cuDNN: what a graph of its frontend computes, and how tensors lie in memory.
+"""cuDNN problems: the computation of a graph, and the memory layout of its tensors.
 
-A problem is plain data: a key of plans, on disk as well.  Its tensors have batch first and
-channels second whatever the program's layout is; the layout is in the strides.  Convolutions over
-one axis of space have a second one of size 1, which is what the library asks for.
+A problem is plain data and serves as the key of plans, also on disk.  Its tensors have batch first
+and channels second regardless of the program's layout, which is expressed by the strides.
+Convolutions over one spatial axis get a second one of size 1, as the library requires.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ SUMS = ("sum", "squares")
 
 
 @dataclass(frozen=True, slots=True)
-class Laid:
-    """A tensor as the library sees it.
+class TensorLayout:
+    """A tensor as the library describes it.
 
     Attributes:
-        sizes: batch, channels, space.
+        sizes: batch, channels, spatial sizes.
         steps: strides of these, in elements.
         dtype: element type.
     """
@@ -35,17 +35,17 @@ class Laid:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all elements."""
+        """Total size in bytes."""
         return prod(self.sizes) * as_dtype(self.dtype).itemsize
 
 
-def laid(type_: TensorType, data_format: str) -> Laid:
-    """How a contiguous tensor lies.
+def tensor_layout(type_: TensorType, data_format: str) -> TensorLayout:
+    """Describe the layout of a contiguous tensor.
 
     >>> from flow_core.base.dtypes import float32
     >>> from flow_core.authoring.specs import tensor_type
-    >>> laid(tensor_type((2, 5, 3), float32), "channels_last")
-    Laid(sizes=(2, 3, 5, 1), steps=(15, 1, 3, 3), dtype='float32')
+    >>> tensor_layout(tensor_type((2, 5, 3), float32), "channels_last")
+    TensorLayout(sizes=(2, 3, 5, 1), steps=(15, 1, 3, 3), dtype='float32')
     """
     shape = type_.shape
     steps = tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
@@ -55,48 +55,48 @@ def laid(type_: TensorType, data_format: str) -> Laid:
     sizes, strides = (tuple(row[i] for i in order) for row in (shape, steps))
     if len(shape) == 3:
         sizes, strides = (*sizes, 1), (*strides, strides[2])
-    return Laid(sizes, strides, type_.dtype.name)
+    return TensorLayout(sizes, strides, type_.dtype.name)
 
 
-def vector(channels: int, rank: int, dtype: str) -> Laid:
-    """A number per channel.
+def vector(channels: int, rank: int, dtype: str) -> TensorLayout:
+    """Describe a tensor with one element per channel.
 
     >>> vector(3, 4, "float32").sizes
     (1, 3, 1, 1)
     """
     rest = (1,) * (rank - 2)
-    return Laid((1, channels, *rest), (channels, 1, *rest), dtype)
+    return TensorLayout((1, channels, *rest), (channels, 1, *rest), dtype)
 
 
 class Problem(Protocol):
-    """What a graph computes."""
+    """The computation of a graph."""
 
     @property
     def title(self) -> str:
-        """What it is, for reports."""
+        """Name for reports."""
 
     @property
     def compute(self) -> str:
-        """The type in which it sums."""
+        """The computation type."""
 
     @property
-    def reads(self) -> Mapping[str, Laid]:
-        """Its inputs, in order."""
+    def reads(self) -> Mapping[str, TensorLayout]:
+        """The inputs, in order."""
 
     @property
-    def writes(self) -> Mapping[str, Laid]:
-        """Its outputs, in order."""
+    def writes(self) -> Mapping[str, TensorLayout]:
+        """The outputs, in order."""
 
     @property
     def scalars(self) -> Mapping[str, float]:
-        """Numbers that it is given by value."""
+        """Scalars passed by value."""
 
     def build(self, graph: Any, types: Any, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Adds its nodes to a graph of the library and gives the tensors of its outputs.
+        """Add the nodes to a graph of the library and return the output tensors.
 
         Args:
             graph: the library's ``pygraph``.
-            types: the library's element types, by our names, and what it calls "inference".
+            types: the library's element types by our names, and its "inference" phase.
             inputs: the tensors of ``reads`` and of ``scalars``.
         """
 
@@ -107,19 +107,19 @@ class Convolution:
 
     Attributes:
         kind: "forward", "data_grad" or "filter_grad".
-        x, w, y: input, weights and output; the one that is computed is among them.
-        before, after, strides, dilation: of each axis of space.
-        compute: in what it sums.
-        bias: whether a number per channel is added to the output.
-        adds: whether something of the output's sizes is added then.
-        relu: whether what is negative becomes 0 then.
-        sums: whether it also gives the sums of the output and of its squares, by channels.
+        x, w, y: input, weights and output; one of them is computed from the others.
+        before, after, strides, dilation: padding, strides and dilation per spatial axis.
+        compute: the computation type.
+        bias: whether one element per channel is added to the output.
+        adds: whether a tensor of the output's shape is added next.
+        relu: whether ReLU is applied last.
+        sums: whether it also outputs the sums of the output and of its squares per channel.
     """
 
     kind: str
-    x: Laid
-    w: Laid
-    y: Laid
+    x: TensorLayout
+    w: TensorLayout
+    y: TensorLayout
     before: Ints
     after: Ints
     strides: Ints
@@ -132,13 +132,13 @@ class Convolution:
 
     @property
     def title(self) -> str:
-        """Such as "conv forward bias relu"."""
+        """Name for reports, such as "conv forward bias relu"."""
         more = (name for name in ("bias", "adds", "relu", "sums") if getattr(self, name))
         return " ".join(("conv", self.kind.replace("_", " "), *more))
 
     @property
-    def reads(self) -> Mapping[str, Laid]:
-        """The two others of x, w and y, the bias, and what is added."""
+    def reads(self) -> Mapping[str, TensorLayout]:
+        """The other two of x, w and y, the bias, and the addend."""
         bias = {"bias": vector(self.y.sizes[1], len(self.y.sizes), self.y.dtype)}
         table = {
             "forward": {"x": self.x, "w": self.w},
@@ -149,7 +149,7 @@ class Convolution:
         return table[self.kind] | (bias if self.bias else {}) | addend
 
     @property
-    def writes(self) -> Mapping[str, Laid]:
+    def writes(self) -> Mapping[str, TensorLayout]:
         """One of x, w and y, and the sums."""
         name = {"forward": "y", "data_grad": "x", "filter_grad": "w"}[self.kind]
         row = vector(self.y.sizes[1], len(self.y.sizes), "float32")
@@ -161,7 +161,7 @@ class Convolution:
         return {}
 
     def build(self, graph: Any, types: Any, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The convolution, then bias, sum and relu."""
+        """Add the convolution, then bias, addition and ReLU."""
         t, window = inputs, {
             "pre_padding": list(self.before), "post_padding": list(self.after),
             "stride": list(self.strides), "dilation": list(self.dilation),
@@ -191,18 +191,18 @@ def convolution(
     adds: bool = False,
     sums: bool = False,
 ) -> Convolution:
-    """The problem of an op.
+    """Return the problem of an op.
 
     Args:
         kind: "forward", "data_grad" or "filter_grad".
-        types: of x, w and y.
-        attrs: ``data_format``, ``strides``, ``padding_before``, ``dilation_rate`` of the op, and
+        types: types of x, w and y.
+        attrs: the op's ``data_format``, ``strides``, ``padding_before``, ``dilation_rate``, and
             ``compute``.
-        bias, relu, adds, sums: what follows.
+        bias, relu, adds, sums: fused operations, as in `Convolution`.
     """
-    x, w, y = (laid(t, attrs["data_format"]) for t in types)
+    x, w, y = (tensor_layout(t, attrs["data_format"]) for t in types)
     before, strides, dilation = (
-        _two(attrs[name], default)
+        _pad_to_two(attrs[name], default)
         for name, default in (("padding_before", 0), ("strides", 1), ("dilation_rate", 1))
     )
     rows = zip(x.sizes[2:], w.sizes[2:], y.sizes[2:], strides, dilation, before, strict=True)
@@ -212,24 +212,24 @@ def convolution(
     return Convolution(kind, x, w, y, before, after, strides, dilation, compute, *behind)
 
 
-def _two(values: Sequence[int], default: int) -> Ints:
-    """A value per axis of space, of which there are two at least."""
+def _pad_to_two(values: Sequence[int], default: int) -> Ints:
+    """Pad values per spatial axis to at least two."""
     return (*values, *(default,) * (2 - len(values)))
 
 
-# --- how a plan is chosen
+# --- plan selection
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """Which plans are allowed, and how one of them is chosen.
+    """The allowed plans, and how to select one.
 
     Attributes:
-        measured: whether all are run and the fastest is taken; else the library's own guess is.
-        deterministic: whether two runs must give the same bits.
-        tf32: whether float32 may be rounded to 10 bits of mantissa for the tensor cores.
-        limit: bytes of workspace at most.
-        family: a name of `FAMILIES`: the way in which it must be computed; empty for any.
+        measured: whether to time all plans; otherwise the first of the heuristics is used.
+        deterministic: whether repeated runs must give bitwise equal results.
+        tf32: whether float32 may be rounded to TF32 (10 mantissa bits) for the tensor cores.
+        limit: maximum workspace in bytes.
+        family: required family of plans, a name of `FAMILIES`; empty for any.
     """
 
     measured: bool = False
@@ -241,11 +241,11 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A plan.
+    """A chosen plan.
 
     Attributes:
-        plan: the library's name of engine and knobs, by which it is found again.
-        workspace: bytes that it needs.
+        plan: the library's name of engine and knobs, which identifies the plan.
+        workspace: required workspace in bytes.
     """
 
     plan: str
@@ -254,7 +254,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Ways to compute a convolution that OneFlow's settings can ask for, by the library's notes.
+    """A family of convolution plans that OneFlow's settings can select, by behaviour notes.
 
     Attributes:
         needs: notes that a plan must have.
@@ -272,7 +272,7 @@ FAMILIES: Mapping[str, Family] = {
     "fft": Family(needs=("FFT",)),
     "winograd": Family(needs=("WINOGRAD",)),
 }
-"""What the numbers of cuDNN's former algorithms mean for plans of its graphs."""
+"""Plan families that correspond to the algorithms of cuDNN's legacy API."""
 
 ALGORITHMS: Mapping[str, Mapping[int, str]] = {
     "forward": {0: "gemm", 1: "gemm", 2: "gemm", 4: "fft", 5: "fft", 6: "winograd", 7: "winograd"},
@@ -283,5 +283,5 @@ ALGORITHMS: Mapping[str, Mapping[int, str]] = {
         0: "gemm", 1: "deterministic gemm", 2: "fft", 3: "gemm", 5: "winograd", 6: "fft",
     },
 }  # fmt: skip
-"""Families by the number of an algorithm.  Those that cuDNN has never had (direct convolution, a
-filter's gradient by plain Winograd) are missing."""
+"""Families by algorithm number.  Algorithms that cuDNN never implemented (direct convolution,
+non-fused Winograd for the filter gradient) are missing."""

@@ -1,4 +1,4 @@
-"""Arrays of device memory: an address, a shape, an element type, and whose it is."""
+"""Arrays in device memory: address, shape, element type and owning allocation."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from flow_cuda.device.hardware import Hardware, Memory
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceArray:
-    """A C-contiguous array.
+    """A C-contiguous array in device memory.
 
     Attributes:
-        memory: the allocation, kept alive.
-        address: of the first element.
-        shape, dtype: as numpy's.
+        memory: the allocation; held so that it stays alive.
+        address: address of the first element.
+        shape, dtype: as in NumPy.
         hardware: the device.
     """
 
@@ -41,43 +41,43 @@ class DeviceArray:
 
     @property
     def itemsize(self) -> int:
-        """Bytes of an element."""
+        """Bytes per element."""
         return int(self.dtype.itemsize)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all elements."""
+        """Total size in bytes."""
         return self.size * self.itemsize
 
     @property
     def span(self) -> tuple[int, int]:
-        """The addresses that it covers."""
+        """The address range of the array."""
         return self.address, self.address + self.nbytes
 
     def reshape(self, *shape: Any) -> DeviceArray:
-        """The same elements in another shape; one size may be -1."""
+        """Return a view of the elements in another shape; one size may be -1."""
         sizes = tuple(shape[0]) if shape and isinstance(shape[0], tuple | list) else shape
         if -1 in sizes:
             rest = prod(n for n in sizes if n != -1)
             sizes = tuple(self.size // rest if n == -1 else n for n in sizes)
         if prod(sizes) != self.size:
-            raise ValueError(f"an array of shape {self.shape} has no shape {sizes}")
+            raise ValueError(f"cannot reshape an array of shape {self.shape} to {sizes}")
         return DeviceArray(self.memory, self.address, sizes, self.dtype, self.hardware)
 
     def part(self, offset: int, shape: tuple[int, ...], dtype: Any) -> DeviceArray:
-        """What lies ``offset`` bytes after the start, in another shape and type."""
+        """Return a view with another shape and type, ``offset`` bytes after the start."""
         return DeviceArray(
             self.memory, self.address + offset, shape, np.dtype(dtype), self.hardware
         )
 
     @property
     def workbench(self) -> Workbench:
-        """What comms may do on its device."""
+        """Operations that communication backends may run on the array's device."""
         return self.hardware.workbench
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """What other libraries need to use the memory."""
+        """The CUDA Array Interface (version 3)."""
         return {
             "shape": self.shape,
             "typestr": self.dtype.str,
@@ -89,13 +89,13 @@ class DeviceArray:
 
 @dataclass(frozen=True, slots=True)
 class GpuArena:
-    """One allocation of a device."""
+    """One allocation on a device."""
 
     nbytes: int
     memory: Memory
     hardware: Hardware
 
     def view(self, offset: int, shape: tuple[int, ...], dtype: Any) -> DeviceArray:
-        """The C-contiguous array of ``shape`` that starts at byte ``offset``."""
+        """Return a C-contiguous array of ``shape`` that starts at byte ``offset``."""
         address = self.memory.address + offset
         return DeviceArray(self.memory, address, tuple(shape), np.dtype(dtype), self.hardware)

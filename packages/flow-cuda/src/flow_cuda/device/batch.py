@@ -1,7 +1,7 @@
-"""Launches of one kind on many arrays become one: the updates of all variables of a plan.
+"""Merge kernel launches of the same kind into one, such as the updates of all variables of a plan.
 
-The arguments of each call are a row of a table in device memory.  A block finds its row by its
-number, and then is one of the blocks that share that row's array.
+The arguments of each original launch form a row of a table in device memory.  A block looks up its
+row by its block index and is one of the blocks that process that row's array.
 """
 
 from __future__ import annotations
@@ -13,45 +13,45 @@ from typing import Any
 import numpy as np
 
 from flow_core.authoring.backends import Launch
-from flow_cuda.codegen.program import Kernel, named
+from flow_cuda.codegen.program import Kernel, make_kernel
 from flow_cuda.device.arrays import DeviceArray
 from flow_cuda.device.hardware import Access, Hardware, Span
-from flow_cuda.device.launch import Arguments, KernelLaunch, Queued, Shared
+from flow_cuda.device.launch import Arguments, KernelLaunch, MergeableCall, Queued
 
 ITEMS = 4
-"""Elements per thread, so that small arrays take few blocks."""
-MOST_BLOCKS = 512
+"""Elements per thread; several, so that small arrays need few blocks."""
+MAX_BLOCKS = 512
 
 
-def joined(launches: Sequence[Launch]) -> list[Launch]:
-    """Launches with those of one kind in one, where the first of them stood.
+def merge_launches(launches: Sequence[Launch]) -> list[Launch]:
+    """Merge launches of the same kind; the merged launch takes the position of the first.
 
-    One is moved forward only over launches that touch nothing of what it touches.
+    A launch is moved forward only past launches that access none of the same memory.
     """
     groups: list[list[Launch]] = []
     for launch in launches:
-        home = _home(groups, launch)
-        if home is None:
+        index = _group_index(groups, launch)
+        if index is None:
             groups.append([launch])
         else:
-            groups[home].append(launch)
-    return [_batch(group) if len(group) > 1 else group[0] for group in groups]
+            groups[index].append(launch)
+    return [_merge(group) if len(group) > 1 else group[0] for group in groups]
 
 
-def _home(groups: Sequence[list[Launch]], launch: Launch) -> int | None:
-    """The group that a launch can join."""
+def _group_index(groups: Sequence[list[Launch]], launch: Launch) -> int | None:
+    """Return the index of the group that a launch can join."""
     if not isinstance(launch, KernelLaunch) or launch.shared is None:
         return None
     for index in range(len(groups) - 1, -1, -1):
         group = groups[index]
-        if _alike(group[0], launch) and not any(_conflict(x, launch) for x in group):
+        if _same_kernel(group[0], launch) and not any(_conflict(x, launch) for x in group):
             return index
         if any(_conflict(other, launch) for other in group):
             return None
     return None
 
 
-def _alike(first: Launch, launch: KernelLaunch) -> bool:
+def _same_kernel(first: Launch, launch: KernelLaunch) -> bool:
     return (
         isinstance(first, KernelLaunch)
         and first.shared is not None
@@ -61,14 +61,14 @@ def _alike(first: Launch, launch: KernelLaunch) -> bool:
 
 
 def _conflict(a: Launch, b: KernelLaunch) -> bool:
-    """Whether the order of two launches matters; nothing is known of calls of the host."""
+    """Whether the order of two launches matters; host calls conflict with everything."""
     if not isinstance(a, Queued):
         return True
     touched = a.touched()
-    return _meet(touched, b.access) or _meet(b.access, touched)
+    return _writes_overlap(touched, b.access) or _writes_overlap(b.access, touched)
 
 
-def _meet(a: Access, b: Access) -> bool:
+def _writes_overlap(a: Access, b: Access) -> bool:
     return any(_overlap(x, y) for x in a.writes for y in (*b.reads, *b.writes))
 
 
@@ -76,13 +76,13 @@ def _overlap(a: Span, b: Span) -> bool:
     return a[0] < b[1] and b[0] < a[1]
 
 
-def _batch(group: Sequence[Any]) -> KernelLaunch:
-    """One launch for calls of one kind."""
+def _merge(group: Sequence[Any]) -> KernelLaunch:
+    """Merge launches of the same kind into one."""
     hardware, shared = group[0].hardware, group[0].shared
     blocks = [_blocks(launch) for launch in group]
     starts = [0, *accumulate(blocks)]
-    rows = [[start, *_words(launch)] for start, launch in zip(starts, group, strict=False)]
-    table = _on_device(hardware, np.array(rows, np.uint64))
+    rows = [[start, *_packed_words(launch)] for start, launch in zip(starts, group, strict=False)]
+    table = _upload(hardware, np.array(rows, np.uint64))
     kernel = batch_kernel(shared)
     values = (table, len(group))
     access = Access(
@@ -105,19 +105,19 @@ def _batch(group: Sequence[Any]) -> KernelLaunch:
 def _blocks(launch: Any) -> int:
     items: int = launch.shared.items
     if launch.shared.blocks:
-        return min(items, MOST_BLOCKS)
+        return min(items, MAX_BLOCKS)
     per_block: int = ITEMS * launch.hardware.threads
-    return max(1, min(-(-items // per_block), MOST_BLOCKS))
+    return max(1, min(-(-items // per_block), MAX_BLOCKS))
 
 
-def _words(launch: Any) -> Iterator[int]:
-    """The packed arguments, as numbers of 8 bytes."""
+def _packed_words(launch: Any) -> Iterator[int]:
+    """Yield the packed arguments as 8-byte integers."""
     for kept in launch.arguments.packed:
         yield from np.frombuffer(bytes(kept).ljust(8, b"\0"), np.uint64).tolist()
 
 
-def batch_kernel(shared: Shared) -> Kernel:
-    """The kernel that does a call per row of a table."""
+def batch_kernel(shared: MergeableCall) -> Kernel:
+    """Return the kernel that runs one call per row of a table."""
     at, given = 1, []
     own = "part" if shared.blocks else "threads_of(part)"
     for kind in shared.kinds:
@@ -130,15 +130,15 @@ def batch_kernel(shared: Shared) -> Kernel:
     )
     stem = f"many_{shared.function.partition('<')[0]}"
     parameters = (("const u64 *", "table"), ("i64", "rows"))
-    return named(stem, parameters, body, shared.headers, barriers=shared.blocks)
+    return make_kernel(stem, parameters, body, shared.headers, barriers=shared.blocks)
 
 
 _SIZES = {"Terms": 4}
-"""Structs, in numbers of 8 bytes."""
+"""Sizes of structs in 8-byte words."""
 
 
 def _argument(kind: str, at: int) -> str:
-    """An argument out of a row."""
+    """The C++ expression that reads an argument from a row."""
     if kind.endswith("*"):
         return f"({kind})row[{at}]"
     if kind in _SIZES:
@@ -146,7 +146,7 @@ def _argument(kind: str, at: int) -> str:
     return f"bits_as<{kind}>(row[{at}])"
 
 
-def _on_device(hardware: Hardware, values: Any) -> DeviceArray:
+def _upload(hardware: Hardware, values: Any) -> DeviceArray:
     memory = hardware.allocate(values.nbytes)
     array = DeviceArray(memory, memory.address, values.shape, values.dtype, hardware)
     pinned = hardware.pinned(values.nbytes)

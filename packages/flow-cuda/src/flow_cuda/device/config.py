@@ -1,4 +1,4 @@
-"""Settings of flow-cuda: those that the environment gives, and those that come with a plan."""
+"""Settings of flow-cuda from the environment and from a plan."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ TENSOR_FLOAT_32 = "enable_tensor_float_32_compute"
 
 @dataclass(frozen=True, slots=True)
 class CudaSettings:
-    """What the environment says about kernels.
+    """Kernel settings from the environment.
 
     Attributes:
         allow_cpu_fallback: whether ops without a kernel for the device run on the host.
-        tanh_gelu: whether products may end with gelu in the form with tanh, the only one that the
-            library has; it differs from the exact one by up to 5e-4.
-        layout: "nhwc" or "nchw" for all convolutions, "auto" for what their types are best at.
+        tanh_gelu: whether matrix products may fuse GELU in its tanh approximation, the only form in
+            cuBLASLt; it differs from the exact form by up to 5e-4.
+        layout: "nhwc" or "nchw" for all convolutions; "auto" to choose by element type.
     """
 
     allow_cpu_fallback: bool = False
@@ -31,7 +31,7 @@ class CudaSettings:
 
 
 def settings(env: Mapping[str, str] | None = None) -> CudaSettings:
-    """The settings of an environment (default: the process's own).
+    """Return the settings of an environment (default: the process environment).
 
     >>> settings({"FLOW_CUDA_TANH_GELU": "1"}).tanh_gelu
     True
@@ -53,11 +53,11 @@ def _flag(env: Mapping[str, str], name: str) -> bool:
 def allows_tf32(asked: Mapping[str, object]) -> bool:
     """Whether kernels may round float32 to the tensor cores' 10 bits of mantissa.
 
-    Plans say so unless the program calls ``flow.config.enable_tensor_float_32_compute(False)``;
-    a query that is of no plan does not.
+    Plans allow it unless the program calls
+    ``flow.config.enable_tensor_float_32_compute(False)``; a query outside a plan does not.
 
     Args:
-        asked: ``KernelQuery.settings``; a pass on the physical graph finds the same in its
+        asked: ``KernelQuery.settings``; a pass on the physical graph finds the same mapping in its
             context's ``options["kernels"]``.
     """
     return asked.get(TENSOR_FLOAT_32) is True
@@ -67,9 +67,9 @@ CONV_SUMS = "FLOW_CUDA_CONV_SUMS"
 
 
 def sums_in_convolutions(env: Mapping[str, str] | None = None) -> bool:
-    """Whether convolutions may sum for the batch normalisation behind them, where cuDNN can.
+    """Whether convolutions may compute the sums of the following batch normalization in cuDNN.
 
-    A variance is then a difference of two sums.
+    The variance is then computed as the difference of two sums.
 
     >>> sums_in_convolutions({})
     False

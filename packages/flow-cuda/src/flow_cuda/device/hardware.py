@@ -1,7 +1,7 @@
-"""What the driver needs of a device: Protocols, met by CuPy's and by a simulator on the host.
+"""Device protocols of the driver, implemented by the CuPy device and by the host simulator.
 
-Addresses are integers.  Whatever is queued says which addresses it reads and writes, so that a
-simulator can check the order of streams.
+Addresses are integers.  Every queued operation declares the addresses that it reads and writes, so
+that a simulator can check the synchronization of streams.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from flow_cuda.cudnn.plans import DnnPlans
 from flow_cuda.cudnn.problems import Problem
 
 Span = tuple[int, int]
-"""Addresses from the first byte up to behind the last."""
+"""A half-open address range."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What queued work touches."""
+    """The address ranges that queued work reads and writes."""
 
     reads: tuple[Span, ...] = ()
     writes: tuple[Span, ...] = ()
 
 
 class Memory(Protocol):
-    """One allocation, freed when nobody holds it."""
+    """One allocation, freed when the last reference to it is dropped."""
 
     address: int
     nbytes: int
@@ -39,12 +39,12 @@ class Function(Protocol):
     """A compiled kernel.
 
     Attributes:
-        kernel: what it was compiled from.
+        kernel: the source that it was compiled from.
     """
 
     @property
     def kernel(self) -> Kernel:
-        """What it was compiled from."""
+        """The source that it was compiled from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +52,16 @@ class Product:
     """A batch of matrix products ``c = alpha op(a) op(b)`` of C-contiguous matrices.
 
     Attributes:
-        m, n, k: rows of c, columns of c, and what is summed over.
-        transpose_a, transpose_b: whether a is (k, m), b is (n, k).
-        batch: how many products.
-        dtype: element type of all three; half types are accumulated in float32.
-        alpha: a factor.
-        strides: elements between the matrices of neighbouring products, of a, b and c; 0 repeats.
-        tf32: whether float32 may be rounded to 10 bits of mantissa for the tensor cores.
-        leads: elements between neighbouring rows of a, b and c as they are stored; 0 where rows
-            follow each other.
-        epilogue: what else is done in the same pass, a name of `EPILOGUES`.
+        m, n, k: rows of c, columns of c, and the reduction dimension.
+        transpose_a, transpose_b: whether a is stored as (k, m), b as (n, k).
+        batch: number of products.
+        dtype: element type of a, b and c; 16-bit types are accumulated in float32.
+        alpha: scale factor.
+        strides: elements between consecutive matrices of the batch, for a, b and c; 0 broadcasts.
+        tf32: whether float32 may be rounded to TF32 (10 mantissa bits) for the tensor cores.
+        leads: leading dimensions (elements between consecutive rows) of a, b and c; 0 for
+            contiguous rows.
+        epilogue: operation fused into the product, one of `EPILOGUES`.
     """
 
     m: int
@@ -79,7 +79,7 @@ class Product:
 
     @property
     def saved_lead(self) -> int:
-        """Elements of a row of what is saved for the backward pass, of a mask: bits."""
+        """Row length of the tensor saved for the backward pass: elements, or bits for a mask."""
         step = 128 if self.epilogue.startswith("relu") else 8
         return -(-self.n // step) * step
 
@@ -88,20 +88,21 @@ EPILOGUES = (
     "", "bias", "relu_bias", "relu_bias_saved", "gelu_bias", "gelu_bias_saved", "relu_grad",
     "relu_grad_sum", "gelu_grad", "gelu_grad_sum", "sum_a", "sum_b",
 )  # fmt: skip
-"""What a product may do besides: bias and activation, saving what the backward pass needs (a mask
-of bits for relu, the sum with the bias for gelu); the slope of an activation, and the sum over
-rows of the result; the sum over k of one operand.  Gelu is the form with tanh."""
+"""Operations fused into a product: bias and activation, optionally saving the tensor for the
+backward pass (a bit mask for ReLU, the biased sum for GELU); the gradient of an activation,
+optionally with the sum over rows of the result; the sum over k of one operand.  GELU is the tanh
+approximation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """Addresses of what a product works on.
+    """Addresses of the operands of a product.
 
     Attributes:
         a, b, c: the matrices.
-        bias: a row that is added to each row of c, or where the sum goes.
-        saved: for the backward pass; written or read.
-        workspace, room: memory for partial results, and its bytes.
+        bias: row added to each row of c, or destination of the sum.
+        saved: tensor saved for the backward pass; written or read.
+        workspace, workspace_bytes: address and size of the workspace.
     """
 
     a: int
@@ -110,13 +111,13 @@ class Operands:
     bias: int = 0
     saved: int = 0
     workspace: int = 0
-    room: int = 0
+    workspace_bytes: int = 0
 
 
-def touched_by(p: Product, o: Operands) -> Access:
-    """The addresses that a product reads and writes.
+def product_access(p: Product, o: Operands) -> Access:
+    """Return the address ranges that a product reads and writes.
 
-    >>> touched_by(Product(2, 3, 4, False, False, "float32"), Operands(0, 100, 200)).reads
+    >>> product_access(Product(2, 3, 4, False, False, "float32"), Operands(0, 100, 200)).reads
     ((0, 32), (100, 148))
     """
     size = as_dtype(p.dtype).itemsize
@@ -142,18 +143,18 @@ def touched_by(p: Product, o: Operands) -> Access:
             nbytes = p.m * p.saved_lead // 8
         (writes if "saved" in p.epilogue else reads).append((o.saved, o.saved + nbytes))
     if o.workspace:
-        writes.append((o.workspace, o.workspace + o.room))
+        writes.append((o.workspace, o.workspace + o.workspace_bytes))
     return Access(tuple(reads), tuple(writes))
 
 
 @dataclass(frozen=True, slots=True)
 class DnnCall:
-    """A problem of cuDNN's at its addresses.
+    """A cuDNN problem bound to addresses.
 
     Attributes:
-        problem, plan: what is computed, by which plan.
-        addresses: of what it reads and of what it writes.
-        workspace: memory of the plan's size; 0 for none.
+        problem, plan: the computation, and the name of the execution plan.
+        addresses: inputs, then outputs.
+        workspace: workspace of the size that the plan requires; 0 for none.
     """
 
     problem: Problem
@@ -163,52 +164,51 @@ class DnnCall:
 
 
 class Hardware(Protocol):
-    """One device.  Streams, events, graphs and functions are its own objects.
+    """One device.  Streams, events, graphs and functions are opaque objects of the implementation.
 
     Attributes:
-        index: number of the device.
+        index: device number.
         architecture: such as "sm_90".
-        threads: threads of a block.
-        most_blocks: blocks of a launch at most; kernels walk over what is left.
+        threads: threads per block.
+        most_blocks: maximum blocks per launch; kernels loop over the remaining items.
         compute: the stream for kernels.
-        numbers: copies of numbers of the host, by identity; see
+        numbers: device copies of host numbers, by object identity; see
             `flow_cuda.device.launch.host_number`.
-        uploads: the pinned memory through which their values travel, a
-            `flow_cuda.device.staging.Staging`.
+        uploads: the `flow_cuda.device.staging.Staging` that transfers their values.
     """
 
     index: int
     architecture: str
     threads: int
-    most_blocks: int
+    max_blocks: int
     compute: Any
     numbers: dict[int, Any]
     uploads: Any
 
     @property
     def dnn(self) -> DnnPlans | None:
-        """Plans of cuDNN's graphs; None where there is no cuDNN."""
+        """The cuDNN execution plans; None if cuDNN is not available."""
 
     def allocate(self, nbytes: int) -> Memory:
-        """One allocation, aligned to 256 bytes."""
+        """Allocate device memory, aligned to 256 bytes."""
 
     def pinned(self, nbytes: int) -> Any:
-        """A uint8 array of page-locked host memory."""
+        """Return a uint8 array of page-locked host memory."""
 
     def free_bytes(self) -> int:
-        """Bytes that can still be allocated."""
+        """Return the number of bytes that can still be allocated."""
 
     def function(self, kernel: Kernel) -> Function:
-        """A kernel, compiled once."""
+        """Return a compiled kernel; each kernel is compiled once."""
 
     def stream(self, name: str) -> Any:
-        """A new stream."""
+        """Create a stream."""
 
     def lane(self, name: str) -> Any:
-        """The stream of a name, made at its first use; ``compute`` for the empty one."""
+        """Return the stream of a name, created on first use; ``compute`` for the empty name."""
 
     def reach(self, other: int) -> None:
-        """Lets copies from the device of that number come directly, where the machine can."""
+        """Enable peer access to the device of that index where the machine supports it."""
 
     def launch(
         self,
@@ -219,56 +219,56 @@ class Hardware(Protocol):
         arguments: Any,
         access: Access,
     ) -> None:
-        """Queues a kernel with its `flow_cuda.device.launch.Arguments`."""
+        """Queue a kernel launch with its `flow_cuda.device.launch.Arguments`."""
 
     def copy(self, stream: Any, target: int, source: int, nbytes: int) -> None:
-        """Queues a copy between any two addresses: of the device, another one, or pinned memory."""
+        """Queue a copy between any of: this device, another device, pinned host memory."""
 
     def zero(self, stream: Any, target: int, nbytes: int) -> None:
-        """Queues the clearing of memory."""
+        """Queue setting memory to zero."""
 
-    def supports(self, product: Product, room: int) -> bool:
-        """Whether it does a product in one pass, with so many bytes of workspace."""
+    def supports(self, product: Product, workspace_bytes: int) -> bool:
+        """Whether one kernel can compute the product with a workspace of that size."""
 
     def product(self, stream: Any, product: Product, operands: Operands) -> None:
-        """Queues matrix products."""
+        """Queue a matrix product."""
 
     def dnn_call(self, stream: Any, call: DnnCall, access: Access) -> None:
-        """Queues a graph of cuDNN's."""
+        """Queue a cuDNN graph."""
 
     def record(self, stream: Any) -> Any:
-        """An event behind all that is queued; part of the capture while the stream is captured."""
+        """Record an event on a stream; a stream under capture records it in the graph."""
 
     def wait(self, stream: Any, event: Any) -> None:
-        """Queues the wait for an event of any device; an event of a capture draws the stream in."""
+        """Make a stream wait for an event; an event under capture adds the stream to it."""
 
     def synchronize(self, event: Any) -> None:
-        """Blocks the caller until an event has happened."""
+        """Block the caller until an event has completed."""
 
     def host_writes(self, spans: Sequence[Span]) -> None:
-        """Says that the caller is about to write pinned memory."""
+        """Declare that the caller is about to write pinned memory."""
 
     def host_reads(self, spans: Sequence[Span]) -> None:
-        """Says that the caller is about to read pinned memory."""
+        """Declare that the caller is about to read pinned memory."""
 
     def begin_capture(self, stream: Any) -> None:
-        """From now on work is recorded, not run."""
+        """Begin graph capture on a stream."""
 
     def end_capture(self, stream: Any) -> Any:
-        """The recorded graph, ready to replay; streams that were drawn in have been waited for."""
+        """End the capture and return the executable graph; forked streams must have been joined."""
 
     def replay(self, stream: Any, graph: Any) -> None:
-        """Queues a graph."""
+        """Queue a graph launch."""
 
     @property
     def workbench(self) -> Workbench:
-        """What comms of other packages may do on it."""
+        """Operations that communication backends may run on the device."""
 
     def uuid(self) -> str:
-        """What tells the device apart from all others."""
+        """Return the unique identifier of the device."""
 
     def handle(self, stream: Any) -> int:
-        """A stream as other libraries take it."""
+        """Return the native handle of a stream, for other libraries."""
 
     def within(self, call: Callable[[], Any]) -> Any:
-        """Calls a function with the device as the current one of the calling thread."""
+        """Call a function with this device current in the calling thread."""

@@ -1,4 +1,4 @@
-"""Launches: a kernel with its arguments, packed once."""
+"""Launches: kernels and other device work bound to packed arguments."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from flow_core.base.dtypes import as_dtype
-from flow_cuda.codegen.program import C_TYPES, Kernel, named
+from flow_cuda.codegen.program import C_TYPES, Kernel, make_kernel
 from flow_cuda.cudnn.problems import Problem
 from flow_cuda.device.arrays import DeviceArray
 from flow_cuda.device.hardware import (
@@ -21,38 +21,38 @@ from flow_cuda.device.hardware import (
     Hardware,
     Operands,
     Product,
-    touched_by,
+    product_access,
 )
 
 AXES = 8
 
 
 def space(sizes: Sequence[int]) -> Any:
-    """A ``Space`` of `source/prelude.h`.
+    """Return a ``Space`` struct of `source/prelude.h`.
 
     >>> space((2, 3))[:4].tolist()
     [6, 2, 2, 3]
     """
-    return np.array([int(np.prod(sizes)), len(sizes), *_row(sizes)], np.int64)
+    return np.array([int(np.prod(sizes)), len(sizes), *_pad_row(sizes)], np.int64)
 
 
 def strides(steps: Sequence[int]) -> Any:
-    """A ``Strides`` of `source/prelude.h`."""
-    return np.array(_row(steps), np.int64)
+    """Return a ``Strides`` struct of `source/prelude.h`."""
+    return np.array(_pad_row(steps), np.int64)
 
 
-def _row(values: Sequence[int]) -> list[int]:
+def _pad_row(values: Sequence[int]) -> list[int]:
     if len(values) > AXES:
-        raise ValueError(f"{len(values)} axes, at most {AXES}")
+        raise ValueError(f"{len(values)} axes, the maximum is {AXES}")
     return [*values, *[0] * (AXES - len(values))]
 
 
 class Arguments:
-    """Pointers to the arguments of a kernel, as CUDA takes them.
+    """The arguments of a kernel in the form that ``cuLaunchKernel`` takes.
 
     Attributes:
-        packed: the arguments.
-        pointers: to them.
+        packed: the arguments as ctypes values.
+        pointers: their addresses.
     """
 
     __slots__ = ("packed", "pointers")
@@ -60,10 +60,10 @@ class Arguments:
     def __init__(self, kernel: Kernel, values: Sequence[Any]) -> None:
         if len(values) != len(kernel.parameters):
             raise ValueError(
-                f"{kernel.name} has {len(kernel.parameters)} parameters, {len(values)} given"
+                f"{kernel.name} takes {len(kernel.parameters)} arguments, got {len(values)}"
             )
         self.packed = [
-            _packed(kind, v) for (kind, _), v in zip(kernel.parameters, values, strict=True)
+            _pack(kind, v) for (kind, _), v in zip(kernel.parameters, values, strict=True)
         ]
         self.pointers = (ctypes.c_void_p * max(1, len(self.packed)))(
             *(ctypes.addressof(kept) for kept in self.packed)
@@ -82,7 +82,7 @@ _NUMBERS: Mapping[str, Any] = {
 }
 
 
-def _packed(kind: str, value: Any) -> Any:
+def _pack(kind: str, value: Any) -> Any:
     if kind.endswith("*"):
         return ctypes.c_void_p(0 if value is None else value.address)
     if isinstance(value, np.ndarray):
@@ -91,7 +91,7 @@ def _packed(kind: str, value: Any) -> Any:
 
 
 def _access(kernel: Kernel, values: Sequence[Any]) -> Access:
-    """What a kernel touches: it reads what is const, and reads and writes the rest."""
+    """What a kernel accesses: const pointers are read; all others are read and written."""
     pointers = [
         (kind, v.span)
         for (kind, _), v in zip(kernel.parameters, values, strict=True)
@@ -102,14 +102,14 @@ def _access(kernel: Kernel, values: Sequence[Any]) -> Access:
 
 
 class Queued(ABC):
-    """Work that is queued on a stream.  Calling it queues it where the device computes.
+    """Work that is queued on a stream; calling it queues it on the compute stream.
 
     Attributes:
         hardware: the device.
-        splits: why it cannot be part of a captured graph; empty when it can.
-        numbers: numbers of the host that must be on the device before it runs.
-        lane: which of the device's streams a step has it on; empty for the one that computes.
-        peers: other devices whose memory it touches.
+        splits: why graph capture is not possible; empty if it is.
+        numbers: host numbers that must be up to date on the device before the work runs.
+        lane: name of the stream that a step uses for it; empty for the compute stream.
+        peers: other devices whose memory it accesses.
     """
 
     __slots__ = ()
@@ -121,11 +121,11 @@ class Queued(ABC):
 
     @abstractmethod
     def queue(self, stream: Any) -> None:
-        """Queues it on a stream of its device."""
+        """Queue the work on a stream of its device."""
 
     @abstractmethod
     def touched(self) -> Access:
-        """The addresses that it reads and writes."""
+        """Return the address ranges that it reads and writes."""
 
     def __call__(self) -> None:
         self.queue(self.hardware.compute)
@@ -133,14 +133,14 @@ class Queued(ABC):
 
 @dataclass(eq=False)
 class HostNumber:
-    """A 64-bit number that lives on the host and has a copy on the device.
+    """A 64-bit counter on the host with a copy on the device.
 
-    It counts: whoever has read it on the device adds one there, and so does the host here.
+    Kernels that read the device copy increment it, and the host increments its own.
 
     Attributes:
         host: a 0-d array.
         device: an array of one element.
-        held: what the copy will be after all queued work; None where nobody knows.
+        held: value of the device copy after all queued work; None if unknown.
     """
 
     host: Any
@@ -149,15 +149,15 @@ class HostNumber:
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
-    """A call of a function that takes a part of the threads; see `flow_cuda.device.batch`.
+class MergeableCall:
+    """A call of a device function that can share a launch; see `flow_cuda.device.batch`.
 
     Attributes:
-        function: the call without arguments.
-        headers: files that it needs.
-        kinds: types of its arguments in C++.
-        items: how many items its threads, or blocks, share.
-        blocks: whether a block works on an item.
+        function: the C++ call without its argument list.
+        headers: headers that it needs.
+        kinds: C++ types of its arguments.
+        items: number of items that threads, or blocks, process.
+        blocks: whether one block processes one item.
     """
 
     function: str
@@ -169,17 +169,17 @@ class Shared:
 
 @dataclass(frozen=True, eq=False)
 class KernelLaunch(Queued):
-    """A kernel bound to its arguments.
+    """A kernel launch bound to its arguments.
 
     Attributes:
         hardware: the device.
-        function: the kernel.
-        blocks, threads: how it is launched.
-        arguments: packed.
-        access: what it touches.
-        kept: arrays that must outlive it.
-        numbers: numbers of the host that it reads.
-        shared: how it joins others of its kind in one launch; None where it does not.
+        function: the compiled kernel.
+        blocks, threads: grid and block size.
+        arguments: the packed arguments.
+        access: what it reads and writes.
+        kept: arrays that must stay alive as long as the launch.
+        numbers: host numbers that it reads.
+        shared: how it merges with launches of its kind; None if it does not.
     """
 
     hardware: Hardware
@@ -190,10 +190,10 @@ class KernelLaunch(Queued):
     access: Access
     kept: tuple[Any, ...] = ()
     numbers: tuple[HostNumber, ...] = ()
-    shared: Shared | None = None
+    shared: MergeableCall | None = None
 
     def queue(self, stream: Any) -> None:
-        """Queues it on a stream."""
+        """Queue the launch on a stream."""
         self.hardware.launch(
             stream,
             self.function,
@@ -204,13 +204,13 @@ class KernelLaunch(Queued):
         )
 
     def touched(self) -> Access:
-        """What its arguments say."""
+        """The access derived from the arguments."""
         return self.access
 
 
 @dataclass(frozen=True, eq=False)
 class CopyLaunch(Queued):
-    """A copy between arrays; the source may be another device's."""
+    """A copy between arrays; the source may be on another device."""
 
     hardware: Hardware
     target: DeviceArray
@@ -223,7 +223,7 @@ class CopyLaunch(Queued):
         return () if other is self.hardware else (other,)
 
     def queue(self, stream: Any) -> None:
-        """Queues it on a stream."""
+        """Queue the copy on a stream."""
         self.hardware.copy(stream, self.target.address, self.source.address, self.source.nbytes)
 
     def touched(self) -> Access:
@@ -233,31 +233,31 @@ class CopyLaunch(Queued):
 
 @dataclass(frozen=True, eq=False)
 class UploadLaunch(Queued):
-    """A copy of page-locked memory that never changes."""
+    """A copy from page-locked host memory that never changes."""
 
     hardware: Hardware
     target: DeviceArray
     pinned: Any
 
     def queue(self, stream: Any) -> None:
-        """Queues it on a stream."""
+        """Queue the copy on a stream."""
         source = self.pinned.ctypes.data
         self.hardware.copy(stream, self.target.address, source, self.target.nbytes)
 
     def touched(self) -> Access:
-        """The array; nobody writes the memory of the host."""
+        """The target array; host memory is never written."""
         return Access((), (self.target.span,))
 
 
 @dataclass(frozen=True, eq=False)
 class ZeroLaunch(Queued):
-    """The clearing of an array."""
+    """Set an array to zero."""
 
     hardware: Hardware
     target: DeviceArray
 
     def queue(self, stream: Any) -> None:
-        """Queues it on a stream."""
+        """Queue the work on a stream."""
         self.hardware.zero(stream, self.target.address, self.target.nbytes)
 
     def touched(self) -> Access:
@@ -267,7 +267,7 @@ class ZeroLaunch(Queued):
 
 @dataclass(frozen=True, eq=False)
 class ProductLaunch(Queued):
-    """Matrix products of arrays; see `flow_cuda.device.hardware.Operands`."""
+    """A matrix product of arrays; see `flow_cuda.device.hardware.Operands`."""
 
     hardware: Hardware
     product: Product
@@ -279,28 +279,28 @@ class ProductLaunch(Queued):
     workspace: DeviceArray | None = None
 
     def queue(self, stream: Any) -> None:
-        """Queues it on a stream."""
+        """Queue the product on a stream."""
         self.hardware.product(stream, self.product, self._operands())
 
     def touched(self) -> Access:
-        """The matrices, and what its epilogue takes or makes."""
-        return touched_by(self.product, self._operands())
+        """The matrices, and the operands of the epilogue."""
+        return product_access(self.product, self._operands())
 
     def _operands(self) -> Operands:
         given = (self.a, self.b, self.c, self.bias, self.saved, self.workspace)
         a, b, c, bias, saved, workspace = (0 if x is None else x.address for x in given)
-        room = 0 if self.workspace is None else self.workspace.nbytes
-        return Operands(a, b, c, bias, saved, workspace, room)
+        nbytes = 0 if self.workspace is None else self.workspace.nbytes
+        return Operands(a, b, c, bias, saved, workspace, nbytes)
 
 
 @dataclass(frozen=True, eq=False)
 class DnnLaunch(Queued):
-    """A graph of cuDNN's on arrays.
+    """A cuDNN graph bound to arrays.
 
     Attributes:
-        problem, plan: what is computed, by which plan.
-        reads, writes: arrays by the problem's names.
-        workspace: of the plan.
+        problem, plan: the computation, and the name of the execution plan.
+        reads, writes: arrays by the problem's tensor names.
+        workspace: the plan's workspace.
     """
 
     hardware: Hardware
@@ -311,44 +311,44 @@ class DnnLaunch(Queued):
     workspace: DeviceArray | None = None
 
     def queue(self, stream: Any) -> None:
-        """Queues it on a stream."""
+        """Queue the graph on a stream."""
         addresses = tuple(x.address for x in (*self.reads.values(), *self.writes.values()))
-        room = 0 if self.workspace is None else self.workspace.address
-        call = DnnCall(self.problem, self.plan, addresses, room)
+        workspace = 0 if self.workspace is None else self.workspace.address
+        call = DnnCall(self.problem, self.plan, addresses, workspace)
         self.hardware.dnn_call(stream, call, self.touched())
 
     def touched(self) -> Access:
-        """What it reads; what it writes, and the workspace."""
-        room = () if self.workspace is None else (self.workspace.span,)
+        """The inputs, the outputs and the workspace."""
+        workspace = () if self.workspace is None else (self.workspace.span,)
         made = tuple(x.span for x in self.writes.values())
-        return Access(tuple(x.span for x in self.reads.values()), (*made, *room))
+        return Access(tuple(x.span for x in self.reads.values()), (*made, *workspace))
 
 
 def _hardware(values: Sequence[Any]) -> Hardware:
     for value in values:
         if isinstance(value, DeviceArray):
             return value.hardware
-    raise ValueError("a kernel without arrays")
+    raise ValueError("no argument of the kernel is a device array")
 
 
-def each(
+def launch_threads(
     kernel: Kernel, items: int, *values: Any, numbers: tuple[HostNumber, ...] = ()
 ) -> KernelLaunch:
-    """A kernel whose threads share ``items`` among them."""
+    """Launch a kernel with ``items`` distributed over threads."""
     hardware = _hardware(values)
-    blocks = max(1, min(-(-items // hardware.threads), hardware.most_blocks))
-    return _bound(hardware, kernel, blocks, values, numbers)
+    blocks = max(1, min(-(-items // hardware.threads), hardware.max_blocks))
+    return _bind_launch(hardware, kernel, blocks, values, numbers)
 
 
-def each_block(
+def launch_blocks(
     kernel: Kernel, items: int, *values: Any, numbers: tuple[HostNumber, ...] = ()
 ) -> KernelLaunch:
-    """A kernel whose blocks share ``items`` among them."""
+    """Launch a kernel with ``items`` distributed over blocks."""
     hardware = _hardware(values)
-    return _bound(hardware, kernel, max(1, min(items, hardware.most_blocks)), values, numbers)
+    return _bind_launch(hardware, kernel, max(1, min(items, hardware.max_blocks)), values, numbers)
 
 
-def _bound(
+def _bind_launch(
     hardware: Hardware,
     kernel: Kernel,
     blocks: int,
@@ -369,11 +369,11 @@ def _bound(
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """An argument that a kernel only reads; None where an optional one is not given.
+    """A read-only kernel argument; None for an absent optional one.
 
     Attributes:
         array: the array.
-        kind: its elements in C++, where they differ from the array's own.
+        kind: C++ element type, if it differs from the array's.
     """
 
     array: DeviceArray | None
@@ -381,8 +381,8 @@ class Read:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """An argument that a kernel writes, of elements that it calls ``kind``; None for nothing."""
+class Write:
+    """A kernel argument that is written, with C++ element type ``kind``; None if absent."""
 
     array: DeviceArray | None
     kind: str
@@ -390,10 +390,10 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Struct:
-    """An argument that is a struct of 8-byte numbers.
+    """A kernel argument passed by value as a struct of 8-byte numbers.
 
     Attributes:
-        kind: its name in C++.
+        kind: C++ name of the struct.
         packed: its bytes, as an array.
     """
 
@@ -401,12 +401,12 @@ class Struct:
     packed: Any
 
 
-def _typed(value: Any) -> tuple[str, Any]:
-    """An argument's type in C++ and what is packed."""
+def _c_argument(value: Any) -> tuple[str, Any]:
+    """Return the C++ type of an argument and the value to pack."""
     if isinstance(value, Read):
         own = value.kind or C_TYPES[as_dtype(value.array.dtype).name]  # type: ignore[union-attr]
         return f"const {own} *", value.array
-    if isinstance(value, Written):
+    if isinstance(value, Write):
         return f"{value.kind} *", value.array
     if isinstance(value, DeviceArray):
         return f"{C_TYPES[as_dtype(value.dtype).name]} *", value
@@ -414,21 +414,21 @@ def _typed(value: Any) -> tuple[str, Any]:
         return value.kind, value.packed
     if isinstance(value, Bits):
         return "u64", value.value
-    if isinstance(value, Single):
+    if isinstance(value, Float32):
         return "float", value.value
     return ("i64", value) if isinstance(value, bool | int) else ("double", value)
 
 
 @dataclass(frozen=True, slots=True)
-class Single:
-    """An argument that is a float32 number."""
+class Float32:
+    """A float32 kernel argument."""
 
     value: Any
 
 
 @dataclass(frozen=True, slots=True)
 class Bits:
-    """An argument that is the bits of a number."""
+    """A kernel argument given as the bit pattern of a number."""
 
     value: int
 
@@ -441,41 +441,41 @@ def call(
     items: int,
     blocks: bool = False,
     numbers: tuple[HostNumber, ...] = (),
-    joins: bool = False,
+    mergeable: bool = False,
 ) -> KernelLaunch:
-    """A launch of a function of ``flow_cuda/source``.
+    """Build a launch of a function in ``flow_cuda/source``.
 
     Args:
         function: its name.
-        header: the file, behind those that it needs.
-        types: its template arguments, none where it has none.
+        header: the header that defines it, and those that the header needs.
+        types: its template arguments.
         values: arguments: arrays that it writes, `Read`, `Struct`, `Bits`, integers, floats.
-        items: how many items threads, or blocks, share among them.
-        blocks: whether a block works on an item; its threads then wait for each other.
-        numbers: numbers of the host that it reads.
-        joins: whether the function takes a ``Part``, so that launches can be joined.
+        items: number of items that threads, or blocks, process.
+        blocks: whether one block processes one item; its threads then synchronize.
+        numbers: host numbers that it reads.
+        joins: whether the function takes a ``Part``, so that launches can be merged.
     """
-    typed = [_typed(value) for value in values]
+    typed = [_c_argument(value) for value in values]
     parameters = [(kind, f"a{i}") for i, (kind, _) in enumerate(typed)]
     template = f"<{', '.join(types)}>" if types else ""
     body = f"{function}{template}({', '.join(name for _, name in parameters)});"
     headers = (header,) if isinstance(header, str) else header
-    kernel = named(function, parameters, body, headers, barriers=blocks)
-    bind = each_block if blocks else each
+    kernel = make_kernel(function, parameters, body, headers, barriers=blocks)
+    bind = launch_blocks if blocks else launch_threads
     launch = bind(kernel, items, *(value for _, value in typed), numbers=numbers)
-    if not joins:
+    if not mergeable:
         return launch
     kinds = tuple(kind for kind, _ in typed)
-    return replace(launch, shared=Shared(function + template, headers, kinds, items, blocks))
+    return replace(launch, shared=MergeableCall(function + template, headers, kinds, items, blocks))
 
 
 def advance(number: HostNumber) -> KernelLaunch:
-    """A launch that adds one to the device's copy of a number."""
+    """Build a launch that increments the device copy of a number."""
     return call("advance", "update.h", (), number.device, items=1)
 
 
 def host_number(hardware: Hardware, host: Any) -> HostNumber:
-    """The copy on a device of a 64-bit number of the host, one for all who ask."""
+    """Return the device copy of a 64-bit host number, shared by all callers."""
     found: HostNumber | None = hardware.numbers.get(id(host))
     if found is None:
         memory = hardware.allocate(8)

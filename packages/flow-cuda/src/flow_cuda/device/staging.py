@@ -1,4 +1,4 @@
-"""Copies between the host's memory and a device's, through pieces of pinned memory."""
+"""Copies between host and device memory through pinned staging buffers."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from flow_cuda.device.hardware import Hardware
 
 
 class Staging:
-    """A stream for copies and the pinned memory that they go through.
+    """A copy stream and its pinned staging buffers.
 
-    A piece is written or read by the host only when the last copy through it is done.
+    The host reads or writes a buffer only after the last copy through it has completed.
 
     Args:
         hardware: the device.
-        name: of the stream.
-        chunk: bytes of a piece.
-        stream: where copies are queued; default: a stream of its own.
-        slots: number of pieces.
+        name: name of the stream.
+        chunk: size of a buffer in bytes.
+        stream: the stream for copies; default: a new stream.
+        slots: number of buffers.
     """
 
     def __init__(
@@ -32,8 +32,8 @@ class Staging:
         self._events: list[Any] = []
         self._next = 0
 
-    def _slot(self) -> int:
-        """A piece that nobody uses."""
+    def _free_slot(self) -> int:
+        """Return a free buffer; wait for one if necessary."""
         if len(self._pieces) < self._slots:
             self._pieces.append(self._hardware.pinned(self._chunk))
             self._events.append(None)
@@ -44,10 +44,10 @@ class Staging:
         return slot
 
     def upload(self, target: int, source: Any) -> None:
-        """Queues a copy of bytes of the host; they may change when this returns."""
+        """Queue a copy of host bytes; the source may change when this returns."""
         for start in range(0, source.size, self._chunk):
             part = source[start : start + self._chunk]
-            slot = self._slot()
+            slot = self._free_slot()
             piece = self._pieces[slot]
             address = piece.ctypes.data
             self._hardware.host_writes([(address, address + part.size)])
@@ -56,21 +56,21 @@ class Staging:
             self._events[slot] = self._hardware.record(self.stream)
 
     def download(self, source: int, target: Any) -> None:
-        """Copies bytes of the device into an array of the host, and waits for them."""
+        """Copy device bytes to a host array and wait for completion."""
         waiting: list[tuple[int, int, int]] = []
         for start in range(0, target.size, self._chunk):
             size = min(self._chunk, target.size - start)
             if len(waiting) == self._slots:
-                self._take(target, *waiting.pop(0))
-            slot = self._slot()
+                self._finish_download(target, *waiting.pop(0))
+            slot = self._free_slot()
             address = self._pieces[slot].ctypes.data
             self._hardware.copy(self.stream, address, source + start, size)
             self._events[slot] = self._hardware.record(self.stream)
             waiting.append((slot, start, size))
         for piece in waiting:
-            self._take(target, *piece)
+            self._finish_download(target, *piece)
 
-    def _take(self, target: Any, slot: int, start: int, size: int) -> None:
+    def _finish_download(self, target: Any, slot: int, start: int, size: int) -> None:
         self._hardware.synchronize(self._events[slot])
         piece = self._pieces[slot]
         address = piece.ctypes.data
@@ -78,35 +78,35 @@ class Staging:
         np.copyto(target[start : start + size], piece[:size])
 
 
-class Traffic:
-    """Copies between arrays of the host and of a device, in line with what the device computes.
+class HostCopies:
+    """Copies between host and device arrays, synchronized with the compute stream.
 
     Args:
         hardware: the device.
-        chunk: bytes of a piece of pinned memory; larger copies are cut into such pieces.
+        chunk: size of a staging buffer in bytes; larger copies are split.
     """
 
     def __init__(self, hardware: Hardware, chunk: int) -> None:
         self._hardware = hardware
-        self._to = Staging(hardware, "h2d", chunk)
-        self._back = Staging(hardware, "d2h", chunk)
+        self._to_device = Staging(hardware, "h2d", chunk)
+        self._to_host = Staging(hardware, "d2h", chunk)
 
-    def bring(self, target: DeviceArray, source: Any) -> None:
-        """Copies a host array to the device, behind all that computes with the old numbers.
+    def upload(self, target: DeviceArray, source: Any) -> None:
+        """Copy a host array to the device, after all queued work that reads the old values.
 
-        The source may change as soon as this returns; the copy itself may still be under way.
+        The source may change as soon as this returns; the copy itself may still be in progress.
         """
         host = np.ascontiguousarray(source).reshape(-1).view(np.uint8)
         if not host.size:
             return
         hardware = self._hardware
-        hardware.wait(self._to.stream, hardware.record(hardware.compute))
-        self._to.upload(target.address, host)
-        hardware.wait(hardware.compute, hardware.record(self._to.stream))
+        hardware.wait(self._to_device.stream, hardware.record(hardware.compute))
+        self._to_device.upload(target.address, host)
+        hardware.wait(hardware.compute, hardware.record(self._to_device.stream))
 
-    def fetch(self, source: DeviceArray, target: Any) -> None:
-        """Fills a contiguous host array with the numbers that all queued work leaves."""
+    def download(self, source: DeviceArray, target: Any) -> None:
+        """Fill a contiguous host array with the values after all queued work."""
         if source.nbytes:
             hardware = self._hardware
-            hardware.wait(self._back.stream, hardware.record(hardware.compute))
-            self._back.download(source.address, target.reshape(-1).view(np.uint8))
+            hardware.wait(self._to_host.stream, hardware.record(hardware.compute))
+            self._to_host.download(source.address, target.reshape(-1).view(np.uint8))

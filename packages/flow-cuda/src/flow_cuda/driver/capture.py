@@ -1,4 +1,4 @@
-"""Which launches of a step become one graph, and why a step is cut where it is."""
+"""Split a step into parts for CUDA graph capture, with the reason for each uncaptured part."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from flow_cuda.device.launch import Queued
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A stretch of a step.
+    """A contiguous section of a step.
 
     Attributes:
-        queued: work of the device, all of it capturable or all of it not.
-        calls: calls of the host, instead.
-        reason: why it is not captured; empty when it is.
+        queued: device work, either all capturable or all not.
+        calls: host calls, instead of device work.
+        reason: why it is not captured; empty if it is.
     """
 
     queued: tuple[Queued, ...] = ()
@@ -26,12 +26,12 @@ class Part:
 
     @property
     def captured(self) -> bool:
-        """Whether it becomes a graph."""
+        """Whether the part becomes a CUDA graph."""
         return not self.reason
 
 
 def parts(launches: Sequence[Launch]) -> tuple[Part, ...]:
-    """A step, cut into as few parts as possible.
+    """Split a step into as few parts as possible.
 
     >>> [part.reason for part in parts([print, print])]
     ['runs on the host: print']
@@ -40,7 +40,7 @@ def parts(launches: Sequence[Launch]) -> tuple[Part, ...]:
 
 
 def _parts(launches: Sequence[Launch]) -> Iterator[Part]:
-    """Launches that follow each other and are of a kind become one part."""
+    """Group consecutive launches of the same kind."""
     run: list[Any] = []
     kind: tuple[bool, str] | None = None
     for launch in launches:
@@ -56,7 +56,7 @@ def _parts(launches: Sequence[Launch]) -> Iterator[Part]:
 
 
 def _kind(launch: Launch) -> tuple[bool, str]:
-    """Whether a launch is work of the device, and why it cannot be captured."""
+    """Return whether a launch is device work, and why it cannot be captured."""
     if isinstance(launch, Queued):
         return True, launch.splits
     function = getattr(launch, "func", launch)
@@ -69,7 +69,7 @@ def _part(run: Sequence[Any], kind: tuple[bool, str] | None) -> Part:
 
 
 def describe(cut: Sequence[Part]) -> str:
-    """The parts of a step as text, a line each.
+    """Return the parts of a step as text, one per line.
 
     >>> print(describe(parts([print])))
     1 call: runs on the host: print

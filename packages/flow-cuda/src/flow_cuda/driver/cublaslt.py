@@ -1,8 +1,8 @@
-"""Matrix products by cuBLASLt: a problem becomes a plan once, with the algorithm that fits.
+"""Matrix products by cuBLASLt; each problem is planned once with the best heuristic result.
 
-`Library` is what we call of cuBLASLt, as ``nvmath.bindings.cublasLt`` has it; simulators bring one
-that computes with numpy.  Its matrices have columns one after the other: it sees our transposed
-ones, so that its A is our b.
+`Library` is the part of cuBLASLt in use, with the signatures of ``nvmath.bindings.cublasLt``;
+simulators implement it with NumPy.  cuBLASLt matrices are column-major: it computes on the
+transposed matrices, so that its A is our b.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}
 IN_FLOAT32, IN_FLOAT64, IN_TF32 = 68, 70, 77
 TRANSA, TRANSB, EPILOGUE, BIAS, SAVED, SAVED_LEAD = 3, 4, 7, 8, 11, 12
 BATCH_COUNT, BATCH_STEP = 5, 6
-MOST_ROOM = 1
+MAX_WORKSPACE = 1
 
 CODES = {
     "": 1, "bias": 4, "relu_bias": 6, "relu_bias_saved": 134, "gelu_bias": 36,
     "gelu_bias_saved": 164, "relu_grad": 136, "relu_grad_sum": 152, "gelu_grad": 192,
     "gelu_grad_sum": 208, "sum_a": 512, "sum_b": 256,
 }  # fmt: skip
-"""cuBLASLt's numbers of `flow_cuda.device.hardware.EPILOGUES`; its B is our a."""
+"""cuBLASLt codes of `flow_cuda.device.hardware.EPILOGUES`; its B is our a."""
 
 RESULT = np.dtype(
     [
-        ("algorithm", np.uint64, 8), ("room", np.uint64), ("state", np.int32),
+        ("algorithm", np.uint64, 8), ("workspace", np.uint64), ("state", np.int32),
         ("waves", np.float32), ("reserved", np.int32, 4),
     ]
 )  # fmt: skip
@@ -37,28 +37,28 @@ RESULT = np.dtype(
 
 
 class Library(Protocol):
-    """cuBLASLt: handles and addresses are integers, numbers are given by address and size."""
+    """cuBLASLt: handles and addresses are integers, attributes are passed by address and size."""
 
     def create(self) -> int:
-        """A handle of the library."""
+        """Create a library handle."""
 
     def matmul_desc_create(self, compute_type: int, scale_type: int) -> int:
-        """A product."""
+        """Create a matmul descriptor."""
 
     def matmul_desc_set_attribute(self, desc: int, attr: int, buf: int, size: int) -> None:
-        """Sets one of its attributes."""
+        """Set an attribute of a matmul descriptor."""
 
     def matrix_layout_create(self, type: int, rows: int, cols: int, ld: int) -> int:
-        """A matrix."""
+        """Create a matrix layout."""
 
     def matrix_layout_set_attribute(self, layout: int, attr: int, buf: int, size: int) -> None:
-        """Sets one of its attributes."""
+        """Set an attribute of a matrix layout."""
 
     def matmul_preference_create(self) -> int:
-        """What an algorithm may use."""
+        """Create a preference: the limits for algorithms."""
 
     def matmul_preference_set_attribute(self, pref: int, attr: int, buf: int, size: int) -> None:
-        """Sets one of its attributes."""
+        """Set an attribute of a preference."""
 
     def matmul_algo_get_heuristic(
         self,
@@ -74,7 +74,7 @@ class Library(Protocol):
         found: int,
         /,
     ) -> None:
-        """Writes the algorithms that fit, best first."""
+        """Write the algorithms that the heuristic proposes, best first."""
 
     def matmul(
         self,
@@ -92,21 +92,21 @@ class Library(Protocol):
         d_layout: int,
         algorithm: int,
         workspace: int,
-        room: int,
+        workspace_bytes: int,
         stream: int,
         /,
     ) -> None:
-        """Queues a product."""
+        """Queue a matrix product."""
 
 
 @dataclass(frozen=True, eq=False)
 class Planned:
-    """A product with its algorithm.
+    """A planned product.
 
     Attributes:
-        desc, a, b, c: cuBLASLt's descriptors; ``a`` and ``b`` are its A and B.
-        result: the algorithm, as `RESULT`.
-        alpha, beta: factors, in host memory.
+        desc, a, b, c: cuBLASLt descriptors; ``a`` and ``b`` are its A and B.
+        result: the selected algorithm, as `RESULT`.
+        alpha, beta: scale factors, in host memory.
     """
 
     desc: int
@@ -119,7 +119,7 @@ class Planned:
 
 
 class LtProducts:
-    """Plans products, once each, and queues them.
+    """Plans each product once and queues it.
 
     Args:
         library: cuBLASLt.
@@ -130,28 +130,28 @@ class LtProducts:
         self._handle = library.create()
         self._plans: dict[tuple[Product, int], Planned | None] = {}
 
-    def plan(self, product: Product, room: int) -> Planned | None:
-        """The plan of a product; None where no algorithm does it in one pass."""
-        key = (product, room)
+    def plan(self, product: Product, workspace_bytes: int) -> Planned | None:
+        """Return the plan of a product; None if no algorithm computes it in one kernel."""
+        key = (product, workspace_bytes)
         if key not in self._plans:
-            self._plans[key] = self._made(product, room)
+            self._plans[key] = self._create_plan(product, workspace_bytes)
         return self._plans[key]
 
     def queue(self, product: Product, operands: Operands, stream: int) -> None:
-        """Queues a product that has a plan."""
-        o, plan = operands, self.plan(product, operands.room)
+        """Queue a product that has a plan."""
+        o, plan = operands, self.plan(product, operands.workspace_bytes)
         if plan is None:
-            raise ValueError(f"no algorithm for {product}")
+            raise ValueError(f"no cuBLASLt algorithm for {product}")
         for attr, address in ((BIAS, o.bias), (SAVED, o.saved)):
             if address:
                 self._set_product(plan.desc, attr, np.int64(address))
         self._library.matmul(
             self._handle, plan.desc, plan.alpha.ctypes.data, o.b, plan.a, o.a, plan.b,
             plan.beta.ctypes.data, o.c, plan.c, o.c, plan.c, plan.result.ctypes.data,
-            o.workspace, o.room, stream,
+            o.workspace, o.workspace_bytes, stream,
         )  # fmt: skip
 
-    def _made(self, product: Product, room: int) -> Planned | None:
+    def _create_plan(self, product: Product, workspace_bytes: int) -> Planned | None:
         p, library = product, self._library
         wide = np.float64 if p.dtype == "float64" else np.float32
         desc = library.matmul_desc_create(compute_type(p), TYPES[np.dtype(wide).name])
@@ -163,7 +163,7 @@ class LtProducts:
         a = self._layout(p, (p.k, p.n) if p.transpose_b else (p.n, p.k), 1)
         b = self._layout(p, (p.m, p.k) if p.transpose_a else (p.k, p.m), 0)
         c = self._layout(p, (p.n, p.m), 2)
-        result = self._algorithm(desc, (a, b, c), room)
+        result = self._algorithm(desc, (a, b, c), workspace_bytes)
         if result is None:
             return None
         alpha, beta = (np.array([x], wide) for x in (p.alpha, 0))
@@ -181,10 +181,13 @@ class LtProducts:
                 self._library.matrix_layout_set_attribute(made, attr, kept.ctypes.data, kept.nbytes)
         return made
 
-    def _algorithm(self, desc: int, layouts: tuple[int, int, int], room: int) -> Any:
+    def _algorithm(self, desc: int, layouts: tuple[int, int, int], workspace_bytes: int) -> Any:
         library, (a, b, c) = self._library, layouts
-        preference, most = library.matmul_preference_create(), np.array([room], np.uint64)
-        library.matmul_preference_set_attribute(preference, MOST_ROOM, most.ctypes.data, 8)
+        preference, most = (
+            library.matmul_preference_create(),
+            np.array([workspace_bytes], np.uint64),
+        )
+        library.matmul_preference_set_attribute(preference, MAX_WORKSPACE, most.ctypes.data, 8)
         results, found = np.zeros(1, RESULT), np.zeros(1, np.int32)
         try:
             library.matmul_algo_get_heuristic(
@@ -203,7 +206,7 @@ class LtProducts:
 
 
 def compute_type(product: Product) -> int:
-    """In what a product is summed."""
+    """The cuBLAS compute type of a product."""
     if product.dtype == "float64":
         return IN_FLOAT64
     return IN_TF32 if product.tf32 and product.dtype == "float32" else IN_FLOAT32

@@ -1,4 +1,4 @@
-"""`flow_cuda.device.hardware.Hardware` of an NVIDIA GPU, over CuPy."""
+"""The `flow_cuda.device.hardware.Hardware` of an NVIDIA GPU, implemented with CuPy."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from flow_cuda.cudnn.plans import DnnPlans
 from flow_cuda.device.hardware import Access, DnnCall, Operands, Product, Span
 from flow_cuda.driver.cublaslt import TYPES, LtProducts, compute_type
 from flow_cuda.driver.gpu import GpuDriver
-from flow_cuda.driver.relu_mask_check import masks_are_ours
+from flow_cuda.driver.relu_mask_check import masks_match
 from flow_cuda.driver.workbench import GpuWorkbench
 
 _DEFAULT_ALGORITHM = -1
 _ALREADY_ENABLED = 704  # cudaErrorPeerAccessAlreadyEnabled
-PART = 24
-"""Kernels that are compiled together."""
+KERNELS_PER_MODULE = 24
+"""Number of kernels per compilation unit in `CupyHardware.preload`."""
 
 
 @dataclass(eq=False)
 class CupyMemory:
-    """One allocation; CuPy frees it when nobody holds it."""
+    """One allocation; CuPy frees it when the last reference to it is dropped."""
 
     nbytes: int
     held: Any
@@ -41,7 +41,7 @@ class CupyMemory:
 
 @dataclass(frozen=True, slots=True)
 class CupyFunction:
-    """A kernel in a loaded module, which must stay alive."""
+    """A kernel in a loaded module; the module must stay alive."""
 
     kernel: Kernel
     module: Any
@@ -52,11 +52,11 @@ class CupyHardware:
     """One CUDA device.
 
     Args:
-        index: number of the device.
+        index: device number.
     """
 
     threads = 256
-    most_blocks = 4096
+    max_blocks = 4096
 
     def __init__(self, index: int) -> None:
         import cupy
@@ -74,38 +74,42 @@ class CupyHardware:
         self.compute = self.stream("compute")
         with self._device:
             self._blas = self._device.cublas_handle
-            self._lt = _lt()
-        self._our_masks: bool | None = None
+            self._lt = _load_cublaslt()
+        self._mask_check: bool | None = None
 
     def allocate(self, nbytes: int) -> CupyMemory:
-        """One plain allocation, outside of CuPy's pool."""
+        """Allocate with ``cudaMalloc``, outside of CuPy's memory pool."""
         with self._device:
             memory = self._cupy.cuda.Memory(max(nbytes, 256))
         return CupyMemory(nbytes, memory, memory.ptr)
 
     def pinned(self, nbytes: int) -> Any:
-        """A uint8 array of page-locked host memory."""
+        """Return a uint8 array of page-locked host memory."""
         with self._device:
             memory = self._cupy.cuda.alloc_pinned_memory(nbytes)
         return np.frombuffer(memory, np.uint8, nbytes)
 
     def free_bytes(self) -> int:
-        """Bytes that can still be allocated."""
+        """Return the number of bytes that can still be allocated."""
         free, _ = self._device.mem_info
         return int(free)
 
     def function(self, kernel: Kernel) -> CupyFunction:
-        """A kernel, compiled or from the cache, and loaded once."""
+        """Return a loaded kernel; compile it or read it from the cache on first use."""
         if kernel.name not in self._functions:
-            self._load([kernel], nvrtc.compiled([kernel], self.architecture))
+            self._load([kernel], nvrtc.compile_kernels([kernel], self.architecture))
         return self._functions[kernel.name]
 
     def preload(self, kernels: Sequence[Kernel]) -> None:
-        """Compiles many kernels at once, on all cores, and loads them."""
+        """Compile many kernels in parallel on all cores, and load them."""
         wanted = [k for k in kernels if k.name not in self._functions]
-        parts = [wanted[i : i + PART] for i in range(0, len(wanted), PART)]
+        parts = [
+            wanted[i : i + KERNELS_PER_MODULE] for i in range(0, len(wanted), KERNELS_PER_MODULE)
+        ]
         with ThreadPoolExecutor() as pool:
-            codes = list(pool.map(lambda part: nvrtc.compiled(part, self.architecture), parts))
+            codes = list(
+                pool.map(lambda part: nvrtc.compile_kernels(part, self.architecture), parts)
+            )
         for part, code in zip(parts, codes, strict=True):
             self._load(part, code)
 
@@ -118,18 +122,18 @@ class CupyHardware:
                 self._functions[kernel.name] = CupyFunction(kernel, module, pointer)
 
     def stream(self, name: str) -> Any:
-        """A new stream that does not wait for the default one."""
+        """Create a stream that does not synchronize with the default stream."""
         with self._device:
             return self._cupy.cuda.Stream(non_blocking=True)
 
     def lane(self, name: str) -> Any:
-        """The stream of a name."""
+        """Return the stream of a name, created on first use."""
         if name not in self._lanes:
             self._lanes[name] = self.stream(name) if name else self.compute
         return self._lanes[name]
 
     def reach(self, other: int) -> None:
-        """Peer access, where the machine has it; without, copies go through the host's memory."""
+        """Enable peer access where the machine supports it; else copies go through the host."""
         runtime = self._cupy.cuda.runtime
         if other == self.index or not runtime.deviceCanAccessPeer(self.index, other):
             return
@@ -149,48 +153,51 @@ class CupyHardware:
         arguments: Any,
         access: Access,
     ) -> None:
-        """Queues a kernel."""
+        """Queue a kernel launch."""
         pointers = ctypes.addressof(arguments.pointers)
         grid, block = (blocks, 1, 1), (threads, 1, 1)
         with self._device:
             self._driver.launchKernel(function.pointer, *grid, *block, 0, stream.ptr, pointers, 0)
 
     def copy(self, stream: Any, target: int, source: int, nbytes: int) -> None:
-        """Queues a copy; the addresses say in which direction."""
+        """Queue a copy; CUDA derives the direction from the addresses."""
         kind = self._cupy.cuda.runtime.memcpyDefault
         with self._device:
             self._cupy.cuda.runtime.memcpyAsync(target, source, nbytes, kind, stream.ptr)
 
     def zero(self, stream: Any, target: int, nbytes: int) -> None:
-        """Queues the clearing of memory."""
+        """Queue setting memory to zero."""
         with self._device:
             self._cupy.cuda.runtime.memsetAsync(target, 0, nbytes, stream.ptr)
 
-    def supports(self, product: Product, room: int) -> bool:
-        """Whether there is an algorithm; masks must be made of the bits that our kernels read."""
+    def supports(self, product: Product, workspace_bytes: int) -> bool:
+        """Whether an algorithm exists; ReLU masks must have the bit order of our kernels."""
         if self._lt is None:
             return not product.epilogue
         with self._device:
-            found = self._lt.plan(product, room) is not None
+            found = self._lt.plan(product, workspace_bytes) is not None
         masked = product.epilogue.startswith("relu") and product.epilogue != "relu_bias"
-        return found and (not masked or self._has_our_masks())
+        return found and (not masked or self._masks_match())
 
-    def _has_our_masks(self) -> bool:
-        """Asked of the device once, with a small product."""
-        if self._our_masks is None:
-            self._our_masks = masks_are_ours(self)
-        return self._our_masks
+    def _masks_match(self) -> bool:
+        """Check the bit order of cuBLASLt's masks on the device, once."""
+        if self._mask_check is None:
+            self._mask_check = masks_match(self)
+        return self._mask_check
 
     def product(self, stream: Any, product: Product, operands: Operands) -> None:
-        """Queues matrix products, by cuBLAS those that cuBLASLt has no algorithm for."""
+        """Queue a matrix product; cuBLAS computes those that cuBLASLt has no algorithm for."""
         with self._device:
-            if self._lt is not None and self._lt.plan(product, operands.room) is not None:
+            if (
+                self._lt is not None
+                and self._lt.plan(product, operands.workspace_bytes) is not None
+            ):
                 self._lt.queue(product, operands, stream.ptr)
             else:
-                self._plain_product(stream, product, operands)
+                self._cublas_product(stream, product, operands)
 
-    def _plain_product(self, stream: Any, p: Product, o: Operands) -> None:
-        """cuBLAS sees the transposed matrices, whose columns are our rows."""
+    def _cublas_product(self, stream: Any, p: Product, o: Operands) -> None:
+        """Compute with cuBLAS on the transposed matrices: its columns are our rows."""
         wide = np.float64 if p.dtype == "float64" else np.float32
         alpha, beta = np.array(p.alpha, wide), np.array(0, wide)
         kind, (lead_a, lead_b, lead_c) = TYPES[p.dtype], p.leads
@@ -206,75 +213,75 @@ class CupyHardware:
 
     @property
     def dnn(self) -> DnnPlans | None:
-        """Plans of cuDNN's graphs; the library is loaded when somebody asks for them."""
+        """The cuDNN execution plans; the library is loaded on first access."""
         return dnn_plans(self.index)
 
     def dnn_call(self, stream: Any, call: DnnCall, access: Access) -> None:
-        """Queues a graph of cuDNN's."""
+        """Queue a cuDNN graph."""
         plans = self.dnn
         if plans is None:
-            raise RuntimeError("a graph of cuDNN's without cuDNN")
+            raise RuntimeError("cuDNN is not available, but a cuDNN graph was queued")
         with self._device:
             plans.queue(call.problem, call.plan, call.addresses, call.workspace, stream.ptr)
 
     def record(self, stream: Any) -> Any:
-        """An event behind all that is queued."""
+        """Record an event on a stream."""
         with self._device:
             event = self._cupy.cuda.Event(disable_timing=True)
             event.record(stream)
         return event
 
     def wait(self, stream: Any, event: Any) -> None:
-        """Queues the wait for an event."""
+        """Make a stream wait for an event."""
         stream.wait_event(event)
 
     def synchronize(self, event: Any) -> None:
-        """Blocks until an event has happened."""
+        """Block until an event has completed."""
         event.synchronize()
 
     def host_writes(self, spans: Sequence[Span]) -> None:
-        """Nothing to do: simulators check it."""
+        """Do nothing; only simulators check it."""
 
     def host_reads(self, spans: Sequence[Span]) -> None:
-        """Nothing to do: simulators check it."""
+        """Do nothing; only simulators check it."""
 
     def begin_capture(self, stream: Any) -> None:
-        """From now on work on a stream is recorded."""
+        """Begin graph capture on a stream."""
         with self._device:
             stream.begin_capture(self._cupy.cuda.runtime.streamCaptureModeThreadLocal)
 
     def end_capture(self, stream: Any) -> Any:
-        """The recorded graph, ready to replay."""
+        """End the capture and return the executable graph."""
         with self._device:
             return stream.end_capture()
 
     def replay(self, stream: Any, graph: Any) -> None:
-        """Queues a graph."""
+        """Queue a graph launch."""
         with self._device:
             graph.launch(stream)
 
     @property
     def workbench(self) -> GpuWorkbench:
-        """What comms may do on it."""
+        """Operations that communication backends may run on the device."""
         return GpuWorkbench(self)
 
     def uuid(self) -> str:
-        """The UUID, as ``nvidia-smi -L`` prints it."""
+        """Return the UUID, as printed by ``nvidia-smi -L``."""
         raw = bytes(self._cupy.cuda.runtime.getDeviceProperties(self.index)["uuid"])
         return f"GPU-{uuid.UUID(bytes=raw[:16])}"
 
     def handle(self, stream: Any) -> int:
-        """CUDA's own handle."""
+        """Return the CUDA stream handle."""
         return int(stream.ptr)
 
     def within(self, call: Any) -> Any:
-        """Calls a function with the device as the current one of the calling thread."""
+        """Call a function with this device current in the calling thread."""
         with self._device:
             return call()
 
 
-def _lt() -> LtProducts | None:
-    """cuBLASLt, where its bindings are installed."""
+def _load_cublaslt() -> LtProducts | None:
+    """Return cuBLASLt if its Python bindings are installed."""
     try:
         from nvmath.bindings import cublasLt
     except ImportError:
@@ -282,14 +289,14 @@ def _lt() -> LtProducts | None:
     return LtProducts(cublasLt)
 
 
-def CudaDriver(device: Device) -> GpuDriver:  # named in records like a class
-    """Return the driver of a CUDA device, over CuPy."""
+def CudaDriver(device: Device) -> GpuDriver:  # named like a class in run records
+    """Return the driver of a CUDA device, implemented with CuPy."""
     return GpuDriver(CupyHardware(device.index))
 
 
 @functools.cache
 def dnn_plans(index: int) -> DnnPlans | None:
-    """What plans cuDNN's graphs on a device; None, and a warning, where it does not start."""
+    """Return the cuDNN planner of a device; warn and return None if cuDNN does not initialize."""
     import cupy
 
     device = cupy.cuda.Device(index)
@@ -298,7 +305,7 @@ def dnn_plans(index: int) -> DnnPlans | None:
         with device:
             return call()
 
-    def started() -> DnnPlans:
+    def start() -> DnnPlans:
         import cudnn
 
         units = device.attributes["MultiProcessorCount"]
@@ -308,20 +315,20 @@ def dnn_plans(index: int) -> DnnPlans | None:
         return DnnPlans(cudnn, architecture, CupyBench(device), caches[0], within, caches[1])
 
     try:
-        found: DnnPlans = within(started)
+        found: DnnPlans = within(start)
     except (ImportError, OSError, RuntimeError) as error:
         if not isinstance(error, ModuleNotFoundError):
-            text = f"cuDNN does not start, and kernels of flow-cuda take its place: {error}"
+            text = f"cuDNN failed to initialize; the kernels of flow-cuda replace it: {error}"
             warnings.warn(text, RuntimeWarning, stacklevel=2)
         return None
     return found
 
 
 class CupyBench:
-    """`flow_cuda.cudnn.plans.Bench` on a device.
+    """The `flow_cuda.cudnn.plans.Bench` of a device.
 
     Args:
-        device: CuPy's.
+        device: the CuPy device.
     """
 
     times = 5
@@ -335,16 +342,16 @@ class CupyBench:
         self.stream = int(self._queue.ptr)
 
     def seconds(self, run: Callable[[Sequence[int]], None], nbytes: Sequence[int]) -> float:
-        """The fastest of some runs on scratch memory, after one that does not count."""
+        """Return the minimum time of several runs on scratch memory, after one warm-up run."""
         with self._device:
             kept = [self._cupy.cuda.Memory(max(n, 256)) for n in nbytes]
             for memory in kept:
                 self._cupy.cuda.runtime.memsetAsync(memory.ptr, 0, memory.size, self.stream)
             addresses = [memory.ptr for memory in kept]
             run(addresses)
-            return min(self._timed(run, addresses) for _ in range(self.times))
+            return min(self._time_run(run, addresses) for _ in range(self.times))
 
-    def _timed(self, run: Callable[[Sequence[int]], None], addresses: Sequence[int]) -> float:
+    def _time_run(self, run: Callable[[Sequence[int]], None], addresses: Sequence[int]) -> float:
         start, stop = (self._cupy.cuda.Event() for _ in range(2))
         start.record(self._queue)
         run(addresses)

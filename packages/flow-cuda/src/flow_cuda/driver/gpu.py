@@ -1,8 +1,8 @@
-"""The driver: arenas, streams, copies through pinned memory, and steps as captured graphs.
+"""The driver: arenas, streams, copies through pinned memory, and steps as CUDA graphs.
 
-It is written against `flow_cuda.device.hardware.Hardware` and so runs on a device and in a
-simulator. Each device has a compute stream for its kernels; copies to it and back have streams of
-their own, and so have copies between devices, all joined by events.
+It uses only the `flow_cuda.device.hardware.Hardware` protocol and so runs on a GPU and on the
+simulator.  Each device has a compute stream for kernels and separate streams for host-to-device,
+device-to-host and peer copies, synchronized by events.
 """
 
 from __future__ import annotations
@@ -16,49 +16,49 @@ import numpy as np
 
 from flow_core.authoring.backends import Launch
 from flow_cuda.device.arrays import DeviceArray, GpuArena
-from flow_cuda.device.batch import joined
+from flow_cuda.device.batch import merge_launches
 from flow_cuda.device.hardware import Hardware
 from flow_cuda.device.launch import HostNumber, Queued, advance
-from flow_cuda.device.staging import Staging, Traffic
+from flow_cuda.device.staging import HostCopies, Staging
 from flow_cuda.driver.capture import Part, parts
 from flow_cuda.driver.stream_schedule import StreamSchedule, schedule_streams
 
 CHUNK = 8 << 20
-"""Bytes of a piece of pinned memory; larger copies are cut into such pieces."""
+"""Size of a staging buffer in pinned memory, in bytes; larger copies are split."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuEvent:
-    """A point in a stream."""
+    """An event recorded on a stream."""
 
     hardware: Hardware
     handle: Any
 
     def wait(self) -> None:
-        """Blocks the calling thread until it has happened."""
+        """Block the calling thread until the event has completed."""
         self.hardware.synchronize(self.handle)
 
 
 @dataclass(frozen=True, slots=True)
 class GpuStream:
-    """An in-order queue."""
+    """An in-order queue of device work."""
 
     hardware: Hardware
     handle: Any
 
     def record(self) -> GpuEvent:
-        """An event behind all that is queued."""
+        """Record an event after all queued work."""
         return GpuEvent(self.hardware, self.hardware.record(self.handle))
 
     def wait_event(self, event: Any) -> None:
-        """Makes later work wait; an event of another device type blocks the caller instead."""
+        """Make later work wait; an event of another device type blocks the caller instead."""
         if isinstance(event, GpuEvent):
             self.hardware.wait(self.handle, event.handle)
         else:
             event.wait()
 
     def synchronize(self) -> None:
-        """Blocks until all queued work is done."""
+        """Block until all queued work has completed."""
         self.record().wait()
 
 
@@ -67,61 +67,61 @@ class GpuDriver:
 
     Args:
         hardware: the device.
-        chunk: bytes of a piece of pinned memory.
+        chunk: size of a staging buffer in bytes.
 
     Attributes:
-        queues: calls of launches only queue work, so that threads would gain nothing.
+        queues: launches only queue work; calling them from several threads gains nothing.
     """
 
     queues = True
 
     def __init__(self, hardware: Hardware, chunk: int = CHUNK) -> None:
         self.hardware = hardware
-        self._traffic = Traffic(hardware, chunk)
+        self._host_copies = HostCopies(hardware, chunk)
         hardware.uploads = Staging(hardware, "numbers", 64, stream=hardware.compute, slots=64)
 
     def allocate(self, nbytes: int) -> GpuArena:
-        """One plain allocation."""
+        """Allocate device memory."""
         return GpuArena(nbytes, self.hardware.allocate(nbytes), self.hardware)
 
     def stream(self, name: str) -> GpuStream:
-        """A new stream."""
+        """Create a stream."""
         return GpuStream(self.hardware, self.hardware.stream(name))
 
     def copy_in(self, target: DeviceArray, source: Any) -> None:
-        """Copies a host array to the device; see `flow_cuda.device.staging.Traffic.bring`."""
-        self._traffic.bring(target, source)
+        """Copy a host array to the device; see `flow_cuda.device.staging.HostCopies.upload`."""
+        self._host_copies.upload(target, source)
 
     def copy_out(self, source: DeviceArray) -> Any:
-        """A new host array with the numbers that all queued work leaves."""
+        """Return a new host array with the values after all queued work."""
         result = np.empty(source.shape, source.dtype)
-        self._traffic.fetch(source, result)
+        self._host_copies.download(source, result)
         return result
 
     def compile(self, launches: Sequence[Launch]) -> Launch:
-        """A step: runs of launches as graphs, captured when it is called the second time.
+        """Compile a step; sequences of launches become CUDA graphs, captured by the second call.
 
-        Launches may be those of several devices of the process, in an order that is right.
+        The launches may belong to several devices of the process, in a valid execution order.
         """
         counts = [advance(number) for number in numbers_of(launches)]
-        return Step(self, parts(joined([*launches, *counts])))
+        return Step(self, parts(merge_launches([*launches, *counts])))
 
     def memory(self) -> int | None:
-        """Bytes that can still be allocated."""
+        """Return the number of bytes that can still be allocated."""
         return self.hardware.free_bytes()
 
 
 class Step:
-    """What a step does on one device or on several: graphs, and calls of the host between them.
+    """One step on one or several devices: CUDA graphs, and host calls between them.
 
-    The first call queues launch by launch, so that libraries make their plans outside of a
-    capture, and what runs only once is never captured.  From the second call on, what lies
-    between two calls of the host is one graph, with the work of all devices in it.  Numbers of the
-    host are copied to the devices only where the devices have not counted along.
+    The first call queues each launch separately, so that libraries plan outside of a capture and
+    one-time work is not captured.  From the second call on, the work of all devices between two
+    host calls is one graph.  Host numbers are copied to a device only if the device copy is not
+    up to date.
 
     Args:
-        driver: of the device where graphs are launched.
-        cut: the parts.
+        driver: driver of the device that launches the graphs.
+        cut: the parts of the step.
     """
 
     def __init__(self, driver: GpuDriver, cut: Sequence[Part]) -> None:
@@ -152,14 +152,14 @@ class Step:
         if self._calls == 1:
             self._graphs = [None] * len(self.parts)
         elif self._calls == 2:
-            self._graphs = list(map(self._captured, self.parts, self._schedules))
+            self._graphs = list(map(self._capture, self.parts, self._schedules))
         for part, own, graph in zip(self.parts, self._schedules, self._graphs, strict=True):
             if part.queued:
                 self._run(own, graph)
             for call in part.calls:
                 call()
 
-    def _captured(self, part: Part, own: StreamSchedule) -> Any:
+    def _capture(self, part: Part, own: StreamSchedule) -> Any:
         if not part.captured:
             return None
         first = self._first
@@ -167,13 +167,13 @@ class Step:
         try:
             own.queue()
         except BaseException:
-            with suppress(Exception):  # of a capture that is broken
+            with suppress(Exception):  # raised by an invalidated capture
                 first.end_capture(first.compute)
             raise
         return first.end_capture(first.compute)
 
     def _run(self, own: StreamSchedule, graph: Any) -> None:
-        """Queues a part behind all that the devices are to compute, and before what comes later."""
+        """Queue a part between the earlier and the later work of all compute streams."""
         first = self._first
         for other in self._others:
             first.wait(first.compute, other.record(other.compute))
@@ -188,12 +188,12 @@ class Step:
 
 
 def numbers_of(launches: Sequence[Launch]) -> tuple[HostNumber, ...]:
-    """The numbers of the host that some launches read."""
+    """Return the host numbers that the launches read."""
     works = [launch for launch in launches if isinstance(launch, Queued)]
     return tuple({id(number): number for work in works for number in work.numbers}.values())
 
 
 def upload(number: HostNumber) -> None:
-    """Queues the copy of a number of the host before what its device computes next."""
+    """Queue the copy of a host number on its device's compute stream."""
     where = number.device
     where.hardware.uploads.upload(where.address, number.host.reshape(1).view(np.uint8))

@@ -1,4 +1,4 @@
-"""Ops without a kernel for the device run on the host, where a setting allows it."""
+"""Run ops that have no GPU kernel on the host, if a setting allows it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from flow_cuda.device.config import settings
 from flow_cuda.driver.gpu import GpuDriver
 from flow_cuda.kernels.binding import are_numbers
 
-WHY = "has no kernel for the GPU and runs on the host: numbers travel both ways"
+WHY = "no GPU kernel: runs on the host, with copies in both directions"
 
 
 def allowed(query: KernelQuery) -> bool:
-    """Whether the setting allows it, for ops of numbers that the host has a kernel for."""
+    """Whether the setting allows it and the host has a kernel for the numeric op."""
     if not (settings().allow_cpu_fallback and are_numbers(query)):
         return False
     kernels = default_registry().kernels(query.op, "cpu")
@@ -28,7 +28,7 @@ def allowed(query: KernelQuery) -> bool:
 
 
 def bind(ctx: BindContext) -> Launch:
-    """A call that copies the inputs to the host, runs its kernel, and copies results back."""
+    """Build a call that copies the inputs to the host, runs the CPU kernel, and copies back."""
     registry = default_registry()
     find = partial(registry.find_kernel, device_type="cpu")
     query = replace(ctx.query, find=find)
@@ -57,7 +57,7 @@ def _run(
     launches: Sequence[Launch],
     back: Sequence[tuple[Any, Any]],
 ) -> None:
-    """One launch of an op on the host."""
+    """Run the CPU kernel of an op once."""
     for host, device in into:
         np.copyto(host, driver.copy_out(device))
     with np.errstate(all="ignore"):

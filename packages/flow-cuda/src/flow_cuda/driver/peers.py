@@ -1,9 +1,9 @@
-"""The comm between the devices of one process: copies between them, sums where they are needed.
+"""Communication between the devices of one process by peer copies and local reductions.
 
-A GPU fetches what it needs from the memory of another one; only copies go from device to device,
-so that it works on machines whose GPUs cannot read one another's memory, too.  All of it is work of
-the devices' own streams beside those that compute, and becomes part of a captured step.  What goes
-from and to the CPU goes through page-locked memory, by calls of the host, which cut the step.
+A GPU copies what it needs from another GPU's memory; kernels read local memory only, so that
+machines without peer access work as well.  The work runs on a separate stream of each device and
+is captured with the step.  Transfers from and to the CPU go through page-locked memory by host
+calls, which split the captured step.
 """
 
 from __future__ import annotations
@@ -34,31 +34,31 @@ from flow_core.authoring.collectives import BoxRef, GatherPlan, block_gathers, r
 from flow_core.authoring.specs import Available, Device, Unavailable
 from flow_cuda.device.hardware import Access, Hardware
 from flow_cuda.device.launch import CopyLaunch, HostNumber, Queued
-from flow_cuda.device.staging import Traffic
-from flow_cuda.driver.workbench import GpuWorkbench, row_of
+from flow_cuda.device.staging import HostCopies
+from flow_cuda.driver.workbench import GpuWorkbench, contiguous_array
 
 LANE = "boxing"
-"""The stream of each device on which exchanges run."""
+"""Name of the stream of each device on which exchanges run."""
 
 SIZES = ("FLOW_DIST_SIZE", "WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
-"""Variables in which launchers tell a process how many they started."""
+"""Environment variables in which launchers set the number of processes."""
 
 CHUNK = 1 << 20
-"""Bytes of a piece of page-locked memory."""
+"""Size of a page-locked staging buffer in bytes."""
 
 Box = Any
-"""A `Strided` of a GPU's memory, or a view of the host's."""
+"""A `Strided` of GPU memory, or a view of a host array."""
 
 Part = tuple[Device, Box]
-"""A box, and the device in whose memory it lies."""
+"""A device, and a box in its memory."""
 
 
 def bootstrap(env: Mapping[str, str] = os.environ) -> Available | Unavailable:
-    """Whether this process is the only one of its program."""
+    """Available if this process is the only one of its program."""
     several = next((f"{name}={env[name]}" for name in SIZES if env.get(name, "1") != "1"), "")
     if several:
         return Unavailable(
-            f"the program has several processes ({several})",
+            f"the program runs in several processes ({several})",
             "install NCCL: uv add 'flow-dist[cu12]' (or flow-dist[cu13])",
         )
     return Available(1, "the devices of this process")
@@ -66,11 +66,11 @@ def bootstrap(env: Mapping[str, str] = os.environ) -> Available | Unavailable:
 
 @dataclass(frozen=True, eq=False)
 class SideStreamWork(Queued):
-    """Work that a step has on another stream than the one that computes.
+    """Work of a step on a stream other than the compute stream.
 
     Attributes:
-        work: it.
-        counts: called whenever it is queued; None where others count.
+        work: the wrapped work.
+        counts: called whenever it is queued, to count bytes; None if not counted.
     """
 
     work: Queued
@@ -84,7 +84,7 @@ class SideStreamWork(Queued):
 
     @property
     def numbers(self) -> tuple[HostNumber, ...]:  # type: ignore[override]
-        """What the work reads of the host."""
+        """The host numbers that the work reads."""
         return self.work.numbers
 
     @property
@@ -93,41 +93,41 @@ class SideStreamWork(Queued):
         return self.work.peers
 
     def queue(self, stream: Any) -> None:
-        """Queues it on a stream."""
+        """Queue the work on a stream."""
         if self.counts is not None:
             self.counts()
         self.work.queue(stream)
 
     def touched(self) -> Access:
-        """What the work touches."""
+        """The access of the wrapped work."""
         return self.work.touched()
 
 
 class PeerComm:
-    """Joins the devices of this process.
+    """Communication between the devices of this process.
 
     Args:
         devices: all devices.
 
     Attributes:
-        devices, local: all of them.
+        devices, local: names of all devices.
     """
 
     name = "peers"
 
     def __init__(self, devices: Sequence[Device]) -> None:
         self.devices = self.local = tuple(devices)
-        self._ends: dict[Device, _End] = {}
+        self._ends: dict[Device, _Endpoint] = {}
         self._meters: list[Meter] = []
         self._steps = Steps()
 
     def bind(
         self, exchange: Exchange, inputs: Sequence[Any], outputs: Sequence[Any]
     ) -> Sequence[Launch]:
-        """The launches of an exchange between fixed arrays.
+        """Return the launches of an exchange between fixed arrays.
 
         Raises:
-            PlanError: the arrays are not what the exchange says.
+            PlanError: the arrays do not match the exchange.
         """
         check_arrays(exchange, self.local, inputs, outputs)
         binding = _Binding(exchange, inputs, outputs, self._ends, Meter(steps=self._steps))
@@ -141,60 +141,60 @@ class PeerComm:
         return [count, *works]
 
     def sent(self) -> Mapping[DevicePair, int]:
-        """Bytes that went from device to device so far, by (from, to)."""
+        """Return the bytes transferred so far, by (source, destination) device."""
         return sent_by(self._meters)
 
     def before_step(self) -> None:
-        """A step begins."""
+        """Mark the beginning of a step."""
         self._steps.running = True
 
     def after_step(self) -> None:
-        """A step is over."""
+        """Mark the end of a step."""
         self._steps.done += 1
         self._steps.running = False
 
 
-class _End:
-    """A GPU: its memory for parts on their way, which exchanges take turns to use, and its copies.
+class _Endpoint:
+    """A GPU endpoint: scratch memory, reused by successive exchanges, and host copies.
 
     Args:
-        bench: the device's.
+        bench: the device's workbench.
     """
 
     def __init__(self, bench: GpuWorkbench) -> None:
         self.bench = bench
         self.scratch = Scratch(bench)
-        self._traffic: Traffic | None = None
+        self._host_copies: HostCopies | None = None
 
     @property
-    def traffic(self) -> Traffic:
-        """Copies from and to the host."""
-        self._traffic = self._traffic or Traffic(self.bench.hardware, CHUNK)
-        return self._traffic
+    def host_copies(self) -> HostCopies:
+        """Staged copies from and to the host."""
+        self._host_copies = self._host_copies or HostCopies(self.bench.hardware, CHUNK)
+        return self._host_copies
 
-    def like(self, box: Box) -> Strided:
-        """Room for the elements of a box, in a row."""
+    def scratch_like(self, box: Box) -> Strided:
+        """Return contiguous scratch memory for the elements of a box."""
         return self.scratch.row(int(box.size), box.dtype).reshape(tuple(box.shape))
 
 
 @dataclass(slots=True)
 class _Binding:
-    """One exchange while it is bound: every part that crosses devices tells the meter."""
+    """The lowering of one exchange to launches; transfers between devices are metered."""
 
     exchange: Exchange
     inputs: Sequence[Any]
     outputs: Sequence[Any]
-    ends: dict[Device, _End]
+    ends: dict[Device, _Endpoint]
     meter: Meter
 
     def works(self) -> Iterator[Any]:
-        """Its launches, in order."""
+        """Yield the launches, in order."""
         exchange = self.exchange
         places = (*exchange.senders, *exchange.receivers)
         arrays = zip(places, (*self.inputs, *self.outputs), strict=True)
         benches = {d: array.workbench for d, array in arrays if not _is_host(array)}
         for device, bench in benches.items():
-            self.ends.setdefault(device, _End(bench)).scratch.reuse()
+            self.ends.setdefault(device, _Endpoint(bench)).scratch.reuse()
             for other in benches.values():
                 bench.hardware.reach(other.hardware.index)
         yield from self._all_reduce() if exchange.collective == "all_reduce" else self._moves()
@@ -208,40 +208,40 @@ class _Binding:
             else:
                 yield from self.ends[exchange.receivers[index]].bench.fill(strided(out), value)
         for plan in block_gathers(exchange):
-            yield from self._planned(plan)
+            yield from self._gather_plan(plan)
 
     def _all_reduce(self) -> Iterator[Any]:
-        """Each device combines its chunk, in rank order, and all others fetch it."""
+        """Reduce-scatter, then all-gather: each device reduces its chunk in rank order."""
         for reduction in reductions(self.exchange):
-            yield from self._planned(reduction.combine)
+            yield from self._gather_plan(reduction.combine)
             for copy in reduction.copies:
-                yield from self._planned(copy)
+                yield from self._gather_plan(copy)
 
-    def _planned(self, plan: GatherPlan) -> Iterator[Any]:
-        """The work of a gather plan."""
-        (target, there), *parts = (self._located(ref) for ref in (plan.target, *plan.parts))
-        yield from self._gather(parts, target, there)
+    def _gather_plan(self, plan: GatherPlan) -> Iterator[Any]:
+        """Yield the launches of a gather plan."""
+        (target, there), *parts = (self._locate(ref) for ref in (plan.target, *plan.parts))
+        yield from self._reduce_parts(parts, target, there)
 
-    def _located(self, ref: BoxRef) -> Part:
+    def _locate(self, ref: BoxRef) -> Part:
         array = ref.array(self.inputs, self.outputs)
         box = ref.view(array if _is_host(array) else strided(array))
         return ref.device(self.exchange), box
 
-    def _gather(self, parts: Sequence[Part], target: Device, there: Box) -> Iterator[Any]:
-        """Combines parts in their order; a single one is brought.
+    def _reduce_parts(self, parts: Sequence[Part], target: Device, there: Box) -> Iterator[Any]:
+        """Reduce parts in order into the target; copy a single part.
 
-        The target may be one of the parts: then the first two are added up before it is read.
+        The target may be one of the parts; the first two are then added before it is overwritten.
         """
         if len(parts) == 1:
-            yield from self._bring(parts[0], target, there)
+            yield from self._copy_box(parts[0], target, there)
             return
         near: list[Box] = []
         for position, (source, part) in enumerate(parts):
-            is_host, late = _is_host(there), position > 1  # when the target holds a sum already
-            if source != target or (late and _where(part) == _where(there)):
-                room = np.empty(part.shape, part.dtype) if is_host else self.ends[target].like(part)
-                yield from self._bring((source, part), target, room)
-                part = room
+            late = position > 1  # the target already holds a sum
+            if source != target or (late and _address(part) == _address(there)):
+                scratch = self._scratch(target, there, part)
+                yield from self._copy_box((source, part), target, scratch)
+                part = scratch
             near.append(part)
         if not _is_host(there):
             yield from self.ends[target].bench.combine(self.exchange.combine, there, near)
@@ -251,8 +251,8 @@ class _Binding:
             yield partial(COMBINE[self.exchange.combine], left, right, out=there)
             left = there
 
-    def _bring(self, part: Part, target: Device, there: Box) -> Iterator[Any]:
-        """A copy; between devices it is one of rows: others are packed before and behind it."""
+    def _copy_box(self, part: Part, target: Device, there: Box) -> Iterator[Any]:
+        """Copy a box; between devices, pack it into contiguous memory, copy, and unpack."""
         source, box = part
         if source == target:
             on_host = (partial(np.copyto, there, box),) if _is_host(there) else None
@@ -263,37 +263,44 @@ class _Binding:
             return
         row, end = box, there
         if not _is_host(box) and not box.is_contiguous:
-            row = self.ends[source].like(box)
+            row = self.ends[source].scratch_like(box)
             yield from self.ends[source].bench.copy(row, box)
-        if not _is_row(there):
-            is_host = _is_host(there)
-            end = np.empty(box.shape, box.dtype) if is_host else self.ends[target].like(there)
-        yield self._across(source, row, target, end)
+        if not _is_contiguous(there):
+            end = self._scratch(target, there, box)
+        yield self._copy_contiguous(source, row, target, end)
         if end is not there:
-            yield from self._bring((target, end), target, there)
+            yield from self._copy_box((target, end), target, there)
 
-    def _across(self, source: Device, row: Box, target: Device, end: Box) -> Launch:
-        """What copies a row from device to device."""
+    def _scratch(self, target: Device, there: Box, box: Box) -> Box:
+        """Return scratch memory for a box, on the host if ``there`` is."""
+        if _is_host(there):
+            return np.empty(box.shape, box.dtype)
+        return self.ends[target].scratch_like(box)
+
+    def _copy_contiguous(self, source: Device, row: Box, target: Device, end: Box) -> Launch:
+        """Build the copy of contiguous memory from device to device."""
         if _is_host(end):
             if _is_host(row):
                 return partial(np.copyto, end, row)
-            return partial(self.ends[source].traffic.fetch, row_of(row), end)
+            return partial(self.ends[source].host_copies.download, contiguous_array(row), end)
         if _is_host(row):
-            return partial(self.ends[target].traffic.bring, row_of(end), row)
-        return CopyLaunch(self.ends[target].bench.hardware, row_of(end), row_of(row))
+            return partial(self.ends[target].host_copies.upload, contiguous_array(end), row)
+        return CopyLaunch(
+            self.ends[target].bench.hardware, contiguous_array(end), contiguous_array(row)
+        )
 
 
 def _is_host(array: Any) -> bool:
     return isinstance(array, np.ndarray)
 
 
-def _where(box: Box) -> int:
-    """The address of the first element."""
+def _address(box: Box) -> int:
+    """Return the address of the first element."""
     if _is_host(box):
         return int(box.ctypes.data)
     return int(box.array.address + box.offset * box.dtype.itemsize)
 
 
-def _is_row(box: Box) -> bool:
+def _is_contiguous(box: Box) -> bool:
     contiguous = box.flags.c_contiguous if _is_host(box) else box.is_contiguous
     return bool(contiguous)

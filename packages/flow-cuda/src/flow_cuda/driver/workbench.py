@@ -1,4 +1,4 @@
-"""What comms of other packages may do on a device: `flow_core.device.Workbench`."""
+"""Operations for communication backends on a GPU: `flow_core.device.Workbench`."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from flow_cuda.device.launch import (
     Queued,
     Read,
     Struct,
-    Written,
+    Write,
     ZeroLaunch,
     call,
     space,
     strides,
 )
-from flow_cuda.kernels.move import UNSIGNED, bits_of, moved
+from flow_cuda.kernels.move import UNSIGNED, bits_of, move_box
 
-HOW = {"sum": 0, "max": 1, "min": 2}
+COMBINE_CODES = {"sum": 0, "max": 1, "min": 2}
 Result = TypeVar("Result")
 
 
@@ -36,10 +36,10 @@ class ForeignLaunch(Queued):
 
     Attributes:
         hardware: the device.
-        function: gets the handle of the stream.
-        name: for reports.
-        access: what it touches.
-        kept: arrays that must outlive it.
+        function: called with the native stream handle.
+        name: name for reports.
+        access: what it reads and writes.
+        kept: arrays that must stay alive as long as the launch.
     """
 
     hardware: Hardware
@@ -49,19 +49,19 @@ class ForeignLaunch(Queued):
     kept: tuple[Any, ...] = ()
 
     def queue(self, stream: Any) -> None:
-        """Has the library queue its work on a stream."""
+        """Call the library to queue its work on a stream."""
         hardware = self.hardware
         handle = hardware.handle(stream)
         hardware.within(lambda: self.function(handle))
 
     def touched(self) -> Access:
-        """What it was said to touch."""
+        """The declared access."""
         return self.access
 
 
 @dataclass(frozen=True, slots=True)
 class GpuWorkbench:
-    """`flow_core.device.Workbench` of one device."""
+    """The `flow_core.device.Workbench` of one device."""
 
     hardware: Hardware
 
@@ -71,37 +71,37 @@ class GpuWorkbench:
         return self.hardware.uuid()
 
     def scratch(self, nbytes: int) -> GpuArena:
-        """New memory."""
+        """Allocate scratch memory."""
         return GpuArena(nbytes, self.hardware.allocate(nbytes), self.hardware)
 
     def copy(self, target: Strided, source: Strided) -> Sequence[Launch]:
-        """Copies a box: plainly where both follow each other in memory, else by a kernel."""
+        """Copy a box: by a memory copy if both are contiguous, otherwise by a kernel."""
         if not target.size:
             return ()
         if target.is_contiguous and source.is_contiguous:
-            return (CopyLaunch(self.hardware, row_of(target), row_of(source)),)
+            return (CopyLaunch(self.hardware, contiguous_array(target), contiguous_array(source)),)
         steps = (source.strides, target.strides)
         first = (source.offset, target.offset)
-        return tuple(moved(source.array, target.array, target.shape, steps, first))
+        return tuple(move_box(source.array, target.array, target.shape, steps, first))
 
     def combine(
         self, operation: str, target: Strided, parts: Sequence[Strided]
     ) -> Sequence[Launch]:
-        """A kernel per part but one, so that each sum is rounded as numpy's."""
+        """Reduce boxes pairwise, with one kernel per addition, so that rounding matches NumPy."""
         if not target.size:
             return ()
-        return tuple(_combined(HOW[operation], target, parts))
+        return tuple(_combine_pairwise(COMBINE_CODES[operation], target, parts))
 
     def fill(self, target: Strided, value: Any) -> Sequence[Launch]:
-        """Fills a box that is all in a row."""
+        """Fill a contiguous box."""
         if not target.size:
             return ()
-        array, kind = row_of(target), UNSIGNED[int(target.dtype.itemsize)]
+        array, kind = contiguous_array(target), UNSIGNED[int(target.dtype.itemsize)]
         bits = bits_of(value, array.dtype)
         if bits == 0:
             return (ZeroLaunch(self.hardware, array),)
         size = array.size
-        made = call("fill", "move.h", (kind,), Written(array, kind), size, Bits(bits), items=size)
+        made = call("fill", "move.h", (kind,), Write(array, kind), size, Bits(bits), items=size)
         return (made,)
 
     def foreign(
@@ -111,48 +111,48 @@ class GpuWorkbench:
         reads: Sequence[Strided],
         writes: Sequence[Strided],
     ) -> Launch:
-        """Work of another library."""
+        """Build a launch of another library's work."""
         access = Access(tuple(map(_span, reads)), tuple(map(_span, writes)))
         kept = tuple(box.array for box in (*reads, *writes))
         return ForeignLaunch(self.hardware, call, name, access, kept)
 
     def stream(self) -> int:
-        """The handle of the compute stream."""
+        """Return the native handle of the compute stream."""
         return self.hardware.handle(self.hardware.compute)
 
     def within(self, call: Callable[[], Result]) -> Result:
-        """Calls with the device as the current one."""
+        """Call a function with this device current in the calling thread."""
         found: Result = self.hardware.within(call)
         return found
 
 
-def row_of(box: Strided) -> DeviceArray:
-    """A box that is all in a row, as an array of its own."""
+def contiguous_array(box: Strided) -> DeviceArray:
+    """Return a contiguous box as an array."""
     array: DeviceArray = box.array
     return array.part(box.offset * array.itemsize, (box.size,), array.dtype)
 
 
 def _span(box: Strided) -> Span:
-    return row_of(box).span
+    return contiguous_array(box).span
 
 
-def _combined(how: int, target: Strided, parts: Sequence[Strided]) -> Iterator[Launch]:
-    """The first two into the target, then each further one."""
+def _combine_pairwise(how: int, target: Strided, parts: Sequence[Strided]) -> Iterator[Launch]:
+    """Combine the first two into the target, then each further one."""
     kind = C_TYPES[as_dtype(target.dtype).name]
     left = parts[0]
     for right in parts[1:]:
         boxes = [
-            box.reshape(-1) if _all_rows(left, right, target) else box
+            box.reshape(-1) if _all_contiguous(left, right, target) else box
             for box in (left, right, target)
         ]
         where = [x for box in boxes for x in (Struct("Strides", strides(box.strides)), box.offset)]
         yield call(
             "combine", "boxes.h", (kind,), Read(left.array), Read(right.array),
-            Written(target.array, kind), how, Struct("Space", space(boxes[0].shape)), *where,
+            Write(target.array, kind), how, Struct("Space", space(boxes[0].shape)), *where,
             items=prod(boxes[0].shape),
         )  # fmt: skip
         left = target
 
 
-def _all_rows(*boxes: Strided) -> bool:
+def _all_contiguous(*boxes: Strided) -> bool:
     return all(box.is_contiguous for box in boxes)

@@ -1,4 +1,4 @@
-"""Helpers that make records of kernels."""
+"""Helpers to define kernel specs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def kernel(
     accepts: Accepts | None = None,
     workspace: Callable[[KernelQuery], int] | None = None,
 ) -> KernelSpec:
-    """The record of a kernel; it takes numbers only."""
+    """Build the spec of a GPU kernel, restricted to numeric types."""
 
     def takes(query: KernelQuery) -> bool:
         return are_numbers(query) and (accepts is None or accepts(query))
@@ -34,36 +34,36 @@ def kernel(
 
 
 def are_numbers(query: KernelQuery) -> bool:
-    """Whether all types have elements that C++ knows."""
+    """Whether all element types have a C++ type."""
     return all(dtype.name in C_TYPES for dtype in query.dtypes)
 
 
 def c_type(type_: TensorType | DType) -> str:
-    """Elements of a type in C++."""
+    """Return the C++ element type."""
     return C_TYPES[(type_.dtype if isinstance(type_, TensorType) else type_).name]
 
 
-Room = tuple[tuple[int, ...], Any]
+BufferSpec = tuple[tuple[int, ...], Any]
 """Shape and element type of an array in a workspace."""
 
 
-def room_bytes(rooms: Sequence[Room]) -> int:
-    """Bytes of arrays side by side.
+def buffer_bytes(buffers: Sequence[BufferSpec]) -> int:
+    """Return the total size in bytes of consecutive, aligned arrays.
 
-    >>> room_bytes([((3,), np.float32), ((1,), np.int64)])
+    >>> buffer_bytes([((3,), np.float32), ((1,), np.int64)])
     128
     """
-    return sum(aligned(prod(shape) * np.dtype(dtype).itemsize) for shape, dtype in rooms)
+    return sum(aligned(prod(shape) * np.dtype(dtype).itemsize) for shape, dtype in buffers)
 
 
-def carve(workspace: DeviceArray, rooms: Sequence[Room]) -> Iterator[DeviceArray]:
-    """The arrays that lie side by side in a workspace."""
+def split_workspace(workspace: DeviceArray, buffers: Sequence[BufferSpec]) -> Iterator[DeviceArray]:
+    """Split a workspace into consecutive arrays."""
     offset = 0
-    for shape, dtype in rooms:
+    for shape, dtype in buffers:
         yield workspace.part(offset, shape, dtype)
-        offset += room_bytes([(shape, dtype)])
+        offset += buffer_bytes([(shape, dtype)])
 
 
-def listed(bind: Callable[[BindContext], Iterator[Launch]]) -> Bind:
-    """A bind that collects what another one yields."""
+def collect_launches(bind: Callable[[BindContext], Iterator[Launch]]) -> Bind:
+    """Wrap a generator of launches as a bind function."""
     return lambda ctx: tuple(bind(ctx))

@@ -1,4 +1,4 @@
-"""Sums over the rows of a matrix, by column, in two steps: blocks take stretches of rows."""
+"""Column sums of a matrix in two steps: partial sums of row ranges per block, then their sum."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from flow_cuda.kernels.binding import c_type
 
 HEADER = "columns.h"
 LEAST = 16
-"""Rows from which on this is worth two launches; below, a thread does a column."""
+"""Minimum number of rows for two launches; with fewer, one thread sums a column."""
 MOST_ACROSS = 32
-"""Columns that a block takes side by side."""
+"""Maximum number of columns per block."""
 STRETCH, MOST_PARTS = 128, 64
-"""Rows that a block takes at least where there are many, and stretches at most."""
+"""Minimum number of rows per part of a tall matrix, and maximum number of parts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """A tensor as rows and columns.
+    """A tensor viewed as a matrix.
 
     Attributes:
         rows, columns: sizes.
-        dtype: of its elements.
+        dtype: element type.
     """
 
     rows: int
@@ -40,7 +40,7 @@ class Matrix:
 
     @classmethod
     def of(cls, type_: TensorType, columns: int) -> Matrix:
-        """A tensor whose last axes have so many elements together."""
+        """View a tensor as a matrix whose rows have ``columns`` elements."""
         return cls(type_.size // max(1, columns), columns, type_.dtype)
 
     @property
@@ -50,27 +50,27 @@ class Matrix:
 
     @property
     def parts(self) -> int:
-        """Stretches of rows, on every device the same."""
+        """Number of row ranges; the same on every device, so that rounding is reproducible."""
         return max(1, min(self.rows // STRETCH, MOST_PARTS))
 
     @property
     def wide(self) -> Any:
-        """In what it is summed, for numpy."""
+        """The accumulation type in NumPy."""
         return np.float64 if self.dtype.name == "float64" else np.float32
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the sums of stretches; 0 where there are none."""
+        """Size of the partial sums in bytes; 0 if there are none."""
         sums = self.parts * self.columns * np.dtype(self.wide).itemsize
         return sums if self.tall else 0
 
 
-def leading(type_: TensorType, axes: Sequence[int]) -> Matrix | None:
-    """The matrix whose rows a reduction over the first axes sums; None where others go.
+def leading_matrix(type_: TensorType, axes: Sequence[int]) -> Matrix | None:
+    """Return the matrix whose rows a reduction over the leading axes sums; None for other axes.
 
     >>> from flow_core.base.dtypes import float32
     >>> from flow_core.authoring.specs import tensor_type
-    >>> leading(tensor_type((4, 5, 6), float32), (0, 1)).columns
+    >>> leading_matrix(tensor_type((4, 5, 6), float32), (0, 1)).columns
     6
     """
     if tuple(axes) != tuple(range(len(axes))):
@@ -83,19 +83,19 @@ def column_sums(
     matrix: Matrix,
     operands: Sequence[DeviceArray],
     out: tuple[DeviceArray, TensorType],
-    room: DeviceArray,
+    workspace: DeviceArray,
     n: int = 1,
 ) -> Iterator[Launch]:
-    """Launches that sum over rows.
+    """Yield launches that sum over rows.
 
     Args:
         how: "Own", "Times" or "TimesNormal" of `source/columns.h`.
-        matrix: what is summed.
-        operands: the matrix, another one like it, means and inverse deviations of rows, as far
-            as they are needed.
-        out: the sums and their type.
-        room: bytes of the workspace.
-        n: elements of a row that has a mean.
+        matrix: the matrix.
+        operands: the matrix and, as ``how`` requires, a second one of the same shape, row means
+            and inverse standard deviations.
+        out: the sums, and their type.
+        workspace: memory for the partial sums.
+        n: elements per row mean.
     """
     kind, wide = c_type(matrix.dtype), c_type_of(matrix.wide)
     statistic = c_type_of(operands[2].dtype) if len(operands) > 2 else wide
@@ -103,8 +103,8 @@ def column_sums(
     arrays = [*operands, *[None] * (4 - len(operands))]
     given = [Read(x, k) for x, k in zip(arrays, kinds, strict=True)]
     shape = (matrix.parts, matrix.columns)
-    sums = room.part(0, shape, matrix.wide)
-    threads = room.hardware.threads
+    sums = workspace.part(0, shape, matrix.wide)
+    threads = workspace.hardware.threads
     across = MOST_ACROSS if threads >= 2 * MOST_ACROSS else threads // 4  # as the kernel has it
     yield call(
         "column_parts", HEADER, (how, kind, statistic, wide),
@@ -120,5 +120,5 @@ def column_sums(
 
 
 def c_type_of(dtype: Any) -> str:
-    """Elements of numpy's type in C++."""
+    """Return the C++ type of a NumPy type."""
     return c_type(as_dtype(dtype))

@@ -1,4 +1,4 @@
-"""Lists whose length is known only while a step runs, and updates of the rows with an index."""
+"""Outputs whose length is known only at run time, and updates of indexed rows."""
 
 from __future__ import annotations
 
@@ -12,29 +12,36 @@ from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec, Tens
 from flow_core.authoring.update_rules import BY_TYPE, INDEXED_PREFIX
 from flow_cuda.codegen.elementwise import AXES
 from flow_cuda.device.arrays import DeviceArray
-from flow_cuda.device.launch import Read, Struct, Written, call, space
-from flow_cuda.kernels.binding import Room, c_type, carve, kernel, listed, room_bytes
-from flow_cuda.kernels.move import UNSIGNED, filled
+from flow_cuda.device.launch import Read, Struct, Write, call, space
+from flow_cuda.kernels.binding import (
+    BufferSpec,
+    buffer_bytes,
+    c_type,
+    collect_launches,
+    kernel,
+    split_workspace,
+)
+from flow_cuda.kernels.move import UNSIGNED, fill_array
 from flow_cuda.kernels.order import Sorting, keys_of, sorting
-from flow_cuda.kernels.reduce import parts_of
+from flow_cuda.kernels.reduce import part_count
 
 HEADERS = ("order.h", "counted.h")
 
 
-def _place_rooms(size: int) -> tuple[Room, ...]:
-    """Counts of parts, and the places of elements."""
-    return ((parts_of(size),), np.int32), ((size,), np.int32)
+def _place_buffers(size: int) -> tuple[BufferSpec, ...]:
+    """Counts per part, and the output positions of elements."""
+    return ((part_count(size),), np.int32), ((size,), np.int32)
 
 
 def _places(
     x: DeviceArray,
     kind: str,
-    rooms: tuple[DeviceArray, DeviceArray],
+    buffers: tuple[DeviceArray, DeviceArray],
     total: DeviceArray,
     index: str,
 ) -> Iterator[Launch]:
-    """How many elements before each one are not zero, and how many there are."""
-    extent, (sums, places) = (x.size, parts_of(x.size)), rooms
+    """Compute the number of nonzero elements before each element (exclusive scan), and in total."""
+    extent, (sums, places) = (x.size, part_count(x.size)), buffers
     yield call(
         "count_parts", HEADERS, (kind,), Read(x), sums, *extent, items=extent[1], blocks=True
     )
@@ -45,17 +52,17 @@ def _places(
 def _argwhere(ctx: BindContext) -> Iterator[Launch]:
     (x,), (rows, total) = ctx.inputs, ctx.outputs
     if not x.size:
-        yield from filled(total, 0)
+        yield from fill_array(total, 0)
         return
-    sums, places = carve(ctx.workspace, _place_rooms(x.size))
+    sums, places = split_workspace(ctx.workspace, _place_buffers(x.size))
     kind, index = c_type(ctx.query.inputs[0]), c_type(ctx.query.outputs[0])
-    yield from filled(rows, 0)
+    yield from fill_array(rows, 0)
     yield from _places(x, kind, (sums, places), total, index)
     values = (Read(x), Read(places), rows, Struct("Space", space(x.shape)))
     yield call("argwhere", HEADERS, (kind, index), *values, items=x.size)
 
 
-def _few_axes(query: KernelQuery) -> bool:
+def _rank_fits(query: KernelQuery) -> bool:
     return len(query.inputs[0].shape) <= AXES
 
 
@@ -64,48 +71,50 @@ def _resize(ctx: BindContext) -> Iterator[Launch]:
     unit = UNSIGNED[x.itemsize]
     extent = (prod(x.shape[:axis]), x.shape[axis], prod(x.shape[axis + 1 :]), ctx.attrs["first"])
     if y.size:
-        values = (Read(x, unit), Read(size), Written(y, unit), *extent)
+        values = (Read(x, unit), Read(size), Write(y, unit), *extent)
         types = (unit, c_type(ctx.query.inputs[1]))
         yield call("keep_first", HEADERS, types, *values, items=y.size)
 
 
-# --- distinct values
+# --- unique values
 
 
 class Distinct:
-    """Sorted keys of numbers, and the places of distinct ones by first appearance.
+    """Sorts keys and numbers the distinct ones by first appearance.
 
     Args:
-        x: the numbers.
-        type_: their type.
-        workspace: memory for `rooms`.
+        x: the input.
+        type_: its type.
+        workspace: memory for `buffers`.
     """
 
     def __init__(self, x: DeviceArray, type_: TensorType, workspace: DeviceArray) -> None:
         self.x, self.type = x, type_
         self.how = _sorted(type_)
-        *rooms, self.marks, self.sums, self.places = carve(workspace, _distinct_rooms(type_))
-        self.sort, self.keys, self.order = self.how.order(tuple(rooms))
-        self.sort.insert(0, keys_of(x, rooms[0], type_.dtype, False))
+        *buffers, self.marks, self.sums, self.places = split_workspace(
+            workspace, _distinct_buffers(type_)
+        )
+        self.sort, self.keys, self.order = self.how.order(tuple(buffers))
+        self.sort.insert(0, keys_of(x, buffers[0], type_.dtype, False))
 
     @property
     def runs(self) -> tuple[Read, Read]:
-        """Keys and order as arguments."""
+        """Keys and order as kernel arguments."""
         return Read(self.keys, self.how.kind), Read(self.order)
 
     def find(self, total: DeviceArray, index: str) -> Iterator[Launch]:
-        """Finds the places, and how many distinct values there are."""
+        """Yield launches that number the distinct values and count them."""
         n, kind = self.how.n, self.how.kind
         yield from self.sort
         yield call("mark_first", HEADERS, (kind,), *self.runs, self.marks, n, items=n)
         yield from _places(self.marks, "i8", (self.sums, self.places), total, index)
 
-    def listed(
+    def list_values(
         self, y: DeviceArray, index: DeviceArray | None, count: DeviceArray | None, kind: str
     ) -> Launch:
-        """Lists the values, where each element went, and how often each value appears."""
+        """Write the values, the position of each element's value, and the count of each value."""
         unit, n = UNSIGNED[self.x.itemsize], self.how.n
-        lists = (Written(y, unit), Written(index, kind), Written(count, kind))
+        lists = (Write(y, unit), Write(index, kind), Write(count, kind))
         values = (Read(self.x, unit), *self.runs, Read(self.places), *lists, n)
         return call("list_distinct", HEADERS, (unit, self.how.kind, kind), *values, items=n)
 
@@ -114,33 +123,33 @@ def _sorted(type_: TensorType) -> Sorting:
     return sorting(1, type_.size, type_.dtype)
 
 
-def _distinct_rooms(type_: TensorType) -> tuple[Room, ...]:
+def _distinct_buffers(type_: TensorType) -> tuple[BufferSpec, ...]:
     size = type_.size
-    return (*_sorted(type_).rooms, ((size,), np.int8), *_place_rooms(size))
+    return (*_sorted(type_).buffers, ((size,), np.int8), *_place_buffers(size))
 
 
 def _unique(ctx: BindContext) -> Iterator[Launch]:
     (x,), (y, index, count, total) = ctx.inputs, ctx.outputs
     if not x.size:
-        yield from filled(total, 0)
+        yield from fill_array(total, 0)
         return
     kind, found = c_type(ctx.query.outputs[1]), Distinct(x, ctx.query.inputs[0], ctx.workspace)
-    yield from filled(y, 0)
-    yield from filled(count, 0)
+    yield from fill_array(y, 0)
+    yield from fill_array(count, 0)
     yield from found.find(total, kind)
-    yield found.listed(y, index, count, kind)
+    yield found.list_values(y, index, count, kind)
 
 
 def _sum_rows(ctx: BindContext) -> Iterator[Launch]:
     (index, values), (y, sums, total) = ctx.inputs, ctx.outputs
-    yield from filled(y, 0)
-    yield from filled(sums, 0)
+    yield from fill_array(y, 0)
+    yield from fill_array(sums, 0)
     if not index.size:
-        yield from filled(total, 0)
+        yield from fill_array(total, 0)
         return
     found = Distinct(index, ctx.query.inputs[0], ctx.workspace)
     yield from found.find(total, c_type(ctx.query.outputs[2]))
-    yield found.listed(y, None, None, c_type(ctx.query.inputs[0]))
+    yield found.list_values(y, None, None, c_type(ctx.query.inputs[0]))
     if sums.size:
         types = (c_type(ctx.query.inputs[1]), found.how.kind)
         given = (Read(values), *found.runs, Read(found.places), sums, found.how.n)
@@ -148,30 +157,30 @@ def _sum_rows(ctx: BindContext) -> Iterator[Launch]:
         yield call("sum_equal", HEADERS, types, *given, inner, items=sums.size)
 
 
-# --- updates of rows
+# --- row updates
 
 RULES = {"sgd_update": "RowSgd", "momentum_update": "RowMomentum", "adam_update": "RowAdam"}
-"""The functor of each rule."""
+"""The C++ functor of each update rule."""
 
 
-def _indices(query: KernelQuery) -> tuple[Sorting, tuple[Room, ...]]:
+def _indices(query: KernelQuery) -> tuple[Sorting, tuple[BufferSpec, ...]]:
     how = _sorted(query.inputs[1])
-    return how, how.rooms
+    return how, how.buffers
 
 
 def _update_rows(ctx: BindContext) -> Iterator[Launch]:
     model, index, values, rate, *states = ctx.inputs
     if not values.size or not model.size:
         return
-    how, rooms = _indices(ctx.query)
-    arrays = tuple(carve(ctx.workspace, rooms))
+    how, buffers = _indices(ctx.query)
+    arrays = tuple(split_workspace(ctx.workspace, buffers))
     launches, keys, order = how.order(arrays)
     yield keys_of(index, arrays[0], ctx.query.inputs[1].dtype, False)
     yield from launches
     row = BY_TYPE[ctx.query.op.removeprefix(INDEXED_PREFIX)]
     w, i, g, _, *kinds = map(c_type, ctx.query.inputs)
     state = kinds[0] if kinds else w
-    kept = [Written(s, state) for s in (*states, None, None)[:2]]
+    kept = [Write(s, state) for s in (*states, None, None)[:2]]
     numbers = [float(ctx.attrs[name]) for name in ("scale", "weight_decay")]
     own = row.values(ctx.attrs)
     yield call(
@@ -182,7 +191,7 @@ def _update_rows(ctx: BindContext) -> Iterator[Launch]:
     )  # fmt: skip
 
 
-# --- numbers for tokens
+# --- token encoding
 
 
 def _encode(ctx: BindContext) -> Iterator[Launch]:
@@ -195,23 +204,23 @@ def _encode(ctx: BindContext) -> Iterator[Launch]:
 
 
 def _distinct(query: KernelQuery) -> int:
-    return room_bytes(_distinct_rooms(query.inputs[0]))
+    return buffer_bytes(_distinct_buffers(query.inputs[0]))
 
 
 KERNELS: tuple[KernelSpec, ...] = (
     kernel(
-        "argwhere", listed(_argwhere), _few_axes,
-        lambda query: room_bytes(_place_rooms(query.inputs[0].size)),
+        "argwhere", collect_launches(_argwhere), _rank_fits,
+        lambda query: buffer_bytes(_place_buffers(query.inputs[0].size)),
     ),
-    kernel("sync_dynamic_resize", listed(_resize)),
-    kernel("unique_with_counts", listed(_unique), None, _distinct),
-    kernel("indexed_slices_reduce_sum", listed(_sum_rows), None, _distinct),
+    kernel("sync_dynamic_resize", collect_launches(_resize)),
+    kernel("unique_with_counts", collect_launches(_unique), None, _distinct),
+    kernel("indexed_slices_reduce_sum", collect_launches(_sum_rows), None, _distinct),
     *(
         kernel(
-            INDEXED_PREFIX + op, listed(_update_rows), None,
-            lambda query: room_bytes(_indices(query)[1]),
+            INDEXED_PREFIX + op, collect_launches(_update_rows), None,
+            lambda query: buffer_bytes(_indices(query)[1]),
         )
         for op in RULES
     ),
-    kernel("CategoricalOrdinalEncode", listed(_encode)),
+    kernel("CategoricalOrdinalEncode", collect_launches(_encode)),
 )  # fmt: skip

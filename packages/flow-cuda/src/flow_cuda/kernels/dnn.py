@@ -1,4 +1,4 @@
-"""Ops that cuDNN computes: each is bound to the plan that a pass has chosen for it."""
+"""Kernels of the cuDNN ops; each is bound to the execution plan that a pass chose."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec, Tens
 from flow_cuda.cudnn.attention import Attention, AttentionGrad, rows
 from flow_cuda.cudnn.norm import STATISTICS, LayerNorm, Norm, NormGrad
 from flow_cuda.cudnn.plans import DnnError
-from flow_cuda.cudnn.problems import Convolution, Problem, Search, convolution, laid
+from flow_cuda.cudnn.problems import Convolution, Problem, Search, convolution, tensor_layout
 from flow_cuda.device.arrays import DeviceArray
 from flow_cuda.device.launch import CopyLaunch, DnnLaunch
-from flow_cuda.kernels.binding import carve, kernel, listed, room_bytes
+from flow_cuda.kernels.binding import buffer_bytes, collect_launches, kernel, split_workspace
 from flow_cuda.kernels.matmul import is_floating
 
 
 def conv_problem(query: KernelQuery) -> Convolution:
-    """The problem of an op of a convolution, of core's or of ours."""
-    kind, (x, w, y) = tensors(query)
+    """Return the problem of a convolution op of flow-core or flow-cuda."""
+    kind, (x, w, y) = conv_tensors(query)
     attrs = query.attrs
     bias, adds = (len(query.inputs) > n for n in (2, 3))
     relu = attrs.get("activation") == "relu"
@@ -30,8 +30,8 @@ def conv_problem(query: KernelQuery) -> Convolution:
     return convolution(kind, (x, w, y), attrs, bias=bias, relu=relu, adds=adds, sums=sums)
 
 
-def tensors(query: KernelQuery) -> tuple[str, tuple[TensorType, TensorType, TensorType]]:
-    """What an op computes, and the types of input, weights and output."""
+def conv_tensors(query: KernelQuery) -> tuple[str, tuple[TensorType, TensorType, TensorType]]:
+    """Return the kind of convolution, and the types of input, weights and output."""
     given, made = query.inputs, query.outputs[0]
     if query.op == "cudnn_conv_data_grad":
         return "data_grad", (made, given[1], given[0])
@@ -41,66 +41,66 @@ def tensors(query: KernelQuery) -> tuple[str, tuple[TensorType, TensorType, Tens
 
 
 def _conv(ctx: BindContext) -> Launch:
-    return bound(ctx, conv_problem(ctx.query), ctx.outputs, ctx.workspace)
+    return bind_problem(ctx, conv_problem(ctx.query), ctx.outputs, ctx.workspace)
 
 
-def bound(
+def bind_problem(
     ctx: BindContext,
     problem: Problem,
     outputs: tuple[DeviceArray, ...],
     workspace: DeviceArray | None,
 ) -> Launch:
-    """A launch of a problem, whose tensors are the op's in their order."""
+    """Build the launch of a problem whose tensors are the op's, in order."""
     hardware = outputs[0].hardware
-    room = 0 if workspace is None else workspace.nbytes
-    plan = _plan(hardware.dnn, problem, ctx.attrs, room)
+    workspace_bytes = 0 if workspace is None else workspace.nbytes
+    plan = _plan(hardware.dnn, problem, ctx.attrs, workspace_bytes)
     reads = dict(zip(problem.reads, ctx.inputs, strict=True))
     writes = dict(zip(problem.writes, outputs, strict=True))
     return DnnLaunch(hardware, problem, plan, reads, writes, workspace)
 
 
-def _plan(plans: Any, problem: Problem, attrs: Mapping[str, Any], room: int) -> str:
-    """The name of the plan, which is built and fits."""
+def _plan(plans: Any, problem: Problem, attrs: Mapping[str, Any], workspace_bytes: int) -> str:
+    """Build the plan of the op, check its workspace size, and return its name."""
     if plans is None:
         raise DnnError(
             f"binding {problem.title}",
-            found="a plan of cuDNN's, and no cuDNN here",
-            allowed="machines that have it",
-            hint="uv add 'flow-cuda[cu12]' (or [cu13]), or compile the program here",
+            found="a cuDNN execution plan, but cuDNN is not available",
+            allowed="machines with cuDNN",
+            hint="uv add 'flow-cuda[cu12]' (or [cu13]), or compile the program on this machine",
         )
     name = str(attrs["plan"])
     if not name:
-        choice = plans.choose(problem, Search(limit=room))
+        choice = plans.choose(problem, Search(limit=workspace_bytes))
         name = "" if choice is None else choice.plan
     needed = plans.planned(problem, name).workspace
-    if needed > room:
+    if needed > workspace_bytes:
         raise DnnError(
             f"binding {problem.title} by {name!r}",
-            found=f"{needed} bytes of workspace on this device, {room} in the plan",
-            allowed="devices of the kind that the program was compiled for",
-            hint="compile the program here",
+            found=f"{needed} bytes of workspace on this device, {workspace_bytes} in the plan",
+            allowed="the kind of device that the program was compiled for",
+            hint="compile the program on this machine",
         )
     return name
 
 
-def _room(query: KernelQuery) -> int:
+def _workspace_bytes(query: KernelQuery) -> int:
     size: Any = query.attrs["workspace"]
     return int(size)
 
 
 def _takes_conv(query: KernelQuery) -> bool:
-    """Floating types; cuDNN adds no bias in float64."""
+    """Accept floating-point types; cuDNN does not fuse a bias in float64."""
     wide = query.outputs[0].dtype.name == "float64"
     return is_floating(query) and not (wide and len(query.inputs) > 2)
 
 
 def takes_sums(query: KernelQuery) -> bool:
-    """The type that cuDNN has it for."""
+    """Accept float16, the only type that cuDNN supports for it."""
     return query.inputs[0].dtype.name == "float16"
 
 
 def attention_problem(query: KernelQuery) -> Attention | AttentionGrad:
-    """The problem of an op of attention."""
+    """Return the problem of an attention op."""
     attrs, rank = query.attrs, len(query.inputs[0].shape)
     scale: Any = attrs["scale"]
     q, k, v, *rest = (rows(t, rank) for t in query.inputs)
@@ -112,21 +112,21 @@ def attention_problem(query: KernelQuery) -> Attention | AttentionGrad:
 
 
 def _attention(ctx: BindContext) -> Launch:
-    return bound(ctx, attention_problem(ctx.query), ctx.outputs, ctx.workspace)
+    return bind_problem(ctx, attention_problem(ctx.query), ctx.outputs, ctx.workspace)
 
 
 def _is_half(query: KernelQuery) -> bool:
-    """Whether all but the sums of exponentials is of one half type."""
+    """Whether all tensors but the log-sum-exp have the same 16-bit type."""
     kinds = {t.dtype.name for t in (*query.inputs, *query.outputs) if t.shape[-1:] != (1,)}
     return kinds in ({"float16"}, {"bfloat16"}) and all(t.size for t in query.inputs)
 
 
 def norm_problem(query: KernelQuery) -> Norm | NormGrad:
-    """The problem of an op of batch normalisation, of core's or of ours."""
+    """Return the problem of a batch-normalization op of flow-core or flow-cuda."""
     attrs, x = query.attrs, query.inputs[0]
     axis: Any = attrs["axis"]
     first = axis % len(x.shape) == 1
-    form = laid(x, "channels_first" if first else "channels_last")
+    form = tensor_layout(x, "channels_first" if first else "channels_last")
     if query.op == "cudnn_norm_grad":
         return NormGrad(form)
     numbers: Any = [attrs[name] for name in ("epsilon", "momentum")]
@@ -136,27 +136,32 @@ def norm_problem(query: KernelQuery) -> Norm | NormGrad:
 
 
 def _norm(ctx: BindContext) -> Iterator[Launch]:
-    """New moving statistics lie in the workspace, until those that are read can be overwritten."""
+    """Write new moving statistics to the workspace, then copy them over the old ones."""
     row = ctx.inputs[1]
-    rooms = (((_room(ctx.query),), np.uint8), *((row.shape, np.float32) for _ in STATISTICS))
-    workspace, *fresh = carve(ctx.workspace, rooms)
+    buffers = (
+        ((_workspace_bytes(ctx.query),), np.uint8),
+        *((row.shape, np.float32) for _ in STATISTICS),
+    )
+    workspace, *fresh = split_workspace(ctx.workspace, buffers)
     outputs = (*ctx.outputs, *fresh)
-    yield bound(ctx, norm_problem(ctx.query), outputs, workspace if workspace.size else None)
+    yield bind_problem(ctx, norm_problem(ctx.query), outputs, workspace if workspace.size else None)
     for target, source in zip(ctx.inputs[1:3], fresh, strict=True):
         yield CopyLaunch(row.hardware, target, source)
 
 
-def _norm_room(query: KernelQuery) -> int:
+def _norm_workspace(query: KernelQuery) -> int:
     row = query.inputs[1].shape
-    return room_bytes((((_room(query),), np.uint8), *((row, np.float32) for _ in STATISTICS)))
+    return buffer_bytes(
+        (((_workspace_bytes(query),), np.uint8), *((row, np.float32) for _ in STATISTICS))
+    )
 
 
 def _norm_grad(ctx: BindContext) -> Launch:
-    return bound(ctx, norm_problem(ctx.query), ctx.outputs, ctx.workspace)
+    return bind_problem(ctx, norm_problem(ctx.query), ctx.outputs, ctx.workspace)
 
 
 def takes_norm(query: KernelQuery) -> bool:
-    """Parameters and statistics of float32, and channels on one of two axes."""
+    """Require float32 parameters and statistics, and channels on axis 1 or the last axis."""
     x, axis = query.inputs[0], query.attrs["axis"]
     rows = [t for t in (*query.inputs, *query.outputs) if len(t.shape) == 1]
     floats = x.dtype.name in ("float32", "float16", "bfloat16")
@@ -165,7 +170,7 @@ def takes_norm(query: KernelQuery) -> bool:
 
 
 def layer_norm_problem(query: KernelQuery) -> LayerNorm:
-    """The problem of an op of ours."""
+    """Return the problem of a ``cudnn_layer_norm`` op."""
     x, _, gamma = query.inputs
     attrs: Any = query.attrs
     size = prod(x.shape[attrs["begin"] :])
@@ -174,11 +179,11 @@ def layer_norm_problem(query: KernelQuery) -> LayerNorm:
 
 
 def _layer_norm(ctx: BindContext) -> Launch:
-    return bound(ctx, layer_norm_problem(ctx.query), ctx.outputs, ctx.workspace)
+    return bind_problem(ctx, layer_norm_problem(ctx.query), ctx.outputs, ctx.workspace)
 
 
 def takes_layer_norm(query: KernelQuery) -> bool:
-    """Parameters of the normalised axes, of float32 or of the input's type."""
+    """Require parameters of the shape of the normalized axes, in one type."""
     x, beta, gamma = query.inputs
     begin: Any = query.attrs["begin"]
     floats = x.dtype.name in ("float32", "float16", "bfloat16")
@@ -187,15 +192,15 @@ def takes_layer_norm(query: KernelQuery) -> bool:
 
 KERNELS: tuple[KernelSpec, ...] = (
     *(
-        kernel(op, _conv, _takes_conv, _room)
+        kernel(op, _conv, _takes_conv, _workspace_bytes)
         for op in ("cudnn_conv", "cudnn_conv_data_grad", "cudnn_conv_filter_grad")
     ),
     *(
-        kernel(op, _attention, _is_half, _room)
+        kernel(op, _attention, _is_half, _workspace_bytes)
         for op in ("cudnn_attention", "cudnn_attention_grad")
     ),
-    kernel("cudnn_conv_sums", _conv, takes_sums, _room),
-    kernel("cudnn_norm", listed(_norm), takes_norm, _norm_room),
-    kernel("cudnn_norm_grad", _norm_grad, takes_norm, _room),
-    kernel("cudnn_layer_norm", _layer_norm, takes_layer_norm, _room),
+    kernel("cudnn_conv_sums", _conv, takes_sums, _workspace_bytes),
+    kernel("cudnn_norm", collect_launches(_norm), takes_norm, _norm_workspace),
+    kernel("cudnn_norm_grad", _norm_grad, takes_norm, _workspace_bytes),
+    kernel("cudnn_layer_norm", _layer_norm, takes_layer_norm, _workspace_bytes),
 )

@@ -1,4 +1,4 @@
-"""Random numbers: a function of seed, step and element (decision 0007)."""
+"""Random numbers as a function of seed, step and element index (decision 0007)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import BindContext, KernelSpec
-from flow_cuda.device.launch import Bits, Read, Single, Struct, call, host_number, space, strides
+from flow_cuda.device.launch import Bits, Float32, Read, Struct, call, host_number, space, strides
 from flow_cuda.kernels.binding import c_type, kernel
 from flow_cuda.kernels.move import contiguous
 
@@ -14,7 +14,7 @@ HEADER = "random.h"
 
 
 def _box(ctx: BindContext) -> tuple[Any, ...]:
-    """The box, its strides in the logical tensor, and its first logical element."""
+    """Return the local box, its strides in the logical tensor, and its first logical element."""
     shape = ctx.query.outputs[0].shape
     place: Any = ctx.attrs["place"]
     whole, low = place or (shape, (0,) * len(shape))
@@ -24,7 +24,7 @@ def _box(ctx: BindContext) -> tuple[Any, ...]:
 
 
 def key(seed: int | None) -> Bits:
-    """The key of draws, from a seed."""
+    """Return the generator key of a seed."""
     return Bits((seed or 0) & (1 << 64) - 1)
 
 
@@ -32,7 +32,7 @@ def _mask(ctx: BindContext) -> Launch:
     (keep,), seed = ctx.outputs, ctx.attrs["seed"]
     step = host_number(keep.hardware, ctx.step)
     bits = key(ctx.seed if seed is None else seed)
-    values = (Read(step.device), keep, *_box(ctx), bits, Single(ctx.attrs["rate"]))
+    values = (Read(step.device), keep, *_box(ctx), bits, Float32(ctx.attrs["rate"]))
     return call("random_mask", HEADER, (), *values, items=keep.size, numbers=(step,))
 
 

@@ -1,4 +1,4 @@
-"""Elementwise ops and groups of them: one launch each."""
+"""Elementwise ops and fused groups: one launch each."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from typing import Any
 
 from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import BindContext, KernelSpec, TensorType, tensor_type
-from flow_cuda.codegen.elementwise import group_of, is_known, joined, write
+from flow_cuda.codegen.elementwise import collapse_axes, is_supported, make_group, write
 from flow_cuda.codegen.expressions import TABLE
-from flow_cuda.device.launch import each, space, strides
+from flow_cuda.device.launch import launch_threads, space, strides
 from flow_cuda.kernels.binding import kernel as kernel_spec
 
 
 def bind(ctx: BindContext) -> Launch:
-    """The launch of a group."""
-    group = group_of(ctx.query)
-    sizes, steps = joined(group)
+    """Bind a fused group to one launch."""
+    group = make_group(ctx.query)
+    sizes, steps = collapse_axes(group)
     size = space(sizes)
     kernel, scalars = write(group)
     arrays = (*ctx.inputs, *ctx.outputs)
-    return each(kernel, int(size[0]), *arrays, size, *map(strides, steps), *scalars)
+    return launch_threads(kernel, int(size[0]), *arrays, size, *map(strides, steps), *scalars)
 
 
 def _bias_add(ctx: BindContext) -> Launch:
-    """A sum in which the second input has one axis of the first one."""
+    """Bind an addition in which the second input spans one axis of the first."""
     (x, bias), out = ctx.query.inputs, ctx.query.outputs[0]
     axis: int = ctx.attrs["axis"]
     shape = tuple(n if i == axis % len(x.shape) else 1 for i, n in enumerate(x.shape))
@@ -43,13 +43,13 @@ def _single(
     result: TensorType,
     inputs: tuple[Any, ...],
 ) -> Launch:
-    """The launch of one op of the table in place of another one."""
+    """Bind an op as another elementwise op."""
     query = replace(ctx.query, op=op, inputs=types, outputs=(result,))
     return bind(replace(ctx, query=query, inputs=inputs))
 
 
 KERNELS: tuple[KernelSpec, ...] = (
-    *(kernel_spec(op, bind, is_known) for op in ("fused", *TABLE)),
+    *(kernel_spec(op, bind, is_supported) for op in ("fused", *TABLE)),
     kernel_spec("bias_add", _bias_add),
     kernel_spec("cast_like", _cast_like),
 )

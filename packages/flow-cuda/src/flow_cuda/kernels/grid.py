@@ -1,4 +1,4 @@
-"""Grids of numbers (quantization), and enlarged images."""
+"""Quantization and upsampling."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from flow_cuda.kernels.binding import c_type, kernel
 
 HEADER = "grid.h"
 NEVER = -1
-"""No step is so early."""
+"""A step number before every step."""
 
 
 def _grid(ctx: BindContext) -> tuple[int, float]:
-    """Whether both signs are alike, and the largest number of the grid."""
+    """Return whether quantization is symmetric, and the largest quantized value."""
     symmetric = ctx.attrs["quantization_scheme"] == "symmetric"
     bits: int = ctx.attrs["quantization_bit"]
     return int(symmetric), float(2 ** (bits - symmetric) - 1)

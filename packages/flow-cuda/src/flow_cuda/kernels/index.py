@@ -1,7 +1,7 @@
-"""Tables: looked up by index, and added to.
+"""Gather, scatter and segment sums.
 
-Sums go to float32 (or the type itself where it is as wide) in an order that the device decides:
-with repeated indices their last bit may change from step to step.
+Sums are accumulated with atomics in float32 (or in the type itself if it has atomics), in an order
+that the device decides: with repeated indices, the last bits may differ from run to run.
 """
 
 from __future__ import annotations
@@ -16,52 +16,52 @@ from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec, Tens
 from flow_core.base.alignment import aligned
 from flow_core.base.dtypes import DType, float32, int32
 from flow_cuda.device.arrays import DeviceArray
-from flow_cuda.device.launch import Read, Struct, Written, ZeroLaunch, call, space, strides
-from flow_cuda.kernels.binding import c_type, kernel, listed
-from flow_cuda.kernels.move import UNSIGNED, contiguous, copied
+from flow_cuda.device.launch import Read, Struct, Write, ZeroLaunch, call, space, strides
+from flow_cuda.kernels.binding import c_type, collect_launches, kernel
+from flow_cuda.kernels.move import UNSIGNED, contiguous, copy_array
 
 HEADER = "index.h"
 ADDED = ("float32", "float64", "int32", "int64")
-"""Types that a device adds to in one step."""
+"""Types with atomic addition."""
 
 
-def _summed(dtype: DType) -> DType:
-    """The type in which sums of a type are made."""
+def _sum_type(dtype: DType) -> DType:
+    """The accumulation type."""
     if dtype.name in ADDED:
         return dtype
     return float32 if dtype.is_floating else int32
 
 
 def _sum_bytes(query: KernelQuery) -> int:
-    """Room for the sums of a type that is not added to by itself."""
+    """Return the workspace size for sums in a type without atomic addition."""
     out = query.outputs[0]
-    wide = _summed(out.dtype)
+    wide = _sum_type(out.dtype)
     return 0 if wide is out.dtype else aligned(out.size * wide.itemsize)
 
 
 def _sums(ctx: BindContext) -> DeviceArray:
-    """Where sums are made: the output, or the workspace."""
-    out, wide = ctx.outputs[0], _summed(ctx.query.outputs[0].dtype)
+    """Return the array for accumulation: the output or the workspace."""
+    out, wide = ctx.outputs[0], _sum_type(ctx.query.outputs[0].dtype)
     found: DeviceArray = out
     if wide is not ctx.query.outputs[0].dtype:
         found = ctx.workspace.part(0, out.shape, wide.numpy)
     return found
 
 
-def _narrowed(ctx: BindContext, sums: DeviceArray) -> Iterator[Launch]:
+def _narrow_sums(ctx: BindContext, sums: DeviceArray) -> Iterator[Launch]:
     out, type_ = ctx.outputs[0], ctx.query.outputs[0]
     if sums is not out and out.size:
-        types = (c_type(_summed(type_.dtype)), c_type(type_))
+        types = (c_type(_sum_type(type_.dtype)), c_type(type_))
         yield call("narrow", HEADER, types, Read(sums), out, out.size, items=out.size)
 
 
-def _cleared(sums: DeviceArray) -> Iterator[Launch]:
+def _clear(sums: DeviceArray) -> Iterator[Launch]:
     if sums.nbytes:
         yield ZeroLaunch(sums.hardware, sums)
 
 
 def _extent(ctx: BindContext, batched: bool, table: TensorType) -> tuple[int, ...]:
-    """Outer, rows, inner, count, first, batched."""
+    """Return outer, rows, inner, count, first, batched."""
     index = ctx.query.inputs[1].shape
     axis: Any = len(index) - 1 if batched else ctx.attrs["axis"]
     shape = table.shape
@@ -77,27 +77,27 @@ def _gather(batched: bool, ctx: BindContext) -> Iterator[Launch]:
     kind = UNSIGNED[x.itemsize]
     types = (kind, c_type(ctx.query.inputs[1]))
     if y.size:
-        values = (Read(x, kind), Read(index), Written(y, kind), *extent)
+        values = (Read(x, kind), Read(index), Write(y, kind), *extent)
         yield call("gather", HEADER, types, *values, items=y.size)
 
 
 def _segments(batched: bool, ctx: BindContext) -> Iterator[Launch]:
     x, index = ctx.inputs[:2]
     extent = _extent(ctx, batched, ctx.query.outputs[0])
-    yield from _added(ctx, "segment_sum", x, index, 1, *extent)
+    yield from _add_elements(ctx, "segment_sum", x, index, 1, *extent)
 
 
-def _added(
+def _add_elements(
     ctx: BindContext, function: str, x: DeviceArray, index: DeviceArray, at: int, *rest: Any
 ) -> Iterator[Launch]:
-    """Adds elements of x to cleared sums; ``at`` says which input the index is."""
+    """Add elements of x to zeroed sums; ``at`` is the position of the index among the inputs."""
     sums = _sums(ctx)
-    yield from _cleared(sums)
-    yield from _adding(ctx, function, sums, x, index, at, *rest)
-    yield from _narrowed(ctx, sums)
+    yield from _clear(sums)
+    yield from _adding_kernel(ctx, function, sums, x, index, at, *rest)
+    yield from _narrow_sums(ctx, sums)
 
 
-def _adding(
+def _adding_kernel(
     ctx: BindContext,
     function: str,
     sums: DeviceArray,
@@ -107,14 +107,14 @@ def _adding(
     *rest: Any,
 ) -> Iterator[Launch]:
     out = ctx.query.outputs[0].dtype
-    types = (c_type(out), c_type(ctx.query.inputs[at]), c_type(_summed(out)))
+    types = (c_type(out), c_type(ctx.query.inputs[at]), c_type(_sum_type(out)))
     if x.size and sums.size:
         values = (Read(x), Read(index), sums, *rest)
         yield call(function, HEADER, types, *values, items=x.size)
 
 
 def _dim(ctx: BindContext, table: TensorType, index: TensorType) -> tuple[Any, ...]:
-    """The space of the indices, the table's strides beside the axis, and the axis."""
+    """Return the space of the indices, the table's strides without the axis, and the axis."""
     dim: Any = ctx.attrs["dim"]
     steps = contiguous(table.shape)
     others = [0 if i == dim else s for i, s in enumerate(steps)]
@@ -128,18 +128,18 @@ def _dim_gather(ctx: BindContext) -> Iterator[Launch]:
     (x, index), (y,) = ctx.inputs, ctx.outputs
     kind = UNSIGNED[x.itemsize]
     types = (kind, c_type(ctx.query.inputs[1]))
-    values = (Read(x, kind), Read(index), Written(y, kind), *_dim(ctx, *ctx.query.inputs))
+    values = (Read(x, kind), Read(index), Write(y, kind), *_dim(ctx, *ctx.query.inputs))
     yield call("dim_gather", HEADER, types, *values, items=y.size)
 
 
 def _dim_scatter(ctx: BindContext) -> Iterator[Launch]:
     _, x, index = ctx.inputs
     rest = _dim(ctx, ctx.query.outputs[0], ctx.query.inputs[2])
-    yield from _added(ctx, "dim_scatter", x, index, 2, *rest)
+    yield from _add_elements(ctx, "dim_scatter", x, index, 2, *rest)
 
 
 def _nd(ctx: BindContext, table: TensorType, index: TensorType) -> tuple[Any, ...]:
-    """How many positions, elements of a slice, and the indexed axes."""
+    """Return the number of positions, the elements per slice, and the indexed axes."""
     depth = index.shape[-1]
     first: Any = ctx.attrs["first"]
     return (
@@ -155,14 +155,14 @@ def _gather_nd(ctx: BindContext) -> Iterator[Launch]:
     kind = UNSIGNED[x.itemsize]
     types = (kind, c_type(ctx.query.inputs[1]))
     if y.size:
-        values = (Read(x, kind), Read(index), Written(y, kind), *_nd(ctx, *ctx.query.inputs))
+        values = (Read(x, kind), Read(index), Write(y, kind), *_nd(ctx, *ctx.query.inputs))
         yield call("gather_nd", HEADER, types, *values, items=y.size)
 
 
 def _scatter_nd(at: int, ctx: BindContext) -> Iterator[Launch]:
     index, updates = ctx.inputs[at : at + 2]
     rest = _nd(ctx, ctx.query.outputs[0], ctx.query.inputs[at])
-    yield from _added(ctx, "scatter_nd_add", updates, index, at, *rest)
+    yield from _add_elements(ctx, "scatter_nd_add", updates, index, at, *rest)
 
 
 def _scatter_add(ctx: BindContext) -> Iterator[Launch]:
@@ -170,23 +170,23 @@ def _scatter_add(ctx: BindContext) -> Iterator[Launch]:
     rest = _nd(ctx, ctx.query.outputs[0], ctx.query.inputs[2])
     sums = _sums(ctx)
     if sums is out:
-        yield from copied(table, out)
+        yield from copy_array(table, out)
     elif out.size:
         type_ = ctx.query.outputs[0].dtype
-        types = (c_type(type_), c_type(_summed(type_)))
+        types = (c_type(type_), c_type(_sum_type(type_)))
         yield call("widen", HEADER, types, Read(table), sums, out.size, items=out.size)
-    yield from _adding(ctx, "scatter_nd_add", sums, updates, index, 2, *rest)
-    yield from _narrowed(ctx, sums)
+    yield from _adding_kernel(ctx, "scatter_nd_add", sums, updates, index, 2, *rest)
+    yield from _narrow_sums(ctx, sums)
 
 
 def _scatter_update(ctx: BindContext) -> Iterator[Launch]:
     (table, updates, index), (out,) = ctx.inputs, ctx.outputs
     kind = UNSIGNED[out.itemsize]
     types = (kind, c_type(ctx.query.inputs[2]))
-    yield from copied(table, out)
+    yield from copy_array(table, out)
     if updates.size and out.size:
         rest = _nd(ctx, ctx.query.outputs[0], ctx.query.inputs[2])
-        values = (Read(updates, kind), Read(index), Written(out, kind), *rest)
+        values = (Read(updates, kind), Read(index), Write(out, kind), *rest)
         yield call("scatter_nd_write", HEADER, types, *values, items=updates.size)
 
 
@@ -208,6 +208,6 @@ MOVES: dict[str, Callable[[BindContext], Iterator[Launch]]] = {
 }
 
 KERNELS: tuple[KernelSpec, ...] = (
-    *(kernel(op, listed(bind), None, _sum_bytes) for op, bind in SUMS.items()),
-    *(kernel(op, listed(bind)) for op, bind in MOVES.items()),
+    *(kernel(op, collect_launches(bind), None, _sum_bytes) for op, bind in SUMS.items()),
+    *(kernel(op, collect_launches(bind)) for op, bind in MOVES.items()),
 )

@@ -1,4 +1,4 @@
-"""Matrix products: the library's, with bias, activation and sums in the same pass where it can."""
+"""Matrix products by cuBLASLt, with fused bias, activation and sums where it supports them."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from flow_cuda.device.launch import (
     ProductLaunch,
     Read,
     Struct,
-    Written,
+    Write,
     ZeroLaunch,
     call,
     space,
     strides,
 )
-from flow_cuda.kernels.binding import c_type, kernel, listed
+from flow_cuda.kernels.binding import c_type, collect_launches, kernel
 
 HEADER = "finish.h"
-LARGE, ROOM = 1 << 24, 32 << 20
-"""From so many multiplications on, algorithms may have so many bytes for partial results."""
+LARGE, WORKSPACE = 1 << 24, 32 << 20
+"""Products with at least ``LARGE`` multiplications get a workspace of ``WORKSPACE`` bytes."""
 ACTIVATIONS = ("", "relu", "gelu")
 
 
 def is_floating(query: KernelQuery) -> bool:
-    """Whether all types are one floating type."""
+    """Whether all types are the same floating-point type."""
     return query.outputs[0].dtype.is_floating and len(set(query.dtypes)) == 1
 
 
 def product_of(query: KernelQuery) -> Product:
-    """The product of an op, with its epilogue."""
+    """Return the product of an op, with its epilogue."""
     a, c, attrs = query.inputs[0], query.outputs[0], query.attrs
     t_a, t_b = bool(attrs["transpose_a"]), bool(attrs["transpose_b"])
     m, n = c.shape[-2:]
@@ -49,7 +49,7 @@ def product_of(query: KernelQuery) -> Product:
 
 
 def _epilogue(query: KernelQuery) -> str:
-    """The name of what is done besides."""
+    """Return the name of the epilogue."""
     attrs = query.attrs
     if query.op == "cuda_matmul":
         name = f"{attrs['activation']}_bias" if attrs["activation"] else "bias"
@@ -59,10 +59,10 @@ def _epilogue(query: KernelQuery) -> str:
     return f"sum_{attrs['side']}" if query.op == "cuda_matmul_sum" else ""
 
 
-def room(query: KernelQuery) -> int:
-    """Bytes for partial results; none for small products."""
+def workspace_bytes(query: KernelQuery) -> int:
+    """Return the workspace size in bytes; 0 for small products."""
     p = product_of(query)
-    return ROOM if p.m * p.n * p.k * p.batch >= LARGE else 0
+    return WORKSPACE if p.m * p.n * p.k * p.batch >= LARGE else 0
 
 
 def _matmul(ctx: BindContext) -> Launch:
@@ -73,8 +73,8 @@ def _matmul(ctx: BindContext) -> Launch:
     return ProductLaunch(c.hardware, product, a, b, c, workspace=ctx.workspace)
 
 
-def _finished(ctx: BindContext) -> Iterator[Launch]:
-    """A product with an epilogue, or one and what does the same behind it."""
+def _matmul_with_epilogue(ctx: BindContext) -> Iterator[Launch]:
+    """Yield a product with a fused epilogue, or a product and a kernel for the epilogue."""
     (a, b, *more), (c, *made) = ctx.inputs, ctx.outputs
     product, forward = product_of(ctx.query), ctx.query.op == "cuda_matmul"
     bias, saved = (*more, *made, None)[:2] if forward else (*made, None)[:1] + (*more, None)[:1]
@@ -87,21 +87,23 @@ def _finished(ctx: BindContext) -> Iterator[Launch]:
     if ctx.query.op == "cuda_matmul_sum":
         yield _operand_sum(ctx, product, a, b, bias)
         return
-    yield _finish(ctx, product, c, bias, saved)
+    yield _apply_epilogue(ctx, product, c, bias, saved)
     if not forward and bias is not None:
-        yield _summed(c, bias, (product.n, 1), (product.m, product.n), c_type(ctx.query.outputs[0]))
+        yield _sum_axis(
+            c, bias, (product.n, 1), (product.m, product.n), c_type(ctx.query.outputs[0])
+        )
 
 
-def _finish(
+def _apply_epilogue(
     ctx: BindContext, product: Product, c: DeviceArray, bias: Any, saved: DeviceArray | None
 ) -> Launch:
-    """Bias and activation, or the slope of one."""
+    """Apply bias and activation, or an activation gradient."""
     activation: Any = ctx.attrs["activation"]
     kind, extent = c_type(ctx.query.outputs[0]), (product.m, product.n, product.saved_lead)
     mask, numbers = (saved, None) if activation == "relu" else (None, saved)
     if ctx.query.op == "cuda_matmul":
         number = ACTIVATIONS.index(activation)
-        lists = (Written(mask, "u8"), Written(numbers, kind))
+        lists = (Write(mask, "u8"), Write(numbers, kind))
         values = (c, Read(bias), *lists, *extent, number)
         return call("finish", HEADER, (kind,), *values, items=c.size)
     given = (Read(mask, "u8"), Read(numbers, kind))
@@ -111,19 +113,19 @@ def _finish(
 def _operand_sum(
     ctx: BindContext, p: Product, a: DeviceArray, b: DeviceArray, out: DeviceArray
 ) -> Launch:
-    """The sum over k of one operand."""
+    """Sum one operand over k."""
     kind = c_type(ctx.query.outputs[0])
     if ctx.attrs["side"] == "a":
         kept, gone = ((p.m, 1), (p.k, p.m)) if p.transpose_a else ((p.m, p.k), (p.k, 1))
-        return _summed(a, out, kept, gone, kind)
+        return _sum_axis(a, out, kept, gone, kind)
     kept, gone = ((p.n, p.k), (p.k, 1)) if p.transpose_b else ((p.n, 1), (p.k, p.n))
-    return _summed(b, out, kept, gone, kind)
+    return _sum_axis(b, out, kept, gone, kind)
 
 
-def _summed(
+def _sum_axis(
     x: DeviceArray, y: DeviceArray, kept: tuple[int, int], gone: tuple[int, int], kind: str
 ) -> Launch:
-    """A launch that sums over one of two axes, each given by its size and step."""
+    """Sum over one of two axes, each given by its size and stride."""
     spaces = tuple(
         struct
         for size, step in (kept, gone)
@@ -134,7 +136,7 @@ def _summed(
 
 
 def can_finish(query: KernelQuery) -> bool:
-    """Whether a product with an epilogue is of types and sizes that kernels take."""
+    """Whether the kernels support the types and sizes of a product with an epilogue."""
     out = query.outputs[0]
     floats = {t.dtype for t in (*query.inputs, *query.outputs) if t.dtype.is_floating}
     large = all(t.size for t in (*query.inputs, *query.outputs))
@@ -142,10 +144,10 @@ def can_finish(query: KernelQuery) -> bool:
 
 
 KERNELS: tuple[KernelSpec, ...] = (
-    kernel("matmul", _matmul, is_floating, room),
-    kernel("batch_matmul", _matmul, is_floating, room),
+    kernel("matmul", _matmul, is_floating, workspace_bytes),
+    kernel("batch_matmul", _matmul, is_floating, workspace_bytes),
     *(
-        kernel(op, listed(_finished), can_finish, room)
+        kernel(op, collect_launches(_matmul_with_epilogue), can_finish, workspace_bytes)
         for op in ("cuda_matmul", "cuda_matmul_grad", "cuda_matmul_sum")
     ),
 )

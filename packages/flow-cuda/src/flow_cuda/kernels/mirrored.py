@@ -1,4 +1,4 @@
-"""Between the views, where one device plays all of them; and stale values of variables."""
+"""Casts between consistent and mirrored view on one device; and ring buffers of old values."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from flow_core.authoring.specs import (
     region_shape,
 )
 from flow_cuda.codegen.elementwise import AXES
-from flow_cuda.device.launch import Read, Struct, Written, call, space, strides
-from flow_cuda.kernels.binding import c_type, kernel, listed
-from flow_cuda.kernels.move import UNSIGNED, contiguous, filled, moved
+from flow_cuda.device.launch import Read, Struct, Write, call, space, strides
+from flow_cuda.kernels.binding import c_type, collect_launches, kernel
+from flow_cuda.kernels.move import UNSIGNED, contiguous, fill_array, move_box
 
 HEADER = "move.h"
 
 
 def _parts(shape: Sequence[int], attrs: Any, kind: type) -> Iterator[tuple[bool, Region]]:
-    """Per device: whether it is the first along all dimensions of a kind, and its region."""
+    """Yield, per rank, whether it is first along all dimensions of an SBP kind, and its region."""
     nd, hierarchy = parse_nd_sbp(attrs["sbp"]), attrs["hierarchy"]
     for rank in range(prod(hierarchy)):
         where = coordinates(rank, hierarchy)
@@ -40,23 +40,23 @@ def _start(region: Region, steps: Sequence[int]) -> int:
     return sum(low * step for (low, _), step in zip(region, steps, strict=True))
 
 
-def _to(ctx: BindContext) -> Iterator[Launch]:
-    """Parts; partial results are all of it on the first device and zeros elsewhere."""
+def _to_mirrored(ctx: BindContext) -> Iterator[Launch]:
+    """Copy parts; partial sums go to the first rank, the others get zeros."""
     (x,) = ctx.inputs
     steps = contiguous(x.shape)
     for y, (first, region) in zip(ctx.outputs, _parts(x.shape, ctx.attrs, Partial), strict=True):
         if first:
             sizes = region_shape(region)
-            yield from moved(x, y, sizes, (steps, contiguous(sizes)), (_start(region, steps), 0))
+            yield from move_box(x, y, sizes, (steps, contiguous(sizes)), (_start(region, steps), 0))
         else:
-            yield from filled(y, 0)
+            yield from fill_array(y, 0)
 
 
-def _from(ctx: BindContext) -> Iterator[Launch]:
-    """The sum of what lies anywhere, each copy taken once."""
+def _from_mirrored(ctx: BindContext) -> Iterator[Launch]:
+    """Assemble the regions; sum partial results, and take each broadcast copy once."""
     (y,) = ctx.outputs
     steps = contiguous(y.shape)
-    yield from filled(y, 0)
+    yield from fill_array(y, 0)
     for x, (first, region) in zip(ctx.inputs, _parts(y.shape, ctx.attrs, Broadcast), strict=True):
         if first and x.size:
             values = (
@@ -67,7 +67,7 @@ def _from(ctx: BindContext) -> Iterator[Launch]:
             yield call("add_box", HEADER, (c_type(ctx.query.outputs[0]),), *values, items=x.size)
 
 
-def _few_axes(query: KernelQuery) -> bool:
+def _rank_fits(query: KernelQuery) -> bool:
     return len(query.inputs[0].shape) <= AXES
 
 
@@ -75,13 +75,13 @@ def _take_turn(ctx: BindContext) -> Iterator[Launch]:
     (x, ring, count), (y,) = ctx.inputs, ctx.outputs
     unit = UNSIGNED[x.itemsize]
     if x.size:
-        values = (Read(x, unit), Written(ring, unit), Read(count), Written(y, unit), x.size)
+        values = (Read(x, unit), Write(ring, unit), Read(count), Write(y, unit), x.size)
         yield call("take_turn", HEADER, (unit,), *values, ring.shape[0], items=x.size)
     yield call("advance", "update.h", (), count, items=1)
 
 
 KERNELS: tuple[KernelSpec, ...] = (
-    kernel("cast_to_mirrored", listed(_to), _few_axes),
-    kernel("cast_from_mirrored", listed(_from), _few_axes),
-    kernel("ssp_variable_proxy", listed(_take_turn)),
+    kernel("cast_to_mirrored", collect_launches(_to_mirrored), _rank_fits),
+    kernel("cast_from_mirrored", collect_launches(_from_mirrored), _rank_fits),
+    kernel("ssp_variable_proxy", collect_launches(_take_turn)),
 )

@@ -1,4 +1,4 @@
-"""Ops that only move elements: by their size, whatever their type."""
+"""Ops that only move elements, by element size, independent of the type."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from flow_cuda.device.launch import (
     Read,
     Struct,
     UploadLaunch,
-    Written,
+    Write,
     ZeroLaunch,
     call,
     space,
     strides,
 )
-from flow_cuda.kernels.binding import c_type, kernel, listed
+from flow_cuda.kernels.binding import c_type, collect_launches, kernel
 
 HEADER = "move.h"
 UNSIGNED = {1: "u8", 2: "u16", 4: "u32", 8: "u64"}
@@ -33,24 +33,24 @@ _NUMPY = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
-    """Strides of a C-contiguous array, in elements."""
+    """Return the strides of a C-contiguous array, in elements."""
     return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
-def moved(
+def move_box(
     source: DeviceArray,
     target: DeviceArray,
     sizes: Sequence[int],
     steps: tuple[Sequence[int], Sequence[int]],
     first: tuple[int, int] = (0, 0),
 ) -> Iterator[Launch]:
-    """A launch that moves a box; none for an empty one.
+    """Yield a launch that copies a box; none for an empty one.
 
     Args:
-        source, target: arrays of one element size.
-        sizes: of the box.
+        source, target: arrays of the same element size.
+        sizes: shape of the box.
         steps: strides in the source and in the target.
-        first: the box's first element in both.
+        first: offset of the box in both.
     """
     count = prod(sizes)
     if not count:
@@ -61,20 +61,20 @@ def moved(
     kind = UNSIGNED[source.itemsize]
     yield call(
         "move", HEADER, (kind,),
-        Read(source, kind), Written(target, kind), Struct("Space", space(sizes)),
+        Read(source, kind), Write(target, kind), Struct("Space", space(sizes)),
         Struct("Strides", strides(a)), first[0], Struct("Strides", strides(b)), first[1],
         items=count,
     )  # fmt: skip
 
 
-def copied(source: DeviceArray, target: DeviceArray) -> Iterator[Launch]:
-    """A copy of a whole array; none where both are the same memory, or empty."""
+def copy_array(source: DeviceArray, target: DeviceArray) -> Iterator[Launch]:
+    """Yield a copy of a whole array; none if source and target are the same memory or empty."""
     if source.nbytes and source.address != target.address:
         yield CopyLaunch(source.hardware, target, source)
 
 
-def filled(target: DeviceArray, value: Any) -> Iterator[Launch]:
-    """A launch that fills an array with a number, as its type takes it."""
+def fill_array(target: DeviceArray, value: Any) -> Iterator[Launch]:
+    """Yield a launch that fills an array with a number, converted to its type."""
     bits = bits_of(value, target.dtype)
     if not target.nbytes:
         return
@@ -83,12 +83,12 @@ def filled(target: DeviceArray, value: Any) -> Iterator[Launch]:
         return
     kind = UNSIGNED[target.itemsize]
     yield call(
-        "fill", HEADER, (kind,), Written(target, kind), target.size, Bits(bits), items=target.size
+        "fill", HEADER, (kind,), Write(target, kind), target.size, Bits(bits), items=target.size
     )
 
 
 def bits_of(value: Any, dtype: Any) -> int:
-    """The bits of a number in a type.
+    """Return the bit pattern of a number in a type.
 
     >>> hex(bits_of(1.0, np.float32))
     '0x3f800000'
@@ -99,14 +99,14 @@ def bits_of(value: Any, dtype: Any) -> int:
 
 def _copy(ctx: BindContext) -> Iterator[Launch]:
     for x, y in zip(ctx.inputs, ctx.outputs, strict=False):
-        yield from copied(x, y)
+        yield from copy_array(x, y)
 
 
-def turns(shape: Sequence[int], perm: Sequence[int]) -> tuple[int, int, int] | None:
-    """Matrices, rows and columns, where a transposition swaps the sides of matrices.
+def matrix_transposition(shape: Sequence[int], perm: Sequence[int]) -> tuple[int, int, int] | None:
+    """Return batch, rows and columns if a permutation is a batched matrix transposition.
 
-    >>> turns((8, 64, 5, 7), (0, 2, 3, 1)), turns((2, 6, 3), (1, 0, 2))
-    ((8, 64, 35), None)
+    >>> matrix_transposition((8, 64, 5, 7), (0, 2, 3, 1))
+    (8, 64, 35)
     """
     longer = [axis for axis in perm if shape[axis] != 1]
     place = {axis: i for i, axis in enumerate(sorted(longer))}
@@ -126,34 +126,34 @@ def turns(shape: Sequence[int], perm: Sequence[int]) -> tuple[int, int, int] | N
 
 
 TILE = 32
-"""Rows and columns that a block turns around at a time."""
+"""Rows and columns of the tile that a block transposes."""
 
 
 def _transpose(ctx: BindContext) -> Iterator[Launch]:
     (x,), (y,) = ctx.inputs, ctx.outputs
     perm: Any = ctx.attrs["perm"]
-    turned = turns(x.shape, perm)
+    turned = matrix_transposition(x.shape, perm)
     if turned and min(turned[1:]) >= TILE and y.size:
         kind, (count, rows, columns) = UNSIGNED[x.itemsize], turned
         tiles = count * -(-rows // TILE) * -(-columns // TILE)
-        values = (Read(x, kind), Written(y, kind), *turned)
+        values = (Read(x, kind), Write(y, kind), *turned)
         yield call("turn", HEADER, (kind,), *values, items=tiles, blocks=True)
         return
     steps = contiguous(x.shape)
-    yield from moved(x, y, y.shape, ([steps[p] for p in perm], contiguous(y.shape)))
+    yield from move_box(x, y, y.shape, ([steps[p] for p in perm], contiguous(y.shape)))
 
 
 def _broadcast(ctx: BindContext) -> Iterator[Launch]:
     x, y = ctx.inputs[0], ctx.outputs[0]
     axes: Any = ctx.attrs.get("broadcast_axes", ())
     shape = _with_axes(x.shape, y.shape, axes)
-    yield from moved(x, y, y.shape, (broadcast_strides(shape, y.shape), contiguous(y.shape)))
+    yield from move_box(x, y, y.shape, (broadcast_strides(shape, y.shape), contiguous(y.shape)))
 
 
 def _with_axes(
     shape: tuple[int, ...], out: tuple[int, ...], axes: Sequence[int]
 ) -> tuple[int, ...]:
-    """A shape with the axes put in that it lacks.
+    """Insert size-1 axes for the broadcast axes.
 
     >>> _with_axes((4, 3), (4, 5, 3), (1,)), _with_axes((3,), (4, 3), ())
     ((4, 1, 3), (3,))
@@ -176,7 +176,7 @@ def _offsets(sizes: Sequence[int]) -> list[int]:
 def _parts(
     whole: DeviceArray, parts: Sequence[DeviceArray], axis: int
 ) -> Iterator[tuple[DeviceArray, int]]:
-    """Each part and its first element in the whole."""
+    """Yield each part and its offset in the whole array."""
     inner = prod(whole.shape[axis + 1 :])
     starts = _offsets([part.shape[axis] for part in parts])
     for part, start in zip(parts, starts, strict=True):
@@ -186,13 +186,13 @@ def _parts(
 def _concat(ctx: BindContext) -> Iterator[Launch]:
     (y,), axis = ctx.outputs, _axis(ctx)
     for x, first in _parts(y, ctx.inputs, axis):
-        yield from moved(x, y, x.shape, (contiguous(x.shape), contiguous(y.shape)), (0, first))
+        yield from move_box(x, y, x.shape, (contiguous(x.shape), contiguous(y.shape)), (0, first))
 
 
 def _split(ctx: BindContext) -> Iterator[Launch]:
     x, axis = ctx.inputs[0], _axis(ctx)
     for y, first in _parts(x, ctx.outputs, axis):
-        yield from moved(x, y, y.shape, (contiguous(x.shape), contiguous(y.shape)), (first, 0))
+        yield from move_box(x, y, y.shape, (contiguous(x.shape), contiguous(y.shape)), (first, 0))
 
 
 def _axis(ctx: BindContext) -> int:
@@ -205,12 +205,12 @@ def _axis(ctx: BindContext) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """What a slice takes of a tensor's part, and where that lies in the slice.
+    """The elements of a slice in the local part of a tensor, and their position in the slice.
 
     Attributes:
-        sizes: elements taken, by axis.
-        own: first element and step per axis, in the tensor.
-        part: first element per axis, in the slice.
+        sizes: number of elements per axis.
+        own: start and step per axis, in the tensor.
+        part: start per axis, in the slice.
     """
 
     sizes: tuple[int, ...]
@@ -218,19 +218,19 @@ class Box:
     part: tuple[int, ...]
 
     def in_tensor(self, shape: Sequence[int]) -> tuple[int, list[int]]:
-        """First element and strides in the tensor."""
+        """Return offset and strides in the tensor."""
         steps = contiguous(shape)
         first = sum(s * start for s, (start, _) in zip(steps, self.own, strict=True))
         return first, [s * step for s, (_, step) in zip(steps, self.own, strict=True)]
 
     def in_slice(self, shape: Sequence[int]) -> tuple[int, list[int]]:
-        """First element and strides in the slice."""
+        """Return offset and strides in the slice."""
         steps = contiguous(shape)
         return sum(s * p for s, p in zip(steps, self.part, strict=True)), list(steps)
 
 
 def box_of(shape: tuple[int, ...], attrs: Any) -> Box:
-    """The box of a slice op on a tensor, or on the window of it that a device has.
+    """Return the box of a slice op on a tensor, or on a device's window of it.
 
     >>> rows = {"start": (4,), "stop": (-6,), "step": (-2,), "window": None}
     >>> box_of((5,), rows)
@@ -245,7 +245,7 @@ def box_of(shape: tuple[int, ...], attrs: Any) -> Box:
 def _axis_of(
     start: int, stop: int, step: int, low: int, high: int, whole: int
 ) -> tuple[int, tuple[int, int], int]:
-    """Elements taken of one axis, their start and step in the window, and the first's number."""
+    """Return, for one axis, the count, start and step in the window, and start in the slice."""
     first, last = min(max(start, -whole), whole - 1), min(max(stop, -whole - 1), whole)
     taken = range(first + whole * (first < 0), last + whole * (last < 0), step)
     numbers = [i for i, at in enumerate(taken) if low <= at < high] if whole else []
@@ -254,40 +254,40 @@ def _axis_of(
     return len(numbers), (taken[numbers[0]] - low, step), numbers[0]
 
 
-def _take(
+def _copy_slice(
     tensor: DeviceArray, part: DeviceArray, attrs: Any, into_tensor: bool
 ) -> Iterator[Launch]:
-    """Moves the elements of a slice, from the tensor or into it."""
+    """Copy the elements of a slice, from the tensor or into it."""
     box = box_of(tensor.shape, attrs)
     (a, a_steps), (b, b_steps) = box.in_tensor(tensor.shape), box.in_slice(part.shape)
     if into_tensor:
-        yield from moved(part, tensor, box.sizes, (b_steps, a_steps), (b, a))
+        yield from move_box(part, tensor, box.sizes, (b_steps, a_steps), (b, a))
     else:
-        yield from moved(tensor, part, box.sizes, (a_steps, b_steps), (a, b))
+        yield from move_box(tensor, part, box.sizes, (a_steps, b_steps), (a, b))
 
 
 def _slice(ctx: BindContext) -> Iterator[Launch]:
     (x,), (y,) = ctx.inputs, ctx.outputs
     if prod(box_of(x.shape, ctx.attrs).sizes) != y.size:
-        yield from filled(y, 0)
-    yield from _take(x, y, ctx.attrs, into_tensor=False)
+        yield from fill_array(y, 0)
+    yield from _copy_slice(x, y, ctx.attrs, into_tensor=False)
 
 
 def _slice_grad(ctx: BindContext) -> Iterator[Launch]:
     dy, (dx,) = ctx.inputs[0], ctx.outputs
-    yield from filled(dx, 0)
-    yield from _take(dx, dy, ctx.attrs, into_tensor=True)
+    yield from fill_array(dx, 0)
+    yield from _copy_slice(dx, dy, ctx.attrs, into_tensor=True)
 
 
 def _slice_update(ctx: BindContext) -> Iterator[Launch]:
     (x, update), (y,) = ctx.inputs, ctx.outputs
-    yield from copied(x, y)
-    yield from _take(y, update, ctx.attrs, into_tensor=True)
+    yield from copy_array(x, y)
+    yield from _copy_slice(y, update, ctx.attrs, into_tensor=True)
 
 
 def _slice_assign(ctx: BindContext) -> Iterator[Launch]:
     ref, value = ctx.inputs
-    yield from _take(ref, value, ctx.attrs, into_tensor=True)
+    yield from _copy_slice(ref, value, ctx.attrs, into_tensor=True)
 
 
 # --- padding
@@ -296,13 +296,13 @@ def _slice_assign(ctx: BindContext) -> Iterator[Launch]:
 def _pad(ctx: BindContext) -> Iterator[Launch]:
     (x,), (y,) = ctx.inputs, ctx.outputs
     whole = ctx.query.inputs[0].dtype.kind in "iub"
-    yield from filled(
+    yield from fill_array(
         y, ctx.attrs["integral_constant_value" if whole else "floating_constant_value"]
     )
     before: Any = ctx.attrs["padding_before"]
     steps = contiguous(y.shape)
     first = sum(s * b for s, b in zip(steps, before, strict=True))
-    yield from moved(x, y, x.shape, (contiguous(x.shape), steps), (0, first))
+    yield from move_box(x, y, x.shape, (contiguous(x.shape), steps), (0, first))
 
 
 def _pad_grad(ctx: BindContext) -> Iterator[Launch]:
@@ -310,11 +310,11 @@ def _pad_grad(ctx: BindContext) -> Iterator[Launch]:
     before: Any = ctx.attrs["padding_before"]
     steps = contiguous(dy.shape)
     first = sum(s * b for s, b in zip(steps, before, strict=True))
-    yield from moved(dy, dx, dx.shape, (steps, contiguous(dx.shape)), (first, 0))
+    yield from move_box(dy, dx, dx.shape, (steps, contiguous(dx.shape)), (first, 0))
 
 
 def _reflection(ctx: BindContext) -> tuple[int, ...]:
-    """Planes, sizes of a plane, padding left and above, sizes of a padded plane."""
+    """Return planes, sizes of a plane, padding left and top, sizes of a padded plane."""
     small, large = ctx.query.inputs[0].shape, ctx.query.outputs[0].shape
     if small[-1] > large[-1] or small[-2] > large[-2]:
         small, large = large, small
@@ -325,7 +325,7 @@ def _reflection(ctx: BindContext) -> tuple[int, ...]:
 def _reflect(ctx: BindContext) -> Iterator[Launch]:
     (x,), (y,) = ctx.inputs, ctx.outputs
     kind = UNSIGNED[x.itemsize]
-    values = (Read(x, kind), Written(y, kind), *_reflection(ctx))
+    values = (Read(x, kind), Write(y, kind), *_reflection(ctx))
     yield call("reflect", HEADER, (kind,), *values, items=y.size)
 
 
@@ -339,11 +339,11 @@ def _reflect_grad(ctx: BindContext) -> Iterator[Launch]:
 
 
 def _constant(ctx: BindContext) -> Iterator[Launch]:
-    yield from filled(ctx.outputs[0], ctx.attrs["value"])
+    yield from fill_array(ctx.outputs[0], ctx.attrs["value"])
 
 
 def _literal(ctx: BindContext) -> Iterator[Launch]:
-    """The numbers wait in page-locked memory."""
+    """Upload the values from page-locked memory."""
     (out,) = ctx.outputs
     if out.nbytes:
         pinned = out.hardware.pinned(out.nbytes)
@@ -353,7 +353,7 @@ def _literal(ctx: BindContext) -> Iterator[Launch]:
 
 
 def _zeros(ctx: BindContext) -> Iterator[Launch]:
-    yield from filled(ctx.outputs[0], 0)
+    yield from fill_array(ctx.outputs[0], 0)
 
 
 def _range(ctx: BindContext) -> Iterator[Launch]:
@@ -369,28 +369,28 @@ def _one_hot(ctx: BindContext) -> Iterator[Launch]:
     on, off = (Bits(bits_of(attrs[f"{prefix}_{k}_value"], y.dtype)) for k in ("on", "off"))
     kind = UNSIGNED[y.itemsize]
     types = (kind, c_type(ctx.query.inputs[0]))
-    values = (Read(index), Written(y, kind), y.size, y.shape[-1], attrs["first"], on, off)
+    values = (Read(index), Write(y, kind), y.size, y.shape[-1], attrs["first"], on, off)
     yield call("one_hot", HEADER, types, *values, items=y.size)
 
 
 def _tril(ctx: BindContext) -> Iterator[Launch]:
     (x,), (y,), attrs = ctx.inputs, ctx.outputs, ctx.attrs
     rows, columns = y.shape[-2:]
-    value, scale = (_chosen(attrs, k, d) for k, d in (("fill", 0.0), ("scale", 1.0)))
+    value, scale = (_typed_value(attrs, k, d) for k, d in (("fill", 0.0), ("scale", 1.0)))
     types = (c_type(ctx.query.inputs[0]),)
     values = (Read(x), y, y.size, rows, columns, attrs["diagonal"], scale, value)
     yield call("tril", HEADER, types, *values, items=y.size)
 
 
-def _chosen(attrs: Any, kind: str, default: float) -> float:
-    """The floating or the integer one of two attributes."""
+def _typed_value(attrs: Any, kind: str, default: float) -> float:
+    """Return the floating-point or the integer variant of an attribute."""
     if f"floating_{kind}_value" not in attrs:
         return default
     chosen = "floating" if attrs[f"is_floating_{kind}_value"] else "integer"
     return float(attrs[f"{chosen}_{kind}_value"])
 
 
-def _few_axes(query: KernelQuery) -> bool:
+def _rank_fits(query: KernelQuery) -> bool:
     return all(_rank(t) <= AXES for t in (*query.inputs, *query.outputs))
 
 
@@ -432,5 +432,5 @@ _BINDS: dict[str, Callable[[BindContext], Iterator[Launch]]] = {
 }
 
 KERNELS: tuple[KernelSpec, ...] = tuple(
-    kernel(op, listed(bind), _few_axes) for op, bind in _BINDS.items()
+    kernel(op, collect_launches(bind), _rank_fits) for op, bind in _BINDS.items()
 )

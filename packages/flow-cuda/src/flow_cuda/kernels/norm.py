@@ -1,4 +1,4 @@
-"""Layer and batch normalisation."""
+"""Layer and batch normalization."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from math import prod
 
 from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec
-from flow_cuda.codegen.elementwise import Group, Step, joined, write
-from flow_cuda.device.launch import Read, call, each, space, strides
+from flow_cuda.codegen.elementwise import Group, Step, collapse_axes, write
+from flow_cuda.device.launch import Read, call, launch_threads, space, strides
 from flow_cuda.kernels.binding import c_type, kernel
 from flow_cuda.kernels.columns import Matrix, column_sums
 
@@ -20,8 +20,8 @@ def _axis(ctx: BindContext, name: str) -> int:
     return axis % len(ctx.query.inputs[0].shape)
 
 
-def _cut(ctx: BindContext, name: str) -> tuple[int, int]:
-    """Elements before and from an axis on."""
+def _outer_and_inner(ctx: BindContext, name: str) -> tuple[int, int]:
+    """Return the number of elements before and from an axis on."""
     shape, axis = ctx.query.inputs[0].shape, _axis(ctx, name)
     return prod(shape[:axis]), prod(shape[axis:])
 
@@ -33,22 +33,22 @@ def _layer_norm(ctx: BindContext) -> Launch:
     nothing = Read(None, own)
     gamma = params.pop() if ctx.attrs["scale"] else nothing
     beta = params.pop() if ctx.attrs["center"] else nothing
-    rows, n = _cut(ctx, "begin_norm_axis")
-    period = _cut(ctx, "begin_params_axis")[1]
+    rows, n = _outer_and_inner(ctx, "begin_norm_axis")
+    period = _outer_and_inner(ctx, "begin_params_axis")[1]
     values = (x, beta, gamma, *ctx.outputs, rows, n, period, ctx.attrs["epsilon"])
     types = (kind, own, statistic)
     return call("layer_norm", HEADER, types, *values, items=rows, blocks=True)
 
 
 def _layer_norm_grad(ctx: BindContext) -> Launch:
-    rows, n = _cut(ctx, "begin_norm_axis")
+    rows, n = _outer_and_inner(ctx, "begin_norm_axis")
     types = (c_type(ctx.query.inputs[0]), c_type(ctx.query.inputs[2]))
     values = (*map(Read, ctx.inputs), *ctx.outputs, rows, n)
     return call("layer_norm_grad", HEADER, types, *values, items=rows, blocks=True)
 
 
 def _params(query: KernelQuery) -> Matrix:
-    """A row per use of the parameters."""
+    """View the input as a matrix with one row per use of the parameters."""
     x, axis = query.inputs[0], query.attrs["begin_params_axis"]
     return Matrix.of(x, prod(x.shape[axis:]))
 
@@ -59,7 +59,7 @@ def _sums_bytes(query: KernelQuery) -> int:
 
 def _gamma_grad(ctx: BindContext) -> Launch | Sequence[Launch]:
     x, statistic = ctx.query.inputs[0], ctx.query.inputs[2]
-    n, period = (_cut(ctx, f"begin_{k}_axis")[1] for k in ("norm", "params"))
+    n, period = (_outer_and_inner(ctx, f"begin_{k}_axis")[1] for k in ("norm", "params"))
     matrix, (out,) = _params(ctx.query), ctx.outputs
     if matrix.tall:
         result = (out, ctx.query.outputs[0])
@@ -70,10 +70,10 @@ def _gamma_grad(ctx: BindContext) -> Launch | Sequence[Launch]:
 
 
 def _param_grad(ctx: BindContext) -> Sequence[Launch]:
-    """The sums come first: dy * gamma may overwrite dy."""
+    """Compute the sums first: dy * gamma may overwrite dy."""
     dy, normalized, gamma = ctx.inputs
     scaled, d_beta, d_gamma = ctx.outputs
-    size, period = dy.size, _cut(ctx, "begin_params_axis")[1]
+    size, period = dy.size, _outer_and_inner(ctx, "begin_params_axis")[1]
     matrix, types = _params(ctx.query), ctx.query.outputs
     last = product(ctx, dy, gamma, scaled)
     if matrix.tall:
@@ -86,13 +86,15 @@ def _param_grad(ctx: BindContext) -> Sequence[Launch]:
 
 
 def product(ctx: BindContext, x: object, y: object, out: object) -> Launch:
-    """A launch of ``out = x * y`` for the first and third input of an op."""
+    """Build a launch of ``out = x * y`` for the first and third input of an op."""
     types = (ctx.query.inputs[0], ctx.query.inputs[2])
     result = ctx.query.outputs[0]
     group = Group((Step("multiply", (-1, -2), {}, types, result),), (0,), types, result.shape)
-    sizes, steps = joined(group)
+    sizes, steps = collapse_axes(group)
     made, scalars = write(group)
-    return each(made, result.size, x, y, out, space(sizes), *map(strides, steps), *scalars)
+    return launch_threads(
+        made, result.size, x, y, out, space(sizes), *map(strides, steps), *scalars
+    )
 
 
 def _channels(ctx: BindContext) -> tuple[int, int, int]:

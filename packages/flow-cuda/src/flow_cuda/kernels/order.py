@@ -1,4 +1,4 @@
-"""Sorting: numbers become keys, and keys are put in order."""
+"""Sorting: numbers are mapped to unsigned keys, and keys are sorted by rank or radix sort."""
 
 from __future__ import annotations
 
@@ -13,29 +13,36 @@ from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec
 from flow_core.base.dtypes import DType
 from flow_cuda.device.arrays import DeviceArray
-from flow_cuda.device.launch import Read, Written, call, host_number
-from flow_cuda.kernels.binding import Room, c_type, carve, kernel, listed, room_bytes
+from flow_cuda.device.launch import Read, Write, call, host_number
+from flow_cuda.kernels.binding import (
+    BufferSpec,
+    buffer_bytes,
+    c_type,
+    collect_launches,
+    kernel,
+    split_workspace,
+)
 from flow_cuda.kernels.draw import key
 from flow_cuda.kernels.move import UNSIGNED
 
 HEADER = "order.h"
 SHORT = 1024
-"""Rows up to this length are ranked: each element is compared with all others."""
+"""Maximum row length for rank sort, which compares each element with all others."""
 PART, MOST_PARTS = 4096, 128
 DIGITS, DIGIT_BITS = 256, 8
 Ordered = tuple[list[Launch], DeviceArray, DeviceArray]
-"""Launches, and where they leave sorted keys and their order."""
+"""Launches, then the arrays in which they leave the sorted keys and their original positions."""
 _NUMPY: dict[str, Any] = {"u32": np.uint32, "u64": np.uint64}
 
 
 @dataclass(frozen=True, slots=True)
 class Sorting:
-    """How rows of keys are put in order.
+    """How rows of keys are sorted.
 
     Attributes:
-        rows, n: how many rows, and their length.
+        rows, n: number of rows, and their length.
         kind: C++ type of the keys.
-        bits: how many of their low bits differ.
+        bits: number of significant low bits.
     """
 
     rows: int
@@ -45,32 +52,32 @@ class Sorting:
 
     @property
     def parts(self) -> int:
-        """Blocks that share a long row."""
+        """Number of blocks per long row."""
         return max(1, min(-(-self.n // PART), MOST_PARTS))
 
     @property
     def passes(self) -> int:
-        """How often keys move; none where rows are ranked."""
+        """Number of radix passes; 0 for rank sort."""
         return 0 if self.n <= SHORT else -(-self.bits // DIGIT_BITS)
 
     @property
-    def rooms(self) -> tuple[Room, ...]:
-        """Keys, orders and counts, as `order` takes them."""
+    def buffers(self) -> tuple[BufferSpec, ...]:
+        """Workspace arrays for keys, positions and counts, as `order` takes them."""
         shape, kind = (self.rows * self.n,), _NUMPY[self.kind]
-        pair: tuple[Room, ...] = ((shape, kind), (shape, np.int32))
+        pair: tuple[BufferSpec, ...] = ((shape, kind), (shape, np.int32))
         if not self.passes:
             return (pair[0], *pair)
         return (*pair, *pair, ((self.rows * DIGITS * self.parts,), np.uint32))
 
-    def order(self, rooms: tuple[DeviceArray, ...]) -> Ordered:
-        """Launches, and where they leave sorted keys and their order.
+    def order(self, buffers: tuple[DeviceArray, ...]) -> Ordered:
+        """Return the launches that sort, the sorted keys and their original positions.
 
         Args:
-            rooms: arrays for `rooms`; the first one has the keys, which are overwritten.
+            buffers: the arrays of `buffers`; the first one holds the keys and is overwritten.
         """
         if not self.passes:
-            return self._ranked(*rooms)
-        keys, order, to_keys, to_order, counts = rooms
+            return self._rank_sort(*buffers)
+        keys, order, to_keys, to_order, counts = buffers
         launches: list[Launch] = []
         for number in range(self.passes):
             given = order if number else None
@@ -78,8 +85,8 @@ class Sorting:
             keys, order, to_keys, to_order = to_keys, to_order, keys, order
         return launches, keys, order
 
-    def _ranked(self, keys: DeviceArray, to_keys: DeviceArray, order: DeviceArray) -> Ordered:
-        values = (Read(keys, self.kind), Written(to_keys, self.kind), order, self.rows, self.n)
+    def _rank_sort(self, keys: DeviceArray, to_keys: DeviceArray, order: DeviceArray) -> Ordered:
+        values = (Read(keys, self.kind), Write(to_keys, self.kind), order, self.rows, self.n)
         launch = call("rank_keys", HEADER, (self.kind,), *values, items=self.rows * self.n)
         return [launch], to_keys, order
 
@@ -92,39 +99,39 @@ class Sorting:
         to_order: DeviceArray,
         counts: DeviceArray,
     ) -> Iterator[Launch]:
-        """One digit: counted in each part, placed, and moved."""
+        """One radix pass: count digits per part, scan the counts, scatter."""
         extent = (self.rows, self.n, self.parts, number * DIGIT_BITS)
         blocks = self.rows * self.parts
         read, types = Read(keys, self.kind), (self.kind,)
         yield call(
-            "count_digits", HEADER, types, read, Written(counts, "u32"), *extent,
+            "count_digits", HEADER, types, read, Write(counts, "u32"), *extent,
             items=blocks, blocks=True,
         )  # fmt: skip
         yield call(
-            "place_digits", HEADER, (), Written(counts, "u32"), self.rows, DIGITS * self.parts,
+            "place_digits", HEADER, (), Write(counts, "u32"), self.rows, DIGITS * self.parts,
             items=self.rows, blocks=True,
         )  # fmt: skip
         yield call(
-            "move_digits", HEADER, types, read, Read(order, "i32"), Written(to_keys, self.kind),
+            "move_digits", HEADER, types, read, Read(order, "i32"), Write(to_keys, self.kind),
             to_order, Read(counts, "u32"), *extent, items=blocks, blocks=True,
         )  # fmt: skip
 
 
 def key_kind(dtype: DType) -> str:
-    """The type of keys for numbers of a type."""
+    """Return the C++ key type for a type."""
     return "u64" if dtype.itemsize == 8 else "u32"
 
 
 def sorting(rows: int, n: int, dtype: DType) -> Sorting:
-    """How rows of numbers of a type are put in order."""
+    """Return how rows of numbers of a type are sorted."""
     bits = dtype.accumulate.itemsize * 8 if dtype.is_floating else dtype.itemsize * 8
     return Sorting(rows, n, key_kind(dtype), bits)
 
 
 def keys_of(x: DeviceArray, keys: DeviceArray, dtype: DType, descending: bool) -> Launch:
-    """A launch that makes keys of numbers."""
+    """Build a launch that maps numbers to keys."""
     kind = key_kind(dtype)
-    values = (Read(x), Written(keys, kind), x.size, int(descending))
+    values = (Read(x), Write(keys, kind), x.size, int(descending))
     return call("keys_of", HEADER, (c_type(dtype), kind), *values, items=x.size)
 
 
@@ -133,30 +140,30 @@ def _sorting(query: KernelQuery) -> Sorting:
     return sorting(prod(x.shape[:-1]), x.shape[-1], x.dtype)
 
 
-def _room(query: KernelQuery) -> int:
-    return room_bytes(_sorting(query).rooms)
+def _workspace_bytes(query: KernelQuery) -> int:
+    return buffer_bytes(_sorting(query).buffers)
 
 
-def ordered(ctx: BindContext, how: Sorting, descending: bool) -> Ordered:
-    """Launches that sort the first input: with the keys, and the order."""
-    rooms = tuple(carve(ctx.workspace, how.rooms))
-    launches, keys, order = how.order(rooms)
-    made = keys_of(ctx.inputs[0], rooms[0], ctx.query.inputs[0].dtype, descending)
+def sort_input(ctx: BindContext, how: Sorting, descending: bool) -> Ordered:
+    """Return launches that sort the first input, the sorted keys and their positions."""
+    buffers = tuple(split_workspace(ctx.workspace, how.buffers))
+    launches, keys, order = how.order(buffers)
+    made = keys_of(ctx.inputs[0], buffers[0], ctx.query.inputs[0].dtype, descending)
     return [made, *launches], keys, order
 
 
 def _arg_sort(ctx: BindContext) -> Iterator[Launch]:
-    """Also top_k: the first places of an order."""
+    """Bind argsort, and top_k as its first columns."""
     how, (out,) = _sorting(ctx.query), ctx.outputs
     descending = ctx.attrs.get("direction", "DESCENDING") == "DESCENDING"
     if not out.size:
         return
-    launches, _, order = ordered(ctx, how, descending)
+    launches, _, order = sort_input(ctx, how, descending)
     yield from launches
-    yield _taken(order, out, how)
+    yield _take_order(order, out, how)
 
 
-def _taken(order: DeviceArray, out: DeviceArray, how: Sorting) -> Launch:
+def _take_order(order: DeviceArray, out: DeviceArray, how: Sorting) -> Launch:
     values = (Read(order), out, how.rows, how.n, out.size // how.rows)
     return call("take_order", HEADER, (), *values, items=out.size)
 
@@ -165,10 +172,10 @@ def _sort(ctx: BindContext) -> Iterator[Launch]:
     (x,), (y,), how = ctx.inputs, ctx.outputs, _sorting(ctx.query)
     if not y.size:
         return
-    launches, _, order = ordered(ctx, how, ctx.attrs["direction"] == "DESCENDING")
+    launches, _, order = sort_input(ctx, how, ctx.attrs["direction"] == "DESCENDING")
     yield from launches
     unit = UNSIGNED[x.itemsize]
-    values = (Read(x, unit), Read(order), Written(y, unit), how.rows, how.n)
+    values = (Read(x, unit), Read(order), Write(y, unit), how.rows, how.n)
     yield call("take_sorted", HEADER, (unit,), *values, items=y.size)
 
 
@@ -190,37 +197,40 @@ def _in_top_k(ctx: BindContext) -> Iterator[Launch]:
         yield call("in_top_k", HEADER, types, *values, items=rows, blocks=True)
 
 
-# --- permutations: an order of random bits
+# --- permutations: the sort order of random keys
 
 
-def _permuted(query: KernelQuery) -> tuple[Sorting, int]:
-    """How the keys are sorted, and how many of 48 bits are cut off."""
+def _permutation_sorting(query: KernelQuery) -> tuple[Sorting, int]:
+    """Return how the keys are sorted, and how many of their 48 random bits are dropped."""
     count = query.outputs[0].size
     cut = max(0, 48 - (63 - max(1, (count - 1).bit_length())))
     return Sorting(1, count, "u64", 48 - cut), cut
 
 
 def _permutation(ctx: BindContext) -> Iterator[Launch]:
-    (out,), (how, cut) = ctx.outputs, _permuted(ctx.query)
+    (out,), (how, cut) = ctx.outputs, _permutation_sorting(ctx.query)
     if not out.size:
         return
-    rooms = tuple(carve(ctx.workspace, how.rooms))
-    launches, _, order = how.order(rooms)
+    buffers = tuple(split_workspace(ctx.workspace, how.buffers))
+    launches, _, order = how.order(buffers)
     step = host_number(out.hardware, ctx.step)
     seed: Any = ctx.attrs["seed"] if ctx.attrs["has_seed"] else ctx.seed
-    values = (Read(step.device), Written(rooms[0], "u64"), how.n, key(seed), cut)
+    values = (Read(step.device), Write(buffers[0], "u64"), how.n, key(seed), cut)
     yield call("permutation_keys", "random.h", (), *values, items=how.n, numbers=(step,))
     yield from launches
-    yield _taken(order, out, how)
+    yield _take_order(order, out, how)
 
 
 KERNELS: tuple[KernelSpec, ...] = (
-    *(kernel(op, listed(_arg_sort), None, _room) for op in ("arg_sort", "top_k")),
-    kernel("sort", listed(_sort), None, _room),
-    kernel("argmax", listed(_argmax)),
-    kernel("in_top_k", listed(_in_top_k)),
+    *(
+        kernel(op, collect_launches(_arg_sort), None, _workspace_bytes)
+        for op in ("arg_sort", "top_k")
+    ),
+    kernel("sort", collect_launches(_sort), None, _workspace_bytes),
+    kernel("argmax", collect_launches(_argmax)),
+    kernel("in_top_k", collect_launches(_in_top_k)),
     kernel(
-        "generate_random_batch_permutation_indices", listed(_permutation), None,
-        lambda query: room_bytes(_permuted(query)[0].rooms),
+        "generate_random_batch_permutation_indices", collect_launches(_permutation), None,
+        lambda query: buffer_bytes(_permutation_sorting(query)[0].buffers),
     ),
 )  # fmt: skip

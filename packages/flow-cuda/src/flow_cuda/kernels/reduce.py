@@ -1,4 +1,4 @@
-"""Reductions over axes, and sums over everything."""
+"""Reductions over axes, and reductions of whole tensors."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from flow_cuda.codegen.elementwise import AXES
 from flow_cuda.device.arrays import DeviceArray
 from flow_cuda.device.launch import Read, Struct, call, space, strides
 from flow_cuda.kernels.binding import c_type, kernel
-from flow_cuda.kernels.columns import Matrix, column_sums, leading
+from flow_cuda.kernels.columns import Matrix, column_sums, leading_matrix
 
 HEADER = "reduce.h"
 WIDE = 128
-"""From so many elements per result on, a block works on a result."""
+"""Minimum number of elements per result for one block per result."""
 PART = 4096
 MOST_PARTS = 512
 
@@ -32,7 +32,7 @@ REDUCTIONS = {
     "reduce_all": ("All", "NotZero"),
     "reduce_any": ("Any", "NotZero"),
 }
-"""How results become one, and what happens to elements first."""
+"""The C++ combination and the map applied to elements first, per op."""
 
 
 def _axes(query: KernelQuery) -> tuple[int, ...]:
@@ -43,12 +43,12 @@ def _axes(query: KernelQuery) -> tuple[int, ...]:
     return tuple(sorted({a % rank for a in ((axes,) if isinstance(axes, int) else axes)}))
 
 
-def _fits(query: KernelQuery) -> bool:
+def _rank_fits(query: KernelQuery) -> bool:
     return len(query.inputs[0].shape) <= AXES
 
 
 def _spaces(query: KernelQuery) -> tuple[Any, ...]:
-    """The kept axes and those that go, each with its strides."""
+    """Return the kept and the reduced axes, each with its strides."""
     shape, gone = query.inputs[0].shape, _axes(query)
     steps = [prod(shape[i + 1 :]) for i in range(len(shape))]
     kept = [i for i in range(len(shape)) if i not in gone]
@@ -63,8 +63,8 @@ def _spaces(query: KernelQuery) -> tuple[Any, ...]:
 
 
 def _columns(query: KernelQuery) -> Matrix | None:
-    """The matrix whose columns are summed, where that is done in two steps."""
-    found = leading(query.inputs[0], _axes(query)) if REDUCTIONS[query.op] == SUM else None
+    """Return the matrix whose columns are summed, if this is done in two steps."""
+    found = leading_matrix(query.inputs[0], _axes(query)) if REDUCTIONS[query.op] == SUM else None
     return found if found is not None and found.tall else None
 
 
@@ -101,8 +101,8 @@ def _product_grad(ctx: BindContext) -> Launch:
     return call("product_grad", HEADER, types, *values, items=ctx.inputs[0].size)
 
 
-def parts_of(size: int) -> int:
-    """Into how many parts a sum of so many elements is cut, on every device."""
+def part_count(size: int) -> int:
+    """Return the number of parts of a sum; the same on every device."""
     return max(1, min(-(-size // PART), MOST_PARTS))
 
 
@@ -111,12 +111,12 @@ def _sums(how: str, ctx: BindContext) -> Sequence[Launch]:
 
 
 def _each_sum(how: str, ctx: BindContext) -> Iterator[Launch]:
-    """Partial sums of each input, side by side in the workspace, then their sum."""
+    """Compute partial sums of each input into the workspace, then their sum."""
     wide = ctx.query.outputs[0].dtype.accumulate
     kind, done = c_type(wide), 0
     workspace: DeviceArray = ctx.workspace
     for x, type_ in zip(ctx.inputs, ctx.query.inputs, strict=True):
-        parts = parts_of(type_.size)
+        parts = part_count(type_.size)
         sums = workspace.part(done * wide.itemsize, (parts,), wide.numpy)
         yield call(
             "partial_sums", HEADER, (how, c_type(type_), kind),
@@ -131,14 +131,14 @@ def _each_sum(how: str, ctx: BindContext) -> Iterator[Launch]:
 
 
 def _sum_workspace(query: KernelQuery) -> int:
-    count = sum(parts_of(t.size) for t in query.inputs)
+    count = sum(part_count(t.size) for t in query.inputs)
     return aligned(count * query.outputs[0].dtype.accumulate.itemsize)
 
 
 SUMS = {"square_sum": "Squared", "multi_square_sum": "Squared", "count_not_finite": "NotFinite"}
 
 KERNELS: tuple[KernelSpec, ...] = (
-    *(kernel(op, _reduce, _fits, _columns_bytes) for op in REDUCTIONS),
-    kernel("reduce_prod_grad", _product_grad, _fits),
+    *(kernel(op, _reduce, _rank_fits, _columns_bytes) for op in REDUCTIONS),
+    kernel("reduce_prod_grad", _product_grad, _rank_fits),
     *(kernel(op, partial(_sums, how), None, _sum_workspace) for op, how in SUMS.items()),
 )

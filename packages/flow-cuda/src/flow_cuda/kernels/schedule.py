@@ -1,17 +1,17 @@
-"""Learning rates as C++ of the number of the step: a captured step computes its own."""
+"""Learning-rate schedules as C++ functions of the step, so that a captured step evaluates them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from flow_cuda.codegen.program import Kernel, Scalars, named
+from flow_cuda.codegen.program import Kernel, Scalars, make_kernel
 
 PI = "3.14159265358979323846"
 
 
 Number = Callable[[float], str]
-"""Adds a number to the parameters of a kernel; gives its name."""
+"""Adds a number to the parameters of a kernel and returns its name."""
 
 
 def _progress(number: Number, steps: int, staircase: bool) -> str:
@@ -32,7 +32,7 @@ def _natural_exp(number: Number, steps: int, decay: float, staircase: bool) -> s
 
 
 def _pieces(number: Number, boundaries: tuple[int, ...], values: tuple[float, ...]) -> str:
-    """The value of a piece; a boundary belongs to its left side."""
+    """A piecewise constant; boundaries belong to the left piece."""
     text = number(values[-1])
     for boundary, value in zip(reversed(boundaries), reversed(values[:-1]), strict=True):
         text = f"(step <= {number(boundary)} ? {number(value)} : {text})"
@@ -80,7 +80,7 @@ DECAYS: Mapping[str, Callable[..., str]] = {
 
 
 def rate_kernel(attrs: Mapping[str, Any]) -> tuple[Kernel, list[int | float]]:
-    """The kernel of a schedule, from the step's number to the rate, and the scalars it takes."""
+    """Return the kernel that maps the step number to the rate, and its scalar arguments."""
     scalars = Scalars()
 
     def number(value: float) -> str:
@@ -96,11 +96,11 @@ def rate_kernel(attrs: Mapping[str, Any]) -> tuple[Kernel, list[int | float]]:
         f"*out = (float)({text});"
     )
     parameters = (("const i64 *", "now"), ("float *", "out"), *scalars.parameters)
-    return named("rate", parameters, body), scalars.values
+    return make_kernel("rate", parameters, body), scalars.values
 
 
 def _warmup(number: Number, kind: str, steps: int, multiplier: float) -> str:
-    """The condition and the rate of the first steps, before the colon of a choice."""
+    """Return the condition and the rate of the warm-up steps, up to the colon of a ?: operator."""
     n, factor = number(steps), number(multiplier)
     if kind == "linear":
         factor = f"({factor} + (1.0 - {factor}) * (step / {n}))"

@@ -1,7 +1,7 @@
-"""Updates of variables, and the numbers that change from step to step.
+"""Optimizer updates of variables, and kernels for per-step scalars.
 
-An update reads the learning rate, a factor and whether to skip from device memory: a captured step
-never changes.
+Updates read the learning rate, the scale factor and the skip flag from device memory, so that a
+captured step never changes.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import BindContext, KernelSpec
 from flow_core.authoring.update_rules import BY_TYPE, COMMON, DIFF, MODEL, RATE, optional_inputs
 from flow_cuda.device.arrays import DeviceArray
-from flow_cuda.device.launch import Read, Struct, Written, call, each
-from flow_cuda.kernels.binding import c_type, kernel, listed
-from flow_cuda.kernels.move import copied
-from flow_cuda.kernels.reduce import parts_of
+from flow_cuda.device.launch import Read, Struct, Write, call, launch_threads
+from flow_cuda.kernels.binding import c_type, collect_launches, kernel
+from flow_cuda.kernels.move import copy_array
+from flow_cuda.kernels.reduce import part_count
 from flow_cuda.kernels.schedule import rate_kernel
 
 HEADER = "update.h"
@@ -30,11 +30,11 @@ FUNCTIONS = {
     "rmsprop_update": "rmsprop",
     "centered_rmsprop_update": "rmsprop",
 }
-"""The kernel of each update that is one kernel."""
+"""The kernel function of each update that is a single kernel."""
 
 
-class Bound:
-    """An update op's arguments."""
+class UpdateArguments:
+    """The arguments of an update op."""
 
     def __init__(self, ctx: BindContext) -> None:
         self.row = BY_TYPE[ctx.query.op]
@@ -54,49 +54,50 @@ class Bound:
 
 
 def _simple(ctx: BindContext) -> Launch:
-    """Updates of (model, diff, states, rate, factor, skip, size, terms, numbers)."""
-    b = Bound(ctx)
+    """Bind updates of (model, diff, states, rate, factor, skip, size, terms, numbers)."""
+    b = UpdateArguments(ctx)
     function, count = FUNCTIONS[b.row.type], len(b.row.states)
     first = b.row.first_state
     states = list(ctx.inputs[first : first + count])
     kinds = [c_type(t) for t in ctx.query.inputs[first : first + min(1, count)]]
     if function == "rmsprop" and count == 1:
-        states.append(Written(None, kinds[0]))
+        states.append(Write(None, kinds[0]))
     values = (b.model, Read(b.diff), *states, Read(b.rate), b.factor, b.skip, b.size)
     types = (*b.kinds, *kinds, b.factor_type)
-    return call(function, HEADER, types, *values, b.terms, *b.extra, items=b.size, joins=True)
+    return call(function, HEADER, types, *values, b.terms, *b.extra, items=b.size, mergeable=True)
 
 
-def _sums(b: Bound) -> tuple[DeviceArray, int]:
-    """Room for a pair of sums per part, and the number of parts.
+def _sums(b: UpdateArguments) -> tuple[DeviceArray, int]:
+    """Return memory for a pair of partial sums per part, and the number of parts.
 
-    Not in the plan's workspace, which updates share: those of many variables could not be joined.
+    It is not part of the plan's workspace, which updates share: updates of many variables could
+    then not be merged into one launch.
     """
-    parts, hardware = parts_of(b.size), b.model.hardware
+    parts, hardware = part_count(b.size), b.model.hardware
     memory = hardware.allocate(2 * parts * b.wide.itemsize)
     return DeviceArray(memory, memory.address, (2 * parts,), b.wide.numpy, hardware), parts
 
 
 def _lars(ctx: BindContext) -> Iterator[Launch]:
-    b = Bound(ctx)
+    b = UpdateArguments(ctx)
     sums, parts = _sums(b)
     step, momentum = ctx.inputs[RATE + 1 : RATE + 3]
     wide = c_type(b.wide)
     yield call(
         "norms", HEADER, (*b.kinds, b.factor_type, wide),
         Read(b.model), Read(b.diff), b.factor, sums, b.size, parts, b.terms,
-        items=parts, blocks=True, joins=True,
+        items=parts, blocks=True, mergeable=True,
     )  # fmt: skip
     kinds = (*b.kinds, c_type(ctx.query.inputs[RATE + 2]), b.factor_type, wide)
     yield call(
         "lars", HEADER, kinds,
         b.model, Read(b.diff), momentum, Read(b.rate), Read(step), b.factor, b.skip, Read(sums),
-        b.size, parts, b.terms, *b.extra, items=b.size, joins=True,
+        b.size, parts, b.terms, *b.extra, items=b.size, mergeable=True,
     )  # fmt: skip
 
 
 def _lamb(ctx: BindContext) -> Iterator[Launch]:
-    b = Bound(ctx)
+    b = UpdateArguments(ctx)
     sums, parts = _sums(b)
     m, v, *powers = ctx.inputs[RATE + 1 : RATE + 5]
     state, wide, known = c_type(ctx.query.inputs[RATE + 1]), c_type(b.wide), map(Read, powers)
@@ -104,16 +105,16 @@ def _lamb(ctx: BindContext) -> Iterator[Launch]:
     yield call(
         "lamb_norms", HEADER, (*b.kinds, state, b.factor_type, wide),
         Read(b.model), Read(b.diff), m, v, power1, power2, b.factor, b.skip, sums, b.size, parts,
-        b.terms, *b.extra, items=parts, blocks=True, joins=True,
+        b.terms, *b.extra, items=parts, blocks=True, mergeable=True,
     )  # fmt: skip
     yield call(
         "lamb_step", HEADER, (b.kinds[0], state, wide),
         b.model, Read(m), Read(v), power1, power2, Read(sums), Read(b.rate), b.skip, b.size, parts,
-        float(ctx.attrs["weight_decay"]), *b.extra, items=b.size, joins=True,
+        float(ctx.attrs["weight_decay"]), *b.extra, items=b.size, mergeable=True,
     )  # fmt: skip
     yield call(
         "grow_powers", HEADER, (c_type(ctx.query.inputs[RATE + 3]),), *powers, b.skip,
-        *b.extra[:2], items=1, joins=True,
+        *b.extra[:2], items=1, mergeable=True,
     )  # fmt: skip
 
 
@@ -121,13 +122,13 @@ def _advance(ctx: BindContext) -> Launch:
     return call("advance", HEADER, (), ctx.inputs[0], items=1)
 
 
-def _corrected(ctx: BindContext) -> Launch:
+def _corrected_rate(ctx: BindContext) -> Launch:
     betas = (ctx.attrs["beta1"], ctx.attrs["beta2"])
     values = (*map(Read, ctx.inputs), ctx.outputs[0], *betas)
     return call("correct_rate", HEADER, (c_type(ctx.query.inputs[0]),), *values, items=1)
 
 
-def _adapt(ctx: BindContext) -> Launch:
+def _adapt_scale(ctx: BindContext) -> Launch:
     bad, scale, good = ctx.inputs
     period: Any = ctx.attrs["increment_period"]
     multiplier = float(ctx.attrs["multiplier"])
@@ -142,21 +143,21 @@ def _clip_factor(ctx: BindContext) -> Launch:
 
 def _rate(ctx: BindContext) -> Launch:
     kernel, scalars = rate_kernel(ctx.attrs)
-    return each(kernel, 1, ctx.inputs[0], ctx.outputs[0], *scalars)
+    return launch_threads(kernel, 1, ctx.inputs[0], ctx.outputs[0], *scalars)
 
 
 def _assign(ctx: BindContext) -> tuple[Launch, ...]:
     ref, value = ctx.inputs
-    return tuple(copied(value, ref))
+    return tuple(copy_array(value, ref))
 
 
 KERNELS: tuple[KernelSpec, ...] = (
     *(kernel(op, _simple) for op in FUNCTIONS),
-    kernel("lars_update", listed(_lars)),
-    kernel("lamb_update", listed(_lamb)),
+    kernel("lars_update", collect_launches(_lars)),
+    kernel("lamb_update", collect_launches(_lamb)),
     kernel("advance_step", _advance),
-    kernel("adam_bias_correction_learning_rate", _corrected),
-    kernel("dynamic_loss_scale_schedule", _adapt),
+    kernel("adam_bias_correction_learning_rate", _corrected_rate),
+    kernel("dynamic_loss_scale_schedule", _adapt_scale),
     kernel("global_norm_clip_factor", _clip_factor),
     kernel("learning_rate_schedule", _rate),
     kernel("assign", _assign),

@@ -1,6 +1,6 @@
-"""Pooling and convolution over one to three axes of space.
+"""Pooling and convolution over one to three spatial axes.
 
-A convolution is unfolded into a matrix product.  The unfolded input lies in the workspace.
+Convolutions are lowered to matrix products (im2col); the unfolded input lies in the workspace.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from flow_core.base.shapes import same_padding
 from flow_cuda.device.arrays import DeviceArray
 from flow_cuda.device.config import allows_tf32
 from flow_cuda.device.hardware import Product
-from flow_cuda.device.launch import ProductLaunch, Read, Struct, Written, call, space, strides
-from flow_cuda.kernels.binding import c_type, kernel, listed
+from flow_cuda.device.launch import ProductLaunch, Read, Struct, Write, call, space, strides
+from flow_cuda.kernels.binding import c_type, collect_launches, kernel
 from flow_cuda.kernels.matmul import is_floating
 from flow_cuda.kernels.move import UNSIGNED, contiguous
 
@@ -31,12 +31,12 @@ Ints = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class WindowLayout:
-    """A tensor of batch, channels and space.
+    """A tensor with batch, channel and spatial axes.
 
     Attributes:
         batch, channels: sizes.
-        space: sizes of space, three of them.
-        steps: strides along batch, channels and space, in elements.
+        space: three spatial sizes.
+        steps: strides of batch, channels and spatial axes, in elements.
     """
 
     batch: int
@@ -46,17 +46,17 @@ class WindowLayout:
 
     @property
     def elements(self) -> Struct:
-        """All elements, batch first."""
+        """The index space of all elements, batch first."""
         return Struct("Space", space((self.batch, self.channels, *self.space)))
 
     @property
     def strides(self) -> Struct:
-        """Their strides."""
+        """The strides as a kernel argument."""
         return Struct("Strides", strides(self.steps))
 
 
 def layout(type_: TensorType, data_format: str) -> WindowLayout:
-    """How a tensor lies; missing axes of space have size 1.
+    """Describe the layout of a tensor; missing spatial axes have size 1.
 
     >>> from flow_core.base.dtypes import float32
     >>> from flow_core.authoring.specs import tensor_type
@@ -77,14 +77,21 @@ def layout(type_: TensorType, data_format: str) -> WindowLayout:
     )
 
 
-def _three(values: Sequence[int], default: int) -> Ints:
+def _pad_to_three(values: Sequence[int], default: int) -> Ints:
     return (*values, *(default,) * (3 - len(values)))
 
 
 def _window(
     size: Ints, kernel: Ints, stride: Ints, before: Ints, dilation: Ints, out: Ints
 ) -> Struct:
-    rows = (size, _three(kernel, 1), _three(stride, 1), _three(before, 0), _three(dilation, 1), out)
+    rows = (
+        size,
+        _pad_to_three(kernel, 1),
+        _pad_to_three(stride, 1),
+        _pad_to_three(before, 0),
+        _pad_to_three(dilation, 1),
+        out,
+    )
     return Struct("Window", np.array(rows, np.int64).reshape(-1))
 
 
@@ -92,7 +99,7 @@ def _window(
 
 
 def _before(attrs: Any, axis: int, size: int) -> int:
-    """Padding before one axis of space."""
+    """Return the padding before one spatial axis."""
     kernel, stride, padding = attrs["pool_size"][axis], attrs["strides"][axis], attrs["padding"]
     if padding == "valid":
         return 0
@@ -131,7 +138,7 @@ def _pool_grad(mode: str, ctx: BindContext) -> Launch:
     return call(f"{mode}_pool_grad", HEADER, (c_type(x),), *values, items=x.size)
 
 
-def _averages(query: KernelQuery) -> bool:
+def _is_floating(query: KernelQuery) -> bool:
     return query.inputs[0].dtype.is_floating
 
 
@@ -140,16 +147,16 @@ def _averages(query: KernelQuery) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Conv:
-    """A convolution as products of matrices.
+    """A convolution as matrix products.
 
     Attributes:
         x, y: the larger and the smaller tensor.
-        window: which elements meet.
-        groups: how many.
-        taps: elements of a filter's window.
+        window: the window parameters.
+        groups: number of groups.
+        kernel: window sizes.
         last: whether channels come last.
         dtype: element type.
-        tf32: whether float32 may be rounded to 10 bits of mantissa.
+        tf32: whether float32 may be rounded to TF32 (10 mantissa bits).
     """
 
     x: WindowLayout
@@ -163,23 +170,23 @@ class Conv:
 
     @property
     def depth(self) -> int:
-        """What a product sums over: elements of a window, for the channels of one group."""
+        """Reduction size of a product: window elements times channels per group."""
         return self.x.channels // self.groups * prod(self.kernel)
 
     @property
     def places(self) -> int:
-        """Windows per tensor of the batch."""
+        """Number of window positions per sample."""
         return prod(self.y.space)
 
     @property
     def columns_size(self) -> int:
-        """Elements of the unfolded input."""
+        """Number of elements of the unfolded input."""
         return self.x.batch * self.groups * self.depth * self.places
 
     @property
     def column_steps(self) -> Ints:
-        """Strides of the unfolded input: batch, channel of a group, taps, places."""
-        taps, k = prod(self.kernel), contiguous(_three(self.kernel, 1))
+        """Strides of the unfolded input: batch, channel of a group, window elements, positions."""
+        taps, k = prod(self.kernel), contiguous(_pad_to_three(self.kernel, 1))
         o, per = contiguous(self.y.space), self.groups * self.per_group
         if not self.last:
             return (per, taps * self.places, *(s * self.places for s in k), *o)
@@ -188,23 +195,23 @@ class Conv:
 
     @property
     def per_group(self) -> int:
-        """Elements of the unfolded input for a group of channels of one tensor."""
+        """Elements of the unfolded input per group and sample."""
         return self.depth * self.places
 
     @property
     def group(self) -> tuple[int, int]:
-        """Channels of a group, and the distance of groups in the unfolded input."""
+        """Channels per group, and the stride of groups in the unfolded input."""
         return self.x.channels // self.groups, self.per_group
 
     @property
     def column_space(self) -> Struct:
-        """The unfolded input's elements: batch, channels, taps, places."""
-        sizes = (self.x.batch, self.x.channels, *_three(self.kernel, 1), *self.y.space)
+        """The index space of the unfolded input: batch, channels, window elements, positions."""
+        sizes = (self.x.batch, self.x.channels, *_pad_to_three(self.kernel, 1), *self.y.space)
         return Struct("Space", space(sizes))
 
 
 def conv_of(query: KernelQuery, x: TensorType, y: TensorType) -> Conv:
-    """The convolution between a larger and a smaller tensor."""
+    """Return the convolution between a larger and a smaller tensor."""
     attrs: Any = query.attrs
     big, small = (layout(t, attrs["data_format"]) for t in (x, y))
     window = _window(
@@ -218,7 +225,7 @@ def conv_of(query: KernelQuery, x: TensorType, y: TensorType) -> Conv:
 
 def _unfold(conv: Conv, x: DeviceArray, columns: DeviceArray) -> Launch:
     kind = UNSIGNED[x.itemsize]
-    values = (Read(x, kind), Written(columns, kind), conv.column_space, conv.x.strides)
+    values = (Read(x, kind), Write(columns, kind), conv.column_space, conv.x.strides)
     steps = Struct("Strides", strides(conv.column_steps))
     return call(
         "unfold", HEADER, (kind,), *values, steps, *conv.group, conv.window, items=conv.columns_size
@@ -233,7 +240,7 @@ def _fold(conv: Conv, columns: DeviceArray, x: DeviceArray) -> Launch:
 
 
 def _part(array: DeviceArray, first: int) -> DeviceArray:
-    """The array from an element on; products know how much of it they touch."""
+    """The array from an element on; products know their extent."""
     return array.part(first * array.itemsize, (array.size - first,), array.dtype)
 
 
@@ -245,14 +252,14 @@ def _products(
     steps: tuple[Ints, Ints],
     leads: tuple[int, int, int] = (0, 0, 0),
 ) -> Iterator[Launch]:
-    """A product per group, batched over the batch.
+    """Yield one product per group, batched over samples.
 
     Args:
         sizes: m, n, k.
-        transposed: of the first and the second operand.
+        transposed: flags of the first and the second operand.
         arrays: operands and result.
-        steps: elements between neighbours of the batch, and between groups, of each array.
-        leads: elements between rows that are parts of wider ones.
+        steps: strides of samples and of groups, in elements, for each array.
+        leads: leading dimensions, for rows that are parts of wider ones.
     """
     product = Product(
         *sizes, *transposed, conv.dtype.name, conv.x.batch, 1.0, steps[0], conv.tf32,  # type: ignore[arg-type]
@@ -307,7 +314,7 @@ def _data_grad(ctx: BindContext) -> Iterator[Launch]:
 
 
 def _filter_grad(ctx: BindContext) -> Iterator[Launch]:
-    """A gradient per tensor of the batch, then their sum."""
+    """Compute one gradient per sample, then their sum."""
     (dy, x), (dw,) = ctx.inputs, ctx.outputs
     conv = conv_of(ctx.query, ctx.query.inputs[1], ctx.query.inputs[0])
     columns, per = _columns(ctx, conv), conv.depth * conv.places
@@ -330,7 +337,7 @@ def _filter_grad(ctx: BindContext) -> Iterator[Launch]:
 
 
 def batch_sum(x: DeviceArray, y: DeviceArray, shape: tuple[int, int], kind: str) -> Launch:
-    """A launch that sums over the first of two axes."""
+    """Build a launch that sums over the first of two axes."""
     rows, columns = shape
     spaces = (
         Struct("Space", space((columns,))), Struct("Strides", strides((1,))),
@@ -341,8 +348,8 @@ def batch_sum(x: DeviceArray, y: DeviceArray, shape: tuple[int, int], kind: str)
 
 
 def _conv_bytes(big: str, small: str, query: KernelQuery) -> int:
-    """The unfolded input, and for a filter's gradient one such gradient per tensor."""
-    x, y = (_named(query, name) for name in (big, small))
+    """Return the size of the unfolded input, plus one filter gradient per sample if needed."""
+    x, y = (_operand_type(query, name) for name in (big, small))
     conv = conv_of(query, x, y)
     size = conv.dtype.itemsize
     nbytes = aligned(conv.columns_size * size)
@@ -351,11 +358,11 @@ def _conv_bytes(big: str, small: str, query: KernelQuery) -> int:
     return nbytes
 
 
-def _named(query: KernelQuery, name: str) -> TensorType:
+def _operand_type(query: KernelQuery, name: str) -> TensorType:
     return query.outputs[0] if name == "out" else query.inputs[int(name)]
 
 
-def _takes(query: KernelQuery) -> bool:
+def _accepts(query: KernelQuery) -> bool:
     return is_floating(query) and all(t.size for t in (*query.inputs, *query.outputs))
 
 
@@ -363,16 +370,22 @@ DIMS = (1, 2, 3)
 
 KERNELS: tuple[KernelSpec, ...] = (
     *(kernel(f"max_pool_{d}d", partial(_pool, "max")) for d in DIMS),
-    *(kernel(f"avg_pool_{d}d", partial(_pool, "avg"), _averages) for d in DIMS),
+    *(kernel(f"avg_pool_{d}d", partial(_pool, "avg"), _is_floating) for d in DIMS),
     *(kernel(f"{m}_pool_{d}d_grad", partial(_pool_grad, m)) for m in ("max", "avg") for d in DIMS),
     *(
-        kernel(f"conv{d}d", listed(_forward), _takes, partial(_conv_bytes, "0", "out"))
+        kernel(f"conv{d}d", collect_launches(_forward), _accepts, partial(_conv_bytes, "0", "out"))
         for d in DIMS
     ),
     *(
-        kernel(f"deconv{d}d", listed(_data_grad), _takes, partial(_conv_bytes, "out", "0"))
+        kernel(
+            f"deconv{d}d", collect_launches(_data_grad), _accepts, partial(_conv_bytes, "out", "0")
+        )
         for d in DIMS
     ),
-    kernel("conv_data_grad", listed(_data_grad), _takes, partial(_conv_bytes, "out", "0")),
-    kernel("conv_filter_grad", listed(_filter_grad), _takes, partial(_conv_bytes, "1", "0")),
+    kernel(
+        "conv_data_grad", collect_launches(_data_grad), _accepts, partial(_conv_bytes, "out", "0")
+    ),
+    kernel(
+        "conv_filter_grad", collect_launches(_filter_grad), _accepts, partial(_conv_bytes, "1", "0")
+    ),
 )

@@ -1,1 +1,5 @@
-"""A device that runs kernels on the host and checks the order of streams."""
+"""A simulated device that runs kernels on the host and checks the synchronization of streams.
+
+In: the device protocol and C++ kernels. Out: devices of type "gpu" without hardware.
+Must not depend on CuPy or NVIDIA's libraries.
+"""

@@ -1,6 +1,6 @@
-"""cuBLASLt as its documentation has it, with numpy: what simulators call in its place.
+"""A simulation of cuBLASLt with NumPy, according to its documentation.
 
-Matrices have columns one after the other.  What the real one refuses is refused here, too.
+Matrices are column-major.  Arguments that cuBLASLt rejects are rejected here as well.
 """
 
 from __future__ import annotations
@@ -38,70 +38,70 @@ _PREFERENCE: dict[int, Any] = {1: np.uint64}
 
 
 class RefusedError(Exception):
-    """What cuBLASLt answers with a status."""
+    """An error status of cuBLASLt."""
 
 
 class SimulatedLt:
-    """`flow_cuda.driver.cublaslt.Library` on the host.
+    """The `flow_cuda.driver.cublaslt.Library` on the host.
 
     Args:
-        refuses: epilogues that it has no algorithm for.
+        refuses: epilogues without an algorithm.
 
     Attributes:
-        calls: how many products it has made.
-        summed_in: the compute types of these, cuBLASLt's numbers.  Numbers are not rounded for any.
+        calls: number of products computed.
+        summed_in: their compute types, as cuBLAS codes; values are not rounded accordingly.
     """
 
     def __init__(self, refuses: Collection[str] = ()) -> None:
         self._refuses = refuses
-        self._made: list[dict[Any, Any]] = []
+        self._objects: list[dict[Any, Any]] = []
         self.calls = 0
         self.summed_in: set[int] = set()
 
     def _new(self, **content: Any) -> int:
-        self._made.append(content)
-        return len(self._made)
+        self._objects.append(content)
+        return len(self._objects)
 
     def _set(self, sizes: dict[int, Any], handle: int, attr: int, buf: int, size: int) -> None:
         kind = np.dtype(sizes[attr])
         if size != kind.itemsize:
-            raise RefusedError(f"INVALID_VALUE: attribute {attr} of {size} bytes")
-        self._made[handle - 1][attr] = int(np.frombuffer(ctypes.string_at(buf, size), kind)[0])
+            raise RefusedError(f"INVALID_VALUE: {size} bytes for attribute {attr}")
+        self._objects[handle - 1][attr] = int(np.frombuffer(ctypes.string_at(buf, size), kind)[0])
 
     def create(self) -> int:
-        """A handle."""
+        """Create a library handle."""
         return self._new(kind="library")
 
     def matmul_desc_create(self, compute_type: int, scale_type: int) -> int:
-        """A product."""
+        """Create a matmul descriptor."""
         return self._new(kind="product", compute=compute_type, scale=scale_type)
 
     def matmul_desc_set_attribute(self, desc: int, attr: int, buf: int, size: int) -> None:
-        """Sets one of its attributes."""
+        """Set an attribute of a matmul descriptor."""
         self._set(_SIZED, desc, attr, buf, size)
 
     def matrix_layout_create(self, type: int, rows: int, cols: int, ld: int) -> int:
-        """A matrix."""
+        """Create a matrix layout."""
         if ld < rows:
-            raise RefusedError("INVALID_VALUE: a leading dimension below the rows")
+            raise RefusedError("INVALID_VALUE: the leading dimension is less than the rows")
         return self._new(kind="layout", dtype=NAMES[type], shape=(rows, cols), ld=ld)
 
     def matrix_layout_set_attribute(self, layout: int, attr: int, buf: int, size: int) -> None:
-        """Sets one of its attributes."""
+        """Set an attribute of a matrix layout."""
         self._set(_LAYOUT, layout, attr, buf, size)
 
     def matmul_preference_create(self) -> int:
-        """What an algorithm may use."""
+        """Create a preference: the limits for algorithms."""
         return self._new(kind="preference")
 
     def matmul_preference_set_attribute(self, pref: int, attr: int, buf: int, size: int) -> None:
-        """Sets one of its attributes."""
+        """Set an attribute of a preference."""
         self._set(_PREFERENCE, pref, attr, buf, size)
 
     def matmul_algo_get_heuristic(self, *given: int) -> None:
-        """One algorithm, or a refusal."""
+        """Return one algorithm, or raise."""
         _, desc, _, _, _, d, _, _, results, found = given
-        product, layout = self._made[desc - 1], self._made[d - 1]
+        product, layout = self._objects[desc - 1], self._objects[d - 1]
         name = EPILOGUES[product[EPILOGUE]]
         if name in self._refuses or (
             name and (layout["dtype"] == "float64" or layout.get(BATCH_COUNT, 1) > 1)
@@ -109,17 +109,17 @@ class SimulatedLt:
             raise RefusedError("NOT_SUPPORTED")
         lead = product.get(SAVED_LEAD, 0)
         if lead and (lead < layout["shape"][0] or lead % (128 if "relu" in name else 8)):
-            raise RefusedError("INVALID_VALUE: the leading dimension of what is saved")
+            raise RefusedError("INVALID_VALUE: leading dimension of the auxiliary tensor")
         one = np.zeros(1, RESULT)
         one["algorithm"] = desc
         ctypes.memmove(results, one.ctypes.data, one.nbytes)
         ctypes.memmove(found, np.array([1], np.int32).ctypes.data, 4)
 
     def matmul(self, *given: int) -> None:
-        """The product, at once; half types are summed in float32."""
+        """Compute the product immediately; 16-bit types are accumulated in float32."""
         _, desc, alpha, a, a_layout, b, b_layout, _, _, _, d, d_layout, *_ = given
         self.calls += 1
-        product = self._made[desc - 1]
+        product = self._objects[desc - 1]
         self.summed_in.add(product["compute"])
         name = EPILOGUES[product[EPILOGUE]]
         x, y, out = (
@@ -133,12 +133,12 @@ class SimulatedLt:
         right = right.swapaxes(1, 2) if product[TRANSB] else right
         result = np.matmul(left, right) * factor
         if name:
-            result[0] = _finished(name, product, result[0], left[0], right[0], out.dtype)
+            result[0] = _apply_epilogue(name, product, result[0], left[0], right[0], out.dtype)
         out[...] = result
 
     def _matrices(self, address: int, handle: int) -> Any:
-        """A view of all matrices of a batch, columns one after the other."""
-        layout = self._made[handle - 1]
+        """Return a view of all matrices of a batch, column-major."""
+        layout = self._objects[handle - 1]
         (rows, columns), lead = layout["shape"], layout["ld"]
         count, step = layout.get(BATCH_COUNT, 1), layout.get(BATCH_STEP, 0)
         flat = array_at(address, (count - 1) * step + (columns - 1) * lead + rows, layout["dtype"])
@@ -148,14 +148,14 @@ class SimulatedLt:
 
 
 def array_at(address: int, count: int, dtype: str) -> Any:
-    """The elements at an address."""
+    """Return the elements at an address as an array."""
     kind = as_dtype(dtype).numpy
     raw = (ctypes.c_char * (count * kind.itemsize)).from_address(address)
     return np.frombuffer(memoryview(raw), np.uint8).view(kind)
 
 
-def _finished(name: str, product: Any, value: Any, left: Any, right: Any, kind: Any) -> Any:
-    """An epilogue; ``value`` has a column per row of ours."""
+def _apply_epilogue(name: str, product: Any, value: Any, left: Any, right: Any, kind: Any) -> Any:
+    """Apply an epilogue; ``value`` is column-major, the transpose of our matrix."""
     dtype, (rows, columns) = as_dtype(kind).name, value.shape
     if name in ("sum_a", "sum_b"):
         total = right.sum(0) if name == "sum_a" else left.sum(1)

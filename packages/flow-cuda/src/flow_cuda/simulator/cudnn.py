@@ -1,8 +1,8 @@
-"""cuDNN's graphs as the documentation of its frontend has them: what simulators call in its place.
+"""A simulation of cuDNN graphs, according to the documentation of cudnn-frontend.
 
-The order of calls, sizes and strides of tensors, alignment of memory and bytes of workspace are
-checked, and what the real library refuses is refused.  The workspace is filled with what no
-other work may expect there.
+It checks the order of calls, sizes and strides of tensors, memory alignment and workspace size,
+and rejects what cuDNN rejects.  The workspace is overwritten, so that no other work can rely on
+its content.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from flow_cuda.simulator.cudnn_nodes import NODES, window_sizes
 from flow_cuda.simulator.cudnn_tensors import FakeNode, FakeTensor, Ints, packed, unpacked
 
 ALIGN = 16
-"""Bytes to which the library's plans expect tensors to be aligned."""
+"""Alignment of tensors that execution plans require, in bytes."""
 
 _NAMES = {its: ours for ours, its in TYPES.items()}
 _NOTES = (
@@ -34,15 +34,15 @@ _NOTES = (
 
 
 class NotSupportedError(Exception):
-    """The library has no plan for a graph."""
+    """The library has no execution plan for a graph."""
 
 
 class MisuseError(Exception):
-    """A call that the library's documentation does not allow."""
+    """A call that the documentation of the library does not allow."""
 
 
 class Stage(enum.IntEnum):
-    """How far a graph is."""
+    """State of a graph."""
 
     OPEN = 0
     VALID = 1
@@ -51,21 +51,21 @@ class Stage(enum.IntEnum):
 
 
 def _names(*names: str) -> Any:
-    """An enumeration."""
+    """Create an enumeration."""
     return enum.Enum("names", names)
 
 
 class SimulatedCudnn:
-    """`flow_cuda.cudnn.plans.Library` on the host.
+    """The `flow_cuda.cudnn.plans.Library` on the host.
 
     Args:
-        refuses: titles of nodes, such as "conv_fprop bias relu", that it has no plan for.
-        engines: its engines.
+        refuses: titles of node sequences without a plan, such as "conv_fprop bias relu".
+        engines: the engines.
 
     Attributes:
-        calls: executions.
-        cost: of the last one.
-        compiled: plans that were compiled.
+        calls: number of executions.
+        cost: simulated time of the last execution.
+        compiled: number of compiled plans.
     """
 
     __version__ = "0"
@@ -74,7 +74,7 @@ class SimulatedCudnn:
     numerical_note: Any = _names(*_NOTES)
     behavior_note: Any = _names("RUNTIME_COMPILATION")
     norm_forward_phase: Any = _names("INFERENCE", "TRAINING")
-    # the name that it has there:
+    # named as in the library:
     cudnnGraphNotSupportedError: type[Exception] = NotSupportedError
 
     def __init__(
@@ -85,26 +85,26 @@ class SimulatedCudnn:
         self.streams: dict[int, int] = {}
 
     def backend_version(self) -> int:
-        """A version that there is not."""
+        """Return a version that does not exist."""
         return 90000
 
     def create_handle(self) -> int:
-        """A handle."""
+        """Create a handle."""
         self.streams[len(self.streams) + 1] = 0
         return len(self.streams)
 
     def set_stream(self, handle: int, stream: int) -> None:
-        """Where work is queued."""
+        """Set the stream of a handle."""
         self.streams[handle] = stream
 
     def pygraph(self, **settings: Any) -> FakeGraph:
-        """An empty graph."""
+        """Create an empty graph."""
         return FakeGraph(self, **settings)
 
 
 @dataclass(eq=False)
 class FakeGraph:
-    """A graph under construction, then with plans."""
+    """A graph under construction, later with execution plans."""
 
     library: SimulatedCudnn
     io_data_type: Any
@@ -127,47 +127,47 @@ class FakeGraph:
         self, *, name: str, dim: Sequence[int], stride: Sequence[int], data_type: Any, uid: int,
         is_pass_by_value: bool = False,
     ) -> FakeTensor:  # fmt: skip
-        """An input; one by value lies in memory of the host."""
+        """Add an input; one passed by value is in host memory."""
         made = FakeTensor(name, tuple(dim), tuple(stride), data_type, uid, False, is_pass_by_value)
         self.given.append(made)
         return made
 
     def _add(self, kind: str, inputs: Mapping[str, FakeTensor], dim: Ints, **params: Any) -> Any:
         if self.stage is not Stage.OPEN:
-            raise MisuseError(f"{kind} in a graph that has been validated")
+            raise MisuseError(f"{kind} added to a graph that has been validated")
         out = FakeTensor(f"{kind}::out", dim, data_type=self.intermediate_data_type)
         self.nodes.append(FakeNode(kind, inputs, (out,), params))
         return out
 
     def conv_fprop(self, *, image: FakeTensor, weight: FakeTensor, **params: Any) -> FakeTensor:
-        """A convolution."""
+        """Add a convolution."""
         made: FakeTensor = self._add("conv_fprop", {"image": image, "weight": weight}, (), **params)
         sizes = window_sizes(image.dim, weight.dim, self.nodes[-1])
         return made.set_dim((image.dim[0], weight.dim[0], *sizes))
 
     def conv_dgrad(self, *, loss: FakeTensor, filter: FakeTensor, **params: Any) -> Any:
-        """The gradient by the input."""
+        """Add the gradient with respect to the input."""
         return self._add("conv_dgrad", {"loss": loss, "filter": filter}, (), **params)
 
     def conv_wgrad(self, *, image: FakeTensor, loss: FakeTensor, **params: Any) -> Any:
-        """The gradient by the weights."""
+        """Add the gradient with respect to the weights."""
         return self._add("conv_wgrad", {"image": image, "loss": loss}, (), **params)
 
     def genstats(self, *, input: FakeTensor, compute_data_type: Any) -> list[Any]:
-        """Sums by channels, and those of squares."""
+        """Add the sums of values and of squares per channel."""
         row = (1, input.dim[1], *(1 for _ in input.dim[2:]))
-        return [self._add("genstats", {"input": input}, row), self._more(row)]
+        return [self._add("genstats", {"input": input}, row), self._extra_output(row)]
 
     def bias(self, *, input: FakeTensor, bias: FakeTensor) -> Any:
-        """A sum that broadcasts."""
+        """Add a broadcast addition."""
         return self._add("bias", {"input": input, "bias": bias}, input.dim)
 
     def relu(self, *, input: FakeTensor) -> Any:
-        """What is positive."""
+        """Add a ReLU."""
         return self._add("relu", {"input": input}, input.dim)
 
     def add(self, *, a: FakeTensor, b: FakeTensor) -> Any:
-        """A sum."""
+        """Add an addition."""
         return self._add("add", {"a": a, "b": b}, a.dim)
 
     def batchnorm(
@@ -175,33 +175,33 @@ class FakeGraph:
         in_running_mean: FakeTensor, in_running_var: FakeTensor, epsilon: FakeTensor,
         momentum: FakeTensor,
     ) -> list[Any]:  # fmt: skip
-        """Batch normalisation, statistics, and the moving ones."""
+        """Add batch normalization with batch and moving statistics."""
         given = {
             "input": input, "scale": scale, "bias": bias, "in_running_mean": in_running_mean,
             "in_running_var": in_running_var, "epsilon": epsilon, "momentum": momentum,
         }  # fmt: skip
         y = self._add("batchnorm", given, input.dim)
-        return [y, *(self._more(scale.dim) for _ in range(4))]
+        return [y, *(self._extra_output(scale.dim) for _ in range(4))]
 
     def batchnorm_backward(
         self, *, grad: FakeTensor, input: FakeTensor, scale: FakeTensor, mean: FakeTensor,
         inv_variance: FakeTensor,
     ) -> list[Any]:  # fmt: skip
-        """The gradients of batch normalisation."""
+        """Add the gradients of batch normalization."""
         given = {
             "grad": grad, "input": input, "scale": scale, "mean": mean,
             "inv_variance": inv_variance,
         }  # fmt: skip
         dx = self._add("batchnorm_backward", given, input.dim)
-        return [dx, self._more(scale.dim), self._more(scale.dim)]
+        return [dx, self._extra_output(scale.dim), self._extra_output(scale.dim)]
 
     def layernorm(
         self, *, norm_forward_phase: Any, input: FakeTensor, scale: FakeTensor, bias: FakeTensor,
         epsilon: FakeTensor,
     ) -> list[Any]:  # fmt: skip
-        """Normalisation of each element of the batch, without statistics."""
+        """Add layer normalization for inference."""
         if norm_forward_phase is not self.library.norm_forward_phase.INFERENCE:
-            raise NotSupportedError("statistics of rows")
+            raise NotSupportedError("layer normalization with statistics")
         given = {"input": input, "scale": scale, "bias": bias, "epsilon": epsilon}
         return [self._add("layernorm", given, input.dim), None, None]
 
@@ -209,52 +209,52 @@ class FakeGraph:
         self, *, q: FakeTensor, k: FakeTensor, v: FakeTensor, bias: FakeTensor | None = None,
         attn_scale: float, generate_stats: bool,
     ) -> list[Any]:  # fmt: skip
-        """Attention, and what its gradient needs."""
+        """Add attention, optionally with the log-sum-exp."""
         given = {"q": q, "k": k, "v": v} | ({} if bias is None else {"bias": bias})
         out = self._add("sdpa", given, (*q.dim[:3], v.dim[3]), attn_scale=attn_scale)
         if not generate_stats:
             return [out, None]
-        return [out, self._more((*q.dim[:3], 1))]
+        return [out, self._extra_output((*q.dim[:3], 1))]
 
     def sdpa_backward(
         self, *, q: FakeTensor, k: FakeTensor, v: FakeTensor, o: FakeTensor, dO: FakeTensor,
         stats: FakeTensor, bias: FakeTensor | None = None, attn_scale: float,
         use_deterministic_algorithm: bool,
     ) -> list[Any]:  # fmt: skip
-        """The gradients of attention."""
+        """Add the gradients of attention."""
         given = {"q": q, "k": k, "v": v, "o": o, "dO": dO, "stats": stats}
         given |= {} if bias is None else {"bias": bias}
         dq = self._add(
             "sdpa_backward", given, q.dim, attn_scale=attn_scale,
             repeats=use_deterministic_algorithm,
         )  # fmt: skip
-        return [dq, self._more(k.dim), self._more(v.dim)]
+        return [dq, self._extra_output(k.dim), self._extra_output(v.dim)]
 
-    def _more(self, dim: Ints) -> FakeTensor:
-        """Another output of the last node."""
+    def _extra_output(self, dim: Ints) -> FakeTensor:
+        """Add another output to the last node."""
         node = self.nodes[-1]
         out = FakeTensor(f"{node.kind}::more", dim, data_type=self.intermediate_data_type)
         self.nodes[-1] = replace(node, outputs=(*node.outputs, out))
         return out
 
-    # --------------------------------------------------------------------------- what it is
+    # ------------------------------------------------------------------------------ queries
 
     def tensors(self) -> Iterator[FakeTensor]:
-        """All of them."""
+        """Yield all tensors."""
         yield from self.given
         for node in self.nodes:
             yield from node.outputs
 
-    def named(self, tensor: FakeTensor) -> str:
-        """Our name of a tensor's element type."""
+    def type_name(self, tensor: FakeTensor) -> str:
+        """Return our name of a tensor's element type."""
         return _NAMES[tensor.data_type.name]
 
     def itemsize(self, tensor: FakeTensor) -> int:
-        """Bytes of its elements."""
-        return as_dtype(self.named(tensor)).itemsize
+        """Return the element size of a tensor in bytes."""
+        return as_dtype(self.type_name(tensor)).itemsize
 
     def convolved(self, node: FakeNode) -> tuple[FakeTensor, FakeTensor, FakeTensor]:
-        """Input, weights and output of a convolution, forward or backward."""
+        """Return input, weights and output of a convolution, forward or backward."""
         (out,), given = node.outputs, node.inputs
         x = given.get("image", out)
         w = given.get("weight") or given.get("filter") or out
@@ -263,13 +263,13 @@ class FakeGraph:
     # ------------------------------------------------------------------------------- checks
 
     def validate(self) -> None:
-        """Checks tensors and nodes."""
-        self._at(Stage.OPEN, "validate")
+        """Check tensors and nodes."""
+        self._require_stage(Stage.OPEN, "validate")
         outside = [t for t in self.tensors() if not t.virtual]
         for tensor in outside:
             _check_tensor(tensor)
         if len({t.uid for t in outside}) != len(outside):
-            raise MisuseError("two tensors of one number")
+            raise MisuseError("two tensors with the same uid")
         for node in self.nodes:
             self._check_node(node)
         self.stage = Stage.VALID
@@ -279,52 +279,52 @@ class FakeGraph:
             self._check_attention(node)
         if node.kind.startswith("batchnorm"):
             rows = [t for name, t in node.inputs.items() if name not in ("input", "grad")]
-            if {self.named(t) for t in rows} != {"float32"}:
-                raise NotSupportedError("parameters that are not float32")
+            if {self.type_name(t) for t in rows} != {"float32"}:
+                raise NotSupportedError("parameters must be float32")
         if node.kind == "layernorm":
             t = node.inputs
             if not t["input"].dim[1:] == t["scale"].dim[1:] == t["bias"].dim[1:]:
-                raise NotSupportedError("parameters that are not a row's")
+                raise NotSupportedError("parameters must have the size of a row")
         if not node.kind.startswith("conv"):
             return
         x, w, y = self.convolved(node)
         want = (x.dim[0], w.dim[0], *window_sizes(x.dim, w.dim, node))
         if y.dim != want:
-            raise NotSupportedError(f"an output of {y.dim}, not {want}")
+            raise NotSupportedError(f"output shape {y.dim}, expected {want}")
         if x.dim[1] % w.dim[1] or w.dim[0] % (x.dim[1] // w.dim[1]):
-            raise NotSupportedError(f"{x.dim[1]} channels, weights of {w.dim}")
+            raise NotSupportedError(f"{x.dim[1]} channels with weights of shape {w.dim}")
         if len(x.dim) not in (4, 5):
-            raise NotSupportedError(f"tensors of {len(x.dim)} axes")
+            raise NotSupportedError(f"tensors of rank {len(x.dim)}")
 
     def _check_attention(self, node: FakeNode) -> None:
-        """Half types whose numbers follow each other; sums of exponentials are float32."""
+        """Require 16-bit types with contiguous features, and a float32 log-sum-exp."""
         t = dict(node.inputs)
         stats, mask = t.pop("stats", None), t.pop("bias", None)
-        kinds = {self.named(x) for x in t.values()}
+        kinds = {self.type_name(x) for x in t.values()}
         if kinds not in ({"float16"}, {"bfloat16"}) or any(x.stride[3] != 1 for x in t.values()):
-            raise NotSupportedError(f"attention of {kinds}")
-        if stats is not None and self.named(stats) != "float32":
-            raise NotSupportedError("sums of exponentials that are not float32")
+            raise NotSupportedError(f"attention in {kinds}")
+        if stats is not None and self.type_name(stats) != "float32":
+            raise NotSupportedError("the log-sum-exp must be float32")
         if any(x.dim[3] % 8 for x in t.values()):
-            raise NotSupportedError("heads whose sizes are not multiples of 8")
+            raise NotSupportedError("head sizes must be multiples of 8")
         scores = (*t["q"].dim[:3], t["k"].dim[2])
         wide = mask is None or all(a in (1, b) for a, b in zip(mask.dim, scores, strict=True))
         same = t["k"].dim[:3] == t["v"].dim[:3] and t["q"].dim[3] == t["k"].dim[3]
         if not (wide and same and t["q"].dim[:2] == t["k"].dim[:2]):
-            raise NotSupportedError("sizes that are not those of an attention")
+            raise NotSupportedError("inconsistent sizes of attention operands")
 
-    def _at(self, stage: Stage, what: str) -> None:
+    def _require_stage(self, stage: Stage, what: str) -> None:
         if self.stage is not stage:
-            raise MisuseError(f"{what} of a graph that is {self.stage.name.lower()}")
+            raise MisuseError(f"{what} on a graph in state {self.stage.name.lower()}")
 
     def build_operation_graph(self) -> None:
-        """Describes it to the backend."""
-        self._at(Stage.VALID, "build_operation_graph")
+        """Lower the graph to the backend."""
+        self._require_stage(Stage.VALID, "build_operation_graph")
         self.stage = Stage.DESCRIBED
 
     def create_execution_plans(self, modes: Sequence[Any]) -> None:
-        """Asks the heuristics."""
-        self._at(Stage.DESCRIBED, "create_execution_plans")
+        """Query the heuristics for plans."""
+        self._require_stage(Stage.DESCRIBED, "create_execution_plans")
         title = " ".join(node.kind for node in self.nodes)
         self.plans = [e for e in self.library.engines if e.takes(self)]
         if title in self.library.refuses or not self.plans or not modes:
@@ -334,67 +334,67 @@ class FakeGraph:
     # -------------------------------------------------------------------------------- plans
 
     def _filter(self, notes: Sequence[Any], keep: bool) -> None:
-        self._at(Stage.PLANNED, "a filter of notes")
+        self._require_stage(Stage.PLANNED, "a filter by notes")
         for note in notes:
             for i, plan in enumerate(self.plans):
                 if (note.name in plan.notes) != keep:
                     self.barred.add(i)
 
     def deselect_numeric_notes(self, notes: Sequence[Any]) -> None:
-        """Bars plans that have one of some notes."""
+        """Exclude plans that have any of the notes."""
         self._filter(notes, keep=False)
 
     def select_numeric_notes(self, notes: Sequence[Any]) -> None:
-        """Bars plans that have not all of them."""
+        """Exclude plans that lack any of the notes."""
         self._filter(notes, keep=True)
 
     def deselect_workspace_greater_than(self, limit: int) -> None:
-        """Bars plans that need more memory."""
+        """Exclude plans that need a larger workspace."""
         self.limit = limit
 
-    def _unloaded(self, what: str) -> None:
-        self._at(Stage.PLANNED, what)
+    def _require_plan_list(self, what: str) -> None:
+        self._require_stage(Stage.PLANNED, what)
         if self.loaded:
-            raise MisuseError(f"{what} of a graph that was loaded with its plan")
+            raise MisuseError(f"{what} on a graph that was deserialized")
 
     def get_execution_plan_count(self) -> int:
-        """Plans, barred ones included."""
-        self._unloaded("get_execution_plan_count")
+        """Return the number of plans, including excluded ones."""
+        self._require_plan_list("get_execution_plan_count")
         return len(self.plans)
 
     def get_plan_name_at_index(self, index: int) -> str:
-        """Engine and knobs."""
-        self._unloaded("get_plan_name_at_index")
+        """Return the engine and knobs of a plan."""
+        self._require_plan_list("get_plan_name_at_index")
         return self.plans[index].name
 
     def get_behavior_notes_for_plan_at_index(self, index: int) -> list[Any]:
-        """What building it means."""
+        """Return the behaviour notes of a plan."""
         compiles = self.plans[index].compiles
         return [self.library.behavior_note.RUNTIME_COMPILATION] if compiles else []
 
     def build_plan_at_index(self, index: int) -> None:
-        """Makes a plan ready."""
-        self._unloaded("build_plan_at_index")
-        if index in self.barred or self.plans[index].room(self) > self.limit:
-            raise NotSupportedError("a plan that was deselected")
+        """Build a plan."""
+        self._require_plan_list("build_plan_at_index")
+        if index in self.barred or self.plans[index].workspace(self) > self.limit:
+            raise NotSupportedError("the plan was deselected")
         self.library.compiled += self.plans[index].compiles and index not in self.built
         self.built.add(index)
         self.last = index
 
     def serialize(self) -> list[int]:
-        """The graph with the plan that was built last, as bytes."""
+        """Return the graph with the plan built last, as bytes."""
         if self.last not in self.built:
-            raise MisuseError("a graph without a plan, serialized")
+            raise MisuseError("serialization of a graph without a plan")
         kept = packed(self.given, self.nodes) | {
             "plan": self.plans[self.last].name, "compute": self.compute_data_type.name,
         }  # fmt: skip
         return list(json.dumps(kept).encode())
 
     def deserialize(self, handle: int, data: Sequence[int]) -> None:
-        """Becomes the graph that was serialized; its plan has the index 0."""
-        self._at(Stage.OPEN, "deserialize")
+        """Load a serialized graph; its plan has index 0."""
+        self._require_stage(Stage.OPEN, "deserialize")
         if not isinstance(data, list) or handle not in self.library.streams:
-            raise MisuseError("not a handle, and a list of numbers")
+            raise MisuseError("the arguments are not a handle and a list of numbers")
         try:
             kept = json.loads(bytes(data))
             plans = [e for e in self.library.engines if e.name == kept["plan"]]
@@ -408,44 +408,44 @@ class FakeGraph:
         self.plans, self.built, self.stage, self.loaded = plans[:1], {0}, Stage.PLANNED, True
 
     def get_workspace_size_plan_at_index(self, index: int) -> int:
-        """Bytes."""
+        """Return the workspace size of a built plan in bytes."""
         if index not in self.built:
-            raise MisuseError("the workspace of a plan that is not built")
-        return self.plans[index].room(self)
+            raise MisuseError("the plan is not built, its workspace size is unknown")
+        return self.plans[index].workspace(self)
 
     # ---------------------------------------------------------------------------- execution
 
     def execute_plan_at_index(
         self, pack: Mapping[int, int], workspace: int, index: int, handle: int
     ) -> None:
-        """Computes at once."""
+        """Execute a plan immediately."""
         if index not in self.built or handle not in self.library.streams:
-            raise MisuseError("an execution without a plan or a handle")
+            raise MisuseError("an execution without a built plan or a handle")
         outside = {t.uid: t for t in self.tensors() if not t.virtual}
         if pack.keys() != outside.keys():
-            raise MisuseError(f"tensors {sorted(pack)}, not {sorted(outside)}")
+            raise MisuseError(f"tensors {sorted(pack)}, expected {sorted(outside)}")
         plan = self.plans[index]
-        room = plan.room(self)
+        nbytes = plan.workspace(self)
         addresses = [pack[uid] for uid, t in outside.items() if not t.by_value]
-        addresses += [workspace] if room else []
+        addresses += [workspace] if nbytes else []
         if any(address % ALIGN or not address for address in addresses):
-            raise MisuseError(f"memory that is not aligned to {ALIGN} bytes")
-        if room:
-            ctypes.memset(workspace, 0xEE, room)
+            raise MisuseError(f"memory is not aligned to {ALIGN} bytes")
+        if nbytes:
+            ctypes.memset(workspace, 0xEE, nbytes)
         arrays = {uid: self._array(t, pack[uid]) for uid, t in outside.items()}
         self._compute(arrays)
         self.library.calls += 1
         self.library.cost = plan.cost
 
     def _array(self, tensor: FakeTensor, address: int) -> Any:
-        """A view of a tensor's memory."""
+        """Return a view of a tensor's memory."""
         last = sum((n - 1) * s for n, s in zip(tensor.dim, tensor.stride, strict=True))
-        flat = array_at(address, last + 1, self.named(tensor))
+        flat = array_at(address, last + 1, self.type_name(tensor))
         strides = tuple(s * flat.dtype.itemsize for s in tensor.stride)
         return np.lib.stride_tricks.as_strided(flat, tensor.dim, strides)
 
     def _compute(self, arrays: Mapping[int, Any]) -> None:
-        """All nodes in order; what lies between them is not rounded."""
+        """Compute all nodes in order; intermediate tensors are not rounded."""
         values: dict[int, Any] = {}
         wide = as_dtype(_NAMES[self.compute_data_type.name]).numpy
         for tensor in self.given:
@@ -454,31 +454,31 @@ class FakeGraph:
             given = {name: values[id(t)] for name, t in node.inputs.items()}
             made = NODES[node.kind](node, given, node.outputs[0].dim)
             made = made if isinstance(made, tuple) else (made,)
-            for tensor, value in zip(node.outputs, made, strict=False):  # some are not asked for
+            for tensor, value in zip(node.outputs, made, strict=False):  # some outputs are optional
                 values[id(tensor)] = value
                 if not tensor.virtual:
                     arrays[tensor.uid][...] = value
 
 
 def _check_tensor(tensor: FakeTensor) -> None:
-    """Sizes, strides and type of a tensor in memory."""
+    """Check sizes, strides and type of a tensor in memory."""
     if tensor.uid < 0 or tensor.data_type is None or min(tensor.dim, default=0) < 1:
-        raise MisuseError(f"{tensor.name} has no number, type or elements")
+        raise MisuseError(f"{tensor.name} has no uid, type or elements")
     if len(tensor.dim) != len(tensor.stride) or min(tensor.stride) < 1:
-        raise MisuseError(f"{tensor.name} of sizes {tensor.dim} and strides {tensor.stride}")
+        raise MisuseError(f"{tensor.name} has sizes {tensor.dim} but strides {tensor.stride}")
     rows = sorted(zip(tensor.stride, tensor.dim, strict=True))
     reach = 1
     for step, size in rows:
         if size > 1 and step < reach:
-            raise MisuseError(f"elements of {tensor.name} share memory")
+            raise MisuseError(f"elements of {tensor.name} overlap in memory")
         reach = max(reach, step * size)
 
 
 class SimulatedBench:
-    """`flow_cuda.cudnn.plans.Bench` whose clock is the cost of engines.
+    """A `flow_cuda.cudnn.plans.Bench` that returns the simulated cost of engines.
 
     Args:
-        library: whose engines run.
+        library: the library whose engines run.
     """
 
     stream = 0
@@ -487,7 +487,7 @@ class SimulatedBench:
         self._library = library
 
     def seconds(self, run: Callable[[Sequence[int]], None], nbytes: Sequence[int]) -> float:
-        """The cost of what ran on scratch memory."""
+        """Run on scratch memory and return the cost."""
         kept = [np.zeros(n + ALIGN, np.uint8) for n in nbytes]
         run([a.ctypes.data + -a.ctypes.data % ALIGN for a in kept])
         return self._library.cost

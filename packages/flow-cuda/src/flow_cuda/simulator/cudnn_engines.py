@@ -1,4 +1,4 @@
-"""Engines of simulated graphs: which they take, what they need, what they cost."""
+"""Engines of simulated graphs: supported graphs, workspace sizes and costs."""
 
 from __future__ import annotations
 
@@ -11,46 +11,46 @@ from flow_cuda.simulator.cudnn_tensors import FakeNode, FakeTensor
 
 
 class Graph(Protocol):
-    """What engines look at: `flow_cuda.simulator.cudnn.FakeGraph`."""
+    """The graph interface that engines use: `flow_cuda.simulator.cudnn.FakeGraph`."""
 
     nodes: list[FakeNode]
     given: list[FakeTensor]
 
     def tensors(self) -> Iterator[FakeTensor]:
-        """All of them."""
+        """Yield all tensors."""
 
-    def named(self, tensor: FakeTensor) -> str:
-        """Our name of a tensor's element type."""
+    def type_name(self, tensor: FakeTensor) -> str:
+        """Return our name of a tensor's element type."""
 
     def itemsize(self, tensor: FakeTensor) -> int:
-        """Bytes of its elements."""
+        """Return the element size of a tensor in bytes."""
 
     def convolved(self, node: FakeNode) -> tuple[FakeTensor, FakeTensor, FakeTensor]:
-        """Input, weights and output of a convolution, forward or backward."""
+        """Return input, weights and output of a convolution, forward or backward."""
 
 
 @dataclass(frozen=True)
 class FakeEngine:
-    """A way to compute a graph.
+    """A simulated engine.
 
     Attributes:
-        name: as plans show it.
+        name: name in plans.
         notes: its numerical notes.
-        cost: how long it takes, in place of a clock.
-        takes: whether it can do a graph.
-        room: bytes of workspace for a graph.
-        compiles: whether its plans are compiled when they are built.
+        cost: simulated run time.
+        takes: whether it supports a graph.
+        workspace: workspace size for a graph in bytes.
+        compiles: whether building its plans requires a compilation.
     """
 
     name: str
     notes: tuple[str, ...]
     cost: float
     takes: Callable[[Graph], bool]
-    room: Callable[[Graph], int]
+    workspace: Callable[[Graph], int]
     compiles: bool = False
 
 
-def _none(graph: Graph) -> int:
+def _no_workspace(graph: Graph) -> int:
     return 0
 
 
@@ -63,27 +63,27 @@ def _is_conv(graph: Graph) -> bool:
     return graph.nodes[0].kind.startswith("conv") and not sums
 
 
-def _sums(graph: Graph) -> bool:
-    """Of a convolution with its sums: float16, channels last."""
+def _is_conv_with_sums(graph: Graph) -> bool:
+    """A convolution with its sums: float16, channels last."""
     x, y = graph.given[0], graph.nodes[0].outputs[0]
     if [node.kind for node in graph.nodes] != ["conv_fprop", "genstats"]:
         return False
-    return graph.named(x) == "float16" and x.stride[1] == y.stride[1] == 1
+    return graph.type_name(x) == "float16" and x.stride[1] == y.stride[1] == 1
 
 
-def _in_general(graph: Graph) -> bool:
-    """Of a convolution, of float64 without anything behind it."""
-    wide = any(graph.named(t) == "float64" for t in graph.given)
+def _is_general_conv(graph: Graph) -> bool:
+    """A convolution; in float64 without fused operations."""
+    wide = any(graph.type_name(t) == "float64" for t in graph.given)
     return _is_conv(graph) and not (wide and len(graph.nodes) > 1)
 
 
-def _on_tensor_cores(graph: Graph) -> bool:
+def _is_tensor_core_conv(graph: Graph) -> bool:
     tensors = [t for t in graph.tensors() if not t.virtual]
-    return _is_conv(graph) and all(graph.named(t) not in ("float64", "int32") for t in tensors)
+    return _is_conv(graph) and all(graph.type_name(t) not in ("float64", "int32") for t in tensors)
 
 
-def _unstrided(graph: Graph) -> bool:
-    """Of a convolution without strides and groups."""
+def _is_unit_stride_conv(graph: Graph) -> bool:
+    """A convolution without strides, dilation and groups."""
     if not _is_conv(graph):
         return False
     params = graph.nodes[0].params
@@ -91,49 +91,49 @@ def _unstrided(graph: Graph) -> bool:
     return x.dim[1] == w.dim[1] and {*params["stride"], *params["dilation"]} == {1}
 
 
-def _three_wide(graph: Graph) -> bool:
-    return _unstrided(graph) and set(graph.convolved(graph.nodes[0])[1].dim[2:]) == {3}
+def _is_3x3_conv(graph: Graph) -> bool:
+    return _is_unit_stride_conv(graph) and set(graph.convolved(graph.nodes[0])[1].dim[2:]) == {3}
 
 
-def _gradient(graph: Graph) -> bool:
+def _is_conv_grad(graph: Graph) -> bool:
     return graph.nodes[0].kind in ("conv_dgrad", "conv_wgrad")
 
 
-def _attends(graph: Graph) -> bool:
-    """Of attention; two runs of the fast engine for gradients may differ."""
+def _is_attention(graph: Graph) -> bool:
+    """Attention; for gradients, without the guarantee of reproducible results."""
     node = graph.nodes[0]
     return node.kind.startswith("sdpa") and not node.params.get("repeats")
 
 
-def _normalises(graph: Graph) -> bool:
-    """Of batch normalisation, of channels that come in eights."""
+def _is_batch_norm(graph: Graph) -> bool:
+    """Batch normalization with channels in multiples of eight."""
     node = graph.nodes[0]
     return node.kind.startswith("batchnorm") and node.inputs["input"].dim[1] % 8 == 0
 
 
-def _normalises_rows(graph: Graph) -> bool:
-    """Of layers, of rows that come in eights."""
+def _is_layer_norm(graph: Graph) -> bool:
+    """Layer normalization with row lengths in multiples of eight."""
     node = graph.nodes[0]
     return node.kind == "layernorm" and node.inputs["input"].dim[1] % 8 == 0
 
 
-def _attends_again(graph: Graph) -> bool:
+def _is_deterministic_attention(graph: Graph) -> bool:
     node = graph.nodes[0]
     return node.kind == "sdpa_backward" and bool(node.params["repeats"])
 
 
 ENGINES: tuple[FakeEngine, ...] = (
     FakeEngine(
-        "eng1_k2=5", ("TENSOR_CORE", "DOWN_CONVERT_INPUTS"), 2, _on_tensor_cores, lambda g: 4096
+        "eng1_k2=5", ("TENSOR_CORE", "DOWN_CONVERT_INPUTS"), 2, _is_tensor_core_conv, lambda g: 4096
     ),
-    FakeEngine("eng2_k2=4", ("TENSOR_CORE",), 2, _sums, lambda g: 512),
-    FakeEngine("eng0_k30=0", (), 1, _normalises, lambda g: 128, True),
-    FakeEngine("eng3_k1=4", (), 1, _normalises_rows, lambda g: 64, True),
-    FakeEngine("eng8", ("TENSOR_CORE",), 1, _attends, lambda g: 1024, True),
-    FakeEngine("eng9", ("TENSOR_CORE",), 2, _attends_again, lambda g: 2048, True),
-    FakeEngine("eng7_k3=1", ("NONDETERMINISTIC",), 2.5, _gradient, _none),
-    FakeEngine("eng0", (), 3, _in_general, lambda g: 256 if _gradient(g) else 0),
-    FakeEngine("eng6", ("WINOGRAD",), 1, _three_wide, lambda g: 2 * _nbytes(g)),
-    FakeEngine("eng4_k1=2", ("FFT",), 4, _unstrided, lambda g: 8 * _nbytes(g)),
+    FakeEngine("eng2_k2=4", ("TENSOR_CORE",), 2, _is_conv_with_sums, lambda g: 512),
+    FakeEngine("eng0_k30=0", (), 1, _is_batch_norm, lambda g: 128, True),
+    FakeEngine("eng3_k1=4", (), 1, _is_layer_norm, lambda g: 64, True),
+    FakeEngine("eng8", ("TENSOR_CORE",), 1, _is_attention, lambda g: 1024, True),
+    FakeEngine("eng9", ("TENSOR_CORE",), 2, _is_deterministic_attention, lambda g: 2048, True),
+    FakeEngine("eng7_k3=1", ("NONDETERMINISTIC",), 2.5, _is_conv_grad, _no_workspace),
+    FakeEngine("eng0", (), 3, _is_general_conv, lambda g: 256 if _is_conv_grad(g) else 0),
+    FakeEngine("eng6", ("WINOGRAD",), 1, _is_3x3_conv, lambda g: 2 * _nbytes(g)),
+    FakeEngine("eng4_k1=2", ("FFT",), 4, _is_unit_stride_conv, lambda g: 8 * _nbytes(g)),
 )
-"""In the order of the heuristics, which is not that of cost."""
+"""The engines in the order of the heuristics, which differs from the order of cost."""

@@ -1,7 +1,7 @@
-"""What nodes of cuDNN's graphs compute, with numpy: batch first, channels second.
+"""NumPy implementations of cuDNN graph nodes: batch first, channels second.
 
-Nothing of it is written as the references of ops are: convolutions are products of unfolded
-windows, and the gradient by the input is the convolution of a stretched gradient.
+They are independent of the op references: convolutions are products of unfolded windows, and the
+gradient with respect to the input is a convolution of the dilated gradient.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Arrays = Mapping[str, Any]
 
 
 def window_sizes(x: Ints, w: Ints, node: Any) -> Ints:
-    """Output sizes of a convolution along the axes of space."""
+    """Return the spatial output sizes of a convolution."""
     columns = zip(
         x[2:], w[2:], node.params["stride"], node.params["dilation"], node.params["pre_padding"],
         node.params["post_padding"], strict=True,
@@ -26,7 +26,7 @@ def window_sizes(x: Ints, w: Ints, node: Any) -> Ints:
 
 
 def _columns(x: Any, kernel: Ints, out: Ints, stride: Ints, dilation: Ints, groups: int) -> Any:
-    """Unfolded windows of a padded tensor: batch, groups, places, channels and taps."""
+    """Unfold windows of a padded tensor: batch, groups, positions, channels and window elements."""
     n, channels, *_ = x.shape
     axes = zip(x.strides[2:], stride, strict=True), zip(x.strides[2:], dilation, strict=True)
     steps = tuple(tuple(a * b for a, b in rows) for rows in axes)
@@ -46,7 +46,7 @@ def _padded(x: Any, node: Any) -> Any:
 
 
 def conv_fprop(node: Any, t: Arrays, out: Ints) -> Any:
-    """The convolution."""
+    """Compute a convolution."""
     x, w = t["image"], t["weight"]
     groups = x.shape[1] // w.shape[1]
     stride, dilation = node.params["stride"], node.params["dilation"]
@@ -57,7 +57,7 @@ def conv_fprop(node: Any, t: Arrays, out: Ints) -> Any:
 
 
 def conv_wgrad(node: Any, t: Arrays, out: Ints) -> Any:
-    """The gradient by the weights."""
+    """Compute the gradient with respect to the weights."""
     x, dy = t["image"], t["loss"]
     groups = x.shape[1] // out[1]
     stride, dilation = node.params["stride"], node.params["dilation"]
@@ -67,7 +67,7 @@ def conv_wgrad(node: Any, t: Arrays, out: Ints) -> Any:
 
 
 def conv_dgrad(node: Any, t: Arrays, out: Ints) -> Any:
-    """The gradient by the input: taps in reverse over a gradient stretched by the stride."""
+    """Compute the input gradient: reversed kernel over the gradient dilated by the stride."""
     dy, w = t["loss"], t["filter"]
     stride, dilation = node.params["stride"], node.params["dilation"]
     rank, groups = len(stride), out[1] // w.shape[1]
@@ -92,17 +92,17 @@ def conv_dgrad(node: Any, t: Arrays, out: Ints) -> Any:
 
 
 def bias(node: Any, t: Arrays, out: Ints) -> Any:
-    """A sum with a number per channel."""
+    """Add one element per channel."""
     return t["input"] + t["bias"]
 
 
 def relu(node: Any, t: Arrays, out: Ints) -> Any:
-    """What is positive."""
+    """Compute a ReLU."""
     return np.maximum(t["input"], 0)
 
 
 def _probabilities(node: Any, t: Arrays) -> tuple[Any, Any]:
-    """Exponentials of the scores, and the logarithms of their sums."""
+    """Return the softmax of the scores, and the log-sum-exp of each row."""
     value = np.einsum("bhsd,bhtd->bhst", t["q"], t["k"]) * node.params["attn_scale"]
     value = value + t["bias"] if "bias" in t else value
     stats = np.logaddexp.reduce(value, -1, keepdims=True)
@@ -110,13 +110,13 @@ def _probabilities(node: Any, t: Arrays) -> tuple[Any, Any]:
 
 
 def sdpa(node: Any, t: Arrays, out: Ints) -> tuple[Any, Any]:
-    """Attention, and the logarithms of the sums of exponentials."""
+    """Compute attention and the log-sum-exp."""
     weights, stats = _probabilities(node, t)
     return np.einsum("bhst,bhtd->bhsd", weights, t["v"]), stats
 
 
 def sdpa_backward(node: Any, t: Arrays, out: Ints) -> tuple[Any, Any, Any]:
-    """The gradients, by the sums that the forward pass has saved."""
+    """Compute the gradients from the saved log-sum-exp."""
     value = np.einsum("bhsd,bhtd->bhst", t["q"], t["k"]) * node.params["attn_scale"]
     weights = np.exp((value + t["bias"] if "bias" in t else value) - t["stats"])
     inner = np.einsum("bhsd,bhsd->bhs", t["o"], t["dO"])[..., None]
@@ -128,17 +128,17 @@ def sdpa_backward(node: Any, t: Arrays, out: Ints) -> tuple[Any, Any, Any]:
 
 
 def add(node: Any, t: Arrays, out: Ints) -> Any:
-    """A sum."""
+    """Add two tensors."""
     return t["a"] + t["b"]
 
 
 def _per_channel(x: Any) -> Any:
-    """The numbers of each channel in a row."""
+    """Return one row per channel."""
     return x.swapaxes(0, 1).reshape(x.shape[1], -1)
 
 
 def batchnorm(node: Any, t: Arrays, out: Ints) -> tuple[Any, ...]:
-    """Batch normalisation, statistics, and what moving ones become: with the unbiased variance."""
+    """Compute batch normalization, batch statistics, and moving ones (unbiased variance)."""
     rows, shape = _per_channel(t["input"]), t["scale"].shape
     mean, spread = rows.mean(1).reshape(shape), rows.var(1).reshape(shape)
     inverse = (spread + t["epsilon"]) ** -0.5
@@ -152,7 +152,7 @@ def batchnorm(node: Any, t: Arrays, out: Ints) -> tuple[Any, ...]:
 
 
 def batchnorm_backward(node: Any, t: Arrays, out: Ints) -> tuple[Any, ...]:
-    """Its gradients."""
+    """Compute the gradients of batch normalization."""
     shape = t["scale"].shape
     normal = (t["input"] - t["mean"]) * t["inv_variance"]
     dscale, dbias = (_per_channel(g).sum(1).reshape(shape) for g in (t["grad"] * normal, t["grad"]))
@@ -162,13 +162,13 @@ def batchnorm_backward(node: Any, t: Arrays, out: Ints) -> tuple[Any, ...]:
 
 
 def genstats(node: Any, t: Arrays, out: Ints) -> tuple[Any, Any]:
-    """Sums by channels, and those of squares."""
+    """Compute the sums of values and of squares per channel."""
     rows = _per_channel(t["input"])
     return rows.sum(1).reshape(out), np.square(rows).sum(1).reshape(out)
 
 
 def layernorm(node: Any, t: Arrays, out: Ints) -> Any:
-    """Each element of the batch by its own statistics."""
+    """Normalize each sample by its own statistics."""
     x = t["input"]
     axes = tuple(range(1, x.ndim))
     inner = x - x.mean(axes, keepdims=True)

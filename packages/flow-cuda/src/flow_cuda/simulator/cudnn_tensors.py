@@ -1,4 +1,4 @@
-"""Tensors and operations of simulated graphs, and their form on disk."""
+"""Tensors and nodes of simulated graphs, and their serialization."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Ints = tuple[int, ...]
 
 @dataclass(eq=False)
 class FakeTensor:
-    """A tensor of a graph; setters give it back."""
+    """A tensor of a graph; setters return the tensor."""
 
     name: str
     dim: Ints = ()
@@ -23,40 +23,40 @@ class FakeTensor:
     by_value: bool = False
 
     def set_uid(self, uid: int) -> FakeTensor:
-        """The number by which it is found in a variant pack."""
+        """Set the key in variant packs."""
         self.uid = uid
         return self
 
     def set_output(self, value: bool) -> FakeTensor:
-        """Whether it is written to memory."""
+        """Set whether it is written to memory."""
         self.virtual = not value
         return self
 
     def set_data_type(self, value: Any) -> FakeTensor:
-        """Its element type."""
+        """Set the element type."""
         self.data_type = value
         return self
 
     def set_dim(self, dim: Sequence[int]) -> FakeTensor:
-        """Its sizes."""
+        """Set the sizes."""
         self.dim = tuple(dim)
         return self
 
     def set_stride(self, stride: Sequence[int]) -> FakeTensor:
-        """Its strides in elements."""
+        """Set the strides in elements."""
         self.stride = tuple(stride)
         return self
 
 
 @dataclass(frozen=True, eq=False)
 class FakeNode:
-    """An operation.
+    """A graph node.
 
     Attributes:
-        kind: name of the method that made it.
-        inputs: by the library's names.
-        outputs: in the library's order.
-        params: what else was given.
+        kind: name of the method that created it.
+        inputs: inputs by the library's names.
+        outputs: outputs in the library's order.
+        params: other parameters.
     """
 
     kind: str
@@ -66,7 +66,7 @@ class FakeNode:
 
 
 def packed(given: Sequence[FakeTensor], nodes: Sequence[FakeNode]) -> dict[str, Any]:
-    """Plain data that stands for a graph."""
+    """Return a graph as plain data."""
     tensors = [*given, *(t for node in nodes for t in node.outputs)]
     place = {id(t): i for i, t in enumerate(tensors)}
     return {
@@ -93,7 +93,7 @@ def _plain(value: Any) -> Any:
 
 
 def unpacked(data: Mapping[str, Any], types: Any) -> tuple[list[FakeTensor], list[FakeNode]]:
-    """What `packed` was given; ``types`` are the library's."""
+    """Return the graph given to `packed`; ``types`` is the library's enumeration."""
     tensors = [
         FakeTensor(**{**row, "data_type": row["data_type"] and types[row["data_type"]]})
         for row in data["tensors"]

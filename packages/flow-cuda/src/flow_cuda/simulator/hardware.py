@@ -1,9 +1,9 @@
-"""A device that is the host: kernels run as C++, streams are queues, and their order is checked.
+"""A simulated device: kernels run as host C++, streams are queues, and their order is checked.
 
-Work runs as late as it may: only when somebody waits for it.  So work that forgot to wait finds
-old numbers, as it might on a device.  Beyond that, whatever is queued is compared with all that
-was queued before: two pieces of work that touch the same bytes, one of them writing, must be
-ordered by streams, events or the waiting caller, or `OrderError` is raised at once.
+Work runs as late as possible: only when the host waits for it.  Work with a missing wait therefore
+reads stale data, as it might on a GPU.  In addition, all queued work is compared with earlier work:
+two operations that access the same bytes, at least one of them writing, must be ordered by streams,
+events or a waiting host; otherwise `OrderError` is raised immediately.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from flow_core.base.errors import FlowError
 from flow_cuda.codegen.host_compiler import HostCompiler, HostFunction
 from flow_cuda.codegen.program import Kernel
 from flow_cuda.cudnn.plans import DnnPlans
-from flow_cuda.device.hardware import Access, DnnCall, Operands, Product, Span, touched_by
+from flow_cuda.device.hardware import Access, DnnCall, Operands, Product, Span, product_access
 from flow_cuda.driver.cublaslt import LtProducts
 from flow_cuda.driver.workbench import GpuWorkbench
 from flow_cuda.simulator.cublaslt import SimulatedLt
@@ -32,16 +32,16 @@ HOST = "host"
 
 
 class OrderError(FlowError):
-    """Two pieces of work touch the same bytes, and nothing orders them."""
+    """Two unordered operations access the same bytes."""
 
 
 class SimulatorError(FlowError):
-    """Something that CUDA would refuse, or that would break memory."""
+    """An operation that CUDA would reject, or that would corrupt memory."""
 
 
 @dataclass(eq=False)
 class HostMemory:
-    """Host memory in place of device memory, aligned to 256 bytes."""
+    """Host memory that stands for device memory, aligned to 256 bytes."""
 
     nbytes: int
     raw: Any
@@ -50,7 +50,7 @@ class HostMemory:
 
 @dataclass(eq=False)
 class Work:
-    """A queued piece of work."""
+    """A queued operation."""
 
     name: str
     stream: str
@@ -62,13 +62,13 @@ class Work:
 
 @dataclass(eq=False)
 class FakeStream:
-    """A queue; its clock says what is ordered before the next work.
+    """A queue; its vector clock describes what precedes the next operation.
 
     Attributes:
-        name: unlike any other one's.
-        device: whose it is.
-        clock: of the last work; while the stream is captured, of the last recorded work.
-        recording: the capture that it is part of.
+        name: unique name.
+        device: index of its device.
+        clock: clock of the last operation; during a capture, of the last captured operation.
+        recording: the capture that it belongs to.
     """
 
     name: str
@@ -79,25 +79,25 @@ class FakeStream:
 
 @dataclass(eq=False)
 class Capture:
-    """Work that is recorded, of the stream that it began on and of those that were drawn in.
+    """Work captured from the origin stream and from the streams that joined the capture.
 
     Attributes:
-        origin: the stream on which it began.
-        before: the clock of each stream when it was drawn in, in that order.
-        steps: the work, with clocks that begin at nothing.
+        origin: the stream on which the capture began.
+        before: the clock of each stream when it joined, in that order.
+        steps: the work, with clocks relative to the beginning of the capture.
     """
 
     origin: FakeStream
     before: dict[FakeStream, Clock] = field(default_factory=dict)
     steps: list[Work] = field(default_factory=list)
 
-    def draw_in(self, stream: FakeStream) -> None:
-        """Makes a stream part of it."""
+    def join(self, stream: FakeStream) -> None:
+        """Add a stream to the capture."""
         self.before[stream] = stream.clock
         stream.clock, stream.recording = {}, self
 
     def end(self) -> tuple[str, ...]:
-        """Gives the streams back; names those that the first one has not waited for."""
+        """Release the streams; return the names of those that the origin has not waited for."""
         late = [
             stream.name
             for stream in self.before
@@ -110,7 +110,7 @@ class Capture:
 
 @dataclass(frozen=True)
 class FakeEvent:
-    """A point in a stream, or in a capture."""
+    """An event on a stream, or in a capture."""
 
     clock: Clock
     capture: Capture | None = None
@@ -118,12 +118,12 @@ class FakeEvent:
 
 @dataclass(eq=False)
 class FakeGraph:
-    """Recorded work.
+    """A captured graph.
 
     Attributes:
-        name: unlike any other one's.
+        name: unique name.
         steps: the work.
-        clock: of the end of its last replay, which the next one waits for.
+        clock: clock of the end of its last launch, which the next one waits for.
     """
 
     name: str
@@ -132,16 +132,16 @@ class FakeGraph:
 
 
 class Machine:
-    """What the simulated devices of a process have in common.
+    """State shared by the simulated devices of a process.
 
     Attributes:
         clock: what the host has waited for.
-        queue: work that has not run, in the order in which it was queued.
-        past: work that later work is compared with.
-        spans: where allocations lie: from, to, and the device; None for page-locked memory.
-        used: bytes of each device that are taken.
-        lost: work whose page-locked memory is free again, though it has not run.
-        count: of streams and graphs, which are numbered.
+        queue: work that has not run, in queueing order.
+        past: work that new work is compared with.
+        spans: allocations: start, end and device; None for page-locked memory.
+        used: allocated bytes per device.
+        lost: names of pending operations whose page-locked memory was freed.
+        count: number of streams and graphs, for unique names.
     """
 
     def __init__(self) -> None:
@@ -153,31 +153,31 @@ class Machine:
         self.lost: list[str] = []
         self.count = 0
 
-    def named(self, name: str) -> str:
-        """A name that nothing else has."""
+    def unique_name(self, name: str) -> str:
+        """Return a unique name."""
         self.count += 1
         return f"{name}#{self.count}"
 
-    def keep(self, owner: Any, start: int, nbytes: int, device: int | None) -> None:
-        """Takes note of an allocation, for as long as its owner lives."""
+    def register(self, owner: Any, start: int, nbytes: int, device: int | None) -> None:
+        """Register an allocation for the lifetime of its owner."""
         key = id(owner)
         self.spans[key] = start, start + nbytes, device
         self.used[device] += nbytes
         freed = weakref.finalize(owner, self._forget, key)
-        freed.atexit = False  # steps that are in flight when a program ends are still run
+        freed.atexit = False  # steps in flight at the end of a program still run
 
     def _forget(self, key: int) -> None:
         start, stop, device = self.spans.pop(key)
         self.used[device] -= stop - start
-        if device is None:  # the next allocation may be given it at once
+        if device is None:  # the memory may be allocated again immediately
             gone = Access((), ((start, stop),))
             self.lost += [work.name for work in self.queue if _conflict(work.access, gone)]
 
-    def place(self, span: Span) -> int | None:
-        """The device of some bytes, None for page-locked memory.
+    def device_of(self, span: Span) -> int | None:
+        """Return the device of an address range; None for page-locked memory.
 
         Raises:
-            LookupError: they are not all of one allocation.
+            LookupError: the range is not contained in one allocation.
         """
         for start, stop, device in self.spans.values():
             if start <= span[0] and span[1] <= stop:
@@ -185,33 +185,33 @@ class Machine:
         raise LookupError(span)
 
     def add(self, work: Work) -> None:
-        """Queues a piece of work."""
+        """Queue an operation."""
         self.check(work.name, work.access, work.clock)
         self.queue.append(work)
         self.past.append(work)
 
     def check(self, name: str, access: Access, clock: Clock) -> None:
-        """Compares what is to be queued, or done by the host, with all that was queued before."""
+        """Compare an operation, of a stream or of the host, with all earlier operations."""
         for work in self.past:
             if not _before(work, clock) and _conflict(work.access, access):
                 raise OrderError(
                     f"queueing {name}",
-                    found=f"{work.name} on {work.stream} touches the same bytes, "
+                    found=f"{work.name} on {work.stream} accesses the same bytes, "
                     "and nothing orders the two",
                     allowed="a wait for an event recorded after it",
                 )
 
-    def reach(self, clock: Clock) -> None:
-        """Runs what comes before a point, and nothing else; the host has waited for it.
+    def run_before(self, clock: Clock) -> None:
+        """Run the work that precedes a point which the host has waited for, and nothing else.
 
         Raises:
-            OrderError: page-locked memory was given back before what reads or writes it has run.
+            OrderError: page-locked memory was freed before operations on it ran.
         """
         if self.lost:
             raise OrderError(
-                "running what was queued",
+                "running queued work",
                 found=f"page-locked memory of {', '.join(self.lost)} is free again",
-                allowed="memory that lives until the work on it has run",
+                allowed="memory that stays allocated until the work on it has run",
             )
         self.clock = _merged(self.clock, clock)
         for work in self.queue:
@@ -220,32 +220,32 @@ class Machine:
                 work.done = True
         self.queue = [w for w in self.queue if not w.done]
         self.past = [w for w in self.past if not _before(w, self.clock)]
-        self.clock = self.needed(self.clock)
+        self.clock = self.prune(self.clock)
 
-    def needed(self, clock: Clock) -> Clock:
-        """A clock without the lanes of graphs whose work is over: nobody asks for them again."""
+    def prune(self, clock: Clock) -> Clock:
+        """Drop the clock entries of finished graph launches, which are not used any more."""
         lanes = {work.stream for work in self.past}
         return {name: n for name, n in clock.items() if "/" not in name or name in lanes}
 
 
 class Simulator:
-    """`flow_cuda.device.hardware.Hardware` on the host.
+    """The `flow_cuda.device.hardware.Hardware` on the host.
 
     Args:
-        index: number of the device.
-        nbytes: memory that it pretends to have.
+        index: device number.
+        nbytes: simulated memory size.
         compiler: shared by simulators that run the same kernels.
-        library: in place of cuBLASLt.
-        machine: shared with the other devices of the process; one of its own when None.
-        cudnn: in place of cuDNN.
+        library: replacement of cuBLASLt.
+        machine: shared with the other devices of the process; default: a new one.
+        cudnn: replacement of cuDNN.
 
     Attributes:
-        log: names of what was queued or called, in order.
+        log: names of queued operations and calls, in order.
     """
 
     architecture = "sm_90"
     threads = 16
-    most_blocks = 7
+    max_blocks = 7
 
     def __init__(
         self,
@@ -271,75 +271,75 @@ class Simulator:
     # ------------------------------------------------------------------------------- memory
 
     def allocate(self, nbytes: int) -> HostMemory:
-        """Memory full of 0xA5, which no kernel may take for granted."""
+        """Allocate memory filled with 0xA5, so that kernels cannot rely on its content."""
         if nbytes > self.free_bytes():
             raise SimulatorError("allocating", found=f"{nbytes} bytes, {self.free_bytes()} free")
         self.log.append(f"allocate {nbytes}")
         raw = np.full(nbytes + 256, 0xA5, np.uint8)
         memory = HostMemory(nbytes, raw, raw.ctypes.data + -raw.ctypes.data % 256)
-        self.machine.keep(memory, memory.address, nbytes, self.index)
+        self.machine.register(memory, memory.address, nbytes, self.index)
         return memory
 
     def pinned(self, nbytes: int) -> Any:
-        """Host memory."""
+        """Return host memory."""
         self.log.append(f"pinned {nbytes}")
         made = np.full(nbytes, 0xA5, np.uint8)
-        self.machine.keep(made, made.ctypes.data, nbytes, None)
+        self.machine.register(made, made.ctypes.data, nbytes, None)
         return made
 
     def free_bytes(self) -> int:
-        """What is left of the memory that it pretends to have."""
+        """Return the remaining simulated memory."""
         return self._nbytes - self.machine.used[self.index]
 
     # -------------------------------------------------------------------------------- order
 
     def stream(self, name: str) -> FakeStream:
-        """A new queue."""
-        return FakeStream(self.machine.named(name), self.index)
+        """Create a queue."""
+        return FakeStream(self.machine.unique_name(name), self.index)
 
     def lane(self, name: str) -> FakeStream:
-        """The queue of a name."""
+        """Return the queue of a name."""
         if name not in self._lanes:
             self._lanes[name] = self.stream(name) if name else self.compute
         return self._lanes[name]
 
     def reach(self, other: int) -> None:
-        """Nothing to do: all memory is the host's."""
+        """Do nothing: all memory is on the host."""
 
     def record(self, stream: Any) -> FakeEvent:
-        """The clock of a stream."""
+        """Return an event with the clock of the stream."""
         if stream.recording is not None:
             return FakeEvent(dict(stream.clock), stream.recording)
         return FakeEvent(_merged(stream.clock, self.machine.clock))
 
     def wait(self, stream: Any, event: Any) -> None:
-        """The stream's later work comes after the event."""
+        """Order later work of the stream after the event."""
         self.log.append(f"{stream.name} waits")
         if stream.recording is None and event.capture is not None:
-            event.capture.draw_in(stream)
+            event.capture.join(stream)
         if stream.recording is not event.capture:
             raise SimulatorError(
                 f"a wait of {stream.name}",
-                found="a stream that is being captured, and an event outside of that capture",
-                allowed="events recorded in streams of the same capture",
+                found="an event outside of that capture, on a stream that is being captured",
+                allowed="events recorded on streams of the same capture",
             )
-        stream.clock = self.machine.needed(_merged(stream.clock, event.clock))
+        stream.clock = self.machine.prune(_merged(stream.clock, event.clock))
 
     def synchronize(self, event: Any) -> None:
-        """Runs what comes before the event, and nothing else."""
+        """Run the work before the event, and nothing else."""
         self.log.append("synchronize")
         if event.capture is not None:
             raise SimulatorError(
-                "waiting for an event", found="one of a stream that is being captured"
+                "waiting for an event", found="an event of a stream that is being captured"
             )
-        self.machine.reach(event.clock)
+        self.machine.run_before(event.clock)
 
     def host_writes(self, spans: Sequence[Span]) -> None:
-        """Checks that nothing pending touches pinned memory."""
+        """Check that no pending operation accesses the pinned memory."""
         self.machine.check("the host", Access((), tuple(spans)), self.machine.clock)
 
     def host_reads(self, spans: Sequence[Span]) -> None:
-        """Checks that nothing pending writes pinned memory."""
+        """Check that no pending operation writes the pinned memory."""
         self.machine.check("the host", Access(tuple(spans)), self.machine.clock)
 
     def _add(
@@ -357,7 +357,7 @@ class Simulator:
         stream.clock = clock
 
     def _check_place(self, stream: Any, name: str, access: Access, peers: bool) -> None:
-        """Work is queued on streams of its device, in whose memory it stays unless it copies."""
+        """Check that work uses streams and, unless it copies, memory of its own device."""
         if stream.device != self.index:
             raise SimulatorError(
                 f"queueing {name}",
@@ -366,22 +366,22 @@ class Simulator:
             )
         for span in (*access.reads, *access.writes):
             try:
-                place = self.machine.place(span)
+                owner = self.machine.device_of(span)
             except LookupError:
                 raise SimulatorError(
                     f"queueing {name}", found="an address outside of all allocations"
                 ) from None
-            if place not in (None, self.index) and not peers:
+            if owner not in (None, self.index) and not peers:
                 raise SimulatorError(
                     f"queueing {name} on device {self.index}",
-                    found=f"memory of device {place}",
-                    allowed="copies alone between devices",
+                    found=f"memory of device {owner}",
+                    allowed="copies, the only operations that access several devices",
                 )
 
     # --------------------------------------------------------------------------------- work
 
     def function(self, kernel: Kernel) -> HostFunction:
-        """A kernel, compiled for the host."""
+        """Return a kernel compiled for the host."""
         return self.compiler.function(kernel)
 
     def launch(
@@ -393,42 +393,42 @@ class Simulator:
         arguments: Any,
         access: Access,
     ) -> None:
-        """Queues a kernel."""
+        """Queue a kernel launch."""
 
         def run() -> None:
             if function.call(ctypes.addressof(arguments.pointers), blocks, threads):
                 raise SimulatorError(
                     f"running {function.kernel.name}",
-                    found="a barrier that some threads of a block did not come to",
+                    found="a barrier that some threads of a block did not reach",
                 )
 
         self._add(stream, function.kernel.name, run, access)
 
     def copy(self, stream: Any, target: int, source: int, nbytes: int) -> None:
-        """Queues a copy."""
+        """Queue a copy."""
         access = Access(((source, source + nbytes),), ((target, target + nbytes),))
         run = _Call(ctypes.memmove, target, source, nbytes)
         if nbytes:
             self._add(stream, f"copy {nbytes}", run, access, peers=True)
 
     def zero(self, stream: Any, target: int, nbytes: int) -> None:
-        """Queues the clearing of memory."""
+        """Queue setting memory to zero."""
         access = Access((), ((target, target + nbytes),))
         if nbytes:
             self._add(stream, "zero", _Call(ctypes.memset, target, 0, nbytes), access)
 
-    def supports(self, product: Product, room: int) -> bool:
+    def supports(self, product: Product, workspace_bytes: int) -> bool:
         """Whether the library has an algorithm."""
-        return self.products.plan(product, room) is not None
+        return self.products.plan(product, workspace_bytes) is not None
 
     def product(self, stream: Any, product: Product, operands: Operands) -> None:
-        """Queues matrix products."""
+        """Queue a matrix product."""
         run = _Call(self.products.queue, product, operands, 0)
         name = f"product {product.epilogue}".strip()
-        self._add(stream, name, run, touched_by(product, operands))
+        self._add(stream, name, run, product_access(product, operands))
 
     def dnn_call(self, stream: Any, call: DnnCall, access: Access) -> None:
-        """Queues a graph of cuDNN's."""
+        """Queue a cuDNN graph."""
         run = _Call(
             self.dnn.queue, call.problem, call.plan, call.addresses, call.workspace,
             self.handle(stream),
@@ -438,26 +438,26 @@ class Simulator:
     # ------------------------------------------------------------------------------- graphs
 
     def begin_capture(self, stream: Any) -> None:
-        """From now on work is recorded."""
+        """Begin graph capture."""
         self.log.append("begin capture")
-        Capture(stream).draw_in(stream)
+        Capture(stream).join(stream)
 
     def end_capture(self, stream: Any) -> FakeGraph:
-        """What was recorded."""
+        """End the capture and return the graph."""
         self.log.append("end capture")
         capture = stream.recording
         if late := capture.end():
             raise SimulatorError(
                 f"ending the capture of {stream.name}",
-                found=f"work on {', '.join(late)} that it does not wait for",
-                allowed="streams that are joined to the one where the capture began",
+                found=f"work on {', '.join(late)}, which it does not wait for",
+                allowed="streams joined to the one where the capture began",
             )
-        return FakeGraph(self.machine.named("graph"), tuple(capture.steps))
+        return FakeGraph(self.machine.unique_name("graph"), tuple(capture.steps))
 
     def replay(self, stream: Any, graph: Any) -> None:
-        """Queues what was recorded, each stream's work on one of the graph's own."""
+        """Queue a captured graph; each captured stream runs on a stream of the graph."""
         self.log.append(f"replay {len(graph.steps)}")
-        before = self.machine.needed(_merged(stream.clock, self.machine.clock))
+        before = self.machine.prune(_merged(stream.clock, self.machine.clock))
         start = end = _merged(before, graph.clock)
         for step in graph.steps:
             own = {f"{graph.name}/{name}": count for name, count in step.clock.items()}
@@ -472,34 +472,34 @@ class Simulator:
 
     @property
     def workbench(self) -> GpuWorkbench:
-        """As of a device."""
+        """The workbench of a GPU."""
         return GpuWorkbench(self)
 
     def uuid(self) -> str:
-        """A name."""
+        """Return a name."""
         return f"simulated {self.index}"
 
     def handle(self, stream: Any) -> int:
-        """A number by which `enqueue` finds the stream."""
+        """Return a handle by which `enqueue` finds the stream."""
         self._handles[id(stream)] = stream
         return id(stream)
 
     def within(self, call: Callable[[], Any]) -> Any:
-        """Calls a function."""
+        """Call a function."""
         return call()
 
     def enqueue(self, handle: int, name: str, run: Callable[[], None], access: Access) -> None:
-        """What another library does to a stream: queues work, or has it captured."""
+        """Queue work of another library, or capture it."""
         self._add(self._handles[handle], name, run, access)
 
 
 def simulated_plans(library: SimulatedCudnn) -> DnnPlans:
-    """Plans of a library that is simulated; none of its choices lie on disk."""
+    """Return the planner of a simulated library, without a disk cache."""
     return DnnPlans(library, "sm_90", SimulatedBench(library))
 
 
 class _Call:
-    """A call of a function whose result nobody wants."""
+    """A function call whose result is discarded."""
 
     __slots__ = ("_arguments", "_function")
 
@@ -519,8 +519,8 @@ def _before(work: Work, clock: Clock) -> bool:
 
 
 def _conflict(a: Access, b: Access) -> bool:
-    return _meet(a.writes, (*b.reads, *b.writes)) or _meet(a.reads, b.writes)
+    return _overlap(a.writes, (*b.reads, *b.writes)) or _overlap(a.reads, b.writes)
 
 
-def _meet(some: Sequence[Span], others: Sequence[Span]) -> bool:
+def _overlap(some: Sequence[Span], others: Sequence[Span]) -> bool:
     return any(a < d and c < b for a, b in some for c, d in others)

@@ -1,4 +1,4 @@
-"""A plugin whose "gpu" devices are simulators on the host, with the kernels of real ones."""
+"""A plugin whose "gpu" devices are simulated on the host and run the kernels of real ones."""
 
 from __future__ import annotations
 
@@ -51,14 +51,15 @@ FLOW_PLUGIN_API = "1.0"
 
 @functools.cache
 def compiler() -> host_compiler.HostCompiler:
-    """One compiler for all simulators of a process."""
+    """Return the host compiler shared by all simulators of a process."""
     return host_compiler.HostCompiler()
 
 
 class Drivers:
-    """The drivers of simulated devices: those that one session asks for are of one machine.
+    """Drivers of simulated devices; the devices of one session share a machine.
 
-    A device that is asked for again is another session's, and begins another machine.
+    A request for a device that was already returned comes from a new session and starts a new
+    machine.
     """
 
     def __init__(self) -> None:
@@ -75,14 +76,14 @@ class Drivers:
 
 @functools.cache
 def dnn_plans() -> DnnPlans:
-    """What chooses plans of cuDNN when programs are compiled."""
+    """Return the cuDNN planner for compiling programs."""
     return simulated_plans(SimulatedCudnn())
 
 
 def probe(count: int = 4) -> Available | Unavailable:
-    """As many devices as are asked for, where there is a compiler."""
+    """Report ``count`` devices if a compiler is installed."""
     if host_compiler.compiler() is None:
-        return Unavailable("there is no C++ compiler to simulate with", "install g++")
+        return Unavailable("no C++ compiler for the simulated device", "install g++")
     return Available(count, "simulated on the host")
 
 
@@ -92,17 +93,17 @@ def flow_register_devices() -> tuple[DeviceSpec, ...]:
 
 
 def flow_register_comms() -> tuple[CommSpec, ...]:
-    """What joins the devices."""
+    """The comm between the devices."""
     return (peers_comm(),)
 
 
 def flow_register_ops() -> tuple[OpSpec, ...]:
-    """The ops that our passes make."""
+    """The ops created by the passes."""
     return (*OPS, *DNN_OPS, *ATTENTION_OPS, *NORM_OPS, *LAYOUT_OPS)
 
 
 def flow_register_passes() -> tuple[PassSpec, ...]:
-    """Our passes."""
+    """The passes."""
     convolutions = convolutions_pass(lambda: Convolutions(dnn_plans))
     attention = attention_pass(lambda: JoinAttention(dnn_plans))
     norms = norms_pass(lambda: Norms(dnn_plans))

@@ -1,1 +1,5 @@
-"""CUDA C++ that is written by hand, and what makes it C++ of the host."""
+"""Hand-written CUDA C++, and the header that makes it compile as host C++.
+
+In: kernel bodies that call these functions. Out: text for NVRTC or the host compiler.
+Headers other than host.h must not depend on the host.
+"""

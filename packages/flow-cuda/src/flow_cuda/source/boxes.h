@@ -1,6 +1,6 @@
-// Boxes of arrays, combined element by element.
+// Elementwise reductions of array boxes.
 
-// y = a and b combined, over one space: 0 sums, 1 takes the larger, 2 the smaller one.
+// y = a op b over one index space; op: 0 is sum, 1 is maximum, 2 is minimum.
 template <class T>
 FN void combine(const T *a, const T *b, T *y, i64 how, Space space, Strides sa, i64 fa, Strides sb,
                 i64 fb, Strides sy, i64 fy) {

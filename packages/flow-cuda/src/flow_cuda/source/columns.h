@@ -1,5 +1,5 @@
-// Sums over the rows of a matrix, for each column: blocks take stretches of rows of some columns
-// side by side, then their sums are added.  In the order that the number of parts decides.
+// Column sums of a matrix: each block sums a range of rows for several adjacent columns, then the
+// partial sums are added in a fixed order that depends only on the number of parts.
 
 struct Own {
     template <class V, class T, class S>
@@ -13,7 +13,7 @@ struct Times {
         return load(a + at) * load(b + at);
     }
 };
-// Times what is normal of the other: of rows of n elements, each with its mean.
+// Multiplied by the normalized other operand; rows have n elements, each row its own mean.
 struct TimesNormal {
     template <class V, class T, class S>
     __device__ static V of(const T *a, const T *b, const S *mean, const S *inverse, i64 at, i64 n) {

@@ -1,6 +1,6 @@
-// Lists whose length is known only while a step runs; zeros fill them up.  After order.h.
+// Outputs whose length is known only at run time, padded with zeros.  Include after order.h.
 
-// How many elements of each part are not zero.
+// Number of nonzero elements per part.
 template <class T> FN void count_parts(const T *x, i32 *sums, i64 n, i64 parts) {
     EACH_BLOCK(block, parts) {
         PART_OF_ROW(block)
@@ -11,7 +11,7 @@ template <class T> FN void count_parts(const T *x, i32 *sums, i64 n, i64 parts) 
     }
 }
 
-// How many elements before each one are not zero, and how many there are.
+// Exclusive scan: number of nonzero elements before each element, and in total.
 template <class T, class I>
 FN void find_places(const T *x, const i32 *sums, i32 *places, I *total, i64 n, i64 parts) {
     EACH_BLOCK(block, parts) {
@@ -41,13 +41,13 @@ FN void argwhere(const T *x, const i32 *places, I *rows, Space space) {
     }
 }
 
-// The first ``size`` rows of an axis; ``first`` is the number of the first row here.
+// Zeroes all but the first ``size`` rows of an axis; ``first`` is the index of the first local row.
 template <class U, class I>
 FN void keep_first(const U *x, const I *size, U *y, i64 outer, i64 rows, i64 inner, i64 first) {
     EACH(i, outer * rows * inner) y[i] = i / inner % rows + first < (i64)*size ? x[i] : (U)0;
 }
 
-// --- distinct values, in the order in which they first appear
+// --- unique values, in order of first appearance
 
 template <class K> FN i64 first_equal(const K *sorted, i64 n, K key) {
     i64 low = 0, high = n;
@@ -99,7 +99,7 @@ FN void sum_equal(const T *x, const K *sorted, const i32 *order, const i32 *plac
     }
 }
 
-// --- updates of the rows that have an index
+// --- updates of indexed rows
 
 struct RowSgd {
     template <class V> __device__ static V of(V w, V r, V *, V *, V rate, V decay, V, V, V) {
@@ -144,14 +144,14 @@ FN void update_rows(W *w, const I *index, const G *g, const float *rate, S *m, S
     }
 }
 
-// --- numbers for tokens, in pairs (token, number) at token modulo capacity or the next free place
+// --- token encoding: pairs (token, number) in a hash table with linear probing
 
 template <class I> FN i64 token_place(I token, i64 capacity, i64 step) {
     u64 key = (u64)(i64)token + (u64)step;
     return (i64)(key % (u64)capacity);
 }
 
-// The numbers of tokens that the table has, -1 for the others.
+// Numbers of the tokens in the table, -1 for others.
 template <class I> FN void known_tokens(const I *table, const I *x, I *y, i64 n, i64 capacity) {
     EACH(i, n) {
         I number = x[i] ? -1 : 0;
@@ -164,7 +164,7 @@ template <class I> FN void known_tokens(const I *table, const I *x, I *y, i64 n,
     }
 }
 
-// One thread numbers the others in their order; a full table leaves -1.
+// A single thread numbers the other tokens in order; -1 if the table is full.
 template <class I> FN void new_tokens(I *table, I *size, const I *x, I *y, i64 n, i64 capacity) {
     if (first_item()) return;
     for (i64 i = 0; i < n; i++) {

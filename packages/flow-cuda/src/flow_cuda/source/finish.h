@@ -1,5 +1,5 @@
-// What cuBLASLt does behind a product, for products that it does not do it for.  Eight neighbours
-// of a row share a byte of a mask, the first one its lowest bit.
+// Epilogues of matrix products that cuBLASLt does not fuse.  Eight adjacent elements of a row
+// share a byte of a mask, the first one in the lowest bit.
 
 FN double gelu_tanh(double x) { return 0.5 * x * (1 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x))); }
 FN double gelu_tanh_slope(double x) {
@@ -7,7 +7,7 @@ FN double gelu_tanh_slope(double x) {
     return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * 0.7978845608028654 * (1 + 3 * 0.044715 * x * x);
 }
 
-// Bias and activation: 0 for none, 1 for relu, 2 for gelu.
+// Bias and activation: 0 for none, 1 for ReLU, 2 for GELU.
 template <class T>
 FN void finish(T *c, const T *bias, u8 *mask, T *numbers, i64 m, i64 n, i64 lead, i64 activation) {
     typedef typename In<T>::type V;

@@ -1,6 +1,6 @@
-// Grids of numbers (quantization), and images enlarged.
+// Quantization and upsampling.
 
-// The range of numbers becomes its grid: the step, and what stands for zero.
+// Scale and zero point from a value range.
 template <class T, class V>
 FN void put_grid(V high, V low, T *scale, T *zero, bool symmetric, V levels) {
     if (symmetric) {
@@ -33,7 +33,7 @@ template <class V> FN V averaged(V mean, V now, V momentum) {
     return mean == (V)0 ? now : mean * momentum + now * ((V)1 - momentum);
 }
 
-// Moves the averages of maximum and minimum up to step ``last``; -1 for never.
+// Updates the moving averages of maximum and minimum up to step ``last``; -1 for never.
 template <class T>
 FN void observe_moving(const T *x, const i64 *step, T *moving_high, T *moving_low, T *scale, T *zero,
                        i64 n, i64 symmetric, double levels, i64 training, i64 last,
@@ -60,7 +60,7 @@ FN void observe_moving(const T *x, const i64 *step, T *moving_high, T *moving_lo
     }
 }
 
-// The nearest number of a grid per row of ``inner``; halves go away from zero.
+// Rounds to the nearest quantized value, per ``inner`` elements; ties round away from zero.
 template <class T>
 FN void fake_quantization(const T *x, const T *scale, const T *zero, T *y, i64 size, i64 inner,
                           i64 symmetric, double levels) {
@@ -74,9 +74,9 @@ FN void fake_quantization(const T *x, const T *scale, const T *zero, T *y, i64 s
     }
 }
 
-// --- enlarging
+// --- upsampling
 
-// What an enlarged position reads of a column of n: element ``low`` and, in part, the next one.
+// Source elements of an output position on an axis of size n: ``low``, and its neighbour's weight.
 struct Seen { i64 low, high; double part; };
 
 FN Seen seen_from(i64 p, i64 n, double scale, bool bilinear) {
@@ -111,7 +111,7 @@ FN void upsample(const T *x, T *y, i64 planes, i64 h, i64 w, i64 oh, i64 ow, dou
     }
 }
 
-// The first and the last position that may read element i.
+// The first and the last output position that may read element i.
 FN i64 first_seeing(i64 i, double scale) {
     i64 p = (i64)floor(((double)i - 0.5) * scale) - 1;
     return i == 0 || p < 0 ? 0 : p;

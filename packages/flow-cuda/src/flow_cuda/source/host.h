@@ -1,5 +1,5 @@
-// What CUDA has and C++ has not.  Blocks run one after the other, the threads of a block as fibers
-// that take turns at barriers, forwards and backwards, so that a missing barrier shows.
+// CUDA features for host C++.  Blocks run one after the other; the threads of a block are fibers
+// that switch at barriers, in alternating order, so that missing barriers change results.
 
 #include <cmath>
 #include <cstdlib>
@@ -51,7 +51,7 @@ static void start(unsigned thread) {
     over[thread] = false;
 }
 
-// 1 where some threads of a block came to a barrier that others did not come to.
+// 1 if some threads of a block reached a barrier that others did not reach.
 static int run_block() {
     unsigned count = blockDim.x, done = 0;
     for (unsigned i = 0; i < count; i++) start(i);

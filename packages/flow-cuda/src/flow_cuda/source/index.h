@@ -1,7 +1,7 @@
-// Tables looked up and added to by index.  An index out of range reads zero and adds nothing.
-// ``first`` is the number of the table's first row, where a device has a part of the table.
+// Gather and scatter by index.  An index out of range reads zero and adds nothing.
+// ``first`` is the index of the table's first row if the device has a part of the table.
 
-// Tables (outer, rows, inner), indices (count) or, if batched, (outer, count).
+// Tables are (outer, rows, inner); indices are (count) or, if batched, (outer, count).
 template <class U, class I>
 FN void gather(const U *x, const I *index, U *y, i64 outer, i64 rows, i64 inner, i64 count,
                i64 first, i64 batched) {
@@ -29,7 +29,7 @@ template <class T, class A> FN void widen(const T *x, A *sums, i64 size) {
     EACH(i, size) sums[i] = (A)load(x + i);
 }
 
-// Along one axis of a space: ``others`` are the table's strides along the other ones.
+// Along one axis of a space: ``others`` are the table's strides along the other axes.
 template <class U, class I>
 FN void dim_gather(const U *x, const I *index, U *y, Space space, Strides others, i64 step, i64 rows,
                    i64 first) {
@@ -48,7 +48,7 @@ FN void dim_scatter(const T *x, const I *index, A *sums, Space space, Strides ot
     }
 }
 
-// Positions (count, depth) in a table whose first ``depth`` axes are ``table``; -1 for none.
+// Positions (count, depth) in a table whose first ``depth`` axes are ``table``; -1 if out of range.
 template <class I>
 FN i64 position(const I *index, const Space &table, const Strides &steps, const Strides &first) {
     i64 at = 0;

@@ -1,7 +1,7 @@
-// Elements that only move, by their size: U is an unsigned integer.
+// Data movement by element size: U is an unsigned integer type.
 
 
-// y[first + place in b] = x[from + place in a], over one space.
+// y[first + offset in b] = x[from + offset in a], over one index space.
 template <class U>
 FN void move(const U *x, U *y, Space space, Strides a, i64 from, Strides b, i64 first) {
     EACH(i, space.size) {
@@ -11,7 +11,7 @@ FN void move(const U *x, U *y, Space space, Strides a, i64 from, Strides b, i64 
     }
 }
 
-// Matrices with their sides swapped, a tile at a time: both sides are read and written in a row.
+// Transposes matrices by tiles in shared memory, so that reads and writes are coalesced.
 #define TILE 32
 template <class U> FN void turn(const U *x, U *y, i64 count, i64 rows, i64 columns) {
     __shared__ U tile[TILE][TILE + 1];
@@ -83,7 +83,7 @@ FN void reflect_grad(const T *dy, T *dx, i64 planes, i64 h, i64 w, i64 left, i64
     }
 }
 
-// y[first + place in b] += x[place in a], over one space.
+// y[first + offset in b] += x[offset in a], over one index space.
 template <class T> FN void add_box(const T *x, T *y, Space space, Strides a, Strides b, i64 first) {
     EACH(i, space.size) {
         i64 at[8];
@@ -93,7 +93,7 @@ template <class T> FN void add_box(const T *x, T *y, Space space, Strides a, Str
     }
 }
 
-// A ring of copies gives the oldest one and takes the newest; at first it is full of that.
+// Reads the oldest entry of a ring buffer and overwrites it; the first value fills all entries.
 template <class U> FN void take_turn(const U *x, U *ring, const i64 *count, U *y, i64 n, i64 size) {
     EACH(i, n) {
         i64 place = *count % size;

@@ -1,4 +1,4 @@
-// Layer and batch normalisation.  T: activations, P: parameters, A: statistics.
+// Layer and batch normalization.  T: activations, P: parameters, A: statistics.
 
 template <class T, class P, class A>
 FN void layer_norm(const T *x, const P *beta, const P *gamma, T *y, A *mean, A *inverse, i64 rows,
@@ -63,7 +63,7 @@ FN void layer_norm_gamma_grad(const T *dy, const T *x, const A *mean, const A *i
     }
 }
 
-// Sums over all but the last axis, of dy and of dy * other.
+// Sums of dy and of dy * other over all but the last axis.
 template <class T, class P>
 FN void column_sums(const T *dy, const T *other, P *sums, P *products, i64 size, i64 params) {
     typedef typename In<T>::type V;
@@ -78,7 +78,7 @@ FN void column_sums(const T *dy, const T *other, P *sums, P *products, i64 size,
     }
 }
 
-// A channel's elements in a tensor (outer, channels, inner).
+// Index of a channel's elements in a tensor (outer, channels, inner).
 #define CHANNEL(i, c) ((i) / inner * channels * inner + (c) * inner + (i) % inner)
 
 template <class T, class P, class A>

@@ -1,7 +1,7 @@
-// Orders of numbers: by keys, unsigned integers in the order of the numbers.  Equal keys keep their
-// order.  Short rows are ranked; long ones sorted digit by digit, in ``parts`` per row.
+// Stable sorting by unsigned integer keys that are ordered like the numbers.  Short rows are
+// sorted by rank; long rows by radix sort, with ``parts`` per row.
 
-// NaN comes last, and zeros of both signs are equal.
+// NaN sorts last, and zeros of both signs are equal.
 FN u32 key_of(float x) {
     if (x != x) return 0xffffffffu;
     u32 bits = bits_as<u32>(x == 0 ? 0.0f : x);
@@ -48,7 +48,7 @@ FN void rank_keys(const K *keys, K *sorted, i32 *order, i64 rows, i64 n) {
 
 template <class K> FN int digit(K key, i64 shift) { return (int)(key >> shift & (DIGITS - 1)); }
 
-// The sum of the values of the threads before this one, and of all threads.
+// Exclusive scan over the threads of a block, and the total.
 template <class V> FN V before_in_block(V value, V *total) {
     __shared__ V sums[MOST_THREADS];
     u32 own = threadIdx.x;
@@ -65,7 +65,7 @@ template <class V> FN V before_in_block(V value, V *total) {
     return sums[own] - value;
 }
 
-// How often each digit is in each part: counts[row, digit, part].
+// Histogram of digits per part: counts[row, digit, part].
 template <class K>
 FN void count_digits(const K *keys, u32 *counts, i64 rows, i64 n, i64 parts, i64 shift) {
     __shared__ u32 found[DIGITS];
@@ -82,7 +82,7 @@ FN void count_digits(const K *keys, u32 *counts, i64 rows, i64 n, i64 parts, i64
     }
 }
 
-// Counts become the first place of each digit of each part in its row.
+// Scans the counts to the first position of each digit of each part in its row.
 FN void place_digits(u32 *counts, i64 rows, i64 size) {
     i64 length = (size + blockDim.x - 1) / blockDim.x;
     EACH_BLOCK(row, rows) {
@@ -98,7 +98,7 @@ FN void place_digits(u32 *counts, i64 rows, i64 size) {
     }
 }
 
-// Moves keys to their places by one digit; without an ``order`` they are where they were.
+// Scatters keys by one digit; without ``order``, keys are in their original positions.
 template <class K>
 FN void move_digits(const K *keys, const i32 *order, K *to_keys, i32 *to_order, const u32 *counts,
                     i64 rows, i64 n, i64 parts, i64 shift) {
@@ -125,7 +125,7 @@ FN void move_digits(const K *keys, const i32 *order, K *to_keys, i32 *to_order, 
     }
 }
 
-// --- what is done with an order
+// --- uses of an order
 
 FN void take_order(const i32 *order, i32 *out, i64 rows, i64 n, i64 kept) {
     EACH(i, rows * kept) out[i] = order[i / kept * n + i % kept];
@@ -136,7 +136,7 @@ FN void take_sorted(const U *x, const i32 *order, U *y, i64 rows, i64 n) {
     EACH(i, rows * n) y[i] = x[i / n * n + order[i]];
 }
 
-// The first of the largest numbers of each row.
+// Index of the first maximum of each row.
 template <class T, class K> FN void argmax(const T *x, i32 *out, i64 rows, i64 n) {
     EACH_BLOCK(r, rows) {
         K most = 0;
@@ -151,7 +151,7 @@ template <class T, class K> FN void argmax(const T *x, i32 *out, i64 rows, i64 n
     }
 }
 
-// 0 for targets that are no class, and in rows with a number that is not finite.
+// 0 for targets out of range, and for rows with non-finite values.
 template <class T, class I>
 FN void in_top_k(const I *targets, const T *x, i8 *out, i64 rows, i64 n, i64 k) {
     EACH_BLOCK(r, rows) {

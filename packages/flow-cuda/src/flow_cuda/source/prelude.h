@@ -1,5 +1,5 @@
-// Numbers, math and indices for all kernels.  The same text is CUDA C++ for NVRTC and, after
-// host.h, C++ for the host's compiler.
+// Types, math and indexing for all kernels.  The same text compiles as CUDA C++ with NVRTC and,
+// after host.h, with the host compiler.
 
 typedef signed char i8;
 typedef unsigned char u8;
@@ -17,7 +17,7 @@ template <class To, class From> FN To bits_as(From from) {
     return both.to;
 }
 
-// --- the half types are stored, never computed with
+// --- 16-bit types are storage types only
 
 struct f16 { unsigned short bits; };
 struct bf16 { unsigned short bits; };
@@ -60,7 +60,7 @@ FN unsigned short float_to_bfloat(float wide) {
     return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
 }
 
-// In<T>: what elements of type T are computed with.
+// In<T>: the computation type of elements of type T.
 template <class T> struct In { typedef T type; };
 template <> struct In<f16> { typedef float type; };
 template <> struct In<bf16> { typedef float type; };
@@ -89,13 +89,13 @@ template <class V> struct Narrow<bf16, V> {
 };
 template <class T, class V> FN void store(T *to, V value) { *to = Narrow<T, V>::from(value); }
 
-// A value rounded as if it had been stored: groups give the bits that single ops give.
+// Rounds a value to the storage type, so that fused groups match single ops bitwise.
 template <class T, class V> FN typename In<T>::type as(V value) {
     T stored = Narrow<T, V>::from(value);
     return load(&stored);
 }
 
-// --- math, for the two types that are computed with
+// --- math in the two computation types
 
 #define MATH1(name) \
     FN float name##_(float x) { return name##f(x); } \
@@ -108,7 +108,7 @@ MATH1(atanh) MATH1(ceil) MATH1(floor) MATH1(rint) MATH1(erf) MATH1(erfc) MATH1(f
     FN double name##_(double x, double y) { return name(x, y); }
 MATH2(pow) MATH2(atan2) MATH2(fmod)
 
-// near its zeros a logarithm of gamma loses all digits of a float
+// near its zeros lgamma in float loses all significant digits
 FN float lgamma_(float x) { return (float)lgamma((double)x); }
 FN double lgamma_(double x) { return lgamma(x); }
 
@@ -145,7 +145,7 @@ template <class V> FN V abs_(V x) { return x < (V)0 ? (V)-x : x; }
 FN float abs_(float x) { return fabsf(x); }
 FN double abs_(double x) { return fabs(x); }
 
-// Quotients of integers are cut towards zero; those by zero are zero, as numpy's.
+// Integer quotients truncate towards zero; division by zero gives zero, as in NumPy.
 template <class V> FN V divide_(V x, V y) { return y == (V)0 ? (V)0 : (V)(x / y); }
 FN float divide_(float x, float y) { return x / y; }
 FN double divide_(double x, double y) { return x / y; }
@@ -174,7 +174,7 @@ template <class V> FN V floor_div_of(V x, V y) {
     if (rest != (V)0 && (rest < (V)0) != (y < (V)0)) whole -= (V)1;
     V down = floor_(whole);
     if (whole - down > (V)0.5) down += (V)1;
-    return down == (V)0 ? (V)0 * (x / y) : down;  // a zero of the quotient's sign
+    return down == (V)0 ? (V)0 * (x / y) : down;  // a zero with the sign of the quotient
 }
 FN float floor_div_(float x, float y) { return floor_div_of(x, y); }
 FN double floor_div_(double x, double y) { return floor_div_of(x, y); }
@@ -200,7 +200,7 @@ FN i64 all_threads() { return (i64)gridDim.x * blockDim.x; }
 #define EACH_BLOCK(i, count) for (i64 i = blockIdx.x; i < (count); i += gridDim.x)
 #define EACH_THREAD(i, count) for (i64 i = threadIdx.x; i < (count); i += blockDim.x)
 
-// --- spaces of up to eight axes
+// --- index spaces of up to eight axes
 
 struct Space { i64 size, rank, n[8]; };
 struct Strides { i64 s[8]; };
@@ -222,7 +222,7 @@ FN i64 place(i64 i, const Space &space, const Strides &strides) {
     return offset(at, space, strides);
 }
 
-// --- one value from all threads of a block, in an order that only the block's size decides
+// --- block reductions, in an order that depends only on the block size
 
 struct Sum { template <class V> __device__ static V of(V a, V b) { return a + b; } };
 struct Product { template <class V> __device__ static V of(V a, V b) { return a * b; } };

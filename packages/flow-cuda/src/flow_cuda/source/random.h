@@ -1,4 +1,4 @@
-// Philox4x64-10: element i of a draw is the same on every device, and as the CPU draws it.
+// Philox4x64-10: element i of a draw is the same on every device and on the CPU.
 
 FN u64 high_product(u64 a, u64 b) {
 #ifdef __CUDA_ARCH__
@@ -23,7 +23,7 @@ FN void philox(u64 *c, u64 key) {
     }
 }
 
-// Where an element of a box lies in the logical tensor: ``whole`` has its strides, ``low`` its start.
+// Index of a box element in the logical tensor: ``whole`` has its strides, ``low`` the box's start.
 FN float uniform(i64 logical, u64 seed, u64 step, u64 draw) {
     u64 words[4] = {(u64)(logical / 8 + 1), step, draw, 0};
     philox(words, seed);
@@ -45,7 +45,7 @@ FN void bernoulli(const i64 *step, const T *chance, Y *y, Space box, Strides who
     }
 }
 
-// Keys whose order is a permutation: 48 random bits, cut to those that the CPU sorts by.
+// Keys whose sort order is a permutation: 48 random bits, truncated as on the CPU.
 FN void permutation_keys(const i64 *step, u64 *keys, i64 count, u64 seed, i64 cut) {
     EACH(i, count) {
         u64 high = (u64)(uniform(i, seed, (u64)*step, 0) * 16777216.0f);
@@ -54,7 +54,7 @@ FN void permutation_keys(const i64 *step, u64 *keys, i64 count, u64 seed, i64 cu
     }
 }
 
-// --- samples of classes: a range's labels come first, then the classes with the lowest draws
+// --- class sampling: a range's labels come first, then the classes with the lowest random keys
 
 template <class L> FN void mark_labels(const L *label, i8 *marks, i64 count, i64 rows, i64 first) {
     EACH(i, count) {
@@ -78,8 +78,8 @@ FN void sampled_classes(const i32 *order, L *chosen, i64 ranges, i64 size, i64 s
     }
 }
 
-// Where labels are in the sample: behind the smaller distinct labels of their range.  A label
-// beyond its range's share gets -1: a kernel cannot raise.
+// Positions of labels in the sample: the distinct labels of a range, in ascending order.  Labels
+// beyond the range's share get -1, since a kernel cannot raise an error.
 template <class L>
 FN void sampled_places(const L *label, L *place, i64 count, i64 size, i64 share) {
     EACH(i, count) {
@@ -95,7 +95,7 @@ FN void sampled_places(const L *label, L *place, i64 count, i64 size, i64 share)
     }
 }
 
-// Rows of each range's share of a sample go to the classes they are of; others go nowhere.
+// Scatters the sampled rows to their classes; rows of classes outside of the range are dropped.
 template <class U, class L>
 FN void put_sampled(const U *dy, const L *chosen, U *dx, i64 ranges, i64 size, i64 share, i64 inner,
                     i64 first) {

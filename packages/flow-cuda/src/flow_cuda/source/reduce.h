@@ -1,11 +1,11 @@
-// Reductions.  Map: what happens to an element first; How: how two results become one.
+// Reductions.  Map: applied to elements first; How: combines two results.
 
 struct Plain { template <class V> __device__ static V of(V x) { return x; } };
 struct Squared { template <class V> __device__ static V of(V x) { return x * x; } };
 struct NotFinite { template <class V> __device__ static V of(V x) { return (V)!is_finite(x); } };
 struct NotZero { template <class V> __device__ static V of(V x) { return (V)(x != (V)0); } };
 
-// The result without elements.
+// The result of an empty reduction.
 template <class How, class V> struct Nothing { __device__ static V is() { return (V)0; } };
 template <class V> struct Nothing<Product, V> { __device__ static V is() { return (V)1; } };
 template <class V> struct Nothing<All, V> { __device__ static V is() { return (V)1; } };
@@ -54,7 +54,7 @@ FN void reduce_wide(const T *x, Y *y, Space kept, Strides outer, Space gone, Str
     }
 }
 
-// A sum of all elements in two steps: ``parts`` blocks first, whatever the grid is.
+// A sum of all elements in two steps: first ``parts`` partial sums, regardless of the grid size.
 template <class Map, class T, class A>
 FN void partial_sums(const T *x, A *sums, i64 size, i64 parts) {
     i64 length = (size + parts - 1) / parts;
@@ -78,7 +78,7 @@ template <class A, class Y> FN void total(const A *sums, Y *y, i64 parts) {
     if (threadIdx.x == 0) store(y, sum);
 }
 
-// dx[i] = dy * product of the other elements that went into the same result.
+// dx[i] = dy * product of the other elements that were reduced to the same result.
 template <class T>
 FN void product_grad(const T *x, const T *dy, T *dx, Space kept, Strides outer, Space gone,
                      Strides inner) {

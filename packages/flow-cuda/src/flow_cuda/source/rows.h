@@ -1,5 +1,5 @@
-// One value along an axis at a time: a block per row.  Row r of a tensor (outer, n, inner) starts
-// at element r / inner * n * inner + r % inner; its elements are ``inner`` apart.
+// Reductions along an axis, one block per row.  Row r of a tensor (outer, n, inner) starts at
+// element r / inner * n * inner + r % inner; its elements have stride ``inner``.
 
 FN i64 row_start(i64 r, i64 n, i64 inner) { return r / inner * n * inner + r % inner; }
 
@@ -72,7 +72,7 @@ FN void log_softmax_grad(const T *y, const T *dy, T *dx, i64 rows, i64 n, i64 in
     }
 }
 
-// Labels outside of the classes give NaN: a kernel cannot raise.
+// Labels out of range give NaN, since a kernel cannot raise an error.
 template <class T, class L>
 FN void sparse_loss(const T *x, const L *label, T *prob, T *loss, i64 rows, i64 n) {
     typedef typename In<T>::type V;

@@ -1,5 +1,5 @@
-// Updates of variables.  W: the variable, G: its gradient, S: states.  Products of numbers are made in
-// double first: a rate of 6 times a scale of 1/6 is 1.
+// Optimizer updates.  W: the variable, G: its gradient, S: states.  Scalars are multiplied in
+// double first, so that a rate of 6 times a scale of 1/6 is 1.
 
 struct Terms { double scale, l1, l2, decay; };
 
@@ -23,7 +23,7 @@ FN Part whole_blocks() {
 }
 #define EACH_OF(part, i, count) for (i64 i = part.first; i < (count); i += part.step)
 
-// Row ``t`` of a table has the first block of a variable, and then arguments of 8 bytes each.
+// Row ``t`` of a table has the first block of a variable, then its arguments of 8 bytes each.
 FN const u64 *row_of_block(const u64 *table, i64 rows, i64 words) {
     i64 low = 0, high = rows - 1;
     while (low < high) {
@@ -105,7 +105,7 @@ FN void rmsprop(W *w, const G *g, S *square, S *mean, const float *rate, const F
     }
 }
 
-// The squares of the variable and of its slope, a pair per part.
+// Sums of squares of the variable and of its gradient, a pair per part.
 template <class W, class G, class F, class A>
 FN void norms(const W *w, const G *g, const F *factor, A *sums, i64 n, i64 parts, Terms terms,
               Part own = whole_blocks()) {
@@ -152,7 +152,7 @@ FN void lars(W *w, const G *g, S *m, const float *rate, const i64 *train_step, c
     }
 }
 
-// How far LAMB moves an element, but for its rate.
+// The LAMB update of an element before scaling by the rate.
 template <class V> struct Lamb {
     double grow1, grow2, epsilon;
     __device__ V change(V first, V second) const {
@@ -166,7 +166,7 @@ FN Lamb<V> lamb_of(const S *power1, const S *power2, double beta1, double beta2,
     return lamb;
 }
 
-// New moments, and the squares of the variable and of its change, a pair per part.
+// Updates the moments; sums of squares of the variable and of its update, a pair per part.
 template <class W, class G, class S, class F, class A>
 FN void lamb_norms(const W *w, const G *g, S *m, S *v, const S *power1, const S *power2,
                    const F *factor, const i64 *skip, A *sums, i64 n, i64 parts, Terms terms,
@@ -220,7 +220,7 @@ FN void grow_powers(S *power1, S *power2, const i64 *skip, double beta1, double 
     store(power2, (double)load(power2) * beta2);
 }
 
-// --- numbers that change from step to step
+// --- per-step scalars
 
 FN void advance(i64 *step) {
     if (first_item() == 0) *step += 1;
@@ -229,7 +229,7 @@ FN void advance(i64 *step) {
 template <class T>
 FN void correct_rate(const T *rate, const i64 *step, T *out, double beta1, double beta2) {
     if (first_item()) return;
-    double now = *step < 0 ? 1 : (double)*step + 1;  // no step is before the first
+    double now = *step < 0 ? 1 : (double)*step + 1;  // steps count from 1
     store(out, (double)load(rate) * sqrt(1 - pow(beta2, now)) / (1 - pow(beta1, now)));
 }
 

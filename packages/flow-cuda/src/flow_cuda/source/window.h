@@ -1,9 +1,8 @@
-// Windows over up to three axes of space: pooling, and the unfolding that makes a convolution a
-// matrix product.
+// Windows over up to three spatial axes: pooling, and im2col for convolution by matrix product.
 
 struct Window { i64 size[3], kernel[3], stride[3], before[3], dilation[3], out[3]; };
 
-// Strides of a tensor along batch, channel and space.
+// Strides of a tensor along batch, channel and spatial axes.
 #define AT(strides, n, c, p) \
     ((n) * strides.s[0] + (c) * strides.s[1] + (p)[0] * strides.s[2] + (p)[1] * strides.s[3] + \
      (p)[2] * strides.s[4])
@@ -16,7 +15,7 @@ FN bool inside(const Window &w, const i64 *o, const i64 *k, i64 *p) {
     return true;
 }
 
-// Which window has tap k on element p.
+// Index of the window in which element p is at kernel position k.
 FN bool touches(const Window &w, const i64 *p, const i64 *k, i64 *o) {
     for (int d = 0; d < 3; d++) {
         i64 shifted = p[d] + w.before[d] - k[d] * w.dilation[d];
@@ -79,7 +78,7 @@ FN void avg_pool(const T *x, T *y, Space results, Strides xs, Strides ys, Window
 
 template <class V> FN bool same(V a, V b) { return a == b || (a != a && b != b); }
 
-// The first tap that has the largest number, or NaN, gets the gradient.
+// The gradient goes to the first kernel position with the maximum or NaN.
 template <class T>
 FN void max_pool_grad(const T *x, const T *y, const T *dy, T *dx, Space elements, Strides xs,
                       Strides ys, Window w) {
@@ -120,8 +119,8 @@ FN void avg_pool_grad(const T *dy, T *dx, Space elements, Strides xs, Strides ys
     }
 }
 
-// columns[n, c, k, o] = x[n, c, the element of window o that tap k is on], 0 outside.  Channels
-// are in groups of ``group``, which lie ``apart``.
+// columns[n, c, k, o] = x[n, c, the element at kernel position k of window o], 0 in the padding.
+// Channels are in groups of ``group``; groups have stride ``apart``.
 template <class U>
 FN void unfold(const U *x, U *columns, Space space, Strides xs, Strides cs, i64 group, i64 apart,
                Window w) {

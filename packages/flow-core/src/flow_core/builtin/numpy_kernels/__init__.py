@@ -1,5 +1,5 @@
-"""The numpy kernels, a module per family.
+"""The NumPy kernels, one module per family.
 
+In: bind contexts with fixed arrays. Out: launches that call NumPy and allocate nothing.
 Every module has a tuple ``KERNELS`` of `flow_core.plugins.specs.KernelSpec` for device "cpu".
-A kernel binds once: it returns launches on fixed arrays, which allocate nothing when they run.
 """

@@ -1,4 +1,4 @@
-"""Helpers that turn numpy calls on fixed arrays into launches."""
+"""Helpers that bind NumPy calls to fixed arrays."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Rows = Callable[[KernelQuery, Sequence[KernelQuery]], bool]
 
 
 def scalar(value: float, like: Any) -> Any:
-    """A 0-d array of an array's element type."""
-    return np.array(value).astype(like.dtype)  # wraps numbers that the type does not have
+    """Return a 0-d array of an array's element type."""
+    return np.array(value).astype(like.dtype)  # wraps values outside of the type's range
 
 
 def carve(workspace: Any, *parts: tuple[tuple[int, ...], Any]) -> tuple[Any, ...]:
-    """Aligned views of a workspace, one per (shape, dtype)."""
+    """Return aligned views of a workspace, one per (shape, dtype)."""
     views, offset = [], 0
     for shape, dtype in parts:
         nbytes = prod(shape) * np.dtype(dtype).itemsize
@@ -33,7 +33,7 @@ def carve(workspace: Any, *parts: tuple[tuple[int, ...], Any]) -> tuple[Any, ...
 
 
 def carved_bytes(*parts: tuple[tuple[int, ...], Any]) -> int:
-    """The size of workspace that `carve` needs for the same parts."""
+    """Return the workspace size in bytes that `carve` needs for the same parts."""
     return sum(aligned(prod(shape) * np.dtype(dtype).itemsize) for shape, dtype in parts)
 
 
@@ -45,10 +45,10 @@ def kernel(
     workspace: Callable[[KernelQuery], int] | None = None,
     rows: Rows | None = None,
 ) -> KernelSpec:
-    """A numpy `KernelSpec`."""
+    """Return the spec of a NumPy kernel."""
     return KernelSpec(op, "cpu", bind, accepts, 0, workspace, f"numpy.{op}", rows)
 
 
 def ufunc_kernel(op: str, function: Callable[..., Any]) -> KernelSpec:
-    """The kernel of an op that is one ufunc of all its inputs."""
+    """Return the kernel of an op that is one ufunc of all its inputs."""
     return kernel(op, lambda ctx: call(function, *ctx.inputs, out=ctx.outputs[0]))

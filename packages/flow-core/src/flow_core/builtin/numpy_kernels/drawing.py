@@ -1,4 +1,4 @@
-"""Random numbers of one device's part: those that its elements have in the logical tensor."""
+"""Random numbers of a device's part, equal to those of the same elements of the logical tensor."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from flow_core.base.shapes import Shape, num_elements
 from flow_core.device import Launch
 
 Use = Callable[[Any, Any], object]
-"""``use(numbers, elements)`` of two matrices: what to do with the numbers of some elements."""
+"""``use(numbers, elements)`` of two matrices: consumes the numbers drawn for the elements."""
 
 Part = tuple[Shape, Any]
 
 
 def scratch_part(shape: Sequence[int], place: Place | None) -> Part:
-    """The workspace that `drawing` needs."""
+    """Return the workspace that `drawing` needs."""
     size = num_elements(shape) if place is None else CHUNK
     return (min(size, CHUNK),), np.float32
 
@@ -32,16 +32,16 @@ def drawing(
     use: Use,
     draw: int = 0,
 ) -> Launch:
-    """A launch that draws the numbers of a box for the running step, chunk by chunk.
+    """Return a launch that draws the numbers of a box for the current step, chunk by chunk.
 
     Args:
-        generator: under the op's key.
+        generator: the generator with the op's key.
         out: C-contiguous array of the box.
-        place: where the box lies, None for the whole tensor.
-        scratch: as `scratch_part` says.
-        step: 0-d array with the number of the step.
-        use: what is done with the numbers of each chunk.
-        draw: which draw of the step.
+        place: position of the box; None for the whole tensor.
+        scratch: array of the shape of `scratch_part`.
+        step: 0-d array with the step number.
+        use: consumes the numbers of each chunk.
+        draw: index of the draw within the step.
     """
     flat, fill = out.reshape(-1), generator.fill
     rows = []
@@ -60,5 +60,5 @@ def drawing(
 
 
 def put(numbers: Any, elements: Any) -> None:
-    """The use that keeps the numbers as they are."""
+    """Store the numbers unchanged."""
     np.copyto(elements, numbers)

@@ -1,4 +1,4 @@
-"""Launches that reduce the rows of a matrix, as fast as numpy can."""
+"""Launches that reduce the rows of a matrix, using the fastest NumPy calls."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from flow_core.device import Launch
 
 SHORT_ROW = 64
-"""Rows up to this length are reduced across a transposed copy: numpy's loop per row costs more."""
+"""Maximum row length for reduction over a transposed copy; NumPy's cost per row is higher."""
 
 
 def row_sum(x: Any, out: Any, factor: float = 1.0) -> Launch:
@@ -26,7 +26,7 @@ def column_sum(x: Any, out: Any, factor: float = 1.0) -> Launch:
 
 
 def row_max(x: Any, out: Any, scratch: Any) -> Sequence[Launch]:
-    """``out`` (n, 1) = the largest element of each row of ``x`` (n, m); scratch holds n*m."""
+    """``out`` (n, 1) = the maxima of the rows of ``x`` (n, m); scratch holds n*m elements."""
     if x.shape[1] > SHORT_ROW:
         return (partial(np.maximum.reduce, x, axis=1, out=out, keepdims=True),)
     columns = scratch.reshape(x.shape[::-1])

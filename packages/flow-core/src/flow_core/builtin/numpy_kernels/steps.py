@@ -1,9 +1,9 @@
-"""Kernels of several numpy calls, written once for whole arrays, half types and tiles.
+"""Kernels of several NumPy calls, written once for whole arrays, 16-bit types and tiles.
 
-A body is a function that calls a `Steps` object: each call records one prebound numpy call.
-`composite` makes a kernel of a body: float16 and bfloat16 are computed in a wider type, large
-arrays in tiles that stay in the cache, and temporaries lie in a workspace whose size comes from
-a dry run of the body, so that a body and its workspace cannot disagree.
+A body is a function that calls a `Steps` object: each call records one bound NumPy call.
+`composite` builds a kernel from a body: float16 and bfloat16 are computed in a wider type, large
+arrays in tiles that stay in cache, and temporaries lie in a workspace whose size is determined by a
+dry run of the body, so that body and workspace always agree.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from flow_core.device import Launch
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 
 TILE = 16384
-"""Elements per tile: a handful of float32 tiles fit in a second-level cache."""
+"""Elements per tile: several float32 tiles fit in the L2 cache."""
 
 INTEGER_OF = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
 
 
 class Scratch:
-    """Hands out aligned pieces of a workspace and remembers how much was used."""
+    """Allocates aligned parts of a workspace and records the total size."""
 
     def __init__(self, workspace: Any = None) -> None:
         self._workspace = workspace
         self.used = 0
 
     def take(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        """An uninitialised array; a fresh one in a dry run without workspace."""
+        """Return an uninitialized array; newly allocated in a dry run without workspace."""
         fresh = np.empty(shape, dtype) if self._workspace is None else None
         nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
         start, self.used = self.used, self.used + aligned(nbytes)
@@ -47,14 +47,14 @@ class Scratch:
 
 @dataclass
 class Steps:
-    """What a body sees: inputs and output of one compute type, and where to put calls.
+    """The interface of a body: inputs and output in the computation type, and the recorder.
 
     Attributes:
-        inputs: the inputs, all that are floating in the compute type.
+        inputs: the inputs; floating-point ones are in the computation type.
         out: the output.
         attrs: the op's attributes.
-        scratch: where temporaries come from.
-        launches: what was recorded.
+        scratch: allocator of temporaries.
+        launches: the recorded calls.
     """
 
     inputs: tuple[Any, ...]
@@ -64,33 +64,33 @@ class Steps:
     launches: list[Launch] = field(default_factory=list)
 
     def __call__(self, function: Callable[..., Any], *arguments: Any, out: Any) -> Any:
-        """Records ``function(*arguments, out)``; numbers become 0-d arrays.  Gives ``out``."""
+        """Record ``function(*arguments, out)``, with numbers as 0-d arrays; return ``out``."""
         like = next((a for a in arguments if isinstance(a, np.ndarray)), out)
         bound = [a if isinstance(a, np.ndarray) else np.array(a, like.dtype) for a in arguments]
         self.launches.append(call(function, *bound, out=out))
         return out
 
     def copy(self, target: Any, source: Any) -> Any:
-        """Records a casting copy.  Gives ``target``."""
+        """Record a casting copy; return ``target``."""
         self.launches.append(partial(np.copyto, target, source, casting="unsafe"))
         return target
 
     def temp(self, dtype: Any = None) -> Any:
-        """A temporary of the output's shape (default: and type)."""
+        """Return a temporary of the output's shape (default: and type)."""
         return self.scratch.take(self.out.shape, dtype or self.out.dtype)
 
     def test(self, function: Callable[..., Any], x: Any, y: Any) -> Any:
-        """A temporary that is True where a comparison holds."""
+        """Return a temporary that is True where a comparison holds."""
         return self(function, x, y, out=self.temp(np.bool_))
 
     def indicator(self, function: Callable[..., Any], x: Any, y: Any) -> Any:
-        """A temporary that is 1 where a comparison holds, else 0."""
+        """Return a temporary that is 1 where a comparison holds, else 0."""
         return self.copy(self.temp(), self.test(function, x, y))
 
     def bits(self, mask: Any) -> Any:
-        """All-ones integers where a mask is True, as wide as the output; destroys the mask.
+        """Return integers of the output's size with all bits set where a mask is True.
 
-        Copies under a mask cost a mispredicted branch per element; these do not.
+        This destroys the mask.  Masked copies mispredict a branch per element; these do not.
         """
         small = mask.view(np.int8)
         self(np.negative, small, out=small)
@@ -112,7 +112,7 @@ class Steps:
         return out
 
     def polynomial(self, coefficients: Sequence[float], x: Any, out: Any) -> Any:
-        """A polynomial by Horner's rule, highest coefficient first; ``out`` must not be ``x``."""
+        """Evaluate a polynomial by Horner's rule, highest degree first; ``out`` is not ``x``."""
         self(np.multiply, x, coefficients[0], out=out)
         for coefficient in coefficients[1:-1]:
             self(np.add, out, coefficient, out=out)
@@ -125,19 +125,19 @@ Widen = Callable[[DType], Any]
 
 
 def half_to_single(dtype: DType) -> Any:
-    """The numpy type to compute in: float32 for the half types, else the type itself."""
+    """Return the NumPy type for computation: float32 for 16-bit types, else the type itself."""
     return dtype.accumulate.numpy
 
 
 def to_double(dtype: DType) -> Any:
-    """float64 for every floating type."""
+    """Return float64 for every floating-point type."""
     return np.dtype(np.float64) if dtype.is_floating else dtype.numpy
 
 
 def _record(
     body: Body, inputs: Sequence[Any], out: Any, attrs: Any, scratch: Scratch, wide: Any
 ) -> list[Launch]:
-    """The launches of a body on some arrays, with casts around it where types differ."""
+    """Return the launches of a body on some arrays, with casts where types differ."""
     narrow = out.dtype
     steps = Steps((), out, attrs, scratch)
     if narrow == wide:
@@ -160,7 +160,7 @@ def _tiled(query: KernelQuery) -> bool:
 
 
 def _workspace(body: Body, widen: Widen, query: KernelQuery) -> int:
-    """Bytes used by a dry run on arrays of the largest tile's size."""
+    """Return the bytes used by a dry run on arrays of the largest tile's size."""
     result = query.outputs[0]
     shape = (min(result.size, TILE),) if _tiled(query) else result.shape
     scratch = Scratch()
@@ -184,7 +184,7 @@ def _bind(body: Body, widen: Widen, ctx: BindContext) -> list[Launch]:
 
 
 def composite(op: str, body: Body, widen: Widen = half_to_single) -> KernelSpec:
-    """The kernel of an elementwise op of one output, from its body."""
+    """Return the kernel of an elementwise op with one output, from its body."""
     return kernel(
         op,
         lambda ctx: _bind(body, widen, ctx),

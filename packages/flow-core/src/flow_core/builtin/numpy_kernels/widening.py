@@ -1,7 +1,7 @@
-"""Kernels of float16 and bfloat16 as float32 kernels between two copies.
+"""Run kernels for float16 and bfloat16 in float32, between conversions.
 
-numpy computes half precision element by element and knows no BLAS for it.  A widened kernel
-keeps float32 twins of the narrow arrays in its workspace, binds to these and copies in and out.
+NumPy computes 16-bit types element by element and without BLAS.  A widened kernel keeps float32
+copies of the narrow arrays in its workspace, binds to these and converts inputs and outputs.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ def widened(
     mutates: Sequence[int] = (),
     rows: Rows | None = None,
 ) -> KernelSpec:
-    """A numpy `KernelSpec` whose ``bind`` and ``workspace`` never see half precision.
+    """Return a NumPy `KernelSpec` whose ``bind`` and ``workspace`` never see 16-bit types.
 
     Args:
-        op: type of the op.
-        bind, workspace: the kernel for float32 and wider.
+        op: op type.
+        bind, workspace: the kernel for float32 and wider types.
         mutates: inputs that the kernel overwrites, which are copied back.
         rows: see `KernelSpec.rows`.
     """
@@ -46,7 +46,7 @@ def widened(
 
 
 def as_launches(bound: Launch | Sequence[Launch]) -> tuple[Launch, ...]:
-    """What a kernel's bind returned, as a flat tuple."""
+    """Return the result of a kernel's bind as a flat tuple."""
     return (bound,) if callable(bound) else tuple(bound)
 
 

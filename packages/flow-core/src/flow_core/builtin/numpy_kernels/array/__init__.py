@@ -1,1 +1,1 @@
-"""Numpy kernels of `flow_core.ops.array`."""
+"""NumPy kernels of `flow_core.ops.array`."""

@@ -1,4 +1,4 @@
-"""Kernels of gathers and segment sums along one axis."""
+"""Kernels of gather and segment sum along one axis."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ Address = Callable[[KernelQuery], Addressing]
 
 @dataclass(frozen=True, slots=True)
 class Scatter:
-    """One row of the table of ops that add to zeros.
+    """Description of an op that adds rows to zeros.
 
     Attributes:
         op: op type.
-        address: how indices become rows of the output.
-        data: which input is added.
-        index: which input says where.
+        address: maps indices to rows of the output.
+        data: position of the input that is added.
+        index: position of the input with the indices.
     """
 
     op: str
@@ -43,7 +43,7 @@ class Scatter:
 
 
 def gather_kernel(op: str, address: Address) -> KernelSpec:
-    """The kernel of an op that reads rows of its first input at its second one."""
+    """Return the kernel of an op that reads rows of its first input at its second one."""
 
     def bind(ctx: BindContext) -> Sequence[Launch]:
         (table, index), addressing = ctx.inputs, address(ctx.query)
@@ -54,7 +54,7 @@ def gather_kernel(op: str, address: Address) -> KernelSpec:
 
 
 def scatter_kernel(row: Scatter) -> KernelSpec:
-    """The kernel of an op that adds rows to zeros, half precision summed in float32."""
+    """Return the kernel of an op that adds rows to zeros; 16-bit types accumulate in float32."""
 
     def bind(ctx: BindContext) -> Sequence[Launch]:
         addressing, out = row.address(ctx.query), ctx.outputs[0]

@@ -1,8 +1,8 @@
-"""Reading and adding rows of a table at indices that are known at run time only.
+"""Read and add rows of a table at indices known at run time only.
 
-All ops of `flow_core.ops.array.index` and `flow_core.ops.array.scatter` come down to a table of
-rows and a row number per index.  The row numbers are computed into the workspace; numbers out of
-range are rare, so the usual path only checks whether there are any.
+All ops of `flow_core.ops.array.index` and `flow_core.ops.array.scatter` reduce to a table of rows
+and one row number per index.  The row numbers are computed into the workspace; out-of-range
+numbers are rare, so that the common path only checks for their presence.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from flow_core.builtin.numpy_kernels.binding import carve, carved_bytes
 from flow_core.device import Launch
 
 WIDE_ROW = 128
-"""From this width on one call per row beats one call per chunk of elements (measured)."""
+"""Minimum row width for one call per row instead of one call per chunk of elements (measured)."""
 CHUNK = 16384
 MAX_VIEWS = 65536
-"""Up to this many rows of a table are made into views once, rather than in each step."""
+"""Maximum number of table rows for which views are created at bind time."""
 
 Part = tuple[Shape, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Addressing:
-    """How indices become rows of a table.
+    """Mapping from indices to rows of a table.
 
     Attributes:
         rows, width: shape of the table.
         shape: shape of the row numbers.
-        view: shape to which the index tensor is brought, with one component per last entry.
-        limits, strides: size and stride, in rows, of what each component goes along.
+        view: shape of the index tensor, with the components of an index along the last axis.
+        limits, strides: size and stride, in rows, of the axis of each component.
         offsets: added to the row numbers, broadcast.
-        first: what the components of the table's first row are.
+        first: components of the table's first row.
     """
 
     rows: int
@@ -53,17 +53,17 @@ class Addressing:
 
     @property
     def count(self) -> int:
-        """How many row numbers there are."""
+        """Number of row numbers."""
         return prod(self.shape)
 
 
 def _steps(count: int, step: int, *shape: int) -> tuple[Any, ...]:
-    """0, step, 2 step ... in a shape that broadcasts; nothing where that is just 0."""
+    """Return 0, step, 2 step ... in a broadcastable shape; an empty tuple if that is just 0."""
     return (np.arange(count, dtype=np.int64).reshape(shape) * step,) if count > 1 else ()
 
 
 def along_axis(table: Shape, axis: int, count: int, first: int = 0) -> Addressing:
-    """``count`` indices along an axis of the table, for everything before that axis."""
+    """Address ``count`` indices along an axis, for all positions on the axes before it."""
     before, size, after = prod(table[:axis]), table[axis], prod(table[axis + 1 :])
     offsets = _steps(before, size, before, 1)
     shape = (before, count)
@@ -73,7 +73,7 @@ def along_axis(table: Shape, axis: int, count: int, first: int = 0) -> Addressin
 
 
 def per_batch(table: Shape, index: Shape, first: int = 0) -> Addressing:
-    """Own indices, on the last axis of ``index``, for each entry of the axes before that."""
+    """Address separate indices, on the last axis of ``index``, per position on the other axes."""
     axis = len(index) - 1
     before, size, after = prod(table[:axis]), table[axis], prod(table[axis + 1 :])
     shape = (before, index[-1])
@@ -84,7 +84,7 @@ def per_batch(table: Shape, index: Shape, first: int = 0) -> Addressing:
 
 
 def per_element(table: Shape, axis: int, index: Shape, first: int = 0) -> Addressing:
-    """An own index along an axis for each element of ``index``."""
+    """Address one index along an axis per element of ``index``."""
     before, size, after = prod(table[:axis]), table[axis], prod(table[axis + 1 :])
     shape = (before, index[axis], after)
     offsets = (*_steps(before, size * after, before, 1, 1), *_steps(after, 1, 1, 1, after))
@@ -93,7 +93,7 @@ def per_element(table: Shape, axis: int, index: Shape, first: int = 0) -> Addres
 
 
 def at_positions(table: Shape, index: Shape, first: Shape = ()) -> Addressing:
-    """Positions on the leading axes of the table, one per row of the last axis of ``index``."""
+    """Address positions on the leading axes of the table, given by the last axis of ``index``."""
     *batch, depth = index
     count, limits = prod(batch), table[:depth]
     return Addressing(
@@ -107,10 +107,10 @@ class RowNumbers:
     """Row numbers in the workspace.
 
     Attributes:
-        rows: int64, one per index; anything where the index is out of range.
-        bad: which indices are out of range.
-        any_bad: one bool: whether any of them is.
-        launches: compute all this.
+        rows: int64, one per index; unspecified for out-of-range indices.
+        bad: mask of out-of-range indices.
+        any_bad: one bool, whether any index is out of range.
+        launches: launches that compute the above.
     """
 
     rows: Any
@@ -127,12 +127,12 @@ def _parts(addressing: Addressing) -> tuple[Part, ...]:
 
 
 def numbers_bytes(addressing: Addressing) -> int:
-    """The size of workspace that `row_numbers` needs."""
+    """Return the workspace size in bytes for `row_numbers`."""
     return carved_bytes(*_parts(addressing))
 
 
 def row_numbers(addressing: Addressing, index: Any, workspace: Any) -> RowNumbers:
-    """The row numbers of an index tensor."""
+    """Compute the row numbers of an index tensor."""
     flag, rows, bad, *spare = carve(workspace, *_parts(addressing))
     shaped = rows.reshape(addressing.shape)
     launches: list[Launch] = [
@@ -145,7 +145,7 @@ def row_numbers(addressing: Addressing, index: Any, workspace: Any) -> RowNumber
 
 
 def _component(addressing: Addressing, k: int, index: Any, rows: Any, bad: Any) -> Iterator[Launch]:
-    """One component of the index, times its stride; negative is beyond the limit as unsigned."""
+    """Add one index component times its stride; as unsigned, negative values exceed the limit."""
     limit = np.array(addressing.limits[k], np.uint64)
     unsigned = rows.reshape(-1).view(np.uint64)
     yield partial(np.copyto, rows, index.reshape(addressing.view)[..., k])
@@ -168,7 +168,7 @@ def _further_components(
 
 
 def either(flag: Any, rare: Launch, usual: Sequence[Launch]) -> None:
-    """Runs ``rare`` where the flag is set, otherwise all of ``usual``."""
+    """Run ``rare`` if the flag is set, otherwise all of ``usual``."""
     if flag[0]:
         rare()
         return
@@ -177,7 +177,7 @@ def either(flag: Any, rare: Launch, usual: Sequence[Launch]) -> None:
 
 
 def _nothing() -> None:
-    """What there is to do when no index is out of range."""
+    """Do nothing, if no index is out of range."""
 
 
 def _clear_rows(out: Any, numbers: RowNumbers) -> None:
@@ -187,7 +187,7 @@ def _clear_rows(out: Any, numbers: RowNumbers) -> None:
 def take_rows(
     table: Any, addressing: Addressing, numbers: RowNumbers, out: Any
 ) -> tuple[Launch, ...]:
-    """Launches that read the numbered rows, zeros for numbers out of range."""
+    """Return launches that read the numbered rows, with zeros for out-of-range numbers."""
     target = out.reshape(addressing.count, addressing.width)
     if addressing.rows == 0 or target.size == 0:
         return (partial(target.fill, 0),)
@@ -212,7 +212,7 @@ def _set(target: Any, rows: Any, source: Any) -> None:
 def put_rows(
     source: Any, addressing: Addressing, numbers: RowNumbers, table: Any
 ) -> tuple[Launch, ...]:
-    """Launches that overwrite the numbered rows of a table; numbers out of range are left out."""
+    """Return launches that overwrite the numbered rows; out-of-range numbers are skipped."""
     target = table.reshape(addressing.rows, addressing.width)
     rows = source.reshape(addressing.count, addressing.width)
     rare = partial(_write_valid, _set, target, rows, numbers)
@@ -229,14 +229,14 @@ def _chunk_parts(addressing: Addressing) -> tuple[Part, ...]:
 
 
 def adding_bytes(addressing: Addressing) -> int:
-    """The size of workspace that `row_numbers` and `add_rows` need together."""
+    """Return the workspace size in bytes for `row_numbers` and `add_rows` together."""
     return numbers_bytes(addressing) + carved_bytes(*_chunk_parts(addressing))
 
 
 def add_rows(
     source: Any, addressing: Addressing, numbers: RowNumbers, table: Any, workspace: Any
 ) -> tuple[Launch, ...]:
-    """Launches that add to the numbered rows of a table; numbers out of range are left out."""
+    """Return launches that add to the numbered rows; out-of-range numbers are skipped."""
     target = table.reshape(addressing.rows, addressing.width)
     rows = source.reshape(addressing.count, addressing.width)
     if target.size == 0 or rows.size == 0:
@@ -271,7 +271,7 @@ def _add_each(rows: Any, source: Any, target: Any) -> None:
 def _adding_by_chunks(
     source: Any, rows: Any, target: Any, first: Any, places: Any
 ) -> Iterator[Launch]:
-    """Flat positions of a chunk of rows, and one call that adds at these."""
+    """Yield, per chunk of rows, the flat positions and one call that adds at these."""
     width, flat = source.shape[1], target.reshape(-1)
     lanes, stride = np.arange(width), np.array(width, np.int64)
     for start in range(0, len(source), len(places)):

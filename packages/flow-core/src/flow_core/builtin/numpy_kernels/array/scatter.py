@@ -1,4 +1,4 @@
-"""Kernels of gathers and scatters at n-dimensional positions."""
+"""Kernels of gather and scatter at n-dimensional positions."""
 
 from __future__ import annotations
 

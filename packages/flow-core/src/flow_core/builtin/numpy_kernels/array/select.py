@@ -1,4 +1,4 @@
-"""Kernels of concat, split and slices: copies between views made once."""
+"""Kernels of concat, split and slices: copies between views created once."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from flow_core.plugins.specs import BindContext, KernelSpec
 
 
 def copy(target: Any, source: Any) -> Launch:
-    """A launch that copies one array to another of the same shape and element type."""
+    """Return a launch that copies an array to another of the same shape and element type."""
     return partial(np.copyto, target, source)
 
 
 def fill(target: Any, value: Any) -> Launch:
-    """A launch that fills an array with a number."""
+    """Return a launch that fills an array with a number."""
     return partial(np.copyto, target, scalar(value, target))
 
 
@@ -30,12 +30,12 @@ def same_memory(x: Any, y: Any) -> bool:
 
 
 def copied(out: Any, x: Any) -> tuple[Launch, ...]:
-    """A copy, or nothing where ``out`` was put on top of ``x``."""
+    """Return a copy, or nothing if ``out`` aliases ``x``."""
     return () if same_memory(out, x) else (copy(out, x),)
 
 
 def _regions(whole: Any, parts: Sequence[Any], axis: int) -> Iterator[Any]:
-    """The views of ``whole`` that consecutive parts take along an axis."""
+    """Yield the views of ``whole`` that correspond to consecutive parts along an axis."""
     lead = (slice(None),) * axis
     for part, start in zip(parts, offsets([p.shape[axis] for p in parts]), strict=True):
         yield whole[(*lead, slice(start, start + part.shape[axis]))]

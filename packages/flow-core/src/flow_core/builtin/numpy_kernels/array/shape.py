@@ -1,4 +1,4 @@
-"""Kernels of the ops that change shapes: copies between views made once."""
+"""Kernels of shape changes: copies between views created once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ALIASED = (
 
 
 def _copy(ctx: BindContext) -> Launch:
-    """Runs only where the planner could not give both sides the same bytes."""
+    """Copy; needed only if the planner could not alias input and output."""
     out = ctx.outputs[0]
     return partial(np.copyto, out, ctx.inputs[0].reshape(out.shape))
 

@@ -1,8 +1,8 @@
-"""Kernels of sorting, arg-sorting, top-k and one_hot.
+"""Kernels of sort, argsort, top-k and one_hot.
 
-Orders are found by sorting 64-bit keys in place: a number's rank-preserving 32-bit pattern above
-its index.  numpy sorts these with vector instructions and allocates nothing.  Types of 64 bits
-have no room for that; `numpy.argsort` makes a new array for them in each step.
+Orders are computed by sorting 64-bit keys in place: an order-preserving 32-bit pattern of the value
+in the high bits, its index in the low bits.  NumPy sorts these with vector instructions and without
+allocation.  64-bit types do not fit; `numpy.argsort` allocates for them in each step.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from flow_core.ops.array.sort import one_hot_value, stable_order
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 
 INFINITE = 0x7F800000
-"""The bits of inf in float32."""
+"""The bit pattern of inf in float32."""
 FROM_LEAST = INFINITE + 1 - (1 << 31)
-"""What takes the pattern of -inf to the least integer."""
+"""Maps the pattern of -inf to the smallest integer."""
 
 
 def _sort(ctx: BindContext) -> Sequence[Launch]:
@@ -53,7 +53,7 @@ def _sort(ctx: BindContext) -> Sequence[Launch]:
 
 
 def _sort_parts(query: KernelQuery) -> tuple[tuple[tuple[int, ...], Any], ...]:
-    """Where x is sorted: float32 in place of bfloat16, of which numpy does not sort NaN."""
+    """Workspace for sorting; bfloat16 is sorted as float32, since NumPy misorders its NaN."""
     x = query.inputs[0]
     half = x.dtype is bfloat16
     if query.attrs["direction"] == "ASCENDING" and not half:
@@ -80,7 +80,7 @@ def _order_bytes(query: KernelQuery) -> int:
 
 
 def _patterns(x: Any, patterns: Any, signs: Any, floating: bool) -> Iterator[Launch]:
-    """Puts int32 numbers in the order of x's numbers into ``patterns``."""
+    """Compute int32 patterns in the order of x's values into ``patterns``."""
     if not floating:
         yield partial(np.copyto, patterns, x)
         return
@@ -90,7 +90,7 @@ def _patterns(x: Any, patterns: Any, signs: Any, floating: bool) -> Iterator[Lau
     yield call(np.right_shift, patterns, np.array(31, np.int32), out=signs)
     yield call(np.bitwise_and, signs, np.array(0x7FFFFFFF, np.int32), out=signs)
     yield call(np.bitwise_xor, patterns, signs, out=patterns)
-    # NaN with a sign is below -inf, from where it wraps around to the others, at the end
+    # NaN with a sign bit is below -inf and wraps around to join the others at the end
     yield call(np.add, patterns, np.array(FROM_LEAST, np.int32), out=patterns)
     yield call(np.minimum, patterns, np.array(INFINITE + FROM_LEAST + 1, np.int32), out=patterns)
 
@@ -98,7 +98,7 @@ def _patterns(x: Any, patterns: Any, signs: Any, floating: bool) -> Iterator[Lau
 def _order_by_keys(
     ctx: BindContext, descending: bool, finish: Callable[[Any], Sequence[Launch]]
 ) -> Sequence[Launch]:
-    """Launches that sort keys as ``finish(keys)`` says and give the lowest 32 bits of the first."""
+    """Sort keys with ``finish(keys)`` and write the low 32 bits of the first ones."""
     (x,), (out,) = ctx.inputs, ctx.outputs
     patterns, signs, keys = carve(ctx.workspace, *_order_parts(ctx.query))
     first = keys[..., : out.shape[-1]]
@@ -141,7 +141,7 @@ def _top_k(ctx: BindContext) -> Launch | Sequence[Launch]:
     )
 
 
-# ----------------------------------------------------------------------------- largest and chosen
+# ------------------------------------------------------------------------------- argmax, in_top_k
 
 
 def _argmax(ctx: BindContext) -> Sequence[Launch]:
@@ -176,7 +176,7 @@ def _in_top_k_parts(query: KernelQuery) -> tuple[tuple[tuple[int, ...], Any], ..
 
 
 def _in_top_k(ctx: BindContext) -> Sequence[Launch]:
-    """Counts the classes that beat the target; see the op's reference for the odd cases."""
+    """Count the classes that beat the target; special cases are as in the op's reference."""
     (targets, predictions), (out,) = ctx.inputs, ctx.outputs
     addressing, parts = _class_addressing(ctx.query), _in_top_k_parts(ctx.query)
     chosen, flags, ones, counts, good = carve(ctx.workspace, *parts)
@@ -224,12 +224,12 @@ def _refuse(flat: Any, numbers: RowNumbers, on: Any, indices: Any, classes: int)
         "one_hot of an index out of range",
         found=int(flat_indices[(flat_indices < 0) | (flat_indices >= classes)][0]),
         allowed=f"0 <= index < {classes}",
-        hint="a larger depth, or indices of the classes that there are",
+        hint="a larger depth, or indices of existing classes",
     )
 
 
 def _set_some(flat: Any, numbers: RowNumbers, on: Any, indices: Any, classes: int) -> None:
-    """Classes that this device does not have are those of other devices, or errors."""
+    """Set the classes of this device; others belong to other devices, or are errors."""
     if indices.size and not 0 <= indices.min() <= indices.max() < classes:
         _refuse(flat, numbers, on, indices, classes)
     flat[numbers.rows[~numbers.bad]] = on

@@ -1,4 +1,4 @@
-"""Kernels of distinct values: `numpy.unique`, which makes new arrays in each step."""
+"""Kernels of unique values with `numpy.unique`, which allocates in each step."""
 
 from __future__ import annotations
 

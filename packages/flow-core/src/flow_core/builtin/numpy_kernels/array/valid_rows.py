@@ -1,4 +1,4 @@
-"""Kernels of results whose size is only known while a step runs."""
+"""Kernels of results whose size is known only at run time."""
 
 from __future__ import annotations
 

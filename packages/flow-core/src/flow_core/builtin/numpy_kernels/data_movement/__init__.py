@@ -1,1 +1,1 @@
-"""Numpy kernels of `flow_core.ops.data_movement`."""
+"""NumPy kernels of `flow_core.ops.data_movement`."""

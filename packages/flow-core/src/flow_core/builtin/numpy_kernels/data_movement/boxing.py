@@ -1,4 +1,4 @@
-"""Exchanges as kernels: of host work in groups, such as loaders, which no comm runs."""
+"""Exchanges as kernels, for host work in groups (such as loaders), which no comm runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flow_core.plugins.specs import BindContext, KernelSpec
 from flow_core.sharding.topology import Device
 
 HERE = Device("cpu", 0, 0)
-"""All inputs and outputs are in host memory: it does not matter whose they are."""
+"""The device of all inputs and outputs, which are in host memory whatever their placement."""
 
 
 def _bind(ctx: BindContext) -> Sequence[Launch]:

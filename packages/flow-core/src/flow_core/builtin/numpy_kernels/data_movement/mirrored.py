@@ -1,4 +1,4 @@
-"""Kernels between the views, for plans in which one device plays the part of several."""
+"""Casts between consistent and mirrored view, for plans that place several ranks on one device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernel of requested distributions: boxing has done the work, so this one only copies."""
+"""Kernel of requested distributions: boxing already applied them, so that it only copies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flow_core.plugins.specs import BindContext, KernelSpec
 
 
 def _copy(ctx: BindContext) -> Launch:
-    """Runs only where the planner could not give both sides the same bytes."""
+    """Copy; needed only if the planner could not alias input and output."""
     return partial(np.copyto, ctx.outputs[0], ctx.inputs[0])
 
 

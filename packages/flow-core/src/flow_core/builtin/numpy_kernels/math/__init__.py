@@ -1,1 +1,1 @@
-"""Numpy kernels of `flow_core.ops.math`."""
+"""NumPy kernels of `flow_core.ops.math`."""

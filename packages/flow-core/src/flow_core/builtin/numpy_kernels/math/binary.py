@@ -1,4 +1,4 @@
-"""Kernels of the elementwise ops of two inputs, of one input and a number, and of choice."""
+"""Kernels of elementwise ops of two inputs, of an input and a number, and of selection."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ LOGICAL = {
     "broadcast_logical_xor": np.logical_xor, "logical_not": np.logical_not,
 }  # fmt: skip
 
-# x**p as one cheap call
+# exponents with a cheaper ufunc than power
 POWERS = {-1.0: np.reciprocal, 0.5: np.sqrt, 1.0: np.positive, 2.0: np.square}
 
 
 def truth_values(out: Any) -> Any:
-    """An int8 output as bool, which has the same bytes for 0 and 1."""
+    """Return a view of an int8 output as bool; 0 and 1 have the same bytes."""
     return out.view(np.bool_)
 
 
 def logical_kernel(op: str, function: Callable[..., Any]) -> KernelSpec:
-    """The kernel of an op that is one ufunc with truth values as result."""
+    """Return the kernel of an op that is one ufunc with boolean result."""
     return kernel(op, lambda c: call(function, *c.inputs, out=truth_values(c.outputs[0])))
 
 
 def _divide(ctx: BindContext) -> Launch | Sequence[Launch]:
-    """True quotients, or integers cut towards zero: (x - fmod(x, y)) // y is exact."""
+    """Divide; integer quotients truncate towards zero: (x - fmod(x, y)) // y is exact."""
     (x, y), (out,) = ctx.inputs, ctx.outputs
     if ctx.query.outputs[0].dtype.is_floating:
         return call(np.divide, x, y, out=out)
@@ -122,7 +122,7 @@ def _xlogy(s: Steps) -> None:
 
 
 def _condition(s: Steps) -> Any:
-    """A mask of the output's shape, whatever the condition's type and shape are."""
+    """Return a mask of the output's shape for a condition of any type and shape."""
     return s.test(np.not_equal, s.inputs[0], 0)
 
 
@@ -149,7 +149,7 @@ def _add_n(s: Steps) -> None:
 
 
 def _renamed() -> tuple[KernelSpec, ...]:
-    """The kernels of ops that are others of the table with fewer shapes."""
+    """Return the kernels of ops that equal another op of the table but accept fewer shapes."""
     same = {**SAME_SHAPE, **BY_TENSOR}
     return tuple(ufunc_kernel(op, UFUNCS[base]) for op, base in same.items() if base in UFUNCS)
 

@@ -1,4 +1,4 @@
-"""Kernels of the changes of element type: casting copies, which need no buffers."""
+"""Kernels of element type conversions: casting copies without buffers."""
 
 from __future__ import annotations
 

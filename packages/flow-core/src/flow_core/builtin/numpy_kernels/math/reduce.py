@@ -1,9 +1,9 @@
 """Kernels of the reductions.
 
-Neighbouring axes of one fate are merged first, so that nearly all reductions become one of a few
-patterns of (k)ept and (r)educed axes.  Sums of floating types are products with a vector of ones
-where BLAS is faster than numpy's own loops; long ones are cut into blocks, which keeps float32
-sums accurate.
+Adjacent axes that are both kept or both reduced are merged first, so that nearly all reductions
+have one of a few patterns of (k)ept and (r)educed axes.  Floating-point sums are products with a
+vector of ones where BLAS is faster than NumPy's loops; long ones are split into blocks, which keeps
+float32 sums accurate.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from flow_core.ops.math.reduce import highest, lowest, normal_axes
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 
 DOT_LIMIT = 65536
-"""Up to here the sum of a vector is faster as a dot product; numpy's is more accurate beyond."""
+"""Maximum length for sums as dot products; beyond, NumPy's pairwise sum is more accurate."""
 ROW_LIMIT = 8192
-"""The longest row that is summed by a matrix-vector product."""
+"""Maximum row length for sums as matrix-vector products."""
 BLOCK = 4096
-"""Rows that are added up in one go."""
+"""Number of rows summed in one call."""
 BATCH_MINIMUM = 1024
-"""Elements per matrix from which a batched product beats numpy's loop over middle axes."""
+"""Minimum elements per matrix for a batched product instead of NumPy's loop over middle axes."""
 
 Groups = tuple[tuple[int, bool], ...]
 
 
 def grouped(shape: Sequence[int], axes: Sequence[int]) -> Groups:
-    """Sizes of runs of axes that are all kept (False) or all reduced (True); axes of 1 vanish.
+    """Merge runs of axes that are all kept (False) or all reduced (True); axes of size 1 vanish.
 
     >>> grouped((2, 3, 4, 1, 5), (1, 2))
     ((2, False), (12, True), (5, False))
@@ -52,7 +52,7 @@ def _groups(query: KernelQuery) -> Groups:
 
 
 def _views(ctx: BindContext) -> tuple[Any, Any, str, tuple[int, ...]]:
-    """Input and output in merged shapes, the pattern, and the merged axes to reduce."""
+    """Return input and output in merged shapes, the pattern, and the merged axes to reduce."""
     groups = _groups(ctx.query)
     x = ctx.inputs[0].reshape([n for n, _ in groups])
     out = ctx.outputs[0].reshape([n for n, fate in groups if not fate])
@@ -74,7 +74,7 @@ def _ones(n: int, dtype: Any) -> Any:
 def ufunc_reduce(
     function: Any, x: Any, axes: tuple[int, ...], out: Any, *initial: Any
 ) -> Sequence[Launch]:
-    """One ``reduce`` of a ufunc in the array's own type."""
+    """Return one ``reduce`` of a ufunc in the array's own type."""
     return (partial(function.reduce, x, axes, x.dtype, out, False, *initial),)
 
 
@@ -114,7 +114,7 @@ def _sum_trailing(x: Any, out: Any, _: Any) -> Sequence[Launch] | None:
 
 
 def _sum_both_ends(x: Any, out: Any, workspace: Any) -> Sequence[Launch] | None:
-    """Such as a bias gradient over images: rows first, then what is left of them."""
+    """Sum rows, then leading axes, as for a bias gradient over images."""
     first, kept, last = x.shape
     sums = _typed(workspace, x.dtype, (first * kept,))
     rows = _sum_trailing(x.reshape(-1, last), sums, None)
@@ -140,7 +140,7 @@ def _typed(workspace: Any, dtype: Any, shape: tuple[int, ...]) -> Any:
 
 
 def _sum_workspace(query: KernelQuery) -> int:
-    """Room for the sums of blocks, and of rows when both ends are reduced."""
+    """Return the size of the sums of blocks, and of rows if both ends are reduced."""
     groups = _groups(query)
     sizes = [n for n, _ in groups]
     pattern = "".join("r" if fate else "k" for _, fate in groups)
@@ -171,7 +171,7 @@ def _is_bytes(query: KernelQuery) -> bool:
 
 
 def _truth(function: Any, identity: int) -> Callable[[BindContext], Sequence[Launch]]:
-    """The extreme of bytes that are 0 for false: faster than logical reductions, no buffers."""
+    """Reduce bytes (0 is false) by minimum or maximum; faster than logical reductions."""
 
     def bind(ctx: BindContext) -> Sequence[Launch]:
         x, out, _, axes = _views(ctx)
@@ -194,7 +194,7 @@ def _truth_workspace(query: KernelQuery) -> int:
 
 
 def _prod_grad(ctx: BindContext) -> Sequence[Launch]:
-    """Products of the elements before and after each one, which need no division."""
+    """Multiply the products of the elements before and after each one; needs no division."""
     (x, dy), (dx,) = ctx.inputs, ctx.outputs
     axes = normal_axes(ctx.attrs["axis"], x.ndim)
     order = (*axes, *(i for i in range(x.ndim) if i not in axes))

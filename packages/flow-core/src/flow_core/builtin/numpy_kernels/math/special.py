@@ -1,8 +1,8 @@
-"""The error function and the gamma function's logarithm from numpy's elementary functions.
+"""The error function and the log-gamma function from NumPy's elementary functions.
 
-The coefficients were fitted for these kernels: ``TAIL`` gives ``(1 + 2x) exp(x*x) erfc(x)`` as a
-polynomial in ``(x - 3) / (x + 3)`` for all x >= 0, ``CENTRE`` gives ``erf(x) / x`` in ``x*x`` for
-|x| <= 1, ``NUMERATOR / DENOMINATOR`` the same for |x| <= 4 to float32's precision.
+The coefficients were fitted for these kernels: ``TAIL`` approximates ``(1 + 2x) exp(x*x) erfc(x)``
+by a polynomial in ``(x - 3) / (x + 3)`` for all x >= 0, ``CENTRE`` ``erf(x) / x`` in ``x*x`` for
+|x| <= 1, and ``NUMERATOR / DENOMINATOR`` the same for |x| <= 4 in float32 precision.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ SHIFT = 8
 
 
 def erf(s: Steps, x: Any, out: Any) -> Any:
-    """Records erf(x); ``out`` may be ``x``."""
+    """Record erf(x); ``out`` may be ``x``."""
     return _erf_single(s, x, out) if x.dtype == np.float32 else _erf_double(s, x, out)
 
 
@@ -82,7 +82,7 @@ def _erf_double(s: Steps, x: Any, out: Any) -> Any:
 
 
 def erfc(s: Steps, x: Any, out: Any) -> Any:
-    """Records erfc(x) with full relative precision in the right tail; ``out`` may be ``x``."""
+    """Record erfc(x) with full relative precision in the right tail; ``out`` may be ``x``."""
     size, tail = s.temp(), s.temp()
     s(np.absolute, x, out=size)
     negative = s.indicator(np.less, x, 0.0)
@@ -97,7 +97,7 @@ def erfc(s: Steps, x: Any, out: Any) -> Any:
 def _erfc_of_size(s: Steps, x: Any, out: Any) -> Any:
     """erfc(x) for x >= 0."""
     t, weight, power = s.temp(), s.temp(), s.temp()
-    # beyond 100 erfc is 0 in every type; the bound keeps infinity out of the quotient
+    # beyond 100, erfc is 0 in every type; the bound keeps infinity out of the quotient
     bounded = s(np.minimum, x, 100.0, out=s.temp())
     s(np.add, bounded, 3.0, out=weight)
     s(np.subtract, bounded, 3.0, out=t)
@@ -111,7 +111,7 @@ def _erfc_of_size(s: Steps, x: Any, out: Any) -> Any:
 
 
 def _exp_of_minus_square(s: Steps, x: Any, head: Any, out: Any) -> None:
-    """exp(-x*x) from x = head + rest, head in sixteenths, so that head*head is exact."""
+    """exp(-x*x) with x = head + rest; head is a multiple of 1/16, so that head*head is exact."""
     rest = s.temp()
     s(np.multiply, x, 16.0, out=head)
     s(np.trunc, head, out=head)
@@ -148,7 +148,7 @@ def _series(s: Steps, coefficients: tuple[float, ...], z: Any) -> tuple[Any, Any
 
 
 def lgamma(s: Steps, x: Any, out: Any) -> Any:
-    """Records log|gamma(x)|, by Stirling's series of z >= 8 and reflection; float64 only."""
+    """Record log|gamma(x)| by Stirling's series for z >= 8 and reflection; float64 only."""
     w = _reflected(s, x)
     near, z, factor = s.indicator(np.less, w, SHIFT), s.temp(), s.temp()
     product = s(np.minimum, w, SHIFT, out=s.temp())
@@ -161,7 +161,7 @@ def lgamma(s: Steps, x: Any, out: Any) -> Any:
     s(np.multiply, near, float(SHIFT), out=z)
     s(np.add, z, w, out=z)
     _, value = _series(s, STIRLING, z)
-    # (z - 1/2)(log z - 1) stays finite or infinite where z log z - z would be undefined
+    # (z - 1/2)(log z - 1) stays finite or infinite where z log z - z would be NaN
     s(np.log, z, out=factor)
     s(np.subtract, factor, 1.0, out=factor)
     s(np.subtract, z, 0.5, out=z)
@@ -179,7 +179,7 @@ def lgamma(s: Steps, x: Any, out: Any) -> Any:
 
 
 def digamma(s: Steps, x: Any, out: Any) -> Any:
-    """Records the derivative of `lgamma`; float64 only."""
+    """Record the derivative of `lgamma`; float64 only."""
     w = _reflected(s, x)
     near, z, total, term = s.indicator(np.less, w, SHIFT), s.temp(), s.temp(), s.temp()
     s(np.reciprocal, w, out=total)

@@ -35,7 +35,7 @@ def _reciprocal_no_nan(s: Steps) -> None:
 
 
 def softplus(s: Steps, x: object, out: object) -> None:
-    """Records max(x, 0) + log1p(exp(-|x|)); numpy's logaddexp is forty times slower."""
+    """Record max(x, 0) + log1p(exp(-|x|)); 40 times faster than NumPy's logaddexp."""
     small = s(np.absolute, x, out=s.temp())
     s(np.negative, small, out=small)
     s(np.exp, small, out=small)

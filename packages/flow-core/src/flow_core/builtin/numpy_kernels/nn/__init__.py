@@ -1,1 +1,1 @@
-"""Numpy kernels of `flow_core.ops.nn`."""
+"""NumPy kernels of `flow_core.ops.nn`."""

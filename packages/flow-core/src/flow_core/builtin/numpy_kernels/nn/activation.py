@@ -1,4 +1,4 @@
-"""Kernels of the activations and of their gradients."""
+"""Kernels of the activations and their gradients."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _tanh_grad(s: Steps) -> None:
 
 
 def _normal_share(s: Steps, x: Any) -> Any:
-    """The normal distribution's function: 0.5 (1 + erf(x / sqrt 2))."""
+    """The normal distribution function: 0.5 (1 + erf(x / sqrt 2))."""
     share = s(np.multiply, x, sqrt(0.5), out=s.temp())
     special.erf(s, share, share)
     s(np.add, share, 1.0, out=share)

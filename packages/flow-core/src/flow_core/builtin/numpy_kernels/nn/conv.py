@@ -1,14 +1,14 @@
-"""Convolutions as matrix products of weights with columns, tile by tile.
+"""Convolutions as matrix products of weights and columns, tile by tile.
 
-Four lowerings, all on the geometry of `flow_core.builtin.numpy_kernels.nn.windows`:
+There are four lowerings, all on the geometry of `flow_core.builtin.numpy_kernels.nn.windows`:
 
-* *image*: the classical columns, (channel, *kernel) x positions, per image.
+* *image*: im2col, (channel, *kernel) x positions, per image.
 * *rows*: columns without the first kernel axis, ordered (row, channel, *kernel[1:]) x (image,
-  *out[1:]).  The kernel's rows are then overlapping views, so that a copy of 1 / kernel[0] of
-  the size serves, and every output row is one matrix product over all images of the tile.
-* the data gradient of a strided convolution adds columns back into x, kernel position by
+  *out[1:]).  Kernel rows are then overlapping views, so that a copy of 1 / kernel[0] of the size
+  is enough, and every output row is one matrix product over all images of the tile.
+* The data gradient of a strided convolution adds columns back to x (col2im), kernel position by
   kernel position; with strides of 1 it is a convolution of dy with the flipped weights.
-* filter gradients multiply dy with either kind of columns and add up tiles.
+* Filter gradients multiply dy with either kind of columns and sum over tiles.
 
 float16 and bfloat16 are computed in float32 copies.
 """
@@ -49,11 +49,11 @@ from flow_core.device import Launch
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 
 NARROW = 48
-"""Columns of a matrix product below which "rows" would waste the BLAS."""
+"""Minimum number of columns for "rows": narrower matrix products are inefficient in BLAS."""
 
 
 class Scratch:
-    """The named parts of a workspace; each is cut to a tile's shape on request."""
+    """Named parts of a workspace, each reshaped per tile on request."""
 
     def __init__(self, workspace: Any, sizes: dict[str, int], dtype: Any) -> None:
         views = carve(workspace, *(((size,), dtype) for size in sizes.values())) if sizes else ()
@@ -63,29 +63,29 @@ class Scratch:
         return name in self._flat
 
     def take(self, name: str, shape: Ints) -> Any:
-        """The first elements of a part in a shape."""
+        """Return the first elements of a part in a shape."""
         return self._flat[name][: prod(shape)].reshape(shape)
 
 
 class Lowering(Protocol):
-    """A way to compute one op; all sizes are in elements of the computing type."""
+    """A way to compute one op; all sizes are in elements of the computation type."""
 
     def sizes(self) -> dict[str, int]:
-        """The parts of workspace it needs."""
+        """Return the sizes of the workspace parts."""
 
     def launches(self, scratch: Scratch, a: Any, b: Any, out: Any) -> Iterator[Launch]:
-        """Its launches on two input arrays and an output array."""
+        """Yield the launches for two input arrays and an output array."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tiled(ABC):
-    """What the lowerings share.
+    """Base class of the lowerings.
 
     Attributes:
         geo: the geometry.
-        itemsize: of the computing type.
-        staged: whether tensors are stored in another type than the computing one.
-        flip: whether weights come for the convolution that this one is the transpose of.
+        itemsize: size of the computation type in bytes.
+        staged: whether tensors are stored in a type other than the computation type.
+        flip: whether the weights are those of the convolution of which this one is the transpose.
     """
 
     geo: Geometry
@@ -94,20 +94,20 @@ class Tiled(ABC):
     flip: bool = False
 
     def fixed(self) -> dict[str, int]:
-        """Parts that do not depend on the tile."""
+        """Return the parts that do not depend on the tile."""
         return {}
 
     @abstractmethod
     def tile_sizes(self, tile: Tile) -> dict[str, int]:
-        """Parts for one tile."""
+        """Return the parts for one tile."""
 
     def tiles(self) -> list[Tile]:
-        """The cut into tiles."""
+        """Return the tiles."""
         image = Tile(0, 1, 0, self.geo.out[0])
         return self.geo.tiles(sum(self.tile_sizes(image).values()) * self.itemsize)
 
     def sizes(self) -> dict[str, int]:
-        """The largest size of each part."""
+        """Return the largest size of each part."""
         sizes = self.fixed()
         for tile in self.tiles():
             for name, size in self.tile_sizes(tile).items():
@@ -115,19 +115,19 @@ class Tiled(ABC):
         return sizes
 
     def pad_size(self, tile: Tile) -> dict[str, int]:
-        """The padded copy of x, if one is needed."""
+        """Return the size of the padded copy of x, if needed."""
         whole = inside(self.geo.span(tile), self.geo.size)
         return {} if whole else {"pad": prod(padded_shape(self.geo, tile))}
 
     def source(self, x: Any, tile: Tile, scratch: Scratch) -> tuple[list[Launch], Any]:
-        """Padded x of a tile in canonical axes, and the launches that make it."""
+        """Return padded x of a tile in canonical axes, with the launches that compute it."""
         view = data_view(x, self.geo.first, self.geo.groups, self.geo.size)
         shape = padded_shape(self.geo, tile)
         buffer = scratch.take("pad", shape) if self.pad_size(tile) else None
         return padded(view, self.geo, tile, buffer)
 
     def weights(self, array: Any) -> Any:
-        """Weights in canonical axes, exchanged and reversed for a transposed convolution."""
+        """Return weights in canonical axes; swapped and reversed for a transposed convolution."""
         if not self.flip:
             return weight_view(array, self.geo)
         reverse = (slice(None, None, -1),) * len(self.geo.kernel)
@@ -143,7 +143,7 @@ def _matrix(tiled: Tiled, array: Any, tile: Tile) -> Any:
 
 
 def _staged_matrix(like: Any, name: str, scratch: Scratch) -> Any:
-    """A buffer shaped and ordered as a `matrix_view` of storage."""
+    """Return a buffer with the shape and order of a `matrix_view` of storage."""
     n, groups, channels, positions = like.shape
     if like.strides[-1] <= like.strides[-2]:
         return scratch.take(name, like.shape)
@@ -155,7 +155,7 @@ def _staged_matrix(like: Any, name: str, scratch: Scratch) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _ImageColumns(Tiled):
-    """Lowerings on columns per image."""
+    """Lowerings with columns per image."""
 
     @property
     def direct(self) -> bool:
@@ -163,12 +163,12 @@ class _ImageColumns(Tiled):
         return self.geo.pointwise and not self.staged
 
     def column_sizes(self, tile: Tile) -> dict[str, int]:
-        """The padded copy and the columns."""
+        """Return the sizes of the padded copy and the columns."""
         cols = {} if self.direct else {"cols": prod(column_shape(self.geo, tile))}
         return self.pad_size(tile) | cols
 
     def columns(self, x: Any, tile: Tile, scratch: Scratch) -> tuple[list[Launch], Any]:
-        """The columns of a tile as matrices (batch, group, depth, position)."""
+        """Return the columns of a tile as matrices (batch, group, depth, position)."""
         geo, out = self.geo, self.geo.tile_out(tile)
         if self.direct:
             return [], _matrix(self, x, tile)
@@ -220,7 +220,7 @@ class ImageFilterGrad(_ImageColumns):
         return ({"acc": size} if self.staged else {}) | {"sum": size}
 
     def _joined(self) -> bool:
-        """Whether all images of a tile make one matrix product."""
+        """Whether all images of a tile form one matrix product."""
         return not self.geo.first and self.geo.groups == 1
 
     def tile_sizes(self, tile: Tile) -> dict[str, int]:
@@ -265,7 +265,7 @@ class ImageFilterGrad(_ImageColumns):
 
 @dataclass(frozen=True, slots=True)
 class StridedDataGrad(Tiled):
-    """dx = columns of (weights' x dy), added up kernel position by kernel position."""
+    """dx = columns of (weights' x dy), accumulated per kernel position."""
 
     def fixed(self) -> dict[str, int]:
         geo = self.geo
@@ -295,7 +295,7 @@ class StridedDataGrad(Tiled):
                 yield _copy(out[tile.n0 : tile.n1], target)
 
     def _tap_size(self, tile: Tile) -> int:
-        """Columns of one kernel position."""
+        """Return the size of the columns of one kernel position."""
         return self.geo.groups * self.geo.channels * self.geo.columns(tile)
 
     def _target(self, scratch: Scratch, dx: Any, tile: Tile) -> Any:
@@ -327,7 +327,7 @@ class StridedDataGrad(Tiled):
 
 
 def _meeting(geo: Geometry, tile: Tile, tap: Ints) -> tuple[list[slice], list[slice]]:
-    """Where a kernel position meets x: slices of x, slices of the tile's output positions."""
+    """Return where a kernel position overlaps x: slices of x and of the tile's output."""
     into, from_ = [], []
     starts = (tile.h0, *(0 for _ in geo.out[1:]))
     columns = zip(
@@ -391,9 +391,9 @@ class RowForward(Tiled):
 
 
 def _row_windows(source: Any, geo: Geometry) -> Any:
-    """Padded data as windows over all but the first axis of space.
+    """View padded data as windows over all but the first spatial axis.
 
-    (image, channel, row, *kernel[1:], *out[1:]) of a tensor of one group.
+    (image, channel, row, *kernel[1:], *out[1:]), for a single group.
     """
     space = source.strides[4:]
     inner = tuple(s * d for s, d in zip(space, geo.dilation[1:], strict=True))
@@ -453,11 +453,11 @@ class RowFilterGrad(Tiled):
         yield partial(np.matmul, left.reshape(geo.filters, length), right, target)
 
 
-# ------------------------------------------------------------------------------ choice
+# ------------------------------------------------------------------------------ selection
 
 
 def _rows_fit(geo: Geometry, tiles: list[Tile]) -> bool:
-    """Whether rows copy less than columns do and still make wide enough products."""
+    """Whether "rows" copies less than columns and its products are wide enough."""
     if not geo.first or geo.groups > 1 or geo.pointwise:
         return False
     copied = geo.channels * prod(geo.kernel[1:]) * geo.size[0] + geo.filters * geo.out[0]
@@ -473,7 +473,7 @@ def _forward(geo: Geometry, itemsize: int, staged: bool, flip: bool = False) -> 
 
 
 def _computing(query: KernelQuery) -> tuple[int, bool]:
-    """Bytes of the computing type, and whether it differs from the stored one."""
+    """Return the size of the computation type, and whether it differs from the stored type."""
     dtype = query.outputs[0].dtype
     return dtype.accumulate.itemsize, dtype.accumulate is not dtype
 
@@ -485,7 +485,7 @@ def _lower_conv(query: KernelQuery) -> tuple[Geometry, Lowering]:
 
 
 def _lower_data_grad(query: KernelQuery) -> tuple[Geometry, Lowering]:
-    """Also of transposed convolutions, whose input is this op's dy."""
+    """Lower a data gradient, or a transposed convolution, whose input is this op's dy."""
     geo = geometry(query, query.outputs[0], query.inputs[1], query.inputs[0])
     if set(geo.strides) == {1}:
         return geo, _forward(geo.transposed(), *_computing(query), flip=True)

@@ -33,7 +33,7 @@ def _random_mask(ctx: BindContext) -> Launch:
 
 
 def _masked(ctx: BindContext) -> Sequence[Launch]:
-    """The mask is copied into the output in its type, which costs less than a mixed product."""
+    """Convert the mask to the output's type first; cheaper than a product of mixed types."""
     (x, mask), (out,) = ctx.inputs, ctx.outputs
     return (
         partial(np.copyto, out, mask, casting="unsafe"),

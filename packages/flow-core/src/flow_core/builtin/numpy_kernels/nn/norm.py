@@ -1,7 +1,7 @@
-"""Kernels of batch, layer and L2 normalisation.
+"""Kernels of batch, layer and L2 normalization.
 
-Variances are sums of squared distances from the mean (no cancellation).  Element passes run
-block by block, so that a block stays in cache between one pass and the next.
+Variances are means of squared deviations, which avoids cancellation.  Elementwise passes run block
+by block, so that a block stays in cache between passes.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ BLOCK_BYTES = 1 << 18
 
 
 def _blocks(count: int, total_bytes: int) -> list[slice]:
-    """Slices of ``count`` equal items that hold about `BLOCK_BYTES` each."""
+    """Return slices of ``count`` equal items, of about `BLOCK_BYTES` each."""
     size = max(1, BLOCK_BYTES * count // max(total_bytes, 1))
     return [slice(i, min(i + size, count)) for i in range(0, count, size)]
 
 
-# --- batch normalisation: x is seen as (outer, channels, inner)
+# --- batch normalization: x is viewed as (outer, channels, inner)
 
 
 @dataclass(frozen=True, slots=True)
 class _Channels:
-    """How to fold a tensor around its channel axis, and how to cut it into blocks."""
+    """How a tensor is folded around its channel axis and split into blocks."""
 
     outer: int
     channels: int
@@ -62,20 +62,20 @@ class _Channels:
 
     @property
     def count(self) -> int:
-        """Elements per channel; at least 1, so that it divides."""
+        """Elements per channel, at least 1, for use as a divisor."""
         return max(self.outer * self.inner, 1)
 
     @property
     def partials(self) -> Shape:
-        """Partial sums: per outer index, or per block where channels are the last axis."""
+        """Shape of partial sums: per outer index, or per block if channels are the last axis."""
         return (len(self.blocks) if self.inner == 1 else self.outer), self.channels
 
     def fold(self, x: Any) -> Any:
-        """The (outer, channels, inner) view."""
+        """Return the (outer, channels, inner) view."""
         return x.reshape(self.outer, self.channels, self.inner)
 
     def vector(self, v: Any) -> Any:
-        """A vector of channels as it broadcasts against a block."""
+        """Return a channel vector in a shape that broadcasts against a block."""
         return v.reshape(self.channels, 1)
 
     def sum(self, x: Any, out: Any, scratch: Any, factor: float = 1.0) -> Launches:
@@ -86,7 +86,7 @@ class _Channels:
         return row_sum(rows, scratch.reshape(-1, 1)), column_sum(scratch, out, factor)
 
     def dots(self, k: int, x: Any, y: Any, scratch: Any) -> Launch:
-        """The partial inner products of block ``k`` of two folded tensors."""
+        """Compute the partial inner products of block ``k`` of two folded tensors."""
         block = self.blocks[k]
         if self.inner == 1:
             return column_dots(x[block, :, 0], y[block, :, 0], scratch[k])
@@ -99,7 +99,7 @@ def _channels(query: KernelQuery) -> _Channels:
 
 
 def _channel_parts(query: KernelQuery) -> tuple[tuple[Shape, Any], ...]:
-    """Workspace: partial sums and two vectors of channels."""
+    """Workspace: partial sums and two channel vectors."""
     fold, dtype = _channels(query), query.inputs[0].dtype.numpy
     vector = ((fold.channels,), dtype)
     return (fold.partials, dtype), vector, vector
@@ -143,7 +143,7 @@ def _batch_norm_training(ctx: BindContext) -> Launches:
 def _centre_and_square(
     fold: _Channels, x: Any, mean: Any, out: Any, scratch: Any, other: Any = None
 ) -> Iterator[Launch]:
-    """``out`` = x - mean; scratch = partial inner products of that with ``other`` or itself."""
+    """``out`` = x - mean; scratch = its partial inner products with ``other`` or itself."""
     for k, block in enumerate(fold.blocks):
         yield call(np.subtract, x[block], fold.vector(mean), out=out[block])
         yield fold.dots(k, out, out if other is None else other, scratch)
@@ -167,7 +167,7 @@ def _move(moving: Any, batch: Any, rate: float, unbias: float, scratch: Any) -> 
 
 
 def _batch_norm_inference(ctx: BindContext) -> Launches:
-    """y = x factor + shift, with the shift computed per channel."""
+    """y = x factor + shift, with factor and shift computed per channel."""
     x, moving_mean, moving_variance, gamma, beta = ctx.inputs
     y, mean, inverse = ctx.outputs
     fold = _channels(ctx.query)
@@ -224,11 +224,11 @@ def _batch_norm_dx(
     yield from _times(fold, dx, slope, dx)
 
 
-# --- layer normalisation: blocks of leading items, each a number of whole rows
+# --- layer normalization: blocks of leading items, each a number of whole rows
 
 
 def _leading(type_: TensorType, lead: int) -> tuple[int, list[slice]]:
-    """The number of items of the first ``lead`` axes, and blocks of them."""
+    """Return the number of items on the first ``lead`` axes, and blocks of them."""
     items = prod(type_.shape[:lead])
     return items, _blocks(items, type_.nbytes)
 
@@ -317,7 +317,7 @@ def _layer_norm_dx(
 
 
 def _gamma_parts(query: KernelQuery) -> tuple[tuple[Shape, Any], ...]:
-    """Workspace: normalised values of one block, and partial sums per block."""
+    """Workspace: normalized values of one block, and partial sums per block."""
     type_ = query.inputs[0]
     norm, begin = layer_axes(len(type_.shape), query.attrs)
     _, blocks = _leading(type_, min(norm, begin))
@@ -351,7 +351,7 @@ def _layer_norm_gamma_grad(ctx: BindContext) -> Launches:
 
 
 def _layer_norm_param_grad(ctx: BindContext) -> Launches:
-    """normalized_diff may be dy's memory, so it comes last."""
+    """Write normalized_diff last, since it may alias dy."""
     (dy, normalized, gamma), (out, d_beta, d_gamma) = ctx.inputs, ctx.outputs
     shape = (dy.size // max(gamma.size, 1), gamma.size)
     dy, normalized, out = (a.reshape(shape) for a in (dy, normalized, out))
@@ -362,7 +362,7 @@ def _layer_norm_param_grad(ctx: BindContext) -> Launches:
     )
 
 
-# --- L2 normalisation: x is seen as (outer, length, inner)
+# --- L2 normalization: x is viewed as (outer, length, inner)
 
 
 def _fold_axis(array: Any, axis: int) -> Any:

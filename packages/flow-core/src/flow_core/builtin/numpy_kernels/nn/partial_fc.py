@@ -1,4 +1,4 @@
-"""Kernels of samples of classes: numpy's sorts, which make new arrays in each step."""
+"""Kernels of class sampling, with NumPy's sorts, which allocate in each step."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Pooling kernels: separable passes over axes forward, window positions backward.
 
-Maxima and sums over a window are those over its axes one after the other, so that a pass per
-axis does.  All launches work on a few images at a time, which stay in the inner caches; where
-channels come first, every channel is an image of its own.
+Maxima and sums over a window are computed one axis after the other.  All launches work on a few
+images at a time, which stay in the inner caches; in channels-first layout, every channel is treated
+as an image.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 Ints = tuple[int, ...]
 
 BUDGET = 1 << 19
-"""Bytes of the images that are worked on together."""
+"""Total size in bytes of the images that are processed together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +44,16 @@ class Axis:
 
     @property
     def trivial(self) -> bool:
-        """Whether windows are the elements themselves."""
+        """Whether each window is a single element, in order."""
         return self.kernel == self.stride == 1 and self.size == self.out
 
     @property
     def disjoint(self) -> bool:
-        """Whether no element is in two windows."""
+        """Whether windows do not overlap."""
         return self.kernel <= self.stride
 
     def meeting(self, tap: int) -> tuple[slice, slice]:
-        """Elements at a position of their windows, and the windows that have an element there."""
+        """Return the elements at one position of their windows, and these windows."""
         shift = tap - self.before
         low = max(0, -(shift // self.stride))
         high = max(low, min(self.out, (self.size - 1 - shift) // self.stride + 1))
@@ -78,19 +78,19 @@ def _axes(query: KernelQuery, big: Ints) -> list[Axis]:
 
 
 def _images(n: int, image_bytes: int) -> list[slice]:
-    """Equal groups of images of about `BUDGET` bytes."""
+    """Split images into equal groups of about `BUDGET` bytes."""
     count = max(1, min(n, -(-n * image_bytes // BUDGET)))
     return [slice(*balanced_range(n, count, i)) for i in range(count)]
 
 
 def _split_shape(query: KernelQuery, shape: Ints) -> Ints:
-    """A shape with an image per channel where channels come first."""
+    """Return a shape with one image per channel in channels-first layout."""
     first = query.attrs["data_format"] == "channels_first"
     return (shape[0] * shape[1], 1, *shape[2:]) if first else shape
 
 
 def _split(ctx: BindContext) -> list[Any]:
-    """The inputs and the output in their `_split_shape`."""
+    """Return inputs and output in their `_split_shape`."""
     return [a.reshape(_split_shape(ctx.query, a.shape)) for a in (*ctx.inputs, *ctx.outputs)]
 
 
@@ -112,8 +112,8 @@ class Passes:
     Attributes:
         shapes: shapes before the first and after each pass.
         axes: the axis of each pass.
-        dtype: the type that is computed in.
-        staged: whether numbers are stored in another type.
+        dtype: the computation type.
+        staged: whether tensors are stored in another type.
     """
 
     shapes: tuple[Ints, ...]
@@ -122,9 +122,9 @@ class Passes:
     staged: bool
 
     def parts(self, backward: bool = False) -> list[tuple[Ints, Any]]:
-        """Two temporaries, then the buffers of shapes that no tensor has.
+        """Return two temporaries, then the buffers for intermediate shapes.
 
-        A forward pooling has its last result in y, a backward one its first in dx, unless these
+        A forward pooling writes its last result to y, a backward one its first to dx, unless these
         are staged; the latter also needs a scaled copy of dy.
         """
         small = (max(map(prod, self.shapes[1:]), default=0),)
@@ -134,7 +134,7 @@ class Passes:
 
 
 def _passes(query: KernelQuery, function: Any, part: slice | None = None) -> Passes:
-    """The passes of a group of images; of the largest group by default."""
+    """Return the passes of a group of images; by default of the largest group."""
     shape = _split_shape(query, query.inputs[0].shape)
     dtype = query.outputs[0].dtype
     staged = function is np.add and dtype.accumulate is not dtype
@@ -155,7 +155,7 @@ def _groups(query: KernelQuery, passes: Passes) -> list[slice]:
 def _bind_passes(
     ctx: BindContext, function: Any, backward: bool
 ) -> Iterator[tuple[Passes, slice, list[Any], list[Any]]]:
-    """For each group of images: its passes, the images, temporaries and buffers."""
+    """Yield passes, images, temporaries and buffers for each group of images."""
     for part in _groups(ctx.query, _passes(ctx.query, function)):
         passes = _passes(ctx.query, function, part)
         one, two, *buffers = carve(ctx.workspace, *passes.parts(backward))
@@ -168,7 +168,7 @@ def _bind_passes(
 def _pass(
     how: tuple[Any, Any], axis: Axis, source: Any, target: Any, temporaries: list[Any]
 ) -> Iterator[Launch]:
-    """One axis of windows: a function over the elements of each, which starts from a lowest."""
+    """Reduce windows along one axis with a function, starting from the lowest value."""
     function, lowest = how
     meetings = [axis.meeting(tap) for tap in range(axis.kernel)]
     views = [(_at(source, axis.axis, e), _at(target, axis.axis, w)) for e, w in meetings]
@@ -230,7 +230,7 @@ def _lowest(dtype: Any) -> Any:
 
 
 def _scale(query: KernelQuery, passes: Passes) -> Any:
-    """One over the number of elements of each window: a scalar when all are alike."""
+    """Return one over the number of elements of each window: a scalar if all are equal."""
     axes = _axes(query, _split_shape(query, query.inputs[0].shape))
     vectors = window_counts(query.attrs, tuple(axis.size for axis in axes))
     if all(np.all(v == v[:1]) for v in vectors):
@@ -241,14 +241,14 @@ def _scale(query: KernelQuery, passes: Passes) -> Any:
 
 
 def _scaled(array: Any, scale: Any, temporaries: list[Any]) -> Iterator[Launch]:
-    """Multiplies a contiguous array with scale, broadcast, in place."""
+    """Multiply a contiguous array with scale, broadcast, in place."""
     if not scale.ndim:
         yield call(np.multiply, array, scale, out=array)
         return
     yield from apply(np.multiply, (array, np.broadcast_to(scale, array.shape)), array, temporaries)
 
 
-# ------------------------------------------------------------------------------ averages back
+# ------------------------------------------------------------------------------ average gradient
 
 
 def _avg_grad_workspace(query: KernelQuery) -> int:
@@ -281,7 +281,7 @@ def _avg_backward(
 
 
 def _spread(axis: Axis, source: Any, target: Any, temporaries: list[Any]) -> Iterator[Launch]:
-    """The transpose of a pass of sums."""
+    """Apply the transpose of a pass of sums."""
     if not (axis.disjoint and axis.covers()):
         yield partial(target.fill, 0)
     for tap in range(axis.kernel):
@@ -293,14 +293,14 @@ def _spread(axis: Axis, source: Any, target: Any, temporaries: list[Any]) -> Ite
             yield from apply(np.add, (goal, part), goal, temporaries)
 
 
-# ------------------------------------------------------------------------------ maxima back
+# ------------------------------------------------------------------------------ maximum gradient
 
 
 def _max_grad_plan(query: KernelQuery) -> tuple[list[slice], list[tuple[Ints, Any]], list[Axis]]:
-    """Groups of images, the temporaries of the largest, the axes.
+    """Return groups of images, the temporaries of the largest, and the axes.
 
-    Temporaries are: windows served so far, hits of a position, hits as integers as wide as
-    numbers, two for `apply`; and for half types of overlapping windows dx in float32.
+    Temporaries are: mask of finished windows, matches at a position, matches as integers of the
+    element size, two for `apply`; and dx in float32 for overlapping windows of 16-bit types.
     """
     x, dy = (_split_shape(query, query.inputs[i].shape) for i in (0, 2))
     dtype, axes = query.outputs[0].dtype, _axes(query, x)
@@ -350,7 +350,7 @@ def _max_backward(
 
 
 def _meetings(axes: list[Axis], rank: int) -> Iterator[tuple[Any, Any]]:
-    """For each position in the windows: elements of the input, and their windows."""
+    """Yield, for each position in the windows, elements of the input and their windows."""
     for tap in product(*(range(axis.kernel) for axis in axes)):
         big, small = [slice(None)] * rank, [slice(None)] * rank
         for axis, t in zip(axes, tap, strict=True):
@@ -359,7 +359,7 @@ def _meetings(axes: list[Axis], rank: int) -> Iterator[tuple[Any, Any]]:
 
 
 def _add_at_nan(axes: list[Axis], arrays: tuple[Any, Any, Any, Any], largest: Any) -> None:
-    """Adds dy where x is the first NaN of a window, which equals no maximum."""
+    """Add dy at the first NaN of a window, which equals no maximum."""
     x, y, dy, goal = arrays
     np.maximum.reduce(y, None, out=largest)
     if largest == largest:
@@ -374,9 +374,9 @@ def _add_at_nan(axes: list[Axis], arrays: tuple[Any, Any, Any, Any], largest: An
 def _position(
     x: Any, views: list[Any], goal: Any, work: list[Any], disjoint: bool
 ) -> Iterator[Launch]:
-    """Adds dy to ``goal`` where x at one position of the windows is the first maximum.
+    """Add dy to ``goal`` where x at one window position is the first maximum.
 
-    The numbers of dy are masked bit by bit, so that inf and nan stay where they are.
+    dy is masked bitwise, so that inf and NaN do not spread.
     """
     y, served, dy = views
     hit, wide = (a[: y.size].reshape(y.shape) for a in work[:2])
@@ -394,7 +394,7 @@ def _position(
 
 
 def _accumulate(goal: Any, part: Any, temporaries: list[Any]) -> Iterator[Launch]:
-    """Adds a contiguous part, converted if need be."""
+    """Add a contiguous part, converted if necessary."""
     if part.dtype == goal.dtype:
         yield from apply(np.add, (goal, part), goal, temporaries)
         return

@@ -1,4 +1,4 @@
-"""Kernels of quantization in training."""
+"""Kernels of quantization-aware training."""
 
 from __future__ import annotations
 

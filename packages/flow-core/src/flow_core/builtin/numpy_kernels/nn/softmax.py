@@ -23,7 +23,7 @@ Launches = Sequence[Launch]
 Shape = tuple[int, ...]
 
 
-# --- softmax along any axis: arrays are seen as (outer, classes, inner)
+# --- softmax along any axis: arrays are viewed as (outer, classes, inner)
 
 
 def _folded(shape: Shape, axis: int) -> tuple[int, int, int]:
@@ -56,7 +56,7 @@ def _sums(x: Any, out: Any) -> Launch:
 
 
 def _views(ctx: BindContext) -> tuple[Any, ...]:
-    """Folded views of inputs and output, then the workspace."""
+    """Return folded views of inputs and output, then the workspace."""
     shape = _folded(ctx.inputs[0].shape, ctx.attrs["axis"])
     arrays = [x.reshape(shape) for x in (*ctx.inputs, *ctx.outputs)]
     return (*arrays, *carve(ctx.workspace, *_along_axis_parts(ctx.query)))
@@ -105,7 +105,7 @@ def _log_softmax_grad(ctx: BindContext) -> Launches:
     )
 
 
-# --- cross entropies: predictions are seen as (rows, classes)
+# --- cross entropies: predictions are viewed as (rows, classes)
 
 
 def _matrix(x: Any) -> Any:
@@ -133,10 +133,10 @@ def _row_bytes(query: KernelQuery) -> int:
 
 
 def _label_check(ctx: BindContext, label: Any) -> Launches:
-    """Raises `DataError` before a label outside of [0, depth) is used as an index."""
+    """Raise `DataError` before a label outside of [0, depth) is used as an index."""
     if not label.size:
         return ()
-    bits = label.view(f"u{label.itemsize}").reshape(-1)  # negative labels become large ones
+    bits = label.view(f"u{label.itemsize}").reshape(-1)  # negative labels become large
     depth = ctx.attrs["depth"]
     limit = min(depth, np.iinfo(label.dtype).max + 1)
     largest = np.zeros((), bits.dtype)
@@ -167,7 +167,7 @@ def _label_indices(label: Any, depth: int, out: Any) -> Launches:
 
 
 def _gather(matrix: Any, indices: Any, out: Any) -> Launches:
-    """Checked indices: "clip" keeps numpy from gathering into a buffer first."""
+    """Gather at valid indices; mode "clip" avoids NumPy's intermediate buffer."""
     if not indices.size:
         return ()
     return (partial(matrix.reshape(-1).take, indices, None, out, "clip"),)
@@ -180,7 +180,7 @@ def _scatter(matrix: Any, indices: Any, values: Any) -> Launches:
 
 
 def _normalise(prob: Any, row: Any) -> Launches:
-    """prob holds shifted logits, then probabilities; row gets the log of their sum."""
+    """Turn shifted logits in prob into probabilities; row gets the log of their sum."""
     return (
         call(np.exp, prob, out=prob),
         row_sum(prob, row),
@@ -220,9 +220,9 @@ def _sparse_softmax_loss_grad(ctx: BindContext) -> Launches:
 
 
 def _dense_softmax_loss(ctx: BindContext) -> Launches:
-    """log(sum(exp(z))) sum(label) - sum(label z), where z is at least the lowest finite number.
+    """log(sum(exp(z))) sum(label) - sum(label z), with z clamped to the lowest finite number.
 
-    The clamp keeps 0 * -inf out of the sum when a logit of -inf has a label of 0.
+    The clamp keeps 0 * -inf out of the sum if a logit of -inf has a label of 0.
     """
     (x, label), prob = map(_matrix, ctx.inputs), _matrix(ctx.outputs[0])
     out = ctx.outputs[1].reshape(-1)
@@ -280,7 +280,7 @@ def _sparse_loss_grad(ctx: BindContext) -> Launches:
     )
 
 
-# --- losses per element; these may be bound to tiles, so that sizes come from the arrays
+# --- losses per element; these may be bound to tiles, so that sizes are taken from the arrays
 
 
 def _two_elements_each(query: KernelQuery) -> int:
@@ -295,7 +295,7 @@ def _two_like(ctx: BindContext) -> tuple[Any, ...]:
 
 
 def _same_type(label: Any, spare: Any) -> tuple[Any, Launches]:
-    """The label in the element type of ``spare``, and the launches that bring it there."""
+    """Return the label in the type of ``spare``, and the launches that convert it."""
     if label.dtype == spare.dtype:
         return label, ()
     return spare, (partial(np.copyto, spare, label, casting="unsafe"),)
@@ -333,7 +333,7 @@ def _sigmoid_loss_grad(ctx: BindContext) -> Launches:
 
 
 def _smooth_l1(ctx: BindContext) -> Launches:
-    """With c = min(d, beta) the loss is c (d - c/2) / beta on both sides of the kink."""
+    """With c = min(d, beta), the loss is c (d - c/2) / beta in both branches."""
     (x, label), (loss,), beta = ctx.inputs, ctx.outputs, ctx.attrs["beta"]
     distance = call(np.subtract, x, label, out=loss), call(np.abs, loss, out=loss)
     if beta == 0:

@@ -1,4 +1,4 @@
-"""Enlarging images: copies of rows and columns, or two products with small matrices."""
+"""Kernels of upsampling: copies of rows and columns, or products with two small matrices."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _copies(query: KernelQuery) -> bool:
 
 
 def _parts(query: KernelQuery) -> Parts:
-    """A copy enlarged on one axis; for half types also both tensors in float32."""
+    """Workspace: the input upsampled along one axis; 16-bit types add both tensors in float32."""
     a, b = query.inputs[0], query.outputs[0]
     shape = (*a.shape[:2], b.shape[2], a.shape[3])
     if _copies(query):
@@ -63,7 +63,7 @@ def _bind_copies(ctx: BindContext, x: Any, middle: Any, y: Any) -> Sequence[Laun
 
 
 def _matrices(ctx: BindContext, dtype: Any) -> tuple[Any, Any]:
-    """What to multiply with from the left and from the right."""
+    """Return the interpolation matrices for multiplication from the left and the right."""
     (x,), (y,) = ctx.inputs, ctx.outputs
     small, back = (x, False) if ctx.query.op == "upsample" else (y, True)
     rows, columns = (

@@ -1,9 +1,9 @@
-"""The geometry of convolutions and how it is cut into tiles that fit the caches.
+"""The geometry of convolutions, and tiles that fit the caches.
 
-Everything is computed from shapes, so that the parts of split tensors work as whole ones do.
-Arrays are seen in canonical axes whatever their layout: data (batch, group, channel, *space),
-weights (group, filter, channel, *kernel), and flattened (batch, group, channel, position).
-One-dimensional space gets a second axis of size 1, so that "rows" exist in every rank.
+Everything is computed from shapes, so that parts of split tensors work like whole tensors.  Arrays
+are viewed in canonical axes whatever their layout: data (batch, group, channel, *space), weights
+(group, filter, channel, *kernel), and flattened (batch, group, channel, position).  1-D space gets
+a second axis of size 1, so that "rows" exist in every rank.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from flow_core.plugins.specs import KernelQuery
 Ints = tuple[int, ...]
 
 BUDGET = 6 << 20
-"""Bytes of columns that one tile may take: what OpenBLAS streams well from the outer caches."""
+"""Maximum size of a tile's columns in bytes; OpenBLAS streams this well from the outer caches."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Images ``n0:n1`` and output rows ``h0:h1`` (of the first axis of space)."""
+    """Images ``n0:n1`` and output rows ``h0:h1`` (of the first spatial axis)."""
 
     n0: int
     n1: int
@@ -45,12 +45,12 @@ class Geometry:
     """A convolution of x (batch, groups x channels, *size) to y (batch, groups x filters, *out).
 
     Attributes:
-        first: whether channels come before space.
+        first: whether channels come before spatial axes.
         n: batch size.
         groups: number of groups.
         channels, filters: per group.
-        size, out, kernel, strides, dilation: per axis of space.
-        before: padding before each axis; a negative one drops elements.
+        size, out, kernel, strides, dilation: per spatial axis.
+        before: padding before each axis; a negative value crops elements.
     """
 
     first: bool
@@ -77,12 +77,12 @@ class Geometry:
 
     @property
     def depth(self) -> int:
-        """Numbers that are summed for one output element."""
+        """Number of terms summed for one output element."""
         return self.channels * prod(self.kernel)
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to sum or nothing to sum for."""
+        """Whether the input or the output is empty."""
         return 0 in (self.n, self.groups, self.channels, self.filters, *self.size, *self.out)
 
     @property
@@ -96,7 +96,7 @@ class Geometry:
         )
 
     def transposed(self) -> Geometry:
-        """The convolution, for strides of 1, that takes dy to dx with flipped weights."""
+        """Return the convolution that maps dy to dx with flipped weights, for strides of 1."""
         effective = [(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilation, strict=True)]
         return replace(
             self,
@@ -108,29 +108,29 @@ class Geometry:
         )
 
     def span(self, tile: Tile) -> list[tuple[int, int]]:
-        """Start and length of the part of x, padding included, that a tile reads, per axis."""
+        """Return, per axis, start and length of the part of padded x that a tile reads."""
         columns = zip(
             self._rows(tile), self.kernel, self.strides, self.dilation, self.before, strict=True
         )
         return [(a * s - p, (o - 1) * s + (k - 1) * d + 1) for (a, o), k, s, d, p in columns]
 
     def _rows(self, tile: Tile) -> list[tuple[int, int]]:
-        """First output position and number of them, per axis."""
+        """Return, per axis, the first output position and the number of positions."""
         return [(tile.h0, tile.h1 - tile.h0), *((0, n) for n in self.out[1:])]
 
     def tile_out(self, tile: Tile) -> Ints:
-        """Output sizes of a tile."""
+        """Return the output sizes of a tile."""
         return tuple(count for _, count in self._rows(tile))
 
     def columns(self, tile: Tile) -> int:
-        """Output positions of a tile in all its images."""
+        """Return the number of output positions of a tile in all its images."""
         return (tile.n1 - tile.n0) * (tile.h1 - tile.h0) * self.row
 
     def tiles(self, image_bytes: int) -> list[Tile]:
-        """A cut into equal tiles of whole images or, when one is too large, of rows of one.
+        """Split into equal tiles of whole images or, if one is too large, of rows of one image.
 
         Args:
-            image_bytes: bytes of workspace that an image takes.
+            image_bytes: workspace size per image.
         """
         if image_bytes <= BUDGET:
             count = -(-self.n * image_bytes // BUDGET) or 1
@@ -142,7 +142,7 @@ class Geometry:
 
 
 def geometry(query: KernelQuery, x: TensorType, weight: TensorType, y: TensorType) -> Geometry:
-    """The geometry of a convolution of ``x`` with ``weight`` to ``y``."""
+    """Return the geometry of a convolution of ``x`` with ``weight`` to ``y``."""
     first = query.attrs["data_format"] == "channels_first"
 
     def parts(type_: TensorType) -> tuple[int, Ints]:
@@ -162,7 +162,7 @@ def geometry(query: KernelQuery, x: TensorType, weight: TensorType, y: TensorTyp
 
 
 def data_view(array: Any, first: bool, groups: int, space: Ints) -> Any:
-    """A data array in canonical axes (batch, group, channel, *space)."""
+    """View a data array in canonical axes (batch, group, channel, *space)."""
     n = array.shape[0]
     channels = array.shape[1 if first else -1] // groups
     if first:
@@ -171,16 +171,16 @@ def data_view(array: Any, first: bool, groups: int, space: Ints) -> Any:
 
 
 def weight_view(array: Any, geo: Geometry) -> Any:
-    """Weights in canonical axes (group, filter, channel, *kernel)."""
+    """View weights in canonical axes (group, filter, channel, *kernel)."""
     if geo.first:
         return array.reshape(geo.groups, geo.filters, geo.channels, *geo.kernel)
     return np.moveaxis(array.reshape(geo.groups, geo.filters, *geo.kernel, geo.channels), -1, 2)
 
 
 def matrix_view(array: Any, first: bool, groups: int, tile: Tile, row: int) -> Any:
-    """The positions of a tile as matrices (batch, group, channel, position).
+    """View the positions of a tile as matrices (batch, group, channel, position).
 
-    Channels-last tensors of one group give one matrix for all images: (1, 1, channel, position).
+    Channels-last tensors with one group give one matrix for all images: (1, 1, channel, position).
     """
     n, positions = array.shape[0], prod(array.shape[2:] if first else array.shape[1:-1])
     channels = array.shape[1 if first else -1] // groups
@@ -194,7 +194,7 @@ def matrix_view(array: Any, first: bool, groups: int, tile: Tile, row: int) -> A
 
 
 def column_matrix(buffer: Any, first: bool, groups: int, depth: int, positions: int) -> Any:
-    """A buffer of columns as matrices (batch, group, depth, position), as `matrix_view` does."""
+    """View a buffer of columns as matrices (batch, group, depth, position), like `matrix_view`."""
     if first:
         return buffer.reshape(-1, groups, depth, positions)
     if groups == 1:
@@ -203,7 +203,7 @@ def column_matrix(buffer: Any, first: bool, groups: int, depth: int, positions: 
 
 
 def column_shape(geo: Geometry, tile: Tile) -> Ints:
-    """The shape of a tile's buffer of columns."""
+    """Return the shape of a tile's column buffer."""
     n, out = tile.n1 - tile.n0, geo.tile_out(tile)
     if geo.first:
         return (n, geo.groups, geo.channels, *geo.kernel, *out)
@@ -211,7 +211,7 @@ def column_shape(geo: Geometry, tile: Tile) -> Ints:
 
 
 def column_view(buffer: Any, geo: Geometry) -> Any:
-    """A buffer of columns in the axes of `windows`."""
+    """View a column buffer in the axes of `windows`."""
     if geo.first:
         return buffer
     dims = len(geo.out)
@@ -220,7 +220,7 @@ def column_view(buffer: Any, geo: Geometry) -> Any:
 
 
 def windows(source: Any, geo: Geometry, out: Ints) -> Any:
-    """The windows of padded data as (batch, group, channel, *kernel, *out), without a copy."""
+    """View the windows of padded data as (batch, group, channel, *kernel, *out)."""
     space = source.strides[3:]
     inner = tuple(s * d for s, d in zip(space, geo.dilation, strict=True))
     outer = tuple(s * d for s, d in zip(space, geo.strides, strict=True))
@@ -234,20 +234,20 @@ def inside(span: Sequence[tuple[int, int]], size: Ints) -> bool:
 
 
 def padded_shape(geo: Geometry, tile: Tile) -> Ints:
-    """The shape of a tile's padded copy of x."""
+    """Return the shape of a tile's padded copy of x."""
     n, space = tile.n1 - tile.n0, tuple(length for _, length in geo.span(tile))
     depth = geo.groups * geo.channels
     return (n, depth, *space) if geo.first else (n, *space, depth)
 
 
 def padded(x: Any, geo: Geometry, tile: Tile, buffer: Any) -> tuple[list[Launch], Any]:
-    """A tile's part of x, padding included, in canonical axes, and the launches that make it.
+    """Return a tile's part of x with padding in canonical axes, and the launches that compute it.
 
     Args:
         x: the whole data array in canonical axes.
         geo: the geometry.
         tile: the tile.
-        buffer: an array of `padded_shape` for the copy; None when x itself will do.
+        buffer: an array of `padded_shape` for the copy; None to use x itself.
     """
     span = geo.span(tile)
     images = x[tile.n0 : tile.n1]
@@ -262,7 +262,7 @@ def padded(x: Any, geo: Geometry, tile: Tile, buffer: Any) -> tuple[list[Launch]
 
 
 def flat(array: Any) -> bool:
-    """Whether numpy walks an array with one stride, so that ufuncs on it need no buffers.
+    """Whether NumPy iterates over an array with one stride, so that ufuncs need no buffers.
 
     >>> x = np.zeros((4, 6))
     >>> flat(x[:, ::2]), flat(x[:, :2])
@@ -275,7 +275,7 @@ def flat(array: Any) -> bool:
 def apply(
     function: Callable[..., Any], inputs: Sequence[Any], out: Any, temporaries: Sequence[Any]
 ) -> Iterator[Launch]:
-    """Launches of a ufunc by way of temporaries, for views on which it would allocate buffers.
+    """Yield launches of a ufunc through temporaries, for views that would need ufunc buffers.
 
     Args:
         function: the ufunc.
@@ -303,5 +303,5 @@ def apply(
 
 
 def _like(vector: Any, array: Any) -> Any:
-    """The start of a vector's memory, as an array like another one."""
+    """Return the start of a vector's memory as an array like another one."""
     return vector.view(array.dtype)[: array.size].reshape(array.shape)

@@ -1,1 +1,1 @@
-"""Numpy kernels of `flow_core.ops.system`."""
+"""NumPy kernels of `flow_core.ops.system`."""

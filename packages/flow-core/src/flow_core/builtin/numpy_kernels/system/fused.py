@@ -1,7 +1,7 @@
-"""Elementwise groups: the members' own kernels, tile by tile, in cache.
+"""Elementwise groups: the members' own kernels run tile by tile, in cache.
 
-A tile is a range of rows of the leading axis (of the flattened tensor, when all shapes agree).
-Intermediate results live in a few tile-sized slots of the workspace, which members reuse.
+A tile is a range of rows of the leading axis (of the flattened tensor if all shapes agree).
+Intermediate results are in a few tile-sized slots of the workspace, which members reuse.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TILE_BYTES = 128 * 1024
 
 @dataclass(frozen=True, slots=True)
 class _Tiling:
-    """How the space of a group is cut: the shape it is seen as, and rows per tile."""
+    """How a group's index space is tiled: the shape it is viewed as, and rows per tile."""
 
     shape: tuple[int, ...]
     rows: int
@@ -53,7 +53,7 @@ def _tiling(query: KernelQuery, members: Sequence[Member]) -> _Tiling:
 
 
 def _slots(members: Sequence[Member], outputs: Sequence[int]) -> tuple[list[int | None], int]:
-    """A workspace slot per member that is no output, reused after its last reader."""
+    """Assign workspace slots to members that are no outputs; reuse them after the last reader."""
     last = {r: i for i, m in enumerate(members) for r in m.refs if r >= 0}
     free: list[int] = []
     slots: list[int | None] = []
@@ -79,7 +79,7 @@ def _slot_bytes(tiling: _Tiling) -> int:
 
 def _find(group: KernelQuery, member: KernelQuery) -> KernelSpec:
     if group.find is None:
-        raise PlanError("binding a fused group", found="no way to find its members' kernels")
+        raise PlanError("binding a fused group", found="no registry to find its members' kernels")
     return group.find(member)
 
 
@@ -94,7 +94,7 @@ def _member_queries(query: KernelQuery, members: Sequence[Member]) -> Iterator[K
 
 
 def _tile_type(type_: TensorType, tiling: _Tiling) -> TensorType:
-    """The type of the first, largest tile of a value."""
+    """Return the type of the first, largest tile of a value."""
     if tiling.flat:
         return tensor_type((tiling.rows,), type_.dtype)
     shape = (1,) * (len(tiling.shape) - len(type_.shape)) + type_.shape
@@ -103,7 +103,7 @@ def _tile_type(type_: TensorType, tiling: _Tiling) -> TensorType:
 
 
 def _own_workspace(query: KernelQuery, members: Sequence[Member], tiling: _Tiling) -> int:
-    """The largest workspace that a member's kernel wants for a tile."""
+    """Return the largest workspace that a member's kernel needs for a tile."""
     sizes = [0]
     for whole in _member_queries(query, members):
         inputs, outputs = (
@@ -170,7 +170,7 @@ class _Binder:
         yield from late
 
     def _cut(self, array: Any, start: int, stop: int) -> Any:
-        """The rows of an array that a tile sees; broadcast rows stay whole."""
+        """Return the rows of an array in a tile; broadcast rows stay whole."""
         if self.tiling.flat:
             return array.reshape(-1)[start:stop]
         shape = self.tiling.shape
@@ -185,7 +185,7 @@ class _Binder:
         return self.ctx.workspace[base : base + size].view(dtype).reshape(shape)
 
     def _overwrites_needed_input(self, i: int, final: Any, inputs: Sequence[Any]) -> bool:
-        """Whether writing member i's result in place spoils an input that is read later."""
+        """Whether writing member i's result in place destroys an input that is read later."""
         needed = {r for m in self.members[i + 1 :] for r in m.refs if r < 0}
         own = [r for r in self.members[i].refs if r < 0 and r != self.members[i].refs[0]]
         return any(np.shares_memory(final, inputs[-1 - r]) for r in (*needed, *own))

@@ -1,4 +1,4 @@
-"""Kernels of literal arrays and copies."""
+"""Kernels of literal arrays, copies and the step counter."""
 
 from __future__ import annotations
 

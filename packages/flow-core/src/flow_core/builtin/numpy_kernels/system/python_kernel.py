@@ -1,4 +1,4 @@
-"""The kernel of ops whose kernels are Python functions of a program."""
+"""The kernel of ops that a program implements as Python functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels that write into the process's file of events."""
+"""Kernels that write to the process's event file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flow_core.summary.messages import Fields
 
 
 def text_of(array: Any) -> str:
-    """The text of which an array has the bytes; what fills it up behind them is left out."""
+    """Decode the bytes of an array as text, without trailing zero padding."""
     data: bytes = array.tobytes()
     return data.rstrip(b"\0").decode("utf-8", "replace")
 

@@ -1,1 +1,1 @@
-"""Numpy kernels of `flow_core.ops.training`."""
+"""NumPy kernels of `flow_core.ops.training`."""

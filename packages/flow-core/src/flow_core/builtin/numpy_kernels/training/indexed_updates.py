@@ -1,4 +1,4 @@
-"""Kernels of the updates of single rows: distinct rows are found anew in each step."""
+"""Kernels of row updates; duplicate indices are merged in each step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flow_core.plugins.specs import BindContext, KernelSpec
 
 Attrs = Mapping[str, Any]
 Rule = Callable[[Attrs, float, Any, Any, tuple[Any, ...]], tuple[Any, ...]]
-"""From attributes, learning rate, weights, gradients and states of rows: new weights, states."""
+"""Maps attributes, learning rate, weights, gradients and states of rows to new weights, states."""
 
 
 def _sgd(attrs: Attrs, rate: float, w: Any, r: Any, _: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -1,8 +1,8 @@
 """Kernels of the update ops: a few passes per variable, over tiles that stay in cache.
 
-Half-precision variables are updated in float32: a tile is widened into scratch memory, updated
-there and rounded back once.  Numbers that depend on the step (the learning rate above all) are
-put into 0-d arrays by a first launch, so that all others are plain numpy calls.
+16-bit variables are updated in float32: a tile is widened into scratch memory, updated there and
+rounded back once.  Numbers that depend on the step, such as the learning rate, are written to 0-d
+arrays by a first launch, so that all other launches are plain NumPy calls.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _regularized(query: KernelQuery) -> bool:
 
 
 def _parts(query: KernelQuery, whole: bool) -> dict[str, Part]:
-    """The scratch arrays of an update, by name; ``whole`` asks for one of the model's size."""
+    """Return the scratch arrays of an update by name; ``whole`` adds one of the model's size."""
     row, model = BY_TYPE[query.op], query.inputs[MODEL]
     wide = model.dtype.accumulate
     size, tile = model.size, (min(model.size, TILE),)
@@ -57,13 +57,13 @@ def _state_indices(row: Update) -> range:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Views of one part of a variable, all of the wide type, and how to get them in and out.
+    """Views of one part of a variable in the wide type, with the launches that load and store it.
 
     Attributes:
-        index: number of the tile.
+        index: index of the tile.
         enter: launches that fill ``diff`` and the widened copies.
         leave: launches that round the widened copies back.
-        model, diff, states, temp, whole: the views; ``whole`` is None where not asked for.
+        model, diff, states, temp, whole: the views; ``whole`` is None if not requested.
     """
 
     index: int
@@ -100,15 +100,15 @@ class Frame:
         self._l1, self._l2 = self.constants(self.attrs["l1"], self.attrs["l2"])
 
     def input(self, index: int) -> Any:
-        """An input of one element, as 0-d array."""
+        """Return an input of one element as a 0-d array."""
         return number(self._inputs[index])
 
     def numbers(self, count: int) -> tuple[Any, ...]:
-        """New 0-d arrays of the wide type."""
+        """Return new 0-d arrays of the wide type."""
         return tuple(next(self._numbers) for _ in range(count))
 
     def constants(self, *values: float) -> tuple[Any, ...]:
-        """0-d arrays that never change."""
+        """Return constant 0-d arrays."""
         return tuple(np.array(value, self.wide.numpy) for value in values)
 
     @property
@@ -117,7 +117,7 @@ class Frame:
         return self._scratch["squares"]
 
     def scale(self) -> float:
-        """What ``diff`` of the tiles is still to be multiplied with at the running step."""
+        """Return the factor still to be applied to ``diff`` of the tiles in the current step."""
         return 1.0 if self._regularized else self._full_scale()
 
     def _full_scale(self) -> float:
@@ -125,13 +125,13 @@ class Frame:
         return scale if self._scale is None else scale * float(self._scale)
 
     def prepare(self) -> tuple[Launch, ...]:
-        """Launches that come before all tiles."""
+        """Return the launches that precede all tiles."""
         if not self._regularized:
             return ()
         return (_setting((self._factor,), lambda: (self._full_scale(),)),)
 
     def tiles(self) -> Iterator[Tile]:
-        """The tiles, in order."""
+        """Yield the tiles in order."""
         for index, start in enumerate(range(0, self.size, TILE)):
             yield self._tile(index, slice(start, min(self.size, start + TILE)))
 
@@ -157,7 +157,7 @@ class Frame:
         return wide
 
     def _diff(self, part: slice, model: Any, temp: Any, enter: list[Launch]) -> Any:
-        """The gradient of a tile, widened and regularized where that is asked for."""
+        """Return the gradient of a tile, widened and regularized if requested."""
         view = self._flat[DIFF][part]
         if "diff" not in self._scratch:
             return view
@@ -180,13 +180,13 @@ class Frame:
             yield call(np.add, diff, temp, out=diff)
 
     def decay(self, tile: Tile, keep: Any) -> tuple[Launch, ...]:
-        """The launch that shrinks the model by weight decay, if there is any."""
+        """Return the launch that applies weight decay, if any."""
         if not self.attrs["weight_decay"]:
             return ()
         return (call(np.multiply, tile.model, keep, out=tile.model),)
 
     def guarded(self, launches: Iterable[Launch]) -> Launch | Sequence[Launch]:
-        """The launches, or one that runs them unless ``skip_if`` says not to."""
+        """Return the launches, or one that runs them unless ``skip_if`` is set."""
         if self._skip is None:
             return tuple(launches)
         return partial(_run_unless, number(self._inputs[self._skip]), tuple(launches))
@@ -199,7 +199,7 @@ def _run_unless(skip: Any, launches: Sequence[Launch]) -> None:
 
 
 def _setting(targets: Sequence[Any], compute: Callable[[], tuple[float, ...]]) -> Launch:
-    """A launch that writes numbers into 0-d arrays."""
+    """Return a launch that writes numbers to 0-d arrays."""
 
     def write() -> None:
         for target, value in zip(targets, compute(), strict=True):
@@ -254,7 +254,7 @@ def _average(t: Tile, state: Any, beta: Any, part: Any) -> Iterator[Launch]:
 
 
 def _average_square(t: Tile, state: Any, beta: Any, part: Any) -> Iterator[Launch]:
-    """state = beta * state + (part * diff) ** 2, with part the root of the square's share."""
+    """state = beta * state + (part * diff) ** 2, where part is the root of the square's factor."""
     yield call(np.multiply, t.diff, part, out=t.temp)
     yield call(np.multiply, t.temp, t.temp, out=t.temp)
     yield call(np.multiply, state, beta, out=state)
@@ -269,7 +269,7 @@ def _step(f: Frame, t: Tile, rate: Any, keep: Any) -> Iterator[Launch]:
 
 
 def _moments(f: Frame) -> tuple[Callable[[], tuple[float, float]], tuple[Any, ...]]:
-    """The scaled shares of the gradient in Adam's moments, and the betas."""
+    """Return the scaled gradient factors of Adam's moments, and the betas."""
     beta1, beta2 = f.attrs["beta1"], f.attrs["beta2"]
 
     def shares() -> tuple[float, float]:
@@ -338,7 +338,7 @@ def _variance(f: Frame, t: Tile, beta: Any, part: Any, epsilon: Any) -> Iterator
 
 
 def _square(f: Frame, row: int, t: Tile, values: Any) -> Launch:
-    """Puts the sum of squares of one tile's values into `Frame.squares`."""
+    """Write the sum of squares of one tile's values to `Frame.squares`."""
     return partial(np.dot, values, values, number(f.squares[row, t.index : t.index + 1]))
 
 
@@ -414,7 +414,7 @@ def _lamb(f: Frame) -> Iterator[Launch]:
 def _lamb_change(
     f: Frame, t: Tile, betas: Any, parts: Any, grow: Any, epsilon: Any
 ) -> Iterator[Launch]:
-    """Adam's change of a tile goes to ``whole``, its norm and the model's to ``squares``."""
+    """Write Adam's update of a tile to ``whole``, its norm and the model's to ``squares``."""
     m, v = t.states
     yield from _average(t, m, betas[0], parts[0])
     yield from _average_square(t, v, betas[1], parts[1])
@@ -491,7 +491,7 @@ def _multi_square_sum_query(query: KernelQuery, index: int) -> KernelQuery:
 
 
 def _multi_square_sum_bytes(query: KernelQuery) -> tuple[int, Part]:
-    """Workspace of the largest input, and the part that keeps a sum per input."""
+    """Return the workspace of the largest input, and the part that holds a sum per input."""
     count = len(query.inputs)
     asked = (_multi_square_sum_query(query, i) for i in range(count))
     own = max(carved_bytes(*_square_sum_parts(q)) for q in asked)

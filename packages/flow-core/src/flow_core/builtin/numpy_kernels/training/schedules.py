@@ -1,4 +1,4 @@
-"""Kernels of the numbers that change from step to step."""
+"""Kernels of per-step scalars."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LARGEST = float(np.finfo(np.float32).max)
 
 
 def number(array: Any) -> Any:
-    """The 0-d view of an array of one element."""
+    """Return the 0-d view of an array of one element."""
     return array.reshape(())
 
 

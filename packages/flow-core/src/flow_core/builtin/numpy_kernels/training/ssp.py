@@ -1,4 +1,4 @@
-"""The kernel of stale values of variables."""
+"""The kernel of stale variable values."""
 
 from __future__ import annotations
 

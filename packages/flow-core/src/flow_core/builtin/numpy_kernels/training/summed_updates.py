@@ -1,9 +1,9 @@
-"""Kernels of updates by sums of matrix products: some rows of the variable after the others.
+"""Kernels of updates by sums of matrix products, a block of rows of the variable at a time.
 
-The gradient of a few rows stays in a core's cache until the update has read it.  Rows of a product
-are made apart only by numpy itself, and only where they are then the same bits as in the whole
-product, which is tried out; else the whole gradient is made in scratch memory, by whatever kernels
-the products and the update have elsewhere.
+The gradient of a block stays in a core's cache until the update has read it.  Products are split
+into rows only if NumPy computes them and the rows are bitwise equal to those of the whole product,
+which is determined by a trial; otherwise the whole gradient is computed in scratch memory with the
+kernels that the products and the update use on their own.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec, load
 from flow_core.plugins.trials import agree, factors, multiplications
 
 PIECE = 1 << 17
-"""Bytes of the gradient at a time: with the product that is added to it, half of a core's cache."""
+"""Gradient bytes per block: with the product that is added to it, half of a core's cache."""
 LEAST = 16
-"""Rows, below which starting a product takes longer than the product."""
+"""Minimum rows per block; with fewer, the call takes longer than the product."""
 
 
 def _found(query: KernelQuery) -> KernelSpec:
     if query.find is None:
-        raise LookupError(f"{query.op} needs a registry to find the kernels that it is made of")
+        raise LookupError(f"{query.op} needs a registry to find its kernels")
     return query.find(query)
 
 
 def _kernels(query: KernelQuery) -> Iterator[tuple[KernelQuery, KernelSpec]]:
-    """The questions of which one is made of, and their kernels: products, then the update."""
+    """Yield the queries and kernels that an op consists of: products, then the update."""
     first, *others = products(query)
     yield first, _found(first)
     for one in others:
@@ -48,14 +48,14 @@ def _kernels(query: KernelQuery) -> Iterator[tuple[KernelQuery, KernelSpec]]:
 
 
 def _scratch(found: Sequence[tuple[KernelQuery, KernelSpec]]) -> int:
-    """Bytes that the kernels of a question need at most, one after the other."""
+    """Return the maximum workspace of kernels that run one after the other."""
     return max(k.workspace(q) if k.workspace else 0 for q, k in found)
 
 
 def _step(query: KernelQuery) -> int:
-    """How many rows are made at a time: all of them where they must not be apart.
+    """Return the number of rows per block; all rows if the product must not be split.
 
-    Half types are never cut: their product is rounded from float32, `np.matmul` of them is not.
+    16-bit types are never split: their product is rounded from float32, unlike `np.matmul`.
     """
     model, (first, *_) = query.inputs[MODEL], products(query)
     rows = model.shape[0]
@@ -76,7 +76,7 @@ def _sides(attrs: Any, a: Any, b: Any) -> tuple[Any, Any]:
 
 @cache
 def _same_bits(types: tuple[TensorType, ...], attrs: Any, step: int) -> bool:
-    """Whether rows of a product have the same bits when others are made apart."""
+    """Whether rows of a product are bitwise equal if computed in blocks."""
     sides = dict(attrs)
     turned = sides["transpose_a"], sides["transpose_b"]
 
@@ -93,7 +93,7 @@ def _rows(type_: TensorType, count: int) -> TensorType:
 
 
 def _part(query: KernelQuery, count: int) -> KernelQuery:
-    """The update of some rows of the variable and of the states like it."""
+    """Return the query of the update for some rows of the variable and its states."""
     asked = update(query)
     model = asked.inputs[MODEL]
     types = tuple(_rows(t, count) if t.shape == model.shape else t for t in asked.inputs)
@@ -117,7 +117,7 @@ def _bind(ctx: BindContext) -> Sequence[Launch]:
 
 
 def _operands(ctx: BindContext) -> tuple[Sequence[Any], Sequence[Any]]:
-    """What the update reads besides its gradient, and the operands of the products."""
+    """Return the update's inputs other than the gradient, and the operands of the products."""
     first = len(ctx.inputs) - 2 * ctx.attrs["parts"]
     return ctx.inputs[:first], ctx.inputs[first:]
 
@@ -137,7 +137,7 @@ def _bound(
 
 
 def _at_once(ctx: BindContext) -> Iterator[Launch]:
-    """The gradient as a whole, by the kernels that make it elsewhere."""
+    """Compute the whole gradient with the kernels of the products, then update."""
     (model, *rest), operands = _operands(ctx)
     whole = (model.shape, model.dtype)
     (gradient,) = carve(ctx.workspace, whole)
@@ -151,7 +151,7 @@ def _at_once(ctx: BindContext) -> Iterator[Launch]:
 
 
 def _in_pieces(ctx: BindContext, step: int) -> Iterator[Launch]:
-    """Some rows after the others: products, sums and update."""
+    """Compute products, sums and the update block by block."""
     (model, *rest), operands = _operands(ctx)
     one = (model[:step].shape, model.dtype)
     sums, terms = carve(ctx.workspace, one, one)

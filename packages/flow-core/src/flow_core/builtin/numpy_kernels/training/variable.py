@@ -1,4 +1,4 @@
-"""Variables have no kernel: they are memory of the session, which other ops read and write."""
+"""The kernel of assign; variables themselves are session memory and have no kernel."""
 
 from __future__ import annotations
 
