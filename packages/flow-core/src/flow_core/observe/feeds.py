@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from flow_core.frontend.session.variable_storage import initial_value
-from flow_core.frontend.session.variables import VariableInfo
+from flow_core.frontend.trace.variable_info import VariableInfo
 from flow_core.ir.graph import Graph, Op, TensorType, Value
 
 

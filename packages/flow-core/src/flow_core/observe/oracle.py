@@ -118,9 +118,9 @@ class _Oracle:
         seed: int,
         feeds: Sequence[Sequence[Any]] | None,
     ) -> _Oracle:
-        compiled, traced = job.compile(), job.prepare()
-        session = traced.build.session
-        graph, physical, spread = compiled.spread, compiled.physical, False
+        compiled = job.compile()
+        session = job.active_session()
+        graph, physical, spread = compiled.optimized_logical, compiled.physical, False
         if not physical.layouts:
             graph, spread = _spread(job, graph, devices), True
             problem = Problem(graph, session.registry.ops)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from flow_core.base.errors import ConfigError, UnsupportedError, shown, user_line
-from flow_core.frontend.job.compile import TENSOR_FLOAT_32
+from flow_core.frontend.job.compile_settings import TENSOR_FLOAT_32
 from flow_core.frontend.session.session import default_session
 from flow_core.passes.bucket_all_reduces import FUSIBLE
 from flow_core.sharding.topology import MOST_DEVICES

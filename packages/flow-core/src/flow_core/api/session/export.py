@@ -11,7 +11,7 @@ from flow_core.base.errors import ConfigError, FlowError, SourceLine, Unsupporte
 from flow_core.base.planning import end_script
 from flow_core.checkpoint import store
 from flow_core.frontend.job.exported import traced_for_export
-from flow_core.frontend.job.multiprocess import in_the_first
+from flow_core.frontend.job.multiprocess import run_on_rank_zero
 from flow_core.frontend.session.session import default_session
 from flow_core.plugins.specs import ExportedJob, load
 
@@ -94,7 +94,7 @@ def _once(export: Callable[[], None], attempted: str) -> None:
     if world is None:
         export()
     else:
-        in_the_first(world, export, attempted)
+        run_on_rank_zero(world, export, attempted)
 
 
 def _with_weights(job: ExportedJob, path: Any) -> ExportedJob:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from flow_core.frontend.job.compile import STEP_VARIABLE, compile_graph
+from flow_core.frontend.job.compile import compile_graph
+from flow_core.frontend.job.differentiate import STEP_VARIABLE
 from flow_core.frontend.trace.blob import BlobDef
 from flow_core.frontend.trace.job_build import JobBuild
 from flow_core.frontend.trace.results import Fetched, LocalBlob

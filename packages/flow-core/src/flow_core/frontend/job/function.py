@@ -17,11 +17,14 @@ from flow_core.base.planning import end_script, is_planning
 from flow_core.compiler.select import Selector
 from flow_core.device import AgreedJob
 from flow_core.frontend.config.function_config import FunctionConfig, default_placement
-from flow_core.frontend.job.compile import STEP_VARIABLE, Compiled, compile_graph, updated_variables
+from flow_core.frontend.job.compile import Compiled, compile_graph
+from flow_core.frontend.job.differentiate import STEP_VARIABLE, differentiate
 from flow_core.frontend.job.eager import value_now
 from flow_core.frontend.job.feeding import Feeding, Shapes, StagingBuffers
-from flow_core.frontend.job.multiprocess import compile_collectively, feeds_checked
-from flow_core.frontend.job.redefinition import takes_place
+from flow_core.frontend.job.fetches import Fetches
+from flow_core.frontend.job.multiprocess import SharedSelection, check_same_plan, feed_check_policy
+from flow_core.frontend.job.redefinition import replaces
+from flow_core.frontend.job.replica_sharing import updated_variables
 from flow_core.frontend.job.tracing import Traced, trace
 from flow_core.frontend.job.zero_weights import warn_of_zero_weights
 from flow_core.frontend.session.session import Session, default_session
@@ -93,7 +96,8 @@ class JobFunction:
         self._bound = self._dropped = False
         self._agreed: AgreedJob | None = None
 
-    def _session(self) -> Session:
+    def active_session(self) -> Session:
+        """The job's session; the default session if the job's was closed."""
         if self.session is None:
             session = default_session()
             self._join(session)
@@ -107,7 +111,7 @@ class JobFunction:
         the last one of its name, and goes on with its variables and its step counter.
         """
         eager = session.eager
-        session.jobs[:] = [job for job in session.jobs if not takes_place(self, job, eager)]
+        session.jobs[:] = [job for job in session.jobs if not replaces(self, job, eager)]
         for other in session.jobs if self.kind == "train" else ():
             if other.kind == "train" and other.name == self.name:
                 raise JobError(
@@ -134,6 +138,11 @@ class JobFunction:
         """What compilation has given, None before it."""
         return None if self._last is None else self._last.compiled
 
+    @property
+    def optimized_logical(self) -> Graph | None:
+        """The logical graph after its passes, None before compilation."""
+        return None if self.compiled is None else self.compiled.optimized_logical
+
     def plan(self) -> Plan:
         """The physical plan; compiles when that has not happened yet."""
         return self.compile().plan
@@ -153,7 +162,7 @@ class JobFunction:
 
     def _feed(self) -> Feeding:
         if self._feeding is None:
-            session = self._session()
+            session = self.active_session()
             placement = default_placement(self.config) or session.default_placement
             self._feeding = Feeding(self.name, self.signature, placement.size)
         return self._feeding
@@ -163,15 +172,15 @@ class JobFunction:
         last = self._last
         if last is not None and (shapes is None or shapes == last.shapes):
             return last
-        session, wanted = self._session(), self._feed().declared if shapes is None else shapes
+        session, wanted = self.active_session(), self._feed().declared if shapes is None else shapes
         with session.compiling, session.declaring():
             variant = self._variants.get(wanted)
             if variant is None:
                 build = self._build(session)
                 build.fed, build.step = fed, self._step
                 traced = trace(self.function, self.signature, build, wanted)
-                variant = _Variant(wanted, traced)
                 build.fed = None
+                variant = _Variant(wanted, traced, Fetches(traced, differentiate(traced)))
                 self._variants[wanted] = variant
                 self._drop_oldest()
             self._variants.move_to_end(wanted)
@@ -198,28 +207,38 @@ class JobFunction:
 
     def _compiled(self, variant: _Variant, select: Selector | None = None) -> Compiled:
         if variant.compiled is None:
-            with self._session().compiling:
-                traced = variant.traced
+            with self.active_session().compiling:
+                traced, fetches = variant.traced, variant.fetches
                 variant.compiled = variant.compiled or compile_graph(
-                    traced.build, traced.results, traced.inputs, select=select
+                    traced.build, fetches.values, traced.inputs, select=select
                 )
                 self._warn(variant.compiled.logical)
         return variant.compiled
 
     def _warn(self, graph: Graph) -> None:
         """Issue the warnings about what the job will do, once per name of a job."""
-        session = self._session()
+        session = self.active_session()
         if self.kind == "train" and self.name not in session.weighed:
             session.weighed.add(self.name)
             warn_of_zero_weights(self.name, self.line, graph, session.registry.ops, session)
 
     def _executable(self, variant: _Variant) -> Executable:
         if variant.executable is None:
-            session = self._session()
+            session = self.active_session()
             with session.compiling:
-                compiled = compile_collectively(session, variant, self._compiled)
+                compiled = self._compiled_alike(session, variant)
                 variant.executable = variant.executable or self._bind(session, compiled.plan)
         return variant.executable
+
+    def _compiled_alike(self, session: Session, variant: _Variant) -> Compiled:
+        """The compiled job; all processes select alike, and compare their plans."""
+        if session.world is None:
+            return self._compiled(variant)
+        selection = SharedSelection(session.world, variant.traced.build)
+        compiled = self._compiled(variant, selection)
+        selection.finish(compiled.physical.signatures)
+        check_same_plan(session.world, variant.traced.build, compiled)
+        return compiled
 
     def _bind(self, session: Session, plan: Plan) -> Executable:
         with session.binding():
@@ -248,7 +267,7 @@ class JobFunction:
         agree = getattr(session.world, "agree", None)
         if agree is None:
             return None
-        often = feeds_checked(session, self.config)
+        often = feed_check_policy(session, self.config)
         found: AgreedJob | None = agree(self.name, self._feed().names, often)
         return found
 
@@ -292,7 +311,7 @@ class JobFunction:
         if is_planning():
             end_script(f"a call of job {self.name!r}")
         feeding = self._feeding or self._feed()
-        session = self._session()
+        session = self.active_session()
         if session.eager:
             return self._call_eagerly(session, feeding.feed(args, kwargs), feeding)
         variant = None if feeding.declared else self._variant()
@@ -312,21 +331,20 @@ class JobFunction:
 
     def _run(self, session: Session, variant: _Variant, feeds: Sequence[Any]) -> Any:
         executable = variant.executable or self._executable(variant)
-        traced = variant.traced
         if self._agreed is not None:
             self._agreed(feeds)
-        if traced.blocking:
-            step = Step(executable, feeds, self._credit, traced.watcher)
+        if variant.traced.blocking:
+            step = Step(executable, feeds, self._credit, variant.fetches.watcher)
             session.pipeline.run(step)
-            return traced.arrange(step)
+            return variant.fetches.arrange(step)
         return self._launch(session, executable, variant, feeds)
 
     def _launch(
         self, session: Session, executable: Executable, variant: _Variant, feeds: Sequence[Any]
     ) -> Pending:
-        pipeline, traced = session.pipeline, variant.traced
-        pending = Pending(pipeline, traced.arrange)
-        deliver, watcher = pending.deliverer(), traced.watcher
+        pipeline, fetches = session.pipeline, variant.fetches
+        pending = Pending(pipeline, fetches.arrange)
+        deliver, watcher = pending.deliverer(), fetches.watcher
 
         def both(step: Step) -> None:
             if watcher is not None:
@@ -358,13 +376,14 @@ class JobFunction:
 
 
 class _Variant:
-    """A job for fed lists of some shapes: traced; compiled and bound when it is run."""
+    """A job for fed lists of some shapes: differentiated; compiled and bound when it runs."""
 
-    __slots__ = ("compiled", "executable", "shapes", "staging", "traced")
+    __slots__ = ("compiled", "executable", "fetches", "shapes", "staging", "traced")
 
-    def __init__(self, shapes: Shapes, traced: Traced) -> None:
+    def __init__(self, shapes: Shapes, traced: Traced, fetches: Fetches) -> None:
         self.shapes = shapes
         self.traced = traced
+        self.fetches = fetches
         self.compiled: Compiled | None = None
         self.executable: Executable | None = None
         self.staging = StagingBuffers()

@@ -1,4 +1,4 @@
-"""What the processes of a program do together outside of steps: the same plan, one checkpoint."""
+"""Collective operations outside of steps: plan agreement and checkpoints of several processes."""
 
 from __future__ import annotations
 
@@ -12,53 +12,56 @@ import numpy as np
 
 from flow_core.base.dtypes import as_dtype
 from flow_core.base.errors import CheckpointError, JobError
-from flow_core.compiler.select import SELECTORS, NdSignature, Problem, Selection, Selector
+from flow_core.compiler.select import SELECTORS, NdSignature, Problem, Selection
 from flow_core.compiler.select.costs import Costs
 from flow_core.compiler.select.report import Report
 from flow_core.device import World
 from flow_core.frontend.config.function_config import FunctionConfig
-from flow_core.frontend.job.compile import Compiled, stages
+from flow_core.frontend.job.compile import Compiled
+from flow_core.frontend.job.pass_pipeline import stages
 from flow_core.frontend.trace.job_build import JobBuild
+from flow_core.frontend.trace.job_session import JobSession
 from flow_core.ir.graph import Graph
 from flow_core.ir.text import print_graph, print_op
 from flow_core.plan import Plan, Task
 from flow_core.sharding.sbp import format_nd_sbp, parse_nd_sbp
 
 START = "start"
-"""What comes before the first pass, where stages are compared."""
+"""The name of the stage before the first pass."""
 
 
-class SameSelection:
-    """Selects signatures as the first process does, in one meeting: for one compilation.
+class SharedSelection:
+    """A selector that broadcasts the selection of rank 0, once per compilation.
 
-    A search may end elsewhere in a process that has other settings, or no integer programs.
+    A search of its own may end differently in a process with other settings or without an
+    integer-programming library.
     """
 
     def __init__(self, world: World, build: JobBuild) -> None:
         self._world = world
         self._selector = SELECTORS[str(build.config.get("sbp_selector"))]
         self._what = f"choosing how the values of job {build.name!r} lie on devices"
-        self._met = False
+        self._exchanged = False
 
     def __call__(self, problem: Problem) -> Selection:
-        """The first process's selection, if that is one of these ops."""
+        """The selection of rank 0, or this process's own if rank 0 has other ops."""
         if self._world.rank:
-            return _selection(problem, self._meet({})) or self._selector(problem)
+            return _selection(problem, self._broadcast({})) or self._selector(problem)
         try:
             selection = self._selector(problem)
         except BaseException:
-            self._meet({})
+            self._broadcast({})
             raise
-        self._meet(selection.signatures)
+        self._broadcast(selection.signatures)
         return selection
 
-    def settle(self, signatures: Mapping[str, NdSignature]) -> None:
-        """Meets the others where nothing had to be chosen: on one device, or once more."""
-        if not self._met:
-            self._meet({} if self._world.rank else signatures)
+    def finish(self, signatures: Mapping[str, NdSignature]) -> None:
+        """Take part in the broadcast if compilation did not: on one device, or when cached."""
+        if not self._exchanged:
+            self._broadcast({} if self._world.rank else signatures)
 
-    def _meet(self, signatures: Mapping[str, NdSignature]) -> Any:
-        self._met = True
+    def _broadcast(self, signatures: Mapping[str, NdSignature]) -> Any:
+        self._exchanged = True
         texts = {
             name: [list(map(format_nd_sbp, side)) for side in (chosen.inputs, chosen.outputs)]
             for name, chosen in signatures.items()
@@ -66,31 +69,8 @@ class SameSelection:
         return json.loads(self._world.gather(json.dumps(texts).encode(), self._what)[0])
 
 
-def compile_collectively(
-    session: Any, variant: Any, compiled: Callable[[Any, Selector | None], Compiled]
-) -> Compiled:
-    """The compilation of a job, the same in all processes.
-
-    Args:
-        session: the session.
-        variant: the traced job; it may have been compiled before, in some processes.
-        compiled: compiles it with a selector, None for the job's own.
-
-    Raises:
-        JobError: the plans differ; see `check_same_plan`.
-    """
-    world: World | None = session.world
-    if world is None:
-        return compiled(variant, None)
-    select = SameSelection(world, variant.traced.build)
-    found = compiled(variant, select)
-    select.settle(found.physical.signatures)
-    check_same_plan(world, variant.traced.build, found)
-    return found
-
-
 def _selection(problem: Problem, texts: Mapping[str, Any]) -> Selection | None:
-    """The selection that another process tells of; None where its ops are others."""
+    """The selection of another process; None if its ops differ."""
     if texts.keys() != problem.graph.ops.keys():
         return None
     selection = Selection()
@@ -103,10 +83,10 @@ def _selection(problem: Problem, texts: Mapping[str, Any]) -> Selection | None:
 
 
 def check_same_plan(world: World, build: JobBuild, compiled: Compiled) -> None:
-    """Holds the plans of all processes against each other, before anybody runs one.
+    """Compare the plans of all processes before the first step.
 
     Raises:
-        JobError: they differ: in all processes, with the first pass and op after which they do.
+        JobError: the plans differ; in all processes, with the first differing pass and op.
     """
     what = f"comparing the plans of job {build.name!r}"
     lines = chain(
@@ -121,26 +101,26 @@ def _digest(lines: Iterable[str]) -> bytes:
 
 
 def _start_lines(build: JobBuild) -> Iterator[str]:
-    """What must be alike before there is any graph."""
+    """Facts that must be equal before tracing."""
     yield f"job {build.name!r}"
-    yield f"check_feeds: {feeds_checked(build.session, build.config)}"
+    yield f"check_feeds: {feed_check_policy(build.session, build.config)}"
     yield f"machines of the program: {build.session.resources.machine_num}"
 
 
-def feeds_checked(session: Any, config: FunctionConfig) -> str:
-    """How often the processes compare what they feed a job: as the job says, or the session."""
+def feed_check_policy(session: JobSession, config: FunctionConfig) -> str:
+    """How often processes compare their feeds: by the job's settings, else the session's."""
     return str(config.get("check_feeds") or session.settings.check_feeds)
 
 
 def _variable_lines(graph: Graph) -> Iterator[str]:
-    """How variables begin, which no plan says: replicas are filled by each process for itself."""
+    """Initializers of variables, which no plan has: each process fills its own replicas."""
     for op in graph.ops.values():
         if op.type == "variable":
             yield print_op(graph, op)
 
 
 def _plan_lines(plan: Plan) -> Iterator[str]:
-    """What must be alike: not kernels and threads, which are each process's own business."""
+    """The parts of a plan that must be equal: not kernels and threads, which may differ."""
     for buffer in plan.buffers:
         if buffer.kind != "workspace":
             yield f"{buffer.name} : {buffer.kind} {buffer.type} @{buffer.device}"
@@ -157,25 +137,28 @@ def _task_line(task: Task, names: list[str]) -> str:
 
 
 def _difference(world: World, build: JobBuild, compiled: Compiled, what: str) -> JobError:
-    """The error for plans that differ: every process finds the same."""
+    """The error for plans that differ; the same in every process."""
     texts = {START: list(_start_lines(build))}
-    texts |= {name: print_graph(graph).splitlines() for name, graph in stages(build, compiled)}
+    texts |= {
+        name: print_graph(graph).splitlines()
+        for name, graph in stages(build, compiled.logical, compiled.physical)
+    }
     texts["lower"] = list(_plan_lines(compiled.plan))
     digests = [[name, _digest(lines).hex()] for name, lines in texts.items()]
     found = [json.loads(text) for text in world.gather(json.dumps(digests).encode(), what)]
     stage, other = _first_difference(found)
-    told = world.gather(json.dumps(texts.get(stage, [])).encode(), what)
-    mine, theirs = (json.loads(told[rank]) for rank in (0, other))
-    for here, there in zip_longest(mine, theirs, fillvalue="nothing"):
-        if here != there:
+    gathered = world.gather(json.dumps(texts.get(stage, [])).encode(), what)
+    ours, theirs = (json.loads(gathered[rank]) for rank in (0, other))
+    for our, their in zip_longest(ours, theirs, fillvalue="nothing"):
+        if our != their:
             break
     else:
-        here = there = "the same ops"
+        our = their = "the same ops"
     return JobError(
         what,
-        at=build.builder.lines.get(here.partition(" ")[0]),
-        found=f"{_when(stage, found[0], found[other])}, rank 0 has\n    {here:.200}\n  and rank "
-        f"{other} has\n    {there:.200}",
+        at=build.builder.lines.get(our.partition(" ")[0]),
+        found=f"{_when(stage, found[0], found[other])}, rank 0 has\n    {our:.200}\n  and rank "
+        f"{other} has\n    {their:.200}",
         allowed="the same plan in all processes",
         hint="let nothing in a job function depend on the process, on time or on unseeded chance; "
         "on hosts with different processors, limit all to what the oldest has (ONEDNN_MAX_CPU_ISA)",
@@ -183,7 +166,7 @@ def _difference(world: World, build: JobBuild, compiled: Compiled, what: str) ->
 
 
 def _when(stage: str, ours: list[list[str]], theirs: list[list[str]]) -> str:
-    """The stage in words, and a pass that only one of two processes runs."""
+    """The stage, and a pass that only one of two processes runs."""
     if stage == START:
         return "before the first pass"
     lists = [[name for name, _ in rows] for rows in (ours, theirs)]
@@ -193,7 +176,7 @@ def _when(stage: str, ours: list[list[str]], theirs: list[list[str]]) -> str:
 
 
 def _first_difference(found: list[list[list[str]]]) -> tuple[str, int]:
-    """The first stage in which a process differs from the first one, and that process."""
+    """The first stage in which a process differs from rank 0, and its rank."""
     longest = max(map(len, found))
     for index in range(longest):
         rows = [stages_of[index] if index < len(stages_of) else ["", ""] for stages_of in found]
@@ -209,26 +192,26 @@ def _first_difference(found: list[list[list[str]]]) -> tuple[str, int]:
 def save_collectively(
     world: World, variables: Mapping[str, Any], save: Callable[[Mapping[str, Any]], None]
 ) -> None:
-    """Writes a checkpoint once, in the first process, to which the others give their parts.
+    """Write a checkpoint on rank 0, gathering one variable at a time.
 
     Args:
         world: the processes.
-        variables: arrays, made when one is asked for, for which all processes meet.
-        save: writes a mapping of arrays, in whatever order.
+        variables: lazily gathered arrays; reading one is a collective operation.
+        save: writes a mapping of arrays, in any order.
 
     Raises:
-        CheckpointError: it failed, or processes save other names; in all processes.
+        CheckpointError: saving failed, or the processes save different names; in all processes.
     """
     _check_names(world, variables)
     if world.rank:
-        _serve(world, variables)
+        _take_part(world, variables)
         return
     try:
-        save(_Asked(world, variables))
+        save(_GatheredVariables(world, variables))
     except BaseException as error:
-        _say(world, {"error": f"{error}"})
+        _broadcast_message(world, {"error": f"{error}"})
         raise
-    _say(world, {})
+    _broadcast_message(world, {})
 
 
 def _check_names(world: World, variables: Mapping[str, Any]) -> None:
@@ -245,28 +228,28 @@ def _check_names(world: World, variables: Mapping[str, Any]) -> None:
             )
 
 
-def _serve(world: World, variables: Mapping[str, Any]) -> None:
-    """Gives what the first process asks for, until it has all."""
-    while "name" in (word := _say(world, {})):
-        _ = variables[word["name"]]
-    if "error" in word:
-        raise CheckpointError("saving, in the first process", found=word["error"])
+def _take_part(world: World, variables: Mapping[str, Any]) -> None:
+    """Take part in gathering the variables that rank 0 reads, until it is done."""
+    while "name" in (message := _broadcast_message(world, {})):
+        _ = variables[message["name"]]
+    if "error" in message:
+        raise CheckpointError("saving, in the first process", found=message["error"])
 
 
-def _say(world: World, word: Mapping[str, Any]) -> Any:
-    """What the first process says."""
-    return json.loads(world.gather(json.dumps(word).encode(), "a checkpoint")[0])
+def _broadcast_message(world: World, message: Mapping[str, Any]) -> Any:
+    """Broadcast a message of rank 0."""
+    return json.loads(world.gather(json.dumps(message).encode(), "a checkpoint")[0])
 
 
-class _Asked(Mapping[str, Any]):
-    """The arrays of variables, each put together when it is asked for."""
+class _GatheredVariables(Mapping[str, Any]):
+    """The arrays of variables on rank 0, each gathered when it is read."""
 
     def __init__(self, world: World, variables: Mapping[str, Any]) -> None:
         self._world = world
         self._variables = variables
 
     def __getitem__(self, name: str) -> Any:
-        _say(self._world, {"name": name})
+        _broadcast_message(self._world, {"name": name})
         return self._variables[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -276,36 +259,36 @@ class _Asked(Mapping[str, Any]):
         return len(self._variables)
 
 
-def in_the_first(world: World, action: Callable[[], None], attempted: str) -> None:
-    """Does something in the first process, for which the others wait.
+def run_on_rank_zero(world: World, action: Callable[[], None], attempted: str) -> None:
+    """Run an action on rank 0, while the other processes wait.
 
     Raises:
-        JobError: it failed; in the first process what it raised.
+        JobError: the action failed; on rank 0 its own exception is raised.
     """
     if world.rank:
-        word = _say(world, {})
-        if "error" in word:
-            raise JobError(f"{attempted}, in the first process", found=word["error"])
+        message = _broadcast_message(world, {})
+        if "error" in message:
+            raise JobError(f"{attempted}, in the first process", found=message["error"])
         return
     try:
         action()
     except BaseException as error:
-        _say(world, {"error": f"{error}"})
+        _broadcast_message(world, {"error": f"{error}"})
         raise
-    _say(world, {})
+    _broadcast_message(world, {})
 
 
 def load_collectively(world: World, load: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Reads a checkpoint once, in the first process, which gives all arrays to the others.
+    """Read a checkpoint on rank 0 and broadcast its arrays.
 
     Raises:
-        CheckpointError: it failed; in all processes.
+        CheckpointError: loading failed; in all processes.
     """
     if world.rank:
-        word = _say(world, {})
-        if "error" in word:
-            raise CheckpointError("loading, in the first process", found=word["error"])
-        found = {n: np.empty(shape, as_dtype(dtype).numpy) for n, shape, dtype in word["arrays"]}
+        message = _broadcast_message(world, {})
+        if "error" in message:
+            raise CheckpointError("loading, in the first process", found=message["error"])
+        found = {n: np.empty(shape, as_dtype(dtype).numpy) for n, shape, dtype in message["arrays"]}
     else:
         found = _loaded(world, load)
     for name, array in found.items():
@@ -318,7 +301,7 @@ def _loaded(world: World, load: Callable[[], Mapping[str, Any]]) -> dict[str, An
         found = {name: np.asarray(array, order="C") for name, array in load().items()}
         rows = [[name, list(x.shape), as_dtype(x.dtype).name] for name, x in found.items()]
     except BaseException as error:
-        _say(world, {"error": f"{error}"})
+        _broadcast_message(world, {"error": f"{error}"})
         raise
-    _say(world, {"arrays": rows})
+    _broadcast_message(world, {"arrays": rows})
     return found

@@ -6,7 +6,7 @@ import inspect
 from typing import Any
 
 
-def takes_place(new: Any, old: Any, eager: bool) -> bool:
+def replaces(new: Any, old: Any, eager: bool) -> bool:
     """Whether a job is another one defined anew, which nobody means to call any more.
 
     So it is in the eager mode, where programs define a job for every step, and in an interactive

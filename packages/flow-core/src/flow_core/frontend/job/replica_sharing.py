@@ -8,7 +8,7 @@ apart, as the mirrored view does with statistics of a normalisation: it leaves t
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 
 from flow_core.base.errors import UnsupportedError
 from flow_core.compiler.lower.physical_graph import Physical
@@ -16,6 +16,8 @@ from flow_core.compiler.memory.aliases import alias_roots, overwritten
 from flow_core.compiler.memory.replica_dedup import NO_DEDUP, ReplicaDedup, find_sharing
 from flow_core.frontend.trace.job_build import JobBuild
 from flow_core.ir.graph import Graph, Op
+from flow_core.plan import Plan
+from flow_core.plugins.specs import OpSpec
 from flow_core.sharding.sbp import Region
 
 Copies = dict[str, list[list[str]]]
@@ -102,3 +104,15 @@ def _updated_apart(build: JobBuild, logical: str) -> UnsupportedError:
         allowed="jobs of one session that agree on it",
         hint="give both jobs function_config.share_replicas(False)",
     )
+
+
+def updated_variables(plan: Plan, specs: Mapping[str, OpSpec]) -> dict[str, set[str]]:
+    """The devices on which a plan overwrites each logical variable."""
+    found: dict[str, set[str]] = {}
+    for task in plan.tasks:
+        for index in specs[task.type].overwrites(task.attrs):
+            if index < len(task.inputs):
+                name = plan.buffers[task.inputs[index]].name.rsplit(":", 1)[0]
+                logical = plan.shards[name][0] if name in plan.shards else name
+                found.setdefault(logical, set()).add(plan.buffers[task.inputs[index]].memory)
+    return found

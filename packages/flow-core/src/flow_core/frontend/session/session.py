@@ -36,8 +36,9 @@ from flow_core.base.thread_pools import settle
 from flow_core.compiler.reshard.planner import TensorLayout
 from flow_core.device import Driver, World
 from flow_core.frontend.session.variable_storage import Part, StoredVariable, too_large, whole
-from flow_core.frontend.session.variables import VariableInfo, check_savable
+from flow_core.frontend.session.variables import check_savable
 from flow_core.frontend.trace.job_build import maybe_current_job
+from flow_core.frontend.trace.variable_info import VariableInfo
 from flow_core.ir.graph import TensorType
 from flow_core.plugins.host import default_registry
 from flow_core.plugins.registry import Registry

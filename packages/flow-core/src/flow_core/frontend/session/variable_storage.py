@@ -11,7 +11,7 @@ from flow_core.base.errors import OutOfMemoryError
 from flow_core.base.philox import op_seed
 from flow_core.base.shapes import num_elements
 from flow_core.device import World
-from flow_core.frontend.session.variables import VariableInfo
+from flow_core.frontend.trace.variable_info import VariableInfo
 from flow_core.ir.initializers import generate
 from flow_core.sharding.sbp import Region, region_shape
 
