@@ -15,46 +15,19 @@ from flow_core.frontend.config.scope import current_scope, enter
 from flow_core.frontend.trace.blob import BlobDef
 from flow_core.frontend.trace.emit import emit
 from flow_core.frontend.trace.job_build import JobBuild, current_job
-from flow_core.frontend.trace.sbp_hints import either, requested_nd_sbp, reshaped, scope_placement
-from flow_core.ir.graph import Attrs, TensorType, Value, tensor_type
+from flow_core.frontend.trace.sbp_hints import either, reshaped, scope_placement
+from flow_core.frontend.trace.sbp_request import (
+    Distribution,
+    decode_distribution,
+    decode_nd_sbp,
+    over_placement,
+)
+from flow_core.frontend.trace.variable_info import VariableInfo
+from flow_core.ir.graph import Attrs, Value, tensor_type
 from flow_core.ir.initializers import Initializer
+from flow_core.sharding.sbp import Sbp
 
 DEFAULT_INITIALIZER = ("constant", 0.0)
-
-
-@dataclass(frozen=True, slots=True)
-class VariableInfo:
-    """What the jobs of a session agree on about a variable.
-
-    Attributes:
-        name: its name, unique in the session.
-        type: logical shape and element type.
-        attrs: attributes of its ``variable`` op (initializer, trainable ...).
-        job: the job that first asked for it.
-        line: the user's line there.
-    """
-
-    name: str
-    type: TensorType
-    attrs: Attrs
-    job: str
-    line: SourceLine | None
-
-    def check_same(self, other: VariableInfo) -> None:
-        """Raises `VariableError` naming both lines when two requests disagree."""
-        checks: list[tuple[str, object, object]] = [("type", self.type, other.type)]
-        for key in ("initializer", "seed"):
-            checks.append((key, self.attrs.get(key), other.attrs.get(key)))
-        for what, mine, theirs in checks:
-            if mine != theirs:
-                raise VariableError(
-                    f"variable {self.name!r} in job {other.job!r}",
-                    at=other.line,
-                    found=f"{what} {theirs}",
-                    allowed=f"{what} {mine}, as in job {self.job!r} at {self.line}",
-                    hint="give it another name, or make both requests the same; "
-                    "flow.clear_default_session() begins anew, without the values",
-                )
 
 
 def check_savable(info: VariableInfo) -> None:
@@ -79,7 +52,7 @@ def get_variable(
     trainable: bool | None = None,
     model_name: str | None = None,
     random_seed: int | None = None,
-    distribute: Any = None,
+    distribute: Distribution | None = None,
     reuse: bool = True,
     parallel_distribution: Sequence[str] | None = None,
     parallel_hierarchy: Sequence[int] | None = None,
@@ -123,12 +96,13 @@ def get_variable(
     info = VariableInfo(full, tensor_type(attrs["shape"], element), Attrs(attrs), job.name, line)
     value = _known(job, info, reuse)
     job.session.declare_variable(info)
+    asking = f"distribution of {full!r} in job {job.name!r}"
+    sbp = decode_distribution(distribute, info.type.shape, asking, line)
     if value is None:
         texts = either("get_variable", parallel_distribution, nd_sbp, line)
-        asked = _Distribution(distribute, texts, parallel_hierarchy)
+        asked = _Request(distribute, sbp, texts, parallel_hierarchy)
         value = _new_variable(job, info, name, asked)
-    blob = BlobDef(job, value)
-    blob = blob if distribute is None else blob.with_distribute(distribute)
+    blob = BlobDef(job, value).with_request(distribute, sbp)
     return stale_value(blob, current_scope().stale) if _used_stale(job, info) else blob
 
 
@@ -174,14 +148,15 @@ def _state(name: str, shape: Sequence[int], dtype: DType) -> BlobDef:
         line = user_line(3)
         info = VariableInfo(name, tensor_type(tuple(shape), dtype), given, job.name, line)
         job.session.declare_variable(info)
-        return BlobDef(job, _new_variable(job, info, name, _Distribution(None, None, None)))
+        return BlobDef(job, _new_variable(job, info, name, _Request(None, None, None, None)))
 
 
 @dataclass(frozen=True, slots=True)
-class _Distribution:
-    """What `get_variable` was asked for: a distribution, or an SBP per hierarchy dimension."""
+class _Request:
+    """A requested distribution and its SBP, or texts of an SBP per hierarchy dimension."""
 
-    distribute: Any
+    distribute: Distribution | None
+    sbp: Sbp | None
     texts: Sequence[str] | None
     hierarchy: Sequence[int] | None
 
@@ -241,7 +216,7 @@ def _known(job: JobBuild, info: VariableInfo, reuse: bool) -> Value | None:
     return value
 
 
-def _new_variable(job: JobBuild, info: VariableInfo, name: str, asked: _Distribution) -> Value:
+def _new_variable(job: JobBuild, info: VariableInfo, name: str, asked: _Request) -> Value:
     """The output of a new ``variable`` op, whose name is the variable's."""
     taken = job.builder.ops.get(info.name)
     if taken is not None:
@@ -262,9 +237,9 @@ def _new_variable(job: JobBuild, info: VariableInfo, name: str, asked: _Distribu
             allowed="one of them",
         )
     if asked.texts is None:
-        sbp = job.requested_sbp(asked.distribute, info.type.shape, name, info.line)
+        sbp = over_placement(asked.sbp, scope_placement(job))
     else:
-        sbp = requested_nd_sbp("get_variable", asked.texts, placement, rank, info.line)
+        sbp = decode_nd_sbp("get_variable", asked.texts, placement, rank, info.line)
     (value,) = job.add(
         "variable", (), info.attrs, name=name, line=info.line, sbp=sbp, placement=placement
     )

@@ -11,7 +11,9 @@ from flow_core.base.errors import JobError, NoValueError, user_line
 from flow_core.frontend.config.scope import ParallelConf
 from flow_core.frontend.trace.operators import Operators
 from flow_core.frontend.trace.per_device import per_device
+from flow_core.frontend.trace.sbp_request import Distribution, decode_distribution
 from flow_core.ir.graph import TensorType, Value, tensor_type
+from flow_core.sharding.sbp import NdSbp, Sbp, Split
 from flow_core.sharding.topology import Placement
 
 
@@ -25,7 +27,9 @@ class BlobDef(Operators):
         rows: how many of the rows count, `flow_core.frontend.trace.valid_rows.Rows`; None for all.
     """
 
-    __slots__ = ("_bound", "_distribute", "_job", "_value", "batch_axis", "is_dynamic", "rows")
+    __slots__ = (
+        "_bound", "_distribute", "_job", "_requested", "_value", "batch_axis", "is_dynamic", "rows",
+    )  # fmt: skip
 
     def __init__(
         self, job: Any, value: Value, batch_axis: int | None = None, is_dynamic: bool = False
@@ -34,7 +38,8 @@ class BlobDef(Operators):
         self._value = value
         self.batch_axis = batch_axis
         self.is_dynamic = is_dynamic
-        self._distribute: Any = None
+        self._distribute: Distribution | None = None
+        self._requested: Sbp | None = None
         self._bound: TensorType | None = None
         self.rows: Any = None
 
@@ -92,26 +97,36 @@ class BlobDef(Operators):
     @property
     def split_axis(self) -> int | None:
         """The axis of a requested split, None when there is none."""
-        op = self._job.builder.ops[self._value.op]
-        asked = op.sbp[self._value.index] if op.sbp else None
-        requested = self._distribute if asked is None else asked[0]
-        axis: int | None = getattr(requested, "axis", None)
-        return axis
+        asked: NdSbp | None = self._job.requested_sbp(self._value)
+        requested = self._requested if asked is None else asked[0]
+        return requested.axis if isinstance(requested, Split) else None
 
     @property
-    def distribute(self) -> Any:
+    def distribute(self) -> Distribution | None:
         """The requested distribution, None when there is none."""
         return self._distribute
 
-    def with_distribute(self, distribute: Any) -> BlobDef:
+    @property
+    def requested(self) -> Sbp | None:
+        """The requested SBP over the first hierarchy dimension, None when there is none."""
+        return self._requested
+
+    def with_distribute(self, distribute: Distribution | None) -> BlobDef:
         """The same blob with a requested distribution.
 
         Raises:
-            JobError: an axis that the blob has not.
+            JobError: the blob lacks the axis.
         """
-        self.job.requested_sbp(distribute, self.shape, self.op_name, user_line(2))
+        shape = self._job.builder.type_of(self._value).shape
+        asking = f"distribution of {self.op_name!r} in job {self._job.name!r}"
+        return self.with_request(
+            distribute, decode_distribution(distribute, shape, asking, user_line(2))
+        )
+
+    def with_request(self, distribute: Distribution | None, sbp: Sbp | None) -> BlobDef:
+        """The same blob with a requested distribution, which was decoded before."""
         blob = copy(self)
-        blob._distribute = distribute
+        blob._distribute, blob._requested = distribute, sbp
         return blob
 
     @property
@@ -131,7 +146,7 @@ class BlobDef(Operators):
         blob.rows, blob.is_dynamic = rows, True
         return blob
 
-    def with_gradient_distribute(self, distribute: Any) -> BlobDef:
+    def with_gradient_distribute(self, distribute: Distribution | None) -> BlobDef:
         """The same blob with a requested distribution of its gradient."""
         blob: BlobDef = self.job.methods.cast(self, gradient_distribute=distribute)
         return blob
@@ -325,8 +340,8 @@ class MirroredBlob(BlobDef):
         """OneFlow's logical blob name."""
         return f"{self.op_name}/out_{self._value.index}"
 
-    def with_distribute(self, distribute: Any) -> BlobDef:
-        """Always an error: the devices' values are what they are."""
+    def with_distribute(self, distribute: Distribution | None) -> BlobDef:
+        """Always an error: each device has a value of its own."""
         raise JobError(
             f"with_distribute of {self!r}",
             at=user_line(2),

@@ -122,7 +122,7 @@ def _check_blob(job: JobBuild, op_type: str, blob: object) -> None:
 
 
 def input_value(job: JobBuild, op_type: str, blob: BlobDef) -> Value:
-    """The value of a logical blob, in the distribution that is asked for."""
+    """The value of a logical blob, in its requested SBP."""
     if isinstance(blob, MirroredBlob):
         raise JobError(
             f"use of {op_type} in the consistent view",
@@ -131,7 +131,6 @@ def input_value(job: JobBuild, op_type: str, blob: BlobDef) -> Value:
             allowed="logical blobs",
             hint="flow.cast_to_current_logical_view(blob), or with flow.scope.mirrored_view():",
         )
-    if blob.distribute is not None:
-        value: Value = job.distributed(blob.value, blob.distribute, user_line(4))
-        return value
-    return blob.value
+    if blob.requested is None:
+        return blob.value
+    return job.distributed(blob.value, blob.requested, user_line(4))

@@ -11,16 +11,18 @@ from math import prod
 from typing import Any
 
 from flow_core.base.errors import JobError, SourceLine, user_line
-from flow_core.base.shapes import Shape, normal_axis
+from flow_core.frontend.config.function_config import FunctionConfig
 from flow_core.frontend.config.scope import Scope, current_scope, enter, outside
 from flow_core.frontend.trace.blob import BlobDef, MirroredBlob
+from flow_core.frontend.trace.job_session import JobSession
 from flow_core.frontend.trace.repeat_acc import PeriodBlob, innermost
+from flow_core.frontend.trace.sbp_request import over_placement
 from flow_core.frontend.trace.valid_rows import all_rows
 from flow_core.ir.graph import GraphBuilder, Value
 from flow_core.ops.build import Emitter
 from flow_core.plugins.emission import emit
 from flow_core.plugins.specs import OpSpec
-from flow_core.sharding.sbp import B, NdSbp, Split
+from flow_core.sharding.sbp import B, NdSbp, Sbp, Split
 from flow_core.sharding.topology import Placement
 
 
@@ -45,17 +47,12 @@ class TrainRequest:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """A request to see a blob (or its gradient) at every step."""
+    """A call of ``watch`` or ``watch_diff``: show a blob (or its gradient) after every step."""
 
-    blob: Any
-    handler: Callable[[Any], None]
+    blob: BlobDef
+    handler: Callable[[Any], None]  # takes the fetched array, or arrays
     gradient: bool = False
     line: SourceLine | None = None
-
-
-DISTRIBUTIONS = (
-    "flow.distribute.split(axis), flow.distribute.broadcast(), flow.distribute.auto() or None"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +76,8 @@ class JobBuild:
         kind: "train" or "predict".
         builder: the graph under construction.
         default_placement: where ops go outside any placement scope.
+        config: the job's settings.
+        session: the session of the job.
         variables: variable values by name.
         train_requests: calls of ``minimize``.
         losses: losses of older programs, whose optimizer is in the function config.
@@ -103,8 +102,8 @@ class JobBuild:
         kind: str,
         specs: Mapping[str, OpSpec],
         default_placement: Placement,
-        config: Any = None,
-        session: Any = None,
+        config: FunctionConfig,
+        session: JobSession,
         methods: BlobMethods | None = None,
     ) -> None:
         self.name = name
@@ -194,50 +193,30 @@ class JobBuild:
         outputs = self.emitter.specs[op_type].outputs
         return len(outputs) != 1 or outputs[0].endswith("*")
 
-    def requested_sbp(
-        self, distribute: Any, shape: Shape, name: str, line: SourceLine | None
-    ) -> tuple[NdSbp, ...]:
-        """The SBP that a requested distribution asks for; empty when it asks for nothing.
-
-        A split asks for S(axis) over the first hierarchy dimension of the devices in scope; on
-        a single device, and for the compiler's choice, nothing is asked for.
-        """
+    def distributed(self, value: Value, sbp: Sbp, line: SourceLine | None) -> Value:
+        """A value in a requested SBP, over the devices in scope."""
         placement = current_scope().placement or self.default_placement
-        kind = None if distribute is None else getattr(distribute, "kind", "")
-        asking = f"distribution of {name!r} in job {self.name!r}"
-        if kind not in (None, "auto", "broadcast", "split"):
-            raise JobError(asking, at=line, found=f"{distribute!r:.60}", allowed=DISTRIBUTIONS)
-        if kind in (None, "auto"):
-            return ()
-        try:
-            axis = distribute.axis
-            first = B if axis is None else Split(normal_axis(axis, len(shape)))
-        except ValueError as error:
-            allowed = f"an axis of a blob of shape {tuple(shape)}"
-            raise JobError(asking, at=line, found=str(error), allowed=allowed) from None
-        if placement.size == 1:
-            return ()
-        return ((first, *(B,) * (len(placement.hierarchy) - 1)),)
-
-    def distributed(self, value: Value, distribute: Any, line: SourceLine | None) -> Value:
-        """The value in a requested distribution."""
-        shape = self.builder.type_of(value).shape
-        wanted = self.requested_sbp(distribute, shape, value.op, line)
-        if not wanted or self._lies(value, wanted[0]):
+        wanted = over_placement(sbp, placement)
+        if not wanted or self.requested_sbp(value) == wanted[0]:
             return value
         known = self.distributions.get((value, wanted[0]))
         if known is None:
             name = self.builder.unique_name(f"{value.op}/cast")
-            placement = current_scope().placement or self.default_placement
             (known,) = self.emitter.emit(
                 "identity", [value], placement=placement, name=name, line=line, sbp=wanted
             )
             self.distributions[value, wanted[0]] = known
         return known
 
-    def _lies(self, value: Value, wanted: NdSbp) -> bool:
-        op = self.builder.ops[value.op]
-        return bool(op.sbp) and op.sbp[value.index] == wanted
+    def requested_sbp(self, value: Value) -> NdSbp | None:
+        """The SBP that the program requests for a value, None if it requests none."""
+        sbp = self.builder.ops[value.op].sbp
+        return sbp[value.index] if sbp else None
+
+    def request_broadcast(self, variable: str) -> None:
+        """Request B over all devices for a variable."""
+        op = self.builder.ops[variable]
+        self.builder.ops[variable] = replace(op, sbp=((B,) * len(op.placement.hierarchy),))
 
     def look_at(self, blob: BlobDef, line: SourceLine | None) -> Any:
         """What a blob is in the call that defines this job.

@@ -8,7 +8,6 @@ come in as the parts that devices hold; their gradients are added up over the de
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from flow_core.base.errors import InferenceError, JobError, SourceLine
@@ -130,7 +129,9 @@ def to_mirrored(
             )
         return blob
     all_rows(f"use of {attempted} in the mirrored view", blob, line)
-    sbp = _held_as(job, blob, devices)
+    sbp = _division(job, blob)
+    if blob.requested is None and _is_undistributed_variable(job, blob.value):
+        job.request_broadcast(blob.value.op)
     known = job.mirrored.get((blob.value, devices, sbp))
     if known is None:
         known = _divide(job, blob, devices, sbp, attempted, line)
@@ -145,19 +146,24 @@ def to_mirrored(
     )
 
 
-def _held_as(job: JobBuild, blob: BlobDef, devices: Placement) -> Sbp:
-    """How a logical value is divided: as asked for, else a batch by samples, else not at all."""
-    if blob.distribute is not None and blob.distribute.kind != "auto":
-        axis = blob.distribute.axis
-        return B if axis is None else Split(axis % max(1, len(blob.shape)))
-    op = job.builder.ops[blob.value.op]
-    asked = op.sbp[blob.value.index] if op.sbp else None
-    if op.type == "variable" and asked is None:
-        job.builder.ops[op.name] = replace(op, sbp=((B,) * len(op.placement.hierarchy),))
-        return B
+def _division(job: JobBuild, blob: BlobDef) -> Sbp:
+    """The SBP in which the mirrored view takes a logical blob.
+
+    It is the requested one, else B for variables, else a split by samples for batches, else B.
+    """
+    if blob.requested is not None:
+        return blob.requested
+    asked = job.requested_sbp(blob.value)
     if asked is not None and len(set(asked)) == 1 and not isinstance(asked[0], Partial):
         return asked[0]
-    return B if blob.batch_axis is None else Split(blob.batch_axis)
+    if blob.batch_axis is None or _is_undistributed_variable(job, blob.value):
+        return B
+    return Split(blob.batch_axis)
+
+
+def _is_undistributed_variable(job: JobBuild, value: Value) -> bool:
+    is_variable = job.builder.ops[value.op].type == "variable"
+    return is_variable and job.requested_sbp(value) is None
 
 
 def _divide(

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from flow_core.base.errors import JobError, user_line
 from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.sbp_request import Distribution
 from flow_core.ir.graph import Value
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -63,7 +64,7 @@ class PeriodBlob(BlobDef):
 
     name = op_name
 
-    def with_distribute(self, distribute: Any) -> BlobDef:
+    def with_distribute(self, distribute: Distribution | None) -> BlobDef:
         """The same blobs with a requested distribution."""
         return PeriodBlob([p.with_distribute(distribute) for p in self.periods])
 
