@@ -343,7 +343,7 @@ class Plan:
             raise unreadable(error) from error
 
 
-def decode_plan(data: Any) -> Plan:
+def decode_plan(data: object) -> Plan:
     """The plan of parsed JSON.  Raises `Mismatch`."""
     plan: Plan = _DECODER.decode(Plan, data)
     _check_references(plan)

@@ -40,14 +40,14 @@ class _Parse:
     at: SourceLine | None
     names: Mapping[str, Any] = field(default_factory=dict)
 
-    def fail(self, found: Any, allowed: str, hint: str | None = None) -> NoReturn:
+    def fail(self, found: object, allowed: str, hint: str | None = None) -> NoReturn:
         raise self._wrong(found, allowed, hint)
 
-    def _wrong(self, found: Any, allowed: str, hint: str | None = None) -> AnnotationError:
+    def _wrong(self, found: object, allowed: str, hint: str | None = None) -> AnnotationError:
         what = found if isinstance(found, str) else annotation_name(found)
         return AnnotationError(self.subject, at=self.at, found=what, allowed=allowed, hint=hint)
 
-    def evaluated(self, annotation: Any) -> Any:
+    def evaluated(self, annotation: object) -> Any:
         """An annotation given as text (or inside quotes) as the object it names."""
         for _ in range(_MOST_QUOTES):
             text = getattr(annotation, "__forward_arg__", annotation)
@@ -67,7 +67,7 @@ class _Parse:
             allowed = "names that are known where the job function is defined"
             raise self._wrong(f"{text!r:.200}: {why}", allowed) from error
 
-    def spec(self, annotation: Any) -> AnnotationSpec | None:
+    def spec(self, annotation: object) -> AnnotationSpec | None:
         """The one spec that knows an annotation; two are an error."""
         known = [spec for spec in self.specs if spec.matches(annotation)]
         if len(known) > 1:
@@ -79,7 +79,7 @@ def _listed(names: Any) -> str:
     return ", ".join(sorted(names))
 
 
-def annotation_name(annotation: Any) -> str:
+def annotation_name(annotation: object) -> str:
     """An annotation as messages show it.
 
     >>> annotation_name(int), annotation_name(typing.Tuple[int, int])
@@ -96,7 +96,7 @@ def _bare(annotation: Any) -> Any:
 
 
 def parse_result(
-    annotation: Any,
+    annotation: object,
     specs: Sequence[AnnotationSpec],
     *,
     job: str = "",
@@ -162,7 +162,7 @@ def _bundle(parse: _Parse, leaf: Fetch) -> FetchBundle:
     return FetchBundle(leaf)
 
 
-def _own_fetch(parse: _Parse, annotation: Any) -> Fetch:
+def _own_fetch(parse: _Parse, annotation: object) -> Fetch:
     """One level of an annotation: structure by core, leaves by specs."""
     if annotation is None or annotation is NoneType:
         return FetchNone()
@@ -177,19 +177,19 @@ def _own_fetch(parse: _Parse, annotation: Any) -> Fetch:
     return fetch
 
 
-def _tuple(parse: _Parse, annotation: Any, args: tuple[Any, ...]) -> Fetch:
+def _tuple(parse: _Parse, annotation: object, args: tuple[Any, ...]) -> Fetch:
     if not args or Ellipsis in args:
         parse.fail(annotation, "Tuple[T, ...] with each of its types written out")
     return FetchTuple(tuple(FetchOf(a) for a in args))
 
 
-def _list(parse: _Parse, annotation: Any, args: tuple[Any, ...]) -> Fetch:
+def _list(parse: _Parse, annotation: object, args: tuple[Any, ...]) -> Fetch:
     if len(args) != 1:
         parse.fail(annotation, "List[T]")
     return FetchList(FetchOf(args[0]))
 
 
-def _dict(parse: _Parse, annotation: Any, args: tuple[Any, ...]) -> Fetch:
+def _dict(parse: _Parse, annotation: object, args: tuple[Any, ...]) -> Fetch:
     if len(args) != 2 or not isinstance(args[0], type):
         parse.fail(annotation, "Dict[K, T] with a type of keys, such as Dict[str, Numpy]")
     return FetchDict(args[0], FetchOf(args[1]))
@@ -202,7 +202,7 @@ _CONTAINERS: Mapping[type, Callable[[_Parse, Any, tuple[Any, ...]], Fetch]] = {
 }
 
 
-def _unknown(parse: _Parse, annotation: Any) -> NoReturn:
+def _unknown(parse: _Parse, annotation: object) -> NoReturn:
     known = [s.name for s in parse.specs if s.fetch is not None]
     hint = None
     if isinstance(annotation, PlaceholderSpec):
@@ -215,7 +215,7 @@ def _unknown(parse: _Parse, annotation: Any) -> NoReturn:
 
 
 def parse_placeholder(
-    annotation: Any,
+    annotation: object,
     specs: Sequence[AnnotationSpec],
     *,
     parameter: str = "",
@@ -236,7 +236,7 @@ def parse_placeholder(
     return _placeholder(_Parse(specs, subject, at, names or {}), annotation)
 
 
-def _placeholder(parse: _Parse, annotation: Any) -> Placeholders:
+def _placeholder(parse: _Parse, annotation: object) -> Placeholders:
     annotation = parse.evaluated(annotation)
     if isinstance(annotation, PlaceholderSpec):
         return annotation
@@ -259,7 +259,7 @@ def _annotated(parse: _Parse, annotation: Any) -> Placeholders:
     return found[0]
 
 
-def _no_placeholder(parse: _Parse, annotation: Any, spec: AnnotationSpec | None) -> NoReturn:
+def _no_placeholder(parse: _Parse, annotation: object, spec: AnnotationSpec | None) -> NoReturn:
     hint = None
     if spec is not None:
         hint = f"{spec.name} is for results; write tp.{spec.name}.Placeholder(shape, dtype=...)"

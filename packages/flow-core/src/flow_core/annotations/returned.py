@@ -66,7 +66,7 @@ def _kinds(layout: Structure) -> Iterator[Kind]:
             yield from _kinds(item)
 
 
-def _as_is(_: Kind, result: Any) -> Any:
+def _as_is(_: Kind, result: object) -> Any:
     return result
 
 
@@ -123,13 +123,13 @@ class _Check:
             hint=hint,
         )
 
-    def walk(self, fetch: Fetch, value: Any, path: str) -> Structure:
+    def walk(self, fetch: Fetch, value: object, path: str) -> Structure:
         return _WALKS[type(fetch)](self, fetch, value, path)
 
 
 def check_returned(
     fetch: Fetch,
-    returned: Any,
+    returned: object,
     is_blob: Callable[[Any], bool],
     *,
     job: str = "",
@@ -161,7 +161,7 @@ def check_returned(
     return Returned(found, tuple(check.blobs))
 
 
-def _show(value: Any, is_blob: Callable[[Any], bool]) -> str:
+def _show(value: object, is_blob: Callable[[Any], bool]) -> str:
     if is_blob(value):
         return "a blob"
     if (owner := _owner(value)) is not None:
@@ -173,13 +173,13 @@ def _show(value: Any, is_blob: Callable[[Any], bool]) -> str:
     return "None" if value is None else f"{type(value).__name__} {value!r:.60}"
 
 
-def _owner(value: Any) -> str | None:
+def _owner(value: object) -> str | None:
     """The job that a blob belongs to; None for what is no blob."""
     owner: str | None = getattr(getattr(value, "job", None), "name", None)
     return owner
 
 
-def _instead_of(value: Any, form: str) -> str | None:
+def _instead_of(value: object, form: str) -> str | None:
     """What to do about a result that is no blob."""
     if isinstance(value, tuple | list | dict):
         return f"annotate several results as tuple[tp.{form}, ...], or as tp.Bundle[tp.{form}]"
@@ -195,7 +195,7 @@ def _instead_of(value: Any, form: str) -> str | None:
     return None
 
 
-def _walk_leaf(check: _Check, fetch: FetchLeaf, value: Any, path: str) -> Structure:
+def _walk_leaf(check: _Check, fetch: FetchLeaf, value: object, path: str) -> Structure:
     if not check.is_blob(value):
         check.fail(
             path,
@@ -214,14 +214,14 @@ def _walk_leaf(check: _Check, fetch: FetchLeaf, value: Any, path: str) -> Struct
     return fetch
 
 
-def _walk_none(check: _Check, fetch: FetchNone, value: Any, path: str) -> Structure:
+def _walk_none(check: _Check, fetch: FetchNone, value: object, path: str) -> Structure:
     if value is not None:
         hint = "say what it returns: -> tp.Numpy" if not path else None
         check.fail(path, _show(value, check.is_blob), "None", hint)
     return fetch
 
 
-def _walk_tuple(check: _Check, fetch: FetchTuple, value: Any, path: str) -> Structure:
+def _walk_tuple(check: _Check, fetch: FetchTuple, value: object, path: str) -> Structure:
     count = len(fetch.items)
     if type(value) is not tuple or len(value) != count:
         check.fail(path, _show(value, check.is_blob), f"a tuple of {count}")
@@ -229,14 +229,14 @@ def _walk_tuple(check: _Check, fetch: FetchTuple, value: Any, path: str) -> Stru
     return ResultLayout(tuple, tuple([check.walk(f, v, f"{path}[{i}]") for i, (f, v) in pairs]))
 
 
-def _walk_list(check: _Check, fetch: FetchList, value: Any, path: str) -> Structure:
+def _walk_list(check: _Check, fetch: FetchList, value: object, path: str) -> Structure:
     if type(value) is not list:
         check.fail(path, _show(value, check.is_blob), "a list")
     items = [check.walk(fetch.item, v, f"{path}[{i}]") for i, v in enumerate(value)]
     return ResultLayout(list, tuple(items))
 
 
-def _walk_dict(check: _Check, fetch: FetchDict, value: Any, path: str) -> Structure:
+def _walk_dict(check: _Check, fetch: FetchDict, value: object, path: str) -> Structure:
     if type(value) is not dict:
         check.fail(path, _show(value, check.is_blob), "a dict")
     wrong = [key for key in value if type(key) is not fetch.key]
@@ -246,7 +246,7 @@ def _walk_dict(check: _Check, fetch: FetchDict, value: Any, path: str) -> Struct
     return ResultLayout(dict, tuple(items), tuple(value))
 
 
-def _walk_bundle(check: _Check, fetch: FetchBundle, value: Any, path: str) -> Structure:
+def _walk_bundle(check: _Check, fetch: FetchBundle, value: object, path: str) -> Structure:
     if isinstance(value, dict):
         items = [check.walk(fetch, v, f"{path}[{k!r}]") for k, v in value.items()]
         return ResultLayout(dict, tuple(items), tuple(value))

@@ -120,7 +120,7 @@ def _advice(p: inspect.Parameter) -> str:
     return f"write {p.name}: tp.Numpy.Placeholder(shape, dtype=...)"
 
 
-def _all_placeholders(value: Any) -> bool:
+def _all_placeholders(value: object) -> bool:
     if isinstance(value, tuple | list):
         return all(map(_all_placeholders, value))
     if isinstance(value, dict):

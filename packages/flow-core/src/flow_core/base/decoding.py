@@ -89,11 +89,11 @@ class Decoder:
         self._fields = fields or {}
         self._of = lru_cache(maxsize=None)(self._make)
 
-    def decode(self, kind: Any, value: Any) -> Any:
+    def decode(self, kind: object, value: object) -> Any:
         """A value of a type.  Raises `Mismatch`."""
         return self._of(kind)(value)
 
-    def _make(self, kind: Any) -> Convert:
+    def _make(self, kind: object) -> Convert:
         origin, arguments = typing.get_origin(kind), typing.get_args(kind)
         if kind in self._types:
             return self._types[kind]
@@ -127,7 +127,7 @@ class Decoder:
         return convert_all
 
     def _mapping(self, convert: Convert) -> Convert:
-        def convert_all(value: Any) -> Any:
+        def convert_all(value: object) -> Any:
             return {
                 _text(name): _at(f"[{name!a}]", convert, item)
                 for name, item in _object(value).items()
@@ -162,7 +162,7 @@ class Decoder:
         return convert if then is None else lambda value: then(convert(value))
 
 
-def _at(step: str, convert: Convert, value: Any) -> Any:
+def _at(step: str, convert: Convert, value: object) -> Any:
     try:
         return convert(value)
     except Mismatch as error:
@@ -173,19 +173,19 @@ def _each(convert: Convert, values: list[Any]) -> list[Any]:
     return [_at(f"[{i}]", convert, value) for i, value in enumerate(values)]
 
 
-def _list(value: Any) -> list[Any]:
+def _list(value: object) -> list[Any]:
     if not isinstance(value, list):
         raise Mismatch(shown(value), "a list")
     return value
 
 
-def _object(value: Any) -> dict[str, Any]:
+def _object(value: object) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise Mismatch(shown(value), "an object")
     return value
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     """A text that can be written as UTF-8."""
     if not isinstance(value, str):
         raise Mismatch(shown(value), "a text")
@@ -197,13 +197,13 @@ def _text(value: Any) -> str:
     return value
 
 
-def _integer(value: Any) -> int:
+def _integer(value: object) -> int:
     if type(value) is not int or value not in INTEGERS:
         raise Mismatch(shown(value), "an integer of 64 bits")
     return value
 
 
-def _number(value: Any) -> float:
+def _number(value: object) -> float:
     if type(value) is int:
         return _integer(value)
     if not isinstance(value, float):
@@ -211,13 +211,13 @@ def _number(value: Any) -> float:
     return value
 
 
-def _flag(value: Any) -> bool:
+def _flag(value: object) -> bool:
     if not isinstance(value, bool):
         raise Mismatch(shown(value), "true or false")
     return value
 
 
-def _literal(value: Any, depth: int = 64) -> Any:
+def _literal(value: object, depth: int = 64) -> Any:
     """A number, a text, a flag or nothing, or tuples of these."""
     if isinstance(value, list):
         if not depth:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.compiler.lower.tasks import LEAVES, CompileOptions, lower
 from flow_core.device import Driver
 from flow_core.frontend.session.session import Session
@@ -26,7 +27,7 @@ class Variables:
         values: the logical values by name.
     """
 
-    def __init__(self, session: Session, values: Mapping[str, Any]) -> None:
+    def __init__(self, session: Session, values: Mapping[str, Array]) -> None:
         self._session = session
         self._values = dict(values)
         self._parts: dict[tuple[str, str], tuple[Region, Any, Driver]] = {}
@@ -44,7 +45,7 @@ class Variables:
             known = self._parts[name, device] = (region, array, driver)
         return known[1]
 
-    def assign(self, values: Mapping[str, Any]) -> None:
+    def assign(self, values: Mapping[str, Array]) -> None:
         """Overwrites variables with logical values."""
         self._values.update(values)
         for (name, _), (region, array, driver) in self._parts.items():
@@ -59,7 +60,7 @@ class Variables:
             found[name][_window(region)] = array
         return found
 
-    def parts(self) -> dict[tuple[str, str], tuple[Region, Any]]:
+    def parts(self) -> dict[tuple[str, str], tuple[Region, Array]]:
         """What each device holds of each variable, by (name, device): the region, its values."""
         return {
             key: (region, driver.copy_out(array))
@@ -92,7 +93,7 @@ class IsolatedRun:
 
 
 def simulate(
-    session: Session, plan: Plan, values: Mapping[str, Any], shown: Sequence[Value]
+    session: Session, plan: Plan, values: Mapping[str, Array], shown: Sequence[Value]
 ) -> IsolatedRun:
     """Binds a plan to variables of its own; this process plays all devices, others or not."""
     variables = Variables(session, values)
@@ -106,7 +107,7 @@ def simulate_graph(
     session: Session,
     graph: Graph,
     inputs: Sequence[str],
-    values: Mapping[str, Any],
+    values: Mapping[str, Array],
     options: CompileOptions,
     shards: Mapping[str, tuple[str, Region]],
 ) -> IsolatedRun:
@@ -126,7 +127,7 @@ def simulate_graph(
     return simulate(session, replace(plan, shards=dict(shards)), values, shown)
 
 
-def same_bits(a: Any, b: Any) -> bool:
+def same_bits(a: Array, b: Array) -> bool:
     """Whether two arrays have the same shape and the same bits, any NaN like any other.
 
     >>> nan = np.array([np.nan, 0.0])
@@ -138,7 +139,7 @@ def same_bits(a: Any, b: Any) -> bool:
     return bool(np.array_equal(a, b, equal_nan=a.dtype.kind not in "iub"))
 
 
-def states(found: Variables, wanted: Variables) -> list[tuple[Any, Any]]:
+def states(found: Variables, wanted: Variables) -> list[tuple[Array, Array]]:
     """Variables of each device, in pairs; some devices may share what others hold apart."""
     parts = found.parts()
     shared = {(name, region): array for (name, _), (region, array) in parts.items()}

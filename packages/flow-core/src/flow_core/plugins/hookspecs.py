@@ -122,7 +122,7 @@ def flow_register_boxing(config: Settings) -> Iterable[BoxingSpec]:
 
 @hookspec(firstresult=True)
 def flow_choose_boxing(
-    src: Any, dst: Any, tensor: Any, candidates: Sequence[BoxingSpec]
+    src: object, dst: object, tensor: object, candidates: Sequence[BoxingSpec]
 ) -> str | None:
     """Overrules the planner's choice of a boxing.
 
@@ -230,7 +230,7 @@ def flow_register_exporters(config: Settings) -> Iterable[ExporterSpec]:
 
 
 @hookspec
-def flow_register_commands(cli: Any) -> None:
+def flow_register_commands(cli: object) -> None:
     """Sub-commands of ``flow``.
 
     Returns nothing; adds commands to ``cli``, a `click.Group` of the plugin's own whose commands
@@ -261,7 +261,7 @@ def flow_doctor(config: Settings) -> Iterable[str]:
 
 
 @hookspec
-def flow_plan_ready(plan: Any) -> None:
+def flow_plan_ready(plan: object) -> None:
     """Observes a finished plan.
 
     Returns nothing.  Called once per plan, after compilation and before its first step.
@@ -274,7 +274,7 @@ def flow_plan_ready(plan: Any) -> None:
 
 
 @hookspec
-def flow_step_finished(step: int, stats: Any) -> None:
+def flow_step_finished(step: int, stats: object) -> None:
     """Observes the steps of a job.
 
     Returns nothing.  Called after each step of each job; implementations are looked up once per

@@ -120,7 +120,7 @@ class Registry:
         return tuple(entry.call for entry in self.calls[hook])
 
     def choose_boxing(
-        self, src: Any, dst: Any, tensor: Any, candidates: Sequence[BoxingSpec]
+        self, src: object, dst: object, tensor: object, candidates: Sequence[BoxingSpec]
     ) -> str | None:
         """The boxing that a plugin chooses, None when none cares.
 

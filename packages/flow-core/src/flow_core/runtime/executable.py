@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.base.dtypes import tensor_buffer
 from flow_core.base.errors import FlowError, PlanError, SourceLine, UnsupportedError
 from flow_core.base.thread_pools import granting, look, sized
@@ -79,7 +80,7 @@ class Executable:
         variable: Callable[[str, str, Region | None], Any],
         finished: Sequence[Callable[[int, Mapping[str, Any]], object]] = (),
         comm: Callable[[Sequence[str]], Comm] | None = None,
-        step: Any = None,
+        step: Array | None = None,
         world: World | None = None,
     ) -> None:
         check_no_deadlock(plan.registers)

@@ -51,7 +51,7 @@ class Register:
         """Whether every slot is free: all that was put has been acknowledged by all."""
         return not self._busy
 
-    def try_put(self, item: Any) -> bool:
+    def try_put(self, item: object) -> bool:
         """Fills a free slot; False when there is none."""
         if self.free == 0:
             return False

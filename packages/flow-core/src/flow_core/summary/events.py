@@ -65,7 +65,7 @@ def record(data: bytes) -> bytes:
 # ---------------------------------------------------------------------------- values of summaries
 
 
-def _value(tag: str, plugin: str, **fields: Any) -> Fields:
+def _value(tag: str, plugin: str, **fields: object) -> Fields:
     return {"tag": tag, "metadata": {"plugin_data": {"plugin_name": plugin}}, **fields}
 
 
@@ -84,7 +84,7 @@ def _limits() -> Any:
 _LIMITS = _limits()
 
 
-def histogram(tag: str, values: Any) -> Fields:
+def histogram(tag: str, values: object) -> Fields:
     """The summary of many numbers: in buckets, empty ones side by side as one."""
     numbers = np.asarray(values, np.float64).reshape(-1)
     places = np.searchsorted(_LIMITS[:-1], numbers, side="right")

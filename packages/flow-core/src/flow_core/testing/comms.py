@@ -257,7 +257,7 @@ class _Run:
                     np.testing.assert_array_equal(self._kit.host(array), value, where)
 
 
-def _numbers(rng: Any, shape: Shape, dtype: DType) -> Any:
+def _numbers(rng: np.random.Generator, shape: Shape, dtype: DType) -> Any:
     """Small whole numbers, of which no sum is rounded."""
     low = 0 if dtype.kind in "ub" else -4
     return np.asarray(rng.integers(low, 2 if dtype.kind == "b" else 5, shape)).astype(dtype.numpy)

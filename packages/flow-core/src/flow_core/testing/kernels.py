@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from flow_core.base.arrays import Array
 from flow_core.base.dtypes import FLOATS, DType, as_dtype
 from flow_core.base.errors import FlowError, InferenceError
 from flow_core.base.thread_pools import grant, granted
@@ -81,7 +82,7 @@ class Case:
         """The types of the outputs, and of the inputs that are changed."""
         return (*self.asked.outputs, *(self.asked.inputs[i] for i in self.spec.mutates))
 
-    def of(self, arrays: Sequence[Any]) -> Case | None:
+    def of(self, arrays: Sequence[Array]) -> Case | None:
         """The same op and kernel on other arrays; None when they refuse them."""
         try:
             asked = replace(query(self.spec, arrays, self.asked.attrs), find=self.asked.find)
@@ -108,7 +109,7 @@ class Case:
         return self
 
 
-def _repeated(array: Any, sbp: object, copies: int) -> Any:
+def _repeated(array: Array, sbp: object, copies: int) -> Array:
     return np.concatenate([array] * copies, sbp.axis) if isinstance(sbp, Split) else array
 
 
@@ -326,7 +327,7 @@ class KernelKit(Kit):
                 yield Difference(case.spec.type, dtype, trial, differs[0], k, differs[1])
 
     def _compared(
-        self, case: Case, trial: Trial, dtype: DType, want: Any, have: Any
+        self, case: Case, trial: Trial, dtype: DType, want: Array, have: Array
     ) -> tuple[Aspect, str] | None:
         bounds = self.tolerance(case.spec.type, dtype) if dtype.is_floating else (0.0, 0.0)
         return difference(dtype, want, have, bounds, skipped(trial, case.spec.elementwise))
@@ -366,7 +367,7 @@ class KernelKit(Kit):
             at_once, one_by_one = found.tobytes(), np.concatenate(wanted).tobytes()
             assert at_once == one_by_one, f"{whole.kernel.name} on {whole.asked.inputs}"
 
-    def _launched(self, case: Case) -> tuple[Any, ...]:
+    def _launched(self, case: Case) -> tuple[Array, ...]:
         rig = Rig(self.driver(), case.kernel, case.asked, mutates=case.spec.mutates)
         return rig.outputs(rig.run(case.arrays))
 
@@ -431,7 +432,7 @@ def _trials(cases: Sequence[Case]) -> list[Trial]:
     return trials(max((c.arrays for c in cases), key=len)) if cases else []
 
 
-def _wanted(registry: Registry, case: Case, arrays: Sequence[Any]) -> list[Any] | None:
+def _wanted(registry: Registry, case: Case, arrays: Sequence[Array]) -> list[Array] | None:
     """Outputs by the reference, mutated inputs by numpy's kernel in float64; None for an error."""
     spec, asked = case.spec, case.asked
     try:
@@ -461,7 +462,7 @@ def _mutated(registry: Registry, case: Case, arrays: Sequence[Any]) -> list[Any]
     return [None] * len(spec.mutates)
 
 
-def _widened(arrays: Sequence[Any]) -> Iterator[list[Any]]:
+def _widened(arrays: Sequence[Array]) -> Iterator[list[Array]]:
     """Copies in float64; the same but for single numbers; copies as they are."""
     for least in (1, 2, inf):
         yield [
@@ -499,7 +500,7 @@ _ONLY_FOR: Mapping[str, Callable[[KernelKit, OpSpec], bool]] = {
 """Tests that only some ops of some kits have."""
 
 
-def _tilings(case: Case) -> Iterator[list[Any]]:
+def _tilings(case: Case) -> Iterator[list[Array]]:
     """Inputs of a case cut to a part of its elements, and to a part of its leading axis."""
     shape = case.asked.outputs[0].shape
     size = case.asked.outputs[0].size
@@ -532,12 +533,12 @@ def _are_rows(whole: Case, parts: Sequence[Case]) -> bool:
     return all(rows.side_by_side(types) == out for out, *types in made)
 
 
-def _flat(array: Any, shape: tuple[int, ...]) -> Any:
+def _flat(array: Array, shape: tuple[int, ...]) -> Array:
     """An input in the output's flat order; one element stays one."""
     return array.reshape(1) if array.size == 1 else np.broadcast_to(array, shape).reshape(-1)
 
 
-def _stretchings(case: Case) -> Iterator[tuple[int, tuple[Any, ...]]]:
+def _stretchings(case: Case) -> Iterator[tuple[int, tuple[Array, ...]]]:
     """For each input of the output's shape: this input all of one value."""
     result = case.asked.outputs[0]
     for k, x in enumerate(case.arrays):

@@ -69,7 +69,7 @@ class Kit:
         """The registry under test, asked for once; default: all installed plugins."""
         return default_registry()
 
-    def samples(self, spec: OpSpec, rng: Any) -> Iterable[Sample]:
+    def samples(self, spec: OpSpec, rng: np.random.Generator) -> Iterable[Sample]:
         """The samples of an op; default: its own."""
         return () if spec.samples is None else spec.samples(rng)
 

@@ -18,9 +18,12 @@ from operator import mul
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
+from flow_core.base.arrays import Array
 from flow_core.base.dtypes import float64
 from flow_core.base.errors import FlowError
+from flow_core.ir.graph import AttrValue
 from flow_core.plugins.specs import KernelQuery, OpSpec, Sample
 from flow_core.testing.checks import as_tuple, cast_sample, is_floating, query
 
@@ -90,7 +93,9 @@ def _cases(spec: OpSpec, samples: Iterable[Sample], seed: int, tells: Tells) -> 
     return list(found.values())
 
 
-def _case(spec: OpSpec, sample: Sample, note: str, rng: Any, tells: Tells) -> Case | None:
+def _case(
+    spec: OpSpec, sample: Sample, note: str, rng: np.random.Generator, tells: Tells
+) -> Case | None:
     own = arrays_of(spec, sample)
     if any(x.size == 0 for x in own):
         return None
@@ -113,7 +118,7 @@ def arrays_of(spec: OpSpec, sample: Sample) -> Arrays:
     return tuple(map(_exact, cast_sample(sample, float64)))
 
 
-def _exact(x: Any) -> Any:
+def _exact(x: Array) -> Array:
     whole = np.rint(x * UNIT) / UNIT if is_floating(x) else x
     return np.asarray(whole).astype(x.dtype)
 
@@ -148,7 +153,9 @@ def _replaced(value: Any, new: Mapping[int, int]) -> Any:
     return new.get(value, value) if type(value) is int else value
 
 
-def _asked(spec: OpSpec, own: Arrays, shapes: Sequence[Any], attrs: Any) -> KernelQuery | None:
+def _asked(
+    spec: OpSpec, own: Arrays, shapes: Sequence[Array], attrs: AttrValue
+) -> KernelQuery | None:
     """The op on tensors of some shapes, None when it refuses them or they are too large."""
     try:
         asked = query(spec, [np.empty(s, x.dtype) for s, x in zip(shapes, own, strict=True)], attrs)
@@ -161,7 +168,7 @@ def _asked(spec: OpSpec, own: Arrays, shapes: Sequence[Any], attrs: Any) -> Kern
 # -------------------------------------------------------------------------------------- draws
 
 
-def _drawn(own: Arrays, shapes: Sequence[Any], rng: Any) -> Iterator[Arrays]:
+def _drawn(own: Arrays, shapes: Sequence[Array], rng: np.random.Generator) -> Iterator[Arrays]:
     """Draws within what the sample has, then beyond it for each floating input and for all.
 
     Integers may be indices, which nothing is beyond, unless there is nothing but integers.
@@ -180,7 +187,9 @@ def _drawn(own: Arrays, shapes: Sequence[Any], rng: Any) -> Iterator[Arrays]:
         yield tuple(_few(x, s, zeros, whole, rng) for x, s in rows)
 
 
-def _few(x: Any, shape: Any, zeros: Callable[[int], float], whole: bool, rng: Any) -> Any:
+def _few(
+    x: Array, shape: Any, zeros: Callable[[int], float], whole: bool, rng: np.random.Generator
+) -> Any:
     """Small whole numbers; integers, which may be indices of something, stay as they were."""
     if not (is_floating(x) or (whole and x.dtype.kind in "iu")):
         return _draw(x, shape, False, rng)
@@ -190,7 +199,7 @@ def _few(x: Any, shape: Any, zeros: Callable[[int], float], whole: bool, rng: An
     return np.asarray(size * sign).astype(x.dtype)
 
 
-def _any_integers(dtype: Any, shape: Any, rng: Any) -> Any:
+def _any_integers(dtype: DTypeLike, shape: Any, rng: np.random.Generator) -> Any:
     """Of all that a type has, and often the least and the greatest."""
     ends = np.iinfo(dtype).min, np.iinfo(dtype).max
     between = rng.integers(*ends, shape, dtype, endpoint=True)
@@ -199,7 +208,7 @@ def _any_integers(dtype: Any, shape: Any, rng: Any) -> Any:
     )
 
 
-def _draw(x: Any, shape: Any, wild: bool, rng: Any) -> Any:
+def _draw(x: Array, shape: Any, wild: bool, rng: np.random.Generator) -> Any:
     if x.dtype.kind in "iu" and wild:
         return _any_integers(x.dtype, shape, rng)
     if not is_floating(x):

@@ -7,7 +7,9 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
+from flow_core.base.arrays import Array
 from flow_core.builtin.calls import call
 from flow_core.device import Launch
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
@@ -23,7 +25,7 @@ def scalar(value: float, like: Any) -> Any:
     return np.array(value).astype(like.dtype)  # wraps numbers that the type does not have
 
 
-def carve(workspace: Any, *parts: tuple[tuple[int, ...], Any]) -> tuple[Any, ...]:
+def carve(workspace: Array, *parts: tuple[tuple[int, ...], DTypeLike]) -> tuple[Array, ...]:
     """Aligned views of a workspace, one per (shape, dtype)."""
     views, offset = [], 0
     for shape, dtype in parts:
@@ -33,7 +35,7 @@ def carve(workspace: Any, *parts: tuple[tuple[int, ...], Any]) -> tuple[Any, ...
     return tuple(views)
 
 
-def carved_bytes(*parts: tuple[tuple[int, ...], Any]) -> int:
+def carved_bytes(*parts: tuple[tuple[int, ...], DTypeLike]) -> int:
     """The size of workspace that `carve` needs for the same parts."""
     return sum(
         -(-prod(shape) * np.dtype(dtype).itemsize // ALIGN) * ALIGN for shape, dtype in parts
@@ -52,6 +54,6 @@ def kernel(
     return KernelSpec(op, "cpu", bind, accepts, 0, workspace, f"numpy.{op}", rows)
 
 
-def ufunc_kernel(op: str, function: Callable[..., Any]) -> KernelSpec:
+def ufunc_kernel(op: str, function: Callable[..., object]) -> KernelSpec:
     """The kernel of an op that is one ufunc of all its inputs."""
     return kernel(op, lambda ctx: call(function, *ctx.inputs, out=ctx.outputs[0]))

@@ -14,11 +14,14 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
+from flow_core.base.arrays import Array, Operand
 from flow_core.base.dtypes import DType
 from flow_core.builtin.calls import call
 from flow_core.builtin.numpy_kernels.binding import ALIGN, kernel
 from flow_core.device import Launch
+from flow_core.ir.graph import AttrValue
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 
 TILE = 16384
@@ -34,7 +37,7 @@ class Scratch:
         self._workspace = workspace
         self.used = 0
 
-    def take(self, shape: tuple[int, ...], dtype: Any) -> Any:
+    def take(self, shape: tuple[int, ...], dtype: DTypeLike) -> Any:
         """An uninitialised array; a fresh one in a dry run without workspace."""
         fresh = np.empty(shape, dtype) if self._workspace is None else None
         nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
@@ -62,14 +65,14 @@ class Steps:
     scratch: Scratch
     launches: list[Launch] = field(default_factory=list)
 
-    def __call__(self, function: Callable[..., Any], *arguments: Any, out: Any) -> Any:
+    def __call__(self, function: Callable[..., object], *arguments: Operand, out: Array) -> Array:
         """Records ``function(*arguments, out)``; numbers become 0-d arrays.  Gives ``out``."""
         like = next((a for a in arguments if isinstance(a, np.ndarray)), out)
         bound = [a if isinstance(a, np.ndarray) else np.array(a, like.dtype) for a in arguments]
         self.launches.append(call(function, *bound, out=out))
         return out
 
-    def copy(self, target: Any, source: Any) -> Any:
+    def copy(self, target: Array, source: Array) -> Array:
         """Records a casting copy.  Gives ``target``."""
         self.launches.append(partial(np.copyto, target, source, casting="unsafe"))
         return target
@@ -78,15 +81,15 @@ class Steps:
         """A temporary of the output's shape (default: and type)."""
         return self.scratch.take(self.out.shape, dtype or self.out.dtype)
 
-    def test(self, function: Callable[..., Any], x: Any, y: Any) -> Any:
+    def test(self, function: Callable[..., object], x: Operand, y: Operand) -> Array:
         """A temporary that is True where a comparison holds."""
         return self(function, x, y, out=self.temp(np.bool_))
 
-    def indicator(self, function: Callable[..., Any], x: Any, y: Any) -> Any:
+    def indicator(self, function: Callable[..., object], x: Operand, y: Operand) -> Array:
         """A temporary that is 1 where a comparison holds, else 0."""
         return self.copy(self.temp(), self.test(function, x, y))
 
-    def bits(self, mask: Any) -> Any:
+    def bits(self, mask: Array) -> Array:
         """All-ones integers where a mask is True, as wide as the output; destroys the mask.
 
         Copies under a mask cost a mispredicted branch per element; these do not.
@@ -96,13 +99,13 @@ class Steps:
         wide = INTEGER_OF[self.out.itemsize]
         return small if wide is np.int8 else self.copy(self.temp(wide), small)
 
-    def keep(self, mask: Any, x: Any, out: Any) -> Any:
+    def keep(self, mask: Array, x: Array, out: Array) -> Array:
         """``x`` where a mask is True, else 0; destroys the mask."""
         wide = INTEGER_OF[self.out.itemsize]
         self(np.bitwise_and, x.view(wide), self.bits(mask), out=out.view(wide))
         return out
 
-    def select(self, mask: Any, x: Any, y: Any, out: Any) -> Any:
+    def select(self, mask: Array, x: Array, y: Array, out: Array) -> Array:
         """``x`` where a mask is True, else ``y``; destroys the mask."""
         wide = INTEGER_OF[self.out.itemsize]
         mixed = self(np.bitwise_xor, x.view(wide), y.view(wide), out=self.temp(wide))
@@ -110,7 +113,7 @@ class Steps:
         self(np.bitwise_xor, mixed, y.view(wide), out=out.view(wide))
         return out
 
-    def polynomial(self, coefficients: Sequence[float], x: Any, out: Any) -> Any:
+    def polynomial(self, coefficients: Sequence[float], x: Array, out: Array) -> Array:
         """A polynomial by Horner's rule, highest coefficient first; ``out`` must not be ``x``."""
         self(np.multiply, x, coefficients[0], out=out)
         for coefficient in coefficients[1:-1]:
@@ -134,7 +137,7 @@ def to_double(dtype: DType) -> Any:
 
 
 def _record(
-    body: Body, inputs: Sequence[Any], out: Any, attrs: Any, scratch: Scratch, wide: Any
+    body: Body, inputs: Sequence[Array], out: Array, attrs: AttrValue, scratch: Scratch, wide: Array
 ) -> list[Launch]:
     """The launches of a body on some arrays, with casts around it where types differ."""
     narrow = out.dtype

@@ -40,14 +40,14 @@ def _wrong(name: str, value: object, allowed: str) -> ConfigError:
     )
 
 
-def _dtype(name: str, value: Any) -> DType:
+def _dtype(name: str, value: object) -> DType:
     return as_dtype(value)
 
 
 HALVES = ("float16", "bfloat16")
 
 
-def _half(name: str, value: Any) -> str:
+def _half(name: str, value: object) -> str:
     """The name of a half type, given as one or as ``flow.float16``."""
     try:
         found = as_dtype(value).name
@@ -58,13 +58,13 @@ def _half(name: str, value: Any) -> str:
     return found
 
 
-def _positive(name: str, value: Any) -> int:
+def _positive(name: str, value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise _wrong(name, value, "an integer of at least 1")
     return value
 
 
-def _whole(name: str, value: Any) -> int:
+def _whole(name: str, value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise _wrong(name, value, "an integer")
     return value
@@ -82,7 +82,7 @@ def _whole_steps(name: str, value: Any) -> int:
     return int(value)
 
 
-def _selector(name: str, value: Any) -> str:
+def _selector(name: str, value: object) -> str:
     if value not in SELECTORS:
         raise _wrong(name, value, " or ".join(map(repr, SELECTORS)))
     return str(value)
@@ -91,13 +91,13 @@ def _selector(name: str, value: Any) -> str:
 MATH_MODES = ("float32", "bfloat16")
 
 
-def _math_mode(name: str, value: Any) -> str:
+def _math_mode(name: str, value: object) -> str:
     if value not in MATH_MODES:
         raise _wrong(name, value, " or ".join(map(repr, MATH_MODES)))
     return str(value)
 
 
-def _number(name: str, value: Any) -> float:
+def _number(name: str, value: object) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise _wrong(name, value, "a number")
     return float(value)
@@ -109,20 +109,20 @@ def _size(name: str, value: Any) -> float:
     return float(value)
 
 
-def _seconds(name: str, value: Any) -> float:
+def _seconds(name: str, value: object) -> float:
     seconds = _number(name, value)
     if seconds <= 0:
         raise _wrong(name, value, "more than 0 seconds")
     return seconds
 
 
-def _check_feeds(name: str, value: Any) -> str:
+def _check_feeds(name: str, value: object) -> str:
     if value not in CHECK_FEEDS:
         raise _wrong(name, value, " or ".join(map(repr, CHECK_FEEDS)))
     return str(value)
 
 
-def _mapping(name: str, value: Any) -> dict[str, Any]:
+def _mapping(name: str, value: object) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise _wrong(name, value, "a dict")
     return value
@@ -140,7 +140,7 @@ def _tables(name: str, value: Any) -> tuple[str, ...]:
     return tuple(names) if enabled else ()
 
 
-def _initializer(name: str, value: Any) -> tuple[Any, ...]:
+def _initializer(name: str, value: object) -> tuple[Any, ...]:
     """The literal of an initializer, given as one or as OneFlow's dict of it."""
     try:
         return initializer_attr(value)
@@ -148,31 +148,31 @@ def _initializer(name: str, value: Any) -> tuple[Any, ...]:
         raise _wrong(name, value, str(error.allowed)) from None
 
 
-def _switch(name: str, value: Any) -> bool:
+def _switch(name: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise _wrong(name, value, "True or False")
     return value
 
 
-def _optimizer_mode(name: str, value: Any) -> str:
+def _optimizer_mode(name: str, value: object) -> str:
     if value not in MODES:
         raise _wrong(name, value, " or ".join(map(repr, MODES)))
     return str(value)
 
 
-def _placement(name: str, value: Any) -> Any:
+def _placement(name: str, value: object) -> Any:
     if isinstance(value, Placement) or _scope_of(value).placement is not None:
         return value
     raise _wrong(name, value, 'flow.scope.placement("cpu", "0:0")')
 
 
-def _view(name: str, value: Any) -> Any:
+def _view(name: str, value: object) -> Any:
     if not isinstance(value, Entering):
         raise _wrong(name, value, "flow.scope.consistent_view() or flow.scope.mirrored_view()")
     return value
 
 
-def _scope_of(value: Any) -> Scope:
+def _scope_of(value: object) -> Scope:
     """The scope that ``with value:`` puts in force; an empty one if it is no scope."""
     if not isinstance(value, Entering):
         return Scope()
@@ -303,7 +303,7 @@ class FunctionConfig:
             raise AttributeError(name)
         return _Path(self._values, name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if not name.startswith("_"):
             raise _assigned(name, value)
         super().__setattr__(name, value)
@@ -338,7 +338,7 @@ class FunctionConfig:
         return other
 
 
-def _assigned(name: str, value: Any) -> ConfigError:
+def _assigned(name: str, value: object) -> ConfigError:
     return ConfigError(
         f"function_config.{name}",
         at=user_line(3),
@@ -386,10 +386,10 @@ class _Path:
     def __getattr__(self, name: str) -> _Path:
         return _Path(self._values, f"{self._name}.{name}")
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         raise _assigned(f"{self._name}.{name}", value)
 
-    def __call__(self, value: Any = _NOT_GIVEN) -> None:
+    def __call__(self, value: object = _NOT_GIVEN) -> None:
         setting = SETTINGS.get(self._name)
         if setting is None:
             below = sorted(n for n in SETTINGS if n.startswith(f"{self._name}."))

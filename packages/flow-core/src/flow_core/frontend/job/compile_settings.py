@@ -37,7 +37,7 @@ def bucket_options(build: JobBuild) -> dict[str, Any]:
     """The options of the pass that buckets collectives."""
     settings, config = build.session.resources.others, build.config
 
-    def session(name: str, default: Any) -> Any:
+    def session(name: str, default: object) -> Any:
         return settings.get(f"collective_boxing.{name}", default)
 
     fused = tuple(

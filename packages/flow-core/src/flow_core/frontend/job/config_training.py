@@ -28,12 +28,12 @@ class _Message:
     make: Callable[[Fields], Any]
 
 
-def _literal(kind: str, **fields: Any) -> _Message:
+def _literal(kind: str, **fields: object) -> _Message:
     """A message that is written ``(kind, *fields)``."""
     return _Message(fields, lambda c: (kind, *(_frozen(c[name]) for name in fields)))
 
 
-def _frozen(value: Any) -> Any:
+def _frozen(value: object) -> Any:
     return tuple(value) if isinstance(value, list | tuple) else value
 
 

@@ -47,7 +47,7 @@ def _parameter(name: str) -> str:
     return name.removeprefix(PREFIX)
 
 
-def _check_job(job: Any, attempted: str, at: SourceLine | None) -> None:
+def _check_job(job: object, attempted: str, at: SourceLine | None) -> None:
     if not isinstance(job, JobFunction):
         raise JobError(
             attempted,

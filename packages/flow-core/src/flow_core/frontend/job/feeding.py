@@ -107,13 +107,13 @@ class Feeder:
 
     __slots__ = ("_devices", "_job", "_name", "_placeholders")
 
-    def __init__(self, job: str, name: str, placeholders: Any, devices: int) -> None:
+    def __init__(self, job: str, name: str, placeholders: object, devices: int) -> None:
         self._job = job
         self._name = name
         self._placeholders = placeholders
         self._devices = devices
 
-    def collect(self, value: Any, arrays: list[Any]) -> None:
+    def collect(self, value: object, arrays: list[Any]) -> None:
         """Appends the arrays of a fed value."""
         spec = self._placeholders
         if (
@@ -197,7 +197,7 @@ class Feeder:
             self._fail(path, f"an array of {value.dtype}", f"{spec.dtype}")
         return self._cast(spec, value, path)
 
-    def _converted(self, spec: PlaceholderSpec, value: Any, path: str) -> Any:
+    def _converted(self, spec: PlaceholderSpec, value: object, path: str) -> Any:
         """The array of what numpy makes one of: numbers, and objects that say how."""
         try:
             array, problem = _array_of(value), ""
@@ -270,7 +270,7 @@ class StagingBuffers:
         return buffers
 
 
-def _array_of(value: Any) -> Any:
+def _array_of(value: object) -> Any:
     """The array that an object says it is, without a copy where that can be."""
     if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
         return np.from_dlpack(value)
@@ -305,7 +305,7 @@ def _about_size(spec: PlaceholderSpec, shape: Shape) -> str | None:
     )
 
 
-def _describe(value: Any) -> str:
+def _describe(value: object) -> str:
     if isinstance(value, np.ndarray):
         return f"an array of {value.dtype} and shape {value.shape}"
     if isinstance(value, list | tuple):

@@ -59,7 +59,7 @@ class JobFunction:
 
     def __init__(
         self,
-        function: Callable[..., Any],
+        function: Callable[..., object],
         kind: str,
         config: FunctionConfig | None = None,
         session: Session | None = None,
@@ -362,7 +362,7 @@ class JobFunction:
             raise
         return pending
 
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise JobError(
             f"pickling or copying job {self.name!r}",
             at=user_line(2),

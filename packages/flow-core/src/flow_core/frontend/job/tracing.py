@@ -65,7 +65,7 @@ class Traced:
 
 
 def trace(
-    function: Callable[..., Any],
+    function: Callable[..., object],
     signature: JobSignature,
     build: JobBuild,
     shapes: Shapes,
@@ -233,7 +233,7 @@ def _micro_shape(
     return (shape[0] // parts, *shape[1:])
 
 
-def _return_line(function: Callable[..., Any]) -> SourceLine | None:
+def _return_line(function: Callable[..., object]) -> SourceLine | None:
     """The line of a function's only ``return``, None if it has several."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     if code is None:

@@ -176,20 +176,20 @@ def _sizes(name: str, shape: Any, line: SourceLine | None) -> tuple[int, ...]:
     return sizes
 
 
-def _seed(name: str, seed: Any, line: SourceLine | None) -> int | None:
+def _seed(name: str, seed: object, line: SourceLine | None) -> int | None:
     if seed is not None and not hasattr(seed, "__index__"):
         found = f"random_seed {shown(seed)}"
         raise VariableError(f"variable {name!r}", at=line, found=found, allowed="an integer, None")
     return None if seed is None else operator.index(seed)
 
 
-def _initializer(job: JobBuild, initializer: Any) -> tuple[Any, ...]:
+def _initializer(job: JobBuild, initializer: object) -> tuple[Any, ...]:
     if initializer is not None:
         return initializer_attr(initializer)
     return job.config.get("default_initializer_conf") or DEFAULT_INITIALIZER
 
 
-def _regularizer(name: str, regularizer: Any, line: SourceLine | None) -> Any:
+def _regularizer(name: str, regularizer: object, line: SourceLine | None) -> Any:
     if regularizer is None:
         return None
     if not hasattr(regularizer, "to_attr") or isinstance(regularizer, Initializer):

@@ -11,11 +11,11 @@ from flow_core.frontend.trace.job_build import JobBuild, current_job
 from flow_core.frontend.trace.mirrored_view import emit_mirrored, kept_batch_axis, mirrored_devices
 from flow_core.frontend.trace.repeat_acc import in_period, joined, periods_of
 from flow_core.frontend.trace.valid_rows import RESIZE, rows_passed
-from flow_core.ir.graph import Value
+from flow_core.ir.graph import AttrValue, Value
 from flow_core.plugins.emission import provide
 
 
-def emit(op_type: str, *inputs: BlobDef, name: str | None = None, **attrs: Any) -> Any:
+def emit(op_type: str, *inputs: BlobDef, name: str | None = None, **attrs: AttrValue) -> Any:
     """Adds an op to the job under definition, at the current scope.
 
     Args:
@@ -42,7 +42,7 @@ def _emit(
     job: JobBuild,
     op_type: str,
     inputs: Sequence[BlobDef],
-    attrs: Mapping[str, Any],
+    attrs: Mapping[str, AttrValue],
     name: str | None,
     line: SourceLine | None,
 ) -> tuple[BlobDef, ...]:
@@ -91,7 +91,7 @@ def _emit_logical(
     job: JobBuild,
     op_type: str,
     inputs: Sequence[BlobDef],
-    attrs: Mapping[str, Any],
+    attrs: Mapping[str, AttrValue],
     name: str | None,
     line: SourceLine | None,
 ) -> tuple[BlobDef, ...]:

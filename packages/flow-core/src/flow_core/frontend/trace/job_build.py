@@ -18,7 +18,7 @@ from flow_core.frontend.trace.job_session import JobSession
 from flow_core.frontend.trace.repeat_acc import PeriodBlob, innermost
 from flow_core.frontend.trace.sbp_request import over_placement
 from flow_core.frontend.trace.valid_rows import all_rows
-from flow_core.ir.graph import GraphBuilder, Value
+from flow_core.ir.graph import AttrValue, GraphBuilder, Value
 from flow_core.ops.build import Emitter
 from flow_core.plugins.emission import emit
 from flow_core.plugins.specs import OpSpec
@@ -135,7 +135,7 @@ class JobBuild:
         self,
         op_type: str,
         inputs: Sequence[Value],
-        attrs: Mapping[str, Any],
+        attrs: Mapping[str, AttrValue],
         *,
         name: str | None = None,
         line: SourceLine | None = None,
@@ -235,11 +235,11 @@ class JobBuild:
         self.looked_at = True
         return self.methods.look(blob)
 
-    def add_loss(self, loss: Any) -> None:
+    def add_loss(self, loss: object) -> None:
         """Takes a call of ``losses.add_loss``."""
         self.losses.append(_checked_loss(self, loss, user_line(3)))
 
-    def train(self, *, optimizer: Any, losses: Sequence[Any]) -> None:
+    def train(self, *, optimizer: object, losses: Sequence[Any]) -> None:
         """Takes a call of ``minimize``."""
         line = user_line(3)
         if self.kind != "train":
@@ -273,7 +273,7 @@ def _source_sbp(spec: OpSpec, placement: Placement) -> tuple[NdSbp | None, ...]:
     return ((Split(0), *(B,) * (len(placement.hierarchy) - 1)),)
 
 
-def _literal(value: Any) -> Any:
+def _literal(value: object) -> Any:
     if isinstance(value, list | tuple):
         return tuple(map(_literal, value))
     if hasattr(value, "item") and not hasattr(value, "__len__"):
@@ -287,7 +287,7 @@ def described(value: object) -> str:
     return f"{text} of job {value.job.name!r}" if isinstance(value, BlobDef) else text
 
 
-def _checked_loss(job: JobBuild, loss: Any, line: SourceLine | None) -> BlobDef:
+def _checked_loss(job: JobBuild, loss: object, line: SourceLine | None) -> BlobDef:
     if not isinstance(loss, BlobDef) or loss.job is not job:
         raise JobError(
             f"minimize in job {job.name!r}",
@@ -314,7 +314,7 @@ def _whole_loss(loss: BlobDef, line: SourceLine | None) -> BlobDef:
 
 
 def train_request(
-    optimizer: Any, losses: Sequence[BlobDef], line: SourceLine | None
+    optimizer: object, losses: Sequence[BlobDef], line: SourceLine | None
 ) -> TrainRequest:
     """The request to minimize some losses.
 

@@ -8,7 +8,6 @@ come in as the parts that devices hold; their gradients are added up over the de
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from flow_core.base.errors import InferenceError, JobError, SourceLine
 from flow_core.frontend.config.scope import current_scope
@@ -16,7 +15,7 @@ from flow_core.frontend.trace.blob import BlobDef, MirroredBlob
 from flow_core.frontend.trace.job_build import JobBuild
 from flow_core.frontend.trace.per_device import differs, on_device
 from flow_core.frontend.trace.valid_rows import all_rows
-from flow_core.ir.graph import Value
+from flow_core.ir.graph import AttrValue, Value
 from flow_core.ops.data_movement.mirrored import local_shapes
 from flow_core.sharding.sbp import B, NdSbp, Partial, Sbp, Split, format_nd_sbp
 from flow_core.sharding.topology import Placement
@@ -43,7 +42,7 @@ def emit_mirrored(
     devices: Placement,
     op_type: str,
     inputs: Sequence[BlobDef],
-    attrs: Mapping[str, Any],
+    attrs: Mapping[str, AttrValue],
     name: str | None,
     line: SourceLine | None,
 ) -> tuple[MirroredBlob, ...]:

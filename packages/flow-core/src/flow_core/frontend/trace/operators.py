@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from flow_core.base.errors import JobError, user_line
 from flow_core.frontend.trace.per_device import each
+from flow_core.ir.graph import AttrValue
 from flow_core.plugins.emission import emit
 
 if TYPE_CHECKING:
@@ -87,13 +88,13 @@ class Operators(_Base):  # type: ignore[misc]  # deliberately of type Any
         return _call("greater_equal", self, other)
 
 
-def _made(op: str, x: Blob, *others: Any, **attrs: Any) -> Blob:
+def _made(op: str, x: Blob, *others: object, **attrs: AttrValue) -> Blob:
     """What an op makes of a blob and others of its kind."""
     made: Blob = emit(op, x, *others, **attrs)
     return made
 
 
-def _call(kind: str, x: Blob, other: Any) -> Blob:
+def _call(kind: str, x: Blob, other: object) -> Blob:
     """Comparisons and powers: Python numbers become constants of x's element type."""
     names = {"floordiv": "floordiv", "mod": "floor_mod"}
     return _made(f"broadcast_{names.get(kind, kind)}", x, as_blob(other, like=x))
@@ -116,7 +117,7 @@ _SCALAR: dict[str, tuple[str, Callable[[float], float]]] = {
 
 
 def operand_of(
-    x: Operators, other: Any, change: Callable[[Any], Any] = lambda number: number
+    x: Operators, other: object, change: Callable[[Any], Any] = lambda number: number
 ) -> Any:
     """A number, changed, in the element type of x."""
     try:
@@ -135,7 +136,7 @@ def operand_of(
         ) from None
 
 
-def as_blob(number: Any, like: Operators) -> Any:
+def as_blob(number: object, like: Operators) -> Any:
     """A blob as it is; a Python number as a constant of shape (1,) of ``like``'s type."""
     if isinstance(number, Operators):
         return number

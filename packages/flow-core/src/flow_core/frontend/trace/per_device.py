@@ -58,7 +58,7 @@ def _spread(one: object, other: object) -> list[tuple[Any, Any]]:
 
 
 def _arithmetic(function: Callable[[Any, Any], Any], swap: bool) -> Callable[..., Any]:
-    def method(self: PerDevice, other: Any) -> Any:
+    def method(self: PerDevice, other: object) -> Any:
         if not isinstance(other, int | float | PerDevice):
             return NotImplemented
         left, right = (other, self) if swap else (self, other)
@@ -68,7 +68,7 @@ def _arithmetic(function: Callable[[Any, Any], Any], swap: bool) -> Callable[...
 
 
 def _comparison(function: Callable[[Any, Any], bool]) -> Callable[..., Any]:
-    def method(self: PerDevice, other: Any) -> Any:
+    def method(self: PerDevice, other: object) -> Any:
         if not isinstance(other, int | float | PerDevice):
             return NotImplemented
         answers = {bool(function(a, b)) for a, b in _spread(self, other)}
@@ -97,7 +97,7 @@ def per_device(values: Any) -> Any:
     return numbers[0] if all(n == numbers[0] for n in numbers) else PerDevice(numbers)
 
 
-def each(function: Callable[[Any], Any], value: Any) -> Any:
+def each(function: Callable[[Any], Any], value: object) -> Any:
     """A function of a number, or of the number of each device.
 
     >>> each(float, 3), each(float, PerDevice((1, 2)))
@@ -108,14 +108,14 @@ def each(function: Callable[[Any], Any], value: Any) -> Any:
     return function(value)
 
 
-def differs(value: Any) -> bool:
+def differs(value: object) -> bool:
     """Whether there is a number per device in a value or, at any depth, in a sequence."""
     if isinstance(value, list | tuple):
         return any(map(differs, value))
     return isinstance(value, PerDevice)
 
 
-def on_device(value: Any, rank: int) -> Any:
+def on_device(value: object, rank: int) -> Any:
     """A value as the device of that rank has it."""
     if isinstance(value, list | tuple):
         return tuple(on_device(v, rank) for v in value)

@@ -89,7 +89,7 @@ def periods_of(inputs: Sequence[Any]) -> int | None:
     return found.pop() if found else None
 
 
-def in_period(value: Any, index: int) -> Any:
+def in_period(value: object, index: int) -> Any:
     """What a blob (or anything else) is in one period."""
     return value.periods[index] if isinstance(value, PeriodBlob) else value
 

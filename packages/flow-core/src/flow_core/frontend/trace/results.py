@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.base.dtypes import as_asked
 from flow_core.base.errors import JobError, NoValueError, user_line
 from flow_core.frontend.trace.blob import BlobDef, MirroredBlob
@@ -83,7 +84,7 @@ class LocalBlob:
 
     __slots__ = ("_fetched",)
 
-    def __init__(self, fetched: Any) -> None:
+    def __init__(self, fetched: Array | DeviceArrays) -> None:
         self._fetched = fetched
 
     @property
@@ -127,7 +128,7 @@ class LocalBlob:
         """The number of devices."""
         return len(self.numpy_list())
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+    def __array__(self, dtype: object = None, copy: bool | None = None) -> Any:
         return as_asked(self._array, dtype, copy)
 
     def __reduce__(self) -> tuple[Any, ...]:

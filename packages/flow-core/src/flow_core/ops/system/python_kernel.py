@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.base.dtypes import as_dtype
 from flow_core.base.errors import InferenceError
 from flow_core.ir.graph import TensorType, tensor_type
@@ -73,7 +74,7 @@ known: dict[str, PythonOp] = {}
 """The ops of this process, by name."""
 
 
-def results_of(op: PythonOp, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+def results_of(op: PythonOp, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
     """What an op's function gives for some arrays, an array per output.
 
     Raises:
@@ -98,7 +99,7 @@ def _infer(ctx: InferContext) -> tuple[TensorType, ...]:
     return tuple(tensor_type(x.shape, as_dtype(_narrow(x, ones))) for x in results_of(op, ones))
 
 
-def _narrow(result: Any, inputs: tuple[Any, ...]) -> Any:
+def _narrow(result: Any, inputs: tuple[Array, ...]) -> Any:
     """The element type of a result; a wider one than that of all inputs is theirs, as numbers
     of Python and numpy's own rules make it wider by chance.
     """
@@ -126,7 +127,7 @@ def _gradient(g: GradContext) -> tuple[Sym | None, ...]:
     return tuple(found.get(back.gradients.get(name, "")) for name in op.inputs)
 
 
-def _call(*inputs: Any, op: str) -> tuple[Any, ...]:
+def _call(*inputs: Array, op: str) -> tuple[Array, ...]:
     return results_of(known[op], inputs)
 
 
