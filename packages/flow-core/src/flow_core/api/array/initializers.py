@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import sqrt
-from typing import Any
 
 from flow_core.base.dtypes import DType, as_dtype
 from flow_core.base.dtypes import float32 as _float
@@ -200,6 +199,6 @@ def _choice(what: str, name: str, value: str, allowed: tuple[str, ...]) -> str:
     return value
 
 
-def _check(ok: object, what: str, found: Any, allowed: Any, hint: str | None = None) -> None:
+def _check(ok: object, what: str, found: object, allowed: object, hint: str | None = None) -> None:
     if not ok:
         raise InferenceError(what, at=user_line(), found=found, allowed=allowed, hint=hint)

@@ -8,7 +8,7 @@ from typing import Any
 
 from flow_core.api.array.index import gather
 from flow_core.api.array.shape import check
-from flow_core.base.dtypes import as_dtype
+from flow_core.base.dtypes import DType, as_dtype
 from flow_core.frontend.config.scope import current_scope
 from flow_core.frontend.trace.blob import BlobDef
 from flow_core.frontend.trace.emit import emit
@@ -29,7 +29,7 @@ def _seed(seed: int | None) -> dict[str, Any]:
 
 
 def bernoulli(
-    x: BlobDef, seed: int | None = None, dtype: Any = None, name: str = "Bernoulli"
+    x: BlobDef, seed: int | None = None, dtype: DType | None = None, name: str = "Bernoulli"
 ) -> BlobDef:
     """1 with the probability that ``x`` gives for each element, otherwise 0.
 

@@ -13,6 +13,7 @@ from flow_core.api.array.shape import check, inner
 from flow_core.base.dtypes import DType, as_dtype, float32, int32
 from flow_core.frontend.trace.blob import BlobDef
 from flow_core.frontend.trace.emit import emit
+from flow_core.ir.graph import AttrValue
 
 __all__ = [
     "constant",
@@ -39,7 +40,7 @@ def _number(function: str, value: Any, dtype: DType) -> bool | int | float:
 
 def constant(
     value: int | float,
-    dtype: Any = None,
+    dtype: DType | None = None,
     shape: Sequence[int] | None = None,
     name: str | None = None,
 ) -> BlobDef:
@@ -58,13 +59,15 @@ def constant(
     return blob
 
 
-def constant_scalar(value: int | float, dtype: Any = None, name: str | None = None) -> BlobDef:
+def constant_scalar(
+    value: int | float, dtype: DType | None = None, name: str | None = None
+) -> BlobDef:
     """A constant of shape (1,)."""
     return constant(value, dtype, (1,), name)
 
 
 def constant_like(
-    like: BlobDef, value: int | float, dtype: Any = None, name: str | None = None
+    like: BlobDef, value: int | float, dtype: DType | None = None, name: str | None = None
 ) -> BlobDef:
     """A blob of the shape (and, unless ``dtype`` is given, the type) of ``like``, all ``value``."""
     wanted = like.dtype if dtype is None else as_dtype(dtype)
@@ -73,22 +76,22 @@ def constant_like(
     return blob
 
 
-def ones_like(like: BlobDef, dtype: Any = None, name: str | None = None) -> BlobDef:
+def ones_like(like: BlobDef, dtype: DType | None = None, name: str | None = None) -> BlobDef:
     """`constant_like` with ones."""
     return constant_like(like, 1, dtype, name)
 
 
-def zeros_like(like: BlobDef, dtype: Any = None, name: str | None = None) -> BlobDef:
+def zeros_like(like: BlobDef, dtype: DType | None = None, name: str | None = None) -> BlobDef:
     """`constant_like` with zeros."""
     return constant_like(like, 0, dtype, name)
 
 
-def zeros(shape: Sequence[int], dtype: Any = None, name: str | None = None) -> BlobDef:
+def zeros(shape: Sequence[int], dtype: DType | None = None, name: str | None = None) -> BlobDef:
     """Zeros of a shape; float32 by default."""
     return constant(0, dtype or float32, shape, inner(name, "constant"))
 
 
-def ones(shape: Sequence[int], dtype: Any = None, name: str | None = None) -> BlobDef:
+def ones(shape: Sequence[int], dtype: DType | None = None, name: str | None = None) -> BlobDef:
     """Ones of a shape; float32 by default."""
     return constant(1, dtype or float32, shape, inner(name, "constant"))
 
@@ -97,7 +100,7 @@ def range(
     start: int,
     limit: int | None = None,
     delta: int = 1,
-    dtype: Any = None,
+    dtype: DType | None = None,
     name: str | None = "range",
 ) -> BlobDef:
     """Whole numbers from ``start`` (0 if only one bound is given) to below ``limit``.
@@ -130,7 +133,7 @@ def elem_cnt(inputs: BlobDef, dtype: Any = None, name: str | None = None) -> Blo
     return blob
 
 
-def _fill_attrs(what: str, value: int | float, other: int) -> dict[str, Any]:
+def _fill_attrs(what: str, value: int | float, other: int) -> dict[str, AttrValue]:
     floating = isinstance(value, float)
     return {
         f"is_floating_{what}_value": floating,

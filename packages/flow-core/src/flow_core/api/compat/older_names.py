@@ -35,7 +35,7 @@ STRATEGIES = ("reuse_mem_priority", "mem_sharing_priority", "parallelism_priorit
               "custom_parallelism")  # fmt: skip
 
 
-def inter_job_reuse_mem_strategy(strategy_str: str, job_set: Any = None, **kwargs: Any) -> None:
+def inter_job_reuse_mem_strategy(strategy_str: str, job_set: object = None, **kwargs: Any) -> None:
     """Checks a strategy of sharing memory between jobs, and keeps it.
 
     Each job has memory of its own here, laid out when it is compiled, and jobs of a session run one

@@ -88,7 +88,7 @@ class TestCase(unittest.TestCase):
 def num_nodes_required(num_nodes: int) -> Decorator[Any]:
     """Marks a test as one for so many machines."""
 
-    def mark(function: Any) -> Any:
+    def mark(function: object) -> Any:
         setattr(function, _NODES, num_nodes)
         return function
 

@@ -6,10 +6,9 @@ take integers too; the others take floating types only and raise `InferenceError
 
 from __future__ import annotations
 
-from typing import Any
-
 from flow_core.frontend.trace.blob import BlobDef
 from flow_core.frontend.trace.emit import emit
+from flow_core.ir.graph import AttrValue
 
 __all__ = [
     "abs",
@@ -55,7 +54,7 @@ __all__ = [
 ]
 
 
-def one(op_type: str, *inputs: BlobDef, name: str | None = None, **attrs: Any) -> BlobDef:
+def one(op_type: str, *inputs: BlobDef, name: str | None = None, **attrs: AttrValue) -> BlobDef:
     """Adds an op of one output."""
     blob: BlobDef = emit(op_type, *inputs, name=name, **attrs)
     return blob

@@ -173,7 +173,7 @@ def random_mask_like(
     return blob
 
 
-def _check_rate(function: str, rate: Any) -> None:
+def _check_rate(function: str, rate: object) -> None:
     ok = isinstance(rate, int | float) and 0 <= rate < 1
     check(ok, function, f"rate={rate!r}", "0 <= rate < 1, the share of elements to drop")
 

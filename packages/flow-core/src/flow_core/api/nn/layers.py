@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from flow_core.api.array.initializers import constant_initializer, xavier_uniform_initializer
+from flow_core.api.array.regularizers import Regularizer
 from flow_core.api.nn import layers_norm
 from flow_core.api.nn.basic import bias_add
 from flow_core.api.nn.conv import Ints, Padding, layout
@@ -50,8 +51,8 @@ def dense(
     use_bias: bool = True,
     kernel_initializer: Initializer | None = None,
     bias_initializer: Initializer | None = None,
-    kernel_regularizer: Any = None,
-    bias_regularizer: Any = None,
+    kernel_regularizer: Regularizer | None = None,
+    bias_regularizer: Regularizer | None = None,
     trainable: bool = True,
     name: str = "Dense",
     model_distribute: Distribution = BROADCAST,
@@ -214,8 +215,8 @@ def conv1d(
     use_bias: bool = True,
     kernel_initializer: Initializer | None = None,
     bias_initializer: Initializer | None = None,
-    kernel_regularizer: Any = None,
-    bias_regularizer: Any = None,
+    kernel_regularizer: Regularizer | None = None,
+    bias_regularizer: Regularizer | None = None,
     trainable: bool = True,
     name: str = "Conv1d",
     weight_name: str | None = None,
@@ -242,8 +243,8 @@ def conv2d(
     use_bias: bool = True,
     kernel_initializer: Initializer | None = None,
     bias_initializer: Initializer | None = None,
-    kernel_regularizer: Any = None,
-    bias_regularizer: Any = None,
+    kernel_regularizer: Regularizer | None = None,
+    bias_regularizer: Regularizer | None = None,
     trainable: bool = True,
     name: str = "Conv2d",
     weight_name: str | None = None,
@@ -295,8 +296,8 @@ def conv3d(
     use_bias: bool = True,
     kernel_initializer: Initializer | None = None,
     bias_initializer: Initializer | None = None,
-    kernel_regularizer: Any = None,
-    bias_regularizer: Any = None,
+    kernel_regularizer: Regularizer | None = None,
+    bias_regularizer: Regularizer | None = None,
     trainable: bool = True,
     name: str = "Conv3d",
     weight_name: str | None = None,
@@ -328,7 +329,7 @@ def _transpose(x: BlobDef, perm: tuple[int, ...]) -> BlobDef:
 def prelu(
     inputs: BlobDef,
     alpha_initializer: Initializer | None = None,
-    alpha_regularizer: Any = None,
+    alpha_regularizer: Regularizer | None = None,
     shared_axes: Sequence[int] | None = None,
     trainable: bool = True,
     name: str = "PRelu",

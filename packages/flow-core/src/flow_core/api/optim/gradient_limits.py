@@ -47,7 +47,7 @@ class LossScalePolicy:
     The loss is multiplied before the backward pass, the gradients are divided after it.
     """
 
-    def SetLossScaleFieldsInTrainConf(self, train_conf: Any) -> None:
+    def SetLossScaleFieldsInTrainConf(self, train_conf: object) -> None:
         """Sets the attribute of ``train_conf`` that says the same."""
         raise NotImplementedError
 

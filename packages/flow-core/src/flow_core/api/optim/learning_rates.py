@@ -25,7 +25,7 @@ def check(ok: object, what: str, found: object, allowed: object, hint: str | Non
         raise InferenceError(what, at=user_line(), found=found, allowed=allowed, hint=hint)
 
 
-def check_numbers(what: str, **given: Any) -> None:
+def check_numbers(what: str, **given: object) -> None:
     """Raises `InferenceError` at the user's line unless all are finite numbers."""
     for name, value in given.items():
         check(_is_finite(value), what, f"{name}={shown(value)}", "a finite number")
@@ -135,7 +135,7 @@ class LrScheduler:
         decay = self.learning_rate_decay_conf
         return Schedule(float(self.base_lr or 0.0), decay, self.warmup_conf, self.lr_lbn)
 
-    def _check_steps(self, steps: int, **others: Any) -> None:
+    def _check_steps(self, steps: int, **others: object) -> None:
         check_numbers(type(self).__name__, steps=steps, **others)
         check(steps > 0, type(self).__name__, f"steps={steps}", "at least 1")
 

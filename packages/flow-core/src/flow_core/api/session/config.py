@@ -69,7 +69,7 @@ ALLOWED: dict[str, str] = {
 def _checked(name: str) -> Callable[..., None]:
     fits = EFFECTIVE[name]
 
-    def setter(val: Any = True) -> None:
+    def setter(val: object = True) -> None:
         if not fits(val):
             raise ConfigError(
                 f"config.collective_boxing.{name}",
@@ -85,7 +85,7 @@ def _checked(name: str) -> Callable[..., None]:
 
 
 def _setter(name: str) -> Callable[..., None]:
-    def setter(val: Any = True) -> None:
+    def setter(val: object = True) -> None:
         default_session().resources.others[name] = val
 
     setter.__name__ = setter.__qualname__ = name.rsplit(".", 1)[-1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from os import PathLike, fspath
+from pathlib import Path
 from typing import Any
 
 from flow_core.base.errors import ConfigError, FlowError, SourceLine, UnsupportedError, user_line
@@ -19,13 +20,13 @@ __all__ = ["export_onnx"]
 
 
 def export_onnx(
-    job_func: Any,
-    model_save_dir: Any,
-    onnx_filename: Any,
+    job_func: object,
+    model_save_dir: str | Path,
+    onnx_filename: str | PathLike[str],
     continue_on_error: bool = False,
-    opset: Any = None,
-    extra_opset: Any = None,
-    shape_override: Any = None,
+    opset: int | None = None,
+    extra_opset: int | None = None,
+    shape_override: object = None,
     external_data: bool = False,
 ) -> None:
     """Writes a predict job, with the weights of a checkpoint, as an ONNX model.
@@ -83,7 +84,7 @@ def export_onnx(
     _once(export, attempted)
 
 
-def _check_path(name: str, path: Any, attempted: str, at: SourceLine | None) -> None:
+def _check_path(name: str, path: object, attempted: str, at: SourceLine | None) -> None:
     if not isinstance(path, str | PathLike):
         found = f"{name}={path!r:.60}"
         raise ConfigError(attempted, at=at, found=found, allowed="a path, as text or os.PathLike")
@@ -97,7 +98,7 @@ def _once(export: Callable[[], None], attempted: str) -> None:
         run_on_rank_zero(world, export, attempted)
 
 
-def _with_weights(job: ExportedJob, path: Any) -> ExportedJob:
+def _with_weights(job: ExportedJob, path: str | Path) -> ExportedJob:
     """The job with the arrays of a checkpoint, checked to fit."""
     formats = tuple(default_session().registry.formats.values())
     wanted = {op.name: job.graph.types[op.name][0] for op in job.graph.of_type("variable")}

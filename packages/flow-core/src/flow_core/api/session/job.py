@@ -23,6 +23,7 @@ from flow_core.frontend.session.session import (
     default_session,
     sync_default_session,
 )
+from flow_core.frontend.session.variable_storage import StoredVariable as SessionVariable
 from flow_core.frontend.session.variables import get_variable
 from flow_core.frontend.trace.blob import BlobDef
 from flow_core.frontend.trace.emit import emit
@@ -97,7 +98,9 @@ def MirroredTensorListDef(
     return placeholder("list_list", tuple(shape), dtype, batch_axis)
 
 
-def watch(blob_watched: BlobDef, handler_or_prompt: Callable[..., Any] | str | None = None) -> None:
+def watch(
+    blob_watched: BlobDef, handler_or_prompt: Callable[..., object] | str | None = None
+) -> None:
     """Shows a blob at every step.
 
     Args:
@@ -109,14 +112,14 @@ def watch(blob_watched: BlobDef, handler_or_prompt: Callable[..., Any] | str | N
 
 
 def watch_diff(
-    blob_watched: BlobDef, handler_or_prompt: Callable[..., Any] | str | None = None
+    blob_watched: BlobDef, handler_or_prompt: Callable[..., object] | str | None = None
 ) -> None:
     """Shows the gradient of a blob at every step of a train job; arguments as `watch`."""
     _watch("watch_diff", blob_watched, handler_or_prompt, gradient=True)
 
 
 def _watch(
-    what: str, blob: BlobDef, handler: Callable[..., Any] | str | None, gradient: bool
+    what: str, blob: BlobDef, handler: Callable[..., object] | str | None, gradient: bool
 ) -> None:
     job = current_job(what)
     if not isinstance(blob, BlobDef) or blob.job is not job:
@@ -142,7 +145,7 @@ def _handler(handler: Callable[..., Any] | str | None, name: str) -> Callable[[A
 class VariableBlob:
     """A variable of the session, outside of jobs."""
 
-    def __init__(self, name: str, stored: Any) -> None:
+    def __init__(self, name: str, stored: SessionVariable) -> None:
         self._stored = stored
         self.name = name
 
@@ -163,7 +166,7 @@ class VariableBlob:
             array: np.ndarray[Any, Any] = self._stored.numpy()
         return array
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+    def __array__(self, dtype: object = None, copy: bool | None = None) -> Any:
         """A copy of the value, for numpy; there is none without copying (``copy=False``)."""
         if copy is False:
             raise InferenceError(
@@ -224,11 +227,11 @@ def load_variables(value_dict: Mapping[str, Any], ignore_mismatch: bool | None =
         tell_mismatch(f"loading variables (at {line})", Mismatch((), odd.extra), wanted)
 
 
-def _read(value: Any, wanted: TensorType) -> Any:
+def _read(value: object, wanted: TensorType) -> Any:
     return value.typed(wanted).numpy() if isinstance(value, StoredVariable) else value
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """An array or a stored variable as it is; the array of any other object with ``numpy()``."""
     if isinstance(value, StoredVariable | np.ndarray):
         return value

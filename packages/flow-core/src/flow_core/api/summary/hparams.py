@@ -99,7 +99,7 @@ class Hparam:
         SummaryError: ``dtype`` is neither a range nor a set of values.
     """
 
-    def __init__(self, name: str, dtype: Any = None) -> None:
+    def __init__(self, name: str, dtype: object = None) -> None:
         known = dtype is None or isinstance(dtype, IntegerRange | RealRange | ValueSet)
         _check(known, "Hparam", f"dtype {dtype!r:.60}", "IntegerRange, RealRange, ValueSet or None")
         self.name = name
