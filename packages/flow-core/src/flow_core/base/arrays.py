@@ -17,3 +17,6 @@ Operand: TypeAlias = Array | float
 
 DeviceArray: TypeAlias = Any
 """An array in the memory of a device; every driver has a type of its own for it."""
+
+Index: TypeAlias = slice | tuple[slice, ...]
+"""A region of an array, as numpy indexes it."""
