@@ -101,7 +101,7 @@ def parse_result(
     *,
     job: str = "",
     at: SourceLine | None = None,
-    names: Mapping[str, Any] | None = None,
+    names: Mapping[str, object] | None = None,
     subject: str | None = None,
 ) -> Fetch:
     """What a return annotation asks for; raises `AnnotationError`.
@@ -177,19 +177,19 @@ def _own_fetch(parse: _Parse, annotation: object) -> Fetch:
     return fetch
 
 
-def _tuple(parse: _Parse, annotation: object, args: tuple[Any, ...]) -> Fetch:
+def _tuple(parse: _Parse, annotation: object, args: tuple[object, ...]) -> Fetch:
     if not args or Ellipsis in args:
         parse.fail(annotation, "Tuple[T, ...] with each of its types written out")
     return FetchTuple(tuple(FetchOf(a) for a in args))
 
 
-def _list(parse: _Parse, annotation: object, args: tuple[Any, ...]) -> Fetch:
+def _list(parse: _Parse, annotation: object, args: tuple[object, ...]) -> Fetch:
     if len(args) != 1:
         parse.fail(annotation, "List[T]")
     return FetchList(FetchOf(args[0]))
 
 
-def _dict(parse: _Parse, annotation: object, args: tuple[Any, ...]) -> Fetch:
+def _dict(parse: _Parse, annotation: object, args: tuple[object, ...]) -> Fetch:
     if len(args) != 2 or not isinstance(args[0], type):
         parse.fail(annotation, "Dict[K, T] with a type of keys, such as Dict[str, Numpy]")
     return FetchDict(args[0], FetchOf(args[1]))
@@ -221,7 +221,7 @@ def parse_placeholder(
     parameter: str = "",
     job: str = "",
     at: SourceLine | None = None,
-    names: Mapping[str, Any] | None = None,
+    names: Mapping[str, object] | None = None,
 ) -> Placeholders:
     """What the annotation of a parameter stands for; raises `AnnotationError`.
 

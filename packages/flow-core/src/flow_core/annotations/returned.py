@@ -35,7 +35,7 @@ class ResultLayout:
     items: tuple[ResultLayout | FetchLeaf | FetchNone, ...]
     keys: tuple[Any, ...] = ()
 
-    def build(self, items: list[Any]) -> Any:
+    def build(self, items: list[object]) -> object:
         """The container with these elements."""
         if self.container is dict:
             return dict(zip(self.keys, items, strict=True))
@@ -66,12 +66,12 @@ def _kinds(layout: Structure) -> Iterator[Kind]:
             yield from _kinds(item)
 
 
-def _as_is(_: Kind, result: object) -> Any:
+def _as_is(_: Kind, result: object) -> object:
     return result
 
 
 def structure(
-    layout: Structure, results: Sequence[Any], convert: Callable[[Kind, Any], Any] = _as_is
+    layout: Structure, results: Sequence[object], convert: Callable[[Kind, Any], object] = _as_is
 ) -> Any:
     """Arranges fetched data in the structure that a job returned.
 
@@ -93,7 +93,9 @@ def structure(
     return arranged
 
 
-def _arrange(layout: Structure, results: Iterator[Any], convert: Callable[[Kind, Any], Any]) -> Any:
+def _arrange(
+    layout: Structure, results: Iterator[object], convert: Callable[[Kind, Any], object]
+) -> Any:
     if isinstance(layout, FetchLeaf):
         return convert(layout.kind, next(results))
     if isinstance(layout, FetchNone):
@@ -130,7 +132,7 @@ class _Check:
 def check_returned(
     fetch: Fetch,
     returned: object,
-    is_blob: Callable[[Any], bool],
+    is_blob: Callable[[object], bool],
     *,
     job: str = "",
     at: SourceLine | None = None,
@@ -161,7 +163,7 @@ def check_returned(
     return Returned(found, tuple(check.blobs))
 
 
-def _show(value: object, is_blob: Callable[[Any], bool]) -> str:
+def _show(value: object, is_blob: Callable[[object], bool]) -> str:
     if is_blob(value):
         return "a blob"
     if (owner := _owner(value)) is not None:

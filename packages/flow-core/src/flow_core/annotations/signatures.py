@@ -45,7 +45,7 @@ class JobSignature:
 
 
 def parse_signature(
-    function: Callable[..., Any], specs: Sequence[AnnotationSpec], *, job: str = ""
+    function: Callable[..., object], specs: Sequence[AnnotationSpec], *, job: str = ""
 ) -> JobSignature:
     """Reads a job function: parameters with placeholders, and the result.
 
@@ -69,7 +69,7 @@ def parse_signature(
     return JobSignature(parameters, result, at, python)
 
 
-def _line_of(function: Callable[..., Any]) -> SourceLine | None:
+def _line_of(function: Callable[..., object]) -> SourceLine | None:
     code = getattr(inspect.unwrap(function), "__code__", None)
     return SourceLine(code.co_filename, code.co_firstlineno) if code else None
 
@@ -79,7 +79,7 @@ def _parameter(
     specs: Sequence[AnnotationSpec],
     job: str,
     at: SourceLine | None,
-    names: Mapping[str, Any],
+    names: Mapping[str, object],
 ) -> Placeholders:
     subject = f"parameter {p.name!r} of job {job!r}"
     if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
@@ -139,7 +139,7 @@ def _check_uniform(python: inspect.Signature, job: str, at: SourceLine | None) -
         )
 
 
-def parse_handler(function: Callable[..., Any], specs: Sequence[AnnotationSpec]) -> FetchLeaf:
+def parse_handler(function: Callable[..., object], specs: Sequence[AnnotationSpec]) -> FetchLeaf:
     """The form in which a handler of ``watch`` takes its one argument.
 
     Without an annotation it is given a handle (kind "blob").  Further parameters may have defaults,
@@ -170,7 +170,7 @@ def parse_handler(function: Callable[..., Any], specs: Sequence[AnnotationSpec])
     return leaf
 
 
-def _names_of(function: Callable[..., Any]) -> dict[str, Any]:
+def _names_of(function: Callable[..., object]) -> dict[str, object]:
     """Names that the annotations of a function may use: globals, enclosing scopes, closure."""
     plain = inspect.unwrap(function)
     code = getattr(plain, "__code__", None)
@@ -191,7 +191,7 @@ def _is_filled(cell: Any) -> bool:
         return False
 
 
-def _enclosing_locals(code: CodeType) -> dict[str, Any]:
+def _enclosing_locals(code: CodeType) -> dict[str, object]:
     """Local names of the running functions in whose bodies ``code`` is written.
 
     Names that only annotations use are not in the closure, so the frames are asked: a function

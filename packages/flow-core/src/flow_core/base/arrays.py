@@ -16,7 +16,4 @@ Operand: TypeAlias = Array | float
 """An array, or a number that stands for an array of it."""
 
 DeviceArray: TypeAlias = Any
-"""An array in the memory of a device; every driver has a type of its own for it."""
-
-Index: TypeAlias = slice | tuple[slice, ...]
-"""A region of an array, as numpy indexes it."""
+"""An array in device memory, whose type the driver chooses: numpy arrays on the CPU."""

@@ -110,7 +110,7 @@ class Decoder:
             return self._mapping(self._of(arguments[1]))
         raise TypeError(f"{kind} cannot be decoded")
 
-    def _tuple(self, kinds: tuple[Any, ...]) -> Convert:
+    def _tuple(self, kinds: tuple[object, ...]) -> Convert:
         if kinds[1:] == (Ellipsis,):
             convert = self._of(kinds[0])
             return lambda value: tuple(_each(convert, _list(value)))
@@ -127,7 +127,7 @@ class Decoder:
         return convert_all
 
     def _mapping(self, convert: Convert) -> Convert:
-        def convert_all(value: object) -> Any:
+        def convert_all(value: object) -> object:
             return {
                 _text(name): _at(f"[{name!a}]", convert, item)
                 for name, item in _object(value).items()
@@ -156,13 +156,13 @@ class Decoder:
 
         return convert_all
 
-    def _field(self, kind: Any, field: Field[Any], hints: Mapping[str, Any]) -> Convert:
+    def _field(self, kind: type[object], field: Field[Any], hints: Mapping[str, object]) -> Convert:
         convert = self._of(hints[field.name])
         then = self._fields.get(f"{kind.__name__}.{field.name}")
         return convert if then is None else lambda value: then(convert(value))
 
 
-def _at(step: str, convert: Convert, value: object) -> Any:
+def _at(step: str, convert: Convert, value: object) -> object:
     try:
         return convert(value)
     except Mismatch as error:
@@ -173,13 +173,13 @@ def _each(convert: Convert, values: list[Any]) -> list[Any]:
     return [_at(f"[{i}]", convert, value) for i, value in enumerate(values)]
 
 
-def _list(value: object) -> list[Any]:
+def _list(value: object) -> list[object]:
     if not isinstance(value, list):
         raise Mismatch(shown(value), "a list")
     return value
 
 
-def _object(value: object) -> dict[str, Any]:
+def _object(value: object) -> dict[str, object]:
     if not isinstance(value, dict):
         raise Mismatch(shown(value), "an object")
     return value
@@ -217,7 +217,7 @@ def _flag(value: object) -> bool:
     return value
 
 
-def _literal(value: object, depth: int = 64) -> Any:
+def _literal(value: object, depth: int = 64) -> object:
     """A number, a text, a flag or nothing, or tuples of these."""
     if isinstance(value, list):
         if not depth:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array, NumpyType
 from flow_core.base.errors import InferenceError, nearest, user_line
 
 
@@ -45,7 +46,7 @@ class DType:
         return self.kind == "O"
 
     @cached_property
-    def numpy(self) -> np.dtype[Any]:
+    def numpy(self) -> NumpyType:
         """The numpy dtype of the same storage (``ml_dtypes`` for bfloat16)."""
         if self.is_object:
             return np.dtype(object)
@@ -86,7 +87,7 @@ BY_NAME: dict[str, DType] = {
 
 
 @lru_cache(maxsize=256)
-def _from_numpy(dtype: np.dtype[Any]) -> DType | None:
+def _from_numpy(dtype: NumpyType) -> DType | None:
     return BY_NAME.get(dtype.name)
 
 
@@ -122,7 +123,7 @@ def as_dtype(value: object) -> DType:
     return found
 
 
-def as_asked(array: Any, dtype: Any, copy: bool | None) -> Any:
+def as_asked(array: Array, dtype: Any, copy: bool | None) -> Array:
     """An array as numpy asks ``__array__`` for it: cast, and copied if ``copy`` says so.
 
     Raises:

@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
+
 _MASK = (1 << 64) - 1
 WORDS = 8
 
@@ -52,7 +54,7 @@ class Uniform:
         }
         self._skipped = np.empty(WORDS, np.float32)
 
-    def fill(self, out: Any, step: int, draw: int = 0, start: int = 0) -> None:
+    def fill(self, out: Array, step: int, draw: int = 0, start: int = 0) -> None:
         """Fills a C-contiguous float32 array with elements ``start ... start + out.size``."""
         block, skip = divmod(start, WORDS)
         counter = self._counter
@@ -133,7 +135,7 @@ def _rows(start: int, rows: int, kept: int, period: int, first: int) -> Iterator
             yield Stretch(start + row * period + at, size, size, size, first + row * kept + at)
 
 
-def kept_of(stretch: Stretch, drawn: Any) -> Any:
+def kept_of(stretch: Stretch, drawn: Array) -> Array:
     """The elements of a stretch that belong to the box, in a view (rows, kept) of those drawn."""
     step = drawn.strides[0]
     shape = stretch.rows, stretch.kept
@@ -145,7 +147,7 @@ Numbers = Callable[[int], Any]
 
 
 def by_chunk(
-    seed: int, out: Any, place: Place | None, step: int = 0
+    seed: int, out: Array, place: Place | None, step: int = 0
 ) -> Iterator[tuple[Any, Numbers]]:
     """A box chunk by chunk: some elements, in a row, and what draws numbers for these.
 
@@ -166,7 +168,7 @@ def by_chunk(
         yield flat[batch[0].first :][:count], partial(_drawn, source, batch, count, step)
 
 
-def _drawn(source: Uniform, batch: Sequence[Stretch], count: int, step: int, draw: int) -> Any:
+def _drawn(source: Uniform, batch: Sequence[Stretch], count: int, step: int, draw: int) -> Array:
     """The numbers of some stretches, one after the other."""
     found, at = np.empty(count, np.float32), 0
     for s in batch:
@@ -208,7 +210,7 @@ def truncated_normal(numbers: Numbers) -> Any:
 
 def placed_uniform(
     seed: int, shape: Sequence[int], place: Place | None, step: int = 0, draw: int = 0
-) -> Any:
+) -> Array:
     """`uniform` numbers of a box: those that its elements have in the logical tensor.
 
     >>> whole, part = uniform(7, (4, 5)), placed_uniform(7, (2, 3), ((4, 5), (1, 2)))
@@ -221,7 +223,7 @@ def placed_uniform(
     return out
 
 
-def uniform(seed: int, shape: Sequence[int], step: int = 0, draw: int = 0) -> Any:
+def uniform(seed: int, shape: Sequence[int], step: int = 0, draw: int = 0) -> Array:
     """A new float32 array of uniform numbers in [0, 1).
 
     >>> a, b = uniform(7, (20,)), np.empty(11, np.float32)

@@ -265,7 +265,7 @@ class Host:
         if not self.settings.trace_plugins:
             return call
 
-        def traced(*arguments: object) -> Any:
+        def traced(*arguments: object) -> object:
             result = call(*arguments)
             self._trace(f"{origin}: {hook} -> {result!r}")
             return result

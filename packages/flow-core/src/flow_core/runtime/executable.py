@@ -205,7 +205,7 @@ class Executable:
         found = {self.plan.buffers[i].device in self._local for i in (*task.inputs, *task.outputs)}
         return True in found, len(found) == 2
 
-    def timeline(self, feeds: Sequence[Any]) -> tuple[TaskTime, ...]:
+    def timeline(self, feeds: Sequence[Array]) -> tuple[TaskTime, ...]:
         """Runs one step as `run` does and gives the time of each task, in the order of the plan."""
         starts, stops = ([0.0] * len(self.plan.tasks) for _ in range(2))
 
@@ -228,7 +228,7 @@ class Executable:
             for task, start, stop in zip(self.plan.tasks, starts, stops, strict=True)
         )
 
-    def run(self, feeds: Sequence[Any]) -> tuple[Any, ...]:
+    def run(self, feeds: Sequence[Array]) -> tuple[Array, ...]:
         """One step: copies the feeds in, launches, copies the results out."""
         if self._before is not None:
             self._before()
@@ -283,7 +283,7 @@ class Executable:
             found[index] = tuple(map(max, ends, found.get(index, ends)))
         return found
 
-    def _copy_in(self, position: int, driver: Callable[[str], Driver]) -> Callable[[Any], object]:
+    def _copy_in(self, position: int, driver: Callable[[str], Driver]) -> Callable[[Array], object]:
         """Copies an array into a fed buffer; objects stay on the host: they are handed over."""
         target, buffer = self.feeds[position], self.plan.buffers[self.plan.feeds[position]]
         if buffer.type.dtype.is_object:
@@ -311,7 +311,7 @@ class Executable:
                 )
         return tuple([world.owner(buffer.device) for buffer in buffers])
 
-    def _shared(self, world: World, results: Sequence[Any]) -> tuple[Any, ...]:
+    def _shared(self, world: World, results: Sequence[Array]) -> tuple[Array, ...]:
         """The results in all processes."""
         what = f"the results of job {self.plan.job!r}"
         types = [self.plan.buffers[i].type for i in self.plan.fetches]
@@ -371,5 +371,5 @@ def _nothing() -> None:
     return None
 
 
-def _copied(source: Any) -> Any:
+def _copied(source: Array) -> Array:
     return source.copy()

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol
 
+from flow_core.base.arrays import Array
 from flow_core.base.changes import Changes
 from flow_core.base.errors import JobError, user_line
 from flow_core.base.forks import refusal
@@ -30,7 +31,7 @@ COMPUTE, CALLBACK = "compute", "callback"
 class Runnable(Protocol):
     """What a step runs: an executable."""
 
-    def run(self, feeds: Sequence[Any]) -> tuple[Any, ...]:
+    def run(self, feeds: Sequence[Array]) -> tuple[Array, ...]:
         """One step."""
 
 
@@ -91,7 +92,7 @@ class Step:
     def __init__(
         self,
         executable: Runnable,
-        feeds: Sequence[Any],
+        feeds: Sequence[Array],
         credit: Credit,
         deliver: Callable[[Step], None] | None = None,
         release: Callable[[], object] | None = None,

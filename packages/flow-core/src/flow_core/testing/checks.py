@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from math import prod
-from typing import Any
 
 import numpy as np
 
@@ -278,7 +277,7 @@ class _Slope:
             axes @ grad.reshape(-1), expected, 1e-4, 1e-5, err_msg=f"{self.name}, input {index}"
         )
 
-    def _along(self, index: int, direction: Any) -> float:
+    def _along(self, index: int, direction: Array) -> float:
         step = self.epsilon * direction
         ahead, behind = (self._objective(index, sign * step) for sign in (1, -1))
         return (ahead - behind) / (2 * self.epsilon)

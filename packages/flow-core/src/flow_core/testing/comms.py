@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from flow_core.base.arrays import Array
 from flow_core.base.dtypes import ALL, DType, as_dtype
 from flow_core.base.errors import PlanError
 from flow_core.base.shapes import Shape
@@ -57,7 +58,7 @@ class CommKit(Kit):
         """Runs a test's body in this process; override where one process is to be many."""
         body(self.comm())
 
-    def array(self, device: str, value: Any) -> Any:
+    def array(self, device: str, value: Array) -> Any:
         """A new array on a device, of a host array; default: host memory."""
         return value.copy()
 
@@ -195,7 +196,7 @@ class CommKit(Kit):
 
         self.everywhere(body)
 
-    def _local(self, comm: Comm, device: str, value: Any) -> Any:
+    def _local(self, comm: Comm, device: str, value: Array) -> Any:
         return self.array(device, value) if device in comm.local else None
 
 
@@ -235,7 +236,7 @@ class _Run:
         rng = np.random.default_rng(seed)
         self.refill_with([_numbers(rng, t.shape, t.dtype) for t in self._exchange.inputs])
 
-    def refill_with(self, data: Sequence[Any]) -> None:
+    def refill_with(self, data: Sequence[Array]) -> None:
         self._data = list(data)
         for array, value in zip(self.inputs, self._data, strict=True):
             if array is not None:
@@ -257,7 +258,7 @@ class _Run:
                     np.testing.assert_array_equal(self._kit.host(array), value, where)
 
 
-def _numbers(rng: np.random.Generator, shape: Shape, dtype: DType) -> Any:
+def _numbers(rng: np.random.Generator, shape: Shape, dtype: DType) -> Array:
     """Small whole numbers, of which no sum is rounded."""
     low = 0 if dtype.kind in "ub" else -4
     return np.asarray(rng.integers(low, 2 if dtype.kind == "b" else 5, shape)).astype(dtype.numpy)

@@ -92,7 +92,7 @@ class Kit:
         ]
         return pytest.param(*row, id="-".join(row), marks=marks)
 
-    def owns(self, table: str, key: Any) -> bool:
+    def owns(self, table: str, key: object) -> bool:
         """Whether a record is of the plugin under test."""
         origin = self.shared_registry().origins[table, key]
         return self.plugin in (None, origin.plugin, origin.distribution)

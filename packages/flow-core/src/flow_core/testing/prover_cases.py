@@ -126,7 +126,7 @@ def _exact(x: Array) -> Array:
 # ------------------------------------------------------------------------------------- larger
 
 
-def _larger(arrays: Arrays, attrs: Mapping[str, Any]) -> Iterator[tuple[list[Any], Any]]:
+def _larger(arrays: Arrays, attrs: Mapping[str, AttrValue]) -> Iterator[tuple[list[Any], Any]]:
     """Shapes and attributes with as many sizes replaced as possible, the sample's own at last."""
     shapes = [x.shape for x in arrays]
     given = {n for shape in shapes for n in shape} | set(_numbers(attrs.get("shape")))
@@ -199,7 +199,7 @@ def _few(
     return np.asarray(size * sign).astype(x.dtype)
 
 
-def _any_integers(dtype: DTypeLike, shape: Any, rng: np.random.Generator) -> Any:
+def _any_integers(dtype: DTypeLike, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
     """Of all that a type has, and often the least and the greatest."""
     ends = np.iinfo(dtype).min, np.iinfo(dtype).max
     between = rng.integers(*ends, shape, dtype, endpoint=True)
@@ -241,12 +241,12 @@ def _told(spec: OpSpec, asked: KernelQuery, arrays: Arrays, tells: Tells) -> str
     return "much" if all(map(tells, results)) else "little"
 
 
-def _varied(result: Any) -> bool:
+def _varied(result: Array) -> bool:
     """Whether a result has different elements, if it has several, and not only zeros."""
     array = np.asarray(result)
     return bool(array.any()) and (array.size == 1 or len(np.unique(array)) > 1)
 
 
-def _not_zero(result: Any) -> bool:
+def _not_zero(result: Array) -> bool:
     """`_varied`, or all floating numbers equal, but not 0."""
     return bool(np.any(result)) and (is_floating(result) or _varied(result))

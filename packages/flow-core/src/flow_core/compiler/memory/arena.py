@@ -12,9 +12,10 @@ import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any
 
 import numpy as np
+
+from flow_core.base.arrays import Array
 
 ALIGN = 64
 LARGEST_FIRST_LIMIT = 3000
@@ -193,7 +194,7 @@ def _among_many(blocks: Sequence[Block], order: Sequence[int]) -> list[int]:
     return offsets
 
 
-def _fitting(low: Any, high: Any, size: int) -> int:
+def _fitting(low: Array, high: Array, size: int) -> int:
     """The lowest offset at which so many bytes are free between ranges that ascend."""
     reached = np.concatenate([[0], np.maximum.accumulate(high)])
     fits = low - reached[:-1] >= size

@@ -11,6 +11,7 @@ from flow_core.base.dtypes import DType, as_dtype, float32
 from flow_core.base.errors import ConfigError, InferenceError, nearest, user_line
 from flow_core.compiler.select import SELECTORS
 from flow_core.frontend.config.scope import Entering, Scope
+from flow_core.ir.graph import AttrValue
 from flow_core.ir.initializers import Initializer
 from flow_core.passes.optimizer_placement import MODES, THRESHOLD, OptimizerPlacement
 from flow_core.passes.quantization_aware import QuantizationAware
@@ -140,7 +141,7 @@ def _tables(name: str, value: Any) -> tuple[str, ...]:
     return tuple(names) if enabled else ()
 
 
-def _initializer(name: str, value: object) -> tuple[Any, ...]:
+def _initializer(name: str, value: object) -> tuple[AttrValue, ...]:
     """The literal of an initializer, given as one or as OneFlow's dict of it."""
     try:
         return initializer_attr(value)
@@ -423,7 +424,7 @@ def _first_set(config: FunctionConfig, names: list[str]) -> Any:
     return next((config.get(name) for name in names if config.is_set(name)), None)
 
 
-def cudnn_options(config: FunctionConfig) -> dict[str, Any]:
+def cudnn_options(config: FunctionConfig) -> dict[str, AttrValue]:
     """What a job asks of cuDNN, by the settings' main names."""
     found = {setting.name: config.get(setting.name) for setting in CUDNN}
     names = ("enable_cudnn_conv_pseudo_half", *TRUE_HALF)
@@ -473,7 +474,7 @@ _NORMS = ("fan_in", "fan_out", "fan_avg")
 _DISTRIBUTIONS = ("random_uniform", "random_normal", "truncated_normal")
 
 
-def _scaled(conf: Mapping[str, Any], scale: float, distribution: str) -> tuple[Any, ...]:
+def _scaled(conf: Mapping[str, Any], scale: float, distribution: str) -> tuple[AttrValue, ...]:
     layout, norm = conf["data_format"], _NORMS[conf["variance_norm"]]
     return ("variance_scaling", float(scale), norm, distribution, layout)
 
@@ -492,7 +493,7 @@ _OLD_INITIALIZERS: dict[str, Callable[[Mapping[str, Any]], tuple[Any, ...]]] = {
 """OneFlow's messages of initializers, with the defaults of their fields."""
 
 
-def initializer_attr(value: Any) -> tuple[Any, ...]:
+def initializer_attr(value: Any) -> tuple[AttrValue, ...]:
     """The literal of an initializer: of one of ours, or of OneFlow's dict.
 
     >>> initializer_attr({"random_normal_conf": {"std": 0.1}})

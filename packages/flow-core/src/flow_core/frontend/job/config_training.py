@@ -13,6 +13,7 @@ from typing import Any
 from flow_core.base.errors import JobError, SourceLine, nearest
 from flow_core.frontend.config.function_config import FunctionConfig
 from flow_core.frontend.job.train import Schedule, State, TrainOptions, UpdateRule, WeightDecay
+from flow_core.ir.graph import AttrValue
 
 REQUIRED: Any = object()
 """Default of a field that has none."""
@@ -33,7 +34,7 @@ def _literal(kind: str, **fields: object) -> _Message:
     return _Message(fields, lambda c: (kind, *(_frozen(c[name]) for name in fields)))
 
 
-def _frozen(value: object) -> Any:
+def _frozen(value: object) -> AttrValue:
     return tuple(value) if isinstance(value, list | tuple) else value
 
 

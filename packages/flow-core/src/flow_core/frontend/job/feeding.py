@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from flow_core.annotations import JobSignature, PlaceholderSpec
+from flow_core.base.arrays import Array
 from flow_core.base.errors import FeedError, FlowError, user_line
 from flow_core.base.shapes import Shape
 
@@ -23,7 +24,7 @@ RAGGED = -1
 """Stands in a shape for those of several tensors: ``(count, RAGGED)``."""
 
 
-def _shape(array: Any) -> Shape:
+def _shape(array: Array) -> Shape:
     return (len(array), RAGGED) if array.dtype == object else array.shape
 
 
@@ -67,7 +68,7 @@ class Feeding:
             shapes for _, spec in parameters for shapes in declared_shapes(spec, devices)
         )
 
-    def feed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+    def feed(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> list[Array]:
         """Checked host arrays of one call, in the order of the inputs."""
         if len(args) == len(self._feeders) and not kwargs:
             given: Sequence[Any] = args
@@ -78,7 +79,7 @@ class Feeding:
             feeder.collect(value, arrays)
         return arrays
 
-    def shapes(self, arrays: Sequence[Any]) -> Shapes:
+    def shapes(self, arrays: Sequence[Array]) -> Shapes:
         """The shapes of the arrays that came in lists; nothing to do where none do."""
         if not self.declared:
             return ()
@@ -86,7 +87,7 @@ class Feeding:
         n = self._devices
         return tuple(tuple(found[i : i + n]) for i in range(0, len(found), n))
 
-    def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+    def _bind(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> list[object]:
         unfed = [
             p.replace(default=p.empty) for p in self._python.parameters.values()
         ]  # placeholders given as defaults are no values
@@ -113,7 +114,7 @@ class Feeder:
         self._placeholders = placeholders
         self._devices = devices
 
-    def collect(self, value: object, arrays: list[Any]) -> None:
+    def collect(self, value: object, arrays: list[Array]) -> None:
         """Appends the arrays of a fed value."""
         spec = self._placeholders
         if (
@@ -141,7 +142,7 @@ class Feeder:
             for i, part in enumerate(spec):
                 self._walk(part, value[i], f"{path}[{i}]", arrays)
 
-    def _leaf(self, spec: PlaceholderSpec, value: Any, path: str, arrays: list[Any]) -> None:
+    def _leaf(self, spec: PlaceholderSpec, value: object, path: str, arrays: list[Array]) -> None:
         if not is_list(spec):
             value = self._array(spec, value, path)
             if value.shape != spec.shape:
@@ -155,7 +156,7 @@ class Feeder:
         for device, item in enumerate(value):
             arrays.append(self._item(spec, item, f"{path}[{device}]"))
 
-    def _item(self, spec: PlaceholderSpec, value: Any, path: str) -> Any:
+    def _item(self, spec: PlaceholderSpec, value: object, path: str) -> Array:
         """One device's array of a list placeholder."""
         if spec.kind == "list_list":
             if not isinstance(value, list | tuple) or not value:
@@ -169,7 +170,7 @@ class Feeder:
             self._fail(path, f"shape {value.shape}", allowed)
         return value
 
-    def _tensors(self, spec: PlaceholderSpec, tensors: Sequence[Any], path: str) -> Any:
+    def _tensors(self, spec: PlaceholderSpec, tensors: Sequence[object], path: str) -> Array:
         """Copies of the tensors of a list, without their leading axes, which are of size 1."""
         count, bound = spec.shape[0], spec.shape[1:]
         if len(tensors) != count:
@@ -183,7 +184,7 @@ class Feeder:
             copies[i] = x[0].copy()
         return copies
 
-    def _array(self, spec: PlaceholderSpec, value: Any, path: str) -> Any:
+    def _array(self, spec: PlaceholderSpec, value: object, path: str) -> Array:
         """An array of the placeholder's element type: the value, or a cast copy of it."""
         if not isinstance(value, np.ndarray):
             value = self._converted(spec, value, path)
@@ -197,7 +198,7 @@ class Feeder:
             self._fail(path, f"an array of {value.dtype}", f"{spec.dtype}")
         return self._cast(spec, value, path)
 
-    def _converted(self, spec: PlaceholderSpec, value: object, path: str) -> Any:
+    def _converted(self, spec: PlaceholderSpec, value: object, path: str) -> Array:
         """The array of what numpy makes one of: numbers, and objects that say how."""
         try:
             array, problem = _array_of(value), ""
@@ -214,7 +215,7 @@ class Feeder:
             )
         return array
 
-    def _cast(self, spec: PlaceholderSpec, value: Any, path: str) -> Any:
+    def _cast(self, spec: PlaceholderSpec, value: Array, path: str) -> Array:
         """Numbers in another element type, which may round fractions and nothing else."""
         try:
             with np.errstate(invalid="ignore", over="raise"):
@@ -253,8 +254,8 @@ class StagingBuffers:
         self._sets: dict[int, list[Any]] = {}
 
     def copy(
-        self, slot: int, arrays: Sequence[Any], windows: Sequence[tuple[int, Any]]
-    ) -> list[Any]:
+        self, slot: int, arrays: Sequence[Array], windows: Sequence[tuple[int, Any]]
+    ) -> list[Array]:
         """Copy the windows that this process reads; allocate the set at its first use.
 
         Args:
@@ -270,7 +271,7 @@ class StagingBuffers:
         return buffers
 
 
-def _array_of(value: object) -> Any:
+def _array_of(value: object) -> Array:
     """The array that an object says it is, without a copy where that can be."""
     if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
         return np.from_dlpack(value)

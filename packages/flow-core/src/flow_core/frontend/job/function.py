@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from flow_core.annotations import JobSignature, parse_signature
+from flow_core.base.arrays import Array
 from flow_core.base.errors import JobError, SourceLine, nearest, user_line
 from flow_core.base.planning import end_script, is_planning
 from flow_core.compiler.select import Selector
@@ -167,7 +168,9 @@ class JobFunction:
             self._feeding = Feeding(self.name, self.signature, placement.size)
         return self._feeding
 
-    def _variant(self, shapes: Shapes | None = None, fed: Sequence[Any] | None = None) -> _Variant:
+    def _variant(
+        self, shapes: Shapes | None = None, fed: Sequence[Array] | None = None
+    ) -> _Variant:
         """The job for fed lists of some shapes, traced; by default the one used last."""
         last = self._last
         if last is not None and (shapes is None or shapes == last.shapes):
@@ -298,7 +301,7 @@ class JobFunction:
 
     # -------------------------------------------------------------------- call
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         """Runs one step; what it gives depends on the return annotation."""
         if maybe_current_job() is not None:
             raise JobError(
@@ -321,7 +324,7 @@ class JobFunction:
         feeds = feeding.feed(args, kwargs)
         return self._run(session, variant or self._variant(feeding.shapes(feeds)), feeds)
 
-    def _call_eagerly(self, session: Session, feeds: Sequence[Any], feeding: Feeding) -> Any:
+    def _call_eagerly(self, session: Session, feeds: Sequence[Array], feeding: Feeding) -> Any:
         """A call in the eager mode, where the function may look at values of blobs."""
         if self._last is not None and self._last.traced.build.looked_at:
             self._variants.clear()
@@ -329,7 +332,7 @@ class JobFunction:
         session.before_call(self.name)
         return self._run(session, self._variant(feeding.shapes(feeds), feeds), feeds)
 
-    def _run(self, session: Session, variant: _Variant, feeds: Sequence[Any]) -> Any:
+    def _run(self, session: Session, variant: _Variant, feeds: Sequence[Array]) -> Any:
         executable = variant.executable or self._executable(variant)
         if self._agreed is not None:
             self._agreed(feeds)
@@ -340,7 +343,7 @@ class JobFunction:
         return self._launch(session, executable, variant, feeds)
 
     def _launch(
-        self, session: Session, executable: Executable, variant: _Variant, feeds: Sequence[Any]
+        self, session: Session, executable: Executable, variant: _Variant, feeds: Sequence[Array]
     ) -> Pending:
         pipeline, fetches = session.pipeline, variant.fetches
         pending = Pending(pipeline, fetches.arrange)

@@ -63,7 +63,7 @@ def _on_several_devices(build: JobBuild) -> bool:
 # ------------------------------------------------------------------------------ other forms
 
 
-def _set(build: JobBuild, values: Mapping[str, Any]) -> JobBuild:
+def _set(build: JobBuild, values: Mapping[str, object]) -> JobBuild:
     """The job with other settings."""
     changed = copy.copy(build)
     changed.config = build.config.copy()

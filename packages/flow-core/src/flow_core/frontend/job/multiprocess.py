@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.base.dtypes import as_dtype
 from flow_core.base.errors import CheckpointError, JobError
 from flow_core.compiler.select import SELECTORS, NdSignature, Problem, Selection
@@ -190,7 +191,7 @@ def _first_difference(found: list[list[list[str]]]) -> tuple[str, int]:
 
 
 def save_collectively(
-    world: World, variables: Mapping[str, Any], save: Callable[[Mapping[str, Any]], None]
+    world: World, variables: Mapping[str, Array], save: Callable[[Mapping[str, Array]], None]
 ) -> None:
     """Write a checkpoint on rank 0, gathering one variable at a time.
 
@@ -214,7 +215,7 @@ def save_collectively(
     _broadcast_message(world, {})
 
 
-def _check_names(world: World, variables: Mapping[str, Any]) -> None:
+def _check_names(world: World, variables: Mapping[str, Array]) -> None:
     own = json.dumps(sorted(variables)).encode()
     first, *others = (json.loads(text) for text in world.gather(own, "names in a checkpoint"))
     for rank, names in enumerate(others, 1):
@@ -228,7 +229,7 @@ def _check_names(world: World, variables: Mapping[str, Any]) -> None:
             )
 
 
-def _take_part(world: World, variables: Mapping[str, Any]) -> None:
+def _take_part(world: World, variables: Mapping[str, Array]) -> None:
     """Take part in gathering the variables that rank 0 reads, until it is done."""
     while "name" in (message := _broadcast_message(world, {})):
         _ = variables[message["name"]]
@@ -236,7 +237,7 @@ def _take_part(world: World, variables: Mapping[str, Any]) -> None:
         raise CheckpointError("saving, in the first process", found=message["error"])
 
 
-def _broadcast_message(world: World, message: Mapping[str, Any]) -> Any:
+def _broadcast_message(world: World, message: Mapping[str, object]) -> Any:
     """Broadcast a message of rank 0."""
     return json.loads(world.gather(json.dumps(message).encode(), "a checkpoint")[0])
 
@@ -244,11 +245,11 @@ def _broadcast_message(world: World, message: Mapping[str, Any]) -> Any:
 class _GatheredVariables(Mapping[str, Any]):
     """The arrays of variables on rank 0, each gathered when it is read."""
 
-    def __init__(self, world: World, variables: Mapping[str, Any]) -> None:
+    def __init__(self, world: World, variables: Mapping[str, Array]) -> None:
         self._world = world
         self._variables = variables
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: str) -> Array:
         _broadcast_message(self._world, {"name": name})
         return self._variables[name]
 
@@ -278,7 +279,7 @@ def run_on_rank_zero(world: World, action: Callable[[], None], attempted: str) -
     _broadcast_message(world, {})
 
 
-def load_collectively(world: World, load: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+def load_collectively(world: World, load: Callable[[], Mapping[str, Array]]) -> Mapping[str, Array]:
     """Read a checkpoint on rank 0 and broadcast its arrays.
 
     Raises:
@@ -296,7 +297,7 @@ def load_collectively(world: World, load: Callable[[], Mapping[str, Any]]) -> Ma
     return found
 
 
-def _loaded(world: World, load: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+def _loaded(world: World, load: Callable[[], Mapping[str, Array]]) -> dict[str, Array]:
     try:
         found = {name: np.asarray(array, order="C") for name, array in load().items()}
         rows = [[name, list(x.shape), as_dtype(x.dtype).name] for name, x in found.items()]

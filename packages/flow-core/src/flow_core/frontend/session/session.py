@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from flow_core.base.arrays import DeviceArray
 from flow_core.base.config import Settings
 from flow_core.base.errors import (
     BrokenJobWarning,
@@ -244,7 +245,7 @@ class Session:
             self.declared = before
             raise
 
-    def variable(self, name: str, device: str, region: Region | None = None) -> Any:
+    def variable(self, name: str, device: str, region: Region | None = None) -> DeviceArray:
         """A device's array of a variable (or its part), initialised at its first use.
 
         With several processes all of them must ask, and those that have not the device get None.

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array, DeviceArray
 from flow_core.base.errors import OutOfMemoryError
 from flow_core.base.philox import op_seed
 from flow_core.base.shapes import num_elements
@@ -28,7 +29,7 @@ class Part:
     """
 
     region: Region
-    array: Any
+    array: DeviceArray
     driver: Any
     root: int = 0
 
@@ -112,7 +113,7 @@ class StoredVariable:
         if self.is_whole:
             self.first, self.pristine = None, False
 
-    def assign(self, value: Any) -> None:
+    def assign(self, value: Array) -> None:
         """Overwrites all parts with those of a host array of the logical shape."""
         for part in self.parts.values():
             if part.array is not None:
@@ -167,7 +168,7 @@ def window(region: Region) -> tuple[slice, ...]:
     return tuple(slice(low, high) for low, high in region)
 
 
-def initial_value(info: VariableInfo, region: Region | None = None) -> Any:
+def initial_value(info: VariableInfo, region: Region | None = None) -> Array:
     """The initial value of a variable, or of a part of it: the same whatever the layout."""
     seed = info.attrs.get("seed")
     return generate(

@@ -23,7 +23,7 @@ from flow_core.frontend.trace.sbp_request import (
     over_placement,
 )
 from flow_core.frontend.trace.variable_info import VariableInfo
-from flow_core.ir.graph import Attrs, Value, tensor_type
+from flow_core.ir.graph import Attrs, AttrValue, Value, tensor_type
 from flow_core.ir.initializers import Initializer
 from flow_core.sharding.sbp import Sbp
 
@@ -47,7 +47,7 @@ def get_variable(
     name: str,
     shape: Sequence[int] | None = None,
     dtype: DType | None = float32,
-    initializer: Any = None,
+    initializer: Initializer | tuple[AttrValue, ...] | None = None,
     regularizer: Any = None,
     trainable: bool | None = None,
     model_name: str | None = None,
@@ -183,7 +183,7 @@ def _seed(name: str, seed: object, line: SourceLine | None) -> int | None:
     return None if seed is None else operator.index(seed)
 
 
-def _initializer(job: JobBuild, initializer: object) -> tuple[Any, ...]:
+def _initializer(job: JobBuild, initializer: object) -> tuple[AttrValue, ...]:
     if initializer is not None:
         return initializer_attr(initializer)
     return job.config.get("default_initializer_conf") or DEFAULT_INITIALIZER

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from typing import Any, NoReturn
 
+from flow_core.base.arrays import Array
 from flow_core.base.dtypes import DType
 from flow_core.base.errors import JobError, NoValueError, user_line
 from flow_core.frontend.config.scope import ParallelConf
@@ -161,12 +162,12 @@ class BlobDef(Operators):
             return self._now().numpy_list()[parallel_id or 0]
         return self._now().numpy(parallel_id)
 
-    def numpy_list(self) -> list[Any]:
+    def numpy_list(self) -> list[Array]:
         """As `numpy`, an array per device."""
         arrays: list[Any] = self._now().numpy_list()
         return arrays
 
-    def numpy_lists(self) -> list[list[Any]]:
+    def numpy_lists(self) -> list[list[Array]]:
         """As `numpy`, a list of arrays per device."""
         lists: list[list[Any]] = self._now().numpy_lists()
         return lists

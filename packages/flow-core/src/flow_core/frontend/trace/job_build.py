@@ -239,7 +239,7 @@ class JobBuild:
         """Takes a call of ``losses.add_loss``."""
         self.losses.append(_checked_loss(self, loss, user_line(3)))
 
-    def train(self, *, optimizer: object, losses: Sequence[Any]) -> None:
+    def train(self, *, optimizer: object, losses: Sequence[object]) -> None:
         """Takes a call of ``minimize``."""
         line = user_line(3)
         if self.kind != "train":
@@ -273,7 +273,7 @@ def _source_sbp(spec: OpSpec, placement: Placement) -> tuple[NdSbp | None, ...]:
     return ((Split(0), *(B,) * (len(placement.hierarchy) - 1)),)
 
 
-def _literal(value: object) -> Any:
+def _literal(value: object) -> AttrValue:
     if isinstance(value, list | tuple):
         return tuple(map(_literal, value))
     if hasattr(value, "item") and not hasattr(value, "__len__"):

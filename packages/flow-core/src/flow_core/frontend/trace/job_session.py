@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
-import numpy as np
-
+from flow_core.base.arrays import Array, DeviceArray
 from flow_core.base.config import Settings
 from flow_core.base.thread_budget import Budget
 from flow_core.compiler.reshard.planner import TensorLayout
@@ -77,10 +76,10 @@ class JobSession(Protocol):
     def declare_variable(self, info: VariableInfo) -> None:
         """Record a request for a variable; see `Session.declare_variable`."""
 
-    def variable(self, name: str, device: str, region: Region | None = None) -> Any:
-        """A device's array of a variable, of a type that its driver chooses."""
+    def variable(self, name: str, device: str, region: Region | None = None) -> DeviceArray:
+        """A device's array of a variable."""
 
-    def value(self, name: str) -> np.ndarray[Any, Any]:
+    def value(self, name: str) -> Array:
         """A copy of a variable that is in use."""
 
     def holds(self, name: str, device: str) -> bool:

@@ -72,7 +72,7 @@ class PeriodBlob(BlobDef):
         return f"PeriodBlob({len(self.periods)} x {self.periods[0]!r})"
 
 
-def periods_of(inputs: Sequence[Any]) -> int | None:
+def periods_of(inputs: Sequence[object]) -> int | None:
     """How many periods some blobs have; None where all have one value per step.
 
     Raises:

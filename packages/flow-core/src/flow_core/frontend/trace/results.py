@@ -28,12 +28,12 @@ class DeviceArrays(list[Any]):
 
     __slots__ = ("axis", "is_dynamic")
 
-    def __init__(self, arrays: Iterable[Any], axis: int | None, is_dynamic: bool) -> None:
+    def __init__(self, arrays: Iterable[Array], axis: int | None, is_dynamic: bool) -> None:
         super().__init__(arrays)
         self.axis = axis
         self.is_dynamic = is_dynamic
 
-    def joined(self) -> Any:
+    def joined(self) -> Array:
         """One array of all devices."""
         if self.axis is None or self.is_dynamic:
             raise JobError(
@@ -61,7 +61,7 @@ class Fetched:
         self._lead = None if blob.rows is None else (slice(None),) * blob.rows.axis
         self._counts = slice(where.stop, 2 * where.stop - where.start)
 
-    def of(self, results: Sequence[Any]) -> Any:
+    def of(self, results: Sequence[Array]) -> Array | DeviceArrays:
         """The array; a list of arrays where each device has one."""
         found = results[self._where]
         if self._lead is not None:
@@ -69,7 +69,7 @@ class Fetched:
             found = [self._cut(x, n) for x, n in zip(found, counts, strict=True)]
         return DeviceArrays(found, self._axis, self._dynamic) if self._mirrored else found[0]
 
-    def _cut(self, array: Any, count: Any) -> Any:
+    def _cut(self, array: Array, count: Array) -> Array:
         """The rows that count."""
         return array[(*(self._lead or ()), slice(max(0, int(count.reshape(-1)[0]))))]
 
@@ -88,32 +88,32 @@ class LocalBlob:
         self._fetched = fetched
 
     @property
-    def _array(self) -> Any:
+    def _array(self) -> Array:
         fetched = self._fetched
         return fetched.joined() if isinstance(fetched, DeviceArrays) else fetched
 
-    def numpy(self, parallel_id: int | None = None) -> Any:
+    def numpy(self, parallel_id: int | None = None) -> Array:
         """The array: of one device when asked, else that of all devices, joined by batches."""
         return self._array if parallel_id is None else self.numpy_list()[parallel_id]
 
-    def numpy_list(self) -> list[Any]:
+    def numpy_list(self) -> list[Array]:
         """One array per device."""
         return _as_list(self._fetched)
 
-    def numpy_lists(self) -> list[list[Any]]:
+    def numpy_lists(self) -> list[list[Array]]:
         """A list of arrays per device."""
         return _as_lists(self._fetched)
 
-    def ndarray(self) -> Any:
+    def ndarray(self) -> Array:
         """Older name of `numpy`."""
         return self.numpy()
 
-    def ndarray_list(self) -> list[Any]:
+    def ndarray_list(self) -> list[Array]:
         """Older name of `numpy_list`."""
         return self.numpy_list()
 
     @property
-    def ndarray_list_(self) -> list[Any]:
+    def ndarray_list_(self) -> list[Array]:
         """`numpy_list`, by the name of an attribute that programs read."""
         return self.numpy_list()
 
@@ -128,13 +128,13 @@ class LocalBlob:
         """The number of devices."""
         return len(self.numpy_list())
 
-    def __array__(self, dtype: object = None, copy: bool | None = None) -> Any:
+    def __array__(self, dtype: object = None, copy: bool | None = None) -> Array:
         return as_asked(self._array, dtype, copy)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return LocalBlob, (self._fetched,)
 
-    def __deepcopy__(self, memo: Any) -> LocalBlob:
+    def __deepcopy__(self, memo: dict[int, object]) -> LocalBlob:
         return LocalBlob(deepcopy(self._fetched, memo))
 
     def __getattr__(self, name: str) -> Any:
@@ -147,7 +147,7 @@ class LocalBlob:
 def _of_array(method: str) -> Callable[..., Any]:
     """A method that is the array's."""
 
-    def call(blob: LocalBlob, *args: Any) -> Any:
+    def call(blob: LocalBlob, *args: object) -> Any:
         plain = (arg.numpy() if isinstance(arg, LocalBlob) else arg for arg in args)
         return getattr(blob.numpy(), method)(*plain)
 
@@ -182,13 +182,13 @@ for _method, _convert in _NUMBERS.items():
     setattr(LocalBlob, f"__{_method}__", _of_number(_convert))
 
 
-def _as_list(fetched: Any) -> list[Any]:
+def _as_list(fetched: Array | DeviceArrays) -> list[Array]:
     """One array per device; a single tensor of changing shape in its place."""
     arrays = fetched if isinstance(fetched, DeviceArrays) else [fetched]
     return [array[0] if array.dtype == object else array for array in arrays]
 
 
-def _as_lists(fetched: Any) -> list[list[Any]]:
+def _as_lists(fetched: Array | DeviceArrays) -> list[list[Array]]:
     """A list of arrays per device; tensors of changing shape each with a leading axis of size 1."""
     arrays = fetched if isinstance(fetched, DeviceArrays) else [fetched]
     return [[x[np.newaxis] for x in a] if a.dtype == object else [a] for a in arrays]
@@ -257,7 +257,7 @@ class Pending:
         """Remembers the step, for `get`."""
         self._step = step
 
-    def __call__(self, callback: Callable[[Any], Any]) -> None:
+    def __call__(self, callback: Callable[[Any], object]) -> None:
         """Hands the results to a callback, in the callback thread."""
         if not callable(callback):
             raise JobError(
@@ -288,16 +288,16 @@ class Pending:
             raise step.error
         return self._arrange(step)
 
-    def numpy(self) -> Any:
+    def numpy(self) -> Array:
         """Waits for the step and gives the array of its one result."""
         return self._one("numpy").numpy()
 
-    def numpy_list(self) -> list[Any]:
+    def numpy_list(self) -> list[Array]:
         """Waits for the step and gives one array per device of its one result."""
         arrays: list[Any] = self._one("numpy_list").numpy_list()
         return arrays
 
-    def numpy_lists(self) -> list[list[Any]]:
+    def numpy_lists(self) -> list[list[Array]]:
         """Waits for the step and gives a list of arrays per device of its one result."""
         lists: list[list[Any]] = self._one("numpy_lists").numpy_lists()
         return lists
@@ -355,7 +355,7 @@ for _what, _methods in _ASKED.items():
         setattr(Pending, _method, _not_yet(_what))
 
 
-def _whereabouts(callback: Callable[[Any], Any]) -> str:
+def _whereabouts(callback: Callable[..., object]) -> str:
     """A callback and its line, which a traceback lacks where its parameters do not fit."""
     code = getattr(callback, "__code__", None)
     where = f" (at {code.co_filename}:{code.co_firstlineno})" if code else ""
