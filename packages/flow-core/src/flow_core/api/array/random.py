@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random as python_random
 import sys
-from typing import Any
 
 from flow_core.api.array.index import gather
 from flow_core.api.array.shape import check
@@ -12,6 +11,7 @@ from flow_core.base.dtypes import DType, as_dtype
 from flow_core.frontend.config.scope import current_scope
 from flow_core.frontend.trace.blob import BlobDef
 from flow_core.frontend.trace.emit import emit
+from flow_core.ir.graph import AttrValue
 
 __all__ = [
     "CoinFlip",
@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 
-def _seed(seed: int | None) -> dict[str, Any]:
+def _seed(seed: int | None) -> dict[str, AttrValue]:
     """The seed attributes of an op; without a seed it draws from the job's."""
     return {"seed": -1 if seed is None else int(seed), "has_seed": seed is not None}
 

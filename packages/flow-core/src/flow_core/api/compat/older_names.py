@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from flow_core.api.array.assignment import assign
+from flow_core.base.arrays import Array
 from flow_core.base.errors import (
     ConfigError,
     InferenceError,
@@ -35,7 +36,9 @@ STRATEGIES = ("reuse_mem_priority", "mem_sharing_priority", "parallelism_priorit
               "custom_parallelism")  # fmt: skip
 
 
-def inter_job_reuse_mem_strategy(strategy_str: str, job_set: object = None, **kwargs: Any) -> None:
+def inter_job_reuse_mem_strategy(
+    strategy_str: str, job_set: object = None, **kwargs: object
+) -> None:
     """Checks a strategy of sharing memory between jobs, and keeps it.
 
     Each job has memory of its own here, laid out when it is compiled, and jobs of a session run one
@@ -144,7 +147,7 @@ def _variable(function: str, op_name: str) -> Any:
     return stored[op_name]
 
 
-def get_interface_blob_value(op_name: str) -> np.ndarray[Any, Any]:
+def get_interface_blob_value(op_name: str) -> Array:
     """A copy of a variable's value.
 
     Raises:
@@ -156,7 +159,7 @@ def get_interface_blob_value(op_name: str) -> np.ndarray[Any, Any]:
     return value
 
 
-def set_interface_blob_value(op_name: str, ndarray: Any) -> None:
+def set_interface_blob_value(op_name: str, ndarray: Array) -> None:
     """Overwrites a variable.
 
     Raises:

@@ -104,7 +104,7 @@ class _FreshSession:
 
 
 def register_test_cases(
-    scope: dict[str, Any],
+    scope: dict[str, object],
     directory: str,
     filter_by_num_nodes: Callable[[int], bool],
     base_class: type[unittest.TestCase] = unittest.TestCase,

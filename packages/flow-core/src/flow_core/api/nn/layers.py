@@ -8,7 +8,6 @@ anew, so that a job uses every layer name once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 from flow_core.api.array.initializers import constant_initializer, xavier_uniform_initializer
 from flow_core.api.array.regularizers import Regularizer
@@ -136,8 +135,8 @@ def _conv(
     groups: int,
     activation: Activation | None,
     use_bias: bool,
-    kernel: tuple[Initializer | None, Any, str | None],
-    bias: tuple[Initializer | None, Any, str | None],
+    kernel: tuple[Initializer | None, Regularizer | None, str | None],
+    bias: tuple[Initializer | None, Regularizer | None, str | None],
     trainable: bool,
     name: str,
 ) -> BlobDef:
@@ -188,7 +187,7 @@ def _layer_variable(
     name: str,
     shape: Sequence[int],
     dtype: DType,
-    how: tuple[Initializer | None, Any, str | None],
+    how: tuple[Initializer | None, Regularizer | None, str | None],
     default: Initializer,
     trainable: bool,
 ) -> BlobDef:

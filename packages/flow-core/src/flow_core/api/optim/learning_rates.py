@@ -11,6 +11,7 @@ from typing import Any
 from flow_core.api.deprecation import deprecates
 from flow_core.base.errors import InferenceError, shown, user_line
 from flow_core.frontend.job.train import Schedule
+from flow_core.ir.graph import AttrValue
 
 __all__ = [
     "CosineScheduler", "CustomScheduler", "ExponentialScheduler", "InverseTimeScheduler",
@@ -121,7 +122,7 @@ class LrScheduler:
         self.warmup = warmup
 
     @property
-    def learning_rate_decay_conf(self) -> tuple[Any, ...] | None:
+    def learning_rate_decay_conf(self) -> tuple[AttrValue, ...] | None:
         """The literal ``(kind, *params)`` of the decay."""
         raise NotImplementedError
 
@@ -159,7 +160,7 @@ class CosineScheduler(LrScheduler):
         self.alpha = alpha
 
     @property
-    def learning_rate_decay_conf(self) -> tuple[Any, ...]:
+    def learning_rate_decay_conf(self) -> tuple[AttrValue, ...]:
         """``("cosine", steps, alpha)``."""
         return ("cosine", int(self.steps), float(self.alpha))
 
@@ -205,7 +206,7 @@ class PiecewiseConstantScheduler(LrScheduler):
         self.values = values
 
     @property
-    def learning_rate_decay_conf(self) -> tuple[Any, ...]:
+    def learning_rate_decay_conf(self) -> tuple[AttrValue, ...]:
         """``("piecewise_constant", boundaries, values)``."""
         values = tuple(map(float, self.values))
         return ("piecewise_constant", tuple(map(int, self.boundaries)), values)
@@ -239,7 +240,7 @@ class PiecewiseScalingScheduler(LrScheduler):
         self.scale = [1, *scales]
 
     @property
-    def learning_rate_decay_conf(self) -> tuple[Any, ...]:
+    def learning_rate_decay_conf(self) -> tuple[AttrValue, ...]:
         """``("piecewise_scaling", boundaries, scales)``."""
         scales = tuple(map(float, self.scale))
         return ("piecewise_scaling", tuple(map(int, self.boundaries)), scales)
@@ -291,7 +292,7 @@ class PolynomialScheduler(LrScheduler):
         self.cycle = cycle
 
     @property
-    def learning_rate_decay_conf(self) -> tuple[Any, ...]:
+    def learning_rate_decay_conf(self) -> tuple[AttrValue, ...]:
         """``("polynomial", steps, end_learning_rate, power, cycle)``."""
         numbers = (int(self.steps), float(self.end_learning_rate), float(self.power))
         return ("polynomial", *numbers, bool(self.cycle))
@@ -349,7 +350,7 @@ class LinearCosineScheduler(LrScheduler):
         self.beta = beta
 
     @property
-    def learning_rate_decay_conf(self) -> tuple[Any, ...]:
+    def learning_rate_decay_conf(self) -> tuple[AttrValue, ...]:
         """``("linear_cosine", steps, num_periods, alpha, beta)``."""
         numbers = (self.num_periods, self.alpha, self.beta)
         return ("linear_cosine", int(self.steps), *map(float, numbers))
@@ -375,7 +376,7 @@ class _RateScheduler(LrScheduler):
         self.staircase = staircase
 
     @property
-    def learning_rate_decay_conf(self) -> tuple[Any, ...]:
+    def learning_rate_decay_conf(self) -> tuple[AttrValue, ...]:
         """``(kind, steps, decay_rate, staircase)``."""
         return (self.kind, int(self.steps), float(self.decay_rate), bool(self.staircase))
 

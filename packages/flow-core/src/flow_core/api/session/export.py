@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any
 
+from flow_core.base.arrays import Array
 from flow_core.base.errors import ConfigError, FlowError, SourceLine, UnsupportedError, user_line
 from flow_core.base.planning import end_script
 from flow_core.checkpoint import store
@@ -103,7 +103,7 @@ def _with_weights(job: ExportedJob, path: str | Path) -> ExportedJob:
     formats = tuple(default_session().registry.formats.values())
     wanted = {op.name: job.graph.types[op.name][0] for op in job.graph.of_type("variable")}
 
-    def read() -> dict[str, Any]:
+    def read() -> dict[str, Array]:
         found = store.load(path, formats, wanted, strict=False)
         store.match(wanted, found, attempted=f"exporting the variables in {path}", at=job.at)
         return {name: found[name] for name in wanted}

@@ -10,6 +10,7 @@ import numpy as np
 
 from flow_core.annotations import PlaceholderSpec, parse_handler, placeholder
 from flow_core.api.session.train import tell_mismatch
+from flow_core.base.arrays import Array
 from flow_core.base.dtypes import DType, as_asked, float32
 from flow_core.base.errors import CheckpointError, InferenceError, JobError, user_line
 from flow_core.checkpoint import store
@@ -160,13 +161,13 @@ class VariableBlob:
         dtype: DType = self._stored.info.type.dtype
         return dtype
 
-    def numpy(self) -> np.ndarray[Any, Any]:
+    def numpy(self) -> Array:
         """A copy of the value."""
         with default_session().still():
             array: np.ndarray[Any, Any] = self._stored.numpy()
         return array
 
-    def __array__(self, dtype: object = None, copy: bool | None = None) -> Any:
+    def __array__(self, dtype: object = None, copy: bool | None = None) -> Array:
         """A copy of the value, for numpy; there is none without copying (``copy=False``)."""
         if copy is False:
             raise InferenceError(
@@ -197,7 +198,7 @@ def get_all_variables() -> dict[str, VariableBlob]:
     return {name: VariableBlob(name, stored) for name, stored in session.stored().items()}
 
 
-def load_variables(value_dict: Mapping[str, Any], ignore_mismatch: bool | None = None) -> None:
+def load_variables(value_dict: Mapping[str, Array], ignore_mismatch: bool | None = None) -> None:
     """Overwrite variables with values.
 
     Args:

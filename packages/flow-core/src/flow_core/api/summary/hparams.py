@@ -83,7 +83,7 @@ class ValueSet:
         self._values = sorted(found)
 
     @property
-    def values(self) -> list[Any]:
+    def values(self) -> list[object]:
         """The values, sorted."""
         return list(self._values)
 
@@ -149,7 +149,7 @@ def text(text: Sequence[str], tag: str | None = None) -> Message:
     return Message("Summary", {"value": [value]})
 
 
-def hparams(hparams: Mapping[Any, Any]) -> Message:
+def hparams(hparams: Mapping[object, object]) -> Message:
     """The message of hyperparameters and metrics, for `flow.summary.pb`.
 
     Args:
@@ -176,7 +176,7 @@ def hparams(hparams: Mapping[Any, Any]) -> Message:
     return Message("Summary", {"value": [value]})
 
 
-def _sorted_out(hparams: Mapping[Any, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _sorted_out(hparams: Mapping[object, object]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Hyperparameters and metrics by name."""
     given: dict[str, Any] = {}
     metrics: dict[str, Any] = {}
