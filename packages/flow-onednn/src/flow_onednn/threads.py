@@ -17,7 +17,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from flow_core.base.thread_budget import STANDARD
-from flow_core.base.thread_pools import grant, granted, look, settled
+from flow_core.base.thread_pools import (
+    current_kernel_threads,
+    find_open_mp,
+    process_budget,
+    set_kernel_threads,
+)
 
 
 @functools.cache
@@ -31,7 +36,7 @@ def runtime() -> Any:
         return None
     before = os.environ.get(STANDARD)
     try:
-        os.environ[STANDARD] = str(settled().count)
+        os.environ[STANDARD] = str(process_budget().count)
         return ctypes.CDLL("libgomp.so.1")
     except OSError:
         return None
@@ -49,8 +54,8 @@ def _restore(value: str | None) -> None:
 def apply() -> None:
     """Sizes the pool also where something else has loaded the runtime before us."""
     if runtime() is not None:
-        look()
-        grant(granted())
+        find_open_mp()
+        set_kernel_threads(current_kernel_threads())
 
 
 def count() -> int:
@@ -120,9 +125,9 @@ def runs(path: str) -> bool:
 @contextlib.contextmanager
 def of_process() -> Iterator[None]:
     """The whole budget for a ``with`` block, whatever part of it the calling thread has."""
-    before = granted()
-    grant(settled().count)
+    before = current_kernel_threads()
+    set_kernel_threads(process_budget().count)
     try:
         yield
     finally:
-        grant(before)
+        set_kernel_threads(before)

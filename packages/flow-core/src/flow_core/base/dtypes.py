@@ -1,4 +1,4 @@
-"""The table of element types, under the names OneFlow's users know."""
+"""The element types, under their OneFlow names."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def as_dtype(value: object) -> DType:
     found = BY_NAME.get(value) if isinstance(value, str) else None
     if found is None:
         try:
-            if value is None:  # which numpy takes for float64
+            if value is None:  # numpy would return float64
                 raise TypeError
             found = _from_numpy(np.dtype(value))  # type: ignore[call-overload]
         except (
@@ -110,7 +110,7 @@ def as_dtype(value: object) -> DType:
             ValueError,
             SyntaxError,
             OverflowError,
-        ):  # some texts are syntax to numpy
+        ):  # numpy parses some texts
             found = None
     if found is None:
         raise InferenceError(
@@ -124,7 +124,7 @@ def as_dtype(value: object) -> DType:
 
 
 def as_asked(array: Array, dtype: Any, copy: bool | None) -> Array:
-    """An array as numpy asks ``__array__`` for it: cast, and copied if ``copy`` says so.
+    """Implement ``__array__``: cast an array, and copy it if ``copy`` requests it.
 
     Raises:
         ValueError: ``copy=False`` for an array that has to be cast.

@@ -16,7 +16,7 @@ import pytest
 from flow_core.base.arrays import Array
 from flow_core.base.dtypes import FLOATS, DType, as_dtype
 from flow_core.base.errors import FlowError, InferenceError
-from flow_core.base.thread_pools import grant, granted
+from flow_core.base.thread_pools import current_kernel_threads, set_kernel_threads
 from flow_core.device import Driver, Launch
 from flow_core.ir.graph import TensorType
 from flow_core.plugins import rows
@@ -411,12 +411,12 @@ class KernelKit(Kit):
                 )
 
     def _launched_on(self, threads: int, case: Case) -> list[bytes]:
-        before = granted()
-        grant(threads)
+        before = current_kernel_threads()
+        set_kernel_threads(threads)
         try:
             return [np.asarray(out).tobytes() for out in self._launched(case)]
         finally:
-            grant(before)
+            set_kernel_threads(before)
 
     def test_takes_a_floating_type(self, name: str) -> None:
         """An op with floating inputs has a kernel for at least one floating type."""

@@ -15,7 +15,7 @@ from flow_core.base.changes import Changes
 from flow_core.base.errors import ConfigError
 from flow_core.base.shutdown import call_at_shutdown
 from flow_core.base.thread_budget import Cores
-from flow_core.base.thread_pools import settled
+from flow_core.base.thread_pools import process_budget
 
 _MOST = 16
 """More threads than these do not help: Python runs one at a time between decoders' calls."""
@@ -55,7 +55,7 @@ class Share:
         own = setting("FLOW_DATA_WORKERS", 0)
         if own:
             return cls(own, own, "FLOW_DATA_WORKERS")
-        budget = cores.budget or settled().count
+        budget = cores.budget or process_budget().count
         most = min(budget, _MOST)
         return cls(min(cores.loaders or most, most), most, f"{budget} cores")
 
@@ -93,7 +93,7 @@ class Pending:
         with self._changes.lock:
             if self._state == "queued":
                 self._state = "cancelled"
-                self._changes.tell()
+                self._changes.notify()
         return self.cancelled()
 
     def begin(self) -> None:
@@ -106,7 +106,7 @@ class Pending:
 
     def wait(self) -> None:
         """Wait until the job has ended or was cancelled."""
-        self._changes.until(self.done)
+        self._changes.wait_until(self.done)
 
     def result(self) -> None:
         """Wait, and raise the job's error, if any.
@@ -145,7 +145,7 @@ class Workers:
             while len(self._threads) < share.waiting and not self._stopped:
                 self._start()
             self._jobs.append(job)
-            self._changes.tell()
+            self._changes.notify()
         return job
 
     def _start(self) -> None:
@@ -160,7 +160,7 @@ class Workers:
         try:
             with self._changes.lock:
                 self._waiting.add(step)
-                self._changes.tell()
+                self._changes.notify()
             yield
         finally:
             with self._changes.lock:
@@ -180,7 +180,7 @@ class Workers:
             with self._changes.lock:
                 job.end(error)
                 self.active -= 1
-                self._changes.tell()
+                self._changes.notify()
             del job, error  # an idle thread keeps nothing alive
 
     def _next(self) -> Pending | None:
@@ -194,7 +194,7 @@ class Workers:
                 self.active += 1
             return self._stopped or bool(taken)
 
-        self._changes.until(take)
+        self._changes.wait_until(take)
         return taken[0] if taken else None
 
     def stop(self, seconds: float = 5.0) -> None:
@@ -203,7 +203,7 @@ class Workers:
             self._stopped = True
             left = list(self._jobs)
             self._jobs.clear()
-            self._changes.tell()
+            self._changes.notify()
         for job in left:
             job.cancel()
         for thread in self._threads:

@@ -154,7 +154,7 @@ def get_interface_blob_value(op_name: str) -> Array:
         VariableError: no job of the session has such a variable.
     """
     stored = _variable("get_interface_blob_value", op_name)
-    with default_session().still():
+    with default_session().quiesced():
         value: np.ndarray[Any, Any] = stored.numpy()
     return value
 

@@ -163,7 +163,7 @@ class VariableBlob:
 
     def numpy(self) -> Array:
         """A copy of the value."""
-        with default_session().still():
+        with default_session().quiesced():
             array: np.ndarray[Any, Any] = self._stored.numpy()
         return array
 

@@ -71,7 +71,7 @@ def save(
         session.sync()  # not still: variables among the values wait for that by themselves
         put(var_dict)
         return
-    with session.still():
+    with session.quiesced():
         put(session.stored())
 
 

@@ -12,7 +12,7 @@ from flow_core.base.dtypes import uint8
 from flow_core.base.errors import GraphError, KernelNotFoundError
 from flow_core.base.philox import op_seed
 from flow_core.base.thread_budget import Budget, Cores, asked, find_budget
-from flow_core.base.thread_pools import granting, look
+from flow_core.base.thread_pools import find_open_mp, sized_pools
 from flow_core.compiler.memory.aliases import alias_roots
 from flow_core.compiler.memory.arena import aligned
 from flow_core.compiler.memory.arena_assignment import Buffers, Limit, There, place
@@ -123,13 +123,13 @@ def lower(
         job: the job's name.
         options: what the job asks for.
     """
-    look()
+    find_open_mp()
     graph = protected(graph, kernels.ops, options.sharing)
     threads = kernel_threads(graph, kernels.ops, options.budget, options.recording)
     state = _Lowering(graph, kernels, options, threads)
     _find_constants(state)
     _put_in_order(state)
-    with granting(_divided(state)):
+    with sized_pools(_divided(state)):
         _find_kernels(state)
     _own_memory(state)
     _hold_while_running(state)

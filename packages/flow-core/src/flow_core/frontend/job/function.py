@@ -221,8 +221,8 @@ class JobFunction:
     def _warn(self, graph: Graph) -> None:
         """Issue the warnings about what the job will do, once per name of a job."""
         session = self.active_session()
-        if self.kind == "train" and self.name not in session.weighed:
-            session.weighed.add(self.name)
+        if self.kind == "train" and self.name not in session.checked_weights:
+            session.checked_weights.add(self.name)
             warn_of_zero_weights(self.name, self.line, graph, session.registry.ops, session)
 
     def _executable(self, variant: _Variant) -> Executable:
@@ -253,7 +253,7 @@ class JobFunction:
             plan, registry, session.driver, session.variable,
             registry.observers("flow_step_finished"), registry.comm, self._step, session.world,
         )  # fmt: skip
-        session.adopted()
+        session.drop_initial_values()
         session.check_replicas(self.name, updated_variables(plan, registry.ops))
         if not self._bound:
             self._step[...] = self._steps_done(session)

@@ -31,7 +31,7 @@ DEFAULT_INITIALIZER = ("constant", 0.0)
 
 
 def check_savable(info: VariableInfo) -> None:
-    """Raise `VariableError` for a name that a save would refuse, hours of training later."""
+    """Raise `VariableError` early for a name that saving would refuse."""
     problem = name_problem(info.name)
     if problem:
         raise VariableError(
@@ -58,7 +58,7 @@ def get_variable(
     parallel_hierarchy: Sequence[int] | None = None,
     nd_sbp: Sequence[str] | None = None,
 ) -> BlobDef:
-    """Creates a variable, or gives the one of that name.
+    """Create a variable, or return the existing one of that name.
 
     Args:
         name: unique name below the current name scope.
@@ -67,19 +67,19 @@ def get_variable(
         initializer: one of ``flow.*_initializer``; the job's default or zeros when None.
         regularizer: one of ``flow.regularizers``.
         trainable: whether optimizers update it; True when None.
-        model_name: kept for OneFlow's programs; has no effect.
+        model_name: accepted for compatibility; has no effect.
         random_seed: seed of a random initializer.
         distribute: requested distribution over the devices.
-        reuse: whether a variable of that name in this job may be used again.
+        reuse: whether an existing variable of that name in this job may be used.
         parallel_distribution: requested SBP per hierarchy dimension, such as ``["S(0)", "B"]``,
-            instead of ``distribute``; an empty list asks for nothing.
+            instead of ``distribute``; an empty list requests nothing.
         parallel_hierarchy: hierarchy of the same devices, instead of the placement's.
         nd_sbp: a later name of ``parallel_distribution``.
 
     Raises:
-        VariableError: no shape, a name that another op has, a second use with ``reuse=False``,
-            or a conflict with another request for the same name.
-        JobError: a distribution that does not fit the shape or the devices.
+        VariableError: there is no shape, another op has the name, the variable exists and
+            ``reuse=False``, or another request for the name conflicts.
+        JobError: the distribution does not match the shape or the devices.
     """
     job = current_job("get_variable")
     line = user_line(2)
@@ -114,16 +114,16 @@ def _full_name(name: str, line: SourceLine | None) -> str:
 
 
 def _used_stale(job: JobBuild, info: VariableInfo) -> bool:
-    """Whether a variable is to be used as it was some steps before."""
+    """Whether the job uses a stale value of a variable (SSP)."""
     asked = job.config.is_set("enable_ssp") and job.config.get("enable_ssp")
     trained = job.kind == "train" and info.attrs["trainable"]
     return bool(asked and trained and current_scope().stale > 1)
 
 
 def stale_value(variable: BlobDef, size: int) -> BlobDef:
-    """What a variable was ``size - 1`` steps before: the variable itself for a size of 1.
+    """The value of a variable ``size - 1`` steps ago; the variable itself for a size of 1.
 
-    A ring of ``size - 1`` copies, a variable too, remembers what it was when steps began.
+    A ring buffer of ``size - 1`` copies, itself a variable, holds the values at the start of steps.
     """
     job = variable.job
     known: BlobDef | None = job.stale.get(variable.value)
@@ -138,7 +138,7 @@ def stale_value(variable: BlobDef, size: int) -> BlobDef:
 
 
 def _state(name: str, shape: Sequence[int], dtype: DType) -> BlobDef:
-    """A variable of zeros that no optimizer updates, by its full name."""
+    """A non-trainable variable of zeros, by its full name."""
     job = current_job("get_variable")
     with enter(replace(current_scope(), names=())):
         given = Attrs({
@@ -203,7 +203,7 @@ def _regularizer(name: str, regularizer: object, line: SourceLine | None) -> Any
 
 
 def _known(job: JobBuild, info: VariableInfo, reuse: bool) -> Value | None:
-    """The job's variable of a name, None where it has none yet."""
+    """The job's variable of a name, None if it has none."""
     value = job.variables.get(info.name)
     if value is not None and not reuse:
         raise VariableError(
@@ -217,7 +217,7 @@ def _known(job: JobBuild, info: VariableInfo, reuse: bool) -> Value | None:
 
 
 def _new_variable(job: JobBuild, info: VariableInfo, name: str, asked: _Request) -> Value:
-    """The output of a new ``variable`` op, whose name is the variable's."""
+    """Add a ``variable`` op under the variable's name and return its output."""
     taken = job.builder.ops.get(info.name)
     if taken is not None:
         raise VariableError(
