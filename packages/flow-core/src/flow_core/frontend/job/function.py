@@ -326,7 +326,7 @@ class JobFunction:
 
     def _call_eagerly(self, session: Session, feeds: Sequence[Array], feeding: Feeding) -> Any:
         """A call in the eager mode, where the function may look at values of blobs."""
-        if self._last is not None and self._last.traced.build.looked_at:
+        if self._last is not None and self._last.traced.build.evaluated:
             self._variants.clear()
             self._last = None
         session.before_call(self.name)

@@ -19,13 +19,12 @@ from flow_core.sharding.topology import Placement
 
 
 class BlobDef(Operators):
-    """A value of the graph under definition: shape and element type, no data.
+    """A placeholder for a value of the graph under definition: shape and type, no data.
 
     Attributes:
-        batch_axis: the axis that counts samples, None when there is none.
-        is_dynamic: whether the shape may change from step to step, as that of arrays that are
-            fed in lists may.
-        rows: how many of the rows count, `flow_core.frontend.trace.valid_rows.Rows`; None for all.
+        batch_axis: the axis of samples, None if there is none.
+        is_dynamic: whether the shape may change from step to step, as for arrays fed in lists.
+        rows: the number of valid rows, `flow_core.frontend.trace.valid_rows.Rows`; None for all.
     """
 
     __slots__ = (
@@ -51,7 +50,7 @@ class BlobDef(Operators):
 
     @property
     def parts(self) -> tuple[Value, ...]:
-        """The value; in the mirrored view the values of the devices, in order."""
+        """The value; in the mirrored view, the values of the devices in order."""
         return (self._value,)
 
     @property
@@ -61,7 +60,7 @@ class BlobDef(Operators):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Logical shape; of a blob that changes it from step to step, the largest."""
+        """Logical shape; the largest one if it changes from step to step."""
         return tuple((self._bound or self._job.builder.type_of(self._value)).shape)
 
     @property
@@ -72,7 +71,7 @@ class BlobDef(Operators):
 
     @property
     def op_name(self) -> str:
-        """Name of the op that makes this blob."""
+        """Name of the op that produces this blob."""
         return self._value.op
 
     @property
@@ -92,7 +91,7 @@ class BlobDef(Operators):
 
     @property
     def parallel_conf(self) -> ParallelConf:
-        """The devices of the op that makes this blob."""
+        """The devices of the op that produces this blob."""
         return ParallelConf(self._job.builder.ops[self._value.op].placement)
 
     @property
@@ -132,17 +131,17 @@ class BlobDef(Operators):
 
     @property
     def is_tensor_list(self) -> bool:
-        """Whether this is a list of tensors, whose shapes change from step to step."""
+        """Whether this is a list of tensors, whose shapes may change from step to step."""
         return self._bound is not None
 
     def with_bound(self, shape: Sequence[int], dtype: DType) -> BlobDef:
-        """The same blob as a list of tensors; its shape shows how large these may be."""
+        """The same blob as a list of tensors, with an upper bound of their shapes."""
         blob = copy(self)
         blob._bound, blob.is_dynamic = tensor_type(tuple(shape), dtype), True
         return blob
 
     def with_rows(self, rows: Any) -> BlobDef:
-        """The same blob, of which only some rows count."""
+        """The same blob with a number of valid rows."""
         blob = copy(self)
         blob.rows, blob.is_dynamic = rows, True
         return blob
@@ -153,31 +152,31 @@ class BlobDef(Operators):
         return blob
 
     def numpy(self, parallel_id: int | None = None) -> Any:
-        """In the eager mode, the array in the call that defines the job: of all devices, or one.
+        """In eager mode, the array in the call that defines the job: of all devices, or of one.
 
         Raises:
-            JobError: another mode, in which blobs are placeholders.
+            JobError: the mode is not eager, so that blobs are placeholders.
         """
-        if self.is_tensor_list:  # of one tensor, in its place
+        if self.is_tensor_list:  # of one tensor
             return self._now().numpy_list()[parallel_id or 0]
         return self._now().numpy(parallel_id)
 
     def numpy_list(self) -> list[Array]:
-        """As `numpy`, an array per device."""
+        """Like `numpy`, one array per device."""
         arrays: list[Any] = self._now().numpy_list()
         return arrays
 
     def numpy_lists(self) -> list[list[Array]]:
-        """As `numpy`, a list of arrays per device."""
+        """Like `numpy`, a list of arrays per device."""
         lists: list[list[Any]] = self._now().numpy_lists()
         return lists
 
     def numpy_size(self) -> int:
-        """The number of devices that have a value of their own."""
+        """The number of values, one per device in the mirrored view."""
         return len(self.parts)
 
     def _now(self) -> Any:
-        return self.job.look_at(self, user_line(3))
+        return self.job.evaluate(self, user_line(3))
 
     def __copy__(self) -> BlobDef:
         """The same placeholder."""
@@ -193,11 +192,11 @@ class BlobDef(Operators):
         return self.shape[0]
 
     def __bool__(self) -> bool:
-        """That there is a blob: ``if bias:`` asks so where a function may have none.
+        """True, so that ``if bias:`` tests for the presence of an optional blob.
 
         Raises:
-            NoValueError: for truth values, as comparisons and logical ops give them (int8, bool):
-                whoever branches on those wants data, which there are none of.
+            NoValueError: the blob holds truth values (int8, bool), as comparisons return them; a
+                branch on those needs data.
         """
         return self.dtype.name not in ("int8", "bool") or _refuse_truth(self)
 
@@ -205,13 +204,13 @@ class BlobDef(Operators):
         return format(float(self), spec) if spec else repr(self)
 
     def __getattr__(self, name: str) -> Any:
-        elsewhere = _ELSEWHERE.get(name)
-        hint = f"; there is {elsewhere}" if elsewhere else ""
+        replacement = _REPLACEMENTS.get(name)
+        hint = f"; there is {replacement}" if replacement else ""
         raise AttributeError(f"a blob has no {name!r}{hint}", name=name, obj=self)
 
 
 def _refusal(what: str, hint: str) -> Callable[..., NoReturn]:
-    """A method by which Python asks for data."""
+    """A special method that would need data, and refuses."""
 
     def refuse(blob: BlobDef, *_: object, **__: object) -> NoReturn:
         raise NoValueError(
@@ -259,7 +258,7 @@ _refuse_truth = _refusal(
     "compute with flow.where(...), or decide on a Python value outside the job",
 )
 
-_ELSEWHERE = {
+_REPLACEMENTS = {
     **{name: f"flow.math.reduce_{name}(blob)" for name in ("sum", "mean", "max", "min", "prod")},
     **{name: f"flow.{name}(blob, ...)" for name in ("reshape", "flatten", "squeeze", "transpose")},
     **dict.fromkeys(("astype", "cast", "to", "type"), "flow.cast(blob, dtype)"),
@@ -270,11 +269,11 @@ _ELSEWHERE = {
     "item": "the result of the job",
     "view": "flow.reshape(blob, shape)",
 }
-"""What programs of other frameworks find on a tensor, and where it is here."""
+"""Attributes of tensors in other frameworks, and their replacements."""
 
 
 class MirroredBlob(BlobDef):
-    """A blob of the mirrored view of several devices: a value per device.
+    """A blob of the mirrored view of several devices: one value per device.
 
     Sizes that differ between the devices are `PerDevice` numbers.
 
@@ -302,7 +301,7 @@ class MirroredBlob(BlobDef):
 
     @property
     def value(self) -> Value:
-        """Always an error: there is no one value."""
+        """Always an error, as there is no single value."""
         raise JobError(
             f"use of {self!r}",
             at=user_line(2),
@@ -331,7 +330,7 @@ class MirroredBlob(BlobDef):
 
     @property
     def op_name(self) -> str:
-        """Name of the op that makes this blob, without the device."""
+        """Name of the op that produces this blob, without the device."""
         return self._value.op.rsplit("#", 1)[0]
 
     name = op_name

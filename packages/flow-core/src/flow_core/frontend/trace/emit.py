@@ -1,4 +1,4 @@
-"""`emit`: the one way by which API functions add ops to the job under definition."""
+"""`emit`: add an op to the job under definition."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flow_core.plugins.emission import provide
 
 
 def emit(op_type: str, *inputs: BlobDef, name: str | None = None, **attrs: AttrValue) -> Any:
-    """Adds an op to the job under definition, at the current scope.
+    """Add an op to the job under definition, at the current scope.
 
     Args:
         op_type: type of the op.
@@ -46,7 +46,7 @@ def _emit(
     name: str | None,
     line: SourceLine | None,
 ) -> tuple[BlobDef, ...]:
-    """An op; one per period on blobs of several periods, one per device in the mirrored view."""
+    """Add an op; one per period for blobs of several periods, per device in the mirrored view."""
     periods = periods_of(inputs)
     if periods is not None:
         of_each = [
@@ -73,12 +73,12 @@ def _with_rows(
     blobs: Sequence[BlobDef],
     line: SourceLine | None,
 ) -> tuple[BlobDef, ...]:
-    """The outputs with the rows of theirs that count; there are zeros in place of the others."""
+    """The outputs with their valid rows; the other rows are set to zero."""
     kept = rows_passed(op_type, job.emitter.spec(op_type, line), inputs, blobs, line)
-    still = any(x.is_dynamic and x.rows is None for x in inputs)
+    is_dynamic = any(x.is_dynamic and x.rows is None for x in inputs)
     made = []
     for blob, rows in zip(blobs, kept, strict=True):
-        blob.is_dynamic = still
+        blob.is_dynamic = is_dynamic
         if rows is not None:
             name = f"{blob.op_name}/rows"
             zeroed = _emit(job, RESIZE, [blob, rows.count], {"axis": rows.axis}, name, line)

@@ -1,4 +1,4 @@
-"""A job under definition: the graph that a job function's ops are added to."""
+"""A job under definition: the graph to which a job function adds ops."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TrainRequest:
         optimizer: the optimizer.
         losses: the values to minimize; in the mirrored view those of all devices.
         line: the user's line.
-        elements: what the sum of the losses is divided by; None for the elements of each.
+        elements: the divisor of the sum of the losses; None for the elements of each.
         placement: the devices of the mirrored view, None for those of the first loss.
     """
 
@@ -57,14 +57,14 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class BlobMethods:
-    """Methods of blobs that lie above them.
+    """Methods of blobs that need layers above this one.
 
     Attributes:
-        look: gives what a blob is in the call that defines its job.
-        cast: gives a blob in another distribution, or with another one of its gradient.
+        evaluate: returns the value of a blob in the call that defines its job.
+        cast: returns a blob, or its gradient, in a requested distribution.
     """
 
-    look: Callable[[BlobDef], Any]
+    evaluate: Callable[[BlobDef], Any]
     cast: Callable[..., BlobDef]
 
 
@@ -84,16 +84,16 @@ class JobBuild:
         watches: calls of ``watch`` and ``watch_diff``.
         distributions: values in requested distributions, by value and SBP.
         mirrored: values per device of logical values, by value, devices and SBP.
-        forward: names of the ops of the forward pass, once the backward pass is there.
+        forward: names of the ops of the forward pass, once the backward pass is added.
         segments: names of the ops whose activations are recomputed, by segment.
-        rounded: in quantization-aware training, what is seen in place of each value.
-        gradient_sums: ops whose input is to be added up over the micro-batches.
+        rounded: in quantization-aware training, the rounded value that replaces each value.
+        gradient_sums: ops whose input is accumulated over the micro-batches.
         inputs: names of the ``input`` ops in the order in which they are fed.
-        fed: in the eager mode, the arrays of the call that defines the job.
+        fed: in eager mode, the arrays of the call that defines the job.
         step: the job's step counter.
-        stale: what stands for variables that are used stale, by their value.
-        looked_at: whether the function has looked at values.
-        methods: what blobs of the job can do that takes more than the graph.
+        stale: the stale values that replace variables, by their value.
+        evaluated: whether the function has read values of blobs.
+        methods: methods of blobs that need more than the graph.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class JobBuild:
         self.fed: Sequence[Any] | None = None
         self.step: Any = 0
         self.stale: dict[Value, BlobDef] = {}
-        self.looked_at = False
+        self.evaluated = False
         self.methods = methods
 
     def add(
@@ -143,11 +143,11 @@ class JobBuild:
         full: str | None = None,
         placement: Placement | None = None,
     ) -> tuple[Value, ...]:
-        """Adds an op at the current scope.
+        """Add an op at the current scope.
 
         Args:
             op_type, inputs, attrs: the op.
-            name: its name below the name scope; a free one when it is taken.
+            name: its name below the name scope; made unique if taken.
             line: the user's line.
             sbp: requested SBP of the outputs.
             full: its full name, instead of ``name``.
@@ -177,7 +177,7 @@ class JobBuild:
         )
 
     def free_name(self, name: str) -> str:
-        """A full name below the name scope that no op has."""
+        """An unused full name below the name scope."""
         return self.builder.unique_name(current_scope().prefix + name)
 
     def names_per_device(self, name: str, devices: int) -> list[str]:
@@ -189,7 +189,7 @@ class JobBuild:
         return [f"{full}#{rank}" for rank in range(devices)]
 
     def returns_many(self, op_type: str) -> bool:
-        """Whether `emit` gives a tuple for this op type."""
+        """Whether `emit` returns a tuple for this op type."""
         outputs = self.emitter.specs[op_type].outputs
         return len(outputs) != 1 or outputs[0].endswith("*")
 
@@ -218,11 +218,11 @@ class JobBuild:
         op = self.builder.ops[variable]
         self.builder.ops[variable] = replace(op, sbp=((B,) * len(op.placement.hierarchy),))
 
-    def look_at(self, blob: BlobDef, line: SourceLine | None) -> Any:
-        """What a blob is in the call that defines this job.
+    def evaluate(self, blob: BlobDef, line: SourceLine | None) -> Any:
+        """The value of a blob in the call that defines this job.
 
         Raises:
-            JobError: the session is not in the eager mode, or the job is not being called.
+            JobError: the session is not in eager mode, or the job is not being called.
         """
         if self.fed is None or self.methods is None:
             raise JobError(
@@ -232,15 +232,15 @@ class JobBuild:
                 allowed="flow.enable_eager_execution() before, and a call of the job",
                 hint="return the blob, or flow.watch(blob, handler)",
             )
-        self.looked_at = True
-        return self.methods.look(blob)
+        self.evaluated = True
+        return self.methods.evaluate(blob)
 
     def add_loss(self, loss: object) -> None:
-        """Takes a call of ``losses.add_loss``."""
+        """Record a call of ``losses.add_loss``."""
         self.losses.append(_checked_loss(self, loss, user_line(3)))
 
     def train(self, *, optimizer: object, losses: Sequence[object]) -> None:
-        """Takes a call of ``minimize``."""
+        """Record a call of ``minimize``."""
         line = user_line(3)
         if self.kind != "train":
             raise JobError(
@@ -267,7 +267,7 @@ def on_host(placement: Placement) -> Placement:
 
 
 def _source_sbp(spec: OpSpec, placement: Placement) -> tuple[NdSbp | None, ...]:
-    """Each device reads its own part of what a source reads."""
+    """The SBP with which each device reads its own part of a source."""
     if spec.inputs or "region" not in spec.attrs or placement.size == 1:
         return ()
     return ((Split(0), *(B,) * (len(placement.hierarchy) - 1)),)
@@ -282,7 +282,7 @@ def _literal(value: object) -> AttrValue:
 
 
 def described(value: object) -> str:
-    """A value for a message; a blob with the job that it belongs to."""
+    """A value for a message; blobs are named with their job."""
     text = f"{value!r:.80}"
     return f"{text} of job {value.job.name!r}" if isinstance(value, BlobDef) else text
 
@@ -306,7 +306,7 @@ def _checked_loss(job: JobBuild, loss: object, line: SourceLine | None) -> BlobD
 
 
 def _whole_loss(loss: BlobDef, line: SourceLine | None) -> BlobDef:
-    """A loss with one value per step, all of whose rows count."""
+    """A loss with one value per step, all of whose rows are valid."""
     if isinstance(loss, PeriodBlob):
         packed = innermost(loss, lambda blob: emit("concat", *blob.periods, axis=0))
         return _whole_loss(packed, line)
@@ -316,29 +316,31 @@ def _whole_loss(loss: BlobDef, line: SourceLine | None) -> BlobDef:
 def train_request(
     optimizer: object, losses: Sequence[BlobDef], line: SourceLine | None
 ) -> TrainRequest:
-    """The request to minimize some losses.
+    """The request to minimize losses.
 
-    As in OneFlow, the gradient is that of the sum over all elements of all devices, divided by
-    the elements of one device's loss; where shapes may change, by its samples.  Devices with
-    batches of several sizes count with their mean size, so that every sample weighs the same.
+    As in OneFlow, the objective is the sum over all elements of all devices, divided by the number
+    of elements (for dynamic shapes, of samples) of one device's loss.  If batch sizes differ
+    between devices, their mean is used, so that all samples have the same weight.
     """
     values = tuple(part for loss in losses for part in loss.parts)
-    places = [loss.placement for loss in losses if isinstance(loss, MirroredBlob)]
-    if not places and not any(loss.is_dynamic for loss in losses):
+    placements = [loss.placement for loss in losses if isinstance(loss, MirroredBlob)]
+    if not placements and not any(loss.is_dynamic for loss in losses):
         return TrainRequest(optimizer, values, line)
     elements = {_elements(loss) for loss in losses}
-    if len(elements) != 1 or len(places) not in (0, len(losses)):
+    if len(elements) != 1 or len(placements) not in (0, len(losses)):
         raise JobError(
             "minimize",
             at=line,
             found=" and ".join(map(repr, losses)),
             allowed="losses of one view, with the same number of samples",
         )
-    return TrainRequest(optimizer, values, line, elements.pop(), places[0] if places else None)
+    return TrainRequest(
+        optimizer, values, line, elements.pop(), placements[0] if placements else None
+    )
 
 
 def _elements(loss: BlobDef) -> float:
-    """What the sum of a loss is divided by: elements, or samples where shapes may change."""
+    """The divisor of the sum of a loss: its elements, or samples for dynamic shapes."""
     shapes = [loss.job.builder.type_of(part).shape for part in loss.parts]
     counts = [prod(shape[:1] if loss.is_dynamic else shape) for shape in shapes]
     return float(max(1.0, sum(counts) / len(counts)))
@@ -350,7 +352,7 @@ _current: ContextVar[JobBuild | None] = ContextVar("flow_job", default=None)
 
 
 def current_job(attempted: str) -> JobBuild:
-    """The job under definition; an error outside of job functions."""
+    """The job under definition; raises an error outside of job functions."""
     job = _current.get()
     if job is None:
         raise outside(attempted)
@@ -364,7 +366,7 @@ def maybe_current_job() -> JobBuild | None:
 
 @contextmanager
 def defining(job: JobBuild, scope: Scope = OUTERMOST) -> Iterator[JobBuild]:
-    """Makes a job the one under definition, with an outermost scope of its own."""
+    """Make a job the one under definition, in a new outermost scope."""
     token = _current.set(job)
     try:
         with enter(replace(scope, default=job.default_placement)):
