@@ -1,4 +1,4 @@
-"""Annotations to records: structure by core, leaves by the specs of plugins."""
+"""Parsing of annotations to records: structure by core, leaves by the specs of plugins."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from flow_core.base.errors import AnnotationError, FlowError, SourceLine
 from flow_core.plugins.specs import AnnotationSpec, load
 
 _MOST_QUOTES = 16
-"""So often an annotation as text may name another text."""
+"""The limit of nested textual annotations."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Parse:
-    """The walk over an annotation: who is asked about leaves, and what messages quote."""
+    """The visitor of an annotation: specs of leaves, and context for messages."""
 
     specs: Sequence[AnnotationSpec]
     subject: str
@@ -48,7 +48,7 @@ class _Parse:
         return AnnotationError(self.subject, at=self.at, found=what, allowed=allowed, hint=hint)
 
     def evaluated(self, annotation: object) -> Any:
-        """An annotation given as text (or inside quotes) as the object it names."""
+        """Evaluate a textual (or quoted) annotation to the object it names."""
         for _ in range(_MOST_QUOTES):
             text = getattr(annotation, "__forward_arg__", annotation)
             if not isinstance(text, str):
@@ -57,7 +57,7 @@ class _Parse:
         self.fail("a text that names a text, and so on", "a text that names an annotation")
 
     def _named(self, text: str) -> Any:
-        """What a text names; whatever goes wrong there is about the annotation."""
+        """Evaluate a text; any error concerns the annotation."""
         try:
             return eval(text, dict(self.names))
         except FlowError:
@@ -68,7 +68,7 @@ class _Parse:
             raise self._wrong(f"{text!r:.200}: {why}", allowed) from error
 
     def spec(self, annotation: object) -> AnnotationSpec | None:
-        """The one spec that knows an annotation; two are an error."""
+        """The single spec that matches an annotation, None for no spec; several are an error."""
         known = [spec for spec in self.specs if spec.matches(annotation)]
         if len(known) > 1:
             self.fail(annotation, "one meaning", f"claimed by {_listed(s.name for s in known)}")
@@ -80,7 +80,7 @@ def _listed(names: Any) -> str:
 
 
 def annotation_name(annotation: object) -> str:
-    """An annotation as messages show it.
+    """The text of an annotation for messages.
 
     >>> annotation_name(int), annotation_name(typing.Tuple[int, int])
     ('int', 'Tuple[int, int]')
@@ -104,10 +104,10 @@ def parse_result(
     names: Mapping[str, object] | None = None,
     subject: str | None = None,
 ) -> Fetch:
-    """What a return annotation asks for; raises `AnnotationError`.
+    """Parse a return annotation; raises `AnnotationError`.
 
     Args:
-        annotation: the annotation, `inspect.Signature.empty` when there is none.
+        annotation: the annotation, `inspect.Signature.empty` for none.
         specs: the registered annotations.
         job: name of the job, for messages.
         at: the user's line, for messages.
@@ -129,7 +129,7 @@ def parse_result(
 
 
 def _fetch(parse: _Parse, fetch: Fetch) -> Fetch:
-    """A fetch at the top of a result, where None is allowed and callbacks no more."""
+    """A fetch at the top of a result, where None is allowed but callbacks are not."""
     if isinstance(fetch, FetchOf):
         annotation = _bare(parse.evaluated(fetch.annotation))
         return _fetch(parse, _own_fetch(parse, annotation))
@@ -137,7 +137,7 @@ def _fetch(parse: _Parse, fetch: Fetch) -> Fetch:
 
 
 def _nested(parse: _Parse, fetch: Fetch) -> Fetch:
-    """A fetch inside another one, with all `FetchOf` resolved."""
+    """A fetch inside another one, with every `FetchOf` resolved."""
     match fetch:
         case FetchOf(annotation):
             return _nested(parse, _own_fetch(parse, _bare(parse.evaluated(annotation))))
@@ -163,7 +163,7 @@ def _bundle(parse: _Parse, leaf: Fetch) -> FetchBundle:
 
 
 def _own_fetch(parse: _Parse, annotation: object) -> Fetch:
-    """One level of an annotation: structure by core, leaves by specs."""
+    """Parse one level of an annotation."""
     if annotation is None or annotation is NoneType:
         return FetchNone()
     container = typing.get_origin(annotation) or annotation
@@ -223,7 +223,7 @@ def parse_placeholder(
     at: SourceLine | None = None,
     names: Mapping[str, object] | None = None,
 ) -> Placeholders:
-    """What the annotation of a parameter stands for; raises `AnnotationError`.
+    """Parse the annotation of a parameter; raises `AnnotationError`.
 
     Returns:
         A `PlaceholderSpec`, or a tuple of these for ``Tuple[...]``.

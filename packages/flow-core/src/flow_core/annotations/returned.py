@@ -1,4 +1,4 @@
-"""What a job function returned, held against its annotation, and the form of its results."""
+"""Checks of a job function's return value against its annotation, and result structure."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ResultLayout:
     keys: tuple[Any, ...] = ()
 
     def build(self, items: list[object]) -> object:
-        """The container with these elements."""
+        """The container with the given elements."""
         if self.container is dict:
             return dict(zip(self.keys, items, strict=True))
         return items if self.container is list else tuple(items)
@@ -47,14 +47,14 @@ Structure = ResultLayout | FetchLeaf | FetchNone
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """What a job function returned: the structure, and its blobs from left to right."""
+    """The return value of a job function: its structure, and its blobs from left to right."""
 
     structure: Structure
     blobs: tuple[Any, ...]
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """The form in which each of the blobs is wanted."""
+        """The annotated form of each blob."""
         return tuple(_kinds(self.structure))
 
 
@@ -73,12 +73,12 @@ def _as_is(_: Kind, result: object) -> object:
 def structure(
     layout: Structure, results: Sequence[object], convert: Callable[[Kind, Any], object] = _as_is
 ) -> Any:
-    """Arranges fetched data in the structure that a job returned.
+    """Arrange fetched data in the structure that a job returned.
 
     Args:
         layout: structure from `check_returned`.
         results: data of each blob, in the order of `Returned.blobs`.
-        convert: ``convert(kind, result)`` gives the form that the user wanted.
+        convert: ``convert(kind, result)`` converts data to the annotated form.
 
     >>> pair = ResultLayout(
     ...     tuple, (FetchLeaf("numpy"), ResultLayout(dict, (FetchLeaf("numpy"),), ("a",)))
@@ -105,7 +105,7 @@ def _arrange(
 
 @dataclass(slots=True)
 class _Check:
-    """The walk over a return value: what is asked, and the blobs found so far."""
+    """The visitor of a return value: the expected annotation, and the blobs found."""
 
     wanted: Fetch
     is_blob: Callable[[Any], bool]
@@ -138,18 +138,18 @@ def check_returned(
     at: SourceLine | None = None,
     is_dynamic: Callable[[Any], bool] = lambda _: False,
 ) -> Returned:
-    """Holds a job's return value against its annotation.
+    """Check a job's return value against its annotation.
 
     Args:
-        fetch: the parsed annotation, `UNANNOTATED` when there is none.
-        returned: what the job function returned.
-        is_blob: tells the blobs of the job from anything else.
+        fetch: the parsed annotation, `UNANNOTATED` for none.
+        returned: the return value of the job function.
+        is_blob: whether a value is a blob of the job.
         job: name of the job, for messages.
         at: the user's line, for messages.
-        is_dynamic: tells blobs whose shape may differ from step to step or device to device.
+        is_dynamic: whether the shape of a blob may differ between steps or devices.
 
     Raises:
-        AnnotationError: a value is no blob, or the structure is not the annotated one.
+        AnnotationError: a value is not a blob, or the structure differs from the annotation.
 
     >>> pair = FetchTuple((FetchLeaf("numpy"), FetchLeaf("numpy")))
     >>> check_returned(pair, ("x", "y"), lambda v: isinstance(v, str)).blobs
@@ -176,13 +176,13 @@ def _show(value: object, is_blob: Callable[[object], bool]) -> str:
 
 
 def _owner(value: object) -> str | None:
-    """The job that a blob belongs to; None for what is no blob."""
+    """The job of a blob; None for other values."""
     owner: str | None = getattr(getattr(value, "job", None), "name", None)
     return owner
 
 
 def _instead_of(value: object, form: str) -> str | None:
-    """What to do about a result that is no blob."""
+    """Advice on a result that is not a blob."""
     if isinstance(value, tuple | list | dict):
         return f"annotate several results as tuple[tp.{form}, ...], or as tp.Bundle[tp.{form}]"
     if _owner(value) is not None:

@@ -1,4 +1,4 @@
-"""Whole functions: the parameters and the result of jobs, the parameter of handlers."""
+"""Signatures: parameters and results of jobs, parameters of handlers."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from flow_core.plugins.specs import AnnotationSpec
 
 @dataclass(frozen=True, slots=True)
 class JobSignature:
-    """What a job function takes and returns.
+    """The signature of a job function.
 
     Attributes:
-        parameters: what each parameter stands for, by name, in order.
-        result: what the return annotation asks for.
+        parameters: the placeholders of each parameter, by name, in order.
+        result: the parsed return annotation.
         at: the line of the function.
         python: the Python signature, to bind arguments of calls.
     """
@@ -47,11 +47,11 @@ class JobSignature:
 def parse_signature(
     function: Callable[..., object], specs: Sequence[AnnotationSpec], *, job: str = ""
 ) -> JobSignature:
-    """Reads a job function: parameters with placeholders, and the result.
+    """Parse the signature of a job function.
 
-    Parameters are all annotated, or none is and each has a `PlaceholderSpec` (or tuples, lists,
-    dicts of them) as its default.  Textual annotations are looked up where the function was
-    defined, so call this from there (a decorator may stand in between).
+    Either all parameters are annotated, or none is and each has a `PlaceholderSpec` (or tuples,
+    lists, dicts of them) as its default.  Textual annotations are resolved where the function was
+    defined, so this must be called from there (possibly through a decorator).
 
     Raises:
         AnnotationError: an annotation is missing, unknown or misplaced.
@@ -112,7 +112,7 @@ def _default(p: inspect.Parameter, subject: str, at: SourceLine | None) -> Place
 
 
 def _advice(p: inspect.Parameter) -> str:
-    """What to do about a parameter that no data can be fed to."""
+    """Advice on a parameter that cannot be fed."""
     if p.default is not p.empty:
         return f"drop it, and let the function use the variable {p.name} of the program around it"
     if p.name in ("self", "cls"):
@@ -140,10 +140,10 @@ def _check_uniform(python: inspect.Signature, job: str, at: SourceLine | None) -
 
 
 def parse_handler(function: Callable[..., object], specs: Sequence[AnnotationSpec]) -> FetchLeaf:
-    """The form in which a handler of ``watch`` takes its one argument.
+    """The form in which a handler of ``watch`` takes its argument.
 
-    Without an annotation it is given a handle (kind "blob").  Further parameters may have defaults,
-    by which programs keep the names of a loop.  Raises `AnnotationError`.
+    Without an annotation it is a handle (kind "blob").  Further parameters must have defaults, by
+    which programs capture loop variables.  Raises `AnnotationError`.
 
     >>> parse_handler(lambda x, name="w": None, ())
     FetchLeaf(kind='blob')
@@ -194,8 +194,8 @@ def _is_filled(cell: Any) -> bool:
 def _enclosing_locals(code: CodeType) -> dict[str, object]:
     """Local names of the running functions in whose bodies ``code`` is written.
 
-    Names that only annotations use are not in the closure, so the frames are asked: a function
-    body is a constant of the code around it.
+    Names that only annotations use are not in the closure, so they are taken from frames: a
+    function body is a constant of the enclosing code.
     """
     found: dict[str, Any] = {}
     frame = sys._getframe(1)

@@ -1,7 +1,7 @@
 """Dataclasses from parsed JSON, each value checked against the annotation of its field.
 
-What a text from outside holds is never trusted: a value of another type, a number beyond 64 bits,
-a text that cannot be printed, a missing or an unknown field is a `Mismatch`, which says where.
+External text is never trusted: a value of another type, a number beyond 64 bits, an unprintable
+text, a missing or an unknown field raises a `Mismatch` with its path.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import Any
 from flow_core.base.errors import nearest
 
 INTEGERS = range(-(1 << 63), 1 << 64)
-"""Integers that a text may hold: those of 64 bits, with or without a sign."""
+"""The accepted integers: 64 bits, signed or unsigned."""
 
 Convert = Callable[[Any], Any]
 
 
 class Mismatch(ValueError):
-    """A value that does not fit.
+    """A value of the wrong type or range.
 
     Args:
-        found: what was found.
-        allowed: what would have fitted.
+        found: the value found.
+        allowed: the accepted values.
 
     Attributes:
         where: path of the value, ``.tasks[3].inputs[0]``.
@@ -40,13 +40,13 @@ class Mismatch(ValueError):
         self.where = ""
 
     def within(self, step: str) -> Mismatch:
-        """The same, seen from the value around."""
+        """The same error with the path of the enclosing value prepended."""
         self.where = step + self.where
         return self
 
 
 def shown(value: object) -> str:
-    r"""A value as errors quote it, in ASCII and not too long.
+    r"""A value for error messages, in ASCII and truncated.
 
     >>> shown([1, 2]), shown("\ud800")
     ('a list', "the text '\\ud800'")
@@ -61,10 +61,10 @@ def shown(value: object) -> str:
 
 
 def parsed(text: str | bytes) -> Any:
-    """What a JSON text holds.
+    """Parse a JSON text.
 
     Raises:
-        Mismatch: it is none, or is nested too deep.
+        Mismatch: the text is not JSON, or is nested too deeply.
     """
     try:
         return json.loads(text if isinstance(text, str) else text.decode())
@@ -73,11 +73,11 @@ def parsed(text: str | bytes) -> Any:
 
 
 class Decoder:
-    """Makes values of annotated types from parsed JSON.
+    """Decodes parsed JSON to values of annotated types.
 
     Args:
-        types: what makes values of certain classes, in place of their fields.
-        fields: what converts a decoded field, by ``"Class.field"``.
+        types: converters of certain classes, instead of decoding their fields.
+        fields: converters of decoded fields, by ``"Class.field"``.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Decoder:
         self._of = lru_cache(maxsize=None)(self._make)
 
     def decode(self, kind: object, value: object) -> Any:
-        """A value of a type.  Raises `Mismatch`."""
+        """Decode a value of a type; raises `Mismatch`."""
         return self._of(kind)(value)
 
     def _make(self, kind: object) -> Convert:
@@ -186,7 +186,7 @@ def _object(value: object) -> dict[str, object]:
 
 
 def _text(value: object) -> str:
-    """A text that can be written as UTF-8."""
+    """A text that can be encoded as UTF-8."""
     if not isinstance(value, str):
         raise Mismatch(shown(value), "a text")
     if not value.isascii():
@@ -218,7 +218,7 @@ def _flag(value: object) -> bool:
 
 
 def _literal(value: object, depth: int = 64) -> object:
-    """A number, a text, a flag or nothing, or tuples of these."""
+    """A number, text, flag or None, or nested tuples of these."""
     if isinstance(value, list):
         if not depth:
             raise Mismatch("lists nested too deep", "64 lists within each other at most")

@@ -25,8 +25,8 @@ class Setting:
     Attributes:
         name: dotted path below the function config.
         default: value when it is called without one.
-        effect: what it does here; empty when it is accepted and means nothing here.
-        check: turns the given value into the kept one, or raises.
+        effect: its effect; empty if it is accepted for compatibility only.
+        check: converts a given value, or raises.
     """
 
     name: str
@@ -209,12 +209,24 @@ CUDNN: tuple[Setting, ...] = (
         Setting(f"cudnn_conv_force_{kind}_algo", None, "the only family of plans", _algorithm)
         for kind in ALGORITHMS
     ),
-    Setting("cudnn_conv_heuristic_search_algo", True, "guess the fastest, or measure", _switch),
-    Setting("cudnn_conv_use_deterministic_algo_only", False, "the same bits twice", _switch),
-    Setting(FUSED_ADD_RELU, True, "whether norms take a sum and relu along", _switch),
+    Setting(
+        "cudnn_conv_heuristic_search_algo",
+        True,
+        "whether to estimate the fastest algorithm or to measure",
+        _switch,
+    ),
+    Setting(
+        "cudnn_conv_use_deterministic_algo_only",
+        False,
+        "whether results must be reproducible to the bit",
+        _switch,
+    ),
+    Setting(
+        FUSED_ADD_RELU, True, "whether normalizations are fused with an addition and relu", _switch
+    ),
     Setting(PSEUDO_HALF, True, "whether float16 is summed in float32", _switch),
     Setting("enable_cudnn_conv_pseudo_half", True, "older name of the former", _switch),
-    *(Setting(name, True, f"the contrary of {PSEUDO_HALF}", _switch) for name in TRUE_HALF),
+    *(Setting(name, True, f"the opposite of {PSEUDO_HALF}", _switch) for name in TRUE_HALF),
 )
 
 EFFECTIVE: tuple[Setting, ...] = (
@@ -224,36 +236,50 @@ EFFECTIVE: tuple[Setting, ...] = (
     Setting("default_logical_view", None, "consistent or mirrored view of the job", _view),
     Setting("default_distribute_strategy", None, "older name of default_logical_view", _view),
     Setting("concurrency_width", 4, "steps of an asynchronous job in flight", _positive),
-    Setting("enable_inplace", True, "whether results may overwrite dying inputs", _switch),
-    Setting("enable_reused_mem", True, "whether memory is used again within a step", _switch),
+    Setting(
+        "enable_inplace",
+        True,
+        "whether results may overwrite inputs without later readers",
+        _switch,
+    ),
+    Setting("enable_reused_mem", True, "whether buffers of a step may share memory", _switch),
     Setting("train.primary_lr", None, "learning rate of train.model_update_conf", _number),
     Setting("train.model_update_conf", None, "optimizer of older programs", _mapping),
     Setting("train.loss_scale_factor", None, "factor on the losses of older programs", _number),
-    Setting("sbp_selector", "auto", "what lays ops out on several devices", _selector),
-    Setting("sbp_selector_seconds", 10.0, "how much the optimal selector may do", _seconds),
-    Setting("share_replicas", True, "whether devices of one memory share what is alike", _switch),
-    Setting("math_mode", MATH_MODES[0], "what float32 may be rounded to in products", _math_mode),
-    Setting("check_feeds", None, "how often processes compare what they feed", _check_feeds),
+    Setting("sbp_selector", "auto", "the algorithm of SBP selection on several devices", _selector),
+    Setting("sbp_selector_seconds", 10.0, "search budget of the optimal selector", _seconds),
+    Setting("share_replicas", True, "whether devices with shared memory share replicas", _switch),
+    Setting("math_mode", MATH_MODES[0], "the type to which products may round float32", _math_mode),
+    Setting("check_feeds", None, "how often processes compare their feeds", _check_feeds),
     Setting("random_seed", 0, "seed of the job's random ops", _whole),
-    Setting("enable_all_reduce_group", True, "whether gradients travel in buckets", _switch),
+    Setting(
+        "enable_all_reduce_group", True, "whether all-reduces of gradients are bucketed", _switch
+    ),
     Setting("all_reduce_group_min_mbyte", 16, "megabytes of a bucket of gradients", _size),
-    Setting(MICRO_BATCHES, None, "micro-batches of a step, whose gradients are added", _positive),
+    Setting(
+        MICRO_BATCHES, None, "micro-batches of a step, whose gradients are accumulated", _positive
+    ),
     *(
         Setting(f"{group}optimizer_placement_optimization_{name}", default, effect, check)
         for group in ("", "train.")
         for name, default, effect, check in (
-            ("mode", None, "how weights and optimizer states are divided", _optimizer_mode),
-            ("threshold", THRESHOLD, "elements per device that make it worth it", _whole),
+            ("mode", None, "how weights and optimizer states are sharded", _optimizer_mode),
+            ("threshold", THRESHOLD, "smallest number of elements per device to shard", _whole),
         )
     ),
-    Setting(INDEXED_SLICES, None, "tables of which looked-up rows alone are updated", _tables),
+    Setting(INDEXED_SLICES, None, "tables whose updates change looked-up rows only", _tables),
     Setting(MIXED, False, "whether products are computed in a half type", _switch),
-    Setting(HALF, None, "which one; if not said, the one that the devices are best at", _half),
+    Setting(HALF, None, "the half type; by default the best one of the devices", _half),
     *(Setting(name, True, "whether training sees the rounding of int8", _switch) for name in QAT),
-    Setting("qat.per_channel_weight_quantization", True, "a grid per row of a weight", _switch),
-    Setting("qat.symmetric", True, "whether zero stands for zero on the grids", _switch),
-    Setting("qat.moving_min_max_momentum", 0.95, "what the averages of ranges keep", _fraction),
-    Setting(STOP_MOVING, None, "the last step that moves the averages of ranges", _whole_steps),
+    Setting(
+        "qat.per_channel_weight_quantization",
+        True,
+        "a quantization grid per row of a weight",
+        _switch,
+    ),
+    Setting("qat.symmetric", True, "whether zero is represented as zero", _switch),
+    Setting("qat.moving_min_max_momentum", 0.95, "momentum of the moving ranges", _fraction),
+    Setting(STOP_MOVING, None, "the last step that updates the moving ranges", _whole_steps),
     Setting("enable_ssp", True, "whether the scope's stages make variables stale", _switch),
     Setting("enable_non_distributed_optimizer", True, "older name of a mode", _switch),
     *CUDNN,
@@ -313,23 +339,23 @@ class FunctionConfig:
         return sorted({name.split(".")[0] for name in SETTINGS} | {"get"})
 
     def get(self, name: str) -> Any:
-        """The value of a setting: as set, or what holds when it is not set."""
+        """The value of a setting, or its default."""
         if name in self._values:
             return self._values[name]
         return SETTINGS[name].default
 
     def is_set(self, name: str) -> bool:
-        """Whether the program has set it."""
+        """Whether the program has set a setting."""
         return name in self._values
 
     @property
     def function_desc(self) -> _Values:
-        """The settings as attributes, to be read: ``config.function_desc.enable_inplace``."""
+        """The settings as read-only attributes: ``config.function_desc.enable_inplace``."""
         return _Values(self)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What the program has set, by name."""
+        """The values that the program has set, by name."""
         return dict(self._values)
 
     def copy(self) -> FunctionConfig:
@@ -405,13 +431,13 @@ class _Path:
 
 
 def default_placement(config: FunctionConfig) -> Placement | None:
-    """The placement that a job's config asks for, None when it does not."""
+    """The placement that a job's config requests, None if it requests none."""
     asked = config.get("default_placement_scope")
     return asked if isinstance(asked, Placement) else _scope_of(asked).placement
 
 
 def optimizer_placement(config: FunctionConfig) -> OptimizerPlacement | None:
-    """The division of weights and optimizer states that a config asks for, None for none."""
+    """The optimizer-state sharding that a config requests, None for none."""
     names = ("train.optimizer_placement_optimization_{}", "optimizer_placement_optimization_{}")
     mode = _first_set(config, [name.format("mode") for name in names])
     if config.is_set("enable_non_distributed_optimizer") and mode is None:
@@ -425,7 +451,7 @@ def _first_set(config: FunctionConfig, names: list[str]) -> Any:
 
 
 def cudnn_options(config: FunctionConfig) -> dict[str, AttrValue]:
-    """What a job asks of cuDNN, by the settings' main names."""
+    """The cuDNN settings of a job, by their main names."""
     found = {setting.name: config.get(setting.name) for setting in CUDNN}
     names = ("enable_cudnn_conv_pseudo_half", *TRUE_HALF)
     others = {name: found.pop(name) for name in names}
@@ -435,17 +461,17 @@ def cudnn_options(config: FunctionConfig) -> dict[str, AttrValue]:
 
 
 def indexed_tables(config: FunctionConfig) -> tuple[str, ...]:
-    """Names of the variables of which updates change the looked-up rows alone."""
+    """Names of the variables whose updates change looked-up rows only."""
     return config.get(INDEXED_SLICES) or ()
 
 
 def micro_batches(config: FunctionConfig, kind: str = "train") -> int:
-    """The number of micro-batches of a step; those of jobs that do not train have one."""
+    """The number of micro-batches of a step; 1 for predict jobs."""
     return int(config.get(MICRO_BATCHES) or 1) if kind == "train" else 1
 
 
 def quantization(config: FunctionConfig, step: str | None) -> QuantizationAware | None:
-    """The pass that quantization-aware training asks for, None where it is off.
+    """The pass of quantization-aware training, None if it is off.
 
     Args:
         config: the settings.
@@ -464,7 +490,7 @@ def quantization(config: FunctionConfig, step: str | None) -> QuantizationAware 
 
 
 def default_view(config: FunctionConfig) -> Scope:
-    """The outermost scope of a job: the view that its config asks for."""
+    """The outermost scope of a job, with the view that its config requests."""
     names = ("default_logical_view", "default_distribute_strategy")
     asked = next((config.get(name) for name in names if config.is_set(name)), None)
     return Scope(mirrored=_scope_of(asked).mirrored)
@@ -494,13 +520,13 @@ _OLD_INITIALIZERS: dict[str, Callable[[Mapping[str, Any]], tuple[Any, ...]]] = {
 
 
 def initializer_attr(value: Any) -> tuple[AttrValue, ...]:
-    """The literal of an initializer: of one of ours, or of OneFlow's dict.
+    """The literal of an initializer, or of OneFlow's dict for one.
 
     >>> initializer_attr({"random_normal_conf": {"std": 0.1}})
     ('random_normal', 0.0, 0.1)
 
     Raises:
-        InferenceError: it is neither.
+        InferenceError: the value is neither.
     """
     if isinstance(value, Initializer):
         return value.to_attr()

@@ -17,7 +17,7 @@ from flow_core.compiler.reshard.plugin_steps import Ways
 from flow_core.compiler.select import Problem, Selector
 from flow_core.frontend.config.function_config import micro_batches
 from flow_core.frontend.job.compile_settings import lowering_options
-from flow_core.frontend.job.memory_fallback import fitted
+from flow_core.frontend.job.memory_fallback import compile_within_memory
 from flow_core.frontend.job.pass_pipeline import logical_pipeline, physical_pipeline
 from flow_core.frontend.job.placement_checks import check_placements
 from flow_core.frontend.job.replica_sharing import shared_by_devices
@@ -101,7 +101,7 @@ def compile_graph(
     def attempt(changed: JobBuild, memory: float) -> Compiled:
         return _compile(changed, logical, inputs, select, memory)
 
-    found = fitted(build, attempt) if select is None else attempt(build, 1.0)
+    found = compile_within_memory(build, attempt) if select is None else attempt(build, 1.0)
     _keep_layouts(build.session, found.optimized_logical, found.layouts)
     return found
 
