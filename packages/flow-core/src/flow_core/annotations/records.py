@@ -173,9 +173,9 @@ class FetchNone:
 
 @dataclass(frozen=True, slots=True)
 class FetchOf:
-    """What another annotation means: for `AnnotationSpec.fetch` functions of generic types.
+    """The meaning of another annotation, for `AnnotationSpec.fetch` functions of generic types.
 
-    A spec of ``Callback[T]`` gives ``FetchCallback(FetchOf(T))`` and core parses ``T``.
+    A spec of ``Callback[T]`` returns ``FetchCallback(FetchOf(T))``, and core parses ``T``.
     """
 
     annotation: Any

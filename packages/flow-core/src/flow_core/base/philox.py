@@ -154,7 +154,7 @@ def by_chunk(
     Args:
         seed: the op's seed.
         out: C-contiguous array of the box.
-        place: where the box lies, None for the whole tensor.
+        place: the place of the box, None for the whole tensor.
         step: number of the step.
     """
     flat, source, batch, count = out.reshape(-1), Uniform(seed), [], 0

@@ -130,7 +130,7 @@ def _mapping(name: str, value: object) -> dict[str, Any]:
 
 
 def _tables(name: str, value: Any) -> tuple[str, ...]:
-    """The names of variables in OneFlow's dict, none where ``enable`` says so."""
+    """The names of variables in OneFlow's dict; empty if ``enable`` is false."""
     try:
         names = value["include_op_names"]["op_name"]
         enabled = value.get("enable", True)
@@ -376,7 +376,7 @@ def _assigned(name: str, value: object) -> ConfigError:
 
 
 class _Values:
-    """What a config's settings are, by name."""
+    """The values of a config's settings, as attributes."""
 
     __slots__ = ("_config",)
 

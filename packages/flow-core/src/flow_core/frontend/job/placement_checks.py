@@ -53,7 +53,7 @@ def _check_variables(build: JobBuild, graph: Graph) -> None:
                     f"laying out variable {op.name!r} in job {build.name!r}",
                     at=graph.lines.get(op.name),
                     found=f"a request for {wanted}",
-                    allowed=f"{session.layouts.get(op.name, 'parts')} that are there already: an "
-                    "earlier job of the session has made them",
-                    hint="ask for one distribution in both jobs, or drop the later request",
+                    allowed=f"{session.layouts.get(op.name, 'parts')} that an earlier job of "
+                    "the session has allocated",
+                    hint="request one distribution in both jobs, or drop the later request",
                 )

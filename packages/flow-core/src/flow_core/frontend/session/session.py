@@ -331,7 +331,7 @@ class Session:
         nbytes = num_elements(shape) * dtype.itemsize
         free = self.free_memory(device)
         if free is not None and nbytes > free:
-            raise too_large(stored.info, device, nbytes, f"{free:,} bytes that are free there")
+            raise too_large(stored.info, device, nbytes, f"{free:,} free bytes")
         try:
             part = Part(region, driver.allocate(nbytes).view(0, shape, dtype.numpy), driver, root)
             driver.copy_in(part.array, stored.initial_part(region))

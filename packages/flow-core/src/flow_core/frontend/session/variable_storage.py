@@ -150,7 +150,7 @@ def too_large(info: VariableInfo, device: str, nbytes: int, available: str) -> O
     error = OutOfMemoryError(
         f"allocating variable {info.name!r} of job {info.job!r} on {device}",
         at=info.line,
-        found=f"{info.type}, of which {nbytes:,} bytes lie on that device",
+        found=f"{info.type}, of which {nbytes:,} bytes are on that device",
         allowed=available,
         hint="make it smaller, or split it over more devices: distribute=flow.distribute.split(0)",
     )

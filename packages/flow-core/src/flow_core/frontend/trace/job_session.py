@@ -1,4 +1,4 @@
-"""What tracing and compiling a job need of its session."""
+"""The interface of a session for tracing and compiling a job."""
 
 from __future__ import annotations
 

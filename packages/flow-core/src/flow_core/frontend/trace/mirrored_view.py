@@ -101,8 +101,8 @@ def _check_overwritten(
                 at=job.builder.lines.get(cast.name),
                 found=f"{source.type} {source.name!r} as {held} on {source.placement}, "
                 f"the op on {devices}",
-                allowed="a variable that lies on the op's devices as the op uses it",
-                hint="make the variable in the same placement scope, without a distribution",
+                allowed="a variable on the op's devices, in the distribution that the op uses",
+                hint="create the variable in the same placement scope, without a distribution",
             )
 
 

@@ -306,7 +306,7 @@ class Pending:
         text = f"the result of a call has no {name!r} yet: {_TO_GET_IT}"
         raise AttributeError(text, name=name, obj=self)
 
-    __array_priority__ = 1000  # numpy's operators defer to ours, whose errors say more
+    __array_priority__ = 1000  # numpy's operators defer to ours, whose errors are clearer
 
     def __repr__(self) -> str:
         return f"<the result of a call, not fetched: {_TO_GET_IT}>"

@@ -1,4 +1,4 @@
-"""What the jobs of a session agree on about a variable."""
+"""Type and attributes of a variable, on which the jobs of a session agree."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from flow_core.ir.graph import Attrs, TensorType
 
 @dataclass(frozen=True, slots=True)
 class VariableInfo:
-    """What the jobs of a session agree on about a variable.
+    """Type and attributes of a variable, on which the jobs of a session agree.
 
     Attributes:
         name: its name, unique in the session.
         type: logical shape and element type.
         attrs: attributes of its ``variable`` op (initializer, trainable ...).
-        job: the job that first asked for it.
-        line: the user's line there.
+        job: the job that first requested it.
+        line: the user's line of that request.
     """
 
     name: str
