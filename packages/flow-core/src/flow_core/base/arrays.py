@@ -1,4 +1,9 @@
-"""Names of array types in annotations."""
+"""Names of array types in annotations.
+
+``Any`` remains in signatures where numpy's stubs infer no type, as for arithmetic on arrays of any
+element type; where a caller or plugin chooses the type, as for settings and results of jobs; and
+for values that a function only inspects by attributes.
+"""
 
 from __future__ import annotations
 
