@@ -11,7 +11,7 @@ import pytest
 import oneflow as flow
 from flow_core.base.errors import ConfigError, JobError, UnsupportedError
 from flow_core.frontend.job.exported import traced_for_export
-from flow_core.frontend.job.multiprocess import run_on_rank_zero
+from flow_core.frontend.session.rank_zero import run_on_rank_zero
 from flow_core.frontend.session.session import default_session
 from flow_core.frontend.trace.emit import emit
 from flow_core.plugins.specs import ExportedJob, ExporterSpec

@@ -12,7 +12,7 @@ from flow_core.base.errors import ConfigError, FlowError, SourceLine, Unsupporte
 from flow_core.base.planning import end_script
 from flow_core.checkpoint import store
 from flow_core.frontend.job.exported import traced_for_export
-from flow_core.frontend.job.multiprocess import run_on_rank_zero
+from flow_core.frontend.session.rank_zero import run_on_rank_zero
 from flow_core.frontend.session.session import default_session
 from flow_core.plugins.specs import ExportedJob, load
 

@@ -17,8 +17,8 @@ from flow_core.base.planning import end_script
 from flow_core.checkpoint import store
 from flow_core.checkpoint.manager import CheckpointManager
 from flow_core.checkpoint.snapshot import Snapshot
-from flow_core.frontend.job.multiprocess import load_collectively, save_collectively
 from flow_core.frontend.job.train import SYSTEM
+from flow_core.frontend.session.rank_zero import load_collectively, save_collectively
 from flow_core.frontend.session.session import default_session
 from flow_core.ir.graph import TensorType
 from flow_core.plugins.specs import FormatSpec

@@ -23,7 +23,11 @@ from flow_core.frontend.job.differentiate import STEP_VARIABLE, differentiate
 from flow_core.frontend.job.eager import evaluate_blob
 from flow_core.frontend.job.feeding import Feeding, Shapes, StagingBuffers
 from flow_core.frontend.job.fetches import Fetches
-from flow_core.frontend.job.multiprocess import SharedSelection, check_same_plan, feed_check_policy
+from flow_core.frontend.job.plan_agreement import (
+    SharedSelection,
+    check_same_plan,
+    feed_check_policy,
+)
 from flow_core.frontend.job.redefinition import replaces
 from flow_core.frontend.job.replica_sharing import updated_variables
 from flow_core.frontend.job.tracing import Traced, trace
@@ -230,11 +234,11 @@ class JobFunction:
         if variant.executable is None:
             session = self.active_session()
             with session.compiling:
-                compiled = self._compiled_alike(session, variant)
+                compiled = self._compiled_collectively(session, variant)
                 variant.executable = variant.executable or self._bind(session, compiled.plan)
         return variant.executable
 
-    def _compiled_alike(self, session: Session, variant: _Variant) -> Compiled:
+    def _compiled_collectively(self, session: Session, variant: _Variant) -> Compiled:
         """Compile the job; several processes share one selection and compare their plans."""
         if session.world is None:
             return self._compiled(variant)
