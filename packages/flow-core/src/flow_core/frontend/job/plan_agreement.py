@@ -158,7 +158,8 @@ def _difference(world: World, build: JobBuild, compiled: Compiled, what: str) ->
         f"{other} has\n    {their:.200}",
         allowed="the same plan in all processes",
         hint="a job function must not depend on the rank, the time or unseeded random numbers; "
-        "on hosts with different processors, limit all to the oldest instruction set (ONEDNN_MAX_CPU_ISA)",
+        "on hosts with different processors, limit all to the oldest instruction set "
+        "(ONEDNN_MAX_CPU_ISA)",
     )
 
 
