@@ -338,7 +338,7 @@ class FunctionConfig:
     def __dir__(self) -> list[str]:
         return sorted({name.split(".")[0] for name in SETTINGS} | {"get"})
 
-    def get(self, name: str) -> Any:
+    def get(self, name: str) -> Any:  # each setting has a type of its own
         """The value of a setting, or its default."""
         if name in self._values:
             return self._values[name]

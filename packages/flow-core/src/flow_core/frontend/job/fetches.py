@@ -52,7 +52,7 @@ class Fetches:
             self.values.extend(blob.rows.count.parts)
         return Fetched(where, blob)
 
-    def arrange(self, step: Step) -> Any:
+    def arrange(self, step: Step) -> Any:  # the job's annotation determines the type
         """The results of a step in the structure that the job returns."""
         results = step.results or ()
         found = [blob.of(results) for blob in self._returned]

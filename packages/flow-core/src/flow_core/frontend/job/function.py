@@ -306,7 +306,7 @@ class JobFunction:
 
     # -------------------------------------------------------------------- call
 
-    def __call__(self, *args: object, **kwargs: object) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:  # by the return annotation
         """Run one step; the return annotation determines the type of the result."""
         if maybe_current_job() is not None:
             raise JobError(

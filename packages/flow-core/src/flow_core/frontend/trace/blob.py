@@ -41,7 +41,7 @@ class BlobDef(Operators):
         self._distribute: Distribution | None = None
         self._requested: Sbp | None = None
         self._bound: TensorType | None = None
-        self.rows: Any = None
+        self.rows: Any = None  # `Rows`, whose module imports this one
 
     @property
     def value(self) -> Value:
@@ -54,7 +54,7 @@ class BlobDef(Operators):
         return (self._value,)
 
     @property
-    def job(self) -> Any:
+    def job(self) -> Any:  # `JobBuild`, whose module imports this one
         """The job under definition that owns this blob."""
         return self._job
 

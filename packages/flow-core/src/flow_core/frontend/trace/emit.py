@@ -15,7 +15,9 @@ from flow_core.ir.graph import AttrValue, Value
 from flow_core.plugins.emission import provide
 
 
-def emit(op_type: str, *inputs: BlobDef, name: str | None = None, **attrs: AttrValue) -> Any:
+def emit(
+    op_type: str, *inputs: BlobDef, name: str | None = None, **attrs: AttrValue
+) -> Any:  # a blob, or a tuple of blobs
     """Add an op to the job under definition, at the current scope.
 
     Args:
