@@ -240,12 +240,13 @@ class JobFunction:
 
     def _compiled_collectively(self, session: Session, variant: _Variant) -> Compiled:
         """Compile the job; several processes share one selection and compare their plans."""
-        if session.world is None:
+        world, build = session.world, variant.traced.build
+        if world is None:
             return self._compiled(variant)
-        selection = SharedSelection(session.world, variant.traced.build)
+        selection = SharedSelection(world, build)
         compiled = self._compiled(variant, selection)
         selection.finish(compiled.physical.signatures)
-        check_same_plan(session.world, variant.traced.build, compiled)
+        check_same_plan(world, build, compiled)
         return compiled
 
     def _bind(self, session: Session, plan: Plan) -> Executable:
