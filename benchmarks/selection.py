@@ -72,7 +72,7 @@ def measured(layers):
     started = time.perf_counter()
     compiled = job.compile()
     seconds = time.perf_counter() - started
-    return seconds, compiled.physical.report.seconds, len(compiled.spread)
+    return seconds, compiled.physical.report.seconds, len(compiled.optimized_logical)
 
 
 def compile_times(sizes, rounds=3):
@@ -95,7 +95,9 @@ def plans():
         for selector in ("greedy", "optimal"):
             compiled = transformer(1, batch, rows, selector).compile()
             report = compiled.physical.report
-            weights = [op for op in compiled.spread.of_type("variable") if op.attrs["trainable"]]
+            weights = [
+                op for op in compiled.optimized_logical.of_type("variable") if op.attrs["trainable"]
+            ]
             split = sum("S" in str(compiled.layouts[op.output()].sbp[0]) for op in weights)
             gap = "" if report.gap is None else f"{report.gap:.2%}"
             moved = f"{compiled.plan.bytes_per_step / 2**20:.2f} MiB"

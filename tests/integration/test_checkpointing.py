@@ -75,7 +75,7 @@ def test_a_segment_is_recomputed_where_its_gradient_arrives() -> None:
 
 
 def test_what_leaves_a_segment_is_kept() -> None:
-    graph = make_job("0:0", deep(True)).compile().spread
+    graph = make_job("0:0", deep(True)).compile().optimized_logical
     again = [name for name in graph.ops if name.endswith(AGAIN)]
     assert again
     assert not any(
@@ -102,7 +102,7 @@ def test_nothing_happens_without_a_scope_or_in_an_inner_scope_that_says_no() -> 
         with checkpointing(checkpointing=True), checkpointing(checkpointing=False):
             return deep(False)(x)
 
-    graph = make_job("0:0", body, batch=BATCH).compile().spread
+    graph = make_job("0:0", body, batch=BATCH).compile().optimized_logical
     assert not any(name.endswith(AGAIN) for name in graph.ops)
 
 
@@ -111,4 +111,4 @@ def test_a_job_that_does_not_train_recomputes_nothing() -> None:
     def job(x: tp.Numpy.Placeholder((4, 12))) -> tp.Numpy:
         return deep(True)(x)
 
-    assert not any(name.endswith(AGAIN) for name in job.compile().spread.ops)
+    assert not any(name.endswith(AGAIN) for name in job.compile().optimized_logical.ops)

@@ -19,7 +19,7 @@ import oneflow as flow
 import oneflow.typing as tp
 from flow_core.base.config import Settings
 from flow_core.base.thread_budget import Budget
-from flow_core.base.thread_pools import granted
+from flow_core.base.thread_pools import current_kernel_threads
 from flow_core.cli.app import cli
 from flow_core.frontend.session import session as sessions
 from flow_core.observe.text import plan_report
@@ -77,7 +77,7 @@ def test_devices_divide_the_cores(threads: int) -> None:
         cores = job.plan().cores
         assert (cores.budget, cores.kernels, cores.products, cores.loaders) == (2, 1, 1, 1)
         job(np.ones((BATCH, 256), np.float32))
-        assert granted() == 2  # the thread is given back what it had
+        assert current_kernel_threads() == 2  # the thread is given back what it had
         assert "each kernel" in plan_report(job)
         assert ("on 2 threads, kernels of 1" in plan_report(job)) == (threads == 2)
 

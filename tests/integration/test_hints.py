@@ -53,7 +53,7 @@ def check_same(body: Body, devices: str, hierarchy: Any = None, one: Any = None)
 def layouts(job: Any, kind: str) -> list[str]:
     """The chosen SBP of the outputs of a kind of op, in graph order."""
     compiled = job.compile()
-    ops = [op for op in compiled.spread.ops.values() if op.type == kind]
+    ops = [op for op in compiled.optimized_logical.ops.values() if op.type == kind]
     return [format_nd_sbp(compiled.layouts[op.output()].sbp) for op in ops]
 
 

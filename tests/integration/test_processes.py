@@ -286,7 +286,7 @@ def test_hosts_with_different_processors_have_one_plan_where_they_are_limited_al
         2, tmp_path / "script.py", timeout=300, ONEDNN_MAX_CPU_ISA="DEFAULT", **everything
     )
     assert different.returncode != 0
-    assert "limit all to what the oldest has (ONEDNN_MAX_CPU_ISA)" in different.stderr
+    assert "limit all to the oldest instruction set (ONEDNN_MAX_CPU_ISA)" in different.stderr
     alike = run_script(
         2, tmp_path / "script.py", timeout=300, ONEDNN_MAX_CPU_ISA="SSE41", **everything
     )

@@ -86,7 +86,7 @@ def transformer(
 
 def moved(compiled: Any, *, gradients: bool) -> dict[str, int]:
     """Bytes that cross devices by value: those of variables' gradients, or all others."""
-    ops = compiled.spread.ops.values()
+    ops = compiled.optimized_logical.ops.values()
     updates = {str(op.inputs[1]) for op in ops if op.type == "adam_update"}
     found: dict[str, int] = {}
     for entry in compiled.plan.ledger:
@@ -111,7 +111,11 @@ def test_few_rows_make_a_layer_tensor_parallel(layers: int) -> None:
     forward = [n for value, n in activations.items() if "/grad/" not in value]
     assert forward == [all_reduce] * 2 * layers
     assert backward == [all_reduce] * (2 * layers - 1)  # nobody wants the gradient of what is fed
-    small = {str(op.inputs[1]) for op in compiled.spread.ops.values() if op.type == "adam_update"}
+    small = {
+        str(op.inputs[1])
+        for op in compiled.optimized_logical.ops.values()
+        if op.type == "adam_update"
+    }
     assert set(moved(compiled, gradients=True)) <= {value for value in small if "-ln1/" in value}
 
 
@@ -119,8 +123,8 @@ def test_many_rows_make_it_data_parallel() -> None:
     compiled = transformer(1, 64, 256).compile()
     assert set(moved(compiled, gradients=False)) <= {"scalar_mul_1:0"}  # to the loss
     reduced = moved(compiled, gradients=True)
-    weights = [op for op in compiled.spread.of_type("variable") if op.attrs["trainable"]]
-    sizes = [compiled.spread.type_of(op.output()).nbytes for op in weights]
+    weights = [op for op in compiled.optimized_logical.of_type("variable") if op.attrs["trainable"]]
+    sizes = [compiled.optimized_logical.type_of(op.output()).nbytes for op in weights]
     assert sum(reduced.values()) == 2 * 3 * sum(sizes)
     assert all(str(compiled.layouts[op.output()].sbp[0]) == "B" for op in weights)
 
@@ -148,7 +152,7 @@ def test_tensor_parallel_training_equals_one_device() -> None:
     job = transformer(1, 4, 2)
     many = run(job, (4, 2, HIDDEN))
     np.testing.assert_allclose(many, one, rtol=1e-4)
-    variables = job.compile().spread.of_type("variable")
+    variables = job.compile().optimized_logical.of_type("variable")
     assert any(str(job.compile().layouts[op.output()].sbp[0]) != "B" for op in variables)
 
 
@@ -207,7 +211,7 @@ def two_jobs(devices: str = "0:0-3", others: str = "0:0-3") -> tuple[Any, Any]:
 
 def layout_of(job: Any, name: str) -> str:
     compiled = job.compile()
-    return str(compiled.layouts[compiled.spread.ops[name].output()])
+    return str(compiled.layouts[compiled.optimized_logical.ops[name].output()])
 
 
 X = np.random.default_rng(1).normal(size=(4, 1024)).astype(np.float32)

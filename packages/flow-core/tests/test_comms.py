@@ -237,7 +237,7 @@ def train_job(rows: bool) -> Any:
 @pytest.mark.parametrize("rows", [False, True])
 def test_processes_that_run_their_parts_of_one_plan_compute_the_same(rows: bool) -> None:
     job = train_job(rows)
-    session, plan = job._session(), job.plan()
+    session, plan = job.active_session(), job.plan()
     whole = job.executable()
     initial = {name: session.value(name) for name in session.declared}
     wanted = [job(*feeds) for feeds in steps(3)]
@@ -284,7 +284,7 @@ class WatchedComm(InProcessComm):
 
 def test_a_comm_hears_of_steps_and_may_refuse_their_results() -> None:
     job = train_job(False)
-    session, plan = job._session(), job.plan()
+    session, plan = job.active_session(), job.plan()
     job.executable()
     comm = WatchedComm([arena.device for arena in plan.arenas])
     each = sum(n for exchange in exchanges(plan) for n in exchange.links().values())

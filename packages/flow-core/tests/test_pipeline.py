@@ -45,11 +45,11 @@ def test_callbacks_come_in_order_and_flight_is_bounded() -> None:
 class SlowHandOver(Changes):
     """Lets the compute actor lose its core where it hands a step over, while others wake up."""
 
-    def until(self, attempt: Callable[[], bool]) -> None:
-        super().until(attempt)
+    def wait_until(self, attempt: Callable[[], bool]) -> None:
+        super().wait_until(attempt)
         if threading.current_thread().name == "flow-compute":
             with self.lock:
-                self.tell()
+                self.notify()
             time.sleep(0.005)
 
 

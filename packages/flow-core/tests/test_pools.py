@@ -9,7 +9,13 @@ import pytest
 
 from flow_core.base import thread_pools
 from flow_core.base.thread_budget import Budget, Cores
-from flow_core.base.thread_pools import grant, granting, settle, settled, sized
+from flow_core.base.thread_pools import (
+    process_budget,
+    set_budget,
+    set_kernel_threads,
+    sized_pools,
+    with_sized_pools,
+)
 from flow_core.plan import Task
 from flow_core.runtime.pipeline import Credit, Pipeline, Step
 from flow_core.runtime.streams import StreamRunner, segments
@@ -50,37 +56,37 @@ Pools = tuple[FakeRuntime, FakeBlas]
 def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pools]:
     """Pools of a process with a budget of four cores."""
     runtime, blas = FakeRuntime(), FakeBlas()
-    before = settled()
+    before = process_budget()
     found = thread_pools.Blas("fake", blas.put, blas.get, 8)
     with monkeypatch.context() as patch:
         patch.setattr(thread_pools, "blas", lambda: found)
         patch.setattr(thread_pools, "_open_mp", {"fake": runtime})
-        settle(Budget(4, "a test"))
+        set_budget(Budget(4, "a test"))
         yield runtime, blas
-    settle(before)
+    set_budget(before)
 
 
 def test_pools_have_the_budget_unless_a_plan_says_otherwise(fakes: Pools) -> None:
     runtime, blas = fakes
     assert (runtime.here, blas.count) == (4, 4)
-    with granting(Cores(4, "a test", kernels=2, products=1, loaders=1)):
+    with sized_pools(Cores(4, "a test", kernels=2, products=1, loaders=1)):
         assert (runtime.here, blas.count) == (2, 1)
     assert (runtime.here, blas.count) == (4, 4)
-    with granting(Cores()):
+    with sized_pools(Cores()):
         assert (runtime.here, blas.count) == (4, 4)
 
 
 def test_what_a_program_has_set_by_itself_is_put_back(fakes: Pools) -> None:
     _, blas = fakes
     blas.put(3)
-    with granting(Cores(4, "a test", kernels=4, products=1, loaders=1)):
+    with sized_pools(Cores(4, "a test", kernels=4, products=1, loaders=1)):
         assert blas.count == 1
     assert blas.count == 3
 
 
 def test_an_error_puts_sizes_back(fakes: Pools) -> None:
     runtime, blas = fakes
-    with pytest.raises(ValueError, match="x"), granting(Cores(4, "a test", 1, 1, 1)):
+    with pytest.raises(ValueError, match="x"), sized_pools(Cores(4, "a test", 1, 1, 1)):
         raise ValueError("x")
     assert (runtime.here, blas.count) == (4, 4)
 
@@ -93,7 +99,7 @@ def test_a_step_has_the_sizes_of_its_plan(fakes: Pools, kernels: int, products: 
     def step() -> None:
         seen.append((runtime.here, blas.count))
 
-    run = sized(Cores(4, "a test", kernels, products, 1), step)
+    run = with_sized_pools(Cores(4, "a test", kernels, products, 1), step)
     run()
     assert seen == [(kernels or 4, products or 4)]
     assert (runtime.here, blas.count) == (4, 4)
@@ -107,7 +113,7 @@ def test_a_step_that_fails_puts_sizes_back(fakes: Pools) -> None:
         raise ValueError("a step")
 
     with pytest.raises(ValueError, match="a step"):
-        sized(Cores(4, "a test", 4, 1, 1), step)()
+        with_sized_pools(Cores(4, "a test", 4, 1, 1), step)()
     assert blas.count == 4
 
 
@@ -177,8 +183,8 @@ def test_asynchronous_steps_have_the_whole_budget(fakes: Pools) -> None:
 
 def test_a_thread_that_is_granted_less_keeps_it_to_itself(fakes: Pools) -> None:
     runtime, _ = fakes
-    other = threading.Thread(target=grant, args=(1,))
+    other = threading.Thread(target=set_kernel_threads, args=(1,))
     other.start()
     other.join()
     assert runtime.here == 4
-    assert thread_pools.granted() == 4
+    assert thread_pools.current_kernel_threads() == 4

@@ -52,7 +52,7 @@ def test_a_slot_is_free_only_when_all_readers_have_acknowledged() -> None:
 
 
 def test_acknowledging_nothing_is_an_error() -> None:
-    with pytest.raises(PlanError, match="has taken nothing"):
+    with pytest.raises(PlanError, match="holds no item"):
         Register("r", ["a"], 1).acknowledge("a")
 
 

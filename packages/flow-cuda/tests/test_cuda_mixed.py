@@ -143,7 +143,7 @@ def test_products_norms_and_attention_are_half(net: str, half: str) -> None:
 @pytest.mark.parametrize("net", NETS)
 def test_no_cast_is_needless(net: str, half: str) -> None:
     """Nothing is cast twice into one type, nor there and back."""
-    graph = compiled(net, half).spread
+    graph = compiled(net, half).optimized_logical
     casts = list(graph.of_type("cast"))
     targets = [(op.inputs[0], op.attrs["dtype"]) for op in casts]
     assert len(set(targets)) == len(targets)
@@ -159,7 +159,7 @@ def test_no_cast_is_needless(net: str, half: str) -> None:
 def test_gradients_of_biases_are_summed_as_they_come(half: str) -> None:
     """Without a copy in float32, and with the products that read the same."""
     found = compiled("encoder", half)
-    graph, fused = found.spread, found.graph
+    graph, fused = found.optimized_logical, found.graph
     sums = [op for op in graph.of_type("reduce_sum") if len(graph.input_types(op)[0].shape) == 2]
     assert {graph.type_of(op.inputs[0]).dtype.name for op in sums} == {half, "float32"}
     (last,) = (op for op in sums if graph.type_of(op.inputs[0]).dtype.name == "float32")

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
+from numpy.typing import DTypeLike
+
+from flow_core.base.arrays import Array, DeviceArray
 from flow_core.exchange import DevicePair, Exchange
 from flow_core.sharding.topology import Device
 
 Launch = Callable[[], object]
 """Zero-argument callable that runs one bound kernel; its result is ignored."""
-
-Array = Any
-"""A device array: ``numpy.ndarray`` on the CPU, anything with shape and dtype elsewhere."""
 
 
 class Event(Protocol):
@@ -44,7 +44,7 @@ class Arena(Protocol):
     def nbytes(self) -> int:
         """Its size."""
 
-    def view(self, offset: int, shape: tuple[int, ...], dtype: Any) -> Array:
+    def view(self, offset: int, shape: tuple[int, ...], dtype: DTypeLike) -> DeviceArray:
         """The C-contiguous array of ``shape`` that starts at byte ``offset``."""
 
 
@@ -62,10 +62,10 @@ class Driver(Protocol):
     def stream(self, name: str) -> Stream:
         """A new stream, named for traces."""
 
-    def copy_in(self, target: Array, source: Any) -> None:
+    def copy_in(self, target: DeviceArray, source: Array) -> None:
         """Copies a host array into a device array of the same shape and dtype."""
 
-    def copy_out(self, source: Array) -> Any:
+    def copy_out(self, source: DeviceArray) -> Array:
         """A new host array with the contents of a device array."""
 
     def compile(self, launches: Sequence[Launch]) -> Launch:
@@ -91,7 +91,7 @@ class Strided:
     (8, (2, 4), (6, 1), False)
     """
 
-    array: Array
+    array: DeviceArray
     offset: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -132,7 +132,7 @@ class Strided:
         return Strided(self.array, self.offset, sizes, _steps(sizes))
 
 
-def strided(array: Array) -> Strided:
+def strided(array: DeviceArray) -> Strided:
     """All of a C-contiguous array."""
     shape = tuple(array.shape)
     return Strided(array, 0, shape, _steps(shape))
@@ -250,7 +250,10 @@ class Comm(Protocol):
     local: tuple[Device, ...]
 
     def bind(
-        self, exchange: Exchange, inputs: Sequence[Array | None], outputs: Sequence[Array | None]
+        self,
+        exchange: Exchange,
+        inputs: Sequence[DeviceArray | None],
+        outputs: Sequence[DeviceArray | None],
     ) -> Sequence[Launch]:
         """The launches of this process's part of an exchange, between fixed arrays.
 
@@ -287,7 +290,7 @@ class AgreedJob(Protocol):
 
     step: int
 
-    def __call__(self, feeds: Sequence[Array]) -> None:
+    def __call__(self, feeds: Sequence[DeviceArray]) -> None:
         """Takes note of a call and of what it feeds; called before the step, by the caller."""
 
 
@@ -324,8 +327,8 @@ class World(Protocol):
     def gather(self, text: bytes, what: str) -> tuple[bytes, ...]:
         """What each process says, in the order of the ranks, in all processes."""
 
-    def broadcast(self, array: Array, root: int, what: str) -> None:
+    def broadcast(self, array: DeviceArray, root: int, what: str) -> None:
         """Fills a contiguous host array everywhere with what process ``root`` has in it."""
 
-    def share(self, arrays: Sequence[Array], roots: Sequence[int], what: str) -> None:
+    def share(self, arrays: Sequence[DeviceArray], roots: Sequence[int], what: str) -> None:
         """Broadcasts the results of a step, each from its root, in the thread that runs steps."""

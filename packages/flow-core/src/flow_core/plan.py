@@ -354,7 +354,7 @@ class Plan:
             raise unreadable(error) from error
 
 
-def decode_plan(data: Any) -> Plan:
+def decode_plan(data: object) -> Plan:
     """Return the plan of parsed JSON.  Raises `Mismatch`."""
     plan: Plan = _DECODER.decode(Plan, data)
     _check_references(plan)

@@ -11,7 +11,7 @@ import pytest
 import oneflow as flow
 from flow_core.base.errors import ConfigError, JobError, UnsupportedError
 from flow_core.frontend.job.exported import traced_for_export
-from flow_core.frontend.job.multiprocess import in_the_first
+from flow_core.frontend.session.rank_zero import run_on_rank_zero
 from flow_core.frontend.session.session import default_session
 from flow_core.frontend.trace.emit import emit
 from flow_core.plugins.specs import ExportedJob, ExporterSpec
@@ -120,13 +120,13 @@ class FakeWorld:
 def test_the_first_process_writes_and_the_others_hear_of_failures() -> None:
     done: list[int] = []
     for rank in (0, 1):
-        in_the_first(FakeWorld(rank), lambda: done.append(0), "exporting")  # type: ignore[arg-type]
+        run_on_rank_zero(FakeWorld(rank), lambda: done.append(0), "exporting")  # type: ignore[arg-type]
     assert done == [0]
 
     def fails() -> None:
         raise ValueError("no space left")
 
     with pytest.raises(ValueError, match="no space left"):
-        in_the_first(FakeWorld(0), fails, "exporting")  # type: ignore[arg-type]
+        run_on_rank_zero(FakeWorld(0), fails, "exporting")  # type: ignore[arg-type]
     with pytest.raises(JobError, match="no space left"):
-        in_the_first(FakeWorld(1), fails, "exporting")  # type: ignore[arg-type]
+        run_on_rank_zero(FakeWorld(1), fails, "exporting")  # type: ignore[arg-type]

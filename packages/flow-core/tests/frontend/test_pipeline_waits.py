@@ -58,7 +58,7 @@ def test_any_sequence_of_calls_keeps_the_order(widths: list[int], moves: list[Mo
         elif move == "sync":
             pipeline.sync()
         else:
-            with pipeline.still():
+            with pipeline.quiesced():
                 assert pipeline.in_flight == 0
     assert pipeline.close() == ()
     wanted = [i for i, (move, _) in enumerate(moves) if move in ("submit", "run")]
@@ -70,9 +70,9 @@ def test_any_sequence_of_calls_keeps_the_order(widths: list[int], moves: list[Mo
 class HeldUp(Pipeline):
     """A pipeline whose threads the system holds up before they give a token back."""
 
-    def give_back(self, step: Step) -> None:
+    def release_token(self, step: Step) -> None:
         time.sleep(0.05)
-        super().give_back(step)
+        super().release_token(step)
 
 
 def ended(over: Callable[[], bool]) -> None:
@@ -159,7 +159,7 @@ def test_giving_up_a_step_that_is_on_its_way_changes_nothing() -> None:
 
 def test_the_device_keeps_still() -> None:
     pipeline, work, credit = Pipeline(), Work(), Credit(4)
-    with pipeline.still():
+    with pipeline.quiesced():
         feeder = threading.Thread(
             target=lambda: [pipeline.submit(step(work, i, credit)) for i in (0, 1)]
         )

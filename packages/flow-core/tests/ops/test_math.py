@@ -12,6 +12,8 @@ from flow_core.api import math as m
 from flow_core.base.dtypes import as_dtype, float32, int32
 from flow_core.base.errors import InferenceError
 from flow_core.builtin.ops_plugin import flow_register_ops
+from flow_core.frontend.config.function_config import FunctionConfig
+from flow_core.frontend.session.session import default_session
 from flow_core.frontend.trace.blob import BlobDef
 from flow_core.frontend.trace.job_build import JobBuild, defining
 from flow_core.ir.graph import Attrs, Op, tensor_type
@@ -27,7 +29,7 @@ N = RNG.integers(1, 9, (3, 4)).astype(np.int32)
 def compute(function: Callable[..., BlobDef], *arrays: Any) -> Any:
     """What a function of blobs gives for arrays, by the ops' references."""
     specs = {spec.type: spec for spec in flow_register_ops()}
-    job = JobBuild("job", "predict", specs, CPU)
+    job = JobBuild("job", "predict", specs, CPU, FunctionConfig(), default_session())
     with defining(job):
         blobs = [_feed(job, f"x{i}", x) for i, x in enumerate(arrays)]
         result = function(*blobs)

@@ -12,7 +12,7 @@ import pytest
 
 from flow_core.base.errors import ConfigError
 from flow_core.base.thread_budget import Cores
-from flow_core.base.thread_pools import settled
+from flow_core.base.thread_pools import process_budget
 from flow_data.loading.stats import LoaderStats
 from flow_data.loading.workers import WorkerLimits, Workers
 from flow_data.report import text_report
@@ -36,7 +36,7 @@ def crew() -> Iterator[Workers]:
 def test_the_plan_says_how_many_unless_the_program_does(monkeypatch: pytest.MonkeyPatch) -> None:
     assert WorkerLimits.from_cores(BUSY) == WorkerLimits(1, 4, "4 cores")
     assert WorkerLimits.from_cores(Cores(64, "a test", 8, 8, 56)).computing == 16
-    assert WorkerLimits.from_cores(Cores()).waiting == min(16, settled().count)
+    assert WorkerLimits.from_cores(Cores()).waiting == min(16, process_budget().count)
     monkeypatch.setenv("FLOW_DATA_WORKERS", "5")
     assert WorkerLimits.from_cores(BUSY) == WorkerLimits(5, 5, "FLOW_DATA_WORKERS")
 

@@ -8,9 +8,9 @@ from flow_core.base.thread_budget import usable_cores
 
 SHARES = """
 from flow_core.frontend.session.session import default_session
-from flow_core.base.thread_pools import blas, settled
+from flow_core.base.thread_pools import blas, process_budget
 session = default_session()
-assert settled() == session.budget and blas().get() == session.budget.count
+assert process_budget() == session.budget and blas().get() == session.budget.count
 print(session.world.gather(str(session.budget).encode(), "a test"))
 """
 

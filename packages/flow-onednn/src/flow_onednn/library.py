@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from flow_core.base.errors import FlowError
-from flow_core.base.thread_pools import settled
+from flow_core.base.thread_pools import process_budget
 from flow_onednn import binding, threads
 from flow_onednn.native import compiler
 
@@ -243,6 +243,8 @@ def doctor() -> list[str]:
     return [
         f"oneDNN: {version} at {found.path}",
         f"instruction sets: {found.isa}; threads: {found.runtime}"
-        + (f", {settled()}" if found.runtime == OPENMP else f"; C loops: {settled()}"),
+        + (
+            f", {process_budget()}" if found.runtime == OPENMP else f"; C loops: {process_budget()}"
+        ),
         "bfloat16: " + ("products in AMX" if found.has_amx else NO_AMX),
     ]

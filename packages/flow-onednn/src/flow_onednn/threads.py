@@ -16,7 +16,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from flow_core.base.thread_budget import STANDARD
-from flow_core.base.thread_pools import grant, granted, look, settled
+from flow_core.base.thread_pools import (
+    current_kernel_threads,
+    find_open_mp,
+    process_budget,
+    set_kernel_threads,
+)
 
 
 @functools.cache
@@ -30,7 +35,7 @@ def runtime() -> Any:
         return None
     before = os.environ.get(STANDARD)
     try:
-        os.environ[STANDARD] = str(settled().count)
+        os.environ[STANDARD] = str(process_budget().count)
         return ctypes.CDLL("libgomp.so.1")
     except OSError:
         return None
@@ -48,8 +53,8 @@ def _restore(value: str | None) -> None:
 def resize_pool() -> None:
     """Set the pool size, also if another library loaded the runtime first."""
     if runtime() is not None:
-        look()
-        grant(granted())
+        find_open_mp()
+        set_kernel_threads(current_kernel_threads())
 
 
 def count() -> int:
@@ -120,9 +125,9 @@ def uses_pool(path: str) -> bool:
 @contextlib.contextmanager
 def whole_budget() -> Iterator[None]:
     """Grant the calling thread the whole thread budget for a ``with`` block."""
-    before = granted()
-    grant(settled().count)
+    before = current_kernel_threads()
+    set_kernel_threads(process_budget().count)
     try:
         yield
     finally:
-        grant(before)
+        set_kernel_threads(before)

@@ -12,7 +12,7 @@ import pytest
 import oneflow as flow
 import oneflow.typing as tp
 from flow_core.base.dtypes import float32
-from flow_core.base.thread_pools import settle, settled
+from flow_core.base.thread_pools import process_budget, set_budget
 from flow_core.ir.graph import Attrs, tensor_type
 from flow_core.plugins.host import default_registry
 from flow_core.plugins.specs import BindContext, KernelQuery
@@ -186,10 +186,10 @@ def losses() -> list[float]:
 
 
 def test_two_threads_train_as_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = settled()
+    before = process_budget()
     monkeypatch.setenv("ONEFLOW_CPU_THREADS", "1")
     one = losses()
     monkeypatch.setenv("ONEFLOW_CPU_THREADS", "2")
     assert losses() == one, "the order of the sums is fixed"
-    settle(before)
+    set_budget(before)
     assert one[-1] < 0.95 * one[0]

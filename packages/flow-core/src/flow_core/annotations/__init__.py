@@ -1,10 +1,10 @@
-"""Annotations of job functions: what is fed, what is fetched, and in which structure.
+"""Annotations of job functions: the fed and fetched values, and their structure.
 
-Core knows the structure (`Tuple`, `List`, `Dict`, None) and the neutral records below; what a
-leaf such as ``tp.Numpy`` means is said by `AnnotationSpec` records of plugins.  Without any of
-them jobs can still be written without annotations.
+Core implements the structure (`Tuple`, `List`, `Dict`, None) and the neutral records below; leaves
+such as ``tp.Numpy`` are defined by `AnnotationSpec` records of plugins.  Without these, jobs can be
+written without annotations.
 
-`parse_signature` reads a job function, `check_returned` holds what it returned against its
+`parse_signature` reads a job function, `check_returned` checks its return value against the
 annotation, and `structure` arranges the fetched data of a step in the same form.
 """
 

@@ -1,4 +1,4 @@
-"""Annotations to records: structure by core, leaves by the specs of plugins."""
+"""Parsing of annotations to records: structure by core, leaves by the specs of plugins."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ from flow_core.base.errors import AnnotationError, FlowError, SourceLine
 from flow_core.plugins.specs import AnnotationSpec, load
 
 _MOST_QUOTES = 16
-"""So often an annotation as text may name another text."""
+"""The limit of nested textual annotations."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Parse:
-    """The walk over an annotation: who is asked about leaves, and what messages quote."""
+    """The visitor of an annotation: specs of leaves, and context for messages."""
 
     specs: Sequence[AnnotationSpec]
     subject: str
     at: SourceLine | None
     names: Mapping[str, Any] = field(default_factory=dict)
 
-    def fail(self, found: Any, allowed: str, hint: str | None = None) -> NoReturn:
+    def fail(self, found: object, allowed: str, hint: str | None = None) -> NoReturn:
         raise self._wrong(found, allowed, hint)
 
-    def _wrong(self, found: Any, allowed: str, hint: str | None = None) -> AnnotationError:
+    def _wrong(self, found: object, allowed: str, hint: str | None = None) -> AnnotationError:
         what = found if isinstance(found, str) else annotation_name(found)
         return AnnotationError(self.subject, at=self.at, found=what, allowed=allowed, hint=hint)
 
-    def evaluated(self, annotation: Any) -> Any:
-        """An annotation given as text (or inside quotes) as the object it names."""
+    def evaluated(self, annotation: object) -> Any:
+        """Evaluate a textual (or quoted) annotation to the object it names."""
         for _ in range(_MOST_QUOTES):
             text = getattr(annotation, "__forward_arg__", annotation)
             if not isinstance(text, str):
@@ -57,7 +57,7 @@ class _Parse:
         self.fail("a text that names a text, and so on", "a text that names an annotation")
 
     def _named(self, text: str) -> Any:
-        """What a text names; whatever goes wrong there is about the annotation."""
+        """Evaluate a text; any error concerns the annotation."""
         try:
             return eval(text, dict(self.names))
         except FlowError:
@@ -67,8 +67,8 @@ class _Parse:
             allowed = "names that are known where the job function is defined"
             raise self._wrong(f"{text!r:.200}: {why}", allowed) from error
 
-    def spec(self, annotation: Any) -> AnnotationSpec | None:
-        """The one spec that knows an annotation; two are an error."""
+    def spec(self, annotation: object) -> AnnotationSpec | None:
+        """The single spec that matches an annotation, None for no spec; several are an error."""
         known = [spec for spec in self.specs if spec.matches(annotation)]
         if len(known) > 1:
             self.fail(annotation, "one meaning", f"claimed by {_listed(s.name for s in known)}")
@@ -79,8 +79,8 @@ def _listed(names: Any) -> str:
     return ", ".join(sorted(names))
 
 
-def annotation_name(annotation: Any) -> str:
-    """An annotation as messages show it.
+def annotation_name(annotation: object) -> str:
+    """The text of an annotation for messages.
 
     >>> annotation_name(int), annotation_name(typing.Tuple[int, int])
     ('int', 'Tuple[int, int]')
@@ -96,18 +96,18 @@ def _bare(annotation: Any) -> Any:
 
 
 def parse_result(
-    annotation: Any,
+    annotation: object,
     specs: Sequence[AnnotationSpec],
     *,
     job: str = "",
     at: SourceLine | None = None,
-    names: Mapping[str, Any] | None = None,
+    names: Mapping[str, object] | None = None,
     subject: str | None = None,
 ) -> Fetch:
-    """What a return annotation asks for; raises `AnnotationError`.
+    """Parse a return annotation; raises `AnnotationError`.
 
     Args:
-        annotation: the annotation, `inspect.Signature.empty` when there is none.
+        annotation: the annotation, `inspect.Signature.empty` for none.
         specs: the registered annotations.
         job: name of the job, for messages.
         at: the user's line, for messages.
@@ -129,7 +129,7 @@ def parse_result(
 
 
 def _fetch(parse: _Parse, fetch: Fetch) -> Fetch:
-    """A fetch at the top of a result, where None is allowed and callbacks no more."""
+    """A fetch at the top of a result, where None is allowed but callbacks are not."""
     if isinstance(fetch, FetchOf):
         annotation = _bare(parse.evaluated(fetch.annotation))
         return _fetch(parse, _own_fetch(parse, annotation))
@@ -137,7 +137,7 @@ def _fetch(parse: _Parse, fetch: Fetch) -> Fetch:
 
 
 def _nested(parse: _Parse, fetch: Fetch) -> Fetch:
-    """A fetch inside another one, with all `FetchOf` resolved."""
+    """A fetch inside another one, with every `FetchOf` resolved."""
     match fetch:
         case FetchOf(annotation):
             return _nested(parse, _own_fetch(parse, _bare(parse.evaluated(annotation))))
@@ -162,8 +162,8 @@ def _bundle(parse: _Parse, leaf: Fetch) -> FetchBundle:
     return FetchBundle(leaf)
 
 
-def _own_fetch(parse: _Parse, annotation: Any) -> Fetch:
-    """One level of an annotation: structure by core, leaves by specs."""
+def _own_fetch(parse: _Parse, annotation: object) -> Fetch:
+    """Parse one level of an annotation."""
     if annotation is None or annotation is NoneType:
         return FetchNone()
     container = typing.get_origin(annotation) or annotation
@@ -177,19 +177,19 @@ def _own_fetch(parse: _Parse, annotation: Any) -> Fetch:
     return fetch
 
 
-def _tuple(parse: _Parse, annotation: Any, args: tuple[Any, ...]) -> Fetch:
+def _tuple(parse: _Parse, annotation: object, args: tuple[object, ...]) -> Fetch:
     if not args or Ellipsis in args:
         parse.fail(annotation, "Tuple[T, ...] with each of its types written out")
     return FetchTuple(tuple(FetchOf(a) for a in args))
 
 
-def _list(parse: _Parse, annotation: Any, args: tuple[Any, ...]) -> Fetch:
+def _list(parse: _Parse, annotation: object, args: tuple[object, ...]) -> Fetch:
     if len(args) != 1:
         parse.fail(annotation, "List[T]")
     return FetchList(FetchOf(args[0]))
 
 
-def _dict(parse: _Parse, annotation: Any, args: tuple[Any, ...]) -> Fetch:
+def _dict(parse: _Parse, annotation: object, args: tuple[object, ...]) -> Fetch:
     if len(args) != 2 or not isinstance(args[0], type):
         parse.fail(annotation, "Dict[K, T] with a type of keys, such as Dict[str, Numpy]")
     return FetchDict(args[0], FetchOf(args[1]))
@@ -202,7 +202,7 @@ _CONTAINERS: Mapping[type, Callable[[_Parse, Any, tuple[Any, ...]], Fetch]] = {
 }
 
 
-def _unknown(parse: _Parse, annotation: Any) -> NoReturn:
+def _unknown(parse: _Parse, annotation: object) -> NoReturn:
     known = [s.name for s in parse.specs if s.fetch is not None]
     hint = None
     if isinstance(annotation, PlaceholderSpec):
@@ -215,15 +215,15 @@ def _unknown(parse: _Parse, annotation: Any) -> NoReturn:
 
 
 def parse_placeholder(
-    annotation: Any,
+    annotation: object,
     specs: Sequence[AnnotationSpec],
     *,
     parameter: str = "",
     job: str = "",
     at: SourceLine | None = None,
-    names: Mapping[str, Any] | None = None,
+    names: Mapping[str, object] | None = None,
 ) -> Placeholders:
-    """What the annotation of a parameter stands for; raises `AnnotationError`.
+    """Parse the annotation of a parameter; raises `AnnotationError`.
 
     Returns:
         A `PlaceholderSpec`, or a tuple of these for ``Tuple[...]``.
@@ -236,7 +236,7 @@ def parse_placeholder(
     return _placeholder(_Parse(specs, subject, at, names or {}), annotation)
 
 
-def _placeholder(parse: _Parse, annotation: Any) -> Placeholders:
+def _placeholder(parse: _Parse, annotation: object) -> Placeholders:
     annotation = parse.evaluated(annotation)
     if isinstance(annotation, PlaceholderSpec):
         return annotation
@@ -259,7 +259,7 @@ def _annotated(parse: _Parse, annotation: Any) -> Placeholders:
     return found[0]
 
 
-def _no_placeholder(parse: _Parse, annotation: Any, spec: AnnotationSpec | None) -> NoReturn:
+def _no_placeholder(parse: _Parse, annotation: object, spec: AnnotationSpec | None) -> NoReturn:
     hint = None
     if spec is not None:
         hint = f"{spec.name} is for results; write tp.{spec.name}.Placeholder(shape, dtype=...)"

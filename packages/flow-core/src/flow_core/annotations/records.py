@@ -13,7 +13,7 @@ from flow_core.base.shapes import Shape
 
 Kind = Literal["numpy", "list", "list_list", "blob"]
 """Form of one fed or fetched value: an array, a list of arrays (one per device), a list of lists
-of arrays, or ("blob") a handle from which the user takes any of these."""
+of arrays, or ("blob") a handle that provides any of these."""
 
 KIND_NAMES: Mapping[str, str] = {
     "numpy": "Numpy",
@@ -25,13 +25,13 @@ KIND_NAMES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class PlaceholderSpec:
-    """One fed value.  `placeholder` makes checked ones.
+    """One fed value; `placeholder` creates checked records.
 
     Attributes:
         kind: form of the fed value.
         shape: logical shape; for lists the largest shape of an element.
         dtype: element type.
-        batch_axis: the axis that counts samples, None when there is none.
+        batch_axis: the axis of samples, None if there is none.
     """
 
     kind: Kind
@@ -44,13 +44,13 @@ class PlaceholderSpec:
 
 
 Placeholders = Any  # PlaceholderSpec, or tuples, lists and dicts of these
-"""What one parameter of a job stands for."""
+"""The placeholders of one parameter of a job."""
 
 
 def placeholder(
     kind: Kind, shape: Sequence[int], dtype: object = float32, batch_axis: int | None = 0
 ) -> PlaceholderSpec:
-    """A checked `PlaceholderSpec`; raises `AnnotationError` at the user's line.
+    """Create a checked `PlaceholderSpec`; raises `AnnotationError` at the user's line.
 
     >>> placeholder("numpy", (100, 28, 28), "int32", -3)
     PlaceholderSpec(kind='numpy', shape=(100, 28, 28), dtype=oneflow.int32, batch_axis=0)
@@ -114,7 +114,7 @@ class FetchLeaf:
 
 @dataclass(frozen=True, slots=True)
 class FetchTuple:
-    """A tuple of as many items."""
+    """A tuple of a fixed number of items."""
 
     items: tuple[Fetch, ...]
 
@@ -124,7 +124,7 @@ class FetchTuple:
 
 @dataclass(frozen=True, slots=True)
 class FetchList:
-    """A list of any length; the job's return value decides it."""
+    """A list; the job's return value determines its length."""
 
     item: Fetch
 
@@ -134,7 +134,7 @@ class FetchList:
 
 @dataclass(frozen=True, slots=True)
 class FetchDict:
-    """A dict whose keys are of type ``key``; the job's return value decides them."""
+    """A dict with keys of type ``key``; the job's return value determines them."""
 
     key: type
     item: Fetch
@@ -155,7 +155,7 @@ class FetchBundle:
 
 @dataclass(frozen=True, slots=True)
 class FetchCallback:
-    """An asynchronous job: ``job(...)(callback)`` hands ``result`` to the callback."""
+    """An asynchronous job: ``job(...)(callback)`` calls the callback with ``result``."""
 
     result: Fetch
 
@@ -173,9 +173,9 @@ class FetchNone:
 
 @dataclass(frozen=True, slots=True)
 class FetchOf:
-    """What another annotation means: for `AnnotationSpec.fetch` functions of generic types.
+    """The meaning of another annotation, for `AnnotationSpec.fetch` functions of generic types.
 
-    A spec of ``Callback[T]`` gives ``FetchCallback(FetchOf(T))`` and core parses ``T``.
+    A spec of ``Callback[T]`` returns ``FetchCallback(FetchOf(T))``, and core parses ``T``.
     """
 
     annotation: Any

@@ -1,4 +1,4 @@
-"""What a job function returned, held against its annotation, and the form of its results."""
+"""Checks of a job function's return value against its annotation, and result structure."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class ResultLayout:
     items: tuple[ResultLayout | FetchLeaf | FetchNone, ...]
     keys: tuple[Any, ...] = ()
 
-    def build(self, items: list[Any]) -> Any:
-        """The container with these elements."""
+    def build(self, items: list[object]) -> object:
+        """The container with the given elements."""
         if self.container is dict:
             return dict(zip(self.keys, items, strict=True))
         return items if self.container is list else tuple(items)
@@ -47,14 +47,14 @@ Structure = ResultLayout | FetchLeaf | FetchNone
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """What a job function returned: the structure, and its blobs from left to right."""
+    """The return value of a job function: its structure, and its blobs from left to right."""
 
     structure: Structure
     blobs: tuple[Any, ...]
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """The form in which each of the blobs is wanted."""
+        """The annotated form of each blob."""
         return tuple(_kinds(self.structure))
 
 
@@ -66,19 +66,19 @@ def _kinds(layout: Structure) -> Iterator[Kind]:
             yield from _kinds(item)
 
 
-def _as_is(_: Kind, result: Any) -> Any:
+def _as_is(_: Kind, result: object) -> object:
     return result
 
 
 def structure(
-    layout: Structure, results: Sequence[Any], convert: Callable[[Kind, Any], Any] = _as_is
+    layout: Structure, results: Sequence[object], convert: Callable[[Kind, Any], object] = _as_is
 ) -> Any:
-    """Arranges fetched data in the structure that a job returned.
+    """Arrange fetched data in the structure that a job returned.
 
     Args:
         layout: structure from `check_returned`.
         results: data of each blob, in the order of `Returned.blobs`.
-        convert: ``convert(kind, result)`` gives the form that the user wanted.
+        convert: ``convert(kind, result)`` converts data to the annotated form.
 
     >>> pair = ResultLayout(
     ...     tuple, (FetchLeaf("numpy"), ResultLayout(dict, (FetchLeaf("numpy"),), ("a",)))
@@ -93,7 +93,9 @@ def structure(
     return arranged
 
 
-def _arrange(layout: Structure, results: Iterator[Any], convert: Callable[[Kind, Any], Any]) -> Any:
+def _arrange(
+    layout: Structure, results: Iterator[object], convert: Callable[[Kind, Any], object]
+) -> Any:
     if isinstance(layout, FetchLeaf):
         return convert(layout.kind, next(results))
     if isinstance(layout, FetchNone):
@@ -103,7 +105,7 @@ def _arrange(layout: Structure, results: Iterator[Any], convert: Callable[[Kind,
 
 @dataclass(slots=True)
 class _Check:
-    """The walk over a return value: what is asked, and the blobs found so far."""
+    """The visitor of a return value: the expected annotation, and the blobs found."""
 
     wanted: Fetch
     is_blob: Callable[[Any], bool]
@@ -123,31 +125,31 @@ class _Check:
             hint=hint,
         )
 
-    def walk(self, fetch: Fetch, value: Any, path: str) -> Structure:
+    def walk(self, fetch: Fetch, value: object, path: str) -> Structure:
         return _WALKS[type(fetch)](self, fetch, value, path)
 
 
 def check_returned(
     fetch: Fetch,
-    returned: Any,
-    is_blob: Callable[[Any], bool],
+    returned: object,
+    is_blob: Callable[[object], bool],
     *,
     job: str = "",
     at: SourceLine | None = None,
     is_dynamic: Callable[[Any], bool] = lambda _: False,
 ) -> Returned:
-    """Holds a job's return value against its annotation.
+    """Check a job's return value against its annotation.
 
     Args:
-        fetch: the parsed annotation, `UNANNOTATED` when there is none.
-        returned: what the job function returned.
-        is_blob: tells the blobs of the job from anything else.
+        fetch: the parsed annotation, `UNANNOTATED` for none.
+        returned: the return value of the job function.
+        is_blob: whether a value is a blob of the job.
         job: name of the job, for messages.
         at: the user's line, for messages.
-        is_dynamic: tells blobs whose shape may differ from step to step or device to device.
+        is_dynamic: whether the shape of a blob may differ between steps or devices.
 
     Raises:
-        AnnotationError: a value is no blob, or the structure is not the annotated one.
+        AnnotationError: a value is not a blob, or the structure differs from the annotation.
 
     >>> pair = FetchTuple((FetchLeaf("numpy"), FetchLeaf("numpy")))
     >>> check_returned(pair, ("x", "y"), lambda v: isinstance(v, str)).blobs
@@ -161,7 +163,7 @@ def check_returned(
     return Returned(found, tuple(check.blobs))
 
 
-def _show(value: Any, is_blob: Callable[[Any], bool]) -> str:
+def _show(value: object, is_blob: Callable[[object], bool]) -> str:
     if is_blob(value):
         return "a blob"
     if (owner := _owner(value)) is not None:
@@ -173,14 +175,14 @@ def _show(value: Any, is_blob: Callable[[Any], bool]) -> str:
     return "None" if value is None else f"{type(value).__name__} {value!r:.60}"
 
 
-def _owner(value: Any) -> str | None:
-    """The job that a blob belongs to; None for what is no blob."""
+def _owner(value: object) -> str | None:
+    """The job of a blob; None for other values."""
     owner: str | None = getattr(getattr(value, "job", None), "name", None)
     return owner
 
 
-def _instead_of(value: Any, form: str) -> str | None:
-    """What to do about a result that is no blob."""
+def _instead_of(value: object, form: str) -> str | None:
+    """Advice on a result that is not a blob."""
     if isinstance(value, tuple | list | dict):
         return f"annotate several results as tuple[tp.{form}, ...], or as tp.Bundle[tp.{form}]"
     if _owner(value) is not None:
@@ -195,7 +197,7 @@ def _instead_of(value: Any, form: str) -> str | None:
     return None
 
 
-def _walk_leaf(check: _Check, fetch: FetchLeaf, value: Any, path: str) -> Structure:
+def _walk_leaf(check: _Check, fetch: FetchLeaf, value: object, path: str) -> Structure:
     if not check.is_blob(value):
         check.fail(
             path,
@@ -214,14 +216,14 @@ def _walk_leaf(check: _Check, fetch: FetchLeaf, value: Any, path: str) -> Struct
     return fetch
 
 
-def _walk_none(check: _Check, fetch: FetchNone, value: Any, path: str) -> Structure:
+def _walk_none(check: _Check, fetch: FetchNone, value: object, path: str) -> Structure:
     if value is not None:
         hint = "say what it returns: -> tp.Numpy" if not path else None
         check.fail(path, _show(value, check.is_blob), "None", hint)
     return fetch
 
 
-def _walk_tuple(check: _Check, fetch: FetchTuple, value: Any, path: str) -> Structure:
+def _walk_tuple(check: _Check, fetch: FetchTuple, value: object, path: str) -> Structure:
     count = len(fetch.items)
     if type(value) is not tuple or len(value) != count:
         check.fail(path, _show(value, check.is_blob), f"a tuple of {count}")
@@ -229,14 +231,14 @@ def _walk_tuple(check: _Check, fetch: FetchTuple, value: Any, path: str) -> Stru
     return ResultLayout(tuple, tuple([check.walk(f, v, f"{path}[{i}]") for i, (f, v) in pairs]))
 
 
-def _walk_list(check: _Check, fetch: FetchList, value: Any, path: str) -> Structure:
+def _walk_list(check: _Check, fetch: FetchList, value: object, path: str) -> Structure:
     if type(value) is not list:
         check.fail(path, _show(value, check.is_blob), "a list")
     items = [check.walk(fetch.item, v, f"{path}[{i}]") for i, v in enumerate(value)]
     return ResultLayout(list, tuple(items))
 
 
-def _walk_dict(check: _Check, fetch: FetchDict, value: Any, path: str) -> Structure:
+def _walk_dict(check: _Check, fetch: FetchDict, value: object, path: str) -> Structure:
     if type(value) is not dict:
         check.fail(path, _show(value, check.is_blob), "a dict")
     wrong = [key for key in value if type(key) is not fetch.key]
@@ -246,7 +248,7 @@ def _walk_dict(check: _Check, fetch: FetchDict, value: Any, path: str) -> Struct
     return ResultLayout(dict, tuple(items), tuple(value))
 
 
-def _walk_bundle(check: _Check, fetch: FetchBundle, value: Any, path: str) -> Structure:
+def _walk_bundle(check: _Check, fetch: FetchBundle, value: object, path: str) -> Structure:
     if isinstance(value, dict):
         items = [check.walk(fetch, v, f"{path}[{k!r}]") for k, v in value.items()]
         return ResultLayout(dict, tuple(items), tuple(value))

@@ -1,4 +1,4 @@
-"""Whole functions: the parameters and the result of jobs, the parameter of handlers."""
+"""Signatures: parameters and results of jobs, parameters of handlers."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from flow_core.plugins.specs import AnnotationSpec
 
 @dataclass(frozen=True, slots=True)
 class JobSignature:
-    """What a job function takes and returns.
+    """The signature of a job function.
 
     Attributes:
-        parameters: what each parameter stands for, by name, in order.
-        result: what the return annotation asks for.
+        parameters: the placeholders of each parameter, by name, in order.
+        result: the parsed return annotation.
         at: the line of the function.
         python: the Python signature, to bind arguments of calls.
     """
@@ -45,13 +45,13 @@ class JobSignature:
 
 
 def parse_signature(
-    function: Callable[..., Any], specs: Sequence[AnnotationSpec], *, job: str = ""
+    function: Callable[..., object], specs: Sequence[AnnotationSpec], *, job: str = ""
 ) -> JobSignature:
-    """Reads a job function: parameters with placeholders, and the result.
+    """Parse the signature of a job function.
 
-    Parameters are all annotated, or none is and each has a `PlaceholderSpec` (or tuples, lists,
-    dicts of them) as its default.  Textual annotations are looked up where the function was
-    defined, so call this from there (a decorator may stand in between).
+    Either all parameters are annotated, or none is and each has a `PlaceholderSpec` (or tuples,
+    lists, dicts of them) as its default.  Textual annotations are resolved where the function was
+    defined, so this must be called from there (possibly through a decorator).
 
     Raises:
         AnnotationError: an annotation is missing, unknown or misplaced.
@@ -69,7 +69,7 @@ def parse_signature(
     return JobSignature(parameters, result, at, python)
 
 
-def _line_of(function: Callable[..., Any]) -> SourceLine | None:
+def _line_of(function: Callable[..., object]) -> SourceLine | None:
     code = getattr(inspect.unwrap(function), "__code__", None)
     return SourceLine(code.co_filename, code.co_firstlineno) if code else None
 
@@ -79,7 +79,7 @@ def _parameter(
     specs: Sequence[AnnotationSpec],
     job: str,
     at: SourceLine | None,
-    names: Mapping[str, Any],
+    names: Mapping[str, object],
 ) -> Placeholders:
     subject = f"parameter {p.name!r} of job {job!r}"
     if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
@@ -112,7 +112,7 @@ def _default(p: inspect.Parameter, subject: str, at: SourceLine | None) -> Place
 
 
 def _advice(p: inspect.Parameter) -> str:
-    """What to do about a parameter that no data can be fed to."""
+    """Advice on a parameter that cannot be fed."""
     if p.default is not p.empty:
         return f"drop it, and let the function use the variable {p.name} of the program around it"
     if p.name in ("self", "cls"):
@@ -120,7 +120,7 @@ def _advice(p: inspect.Parameter) -> str:
     return f"write {p.name}: tp.Numpy.Placeholder(shape, dtype=...)"
 
 
-def _all_placeholders(value: Any) -> bool:
+def _all_placeholders(value: object) -> bool:
     if isinstance(value, tuple | list):
         return all(map(_all_placeholders, value))
     if isinstance(value, dict):
@@ -139,11 +139,11 @@ def _check_uniform(python: inspect.Signature, job: str, at: SourceLine | None) -
         )
 
 
-def parse_handler(function: Callable[..., Any], specs: Sequence[AnnotationSpec]) -> FetchLeaf:
-    """The form in which a handler of ``watch`` takes its one argument.
+def parse_handler(function: Callable[..., object], specs: Sequence[AnnotationSpec]) -> FetchLeaf:
+    """The form in which a handler of ``watch`` takes its argument.
 
-    Without an annotation it is given a handle (kind "blob").  Further parameters may have defaults,
-    by which programs keep the names of a loop.  Raises `AnnotationError`.
+    Without an annotation it is a handle (kind "blob").  Further parameters must have defaults, by
+    which programs capture loop variables.  Raises `AnnotationError`.
 
     >>> parse_handler(lambda x, name="w": None, ())
     FetchLeaf(kind='blob')
@@ -170,7 +170,7 @@ def parse_handler(function: Callable[..., Any], specs: Sequence[AnnotationSpec])
     return leaf
 
 
-def _names_of(function: Callable[..., Any]) -> dict[str, Any]:
+def _names_of(function: Callable[..., object]) -> dict[str, object]:
     """Names that the annotations of a function may use: globals, enclosing scopes, closure."""
     plain = inspect.unwrap(function)
     code = getattr(plain, "__code__", None)
@@ -191,11 +191,11 @@ def _is_filled(cell: Any) -> bool:
         return False
 
 
-def _enclosing_locals(code: CodeType) -> dict[str, Any]:
+def _enclosing_locals(code: CodeType) -> dict[str, object]:
     """Local names of the running functions in whose bodies ``code`` is written.
 
-    Names that only annotations use are not in the closure, so the frames are asked: a function
-    body is a constant of the code around it.
+    Names that only annotations use are not in the closure, so they are taken from frames: a
+    function body is a constant of the enclosing code.
     """
     found: dict[str, Any] = {}
     frame = sys._getframe(1)

@@ -9,13 +9,13 @@ __all__ = ["deprecates", "is_deprecated"]
 _deprecated: set[Any] = set()
 
 
-def deprecates(function_or_class: Any) -> Any:
+def deprecates(function_or_class: object) -> Any:
     """Mark an older name for `is_deprecated`, and return it."""
     _deprecated.add(function_or_class)
     return function_or_class
 
 
-def is_deprecated(func_or_class: Any) -> bool:
+def is_deprecated(func_or_class: object) -> bool:
     """Whether a function or class of OneFlow is kept for older programs only."""
     try:
         return func_or_class in _deprecated

@@ -1,11 +1,11 @@
 """The API of kernels, drivers and communication backends."""
 
+from flow_core.base.arrays import Array
 from flow_core.device import (
     ALIGN,
     SLAB,
     AgreedJob,
     Arena,
-    Array,
     Comm,
     Driver,
     Event,

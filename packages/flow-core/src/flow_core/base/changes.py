@@ -1,4 +1,4 @@
-"""Waiting for what other threads change, in a way that Ctrl-C may interrupt anywhere."""
+"""A condition variable that Ctrl-C may interrupt at any instruction."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from queue import SimpleQueue
 
 
 class Changes:
-    """A lock, and threads that wait for changes of what it guards.
+    """A lock, and threads that wait for changes of the state that it guards.
 
     Python raises KeyboardInterrupt between any two instructions of the main thread.  The methods of
-    `threading.Condition` are Python's, so an interrupt in them leaves its lock held for ever, or
-    released twice.  Here a thread enters the lock itself, and waits with no lock held, both in C.
+    `threading.Condition` are written in Python, so an interrupt in them can leave its lock held
+    forever, or release it twice.  Here a thread enters the lock itself and waits without holding
+    it; both are C calls.
 
     Attributes:
-        lock: hold it, by ``with``, to look at the state, to change it, and to `tell`.
+        lock: must be held, by ``with``, to read the state, to change it, and to `notify`.
     """
 
     __slots__ = ("_gates", "lock")
@@ -25,19 +26,19 @@ class Changes:
         self._gates: list[SimpleQueue[None]] = []
 
     def gate(self) -> SimpleQueue[None]:
-        """What the next change comes through, for who holds the lock now: `get` without it."""
+        """A queue that the next change puts to; call while holding the lock, `get` without it."""
         gate: SimpleQueue[None] = SimpleQueue()
         self._gates.append(gate)
         return gate
 
-    def tell(self) -> None:
-        """Wakes all that wait; the caller holds the lock."""
+    def notify(self) -> None:
+        """Wake all waiting threads; the caller must hold the lock."""
         for gate in self._gates:
             gate.put(None)
         self._gates.clear()
 
-    def until(self, attempt: Callable[[], bool]) -> None:
-        """Waits until an attempt, made with the lock held, again after each change, succeeds."""
+    def wait_until(self, attempt: Callable[[], bool]) -> None:
+        """Block until an attempt succeeds; it is repeated after each change, under the lock."""
         while True:
             with self.lock:
                 if attempt():

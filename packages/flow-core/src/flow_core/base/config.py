@@ -11,28 +11,28 @@ from flow_core.base.errors import ConfigError
 from flow_core.base.thread_budget import Budget, asked
 
 CHECK_FEEDS = ("sometimes", "always", "never")
-"""How often processes compare what they feed; the first one is the default."""
+"""How often processes compare their feeds; the first value is the default."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings that the environment gives to a process.
+    """Settings of a process, from its environment.
 
     Attributes:
         emulate_gpus: number of "gpu" devices to emulate on the CPU (ONEFLOW_EMULATE_GPUS).
-        emulate_gpu_memory: bytes that each of them has (ONEFLOW_EMULATE_GPU_MEMORY, such as 2GiB),
-            None for no limit.  Then they share no memory, as devices of a cluster.
+        emulate_gpu_memory: bytes of each of them (ONEFLOW_EMULATE_GPU_MEMORY, such as 2GiB), None
+            for no limit.  With a limit they share no memory, as devices of a cluster.
         plugins: allow-list of plugins, None for all (FLOW_PLUGINS).
         disabled_plugins: plugins not to load (FLOW_DISABLE_PLUGINS).
         plugin_strict: raise a plugin's failure at once (FLOW_PLUGIN_STRICT).
         trace_plugins: report each hook call on standard error (FLOW_TRACE_PLUGINS).
         verify_passes: verify the graph after every pass (FLOW_VERIFY_PASSES).
-        stream_threads: threads for the streams of a plan, None for as many as pay
+        stream_threads: threads for the streams of a plan, None for as many as are profitable
             (FLOW_STREAM_THREADS: "auto" or a number).
-        check_feeds: how often the processes of a program compare what they feed, one of
+        check_feeds: how often the processes of a program compare their feeds, one of
             `CHECK_FEEDS` (FLOW_CHECK_FEEDS).
-        cores: how many cores the process may keep busy (ONEFLOW_CPU_THREADS, else
-            OMP_NUM_THREADS), None for as many as there are.
+        cores: the cores that the process may keep busy (ONEFLOW_CPU_THREADS, else
+            OMP_NUM_THREADS), None for all.
     """
 
     emulate_gpus: int = 0
@@ -48,7 +48,7 @@ class Settings:
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None) -> Settings:
-        """Settings of an environment (default: the process's own).
+        """Read the settings from an environment (default: the process's own).
 
         >>> Settings.from_env({"ONEFLOW_EMULATE_GPUS": "4"}).emulate_gpus
         4
@@ -69,7 +69,7 @@ class Settings:
 
 
 def _count(env: Mapping[str, str], name: str, word: str = "0") -> int:
-    """A number, 0 when it is not set or is ``word``."""
+    """A number; 0 if the variable is unset or is ``word``."""
     text = env.get(name, "0") or "0"
     if text == word:
         return 0
@@ -79,7 +79,7 @@ def _count(env: Mapping[str, str], name: str, word: str = "0") -> int:
 
 
 def _word(env: Mapping[str, str], name: str, words: Sequence[str]) -> str:
-    """One of some words, the first one when it is not set."""
+    """One of several words; the first one if the variable is unset."""
     text = env.get(name) or words[0]
     if text not in words:
         raise ConfigError(f"setting {name}", found=repr(text), allowed=" or ".join(words))
@@ -92,7 +92,7 @@ _BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", re.IGNORECASE)
 
 
 def _bytes(env: Mapping[str, str], name: str) -> int | None:
-    """A number of bytes, None when it is not set."""
+    """A number of bytes; None if the variable is unset."""
     text = env.get(name, "").strip()
     if not text:
         return None

@@ -1,7 +1,7 @@
 """Dataclasses from parsed JSON, each value checked against the annotation of its field.
 
-What a text from outside holds is never trusted: a value of another type, a number beyond 64 bits,
-a text that cannot be printed, a missing or an unknown field is a `Mismatch`, which says where.
+External text is never trusted: a value of another type, a number beyond 64 bits, an unprintable
+text, a missing or an unknown field raises a `Mismatch` with its path.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import Any
 from flow_core.base.errors import nearest
 
 INTEGERS = range(-(1 << 63), 1 << 64)
-"""Integers that a text may hold: those of 64 bits, with or without a sign."""
+"""The accepted integers: 64 bits, signed or unsigned."""
 
 Convert = Callable[[Any], Any]
 
 
 class Mismatch(ValueError):
-    """A value that does not fit.
+    """A value of the wrong type or range.
 
     Args:
-        found: what was found.
-        allowed: what would have fitted.
+        found: the value found.
+        allowed: the accepted values.
 
     Attributes:
         where: path of the value, ``.tasks[3].inputs[0]``.
@@ -40,13 +40,13 @@ class Mismatch(ValueError):
         self.where = ""
 
     def within(self, step: str) -> Mismatch:
-        """The same, seen from the value around."""
+        """The same error with the path of the enclosing value prepended."""
         self.where = step + self.where
         return self
 
 
 def shown(value: object) -> str:
-    r"""A value as errors quote it, in ASCII and not too long.
+    r"""A value for error messages, in ASCII and truncated.
 
     >>> shown([1, 2]), shown("\ud800")
     ('a list', "the text '\\ud800'")
@@ -61,10 +61,10 @@ def shown(value: object) -> str:
 
 
 def parsed(text: str | bytes) -> Any:
-    """What a JSON text holds.
+    """Parse a JSON text.
 
     Raises:
-        Mismatch: it is none, or is nested too deep.
+        Mismatch: the text is not JSON, or is nested too deeply.
     """
     try:
         return json.loads(text if isinstance(text, str) else text.decode())
@@ -73,11 +73,11 @@ def parsed(text: str | bytes) -> Any:
 
 
 class Decoder:
-    """Makes values of annotated types from parsed JSON.
+    """Decodes parsed JSON to values of annotated types.
 
     Args:
-        types: what makes values of certain classes, in place of their fields.
-        fields: what converts a decoded field, by ``"Class.field"``.
+        types: converters of certain classes, instead of decoding their fields.
+        fields: converters of decoded fields, by ``"Class.field"``.
     """
 
     def __init__(
@@ -89,11 +89,11 @@ class Decoder:
         self._fields = fields or {}
         self._of = lru_cache(maxsize=None)(self._make)
 
-    def decode(self, kind: Any, value: Any) -> Any:
-        """A value of a type.  Raises `Mismatch`."""
+    def decode(self, kind: object, value: object) -> Any:
+        """Decode a value of a type; raises `Mismatch`."""
         return self._of(kind)(value)
 
-    def _make(self, kind: Any) -> Convert:
+    def _make(self, kind: object) -> Convert:
         origin, arguments = typing.get_origin(kind), typing.get_args(kind)
         if kind in self._types:
             return self._types[kind]
@@ -110,7 +110,7 @@ class Decoder:
             return self._mapping(self._of(arguments[1]))
         raise TypeError(f"{kind} cannot be decoded")
 
-    def _tuple(self, kinds: tuple[Any, ...]) -> Convert:
+    def _tuple(self, kinds: tuple[object, ...]) -> Convert:
         if kinds[1:] == (Ellipsis,):
             convert = self._of(kinds[0])
             return lambda value: tuple(_each(convert, _list(value)))
@@ -127,7 +127,7 @@ class Decoder:
         return convert_all
 
     def _mapping(self, convert: Convert) -> Convert:
-        def convert_all(value: Any) -> Any:
+        def convert_all(value: object) -> object:
             return {
                 _text(name): _at(f"[{name!a}]", convert, item)
                 for name, item in _object(value).items()
@@ -156,13 +156,13 @@ class Decoder:
 
         return convert_all
 
-    def _field(self, kind: Any, field: Field[Any], hints: Mapping[str, Any]) -> Convert:
+    def _field(self, kind: type[object], field: Field[Any], hints: Mapping[str, object]) -> Convert:
         convert = self._of(hints[field.name])
         then = self._fields.get(f"{kind.__name__}.{field.name}")
         return convert if then is None else lambda value: then(convert(value))
 
 
-def _at(step: str, convert: Convert, value: Any) -> Any:
+def _at(step: str, convert: Convert, value: object) -> object:
     try:
         return convert(value)
     except Mismatch as error:
@@ -173,20 +173,20 @@ def _each(convert: Convert, values: list[Any]) -> list[Any]:
     return [_at(f"[{i}]", convert, value) for i, value in enumerate(values)]
 
 
-def _list(value: Any) -> list[Any]:
+def _list(value: object) -> list[object]:
     if not isinstance(value, list):
         raise Mismatch(shown(value), "a list")
     return value
 
 
-def _object(value: Any) -> dict[str, Any]:
+def _object(value: object) -> dict[str, object]:
     if not isinstance(value, dict):
         raise Mismatch(shown(value), "an object")
     return value
 
 
-def _text(value: Any) -> str:
-    """A text that can be written as UTF-8."""
+def _text(value: object) -> str:
+    """A text that can be encoded as UTF-8."""
     if not isinstance(value, str):
         raise Mismatch(shown(value), "a text")
     if not value.isascii():
@@ -197,13 +197,13 @@ def _text(value: Any) -> str:
     return value
 
 
-def _integer(value: Any) -> int:
+def _integer(value: object) -> int:
     if type(value) is not int or value not in INTEGERS:
         raise Mismatch(shown(value), "an integer of 64 bits")
     return value
 
 
-def _number(value: Any) -> float:
+def _number(value: object) -> float:
     if type(value) is int:
         return _integer(value)
     if not isinstance(value, float):
@@ -211,14 +211,14 @@ def _number(value: Any) -> float:
     return value
 
 
-def _flag(value: Any) -> bool:
+def _flag(value: object) -> bool:
     if not isinstance(value, bool):
         raise Mismatch(shown(value), "true or false")
     return value
 
 
-def _literal(value: Any, depth: int = 64) -> Any:
-    """A number, a text, a flag or nothing, or tuples of these."""
+def _literal(value: object, depth: int = 64) -> object:
+    """A number, text, flag or None, or nested tuples of these."""
     if isinstance(value, list):
         if not depth:
             raise Mismatch("lists nested too deep", "64 lists within each other at most")

@@ -5,7 +5,7 @@ intact and was written by this user.  Deleting the folder is always safe.
 
 Invariants:
 
-* The folder and its entries belong to this user or root, and nobody else may write to them.
+* The folder and its entries belong to this user or root, and no other user may write to them.
 * An entry is published by renaming a file that is complete and synced to disk.  It ends in a
   SHA-256 digest of its key and content; loaders of ELF files ignore what follows the sections.
 * Entries are evicted, least recently used first, when their total size exceeds the limit.
@@ -80,7 +80,7 @@ class DiskCache:
 
     @property
     def folder(self) -> Path:
-        """Where entries are kept: the folder that was asked for, or its replacement."""
+        """The folder of the entries: the requested one, or its replacement."""
         return _replacements.get(self._folder, self._folder)
 
     def entry(self, key: Sequence[str]) -> Path:
@@ -88,7 +88,7 @@ class DiskCache:
         return self.folder / (_digest(*key).hex()[:40] + self._suffix)
 
     def read(self, key: Sequence[str]) -> bytes | None:
-        """The content of an entry; None where there is none, or where it is damaged."""
+        """The content of an entry; None if it is missing or damaged."""
         entry = self.entry(key)
         try:
             if not _is_trusted(os.stat(self.folder)):
@@ -119,7 +119,7 @@ class DiskCache:
                 evict(self.folder, self._limit)
 
     def get(self, key: Sequence[str], make: Callable[[], bytes]) -> bytes:
-        """The content of an entry, made and published where there is none."""
+        """The content of an entry, which is made and published if missing."""
         found = self.read(key)
         if found is None:
             found = make()
@@ -157,7 +157,7 @@ class DiskCache:
         try:
             fresh = Path(tempfile.mkdtemp(prefix=f"{self.folder.name}-"))
         except OSError:
-            return  # publishing fails again, and `write` says so
+            return  # publishing fails again, and `write` warns
         _remove_at_exit(fresh)
         _replacements[self._folder] = fresh
         _warn(

@@ -1,4 +1,4 @@
-"""The table of element types, under the names OneFlow's users know."""
+"""The element types, under their OneFlow names."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array, NumpyType
 from flow_core.base.errors import InferenceError, nearest, user_line
 
 
@@ -45,7 +46,7 @@ class DType:
         return self.kind == "O"
 
     @cached_property
-    def numpy(self) -> np.dtype[Any]:
+    def numpy(self) -> NumpyType:
         """The numpy dtype of the same storage (``ml_dtypes`` for bfloat16)."""
         if self.is_object:
             return np.dtype(object)
@@ -86,7 +87,7 @@ BY_NAME: dict[str, DType] = {
 
 
 @lru_cache(maxsize=256)
-def _from_numpy(dtype: np.dtype[Any]) -> DType | None:
+def _from_numpy(dtype: NumpyType) -> DType | None:
     return BY_NAME.get(dtype.name)
 
 
@@ -101,7 +102,7 @@ def as_dtype(value: object) -> DType:
     found = BY_NAME.get(value) if isinstance(value, str) else None
     if found is None:
         try:
-            if value is None:  # which numpy takes for float64
+            if value is None:  # numpy would return float64
                 raise TypeError
             found = _from_numpy(np.dtype(value))  # type: ignore[call-overload]
         except (
@@ -109,7 +110,7 @@ def as_dtype(value: object) -> DType:
             ValueError,
             SyntaxError,
             OverflowError,
-        ):  # some texts are syntax to numpy
+        ):  # numpy parses some texts
             found = None
     if found is None:
         raise InferenceError(
@@ -122,8 +123,8 @@ def as_dtype(value: object) -> DType:
     return found
 
 
-def as_asked(array: Any, dtype: Any, copy: bool | None) -> Any:
-    """An array as numpy asks ``__array__`` for it: cast, and copied if ``copy`` says so.
+def as_asked(array: Array, dtype: Any, copy: bool | None) -> Array:
+    """Implement ``__array__``: cast an array, and copy it if ``copy`` requests it.
 
     Raises:
         ValueError: ``copy=False`` for an array that has to be cast.

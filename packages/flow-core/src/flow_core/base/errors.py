@@ -1,7 +1,7 @@
-"""One family of typed errors that speak to the user.
+"""Typed errors for users.
 
-Every error says what was attempted and where in *the user's* program, what was found, what is
-allowed and what to do next.  The parts stay available as attributes for tools.
+Every error names the attempted action and its line in *the user's* program, what was found, what
+is allowed and a next step.  The parts are available as attributes for tools.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Self
 
 _packages = ["flow_core", "oneflow", "flow_typing", "flow_data", "flow_cuda", "flow_dist", "numpy"]
-"""Packages whose lines are nobody's: numpy's call us with what the user has given to them."""
+"""Packages whose frames are skipped; numpy is one, as it calls methods of our objects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def _is_own(filename: str) -> bool:
 
 
 def hide_frames(package: str) -> None:
-    """Lines of a package are no user's from now on: of a plugin whose functions users call."""
+    """Skip the frames of a package, such as a plugin with public functions, in source lines."""
     if package not in _packages:
         _packages.append(package)
         _own_files.clear()
@@ -74,7 +74,7 @@ def _is_own_frame(frame: FrameType) -> bool:
 
 
 def user_line(depth: int = 1) -> SourceLine | None:
-    """The innermost frame outside `_packages`, or None when there is none."""
+    """The innermost source line outside `_packages`, None if there is none."""
     frame = sys._getframe(depth)
     while frame is not None:
         if not _is_own_frame(frame):
@@ -84,7 +84,7 @@ def user_line(depth: int = 1) -> SourceLine | None:
 
 
 def raising_line(error: BaseException) -> SourceLine | None:
-    """The innermost line outside `_packages` in an error's traceback, or None."""
+    """The innermost line outside `_packages` in an error's traceback, None if there is none."""
     found, traceback = None, error.__traceback__
     while traceback is not None:
         if not _is_own_frame(traceback.tb_frame):
@@ -94,7 +94,7 @@ def raising_line(error: BaseException) -> SourceLine | None:
 
 
 def visible(text: str) -> str:
-    r"""A text whose characters that a terminal would obey, or not show, are escape sequences.
+    r"""Escape the control and invisible characters of a text.
 
     Line feeds and tabs stay.
 
@@ -107,7 +107,7 @@ def visible(text: str) -> str:
 
 
 def shown(value: object, limit: int = 60) -> str:
-    """A value for a message: its ``repr``, cut; its type where it has no ``repr``.
+    """A value for a message: its truncated ``repr``, or its type if ``repr`` fails.
 
     >>> shown("a" * 100, 8), shown(10**5000)
     ("'aaaaaaa", 'int of 16,610 bits')
@@ -128,11 +128,11 @@ class FlowWarning(UserWarning):
 
 
 class BrokenJobWarning(FlowWarning):
-    """A job that cannot be defined was left out of what concerns all jobs."""
+    """A job that cannot be defined was excluded from an operation on all jobs."""
 
 
 class ZeroWeightsWarning(FlowWarning):
-    """Weights of a train job begin at zero and can never become anything else."""
+    """Weights of a train job start at zero and can never change."""
 
 
 def warn(text: str, category: type[FlowWarning], at: SourceLine | None) -> None:
@@ -145,10 +145,10 @@ class FlowError(Exception):
     """Base of all errors raised by flow.
 
     Args:
-        attempted: what the program tried, in words ("add two blobs").
-        at: the user's line, when it is known.
-        found: what was found.
-        allowed: what would have been accepted.
+        attempted: the attempted action ("add two blobs").
+        at: the user's line, if known.
+        found: the value found.
+        allowed: the accepted values.
         hint: the next step.
     """
 
@@ -169,7 +169,7 @@ class FlowError(Exception):
         super().__init__(self._message())
 
     def with_context(self, **parts: object) -> Self:
-        r"""The error with what is known further up: ``at``, ``hint`` ...
+        r"""Replace parts of the error by what a caller knows: ``at``, ``hint`` ...
 
         >>> str(FlowError("adding", found="one").with_context(hint="add another"))
         'adding\n  found:   one\n  next:    add another'
@@ -190,27 +190,27 @@ class FlowError(Exception):
 
 
 class GraphError(FlowError):
-    """The logical graph breaks one of its invariants."""
+    """The logical graph violates an invariant."""
 
 
 class InferenceError(FlowError, ValueError):
-    """An op was given shapes, dtypes or attributes that it does not take."""
+    """An op does not accept its shapes, dtypes or attributes."""
 
 
 class JobError(FlowError):
-    """A job function was defined or used in a way that it does not allow."""
+    """Invalid definition or use of a job function."""
 
 
 class OutsideJobError(JobError, NotImplementedError):
-    """A function for job functions was called outside of any."""
+    """A function was called outside of job functions."""
 
 
 class ForkError(JobError, RuntimeError):
-    """A forked process used what belongs to its parent: the session, its threads and devices."""
+    """A forked process used its parent's session, threads or devices."""
 
 
 class NoValueError(JobError, TypeError):
-    """Python asked a placeholder for data, which it does not have while a job is defined."""
+    """Python requested data of a placeholder, which has none while a job is defined."""
 
 
 class AnnotationError(JobError, TypeError):
@@ -222,7 +222,7 @@ class FeedError(JobError, ValueError):
 
 
 class ProcessesDifferError(JobError):
-    """The processes of a program do different things: other jobs, or in another order."""
+    """The processes of a program run different jobs, or in a different order."""
 
 
 class FeedsDifferError(ProcessesDifferError, FeedError):
@@ -230,7 +230,7 @@ class FeedsDifferError(ProcessesDifferError, FeedError):
 
 
 class VariableError(FlowError):
-    """Two jobs disagree about a variable, or a variable is not there."""
+    """Two jobs disagree about a variable, or a variable does not exist."""
 
 
 class ConfigError(FlowError, AttributeError):
@@ -238,21 +238,21 @@ class ConfigError(FlowError, AttributeError):
 
 
 class DeviceUnavailableError(FlowError):
-    """A program asked for a device that is not there."""
+    """A program requested a device that does not exist."""
 
 
 class OutOfMemoryError(FlowError):
     """A plan needs more memory than its device has; raised before the run.
 
     Attributes:
-        nbytes: what it needs.
+        nbytes: the bytes needed.
     """
 
     nbytes: int = 0
 
 
 class KernelNotFoundError(FlowError):
-    """No registered kernel takes this op on this device with these dtypes."""
+    """No registered kernel accepts this op on this device with these dtypes."""
 
 
 class PlanError(FlowError):
@@ -260,15 +260,15 @@ class PlanError(FlowError):
 
 
 class BudgetError(PlanError, AssertionError):
-    """A plan moves more than a test allows it to."""
+    """A plan moves more bytes than a test allows."""
 
 
 class CheckpointError(FlowError):
-    """A checkpoint could not be written or read, or does not fit."""
+    """A checkpoint could not be written or read, or does not match."""
 
 
 class CheckpointReplacedError(CheckpointError):
-    """Another process replaced a checkpoint while it was read; opening it again may help."""
+    """Another process replaced a checkpoint while it was read; retry."""
 
 
 class DataError(FlowError):
@@ -276,7 +276,7 @@ class DataError(FlowError):
 
 
 class UnsupportedError(FlowError, NotImplementedError):
-    """A documented feature that this version does not have yet."""
+    """A documented feature that this version does not implement yet."""
 
 
 class PluginError(FlowError):
@@ -296,7 +296,7 @@ class PluginOrderError(PluginError):
 
 
 def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
-    """A "did you mean" list for an unknown name, empty when nothing is close.
+    """A "did you mean" list for an unknown name, empty if no name is close.
 
     >>> nearest("relo", ["relu", "gelu", "conv"])
     'did you mean relu?'

@@ -1,9 +1,9 @@
-"""Forked processes: a child has a copy of its parent's memory, and only the thread that forked.
+"""Forked processes: a child has a copy of its parent's memory, but only the forking thread.
 
-Whatever else belongs to a session stays with the parent: the threads that run steps, make batches
-and write files, devices, and connections to other processes.  Locks that these threads held stay
-locked in the child for good.  So what uses them is told `in_child`, before anything else runs
-there, and refuses to work from then on.
+The other resources of a session stay with the parent: threads that run steps, load batches and
+write files, devices, and connections to other processes.  Locks that those threads held stay
+locked in the child.  Objects that use them therefore register with `in_child` or `owned`, and
+refuse to work in the child.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from flow_core.base.errors import ForkError, user_line
 
 
 def in_child(call: Callable[[], object]) -> None:
-    """Have a function called first thing in every process that is forked off this one.
+    """Register a function to call at the start of every process forked from this one.
 
-    It must not raise, nor wait for a lock.
+    It must neither raise nor wait for a lock.
     """
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=call)
 
 
 class Owned(Protocol):
-    """What a process that is forked off may have to leave to its parent."""
+    """An object whose resources stay with the parent of a forked process."""
 
     def leave_to_parent(self) -> bool:
-        """In a forked process: give up what is in use; whether anything was."""
+        """Abandon the resources in a forked process; return whether any were in use."""
 
 
 _owned: WeakSet[Owned] = WeakSet()
@@ -39,12 +39,12 @@ _parent: list[int] = []
 
 
 def owned(thing: Owned) -> None:
-    """Have something given up in processes that are forked off this one."""
+    """Register an object to abandon in processes forked from this one."""
     _owned.add(thing)
 
 
 def check_process() -> None:
-    """Refuse the use of flow where it is the parent's.
+    """Refuse the use of flow in a fork of a process with a session in use.
 
     Raises:
         ForkError: this process was forked from one that had a session in use.
@@ -54,7 +54,7 @@ def check_process() -> None:
 
 
 def _leave_to_parent() -> None:
-    """In a forked process: what is in use stays as it is, and nobody gets it any more."""
+    """Abandon registered objects in a forked process, keeping them alive but unreachable."""
     _left.extend([thing for thing in _owned if thing.leave_to_parent()])
     if _left and not _parent:
         _parent[:] = _process
@@ -65,11 +65,11 @@ in_child(_leave_to_parent)
 
 
 def refusal(attempted: str, parent: int) -> ForkError:
-    """An error about the use of what belongs to the process that this one was forked from.
+    """The error for using resources of the process from which this one was forked.
 
     Args:
-        attempted: what the program tried.
-        parent: the number of that process.
+        attempted: the attempted action.
+        parent: the parent's process id.
     """
     return ForkError(
         attempted,

@@ -1,4 +1,4 @@
-"""Counter-based random numbers: element i of step s is the same whatever computes it.
+"""Counter-based random numbers: element i of step s is the same on any device.
 
 The generator is Philox4x64-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
 SC'11).  The key is (seed of the op, 0).  Block ``b`` of draw ``d`` of step ``s`` is the
@@ -16,6 +16,8 @@ from math import prod
 from typing import Any
 
 import numpy as np
+
+from flow_core.base.arrays import Array
 
 _MASK = (1 << 64) - 1
 WORDS = 8
@@ -40,7 +42,7 @@ class Uniform:
 
     def __init__(self, seed: int) -> None:
         key = np.array([seed & _MASK, 0], np.uint64)  # a list with a large number becomes floats
-        self._bits = np.random.Philox(0)  # given a key, it would ask for entropy all the same
+        self._bits = np.random.Philox(0)  # it would read entropy even with a key
         self._generator = np.random.Generator(self._bits)
         self._counter = np.zeros(4, np.uint64)
         self._state: Any = {
@@ -52,8 +54,8 @@ class Uniform:
         }
         self._skipped = np.empty(WORDS, np.float32)
 
-    def fill(self, out: Any, step: int, draw: int = 0, start: int = 0) -> None:
-        """Fills a C-contiguous float32 array with elements ``start ... start + out.size``."""
+    def fill(self, out: Array, step: int, draw: int = 0, start: int = 0) -> None:
+        """Fill a C-contiguous float32 array with elements ``start ... start + out.size``."""
         block, skip = divmod(start, WORDS)
         counter = self._counter
         counter[0], counter[1], counter[2] = block, step, draw
@@ -64,12 +66,12 @@ class Uniform:
 
 
 Place = tuple[tuple[int, ...], tuple[int, ...]]
-"""Where a box lies in a logical tensor: the tensor's shape, and the box's first index per axis."""
+"""The place of a box in a logical tensor: the tensor's shape, the box's first index per axis."""
 
 CHUNK = 1 << 14
-"""Elements drawn at a time: a multiple of `WORDS`, small enough for the cache."""
+"""Elements per draw: a multiple of `WORDS`, small enough for the cache."""
 GAP = 1 << 10
-"""Drawing so many unused numbers costs as much as to start again behind them (measured)."""
+"""The number of unused draws that cost as much as a new start behind them (measured)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +80,10 @@ class Stretch:
 
     Attributes:
         start: number of the first logical element.
-        drawn: how many are drawn.
-        kept: how many elements of each period belong to the box.
-        period: distance of the first elements that belong to it.
-        first: index of the first of them among the box's own elements.
+        drawn: the number of elements to draw.
+        kept: the number of elements of each period that belong to the box.
+        period: distance between the first elements of consecutive periods.
+        first: index of the first kept element within the box.
     """
 
     start: int
@@ -92,12 +94,12 @@ class Stretch:
 
     @property
     def rows(self) -> int:
-        """How often ``kept`` elements are taken."""
+        """The number of periods."""
         return -(-self.drawn // self.period)
 
 
 def stretches(shape: Sequence[int], place: Place | None = None) -> Iterator[Stretch]:
-    """What to draw for a box of some shape; without a place it is the whole tensor.
+    """The stretches to draw for a box of a shape; without a place, for the whole tensor.
 
     >>> list(stretches((2, 3), ((4, 5), (1, 2))))
     [Stretch(start=7, drawn=8, kept=3, period=5, first=0)]
@@ -119,7 +121,7 @@ def stretches(shape: Sequence[int], place: Place | None = None) -> Iterator[Stre
 
 
 def _rows(start: int, rows: int, kept: int, period: int, first: int) -> Iterator[Stretch]:
-    """Rows at equal distances: several at once where they are short and close to each other."""
+    """Rows at equal distances; short, close rows are combined."""
     if period <= CHUNK and period - kept <= GAP:
         most = max(1, CHUNK // period)
         for row in range(0, rows, most):
@@ -133,8 +135,8 @@ def _rows(start: int, rows: int, kept: int, period: int, first: int) -> Iterator
             yield Stretch(start + row * period + at, size, size, size, first + row * kept + at)
 
 
-def kept_of(stretch: Stretch, drawn: Any) -> Any:
-    """The elements of a stretch that belong to the box, in a view (rows, kept) of those drawn."""
+def kept_of(stretch: Stretch, drawn: Array) -> Array:
+    """A view (rows, kept) of the drawn elements of a stretch that belong to the box."""
     step = drawn.strides[0]
     shape = stretch.rows, stretch.kept
     return np.lib.stride_tricks.as_strided(drawn, shape, (stretch.period * step, step))
@@ -145,14 +147,14 @@ Numbers = Callable[[int], Any]
 
 
 def by_chunk(
-    seed: int, out: Any, place: Place | None, step: int = 0
+    seed: int, out: Array, place: Place | None, step: int = 0
 ) -> Iterator[tuple[Any, Numbers]]:
-    """A box chunk by chunk: some elements, in a row, and what draws numbers for these.
+    """Iterate over a box in chunks: consecutive elements, and a function that draws numbers.
 
     Args:
-        seed: of the op.
+        seed: the op's seed.
         out: C-contiguous array of the box.
-        place: where the box lies, None for the whole tensor.
+        place: the place of the box, None for the whole tensor.
         step: number of the step.
     """
     flat, source, batch, count = out.reshape(-1), Uniform(seed), [], 0
@@ -166,8 +168,8 @@ def by_chunk(
         yield flat[batch[0].first :][:count], partial(_drawn, source, batch, count, step)
 
 
-def _drawn(source: Uniform, batch: Sequence[Stretch], count: int, step: int, draw: int) -> Any:
-    """The numbers of some stretches, one after the other."""
+def _drawn(source: Uniform, batch: Sequence[Stretch], count: int, step: int, draw: int) -> Array:
+    """The concatenated numbers of several stretches."""
     found, at = np.empty(count, np.float32), 0
     for s in batch:
         numbers, at = found[at : at + s.rows * s.kept], at + s.rows * s.kept
@@ -208,8 +210,8 @@ def truncated_normal(numbers: Numbers) -> Any:
 
 def placed_uniform(
     seed: int, shape: Sequence[int], place: Place | None, step: int = 0, draw: int = 0
-) -> Any:
-    """`uniform` numbers of a box: those that its elements have in the logical tensor.
+) -> Array:
+    """`uniform` numbers of a box, equal to those of its elements in the logical tensor.
 
     >>> whole, part = uniform(7, (4, 5)), placed_uniform(7, (2, 3), ((4, 5), (1, 2)))
     >>> bool((whole[1:3, 2:] == part).all())
@@ -221,7 +223,7 @@ def placed_uniform(
     return out
 
 
-def uniform(seed: int, shape: Sequence[int], step: int = 0, draw: int = 0) -> Any:
+def uniform(seed: int, shape: Sequence[int], step: int = 0, draw: int = 0) -> Array:
     """A new float32 array of uniform numbers in [0, 1).
 
     >>> a, b = uniform(7, (20,)), np.empty(11, np.float32)

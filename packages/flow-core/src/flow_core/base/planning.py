@@ -1,6 +1,6 @@
-"""Planning: a script is run for the job functions that it defines, and nothing else of it.
+"""Planning: run a script only to collect the job functions that it defines.
 
-Where it would run a step, or write what belongs to the session, the script ends.
+The script ends where it would run a step or modify the session.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from flow_core.base.errors import SourceLine, user_line
 
 
 class ScriptEnd(SystemExit):
-    """The end of a script that is planned.
+    """Ends a script during planning.
 
     Attributes:
-        what: what the script was about to do.
+        what: the action that the script was about to take.
         at: the script's line.
     """
 
@@ -46,7 +46,7 @@ def planning() -> Iterator[None]:
     ...     except ScriptEnd as end:
     ...         print(end.what)
     saving
-    >>> end_script("saving")  # a program that runs
+    >>> end_script("saving")  # no planning
     """
     begin()
     try:
@@ -56,18 +56,18 @@ def planning() -> Iterator[None]:
 
 
 def is_planning() -> bool:
-    """Whether a script is planned, and not run."""
+    """Whether the script runs for planning only."""
     return bool(_active)
 
 
 def end_script(what: str) -> None:
-    """End a script that is planned; in a program that runs, do nothing.
+    """End the script during planning; otherwise do nothing.
 
     Args:
-        what: what the script is about to do.
+        what: the action that the script is about to take.
 
     Raises:
-        ScriptEnd: a script is planned.
+        ScriptEnd: planning is active.
     """
     if _active:
         raise ScriptEnd(what, user_line(2))

@@ -1,7 +1,7 @@
 """Running a user's script in this process as ``python SCRIPT ARGS`` runs it.
 
-Commands that run a script in a process of their own making need no more than
-`interpreter_options`; those that have to be in the same process call `run_as_main`.
+Commands that start a process for a script need `interpreter_options` only; commands that run it
+in their own process call `run_as_main`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def interpreter_options(argv: Sequence[str] | None = None) -> list[str]:
 
 
 def _option(word: str) -> tuple[str, bool, bool]:
-    """What to keep of a word of options, whether its value follows, whether it is the last."""
+    """The options to keep of a word, whether a value follows, and whether it is the last one."""
     for position, letter in enumerate(word):
         if letter in _LAST:
             return word[:position].replace(_OWN_LINE, ""), False, True
@@ -64,9 +64,9 @@ def _option(word: str) -> tuple[str, bool, bool]:
 
 
 def leave_own_folder() -> None:
-    """Take the entry off ``sys.path`` that Python made for the command that runs now.
+    """Remove the entry of ``sys.path`` that Python added for the running command.
 
-    That is the folder of its file, or the working directory for ``python -m``.
+    It is the folder of its file, or the working directory for ``python -m``.
     """
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     own = sys.argv[0] if sys.argv else ""  # an embedding program may leave it empty
@@ -87,13 +87,13 @@ def enter_script(script: str, args: Sequence[str]) -> None:
 def run_as_main(script: str, args: Sequence[str], loaded: Collection[str] | None = None) -> None:
     """Run a script as the main module of this process.
 
-    Its exceptions come out of here; see `hide_own_frames` and `ended_by`.
+    Its exceptions propagate; see `hide_own_frames` and `ended_by`.
 
     Args:
         script: a file of Python, or a folder or an archive with a ``__main__.py``.
         args: its arguments.
-        loaded: names of the modules that Python itself had loaded.  Others, which were loaded
-            since, give way to the script's own modules of the same names.
+        loaded: names of the modules that Python itself had loaded.  Modules loaded since are
+            dropped if the script has modules of the same names.
     """
     enter_script(script, args)
     if loaded is not None:
@@ -107,7 +107,7 @@ def hide_own_frames() -> None:
 
 
 def ended_by(error: BaseException) -> int:
-    """Show an exception that ends a script as the interpreter would; return the status."""
+    """Print an exception that ends a script as the interpreter would; return the exit status."""
     if not isinstance(error, SystemExit):
         _show(sys.excepthook, type(error), error, error.__traceback__)
     elif not isinstance(error.code, int | None):
@@ -150,7 +150,7 @@ def _code(module: ModuleType, path: str) -> CodeType:
 
 
 def _give_way(names: Collection[str]) -> None:
-    """Forget modules that the first entry of ``sys.path`` has its own of."""
+    """Unload modules that the first entry of ``sys.path`` shadows."""
     folder = pkgutil.get_importer(sys.path[0]) if sys.path else None
     if not isinstance(folder, importlib.machinery.FileFinder):
         return
@@ -184,7 +184,7 @@ def _of_script(trace: TracebackType | None) -> TracebackType | None:
 
 
 def status_of(error: BaseException) -> int:
-    """The status with which a process ends because of an exception, as a shell tells it."""
+    """The exit status of a process that ends with an exception, as a shell reports it."""
     if isinstance(error, KeyboardInterrupt):
         return 128 + signal.SIGINT
     code = error.code if isinstance(error, SystemExit) else 1

@@ -39,7 +39,7 @@ def balanced_range(n: int, parts: int, index: int) -> tuple[int, int]:
 
 
 def broadcast_shapes(*shapes: Shape) -> Shape:
-    """The numpy broadcast of shapes; raises ValueError when they do not agree.
+    """The numpy broadcast of shapes; raises ValueError if they are incompatible.
 
     >>> broadcast_shapes((2, 1), (3,))
     (2, 3)
@@ -58,7 +58,7 @@ def broadcast_shapes(*shapes: Shape) -> Shape:
 
 
 def reduced_axes(from_shape: Shape, to_shape: Shape) -> tuple[int, ...]:
-    """Axes of ``from_shape`` to sum over to get back to ``to_shape``, which broadcast to it.
+    """The axes of ``from_shape`` to sum over to undo the broadcast of ``to_shape``.
 
     >>> reduced_axes((4, 2, 3), (2, 1))
     (0, 2)
@@ -69,7 +69,7 @@ def reduced_axes(from_shape: Shape, to_shape: Shape) -> tuple[int, ...]:
 
 
 def normal_axis(axis: int, rank: int) -> int:
-    """A non-negative axis; raises ValueError when it is out of range.
+    """A non-negative axis; raises ValueError if it is out of range.
 
     >>> normal_axis(-1, 3)
     2
@@ -80,7 +80,7 @@ def normal_axis(axis: int, rank: int) -> int:
 
 
 def resolve_reshape(shape: Shape, target: Sequence[int]) -> Shape:
-    """``target`` with its single -1 filled in; raises ValueError when the sizes differ.
+    """``target`` with its single -1 filled in; raises ValueError if the sizes differ.
 
     >>> resolve_reshape((4, 6), (-1, 8))
     (3, 8)

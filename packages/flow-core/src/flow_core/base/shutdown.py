@@ -1,8 +1,8 @@
-"""The end of the interpreter: what steps use is closed after the last pending step.
+"""Shutdown hooks that run after the last pending step.
 
-A program may end while steps that it asked for are still to come; the session delivers them from
-`atexit`, which calls in reverse order.  Whatever was made after the session, and would be closed
-before it, such as threads that make batches, is told of here instead.
+A program may end while steps are pending; the session delivers them from `atexit`, which calls in
+reverse order.  Objects that are created after the session but that its steps use, such as loader
+threads, register here instead of with `atexit`.
 """
 
 from __future__ import annotations
@@ -16,23 +16,22 @@ _closers: list[Callable[[], object]] = []
 
 
 def call_at_shutdown(close: Callable[[], object]) -> None:
-    """Has a function called when all pending steps have been delivered, the latest one first."""
+    """Register a function to call after all pending steps are delivered, last in first out."""
     _closers.append(close)
 
 
 def cancel_at_shutdown(close: Callable[[], object]) -> None:
-    """Forgets a function that was to be called."""
+    """Unregister a shutdown hook."""
     if close in _closers:
         _closers.remove(close)
 
 
 def run_shutdown_calls() -> None:
-    """Calls the functions, each once."""
+    """Run all hooks, each once."""
     while _closers:
         _closers.pop()()
 
 
-in_child(_closers.clear)  # what they close is the parent's
-atexit.register(
-    run_shutdown_calls
-)  # the session imports this module, and registers itself after it
+in_child(_closers.clear)  # the hooks close objects of the parent
+# The session imports this module, so its own handler is registered later and runs first.
+atexit.register(run_shutdown_calls)

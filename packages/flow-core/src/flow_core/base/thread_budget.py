@@ -1,14 +1,14 @@
-"""One budget of cores per process, and how a plan divides it among all that computes at once.
+"""The budget of cores of a process, and its division among concurrent computations.
 
 Also `host_memory`, the bytes that the process may use.
 
-Users of cores are the kernels (threads of OpenMP), numpy's matrix products (threads of BLAS), the
-threads that run streams, and the loaders of flow-data.  Steps of a process, asynchronous ones
-too, run one at a time, so that each plan has the whole budget; `divide` says who has which part.
+Cores are used by kernels (OpenMP threads), numpy's matrix products (BLAS threads), stream threads,
+and the loaders of flow-data.  The steps of a process, also asynchronous ones, run one at a time,
+so that each plan has the whole budget, which `divide` splits.
 
-BLAS adds up in another order with another number of threads.  A device's kernels therefore get
-their number from the plan's devices and the cores of a host, which are the same for any number of
-processes that share the host.
+The order in which BLAS sums depends on its number of threads.  The number for a device's kernels
+is therefore derived from the plan's devices and the cores of a host, which do not depend on the
+number of processes that share the host.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class Budget:
     """The cores that a process may keep busy.
 
     Attributes:
-        count: how many, at least 1.
-        source: who says so, for people.
-        pool: the cores that the processes of one host divide among them; 0 stands for ``count``.
-        pools: how many such pools the program has, each with its part of the devices.
+        count: the number of cores, at least 1.
+        source: the origin of the number, for messages.
+        pool: the cores that the processes of one host share; 0 stands for ``count``.
+        pools: the number of such pools in the program, each with its part of the devices.
     """
 
     count: int
@@ -47,7 +47,7 @@ class Budget:
         return f"{self.count} by {self.source}"
 
     def per_device(self, devices: int) -> int:
-        """The cores of each of some devices, whichever process of a host has them.
+        """The cores for each of several devices, independent of the process that owns them.
 
         >>> Budget(4, "its cores").per_device(2)
         2
@@ -59,9 +59,10 @@ class Budget:
 
 
 def asked(env: Mapping[str, str]) -> Budget | None:
-    """The budget that an environment asks for.
+    """The budget that an environment requests.
 
-    `SETTING` goes before `STANDARD`, of whose list (a number per level) the first one counts.
+    `SETTING` takes precedence over `STANDARD`; of a list (one number per nesting level) in
+    `STANDARD`, the first number counts.
 
     Raises:
         ConfigError: `SETTING` is no positive number.
@@ -83,12 +84,12 @@ def asked(env: Mapping[str, str]) -> Budget | None:
 def find_budget(
     wish: Budget | None = None, share: Budget | None = None, processes: int = 1
 ) -> Budget:
-    """What is asked for, else a share of the host's cores, else the cores that there are.
+    """The requested budget, else a share of the host's cores, else all usable cores.
 
     Args:
-        wish: what the environment asks for, see `asked`; None for nothing.
-        share: what other processes of the same program leave; None where there are none.
-        processes: how many the program has; a wish holds for each of them.
+        wish: the budget that the environment requests, see `asked`.
+        share: the cores left by other processes of the program; None for a single process.
+        processes: the number of processes; a request applies to each of them.
 
     >>> find_budget(Budget(2, "a wish"), Budget(1, "a share", 4, 2), processes=4)
     Budget(count=2, source='a wish', pool=0, pools=4)
@@ -110,10 +111,7 @@ _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 @cache
 def host_memory() -> int | None:
-    """Bytes of memory that this process may use at most: the host's, or its container's limit.
-
-    None where the operating system does not tell.
-    """
+    """The bytes of memory of the host, or the limit of its container; None if unknown."""
     try:
         physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
@@ -127,12 +125,12 @@ def host_memory() -> int | None:
 def fair_share(own: Collection[int], others: Collection[Collection[int]]) -> Budget:
     """The cores of one of several processes on a host.
 
-    Each core is divided among those that may use it: processes that are bound to cores of their
-    own have all of these, others as many as each other.
+    Each core is divided evenly among the processes that may use it, so a process that is bound to
+    cores of its own gets all of them.
 
     Args:
         own: the cores that the process may use.
-        others: those of each other process of the host.
+        others: the cores that each other process of the host may use.
 
     >>> print(fair_share({0, 1, 2, 3}, [{0, 1, 2, 3}]))
     2 by 4 cores for 2 processes
@@ -147,15 +145,15 @@ def fair_share(own: Collection[int], others: Collection[Collection[int]]) -> Bud
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """How a plan divides the budget.
+    """The division of the budget in a plan.
 
     Attributes:
-        budget: cores of the process; 0 where nobody has divided any.
-        source: who says so.
-        kernels: threads of a kernel, OpenMP's: the same for any number of processes of a host.
-        products: threads of a matrix product of numpy's, on which its bits may depend.
-        loaders: batches that loaders make at a time while a step computes.  While one waits for
-            a batch, it leaves them the whole budget.
+        budget: cores of the process; 0 if undivided.
+        source: the origin of the budget.
+        kernels: OpenMP threads of a kernel; independent of the number of processes of a host.
+        products: BLAS threads of a matrix product, on which its bits may depend.
+        loaders: batches that loaders prepare at a time while a step computes.  A step that waits
+            for a batch leaves them the whole budget.
     """
 
     budget: int = 0
@@ -165,7 +163,7 @@ class Cores:
     loaders: int = 0
 
     def rows(self) -> Iterator[tuple[str, str]]:
-        """Who has how many, in words."""
+        """The division as rows of text."""
         yield "budget", f"{self.budget} by {self.source}"
         yield "each kernel", str(self.kernels)
         yield "each product by numpy", str(self.products)
@@ -179,11 +177,11 @@ def divide(budget: Budget, streams: int, computes: bool, foreign: bool, kernels:
     """The division of a budget.
 
     Args:
-        budget: of the process.
-        streams: how many streams of this process compute at once.
-        computes: whether steps compute on these cores, and not on devices of their own.
-        foreign: whether most of that is in kernels with threads that are not BLAS's.  BLAS's then
-            only get in their way: they go on spinning for tens of milliseconds after their work.
+        budget: the budget of the process.
+        streams: the number of streams of this process that compute concurrently.
+        computes: whether steps compute on these cores rather than on accelerators.
+        foreign: whether most work is in kernels with threads other than BLAS's, with which BLAS
+            threads would compete: they spin for tens of milliseconds after their work.
         kernels: threads of a kernel.
 
     >>> divide(Budget(4, "its cores"), 2, True, False, 2)

@@ -1,7 +1,7 @@
-"""The pools of threads that libraries keep in this process, and their sizes: BLAS's and OpenMP's.
+"""The thread pools of BLAS and OpenMP in this process, and their sizes.
 
-BLAS is whatever numpy is linked to; its pool is one for the whole process.  OpenMP's runtimes have
-a number per thread of ours that begins parallel work; they are there when a plugin has loaded one.
+BLAS is the library that numpy is linked to; its pool belongs to the whole process.  An OpenMP
+runtime, present once a plugin has loaded one, keeps a number of threads per calling thread.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 from flow_core.base.thread_budget import Budget, Cores, asked, find_budget
 
 RUNTIMES = ("libgomp.so.1", "libomp.so.5", "libomp.so", "libiomp5.so")
-"""OpenMP's, by the names under which they are loaded."""
+"""File names of OpenMP runtimes."""
 
 LIBRARIES: Mapping[str, tuple[str, ...]] = {
     "OpenBLAS": (
@@ -34,7 +34,7 @@ LIBRARIES: Mapping[str, tuple[str, ...]] = {
     "MKL": ("MKL_Set_Num_Threads",),
     "BLIS": ("bli_thread_set_num_threads",),
 }
-"""BLAS libraries, by what sets the number of their threads; ``get`` in place of ``set`` asks."""
+"""Functions that set a BLAS library's number of threads; the getters have ``get`` in the name."""
 
 CAPS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 """Variables that limit BLAS alone."""
@@ -42,13 +42,13 @@ CAPS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 @dataclass(frozen=True, slots=True)
 class Blas:
-    """The pool of numpy's matrix products.
+    """The thread pool of numpy's matrix products.
 
     Attributes:
-        name: of the library.
-        put: sets its size.
-        get: its size.
-        cap: the most that the environment allows.
+        name: the library's name.
+        put: sets the size.
+        get: returns the size.
+        cap: the largest size that the environment allows.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Blas:
     cap: int
 
     def size(self, count: int) -> None:
-        """Sets how many threads a product has."""
+        """Set the number of threads of a product."""
         count = min(count, self.cap)
         if self.get() != count:
             self.put(count)
@@ -65,7 +65,7 @@ class Blas:
 
 @cache
 def blas() -> Blas | None:
-    """The BLAS that numpy is linked to; None for one whose threads we cannot count."""
+    """The BLAS that numpy is linked to; None for a library without a known setter."""
     library = _linked()
     for name, symbols in LIBRARIES.items():
         for symbol in symbols:
@@ -77,7 +77,7 @@ def blas() -> Blas | None:
 
 
 def _linked() -> Any:
-    """Numpy's own library, in which symbols of what it is linked to are found, too."""
+    """Numpy's extension module, through which symbols of its BLAS resolve."""
     core = "numpy._core" if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else "numpy.core"
     try:
         return ctypes.CDLL(str(import_module(f"{core}._multiarray_umath").__file__))
@@ -86,7 +86,7 @@ def _linked() -> Any:
 
 
 def cap(env: Mapping[str, str]) -> int:
-    """The most threads that an environment allows BLAS alone.
+    """The largest number of BLAS threads that an environment allows.
 
     >>> cap({"OPENBLAS_NUM_THREADS": "2"}), cap({}) > 1000
     (2, True)
@@ -98,8 +98,8 @@ def cap(env: Mapping[str, str]) -> int:
 _open_mp: dict[str, Any] = {}
 
 
-def look() -> None:
-    """Finds the OpenMP runtimes that the process has loaded by now."""
+def find_open_mp() -> None:
+    """Find the OpenMP runtimes that the process has loaded."""
     if not hasattr(os, "RTLD_NOLOAD"):
         return
     for name in RUNTIMES:
@@ -111,57 +111,57 @@ def look() -> None:
 
 
 def open_mp() -> tuple[str, ...]:
-    """The OpenMP runtimes that `look` has found."""
+    """The OpenMP runtimes that `find_open_mp` has found."""
     return tuple(_open_mp)
 
 
-_settled: list[Budget] = []
+_budget: list[Budget] = []
 _own = threading.local()
 
 
-def settle(budget: Budget) -> None:
-    """Tells the budget of the process, which all pools have unless they are granted less."""
-    _settled[:] = [budget]
-    look()
-    grant(budget.count)
+def set_budget(budget: Budget) -> None:
+    """Set the budget of the process, the size of all pools unless a plan sets less."""
+    _budget[:] = [budget]
+    find_open_mp()
+    set_kernel_threads(budget.count)
     found = blas()
     if found is not None:
         found.size(budget.count)
 
 
-def settled() -> Budget:
-    """The budget of the process: what `settle` was told, else what the environment says."""
-    return _settled[0] if _settled else find_budget(asked(os.environ))
+def process_budget() -> Budget:
+    """The budget of the process: that of `set_budget`, else that of the environment."""
+    return _budget[0] if _budget else find_budget(asked(os.environ))
 
 
-def granted() -> int:
-    """How many threads a kernel has that the calling thread looks up, binds or runs."""
-    return getattr(_own, "count", 0) or settled().count
+def current_kernel_threads() -> int:
+    """The number of threads of kernels that the calling thread looks up, binds or runs."""
+    return getattr(_own, "count", 0) or process_budget().count
 
 
-def grant(kernels: int) -> None:
-    """Gives kernels so many threads of OpenMP, in the calling thread and from here on."""
+def set_kernel_threads(kernels: int) -> None:
+    """Set the number of OpenMP threads of kernels in the calling thread."""
     _own.count = kernels
     for runtime in _open_mp.values():
         runtime.omp_set_num_threads(kernels)
 
 
-def sized(cores: Cores, run: Callable[[], object]) -> Callable[[], object]:
-    """A step of a plan in one thread, for which the pools are sized where they are not already.
+def with_sized_pools(cores: Cores, run: Callable[[], object]) -> Callable[[], object]:
+    """Wrap the work of a step in one thread with the resizing of pools that its plan needs.
 
-    They have the budget between steps, so that mostly there is nothing to do, and mostly else only
-    BLAS's is smaller.
+    Between steps the pools have the size of the budget, so that usually nothing is resized, or
+    BLAS's pool only.
     """
-    usual, found = settled().count, blas()
+    usual, found = process_budget().count, blas()
     if cores.kernels not in (0, usual):
-        return partial(_granted, cores, run)
+        return partial(_run_sized, cores, run)
     if cores.products in (0, usual) or found is None:
         return run
     return partial(_with_products, found.put, found.get, min(cores.products, found.cap), run)
 
 
-def _granted(cores: Cores, run: Callable[[], object]) -> None:
-    with granting(cores):
+def _run_sized(cores: Cores, run: Callable[[], object]) -> None:
+    with sized_pools(cores):
         run()
 
 
@@ -175,24 +175,24 @@ def _with_products(put: Any, get: Any, count: int, run: Callable[[], object]) ->
 
 
 @contextmanager
-def granting(cores: Cores) -> Iterator[None]:
-    """Sizes the pools as a plan has it for a ``with`` block, and puts back what was.
+def sized_pools(cores: Cores) -> Iterator[None]:
+    """Size the pools for a plan in a ``with`` block, and restore them.
 
-    Of OpenMP's, those that `look` has found: it takes 0.1 ms, too much for each step.
-    BLAS's is the whole process's: of threads that work together one does this for all, and the
-    others call `grant`.
+    Only OpenMP runtimes found before by `find_open_mp` are sized, since a search takes 0.1 ms.
+    BLAS's pool is process-wide: of threads that work together one uses this, and the others
+    call `set_kernel_threads`.
     """
     if not cores.kernels:
         yield
         return
-    kernels, found = granted(), blas()
+    kernels, found = current_kernel_threads(), blas()
     products = 0 if found is None else found.get()
-    grant(cores.kernels)
+    set_kernel_threads(cores.kernels)
     if found is not None:
         found.size(cores.products)
     try:
         yield
     finally:
-        grant(kernels)
+        set_kernel_threads(kernels)
         if found is not None:
             found.size(products)

@@ -11,7 +11,7 @@ import numpy as np
 from flow_core.device import Launch
 
 
-def call(function: Callable[..., Any], *arguments: Any, out: Any) -> Launch:
+def call(function: Callable[..., object], *arguments: Any, out: Any) -> Launch:
     """A launch of ``function(*arguments, out)`` with as little overhead as numpy allows.
 
     Scalars become 0-d arrays, which ufuncs take without a conversion per call.

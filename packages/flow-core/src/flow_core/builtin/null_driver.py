@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.base.errors import PlanError
 from flow_core.device import Event, Launch, Stream
 from flow_core.exchange import DevicePair, Exchange, check_arrays
@@ -125,7 +126,7 @@ class NullDriver:
             )
         self.copied_in += target.nbytes
 
-    def copy_out(self, source: NullArray) -> Any:
+    def copy_out(self, source: NullArray) -> Array:
         """Zeros of an array's shape and element type, since nothing was computed."""
         self.copied_out += source.nbytes
         return np.zeros(source.shape, source.dtype)

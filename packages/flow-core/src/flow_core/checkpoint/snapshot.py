@@ -11,7 +11,6 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -119,7 +118,7 @@ class StoredVariable:
             size = "no file" if found is None else f"{found[2]} bytes"
             raise self._origin.refused(file, size, f"{kind.nbytes} for {kind}")
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+    def __array__(self, dtype: object = None, copy: bool | None = None) -> Array:
         """Convert to a numpy array; see `numpy`."""
         found: Array = as_asked(self.numpy(), dtype, copy)
         return found

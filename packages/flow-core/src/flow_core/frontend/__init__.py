@@ -1,1 +1,1 @@
-"""What a user's program talks to: job functions, scopes, blobs, variables, the session."""
+"""The program-facing layer: job functions, scopes, blobs, variables, the session."""

@@ -155,7 +155,7 @@ def document(job: JobFunction, hints: int = 0) -> PlanDocument:
         hints: how many of its SBP hints to evaluate; each repeats the SBP selection.
     """
     compiled = job.compile()
-    graph = compiled.spread if compiled.layouts else compiled.graph
+    graph = compiled.optimized_logical if compiled.layouts else compiled.graph
     report = compiled.physical.report
     return PlanDocument(
         job=job.name,

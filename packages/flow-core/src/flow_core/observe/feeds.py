@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.frontend.session.variable_storage import initial_value
-from flow_core.frontend.session.variables import VariableInfo
+from flow_core.frontend.trace.variable_info import VariableInfo
 from flow_core.ir.graph import Graph, Op, TensorType, Value
 
 
@@ -79,13 +80,13 @@ def _bounds(graph: Graph, readers: Mapping[Value, list[Op]], value: Value) -> It
                 yield bound(op, graph.input_types(op))
 
 
-def draw_feeds(graph: Graph, names: Sequence[str], rng: np.random.Generator) -> list[Any]:
+def draw_feeds(graph: Graph, names: Sequence[str], rng: np.random.Generator) -> list[Array]:
     """Draw an array for each ``input`` op of a job: floats in [0, 1), indices in their range."""
     bounds = index_bounds(graph)
     return [_array(graph.types[name][0], bounds.get(name, 0), rng) for name in names]
 
 
-def _array(type_: TensorType, bound: int, rng: np.random.Generator) -> Any:
+def _array(type_: TensorType, bound: int, rng: np.random.Generator) -> Array:
     if type_.dtype.is_floating:
         return rng.random(type_.shape).astype(type_.dtype.numpy)
     return rng.integers(0, max(bound, 1), type_.shape).astype(type_.dtype.numpy)
@@ -110,7 +111,7 @@ def draw_variable(info: VariableInfo, rng: np.random.Generator) -> Any:
     return value
 
 
-def whole_batches(feeds: Sequence[Any], parts: int) -> list[Any]:
+def whole_batches(feeds: Sequence[Array], parts: int) -> list[Array]:
     """Concatenate the feeds of micro-batches to the feeds of a job.
 
     >>> [x.tolist() for x in whole_batches([np.zeros(1), np.ones(1), np.ones(1), np.ones(1)], 2)]
@@ -121,6 +122,6 @@ def whole_batches(feeds: Sequence[Any], parts: int) -> list[Any]:
     return [np.concatenate(feeds[i : i + parts]) for i in range(0, len(feeds), parts)]
 
 
-def micro_batches(feeds: Sequence[Any], parts: int) -> list[Any]:
+def micro_batches(feeds: Sequence[Array], parts: int) -> list[Array]:
     """Split the feeds of a job into micro-batches: the inverse of `whole_batches`."""
     return [part for array in feeds for part in np.split(array, parts)] if parts > 1 else [*feeds]

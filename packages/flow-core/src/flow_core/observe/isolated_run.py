@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.compiler.lower.inputs import LEAVES, CompileOptions
 from flow_core.compiler.lower.tasks import lower
 from flow_core.device import Driver
@@ -28,7 +29,7 @@ class Variables:
         values: the logical values by name.
     """
 
-    def __init__(self, session: Session, values: Mapping[str, Any]) -> None:
+    def __init__(self, session: Session, values: Mapping[str, Array]) -> None:
         self._session = session
         self._values = dict(values)
         self._parts: dict[tuple[str, Device], tuple[Region, Any, Driver]] = {}
@@ -46,7 +47,7 @@ class Variables:
             known = self._parts[name, device] = (region, array, driver)
         return known[1]
 
-    def assign(self, values: Mapping[str, Any]) -> None:
+    def assign(self, values: Mapping[str, Array]) -> None:
         """Overwrite variables with logical values."""
         self._values.update(values)
         for (name, _), (region, array, driver) in self._parts.items():
@@ -61,7 +62,7 @@ class Variables:
             found[name][_window(region)] = array
         return found
 
-    def parts(self) -> dict[tuple[str, Device], tuple[Region, Any]]:
+    def parts(self) -> dict[tuple[str, Device], tuple[Region, Array]]:
         """Return region and values of each variable on each device, by (name, device)."""
         return {
             key: (region, driver.copy_out(array))
@@ -94,7 +95,7 @@ class IsolatedRun:
 
 
 def simulate(
-    session: Session, plan: Plan, values: Mapping[str, Any], shown: Sequence[Value]
+    session: Session, plan: Plan, values: Mapping[str, Array], shown: Sequence[Value]
 ) -> IsolatedRun:
     """Bind a plan to its own variables; this process simulates all devices."""
     variables = Variables(session, values)
@@ -108,7 +109,7 @@ def simulate_graph(
     session: Session,
     graph: Graph,
     inputs: Sequence[str],
-    values: Mapping[str, Any],
+    values: Mapping[str, Array],
     options: CompileOptions,
     shards: Mapping[str, tuple[str, Region]],
 ) -> IsolatedRun:
@@ -128,7 +129,7 @@ def simulate_graph(
     return simulate(session, replace(plan, shards=dict(shards)), values, shown)
 
 
-def same_bits(a: Any, b: Any) -> bool:
+def same_bits(a: Array, b: Array) -> bool:
     """Whether two arrays have the same shape and the same bits; all NaN values are equal.
 
     >>> nan = np.array([np.nan, 0.0])
@@ -140,7 +141,7 @@ def same_bits(a: Any, b: Any) -> bool:
     return bool(np.array_equal(a, b, equal_nan=a.dtype.kind not in "iub"))
 
 
-def states(found: Variables, wanted: Variables) -> list[tuple[Any, Any]]:
+def states(found: Variables, wanted: Variables) -> list[tuple[Array, Array]]:
     """Pair the variables of each device; in one of the runs, devices may share them."""
     parts = found.parts()
     shared = {(name, region): array for (name, _), (region, array) in parts.items()}

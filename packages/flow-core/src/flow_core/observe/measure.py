@@ -34,13 +34,13 @@ def measure(job: JobFunction, seed: int = 0) -> tuple[Span, ...]:
     The session's variables are not changed.
     """
     compiled = job.compile()
-    session, rng = job.prepare().build.session, np.random.default_rng(seed)
-    names = [op.name for op in compiled.spread.of_type("variable")]
+    session, rng = job.active_session(), np.random.default_rng(seed)
+    names = [op.name for op in compiled.optimized_logical.of_type("variable")]
     values = {name: draw_variable(session.declared[name], rng) for name in names}
     executable = simulate(session, compiled.plan, values, ()).executable
     steps = []
     for _ in range(STEPS):
-        feeds = draw_feeds(compiled.spread, compiled.inputs, rng)
+        feeds = draw_feeds(compiled.optimized_logical, compiled.inputs, rng)
         times = executable.timeline(whole_batches(feeds, compiled.plan.micro_batches))
         spans = [Span(i, time.start, time.stop) for i, time in enumerate(times)]
         steps.append(tuple(sorted(spans, key=lambda span: span.start)))

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.base.dtypes import as_dtype
 from flow_core.base.errors import JobError
 from flow_core.compiler.lower.inputs import CompileOptions
@@ -72,7 +73,7 @@ def verify(
     *,
     steps: int = 2,
     seed: int = 0,
-    feeds: Sequence[Sequence[Any]] | None = None,
+    feeds: Sequence[Sequence[Array]] | None = None,
 ) -> Verdict:
     """Compare a job's plan with the plan of one device, op by op.
 
@@ -117,11 +118,11 @@ class _Oracle:
         job: JobFunction,
         devices: int | None,
         seed: int,
-        feeds: Sequence[Sequence[Any]] | None,
+        feeds: Sequence[Sequence[Array]] | None,
     ) -> _Oracle:
-        compiled, traced = job.compile(), job.prepare()
-        session = traced.build.session
-        graph, physical, spread = compiled.spread, compiled.physical, False
+        compiled = job.compile()
+        session = job.active_session()
+        graph, physical, spread = compiled.optimized_logical, compiled.physical, False
         if not physical.layouts:
             graph, spread = _spread(job, graph, devices), True
             problem = Problem(graph, session.registry.ops)
@@ -181,7 +182,7 @@ class _Oracle:
         """The number of micro-batches of a step."""
         return self.job.compile().plan.micro_batches
 
-    def _draw(self, step: int) -> list[Any]:
+    def _draw(self, step: int) -> list[Array]:
         if self.feeds is None:
             return draw_feeds(self.graph, self.inputs, self.rng)
         return micro_batches(self.feeds[step], self.parts)
@@ -214,14 +215,14 @@ class _Oracle:
         apart = replace(apart, shards=plan.shards, micro_batches=plan.micro_batches)
         return simulate(self.session, apart, self.values, physical.graph.results)
 
-    def _repeat(self, again: Mapping[Value, Any], first: Mapping[Value, Any]) -> None:
+    def _repeat(self, again: Mapping[Value, Array], first: Mapping[Value, Array]) -> None:
         same = all(same_bits(array, first[value]) for value, array in again.items())
         self.repeatable = self.repeatable and same
 
     def _check_real(
         self,
-        results: Mapping[Value, Any],
-        seen: Mapping[Value, Any],
+        results: Mapping[Value, Array],
+        seen: Mapping[Value, Array],
         real: IsolatedRun,
         observed: IsolatedRun,
     ) -> None:
@@ -230,7 +231,7 @@ class _Oracle:
         both = (*pairs, *states(real.variables, observed.variables))
         self.drift = max([self.drift, *(drift(found, wanted) for found, wanted in both)])
 
-    def _check_drift(self, feeds: Sequence[Sequence[Any]]) -> None:
+    def _check_drift(self, feeds: Sequence[Sequence[Array]]) -> None:
         """Decide whether roundings explain the drift, in a program that may amplify them."""
         types = (type_ for row in self.graph.types.values() for type_ in row)
         if self.drift > allowed(types):
@@ -238,15 +239,15 @@ class _Oracle:
             self.moved = moved(self._observed, self.values, feeds, shown)
             self.as_planned = self.as_planned and explained(self.drift, self.moved)
 
-    def _observed(self, values: Mapping[str, Any]) -> IsolatedRun:
+    def _observed(self, values: Mapping[str, Array]) -> IsolatedRun:
         """The job without its passes, on given weights."""
         oracle = replace(self, values=dict(values))
         return oracle._single() if self.spread else oracle._several()
 
     def _check_shared(
         self,
-        results: Mapping[Value, Any],
-        wanted: Mapping[Value, Any],
+        results: Mapping[Value, Array],
+        wanted: Mapping[Value, Array],
         real: IsolatedRun,
         apart: IsolatedRun,
     ) -> None:
@@ -259,12 +260,12 @@ class _Oracle:
 
     def _compare(
         self,
-        alone: Mapping[Value, Any],
-        together: Mapping[Value, Any],
+        alone: Mapping[Value, Array],
+        together: Mapping[Value, Array],
         one: IsolatedRun,
         many: IsolatedRun,
-        before: Mapping[str, Any],
-        feeds: Sequence[Any],
+        before: Mapping[str, Array],
+        feeds: Sequence[Array],
         step: int,
     ) -> None:
         """Record the verdicts of one step; worse ones replace those of earlier steps."""
@@ -297,7 +298,7 @@ class _Oracle:
         return {c.name: parts[c.variable, c.device][1] for c in self.copies.values()}
 
     def _whole(
-        self, value: Value, together: Mapping[Value, Any], wholes: Mapping[Value, Whole]
+        self, value: Value, together: Mapping[Value, Array], wholes: Mapping[Value, Whole]
     ) -> Whole:
         layout = self.physical.layouts[value]
         local = self.physical.passed.get(value) or local_values(self.graph, value, layout)
@@ -378,7 +379,7 @@ class _Trial:
         self.right = self.single.run(self.arrays, step)
         self.bounds = self._bounds()
 
-    def own_error(self, together: Sequence[Any]) -> tuple[float, str]:
+    def own_error(self, together: Sequence[Array]) -> tuple[float, str]:
         """Return the largest ratio of error to bound, and its location."""
         worst, note = 0.0, ""
         for k, (right, found) in enumerate(zip(self.right, together, strict=True)):
@@ -445,7 +446,7 @@ class _Alone:
         self.oracle, self.op, self.types, self.origin = oracle, op, types, origin
         self.mutated = [i for i in spec.mutates if i < len(op.inputs)]
 
-    def run(self, arrays: Sequence[Any], step: int) -> list[Any]:
+    def run(self, arrays: Sequence[Array], step: int) -> list[Array]:
         """Return the outputs, then the variables that it overwrote."""
         ops: dict[str, Op] = {}
         types: dict[str, tuple[TensorType, ...]] = {}
@@ -534,7 +535,7 @@ def sum_length(op: Op, spec: OpSpec, graph: Graph) -> int:
     return max((prod(inputs[i].shape[a] for a in found) for i, found in axes.items()), default=1)
 
 
-def _where(k: int, right: Any, found: Any, error: Any, bound: float) -> str:
+def _where(k: int, right: Array, found: Array, error: Array, bound: float) -> str:
     """Describe the worst element."""
     index = np.unravel_index(int(np.argmax(error)), error.shape) if error.size else ()
     place = f"output {k}" + (f" at {tuple(map(int, index))}" if index else "")

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.compiler.reshard.planner import TensorLayout
 from flow_core.observe.isolated_run import same_bits
 from flow_core.sharding.sbp import Partial
@@ -30,7 +31,7 @@ class Whole:
     disagreeing: tuple[int, int] | None = None
 
 
-def assemble(layout: TensorLayout, shape: tuple[int, ...], parts: Sequence[Any]) -> Whole:
+def assemble(layout: TensorLayout, shape: tuple[int, ...], parts: Sequence[Array]) -> Whole:
     """Assemble the logical array from the parts on the devices.
 
     >>> from flow_core.sharding.sbp import P
@@ -56,7 +57,7 @@ def assemble(layout: TensorLayout, shape: tuple[int, ...], parts: Sequence[Any])
     return Whole(array.astype(dtype), size, disagreeing)
 
 
-def _reduced(groups: list[Any], kind: str) -> tuple[Any, Any]:
+def _reduced(groups: list[Array], kind: str) -> tuple[Array, Array]:
     if len(groups) == 1 or groups[0].dtype.kind == "b":
         total = groups[0]
         for group in groups[1:]:
@@ -72,7 +73,7 @@ def _reduced(groups: list[Any], kind: str) -> tuple[Any, Any]:
     return total, size
 
 
-def take_apart(layout: TensorLayout, array: Any, rng: np.random.Generator) -> list[Any]:
+def take_apart(layout: TensorLayout, array: Array, rng: np.random.Generator) -> list[Array]:
     """Split a logical array into valid parts for the devices; partial sums are random.
 
     >>> from flow_core.sharding.sbp import P, S

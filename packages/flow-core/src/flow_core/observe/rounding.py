@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.ir.graph import TensorType
 from flow_core.observe.isolated_run import same_bits
 
@@ -19,7 +20,7 @@ MANY = 16
 """Allowed ratio between the change by passes and by a few roundings of weights and inputs."""
 
 
-def drift(found: Any, wanted: Any) -> float:
+def drift(found: Array, wanted: Array) -> float:
     """Return the largest difference relative to the largest element; 0.0 if bitwise equal.
 
     >>> one = np.array([1.0, 2.0], np.float32)
@@ -68,19 +69,19 @@ def explained(apart: float, moved: float) -> bool:
 # ----------------------------------------------------------------------------------- elements
 
 
-def is_float(array: Any) -> bool:
+def is_float(array: Array) -> bool:
     """Whether rounding can change the elements of an array."""
     return array.dtype.kind not in "iubOSU"
 
 
-def epsilon(array: Any) -> float:
+def epsilon(array: Array) -> float:
     """Return the machine epsilon of an array's type."""
     import ml_dtypes
 
     return float(ml_dtypes.finfo(array.dtype).eps)  # type: ignore[no-untyped-call]  # of its stubs
 
 
-def difference(a: Any, b: Any) -> Any:
+def difference(a: Array, b: Array) -> Array:
     """Return absolute differences; infinite if only one element is NaN, or infinities differ."""
     x, y = (np.asarray(v).astype(np.float64) for v in (a, b))
     with np.errstate(all="ignore"):
@@ -88,13 +89,13 @@ def difference(a: Any, b: Any) -> Any:
         return np.where(same, 0.0, np.nan_to_num(np.abs(x - y), nan=np.inf, posinf=np.inf))
 
 
-def largest(array: Any) -> float:
+def largest(array: Array) -> float:
     """Return the largest finite magnitude."""
     wide = np.abs(np.asarray(array).astype(np.float64))
     return float(wide[np.isfinite(wide)].max(initial=0.0))
 
 
-def relative_error(one: Any, many: Any) -> float:
+def relative_error(one: Array, many: Array) -> float:
     """Return the largest difference relative to the largest element.
 
     >>> relative_error(np.array([1.0, 4.0]), np.array([1.0, 3.0]))
@@ -104,13 +105,13 @@ def relative_error(one: Any, many: Any) -> float:
     return error / (largest(one) or 1.0)
 
 
-def over(error: Any, bound: float) -> float:
+def over(error: Array, bound: float) -> float:
     """Return the largest ratio of error to bound; infinite for an error with bound 0."""
     worst = float(error.max(initial=0.0))
     return worst / bound if bound else float("inf") if worst else 0.0
 
 
-def disturb(array: Any, size: Any, rng: np.random.Generator) -> Any:
+def disturb(array: Array, size: Any, rng: np.random.Generator) -> Any:
     """Perturb the elements of an array by about one rounding of their terms.
 
     Args:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.ir.graph import Value
 from flow_core.observe.isolated_run import IsolatedRun, states
 from flow_core.observe.rounding import disturb, drift, is_float
@@ -27,8 +28,8 @@ ROUNDINGS = 4
 
 def moved(
     simulated: Callable[[Mapping[str, Any]], IsolatedRun],
-    values: Mapping[str, Any],
-    feeds: Sequence[Sequence[Any]],
+    values: Mapping[str, Array],
+    feeds: Sequence[Sequence[Array]],
     results: Collection[Value],
 ) -> float:
     """Measure the change of results and variables when weights and inputs are perturbed.
@@ -57,5 +58,5 @@ def moved(
     return worst
 
 
-def _disturbed(array: Any, rng: np.random.Generator) -> Any:
+def _disturbed(array: Array, rng: np.random.Generator) -> Array:
     return disturb(array, ROUNDINGS * np.abs(array), rng) if is_float(array) else array

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from flow_core.base.dtypes import DType
 from flow_core.base.errors import GraphError, InferenceError, SourceLine, nearest
@@ -254,10 +253,10 @@ class GradContext:
             raise GraphError(f"gradient of {self.op.name!r}", found="no gradient of output 0")
         return grad
 
-    def one(self, type_: str, *inputs: Sym, **attrs: Any) -> Sym:
+    def one(self, type_: str, *inputs: Sym, **attrs: AttrValue) -> Sym:
         """Add a backward op and return its first output."""
         return self.maker.one(type_, *inputs, **attrs)
 
-    def all(self, type_: str, *inputs: Sym, **attrs: Any) -> tuple[Sym, ...]:
+    def all(self, type_: str, *inputs: Sym, **attrs: AttrValue) -> tuple[Sym, ...]:
         """Add a backward op and return all its outputs."""
         return self.maker.all(type_, *inputs, **attrs)

@@ -38,7 +38,7 @@ class RegistryBuilder:
                 else:
                     self._add(origin, kind, getattr(spec, kind.key), spec)
 
-    def _add(self, origin: Origin, kind: Kind, key: Any, spec: Any) -> None:
+    def _add(self, origin: Origin, kind: Kind, key: object, spec: object) -> None:
         table = self._tables[kind.table]
         if key in table:
             raise self._conflict(origin, kind, key, key)
@@ -52,7 +52,9 @@ class RegistryBuilder:
             if first is not spec:
                 raise self._conflict(origin, kind, kernel_key(spec), kernel_key(first))
 
-    def _conflict(self, origin: Origin, kind: Kind, key: Any, other: Any) -> PluginConflictError:
+    def _conflict(
+        self, origin: Origin, kind: Kind, key: object, other: object
+    ) -> PluginConflictError:
         owner = self._origins[kind.table, other]
         kernel_hint = "give one kernel another priority, or " if kind.spec is KernelSpec else ""
         return PluginConflictError(

@@ -9,12 +9,15 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from flow_core.base.errors import JobError, user_line
+from flow_core.ir.graph import AttrValue
 
 
 class Emit(Protocol):
     """A function that adds an op."""
 
-    def __call__(self, op_type: str, *inputs: Any, name: str | None = None, **attrs: Any) -> Any:
+    def __call__(
+        self, op_type: str, *inputs: Any, name: str | None = None, **attrs: AttrValue
+    ) -> Any:
         """Add an op."""
 
 
@@ -26,7 +29,7 @@ def provide(emitter: Emit) -> None:
     _provided[:] = [emitter]
 
 
-def emit(op_type: str, *inputs: Any, name: str | None = None, **attrs: Any) -> Any:
+def emit(op_type: str, *inputs: object, name: str | None = None, **attrs: AttrValue) -> Any:
     """Add an op to the job under definition, in the current scope.
 
     Args:

@@ -124,7 +124,7 @@ def flow_register_boxing(config: Settings) -> Iterable[BoxingSpec]:
 
 @hookspec(firstresult=True)
 def flow_choose_boxing(
-    src: Any, dst: Any, tensor: Any, candidates: Sequence[BoxingSpec]
+    src: object, dst: object, tensor: object, candidates: Sequence[BoxingSpec]
 ) -> str | None:
     """Override the planner's choice of a boxing.
 
@@ -231,7 +231,7 @@ def flow_register_exporters(config: Settings) -> Iterable[ExporterSpec]:
 
 
 @hookspec
-def flow_register_commands(cli: Any) -> None:
+def flow_register_commands(cli: object) -> None:
     """Subcommands of ``flow``.
 
     Returns nothing; adds commands to ``cli``, a `click.Group` of this plugin, whose commands are
@@ -262,7 +262,7 @@ def flow_doctor(config: Settings) -> Iterable[str]:
 
 
 @hookspec
-def flow_plan_ready(plan: Any) -> None:
+def flow_plan_ready(plan: object) -> None:
     """Observe a compiled plan.
 
     Returns nothing.  Called once per plan, after compilation and before its first step.
@@ -275,7 +275,7 @@ def flow_plan_ready(plan: Any) -> None:
 
 
 @hookspec
-def flow_step_finished(step: int, stats: Any) -> None:
+def flow_step_finished(step: int, stats: object) -> None:
     """Observe the steps of a job.
 
     Returns nothing.  Called after each step of each job; implementations are looked up once per

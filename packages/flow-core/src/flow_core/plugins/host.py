@@ -83,7 +83,7 @@ def _normal(name: str) -> str:
 class _Manager(pluggy.PluginManager):
     """A plugin manager that treats every function named ``flow_...`` as a hook implementation."""
 
-    def parse_hookimpl_opts(self, plugin: Any, name: str) -> pluggy.HookimplOpts | None:
+    def parse_hookimpl_opts(self, plugin: object, name: str) -> pluggy.HookimplOpts | None:
         options = super().parse_hookimpl_opts(plugin, name)
         if options is not None or not name.startswith("flow_"):
             return options
@@ -196,13 +196,13 @@ class Host:
         attempt.registered = plugin
         return {kind: self._call(attempt, kind, plugin) for kind in KINDS}
 
-    def _check_hooks(self, origin: Origin, plugin: Any) -> None:
+    def _check_hooks(self, origin: Origin, plugin: object) -> None:
         for name in dir(plugin):
             options = self._manager.parse_hookimpl_opts(plugin, name)
             if options is not None:
                 _check_hook(origin, getattr(plugin, name), name, options)
 
-    def _call(self, attempt: _Attempt, kind: Kind, plugin: Any) -> tuple[Any, ...]:
+    def _call(self, attempt: _Attempt, kind: Kind, plugin: object) -> tuple[Any, ...]:
         """Call one hook of one plugin and validate its result; empty if it lacks the hook."""
         attempt.stage = kind.hook
         others = self._manager.get_plugins() - {plugin}
@@ -261,11 +261,11 @@ class Host:
             origin = self._origins[impl.plugin_name]
             yield HookCall(origin, self._traced(origin, hook, call))
 
-    def _traced(self, origin: Origin, hook: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    def _traced(self, origin: Origin, hook: str, call: Callable[..., object]) -> Callable[..., Any]:
         if not self.settings.trace_plugins:
             return call
 
-        def traced(*arguments: Any) -> Any:
+        def traced(*arguments: object) -> object:
             result = call(*arguments)
             self._trace(f"{origin}: {hook} -> {result!r}")
             return result
@@ -332,7 +332,7 @@ def _extra_candidate(plugin: object) -> Candidate:
     return Candidate(Origin(name), lambda: plugin)
 
 
-def _check_api(origin: Origin, plugin: Any) -> None:
+def _check_api(origin: Origin, plugin: object) -> None:
     own = ".".join(map(str, API_VERSION))
     found = getattr(plugin, "FLOW_PLUGIN_API", None)
     match = re.fullmatch(r"(\d+)\.(\d+)", found) if isinstance(found, str) else None
@@ -349,7 +349,7 @@ def _check_api(origin: Origin, plugin: Any) -> None:
 
 
 def _check_hook(
-    origin: Origin, function: Callable[..., Any], name: str, options: pluggy.HookimplOpts
+    origin: Origin, function: Callable[..., object], name: str, options: pluggy.HookimplOpts
 ) -> None:
     """Check that a hook exists, adds no arguments, and is not a wrapper."""
     hook = options.get("specname") or name
@@ -384,7 +384,7 @@ def _is_wrong(parameter: inspect.Parameter, hook: str) -> bool:
 
 
 def _positional(
-    function: Callable[..., Any], takes: Sequence[str], given: Sequence[str]
+    function: Callable[..., object], takes: Sequence[str], given: Sequence[str]
 ) -> Callable[..., Any]:
     """Adapt a hook implementation to the full list of the hook's arguments."""
     if tuple(takes) == tuple(given):

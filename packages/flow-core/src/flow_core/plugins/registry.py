@@ -122,7 +122,7 @@ class Registry:
         return tuple(entry.call for entry in self.calls[hook])
 
     def choose_boxing(
-        self, src: Any, dst: Any, tensor: Any, candidates: Sequence[BoxingSpec]
+        self, src: object, dst: object, tensor: object, candidates: Sequence[BoxingSpec]
     ) -> str | None:
         """Return the boxing that a plugin chooses, or None if no plugin does.
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+from flow_core.base.arrays import DeviceArray
 from flow_core.base.dtypes import DType
 from flow_core.base.errors import InferenceError, PluginError, SourceLine
 from flow_core.base.thread_budget import NOT_DIVIDED, Cores
@@ -287,9 +288,9 @@ class BindContext:
     """
 
     query: KernelQuery
-    inputs: tuple[Any, ...]
-    outputs: tuple[Any, ...]
-    workspace: Any = None
+    inputs: tuple[DeviceArray, ...]
+    outputs: tuple[DeviceArray, ...]
+    workspace: DeviceArray = None
     step: Any = None
     seed: int = 0
     stream: Any = None

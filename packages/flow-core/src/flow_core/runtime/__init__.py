@@ -1,1 +1,1 @@
-"""Runs plans: bound launches, and actors with registers that move steps through them."""
+"""Execution of plans: bound launches, and the actors and registers of the step pipeline."""

@@ -11,9 +11,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.base.dtypes import tensor_buffer
 from flow_core.base.errors import FlowError, PlanError, SourceLine, UnsupportedError
-from flow_core.base.thread_pools import granting, look, sized
+from flow_core.base.thread_pools import find_open_mp, sized_pools, with_sized_pools
 from flow_core.device import Arena, Comm, Driver, Launch, World
 from flow_core.exchange import BOXING, DevicePair, exchange_of, pack, unpack
 from flow_core.plan import ArenaPlan, Buffer, Plan, Task, check_no_deadlock, check_streams
@@ -24,10 +25,10 @@ from flow_core.sharding.topology import Device
 
 
 class KernelSource(Protocol):
-    """Where the runtime looks up kernels: the registry."""
+    """The registry, as far as the runtime needs it."""
 
     def find_kernel(self, query: KernelQuery, device_type: str) -> KernelSpec:
-        """The kernel for a query."""
+        """Return the kernel for a query."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,26 +51,26 @@ class Executable:
     Args:
         plan: the plan.
         kernels: the registry.
-        driver: driver of a device.
-        variable: the session's array of a variable's part on a device, by the variable's
+        driver: returns the driver of a device.
+        variable: returns the session's array of a variable's part on a device, by the variable's
             name, the device and the part's region (None for all of it).
         finished: observers, called with the step's number and its statistics: job and seconds.
         step: the step counter, an int64 scalar that plans of one job share; None for its own.
-        comm: makes the comm between the plan's devices.  What it calls
-            local is bound and run here, the rest is other processes' part of the plan.
-        world: the processes that run the plan together, None for one.  Then ``variable`` is asked
-            for the variables of all devices, in the order of the plan, and may answer None for
-            those of other processes; and each process gets the results of all.
+        comm: creates the comm between the plan's devices.  Tasks of its
+            local devices are bound and run here, the others by other processes.
+        world: the processes that run the plan together, None for one.  With several processes,
+            ``variable`` is called for the variables of all devices, in the order of the plan, and
+            may return None for those of other processes; every process gets all results.
 
     Attributes:
         plan: the plan.
         step: number of the next step, a 0-d array.
-        comm: what joins the devices, None for a plan without exchanges.
+        comm: the communication library, None for a plan without exchanges.
         arenas: memory of the local devices.
-        feeds, fetches: arrays of (parts of) parameters and of results, None where another process
-            has them.
-        windows: what this process copies in of the parameters' arrays at each step: which one,
-            and its part as slices, which is all that is looked at.
+        feeds, fetches: arrays of (parts of) parameters and of results, None for those that
+            another process holds.
+        windows: the regions of the parameters' arrays that this process copies in at each step:
+            index of the parameter, and slices; the rest is not read.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class Executable:
         variable: Callable[[str, Device, Region | None], Any],
         finished: Sequence[Callable[[int, Mapping[str, Any]], object]] = (),
         comm: Callable[[Sequence[Device]], Comm] | None = None,
-        step: Any = None,
+        step: Array | None = None,
         world: World | None = None,
     ) -> None:
         check_no_deadlock(plan.registers)
@@ -106,15 +107,15 @@ class Executable:
         fed = [i for i, array in enumerate(self.feeds) if array is not None]
         self._copies = [self._copy_in(i, driver) for i in fed]
         self._results = [self._copy_out(i, driver) for i in range(len(self.fetches))]
-        look()
-        with granting(plan.cores):
+        find_open_mp()
+        with sized_pools(plan.cores):
             self._once = self._driver.compile(self.bind(plan.prologue))
-            self._once()  # queued: what it reads must live until it has run
+            self._once()  # queued: its operands must live until it has run
             self._launch = self._compiled(lambda _, launches: launches)
         self._roots = self._owners_of_fetches(world) if world else ()
 
     def _arena(self, plan: ArenaPlan, driver: Driver) -> Arena:
-        """The memory of a device: the comm's own kind of memory where it has some."""
+        """The memory of a device, allocated by the comm if it has memory of its own."""
         special = getattr(self.comm, "arena", None)
         try:
             found: Arena | None = special(plan.device, plan.nbytes) if special else None
@@ -146,7 +147,7 @@ class Executable:
         return launches
 
     def bind_task(self, task: Task) -> Sequence[Launch]:
-        """The launches of one task: nothing where it is another process's."""
+        """The launches of one task; none for a task of another process."""
         buffers, arrays = self.plan.buffers, self._arrays
         if task.type == BOXING:
             return self._bind_exchange(task)
@@ -175,22 +176,26 @@ class Executable:
 
     def _bind_exchange(self, task: Task) -> Sequence[Launch]:
         if self.comm is None:
-            raise PlanError(f"binding {task.op!r}", found="an exchange", allowed="one with a comm")
+            raise PlanError(
+                f"binding {task.op!r}",
+                found="an exchange without a communicator",
+                allowed="a communicator that joins the plan's devices",
+            )
         inputs, outputs = ([self._arrays[i] for i in x] for x in (task.inputs, task.outputs))
         return self.comm.bind(exchange_of(task, self.plan.buffers), inputs, outputs)
 
     def _compiled(self, wrap: Callable[[int, Sequence[Launch]], Sequence[Launch]]) -> Launch:
-        """One callable for a step: tasks in the order of the plan, or streams on threads.
+        """The launch of a step: tasks in the order of the plan, or streams on threads.
 
         Args:
-            wrap: gives the launches of a task, by its position, what goes around them.
+            wrap: wraps the launches of a task, given its position.
         """
         bound = [wrap(i, self.bind_task(task)) for i, task in enumerate(self.plan.tasks)]
         self._bound = bound
         cores = self.plan.cores
         if self.plan.workers <= 1 or getattr(self._driver, "queues", False):
             run = self._driver.compile([launch for launches in bound for launch in launches])
-            return sized(cores, run)
+            return with_sized_pools(cores, run)
         positions, tasks = own_tasks(self.plan.tasks, self._takes_part)
         parts = segments(tasks)
         for part in parts:
@@ -199,14 +204,14 @@ class Executable:
         return StreamRunner(parts, self.plan.workers, cores)
 
     def _takes_part(self, task: Task) -> tuple[bool, bool]:
-        """Whether a task, or a part of it, is this process's; whether it meets others in it."""
+        """Whether this process runs a part of a task, and whether other processes do, too."""
         if task.type != BOXING:
             return task.device in self._local, False
         found = {self.plan.buffers[i].device in self._local for i in (*task.inputs, *task.outputs)}
         return True in found, len(found) == 2
 
-    def timeline(self, feeds: Sequence[Any]) -> tuple[TaskTime, ...]:
-        """Runs one step as `run` does and gives the time of each task, in the order of the plan."""
+    def timeline(self, feeds: Sequence[Array]) -> tuple[TaskTime, ...]:
+        """Run one step and return the time of each task, in the order of the plan."""
         starts, stops = ([0.0] * len(self.plan.tasks) for _ in range(2))
 
         def timed(position: int, launches: Sequence[Launch]) -> Sequence[Launch]:
@@ -216,7 +221,7 @@ class Executable:
             return (partial(stamp, starts), *launches, partial(stamp, stops))
 
         usual = self._launch
-        with granting(self.plan.cores):
+        with sized_pools(self.plan.cores):
             self._launch = self._compiled(timed)
         try:
             self.run(feeds)
@@ -228,8 +233,8 @@ class Executable:
             for task, start, stop in zip(self.plan.tasks, starts, stops, strict=True)
         )
 
-    def run(self, feeds: Sequence[Any]) -> tuple[Any, ...]:
-        """One step: copies the feeds in, launches, copies the results out."""
+    def run(self, feeds: Sequence[Array]) -> tuple[Array, ...]:
+        """Run one step: copy the feeds in, launch, copy the results out."""
         if self._before is not None:
             self._before()
         started = time.perf_counter() if self._finished else 0.0
@@ -252,7 +257,7 @@ class Executable:
         return results
 
     def _locate(self, error: FlowError) -> None:
-        """Tells an error of a kernel the user's line, which only the plan knows."""
+        """Add the user's line, which only the plan knows, to an error of a kernel."""
         tasks = zip(self.plan.tasks, self._bound, strict=True)
         lines = {id(launch): task.line for task, launches in tasks for launch in launches}
         frames = [frame for frame, _ in walk_tb(error.__traceback__)]
@@ -263,7 +268,7 @@ class Executable:
             error.with_context(at=SourceLine(file, int(number)))
 
     def _windows(self) -> Iterator[tuple[int, Any]]:
-        """See `windows`; micro-batches are cut along axis 0."""
+        """Compute `windows`; micro-batches are slices of axis 0."""
         parts, sizes = self.plan.micro_batches, self._fed_sizes()
         for target, (index, region) in zip(self.feeds, self.plan.fed, strict=True):
             if target is None:
@@ -285,15 +290,15 @@ class Executable:
 
     def _copy_in(
         self, position: int, driver: Callable[[Device], Driver]
-    ) -> Callable[[Any], object]:
-        """Copies an array into a fed buffer; objects stay on the host: they are handed over."""
+    ) -> Callable[[Array], object]:
+        """A function that copies an array into a fed buffer; objects stay on the host."""
         target, buffer = self.feeds[position], self.plan.buffers[self.plan.feeds[position]]
         if buffer.type.dtype.is_object:
             return partial(target.__setitem__, ...)
         return partial(driver(buffer.device).copy_in, target)
 
     def _copy_out(self, position: int, driver: Callable[[Device], Driver]) -> Callable[[], Any]:
-        """Copies a result to the host; what another process has is nothing here."""
+        """A function that copies a result to the host; it returns None for remote results."""
         source, buffer = self.fetches[position], self.plan.buffers[self.plan.fetches[position]]
         if source is None:
             return _nothing
@@ -313,8 +318,8 @@ class Executable:
                 )
         return tuple([world.owner(buffer.device) for buffer in buffers])
 
-    def _shared(self, world: World, results: Sequence[Any]) -> tuple[Any, ...]:
-        """The results in all processes."""
+    def _shared(self, world: World, results: Sequence[Array]) -> tuple[Array, ...]:
+        """Share the results among all processes."""
         what = f"the results of job {self.plan.job!r}"
         types = [self.plan.buffers[i].type for i in self.plan.fetches]
         arrays = [
@@ -332,7 +337,7 @@ class Executable:
     def _share_ragged(
         self, world: World, arrays: Mapping[int, tuple[Any, bool]], what: str
     ) -> None:
-        """Fills arrays of objects in all processes: by their sizes, then as messages of bytes."""
+        """Share arrays of objects: first their sizes, then their bytes."""
         roots = [self._roots[i] for i in arrays]
         messages = [pack(x) if is_here else None for x, is_here in arrays.values()]
         sizes = [np.array([0 if m is None else m.size], np.int64) for m in messages]
@@ -347,11 +352,11 @@ class Executable:
                 array[...] = unpack(message).reshape(array.shape)
 
     def sent(self) -> Mapping[DevicePair, int]:
-        """Bytes that local devices have sent so far, by (from, to)."""
+        """The bytes that local devices have sent, by (source, target)."""
         return {} if self.comm is None else self.comm.sent()
 
     def measured(self) -> Mapping[Device, int]:
-        """Bytes really allocated, by device: what the plan predicted, to the byte."""
+        """The allocated bytes of each device; equal to the plan's prediction."""
         return {device: arena.nbytes for device, arena in self.arenas.items()}
 
 
@@ -373,5 +378,5 @@ def _nothing() -> None:
     return None
 
 
-def _copied(source: Any) -> Any:
+def _copied(source: Array) -> Array:
     return source.copy()

@@ -1,12 +1,12 @@
 """The actors of a session: feed (the caller), compute and callback, joined by registers.
 
 A step enters at `Pipeline.submit` when its job has a token, waits in ``fed`` for the compute
-actor and in ``results`` for the callback actor, whose acknowledgement gives the token back.  A
-synchronous step on an idle pipeline acts in the caller's thread: same tokens, no hand-over
-between threads.
+actor and in ``results`` for the callback actor, whose acknowledgement releases the token.  A
+synchronous step on an idle pipeline runs in the caller's thread, with the same tokens but without
+a hand-over between threads.
 
-An interrupt (Ctrl-C) may strike the feeding thread anywhere.  So waits and `Pipeline.close` go by
-what the registers hold, which only actors change, and not by the number of tokens in use.
+An interrupt (Ctrl-C) may hit the feeding thread anywhere.  Waits and `Pipeline.close` therefore
+depend on the registers, which only actors change, and not on the number of tokens in use.
 """
 
 from __future__ import annotations
@@ -18,24 +18,25 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol
 
+from flow_core.base.arrays import Array
 from flow_core.base.changes import Changes
 from flow_core.base.errors import JobError, user_line
 from flow_core.base.forks import refusal
-from flow_core.base.thread_pools import grant, settled
+from flow_core.base.thread_pools import process_budget, set_kernel_threads
 from flow_core.runtime.registers import Register
 
 COMPUTE, CALLBACK = "compute", "callback"
 
 
 class Runnable(Protocol):
-    """What a step runs: an executable."""
+    """The executable of a step."""
 
-    def run(self, feeds: Sequence[Any]) -> tuple[Any, ...]:
-        """One step."""
+    def run(self, feeds: Sequence[Array]) -> tuple[Array, ...]:
+        """Run one step."""
 
 
 class Credit:
-    """The tokens of one job, which bound its steps in flight.
+    """The tokens of one job, which limit its steps in flight.
 
     Attributes:
         width: the number of tokens.
@@ -52,7 +53,7 @@ class Credit:
 
     @property
     def free(self) -> bool:
-        """Whether there is a token left."""
+        """Whether a token is free."""
         return len(self.holders) < self.width
 
     def take(self, step: Step) -> None:
@@ -62,24 +63,24 @@ class Credit:
         self.holders.add(step)
         self.peak = max(self.peak, len(self.holders))
 
-    def give_back(self, step: Step) -> None:
-        """Gives the token of a step back; once is enough."""
+    def release(self, step: Step) -> None:
+        """Release a step's token, if it holds one."""
         self.holders.discard(step)
 
 
 class Step:
-    """One step of one job on its way through the actors.
+    """One step of one job in the pipeline.
 
     Attributes:
-        executable: what to run.
-        feeds: arrays that nobody changes until the step has run.
+        executable: the executable.
+        feeds: the fed arrays, which must not change until the step has run.
         credit: the job's tokens.
-        deliver: called in order with the step, in the callback actor.
-        release: makes `deliver` stop waiting for its user, when that holds up somebody.
-        slot: number of its token, from 0; staging buffers of that number are its own.
+        deliver: called with the step, in order, in the callback actor.
+        release: makes `deliver` stop waiting for a callback when that blocks another thread.
+        slot: number of its token, from 0, and of its staging buffers.
         results: the results, once computed.
-        error: what went wrong in compute or callback.
-        fed: whether it is on its way; a step that is not can be given up.
+        error: the error of compute or callback.
+        fed: whether it has entered the pipeline; before that it can be cancelled.
         done: whether it is delivered.
     """
 
@@ -91,7 +92,7 @@ class Step:
     def __init__(
         self,
         executable: Runnable,
-        feeds: Sequence[Any],
+        feeds: Sequence[Array],
         credit: Credit,
         deliver: Callable[[Step], None] | None = None,
         release: Callable[[], object] | None = None,
@@ -108,27 +109,27 @@ class Step:
         self.slot = 0
 
     def compute(self) -> None:
-        """Runs the step and keeps results or error."""
+        """Run the step and keep its results or error."""
         try:
             self.results = self.executable.run(self.feeds)
-        except BaseException as error:  # noqa: BLE001 - raised where the user waits for it
+        except BaseException as error:  # noqa: BLE001 - raised where the caller waits
             self.error = error
         self.feeds = ()
 
     def finish(self) -> None:
-        """Delivers the results, unless there is an error."""
+        """Deliver the results unless the step failed."""
         try:
             if self.deliver is not None and self.error is None:
                 self.deliver(self)
-        except BaseException as error:  # noqa: BLE001 - raised where the user waits for it
+        except BaseException as error:  # noqa: BLE001 - raised where the caller waits
             self.error = error
 
 
 class Pipeline:
-    """Moves the steps of a session's jobs through compute and callback, in order.
+    """Runs the steps of a session's jobs through compute and callback, in order.
 
     Attributes:
-        process: the number of the process that has its threads.
+        process: the id of the process that owns the threads.
     """
 
     def __init__(self) -> None:
@@ -146,16 +147,16 @@ class Pipeline:
         self._left = False
 
     def leave_to_parent(self) -> None:
-        """In a forked process: the actors, and all steps that are in flight, are the parent's."""
+        """Abandon the actors and all steps in flight in a forked process."""
         self._closed = self._left = True
         self._changes, self._device = Changes(), threading.Lock()
         self._threads = {}
 
     def check_process(self) -> None:
-        """Refuse what could only wait for ever.
+        """Refuse to wait for actors that run in another process.
 
         Raises:
-            ForkError: this is a forked process, and the actors are its parent's.
+            ForkError: this is a forked process, and the actors belong to its parent.
         """
         if self._left:
             raise refusal("using results and sessions of another process", self.process)
@@ -171,20 +172,20 @@ class Pipeline:
 
     @property
     def in_callback(self) -> bool:
-        """Whether the caller is a callback, for which the callback actor waits."""
+        """Whether the caller is a callback run by the callback actor."""
         return threading.current_thread() is self._threads.get(CALLBACK)
 
     @property
     def _in_handler(self) -> bool:
-        """Whether the caller sees (``flow.watch``) a synchronous step that is not over yet."""
+        """Whether the caller is a ``flow.watch`` handler of an unfinished synchronous step."""
         return threading.current_thread() is self._inline
 
     # ------------------------------------------------------------------- calling
 
     def run(self, step: Step) -> None:
-        """Runs a step to its end: in the caller's thread when nothing is in flight.
+        """Run a step to its end, in the caller's thread if nothing is in flight.
 
-        Inside a callback, too: the steps that are already fed run before or after it.
+        This also works inside a callback; steps already fed run before or after it.
         """
         if self.in_callback or self._in_handler:
             self._run_now(step)
@@ -209,9 +210,9 @@ class Pipeline:
         try:
             self._run_now(step)
         finally:
-            with self._changes.lock:  # who sees that it is over sees its token free
+            with self._changes.lock:  # "not inline" implies that the token is free
                 self._inline = None
-                self.give_back(step)
+                self.release_token(step)
 
     def _run_now(self, step: Step) -> None:
         with self._device:
@@ -220,14 +221,14 @@ class Pipeline:
         step.done = True
 
     def submit(self, step: Step) -> None:
-        """Feeds a step; blocks while its job has no token left."""
+        """Feed a step; block while its job has no free token."""
         self.reserve(step)
         self.enter(step)
 
     def reserve(self, step: Step) -> None:
-        """Takes a token for a step; blocks while its job has none left.
+        """Take a token for a step; block while its job has none.
 
-        The step that last held a token of this number no longer reads its staging buffers.
+        The step that last held this token no longer reads its staging buffers.
         """
 
         def attempt() -> bool:
@@ -240,22 +241,22 @@ class Pipeline:
         self._wait_until(attempt)
 
     def enter(self, step: Step) -> None:
-        """Feeds a step whose token is taken."""
+        """Feed a step that holds a token."""
         with self._changes.lock:
             self._start()
             step.fed = True
             if not self._fed.try_put(step):
                 step.fed = False
                 raise JobError("feeding a step", found="no free slot", allowed="one per token")
-            self._changes.tell()
+            self._changes.notify()
 
     def give_up(self, step: Step) -> None:
-        """Gives back the token of a step unless it is on its way."""
+        """Release the token of a step unless it has entered the pipeline."""
         if not step.fed:
-            self.give_back(step)
+            self.release_token(step)
 
     def _take_token(self, step: Step) -> None:
-        """Takes a token; registers get a slot for each token that there may be."""
+        """Take a token; registers have a slot for each token of any job."""
         credit = step.credit
         if credit not in self._credits:
             self._credits.add(credit)
@@ -264,19 +265,19 @@ class Pipeline:
             self._results.widen(slots)
         credit.take(step)
 
-    def give_back(self, step: Step) -> None:
-        """Gives back the token of a step that has ended, or was never fed."""
+    def release_token(self, step: Step) -> None:
+        """Release the token of a step that has ended, or was never fed."""
         with self._changes.lock:
-            step.credit.give_back(step)
-            self._changes.tell()
+            step.credit.release(step)
+            self._changes.notify()
 
     def _refuse_deadlock(self, credit: Credit) -> None:
         if self.in_callback:
             raise JobError(
                 "calling a job inside a callback",
                 at=user_line(2),
-                found=f"{len(credit.holders)} steps in flight, which only this callback's end "
-                "can free",
+                found=f"{len(credit.holders)} steps in flight, which cannot finish before this "
+                "callback",
                 allowed="fewer steps in flight than concurrency_width",
                 hint="raise function_config.concurrency_width, or call the job outside",
             )
@@ -284,10 +285,10 @@ class Pipeline:
     # ------------------------------------------------------------------- waiting
 
     def wait_for(self, step: Step) -> None:
-        """Blocks until a step is delivered.
+        """Block until a step is delivered.
 
         Raises:
-            JobError: called by the callback of an earlier step, which is in the way.
+            JobError: called by the callback of an earlier step, which must end first.
         """
         if self.in_callback and not step.done:
             raise JobError(
@@ -301,10 +302,10 @@ class Pipeline:
             self._wait_until(lambda: step.done)
 
     def _wait_until(self, attempt: Callable[[], bool]) -> None:
-        """Waits as `Changes.until`; a delivery that waits for its user must not hold this up."""
+        """Wait as `Changes.wait_until`; release a delivery that waits for a callback."""
         self.check_process()
 
-        def hurry() -> bool:
+        def attempt_or_release() -> bool:
             if attempt():
                 return True
             step = self._delivering
@@ -313,13 +314,13 @@ class Pipeline:
             return False
 
         with self._changes.lock:
-            self._changes.tell()  # an interrupt may have kept somebody from saying so
-        self._changes.until(hurry)
+            self._changes.notify()  # an interrupt may have prevented a notification
+        self._changes.wait_until(attempt_or_release)
 
     def sync(self) -> None:
-        """Blocks until nothing else is in flight; raises what callbacks raised.
+        """Block until nothing else is in flight; raise errors of callbacks.
 
-        Inside a callback it does not wait: later steps cannot end before it.
+        Inside a callback it does not wait, since later steps cannot end before it.
         """
         if self.in_callback:
             return
@@ -330,17 +331,17 @@ class Pipeline:
         self._wait_until(lambda: self._actors_idle and (self._inline is None or self._in_handler))
 
     @contextmanager
-    def still(self) -> Iterator[None]:
-        """Delivers what is pending, then keeps the device idle for a ``with`` block.
+    def quiesced(self) -> Iterator[None]:
+        """Deliver pending steps, then keep the device idle for a ``with`` block.
 
-        Inside a callback, steps that are fed already wait for the end of the block.
+        Inside a callback, steps already fed wait for the end of the block.
         """
         self.sync()
         with self._device:
             yield
 
     def raise_pending(self) -> None:
-        """Raises the first error of an asynchronous step that nobody has seen yet."""
+        """Raise the first unreported error of an asynchronous step."""
         if not self._errors:
             return
         with self._changes.lock:
@@ -349,27 +350,27 @@ class Pipeline:
             raise error
 
     def forget(self, error: BaseException) -> None:
-        """Takes note that somebody has seen an error."""
+        """Mark an error as reported."""
         with self._changes.lock:
             self._errors = [e for e in self._errors if e is not error]
 
     def close(self) -> tuple[BaseException, ...]:
-        """Delivers what is pending, ends the threads, and gives the errors that nobody has seen.
+        """Deliver pending steps, end the threads, and return the unreported errors.
 
         Raises:
-            JobError: called by a callback.
+            JobError: a callback calls this.
         """
         if self.in_callback or self._in_handler:
             raise JobError(
                 "clearing the session inside a callback",
                 at=user_line(2),
-                found="a step in flight: this callback's",
+                found="the step of this callback, in flight",
                 allowed="outside of callbacks",
             )
         self._drain()
         with self._changes.lock:
             self._closed = True
-            self._changes.tell()
+            self._changes.notify()
         for thread in self._threads.values():
             thread.join()
         self._threads = {}
@@ -387,37 +388,37 @@ class Pipeline:
                 self._threads[name] = thread
 
     def _take(self, register: Register, actor: str) -> Any:
-        """The actor's next step; None when the pipeline is closed."""
-        self._changes.until(lambda: register.readable(actor) or self._closed)
+        """The actor's next step; None once the pipeline is closed."""
+        self._changes.wait_until(lambda: register.readable(actor) or self._closed)
         with self._changes.lock:
-            is_there = register.readable(actor) and not self._left
-            return register.try_take(actor) if is_there else None
+            available = register.readable(actor) and not self._left
+            return register.try_take(actor) if available else None
 
     def _compute(self) -> None:
-        grant(settled().count)  # a new thread has what OpenMP's runtime was loaded with
+        set_kernel_threads(process_budget().count)
         while (step := self._take(self._fed, COMPUTE)) is not None:
             with self._device:
                 step.compute()
-            self._changes.until(partial(self._pass_on, step))
+            self._changes.wait_until(partial(self._pass_on, step))
 
     def _pass_on(self, step: Step) -> bool:
-        """Hands a computed step over; its slot is free before its callback may free its token."""
+        """Pass a computed step on; its slot is free before its callback may release its token."""
         if not self._results.try_put(step):
             return False
         self._fed.acknowledge(COMPUTE)
-        self._changes.tell()
+        self._changes.notify()
         return True
 
     def _callback(self) -> None:
         while (step := self._take(self._results, CALLBACK)) is not None:
             with self._changes.lock:
                 self._delivering = step
-                self._changes.tell()
+                self._changes.notify()
             step.finish()
             with self._changes.lock:
                 self._delivering = None
                 if step.error is not None:
                     self._errors.append(step.error)
-                step.done = True  # now: who waits for it has the error forgotten
+                step.done = True  # after the error is recorded: waiters remove it
                 self._results.acknowledge(CALLBACK)
-                self.give_back(step)  # now: who sees that the actors are idle sees no token taken
+                self.release_token(step)  # under the same lock: idle actors imply free tokens

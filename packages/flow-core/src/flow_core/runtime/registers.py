@@ -1,7 +1,7 @@
 """Registers: a fixed number of slots between a producer and its consumers.
 
-The protocol is a pure state machine without threads.  A slot goes free -> filling -> full ->
-free; it is free again when every consumer has acknowledged it.  Steps stay in order.
+The protocol is a state machine without threads.  A slot is free, then filling, then full; it is
+free again when every consumer has acknowledged it.  Steps stay in order.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Register:
         self.consumers = tuple(consumers)
         self.slots = slots
         self._taken = dict.fromkeys(consumers, 0)
-        self._busy: deque[tuple[Any, set[str]]] = deque()  # items, and who has yet to acknowledge
+        self._busy: deque[tuple[Any, set[str]]] = deque()  # items, and consumers yet to acknowledge
 
     @property
     def free(self) -> int:
@@ -48,26 +48,28 @@ class Register:
 
     @property
     def empty(self) -> bool:
-        """Whether every slot is free: all that was put has been acknowledged by all."""
+        """Whether every slot is free: all consumers have acknowledged all items."""
         return not self._busy
 
-    def try_put(self, item: Any) -> bool:
-        """Fills a free slot; False when there is none."""
+    def try_put(self, item: object) -> bool:
+        """Fill a free slot; return False if there is none."""
         if self.free == 0:
             return False
-        self._busy.append((item, set(self.consumers)))  # one step, which no interrupt can halve
+        self._busy.append(
+            (item, set(self.consumers))
+        )  # one operation, which no interrupt can split
         return True
 
     def widen(self, slots: int) -> None:
-        """Makes sure that there are at least ``slots`` slots."""
+        """Grow to at least ``slots`` slots."""
         self.slots = max(self.slots, slots)
 
     def readable(self, consumer: str) -> bool:
-        """Whether a consumer has an item to take (one at a time: take, then acknowledge)."""
+        """Whether a consumer may take an item (one at a time: take, then acknowledge)."""
         return self._taken[consumer] == 0 and any(consumer in left for _, left in self._busy)
 
     def try_take(self, consumer: str) -> Any:
-        """The consumer's next item, None when there is none."""
+        """The consumer's next item, None if there is none."""
         if not self.readable(consumer):
             return None
         self._taken[consumer] = 1
@@ -77,11 +79,11 @@ class Register:
         return next(slot for slot in self._busy if consumer in slot[1])
 
     def acknowledge(self, consumer: str) -> None:
-        """Tells that a consumer is done with the item that it took."""
+        """Mark the item that a consumer took as done."""
         if self._taken[consumer] == 0:
             raise PlanError(
                 f"register {self.name!r}",
-                found=f"an acknowledgement of {consumer!r}, which has taken nothing",
+                found=f"an acknowledgement of {consumer!r}, which holds no item",
             )
         self._taken[consumer] = 0
         self._next(consumer)[1].discard(consumer)

@@ -1,8 +1,8 @@
-"""Streams as actors: threads take the next segment that may start, whichever stream it is of.
+"""Stream execution: threads take the next ready segment of any stream.
 
-A segment is a run of tasks of one stream without a wait inside.  It may start when the segment
-before it in its stream and the ones that it waits for are over; nobody blocks while holding a
-thread, so any number of threads will do, and one runs everything in the order of the plan.
+A segment is a run of tasks of one stream without a wait inside.  It is ready when its predecessor
+in its stream and the segments that it waits for have finished.  No thread blocks inside a
+segment, so any number of threads works, and a single one runs the tasks in the order of the plan.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from functools import lru_cache
 
 from flow_core.base.changes import Changes
 from flow_core.base.thread_budget import NOT_DIVIDED, Cores
-from flow_core.base.thread_pools import grant, granting
+from flow_core.base.thread_pools import set_kernel_threads, sized_pools
 from flow_core.device import Launch
 from flow_core.plan import Task
 
 
 @dataclass(slots=True)
 class Segment:
-    """Tasks of one stream that run without a pause.
+    """Tasks of one stream that run without waiting.
 
     Attributes:
         tasks: their positions in the plan.
-        needs: how many segments must be over first.
+        needs: the number of segments that must finish first.
         followers: segments that wait for this one, by index.
         launch: runs the tasks.
     """
@@ -40,15 +40,15 @@ class Segment:
 def own_tasks(
     tasks: Sequence[Task], part: Callable[[Task], tuple[bool, bool]]
 ) -> tuple[list[int], list[Task]]:
-    """The tasks that a process has a part in: their positions, and the tasks as it sees them.
+    """The tasks in which a process takes part: their positions, and the tasks with local waits.
 
-    They wait for each other only; what another process does comes through an exchange.  Those in
-    which it meets others wait for each other, too, in the order of the plan: as every process
-    keeps to it, no two wait for one another in different exchanges.
+    Waits for tasks of other processes are dropped, since their data arrives through exchanges.
+    Exchanges with other processes also wait for each other in the order of the plan; as every
+    process keeps that order, they cannot deadlock.
 
     Args:
         tasks: all tasks.
-        part: of a task, whether the process has a part in it, and whether it meets others there.
+        part: returns whether the process takes part in a task, and whether others do, too.
     """
     kept: dict[int, int] = {}
     found: list[Task] = []
@@ -69,7 +69,7 @@ def own_tasks(
 def segments(tasks: Sequence[Task]) -> list[Segment]:
     """The segments of a step, in the order of their first tasks.
 
-    A segment ends before a task that waits, and after one that others wait for.
+    A segment ends before a task that waits, and after a task that others wait for.
     """
     awaited = {position for task in tasks for position in task.waits}
     found: list[Segment] = []
@@ -94,12 +94,12 @@ def segments(tasks: Sequence[Task]) -> list[Segment]:
 
 
 class StreamRunner:
-    """Runs the segments of a step on some threads, the caller's among them.
+    """Runs the segments of a step on several threads, including the caller's.
 
     Args:
         parts: the segments, with their launches.
-        workers: how many threads at most.
-        cores: how many threads the kernels have that each of them runs.
+        workers: the largest number of threads.
+        cores: the plan's division of cores.
     """
 
     def __init__(self, parts: Sequence[Segment], workers: int, cores: Cores = NOT_DIVIDED) -> None:
@@ -114,12 +114,12 @@ class StreamRunner:
         self._error: BaseException | None = None
 
     def __call__(self) -> None:
-        """One step; raises what a task raised."""
+        """Run one step; raise the error of a task."""
         self._left = list(self._needs)
         self._ready = [i for i, needs in enumerate(self._needs) if needs == 0]
         self._remaining = len(self._parts)
         self._error = None
-        with granting(self._cores):
+        with sized_pools(self._cores):
             self._step()
 
     def _step(self) -> None:
@@ -134,13 +134,13 @@ class StreamRunner:
             raise self._error
 
     def _help(self) -> None:
-        """Works in another thread than the caller's."""
+        """Run segments in a helper thread."""
         if self._cores.kernels:
-            grant(self._cores.kernels)
+            set_kernel_threads(self._cores.kernels)
         self._work()
 
     def _work(self) -> None:
-        """Runs segments until none is left."""
+        """Run segments until none is left."""
         while (index := self._next()) is not None:
             try:
                 self._parts[index].launch()
@@ -167,17 +167,17 @@ class StreamRunner:
                 if self._left[other] == 0:
                     heapq.heappush(self._ready, other)
             if self._remaining == 0 or len(self._ready) > 1:
-                self._changes.tell()
+                self._changes.notify()
 
     def _fail(self, error: BaseException) -> None:
         with self._changes.lock:
             self._error = self._error or error
-            self._changes.tell()
+            self._changes.notify()
 
 
 @lru_cache(maxsize=1)
 def _pool() -> ThreadPoolExecutor:
-    """The threads that help the caller's, kept for the next step."""
+    """The helper threads, kept for the next step."""
     return ThreadPoolExecutor(MOST_HELPERS, "flow-stream")
 
 

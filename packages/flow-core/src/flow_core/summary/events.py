@@ -1,4 +1,4 @@
-"""What is written into files of events: scalars, histograms, images, and the files themselves."""
+"""Event files: scalars, histograms, images, and their writer."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def record(data: bytes) -> bytes:
 # ---------------------------------------------------------------------------- values of summaries
 
 
-def _value(tag: str, plugin: str, **fields: Any) -> Fields:
+def _value(tag: str, plugin: str, **fields: object) -> Fields:
     return {"tag": tag, "metadata": {"plugin_data": {"plugin_name": plugin}}, **fields}
 
 
@@ -84,8 +84,8 @@ def _limits() -> Any:
 _LIMITS = _limits()
 
 
-def histogram(tag: str, values: Any) -> Fields:
-    """The summary of many numbers: in buckets, empty ones side by side as one."""
+def histogram(tag: str, values: object) -> Fields:
+    """The summary of many numbers in buckets; adjacent empty buckets are merged."""
     numbers = np.asarray(values, np.float64).reshape(-1)
     places = np.searchsorted(_LIMITS[:-1], numbers, side="right")
     counts = np.bincount(places, minlength=len(_LIMITS))
@@ -104,7 +104,7 @@ def histogram(tag: str, values: Any) -> Fields:
 
 
 def images(tag: str, pixels: Any) -> Fields:
-    """The summary of images in (N, H, W, channels), uint8; several get numbers behind the tag."""
+    """The summary of images in (N, H, W, channels), uint8; tags of several are numbered."""
     tags = [tag] if len(pixels) == 1 else [f"{tag}{i}" for i in range(len(pixels))]
     return {
         "value": [_value(t, "images", image=_image(x)) for t, x in zip(tags, pixels, strict=True)]
@@ -141,7 +141,7 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def from_text(text: str) -> Fields:
-    """The summary that a text is of."""
+    """Parse a summary from its text form."""
     return parsed("Summary", text)
 
 
@@ -149,7 +149,7 @@ def from_text(text: str) -> Fields:
 
 
 class EventsWriter:
-    """Writes events into a file of their own below a folder.
+    """Writes events to a new file below a folder.
 
     Args:
         logdir: the folder; the file is ``event/event.*.tfevents.log`` below it.
@@ -178,7 +178,7 @@ class EventsWriter:
         return path
 
     def add(self, step: int, summary: Fields) -> None:
-        """Adds an event; it is in the file soon, or after `flush`."""
+        """Add an event; it is written soon, or by `flush`."""
         event = {"wall_time": time.time(), "step": int(step), "summary": summary}
         data = record(encoded("Event", event))
         with self._lock:
@@ -188,7 +188,7 @@ class EventsWriter:
                 self._write()
 
     def flush(self) -> None:
-        """Writes what waits."""
+        """Write all pending events."""
         with self._lock:
             self._write()
 
@@ -200,7 +200,7 @@ class EventsWriter:
 
 
 class Unwritten:
-    """In place of a writer where a script is planned: writes nothing."""
+    """A writer that discards events, for planning."""
 
     def add(self, step: int, summary: Fields) -> None:
         """Drop an event."""
@@ -213,7 +213,7 @@ _writers: list[EventsWriter | Unwritten] = []
 
 
 def open_writer(logdir: str) -> None:
-    """Makes the process's writer of events; that of before, if any, is flushed."""
+    """Create the process's event writer; flush the previous one, if any."""
     close_writer()
     cancel_at_shutdown(close_writer)
     call_at_shutdown(close_writer)
@@ -221,16 +221,16 @@ def open_writer(logdir: str) -> None:
 
 
 def close_writer() -> None:
-    """Flushes the process's writer, if there is one, and forgets it."""
+    """Flush and drop the process's writer, if any."""
     while _writers:
         _writers.pop().flush()
 
 
 def writer() -> EventsWriter | Unwritten:
-    """The process's writer of events.
+    """The process's event writer.
 
     Raises:
-        DataError: none was made.
+        DataError: there is none.
     """
     if not _writers:
         raise DataError(

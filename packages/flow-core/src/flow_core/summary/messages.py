@@ -1,7 +1,7 @@
-"""The messages in files of events: in protobuf's wire form, and as its text.
+"""The messages of event files, in protobuf's wire format and text format.
 
-A message is a dict of its fields by name; a repeated field is a list.  `SCHEMA` is all that is
-known of the types, so that a message more is a row more.
+A message is a dict of its fields by name; a repeated field is a list.  `SCHEMA` defines the types;
+a new message needs only a new row.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Field:
         number: its number on the wire.
         type: a scalar type, an enumeration or a message.
         many: whether it is repeated.
-        packed: whether its values are on the wire in one block.
+        packed: whether its values are encoded in one block.
     """
 
     number: int
@@ -102,7 +102,7 @@ class Message:
         self.fields = fields
 
     def SerializeToString(self) -> bytes:
-        """The wire form."""
+        """The wire format."""
         return encoded(self.type, self.fields)
 
     def __str__(self) -> str:
@@ -143,7 +143,7 @@ SCALARS: dict[str, tuple[int, Callable[[Any], bytes]]] = {
 
 
 def encoded(type: str, fields: Mapping[str, Any]) -> bytes:
-    """The wire form of a message, its fields in the order of their numbers."""
+    """The wire format of a message, with fields in the order of their numbers."""
     known = FIELDS[type]
     rows = sorted((known[name].number, known[name], value) for name, value in fields.items())
     return b"".join(part for _, field, value in rows for part in _parts(field, value))
@@ -236,7 +236,7 @@ def _unreadable(type: str, text: str) -> DataError:
 
 
 def _fields(type: str, tokens: list[str], end: str) -> Fields:
-    """The fields up to a closing bracket, or to the end of the text."""
+    """Parse fields up to a closing bracket or the end of the text."""
     found: Fields = {}
     while (tokens or end) and (tokens[-1] != end if tokens else True):
         name = tokens.pop()

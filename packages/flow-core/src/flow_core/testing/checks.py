@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from math import prod
-from typing import Any
 
 import numpy as np
 
 from flow_core.autograd import backward
+from flow_core.base.arrays import Array
 from flow_core.base.dtypes import DType, as_dtype, bfloat16, float16, float32, float64
 from flow_core.builtin.numpy_driver import NumpyDriver
 from flow_core.device import Driver
-from flow_core.ir.graph import Attrs, GraphBuilder, Op, TensorType, Value, tensor_type
+from flow_core.ir.graph import Attrs, AttrValue, GraphBuilder, Op, TensorType, Value, tensor_type
 from flow_core.ops.build import Emitter, complete_attrs
 from flow_core.ops.rules import like_input
 from flow_core.plugins.specs import (
@@ -42,7 +42,7 @@ DIRECTIONS = 24
 """Inputs with more elements are differentiated along this number of random directions instead."""
 
 
-def is_floating(array: Any) -> bool:
+def is_floating(array: Array) -> bool:
     """Whether an array's element type has gradients.
 
     >>> is_floating(np.float16([1])), is_floating([1])
@@ -51,7 +51,7 @@ def is_floating(array: Any) -> bool:
     return as_dtype(np.asarray(array).dtype).is_floating
 
 
-def cast_sample(sample: Sample, dtype: DType) -> tuple[Any, ...]:
+def cast_sample(sample: Sample, dtype: DType) -> tuple[Array, ...]:
     """Return a sample's inputs, with the floating point ones cast to ``dtype``.
 
     >>> x = np.array([-1.8, 0.4])
@@ -61,7 +61,7 @@ def cast_sample(sample: Sample, dtype: DType) -> tuple[Any, ...]:
     return tuple(_cast(np.asarray(x), dtype) for x in sample.inputs)
 
 
-def _cast(x: Any, dtype: DType) -> Any:
+def _cast(x: Array, dtype: DType) -> Array:
     """Cast an array; round to integer types, and take magnitudes for unsigned ones."""
     if x.dtype.kind != "f" or dtype.is_floating:
         return x.astype(dtype.numpy) if x.dtype.kind == "f" else x
@@ -69,7 +69,7 @@ def _cast(x: Any, dtype: DType) -> Any:
     return (np.abs(whole) if dtype.kind == "u" else whole).astype(dtype.numpy)
 
 
-def query(spec: OpSpec, arrays: Sequence[Any], attrs: Mapping[str, Any]) -> KernelQuery:
+def query(spec: OpSpec, arrays: Sequence[Array], attrs: Mapping[str, AttrValue]) -> KernelQuery:
     """Return the kernel query of an op on concrete arrays."""
     full = complete_attrs(spec, attrs, "sample")
     types = tuple(tensor_type(x.shape, as_dtype(x.dtype)) for x in arrays)
@@ -78,8 +78,8 @@ def query(spec: OpSpec, arrays: Sequence[Any], attrs: Mapping[str, Any]) -> Kern
 
 
 def run_kernel(
-    kernel: KernelSpec, asked: KernelQuery, arrays: Sequence[Any], *, seed: int = 0, step: int = 0
-) -> tuple[Any, ...]:
+    kernel: KernelSpec, asked: KernelQuery, arrays: Sequence[Array], *, seed: int = 0, step: int = 0
+) -> tuple[Array, ...]:
     """Bind a kernel to host arrays and poisoned outputs, launch it once, and return the outputs.
 
     Inputs that the op mutates are changed in place.
@@ -95,17 +95,19 @@ def run_kernel(
     return outputs
 
 
-def _poisoned(type_: TensorType) -> Any:
+def _poisoned(type_: TensorType) -> Array:
     raw = np.full(type_.nbytes, 0xA5, np.uint8)
     return raw.view(type_.dtype.numpy).reshape(type_.shape)
 
 
-def as_tuple(results: Any) -> tuple[Any, ...]:
+def as_tuple(results: Array | tuple[Array, ...]) -> tuple[Array, ...]:
     """Convert the result of a reference to a tuple of outputs."""
     return results if isinstance(results, tuple) else (results,)
 
 
-def reference_outputs(spec: OpSpec, asked: KernelQuery, arrays: Sequence[Any]) -> tuple[Any, ...]:
+def reference_outputs(
+    spec: OpSpec, asked: KernelQuery, arrays: Sequence[Array]
+) -> tuple[Array, ...]:
     """Compute the outputs with the op's reference, in float64."""
     assert spec.reference is not None, f"{spec.type} has no reference"
     wide = [x.astype(np.float64) if is_floating(x) else x for x in arrays]
@@ -119,7 +121,7 @@ def reference_outputs(spec: OpSpec, asked: KernelQuery, arrays: Sequence[Any]) -
     return expected
 
 
-def assert_close(name: str, dtype: DType, want: Any, have: Any, tolerance: Tolerance) -> None:
+def assert_close(name: str, dtype: DType, want: Array, have: Array, tolerance: Tolerance) -> None:
     """Assert equality, within a tolerance for floating types; NaN and infinities must match."""
     if not dtype.is_floating:
         np.testing.assert_array_equal(have, want, err_msg=name)
@@ -160,7 +162,7 @@ def check_kernel(
 def check_rig(
     spec: OpSpec,
     rig: Rig,
-    arrays: Sequence[Any],
+    arrays: Sequence[Array],
     tolerance: Callable[[DType], Tolerance] = TOLERANCE.__getitem__,
     repeatable: bool = True,
 ) -> None:
@@ -215,8 +217,11 @@ def input_name(spec: OpSpec, index: int) -> str:
 
 
 def build_gradient(
-    specs: Mapping[str, OpSpec], spec: OpSpec, arrays: Sequence[Any], attrs: Mapping[str, Any]
-) -> tuple[GraphBuilder, Emitter, list[Value], dict[Value, Value], dict[Value, Any]]:
+    specs: Mapping[str, OpSpec],
+    spec: OpSpec,
+    arrays: Sequence[Array],
+    attrs: Mapping[str, AttrValue],
+) -> tuple[GraphBuilder, Emitter, list[Value], dict[Value, Value], dict[Value, Array]]:
     """Build a graph with one op ``op`` on inputs ``x0`` ... and its backward ops on ``seed0`` ...
 
     Returns:
@@ -241,7 +246,7 @@ def build_gradient(
 _INPUT = OpSpec(type="kit_input", inputs=(), infer=like_input)
 
 
-def _feed(builder: GraphBuilder, name: str, array: Any) -> Value:
+def _feed(builder: GraphBuilder, name: str, array: Array) -> Value:
     op = Op(name, _INPUT.type, (), Attrs(), CPU)
     builder.add(op, (tensor_type(array.shape, as_dtype(array.dtype)),))
     return op.output()
@@ -253,16 +258,16 @@ class _Slope:
     def __init__(
         self,
         spec: OpSpec,
-        arrays: Sequence[Any],
-        attrs: Mapping[str, Any],
-        weights: Mapping[Value, Any],
+        arrays: Sequence[Array],
+        attrs: Mapping[str, AttrValue],
+        weights: Mapping[Value, Array],
         epsilon: float,
     ) -> None:
         assert spec.reference is not None, f"{spec.type} has no reference"
         self.reference, self.name = spec.reference, spec.type
         self.arrays, self.attrs, self.weights, self.epsilon = arrays, attrs, weights, epsilon
 
-    def check(self, index: int, grad: Any, rng: Any) -> None:
+    def check(self, index: int, grad: Array, rng: np.random.Generator) -> None:
         """Check the components of an input's gradient, or its projections on random directions."""
         shape = self.arrays[index].shape
         size = prod(shape)
@@ -272,12 +277,12 @@ class _Slope:
             axes @ grad.reshape(-1), expected, 1e-4, 1e-5, err_msg=f"{self.name}, input {index}"
         )
 
-    def _along(self, index: int, direction: Any) -> float:
+    def _along(self, index: int, direction: Array) -> float:
         step = self.epsilon * direction
         ahead, behind = (self._objective(index, sign * step) for sign in (1, -1))
         return (ahead - behind) / (2 * self.epsilon)
 
-    def _objective(self, index: int, step: Any) -> float:
+    def _objective(self, index: int, step: Array) -> float:
         changed = [x + step if i == index else x for i, x in enumerate(self.arrays)]
         results = as_tuple(self.reference(*changed, **self.attrs))
         return float(sum((results[v.index] * w).sum() for v, w in self.weights.items()))

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from flow_core.base.arrays import Array
 from flow_core.base.dtypes import ALL, DType, as_dtype
 from flow_core.base.errors import PlanError
 from flow_core.base.shapes import Shape
@@ -54,7 +55,7 @@ class CommKit(Kit):
         """Run a test's body in this process; override to run it in several processes."""
         body(self.comm())
 
-    def array(self, device: Device, value: Any) -> Any:
+    def array(self, device: Device, value: Array) -> Any:
         """Create an array on a device from a host array; by default in host memory."""
         return value.copy()
 
@@ -192,7 +193,7 @@ class CommKit(Kit):
 
         self.everywhere(body)
 
-    def _local(self, comm: Comm, device: Device, value: Any) -> Any:
+    def _local(self, comm: Comm, device: Device, value: Array) -> Any:
         return self.array(device, value) if device in comm.local else None
 
 
@@ -232,7 +233,7 @@ class _Run:
         rng = np.random.default_rng(seed)
         self.refill_with([_numbers(rng, t.shape, t.dtype) for t in self._exchange.inputs])
 
-    def refill_with(self, data: Sequence[Any]) -> None:
+    def refill_with(self, data: Sequence[Array]) -> None:
         self._data = list(data)
         for array, value in zip(self.inputs, self._data, strict=True):
             if array is not None:
@@ -254,7 +255,7 @@ class _Run:
                     np.testing.assert_array_equal(self._kit.host(array), value, where)
 
 
-def _numbers(rng: Any, shape: Shape, dtype: DType) -> Any:
+def _numbers(rng: np.random.Generator, shape: Shape, dtype: DType) -> Array:
     """Draw small integers, whose sums are exact."""
     low = 0 if dtype.kind in "ub" else -4
     return np.asarray(rng.integers(low, 2 if dtype.kind == "b" else 5, shape)).astype(dtype.numpy)

@@ -13,9 +13,10 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from flow_core.base.arrays import Array
 from flow_core.base.dtypes import FLOATS, DType, as_dtype
 from flow_core.base.errors import FlowError, InferenceError
-from flow_core.base.thread_pools import grant, granted
+from flow_core.base.thread_pools import current_kernel_threads, set_kernel_threads
 from flow_core.device import Driver, Launch
 from flow_core.ir.graph import TensorType
 from flow_core.plugins import rows
@@ -82,7 +83,7 @@ class Case:
         """Types of the outputs and of the mutated inputs."""
         return (*self.asked.outputs, *(self.asked.inputs[i] for i in self.spec.mutates))
 
-    def of(self, arrays: Sequence[Any]) -> Case | None:
+    def of(self, arrays: Sequence[Array]) -> Case | None:
         """Return the same op and kernel on other arrays, or None if they reject them."""
         try:
             asked = replace(query(self.spec, arrays, self.asked.attrs), find=self.asked.find)
@@ -109,7 +110,7 @@ class Case:
         return self
 
 
-def _repeated(array: Any, sbp: object, copies: int) -> Any:
+def _repeated(array: Array, sbp: object, copies: int) -> Array:
     return np.concatenate([array] * copies, sbp.axis) if isinstance(sbp, Split) else array
 
 
@@ -328,7 +329,7 @@ class KernelKit(Kit):
                 yield Difference(case.spec.type, dtype, trial, differs[0], k, differs[1])
 
     def _compared(
-        self, case: Case, trial: Trial, dtype: DType, want: Any, have: Any
+        self, case: Case, trial: Trial, dtype: DType, want: Array, have: Array
     ) -> tuple[Aspect, str] | None:
         bounds = self.tolerance(case.spec.type, dtype) if dtype.is_floating else (0.0, 0.0)
         return difference(dtype, want, have, bounds, skipped(trial, case.spec.elementwise))
@@ -368,7 +369,7 @@ class KernelKit(Kit):
             at_once, one_by_one = found.tobytes(), np.concatenate(wanted).tobytes()
             assert at_once == one_by_one, f"{whole.kernel.name} on {whole.asked.inputs}"
 
-    def _launched(self, case: Case) -> tuple[Any, ...]:
+    def _launched(self, case: Case) -> tuple[Array, ...]:
         rig = Rig(self.driver(), case.kernel, case.asked, mutates=case.spec.mutates)
         return rig.outputs(rig.run(case.arrays))
 
@@ -413,12 +414,12 @@ class KernelKit(Kit):
                 )
 
     def _launched_on(self, threads: int, case: Case) -> list[bytes]:
-        before = granted()
-        grant(threads)
+        before = current_kernel_threads()
+        set_kernel_threads(threads)
         try:
             return [np.asarray(out).tobytes() for out in self._launched(case)]
         finally:
-            grant(before)
+            set_kernel_threads(before)
 
     def test_takes_a_floating_type(self, name: str) -> None:
         """An op with floating point inputs has a kernel for at least one floating type."""
@@ -434,7 +435,7 @@ def _trials(cases: Sequence[Case]) -> list[Trial]:
     return trials(max((c.arrays for c in cases), key=len)) if cases else []
 
 
-def _wanted(registry: Registry, case: Case, arrays: Sequence[Any]) -> list[Any] | None:
+def _wanted(registry: Registry, case: Case, arrays: Sequence[Array]) -> list[Array] | None:
     """Return the reference's outputs and numpy's mutated inputs in float64; None for an error."""
     spec, asked = case.spec, case.asked
     try:
@@ -464,7 +465,7 @@ def _mutated(registry: Registry, case: Case, arrays: Sequence[Any]) -> list[Any]
     return [None] * len(spec.mutates)
 
 
-def _widened(arrays: Sequence[Any]) -> Iterator[list[Any]]:
+def _widened(arrays: Sequence[Array]) -> Iterator[list[Array]]:
     """Yield copies in float64; copies in float64 except scalars; unchanged copies."""
     for least in (1, 2, inf):
         yield [
@@ -502,7 +503,7 @@ _ONLY_FOR: Mapping[str, Callable[[KernelKit, OpSpec], bool]] = {
 """Tests that apply only to some ops of some kits."""
 
 
-def _tilings(case: Case) -> Iterator[list[Any]]:
+def _tilings(case: Case) -> Iterator[list[Array]]:
     """Yield inputs of a case sliced to a part of its elements, or of its leading axis."""
     shape = case.asked.outputs[0].shape
     size = case.asked.outputs[0].size
@@ -535,12 +536,12 @@ def _are_rows(whole: Case, parts: Sequence[Case]) -> bool:
     return all(rows.side_by_side(types) == out for out, *types in made)
 
 
-def _flat(array: Any, shape: tuple[int, ...]) -> Any:
+def _flat(array: Array, shape: tuple[int, ...]) -> Array:
     """Flatten an input in the output's order; keep a single element."""
     return array.reshape(1) if array.size == 1 else np.broadcast_to(array, shape).reshape(-1)
 
 
-def _stretchings(case: Case) -> Iterator[tuple[int, tuple[Any, ...]]]:
+def _stretchings(case: Case) -> Iterator[tuple[int, tuple[Array, ...]]]:
     """Yield, for each input of the output's shape, inputs where it has a constant value."""
     result = case.asked.outputs[0]
     for k, x in enumerate(case.arrays):

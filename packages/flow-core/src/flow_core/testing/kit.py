@@ -68,7 +68,7 @@ class Kit:
         """Return the registry under test, called once; by default with all installed plugins."""
         return default_registry()
 
-    def samples(self, spec: OpSpec, rng: Any) -> Iterable[Sample]:
+    def samples(self, spec: OpSpec, rng: np.random.Generator) -> Iterable[Sample]:
         """Return the samples of an op; by default those of its spec."""
         return () if spec.samples is None else spec.samples(rng)
 
@@ -91,7 +91,7 @@ class Kit:
         ]
         return pytest.param(*row, id="-".join(row), marks=marks)
 
-    def owns(self, table: str, key: Any) -> bool:
+    def owns(self, table: str, key: object) -> bool:
         """Whether a record belongs to the plugin under test."""
         origin = self.shared_registry().origins[table, key]
         return self.plugin in (None, origin.plugin, origin.distribution)

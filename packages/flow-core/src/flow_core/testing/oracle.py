@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
+from flow_core.base.arrays import Array
 from flow_core.frontend.job.function import JobFunction
 from flow_core.observe.oracle import verify
 from flow_core.observe.tables import joined
@@ -17,7 +17,7 @@ def assert_like_one_device(
     *,
     steps: int = 2,
     seed: int = 0,
-    feeds: Sequence[Sequence[Any]] | None = None,
+    feeds: Sequence[Sequence[Array]] | None = None,
 ) -> Verdict:
     """Assert that a job's plan equals the plan of one device, op by op, within rounding.
 

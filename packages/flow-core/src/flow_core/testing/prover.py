@@ -30,8 +30,9 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.base.shapes import Shape
-from flow_core.ir.graph import TensorType, tensor_type
+from flow_core.ir.graph import AttrValue, TensorType, tensor_type
 from flow_core.plugins.specs import (
     InferContext,
     KernelQuery,
@@ -108,13 +109,13 @@ class Trial:
         object.__setattr__(self, "localized", depends)
 
     @property
-    def want(self) -> Sequence[Any]:
+    def want(self) -> Sequence[Array]:
         """Return the logical outputs, then the overwritten variables."""
         if not self.logical:
             self.logical.extend(self._compute(self.arrays, self.case.asked))
         return self.logical
 
-    def _compute(self, inputs: Sequence[Any], asked: KernelQuery) -> tuple[Any, ...]:
+    def _compute(self, inputs: Sequence[Array], asked: KernelQuery) -> tuple[Array, ...]:
         spec = self.case.spec
         with np.errstate(all="ignore"):
             if spec.reference is not None:
@@ -131,7 +132,7 @@ class Trial:
             self.held[index, sbp] = scatter(self.arrays[index], sbp, self.parts, rng, 1 / UNIT)
         return self.held[index, sbp][rank]
 
-    def local(self, rule: Signature, rank: int) -> tuple[Any, ...]:
+    def local(self, rule: Signature, rank: int) -> tuple[Array, ...]:
         """Compute the results of a device.
 
         Raises:
@@ -147,12 +148,12 @@ class Trial:
             raise found
         return found
 
-    def _attrs(self, rule: Signature, rank: int) -> Mapping[str, Any]:
+    def _attrs(self, rule: Signature, rank: int) -> Mapping[str, AttrValue]:
         if not self.localized:
             return self.case.asked.attrs
         return local_attrs(self.case.spec, local_context(self.case.asked, rule, self.parts, rank))
 
-    def _local(self, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
+    def _local(self, inputs: Sequence[Array], attrs: Mapping[str, AttrValue]) -> Any:
         asked, spec = self.case.asked, self.case.spec
         rows = zip(inputs, asked.inputs, strict=True)
         types = tuple(tensor_type(x.shape, t.dtype) for x, t in rows)
@@ -162,7 +163,7 @@ class Trial:
         except NONSENSE as error:
             return CannotForm(f"{', '.join(map(str, types))}: {type(error).__name__}: {error}")
 
-    def gathered(self, index: int, sbp: Sbp, rule: Signature) -> tuple[Any, Sequence[Any]]:
+    def gathered(self, index: int, sbp: Sbp, rule: Signature) -> tuple[Array, Sequence[Array]]:
         """Reassemble a result from its parts with a given SBP; return both.
 
         Raises:

@@ -18,9 +18,12 @@ from operator import mul
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
+from flow_core.base.arrays import Array
 from flow_core.base.dtypes import float64
 from flow_core.base.errors import FlowError
+from flow_core.ir.graph import AttrValue
 from flow_core.plugins.specs import KernelQuery, OpSpec, Sample
 from flow_core.testing.checks import as_tuple, cast_sample, is_floating, query
 
@@ -90,7 +93,9 @@ def _cases(spec: OpSpec, samples: Iterable[Sample], seed: int, tells: Tells) -> 
     return list(found.values())
 
 
-def _case(spec: OpSpec, sample: Sample, note: str, rng: Any, tells: Tells) -> Case | None:
+def _case(
+    spec: OpSpec, sample: Sample, note: str, rng: np.random.Generator, tells: Tells
+) -> Case | None:
     own = arrays_of(spec, sample)
     if any(x.size == 0 for x in own):
         return None
@@ -113,7 +118,7 @@ def arrays_of(spec: OpSpec, sample: Sample) -> Arrays:
     return tuple(map(_exact, cast_sample(sample, float64)))
 
 
-def _exact(x: Any) -> Any:
+def _exact(x: Array) -> Array:
     whole = np.rint(x * UNIT) / UNIT if is_floating(x) else x
     return np.asarray(whole).astype(x.dtype)
 
@@ -121,7 +126,7 @@ def _exact(x: Any) -> Any:
 # ------------------------------------------------------------------------------------- larger
 
 
-def _larger(arrays: Arrays, attrs: Mapping[str, Any]) -> Iterator[tuple[list[Any], Any]]:
+def _larger(arrays: Arrays, attrs: Mapping[str, AttrValue]) -> Iterator[tuple[list[Any], Any]]:
     """Yield shapes and attributes with as many sizes replaced as possible; unchanged ones last."""
     shapes = [x.shape for x in arrays]
     given = {n for shape in shapes for n in shape} | set(_numbers(attrs.get("shape")))
@@ -148,7 +153,9 @@ def _replaced(value: Any, new: Mapping[int, int]) -> Any:
     return new.get(value, value) if type(value) is int else value
 
 
-def _asked(spec: OpSpec, own: Arrays, shapes: Sequence[Any], attrs: Any) -> KernelQuery | None:
+def _asked(
+    spec: OpSpec, own: Arrays, shapes: Sequence[Array], attrs: AttrValue
+) -> KernelQuery | None:
     """Return the query of the op on given shapes; None if it rejects them or they are too large."""
     try:
         asked = query(spec, [np.empty(s, x.dtype) for s, x in zip(shapes, own, strict=True)], attrs)
@@ -161,7 +168,7 @@ def _asked(spec: OpSpec, own: Arrays, shapes: Sequence[Any], attrs: Any) -> Kern
 # -------------------------------------------------------------------------------------- draws
 
 
-def _drawn(own: Arrays, shapes: Sequence[Any], rng: Any) -> Iterator[Arrays]:
+def _drawn(own: Arrays, shapes: Sequence[Array], rng: np.random.Generator) -> Iterator[Arrays]:
     """Yield draws within the sample's range, then beyond it for each floating input and for all.
 
     Integers may be indices and stay in range, unless all inputs are integers.
@@ -180,7 +187,9 @@ def _drawn(own: Arrays, shapes: Sequence[Any], rng: Any) -> Iterator[Arrays]:
         yield tuple(_few(x, s, zeros, whole, rng) for x, s in rows)
 
 
-def _few(x: Any, shape: Any, zeros: Callable[[int], float], whole: bool, rng: Any) -> Any:
+def _few(
+    x: Array, shape: Any, zeros: Callable[[int], float], whole: bool, rng: np.random.Generator
+) -> Any:
     """Draw small whole numbers; keep integers, which may be indices."""
     if not (is_floating(x) or (whole and x.dtype.kind in "iu")):
         return _draw(x, shape, False, rng)
@@ -190,7 +199,7 @@ def _few(x: Any, shape: Any, zeros: Callable[[int], float], whole: bool, rng: An
     return np.asarray(size * sign).astype(x.dtype)
 
 
-def _any_integers(dtype: Any, shape: Any, rng: Any) -> Any:
+def _any_integers(dtype: DTypeLike, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
     """Draw from the full range of a type, with many minima and maxima."""
     ends = np.iinfo(dtype).min, np.iinfo(dtype).max
     between = rng.integers(*ends, shape, dtype, endpoint=True)
@@ -199,7 +208,7 @@ def _any_integers(dtype: Any, shape: Any, rng: Any) -> Any:
     )
 
 
-def _draw(x: Any, shape: Any, wild: bool, rng: Any) -> Any:
+def _draw(x: Array, shape: Any, wild: bool, rng: np.random.Generator) -> Any:
     if x.dtype.kind in "iu" and wild:
         return _any_integers(x.dtype, shape, rng)
     if not is_floating(x):
@@ -232,12 +241,12 @@ def _told(spec: OpSpec, asked: KernelQuery, arrays: Arrays, tells: Tells) -> str
     return "much" if all(map(tells, results)) else "little"
 
 
-def _varied(result: Any) -> bool:
+def _varied(result: Array) -> bool:
     """Whether a result has different elements, if several, and not only zeros."""
     array = np.asarray(result)
     return bool(array.any()) and (array.size == 1 or len(np.unique(array)) > 1)
 
 
-def _not_zero(result: Any) -> bool:
+def _not_zero(result: Array) -> bool:
     """Whether a result is `_varied`, or floating point, uniform and not 0."""
     return bool(np.any(result)) and (is_floating(result) or _varied(result))

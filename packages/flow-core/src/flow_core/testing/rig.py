@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from flow_core.base.alignment import ALIGNMENT, aligned
+from flow_core.base.arrays import Array
 from flow_core.base.dtypes import uint8
 from flow_core.device import Driver, Launch
 from flow_core.ir.graph import TensorType, tensor_type
@@ -31,7 +32,7 @@ class Slot:
         """Range of its bytes in an image of the arena."""
         return slice(self.offset, self.offset + self.type.nbytes)
 
-    def read(self, image: Any) -> Any:
+    def read(self, image: Array) -> Array:
         """Copy its contents from an image of the arena."""
         raw = image[self.bytes].copy()
         return raw.view(self.type.dtype.numpy).reshape(self.type.shape)
@@ -138,7 +139,7 @@ class Rig:
         bound = load(self.kernel.load)(context)
         return self.driver.compile(bound if isinstance(bound, tuple | list) else (bound,))
 
-    def run(self, arrays: Sequence[Any], poison: int = POISONS[0]) -> Any:
+    def run(self, arrays: Sequence[Array], poison: int = POISONS[0]) -> Any:
         """Launch once on host arrays, with all other memory poisoned.
 
         Returns:
@@ -158,15 +159,15 @@ class Rig:
         self._check_rest(before, after)
         return after
 
-    def outputs(self, image: Any) -> tuple[Any, ...]:
+    def outputs(self, image: Array) -> tuple[Array, ...]:
         """Return the outputs in an image of the arena."""
         return tuple(slot.read(image) for slot in self._outputs)
 
-    def results(self, image: Any) -> tuple[Any, ...]:
+    def results(self, image: Array) -> tuple[Array, ...]:
         """Return the outputs and the mutated inputs in an image of the arena."""
         return tuple(slot.read(image) for slot in self._results)
 
-    def check(self, arrays: Sequence[Any], repeatable: bool = True) -> tuple[Any, ...]:
+    def check(self, arrays: Sequence[Array], repeatable: bool = True) -> tuple[Array, ...]:
         """Run twice, with different poison, and return the outputs.
 
         Raises:
@@ -187,7 +188,7 @@ class Rig:
         if self._workspace is not None:
             yield self._workspace
 
-    def _check_rest(self, before: Any, after: Any) -> None:
+    def _check_rest(self, before: Array, after: Array) -> None:
         changed = before != after
         for slot in self._writable():
             changed[slot.bytes] = False

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
 
@@ -149,5 +149,5 @@ def _exists(sbp: Sbp, type_: TensorType) -> bool:
     return not isinstance(sbp, Split) or 0 <= sbp.axis < len(type_.shape)
 
 
-def _text(rules: Sequence[Any]) -> str:
+def _text(rules: Sequence[object]) -> str:
     return "; ".join(sorted(map(str, rules)))

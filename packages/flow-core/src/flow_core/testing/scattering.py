@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.base.dtypes import as_dtype, float64
 from flow_core.base.shapes import balanced_range
 from flow_core.exchange import COMBINE
@@ -25,7 +26,9 @@ class CannotForm(Exception):
 # ------------------------------------------------------------------------------------- tensors
 
 
-def scatter(array: Any, sbp: Sbp, parts: int, rng: Any, unit: float = 1 / 16) -> list[Any]:
+def scatter(
+    array: Array, sbp: Sbp, parts: int, rng: np.random.Generator, unit: float = 1 / 16
+) -> list[Array]:
     """Split a logical array over devices.
 
     Partial sums are random terms of it; partial maxima are random smaller values, except on one
@@ -48,7 +51,7 @@ def scatter(array: Any, sbp: Sbp, parts: int, rng: Any, unit: float = 1 / 16) ->
     return [np.where(owner == i, array, _worse(array, sbp.op, rng, unit)) for i in range(parts)]
 
 
-def _addends(array: Any, parts: int, rng: Any, unit: float) -> list[Any]:
+def _addends(array: Array, parts: int, rng: np.random.Generator, unit: float) -> list[Array]:
     """Draw a term per device whose sum is the array; integers wrap around.
 
     NaN and infinities may be on any of the devices.
@@ -72,7 +75,7 @@ def _between(low: Any, high: Any, dtype: Any, shape: tuple[int, ...], rng: Any) 
     return rng.integers(low, high, shape, dtype, endpoint=True)
 
 
-def _noise(array: Any, shape: tuple[int, ...], rng: Any, unit: float) -> Any:
+def _noise(array: Array, shape: tuple[int, ...], rng: np.random.Generator, unit: float) -> Array:
     if array.dtype.kind == "f":
         step = np.where(rng.integers(0, 2, shape), 1.0, unit)  # whole numbers produce ties
         return (np.maximum(np.rint(rng.uniform(0, 4.5, shape) / step), 1) * step).astype(
@@ -105,7 +108,7 @@ def _worse(array: Any, op: str, rng: Any, unit: float) -> Any:
     return np.where(all_lose, np.array(last, array.dtype), loses).astype(array.dtype)
 
 
-def gather(parts: Sequence[Any], sbp: Sbp) -> Any:
+def gather(parts: Sequence[Array], sbp: Sbp) -> Array:
     """Reassemble the logical array from the parts on the devices.
 
     Raises:
@@ -124,13 +127,13 @@ def gather(parts: Sequence[Any], sbp: Sbp) -> Any:
     return parts[0]
 
 
-def largest(parts: Sequence[Any]) -> float:
+def largest(parts: Sequence[Array]) -> float:
     """Return the largest finite magnitude of the parts, the scale of their sum's rounding."""
     sizes = (np.abs(np.asarray(part, np.float64)) for part in parts if np.size(part))
     return max((float(size[np.isfinite(size)].max(initial=0)) for size in sizes), default=0.0)
 
 
-def is_close(found: Any, wanted: Any, scale: float = 1.0, exact: bool = False) -> bool:
+def is_close(found: Array, wanted: Array, scale: float = 1.0, exact: bool = False) -> bool:
     """Whether shapes are equal, and elements are equal within the rounding of a few operations.
 
     ``scale`` is the magnitude of the terms; ``exact`` requires equality.
@@ -148,7 +151,7 @@ def is_close(found: Any, wanted: Any, scale: float = 1.0, exact: bool = False) -
     return bool(np.allclose(have, want, *bounds, equal_nan=True))
 
 
-def is_exact(array: Any) -> bool:
+def is_exact(array: Array) -> bool:
     """Whether numbers are exact: multiples of 2**-20 of limited size.
 
     >>> is_exact(np.array([0.25, 3.0])), is_exact(np.array([0.1]))

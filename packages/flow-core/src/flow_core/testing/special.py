@@ -25,6 +25,7 @@ from zlib import crc32
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.base.dtypes import DType, as_dtype
 from flow_core.testing.checks import Tolerance
 
@@ -161,7 +162,7 @@ def _finfo(dtype: DType) -> Any:
     return info(dtype.numpy)
 
 
-def trials(arrays: Sequence[Any]) -> list[Trial]:
+def trials(arrays: Sequence[Array]) -> list[Trial]:
     """Return all trials for the inputs of an op."""
     found = []
     for index, array in enumerate(arrays):
@@ -171,7 +172,7 @@ def trials(arrays: Sequence[Any]) -> list[Trial]:
     return found + [Trial(MIXED, None)] * (2 if found else 0)
 
 
-def placed(trial: Trial, arrays: Sequence[Any], seed: str) -> tuple[Any, ...]:
+def placed(trial: Trial, arrays: Sequence[Array], seed: str) -> tuple[Array, ...]:
     """Return the arrays of a trial; a huge number is in one element only."""
     rng = np.random.default_rng(crc32(f"{seed} {trial}".encode()))
     chosen = range(len(arrays)) if trial.index is None else (trial.index,)
@@ -180,7 +181,7 @@ def placed(trial: Trial, arrays: Sequence[Any], seed: str) -> tuple[Any, ...]:
     )
 
 
-def _changed(trial: Trial, array: Any, rng: Any) -> Any:
+def _changed(trial: Trial, array: Array, rng: np.random.Generator) -> Array:
     known, made = values_of(as_dtype(array.dtype)), array.copy()
     if trial.value != MIXED and trial.value not in known:
         return made
@@ -201,8 +202,8 @@ def _changed(trial: Trial, array: Any, rng: Any) -> Any:
 
 def difference(
     dtype: DType,
-    want: Any,
-    have: Any,
+    want: Array,
+    have: Array,
     tolerance: Tolerance,
     skipped: Collection[Aspect] = (),
 ) -> tuple[Aspect, str] | None:
@@ -234,8 +235,8 @@ def skipped(trial: Trial, elementwise: bool) -> tuple[Aspect, ...]:
 
 
 def _wrong(
-    dtype: DType, want: Any, have: Any, tolerance: Tolerance
-) -> Iterator[tuple[Aspect, Any]]:
+    dtype: DType, want: Array, have: Array, tolerance: Tolerance
+) -> Iterator[tuple[Aspect, Array]]:
     """Yield masks of differences by aspect; each assumes that earlier aspects agree."""
     info, (relative, absolute) = _finfo(dtype), tolerance
     with np.errstate(all="ignore"):
@@ -253,7 +254,7 @@ def _wrong(
         yield "finite", finite & (np.abs(have - want) > absolute + relative * np.abs(want))
 
 
-def _first(aspect: Aspect, wrong: Any, want: Any, have: Any) -> tuple[Aspect, str] | None:
+def _first(aspect: Aspect, wrong: Array, want: Array, have: Array) -> tuple[Aspect, str] | None:
     where = np.argwhere(wrong)
     if not len(where):
         return None

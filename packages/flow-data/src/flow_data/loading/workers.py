@@ -15,7 +15,7 @@ from flow_core.base.changes import Changes
 from flow_core.base.errors import ConfigError
 from flow_core.base.shutdown import call_at_shutdown
 from flow_core.base.thread_budget import Cores
-from flow_core.base.thread_pools import settled
+from flow_core.base.thread_pools import process_budget
 
 _MAX_WORKERS = 16
 """Maximum number of threads; the GIL serialises the Python code between decoder calls."""
@@ -55,7 +55,7 @@ class WorkerLimits:
         own = setting("FLOW_DATA_WORKERS", 0)
         if own:
             return cls(own, own, "FLOW_DATA_WORKERS")
-        budget = cores.budget or settled().count
+        budget = cores.budget or process_budget().count
         limit = min(budget, _MAX_WORKERS)
         return cls(min(cores.loaders or limit, limit), limit, f"{budget} cores")
 
@@ -93,7 +93,7 @@ class Job:
         with self._changes.lock:
             if self._state == "queued":
                 self._state = "cancelled"
-                self._changes.tell()
+                self._changes.notify()
         return self.cancelled()
 
     def begin(self) -> None:
@@ -106,7 +106,7 @@ class Job:
 
     def wait(self) -> None:
         """Wait until the job has ended or was cancelled."""
-        self._changes.until(self.done)
+        self._changes.wait_until(self.done)
 
     def result(self) -> None:
         """Wait for the job, and raise its error, if any.
@@ -145,7 +145,7 @@ class Workers:
             while len(self._threads) < limits.waiting and not self._stopped:
                 self._start()
             self._jobs.append(job)
-            self._changes.tell()
+            self._changes.notify()
         return job
 
     def _start(self) -> None:
@@ -160,7 +160,7 @@ class Workers:
         try:
             with self._changes.lock:
                 self._waiting.add(step)
-                self._changes.tell()
+                self._changes.notify()
             yield
         finally:
             with self._changes.lock:
@@ -180,7 +180,7 @@ class Workers:
             with self._changes.lock:
                 job.end(error)
                 self.active -= 1
-                self._changes.tell()
+                self._changes.notify()
             del job, error  # release the objects before the thread waits
 
     def _next(self) -> Job | None:
@@ -194,7 +194,7 @@ class Workers:
                 self.active += 1
             return self._stopped or bool(taken)
 
-        self._changes.until(take)
+        self._changes.wait_until(take)
         return taken[0] if taken else None
 
     def stop(self, seconds: float = 5.0) -> None:
@@ -203,7 +203,7 @@ class Workers:
             self._stopped = True
             left = list(self._jobs)
             self._jobs.clear()
-            self._changes.tell()
+            self._changes.notify()
         for job in left:
             job.cancel()
         for thread in self._threads:

@@ -122,7 +122,7 @@ class Checkpoints:
         """
         self.wait()
         session, world = default_session(), _world()
-        with session.still():
+        with session.quiesced():
             job, arrays = _share_of(session, world)
         self._pending = self._thread.submit(self._write, step, world, job, arrays)
 

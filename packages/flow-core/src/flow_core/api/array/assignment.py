@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
+from flow_core.base.dtypes import DType
 from flow_core.base.errors import InferenceError, user_line
 from flow_core.frontend.trace.blob import BlobDef
 from flow_core.frontend.trace.emit import emit, emit_one
@@ -12,7 +12,9 @@ from flow_core.frontend.trace.emit import emit, emit_one
 __all__ = ["assign", "count_not_finite", "multi_count_not_finite", "system_assign"]
 
 
-def assign(ref: BlobDef, value: BlobDef, dtype: Any = None, name: str | None = None) -> None:
+def assign(
+    ref: BlobDef, value: BlobDef, dtype: DType | None = None, name: str | None = None
+) -> None:
     """Overwrite a variable at every step.
 
     Args:
@@ -30,8 +32,8 @@ def assign(ref: BlobDef, value: BlobDef, dtype: Any = None, name: str | None = N
 def system_assign(
     ref: BlobDef,
     value: BlobDef,
-    validate_shape: Any = None,
-    use_locking: Any = None,
+    validate_shape: object = None,
+    use_locking: object = None,
     name: str | None = None,
 ) -> BlobDef:
     """Assign as `assign` and return ``ref``; the two options have no effect, as in OneFlow."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from flow_core.api.session.views import cast_to_current_logical_view
-from flow_core.base.dtypes import as_dtype, int32
+from flow_core.base.dtypes import DType, as_dtype, int32
 from flow_core.frontend.trace.blob import BlobDef
 from flow_core.frontend.trace.emit import emit, emit_one
 from flow_core.frontend.trace.repeat_acc import PeriodBlob, in_period, periods_of
@@ -14,7 +12,7 @@ from flow_core.frontend.trace.valid_rows import RESIZE, Rows
 __all__ = ["argwhere", "nonzero", "sync_dynamic_resize"]
 
 
-def argwhere(condition: BlobDef, dtype: Any = None, name: str | None = None) -> BlobDef:
+def argwhere(condition: BlobDef, dtype: DType | None = None, name: str | None = None) -> BlobDef:
     """The positions of all nonzero elements, one per row, in order.
 
     Args:

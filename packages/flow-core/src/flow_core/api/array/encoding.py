@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from flow_core.api.array.initializers import zeros_initializer
 from flow_core.base.dtypes import DType, as_dtype, int32
 from flow_core.frontend.config.scope import name_scope
@@ -20,7 +18,7 @@ __all__ = [
 
 
 def unique_with_counts(
-    x: BlobDef, out_idx: Any = int32, name: str | None = None
+    x: BlobDef, out_idx: DType = int32, name: str | None = None
 ) -> tuple[BlobDef, BlobDef, BlobDef, BlobDef]:
     """Distinct values of a blob of rank 1, in the order of their first appearance.
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from flow_core.api.array.shape import axis_of, check, inner, reshape, transpose
-from flow_core.base.dtypes import as_dtype
+from flow_core.base.dtypes import DType, as_dtype
 from flow_core.base.errors import UnsupportedError, user_line
 from flow_core.frontend.trace.blob import BlobDef
 from flow_core.frontend.trace.emit import emit, emit_one
+from flow_core.ir.graph import AttrValue
 from flow_core.ops.array.sort import DIRECTIONS
 
 __all__ = [
@@ -253,7 +253,7 @@ def _along(
     return transpose(at_last(moved, name), inverse, False, True, inner(name, "_inverse_transpose"))
 
 
-def _emitter(op_type: str, **attrs: Any) -> Callable[..., BlobDef]:
+def _emitter(op_type: str, **attrs: AttrValue) -> Callable[..., BlobDef]:
     def at_last(x: BlobDef, name: str | None) -> BlobDef:
         return emit_one(op_type, x, **attrs, name=name)
 
@@ -355,7 +355,7 @@ def one_hot(
     on_value: int | float = 1,
     off_value: int | float = 0,
     axis: int = -1,
-    dtype: Any = None,
+    dtype: DType | None = None,
     name: str | None = None,
 ) -> BlobDef:
     """Vectors of ``off_value``, with ``on_value`` at the index.

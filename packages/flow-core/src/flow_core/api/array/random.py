@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import random as python_random
 import sys
-from typing import Any
 
 from flow_core.api.array.index import gather
 from flow_core.api.array.shape import check
-from flow_core.base.dtypes import as_dtype
+from flow_core.base.dtypes import DType, as_dtype
 from flow_core.frontend.config.scope import current_scope
 from flow_core.frontend.trace.blob import BlobDef
 from flow_core.frontend.trace.emit import emit_one
+from flow_core.ir.graph import AttrValue
 
 __all__ = [
     "CoinFlip",
@@ -23,13 +23,13 @@ __all__ = [
 ]
 
 
-def _seed(seed: int | None) -> dict[str, Any]:
+def _seed(seed: int | None) -> dict[str, AttrValue]:
     """Return the seed attributes of an op; without a seed it draws from the job's."""
     return {"seed": -1 if seed is None else int(seed), "has_seed": seed is not None}
 
 
 def bernoulli(
-    x: BlobDef, seed: int | None = None, dtype: Any = None, name: str = "Bernoulli"
+    x: BlobDef, seed: int | None = None, dtype: DType | None = None, name: str = "Bernoulli"
 ) -> BlobDef:
     """1 with the probability in the element of ``x``, otherwise 0.
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from flow_core.api.arguments import check_numbers
+from flow_core.ir.graph import AttrValue
 
 __all__ = ["l1", "l1_l2", "l2"]
 
@@ -17,7 +17,7 @@ class Regularizer:
     l1: float
     l2: float
 
-    def to_attr(self) -> tuple[Any, ...]:
+    def to_attr(self) -> tuple[AttrValue, ...]:
         """The literal ``("l1_l2", l1, l2)``."""
         return ("l1_l2", self.l1, self.l2)
 

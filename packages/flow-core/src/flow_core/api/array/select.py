@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from flow_core.api.array.shape import axis_of, check, expand_dims, inner
 from flow_core.base.shapes import same_padding as padding_of_axis
 from flow_core.frontend.trace.blob import BlobDef
 from flow_core.frontend.trace.emit import emit, emit_one
+from flow_core.ir.graph import AttrValue
 from flow_core.ops.array.select import LAST
 
 __all__ = [
@@ -232,7 +232,7 @@ def reverse(input: BlobDef, axis: int | Sequence[int], name: str | None = None) 
 
 def _pad_attrs(
     function: str, x: BlobDef, paddings: Sequence[Sequence[int]], value: float
-) -> dict[str, Any]:
+) -> dict[str, AttrValue]:
     rank = len(x.shape)
     ok = isinstance(paddings, list | tuple) and len(paddings) == rank
     ok = ok and all(isinstance(p, list | tuple) and len(p) == 2 for p in paddings)

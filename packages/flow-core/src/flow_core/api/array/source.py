@@ -13,6 +13,7 @@ from flow_core.api.array.shape import check, inner
 from flow_core.base.dtypes import DType, as_dtype, float32, int32
 from flow_core.frontend.trace.blob import BlobDef
 from flow_core.frontend.trace.emit import emit_one
+from flow_core.ir.graph import AttrValue
 
 __all__ = [
     "constant",
@@ -39,7 +40,7 @@ def _number(function: str, value: Any, dtype: DType) -> bool | int | float:
 
 def constant(
     value: int | float,
-    dtype: Any = None,
+    dtype: DType | None = None,
     shape: Sequence[int] | None = None,
     name: str | None = None,
 ) -> BlobDef:
@@ -57,13 +58,15 @@ def constant(
     return emit_one("constant", value=number, dtype=wanted.name, shape=sizes, name=name)
 
 
-def constant_scalar(value: int | float, dtype: Any = None, name: str | None = None) -> BlobDef:
+def constant_scalar(
+    value: int | float, dtype: DType | None = None, name: str | None = None
+) -> BlobDef:
     """A constant of shape (1,)."""
     return constant(value, dtype, (1,), name)
 
 
 def constant_like(
-    like: BlobDef, value: int | float, dtype: Any = None, name: str | None = None
+    like: BlobDef, value: int | float, dtype: DType | None = None, name: str | None = None
 ) -> BlobDef:
     """A blob filled with ``value``, of the shape (and, without ``dtype``, the type) of ``like``."""
     wanted = like.dtype if dtype is None else as_dtype(dtype)
@@ -71,22 +74,22 @@ def constant_like(
     return emit_one("constant_like", like, value=number, dtype=wanted.name, name=name)
 
 
-def ones_like(like: BlobDef, dtype: Any = None, name: str | None = None) -> BlobDef:
+def ones_like(like: BlobDef, dtype: DType | None = None, name: str | None = None) -> BlobDef:
     """`constant_like` with ones."""
     return constant_like(like, 1, dtype, name)
 
 
-def zeros_like(like: BlobDef, dtype: Any = None, name: str | None = None) -> BlobDef:
+def zeros_like(like: BlobDef, dtype: DType | None = None, name: str | None = None) -> BlobDef:
     """`constant_like` with zeros."""
     return constant_like(like, 0, dtype, name)
 
 
-def zeros(shape: Sequence[int], dtype: Any = None, name: str | None = None) -> BlobDef:
+def zeros(shape: Sequence[int], dtype: DType | None = None, name: str | None = None) -> BlobDef:
     """Zeros of a shape; float32 by default."""
     return constant(0, dtype or float32, shape, inner(name, "constant"))
 
 
-def ones(shape: Sequence[int], dtype: Any = None, name: str | None = None) -> BlobDef:
+def ones(shape: Sequence[int], dtype: DType | None = None, name: str | None = None) -> BlobDef:
     """Ones of a shape; float32 by default."""
     return constant(1, dtype or float32, shape, inner(name, "constant"))
 
@@ -95,7 +98,7 @@ def range(
     start: int,
     limit: int | None = None,
     delta: int = 1,
-    dtype: Any = None,
+    dtype: DType | None = None,
     name: str | None = "range",
 ) -> BlobDef:
     """The integers from ``start`` (0 if only one bound is given) up to ``limit``, exclusive.
@@ -126,7 +129,7 @@ def elem_cnt(inputs: BlobDef, dtype: Any = None, name: str | None = None) -> Blo
     )
 
 
-def _fill_attrs(what: str, value: int | float, other: int) -> dict[str, Any]:
+def _fill_attrs(what: str, value: int | float, other: int) -> dict[str, AttrValue]:
     floating = isinstance(value, float)
     return {
         f"is_floating_{what}_value": floating,

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from flow_core.api.array.assignment import assign
+from flow_core.base.arrays import Array
 from flow_core.base.errors import (
     ConfigError,
     InferenceError,
@@ -35,7 +36,9 @@ STRATEGIES = ("reuse_mem_priority", "mem_sharing_priority", "parallelism_priorit
               "custom_parallelism")  # fmt: skip
 
 
-def inter_job_reuse_mem_strategy(strategy_str: str, job_set: Any = None, **kwargs: Any) -> None:
+def inter_job_reuse_mem_strategy(
+    strategy_str: str, job_set: object = None, **kwargs: object
+) -> None:
     """Validate and store a strategy for sharing memory between jobs.
 
     It has no effect: each job has its own memory, assigned at compile time.
@@ -142,19 +145,19 @@ def _variable(function: str, op_name: str) -> Any:
     return stored[op_name]
 
 
-def get_interface_blob_value(op_name: str) -> np.ndarray[Any, Any]:
+def get_interface_blob_value(op_name: str) -> Array:
     """Return a copy of a variable's value.
 
     Raises:
         VariableError: no job of the session has such a variable.
     """
     stored = _variable("get_interface_blob_value", op_name)
-    with default_session().still():
+    with default_session().quiesced():
         value: np.ndarray[Any, Any] = stored.numpy()
     return value
 
 
-def set_interface_blob_value(op_name: str, ndarray: Any) -> None:
+def set_interface_blob_value(op_name: str, ndarray: Array) -> None:
     """Overwrite a variable.
 
     Raises:

@@ -88,7 +88,7 @@ class TestCase(unittest.TestCase):
 def num_nodes_required(num_nodes: int) -> Decorator[Any]:
     """Mark a test with the number of machines that it requires."""
 
-    def mark(function: Any) -> Any:
+    def mark(function: object) -> Any:
         setattr(function, _NODES, num_nodes)
         return function
 
@@ -104,7 +104,7 @@ class _FreshSession:
 
 
 def register_test_cases(
-    scope: dict[str, Any],
+    scope: dict[str, object],
     directory: str,
     filter_by_num_nodes: Callable[[int], bool],
     base_class: type[unittest.TestCase] = unittest.TestCase,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from flow_core.base.errors import UnsupportedError, user_line
 from flow_core.frontend.session.session import default_session
@@ -107,20 +107,20 @@ def _named_machines() -> int:
 
 
 def dynamic_binary_split(
-    x: Any, base_shift: int = 2, out_num: int = 2, name: str | None = None
+    x: object, base_shift: int = 2, out_num: int = 2, name: str | None = None
 ) -> NoReturn:
     """Raise an `UnsupportedError`: blobs are transferred without compression."""
     _reject_compression("dynamic_binary_split", x)
 
 
 def dynamic_binary_concat(
-    input_blob_list: Any, source_blob: Any, source_sbp: str = "S:0", name: str | None = None
+    input_blob_list: object, source_blob: object, source_sbp: str = "S:0", name: str | None = None
 ) -> NoReturn:
     """Raise an `UnsupportedError`: blobs are transferred without compression."""
     _reject_compression("dynamic_binary_concat", source_blob)
 
 
-def _reject_compression(name: str, blob: Any) -> NoReturn:
+def _reject_compression(name: str, blob: object) -> NoReturn:
     _refuse(
         f"flow.experimental.{name}",
         f"{blob!r:.80} to be sent in powers of two",

@@ -147,7 +147,7 @@ def _declared(
     return replace(spec, inputs=op.inputs, outputs=op.outputs), {"op": op.name}
 
 
-def _literal(value: Any) -> Any:
+def _literal(value: object) -> Any:
     return value.name if isinstance(value, DType) else value
 
 

@@ -157,7 +157,7 @@ def random_mask_like(
     return emit_one("random_mask_like", like, rate=float(rate), seed=seed, name=name)
 
 
-def _check_rate(function: str, rate: Any) -> None:
+def _check_rate(function: str, rate: object) -> None:
     ok = isinstance(rate, int | float) and 0 <= rate < 1
     check(ok, function, f"rate={rate!r}", "0 <= rate < 1, the fraction of elements to drop")
 

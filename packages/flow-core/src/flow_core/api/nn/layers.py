@@ -8,9 +8,9 @@ unique in a job.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 from flow_core.api.array.initializers import constant_initializer, xavier_uniform_initializer
+from flow_core.api.array.regularizers import Regularizer
 from flow_core.api.array.shape import reshape, transpose
 from flow_core.api.nn import layers_norm
 from flow_core.api.nn.basic import bias_add
@@ -51,8 +51,8 @@ def dense(
     use_bias: bool = True,
     kernel_initializer: Initializer | None = None,
     bias_initializer: Initializer | None = None,
-    kernel_regularizer: Any = None,
-    bias_regularizer: Any = None,
+    kernel_regularizer: Regularizer | None = None,
+    bias_regularizer: Regularizer | None = None,
     trainable: bool = True,
     name: str = "Dense",
     model_distribute: Distribution = BROADCAST,
@@ -131,8 +131,8 @@ def _conv(
     groups: int,
     activation: Activation | None,
     use_bias: bool,
-    kernel: tuple[Initializer | None, Any, str | None],
-    bias: tuple[Initializer | None, Any, str | None],
+    kernel: tuple[Initializer | None, Regularizer | None, str | None],
+    bias: tuple[Initializer | None, Regularizer | None, str | None],
     trainable: bool,
     name: str,
 ) -> BlobDef:
@@ -183,7 +183,7 @@ def _layer_variable(
     name: str,
     shape: Sequence[int],
     dtype: DType,
-    how: tuple[Initializer | None, Any, str | None],
+    how: tuple[Initializer | None, Regularizer | None, str | None],
     default: Initializer,
     trainable: bool,
 ) -> BlobDef:
@@ -210,8 +210,8 @@ def conv1d(
     use_bias: bool = True,
     kernel_initializer: Initializer | None = None,
     bias_initializer: Initializer | None = None,
-    kernel_regularizer: Any = None,
-    bias_regularizer: Any = None,
+    kernel_regularizer: Regularizer | None = None,
+    bias_regularizer: Regularizer | None = None,
     trainable: bool = True,
     name: str = "Conv1d",
     weight_name: str | None = None,
@@ -238,8 +238,8 @@ def conv2d(
     use_bias: bool = True,
     kernel_initializer: Initializer | None = None,
     bias_initializer: Initializer | None = None,
-    kernel_regularizer: Any = None,
-    bias_regularizer: Any = None,
+    kernel_regularizer: Regularizer | None = None,
+    bias_regularizer: Regularizer | None = None,
     trainable: bool = True,
     name: str = "Conv2d",
     weight_name: str | None = None,
@@ -291,8 +291,8 @@ def conv3d(
     use_bias: bool = True,
     kernel_initializer: Initializer | None = None,
     bias_initializer: Initializer | None = None,
-    kernel_regularizer: Any = None,
-    bias_regularizer: Any = None,
+    kernel_regularizer: Regularizer | None = None,
+    bias_regularizer: Regularizer | None = None,
     trainable: bool = True,
     name: str = "Conv3d",
     weight_name: str | None = None,
@@ -319,7 +319,7 @@ def conv3d(
 def prelu(
     inputs: BlobDef,
     alpha_initializer: Initializer | None = None,
-    alpha_regularizer: Any = None,
+    alpha_regularizer: Regularizer | None = None,
     shared_axes: Sequence[int] | None = None,
     trainable: bool = True,
     name: str = "PRelu",

@@ -57,6 +57,6 @@ def activated(function: str, y: BlobDef, activation: Callable[..., BlobDef] | No
     return activation(y, name="activation") if _takes_name(activation) else activation(y)
 
 
-def _takes_name(function: Callable[..., Any]) -> bool:
+def _takes_name(function: Callable[..., object]) -> bool:
     parameters = inspect.signature(function).parameters.values()
     return any(p.name == "name" or p.kind is p.VAR_KEYWORD for p in parameters)

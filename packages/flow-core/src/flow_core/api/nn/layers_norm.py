@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flow_core.api.array.initializers import ones_initializer, zeros_initializer
+from flow_core.api.array.regularizers import Regularizer
 from flow_core.api.nn.basic import layer_norm as nn_layer_norm
 from flow_core.api.nn.layers_common import layer_axis, new_variable
 from flow_core.base.dtypes import DType
@@ -145,8 +146,8 @@ def batch_normalization(
     scale: bool = True,
     beta_initializer: Initializer | None = None,
     gamma_initializer: Initializer | None = None,
-    beta_regularizer: Any = None,
-    gamma_regularizer: Any = None,
+    beta_regularizer: Regularizer | None = None,
+    gamma_regularizer: Regularizer | None = None,
     moving_mean_initializer: Initializer | None = None,
     moving_variance_initializer: Initializer | None = None,
     trainable: bool = True,
@@ -201,8 +202,8 @@ def batch_normalization_add_relu(
     scale: bool = True,
     beta_initializer: Initializer | None = None,
     gamma_initializer: Initializer | None = None,
-    beta_regularizer: Any = None,
-    gamma_regularizer: Any = None,
+    beta_regularizer: Regularizer | None = None,
+    gamma_regularizer: Regularizer | None = None,
     moving_mean_initializer: Initializer | None = None,
     moving_variance_initializer: Initializer | None = None,
     trainable: bool = True,
@@ -237,8 +238,8 @@ def batch_normalization_relu(
     scale: bool = True,
     beta_initializer: Initializer | None = None,
     gamma_initializer: Initializer | None = None,
-    beta_regularizer: Any = None,
-    gamma_regularizer: Any = None,
+    beta_regularizer: Regularizer | None = None,
+    gamma_regularizer: Regularizer | None = None,
     moving_mean_initializer: Initializer | None = None,
     moving_variance_initializer: Initializer | None = None,
     trainable: bool = True,

@@ -52,7 +52,7 @@ class LossScalePolicy:
     The loss is multiplied before the backward pass, the gradients are divided after it.
     """
 
-    def SetLossScaleFieldsInTrainConf(self, train_conf: Any) -> None:
+    def SetLossScaleFieldsInTrainConf(self, train_conf: object) -> None:
         """Set the corresponding attribute of ``train_conf``."""
         raise NotImplementedError
 

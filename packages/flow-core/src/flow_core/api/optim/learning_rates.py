@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 from flow_core.api.arguments import check, check_numbers
 from flow_core.api.deprecation import deprecates
 from flow_core.frontend.job.train import Schedule
+from flow_core.ir.graph import AttrValue
 
 __all__ = [
     "CosineScheduler", "CustomScheduler", "ExponentialScheduler", "InverseTimeScheduler",
@@ -129,7 +130,7 @@ class LrScheduler:
         self._check_decay(name)
 
     @property
-    def learning_rate_decay_conf(self) -> tuple[Any, ...] | None:
+    def learning_rate_decay_conf(self) -> tuple[AttrValue, ...] | None:
         """The literal ``(kind, *parameters)`` of the decay, in the order of the arguments."""
         typed = ((_LITERALS.get(k, float), v) for k, v in self._parameters().items())
         return (self.kind, *(type_(value) for type_, value in typed))
@@ -219,7 +220,7 @@ class PiecewiseConstantScheduler(LrScheduler):
         super().__post_init__()
 
     @property
-    def learning_rate_decay_conf(self) -> tuple[Any, ...]:
+    def learning_rate_decay_conf(self) -> tuple[AttrValue, ...]:
         """``("piecewise_constant", boundaries, values)``."""
         return (self.kind, tuple(map(int, self.boundaries)), tuple(map(float, self.values)))
 
@@ -249,7 +250,7 @@ class PiecewiseScalingScheduler(LrScheduler):
     warmup: WarmupConf | None = None
 
     @property
-    def learning_rate_decay_conf(self) -> tuple[Any, ...]:
+    def learning_rate_decay_conf(self) -> tuple[AttrValue, ...]:
         """``("piecewise_scaling", boundaries, scales)``."""
         scales: Any = self.scale
         return (self.kind, tuple(map(int, self.boundaries)), tuple(map(float, scales)))

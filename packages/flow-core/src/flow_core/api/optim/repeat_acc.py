@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from flow_core.api.session.views import cast_to_current_logical_view
 from flow_core.base.errors import InferenceError, SourceLine, user_line
 from flow_core.frontend.trace.blob import BlobDef
@@ -17,7 +15,7 @@ def _fail(function: str, line: SourceLine | None, found: str, allowed: str) -> N
     raise InferenceError(f"flow.{function}", at=line, found=found, allowed=allowed)
 
 
-def _check_number(function: str, number: Any) -> None:
+def _check_number(function: str, number: object) -> None:
     if not isinstance(number, int) or isinstance(number, bool) or number < 1:
         _fail(function, user_line(3), f"{number!r} periods", "a number of at least 1")
 

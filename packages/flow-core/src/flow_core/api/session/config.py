@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from flow_core.base.errors import ConfigError, UnsupportedError, shown, user_line
-from flow_core.frontend.job.compile import TENSOR_FLOAT_32
+from flow_core.frontend.job.compile_settings import TENSOR_FLOAT_32
 from flow_core.frontend.session.session import default_session
 from flow_core.passes.bucket_all_reduces import FUSIBLE
 from flow_core.sharding.topology import MOST_DEVICES
@@ -69,7 +69,7 @@ ALLOWED: dict[str, str] = {
 def _checked(name: str) -> Callable[..., None]:
     fits = EFFECTIVE[name]
 
-    def setter(val: Any = True) -> None:
+    def setter(val: object = True) -> None:
         if not fits(val):
             raise ConfigError(
                 f"config.collective_boxing.{name}",
@@ -85,7 +85,7 @@ def _checked(name: str) -> Callable[..., None]:
 
 
 def _setter(name: str) -> Callable[..., None]:
-    def setter(val: Any = True) -> None:
+    def setter(val: object = True) -> None:
         default_session().resources.others[name] = val
 
     setter.__name__ = setter.__qualname__ = name.rsplit(".", 1)[-1]

@@ -20,7 +20,7 @@ __all__ = [
 ]
 
 
-def _keep(name: str, value: Any) -> None:
+def _keep(name: str, value: object) -> None:
     default_session().resources.others[f"env.{name}"] = value
 
 
@@ -32,7 +32,7 @@ def init() -> bool:
     return default_session().world is None or True
 
 
-def machine(*val: Any) -> None:
+def machine(*val: object) -> None:
     """Set the machines of the program, as a list or several arguments, the first machine first.
 
     Their number is the default of ``flow.config.machine_num``.  Processes that a launcher started

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from os import PathLike, fspath
-from typing import Any
+from pathlib import Path
 
+from flow_core.base.arrays import Array
 from flow_core.base.errors import ConfigError, FlowError, SourceLine, UnsupportedError, user_line
 from flow_core.base.planning import end_script
 from flow_core.checkpoint import store
 from flow_core.frontend.job.exported import traced_for_export
-from flow_core.frontend.job.multiprocess import in_the_first
+from flow_core.frontend.session.rank_zero import run_on_rank_zero
 from flow_core.frontend.session.session import default_session
 from flow_core.plugins.specs import ExportedJob, load
 
@@ -19,13 +20,13 @@ __all__ = ["export_onnx"]
 
 
 def export_onnx(
-    job_func: Any,
-    model_save_dir: Any,
-    onnx_filename: Any,
+    job_func: object,
+    model_save_dir: str | Path,
+    onnx_filename: str | PathLike[str],
     continue_on_error: bool = False,
-    opset: Any = None,
-    extra_opset: Any = None,
-    shape_override: Any = None,
+    opset: int | None = None,
+    extra_opset: int | None = None,
+    shape_override: object = None,
     external_data: bool = False,
 ) -> None:
     """Write a predict job, with the weights of a checkpoint, as an ONNX model.
@@ -83,7 +84,7 @@ def export_onnx(
     _once(export, attempted)
 
 
-def _check_path(name: str, path: Any, attempted: str, at: SourceLine | None) -> None:
+def _check_path(name: str, path: object, attempted: str, at: SourceLine | None) -> None:
     if not isinstance(path, str | PathLike):
         found = f"{name}={path!r:.60}"
         raise ConfigError(attempted, at=at, found=found, allowed="a path, as text or os.PathLike")
@@ -94,15 +95,15 @@ def _once(export: Callable[[], None], attempted: str) -> None:
     if world is None:
         export()
     else:
-        in_the_first(world, export, attempted)
+        run_on_rank_zero(world, export, attempted)
 
 
-def _with_weights(job: ExportedJob, path: Any) -> ExportedJob:
+def _with_weights(job: ExportedJob, path: str | Path) -> ExportedJob:
     """Return the job with the arrays of a checkpoint, whose types must match."""
     formats = tuple(default_session().registry.formats.values())
     wanted = {op.name: job.graph.types[op.name][0] for op in job.graph.of_type("variable")}
 
-    def read() -> dict[str, Any]:
+    def read() -> dict[str, Array]:
         found = store.load(path, formats, wanted, strict=False)
         store.match(wanted, found, attempted=f"exporting the variables in {path}", at=job.at)
         return {name: found[name] for name in wanted}

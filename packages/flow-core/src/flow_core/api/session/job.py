@@ -10,6 +10,7 @@ import numpy as np
 
 from flow_core.annotations import PlaceholderSpec, parse_handler, placeholder
 from flow_core.api.session.train import log_mismatch
+from flow_core.base.arrays import Array
 from flow_core.base.dtypes import DType, as_asked, float32
 from flow_core.base.errors import CheckpointError, InferenceError, JobError, user_line
 from flow_core.checkpoint import store
@@ -23,6 +24,7 @@ from flow_core.frontend.session.session import (
     default_session,
     sync_default_session,
 )
+from flow_core.frontend.session.variable_storage import StoredVariable as SessionVariable
 from flow_core.frontend.session.variables import get_variable
 from flow_core.frontend.trace.blob import BlobDef
 from flow_core.frontend.trace.emit import emit, emit_one
@@ -94,7 +96,9 @@ def MirroredTensorListDef(
     return placeholder("list_list", tuple(shape), dtype, batch_axis)
 
 
-def watch(blob_watched: BlobDef, handler_or_prompt: Callable[..., Any] | str | None = None) -> None:
+def watch(
+    blob_watched: BlobDef, handler_or_prompt: Callable[..., object] | str | None = None
+) -> None:
     """Report the value of a blob at every step.
 
     Args:
@@ -106,14 +110,14 @@ def watch(blob_watched: BlobDef, handler_or_prompt: Callable[..., Any] | str | N
 
 
 def watch_diff(
-    blob_watched: BlobDef, handler_or_prompt: Callable[..., Any] | str | None = None
+    blob_watched: BlobDef, handler_or_prompt: Callable[..., object] | str | None = None
 ) -> None:
     """Report the gradient of a blob at every step of a train job; arguments as for `watch`."""
     _watch("watch_diff", blob_watched, handler_or_prompt, gradient=True)
 
 
 def _watch(
-    what: str, blob: BlobDef, handler: Callable[..., Any] | str | None, gradient: bool
+    what: str, blob: BlobDef, handler: Callable[..., object] | str | None, gradient: bool
 ) -> None:
     job = current_job(what)
     if not isinstance(blob, BlobDef) or blob.job is not job:
@@ -139,7 +143,7 @@ def _handler(handler: Callable[..., Any] | str | None, name: str) -> Callable[[A
 class VariableBlob:
     """A variable of the session, for use outside jobs."""
 
-    def __init__(self, name: str, stored: Any) -> None:
+    def __init__(self, name: str, stored: SessionVariable) -> None:
         self._stored = stored
         self.name = name
 
@@ -154,13 +158,13 @@ class VariableBlob:
         dtype: DType = self._stored.info.type.dtype
         return dtype
 
-    def numpy(self) -> np.ndarray[Any, Any]:
+    def numpy(self) -> Array:
         """Return a copy of the value."""
-        with default_session().still():
+        with default_session().quiesced():
             array: np.ndarray[Any, Any] = self._stored.numpy()
         return array
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+    def __array__(self, dtype: object = None, copy: bool | None = None) -> Array:
         """Return a copy of the value, for numpy; ``copy=False`` is not supported."""
         if copy is False:
             raise InferenceError(
@@ -191,7 +195,7 @@ def get_all_variables() -> dict[str, VariableBlob]:
     return {name: VariableBlob(name, stored) for name, stored in session.stored().items()}
 
 
-def load_variables(value_dict: Mapping[str, Any], ignore_mismatch: bool | None = None) -> None:
+def load_variables(value_dict: Mapping[str, Array], ignore_mismatch: bool | None = None) -> None:
     """Overwrite variables with values.
 
     Args:
@@ -221,11 +225,11 @@ def load_variables(value_dict: Mapping[str, Any], ignore_mismatch: bool | None =
         log_mismatch(f"loading variables (at {line})", Mismatch((), odd.extra), wanted)
 
 
-def _read(value: Any, wanted: TensorType) -> Any:
+def _read(value: object, wanted: TensorType) -> Any:
     return value.typed(wanted).numpy() if isinstance(value, StoredVariable) else value
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """Return an array or a stored variable unchanged; otherwise the object's ``numpy()``."""
     if isinstance(value, StoredVariable | np.ndarray):
         return value

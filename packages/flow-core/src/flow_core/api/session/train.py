@@ -10,14 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.base.dtypes import as_dtype
 from flow_core.base.errors import CheckpointError, shown, user_line
 from flow_core.base.planning import end_script
 from flow_core.checkpoint import store
 from flow_core.checkpoint.manager import CheckpointManager
 from flow_core.checkpoint.snapshot import Snapshot
-from flow_core.frontend.job.multiprocess import load_collectively, save_collectively
 from flow_core.frontend.job.train import SYSTEM
+from flow_core.frontend.session.rank_zero import load_collectively, save_collectively
 from flow_core.frontend.session.session import default_session
 from flow_core.ir.graph import TensorType
 from flow_core.plugins.specs import FormatSpec
@@ -33,7 +34,7 @@ def _formats() -> tuple[FormatSpec, ...]:
 
 def save(
     path: str,
-    var_dict: Mapping[str, Any] | None = None,
+    var_dict: Mapping[str, Array] | None = None,
     overwrite: bool = False,
     format: str | None = None,
 ) -> None:
@@ -60,7 +61,7 @@ def save(
     end_script("saving a checkpoint")
     session = default_session()
 
-    def write(variables: Mapping[str, Any]) -> None:
+    def write(variables: Mapping[str, Array]) -> None:
         store.save(path, variables, _formats(), format=format, overwrite=overwrite)
 
     def put(variables: Mapping[str, Any]) -> None:
@@ -71,7 +72,7 @@ def save(
         session.sync()  # do not wait for steps here: variables among the values wait themselves
         put(var_dict)
         return
-    with session.still():
+    with session.quiesced():
         put(session.stored())
 
 
@@ -107,10 +108,10 @@ def _is_array(value: object) -> bool:
 class _Arrays(Mapping[str, Any]):
     """Arrays of variables, each copied to the host on access."""
 
-    def __init__(self, variables: Mapping[str, Any]) -> None:
+    def __init__(self, variables: Mapping[str, Array]) -> None:
         self._variables = variables
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: str) -> Array:
         value = self._variables[name]
         return value.numpy() if hasattr(value, "numpy") else np.asarray(value)
 
@@ -163,10 +164,10 @@ _ALONE = ""
 """Return the name of a variable from its own folder."""
 
 
-def _reader(path: str, strict: bool) -> Callable[[], Mapping[str, Any]]:
+def _reader(path: str, strict: bool) -> Callable[[], Mapping[str, Array]]:
     formats = _formats()
 
-    def read() -> Mapping[str, Any]:
+    def read() -> Mapping[str, Array]:
         found = store.open_path(path, formats, strict=strict)
         if not isinstance(found, Mapping):
             return {_ALONE: found.numpy()}
@@ -178,15 +179,15 @@ def _reader(path: str, strict: bool) -> Callable[[], Mapping[str, Any]]:
 class _LazyVariable:
     """A variable of a checkpoint, read on access."""
 
-    def __init__(self, found: Mapping[str, Any], name: str, kind: TensorType) -> None:
+    def __init__(self, found: Mapping[str, Array], name: str, kind: TensorType) -> None:
         self._found, self._name = found, name
         self.shape, self.dtype = kind.shape, kind.dtype
 
-    def numpy(self) -> Any:
+    def numpy(self) -> Array:
         """Return its value."""
         return self._found[self._name]
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return np.asarray(self.numpy(), dtype)
 
     def __repr__(self) -> str:
@@ -196,16 +197,16 @@ class _LazyVariable:
 class _LoadedVariable:
     """A variable of a checkpoint, read by another process."""
 
-    def __init__(self, array: Any) -> None:
+    def __init__(self, array: Array) -> None:
         self._array = array
         self.shape = array.shape
         self.dtype = as_dtype(array.dtype)
 
-    def numpy(self) -> Any:
+    def numpy(self) -> Array:
         """Return a copy of its value."""
         return self._array.copy()
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return np.array(self._array, dtype)
 
 
@@ -215,7 +216,7 @@ def _load(path: str, strict: bool | None = None) -> None:
     session, line, formats = default_session(), user_line(2), _formats()
     wanted, world = session.types(), session.world
 
-    def read() -> dict[str, Any]:
+    def read() -> dict[str, Array]:
         found = store.load(path, formats, types=wanted, strict=False)
         odd = store.match(
             wanted,
@@ -232,7 +233,7 @@ def _load(path: str, strict: bool | None = None) -> None:
             log_mismatch(f"loading {path} (at {line})", odd, wanted)
         return values
 
-    def steady() -> dict[str, Any]:
+    def steady() -> dict[str, Array]:
         return store.steadily(path, read)
 
     session.assign(steady() if world is None else load_collectively(world, steady))

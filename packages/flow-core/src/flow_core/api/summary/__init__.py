@@ -57,7 +57,7 @@ def _once() -> Entering:
     return Entering() if single else Entering(placement=placement.only(0))
 
 
-def _write(op: str, value: BlobDef, step: BlobDef | None, tag: Any, name: str | None) -> None:
+def _write(op: str, value: BlobDef, step: BlobDef | None, tag: object, name: str | None) -> None:
     with _once():
         number = constant(0, int64, (1,)) if step is None else step
         if isinstance(tag, BlobDef):
@@ -99,13 +99,13 @@ def scalar(value: BlobDef, step: BlobDef, tag: Any, name: str | None = None) -> 
     _write("summary_write_scalar", value, step, tag, name)
 
 
-def histogram(value: BlobDef, step: BlobDef, tag: Any, name: str | None = None) -> None:
+def histogram(value: BlobDef, step: BlobDef, tag: object, name: str | None = None) -> None:
     """Write a histogram of a blob; arguments and errors as for `scalar`."""
     _write("summary_write_histogram", value, step, tag, name)
 
 
 def image(
-    value: BlobDef, step: BlobDef | None = None, tag: Any = None, name: str | None = None
+    value: BlobDef, step: BlobDef | None = None, tag: object = None, name: str | None = None
 ) -> None:
     """Write images, uint8 of shape (N, H, W, channels) with 1, 3 or 4 channels.
 

@@ -83,7 +83,7 @@ class ValueSet:
         self._values = sorted(found)
 
     @property
-    def values(self) -> list[Any]:
+    def values(self) -> list[object]:
         """Return the sorted values."""
         return list(self._values)
 
@@ -99,7 +99,7 @@ class Hparam:
         SummaryError: ``dtype`` is neither a range nor a set of values.
     """
 
-    def __init__(self, name: str, dtype: Any = None) -> None:
+    def __init__(self, name: str, dtype: object = None) -> None:
         known = dtype is None or isinstance(dtype, IntegerRange | RealRange | ValueSet)
         _check(known, "Hparam", f"dtype {dtype!r:.60}", "IntegerRange, RealRange, ValueSet or None")
         self.name = name
@@ -149,7 +149,7 @@ def text(text: Sequence[str], tag: str | None = None) -> Message:
     return Message("Summary", {"value": [value]})
 
 
-def hparams(hparams: Mapping[Any, Any]) -> Message:
+def hparams(hparams: Mapping[object, object]) -> Message:
     """Return the message of hyperparameters and metrics, for `flow.summary.pb`.
 
     Args:
@@ -176,7 +176,7 @@ def hparams(hparams: Mapping[Any, Any]) -> Message:
     return Message("Summary", {"value": [value]})
 
 
-def _by_name(hparams: Mapping[Any, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _by_name(hparams: Mapping[object, object]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return hyperparameters and metrics by name."""
     given: dict[str, Any] = {}
     metrics: dict[str, Any] = {}

@@ -143,13 +143,13 @@ class Projector:
 
     def embedding_projector(
         self,
-        value: Any = None,
-        label: Any = None,
+        value: object = None,
+        label: object = None,
         tag: str | None = None,
         step: int | None = None,
         sample_name: str | None = None,
         sample_type: str | None = None,
-        x: Any = None,
+        x: object = None,
     ) -> None:
         """Write embeddings.
 
@@ -170,12 +170,12 @@ class Projector:
 
     def exception_projector(
         self,
-        value: Any = None,
+        value: object = None,
         tag: str | None = None,
         step: int | None = None,
         sample_name: str | None = None,
         sample_type: str | None = None,
-        x: Any = None,
+        x: object = None,
     ) -> None:
         """Write abnormal gradients; arguments and errors as for `embedding_projector`."""
         shown = self.set_projector(tag or "exception_projector", step, value)
@@ -199,13 +199,15 @@ class Projector:
             )
         Path(filename).write_bytes(encoded("SummaryProjector", projector or {}))
 
-    def set_tensor(self, value: Any) -> Fields:
+    def set_tensor(self, value: object) -> Fields:
         """Return the fields of an array."""
         array = np.asarray(value)
         shape = {"dim": [{"size": n} for n in array.shape]}
         return {"dtype": str(array.dtype), "shape": shape, "content": array.tobytes()}
 
-    def set_projector(self, tag: str, step: int | None, value: Any, label: Any = None) -> Fields:
+    def set_projector(
+        self, tag: str, step: int | None, value: object, label: object = None
+    ) -> Fields:
         """Return the fields of some points."""
         fields: Fields = {
             "tag": str(tag),
@@ -215,7 +217,7 @@ class Projector:
         }
         return fields if label is None else {**fields, "label": self.set_tensor(label)}
 
-    def set_sample(self, name: str | None, x: Any, sample_type: str | None) -> Fields | None:
+    def set_sample(self, name: str | None, x: object, sample_type: str | None) -> Fields | None:
         """Return the fields of samples; None for a missing name or type."""
         if name is None or sample_type is None:
             return None

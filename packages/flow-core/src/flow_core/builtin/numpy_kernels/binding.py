@@ -7,8 +7,10 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from flow_core.base.alignment import aligned
+from flow_core.base.arrays import Array
 from flow_core.builtin.calls import call
 from flow_core.device import Launch
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
@@ -22,7 +24,7 @@ def scalar(value: float, like: Any) -> Any:
     return np.array(value).astype(like.dtype)  # wraps values outside of the type's range
 
 
-def carve(workspace: Any, *parts: tuple[tuple[int, ...], Any]) -> tuple[Any, ...]:
+def carve(workspace: Array, *parts: tuple[tuple[int, ...], DTypeLike]) -> tuple[Array, ...]:
     """Return aligned views of a workspace, one per (shape, dtype)."""
     views, offset = [], 0
     for shape, dtype in parts:
@@ -32,7 +34,7 @@ def carve(workspace: Any, *parts: tuple[tuple[int, ...], Any]) -> tuple[Any, ...
     return tuple(views)
 
 
-def carved_bytes(*parts: tuple[tuple[int, ...], Any]) -> int:
+def carved_bytes(*parts: tuple[tuple[int, ...], DTypeLike]) -> int:
     """Return the workspace size in bytes that `carve` needs for the same parts."""
     return sum(aligned(prod(shape) * np.dtype(dtype).itemsize) for shape, dtype in parts)
 
@@ -49,6 +51,6 @@ def kernel(
     return KernelSpec(op, "cpu", bind, accepts, 0, workspace, f"numpy.{op}", rows)
 
 
-def ufunc_kernel(op: str, function: Callable[..., Any]) -> KernelSpec:
+def ufunc_kernel(op: str, function: Callable[..., object]) -> KernelSpec:
     """Return the kernel of an op that is one ufunc of all its inputs."""
     return kernel(op, lambda ctx: call(function, *ctx.inputs, out=ctx.outputs[0]))

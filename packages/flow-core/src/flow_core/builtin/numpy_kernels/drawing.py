@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.base.philox import CHUNK, Place, Uniform, kept_of, stretches
 from flow_core.base.shapes import Shape, num_elements
 from flow_core.device import Launch
@@ -25,10 +26,10 @@ def scratch_part(shape: Sequence[int], place: Place | None) -> Part:
 
 def drawing(
     generator: Uniform,
-    out: Any,
+    out: Array,
     place: Place | None,
-    scratch: Any,
-    step: Any,
+    scratch: Array,
+    step: Array,
     use: Use,
     draw: int = 0,
 ) -> Launch:
@@ -59,6 +60,6 @@ def drawing(
     return launch
 
 
-def put(numbers: Any, elements: Any) -> None:
+def put(numbers: Array, elements: Array) -> None:
     """Store the numbers unchanged."""
     np.copyto(elements, numbers)

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.device import Launch
 
 SHORT_ROW = 64
 """Maximum row length for reduction over a transposed copy; NumPy's cost per row is higher."""
 
 
-def row_sum(x: Any, out: Any, factor: float = 1.0) -> Launch:
+def row_sum(x: Array, out: Array, factor: float = 1.0) -> Launch:
     """``out`` (n, 1) = ``factor`` times the sums of the rows of ``x`` (n, m), by BLAS."""
     return partial(np.matmul, x, np.full((x.shape[1], 1), factor, x.dtype), out)
 
 
-def column_sum(x: Any, out: Any, factor: float = 1.0) -> Launch:
+def column_sum(x: Array, out: Array, factor: float = 1.0) -> Launch:
     """``out`` (m,) = ``factor`` times the sums of the columns of ``x`` (n, m), by BLAS."""
     weights = np.full((1, x.shape[0]), factor, x.dtype)
     return partial(np.matmul, weights, x, out.reshape(1, -1))
 
 
-def row_max(x: Any, out: Any, scratch: Any) -> Sequence[Launch]:
+def row_max(x: Array, out: Array, scratch: Array) -> Sequence[Launch]:
     """``out`` (n, 1) = the maxima of the rows of ``x`` (n, m); scratch holds n*m elements."""
     if x.shape[1] > SHORT_ROW:
         return (partial(np.maximum.reduce, x, axis=1, out=out, keepdims=True),)
@@ -36,11 +36,11 @@ def row_max(x: Any, out: Any, scratch: Any) -> Sequence[Launch]:
     )
 
 
-def row_dots(x: Any, y: Any, out: Any) -> Launch:
+def row_dots(x: Array, y: Array, out: Array) -> Launch:
     """``out`` (n,) = the inner products of the rows of two (n, m) matrices."""
     return partial(np.einsum, "ij,ij->i", x, y, out=out)
 
 
-def column_dots(x: Any, y: Any, out: Any) -> Launch:
+def column_dots(x: Array, y: Array, out: Array) -> Launch:
     """``out`` (m,) = the inner products of the columns of two (n, m) matrices."""
     return partial(np.einsum, "ij,ij->j", x, y, out=out)

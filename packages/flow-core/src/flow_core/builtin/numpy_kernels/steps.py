@@ -14,12 +14,15 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from flow_core.base.alignment import aligned
+from flow_core.base.arrays import Array, Operand
 from flow_core.base.dtypes import DType
 from flow_core.builtin.calls import call
 from flow_core.builtin.numpy_kernels.binding import kernel
 from flow_core.device import Launch
+from flow_core.ir.graph import AttrValue
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 
 TILE = 16384
@@ -35,7 +38,7 @@ class Scratch:
         self._workspace = workspace
         self.used = 0
 
-    def take(self, shape: tuple[int, ...], dtype: Any) -> Any:
+    def take(self, shape: tuple[int, ...], dtype: DTypeLike) -> Any:
         """Return an uninitialized array; newly allocated in a dry run without workspace."""
         fresh = np.empty(shape, dtype) if self._workspace is None else None
         nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
@@ -63,14 +66,14 @@ class Steps:
     scratch: Scratch
     launches: list[Launch] = field(default_factory=list)
 
-    def __call__(self, function: Callable[..., Any], *arguments: Any, out: Any) -> Any:
+    def __call__(self, function: Callable[..., object], *arguments: Operand, out: Array) -> Array:
         """Record ``function(*arguments, out)``, with numbers as 0-d arrays; return ``out``."""
         like = next((a for a in arguments if isinstance(a, np.ndarray)), out)
         bound = [a if isinstance(a, np.ndarray) else np.array(a, like.dtype) for a in arguments]
         self.launches.append(call(function, *bound, out=out))
         return out
 
-    def copy(self, target: Any, source: Any) -> Any:
+    def copy(self, target: Array, source: Array) -> Array:
         """Record a casting copy; return ``target``."""
         self.launches.append(partial(np.copyto, target, source, casting="unsafe"))
         return target
@@ -79,15 +82,15 @@ class Steps:
         """Return a temporary of the output's shape (default: and type)."""
         return self.scratch.take(self.out.shape, dtype or self.out.dtype)
 
-    def test(self, function: Callable[..., Any], x: Any, y: Any) -> Any:
+    def test(self, function: Callable[..., object], x: Operand, y: Operand) -> Array:
         """Return a temporary that is True where a comparison holds."""
         return self(function, x, y, out=self.temp(np.bool_))
 
-    def indicator(self, function: Callable[..., Any], x: Any, y: Any) -> Any:
+    def indicator(self, function: Callable[..., object], x: Operand, y: Operand) -> Array:
         """Return a temporary that is 1 where a comparison holds, else 0."""
         return self.copy(self.temp(), self.test(function, x, y))
 
-    def bits(self, mask: Any) -> Any:
+    def bits(self, mask: Array) -> Array:
         """Return integers of the output's size with all bits set where a mask is True.
 
         This destroys the mask.  Masked copies mispredict a branch per element; these do not.
@@ -97,13 +100,13 @@ class Steps:
         wide = INTEGER_OF[self.out.itemsize]
         return small if wide is np.int8 else self.copy(self.temp(wide), small)
 
-    def keep(self, mask: Any, x: Any, out: Any) -> Any:
+    def keep(self, mask: Array, x: Array, out: Array) -> Array:
         """``x`` where a mask is True, else 0; destroys the mask."""
         wide = INTEGER_OF[self.out.itemsize]
         self(np.bitwise_and, x.view(wide), self.bits(mask), out=out.view(wide))
         return out
 
-    def select(self, mask: Any, x: Any, y: Any, out: Any) -> Any:
+    def select(self, mask: Array, x: Array, y: Array, out: Array) -> Array:
         """``x`` where a mask is True, else ``y``; destroys the mask."""
         wide = INTEGER_OF[self.out.itemsize]
         mixed = self(np.bitwise_xor, x.view(wide), y.view(wide), out=self.temp(wide))
@@ -111,7 +114,7 @@ class Steps:
         self(np.bitwise_xor, mixed, y.view(wide), out=out.view(wide))
         return out
 
-    def polynomial(self, coefficients: Sequence[float], x: Any, out: Any) -> Any:
+    def polynomial(self, coefficients: Sequence[float], x: Array, out: Array) -> Array:
         """Evaluate a polynomial by Horner's rule, highest degree first; ``out`` is not ``x``."""
         self(np.multiply, x, coefficients[0], out=out)
         for coefficient in coefficients[1:-1]:
@@ -135,7 +138,7 @@ def to_double(dtype: DType) -> Any:
 
 
 def _record(
-    body: Body, inputs: Sequence[Any], out: Any, attrs: Any, scratch: Scratch, wide: Any
+    body: Body, inputs: Sequence[Array], out: Array, attrs: AttrValue, scratch: Scratch, wide: Array
 ) -> list[Launch]:
     """Return the launches of a body on some arrays, with casts where types differ."""
     narrow = out.dtype

@@ -12,7 +12,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
+from flow_core.base.arrays import Array
 from flow_core.builtin.numpy_kernels.binding import Bind, Rows, carve, carved_bytes, kernel
 from flow_core.device import Launch
 from flow_core.ir.graph import TensorType, tensor_type
@@ -66,7 +68,7 @@ def _wide_query(query: KernelQuery) -> KernelQuery:
     )
 
 
-def _twin_parts(query: KernelQuery) -> list[tuple[tuple[int, ...], Any]]:
+def _twin_parts(query: KernelQuery) -> list[tuple[tuple[int, ...], DTypeLike]]:
     types = (*query.inputs, *query.outputs)
     return [(t.shape, np.dtype(np.float32)) for t in types if _is_narrow(t)]
 
@@ -101,5 +103,5 @@ def _twinned(types: Sequence[TensorType], arrays: Sequence[Any], twins: Any) -> 
     return tuple(next(twins) if _is_narrow(t) else x for t, x in zip(types, arrays, strict=True))
 
 
-def _copy(target: Any, source: Any) -> Launch | None:
+def _copy(target: Array, source: Array) -> Launch | None:
     return None if target is source else partial(np.copyto, target, source, casting="unsafe")

@@ -8,7 +8,7 @@ from functools import partial
 
 from flow_core.base.errors import GraphError, KernelNotFoundError
 from flow_core.base.thread_budget import Cores
-from flow_core.base.thread_pools import granting
+from flow_core.base.thread_pools import sized_pools
 from flow_core.compiler.lower.inputs import LEAVES, Inputs
 from flow_core.compiler.lower.ordering import Order, worker_count
 from flow_core.compiler.memory.device_batching import batched_query
@@ -42,7 +42,7 @@ def choose_kernels(inputs: Inputs, order: Order) -> KernelChoice:
     Raises:
         KernelNotFoundError: one error for all ops that have no kernel.
     """
-    with granting(divide_cores(inputs, order, NO_KERNELS)):
+    with sized_pools(divide_cores(inputs, order, NO_KERNELS)):
         return _found(inputs, order)
 
 

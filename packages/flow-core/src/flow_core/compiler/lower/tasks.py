@@ -22,7 +22,7 @@ from flow_core.base.dtypes import uint8
 from flow_core.base.errors import GraphError
 from flow_core.base.hazards import Access, find_waits
 from flow_core.base.philox import op_seed
-from flow_core.base.thread_pools import look
+from flow_core.base.thread_pools import find_open_mp
 from flow_core.compiler.lower.inputs import (
     LEAVES,
     CompileOptions,
@@ -62,7 +62,7 @@ def lower(
         job: the job's name.
         options: the job's settings.
     """
-    look()
+    find_open_mp()
     graph = protected(graph, kernels.ops, options.sharing)
     threads = kernel_threads(graph, kernels.ops, options.budget, options.recording)
     given = Inputs(graph, kernels, options, threads, constant_ops(graph, kernels.ops))

@@ -13,11 +13,11 @@ import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any
 
 import numpy as np
 
 from flow_core.base.alignment import aligned
+from flow_core.base.arrays import Array
 
 LARGEST_FIRST_LIMIT = 3000
 PLACEMENTS = 60_000
@@ -185,7 +185,7 @@ def _place_by_arrays(blocks: Sequence[Block], order: Sequence[int]) -> list[int]
     return offsets
 
 
-def _fitting(low: Any, high: Any, size: int) -> int:
+def _fitting(low: Array, high: Array, size: int) -> int:
     """Return the lowest offset with enough free bytes between ascending ranges."""
     reached = np.concatenate([[0], np.maximum.accumulate(high)])
     fits = low - reached[:-1] >= size

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.compiler.select.network import Infeasible, Network, Scope, Table
 from flow_core.compiler.select.price import NEVER
 
@@ -63,7 +64,7 @@ class _Program:
         for (a, b), table in _pairs(net, nodes).items():
             self._pair(a, b, table)
 
-    def _add(self, costs: Any) -> int:
+    def _add(self, costs: Array) -> int:
         start = self.count
         self.costs.append(np.asarray(costs, np.int64).ravel())
         self.count += self.costs[-1].size
@@ -72,7 +73,7 @@ class _Program:
     def _row(self, plus: list[int], minus: list[int], total: float) -> None:
         self.rows.append((plus + minus, [1.0] * len(plus) + [-1.0] * len(minus), total))
 
-    def _pair(self, a: int, b: int, table: Any) -> None:
+    def _pair(self, a: int, b: int, table: Array) -> None:
         start = self._add(table)
         m, n = table.shape
         for i in range(m):

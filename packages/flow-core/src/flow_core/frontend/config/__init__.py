@@ -1,5 +1,5 @@
-"""Settings of jobs, and the scopes in which their ops are made.
+"""Settings of jobs, and the scopes of their ops.
 
-In: names and values of the user. Out: frozen settings of one job.
-Must not depend on tracing, the session or the compiler.
+In: names and values of the user. Out: settings of one job.
+Must not depend on `frontend.trace`, `frontend.job` and `frontend.session`.
 """

@@ -11,6 +11,7 @@ from flow_core.base.dtypes import DType, as_dtype, float32
 from flow_core.base.errors import ConfigError, InferenceError, nearest, user_line
 from flow_core.compiler.select import SELECTORS
 from flow_core.frontend.config.scope import Entering, Scope
+from flow_core.ir.graph import AttrValue
 from flow_core.ir.initializers import Initializer
 from flow_core.passes.optimizer_placement import MODES, THRESHOLD, OptimizerPlacement
 from flow_core.passes.quantization_aware import QuantizationAware
@@ -24,8 +25,8 @@ class Setting:
     Attributes:
         name: dotted path below the function config.
         default: value when it is called without one.
-        effect: what it does here; empty when it is accepted and means nothing here.
-        check: turns the given value into the kept one, or raises.
+        effect: its effect; empty if it is accepted for compatibility only.
+        check: converts a given value, or raises.
     """
 
     name: str
@@ -40,14 +41,14 @@ def _wrong(name: str, value: object, allowed: str) -> ConfigError:
     )
 
 
-def _dtype(name: str, value: Any) -> DType:
+def _dtype(name: str, value: object) -> DType:
     return as_dtype(value)
 
 
 HALVES = ("float16", "bfloat16")
 
 
-def _half(name: str, value: Any) -> str:
+def _half(name: str, value: object) -> str:
     """The name of a half type, given as one or as ``flow.float16``."""
     try:
         found = as_dtype(value).name
@@ -58,13 +59,13 @@ def _half(name: str, value: Any) -> str:
     return found
 
 
-def _positive(name: str, value: Any) -> int:
+def _positive(name: str, value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise _wrong(name, value, "an integer of at least 1")
     return value
 
 
-def _whole(name: str, value: Any) -> int:
+def _whole(name: str, value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise _wrong(name, value, "an integer")
     return value
@@ -82,7 +83,7 @@ def _whole_steps(name: str, value: Any) -> int:
     return int(value)
 
 
-def _selector(name: str, value: Any) -> str:
+def _selector(name: str, value: object) -> str:
     if value not in SELECTORS:
         raise _wrong(name, value, " or ".join(map(repr, SELECTORS)))
     return str(value)
@@ -91,13 +92,13 @@ def _selector(name: str, value: Any) -> str:
 MATH_MODES = ("float32", "bfloat16")
 
 
-def _math_mode(name: str, value: Any) -> str:
+def _math_mode(name: str, value: object) -> str:
     if value not in MATH_MODES:
         raise _wrong(name, value, " or ".join(map(repr, MATH_MODES)))
     return str(value)
 
 
-def _number(name: str, value: Any) -> float:
+def _number(name: str, value: object) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise _wrong(name, value, "a number")
     return float(value)
@@ -109,27 +110,27 @@ def _size(name: str, value: Any) -> float:
     return float(value)
 
 
-def _seconds(name: str, value: Any) -> float:
+def _seconds(name: str, value: object) -> float:
     seconds = _number(name, value)
     if seconds <= 0:
         raise _wrong(name, value, "more than 0 seconds")
     return seconds
 
 
-def _check_feeds(name: str, value: Any) -> str:
+def _check_feeds(name: str, value: object) -> str:
     if value not in CHECK_FEEDS:
         raise _wrong(name, value, " or ".join(map(repr, CHECK_FEEDS)))
     return str(value)
 
 
-def _mapping(name: str, value: Any) -> dict[str, Any]:
+def _mapping(name: str, value: object) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise _wrong(name, value, "a dict")
     return value
 
 
 def _tables(name: str, value: Any) -> tuple[str, ...]:
-    """The names of variables in OneFlow's dict, none where ``enable`` says so."""
+    """The names of variables in OneFlow's dict; empty if ``enable`` is false."""
     try:
         names = value["include_op_names"]["op_name"]
         enabled = value.get("enable", True)
@@ -140,7 +141,7 @@ def _tables(name: str, value: Any) -> tuple[str, ...]:
     return tuple(names) if enabled else ()
 
 
-def _initializer(name: str, value: Any) -> tuple[Any, ...]:
+def _initializer(name: str, value: object) -> tuple[AttrValue, ...]:
     """The literal of an initializer, given as one or as OneFlow's dict of it."""
     try:
         return initializer_attr(value)
@@ -148,31 +149,31 @@ def _initializer(name: str, value: Any) -> tuple[Any, ...]:
         raise _wrong(name, value, str(error.allowed)) from None
 
 
-def _switch(name: str, value: Any) -> bool:
+def _switch(name: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise _wrong(name, value, "True or False")
     return value
 
 
-def _optimizer_mode(name: str, value: Any) -> str:
+def _optimizer_mode(name: str, value: object) -> str:
     if value not in MODES:
         raise _wrong(name, value, " or ".join(map(repr, MODES)))
     return str(value)
 
 
-def _placement(name: str, value: Any) -> Any:
+def _placement(name: str, value: object) -> Any:
     if isinstance(value, Placement) or _scope_of(value).placement is not None:
         return value
     raise _wrong(name, value, 'flow.scope.placement("cpu", "0:0")')
 
 
-def _view(name: str, value: Any) -> Any:
+def _view(name: str, value: object) -> Any:
     if not isinstance(value, Entering):
         raise _wrong(name, value, "flow.scope.consistent_view() or flow.scope.mirrored_view()")
     return value
 
 
-def _scope_of(value: Any) -> Scope:
+def _scope_of(value: object) -> Scope:
     """The scope that ``with value:`` puts in force; an empty one if it is no scope."""
     if not isinstance(value, Entering):
         return Scope()
@@ -208,12 +209,24 @@ CUDNN: tuple[Setting, ...] = (
         Setting(f"cudnn_conv_force_{kind}_algo", None, "the only family of plans", _algorithm)
         for kind in ALGORITHMS
     ),
-    Setting("cudnn_conv_heuristic_search_algo", True, "guess the fastest, or measure", _switch),
-    Setting("cudnn_conv_use_deterministic_algo_only", False, "the same bits twice", _switch),
-    Setting(FUSED_ADD_RELU, True, "whether norms take a sum and relu along", _switch),
+    Setting(
+        "cudnn_conv_heuristic_search_algo",
+        True,
+        "whether to estimate the fastest algorithm or to measure",
+        _switch,
+    ),
+    Setting(
+        "cudnn_conv_use_deterministic_algo_only",
+        False,
+        "whether results must be reproducible to the bit",
+        _switch,
+    ),
+    Setting(
+        FUSED_ADD_RELU, True, "whether normalizations are fused with an addition and relu", _switch
+    ),
     Setting(PSEUDO_HALF, True, "whether float16 is summed in float32", _switch),
     Setting("enable_cudnn_conv_pseudo_half", True, "older name of the former", _switch),
-    *(Setting(name, True, f"the contrary of {PSEUDO_HALF}", _switch) for name in TRUE_HALF),
+    *(Setting(name, True, f"the opposite of {PSEUDO_HALF}", _switch) for name in TRUE_HALF),
 )
 
 EFFECTIVE: tuple[Setting, ...] = (
@@ -223,36 +236,50 @@ EFFECTIVE: tuple[Setting, ...] = (
     Setting("default_logical_view", None, "consistent or mirrored view of the job", _view),
     Setting("default_distribute_strategy", None, "older name of default_logical_view", _view),
     Setting("concurrency_width", 4, "steps of an asynchronous job in flight", _positive),
-    Setting("enable_inplace", True, "whether results may overwrite dying inputs", _switch),
-    Setting("enable_reused_mem", True, "whether memory is used again within a step", _switch),
+    Setting(
+        "enable_inplace",
+        True,
+        "whether results may overwrite inputs without later readers",
+        _switch,
+    ),
+    Setting("enable_reused_mem", True, "whether buffers of a step may share memory", _switch),
     Setting("train.primary_lr", None, "learning rate of train.model_update_conf", _number),
     Setting("train.model_update_conf", None, "optimizer of older programs", _mapping),
     Setting("train.loss_scale_factor", None, "factor on the losses of older programs", _number),
-    Setting("sbp_selector", "auto", "what lays ops out on several devices", _selector),
-    Setting("sbp_selector_seconds", 10.0, "how much the optimal selector may do", _seconds),
-    Setting("share_replicas", True, "whether devices of one memory share what is alike", _switch),
-    Setting("math_mode", MATH_MODES[0], "what float32 may be rounded to in products", _math_mode),
-    Setting("check_feeds", None, "how often processes compare what they feed", _check_feeds),
+    Setting("sbp_selector", "auto", "the algorithm of SBP selection on several devices", _selector),
+    Setting("sbp_selector_seconds", 10.0, "search budget of the optimal selector", _seconds),
+    Setting("share_replicas", True, "whether devices with shared memory share replicas", _switch),
+    Setting("math_mode", MATH_MODES[0], "the type to which products may round float32", _math_mode),
+    Setting("check_feeds", None, "how often processes compare their feeds", _check_feeds),
     Setting("random_seed", 0, "seed of the job's random ops", _whole),
-    Setting("enable_all_reduce_group", True, "whether gradients travel in buckets", _switch),
+    Setting(
+        "enable_all_reduce_group", True, "whether all-reduces of gradients are bucketed", _switch
+    ),
     Setting("all_reduce_group_min_mbyte", 16, "megabytes of a bucket of gradients", _size),
-    Setting(MICRO_BATCHES, None, "micro-batches of a step, whose gradients are added", _positive),
+    Setting(
+        MICRO_BATCHES, None, "micro-batches of a step, whose gradients are accumulated", _positive
+    ),
     *(
         Setting(f"{group}optimizer_placement_optimization_{name}", default, effect, check)
         for group in ("", "train.")
         for name, default, effect, check in (
-            ("mode", None, "how weights and optimizer states are divided", _optimizer_mode),
-            ("threshold", THRESHOLD, "elements per device that make it worth it", _whole),
+            ("mode", None, "how weights and optimizer states are sharded", _optimizer_mode),
+            ("threshold", THRESHOLD, "smallest number of elements per device to shard", _whole),
         )
     ),
-    Setting(INDEXED_SLICES, None, "tables of which looked-up rows alone are updated", _tables),
+    Setting(INDEXED_SLICES, None, "tables whose updates change looked-up rows only", _tables),
     Setting(MIXED, False, "whether products are computed in a half type", _switch),
-    Setting(HALF, None, "which one; if not said, the one that the devices are best at", _half),
+    Setting(HALF, None, "the half type; by default the best one of the devices", _half),
     *(Setting(name, True, "whether training sees the rounding of int8", _switch) for name in QAT),
-    Setting("qat.per_channel_weight_quantization", True, "a grid per row of a weight", _switch),
-    Setting("qat.symmetric", True, "whether zero stands for zero on the grids", _switch),
-    Setting("qat.moving_min_max_momentum", 0.95, "what the averages of ranges keep", _fraction),
-    Setting(STOP_MOVING, None, "the last step that moves the averages of ranges", _whole_steps),
+    Setting(
+        "qat.per_channel_weight_quantization",
+        True,
+        "a quantization grid per row of a weight",
+        _switch,
+    ),
+    Setting("qat.symmetric", True, "whether zero is represented as zero", _switch),
+    Setting("qat.moving_min_max_momentum", 0.95, "momentum of the moving ranges", _fraction),
+    Setting(STOP_MOVING, None, "the last step that updates the moving ranges", _whole_steps),
     Setting("enable_ssp", True, "whether the scope's stages make variables stale", _switch),
     Setting("enable_non_distributed_optimizer", True, "older name of a mode", _switch),
     *CUDNN,
@@ -303,7 +330,7 @@ class FunctionConfig:
             raise AttributeError(name)
         return _Path(self._values, name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if not name.startswith("_"):
             raise _assigned(name, value)
         super().__setattr__(name, value)
@@ -311,24 +338,24 @@ class FunctionConfig:
     def __dir__(self) -> list[str]:
         return sorted({name.split(".")[0] for name in SETTINGS} | {"get"})
 
-    def get(self, name: str) -> Any:
-        """The value of a setting: as set, or what holds when it is not set."""
+    def get(self, name: str) -> Any:  # each setting has a type of its own
+        """The value of a setting, or its default."""
         if name in self._values:
             return self._values[name]
         return SETTINGS[name].default
 
     def is_set(self, name: str) -> bool:
-        """Whether the program has set it."""
+        """Whether the program has set a setting."""
         return name in self._values
 
     @property
     def function_desc(self) -> _Values:
-        """The settings as attributes, to be read: ``config.function_desc.enable_inplace``."""
+        """The settings as read-only attributes: ``config.function_desc.enable_inplace``."""
         return _Values(self)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What the program has set, by name."""
+        """The values that the program has set, by name."""
         return dict(self._values)
 
     def copy(self) -> FunctionConfig:
@@ -338,7 +365,7 @@ class FunctionConfig:
         return other
 
 
-def _assigned(name: str, value: Any) -> ConfigError:
+def _assigned(name: str, value: object) -> ConfigError:
     return ConfigError(
         f"function_config.{name}",
         at=user_line(3),
@@ -349,7 +376,7 @@ def _assigned(name: str, value: Any) -> ConfigError:
 
 
 class _Values:
-    """What a config's settings are, by name."""
+    """The values of a config's settings, as attributes."""
 
     __slots__ = ("_config",)
 
@@ -386,10 +413,10 @@ class _Path:
     def __getattr__(self, name: str) -> _Path:
         return _Path(self._values, f"{self._name}.{name}")
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         raise _assigned(f"{self._name}.{name}", value)
 
-    def __call__(self, value: Any = _NOT_GIVEN) -> None:
+    def __call__(self, value: object = _NOT_GIVEN) -> None:
         setting = SETTINGS.get(self._name)
         if setting is None:
             below = sorted(n for n in SETTINGS if n.startswith(f"{self._name}."))
@@ -404,13 +431,13 @@ class _Path:
 
 
 def default_placement(config: FunctionConfig) -> Placement | None:
-    """The placement that a job's config asks for, None when it does not."""
+    """The placement that a job's config requests, None if it requests none."""
     asked = config.get("default_placement_scope")
     return asked if isinstance(asked, Placement) else _scope_of(asked).placement
 
 
 def optimizer_placement(config: FunctionConfig) -> OptimizerPlacement | None:
-    """The division of weights and optimizer states that a config asks for, None for none."""
+    """The optimizer-state sharding that a config requests, None for none."""
     names = ("train.optimizer_placement_optimization_{}", "optimizer_placement_optimization_{}")
     mode = _first_set(config, [name.format("mode") for name in names])
     if config.is_set("enable_non_distributed_optimizer") and mode is None:
@@ -423,8 +450,8 @@ def _first_set(config: FunctionConfig, names: list[str]) -> Any:
     return next((config.get(name) for name in names if config.is_set(name)), None)
 
 
-def cudnn_options(config: FunctionConfig) -> dict[str, Any]:
-    """What a job asks of cuDNN, by the settings' main names."""
+def cudnn_options(config: FunctionConfig) -> dict[str, AttrValue]:
+    """The cuDNN settings of a job, by their main names."""
     found = {setting.name: config.get(setting.name) for setting in CUDNN}
     names = ("enable_cudnn_conv_pseudo_half", *TRUE_HALF)
     others = {name: found.pop(name) for name in names}
@@ -434,17 +461,17 @@ def cudnn_options(config: FunctionConfig) -> dict[str, Any]:
 
 
 def indexed_tables(config: FunctionConfig) -> tuple[str, ...]:
-    """Names of the variables of which updates change the looked-up rows alone."""
+    """Names of the variables whose updates change looked-up rows only."""
     return config.get(INDEXED_SLICES) or ()
 
 
 def micro_batches(config: FunctionConfig, kind: str = "train") -> int:
-    """The number of micro-batches of a step; those of jobs that do not train have one."""
+    """The number of micro-batches of a step; 1 for predict jobs."""
     return int(config.get(MICRO_BATCHES) or 1) if kind == "train" else 1
 
 
 def quantization(config: FunctionConfig, step: str | None) -> QuantizationAware | None:
-    """The pass that quantization-aware training asks for, None where it is off.
+    """The pass of quantization-aware training, None if it is off.
 
     Args:
         config: the settings.
@@ -463,7 +490,7 @@ def quantization(config: FunctionConfig, step: str | None) -> QuantizationAware 
 
 
 def default_view(config: FunctionConfig) -> Scope:
-    """The outermost scope of a job: the view that its config asks for."""
+    """The outermost scope of a job, with the view that its config requests."""
     names = ("default_logical_view", "default_distribute_strategy")
     asked = next((config.get(name) for name in names if config.is_set(name)), None)
     return Scope(mirrored=_scope_of(asked).mirrored)
@@ -473,7 +500,7 @@ _NORMS = ("fan_in", "fan_out", "fan_avg")
 _DISTRIBUTIONS = ("random_uniform", "random_normal", "truncated_normal")
 
 
-def _scaled(conf: Mapping[str, Any], scale: float, distribution: str) -> tuple[Any, ...]:
+def _scaled(conf: Mapping[str, Any], scale: float, distribution: str) -> tuple[AttrValue, ...]:
     layout, norm = conf["data_format"], _NORMS[conf["variance_norm"]]
     return ("variance_scaling", float(scale), norm, distribution, layout)
 
@@ -492,14 +519,14 @@ _OLD_INITIALIZERS: dict[str, Callable[[Mapping[str, Any]], tuple[Any, ...]]] = {
 """OneFlow's messages of initializers, with the defaults of their fields."""
 
 
-def initializer_attr(value: Any) -> tuple[Any, ...]:
-    """The literal of an initializer: of one of ours, or of OneFlow's dict.
+def initializer_attr(value: Any) -> tuple[AttrValue, ...]:
+    """The literal of an initializer, or of OneFlow's dict for one.
 
     >>> initializer_attr({"random_normal_conf": {"std": 0.1}})
     ('random_normal', 0.0, 0.1)
 
     Raises:
-        InferenceError: it is neither.
+        InferenceError: the value is neither.
     """
     if isinstance(value, Initializer):
         return value.to_attr()

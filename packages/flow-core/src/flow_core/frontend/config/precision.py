@@ -1,4 +1,4 @@
-"""Which half type mixed precision computes in: as asked, or what the job's devices are best at."""
+"""The half type of mixed precision: as requested, or the best one for the job's devices."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from flow_core.plugins.specs import KernelQuery, KernelSpec
 _log = logging.getLogger("flow_core")
 
 WIDENING = "numpy."
-"""How the names of kernels begin that compute half types in float32."""
+"""Prefix of the names of kernels that compute half types in float32."""
 PRODUCT = Attrs({"transpose_a": False, "transpose_b": False, "alpha": 1.0})
 
 
 def half_type(registry: Registry, ops: Iterable[Op], asked: str | None = None) -> str:
-    """The half type whose products have the best kernels, by priority, on all devices of some ops.
+    """The half type whose products have the kernels of highest priority on all devices of ops.
 
-    Where devices are equally good at both it is float16, as in OneFlow.  Says once per type of
-    devices if these have nothing but kernels that compute in float32.
+    Ties are resolved to float16, as in OneFlow.  Logs a warning, once per device type, if there
+    are only kernels that compute in float32.
 
     Args:
-        registry: of kernels.
-        ops: of the job.
-        asked: the half type that the job insists on.
+        registry: the registry of kernels.
+        ops: the ops of the job.
+        asked: the half type that the job requests.
     """
     devices = sorted({op.placement.device_type for op in ops if op.type in WHITE})
     found = {half: [kernel(registry, half, d) for d in devices] for half in HALVES}
@@ -41,7 +41,7 @@ def half_type(registry: Registry, ops: Iterable[Op], asked: str | None = None) -
     chosen = asked or max(HALVES, key=rank)
     for device, spec in zip(devices, found[chosen], strict=True):
         if spec is not None and spec.name.startswith(WIDENING):
-            _say_once(device, chosen)
+            _warn_once(device, chosen)
     return chosen
 
 
@@ -57,8 +57,8 @@ def kernel(registry: Registry, half: str, device: str) -> KernelSpec | None:
 
 
 @functools.cache
-def _say_once(device: str, half: str) -> None:
-    """A note that mixed precision costs time here; at least it saves memory."""
+def _warn_once(device: str, half: str) -> None:
+    """Warn that mixed precision saves memory but no time on a device type."""
     _log.warning(
         "mixed precision: no kernel of device type %r multiplies half types natively; %s is"
         " widened to float32 for each product, which is slower than float32 itself",

@@ -1,4 +1,4 @@
-"""Scopes: where and under which names the ops of a job are made."""
+"""Scopes: placement, names and options of the ops that a job adds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flow_core.sharding.topology import Placement
 
 @dataclass(frozen=True, slots=True)
 class ParallelDesc:
-    """What OneFlow tells of the devices of a scope."""
+    """The devices of a scope, with OneFlow's attributes."""
 
     placement: Placement
 
@@ -40,7 +40,7 @@ class ParallelDesc:
 
 @dataclass(frozen=True, slots=True)
 class ParallelConf:
-    """The devices of a blob, as OneFlow's messages name them."""
+    """The devices of a blob, with the fields of OneFlow's message."""
 
     placement: Placement
 
@@ -55,16 +55,16 @@ class ParallelConf:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What is in force at a point of a program.
+    """The options in force at a point of a program.
 
     Attributes:
-        placement: devices of the ops made here, None for the session's default.
+        placement: devices of new ops, None for the session's default.
         names: name scopes, outermost first.
         mirrored: whether the mirrored view is on.
         checkpointing: number of the segment whose activations are recomputed in the backward
             pass, 0 for none.
-        stale: how many values of a variable of train jobs are there at the same time, the oldest
-            of which is used; 0 for one.
+        stale: the number of values that are kept of each variable of a train job, of which the
+            oldest is used; 0 for one.
         default: the session's default devices, None outside of jobs.
     """
 
@@ -77,7 +77,7 @@ class Scope:
 
     @property
     def device_parallel_desc_symbol(self) -> ParallelDesc:
-        """The devices in force, as OneFlow's programs ask for them."""
+        """The devices in force, under OneFlow's name."""
         placement = self.placement or self.default
         if placement is None:
             raise outside("current_scope")
@@ -90,7 +90,7 @@ class Scope:
 
 
 def outside(attempted: str) -> OutsideJobError:
-    """The error of who needs a job where none is defined."""
+    """The error for calls that need a job under definition."""
     return OutsideJobError(
         attempted,
         at=user_line(3),
@@ -112,7 +112,7 @@ def current_scope() -> Scope:
 
 @contextmanager
 def enter(scope: Scope) -> Iterator[Scope]:
-    """Puts a scope in force for the length of a ``with`` block."""
+    """Enter a scope for a ``with`` block."""
     token = _current.set(scope)
     try:
         yield scope
@@ -125,15 +125,15 @@ def placement(
     machine_device_ids: str | Sequence[str],
     hierarchy: Sequence[int] | None = None,
 ) -> Entering:
-    """Places the ops of a ``with`` block on devices.
+    """Place the ops of a ``with`` block on devices.
 
     Args:
-        device_tag: device type, "cpu" or "gpu" (or any that a plugin provides).
+        device_tag: device type, "cpu", "gpu" or one that a plugin provides.
         machine_device_ids: such as ``"0:0"``, ``"0:0-3"`` or ``["0:0-1", "1:0-1"]``.
         hierarchy: shape of the device grid, for n-D SBP.
 
     Raises:
-        GraphError: ids that cannot be read, a device twice, a grid of another size.
+        GraphError: the ids are invalid or repeated, or the grid has another size.
     """
     if not isinstance(device_tag, str) or not device_tag:
         raise GraphError(
@@ -150,7 +150,7 @@ def placement(
 
 
 def name_scope(name: str) -> Entering:
-    """Prefixes the names of ops and variables made in a ``with`` block with ``name-``."""
+    """Prefix the names of ops and variables of a ``with`` block with ``name-``."""
     if not isinstance(name, str):
         raise GraphError(
             "entering a name scope", at=user_line(2), found=shown(name), allowed="a text"
@@ -159,7 +159,7 @@ def name_scope(name: str) -> Entering:
 
 
 class Entering:
-    """A reusable context manager which changes the scope in force when it is entered."""
+    """A reusable context manager that changes the scope in force."""
 
     def __init__(
         self,
@@ -212,12 +212,11 @@ def scope_config(
     """Scope options, as ``flow.experimental.scope.config(checkpointing=True)``.
 
     Args:
-        checkpointing: whether what the ``with`` block computes is a segment, whose activations
-            the backward pass computes a second time, from the segment's inputs, instead of
-            keeping them.  Values that leave the segment are kept.
+        checkpointing: whether the ``with`` block is a segment whose activations the backward pass
+            recomputes from the segment's inputs.  Values that leave the segment are kept.
         ssp_num_stages, ssp_stage_id: in jobs with ``function_config.enable_ssp(True)``, variables
             of the block are used as they were ``ssp_num_stages - ssp_stage_id - 1`` steps before.
-        pipeline_stage_id_hint: taken from later programs of OneFlow; stages follow from placements.
+        pipeline_stage_id_hint: accepted for compatibility; stages follow from placements.
     """
     for given in (ssp_num_stages, ssp_stage_id):
         if given is not None and not isinstance(given, int):

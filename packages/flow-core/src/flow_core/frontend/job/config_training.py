@@ -1,4 +1,4 @@
-"""Training as older programs ask for it: ``function_config.train.*`` and ``losses.add_loss``.
+"""Training options of older programs: ``function_config.train.*`` and ``losses.add_loss``.
 
 Such programs write OneFlow's configuration messages as dicts, such as
 ``{"momentum_conf": {"beta": 0.9}, "warmup_conf": {"linear_conf": {...}}}``.
@@ -14,28 +14,29 @@ from typing import Any
 from flow_core.base.errors import JobError, SourceLine, nearest
 from flow_core.frontend.config.function_config import FunctionConfig
 from flow_core.frontend.job.train import Schedule, TrainOptions, UpdateRule, WeightDecay
+from flow_core.ir.graph import AttrValue
 from flow_core.ir.update_rules import BY_TYPE
 
 REQUIRED: Any = object()
-"""Default of a field that has none."""
+"""Marks a field without a default."""
 
 Fields = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class _Message:
-    """A message: its fields with their defaults, and what it stands for."""
+    """A message: its fields with their defaults, and its conversion."""
 
     fields: Fields
     make: Callable[[Fields], Any]
 
 
-def _literal(kind: str, **fields: Any) -> _Message:
-    """A message that is written ``(kind, *fields)``."""
+def _literal(kind: str, **fields: object) -> _Message:
+    """A message that is converted to ``(kind, *fields)``."""
     return _Message(fields, lambda c: (kind, *(_frozen(c[name]) for name in fields)))
 
 
-def _frozen(value: Any) -> Any:
+def _frozen(value: object) -> AttrValue:
     return tuple(value) if isinstance(value, list | tuple) else value
 
 
@@ -115,7 +116,7 @@ WEIGHT_DECAY = _Message(
 )
 
 PARTS = ("learning_rate_decay", "warmup_conf", "clip_conf", "weight_decay_conf")
-"""What may stand in ``train.model_update_conf`` beside the rule."""
+"""Keys of ``train.model_update_conf`` besides the rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +126,7 @@ class _Reader:
     line: SourceLine | None
 
     def one_of(self, path: str, table: Mapping[str, _Message], conf: Any) -> Any:
-        """What the only message of a dict stands for, None for no dict at all."""
+        """Convert the only message of a dict; None for no dict."""
         if conf is None:
             return None
         names = list(conf) if isinstance(conf, Mapping) else []
@@ -134,7 +135,7 @@ class _Reader:
         return self.read(f"{path}.{names[0]}", table[names[0]], conf[names[0]])
 
     def read(self, path: str, message: _Message, conf: Any) -> Any:
-        """What a message stands for."""
+        """Convert a message."""
         if not isinstance(conf, Mapping):
             self.fail(path, f"{conf!r:.80}", "a dict")
         unknown = [name for name in conf if name not in message.fields]
@@ -152,10 +153,10 @@ class _Reader:
 
 
 def configured_training(config: FunctionConfig, line: SourceLine | None) -> TrainOptions:
-    """The optimizer that a function config describes.
+    """The options of the optimizer in a function config.
 
     Raises:
-        JobError: it describes none, or one that is not known.
+        JobError: there is no optimizer, or it is unknown.
     """
     conf = config.get("train.model_update_conf") or {}
     rate, reader = config.get("train.primary_lr"), _Reader(line)

@@ -1,21 +1,22 @@
-"""Values of blobs while a job function runs: what the eager mode's programs look at."""
+"""Values of blobs while a job function runs, for eager mode."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from flow_core.frontend.job.compile import STEP_VARIABLE, compile_graph
+from flow_core.frontend.job.compile import compile_graph
+from flow_core.frontend.job.differentiate import STEP_VARIABLE
 from flow_core.frontend.trace.blob import BlobDef
 from flow_core.frontend.trace.job_build import JobBuild
 from flow_core.frontend.trace.results import Fetched, LocalBlob
 from flow_core.runtime.executable import Executable
 
 
-def value_now(blob: BlobDef) -> LocalBlob:
-    """What a blob is in the call that defines its job.
+def evaluate_blob(blob: BlobDef) -> LocalBlob:
+    """The value of a blob in the call that defines its job.
 
-    What leads to the blob is compiled and run by itself, on the arrays of that call; variables
-    have the values with which the call began.  The job's function runs anew at its next call.
+    The ops on which the blob depends are compiled and run separately, on the arrays of that call
+    and with the variables' values before it.  The function is traced again at its next call.
     """
     build: JobBuild = blob.job
     results = [*blob.parts, *(() if blob.rows is None else blob.rows.count.parts)]
@@ -35,7 +36,7 @@ def value_now(blob: BlobDef) -> LocalBlob:
 
 
 def _step(build: JobBuild) -> int:
-    """The number of the step: a train job that is defined anew goes on counting."""
+    """The step number; a train job that is defined anew continues to count."""
     try:
         return int(build.session.value(STEP_VARIABLE.format(job=build.name))[0])
     except KeyError:

@@ -1,4 +1,4 @@
-"""What exporters get of a predict job: its graph, cut to what the results need, and its weights."""
+"""Predict jobs for exporters: the graph that the results need, and the weights."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ PREFIX = "Input_"
 
 
 def traced_for_export(job: Any, attempted: str, at: SourceLine | None) -> ExportedJob:
-    """A predict job, traced when that has not happened yet, without the arrays of its variables.
+    """A traced predict job, without the arrays of its variables.
 
     Raises:
-        JobError: this is no job function, or one that trains, or one that returns nothing.
-        UnsupportedError: it is fed or returns what is not one array.
+        JobError: this is not a job function, or it trains or returns nothing.
+        UnsupportedError: a parameter or result is not a single array.
     """
     _check_job(job, attempted, at)
     traced = job.prepare()
@@ -39,7 +39,7 @@ def traced_for_export(job: Any, attempted: str, at: SourceLine | None) -> Export
 
 
 def _parameter(name: str) -> str:
-    """The parameter that an ``input`` op stands for.
+    """The parameter of an ``input`` op.
 
     >>> _parameter("Input_images"), _parameter("Input_pair-0")
     ('images', 'pair-0')
@@ -47,7 +47,7 @@ def _parameter(name: str) -> str:
     return name.removeprefix(PREFIX)
 
 
-def _check_job(job: Any, attempted: str, at: SourceLine | None) -> None:
+def _check_job(job: object, attempted: str, at: SourceLine | None) -> None:
     if not isinstance(job, JobFunction):
         raise JobError(
             attempted,
@@ -66,7 +66,7 @@ def _check_job(job: Any, attempted: str, at: SourceLine | None) -> None:
 
 
 def _check_array(blob: BlobDef, attempted: str, at: SourceLine | None, job: JobFunction) -> None:
-    """A result must be one array, all of whose rows count."""
+    """Require that a result is a single array without invalid rows."""
     if len(blob.parts) != 1 or blob.rows is not None:
         many = "an array per device" if len(blob.parts) != 1 else "rows whose number the data say"
         raise UnsupportedError(
@@ -84,7 +84,7 @@ def _check_type(kind: TensorType, what: str, attempted: str, at: SourceLine | No
 
 
 def _cut(graph: Graph, fed: Mapping[str, Value], specs: Mapping[str, OpSpec]) -> Graph:
-    """The graph without what neither results nor variables depend on; all that is fed stays."""
+    """The graph without ops that neither results nor variables need; all inputs stay."""
     effects = tuple(
         name
         for name in graph.effects

@@ -1,4 +1,4 @@
-"""What a call feeds: arguments to host arrays, checked against the placeholders."""
+"""Feeding: convert arguments to host arrays, checked against the placeholders."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from typing import Any, NoReturn
 import numpy as np
 
 from flow_core.annotations import JobSignature, PlaceholderSpec
+from flow_core.base.arrays import Array
 from flow_core.base.errors import FeedError, FlowError, user_line
 from flow_core.base.shapes import Shape
 
 Shapes = tuple[tuple[Shape, ...], ...]
-"""The shapes of what is fed in lists: per placeholder, per device."""
+"""The shapes of arrays fed in lists: per placeholder, per device."""
 
 
 _NUMBERS = "biuf"
-"""Kinds of numpy's types whose elements are numbers."""
+"""Kinds of numpy types whose elements are numbers."""
 
 RAGGED = -1
-"""Stands in a shape for those of several tensors: ``(count, RAGGED)``."""
+"""Replaces the shapes of several tensors in a shape: ``(count, RAGGED)``."""
 
 
-def _shape(array: Any) -> Shape:
+def _shape(array: Array) -> Shape:
     return (len(array), RAGGED) if array.dtype == object else array.shape
 
 
@@ -33,7 +34,7 @@ def is_list(spec: PlaceholderSpec) -> bool:
 
 
 def declared_shapes(placeholders: Any, devices: int) -> list[tuple[Shape, ...]]:
-    """The largest shapes of the list placeholders in a nest of placeholders, in order."""
+    """The largest shapes of the list placeholders among nested placeholders, in order."""
     if isinstance(placeholders, PlaceholderSpec):
         return [(placeholders.shape,) * devices] if is_list(placeholders) else []
     nested = placeholders.values() if isinstance(placeholders, Mapping) else placeholders
@@ -41,16 +42,16 @@ def declared_shapes(placeholders: Any, devices: int) -> list[tuple[Shape, ...]]:
 
 
 class Feeding:
-    """Takes the arguments of a job's calls apart into arrays.
+    """Flattens the arguments of a job's calls to arrays.
 
     Args:
         job: name of the job.
         signature: its parameters.
-        devices: how many arrays a list holds.
+        devices: the number of arrays in a list.
 
     Attributes:
-        declared: the shapes that the placeholders of lists name, the largest ones.
-        names: of the fed arrays, as a user writes them: ``x``, ``pair[0]``.
+        declared: the shapes of list placeholders, which are upper bounds.
+        names: the names of the fed arrays in user notation: ``x``, ``pair[0]``.
     """
 
     __slots__ = ("_devices", "_feeders", "_job", "_lists", "_python", "declared", "names")
@@ -67,7 +68,7 @@ class Feeding:
             shapes for _, spec in parameters for shapes in declared_shapes(spec, devices)
         )
 
-    def feed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+    def feed(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> list[Array]:
         """Checked host arrays of one call, in the order of the inputs."""
         if len(args) == len(self._feeders) and not kwargs:
             given: Sequence[Any] = args
@@ -78,18 +79,18 @@ class Feeding:
             feeder.collect(value, arrays)
         return arrays
 
-    def shapes(self, arrays: Sequence[Any]) -> Shapes:
-        """The shapes of the arrays that came in lists; nothing to do where none do."""
+    def shapes(self, arrays: Sequence[Array]) -> Shapes:
+        """The shapes of the arrays that were fed in lists."""
         if not self.declared:
             return ()
         found = [_shape(x) for x, listed in zip(arrays, self._lists, strict=True) if listed]
         n = self._devices
         return tuple(tuple(found[i : i + n]) for i in range(0, len(found), n))
 
-    def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+    def _bind(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> list[object]:
         unfed = [
             p.replace(default=p.empty) for p in self._python.parameters.values()
-        ]  # placeholders given as defaults are no values
+        ]  # placeholders given as defaults are not values
         try:
             bound = self._python.replace(parameters=unfed).bind(*args, **kwargs)
         except TypeError as error:
@@ -103,18 +104,18 @@ class Feeding:
 
 
 class Feeder:
-    """Takes the argument of one parameter apart into arrays."""
+    """Flattens the argument of one parameter to arrays."""
 
     __slots__ = ("_devices", "_job", "_name", "_placeholders")
 
-    def __init__(self, job: str, name: str, placeholders: Any, devices: int) -> None:
+    def __init__(self, job: str, name: str, placeholders: object, devices: int) -> None:
         self._job = job
         self._name = name
         self._placeholders = placeholders
         self._devices = devices
 
-    def collect(self, value: Any, arrays: list[Any]) -> None:
-        """Appends the arrays of a fed value."""
+    def collect(self, value: object, arrays: list[Array]) -> None:
+        """Append the arrays of a fed value."""
         spec = self._placeholders
         if (
             isinstance(spec, PlaceholderSpec)
@@ -141,7 +142,7 @@ class Feeder:
             for i, part in enumerate(spec):
                 self._walk(part, value[i], f"{path}[{i}]", arrays)
 
-    def _leaf(self, spec: PlaceholderSpec, value: Any, path: str, arrays: list[Any]) -> None:
+    def _leaf(self, spec: PlaceholderSpec, value: object, path: str, arrays: list[Array]) -> None:
         if not is_list(spec):
             value = self._array(spec, value, path)
             if value.shape != spec.shape:
@@ -155,7 +156,7 @@ class Feeder:
         for device, item in enumerate(value):
             arrays.append(self._item(spec, item, f"{path}[{device}]"))
 
-    def _item(self, spec: PlaceholderSpec, value: Any, path: str) -> Any:
+    def _item(self, spec: PlaceholderSpec, value: object, path: str) -> Array:
         """One device's array of a list placeholder."""
         if spec.kind == "list_list":
             if not isinstance(value, list | tuple) or not value:
@@ -169,8 +170,8 @@ class Feeder:
             self._fail(path, f"shape {value.shape}", allowed)
         return value
 
-    def _tensors(self, spec: PlaceholderSpec, tensors: Sequence[Any], path: str) -> Any:
-        """Copies of the tensors of a list, without their leading axes, which are of size 1."""
+    def _tensors(self, spec: PlaceholderSpec, tensors: Sequence[object], path: str) -> Array:
+        """Copy the tensors of a list, without their leading axes of size 1."""
         count, bound = spec.shape[0], spec.shape[1:]
         if len(tensors) != count:
             self._fail(path, _describe(tensors), f"a list of {count} arrays")
@@ -183,7 +184,7 @@ class Feeder:
             copies[i] = x[0].copy()
         return copies
 
-    def _array(self, spec: PlaceholderSpec, value: Any, path: str) -> Any:
+    def _array(self, spec: PlaceholderSpec, value: object, path: str) -> Array:
         """An array of the placeholder's element type: the value, or a cast copy of it."""
         if not isinstance(value, np.ndarray):
             value = self._converted(spec, value, path)
@@ -197,13 +198,13 @@ class Feeder:
             self._fail(path, f"an array of {value.dtype}", f"{spec.dtype}")
         return self._cast(spec, value, path)
 
-    def _converted(self, spec: PlaceholderSpec, value: Any, path: str) -> Any:
-        """The array of what numpy makes one of: numbers, and objects that say how."""
+    def _converted(self, spec: PlaceholderSpec, value: object, path: str) -> Array:
+        """Convert numbers, or an object with an array interface, to an array."""
         try:
             array, problem = _array_of(value), ""
         except FlowError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever the object's own methods raise
+        except Exception as error:  # noqa: BLE001 - the object's methods may raise anything
             array, problem = None, f", whose conversion ends with {type(error).__name__}: {error}"
         if array is None or (array.dtype.kind not in _NUMBERS and array.dtype != spec.dtype.numpy):
             self._fail(
@@ -214,8 +215,8 @@ class Feeder:
             )
         return array
 
-    def _cast(self, spec: PlaceholderSpec, value: Any, path: str) -> Any:
-        """Numbers in another element type, which may round fractions and nothing else."""
+    def _cast(self, spec: PlaceholderSpec, value: Array, path: str) -> Array:
+        """Cast to another element type; only fractions may be rounded."""
         try:
             with np.errstate(invalid="ignore", over="raise"):
                 cast = value.astype(spec.dtype.numpy)
@@ -244,7 +245,7 @@ class StagingBuffers:
     """Copies of the fed arrays of asynchronous steps, one set of buffers per token of the job.
 
     A set belongs to the step that holds the token.  Steps of several threads may enter the
-    pipeline in another order than the one in which they were staged.
+    pipeline in a different order than they were staged.
     """
 
     __slots__ = ("_sets",)
@@ -253,8 +254,8 @@ class StagingBuffers:
         self._sets: dict[int, list[Any]] = {}
 
     def copy(
-        self, slot: int, arrays: Sequence[Any], windows: Sequence[tuple[int, Any]]
-    ) -> list[Any]:
+        self, slot: int, arrays: Sequence[Array], windows: Sequence[tuple[int, Any]]
+    ) -> list[Array]:
         """Copy the windows that this process reads; allocate the set at its first use.
 
         Args:
@@ -270,15 +271,15 @@ class StagingBuffers:
         return buffers
 
 
-def _array_of(value: Any) -> Any:
-    """The array that an object says it is, without a copy where that can be."""
+def _array_of(value: object) -> Array:
+    """The array of an object, without a copy if possible."""
     if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
         return np.from_dlpack(value)
     return np.asarray(value)
 
 
 def _lists(placeholders: Any, devices: int) -> list[bool]:
-    """For each array that a nest of placeholders takes, whether it comes in a list."""
+    """For each array of nested placeholders, whether it is fed in a list."""
     if isinstance(placeholders, PlaceholderSpec):
         return [True] * devices if is_list(placeholders) else [False]
     nested = placeholders.values() if isinstance(placeholders, Mapping) else placeholders
@@ -286,7 +287,7 @@ def _lists(placeholders: Any, devices: int) -> list[bool]:
 
 
 def _paths(path: str, placeholders: Any, devices: int) -> Iterator[str]:
-    """The names of the arrays that a nest of placeholders takes, in order."""
+    """The names of the arrays of nested placeholders, in order."""
     if isinstance(placeholders, PlaceholderSpec):
         yield from [f"{path}[{i}]" for i in range(devices)] if is_list(placeholders) else [path]
         return
@@ -296,7 +297,7 @@ def _paths(path: str, placeholders: Any, devices: int) -> Iterator[str]:
 
 
 def _about_size(spec: PlaceholderSpec, shape: Shape) -> str | None:
-    """What to do about a batch that is smaller or larger than the others."""
+    """Advice on a batch that is smaller or larger than the others."""
     if not shape or len(shape) != len(spec.shape) or shape[1:] != spec.shape[1:]:
         return None
     return (
@@ -305,7 +306,7 @@ def _about_size(spec: PlaceholderSpec, shape: Shape) -> str | None:
     )
 
 
-def _describe(value: Any) -> str:
+def _describe(value: object) -> str:
     if isinstance(value, np.ndarray):
         return f"an array of {value.dtype} and shape {value.shape}"
     if isinstance(value, list | tuple):

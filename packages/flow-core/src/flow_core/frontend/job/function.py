@@ -1,4 +1,4 @@
-"""Job functions: ``@flow.global_function`` and what it makes of a Python function."""
+"""Job functions: ``@flow.global_function`` and its result, `JobFunction`."""
 
 from __future__ import annotations
 
@@ -12,16 +12,24 @@ from typing import Any, NoReturn
 import numpy as np
 
 from flow_core.annotations import JobSignature, parse_signature
+from flow_core.base.arrays import Array
 from flow_core.base.errors import JobError, SourceLine, nearest, user_line
 from flow_core.base.planning import end_script, is_planning
 from flow_core.compiler.select import Selector
 from flow_core.device import AgreedJob
 from flow_core.frontend.config.function_config import FunctionConfig, default_placement
-from flow_core.frontend.job.compile import STEP_VARIABLE, Compiled, compile_graph, updated_variables
-from flow_core.frontend.job.eager import value_now
+from flow_core.frontend.job.compile import Compiled, compile_graph
+from flow_core.frontend.job.differentiate import STEP_VARIABLE, differentiate
+from flow_core.frontend.job.eager import evaluate_blob
 from flow_core.frontend.job.feeding import Feeding, Shapes, StagingBuffers
-from flow_core.frontend.job.multiprocess import compile_collectively, feeds_checked
-from flow_core.frontend.job.redefinition import takes_place
+from flow_core.frontend.job.fetches import Fetches
+from flow_core.frontend.job.plan_agreement import (
+    SharedSelection,
+    check_same_plan,
+    feed_check_policy,
+)
+from flow_core.frontend.job.redefinition import replaces
+from flow_core.frontend.job.replica_sharing import updated_variables
 from flow_core.frontend.job.tracing import Traced, trace
 from flow_core.frontend.job.zero_weights import warn_of_zero_weights
 from flow_core.frontend.session.session import Session, default_session
@@ -37,27 +45,28 @@ from flow_core.sharding.topology import Device
 KINDS = ("train", "predict")
 
 PLANS_KEPT = 16
-"""How many plans a job that is fed lists keeps, for as many combinations of shapes."""
+"""The number of plans that a job fed with lists keeps, one per combination of shapes."""
 
 _log = logging.getLogger("flow_core")
 
 
 class JobFunction:
-    """A job: a Python function that is traced once, compiled, and run at every call.
+    """A job: a Python function that is traced and compiled once, and run at every call.
 
-    The function is traced and compiled at the first call (or when a checkpoint asks for the
-    variables); from then on a call only feeds, runs and fetches.
+    The stages are trace, differentiate, compile and bind.  They run at the first call (tracing
+    and differentiation also when a checkpoint needs the variables); later calls only feed, run
+    and fetch.
 
     Args:
         function: the Python function.
         kind: "train" or "predict".
-        config: its settings; a copy is kept.
-        session: where it belongs; the default session when None.
+        config: its settings, which are copied.
+        session: its session; the default session if None.
     """
 
     def __init__(
         self,
-        function: Callable[..., Any],
+        function: Callable[..., object],
         kind: str,
         config: FunctionConfig | None = None,
         session: Session | None = None,
@@ -73,19 +82,19 @@ class JobFunction:
         specs = tuple(self.session.registry.annotations.values())
         self.signature: JobSignature = parse_signature(function, specs, job=self.name)
         self._join(self.session)
-        self._forget()
+        self._reset()
 
     @property
     def line(self) -> SourceLine | None:
-        """Where the function is defined."""
+        """The line where the function is defined."""
         return self.signature.at
 
     def detach(self) -> None:
-        """Forgets everything about a session that is closed; the next call starts anew."""
+        """Drop all state of a closed session; the next call starts anew."""
         self.session = None
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._feeding: Feeding | None = None
         self._variants: OrderedDict[Shapes, _Variant] = OrderedDict()
         self._last: _Variant | None = None
@@ -94,7 +103,8 @@ class JobFunction:
         self._bound = self._dropped = False
         self._agreed: AgreedJob | None = None
 
-    def _session(self) -> Session:
+    def active_session(self) -> Session:
+        """The job's session; the default session if the job's was closed."""
         if self.session is None:
             session = default_session()
             self._join(session)
@@ -102,13 +112,13 @@ class JobFunction:
         return self.session
 
     def _join(self, session: Session) -> None:
-        """Makes this one of the session's jobs; train jobs keep their state under their names.
+        """Register the job with a session; names of train jobs must be unique.
 
-        A job that is defined anew, in eager mode or by a cell of a notebook, takes the place of
-        the last one of its name, and goes on with its variables and its step counter.
+        A job that is defined anew, in eager mode or by a cell of a notebook, replaces the last
+        one of its name, and continues with its variables and its step counter.
         """
         eager = session.eager
-        session.jobs[:] = [job for job in session.jobs if not takes_place(self, job, eager)]
+        session.jobs[:] = [job for job in session.jobs if not replaces(self, job, eager)]
         for other in session.jobs if self.kind == "train" else ():
             if other.kind == "train" and other.name == self.name:
                 raise JobError(
@@ -123,29 +133,34 @@ class JobFunction:
     # ------------------------------------------------------------------ phases
 
     def prepare(self) -> Traced:
-        """Traces the function, if that has not happened yet; declares its variables."""
+        """Trace and differentiate the job, unless done before; this declares its variables."""
         return self._variant().traced
 
     def compile(self) -> Compiled:
-        """Traces and compiles; what the last call has run, where plans go by shapes."""
+        """Trace and compile the job; with several plans, that of the last call."""
         return self._compiled(self._variant())
 
     @property
     def compiled(self) -> Compiled | None:
-        """What compilation has given, None before it."""
+        """The compiled job, None before compilation."""
         return None if self._last is None else self._last.compiled
 
+    @property
+    def optimized_logical(self) -> Graph | None:
+        """The logical graph after its passes, None before compilation."""
+        return None if self.compiled is None else self.compiled.optimized_logical
+
     def plan(self) -> Plan:
-        """The physical plan; compiles when that has not happened yet."""
+        """The physical plan; compiles the job if needed."""
         return self.compile().plan
 
     def executable(self) -> Executable:
-        """The bound plan; compiles and binds when that has not happened yet."""
+        """The bound plan; compiles and binds the job if needed."""
         return self._executable(self._variant())
 
     @property
     def plans(self) -> tuple[Shapes, ...]:
-        """The shapes for which there is a plan, in the order of their last use.
+        """The shapes with a plan, in the order of their last use.
 
         Jobs that are fed lists get a plan for each combination of shapes; at most
         `PLANS_KEPT` are kept.
@@ -154,25 +169,27 @@ class JobFunction:
 
     def _feed(self) -> Feeding:
         if self._feeding is None:
-            session = self._session()
+            session = self.active_session()
             placement = default_placement(self.config) or session.default_placement
             self._feeding = Feeding(self.name, self.signature, placement.size)
         return self._feeding
 
-    def _variant(self, shapes: Shapes | None = None, fed: Sequence[Any] | None = None) -> _Variant:
-        """The job for fed lists of some shapes, traced; by default the one used last."""
+    def _variant(
+        self, shapes: Shapes | None = None, fed: Sequence[Array] | None = None
+    ) -> _Variant:
+        """The differentiated job for fed lists of given shapes; by default the last one."""
         last = self._last
         if last is not None and (shapes is None or shapes == last.shapes):
             return last
-        session, wanted = self._session(), self._feed().declared if shapes is None else shapes
+        session, wanted = self.active_session(), self._feed().declared if shapes is None else shapes
         with session.compiling, session.declaring():
             variant = self._variants.get(wanted)
             if variant is None:
                 build = self._build(session)
                 build.fed, build.step = fed, self._step
                 traced = trace(self.function, self.signature, build, wanted)
-                variant = _Variant(wanted, traced)
                 build.fed = None
+                variant = _Variant(wanted, traced, Fetches(traced, differentiate(traced)))
                 self._variants[wanted] = variant
                 self._drop_oldest()
             self._variants.move_to_end(wanted)
@@ -180,7 +197,7 @@ class JobFunction:
         return variant
 
     def _drop_oldest(self) -> None:
-        """Keeps the number of plans bounded; says so once."""
+        """Limit the number of plans; warn once."""
         if len(self._variants) <= PLANS_KEPT:
             return
         self._variants.popitem(last=False)
@@ -194,33 +211,44 @@ class JobFunction:
 
     def _build(self, session: Session) -> JobBuild:
         placement = default_placement(self.config) or session.default_placement
-        ops, methods = session.registry.ops, BlobMethods(value_now, parallel_cast)
+        ops, methods = session.registry.ops, BlobMethods(evaluate_blob, parallel_cast)
         return JobBuild(self.name, self.kind, ops, placement, self.config, session, methods)
 
     def _compiled(self, variant: _Variant, select: Selector | None = None) -> Compiled:
         if variant.compiled is None:
-            with self._session().compiling:
-                traced = variant.traced
+            with self.active_session().compiling:
+                traced, fetches = variant.traced, variant.fetches
                 variant.compiled = variant.compiled or compile_graph(
-                    traced.build, traced.results, traced.inputs, select=select
+                    traced.build, fetches.values, traced.inputs, select=select
                 )
                 self._warn(variant.compiled.logical)
         return variant.compiled
 
     def _warn(self, graph: Graph) -> None:
-        """Issue the warnings about what the job will do, once per name of a job."""
-        session = self._session()
-        if self.kind == "train" and self.name not in session.weighed:
-            session.weighed.add(self.name)
+        """Issue the warnings about a compiled job, once per name."""
+        session = self.active_session()
+        if self.kind == "train" and self.name not in session.checked_weights:
+            session.checked_weights.add(self.name)
             warn_of_zero_weights(self.name, self.line, graph, session.registry.ops, session)
 
     def _executable(self, variant: _Variant) -> Executable:
         if variant.executable is None:
-            session = self._session()
+            session = self.active_session()
             with session.compiling:
-                compiled = compile_collectively(session, variant, self._compiled)
+                compiled = self._compiled_collectively(session, variant)
                 variant.executable = variant.executable or self._bind(session, compiled.plan)
         return variant.executable
+
+    def _compiled_collectively(self, session: Session, variant: _Variant) -> Compiled:
+        """Compile the job; several processes share one selection and compare their plans."""
+        world, build = session.world, variant.traced.build
+        if world is None:
+            return self._compiled(variant)
+        selection = SharedSelection(world, build)
+        compiled = self._compiled(variant, selection)
+        selection.finish(compiled.physical.signatures)
+        check_same_plan(world, build, compiled)
+        return compiled
 
     def _bind(self, session: Session, plan: Plan) -> Executable:
         with session.binding():
@@ -232,7 +260,7 @@ class JobFunction:
             plan, registry, session.driver, session.variable,
             registry.observers("flow_step_finished"), registry.comm, self._step, session.world,
         )  # fmt: skip
-        session.adopted()
+        session.drop_initial_values()
         session.check_replicas(self.name, updated_variables(plan, registry.ops))
         if not self._bound:
             self._step[...] = self._steps_done(session)
@@ -245,29 +273,29 @@ class JobFunction:
         return executable
 
     def _agreement(self, session: Session) -> AgreedJob | None:
-        """What makes the processes of a program check that they run the same steps."""
+        """The check that the processes of a program run the same steps."""
         agree = getattr(session.world, "agree", None)
         if agree is None:
             return None
-        often = feeds_checked(session, self.config)
+        often = feed_check_policy(session, self.config)
         found: AgreedJob | None = agree(self.name, self._feed().names, often)
         return found
 
     def resume(self) -> None:
-        """Goes on at the step that the job's counter says: random ops count steps, too."""
+        """Continue at the step of the job's counter, on which random ops depend."""
         if self._bound and self.session is not None:
             self._step[...] = self._steps_done(self.session)
             if self._agreed is not None:
                 self._agreed.step = int(self._step)
 
     def _steps_done(self, session: Session) -> int:
-        """The step counter of a train job, which checkpoints keep; else the job's own."""
+        """The step counter: a variable for train jobs, else the job's own."""
         if self.kind == "train":
             return int(session.value(STEP_VARIABLE.format(job=self.name))[0])
         return int(self._step)
 
     def device_of(self, variable: str) -> Device | None:
-        """Return the first device on which this job has a variable, None when it has none."""
+        """Return the first device on which this job has a variable, or None."""
         if self._last is None:
             return None
         op = self._last.traced.build.builder.ops.get(variable)
@@ -275,13 +303,13 @@ class JobFunction:
 
     @property
     def peak_in_flight(self) -> int:
-        """The most steps that were ever in flight at the same time."""
+        """The largest number of steps that were in flight at the same time."""
         return self._credit.peak
 
     # -------------------------------------------------------------------- call
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs one step; what it gives depends on the return annotation."""
+    def __call__(self, *args: object, **kwargs: object) -> Any:  # by the return annotation
+        """Run one step; the return annotation determines the type of the result."""
         if maybe_current_job() is not None:
             raise JobError(
                 f"calling job {self.name!r}",
@@ -293,41 +321,40 @@ class JobFunction:
         if is_planning():
             end_script(f"a call of job {self.name!r}")
         feeding = self._feeding or self._feed()
-        session = self._session()
+        session = self.active_session()
         if session.eager:
             return self._call_eagerly(session, feeding.feed(args, kwargs), feeding)
         variant = None if feeding.declared else self._variant()
-        if variant is not None:  # errors of compilation come before those of arguments
+        if variant is not None:  # raise compilation errors before argument errors
             self._executable(variant)
         session.before_call(self.name)
         feeds = feeding.feed(args, kwargs)
         return self._run(session, variant or self._variant(feeding.shapes(feeds)), feeds)
 
-    def _call_eagerly(self, session: Session, feeds: Sequence[Any], feeding: Feeding) -> Any:
-        """A call in the eager mode, where the function may look at values of blobs."""
-        if self._last is not None and self._last.traced.build.looked_at:
+    def _call_eagerly(self, session: Session, feeds: Sequence[Array], feeding: Feeding) -> Any:
+        """A call in eager mode, where the function may read values of blobs."""
+        if self._last is not None and self._last.traced.build.evaluated:
             self._variants.clear()
             self._last = None
         session.before_call(self.name)
         return self._run(session, self._variant(feeding.shapes(feeds), feeds), feeds)
 
-    def _run(self, session: Session, variant: _Variant, feeds: Sequence[Any]) -> Any:
+    def _run(self, session: Session, variant: _Variant, feeds: Sequence[Array]) -> Any:
         executable = variant.executable or self._executable(variant)
-        traced = variant.traced
         if self._agreed is not None:
             self._agreed(feeds)
-        if traced.blocking:
-            step = Step(executable, feeds, self._credit, traced.watcher)
+        if variant.traced.blocking:
+            step = Step(executable, feeds, self._credit, variant.fetches.watcher)
             session.pipeline.run(step)
-            return traced.arrange(step)
+            return variant.fetches.arrange(step)
         return self._launch(session, executable, variant, feeds)
 
     def _launch(
-        self, session: Session, executable: Executable, variant: _Variant, feeds: Sequence[Any]
+        self, session: Session, executable: Executable, variant: _Variant, feeds: Sequence[Array]
     ) -> Pending:
-        pipeline, traced = session.pipeline, variant.traced
-        pending = Pending(pipeline, traced.arrange)
-        deliver, watcher = pending.deliverer(), traced.watcher
+        pipeline, fetches = session.pipeline, variant.fetches
+        pending = Pending(pipeline, fetches.arrange)
+        deliver, watcher = pending.deliverer(), fetches.watcher
 
         def both(step: Step) -> None:
             if watcher is not None:
@@ -340,12 +367,12 @@ class JobFunction:
             pipeline.reserve(step)
             step.feeds = variant.staging.copy(step.slot, feeds, executable.windows)
             pipeline.enter(step)
-        except BaseException:  # Ctrl-C most likely
+        except BaseException:  # probably Ctrl-C
             pipeline.give_up(step)
             raise
         return pending
 
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise JobError(
             f"pickling or copying job {self.name!r}",
             at=user_line(2),
@@ -359,13 +386,14 @@ class JobFunction:
 
 
 class _Variant:
-    """A job for fed lists of some shapes: traced; compiled and bound when it is run."""
+    """A job for fed lists of given shapes: differentiated, then compiled and bound when it runs."""
 
-    __slots__ = ("compiled", "executable", "shapes", "staging", "traced")
+    __slots__ = ("compiled", "executable", "fetches", "shapes", "staging", "traced")
 
-    def __init__(self, shapes: Shapes, traced: Traced) -> None:
+    def __init__(self, shapes: Shapes, traced: Traced, fetches: Fetches) -> None:
         self.shapes = shapes
         self.traced = traced
+        self.fetches = fetches
         self.compiled: Compiled | None = None
         self.executable: Executable | None = None
         self.staging = StagingBuffers()
@@ -375,7 +403,7 @@ class _Variant:
 
 
 def global_function(type: Any = "predict", function_config: FunctionConfig | None = None) -> Any:
-    """Makes a job function of a Python function.
+    """Turn a Python function into a job function.
 
     Args:
         type: "train" (the function must call ``minimize``) or "predict".
@@ -401,7 +429,7 @@ def _wrong_use(found: str, allowed: str, hint: str = "") -> JobError:
 
 
 def _kind_of(config: FunctionConfig) -> str:
-    """Older programs give the settings alone; those that train say how."""
+    """The kind of a job for which older programs give only settings."""
     return "train" if any(name.startswith("train.") for name in config.settings) else "predict"
 
 

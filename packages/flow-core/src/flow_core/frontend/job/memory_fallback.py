@@ -1,8 +1,8 @@
-"""What becomes of a job that does not fit into its devices' memory.
+"""Fallback for a job that does not fit into its devices' memory.
 
-A selector may give up time for memory: it chooses again with memory at a multiple of its price,
-until the plan fits.  Where it may not, or cannot, the job is refused, and the error says which
-other forms of it would fit: these are compiled to their plans, and not run.
+The selector may trade time for memory: it runs again with a larger price of memory in the cost
+model until the plan fits.  If that is not allowed or does not help, the job is refused, and the
+error lists variants of the job that would fit; these are compiled, but not run.
 """
 
 from __future__ import annotations
@@ -17,31 +17,33 @@ from flow_core.frontend.config.function_config import optimizer_placement
 from flow_core.frontend.trace.job_build import JobBuild
 
 PRICES = (10.0, 100.0, 1e3, 1e4)
-"""The multiples of the price of memory that are tried, in this order."""
+"""The multiples of the price of memory to try, in this order."""
 
 Found = TypeVar("Found")
 Attempt = Callable[[JobBuild, float], Found]
-"""Compiles a job with memory at a multiple of its price."""
+"""Compiles a job with a multiple of the price of memory."""
 
 
-def fitted(build: JobBuild, attempt: Attempt[Found]) -> Found:
-    """A job's compilation whose plan fits.
+def compile_within_memory(build: JobBuild, attempt: Attempt[Found]) -> Found:
+    """Compile a job to a plan that fits into memory.
 
     Args:
         build: the job.
-        attempt: compiles a job, without telling the session.
+        attempt: compiles a job, without changing the session.
 
     Raises:
-        OutOfMemoryError: none does; the error names the forms of the job that would.
+        OutOfMemoryError: no plan fits; the error names variants of the job that would.
     """
     try:
         return _cheapest(build, attempt)
     except OutOfMemoryError as error:
-        raise error.with_context(hint=_advice(error, tuple(_tried(build, attempt)))) from None
+        raise error.with_context(
+            hint=_advice(error, tuple(_compiled_variants(build, attempt)))
+        ) from None
 
 
 def _cheapest(build: JobBuild, attempt: Attempt[Found]) -> Found:
-    """The first that fits of plans which take ever less memory, and ever more time."""
+    """The first plan that fits, with increasing prices of memory."""
     try:
         return attempt(build, 1.0)
     except OutOfMemoryError as first:
@@ -60,11 +62,11 @@ def _on_several_devices(build: JobBuild) -> bool:
     return any(op.placement.size > 1 for op in build.builder.ops.values())
 
 
-# ------------------------------------------------------------------------------ other forms
+# --------------------------------------------------------------------------------- variants
 
 
-def _set(build: JobBuild, values: Mapping[str, Any]) -> JobBuild:
-    """The job with other settings."""
+def _set(build: JobBuild, values: Mapping[str, object]) -> JobBuild:
+    """The job with changed settings."""
     changed = copy.copy(build)
     changed.config = build.config.copy()
     for name, value in values.items():
@@ -75,7 +77,7 @@ def _set(build: JobBuild, values: Mapping[str, Any]) -> JobBuild:
 OPTIMIZER_MODE = "optimizer_placement_optimization_mode"
 
 
-def _states_in_parts(build: JobBuild) -> JobBuild | None:
+def _sharded_states(build: JobBuild) -> JobBuild | None:
     if build.kind != "train" or optimizer_placement(build.config) is not None:
         return None
     return (
@@ -83,13 +85,13 @@ def _states_in_parts(build: JobBuild) -> JobBuild | None:
     )
 
 
-def _by_cost(build: JobBuild) -> JobBuild | None:
+def _selected_by_cost(build: JobBuild) -> JobBuild | None:
     greedy = build.config.get("sbp_selector") == "greedy" and _on_several_devices(build)
     return _set(build, {"sbp_selector": "optimal"}) if greedy else None
 
 
-def _computed_again(build: JobBuild) -> JobBuild | None:
-    """The forward pass in as many blocks as each has ops, all of them computed a second time."""
+def _recomputed(build: JobBuild) -> JobBuild | None:
+    """Recompute the forward pass in sqrt(n) blocks of sqrt(n) ops."""
     if not build.forward or build.segments:
         return None
     ops = build.builder.ops
@@ -101,31 +103,31 @@ def _computed_again(build: JobBuild) -> JobBuild | None:
     return changed
 
 
-def _both(build: JobBuild) -> JobBuild | None:
-    split = _states_in_parts(build)
-    return None if split is None else _computed_again(split)
+def _sharded_and_recomputed(build: JobBuild) -> JobBuild | None:
+    split = _sharded_states(build)
+    return None if split is None else _recomputed(split)
 
 
-FORMS: tuple[tuple[str, Callable[[JobBuild], JobBuild | None]], ...] = (
-    ('layouts by cost: function_config.sbp_selector("optimal")', _by_cost),
+VARIANTS: tuple[tuple[str, Callable[[JobBuild], JobBuild | None]], ...] = (
+    ('layouts by cost: function_config.sbp_selector("optimal")', _selected_by_cost),
     (
         "weights and optimizer states in parts on the devices: "
         'function_config.optimizer_placement_optimization_mode("distributed_split")',
-        _states_in_parts,
+        _sharded_states,
     ),
     (
         "activations computed again: flow.experimental.scope.config(checkpointing=True) around "
         "blocks of the network",
-        _computed_again,
+        _recomputed,
     ),
-    ("states in parts and activations computed again", _both),
+    ("states in parts and activations computed again", _sharded_and_recomputed),
 )
-"""Other forms of a job, in words, and what makes them; None where the job has it, or cannot."""
+"""Descriptions and constructors of variants; None if the job has the form or cannot have it."""
 
 
-def _tried(build: JobBuild, attempt: Attempt[Any]) -> Iterator[tuple[str, int | None]]:
-    """The forms that a job could have, and what each lacks memory for; None where it fits."""
-    for text, change in FORMS:
+def _compiled_variants(build: JobBuild, attempt: Attempt[Any]) -> Iterator[tuple[str, int | None]]:
+    """Compile the variants: the bytes that each lacks, None if it fits."""
+    for text, change in VARIANTS:
         changed = change(build)
         if changed is not None:
             try:
@@ -133,7 +135,7 @@ def _tried(build: JobBuild, attempt: Attempt[Any]) -> Iterator[tuple[str, int | 
             except OutOfMemoryError as error:
                 yield text, error.nbytes
             except FlowError:
-                continue  # a form that this job cannot have
+                continue  # not applicable to this job
             else:
                 yield text, None
 

@@ -1,4 +1,4 @@
-"""Definitions that take the place of others: cells of a notebook, jobs of the eager mode."""
+"""Job definitions that replace earlier ones: notebook cells, jobs of eager mode."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import inspect
 from typing import Any
 
 
-def takes_place(new: Any, old: Any, eager: bool) -> bool:
-    """Whether a job is another one defined anew, which nobody means to call any more.
+def replaces(new: Any, old: Any, eager: bool) -> bool:
+    """Whether a job redefines an older one, which is then dropped.
 
-    So it is in the eager mode, where programs define a job for every step, and in an interactive
-    interpreter, where the definition binds the very name that the old one has: a cell that is run
-    again.  A program in a file runs once, so that a second job of a name there is a mistake.
+    This is the case in eager mode, where programs define a job for every step, and in interactive
+    interpreters, when a cell is run again and binds the same name.  In a script, which runs once,
+    a second job of the same name is an error.
 
     Args:
         new, old: jobs of one session.
-        eager: whether the session is in the eager mode.
+        eager: whether the session is in eager mode.
     """
     return new.name == old.name and (eager or _is_run_again(new.function, old.function))
 

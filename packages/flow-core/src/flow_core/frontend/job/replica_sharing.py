@@ -1,14 +1,14 @@
-"""What the devices of a job share: the job's plan, and the session whose variables it uses.
+"""Variables that several devices of a job hold in one memory.
 
-Devices that have one memory hold a variable there once if all of them hold the same part of it
-and all make the same updates.  The first job that is compiled and updates a variable decides for
-the session.  One that only reads cannot tell whether a later one will update the devices' copies
-apart, as the mirrored view does with statistics of a normalisation: it leaves them apart.
+Devices with shared memory hold one copy of a variable if all of them hold the same part of it and
+all make the same updates.  The first compiled job that updates a variable decides for the session.
+A job that only reads it cannot know whether a later one will update the copies separately, as the
+mirrored view does with statistics of normalizations, so it does not share them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 
 from flow_core.base.errors import UnsupportedError
 from flow_core.compiler.lower.physical_graph import Physical
@@ -16,23 +16,26 @@ from flow_core.compiler.memory.aliases import alias_roots, overwritten
 from flow_core.compiler.memory.replica_dedup import NO_DEDUP, ReplicaDedup, find_sharing
 from flow_core.frontend.trace.job_build import JobBuild
 from flow_core.ir.graph import Graph, Op
+from flow_core.plan import Plan
+from flow_core.plugins.specs import OpSpec
 from flow_core.sharding.sbp import Region
+from flow_core.sharding.topology import Device
 
 Copies = dict[str, list[list[str]]]
-"""By logical variable, names of physical ones that hold the same part of it, part by part."""
+"""For each logical variable, the names of physical ones, grouped by equal parts."""
 
 
 def shared_by_devices(build: JobBuild, graph: Graph, physical: Physical) -> ReplicaDedup:
-    """What the devices of a compiled job have, and do, only once; keeps what holds for variables.
+    """Find the tensors and ops that devices share; record shared variables in the session.
 
     Args:
         build: the job.
         graph: the physical graph, after all passes.
-        physical: the same before its passes, and what is known about it.
+        physical: the same before its passes.
 
     Raises:
-        UnsupportedError: the job updates copies of a variable apart, of which an earlier job has
-            made one.
+        UnsupportedError: the job updates copies of a variable separately that an earlier job
+            shares.
     """
     session, copies = build.session, _copies(physical)
     sharing, updated = NO_DEDUP, _updated(build, graph, physical)
@@ -47,7 +50,7 @@ def shared_by_devices(build: JobBuild, graph: Graph, physical: Physical) -> Repl
 
 
 def shared_copies(build: JobBuild, physical: Physical) -> tuple[tuple[str, ...], ...]:
-    """The variables that several devices of a job are to hold in one memory, copies together."""
+    """The variables to be shared by several devices, as groups of copies."""
     graph = physical.graph
     if not _may_share(build, graph):
         return ()
@@ -56,7 +59,7 @@ def shared_copies(build: JobBuild, physical: Physical) -> tuple[tuple[str, ...],
 
 
 def _wanted(build: JobBuild, copies: Copies, updated: Set[str]) -> list[list[list[str]]]:
-    """Of the copies of variables, those that are to be shared: see the module's text."""
+    """The groups of copies to be shared, by the rules in the module's docstring."""
     decided = build.session.sharing
     return [groups for name, groups in copies.items() if decided.get(name, name in updated)]
 
@@ -73,7 +76,7 @@ def _ranks(op: Op) -> range:
 
 
 def _copies(physical: Physical) -> Copies:
-    """Of each variable that several devices hold the same part of: who, part by part."""
+    """The physical variables with equal parts, for each logical variable."""
     found: dict[str, dict[Region, list[str]]] = {}
     for name, shard in physical.shards.items():
         found.setdefault(shard.variable, {}).setdefault(shard.region, []).append(name)
@@ -102,3 +105,15 @@ def _updated_apart(build: JobBuild, logical: str) -> UnsupportedError:
         allowed="jobs of one session that agree on it",
         hint="give both jobs function_config.share_replicas(False)",
     )
+
+
+def updated_variables(plan: Plan, specs: Mapping[str, OpSpec]) -> dict[str, set[Device]]:
+    """The devices on which a plan overwrites each logical variable."""
+    found: dict[str, set[Device]] = {}
+    for task in plan.tasks:
+        for index in specs[task.type].overwrites(task.attrs):
+            if index < len(task.inputs):
+                name = plan.buffers[task.inputs[index]].name.rsplit(":", 1)[0]
+                logical = plan.shards[name][0] if name in plan.shards else name
+                found.setdefault(logical, set()).add(plan.buffers[task.inputs[index]].memory)
+    return found

@@ -1,9 +1,8 @@
-"""Tracing: what a job's function does to placeholders, as a graph, and how calls are answered."""
+"""Tracing: run a job's function on placeholders and record its ops as a graph."""
 
 from __future__ import annotations
 
 import dis
-import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +15,6 @@ from flow_core.annotations import (
     PlaceholderSpec,
     Returned,
     check_returned,
-    structure,
 )
 from flow_core.base.dtypes import tensor_buffer
 from flow_core.base.errors import (
@@ -29,79 +27,63 @@ from flow_core.base.errors import (
     user_line,
 )
 from flow_core.base.shapes import Shape
-from flow_core.frontend.config.function_config import default_view
-from flow_core.frontend.job.compile import complete, input_attrs, micro_shape
+from flow_core.frontend.config.function_config import MICRO_BATCHES, default_view, micro_batches
 from flow_core.frontend.job.feeding import RAGGED, Shapes, is_list
 from flow_core.frontend.trace.blob import BlobDef, MirroredBlob
-from flow_core.frontend.trace.job_build import JobBuild, Watch, defining
+from flow_core.frontend.trace.job_build import JobBuild, defining
 from flow_core.frontend.trace.mirrored_view import flat
-from flow_core.frontend.trace.results import FORMS, Fetched
 from flow_core.ir.graph import Value
-from flow_core.runtime.pipeline import Step
 from flow_core.sharding.topology import Placement
 
 
 class Traced:
-    """A traced job: its graph, and how calls are answered.
+    """A traced job: its graph, its inputs and what its function returned.
 
     Attributes:
         build: the graph and the job's settings.
+        line: where the function is defined.
         inputs: names of its ``input`` ops, in the order in which they are fed.
-        results: what is fetched.
-        blobs: how `results` make blobs: the returned ones, then those that are watched.
-        returned: the structure of what the function returns.
-        watcher: shows what is watched after a step.
-        blocking: whether a call gives the results, and not what they can be had from.
+        returned: the returned blobs, and their structure.
+        blocking: whether a call waits for the results, instead of returning a handle.
     """
 
-    __slots__ = (
-        "blobs", "blocking", "build", "inputs", "results", "returned", "watcher",
-    )  # fmt: skip
+    __slots__ = ("blocking", "build", "inputs", "line", "returned")
 
-    def __init__(self, build: JobBuild) -> None:
+    def __init__(self, build: JobBuild, line: SourceLine | None) -> None:
         self.build = build
+        self.line = line
         self.inputs = build.inputs
-        self.results: list[Value] = []
-        self.blobs: list[Fetched] = []
         self.returned = Returned(FetchNone(), ())
-        self.watcher: Callable[[Step], None] | None = None
         self.blocking = True
 
-    def arrange(self, step: Step) -> Any:
-        """The results of a step in the structure that the job returns."""
-        results = step.results or ()
-        found = [blob.of(results) for blob in self.blobs[: len(self.returned.blobs)]]
-        return structure(self.returned.structure, found, lambda kind, x: FORMS[kind](x))
-
-    def fetch(self, blob: BlobDef, parts: Sequence[Value]) -> None:
-        """Adds a blob (or its gradient) to what is fetched."""
-        first = len(self.results)
-        self.results.extend(self.build.rounded.get(part, part) for part in parts)
-        where = slice(first, len(self.results))
-        if blob.rows is not None:
-            self.results.extend(blob.rows.count.parts)
-        self.blobs.append(Fetched(where, blob))
+    @property
+    def fetched(self) -> tuple[Value, ...]:
+        """The values of the returned and the watched blobs, each once."""
+        watched = [watch.blob for watch in self.build.watches if not watch.gradient]
+        blobs: list[BlobDef] = [*self.returned.blobs, *watched]
+        return tuple(dict.fromkeys(part for blob in blobs for part in blob.parts))
 
 
 def trace(
-    function: Callable[..., Any],
+    function: Callable[..., object],
     signature: JobSignature,
     build: JobBuild,
     shapes: Shapes,
 ) -> Traced:
-    """Runs a job's function on placeholders.
+    """Run a job's function on placeholders.
 
     Args:
-        function: it.
-        signature: what its annotations say.
+        function: the function.
+        signature: its parsed annotations.
         build: the job's graph, still empty.
-        shapes: the shapes of what is fed in lists.
+        shapes: the shapes of arrays that are fed in lists.
 
     Raises:
-        FlowError: what the function does cannot be done, or it returns what it does not announce.
-        JobError: the function raises an exception of its own, which is the error's cause.
+        FlowError: an op is invalid, or the result does not match the return annotation.
+        JobError: the function raises another exception, which becomes the error's cause.
     """
-    traced, listed, line = Traced(build), iter(shapes), signature.at
+    line, listed = signature.at, iter(shapes)
+    traced = Traced(build, line)
     with defining(build, default_view(build.config)):
         arguments = {
             name: _placeholders(traced, name, spec, line, listed)
@@ -115,10 +97,8 @@ def trace(
             lambda value: isinstance(value, BlobDef) and value.job is build,
             job=build.name,
             at=_return_line(function) or line,
-            is_dynamic=_is_no_array,
+            is_dynamic=_is_not_one_array,
         )
-    seen = [part for blob in traced.returned.blobs for part in blob.parts]
-    _collect_results(traced, complete(build, line, seen))
     nothing = isinstance(traced.returned.structure, FetchNone)
     unannotated = signature.python.return_annotation is signature.python.empty
     traced.blocking = not signature.is_async and (nothing or not unannotated)
@@ -127,7 +107,7 @@ def trace(
 
 @contextmanager
 def _explained(job: str, line: SourceLine | None) -> Iterator[None]:
-    """Name the job in what its function raises; exceptions that are not ours become the cause."""
+    """Add the job to errors of its function; wrap other exceptions in a `JobError`."""
     try:
         yield
     except FlowError as error:
@@ -143,14 +123,14 @@ def _explained(job: str, line: SourceLine | None) -> Iterator[None]:
 
 
 def _similar_name(error: Exception) -> str | None:
-    """A suggestion for an attribute that an object does not have."""
+    """A suggestion for a misspelled attribute."""
     if isinstance(error, AttributeError) and error.name and "did you mean" not in str(error):
         return nearest(error.name, dir(error.obj)) or None
     return None
 
 
-def _is_no_array(blob: BlobDef) -> bool:
-    """Whether a blob's values cannot be had as one array."""
+def _is_not_one_array(blob: BlobDef) -> bool:
+    """Whether a blob's values are several arrays, or arrays of varying shape."""
     if isinstance(blob, MirroredBlob):
         return blob.is_dynamic or blob.batch_axis is None
     return blob.is_tensor_list or blob.dtype.is_object
@@ -163,7 +143,7 @@ def _placeholders(
     line: SourceLine | None,
     listed: Iterator[tuple[Shape, ...]],
 ) -> Any:
-    """Placeholder blobs in the structure of a parameter's annotation."""
+    """Placeholders in the structure of a parameter's annotation."""
     if isinstance(spec, PlaceholderSpec):
         if is_list(spec):
             return _list_placeholder(traced, path, spec, line, next(listed))
@@ -182,7 +162,7 @@ def _list_placeholder(
     line: SourceLine | None,
     shapes: tuple[Shape, ...],
 ) -> BlobDef:
-    """The blob of a list of arrays: a value per device, or the only one."""
+    """The placeholder of a list of arrays: one value per device."""
     build = traced.build
     if any(RAGGED in shape for shape in shapes):
         return _tensor_list_placeholder(traced, path, spec, line, shapes)
@@ -206,7 +186,7 @@ def _tensor_list_placeholder(
     line: SourceLine | None,
     shapes: tuple[Shape, ...],
 ) -> BlobDef:
-    """The blob of lists of tensors: a value of objects per device, or the only one."""
+    """The placeholder of lists of tensors: one value of objects per device."""
     if not all(RAGGED in shape for shape in shapes):
         raise FeedError(
             f"feeding {path!r} of job {traced.build.name!r}",
@@ -227,16 +207,34 @@ def _placeholder(
     shape: Shape,
     placement: Placement | None = None,
 ) -> Value:
-    shape = micro_shape(traced.build, path, shape, line)
-    attrs = input_attrs(shape, spec.dtype.name, spec.batch_axis)
+    shape = _micro_shape(traced.build, path, shape, line)
+    attrs = {"shape": shape, "dtype": spec.dtype.name, "batch_axis": spec.batch_axis}
     name = traced.build.builder.unique_name(f"Input_{path}")
     (value,) = traced.build.add("input", (), attrs, name=name, line=line, placement=placement)
     traced.inputs.append(value.op)
     return value
 
 
-def _return_line(function: Callable[..., Any]) -> SourceLine | None:
-    """The line of a function's only ``return``, None when it has several."""
+def _micro_shape(
+    build: JobBuild, parameter: str, shape: Sequence[int], line: SourceLine | None
+) -> tuple[int, ...]:
+    """The shape of a parameter in one micro-batch, as the job function sees it."""
+    parts = micro_batches(build.config, build.kind)
+    if parts == 1:
+        return tuple(shape)
+    if not shape or shape[0] % parts:
+        raise JobError(
+            f"feeding {parameter!r} of job {build.name!r} in {parts} micro-batches",
+            at=line,
+            found=f"shape {tuple(shape)}",
+            allowed=f"a first axis that {parts} divides",
+            hint=f"change the batch, or function_config.{MICRO_BATCHES}",
+        )
+    return (shape[0] // parts, *shape[1:])
+
+
+def _return_line(function: Callable[..., object]) -> SourceLine | None:
+    """The line of a function's only ``return``, None if it has several."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     if code is None:
         return None
@@ -247,34 +245,3 @@ def _return_line(function: Callable[..., Any]) -> SourceLine | None:
     } - {None}
     (line,) = lines if len(lines) == 1 else (None,)
     return None if line is None else SourceLine(code.co_filename, line)
-
-
-def _collect_results(traced: Traced, gradients: Mapping[Value, Value]) -> None:
-    """What is fetched: the returned blobs, then the watched ones."""
-    watches = traced.build.watches
-    for blob in traced.returned.blobs:
-        traced.fetch(blob, blob.parts)
-    for watch in watches:
-        traced.fetch(watch.blob, _watched(traced, watch, gradients))
-    if watches:
-        shown = traced.blobs[len(traced.returned.blobs) :]
-        traced.watcher = functools.partial(_show, watches, shown)
-
-
-def _watched(traced: Traced, watch: Watch, gradients: Mapping[Value, Value]) -> tuple[Value, ...]:
-    parts: tuple[Value, ...] = watch.blob.parts
-    if not watch.gradient:
-        return parts
-    if any(part not in gradients for part in parts):
-        raise JobError(
-            f"watch_diff of {watch.blob.op_name!r} in job {traced.build.name!r}",
-            at=watch.line,
-            found="a blob that no loss depends on",
-            allowed="floating point blobs from which the losses are computed",
-        )
-    return tuple(gradients[part] for part in parts)
-
-
-def _show(watches: Sequence[Watch], shown: Sequence[Fetched], step: Step) -> None:
-    for watch, blob in zip(watches, shown, strict=True):
-        watch.handler(blob.of(step.results or ()))

@@ -1,8 +1,8 @@
-"""From losses to update ops: what ``optimizer.minimize(loss)`` adds to a job's graph.
+"""From losses to update ops: the ops that ``optimizer.minimize(loss)`` adds to a job's graph.
 
 The order is OneFlow's: gradients of the sum of each loss (times the loss scale), divided by the
 number of loss elements and the loss scale, regularizers, clipping, update.  Divisions and
-L2 regularizers become attributes of the update ops where nothing else has to see their result.
+L2 regularizers become attributes of the update ops if no other op needs their result.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class TrainVariable:
         type: shape and element type.
         trainable: whether the optimizer may change it.
         regularizer: ``("l1_l2", l1, l2)`` or None.
-        placement: where it lives.
+        placement: its devices.
     """
 
     name: str
@@ -46,7 +46,7 @@ class TrainVariable:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A state that an update rule keeps per variable: suffix of its name, first value."""
+    """A state that an update rule keeps per variable: suffix of its name, initial value."""
 
     suffix: str
     initial: float = 0.0
@@ -60,7 +60,7 @@ class UpdateRule:
     Attributes:
         op: op type.
         attrs: its attributes besides scale, l1, l2 and weight_decay.
-        bias_correction: Adam's (beta1, beta2) if the learning rate is to be corrected.
+        bias_correction: Adam's (beta1, beta2) to correct the learning rate, or None.
     """
 
     op: str
@@ -87,7 +87,7 @@ class UpdateRule:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """How the learning rate moves; the literals of ``learning_rate_schedule``.
+    """The learning rate schedule; the literals of ``learning_rate_schedule``.
 
     Attributes:
         rate: base learning rate.
@@ -127,7 +127,7 @@ def _matches(patterns: Sequence[str], name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class DynamicLossScale:
-    """A loss scale that grows while gradients stay finite and shrinks when they do not."""
+    """A loss scale that grows while gradients stay finite, and shrinks otherwise."""
 
     initial: float = float(2**30)
     increment_period: int = 2000
@@ -136,12 +136,12 @@ class DynamicLossScale:
 
 @dataclass(frozen=True, slots=True)
 class TrainOptions:
-    """Everything that an optimizer says about training.
+    """All options of an optimizer.
 
     Attributes:
         rule: the update.
         schedule: the learning rate.
-        weight_decay: which weights shrink.
+        weight_decay: the decay of weights, by name.
         loss_scale: a factor, a dynamic one, or None.
         clip_norm: largest global norm of the gradients, None for no limit.
         step_blob: name of a blob that holds the number of the step, None for the job's own.
@@ -155,23 +155,23 @@ class TrainOptions:
     step_blob: str | None = None
 
     def options(self) -> TrainOptions:
-        """Itself, so that options can stand in for an optimizer."""
+        """Itself, so that options may replace an optimizer."""
         return self
 
 
 class HasOptions(Protocol):
-    """What `build_training` needs of an optimizer."""
+    """An optimizer, as `build_training` needs it."""
 
     def options(self) -> TrainOptions:
-        """Everything that the optimizer says about training."""
+        """All options of the optimizer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gradient:
-    """A gradient on its way to the update: what is left to be done is done there.
+    """A gradient, and the scaling and regularization that remain for the update op.
 
     Attributes:
-        variable: what it is the gradient of.
+        variable: the variable.
         value: the gradient so far.
         scale, l1, l2: attributes of the update op.
     """
@@ -185,7 +185,7 @@ class Gradient:
 
 @dataclass(frozen=True, slots=True)
 class LossScale:
-    """The loss scale of a job: a constant factor, or a variable, its number and the inverse."""
+    """The loss scale of a job: a constant factor, or a variable, its scalar and its inverse."""
 
     factor: float = 1.0
     variable: Value | None = None
@@ -195,7 +195,7 @@ class LossScale:
 
 @dataclass(frozen=True, slots=True)
 class _Training:
-    """What all steps of `build_training` share."""
+    """The arguments that the steps of `build_training` share."""
 
     emitter: Emitter
     options: TrainOptions
@@ -207,7 +207,7 @@ class _Training:
         return Maker(self.emitter, placement, prefix, self.line)
 
     def one(self, type_: str, *inputs: Value, **attrs: AttrValue) -> Value:
-        """Adds an op of the system and gives its output."""
+        """Add a system op and return its first output."""
         return self.at(self.placement, type_, *inputs, **attrs)
 
     def at(self, placement: Placement, type_: str, *inputs: Value, **attrs: AttrValue) -> Value:
@@ -236,29 +236,30 @@ def build_training(
     sums: list[str] | None = None,
     elements: float | None = None,
 ) -> dict[Value, Value]:
-    """Adds backward and update ops to a graph.
+    """Add backward and update ops to a graph.
 
     Args:
         emitter: the graph of the forward ops.
-        losses: what to minimize: the mean of each, summed.  All of one shape.
-        optimizer: how to minimize it.
-        variables: the variables of the job; those not trainable are left alone.
-        step: number of the running step, int64, the first is 0.
-        placement: where numbers that belong to the whole job are computed.
+        losses: the losses, all of one shape; the sum of their means is minimized.
+        optimizer: the optimizer.
+        variables: the variables of the job; only trainable ones are updated.
+        step: number of the running step, int64, starting at 0.
+        placement: the devices of ops that belong to the whole job.
         line: the user's line.
-        watched: further values whose gradients are wanted.
+        watched: further values whose gradients are needed.
         job: name of the job, part of the names of its own states.
-        micro_batches: how many micro-batches a step has; the losses are those of one.
-        sums: takes the names of the ops whose input is to be added up over them.
-        elements: what the gradients of the losses' sum are divided by; by default the elements
-            of each loss.
+        micro_batches: the number of micro-batches of a step; the losses are those of one.
+        sums: receives the names of the ops whose input is accumulated over them.
+        elements: the divisor of the gradients of the losses' sum; by default the elements of
+            each loss.
 
     Returns:
-        The gradients of the trainable and the watched values, as far as the losses depend on
-        them: of the sum of the losses' elements, times the loss scale.
+        The gradients of those trainable and watched values on which the losses depend: of the
+        sum of the losses' elements, times the loss scale.
 
     Raises:
-        JobError: no losses, losses of different types, or no trainable variable to improve.
+        JobError: there is no loss, the losses' types differ, or no trainable variable has a
+            gradient.
     """
     options = optimizer.options()
     t = _Training(emitter, options, placement, line, job)
@@ -270,7 +271,7 @@ def build_training(
     factor = 1.0 / (count * micro_batches * scale.factor)
     gradients = [Gradient(v, found[v.value], factor) for v in trained if v.value in found]
     if micro_batches > 1 and sums is not None:
-        gradients = [_to_be_summed(t, g, sums) for g in gradients]
+        gradients = [_accumulated(t, g, sums) for g in gradients]
     if not gradients:
         _fail_without_gradients(t, len(trained))
     skip = _count_not_finite(t, gradients) if scale.variable else None
@@ -283,8 +284,8 @@ def build_training(
     return found
 
 
-def _to_be_summed(t: _Training, g: Gradient, sums: list[str]) -> Gradient:
-    """A gradient at the place where those of all micro-batches are added up."""
+def _accumulated(t: _Training, g: Gradient, sums: list[str]) -> Gradient:
+    """Mark the point at which a gradient is accumulated over the micro-batches."""
     name = t.emitter.builder.unique_name(f"{g.variable.name}/accumulated")
     (value,) = t.emitter.emit(
         "identity", [g.value], placement=g.variable.placement, name=name, line=t.line
@@ -298,7 +299,7 @@ def _fail(t: _Training, found: object, allowed: object, hint: str | None = None)
 
 
 def _fail_without_gradients(t: _Training, trainable: int) -> NoReturn:
-    """Says what is missing where no trainable variable has a gradient."""
+    """Raise the error for a job without gradients of trainable variables."""
     _fail(
         t,
         f"{trainable} trainable variables that no loss depends on",
@@ -340,7 +341,7 @@ def _dynamic_name(t: _Training, name: str) -> str:
 
 
 def _number_variable(t: _Training, name: str, dtype: str, initial: float) -> Value:
-    """A state of the dynamic loss scale: one number, of the shape that OneFlow's have."""
+    """A state of the dynamic loss scale: one number, in OneFlow's shape (1,)."""
     full = _dynamic_name(t, name)
     if full in t.emitter.builder.ops:
         return Value(full, 0)
@@ -376,7 +377,7 @@ def _count_not_finite(t: _Training, gradients: Sequence[Gradient]) -> Value:
 
 
 def _penalized(t: _Training, g: Gradient) -> Gradient:
-    """A gradient with the penalties of its variable's regularizer."""
+    """A gradient with its variable's regularization factors."""
     if g.variable.regularizer is None:
         return g
     kind, *factors = g.variable.regularizer
@@ -388,9 +389,9 @@ def _penalized(t: _Training, g: Gradient) -> Gradient:
 def _clipped(
     t: _Training, gradients: list[Gradient], inverse: Value | None
 ) -> tuple[list[Gradient], Value | None]:
-    """The gradients, and the number that the updates are still to scale them by.
+    """Clip the gradients: return them, and the scalar by which the updates must scale them.
 
-    The norm is taken of gradients that lack nothing but being clipped.
+    The norm is that of the fully scaled and regularized gradients.
     """
     if t.options.clip_norm is None:
         return gradients, inverse
@@ -401,7 +402,7 @@ def _clipped(
 
 
 def _finished(t: _Training, g: Gradient, inverse: Value | None) -> Gradient:
-    """A gradient with its scales and penalties applied, in the type that sums are made in."""
+    """A gradient with scales and regularization applied, in the accumulation type."""
     maker = t.maker(g.variable.placement, f"{g.variable.name}/clip")
     wide = tensor_type((), g.variable.type.dtype.accumulate)
     value = _cast(maker, g.value, wide)
@@ -423,7 +424,7 @@ def _square_sum(t: _Training, g: Gradient) -> Value:
 
 
 def _learning_rate(t: _Training, step: Value) -> tuple[Value, Value]:
-    """The learning rate as the updates take it, and the number of the step that they go by."""
+    """The learning rate and the step number for the update ops."""
     options = t.options
     now = step if options.step_blob is None else _named(t, options.step_blob, int64)
     schedule = options.schedule
@@ -446,7 +447,7 @@ def _scheduled(t: _Training, step: Value) -> Value:
 
 
 def _named(t: _Training, blob: str, dtype: DType) -> Value:
-    """The value of a blob by name: an op's name, or ``<op>/<output>`` as OneFlow writes it."""
+    """The value of a blob by name: an op's name, or ``<op>/<output>`` in OneFlow's notation."""
     ops = t.emitter.builder.ops
     op = blob if blob in ops else blob.rpartition("/")[0]
     if op not in ops:
@@ -465,7 +466,7 @@ def _update(
     scale_by: Value | None,
     skip: Value | None,
 ) -> None:
-    """Adds the states of a variable and the op that changes it."""
+    """Add the states of a variable and its update op."""
     rule, variable = t.options.rule, g.variable
     states = [_state(t, variable, state) for state in rule.states]
     optional = [value for value in (scale_by, skip) if value is not None]
@@ -487,7 +488,7 @@ def _update(
 
 
 def _state(t: _Training, variable: TrainVariable, state: State) -> Value:
-    """The state of a variable, laid out as the variable; float32 for half-precision ones."""
+    """A state of a variable, distributed as the variable; float32 for half precision."""
     ops, name = t.emitter.builder.ops, f"{variable.name}-{state.suffix}"
     if name in ops:
         return ops[name].output()

@@ -1,11 +1,11 @@
-"""Weights that begin at zero and can never change.
+"""Detection of weights that start at zero and can never change.
 
-A set of variables that are zero stays zero if the gradient of each of them is zero whenever all of
-them are: two layers in a row whose weights are zero keep each other from learning.  To find the
-largest such set, assume that all variables that begin at zero stay so, compute which values of the
-graph must be zero then, drop the variables whose gradients need not be, and begin again.
+A set of zero variables stays zero if the gradient of each is zero whenever all of them are: two
+consecutive layers with zero weights keep each other from learning.  To find the largest such set,
+assume that all variables that start at zero stay zero, compute which values of the graph must then
+be zero, drop the variables whose gradients need not be, and repeat.
 
-What makes an op's results zero is in `RULES`; the results of other ops count as not zero.
+`RULES` lists when an op's results are zero; results of other ops count as nonzero.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from flow_core.ir.graph import Graph, Op, Value
 from flow_core.plugins.specs import OpSpec
 
 Alternatives = tuple[tuple[int, ...], ...]
-"""Sets of inputs: if all of one set are zero, so are the results."""
+"""Sets of inputs; if all inputs of one set are zero, so are the results."""
 
 ALL = -1
-"""In place of the inputs of a set: all inputs."""
+"""Represents all inputs in a set."""
 
 FIRST: Alternatives = ((0,),)
 SECOND: Alternatives = ((1,),)
@@ -67,10 +67,10 @@ RULES: Mapping[str, Alternatives] = {
     "where_scalar_x": (),
     "zero_like": ((),),
 }
-"""By op type.  Gradient ops are linear in the gradient that they are given: see `alternatives`."""
+"""Rules by op type; gradient ops are linear in their incoming gradient, see `alternatives`."""
 
 GRADIENTS = ("dy", "loss_grad")
-"""Names of that input of gradient ops."""
+"""Names of the incoming gradient of gradient ops."""
 
 CONSTANTS: Mapping[str, tuple[str, Alternatives]] = {
     "constant": ("value", ((),)),
@@ -78,14 +78,14 @@ CONSTANTS: Mapping[str, tuple[str, Alternatives]] = {
     "pad": ("floating_constant_value", FIRST),
     "scalar_add": ("operand", FIRST),
 }
-"""Ops whose results are zero only if a number is, too: the attribute, and the other conditions."""
+"""Ops whose results are zero only if an attribute is, too: attribute, further conditions."""
 
 ONLY_FIRST_RESULT = frozenset({"layer_norm", "normalization"})
-"""Ops of which the rules tell about the first result; the others count as not zero."""
+"""Ops whose rules hold for the first result only; their others count as nonzero."""
 
 
 def alternatives(op: Op, spec: OpSpec) -> Alternatives:
-    """The sets of inputs of an op that make its results zero."""
+    """The sets of inputs that make an op's results zero."""
     known = RULES.get(op.type, ())
     if op.type in CONSTANTS:
         attr, known = CONSTANTS[op.type]
@@ -100,7 +100,7 @@ def alternatives(op: Op, spec: OpSpec) -> Alternatives:
 def zero_values(
     graph: Graph, specs: Mapping[str, OpSpec], variables: Iterable[str]
 ) -> frozenset[Value]:
-    """The values of a graph that must be zero if some of its variables are."""
+    """The values of a graph that must be zero if given variables are."""
     zero = {Value(name, 0) for name in variables}
     for op in graph.ops.values():
         for inputs in alternatives(op, specs[op.type]):
@@ -113,14 +113,14 @@ def zero_values(
 
 
 def _chosen(op: Op, inputs: tuple[int, ...]) -> tuple[Value, ...] | None:
-    """Some inputs of an op, None where it has not all of them."""
+    """Given inputs of an op, None if one is absent."""
     if any(i >= len(op.inputs) for i in inputs):
         return None
     return tuple(op.inputs[i] for i in inputs)
 
 
 def updates(graph: Graph, specs: Mapping[str, OpSpec]) -> dict[str, list[Value]]:
-    """The gradients by which each variable is updated; none for one that others overwrite, too."""
+    """The gradients that update each variable; none if other ops overwrite it, too."""
     found: dict[str, list[Value]] = {}
     others: set[str] = set()
     for op in graph.ops.values():
@@ -136,7 +136,7 @@ def updates(graph: Graph, specs: Mapping[str, OpSpec]) -> dict[str, list[Value]]
 
 
 def stuck(graph: Graph, specs: Mapping[str, OpSpec], zeros: Iterable[str]) -> frozenset[str]:
-    """The variables that stay zero forever, of some that are."""
+    """The variables that stay zero forever, among given zero ones."""
     gradients = updates(graph, specs)
     left = frozenset(name for name in zeros if name in gradients)
     while True:
@@ -148,29 +148,28 @@ def stuck(graph: Graph, specs: Mapping[str, OpSpec], zeros: Iterable[str]) -> fr
 
 
 def begins_at_zero(op: Op) -> bool:
-    """Whether a ``variable`` op's initializer gives zeros."""
+    """Whether a ``variable`` op's initializer produces zeros."""
     kind, *numbers = op.attrs["initializer"]
     return kind != "variance_scaling" and all(number == 0 for number in numbers)
 
 
 MOST_NAMED = 8
-"""The warning names so many variables."""
+"""The largest number of variables that the warning names."""
 
 
 def warn_of_zero_weights(
     job: str, line: SourceLine | None, graph: Graph, specs: Mapping[str, OpSpec], session: Any
 ) -> None:
-    """Issue a warning if weights of a train job begin at zero and can never change.
+    """Issue a warning if weights of a train job start at zero and can never change.
 
-    Biases are not named, nor are variables that have been given values that are not zero.  A job
-    with a single layer is never warned of: its weights may begin at zero, and where their gradient
-    is zero, they are at their best.
+    Biases and variables with nonzero values are not named.  A job with a single layer causes no
+    warning, since its zero weights are optimal if their gradient is zero.
 
     Args:
-        job, line: the job, and where it is defined.
-        graph: with backward pass and updates.
-        specs: of the ops.
-        session: where the variables are.
+        job, line: the job, and its line.
+        graph: the graph with backward pass and updates.
+        specs: the op specs.
+        session: the session with the variables.
     """
     zeros = [op.name for op in graph.of_type("variable") if begins_at_zero(op)]
     if not any(_is_weight(graph, name) for name in zeros):

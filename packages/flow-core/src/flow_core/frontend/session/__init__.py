@@ -1,4 +1,4 @@
-"""The session: variables, scopes, and what the processes of a program agree on.
+"""The session: its devices, its variables and their memory.
 
 In: jobs and their variables. Out: state that jobs share by name.
 Must not depend on the public API.

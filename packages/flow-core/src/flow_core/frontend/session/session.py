@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from flow_core.base.arrays import DeviceArray
 from flow_core.base.config import Settings
 from flow_core.base.errors import (
     BrokenJobWarning,
@@ -32,12 +33,13 @@ from flow_core.base.forks import check_process, owned
 from flow_core.base.shapes import num_elements
 from flow_core.base.shutdown import run_shutdown_calls
 from flow_core.base.thread_budget import Budget, find_budget, host_memory
-from flow_core.base.thread_pools import settle
+from flow_core.base.thread_pools import set_budget
 from flow_core.compiler.reshard.planner import TensorLayout
 from flow_core.device import Driver, World
 from flow_core.frontend.session.variable_storage import Part, StoredVariable, too_large, whole
-from flow_core.frontend.session.variables import VariableInfo, check_savable
+from flow_core.frontend.session.variables import check_savable
 from flow_core.frontend.trace.job_build import maybe_current_job
+from flow_core.frontend.trace.variable_info import VariableInfo
 from flow_core.ir.graph import TensorType
 from flow_core.plugins.host import default_registry
 from flow_core.plugins.registry import Registry
@@ -51,7 +53,7 @@ Found = TypeVar("Found")
 
 @dataclass(slots=True)
 class ResourceConfig:
-    """What ``flow.config`` sets for the whole session."""
+    """The settings of ``flow.config``."""
 
     gpu_device_num: int | None = None
     cpu_device_num: int | None = None
@@ -59,7 +61,7 @@ class ResourceConfig:
     others: dict[str, Any] = field(default_factory=dict)
 
     def kept(self) -> ResourceConfig:
-        """What is the process's, not the session's: the machines and ``flow.env``."""
+        """The settings that outlive a session: the machines and ``flow.env``."""
         of_process = {k: v for k, v in self.others.items() if k.startswith("env.")}
         return ResourceConfig(machine_num=self.machine_num, others=of_process)
 
@@ -73,14 +75,13 @@ class Session:
 
     Attributes:
         jobs: the jobs, in the order of their definition.
-        declared: what the jobs agreed on about each variable.
-        compiling: held while a job is traced, compiled and bound.
+        declared: the type and attributes of each variable.
+        compiling: a lock held while a job is traced, compiled and bound.
         pipeline: the actors that run steps.
-        layouts: of the variables, as the first job that was compiled has laid them out.
-        sharing: of the variables that several devices hold, whether they do so in one memory,
-            as the first job that was compiled has it.
+        layouts: the layouts of variables, by the first job that was compiled.
+        sharing: whether devices hold a variable in one memory, by the first such job.
         budget: the cores of this process.
-        weighed: names of the train jobs whose first weights have been looked at.
+        checked_weights: names of the train jobs whose initial weights were checked.
     """
 
     def __init__(self, registry: Registry | None = None, settings: Settings | None = None) -> None:
@@ -98,23 +99,23 @@ class Session:
         self.layouts: dict[str, TensorLayout] = {}
         self.sharing: dict[str, bool] = {}
         self._left_out: set[Any] = set()
-        self.weighed: set[str] = set()
+        self.checked_weights: set[str] = set()
         self._world: World | None = self.registry.world()
-        self._looked_for: tuple[str, ...] = ()
-        self.budget = self._divided()
+        self._joined_machines: tuple[str, ...] = ()
+        self.budget = self._find_budget()
         owned(self)
 
     # ------------------------------------------------------------------ devices
 
     @property
     def default_placement(self) -> Placement:
-        """Where ops outside any scope run: all devices that the program has asked for.
+        """Where ops outside any scope run: all devices that the program has configured.
 
-        Gpus if there are any and not 0 of them are asked for, else the CPU; one of each machine
-        unless ``flow.config`` was told another number.
+        GPUs if available and not configured to 0, else the CPU; one device per machine unless
+        ``flow.config`` sets another number.
         """
-        there = isinstance(self.registry.probe("gpu"), Available)
-        kind = "gpu" if there and self.resources.gpu_device_num != 0 else "cpu"
+        available = isinstance(self.registry.probe("gpu"), Available)
+        kind = "gpu" if available and self.resources.gpu_device_num != 0 else "cpu"
         count = getattr(self.resources, f"{kind}_device_num") or 1
         machines = range(self.resources.machine_num)
         return Placement.parse(kind, [f"{machine}:0-{count - 1}" for machine in machines])
@@ -129,11 +130,11 @@ class Session:
         return self._world
 
     def _meet_machines(self) -> None:
-        """Joins those that were started by hand on the machines of ``flow.env.machine``."""
+        """Join the processes started manually on the machines of ``flow.env.machine``."""
         machines = self.resources.others.get("env.machine", ())
-        if len(machines) < 2 or machines == self._looked_for:
+        if len(machines) < 2 or machines == self._joined_machines:
             return
-        self._looked_for = machines
+        self._joined_machines = machines
         used = min(self.resources.machine_num, len(machines))
         found = self.registry.meet(machines, used, self.resources.others.get("env.ctrl_port"))
         if found is not None and self._stored:
@@ -143,17 +144,17 @@ class Session:
                 allowed="flow.env.machine before the first job is called",
             )
         self._world = found
-        self.budget = self._divided()
+        self.budget = self._find_budget()
 
-    def _divided(self) -> Budget:
+    def _find_budget(self) -> Budget:
         world = self._world
         share, processes = getattr(world, "cores", None), getattr(world, "size", 1)
         budget = find_budget(self.settings.cores, share, processes)
-        settle(budget)
+        set_budget(budget)
         return budget
 
     def _root(self, device: Device) -> tuple[int, bool]:
-        """The rank of a device's process, and whether that is this one."""
+        """The rank of a device's process, and whether it is this process."""
         world = self.world
         root = 0 if world is None else world.owner(device)
         return root, world is None or root == world.rank
@@ -166,9 +167,9 @@ class Session:
         return driver
 
     def free_memory(self, device: Device) -> int | None:
-        """Bytes of a device that a plan may take, None for no known limit.
+        """The bytes of a device that a plan may use, None for no known limit.
 
-        They are less what ``flow.config.reserved_device_mem_mbyte`` keeps for others.
+        ``flow.config.reserved_device_mem_mbyte`` is subtracted.
         """
         free = self.driver(device).memory()
         if free is None and self.memory(device) == "cpu":
@@ -179,17 +180,17 @@ class Session:
         return max(0, free - reserved)
 
     def holds(self, name: str, device: Device) -> bool:
-        """Whether a device has its part of a variable already."""
+        """Whether a device holds its part of a variable already."""
         return name in self._stored and device in self._stored[name].parts
 
     def held_region(self, name: str, device: Device) -> Region | None:
-        """The part of a variable that a device holds for good, None where it has none yet."""
+        """The part of a variable that a device holds, None if none or provisional."""
         stored = self._stored.get(name)
         part = None if stored is None or stored.provisional else stored.parts.get(device)
         return None if part is None else part.region
 
     def memory(self, device: Device) -> str:
-        """Kind of memory of a device: the device type whose kernels can read it."""
+        """The memory kind of a device: the device type whose kernels can read it."""
         return self.registry.devices[device.type].kernels or device.type
 
     def shares_memory(self, devices: Sequence[Device]) -> bool:
@@ -198,16 +199,16 @@ class Session:
             return False
         try:
             return self.registry.comm_spec(devices).shares_memory
-        except DeviceUnavailableError:  # nothing joins them: each is on its own
+        except DeviceUnavailableError:  # no comm joins them
             return False
 
     # ---------------------------------------------------------------- variables
 
     def declare_variable(self, info: VariableInfo) -> None:
-        """Take note of a request for a variable.
+        """Record a request for a variable.
 
         Raises:
-            VariableError: a name that no checkpoint can hold, or a conflict with another request.
+            VariableError: checkpoints cannot hold the name, or another request conflicts.
         """
         check_savable(info)
         known = self.declared.setdefault(info.name, info)
@@ -215,7 +216,7 @@ class Session:
 
     @contextmanager
     def binding(self) -> Iterator[None]:
-        """Take back the parts of variables that a ``with`` block which fails has made."""
+        """Discard the parts of variables created in a ``with`` block that fails."""
         before = {
             name: (dict(stored.parts), stored.provisional, stored.first, stored.pristine)
             for name, stored in self._stored.items()
@@ -233,7 +234,7 @@ class Session:
 
     @contextmanager
     def declaring(self) -> Iterator[None]:
-        """Forgets the variables that are declared in a ``with`` block which fails."""
+        """Discard the variables declared in a ``with`` block that fails."""
         before = dict(self.declared)
         try:
             yield
@@ -241,10 +242,10 @@ class Session:
             self.declared = before
             raise
 
-    def variable(self, name: str, device: Device, region: Region | None = None) -> Any:
-        """A device's array of a variable (or its part), initialised at its first use.
+    def variable(self, name: str, device: Device, region: Region | None = None) -> DeviceArray:
+        """A device's array of a variable (or its part), initialized at its first use.
 
-        With several processes all of them must ask, and those that have not the device get None.
+        A collective operation; processes without the device get None.
         """
         stored = self._stored.get(name) or self._store(name, device)
         wanted = region or whole(stored.info)
@@ -263,11 +264,11 @@ class Session:
         return part.array
 
     def is_still_zero(self, name: str) -> bool:
-        """Whether a variable that begins at zero is so now; False where that is not known."""
+        """Whether a variable initialized to zero is still zero; False if unknown."""
         stored = self._stored.get(name)
         if stored is None:
             return True
-        if stored.world is not None:  # a meeting, and not all processes need ask
+        if stored.world is not None:  # reading is collective, and not all processes may call
             return False
         return not np.any(stored.numpy())
 
@@ -276,10 +277,10 @@ class Session:
         return self._stored[name].numpy()
 
     def check_replicas(self, job: str, updated: Mapping[str, set[Device]]) -> None:
-        """Refuses copies of a variable that an update would leave behind.
+        """Refuse copies of a variable that an update would not reach.
 
         Args:
-            job: a job that is now bound.
+            job: the job being bound.
             updated: the devices on which it updates variables, by variable.
         """
         for name, devices in updated.items():
@@ -305,7 +306,7 @@ class Session:
         return stored
 
     def _adopt(self, stored: StoredVariable, device: Device, region: Region) -> Part:
-        """Gives a variable another part: in the memory of a part that is the same, else anew."""
+        """Add a part to a variable: in the memory of an equal part, else in new memory."""
         if stored.memory != self.memory(device):
             devices = " and ".join(map(str, [*stored.parts, device]))
             raise UnsupportedError(
@@ -323,30 +324,30 @@ class Session:
     def _new_part(self, stored: StoredVariable, device: Device, region: Region) -> Part:
         root, is_here = self._root(device)
         if not is_here:
-            stored.refresh()  # a meeting: the part's owner needs the value
+            stored.refresh()  # collective: the part's owner needs the value
             return Part(region, None, None, root)
         driver, dtype = self.driver(device), stored.info.type.dtype
         shape = region_shape(region)
         nbytes = num_elements(shape) * dtype.itemsize
         free = self.free_memory(device)
         if free is not None and nbytes > free:
-            raise too_large(stored.info, device, nbytes, f"{free:,} bytes that are free there")
+            raise too_large(stored.info, device, nbytes, f"{free:,} free bytes")
         try:
             part = Part(region, driver.allocate(nbytes).view(0, shape, dtype.numpy), driver, root)
-            driver.copy_in(part.array, stored.beginning(region))
+            driver.copy_in(part.array, stored.initial_part(region))
         except MemoryError as error:
             raise too_large(stored.info, device, nbytes, f"what is left: {error}") from None
         return part
 
-    def adopted(self) -> None:
-        """Forgets what new parts of variables began with, once a job has all of its parts."""
+    def drop_initial_values(self) -> None:
+        """Drop the initial values of variables once a job holds all of its parts."""
         for stored in self._stored.values():
             stored.forget_first()
 
     def _shared(self, stored: StoredVariable, device: Device, region: Region) -> Part | None:
-        """The part of another device type at the same place, as emulated devices and the CPU.
+        """An equal part at the same place, as of emulated devices and the CPU, to be shared.
 
-        And that of any device, where a job has devices share the variable.
+        If a job has devices share the variable, an equal part of any device.
         """
         anywhere = self.sharing.get(stored.info.name, False)
         for other, part in stored.parts.items():
@@ -356,14 +357,14 @@ class Session:
         return None
 
     def each(self, phase: Callable[[Any], Found]) -> Iterator[Found]:
-        """What a phase gives for each job; a job where it fails is left out, with a warning.
+        """The results of a function of each job, without the jobs where it fails.
 
-        The warning is issued once per job.  An error of the job's own call is left to that call.
+        One warning is issued per failing job; a call of the job raises the error.
         """
         for job in list(self.jobs):
             try:
                 found = phase(job)
-            except Exception as error:  # noqa: BLE001 - whatever it is, it concerns that job only
+            except Exception as error:  # noqa: BLE001 - any error concerns that job only
                 self._leave_out(job, error)
             else:
                 yield found
@@ -380,17 +381,17 @@ class Session:
         )
 
     def warn(self, text: str, category: type[FlowWarning], at: SourceLine | None) -> None:
-        """Issue a warning; of several processes the first one does."""
+        """Issue a warning, on rank 0 only."""
         if self.world is None or self.world.rank == 0:
             warn(text, category, at)
 
     def stored(self) -> Mapping[str, StoredVariable]:
-        """All variables of all jobs, allocated; traces jobs that have not been traced.
+        """All variables of all jobs, allocated; jobs are traced if needed.
 
-        Jobs that cannot be traced, or whose variables cannot be allocated, are left out.
+        Jobs that cannot be traced, or whose variables cannot be allocated, are excluded.
 
         Raises:
-            JobError: a job is under definition, which would be traced within itself.
+            JobError: called while a job is under definition.
         """
         job = maybe_current_job()
         if job is not None:
@@ -406,11 +407,11 @@ class Session:
         for name in list(self.declared):
             if name not in self._stored:
                 self._allocate(name)
-        self.adopted()
+        self.drop_initial_values()
         return {name: self._stored[name] for name in sorted(self._stored)}
 
     def _allocate(self, name: str) -> None:
-        """Give a variable that no job has bound yet its memory, on the device of its first job."""
+        """Allocate a variable that no job has bound, on the device of its first job."""
         job, device = self._first_user(name)
         try:
             with self.binding():
@@ -423,7 +424,7 @@ class Session:
             self._stored[name].provisional = True
 
     def _first_user(self, name: str) -> tuple[Any, Device]:
-        """The first job that has a variable, None if none has, and the device where it has it."""
+        """The first job that has a variable, None if there is none, and its device."""
         for job in self.jobs:
             device: Device | None = job.device_of(name)
             if device is not None:
@@ -431,12 +432,12 @@ class Session:
         return None, self.default_placement.device(0)
 
     def types(self) -> dict[str, TensorType]:
-        """Types of all variables by name, without those that `stored` leaves out."""
+        """The types of all variables of `stored`, by name."""
         return {name: stored.info.type for name, stored in self.stored().items()}
 
     def assign(self, values: Mapping[str, Any]) -> None:
-        """Overwrites variables; all names must be known and all shapes right."""
-        with self.still():
+        """Overwrite variables; all names must be known and all shapes must match."""
+        with self.quiesced():
             stored = self.stored()
             for name, value in values.items():
                 if name not in stored:
@@ -445,10 +446,10 @@ class Session:
             self._resume()
 
     def initialize(self) -> None:
-        """Gives every variable its initial value."""
-        with self.still():
+        """Reset every variable to its initial value."""
+        with self.quiesced():
             for stored in self.stored().values():
-                stored.begin_again()
+                stored.reset()
             self._resume()
 
     def _resume(self) -> None:
@@ -458,7 +459,7 @@ class Session:
     # ---------------------------------------------------------------- life cycle
 
     def before_call(self, job: str) -> None:
-        """Raises what callbacks raised, and refuses calls that processes may not make in one order.
+        """Raise errors of callbacks; refuse calls whose order may differ between processes.
 
         Raises:
             JobError: a callback calls a job, in a program of several processes.
@@ -475,16 +476,16 @@ class Session:
         self.pipeline.raise_pending()
 
     def sync(self) -> None:
-        """Waits until nothing is in flight; raises what callbacks raised."""
+        """Wait until no step is in flight; raise errors of callbacks."""
         self.pipeline.sync()
 
-    def still(self) -> AbstractContextManager[None]:
-        """Waits until nothing is in flight and lets nothing run for a ``with`` block."""
-        return self.pipeline.still()
+    def quiesced(self) -> AbstractContextManager[None]:
+        """Wait until no step is in flight, and run none during a ``with`` block."""
+        return self.pipeline.quiesced()
 
     def leave_to_parent(self) -> bool:
-        """In a forked process: its jobs find no session, if this one is in use; whether it is."""
-        self.compiling = threading.RLock()  # another thread may have held it
+        """In a forked process, detach the jobs if the session is in use; return whether it is."""
+        self.compiling = threading.RLock()  # another thread may hold it in the parent
         if self._world is None and not self._drivers:
             return False
         self.pipeline.leave_to_parent()
@@ -494,7 +495,7 @@ class Session:
         return True
 
     def close(self) -> tuple[BaseException, ...]:
-        """Delivers what is pending, forgets jobs and variables, gives errors nobody has seen."""
+        """Deliver pending steps, drop jobs and variables, return unreported errors."""
         errors = self.pipeline.close()
         for job in self.jobs:
             job.detach()
@@ -503,7 +504,7 @@ class Session:
         self._stored.clear()
         self._updated.clear()
         self._left_out.clear()
-        self.weighed.clear()
+        self.checked_weights.clear()
         self.layouts.clear()
         self.sharing.clear()
         return errors
@@ -513,7 +514,7 @@ _default: list[Session] = []
 
 
 def default_session() -> Session:
-    """The session that programs use without saying so; forked processes may have none."""
+    """The session that programs use implicitly; forked processes may have none."""
     if not _default:
         check_process()
         _default.append(Session())
@@ -521,10 +522,10 @@ def default_session() -> Session:
 
 
 def clear_default_session() -> None:
-    """Delivers pending results, then drops all jobs and variables of the default session.
+    """Deliver pending results, then drop all jobs and variables of the default session.
 
     Raises:
-        BaseException: what callbacks have raised; the session is cleared nevertheless.
+        BaseException: an error of a callback; the session is cleared nevertheless.
     """
     check_process()
     if _default:
@@ -537,19 +538,19 @@ def clear_default_session() -> None:
 
 
 def sync_default_session() -> None:
-    """Waits until all asynchronous job calls have been delivered; raises what they raised."""
+    """Wait until all asynchronous job calls are delivered; raise their errors."""
     check_process()
     if _default:
         _default[0].sync()
 
 
 def _deliver_at_exit() -> None:
-    """Delivers what is pending when the interpreter ends; errors make it end with status 1."""
+    """Deliver pending steps when the interpreter ends; exit with status 1 on errors."""
     if not _default:
         return
     try:
         errors = _default[0].close()
-    except KeyboardInterrupt:  # a second Ctrl-C: what is pending is given up
+    except KeyboardInterrupt:  # a second Ctrl-C cancels pending steps
         return
     for error in errors:
         sys.excepthook(type(error), error, error.__traceback__)

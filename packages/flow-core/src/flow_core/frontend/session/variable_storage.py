@@ -1,4 +1,4 @@
-"""The memory of variables: parts on devices that together hold all of a value."""
+"""The memory of variables: parts on devices that together hold the logical value."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array, DeviceArray
 from flow_core.base.errors import OutOfMemoryError
 from flow_core.base.philox import op_seed
 from flow_core.base.shapes import num_elements
 from flow_core.device import World
-from flow_core.frontend.session.variables import VariableInfo
+from flow_core.frontend.trace.variable_info import VariableInfo
 from flow_core.ir.initializers import generate
 from flow_core.sharding.sbp import Region, region_shape
 from flow_core.sharding.topology import Device
@@ -22,14 +23,14 @@ class Part:
     """The part of a variable that one device holds.
 
     Attributes:
-        region: where it lies in the logical variable.
-        array: device array, None where the device is another process's.
-        driver: driver of the device, None where it is another process's.
+        region: its region of the logical variable.
+        array: device array, None if another process owns the device.
+        driver: driver of the device, None if another process owns the device.
         root: the rank of the device's process.
     """
 
     region: Region
-    array: Any
+    array: DeviceArray
     driver: Any
     root: int = 0
 
@@ -41,17 +42,17 @@ class Part:
 
 @dataclass(slots=True)
 class StoredVariable:
-    """A variable's memory: parts on devices that together hold all of it.
+    """A variable's memory: parts on devices that together hold the logical value.
 
     Attributes:
-        info: what the jobs agreed on.
-        memory: kind of memory: the device type whose kernels can read it.
-        parts: per device.
-        first: the logical value to begin with, while there are regions that no part holds yet.
-        provisional: whether no job has asked for it yet, so that its layout is not known.
+        info: name, type and attributes.
+        memory: the memory kind: the device type whose kernels can read it.
+        parts: the parts by device.
+        first: the logical initial value, while some regions have no part.
+        provisional: whether no job has requested it, so that its layout is unknown.
         world: the processes that hold its parts, None for one.
-        pristine: whether all parts hold what ``first``, or else the initial value, says; the same
-            in all processes.
+        pristine: whether all parts hold ``first``, or else the initial value; equal in all
+            processes.
     """
 
     info: VariableInfo
@@ -63,14 +64,14 @@ class StoredVariable:
     pristine: bool = True
 
     def settle(self, device: Device, region: Region) -> None:
-        """Takes the layout of the first job that asks: for a part on a device."""
+        """Adopt the layout of the first job that requests a part on a device."""
         if self.provisional and (device not in self.parts or self.parts[device].region != region):
             self.first, self.pristine = self.numpy(), True
             self.parts.clear()
         self.provisional = False
 
     def numpy(self) -> Any:
-        """A copy of the logical value; with several processes, all of them must ask for it."""
+        """A copy of the logical value; collective with several processes."""
         parts = list({part.region: part for part in reversed(self.parts.values())}.values())
         if parts[-1].region == whole(self.info):
             return self._content(parts[-1])
@@ -90,10 +91,10 @@ class StoredVariable:
         self.world.broadcast(value, part.root, f"variable {self.info.name!r}")
         return value
 
-    def beginning(self, region: Region) -> Any:
-        """What a new part begins with: no process makes more of an initial value than its own.
+    def initial_part(self, region: Region) -> Any:
+        """The initial value of a new part; each process generates only its own parts.
 
-        With several processes, all of them must ask for a part of one of them.
+        Collective with several processes.
         """
         self.refresh()
         if self.first is not None:
@@ -104,25 +105,25 @@ class StoredVariable:
         return initial_value(self.info, region)
 
     def refresh(self) -> None:
-        """Fetches the value for new parts, in all processes, where it is not that of ``first``."""
+        """Gather the value for new parts in all processes, unless ``first`` has it."""
         if not self.pristine:
             self.first, self.pristine = self.numpy(), True
 
     def forget_first(self) -> None:
-        """Forgets what new parts begin with, as all of it is held."""
+        """Drop ``first`` once the parts hold everything."""
         if self.is_whole:
             self.first, self.pristine = None, False
 
-    def assign(self, value: Any) -> None:
-        """Overwrites all parts with those of a host array of the logical shape."""
+    def assign(self, value: Array) -> None:
+        """Overwrite all parts from a host array of the logical shape."""
         for part in self.parts.values():
             if part.array is not None:
                 part.driver.copy_in(part.array, value[part.window])
         if self.first is not None:
             self.first[...] = value
 
-    def begin_again(self) -> None:
-        """Gives all parts their initial values, each by itself."""
+    def reset(self) -> None:
+        """Reset all local parts to their initial values."""
         local = [part for part in self.parts.values() if part.array is not None]
         for region in {part.region for part in local}:
             value = initial_value(self.info, region)
@@ -132,26 +133,26 @@ class StoredVariable:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the parts hold all of it; they do not while the first job makes them."""
+        """Whether the parts hold the whole value; not so while the first job creates them."""
         held = {part.region for part in self.parts.values()}
         filled = sum(num_elements(region_shape(r)) for r in held)
         return bool(held) and filled >= self.info.type.size
 
 
-def too_large(info: VariableInfo, device: Device, nbytes: int, there: str) -> OutOfMemoryError:
-    """The error of a variable for which a device has no room.
+def too_large(info: VariableInfo, device: Device, nbytes: int, available: str) -> OutOfMemoryError:
+    """The error for a variable that does not fit into a device's memory.
 
     Args:
         info: the variable.
         device: the device.
-        nbytes: bytes that it would take there.
-        there: what the device has, for people.
+        nbytes: the bytes needed on the device.
+        available: the memory that the device has, as text.
     """
     error = OutOfMemoryError(
         f"allocating variable {info.name!r} of job {info.job!r} on {device}",
         at=info.line,
-        found=f"{info.type}, of which {nbytes:,} bytes lie on that device",
-        allowed=there,
+        found=f"{info.type}, of which {nbytes:,} bytes are on that device",
+        allowed=available,
         hint="make it smaller, or split it over more devices: distribute=flow.distribute.split(0)",
     )
     error.nbytes = nbytes
@@ -159,7 +160,7 @@ def too_large(info: VariableInfo, device: Device, nbytes: int, there: str) -> Ou
 
 
 def whole(info: VariableInfo) -> Region:
-    """The region that is all of a variable."""
+    """The region of a whole variable."""
     return tuple((0, n) for n in info.type.shape)
 
 
@@ -168,8 +169,8 @@ def window(region: Region) -> tuple[slice, ...]:
     return tuple(slice(low, high) for low, high in region)
 
 
-def initial_value(info: VariableInfo, region: Region | None = None) -> Any:
-    """The initial value of a variable, or of a part of it: the same whatever the layout."""
+def initial_value(info: VariableInfo, region: Region | None = None) -> Array:
+    """The initial value of a variable, or of a part of it; independent of the layout."""
     seed = info.attrs.get("seed")
     return generate(
         info.attrs["initializer"],

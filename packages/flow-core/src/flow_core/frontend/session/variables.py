@@ -15,50 +15,23 @@ from flow_core.frontend.config.scope import current_scope, enter
 from flow_core.frontend.trace.blob import BlobDef
 from flow_core.frontend.trace.emit import emit
 from flow_core.frontend.trace.job_build import JobBuild, current_job
-from flow_core.frontend.trace.sbp_hints import either, requested_nd_sbp, reshaped, scope_placement
-from flow_core.ir.graph import Attrs, TensorType, Value, tensor_type
+from flow_core.frontend.trace.sbp_hints import either, reshaped, scope_placement
+from flow_core.frontend.trace.sbp_request import (
+    Distribution,
+    decode_distribution,
+    decode_nd_sbp,
+    over_placement,
+)
+from flow_core.frontend.trace.variable_info import VariableInfo
+from flow_core.ir.graph import Attrs, AttrValue, Value, tensor_type
 from flow_core.ir.initializers import Initializer
+from flow_core.sharding.sbp import Sbp
 
 DEFAULT_INITIALIZER = ("constant", 0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class VariableInfo:
-    """What the jobs of a session agree on about a variable.
-
-    Attributes:
-        name: its name, unique in the session.
-        type: logical shape and element type.
-        attrs: attributes of its ``variable`` op (initializer, trainable ...).
-        job: the job that first asked for it.
-        line: the user's line there.
-    """
-
-    name: str
-    type: TensorType
-    attrs: Attrs
-    job: str
-    line: SourceLine | None
-
-    def check_same(self, other: VariableInfo) -> None:
-        """Raises `VariableError` naming both lines when two requests disagree."""
-        checks: list[tuple[str, object, object]] = [("type", self.type, other.type)]
-        for key in ("initializer", "seed"):
-            checks.append((key, self.attrs.get(key), other.attrs.get(key)))
-        for what, mine, theirs in checks:
-            if mine != theirs:
-                raise VariableError(
-                    f"variable {self.name!r} in job {other.job!r}",
-                    at=other.line,
-                    found=f"{what} {theirs}",
-                    allowed=f"{what} {mine}, as in job {self.job!r} at {self.line}",
-                    hint="give it another name, or make both requests the same; "
-                    "flow.clear_default_session() begins anew, without the values",
-                )
-
-
 def check_savable(info: VariableInfo) -> None:
-    """Raise `VariableError` for a name that a save would refuse, hours of training later."""
+    """Raise `VariableError` early for a name that saving would refuse."""
     problem = name_problem(info.name)
     if problem:
         raise VariableError(
@@ -74,18 +47,18 @@ def get_variable(
     name: str,
     shape: Sequence[int] | None = None,
     dtype: DType | None = float32,
-    initializer: Any = None,
+    initializer: Initializer | tuple[AttrValue, ...] | None = None,
     regularizer: Any = None,
     trainable: bool | None = None,
     model_name: str | None = None,
     random_seed: int | None = None,
-    distribute: Any = None,
+    distribute: Distribution | None = None,
     reuse: bool = True,
     parallel_distribution: Sequence[str] | None = None,
     parallel_hierarchy: Sequence[int] | None = None,
     nd_sbp: Sequence[str] | None = None,
 ) -> BlobDef:
-    """Creates a variable, or gives the one of that name.
+    """Create a variable, or return the existing one of that name.
 
     Args:
         name: unique name below the current name scope.
@@ -94,19 +67,19 @@ def get_variable(
         initializer: one of ``flow.*_initializer``; the job's default or zeros when None.
         regularizer: one of ``flow.regularizers``.
         trainable: whether optimizers update it; True when None.
-        model_name: kept for OneFlow's programs; has no effect.
+        model_name: accepted for compatibility; has no effect.
         random_seed: seed of a random initializer.
         distribute: requested distribution over the devices.
-        reuse: whether a variable of that name in this job may be used again.
+        reuse: whether an existing variable of that name in this job may be used.
         parallel_distribution: requested SBP per hierarchy dimension, such as ``["S(0)", "B"]``,
-            instead of ``distribute``; an empty list asks for nothing.
+            instead of ``distribute``; an empty list requests nothing.
         parallel_hierarchy: hierarchy of the same devices, instead of the placement's.
         nd_sbp: a later name of ``parallel_distribution``.
 
     Raises:
-        VariableError: no shape, a name that another op has, a second use with ``reuse=False``,
-            or a conflict with another request for the same name.
-        JobError: a distribution that does not fit the shape or the devices.
+        VariableError: there is no shape, another op has the name, the variable exists and
+            ``reuse=False``, or another request for the name conflicts.
+        JobError: the distribution does not match the shape or the devices.
     """
     job = current_job("get_variable")
     line = user_line(2)
@@ -123,12 +96,13 @@ def get_variable(
     info = VariableInfo(full, tensor_type(attrs["shape"], element), Attrs(attrs), job.name, line)
     value = _known(job, info, reuse)
     job.session.declare_variable(info)
+    asking = f"distribution of {full!r} in job {job.name!r}"
+    sbp = decode_distribution(distribute, info.type.shape, asking, line)
     if value is None:
         texts = either("get_variable", parallel_distribution, nd_sbp, line)
-        asked = _Distribution(distribute, texts, parallel_hierarchy)
+        asked = _Request(distribute, sbp, texts, parallel_hierarchy)
         value = _new_variable(job, info, name, asked)
-    blob = BlobDef(job, value)
-    blob = blob if distribute is None else blob.with_distribute(distribute)
+    blob = BlobDef(job, value).with_request(distribute, sbp)
     return stale_value(blob, current_scope().stale) if _used_stale(job, info) else blob
 
 
@@ -140,16 +114,16 @@ def _full_name(name: str, line: SourceLine | None) -> str:
 
 
 def _used_stale(job: JobBuild, info: VariableInfo) -> bool:
-    """Whether a variable is to be used as it was some steps before."""
+    """Whether the job uses a stale value of a variable (SSP)."""
     asked = job.config.is_set("enable_ssp") and job.config.get("enable_ssp")
     trained = job.kind == "train" and info.attrs["trainable"]
     return bool(asked and trained and current_scope().stale > 1)
 
 
 def stale_value(variable: BlobDef, size: int) -> BlobDef:
-    """What a variable was ``size - 1`` steps before: the variable itself for a size of 1.
+    """The value of a variable ``size - 1`` steps ago; the variable itself for a size of 1.
 
-    A ring of ``size - 1`` copies, a variable too, remembers what it was when steps began.
+    A ring buffer of ``size - 1`` copies, itself a variable, holds the values at the start of steps.
     """
     job = variable.job
     known: BlobDef | None = job.stale.get(variable.value)
@@ -164,7 +138,7 @@ def stale_value(variable: BlobDef, size: int) -> BlobDef:
 
 
 def _state(name: str, shape: Sequence[int], dtype: DType) -> BlobDef:
-    """A variable of zeros that no optimizer updates, by its full name."""
+    """A non-trainable variable of zeros, by its full name."""
     job = current_job("get_variable")
     with enter(replace(current_scope(), names=())):
         given = Attrs({
@@ -174,14 +148,15 @@ def _state(name: str, shape: Sequence[int], dtype: DType) -> BlobDef:
         line = user_line(3)
         info = VariableInfo(name, tensor_type(tuple(shape), dtype), given, job.name, line)
         job.session.declare_variable(info)
-        return BlobDef(job, _new_variable(job, info, name, _Distribution(None, None, None)))
+        return BlobDef(job, _new_variable(job, info, name, _Request(None, None, None, None)))
 
 
 @dataclass(frozen=True, slots=True)
-class _Distribution:
-    """What `get_variable` was asked for: a distribution, or an SBP per hierarchy dimension."""
+class _Request:
+    """A requested distribution and its SBP, or texts of an SBP per hierarchy dimension."""
 
-    distribute: Any
+    distribute: Distribution | None
+    sbp: Sbp | None
     texts: Sequence[str] | None
     hierarchy: Sequence[int] | None
 
@@ -201,20 +176,20 @@ def _sizes(name: str, shape: Any, line: SourceLine | None) -> tuple[int, ...]:
     return sizes
 
 
-def _seed(name: str, seed: Any, line: SourceLine | None) -> int | None:
+def _seed(name: str, seed: object, line: SourceLine | None) -> int | None:
     if seed is not None and not hasattr(seed, "__index__"):
         found = f"random_seed {shown(seed)}"
         raise VariableError(f"variable {name!r}", at=line, found=found, allowed="an integer, None")
     return None if seed is None else operator.index(seed)
 
 
-def _initializer(job: JobBuild, initializer: Any) -> tuple[Any, ...]:
+def _initializer(job: JobBuild, initializer: object) -> tuple[AttrValue, ...]:
     if initializer is not None:
         return initializer_attr(initializer)
     return job.config.get("default_initializer_conf") or DEFAULT_INITIALIZER
 
 
-def _regularizer(name: str, regularizer: Any, line: SourceLine | None) -> Any:
+def _regularizer(name: str, regularizer: object, line: SourceLine | None) -> Any:
     if regularizer is None:
         return None
     if not hasattr(regularizer, "to_attr") or isinstance(regularizer, Initializer):
@@ -228,7 +203,7 @@ def _regularizer(name: str, regularizer: Any, line: SourceLine | None) -> Any:
 
 
 def _known(job: JobBuild, info: VariableInfo, reuse: bool) -> Value | None:
-    """The job's variable of a name, None where it has none yet."""
+    """The job's variable of a name, None if it has none."""
     value = job.variables.get(info.name)
     if value is not None and not reuse:
         raise VariableError(
@@ -241,8 +216,8 @@ def _known(job: JobBuild, info: VariableInfo, reuse: bool) -> Value | None:
     return value
 
 
-def _new_variable(job: JobBuild, info: VariableInfo, name: str, asked: _Distribution) -> Value:
-    """The output of a new ``variable`` op, whose name is the variable's."""
+def _new_variable(job: JobBuild, info: VariableInfo, name: str, asked: _Request) -> Value:
+    """Add a ``variable`` op under the variable's name and return its output."""
     taken = job.builder.ops.get(info.name)
     if taken is not None:
         raise VariableError(
@@ -262,9 +237,9 @@ def _new_variable(job: JobBuild, info: VariableInfo, name: str, asked: _Distribu
             allowed="one of them",
         )
     if asked.texts is None:
-        sbp = job.requested_sbp(asked.distribute, info.type.shape, name, info.line)
+        sbp = over_placement(asked.sbp, scope_placement(job))
     else:
-        sbp = requested_nd_sbp("get_variable", asked.texts, placement, rank, info.line)
+        sbp = decode_nd_sbp("get_variable", asked.texts, placement, rank, info.line)
     (value,) = job.add(
         "variable", (), info.attrs, name=name, line=info.line, sbp=sbp, placement=placement
     )

@@ -6,26 +6,30 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from typing import Any, NoReturn
 
+from flow_core.base.arrays import Array
 from flow_core.base.dtypes import DType
 from flow_core.base.errors import JobError, NoValueError, user_line
 from flow_core.frontend.config.scope import ParallelConf
 from flow_core.frontend.trace.operators import Operators
 from flow_core.frontend.trace.per_device import per_device
+from flow_core.frontend.trace.sbp_request import Distribution, decode_distribution
 from flow_core.ir.graph import TensorType, Value, tensor_type
+from flow_core.sharding.sbp import NdSbp, Sbp, Split
 from flow_core.sharding.topology import Placement
 
 
 class BlobDef(Operators):
-    """A value of the graph under definition: shape and element type, no data.
+    """A placeholder for a value of the graph under definition: shape and type, no data.
 
     Attributes:
-        batch_axis: the axis that counts samples, None when there is none.
-        is_dynamic: whether the shape may change from step to step, as that of arrays that are
-            fed in lists may.
-        rows: how many of the rows count, `flow_core.frontend.trace.valid_rows.Rows`; None for all.
+        batch_axis: the axis of samples, None if there is none.
+        is_dynamic: whether the shape may change from step to step, as for arrays fed in lists.
+        rows: the number of valid rows, `flow_core.frontend.trace.valid_rows.Rows`; None for all.
     """
 
-    __slots__ = ("_bound", "_distribute", "_job", "_value", "batch_axis", "is_dynamic", "rows")
+    __slots__ = (
+        "_bound", "_distribute", "_job", "_requested", "_value", "batch_axis", "is_dynamic", "rows",
+    )  # fmt: skip
 
     def __init__(
         self, job: Any, value: Value, batch_axis: int | None = None, is_dynamic: bool = False
@@ -34,9 +38,10 @@ class BlobDef(Operators):
         self._value = value
         self.batch_axis = batch_axis
         self.is_dynamic = is_dynamic
-        self._distribute: Any = None
+        self._distribute: Distribution | None = None
+        self._requested: Sbp | None = None
         self._bound: TensorType | None = None
-        self.rows: Any = None
+        self.rows: Any = None  # `Rows`, whose module imports this one
 
     @property
     def value(self) -> Value:
@@ -45,17 +50,17 @@ class BlobDef(Operators):
 
     @property
     def parts(self) -> tuple[Value, ...]:
-        """The value; in the mirrored view the values of the devices, in order."""
+        """The value; in the mirrored view, the values of the devices in order."""
         return (self._value,)
 
     @property
-    def job(self) -> Any:
+    def job(self) -> Any:  # `JobBuild`, whose module imports this one
         """The job under definition that owns this blob."""
         return self._job
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Logical shape; of a blob that changes it from step to step, the largest."""
+        """Logical shape; the largest one if it changes from step to step."""
         return tuple((self._bound or self._job.builder.type_of(self._value)).shape)
 
     @property
@@ -66,7 +71,7 @@ class BlobDef(Operators):
 
     @property
     def op_name(self) -> str:
-        """Name of the op that makes this blob."""
+        """Name of the op that produces this blob."""
         return self._value.op
 
     @property
@@ -86,82 +91,92 @@ class BlobDef(Operators):
 
     @property
     def parallel_conf(self) -> ParallelConf:
-        """The devices of the op that makes this blob."""
+        """The devices of the op that produces this blob."""
         return ParallelConf(self._job.builder.ops[self._value.op].placement)
 
     @property
     def split_axis(self) -> int | None:
         """The axis of a requested split, None when there is none."""
-        op = self._job.builder.ops[self._value.op]
-        asked = op.sbp[self._value.index] if op.sbp else None
-        requested = self._distribute if asked is None else asked[0]
-        axis: int | None = getattr(requested, "axis", None)
-        return axis
+        asked: NdSbp | None = self._job.requested_sbp(self._value)
+        requested = self._requested if asked is None else asked[0]
+        return requested.axis if isinstance(requested, Split) else None
 
     @property
-    def distribute(self) -> Any:
+    def distribute(self) -> Distribution | None:
         """The requested distribution, None when there is none."""
         return self._distribute
 
-    def with_distribute(self, distribute: Any) -> BlobDef:
+    @property
+    def requested(self) -> Sbp | None:
+        """The requested SBP over the first hierarchy dimension, None when there is none."""
+        return self._requested
+
+    def with_distribute(self, distribute: Distribution | None) -> BlobDef:
         """The same blob with a requested distribution.
 
         Raises:
-            JobError: an axis that the blob has not.
+            JobError: the blob lacks the axis.
         """
-        self.job.requested_sbp(distribute, self.shape, self.op_name, user_line(2))
+        shape = self._job.builder.type_of(self._value).shape
+        asking = f"distribution of {self.op_name!r} in job {self._job.name!r}"
+        return self.with_request(
+            distribute, decode_distribution(distribute, shape, asking, user_line(2))
+        )
+
+    def with_request(self, distribute: Distribution | None, sbp: Sbp | None) -> BlobDef:
+        """The same blob with a requested distribution, which was decoded before."""
         blob = copy(self)
-        blob._distribute = distribute
+        blob._distribute, blob._requested = distribute, sbp
         return blob
 
     @property
     def is_tensor_list(self) -> bool:
-        """Whether this is a list of tensors, whose shapes change from step to step."""
+        """Whether this is a list of tensors, whose shapes may change from step to step."""
         return self._bound is not None
 
     def with_bound(self, shape: Sequence[int], dtype: DType) -> BlobDef:
-        """The same blob as a list of tensors; its shape shows how large these may be."""
+        """The same blob as a list of tensors, with an upper bound of their shapes."""
         blob = copy(self)
         blob._bound, blob.is_dynamic = tensor_type(tuple(shape), dtype), True
         return blob
 
     def with_rows(self, rows: Any) -> BlobDef:
-        """The same blob, of which only some rows count."""
+        """The same blob with a number of valid rows."""
         blob = copy(self)
         blob.rows, blob.is_dynamic = rows, True
         return blob
 
-    def with_gradient_distribute(self, distribute: Any) -> BlobDef:
+    def with_gradient_distribute(self, distribute: Distribution | None) -> BlobDef:
         """The same blob with a requested distribution of its gradient."""
         blob: BlobDef = self.job.methods.cast(self, gradient_distribute=distribute)
         return blob
 
     def numpy(self, parallel_id: int | None = None) -> Any:
-        """In the eager mode, the array in the call that defines the job: of all devices, or one.
+        """In eager mode, the array in the call that defines the job: of all devices, or of one.
 
         Raises:
-            JobError: another mode, in which blobs are placeholders.
+            JobError: the mode is not eager, so that blobs are placeholders.
         """
-        if self.is_tensor_list:  # of one tensor, in its place
+        if self.is_tensor_list:  # of one tensor
             return self._now().numpy_list()[parallel_id or 0]
         return self._now().numpy(parallel_id)
 
-    def numpy_list(self) -> list[Any]:
-        """As `numpy`, an array per device."""
+    def numpy_list(self) -> list[Array]:
+        """Like `numpy`, one array per device."""
         arrays: list[Any] = self._now().numpy_list()
         return arrays
 
-    def numpy_lists(self) -> list[list[Any]]:
-        """As `numpy`, a list of arrays per device."""
+    def numpy_lists(self) -> list[list[Array]]:
+        """Like `numpy`, a list of arrays per device."""
         lists: list[list[Any]] = self._now().numpy_lists()
         return lists
 
     def numpy_size(self) -> int:
-        """The number of devices that have a value of their own."""
+        """The number of values, one per device in the mirrored view."""
         return len(self.parts)
 
     def _now(self) -> Any:
-        return self.job.look_at(self, user_line(3))
+        return self.job.evaluate(self, user_line(3))
 
     def __copy__(self) -> BlobDef:
         """The same placeholder."""
@@ -177,11 +192,11 @@ class BlobDef(Operators):
         return self.shape[0]
 
     def __bool__(self) -> bool:
-        """That there is a blob: ``if bias:`` asks so where a function may have none.
+        """True, so that ``if bias:`` tests for the presence of an optional blob.
 
         Raises:
-            NoValueError: for truth values, as comparisons and logical ops give them (int8, bool):
-                whoever branches on those wants data, which there are none of.
+            NoValueError: the blob holds truth values (int8, bool), as comparisons return them; a
+                branch on those needs data.
         """
         return self.dtype.name not in ("int8", "bool") or _refuse_truth(self)
 
@@ -189,13 +204,13 @@ class BlobDef(Operators):
         return format(float(self), spec) if spec else repr(self)
 
     def __getattr__(self, name: str) -> Any:
-        elsewhere = _ELSEWHERE.get(name)
-        hint = f"; there is {elsewhere}" if elsewhere else ""
+        replacement = _REPLACEMENTS.get(name)
+        hint = f"; there is {replacement}" if replacement else ""
         raise AttributeError(f"a blob has no {name!r}{hint}", name=name, obj=self)
 
 
 def _refusal(what: str, hint: str) -> Callable[..., NoReturn]:
-    """A method by which Python asks for data."""
+    """A special method that would need data, and refuses."""
 
     def refuse(blob: BlobDef, *_: object, **__: object) -> NoReturn:
         raise NoValueError(
@@ -243,7 +258,7 @@ _refuse_truth = _refusal(
     "compute with flow.where(...), or decide on a Python value outside the job",
 )
 
-_ELSEWHERE = {
+_REPLACEMENTS = {
     **{name: f"flow.math.reduce_{name}(blob)" for name in ("sum", "mean", "max", "min", "prod")},
     **{name: f"flow.{name}(blob, ...)" for name in ("reshape", "flatten", "squeeze", "transpose")},
     **dict.fromkeys(("astype", "cast", "to", "type"), "flow.cast(blob, dtype)"),
@@ -254,11 +269,11 @@ _ELSEWHERE = {
     "item": "the result of the job",
     "view": "flow.reshape(blob, shape)",
 }
-"""What programs of other frameworks find on a tensor, and where it is here."""
+"""Attributes of tensors in other frameworks, and their replacements."""
 
 
 class MirroredBlob(BlobDef):
-    """A blob of the mirrored view of several devices: a value per device.
+    """A blob of the mirrored view of several devices: one value per device.
 
     Sizes that differ between the devices are `PerDevice` numbers.
 
@@ -286,7 +301,7 @@ class MirroredBlob(BlobDef):
 
     @property
     def value(self) -> Value:
-        """Always an error: there is no one value."""
+        """Always an error, as there is no single value."""
         raise JobError(
             f"use of {self!r}",
             at=user_line(2),
@@ -315,7 +330,7 @@ class MirroredBlob(BlobDef):
 
     @property
     def op_name(self) -> str:
-        """Name of the op that makes this blob, without the device."""
+        """Name of the op that produces this blob, without the device."""
         return self._value.op.rsplit("#", 1)[0]
 
     name = op_name
@@ -325,8 +340,8 @@ class MirroredBlob(BlobDef):
         """OneFlow's logical blob name."""
         return f"{self.op_name}/out_{self._value.index}"
 
-    def with_distribute(self, distribute: Any) -> BlobDef:
-        """Always an error: the devices' values are what they are."""
+    def with_distribute(self, distribute: Distribution | None) -> BlobDef:
+        """Always an error: each device has a value of its own."""
         raise JobError(
             f"with_distribute of {self!r}",
             at=user_line(2),

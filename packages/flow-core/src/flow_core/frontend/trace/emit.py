@@ -1,4 +1,4 @@
-"""`emit`: the one way by which API functions add ops to the job under definition."""
+"""`emit`: add an op to the job under definition."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from flow_core.frontend.trace.job_build import JobBuild, current_job
 from flow_core.frontend.trace.mirrored_view import emit_mirrored, kept_batch_axis, mirrored_devices
 from flow_core.frontend.trace.repeat_acc import in_period, joined, periods_of
 from flow_core.frontend.trace.valid_rows import RESIZE, rows_passed
-from flow_core.ir.graph import Value
+from flow_core.ir.graph import AttrValue, Value
 from flow_core.plugins.emission import provide
 
 
-def emit(op_type: str, *inputs: BlobDef, name: str | None = None, **attrs: Any) -> Any:
-    """Adds an op to the job under definition, at the current scope.
+def emit(
+    op_type: str, *inputs: BlobDef, name: str | None = None, **attrs: AttrValue
+) -> Any:  # a blob, or a tuple of blobs
+    """Add an op to the job under definition, at the current scope.
 
     Args:
         op_type: type of the op.
@@ -48,11 +50,11 @@ def _emit(
     job: JobBuild,
     op_type: str,
     inputs: Sequence[BlobDef],
-    attrs: Mapping[str, Any],
+    attrs: Mapping[str, AttrValue],
     name: str | None,
     line: SourceLine | None,
 ) -> tuple[BlobDef, ...]:
-    """An op; one per period on blobs of several periods, one per device in the mirrored view."""
+    """Add an op; one per period for blobs of several periods, per device in the mirrored view."""
     periods = periods_of(inputs)
     if periods is not None:
         of_each = [
@@ -79,12 +81,12 @@ def _with_rows(
     blobs: Sequence[BlobDef],
     line: SourceLine | None,
 ) -> tuple[BlobDef, ...]:
-    """The outputs with the rows of theirs that count; there are zeros in place of the others."""
+    """The outputs with their valid rows; the other rows are set to zero."""
     kept = rows_passed(op_type, job.emitter.spec(op_type, line), inputs, blobs, line)
-    still = any(x.is_dynamic and x.rows is None for x in inputs)
+    is_dynamic = any(x.is_dynamic and x.rows is None for x in inputs)
     made = []
     for blob, rows in zip(blobs, kept, strict=True):
-        blob.is_dynamic = still
+        blob.is_dynamic = is_dynamic
         if rows is not None:
             name = f"{blob.op_name}/rows"
             zeroed = _emit(job, RESIZE, [blob, rows.count], {"axis": rows.axis}, name, line)
@@ -97,7 +99,7 @@ def _emit_logical(
     job: JobBuild,
     op_type: str,
     inputs: Sequence[BlobDef],
-    attrs: Mapping[str, Any],
+    attrs: Mapping[str, AttrValue],
     name: str | None,
     line: SourceLine | None,
 ) -> tuple[BlobDef, ...]:
@@ -128,7 +130,7 @@ def _check_blob(job: JobBuild, op_type: str, blob: object) -> None:
 
 
 def input_value(job: JobBuild, op_type: str, blob: BlobDef) -> Value:
-    """The value of a logical blob, in the distribution that is asked for."""
+    """The value of a logical blob, in its requested SBP."""
     if isinstance(blob, MirroredBlob):
         raise JobError(
             f"use of {op_type} in the consistent view",
@@ -137,7 +139,6 @@ def input_value(job: JobBuild, op_type: str, blob: BlobDef) -> Value:
             allowed="logical blobs",
             hint="flow.cast_to_current_logical_view(blob), or with flow.scope.mirrored_view():",
         )
-    if blob.distribute is not None:
-        value: Value = job.distributed(blob.value, blob.distribute, user_line(4))
-        return value
-    return blob.value
+    if blob.requested is None:
+        return blob.value
+    return job.distributed(blob.value, blob.requested, user_line(4))

@@ -1,4 +1,4 @@
-"""A job under definition: the graph that a job function's ops are added to."""
+"""A job under definition: the graph to which a job function adds ops."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from math import prod
 from typing import Any
 
 from flow_core.base.errors import JobError, SourceLine, user_line
-from flow_core.base.shapes import Shape, normal_axis
+from flow_core.frontend.config.function_config import FunctionConfig
 from flow_core.frontend.config.scope import Scope, current_scope, enter, outside
 from flow_core.frontend.trace.blob import BlobDef, MirroredBlob
+from flow_core.frontend.trace.job_session import JobSession
 from flow_core.frontend.trace.repeat_acc import PeriodBlob, innermost
+from flow_core.frontend.trace.sbp_request import over_placement
 from flow_core.frontend.trace.valid_rows import all_rows
-from flow_core.ir.graph import GraphBuilder, Value
+from flow_core.ir.graph import AttrValue, GraphBuilder, Value
 from flow_core.ops.build import Emitter
 from flow_core.plugins.emission import emit
 from flow_core.plugins.specs import OpSpec
-from flow_core.sharding.sbp import B, NdSbp, Split
+from flow_core.sharding.sbp import B, NdSbp, Sbp, Split
 from flow_core.sharding.topology import Placement
 
 
@@ -32,7 +34,7 @@ class TrainRequest:
         optimizer: the optimizer.
         losses: the values to minimize; in the mirrored view those of all devices.
         line: the user's line.
-        elements: what the sum of the losses is divided by; None for the elements of each.
+        elements: the divisor of the sum of the losses; None for the elements of each.
         placement: the devices of the mirrored view, None for those of the first loss.
     """
 
@@ -45,29 +47,24 @@ class TrainRequest:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """A request to see a blob (or its gradient) at every step."""
+    """A call of ``watch`` or ``watch_diff``: show a blob (or its gradient) after every step."""
 
-    blob: Any
-    handler: Callable[[Any], None]
+    blob: BlobDef
+    handler: Callable[[Any], None]  # takes the fetched array, or arrays
     gradient: bool = False
     line: SourceLine | None = None
 
 
-DISTRIBUTIONS = (
-    "flow.distribute.split(axis), flow.distribute.broadcast(), flow.distribute.auto() or None"
-)
-
-
 @dataclass(frozen=True, slots=True)
 class BlobMethods:
-    """Methods of blobs that lie above them.
+    """Methods of blobs that need layers above this one.
 
     Attributes:
-        look: gives what a blob is in the call that defines its job.
-        cast: gives a blob in another distribution, or with another one of its gradient.
+        evaluate: returns the value of a blob in the call that defines its job.
+        cast: returns a blob, or its gradient, in a requested distribution.
     """
 
-    look: Callable[[BlobDef], Any]
+    evaluate: Callable[[BlobDef], Any]
     cast: Callable[..., BlobDef]
 
 
@@ -79,22 +76,24 @@ class JobBuild:
         kind: "train" or "predict".
         builder: the graph under construction.
         default_placement: where ops go outside any placement scope.
+        config: the job's settings.
+        session: the session of the job.
         variables: variable values by name.
         train_requests: calls of ``minimize``.
         losses: losses of older programs, whose optimizer is in the function config.
         watches: calls of ``watch`` and ``watch_diff``.
         distributions: values in requested distributions, by value and SBP.
         mirrored: values per device of logical values, by value, devices and SBP.
-        forward: names of the ops of the forward pass, once the backward pass is there.
+        forward: names of the ops of the forward pass, once the backward pass is added.
         segments: names of the ops whose activations are recomputed, by segment.
-        rounded: in quantization-aware training, what is seen in place of each value.
-        gradient_sums: ops whose input is to be added up over the micro-batches.
+        rounded: in quantization-aware training, the rounded value that replaces each value.
+        gradient_sums: ops whose input is accumulated over the micro-batches.
         inputs: names of the ``input`` ops in the order in which they are fed.
-        fed: in the eager mode, the arrays of the call that defines the job.
+        fed: in eager mode, the arrays of the call that defines the job.
         step: the job's step counter.
-        stale: what stands for variables that are used stale, by their value.
-        looked_at: whether the function has looked at values.
-        methods: what blobs of the job can do that takes more than the graph.
+        stale: the stale values that replace variables, by their value.
+        evaluated: whether the function has read values of blobs.
+        methods: methods of blobs that need more than the graph.
     """
 
     def __init__(
@@ -103,8 +102,8 @@ class JobBuild:
         kind: str,
         specs: Mapping[str, OpSpec],
         default_placement: Placement,
-        config: Any = None,
-        session: Any = None,
+        config: FunctionConfig,
+        session: JobSession,
         methods: BlobMethods | None = None,
     ) -> None:
         self.name = name
@@ -129,14 +128,14 @@ class JobBuild:
         self.fed: Sequence[Any] | None = None
         self.step: Any = 0
         self.stale: dict[Value, BlobDef] = {}
-        self.looked_at = False
+        self.evaluated = False
         self.methods = methods
 
     def add(
         self,
         op_type: str,
         inputs: Sequence[Value],
-        attrs: Mapping[str, Any],
+        attrs: Mapping[str, AttrValue],
         *,
         name: str | None = None,
         line: SourceLine | None = None,
@@ -144,11 +143,11 @@ class JobBuild:
         full: str | None = None,
         placement: Placement | None = None,
     ) -> tuple[Value, ...]:
-        """Adds an op at the current scope.
+        """Add an op at the current scope.
 
         Args:
             op_type, inputs, attrs: the op.
-            name: its name below the name scope; a free one when it is taken.
+            name: its name below the name scope; made unique if taken.
             line: the user's line.
             sbp: requested SBP of the outputs.
             full: its full name, instead of ``name``.
@@ -178,7 +177,7 @@ class JobBuild:
         )
 
     def free_name(self, name: str) -> str:
-        """A full name below the name scope that no op has."""
+        """An unused full name below the name scope."""
         return self.builder.unique_name(current_scope().prefix + name)
 
     def names_per_device(self, name: str, devices: int) -> list[str]:
@@ -190,60 +189,40 @@ class JobBuild:
         return [f"{full}#{rank}" for rank in range(devices)]
 
     def returns_many(self, op_type: str) -> bool:
-        """Whether `emit` gives a tuple for this op type."""
+        """Whether `emit` returns a tuple for this op type."""
         outputs = self.emitter.specs[op_type].outputs
         return len(outputs) != 1 or outputs[0].endswith("*")
 
-    def requested_sbp(
-        self, distribute: Any, shape: Shape, name: str, line: SourceLine | None
-    ) -> tuple[NdSbp, ...]:
-        """The SBP that a requested distribution asks for; empty when it asks for nothing.
-
-        A split asks for S(axis) over the first hierarchy dimension of the devices in scope; on
-        a single device, and for the compiler's choice, nothing is asked for.
-        """
+    def distributed(self, value: Value, sbp: Sbp, line: SourceLine | None) -> Value:
+        """A value in a requested SBP, over the devices in scope."""
         placement = current_scope().placement or self.default_placement
-        kind = None if distribute is None else getattr(distribute, "kind", "")
-        asking = f"distribution of {name!r} in job {self.name!r}"
-        if kind not in (None, "auto", "broadcast", "split"):
-            raise JobError(asking, at=line, found=f"{distribute!r:.60}", allowed=DISTRIBUTIONS)
-        if kind in (None, "auto"):
-            return ()
-        try:
-            axis = distribute.axis
-            first = B if axis is None else Split(normal_axis(axis, len(shape)))
-        except ValueError as error:
-            allowed = f"an axis of a blob of shape {tuple(shape)}"
-            raise JobError(asking, at=line, found=str(error), allowed=allowed) from None
-        if placement.size == 1:
-            return ()
-        return ((first, *(B,) * (len(placement.hierarchy) - 1)),)
-
-    def distributed(self, value: Value, distribute: Any, line: SourceLine | None) -> Value:
-        """The value in a requested distribution."""
-        shape = self.builder.type_of(value).shape
-        wanted = self.requested_sbp(distribute, shape, value.op, line)
-        if not wanted or self._lies(value, wanted[0]):
+        wanted = over_placement(sbp, placement)
+        if not wanted or self.requested_sbp(value) == wanted[0]:
             return value
         known = self.distributions.get((value, wanted[0]))
         if known is None:
             name = self.builder.unique_name(f"{value.op}/cast")
-            placement = current_scope().placement or self.default_placement
             (known,) = self.emitter.emit(
                 "identity", [value], placement=placement, name=name, line=line, sbp=wanted
             )
             self.distributions[value, wanted[0]] = known
         return known
 
-    def _lies(self, value: Value, wanted: NdSbp) -> bool:
-        op = self.builder.ops[value.op]
-        return bool(op.sbp) and op.sbp[value.index] == wanted
+    def requested_sbp(self, value: Value) -> NdSbp | None:
+        """The SBP that the program requests for a value, None if it requests none."""
+        sbp = self.builder.ops[value.op].sbp
+        return sbp[value.index] if sbp else None
 
-    def look_at(self, blob: BlobDef, line: SourceLine | None) -> Any:
-        """What a blob is in the call that defines this job.
+    def request_broadcast(self, variable: str) -> None:
+        """Request B over all devices for a variable."""
+        op = self.builder.ops[variable]
+        self.builder.ops[variable] = replace(op, sbp=((B,) * len(op.placement.hierarchy),))
+
+    def evaluate(self, blob: BlobDef, line: SourceLine | None) -> Any:
+        """The value of a blob in the call that defines this job.
 
         Raises:
-            JobError: the session is not in the eager mode, or the job is not being called.
+            JobError: the session is not in eager mode, or the job is not being called.
         """
         if self.fed is None or self.methods is None:
             raise JobError(
@@ -253,15 +232,15 @@ class JobBuild:
                 allowed="flow.enable_eager_execution() before, and a call of the job",
                 hint="return the blob, or flow.watch(blob, handler)",
             )
-        self.looked_at = True
-        return self.methods.look(blob)
+        self.evaluated = True
+        return self.methods.evaluate(blob)
 
-    def add_loss(self, loss: Any) -> None:
-        """Takes a call of ``losses.add_loss``."""
+    def add_loss(self, loss: object) -> None:
+        """Record a call of ``losses.add_loss``."""
         self.losses.append(_checked_loss(self, loss, user_line(3)))
 
-    def train(self, *, optimizer: Any, losses: Sequence[Any]) -> None:
-        """Takes a call of ``minimize``."""
+    def train(self, *, optimizer: object, losses: Sequence[object]) -> None:
+        """Record a call of ``minimize``."""
         line = user_line(3)
         if self.kind != "train":
             raise JobError(
@@ -288,13 +267,13 @@ def on_host(placement: Placement) -> Placement:
 
 
 def _source_sbp(spec: OpSpec, placement: Placement) -> tuple[NdSbp | None, ...]:
-    """Each device reads its own part of what a source reads."""
+    """The SBP with which each device reads its own part of a source."""
     if spec.inputs or "region" not in spec.attrs or placement.size == 1:
         return ()
     return ((Split(0), *(B,) * (len(placement.hierarchy) - 1)),)
 
 
-def _literal(value: Any) -> Any:
+def _literal(value: object) -> AttrValue:
     if isinstance(value, list | tuple):
         return tuple(map(_literal, value))
     if hasattr(value, "item") and not hasattr(value, "__len__"):
@@ -303,12 +282,12 @@ def _literal(value: Any) -> Any:
 
 
 def described(value: object) -> str:
-    """A value for a message; a blob with the job that it belongs to."""
+    """A value for a message; blobs are named with their job."""
     text = f"{value!r:.80}"
     return f"{text} of job {value.job.name!r}" if isinstance(value, BlobDef) else text
 
 
-def _checked_loss(job: JobBuild, loss: Any, line: SourceLine | None) -> BlobDef:
+def _checked_loss(job: JobBuild, loss: object, line: SourceLine | None) -> BlobDef:
     if not isinstance(loss, BlobDef) or loss.job is not job:
         raise JobError(
             f"minimize in job {job.name!r}",
@@ -327,7 +306,7 @@ def _checked_loss(job: JobBuild, loss: Any, line: SourceLine | None) -> BlobDef:
 
 
 def _whole_loss(loss: BlobDef, line: SourceLine | None) -> BlobDef:
-    """A loss with one value per step, all of whose rows count."""
+    """A loss with one value per step, all of whose rows are valid."""
     if isinstance(loss, PeriodBlob):
         packed = innermost(loss, lambda blob: emit("concat", *blob.periods, axis=0))
         return _whole_loss(packed, line)
@@ -335,31 +314,33 @@ def _whole_loss(loss: BlobDef, line: SourceLine | None) -> BlobDef:
 
 
 def train_request(
-    optimizer: Any, losses: Sequence[BlobDef], line: SourceLine | None
+    optimizer: object, losses: Sequence[BlobDef], line: SourceLine | None
 ) -> TrainRequest:
-    """The request to minimize some losses.
+    """The request to minimize losses.
 
-    As in OneFlow, the gradient is that of the sum over all elements of all devices, divided by
-    the elements of one device's loss; where shapes may change, by its samples.  Devices with
-    batches of several sizes count with their mean size, so that every sample weighs the same.
+    As in OneFlow, the objective is the sum over all elements of all devices, divided by the number
+    of elements (for dynamic shapes, of samples) of one device's loss.  If batch sizes differ
+    between devices, their mean is used, so that all samples have the same weight.
     """
     values = tuple(part for loss in losses for part in loss.parts)
-    places = [loss.placement for loss in losses if isinstance(loss, MirroredBlob)]
-    if not places and not any(loss.is_dynamic for loss in losses):
+    placements = [loss.placement for loss in losses if isinstance(loss, MirroredBlob)]
+    if not placements and not any(loss.is_dynamic for loss in losses):
         return TrainRequest(optimizer, values, line)
     elements = {_elements(loss) for loss in losses}
-    if len(elements) != 1 or len(places) not in (0, len(losses)):
+    if len(elements) != 1 or len(placements) not in (0, len(losses)):
         raise JobError(
             "minimize",
             at=line,
             found=" and ".join(map(repr, losses)),
             allowed="losses of one view, with the same number of samples",
         )
-    return TrainRequest(optimizer, values, line, elements.pop(), places[0] if places else None)
+    return TrainRequest(
+        optimizer, values, line, elements.pop(), placements[0] if placements else None
+    )
 
 
 def _elements(loss: BlobDef) -> float:
-    """What the sum of a loss is divided by: elements, or samples where shapes may change."""
+    """The divisor of the sum of a loss: its elements, or samples for dynamic shapes."""
     shapes = [loss.job.builder.type_of(part).shape for part in loss.parts]
     counts = [prod(shape[:1] if loss.is_dynamic else shape) for shape in shapes]
     return float(max(1.0, sum(counts) / len(counts)))
@@ -371,7 +352,7 @@ _current: ContextVar[JobBuild | None] = ContextVar("flow_job", default=None)
 
 
 def current_job(attempted: str) -> JobBuild:
-    """The job under definition; an error outside of job functions."""
+    """The job under definition; raises an error outside of job functions."""
     job = _current.get()
     if job is None:
         raise outside(attempted)
@@ -385,7 +366,7 @@ def maybe_current_job() -> JobBuild | None:
 
 @contextmanager
 def defining(job: JobBuild, scope: Scope = OUTERMOST) -> Iterator[JobBuild]:
-    """Makes a job the one under definition, with an outermost scope of its own."""
+    """Make a job the one under definition, in a new outermost scope."""
     token = _current.set(job)
     try:
         with enter(replace(scope, default=job.default_placement)):

@@ -1,15 +1,13 @@
-"""Ops in the mirrored view of several devices, and the way between the views.
+"""Ops in the mirrored view of several devices, and conversions between the views.
 
-In the mirrored view an op of the program is an op per device, each on its device alone, and a
-blob is a value per device, each with a shape of its own.  Logical values, variables among them,
-come in as the parts that devices hold; their gradients are added up over the devices.
+In the mirrored view an op of the program becomes one op per device, each on its device alone, and
+a blob has one value per device, each with its own shape.  Logical values, such as variables, enter
+as the parts that devices hold; their gradients are summed over the devices.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
 
 from flow_core.base.errors import InferenceError, JobError, SourceLine
 from flow_core.frontend.config.scope import current_scope
@@ -17,7 +15,7 @@ from flow_core.frontend.trace.blob import BlobDef, MirroredBlob
 from flow_core.frontend.trace.job_build import JobBuild
 from flow_core.frontend.trace.per_device import differs, on_device
 from flow_core.frontend.trace.valid_rows import all_rows
-from flow_core.ir.graph import Value
+from flow_core.ir.graph import AttrValue, Value
 from flow_core.ops.data_movement.mirrored import local_shapes
 from flow_core.sharding.sbp import B, NdSbp, Partial, Sbp, Split, format_nd_sbp
 from flow_core.sharding.topology import Placement
@@ -44,11 +42,11 @@ def emit_mirrored(
     devices: Placement,
     op_type: str,
     inputs: Sequence[BlobDef],
-    attrs: Mapping[str, Any],
+    attrs: Mapping[str, AttrValue],
     name: str | None,
     line: SourceLine | None,
 ) -> tuple[MirroredBlob, ...]:
-    """Adds an op per device and gives its outputs."""
+    """Add an op per device and return the outputs."""
     taken = [to_mirrored(job, x, devices, op_type, line) for x in inputs]
     spec = job.emitter.spec(op_type, line)
     _check_overwritten(job, devices, op_type, [taken[i] for i in spec.mutates if i < len(taken)])
@@ -76,7 +74,7 @@ def emit_mirrored(
 
 
 def kept_batch_axis(output: BlobDef, inputs: Sequence[BlobDef]) -> int | None:
-    """The first input's batch axis, as far as the output still has it."""
+    """The batch axis of the first input, if the output has the same size there."""
     if not inputs or inputs[0].batch_axis is None:
         return None
     axis: int = inputs[0].batch_axis
@@ -85,14 +83,14 @@ def kept_batch_axis(output: BlobDef, inputs: Sequence[BlobDef]) -> int | None:
 
 
 def _sizes(blob: BlobDef, axis: int) -> list[tuple[int, ...]]:
-    """The size of an axis on each device, nothing where there is no such axis."""
+    """The size of an axis on each device, empty for lower ranks."""
     return [blob.job.builder.type_of(part).shape[axis : axis + 1] for part in blob.parts]
 
 
 def _check_overwritten(
     job: JobBuild, devices: Placement, op_type: str, targets: Sequence[MirroredBlob]
 ) -> None:
-    """An op that overwrites a variable must find it on its own devices."""
+    """Require that an op overwrites only variables that its own devices hold."""
     for target in targets:
         cast = job.builder.ops[target.parts[0].op]
         source = job.builder.ops[cast.inputs[0].op] if cast.inputs else cast
@@ -103,8 +101,8 @@ def _check_overwritten(
                 at=job.builder.lines.get(cast.name),
                 found=f"{source.type} {source.name!r} as {held} on {source.placement}, "
                 f"the op on {devices}",
-                allowed="a variable that lies on the op's devices as the op uses it",
-                hint="make the variable in the same placement scope, without a distribution",
+                allowed="a variable on the op's devices, in the distribution that the op uses",
+                hint="create the variable in the same placement scope, without a distribution",
             )
 
 
@@ -114,10 +112,10 @@ def _check_overwritten(
 def to_mirrored(
     job: JobBuild, blob: BlobDef, devices: Placement, attempted: str, line: SourceLine | None
 ) -> MirroredBlob:
-    """A blob as a value per device; a logical one as the parts that devices hold.
+    """Convert a blob to one value per device; a logical blob is divided.
 
     Raises:
-        JobError: it has values of another number of devices, or cannot be divided among them.
+        JobError: the blob has another number of devices, or cannot be divided among them.
     """
     if isinstance(blob, MirroredBlob):
         if len(blob.parts) != devices.size:
@@ -130,7 +128,9 @@ def to_mirrored(
             )
         return blob
     all_rows(f"use of {attempted} in the mirrored view", blob, line)
-    sbp = _held_as(job, blob, devices)
+    sbp = _division(job, blob)
+    if blob.requested is None and _is_undistributed_variable(job, blob.value):
+        job.request_broadcast(blob.value.op)
     known = job.mirrored.get((blob.value, devices, sbp))
     if known is None:
         known = _divide(job, blob, devices, sbp, attempted, line)
@@ -145,19 +145,24 @@ def to_mirrored(
     )
 
 
-def _held_as(job: JobBuild, blob: BlobDef, devices: Placement) -> Sbp:
-    """How a logical value is divided: as asked for, else a batch by samples, else not at all."""
-    if blob.distribute is not None and blob.distribute.kind != "auto":
-        axis = blob.distribute.axis
-        return B if axis is None else Split(axis % max(1, len(blob.shape)))
-    op = job.builder.ops[blob.value.op]
-    asked = op.sbp[blob.value.index] if op.sbp else None
-    if op.type == "variable" and asked is None:
-        job.builder.ops[op.name] = replace(op, sbp=((B,) * len(op.placement.hierarchy),))
-        return B
+def _division(job: JobBuild, blob: BlobDef) -> Sbp:
+    """The SBP in which the mirrored view takes a logical blob.
+
+    It is the requested one, else B for variables, else a split by samples for batches, else B.
+    """
+    if blob.requested is not None:
+        return blob.requested
+    asked = job.requested_sbp(blob.value)
     if asked is not None and len(set(asked)) == 1 and not isinstance(asked[0], Partial):
         return asked[0]
-    return B if blob.batch_axis is None else Split(blob.batch_axis)
+    if blob.batch_axis is None or _is_undistributed_variable(job, blob.value):
+        return B
+    return Split(blob.batch_axis)
+
+
+def _is_undistributed_variable(job: JobBuild, value: Value) -> bool:
+    is_variable = job.builder.ops[value.op].type == "variable"
+    return is_variable and job.requested_sbp(value) is None
 
 
 def _divide(
@@ -187,7 +192,7 @@ def parts_of(
     line: SourceLine | None,
     name: str | None = None,
 ) -> tuple[Value, ...]:
-    """The parts of a logical value as a value per device."""
+    """Convert a logical value to one value per device."""
     attrs = {"sbp": format_nd_sbp(sbp), "hierarchy": devices.hierarchy}
     full = name or job.builder.unique_name(f"{value.op}/cast_to_mirrored")
     return job.add("cast_to_mirrored", [value], attrs, full=full, line=line, placement=devices)
@@ -201,9 +206,9 @@ def whole_of(
     line: SourceLine | None,
     name: str | None = None,
 ) -> Value:
-    """The logical value whose parts are given: S(axis), B or P.
+    """Combine one value per device, in S(axis), B or P, to a logical value.
 
-    Parts of a split that is not the balanced one are brought together by a concatenation.
+    The parts of an unbalanced split are concatenated.
     """
     types = [job.builder.type_of(p) for p in parts]
     shape = types[0].shape
@@ -220,7 +225,7 @@ def whole_of(
 
 
 def to_consistent(job: JobBuild, blob: MirroredBlob, line: SourceLine | None) -> BlobDef:
-    """A value per device as one logical value: the batches one after another.
+    """Convert one value per device to a logical value, by concatenating the batches.
 
     Raises:
         JobError: the devices' values differ and have no batch axis.

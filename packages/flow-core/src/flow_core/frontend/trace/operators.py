@@ -1,4 +1,4 @@
-"""Operators of placeholders: each makes ops of the job under definition."""
+"""Operators of placeholders, which add ops to the job under definition."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from flow_core.base.errors import JobError, user_line
 from flow_core.frontend.trace.per_device import each
+from flow_core.ir.graph import AttrValue
 from flow_core.plugins.emission import emit
 
 if TYPE_CHECKING:
-    # Checkers take a blob for whatever a job's annotation says: jobs return blobs, calls arrays.
+    # Type checkers must accept a blob as any annotated result: jobs return blobs, calls arrays.
     _Base = Any
 else:
     _Base = object
@@ -26,7 +27,7 @@ class Operators(_Base):  # type: ignore[misc]  # deliberately of type Any
 
     __slots__ = ()
 
-    __array_priority__ = 1000  # so that operators of numpy's numbers leave it to the blob's
+    __array_priority__ = 1000  # numpy's operators defer to those of blobs
     __hash__ = object.__hash__
 
     def __add__(self, other: Operators | float) -> Self:
@@ -87,20 +88,20 @@ class Operators(_Base):  # type: ignore[misc]  # deliberately of type Any
         return _call("greater_equal", self, other)
 
 
-def _made(op: str, x: Blob, *others: Any, **attrs: Any) -> Blob:
-    """What an op makes of a blob and others of its kind."""
+def _made(op: str, x: Blob, *others: object, **attrs: AttrValue) -> Blob:
+    """Add an op on a blob and other operands."""
     made: Blob = emit(op, x, *others, **attrs)
     return made
 
 
-def _call(kind: str, x: Blob, other: Any) -> Blob:
-    """Comparisons and powers: Python numbers become constants of x's element type."""
+def _call(kind: str, x: Blob, other: object) -> Blob:
+    """Add a comparison or power; Python numbers become constants of x's element type."""
     names = {"floordiv": "floordiv", "mod": "floor_mod"}
     return _made(f"broadcast_{names.get(kind, kind)}", x, as_blob(other, like=x))
 
 
 def _with(kind: str, x: Blob, other: Operators | float) -> Blob:
-    """``x kind other`` for kind add, sub, mul, div, with a blob or a Python number."""
+    """Add ``x kind other`` for kind add, sub, mul or div, with a blob or a Python number."""
     if isinstance(other, Operators):
         return _made(f"broadcast_{kind}", x, other)
     operation, operand = _SCALAR[kind]
@@ -116,11 +117,11 @@ _SCALAR: dict[str, tuple[str, Callable[[float], float]]] = {
 
 
 def operand_of(
-    x: Operators, other: Any, change: Callable[[Any], Any] = lambda number: number
+    x: Operators, other: object, change: Callable[[Any], Any] = lambda number: number
 ) -> Any:
-    """A number, changed, in the element type of x."""
+    """A number after a change, in the element type of x."""
     try:
-        if isinstance(other, str | bytes):  # which float and int would read
+        if isinstance(other, str | bytes):  # float and int would parse it
             raise TypeError
         return each(float if x.dtype.is_floating else int, change(other))
     except (TypeError, ValueError, ArithmeticError):
@@ -135,8 +136,8 @@ def operand_of(
         ) from None
 
 
-def as_blob(number: Any, like: Operators) -> Any:
-    """A blob as it is; a Python number as a constant of shape (1,) of ``like``'s type."""
+def as_blob(number: object, like: Operators) -> Any:
+    """Return a blob unchanged, and a number as a constant of shape (1,) of ``like``'s type."""
     if isinstance(number, Operators):
         return number
     return emit("constant", value=operand_of(like, number), dtype=like.dtype.name, shape=(1,))

@@ -1,4 +1,4 @@
-"""Numbers that differ between devices: sizes of blobs in the mirrored view, and what they make."""
+"""Numbers that differ between devices: sizes of blobs in the mirrored view."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ Number = int | float
 class PerDevice:
     """A number for each device, where arrays of different sizes are fed.
 
-    Arithmetic gives such numbers, and attributes of ops take them: each device's op gets its
-    own.  What needs one number for all devices (a Python condition, a shape of a variable) is
-    an error.
+    Arithmetic returns such numbers, and attributes of ops accept them: each device's op gets its
+    own.  Using one as a single number (in a condition, as a size of a variable) is an error.
 
     >>> size = PerDevice((4, 6))
     >>> size * 2, 3 + size // 2, -size, size == 5, 12 / size
@@ -50,28 +49,28 @@ class PerDevice:
         return answers.pop() if len(answers) == 1 else self._fail()
 
 
-def _spread(one: object, other: object) -> list[tuple[Any, Any]]:
-    """The operands of both sides, device by device."""
+def _operand_pairs(one: object, other: object) -> list[tuple[Any, Any]]:
+    """The operands of both sides, for each device."""
     devices = next(len(x.values) for x in (one, other) if isinstance(x, PerDevice))
     sides = (x.values if isinstance(x, PerDevice) else (x,) * devices for x in (one, other))
     return list(zip(*sides, strict=True))
 
 
 def _arithmetic(function: Callable[[Any, Any], Any], swap: bool) -> Callable[..., Any]:
-    def method(self: PerDevice, other: Any) -> Any:
+    def method(self: PerDevice, other: object) -> Any:
         if not isinstance(other, int | float | PerDevice):
             return NotImplemented
         left, right = (other, self) if swap else (self, other)
-        return per_device([function(a, b) for a, b in _spread(left, right)])
+        return per_device([function(a, b) for a, b in _operand_pairs(left, right)])
 
     return method
 
 
 def _comparison(function: Callable[[Any, Any], bool]) -> Callable[..., Any]:
-    def method(self: PerDevice, other: Any) -> Any:
+    def method(self: PerDevice, other: object) -> Any:
         if not isinstance(other, int | float | PerDevice):
             return NotImplemented
-        answers = {bool(function(a, b)) for a, b in _spread(self, other)}
+        answers = {bool(function(a, b)) for a, b in _operand_pairs(self, other)}
         return answers.pop() if len(answers) == 1 else self._fail()
 
     return method
@@ -88,7 +87,7 @@ for _name in ("neg", "abs"):
 
 
 def per_device(values: Any) -> Any:
-    """One number where all devices have the same, else a `PerDevice`.
+    """A single number if all devices have the same one, else a `PerDevice`.
 
     >>> per_device([4, 4]), per_device([4, 6])
     (4, PerDevice(4, 6))
@@ -97,8 +96,8 @@ def per_device(values: Any) -> Any:
     return numbers[0] if all(n == numbers[0] for n in numbers) else PerDevice(numbers)
 
 
-def each(function: Callable[[Any], Any], value: Any) -> Any:
-    """A function of a number, or of the number of each device.
+def each(function: Callable[[Any], Any], value: object) -> Any:
+    """Apply a function to a number, or to the number of each device.
 
     >>> each(float, 3), each(float, PerDevice((1, 2)))
     (3.0, PerDevice(1.0, 2.0))
@@ -108,15 +107,15 @@ def each(function: Callable[[Any], Any], value: Any) -> Any:
     return function(value)
 
 
-def differs(value: Any) -> bool:
-    """Whether there is a number per device in a value or, at any depth, in a sequence."""
+def differs(value: object) -> bool:
+    """Whether a value is, or a nested sequence contains, a `PerDevice`."""
     if isinstance(value, list | tuple):
         return any(map(differs, value))
     return isinstance(value, PerDevice)
 
 
-def on_device(value: Any, rank: int) -> Any:
-    """A value as the device of that rank has it."""
+def on_device(value: object, rank: int) -> Any:
+    """A value with each `PerDevice` replaced by the number of one device."""
     if isinstance(value, list | tuple):
         return tuple(on_device(v, rank) for v in value)
     return value.values[rank] if isinstance(value, PerDevice) else value

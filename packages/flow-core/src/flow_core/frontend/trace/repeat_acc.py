@@ -1,8 +1,8 @@
 """Blobs of several periods: a part of the job runs several times in each step.
 
-Between ``flow.unpack`` (or ``flow.repeat``) and ``flow.pack`` (or ``flow.acc``) a blob has a value
-per period, and an op on such blobs is an op per period.  So nothing below the front end knows of
-periods: gradients, layouts and memory are those of ops one after another.
+Between ``flow.unpack`` (or ``flow.repeat``) and ``flow.pack`` (or ``flow.acc``) a blob has one
+value per period, and an op on such blobs becomes one op per period.  Layers below the frontend see
+ordinary ops only.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from typing import Any, TypeVar
 
 from flow_core.base.errors import JobError, user_line
 from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.sbp_request import Distribution
 from flow_core.ir.graph import Value
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 class PeriodBlob(BlobDef):
-    """A blob per period; shape and element type are those of one of them.
+    """One blob per period; shape and element type are those of a single period.
 
     Attributes:
         periods: the blobs, in order; blobs of several periods where parts are nested.
@@ -43,7 +44,7 @@ class PeriodBlob(BlobDef):
 
     @property
     def value(self) -> Value:
-        """Always an error: there is no one value."""
+        """Always an error, as there is no single value."""
         return self._fail()  # type: ignore[no-any-return]
 
     @property
@@ -58,12 +59,12 @@ class PeriodBlob(BlobDef):
 
     @property
     def op_name(self) -> str:
-        """Name of the op that makes the first period's value."""
+        """Name of the op that produces the first period's value."""
         return self.periods[0].op_name
 
     name = op_name
 
-    def with_distribute(self, distribute: Any) -> BlobDef:
+    def with_distribute(self, distribute: Distribution | None) -> BlobDef:
         """The same blobs with a requested distribution."""
         return PeriodBlob([p.with_distribute(distribute) for p in self.periods])
 
@@ -71,11 +72,11 @@ class PeriodBlob(BlobDef):
         return f"PeriodBlob({len(self.periods)} x {self.periods[0]!r})"
 
 
-def periods_of(inputs: Sequence[Any]) -> int | None:
-    """How many periods some blobs have; None where all have one value per step.
+def periods_of(inputs: Sequence[object]) -> int | None:
+    """The number of periods of blobs; None if all have one value per step.
 
     Raises:
-        JobError: blobs of several numbers of periods.
+        JobError: the blobs have different numbers of periods.
     """
     found = {len(x.periods) for x in inputs if isinstance(x, PeriodBlob)}
     if len(found) > 1:
@@ -88,18 +89,18 @@ def periods_of(inputs: Sequence[Any]) -> int | None:
     return found.pop() if found else None
 
 
-def in_period(value: Any, index: int) -> Any:
-    """What a blob (or anything else) is in one period."""
+def in_period(value: object, index: int) -> Any:
+    """The value of a blob in one period; other values are returned unchanged."""
     return value.periods[index] if isinstance(value, PeriodBlob) else value
 
 
 def joined(periods: Sequence[tuple[BlobDef, ...]]) -> tuple[BlobDef, ...]:
-    """The outputs of an op's copies, output by output."""
+    """Combine the outputs of an op's copies."""
     return tuple(PeriodBlob(blobs) for blobs in zip(*periods, strict=True))
 
 
 def per_period(function: F) -> F:
-    """Makes a function of blobs one of blobs of several periods, too: it is called for each."""
+    """Decorate a function of blobs to be called once per period."""
 
     @wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -120,7 +121,7 @@ def per_period(function: F) -> F:
 
 
 def innermost(blob: BlobDef, function: Callable[[PeriodBlob], BlobDef]) -> BlobDef:
-    """A function of the innermost periods, applied in each of those around them."""
+    """Apply a function to the innermost periods, for each of the outer ones."""
     if isinstance(blob, PeriodBlob) and isinstance(blob.periods[0], PeriodBlob):
         return PeriodBlob([innermost(p, function) for p in blob.periods])
     if not isinstance(blob, PeriodBlob):
@@ -129,6 +130,6 @@ def innermost(blob: BlobDef, function: Callable[[PeriodBlob], BlobDef]) -> BlobD
 
 
 def groups(blob: PeriodBlob, size: int) -> Iterator[tuple[BlobDef, ...]]:
-    """Consecutive periods, some at a time."""
+    """Consecutive periods in groups of a size."""
     for start in range(0, len(blob.periods), size):
         yield blob.periods[start : start + size]

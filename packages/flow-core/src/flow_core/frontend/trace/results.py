@@ -1,4 +1,4 @@
-"""What a job call gives back: arrays, handles, callbacks."""
+"""Results of job calls: arrays, handles, callbacks."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.base.dtypes import as_asked
 from flow_core.base.errors import JobError, NoValueError, user_line
 from flow_core.frontend.trace.blob import BlobDef, MirroredBlob
@@ -22,18 +23,18 @@ class DeviceArrays(list[Any]):
     """The fetched arrays of a blob of the mirrored view, one per device.
 
     Attributes:
-        axis: the batch axis, along which they can be joined; None when there is none.
+        axis: the batch axis, along which they are concatenated; None if there is none.
     """
 
     __slots__ = ("axis", "is_dynamic")
 
-    def __init__(self, arrays: Iterable[Any], axis: int | None, is_dynamic: bool) -> None:
+    def __init__(self, arrays: Iterable[Array], axis: int | None, is_dynamic: bool) -> None:
         super().__init__(arrays)
         self.axis = axis
         self.is_dynamic = is_dynamic
 
-    def joined(self) -> Any:
-        """One array of all devices."""
+    def joined(self) -> Array:
+        """Concatenate the arrays of all devices."""
         if self.axis is None or self.is_dynamic:
             raise JobError(
                 "taking one array of a blob of the mirrored view",
@@ -48,7 +49,7 @@ class DeviceArrays(list[Any]):
 
 
 class Fetched:
-    """Where a blob's arrays are among a step's results."""
+    """The position of a blob's arrays among a step's results."""
 
     __slots__ = ("_axis", "_counts", "_dynamic", "_lead", "_mirrored", "_where")
 
@@ -60,21 +61,21 @@ class Fetched:
         self._lead = None if blob.rows is None else (slice(None),) * blob.rows.axis
         self._counts = slice(where.stop, 2 * where.stop - where.start)
 
-    def of(self, results: Sequence[Any]) -> Any:
-        """The array; a list of arrays where each device has one."""
+    def of(self, results: Sequence[Array]) -> Array | DeviceArrays:
+        """The array, or `DeviceArrays` in the mirrored view."""
         found = results[self._where]
         if self._lead is not None:
             counts = results[self._counts]
             found = [self._cut(x, n) for x, n in zip(found, counts, strict=True)]
         return DeviceArrays(found, self._axis, self._dynamic) if self._mirrored else found[0]
 
-    def _cut(self, array: Any, count: Any) -> Any:
-        """The rows that count."""
+    def _cut(self, array: Array, count: Array) -> Array:
+        """The valid rows."""
         return array[(*(self._lead or ()), slice(max(0, int(count.reshape(-1)[0]))))]
 
 
 class LocalBlob:
-    """One fetched value: ``numpy()``, and it acts as its array, also beside operators.
+    """One fetched value, which behaves like its array.
 
     >>> loss = LocalBlob(np.array([0.5], np.float32))
     >>> loss * 2 + 1, float(loss), f"{float(loss):.3f}"
@@ -83,37 +84,37 @@ class LocalBlob:
 
     __slots__ = ("_fetched",)
 
-    def __init__(self, fetched: Any) -> None:
+    def __init__(self, fetched: Array | DeviceArrays) -> None:
         self._fetched = fetched
 
     @property
-    def _array(self) -> Any:
+    def _array(self) -> Array:
         fetched = self._fetched
         return fetched.joined() if isinstance(fetched, DeviceArrays) else fetched
 
-    def numpy(self, parallel_id: int | None = None) -> Any:
-        """The array: of one device when asked, else that of all devices, joined by batches."""
+    def numpy(self, parallel_id: int | None = None) -> Array:
+        """The array of one device, or of all devices, concatenated by batches."""
         return self._array if parallel_id is None else self.numpy_list()[parallel_id]
 
-    def numpy_list(self) -> list[Any]:
+    def numpy_list(self) -> list[Array]:
         """One array per device."""
         return _as_list(self._fetched)
 
-    def numpy_lists(self) -> list[list[Any]]:
+    def numpy_lists(self) -> list[list[Array]]:
         """A list of arrays per device."""
         return _as_lists(self._fetched)
 
-    def ndarray(self) -> Any:
+    def ndarray(self) -> Array:
         """Older name of `numpy`."""
         return self.numpy()
 
-    def ndarray_list(self) -> list[Any]:
+    def ndarray_list(self) -> list[Array]:
         """Older name of `numpy_list`."""
         return self.numpy_list()
 
     @property
-    def ndarray_list_(self) -> list[Any]:
-        """`numpy_list`, by the name of an attribute that programs read."""
+    def ndarray_list_(self) -> list[Array]:
+        """`numpy_list` as an attribute."""
         return self.numpy_list()
 
     @property
@@ -127,13 +128,13 @@ class LocalBlob:
         """The number of devices."""
         return len(self.numpy_list())
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+    def __array__(self, dtype: object = None, copy: bool | None = None) -> Array:
         return as_asked(self._array, dtype, copy)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return LocalBlob, (self._fetched,)
 
-    def __deepcopy__(self, memo: Any) -> LocalBlob:
+    def __deepcopy__(self, memo: dict[int, object]) -> LocalBlob:
         return LocalBlob(deepcopy(self._fetched, memo))
 
     def __getattr__(self, name: str) -> Any:
@@ -144,9 +145,9 @@ class LocalBlob:
 
 
 def _of_array(method: str) -> Callable[..., Any]:
-    """A method that is the array's."""
+    """A method that forwards to the array."""
 
-    def call(blob: LocalBlob, *args: Any) -> Any:
+    def call(blob: LocalBlob, *args: object) -> Any:
         plain = (arg.numpy() if isinstance(arg, LocalBlob) else arg for arg in args)
         return getattr(blob.numpy(), method)(*plain)
 
@@ -154,7 +155,7 @@ def _of_array(method: str) -> Callable[..., Any]:
 
 
 def _of_number(convert: Callable[[Any], Any]) -> Callable[[LocalBlob], Any]:
-    """A conversion of an array of one element, whatever its rank: losses have shape (1,)."""
+    """A conversion of an array of one element and any rank, as losses have shape (1,)."""
     return lambda blob: convert(blob.numpy().item())
 
 
@@ -181,14 +182,14 @@ for _method, _convert in _NUMBERS.items():
     setattr(LocalBlob, f"__{_method}__", _of_number(_convert))
 
 
-def _as_list(fetched: Any) -> list[Any]:
-    """One array per device; a single tensor of changing shape in its place."""
+def _as_list(fetched: Array | DeviceArrays) -> list[Array]:
+    """One array per device; a list of one tensor is replaced by the tensor."""
     arrays = fetched if isinstance(fetched, DeviceArrays) else [fetched]
     return [array[0] if array.dtype == object else array for array in arrays]
 
 
-def _as_lists(fetched: Any) -> list[list[Any]]:
-    """A list of arrays per device; tensors of changing shape each with a leading axis of size 1."""
+def _as_lists(fetched: Array | DeviceArrays) -> list[list[Array]]:
+    """A list of arrays per device; tensors of a list get a leading axis of size 1."""
     arrays = fetched if isinstance(fetched, DeviceArrays) else [fetched]
     return [[x[np.newaxis] for x in a] if a.dtype == object else [a] for a in arrays]
 
@@ -199,7 +200,7 @@ FORMS: dict[str, Callable[[Any], Any]] = {
     "list_list": _as_lists,
     "blob": LocalBlob,
 }
-"""How a fetched array (or `DeviceArrays`) is handed over, by the annotation's kind."""
+"""Conversions of a fetched array (or `DeviceArrays`), by the annotation's kind."""
 
 
 _TO_GET_IT = (
@@ -209,15 +210,15 @@ _TO_GET_IT = (
 
 
 class Pending:
-    """A step whose results have not been asked for yet.
+    """A handle of a step whose results have not been requested yet.
 
-    The callback actor waits until a callback is given, so that callbacks run in the order of
-    the calls.  It stops waiting when nobody holds this object any more, or when the wait holds
-    up somebody else; a callback that is given later then runs in the giver's thread.
+    The callback actor waits until a callback is registered, so that callbacks run in the order of
+    the calls.  It stops waiting when this handle is garbage collected, or when the wait blocks
+    another thread; a callback registered later runs in the registering thread.
 
     Args:
-        pipeline: where the step runs.
-        arrange: gives the results of a step the form that the user wants.
+        pipeline: the pipeline that runs the step.
+        arrange: converts the results of a step to the structure that the job returns.
     """
 
     __slots__ = ("__weakref__", "_arrange", "_mailbox", "_pipeline", "_step")
@@ -229,9 +230,9 @@ class Pending:
         self._step: Step | None = None
 
     def deliverer(self) -> Callable[[Step], None]:
-        """What the callback actor calls; it does not keep this object alive."""
+        """The function that the callback actor calls; it does not keep this handle alive."""
         mailbox, arrange = self._mailbox, self._arrange
-        gone = mailbox.give_up_without(self)
+        gone = mailbox.cancel_without(self)
 
         def deliver(step: Step) -> None:
             callback = mailbox.wait()
@@ -241,23 +242,23 @@ class Pending:
                     callback(result)
                 except Exception as error:
                     if error.__traceback__ and error.__traceback__.tb_next is None:
-                        error.add_note(_whereabouts(callback))  # it was never entered
+                        error.add_note(_whereabouts(callback))  # the callback was not entered
                     raise
 
         return deliver
 
     @property
     def release(self) -> Callable[[], object]:
-        """What the pipeline calls when the wait for a callback holds up somebody."""
+        """The function that the pipeline calls when the wait for a callback blocks a thread."""
         mailbox = self._mailbox
         return lambda: mailbox.put(None)
 
     def attach(self, step: Step) -> None:
-        """Remembers the step, for `get`."""
+        """Set the step, for `get`."""
         self._step = step
 
-    def __call__(self, callback: Callable[[Any], Any]) -> None:
-        """Hands the results to a callback, in the callback thread."""
+    def __call__(self, callback: Callable[[Any], object]) -> None:
+        """Call a callback with the results, in the callback thread."""
         if not callable(callback):
             raise JobError(
                 "registering a callback",
@@ -274,7 +275,7 @@ class Pending:
         self(callback)
 
     def get(self) -> Any:
-        """Waits for the step and gives its results."""
+        """Wait for the step and return its results."""
         step = self._step
         if step is None:
             raise JobError("getting a job's result", found="a call that was not started")
@@ -287,17 +288,17 @@ class Pending:
             raise step.error
         return self._arrange(step)
 
-    def numpy(self) -> Any:
-        """Waits for the step and gives the array of its one result."""
+    def numpy(self) -> Array:
+        """Wait for the step and return the array of its single result."""
         return self._one("numpy").numpy()
 
-    def numpy_list(self) -> list[Any]:
-        """Waits for the step and gives one array per device of its one result."""
+    def numpy_list(self) -> list[Array]:
+        """Wait for the step and return one array per device of its single result."""
         arrays: list[Any] = self._one("numpy_list").numpy_list()
         return arrays
 
-    def numpy_lists(self) -> list[list[Any]]:
-        """Waits for the step and gives a list of arrays per device of its one result."""
+    def numpy_lists(self) -> list[list[Array]]:
+        """Wait for the step and return a list of arrays per device of its single result."""
         lists: list[list[Any]] = self._one("numpy_lists").numpy_lists()
         return lists
 
@@ -305,7 +306,7 @@ class Pending:
         text = f"the result of a call has no {name!r} yet: {_TO_GET_IT}"
         raise AttributeError(text, name=name, obj=self)
 
-    __array_priority__ = 1000  # so that numpy's operators leave it to ours, which say more
+    __array_priority__ = 1000  # numpy's operators defer to ours, whose errors are clearer
 
     def __repr__(self) -> str:
         return f"<the result of a call, not fetched: {_TO_GET_IT}>"
@@ -324,13 +325,13 @@ class Pending:
 
 
 def _not_yet(what: str) -> Callable[..., NoReturn]:
-    """A method by which Python asks for numbers."""
+    """A special method that would need numbers, and refuses."""
 
     def refuse(pending: Pending, *_: object, **__: object) -> NoReturn:
         raise NoValueError(
             f"{what} the result of a call",
             at=user_line(2),
-            found="a call whose arrays nobody has fetched",
+            found="a call whose arrays have not been fetched",
             hint=_TO_GET_IT,
         )
 
@@ -354,15 +355,15 @@ for _what, _methods in _ASKED.items():
         setattr(Pending, _method, _not_yet(_what))
 
 
-def _whereabouts(callback: Callable[[Any], Any]) -> str:
-    """A callback and its line, which a traceback lacks where its parameters do not fit."""
+def _whereabouts(callback: Callable[..., object]) -> str:
+    """A callback and its line, which a traceback lacks if the arguments do not match."""
     code = getattr(callback, "__code__", None)
     where = f" (at {code.co_filename}:{code.co_firstlineno})" if code else ""
     return f"in the callback {getattr(callback, '__qualname__', repr(callback))}{where} of a job"
 
 
 class _Mailbox:
-    """A callback that is given at most once, or given up."""
+    """A callback that is registered at most once, or cancelled."""
 
     __slots__ = ("_given", "_items", "_lock")
 
@@ -372,7 +373,7 @@ class _Mailbox:
         self._given = False
 
     def put(self, callback: Callable[[Any], Any] | None) -> bool:
-        """False when it was given (up) before."""
+        """Register a callback, or None to cancel; return False if already done."""
         with self._lock:
             if self._given:
                 return False
@@ -380,13 +381,13 @@ class _Mailbox:
             self._items.put(callback)
             return True
 
-    def give_up_without(self, holder: object) -> weakref.ref[object]:
-        """Gives up when an object is gone; `wait` gives the reference then.
+    def cancel_without(self, holder: object) -> weakref.ref[object]:
+        """Cancel when an object is garbage collected; `wait` then returns its reference.
 
-        No line of Python runs when that happens, as a Ctrl-C at such a moment would be lost.
+        The finalizer is a C function, as a Ctrl-C during a Python finalizer would be lost.
         """
         return weakref.ref(holder, self._items.put)
 
     def wait(self) -> Any:
-        """The first that was put."""
+        """Wait for the first callback."""
         return self._items.get()

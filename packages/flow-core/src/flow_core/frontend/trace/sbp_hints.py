@@ -1,19 +1,24 @@
-"""Hints: requested distributions of blobs and of their gradients."""
+"""Casts to a requested SBP, of blobs and of their gradients."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from flow_core.base.errors import GraphError, JobError, SourceLine, user_line
-from flow_core.base.shapes import normal_axis
 from flow_core.frontend.config.scope import current_scope
 from flow_core.frontend.trace.blob import BlobDef
 from flow_core.frontend.trace.emit import input_value
 from flow_core.frontend.trace.job_build import JobBuild, current_job
 from flow_core.frontend.trace.mirrored_view import mirrored_devices
 from flow_core.frontend.trace.repeat_acc import per_period
-from flow_core.sharding.sbp import NdSbp, Split, format_nd_sbp, parse_sbp
+from flow_core.frontend.trace.sbp_request import (
+    Distribution,
+    decode_distribution,
+    decode_nd_sbp,
+    over_placement,
+)
+from flow_core.ir.graph import Value
+from flow_core.sharding.sbp import NdSbp, format_nd_sbp
 from flow_core.sharding.topology import Placement
 
 
@@ -21,30 +26,32 @@ from flow_core.sharding.topology import Placement
 def parallel_cast(
     input: BlobDef,
     name: str | None = None,
-    distribute: Any = None,
-    gradient_distribute: Any = None,
+    distribute: Distribution | None = None,
+    gradient_distribute: Distribution | None = None,
 ) -> BlobDef:
-    """The same blob in a requested distribution, its gradient in another one.
+    """Request a distribution for a blob, and one for its gradient.
 
     Args:
         input: a logical blob.
         name: name of the op.
-        distribute: ``flow.distribute.split(axis)``, ``broadcast()`` or ``auto()``; None asks
-            for nothing.
-        gradient_distribute: the same for the gradient, as it flows back through this blob.
+        distribute: ``flow.distribute.split(axis)``, ``broadcast()`` or ``auto()``; None requests
+            nothing.
+        gradient_distribute: the same for the gradient.
 
     Raises:
-        JobError: an axis that the blob has not, or the mirrored view of several devices.
+        JobError: the blob lacks the axis, or the mirrored view of several devices is in force.
     """
     job, line = _consistent_job("parallel_cast"), user_line(2)
     placement = scope_placement(job)
     full = current_scope().prefix + (name or "parallel_cast")
+    asking = f"distribution of {full!r} in job {job.name!r}"
     value = input_value(job, "parallel_cast", input)
     shape = job.builder.type_of(value).shape
     wanted, gradient = (
-        job.requested_sbp(d, shape, full, line) for d in (distribute, gradient_distribute)
+        over_placement(decode_distribution(d, shape, asking, line), placement)
+        for d in (distribute, gradient_distribute)
     )
-    return _cast(job, input, name, wanted, gradient, placement, placement, line)
+    return _cast(job, input, value, name, wanted, gradient, placement, placement, line)
 
 
 @per_period
@@ -60,14 +67,14 @@ def hierarchical_parallel_cast(
     nd_sbp: Sequence[str] | None = None,
     grad_nd_sbp: Sequence[str] | None = None,
 ) -> BlobDef:
-    """The same blob in a requested n-D SBP over the hierarchy of the placement in scope.
+    """Request an n-D SBP for a blob, over the hierarchy of the placement in scope.
 
     Args:
         input: a logical blob.
         parallel_distribution: an SBP per hierarchy dimension, such as ``["S(0)", "B"]``; an
-            empty list asks for nothing.
+            empty list requests nothing.
         grad_mode: "manual" (the gradient gets ``grad_parallel_distribution``), "restore" (it
-            gets the SBP that the input was asked to have) or None (the compiler's choice).
+            gets the SBP requested for the input) or None (the compiler chooses).
         grad_parallel_distribution: SBP of the gradient; its length is that of the hierarchy.
         name: name of the op.
         parallel_hierarchy: hierarchy of the same devices, instead of the placement's.
@@ -75,8 +82,8 @@ def hierarchical_parallel_cast(
         nd_sbp, grad_nd_sbp: later names of the two distributions.
 
     Raises:
-        JobError: SBPs that cannot be read, that do not fit the hierarchy or the blob, a grad_mode
-            that does not exist or lacks its SBP, or the mirrored view of several devices.
+        JobError: the SBP is invalid or does not match the hierarchy or the blob, the grad_mode
+            is unknown or lacks its SBP, or the mirrored view of several devices is in force.
     """
     attempted = "hierarchical_parallel_cast"
     job, line = _consistent_job(attempted), user_line(2)
@@ -89,11 +96,12 @@ def hierarchical_parallel_cast(
     if asked is None:
         allowed = 'an SBP per hierarchy dimension, such as ["S(0)", "B"], or an empty list'
         raise JobError(attempted, at=line, found="no distribution", allowed=allowed)
-    wanted = requested_nd_sbp(attempted, asked, placement, rank, line)
+    wanted = decode_nd_sbp(attempted, asked, placement, rank, line)
     given = either(attempted, grad_parallel_distribution, grad_nd_sbp, line)
     gradient = _gradient_sbp(job, input, grad_mode, given, line)
-    back = gradient and requested_nd_sbp(attempted, gradient, backward, rank, line)
-    return _cast(job, input, name, wanted, back or (), placement, backward, line)
+    back = gradient and decode_nd_sbp(attempted, gradient, backward, rank, line)
+    value = input_value(job, "parallel_cast", input)
+    return _cast(job, input, value, name, wanted, back or (), placement, backward, line)
 
 
 def _consistent_job(attempted: str) -> JobBuild:
@@ -118,7 +126,7 @@ def scope_placement(job: JobBuild) -> Placement:
 def reshaped(
     attempted: str, placement: Placement, hierarchy: Sequence[int] | None, line: SourceLine | None
 ) -> Placement:
-    """The same devices in another hierarchy, if one is given."""
+    """The placement in another hierarchy, if one is given."""
     if hierarchy is None:
         return placement
     try:
@@ -133,48 +141,11 @@ def either(
     later: Sequence[str] | None,
     line: SourceLine | None,
 ) -> Sequence[str] | None:
-    """What was given under one of two names, OneFlow 0.4's or its later one."""
+    """The value of an argument with two names, of OneFlow 0.4 and of later versions."""
     if older is not None and later is not None:
         found = f"parallel_distribution={older!r} and nd_sbp={later!r}"
         raise JobError(attempted, at=line, found=found, allowed="one of the two names")
     return older if later is None else later
-
-
-def requested_nd_sbp(
-    attempted: str,
-    texts: Sequence[str],
-    placement: Placement,
-    rank: int,
-    line: SourceLine | None,
-) -> tuple[NdSbp, ...]:
-    """The n-D SBP that texts ask for; empty on a single device, or where there are no texts.
-
-    Raises:
-        JobError: they cannot be read, or do not fit the hierarchy or the blob.
-    """
-    if isinstance(texts, list | tuple) and not texts:
-        return ()  # nothing is asked for
-    if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
-        allowed = 'a text per hierarchy dimension, such as ["S(0)", "B"]'
-        raise JobError(attempted, at=line, found=f"{texts!r:.60}", allowed=allowed)
-    try:
-        sbp = tuple(_fitted(parse_sbp(text), rank) for text in texts)
-    except (GraphError, ValueError) as error:
-        found = error.found if isinstance(error, GraphError) else str(error)
-        raise JobError(attempted, at=line, found=found, allowed="S(axis), B or P") from None
-    if len(sbp) != len(placement.hierarchy):
-        raise JobError(
-            attempted,
-            at=line,
-            found=f"{format_nd_sbp(sbp)} for {placement}",
-            allowed=f"an SBP for each of {len(placement.hierarchy)} hierarchy dimensions",
-            hint='flow.scope.placement("gpu", "0:0-3", (2, 2)) has two',
-        )
-    return () if placement.size == 1 else (sbp,)
-
-
-def _fitted(sbp: Any, rank: int) -> Any:
-    return Split(normal_axis(sbp.axis, rank)) if isinstance(sbp, Split) else sbp
 
 
 GRAD_MODES = (None, "auto", "restore", "manual")
@@ -187,7 +158,7 @@ def _gradient_sbp(
     given: Sequence[str] | None,
     line: SourceLine | None,
 ) -> Sequence[str] | None:
-    """The texts of the SBP that the gradient is to have, None for the compiler's choice."""
+    """The texts of the gradient's SBP; None lets the compiler choose."""
     if mode not in GRAD_MODES or (mode == "manual") != (given is not None):
         raise JobError(
             "hierarchical_parallel_cast",
@@ -213,6 +184,7 @@ def _gradient_sbp(
 def _cast(
     job: JobBuild,
     input: BlobDef,
+    value: Value,
     name: str | None,
     wanted: tuple[NdSbp, ...],
     gradient: tuple[NdSbp, ...],
@@ -224,7 +196,6 @@ def _cast(
         "gradient_sbp": format_nd_sbp(gradient[0]) if gradient else None,
         "gradient_hierarchy": backward.hierarchy,
     }
-    value = input_value(job, "parallel_cast", input)
     (out,) = job.add(
         "parallel_cast", [value], attrs, name=name, line=line, sbp=wanted, placement=placement
     )

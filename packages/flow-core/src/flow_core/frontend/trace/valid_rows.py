@@ -1,9 +1,9 @@
-"""Blobs of which only the first rows count, as many as a step says.
+"""Blobs of which only the first rows are valid, as many as determined at run time.
 
-Memory is laid out for as many rows as there can be.  How many count is a blob beside the blob: an
-op that treats rows one by one passes it on, and what is fetched is cut to it.  Which ops do so is
-what their SBP rules say: those that may be split by rows.  Rows that do not count are zeros, so
-that sums of rows, and gradients, need not know.
+Memory is allocated for the largest number of rows.  The number of valid rows is a second blob,
+which ops that treat rows independently propagate; fetched arrays are cut to it.  These ops are
+those whose SBP rules allow a split by rows.  The other rows are zeros, so that sums of rows and
+gradients need no special treatment.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from flow_core.sharding.sbp import B, P, Sbp, Signature, Split
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """How much of a blob counts.
+    """The number of valid rows of a blob.
 
     Attributes:
-        count: a blob of shape (1,).
-        axis: the axis that it counts.
+        count: the number, a blob of shape (1,).
+        axis: the axis of the rows.
     """
 
     count: BlobDef
@@ -31,15 +31,15 @@ class Rows:
 
 
 RESIZE = "sync_dynamic_resize"
-"""The op that puts zeros in place of the rows that do not count."""
+"""The op that sets invalid rows to zero."""
 
 WHOLE = ("cast_to_static_shape", RESIZE)
-"""Ops all of whose rows count."""
+"""Ops whose outputs have only valid rows."""
 
 ADDING = (
     "batch_matmul", "matmul", "reduce_sum", "scatter_nd", "square_sum", "unsorted_segment_sum",
 )  # fmt: skip
-"""Ops that add rows up: those of zeros add nothing."""
+"""Ops that sum rows, to which zeros do not contribute."""
 
 
 def rows_passed(
@@ -49,10 +49,10 @@ def rows_passed(
     outputs: Sequence[BlobDef],
     line: SourceLine | None,
 ) -> tuple[Rows | None, ...]:
-    """The rows of each output that count, given those of the inputs.
+    """The valid rows of each output, given those of the inputs.
 
     Raises:
-        JobError: the op does not treat rows one by one, or inputs have counts of their own each.
+        JobError: the op does not treat rows independently, or the inputs' numbers differ.
     """
     found = [x.rows for x in inputs if x.rows is not None]
     if not found or op_type in WHOLE:
@@ -65,13 +65,13 @@ def rows_passed(
     raise JobError(
         f"use of {op_type}",
         at=line,
-        found="; ".join(_told(x) for x in inputs if x.rows is not None),
+        found="; ".join(_described(x) for x in inputs if x.rows is not None),
         allowed="ops that treat rows one by one or add them up, on rows of one count",
         hint="flow.cast_to_static_shape(blob) has all rows, with zeros behind those that count",
     )
 
 
-def _told(blob: BlobDef) -> str:
+def _described(blob: BlobDef) -> str:
     return f"{blob!r}, of which {blob.rows.count.op_name!r} says how much counts of axis " + str(
         blob.rows.axis
     )
@@ -80,7 +80,7 @@ def _told(blob: BlobDef) -> str:
 def _rules(
     spec: OpSpec, inputs: Sequence[BlobDef], outputs: Sequence[BlobDef]
 ) -> tuple[Signature, ...]:
-    """The op's SBP rules for any number of devices."""
+    """The op's SBP rules, which hold for any number of devices."""
     builder = inputs[0].job.builder
     before, after = (
         tuple(builder.type_of(x.parts[0]) for x in blobs) for blobs in (inputs, outputs)
@@ -91,7 +91,7 @@ def _rules(
 def _axes(
     rule: Signature, op_type: str, inputs: Sequence[BlobDef], outputs: Sequence[BlobDef]
 ) -> tuple[int | None, ...] | None:
-    """The axis of each output that a rule makes of the rows; None if it says nothing of them."""
+    """The row axis of each output under a rule; None if the rule does not apply."""
     split = tuple(B if x.rows is None else Split(x.rows.axis) for x in inputs)
     if rule.inputs != split:
         return None
@@ -110,12 +110,12 @@ def _keeps(sbp: Sbp, output: BlobDef, size: int, op_type: str) -> bool:
 
 
 def all_rows(attempted: str, blob: BlobDef, line: SourceLine | None) -> BlobDef:
-    """The blob, which must be one all of whose rows count."""
+    """Return the blob; raise `JobError` if only some of its rows are valid."""
     if blob.rows is not None:
         raise JobError(
             attempted,
             at=line,
-            found=_told(blob),
+            found=_described(blob),
             allowed="blobs all of whose rows count",
             hint="flow.cast_to_static_shape(blob) has all rows, with zeros behind those that count",
         )

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.base.shapes import Shape
 from flow_core.ir.graph import AttrValue, TensorType, tensor_type
 from flow_core.ops.build import GradContext, Sym
@@ -38,7 +39,7 @@ def checked_index(ctx: InferContext, position: int) -> TensorType:
     return index
 
 
-def _in_range(index: Any, size: int) -> tuple[Any, Any]:
+def _in_range(index: Array, size: int) -> tuple[Array, Array]:
     """Return the mask of valid indices, and the indices with invalid ones replaced by 0."""
     valid = (index >= 0) & (index < size)
     return valid, np.where(valid, index, 0)
@@ -115,7 +116,7 @@ def _gather_gradient(g: GradContext) -> tuple[Sym, None]:
     return dx, None
 
 
-def _gather(x: Any, index: Any, *, axis: int, first: int = 0) -> Any:
+def _gather(x: Array, index: Array, *, axis: int, first: int = 0) -> Array:
     if x.shape[axis] == 0:
         return np.zeros(x.shape[:axis] + index.shape + x.shape[axis + 1 :], x.dtype)
     valid, index = _in_range(index.astype(np.int64) - first, x.shape[axis])
@@ -123,7 +124,7 @@ def _gather(x: Any, index: Any, *, axis: int, first: int = 0) -> Any:
     return np.where(mask, np.take(x, index, axis), 0).astype(x.dtype)
 
 
-def _gather_samples(rng: Any) -> Iterator[Sample]:
+def _gather_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape, index, axis, dtype in (
         ((5, 3), (4,), 0, np.int32), ((2, 6, 3), (2, 2), 1, np.int64), ((3, 4), (5,), 1, np.int8),
         ((4,), (3, 2), 0, np.int32), ((6, 1), (0,), 0, np.int32),
@@ -200,7 +201,7 @@ def _segments_gradient(g: GradContext) -> tuple[Sym | None, ...]:
     return (dx, *(None for _ in g.inputs[1:]))
 
 
-def _segment_sum(data: Any, ids: Any, *, axis: int, num_segments: int, first: int = 0) -> Any:
+def _segment_sum(data: Any, ids: Array, *, axis: int, num_segments: int, first: int = 0) -> Array:
     before, after = data.shape[:axis], data.shape[axis + ids.ndim :]
     out = np.zeros((prod(before), num_segments, prod(after)), data.dtype)
     rows = data.reshape(prod(before), ids.size, prod(after))
@@ -211,11 +212,11 @@ def _segment_sum(data: Any, ids: Any, *, axis: int, num_segments: int, first: in
     return out.reshape(*before, num_segments, *after)
 
 
-def _segment_sum_like(data: Any, ids: Any, like: Any, *, axis: int, first: int) -> Any:
+def _segment_sum_like(data: Any, ids: Array, like: Array, *, axis: int, first: int) -> Array:
     return _segment_sum(data, ids, axis=axis, num_segments=like.shape[axis], first=first)
 
 
-def _segments_samples(rng: Any) -> Iterator[Sample]:
+def _segments_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape, ids, axis, count, dtype in (
         ((6, 3), (6,), 0, 4, np.int32), ((2, 5, 2), (5,), 1, 3, np.int64),
         ((2, 3, 4), (2, 3), 0, 2, np.int32), ((3, 4), (4,), 1, 5, np.int8),
@@ -231,7 +232,7 @@ def _segments_samples(rng: Any) -> Iterator[Sample]:
     yield Sample((rng.uniform(-3, 3, (5, 4)), some), part, note="a part")
 
 
-def _segments_like_samples(rng: Any) -> Iterator[Sample]:
+def _segments_like_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for sample in _segments_samples(rng):
         (data, ids), axis = sample.inputs, sample.attrs["axis"]
         shape = (*data.shape[:axis], sample.attrs["num_segments"], *data.shape[axis + ids.ndim :])
@@ -293,18 +294,18 @@ def _batch_segments_gradient(g: GradContext) -> tuple[Sym, None]:
     return g.one("batch_gather", g.dy, g.inputs[1], first=g.attrs["first"]), None
 
 
-def _per_batch(x: Any, index: Any) -> Iterator[tuple[Any, Any]]:
+def _per_batch(x: Array, index: Array) -> Iterator[tuple[Array, Array]]:
     lead = index.ndim - 1
     flat = x.reshape(-1, *x.shape[lead:])
     return zip(flat, index.reshape(-1, index.shape[-1]), strict=True)
 
 
-def _batch_gather(x: Any, index: Any, *, first: int) -> Any:
+def _batch_gather(x: Array, index: Array, *, first: int) -> Array:
     rows = [_gather(part, ids, axis=0, first=first) for part, ids in _per_batch(x, index)]
     return np.array(rows, x.dtype).reshape(index.shape + x.shape[index.ndim :])
 
 
-def _batch_segment_sum(data: Any, ids: Any, *, num_segments: int, first: int) -> Any:
+def _batch_segment_sum(data: Any, ids: Array, *, num_segments: int, first: int) -> Array:
     rows = [
         _segment_sum(part, segments, axis=0, num_segments=num_segments, first=first)
         for part, segments in _per_batch(data, ids)
@@ -314,7 +315,7 @@ def _batch_segment_sum(data: Any, ids: Any, *, num_segments: int, first: int) ->
     return np.array(rows, data.dtype).reshape(shape)
 
 
-def _batch_gather_samples(rng: Any) -> Iterator[Sample]:
+def _batch_gather_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for x, index in (((2, 5), (2, 3)), ((2, 3, 4, 2), (2, 3, 6)), ((4, 3), (5,)), ((1, 2), (1, 1))):
         indices = rng.integers(-1, x[len(index) - 1] + 1, index).astype(np.int32)
         yield Sample((rng.uniform(-3, 3, x), indices))
@@ -322,7 +323,7 @@ def _batch_gather_samples(rng: Any) -> Iterator[Sample]:
     yield Sample((rng.uniform(-3, 3, (2, 4, 3)), indices), {"first": 3}, note="a part")
 
 
-def _batch_segments_samples(rng: Any) -> Iterator[Sample]:
+def _batch_segments_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for x, ids, count in (((3, 4), (3, 4), 2), ((2, 3, 4, 2), (2, 3, 4), 3), ((5, 2), (5,), 4)):
         segments = rng.integers(-1, count + 1, ids).astype(np.int64)
         attrs = {"num_segments": count, "first": count // 3}
@@ -379,12 +380,12 @@ def _dim_scatter_gradient(g: GradContext) -> tuple[None, Sym, None]:
     return None, g.one("dim_gather", g.dy, g.inputs[2], **g.attrs), None
 
 
-def _dim_gather(x: Any, index: Any, *, dim: int, first: int) -> Any:
+def _dim_gather(x: Array, index: Array, *, dim: int, first: int) -> Array:
     valid, index = _in_range(index.astype(np.int64) - first, x.shape[dim])
     return np.where(valid, np.take_along_axis(x, index, dim), 0).astype(x.dtype)
 
 
-def _dim_scatter(like: Any, x: Any, index: Any, *, dim: int, first: int) -> Any:
+def _dim_scatter(like: Array, x: Array, index: Array, *, dim: int, first: int) -> Array:
     out = np.zeros(like.shape, x.dtype)
     for place in np.ndindex(*index.shape):
         at = int(index[place]) - first
@@ -396,7 +397,7 @@ def _dim_scatter(like: Any, x: Any, index: Any, *, dim: int, first: int) -> Any:
 DIM_CASES: tuple[tuple[Shape, int, int], ...] = (((3, 4), 1, 2), ((4, 2, 3), 0, 5), ((5,), 0, 3))
 
 
-def _dim_gather_samples(rng: Any) -> Iterator[Sample]:
+def _dim_gather_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape, dim, count in DIM_CASES:
         index = rng.integers(-1, shape[dim] + 1, (*shape[:dim], count, *shape[dim + 1 :]))
         for first in (0, 1):
@@ -404,7 +405,7 @@ def _dim_gather_samples(rng: Any) -> Iterator[Sample]:
             yield Sample((rng.uniform(-3, 3, shape), index.astype(np.int32)), attrs)
 
 
-def _dim_scatter_samples(rng: Any) -> Iterator[Sample]:
+def _dim_scatter_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for sample in _dim_gather_samples(rng):
         x, index = sample.inputs
         yield Sample((x, rng.uniform(-3, 3, index.shape), index), sample.attrs)

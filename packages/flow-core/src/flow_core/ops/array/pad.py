@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.base.shapes import Shape
 from flow_core.ir.graph import AttrValue, TensorType, tensor_type
 from flow_core.ops.build import GradContext, Sym
@@ -73,7 +74,7 @@ def _pad_gradient(g: GradContext) -> tuple[Sym]:
     return (g.one(other, g.dy, **paddings),)
 
 
-def _pad(x: Any, **attrs: Any) -> Any:
+def _pad(x: Array, **attrs: AttrValue) -> Array:
     pads = tuple(zip(attrs["padding_before"], attrs["padding_after"], strict=True))
     return np.pad(x, pads, constant_values=pad_value(attrs, x.dtype.kind not in "iub"))
 
@@ -83,7 +84,7 @@ def unpadded(shape: Shape, before: Sequence[int], after: Sequence[int]) -> tuple
     return tuple(slice(b, n - a) for n, b, a in zip(shape, before, after, strict=True))
 
 
-def _pad_grad(dy: Any, **attrs: Any) -> Any:
+def _pad_grad(dy: Array, **attrs: AttrValue) -> Array:
     return dy[unpadded(dy.shape, attrs["padding_before"], attrs["padding_after"])]
 
 
@@ -96,7 +97,7 @@ def _pad_attrs(before: Shape, after: Shape, value: float = 0) -> dict[str, AttrV
     }
 
 
-def _pad_samples(rng: Any) -> Iterator[Sample]:
+def _pad_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape, before, after, value in (
         ((3, 4), (1, 0), (2, 0), 0), ((2, 3, 2), (0, 2, 1), (0, 0, 1), 1.5), ((3,), (0,), (2,), -1),
         ((2, 2), (0, 0), (0, 0), 3),
@@ -105,7 +106,7 @@ def _pad_samples(rng: Any) -> Iterator[Sample]:
     yield Sample((rng.integers(0, 9, (2, 3)),), _pad_attrs((1, 0), (0, 1), 7))
 
 
-def _pad_grad_samples(rng: Any) -> Iterator[Sample]:
+def _pad_grad_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape, before, after in (((6, 4), (1, 0), (2, 0)), ((4, 3), (1, 1), (0, 1))):
         yield Sample((rng.uniform(-3, 3, shape),), _pad_attrs(before, after))
 
@@ -147,11 +148,11 @@ def _reflection_gradient(g: GradContext) -> tuple[Sym]:
     return (g.one("reflection_pad2d_grad", g.dy, padding=g.attrs["padding"]),)
 
 
-def _reflection(x: Any, *, padding: Shape) -> Any:
+def _reflection(x: Array, *, padding: Shape) -> Array:
     return np.pad(x, [(n, n) for n in padding], mode="reflect")
 
 
-def _reflection_grad(dy: Any, *, padding: Shape) -> Any:
+def _reflection_grad(dy: Array, *, padding: Shape) -> Array:
     shape = tuple(n - 2 * pad for n, pad in zip(dy.shape, padding, strict=True))
     source = _reflection(np.arange(int(np.prod(shape))).reshape(shape), padding=padding)
     dx = np.zeros(shape, dy.dtype)
@@ -159,12 +160,12 @@ def _reflection_grad(dy: Any, *, padding: Shape) -> Any:
     return dx
 
 
-def _reflection_samples(rng: Any) -> Iterator[Sample]:
+def _reflection_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape, h, w in (((2, 1, 4, 3), 2, 1), ((1, 2, 3, 5), 0, 4), ((1, 1, 2, 2), 1, 1)):
         yield Sample((rng.uniform(-3, 3, shape),), {"padding": (0, 0, h, w)})
 
 
-def _reflection_grad_samples(rng: Any) -> Iterator[Sample]:
+def _reflection_grad_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape, h, w in (((2, 1, 8, 5), 2, 1), ((1, 2, 3, 7), 0, 2)):
         yield Sample((rng.uniform(-3, 3, shape),), {"padding": (0, 0, h, w)})
 
@@ -197,14 +198,14 @@ def _tril_gradient(g: GradContext) -> tuple[Sym]:
     return (g.one(g.op.type, g.dy, **kept),)
 
 
-def _tril(x: Any, **attrs: Any) -> Any:
+def _tril(x: Array, **attrs: AttrValue) -> Any:
     scale = tril_value(attrs, "scale") if "integer_scale_value" in attrs else 1
     lower = np.tri(x.shape[-2], x.shape[-1], attrs["diagonal"], bool)
     scaled = x * np.array(scale).astype(x.dtype)
     return np.where(lower, scaled, tril_value(attrs, "fill")).astype(x.dtype)
 
 
-def _tril_samples(rng: Any) -> Iterator[Sample]:
+def _tril_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape, diagonal in (((4, 4), 0), ((2, 3, 5), 1), ((3, 2), -1), ((2, 2), -5)):
         yield Sample((rng.uniform(-3, 3, shape),), {"diagonal": diagonal})
     fill = {"floating_fill_value": -2.5, "is_floating_fill_value": True}
@@ -212,7 +213,7 @@ def _tril_samples(rng: Any) -> Iterator[Sample]:
     yield Sample((rng.integers(1, 9, (3, 4)),), {"diagonal": 0, "integer_fill_value": 7})
 
 
-def _scaled_tril_samples(rng: Any) -> Iterator[Sample]:
+def _scaled_tril_samples(rng: np.random.Generator) -> Iterator[Sample]:
     scale = {"floating_scale_value": 0.5, "is_floating_scale_value": True}
     for sample in _tril_samples(rng):
         whole = sample.inputs[0].dtype.kind == "i"
@@ -225,7 +226,7 @@ FILL = {"floating_fill_value": 0.0, "integer_fill_value": 0, "is_floating_fill_v
 SCALE = {"floating_scale_value": 1.0, "integer_scale_value": 1, "is_floating_scale_value": False}
 
 
-def _tril_spec(name: str, attrs: dict[str, Any], samples: Callable[[Any], Any]) -> OpSpec:
+def _tril_spec(name: str, attrs: dict[str, AttrValue], samples: Callable[[Any], Any]) -> OpSpec:
     return OpSpec(
         type=name,
         inputs=("in",),

@@ -8,10 +8,10 @@ or writes only its own part.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.base.shapes import Shape
 from flow_core.ir.graph import AttrValue, TensorType, tensor_type
 from flow_core.ops.array.index import (
@@ -159,7 +159,7 @@ def _tensor_scatter_gradient(g: GradContext) -> tuple[Sym | None, Sym | None, No
 
 
 def _positions(
-    index: Any, table: Shape, first: Shape = ()
+    index: Array, table: Shape, first: Shape = ()
 ) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Yield (batch position, table position) of each index in range."""
     depth = index.shape[-1]
@@ -170,36 +170,36 @@ def _positions(
             yield place, at
 
 
-def _gather_nd(params: Any, index: Any, *, first: Shape) -> Any:
+def _gather_nd(params: Array, index: Array, *, first: Shape) -> Array:
     out = np.zeros(index.shape[:-1] + params.shape[index.shape[-1] :], params.dtype)
     for place, at in _positions(index, params.shape, first):
         out[place] = params[at]
     return out
 
 
-def _tensor_scatter_add(params: Any, updates: Any, index: Any, *, first: Shape) -> Any:
+def _tensor_scatter_add(params: Array, updates: Array, index: Array, *, first: Shape) -> Array:
     out = params.copy()
     for place, at in _positions(index, params.shape, first):
         out[at] += updates[place]
     return out
 
 
-def _tensor_scatter_update(params: Any, updates: Any, index: Any, *, first: Shape) -> Any:
+def _tensor_scatter_update(params: Array, updates: Array, index: Array, *, first: Shape) -> Array:
     out = params.copy()
     for place, at in _positions(index, params.shape, first):
         out[at] = updates[place]
     return out
 
 
-def _scatter_nd(index: Any, updates: Any, *, shape: Shape, first: Shape) -> Any:
+def _scatter_nd(index: Array, updates: Array, *, shape: Shape, first: Shape) -> Array:
     return _tensor_scatter_add(np.zeros(shape, updates.dtype), updates, index, first=first)
 
 
-def _scatter_nd_like(like: Any, index: Any, updates: Any, *, first: Shape) -> Any:
+def _scatter_nd_like(like: Array, index: Array, updates: Array, *, first: Shape) -> Array:
     return _scatter_nd(index, updates, shape=like.shape, first=first)
 
 
-def _nd_cases(rng: Any) -> Iterator[tuple[Any, Any, Any]]:
+def _nd_cases(rng: np.random.Generator) -> Iterator[tuple[Array, Array, Array]]:
     """Yield tables, distinct positions (some out of range), and slices for these positions."""
     for table, index in (
         ((4, 3), [[1], [3], [4]]), ((3, 4), [[0, 1], [2, 3], [-1, 0], [1, 1]]),
@@ -210,13 +210,13 @@ def _nd_cases(rng: Any) -> Iterator[tuple[Any, Any, Any]]:
         yield rng.uniform(-3, 3, table), places, slices
 
 
-def _gather_nd_samples(rng: Any) -> Iterator[Sample]:
+def _gather_nd_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for table, index, _ in _nd_cases(rng):
         yield Sample((table, index))
         yield Sample((table, index), {"first": (1,) * table.ndim}, note="a part")
 
 
-def _scatter_nd_samples(rng: Any) -> Iterator[Sample]:
+def _scatter_nd_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for table, index, slices in _nd_cases(rng):
         yield Sample((index, slices), {"shape": table.shape})
     twice = np.array([[1], [1], [0]], np.int64)
@@ -225,12 +225,12 @@ def _scatter_nd_samples(rng: Any) -> Iterator[Sample]:
     yield Sample((twice, rng.uniform(-3, 3, (3, 2))), attrs, note="a part")
 
 
-def _scatter_nd_like_samples(rng: Any) -> Iterator[Sample]:
+def _scatter_nd_like_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for table, index, slices in _nd_cases(rng):
         yield Sample((table, index, slices))
 
 
-def _tensor_scatter_samples(rng: Any) -> Iterator[Sample]:
+def _tensor_scatter_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for table, index, slices in _nd_cases(rng):
         yield Sample((table, slices, index))
         yield Sample((table, slices, index), {"first": (1,) * table.ndim}, note="a part")

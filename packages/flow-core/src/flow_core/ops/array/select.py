@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.base.shapes import Shape
 from flow_core.ir.graph import AttrValue, TensorType, tensor_type
 from flow_core.ops.build import GradContext, Sym
@@ -95,11 +96,11 @@ def _region(g: GradContext, axis: int, start: int, size: int) -> Sym:
     )
 
 
-def _concat(*xs: Any, axis: int, max_dim_size: int | None) -> Any:
+def _concat(*xs: Array, axis: int, max_dim_size: int | None) -> Array:
     return np.concatenate(xs, axis)
 
 
-def _concat_samples(rng: Any) -> Iterator[Sample]:
+def _concat_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shapes, axis in (
         (((2, 3), (2, 1)), 1), (((2, 3), (4, 3), (1, 3)), 0), (((2, 2, 2), (2, 2, 2)), 1),
         (((3,), (0,)), 0), (((2, 3),), 0),
@@ -127,11 +128,11 @@ def _split_gradient(g: GradContext) -> tuple[Sym | None, ...]:
     return (dx, *(None for _ in g.inputs[1:]))
 
 
-def _split(x: Any, *, axis: int, sizes: tuple[int, ...]) -> tuple[Any, ...]:
+def _split(x: Array, *, axis: int, sizes: tuple[int, ...]) -> tuple[Array, ...]:
     return tuple(np.split(x, offsets(sizes)[1:], axis))
 
 
-def _split_samples(rng: Any) -> Iterator[Sample]:
+def _split_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape, axis, sizes in (((5, 3), 0, (2, 3)), ((2, 6), 1, (1, 0, 5)), ((3, 2), 1, (2,))):
         yield Sample((rng.uniform(-3, 3, shape),), {"axis": axis, "sizes": sizes})
 
@@ -161,11 +162,11 @@ def _split_like_sbp(ctx: SbpContext) -> Signatures:
     return (*led, *rest, Signature((B, *(P,) * n), (B,) * n))
 
 
-def _split_like(x: Any, *likes: Any, axis: int) -> tuple[Any, ...]:
+def _split_like(x: Array, *likes: Array, axis: int) -> tuple[Array, ...]:
     return _split(x, axis=axis, sizes=tuple(t.shape[axis] for t in likes))
 
 
-def _split_like_samples(rng: Any) -> Iterator[Sample]:
+def _split_like_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shapes, axis in (
         (((5, 3), (2, 3), (3, 3)), 0), (((2, 5, 2), (2, 1), (2, 4)), 1),
     ):  # fmt: skip
@@ -358,21 +359,21 @@ def _slice_update_gradient(g: GradContext) -> tuple[Sym | None, Sym | None]:
     )
 
 
-def _slice(x: Any, **attrs: Any) -> Any:
+def _slice(x: Array, **attrs: AttrValue) -> Array:
     own, part = regions(x.shape, attrs)
     out = np.zeros(tuple(map(len, slice_ranges(x.shape, attrs))), x.dtype)
     out[part] = x[own]
     return out
 
 
-def _slice_grad(dy: Any, like: Any, **attrs: Any) -> Any:
+def _slice_grad(dy: Array, like: Array, **attrs: AttrValue) -> Array:
     own, part = regions(like.shape, attrs)
     dx = np.zeros(like.shape, dy.dtype)
     dx[own] = dy[part]
     return dx
 
 
-def _slice_update(x: Any, update: Any, **attrs: Any) -> Any:
+def _slice_update(x: Array, update: Array, **attrs: AttrValue) -> Array:
     own, part = regions(x.shape, attrs)
     y = x.copy()
     y[own] = update[part]
@@ -388,10 +389,10 @@ SLICES: tuple[tuple[Shape, tuple[int, ...], tuple[int, ...], tuple[int, ...]], .
 )  # fmt: skip
 
 
-def _slice_samples(*inputs: str) -> Callable[[Any], Iterator[Sample]]:
+def _slice_samples(*inputs: str) -> Callable[[np.random.Generator], Iterator[Sample]]:
     """Yield samples with inputs that are each "whole" or "part"."""
 
-    def samples(rng: Any) -> Iterator[Sample]:
+    def samples(rng: np.random.Generator) -> Iterator[Sample]:
         for shape, start, stop, step in SLICES:
             attrs: dict[str, Any] = {"start": start, "stop": stop, "step": step, "window": None}
             part = tuple(map(len, slice_ranges(shape, attrs)))

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.base.shapes import (
     Shape,
     balanced_split,
@@ -128,12 +129,12 @@ def _reshape_gradient(g: GradContext) -> tuple[Sym | None, ...]:
     return (g.one("reshape", g.dy, shape=g.x.shape), *(None for _ in g.inputs[1:]))
 
 
-def _flatten(x: Any, *, start_dim: int, end_dim: int) -> Any:
+def _flatten(x: Array, *, start_dim: int, end_dim: int) -> Array:
     start, end = normal_axis(start_dim, x.ndim), normal_axis(end_dim, x.ndim)
     return x.reshape(*x.shape[:start], prod(x.shape[start : end + 1]), *x.shape[end + 1 :])
 
 
-def _squeeze(x: Any, *, axes: tuple[int, ...]) -> Any:
+def _squeeze(x: Array, *, axes: tuple[int, ...]) -> Array:
     return np.atleast_1d(np.squeeze(x, axes))
 
 
@@ -185,8 +186,8 @@ TABLE: tuple[Reshaping, ...] = (
 )  # fmt: skip
 
 
-def _samples(row: Reshaping) -> Callable[[Any], Iterator[Sample]]:
-    def samples(rng: Any) -> Iterator[Sample]:
+def _samples(row: Reshaping) -> Callable[[np.random.Generator], Iterator[Sample]]:
+    def samples(rng: np.random.Generator) -> Iterator[Sample]:
         for shapes, attrs in row.cases:
             yield Sample(tuple(rng.uniform(-3, 3, s) for s in shapes), attrs)
         shapes, attrs = row.cases[0]
@@ -209,7 +210,7 @@ def _reshaping_spec(row: Reshaping) -> OpSpec:
     )
 
 
-def _identity_samples(rng: Any) -> Iterator[Sample]:
+def _identity_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape in ((7,), (3, 1, 2), (0, 2)):
         yield Sample((rng.uniform(-3, 3, shape),))
     yield Sample((rng.integers(-9, 9, (2, 3)),))
@@ -236,7 +237,7 @@ def _tuple_sbp(ctx: SbpContext) -> Signatures:
     return tuple(Signature((s,) * len(ctx.inputs), (s,) * len(ctx.inputs)) for s in sbps)
 
 
-def _tuple_samples(rng: Any) -> Iterator[Sample]:
+def _tuple_samples(rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample((rng.uniform(-3, 3, (2, 3)), rng.uniform(-3, 3, (4,))))
     yield Sample((rng.uniform(-3, 3, (3,)),))
 
@@ -265,11 +266,11 @@ def _transpose_gradient(g: GradContext) -> tuple[Sym]:
     return (g.one("transpose", g.dy, perm=inverse, batch_axis_non_change=keep),)
 
 
-def _transpose(x: Any, *, perm: tuple[int, ...], batch_axis_non_change: bool) -> Any:
+def _transpose(x: Array, *, perm: tuple[int, ...], batch_axis_non_change: bool) -> Array:
     return x.transpose(perm)
 
 
-def _transpose_samples(rng: Any) -> Iterator[Sample]:
+def _transpose_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape, perm in (((3, 5), (1, 0)), ((2, 3, 4), (2, 0, 1)), ((2, 1, 3, 2), (0, 2, 3, 1)),
                         ((4,), (0,)), ((0, 3), (1, 0))):  # fmt: skip
         yield Sample((rng.uniform(-3, 3, shape),), {"perm": perm})
@@ -347,17 +348,17 @@ def _broadcast_gradient(g: GradContext) -> tuple[Sym | None, ...]:
     return (dx, *(None for _ in g.inputs[1:]))
 
 
-def _broadcast_like(x: Any, like: Any, *, broadcast_axes: tuple[int, ...]) -> Any:
+def _broadcast_like(x: Array, like: Array, *, broadcast_axes: tuple[int, ...]) -> Array:
     expanded = x.reshape(expanded_shape(x.shape, like.shape, broadcast_axes))
     return np.broadcast_to(expanded, like.shape)
 
 
-def _broadcast_to_samples(rng: Any) -> Iterator[Sample]:
+def _broadcast_to_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for x, out in (((3, 1), (3, 4)), ((4,), (2, 3, 4)), ((1, 1), (2, 3)), ((2, 3), (2, 3))):
         yield Sample((rng.uniform(-3, 3, x),), {"shape": out})
 
 
-def _broadcast_like_samples(rng: Any) -> Iterator[Sample]:
+def _broadcast_like_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for x, like, axes in (
         ((3, 1), (3, 4), (1,)), ((3, 4), (3, 2, 4), (1,)), ((1,), (2, 3), (0, 1)),
         ((5,), (2, 5), ()), ((2, 1, 2), (2, 3, 2), (1,)),

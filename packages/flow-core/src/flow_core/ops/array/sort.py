@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.base.dtypes import as_dtype, int8, int32
 from flow_core.ir.graph import AttrValue, TensorType, tensor_type
 from flow_core.ops.array.index import checked_index
@@ -110,7 +111,7 @@ def _sort_gradient(g: GradContext) -> tuple[Sym]:
     return (g.one("dim_scatter_add_like", g.x, g.dy, order, dim=len(g.x.shape) - 1),)
 
 
-def stable_order(x: Any, descending: bool) -> Any:
+def stable_order(x: Array, descending: bool) -> Any:
     """Return the sorting order of the last axis, lower indices first among equal numbers.
 
     >>> stable_order(np.array([2, 7, 7, 1]), descending=True).tolist()
@@ -121,20 +122,20 @@ def stable_order(x: Any, descending: bool) -> Any:
     return x.shape[-1] - 1 - np.argsort(x[..., ::-1], -1, kind="stable")[..., ::-1]
 
 
-def _sort(x: Any, *, direction: str) -> Any:
+def _sort(x: Array, *, direction: str) -> Array:
     ordered = np.sort(x, -1)
     return ordered if direction == "ASCENDING" else ordered[..., ::-1]
 
 
-def _arg_sort(x: Any, *, direction: str) -> Any:
+def _arg_sort(x: Array, *, direction: str) -> Any:
     return stable_order(x, direction == "DESCENDING").astype(np.int32)
 
 
-def _top_k(x: Any, *, k: int, sorted: bool) -> Any:
+def _top_k(x: Array, *, k: int, sorted: bool) -> Any:
     return stable_order(x, True)[..., :k].astype(np.int32)
 
 
-def _in_top_k(targets: Any, predictions: Any, *, k: int) -> Any:
+def _in_top_k(targets: Array, predictions: Array, *, k: int) -> Any:
     """Return 0 for a target out of range, or a row with a prediction that is not finite."""
     classes = predictions.shape[1]
     valid = (targets >= 0) & (targets < classes) & np.isfinite(predictions).all(1)
@@ -142,13 +143,13 @@ def _in_top_k(targets: Any, predictions: Any, *, k: int) -> Any:
     return (valid & ((predictions > chosen[:, None]).sum(1) < k)).astype(np.int8)
 
 
-def one_hot_value(attrs: Any, which: str) -> Any:
+def one_hot_value(attrs: AttrValue, which: str) -> Any:
     """Return the "on" or "off" value of one_hot as a number of the output's kind."""
     kind = "floating" if as_dtype(attrs["dtype"]).is_floating else "integer"
     return attrs[f"{kind}_{which}_value"]
 
 
-def _one_hot(indices: Any, **attrs: Any) -> Any:
+def _one_hot(indices: Array, **attrs: AttrValue) -> Any:
     hot = indices[..., None] == np.arange(attrs["depth"]) + attrs["first"]
     values = np.where(hot, one_hot_value(attrs, "on"), one_hot_value(attrs, "off"))
     return values.astype(as_dtype(attrs["dtype"]).numpy)
@@ -157,17 +158,17 @@ def _one_hot(indices: Any, **attrs: Any) -> Any:
 SHAPES = ((7,), (3, 5), (2, 1, 4), (3, 1))
 
 
-def _distinct(rng: Any, shape: Sequence[int]) -> Any:
+def _distinct(rng: np.random.Generator, shape: Sequence[int]) -> Array:
     """Return numbers that are distinct in every floating type."""
     count = int(np.prod(shape))
     return (rng.permutation(count).reshape(shape) - count // 2) * 0.25
 
 
-def _ties(rng: Any) -> Any:
+def _ties(rng: np.random.Generator) -> Array:
     return rng.integers(-2, 2, (3, 9))
 
 
-def _ordered_samples(rng: Any) -> Iterator[Sample]:
+def _ordered_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape in SHAPES:
         for direction in DIRECTIONS:
             yield Sample((_distinct(rng, shape),), {"direction": direction})
@@ -177,20 +178,20 @@ def _ordered_samples(rng: Any) -> Iterator[Sample]:
             yield Sample((numbers.astype(dtype),), {"direction": direction}, gradient=False)
 
 
-def _argmax_samples(rng: Any) -> Iterator[Sample]:
+def _argmax_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape in SHAPES:
         yield Sample((_distinct(rng, shape),))
     for dtype in (np.float64, np.int32, np.uint8):
         yield Sample((abs(_ties(rng)).astype(dtype),), note="ties")
 
 
-def _top_k_samples(rng: Any) -> Iterator[Sample]:
+def _top_k_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for sample in _argmax_samples(rng):
         for k, ordered in ((1, True), (3, True), (99, True)):
             yield Sample(sample.inputs, {"k": k, "sorted": ordered})
 
 
-def _in_top_k_samples(rng: Any) -> Iterator[Sample]:
+def _in_top_k_samples(rng: np.random.Generator) -> Iterator[Sample]:
     predictions = _distinct(rng, (6, 5))
     for k in (1, 2, 5):
         targets = np.array([0, 4, 2, 5, -1, 1], np.int32)
@@ -200,7 +201,7 @@ def _in_top_k_samples(rng: Any) -> Iterator[Sample]:
     yield Sample((np.array([3, 3, 2, 1, 2, 4]), broken), {"k": 4}, note="not finite")
 
 
-def _one_hot_samples(rng: Any) -> Iterator[Sample]:
+def _one_hot_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape, depth, dtype in (((5,), 4, "float32"), ((2, 3), 2, "int32"), ((3,), 1, "float16"),
                                 ((4,), 3, "int8"), ((0,), 3, "float64")):  # fmt: skip
         indices = rng.integers(0, depth, shape).astype(np.int32)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.base.dtypes import DType, as_dtype, int8, int32
 from flow_core.base.philox import Place, placed_uniform, uniform
 from flow_core.ir.graph import AttrValue, TensorType, tensor_type
@@ -49,11 +50,11 @@ def _constant_sbp(ctx: SbpContext) -> Signatures:
     return splits if ctx.attrs["value"] else (*splits, Signature((), (P,)))
 
 
-def _constant(*, value: Any, shape: tuple[int, ...], dtype: str) -> Any:
+def _constant(*, value: Any, shape: tuple[int, ...], dtype: str) -> Array:
     return np.full(shape, value, as_dtype(dtype).numpy)
 
 
-def _constant_samples(_: Any) -> Iterator[Sample]:
+def _constant_samples(_: np.random.Generator) -> Iterator[Sample]:
     for value, shape, dtype in (
         (1.5, (2, 3), "float32"), (-3, (4,), "int64"), (0, (2, 1), "bfloat16"), (7, (1,), "uint8"),
         (True, (2,), "bool"), (2.0, (0, 3), "float64"), (0.5, (3,), "float16"), (-1, (2,), "int8"),
@@ -83,17 +84,17 @@ def _no_gradient(_: GradContext) -> tuple[None]:
     return (None,)
 
 
-def _constant_like(like: Any, *, value: Any, dtype: str | None) -> Any:
+def _constant_like(like: Array, *, value: Any, dtype: str | None) -> Array:
     return np.full(like.shape, value, like.dtype if dtype is None else as_dtype(dtype).numpy)
 
 
-def _constant_like_samples(rng: Any) -> Iterator[Sample]:
+def _constant_like_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape, value, dtype in (((2, 3), 1.5, None), ((3,), 4, "int32"), ((2, 1), 0, "float64")):
         yield Sample((rng.uniform(-3, 3, shape),), {"value": value, "dtype": dtype})
     yield Sample((rng.integers(0, 5, (4,)),), {"value": 3})
 
 
-def _zero_like_samples(rng: Any) -> Iterator[Sample]:
+def _zero_like_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape in ((2, 3), (0,), (1, 1)):
         yield Sample((rng.uniform(-3, 3, shape),))
 
@@ -111,11 +112,11 @@ def _range_part(ctx: LocalContext) -> Mapping[str, AttrValue]:
     return {"start": start + low * delta, "limit": start + high * delta}
 
 
-def _range(*, start: int, limit: int, delta: int, dtype: str) -> Any:
+def _range(*, start: int, limit: int, delta: int, dtype: str) -> Array:
     return np.arange(start, limit, delta).astype(as_dtype(dtype).numpy)
 
 
-def _range_samples(_: Any) -> Iterator[Sample]:
+def _range_samples(_: np.random.Generator) -> Iterator[Sample]:
     for start, limit, delta, dtype in (
         (0, 10, 1, "int64"), (1, 10, 3, "int32"), (5, -2, -3, "float32"), (2, 3, 9, "float64"),
     ):  # fmt: skip
@@ -135,12 +136,14 @@ def _bernoulli_type(ctx: InferContext) -> tuple[TensorType, ...]:
     return (tensor_type(x.shape, _like_dtype(x.dtype, ctx.attrs)),)
 
 
-def _bernoulli(x: Any, *, dtype: str | None, seed: int, has_seed: bool, place: Place | None) -> Any:
+def _bernoulli(
+    x: Array, *, dtype: str | None, seed: int, has_seed: bool, place: Place | None
+) -> Any:
     drawn = placed_uniform(seed if has_seed else 0, x.shape, place) < x
     return drawn.astype(x.dtype if dtype is None else as_dtype(dtype).numpy)
 
 
-def _bernoulli_samples(rng: Any) -> Iterator[Sample]:
+def _bernoulli_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape, attrs in (
         ((5, 7), {}), ((40,), {"dtype": "int32"}), ((3, 3), {"seed": 11, "has_seed": True}),
         ((0,), {"dtype": "float64"}), ((4, 3), {"place": ((9, 8), (2, 5))}),
@@ -167,7 +170,7 @@ def _coin_flip(
     return (drawn < probability).astype(np.int8)
 
 
-def _coin_flip_samples(_: Any) -> Iterator[Sample]:
+def _coin_flip_samples(_: np.random.Generator) -> Iterator[Sample]:
     for size, probability in ((9, 0.5), (4, 1.0), (1, 0.0)):
         yield Sample((), {"batch_size": size, "probability": probability})
     yield Sample((), {"batch_size": 5, "place": ((20,), (9,))}, note="a part")
@@ -192,7 +195,7 @@ def permutation_layout(count: int) -> tuple[int, int]:
     return bits, max(0, 48 - (63 - bits))
 
 
-def _permutation(x: Any, *, seed: int, has_seed: bool, count: int | None) -> Any:
+def _permutation(x: Array, *, seed: int, has_seed: bool, count: int | None) -> Array:
     """Return the order of 48 random bits per element; the index in the low bits breaks ties."""
     count, key = len(x) if count is None else count, seed if has_seed else 0
     high, low = ((uniform(key, (count,), 0, i) * 2**24).astype(np.int64) for i in (0, 1))
@@ -201,7 +204,7 @@ def _permutation(x: Any, *, seed: int, has_seed: bool, count: int | None) -> Any
     return np.argsort(keys).astype(np.int32)
 
 
-def _permutation_samples(rng: Any) -> Iterator[Sample]:
+def _permutation_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape in ((9, 2), (1,), (100,)):
         yield Sample((rng.uniform(-3, 3, shape),))
     yield Sample((rng.uniform(-3, 3, (4, 2)),), {"count": 9}, note="a part of the batch")

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.base.dtypes import as_dtype, int32, int64
 from flow_core.base.errors import DataError
 from flow_core.ir.graph import TensorType, tensor_type
@@ -21,7 +22,7 @@ INDEX = (int32, int64)
 WORD = 1 << 64
 
 
-def unique_in_order(x: Any) -> tuple[Any, Any, Any]:
+def unique_in_order(x: Array) -> tuple[Array, Array, Array]:
     """Return distinct values by first appearance, the position of each element, and counts.
 
     >>> unique_in_order(np.array([7, 0, 7, 2]))
@@ -59,7 +60,7 @@ def _unique_infer(ctx: InferContext) -> tuple[TensorType, ...]:
     return (x, index, index, tensor_type((1,), index.dtype))
 
 
-def _unique(x: Any, out_idx: str) -> tuple[Any, ...]:
+def _unique(x: Array, out_idx: str) -> tuple[Array, ...]:
     values, places, counts = unique_in_order(x)
     index = as_dtype(out_idx).numpy
     return (
@@ -70,7 +71,7 @@ def _unique(x: Any, out_idx: str) -> tuple[Any, ...]:
     )
 
 
-def _unique_samples(rng: Any) -> Iterator[Sample]:
+def _unique_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for size in (1, 9, 40, 3000):
         yield Sample((rng.integers(0, 7, size).astype(np.int32),), {}, False)
         yield Sample((rng.integers(-3, 4, size) / 2,), {"out_idx": "int64"}, False)
@@ -89,7 +90,7 @@ def _rows_infer(ctx: InferContext) -> tuple[TensorType, ...]:
     return (indices, values, tensor_type((1,), int64))
 
 
-def _rows_sum(indices: Any, values: Any) -> tuple[Any, ...]:
+def _rows_sum(indices: Array, values: Array) -> tuple[Array, ...]:
     distinct, places, _ = unique_in_order(indices)
     sums = np.zeros_like(values)
     np.add.at(sums, places, values)
@@ -104,7 +105,7 @@ def _rows_sbp(ctx: SbpContext) -> Signatures:
     return tuple(Signature((B, kind), (B, kind, B)) for kind in kinds)
 
 
-def _rows_samples(rng: Any) -> Iterator[Sample]:
+def _rows_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for rows, row, dtype in ((9, (3,), np.int32), (12, (), np.int64), (1, (2, 2), np.int32)):
         indices = rng.integers(0, 6, rows).astype(dtype)
         yield Sample((indices, rng.uniform(-1, 1, (rows, *row))), {}, False)
@@ -123,7 +124,7 @@ def _encode_infer(ctx: InferContext) -> tuple[TensorType, ...]:
     return (x,)
 
 
-def number_tokens(table: Any, size: Any, tokens: Any, out: Any) -> None:
+def number_tokens(table: Array, size: Any, tokens: Array, out: Array) -> None:
     """Write the numbers of tokens to ``out``, and add new tokens to the table.
 
     Raises:
@@ -156,13 +157,13 @@ def _number_of(token: int, pairs: Any, size: Any) -> int:
     )
 
 
-def _encode(table: Any, size: Any, tokens: Any, hash_precomputed: bool) -> Any:
+def _encode(table: Array, size: Any, tokens: Array, hash_precomputed: bool) -> Array:
     out = np.empty_like(tokens)
     number_tokens(table.copy(), size.copy(), tokens, out)
     return out
 
 
-def _encode_samples(_: Any) -> Iterator[Sample]:
+def _encode_samples(_: np.random.Generator) -> Iterator[Sample]:
     """Yield tables with a token in each half; tokens are old, new, or collide."""
     attrs = {"hash_precomputed": True}
     for dtype in (np.int32, np.int64):

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.base.dtypes import as_dtype, int32, int64
 from flow_core.ir.graph import AttrValue, TensorType, tensor_type
 from flow_core.ops.build import GradContext, Sym
@@ -32,14 +33,14 @@ def _argwhere_infer(ctx: InferContext) -> tuple[TensorType, ...]:
     return tensor_type((x.size, len(x.shape)), dtype), tensor_type((1,), dtype)
 
 
-def _argwhere(x: Any, dtype: str) -> tuple[Any, Any]:
+def _argwhere(x: Array, dtype: str) -> tuple[Array, Array]:
     found, index = np.argwhere(x), as_dtype(dtype).numpy
     rows = np.zeros((x.size, x.ndim), index)
     rows[: len(found)] = found
     return rows, np.array([len(found)], index)
 
 
-def _argwhere_samples(rng: Any) -> Iterator[Sample]:
+def _argwhere_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape, dtype in (((9,), "int32"), ((4, 5), "int64"), ((2, 3, 4), "int32")):
         yield Sample((rng.integers(0, 2, shape).astype(np.float64),), {"dtype": dtype}, False)
         yield Sample((rng.integers(0, 3, shape).astype(np.int32),), {"dtype": dtype}, False)
@@ -67,7 +68,7 @@ def valid_rows_of_part(first: int, rows: int, size: Any) -> int:
     return max(0, min(rows, int(size) - first))
 
 
-def _resize(x: Any, size: Any, axis: int, first: int) -> Any:
+def _resize(x: Array, size: Any, axis: int, first: int) -> Array:
     y = np.zeros_like(x)
     kept = valid_rows_of_part(first, x.shape[axis], size.reshape(-1)[0])
     where = (slice(None),) * axis + (slice(kept),)
@@ -89,7 +90,7 @@ def _resize_gradient(g: GradContext) -> tuple[Sym, None]:
     return g.one("sync_dynamic_resize", g.dy, g.inputs[1], **dict(g.attrs)), None
 
 
-def _resize_samples(rng: Any) -> Iterator[Sample]:
+def _resize_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape, size, axis in (
         ((7,), 3, 0), ((6, 2), 6, 0), ((3, 5), 2, 1), ((4, 2, 3), 1, 0), ((5, 2), 0, 0)
     ):  # fmt: skip

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.base.dtypes import as_dtype
 from flow_core.base.shapes import Shape
 from flow_core.exchange import BOXING, COMBINE, Block, neutral
-from flow_core.ir.graph import TensorType, tensor_type
+from flow_core.ir.graph import AttrValue, TensorType, tensor_type
 from flow_core.plan import COLLECTIVES
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample
 
@@ -33,7 +34,7 @@ def window(start: Shape, size: Shape) -> tuple[slice, ...]:
     return tuple(slice(a, a + n) for a, n in zip(start, size, strict=True))
 
 
-def _reference(*parts: Any, **attrs: Any) -> Any:
+def _reference(*parts: Array, **attrs: AttrValue) -> Any:
     dtype = parts[0].dtype if parts else as_dtype(attrs["dtype"]).numpy
     combine = COMBINE[attrs["combine"]]
     if attrs["collective"] == "all_reduce":
@@ -48,7 +49,7 @@ def _reference(*parts: Any, **attrs: Any) -> Any:
     return tuple(outs)
 
 
-def _reduced(parts: tuple[Any, ...], members: int, combine: Any) -> Iterator[Any]:
+def _reduced(parts: tuple[Array, ...], members: int, combine: Any) -> Iterator[Array]:
     p = len(parts) // members
     for member in range(members):
         total = parts[member * p]
@@ -66,7 +67,7 @@ def boxing_attrs(
     blocks: tuple[tuple[object, ...], ...] = (),
     fills: tuple[tuple[int, str], ...] = (),
     members: tuple[str, ...] = (),
-) -> dict[str, Any]:
+) -> dict[str, AttrValue]:
     """Return the attributes of a ``boxing`` op, which its documentation describes."""
     return {
         "collective": collective,
@@ -79,7 +80,7 @@ def boxing_attrs(
     }
 
 
-def _samples(rng: Any) -> Iterator[Sample]:
+def _samples(rng: np.random.Generator) -> Iterator[Sample]:
     a, b = (rng.integers(-9, 9, size).astype(np.int32) for size in ((2, 3), (4, 3)))
     rows: tuple[Any, ...] = (
         (0, (0, 0), 0, (0, 0), (2, 3), True),

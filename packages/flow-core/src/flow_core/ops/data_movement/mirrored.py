@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.base.errors import GraphError
 from flow_core.base.shapes import Shape
 from flow_core.ir.graph import TensorType, tensor_type
@@ -120,13 +121,13 @@ def parts_per_device(
         yield first, tuple(slice(*bounds) for bounds in local_region(shape, nd, hierarchy, rank))
 
 
-def _to_reference(x: Any, *, sbp: str, hierarchy: tuple[int, ...]) -> Any:
+def _to_reference(x: Array, *, sbp: str, hierarchy: tuple[int, ...]) -> tuple[Array, ...]:
     """Return the parts; a partial sum is the value on the first device and zeros elsewhere."""
     parts = parts_per_device(x.shape, sbp, hierarchy, Partial)
     return tuple(x[window].copy() if first else np.zeros_like(x[window]) for first, window in parts)
 
 
-def _from_reference(*xs: Any, shape: Shape, sbp: str, hierarchy: tuple[int, ...]) -> Any:
+def _from_reference(*xs: Array, shape: Shape, sbp: str, hierarchy: tuple[int, ...]) -> Array:
     """Return the sum of the parts, counting each copy once."""
     out = np.zeros(shape, xs[0].dtype)
     for x, (first, window) in zip(
@@ -136,7 +137,7 @@ def _from_reference(*xs: Any, shape: Shape, sbp: str, hierarchy: tuple[int, ...]
     return out
 
 
-def _to_samples(rng: Any) -> Any:
+def _to_samples(rng: np.random.Generator) -> Any:
     for sbp, hierarchy in (("S(0)", (2,)), ("B", (3,)), ("P", (2,)), ("(S(0), S(1))", (2, 2))):
         yield Sample((rng.normal(size=(5, 4)),), {"sbp": sbp, "hierarchy": hierarchy})
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from flow_core.ops.build import GradContext, Sym
 from flow_core.ops.rules import like_input, linear, with_nondecreasing
 from flow_core.plugins.specs import OpSpec, Sample
@@ -28,7 +30,7 @@ def _gradient(g: GradContext) -> tuple[Sym]:
     return (Sym(maker, value),)
 
 
-def _samples(rng: Any) -> Any:
+def _samples(rng: np.random.Generator) -> Any:
     yield Sample((rng.uniform(-3, 3, (3, 4)),))
     yield Sample((rng.uniform(-3, 3, (3, 4)),), {"gradient_sbp": "B", "gradient_hierarchy": (1,)})
 

@@ -11,7 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
+from flow_core.base.arrays import Array
 from flow_core.base.dtypes import int8
 from flow_core.base.shapes import broadcast_shapes
 from flow_core.ir.graph import TensorType, tensor_type
@@ -73,19 +75,19 @@ class Binary:
     ordered: bool = False
 
 
-def divided(x: Any, y: Any) -> Any:
+def divided(x: Array, y: Array) -> Any:
     """Return quotients; those of integers are truncated towards zero, as in C."""
     if np.asarray(x).dtype.kind == "f":
         return x / y
     return np.floor_divide(x - np.fmod(x, y), y)
 
 
-def _xdivy(x: Any, y: Any) -> Any:
+def _xdivy(x: Array, y: Array) -> Array:
     """Return x / y, 0 for 0 / 0; not linear in x, since the parts of a 0 need not be 0."""
     return np.where(x == 0, 0.0, x / y)
 
 
-def _xlogy(x: Any, y: Any) -> Any:
+def _xlogy(x: Array, y: Array) -> Array:
     """Return x log(y), 0 for 0 log(0); see `_xdivy`."""
     return np.where(x == 0, 0.0, x * np.log(y))
 
@@ -262,10 +264,10 @@ def _pairs(row: Binary) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
     yield (3, 4), (3, 4)
 
 
-def _samples(row: Binary) -> Callable[[Any], Iterator[Sample]]:
+def _samples(row: Binary) -> Callable[[np.random.Generator], Iterator[Sample]]:
     """Yield samples of a row, with nonzero integer divisors, and ties where they matter."""
 
-    def samples(rng: Any) -> Iterator[Sample]:
+    def samples(rng: np.random.Generator) -> Iterator[Sample]:
         smooth = row.left is not None
         for a, b in _pairs(row):
             yield Sample((rng.uniform(*row.domain, a), rng.uniform(*row.domain, b)), {}, smooth)
@@ -300,7 +302,7 @@ def _as_int8(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     return lambda x, y: function(x, y).astype(np.int8)
 
 
-def _integers(rng: Any, dtype: Any) -> tuple[Any, Any]:
+def _integers(rng: np.random.Generator, dtype: DTypeLike) -> tuple[Array, Array]:
     low = 0 if dtype == np.uint8 else -9
     x, y = (rng.integers(low, 9, (3, 4)).astype(dtype) for _ in range(2))
     return np.maximum(x, y) if dtype == np.uint8 else x, np.where(y == 0, 1, y).astype(dtype)
@@ -311,7 +313,7 @@ def _same_shape_spec(name: str, row: Binary) -> OpSpec:
 
 
 def _by_tensor_spec(name: str, row: Binary) -> OpSpec:
-    def samples(rng: Any) -> Iterator[Sample]:
+    def samples(rng: np.random.Generator) -> Iterator[Sample]:
         for a, b in (((3, 5), (1,)), ((4,), (1,)), ((2, 1, 3), ()), ((2, 2), (1, 1))):
             yield Sample((rng.uniform(*row.domain, a), rng.uniform(*row.domain, b)))
         x, y = _integers(rng, np.int32)
@@ -364,7 +366,7 @@ def _where_scalar_gradient(kind: str) -> Callable[[GradContext], Sequence[Sym | 
     return lambda g: (None, sum_to_shape(g, 1, g.one(kind, g.x, g.dy, operand=0.0)))
 
 
-def _where_samples(values: int) -> Callable[[Any], Iterator[Sample]]:
+def _where_samples(values: int) -> Callable[[np.random.Generator], Iterator[Sample]]:
     attrs = {"operand": 1.5} if values == 1 else {}
 
     def samples(rng: Any) -> Iterator[Sample]:
@@ -397,7 +399,7 @@ def _where_spec(name: str, reference: Any, gradient: Any, **changes: Any) -> OpS
 
 
 def _where_scalar_spec(name: str, keeps: bool) -> OpSpec:
-    def reference(condition: Any, value: Any, operand: float) -> Any:
+    def reference(condition: Array, value: Any, operand: float) -> Array:
         shape = np.broadcast_shapes(condition.shape, value.shape)
         other = np.full(shape, number(operand, value))
         return np.where((condition != 0) == keeps, value, other)
@@ -431,7 +433,7 @@ def _add_n_sbp(ctx: SbpContext) -> Signatures:
     return (*linear(ctx), *(rule for rules in alone for rule in rules))
 
 
-def _add_n_samples(rng: Any) -> Iterator[Sample]:
+def _add_n_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for count, shape in ((1, (7,)), (2, (3, 5)), (3, (2, 1, 4)), (9, (5,)), (2, (0, 3))):
         yield Sample(tuple(rng.uniform(-2, 2, shape) for _ in range(count)))
     yield Sample(tuple(rng.integers(-9, 9, (3,)) for _ in range(3)), gradient=False)

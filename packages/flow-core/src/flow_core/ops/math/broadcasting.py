@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.base.shapes import reduced_axes
 from flow_core.ops.build import GradContext, Sym
 from flow_core.ops.rules import split_all_axes
@@ -44,6 +45,6 @@ def linear_in(*which: int) -> Callable[[SbpContext], Signatures]:
     return sbp
 
 
-def number(value: float, x: Any) -> Any:
+def number(value: float, x: Array) -> Any:
     """Return a number as an array stores it: truncated for integer types."""
     return np.array(value).astype(np.asarray(x).dtype)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.base.dtypes import ALL, FLOATS, DType, as_dtype
 from flow_core.ir.graph import TensorType, tensor_type
 from flow_core.ops.build import GradContext, Sym
@@ -78,11 +79,11 @@ def _gradient(g: GradContext) -> Sequence[Sym | None]:
     return (dx, *(None for _ in g.inputs[1:]))
 
 
-def _cast(x: Any, dtype: str) -> Any:
+def _cast(x: Array, dtype: str) -> Array:
     return x.astype(as_dtype(dtype).numpy)
 
 
-def _samples(rng: Any) -> Iterator[tuple[Any, DType]]:
+def _samples(rng: np.random.Generator) -> Iterator[tuple[Any, DType]]:
     for dtype in ALL:
         for source in (np.float64, np.int32, np.int8, np.bool_):
             yield rng.uniform(0, 9, (3, 5)).astype(source), dtype
@@ -90,13 +91,13 @@ def _samples(rng: Any) -> Iterator[tuple[Any, DType]]:
     yield rng.uniform(0, 9, (0, 3)), FLOATS[-1]
 
 
-def _cast_samples(rng: Any) -> Iterator[Sample]:
+def _cast_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for x, dtype in _samples(rng):
         smooth = x.dtype.kind == "f" and dtype.name == "float64"
         yield Sample((x,), {"dtype": dtype.name}, gradient=smooth)
 
 
-def _cast_like_samples(rng: Any) -> Iterator[Sample]:
+def _cast_like_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for x, dtype in _samples(rng):
         if not dtype.is_floating or dtype.name == "float64":
             smooth = x.dtype.kind == "f" and dtype.is_floating
@@ -129,7 +130,7 @@ def _scaled_gradient(g: GradContext) -> Sequence[Sym | None]:
     return dx, dscalar
 
 
-def _scaled_samples(rng: Any) -> Iterator[Sample]:
+def _scaled_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape in ((7,), (3, 5), (2, 1, 3), (), (0, 3)):
         yield Sample((rng.uniform(-2, 2, shape), rng.uniform(-2, 2, 1)))
 

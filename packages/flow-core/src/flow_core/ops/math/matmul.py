@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.ir.graph import AttrValue, TensorType, tensor_type
 from flow_core.ops.build import GradContext, Sym
 from flow_core.ops.rules import checked_axis, floating, nondecreasing
@@ -127,14 +128,18 @@ def _multiply(g: GradContext, a: Sym, b: Sym, transpose_a: bool, transpose_b: bo
     )  # fmt: skip
 
 
-def _matmul_reference(a: Any, b: Any, *, transpose_a: bool, transpose_b: bool, alpha: float) -> Any:
+def _matmul_reference(
+    a: Array, b: Array, *, transpose_a: bool, transpose_b: bool, alpha: float
+) -> Any:
     left = np.swapaxes(a, -1, -2) if transpose_a else a
     right = np.swapaxes(b, -1, -2) if transpose_b else b
     product = np.matmul(left, right)
     return product if alpha == 1 else product * np.array(alpha).astype(product.dtype)
 
 
-def _operands(rng: Any, batch: tuple[int, ...], mkn: tuple[int, int, int], t: int) -> Any:
+def _operands(
+    rng: np.random.Generator, batch: tuple[int, ...], mkn: tuple[int, int, int], t: int
+) -> Any:
     m, k, n = mkn
     a = rng.uniform(-1, 1, (*batch, *((k, m) if t & 1 else (m, k))))
     b = rng.uniform(-1, 1, (*batch, *((n, k) if t & 2 else (k, n))))
@@ -142,7 +147,7 @@ def _operands(rng: Any, batch: tuple[int, ...], mkn: tuple[int, int, int], t: in
 
 
 def _product_samples(*batches: tuple[int, ...]) -> Any:
-    def samples(rng: Any) -> Iterator[Sample]:
+    def samples(rng: np.random.Generator) -> Iterator[Sample]:
         for batch in batches:
             for t in range(4):
                 flags = {"transpose_a": bool(t & 1), "transpose_b": bool(t & 2)}
@@ -170,7 +175,7 @@ def _onto_sbp(ctx: SbpContext) -> Signatures:
     return (*rules, *(nondecreasing(ctx, 2) if floating(ctx) else ()))
 
 
-def _onto_reference(a: Any, b: Any, base: Any, **attrs: Any) -> Any:
+def _onto_reference(a: Array, b: Array, base: Array, **attrs: AttrValue) -> Any:
     return base + _matmul_reference(a, b, **attrs)
 
 
@@ -194,7 +199,7 @@ def _bias_type(ctx: InferContext) -> tuple[TensorType, ...]:
     return (a,)
 
 
-def bias_axis(rank: int, attrs: Any) -> int:
+def bias_axis(rank: int, attrs: AttrValue) -> int:
     """Return the non-negative axis of the bias of a ``bias_add``."""
     axis: int = attrs["axis"]
     return axis % rank
@@ -217,13 +222,13 @@ def _bias_gradient(g: GradContext) -> Sequence[Sym | None]:
     return g.dy, g.one("reduce_sum", g.dy, axis=others, keepdims=False) if others else g.dy
 
 
-def _bias_reference(a: Any, b: Any, *, axis: int) -> Any:
+def _bias_reference(a: Array, b: Array, *, axis: int) -> Any:
     shape = [1] * np.ndim(a)
     shape[axis] = -1
     return a + np.reshape(b, shape)
 
 
-def _bias_samples(rng: Any) -> Iterator[Sample]:
+def _bias_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape, axis in (((3, 5), 1), ((2, 3, 4, 1), 1), ((2, 3, 5), -1), ((4, 3), 0), ((6,), 0)):
         yield Sample((rng.uniform(-2, 2, shape), rng.uniform(-2, 2, shape[axis])), {"axis": axis})
     yield Sample((rng.uniform(-2, 2, (0, 3)), rng.uniform(-2, 2, 3)), {"axis": 1}, gradient=False)

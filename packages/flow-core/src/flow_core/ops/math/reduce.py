@@ -13,7 +13,9 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
+from flow_core.base.arrays import Array
 from flow_core.base.dtypes import int8
 from flow_core.base.shapes import Shape
 from flow_core.ir.graph import TensorType, tensor_type
@@ -123,21 +125,21 @@ def _prod_gradient(g: GradContext, axes: tuple[int, ...]) -> Sym:
     return g.one("reduce_prod_grad", g.x, g.dy, axis=axes, keepdims=g.attrs["keepdims"])
 
 
-def lowest(dtype: Any) -> Any:
+def lowest(dtype: DTypeLike) -> Any:
     """Return the identity of max: the lowest value of a numpy type."""
     return -np.inf if np.dtype(dtype).kind not in "iu" else np.iinfo(dtype).min
 
 
-def highest(dtype: Any) -> Any:
+def highest(dtype: DTypeLike) -> Any:
     """Return the identity of min: the highest value of a numpy type."""
     return np.inf if np.dtype(dtype).kind not in "iu" else np.iinfo(dtype).max
 
 
-def _max(x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
+def _max(x: Array, axes: tuple[int, ...], keepdims: bool) -> Any:
     return np.max(x, axes, keepdims=keepdims, initial=lowest(x.dtype))
 
 
-def _min(x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
+def _min(x: Array, axes: tuple[int, ...], keepdims: bool) -> Any:
     return np.min(x, axes, keepdims=keepdims, initial=highest(x.dtype))
 
 
@@ -164,7 +166,7 @@ TABLE: tuple[Reduction, ...] = (
 
 
 def _reference(row: Reduction) -> Callable[..., Any]:
-    def reference(x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
+    def reference(x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
         axes = normal_axes(axis, x.ndim)
         result = np.asarray(row.reference(x, axes, keepdims))
         result = result.reshape(reduced_shape(x.shape, axes, keepdims))
@@ -186,7 +188,7 @@ CASES = (
 )  # fmt: skip
 
 
-def _samples(row: Reduction) -> Callable[[Any], Iterator[Sample]]:
+def _samples(row: Reduction) -> Callable[[np.random.Generator], Iterator[Sample]]:
     def samples(rng: Any) -> Iterator[Sample]:
         for shape, axis, keepdims in CASES:
             attrs = {"axis": axis, "keepdims": keepdims}
@@ -266,7 +268,7 @@ def _like_sbp(ctx: SbpContext) -> Signatures:
     )
 
 
-def _like_samples(rng: Any) -> Iterator[Sample]:
+def _like_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for x, like, axes in (
         ((7,), (7,), ()), ((3, 5), (5,), (0,)), ((4, 2, 3), (2, 1), (0, 2)), ((3, 5), (1,), (0, 1)),
         ((3, 5), (), (0, 1)), ((2, 3, 4), (2, 1, 4), (1,)), ((2, 3, 4), (2, 4), (-2,)),
@@ -308,7 +310,7 @@ def _prod_grad_sbp(ctx: SbpContext) -> Signatures:
     return (*splits, Signature((B, P), (P,)), *unread)
 
 
-def _prod_grad(x: Any, dy: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
+def _prod_grad(x: Array, dy: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
     """Return the product of the other elements, computed without division since some may be 0."""
     axes = normal_axes(axis, x.ndim)
     kept = [i for i in range(x.ndim) if i not in axes]
@@ -321,7 +323,7 @@ def _prod_grad(x: Any, dy: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
     return spread * dy.reshape(reduced_shape(x.shape, axes, True))
 
 
-def _prod_grad_samples(rng: Any) -> Iterator[Sample]:
+def _prod_grad_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape, axis, keepdims in CASES:
         if prod(shape) == 0 or axis == ():
             continue

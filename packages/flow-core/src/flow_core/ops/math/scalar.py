@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.base.dtypes import int8
-from flow_core.ir.graph import TensorType, tensor_type
+from flow_core.ir.graph import AttrValue, TensorType, tensor_type
 from flow_core.ops.build import GradContext, Sym
 from flow_core.ops.math.broadcasting import check_kinds, linear_in, number
 from flow_core.ops.rules import (
@@ -45,8 +46,8 @@ def _pow_gradient(g: GradContext) -> Sequence[Sym | None]:
 
 def _operand_samples(
     *operands: float, attr: str = "operand", smooth: bool = True
-) -> Callable[[Any], Iterator[Sample]]:
-    def samples(rng: Any) -> Iterator[Sample]:
+) -> Callable[[np.random.Generator], Iterator[Sample]]:
+    def samples(rng: np.random.Generator) -> Iterator[Sample]:
         for operand, shape in zip(operands, ((7,), (3, 5), (2, 1, 4), (0, 2), ()), strict=False):
             yield Sample((rng.uniform(0.3, 3.0, shape),), {attr: operand}, smooth)
         if attr == "operand":
@@ -154,7 +155,7 @@ LOGICAL_NOT = _scalar_spec(
 LIMITS = {"floating_min": None, "integral_min": None, "floating_max": None, "integral_max": None}
 
 
-def limits(x: Any, attrs: Mapping[str, Any]) -> tuple[Any, Any]:
+def limits(x: Array, attrs: Mapping[str, AttrValue]) -> tuple[Any, Any]:
     """Return the lower and the upper bound of a clip op with these attributes."""
     dtype = np.asarray(x).dtype
     if dtype.kind not in "iu":
@@ -165,12 +166,12 @@ def limits(x: Any, attrs: Mapping[str, Any]) -> tuple[Any, Any]:
     return low, high
 
 
-def _clip(x: Any, **attrs: Any) -> Any:
+def _clip(x: Array, **attrs: AttrValue) -> Array:
     low, high = limits(x, attrs)
     return np.clip(x, low, high).astype(x.dtype)
 
 
-def _clip_grad(dy: Any, x: Any, **attrs: Any) -> Any:
+def _clip_grad(dy: Array, x: Array, **attrs: AttrValue) -> Array:
     low, high = limits(x, attrs)
     inside = (x >= (-np.inf if low is None else low)) & (x <= (np.inf if high is None else high))
     return np.where(inside, dy, 0)
@@ -180,7 +181,7 @@ def _clip_samples(name: str, sides: tuple[str, ...], grad: bool) -> Callable[[An
     values = {"floating_min": -0.5, "integral_min": -1, "floating_max": 1.25, "integral_max": 2}
     attrs = {k: v for k, v in values.items() if k.endswith(sides)}
 
-    def samples(rng: Any) -> Iterator[Sample]:
+    def samples(rng: np.random.Generator) -> Iterator[Sample]:
         for shape in ((7,), (3, 5), (0, 2)):
             arrays = [rng.uniform(-2, 2, shape) for _ in range(1 + grad)]
             yield Sample(tuple(arrays), attrs, gradient=not grad)

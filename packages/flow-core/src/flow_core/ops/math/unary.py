@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.base.errors import UnsupportedError
 from flow_core.ir.graph import TensorType
 from flow_core.ops.build import GradContext, Sym
@@ -69,8 +70,8 @@ def number_like_input(ctx: InferContext) -> tuple[TensorType, ...]:
     return like_input(ctx)
 
 
-def _samples(row: Unary) -> Callable[[Any], Iterator[Sample]]:
-    def samples(rng: Any) -> Iterator[Sample]:
+def _samples(row: Unary) -> Callable[[np.random.Generator], Iterator[Sample]]:
+    def samples(rng: np.random.Generator) -> Iterator[Sample]:
         smooth = row.derivative not in (None, _no_second_derivative)
         for shape in ((7,), (3, 5), (2, 1, 4)):
             yield Sample((rng.uniform(*row.domain, shape),), gradient=smooth)
@@ -95,7 +96,7 @@ def mapped(function: Callable[[float], float]) -> Callable[[Any], Any]:
     return np.vectorize(at, otypes=[np.float64])
 
 
-def _digamma(x: Any) -> Any:
+def _digamma(x: Array) -> Array:
     """Return the digamma function by recurrence and asymptotic series, to full precision."""
     mirrored = np.asarray(x) < 0.5
     z = np.where(mirrored, 1 - x, x).astype(np.float64)
@@ -117,11 +118,11 @@ def _no_second_derivative(g: GradContext) -> Sym:
     )
 
 
-def _reciprocal_no_nan(x: Any) -> Any:
+def _reciprocal_no_nan(x: Array) -> Array:
     return np.divide(1, x, out=np.zeros_like(x), where=x != 0)
 
 
-def softplus(x: Any) -> Any:
+def softplus(x: Array) -> Array:
     """Return log(1 + exp(x)) without overflow or loss of small values."""
     return np.logaddexp(x, 0)
 

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.ir.graph import TensorType
+from flow_core.base.arrays import Array
+from flow_core.ir.graph import AttrValue, TensorType
 from flow_core.ops.build import GradContext, Sym
 from flow_core.ops.math.broadcasting import linear_in, sum_to_shape
 from flow_core.ops.math.unary import mapped
@@ -58,23 +59,23 @@ class Activation:
     flat: bool = False
 
 
-def _sigmoid(x: Any) -> Any:
+def _sigmoid(x: Array) -> Array:
     return np.exp(-np.logaddexp(0, -x))
 
 
-def _gelu(x: Any) -> Any:
+def _gelu(x: Array) -> Any:
     return 0.5 * x * (1 + mapped(math.erf)(x / sqrt(2)))
 
 
-def _gelu_derivative(x: Any) -> Any:
+def _gelu_derivative(x: Array) -> Any:
     return 0.5 * (1 + mapped(math.erf)(x / sqrt(2))) + x * np.exp(-x * x / 2) / sqrt(2 * pi)
 
 
-def _hardsigmoid(x: Any) -> Any:
+def _hardsigmoid(x: Array) -> Array:
     return np.clip(x / 6 + 0.5, 0, 1)
 
 
-def _inside(x: Any, low: float, high: float) -> Any:
+def _inside(x: Array, low: float, high: float) -> Array:
     return (low < x) & (x < high)
 
 
@@ -112,8 +113,8 @@ TABLE: tuple[Activation, ...] = (
 )  # fmt: skip
 
 
-def _forward_samples(row: Activation) -> Callable[[Any], Iterator[Sample]]:
-    def samples(rng: Any) -> Iterator[Sample]:
+def _forward_samples(row: Activation) -> Callable[[np.random.Generator], Iterator[Sample]]:
+    def samples(rng: np.random.Generator) -> Iterator[Sample]:
         for attrs in row.samples:
             for shape in ((9,), (3, 5), (2, 1, 4)):
                 yield Sample((rng.uniform(-5, 5, shape),), attrs)
@@ -123,8 +124,8 @@ def _forward_samples(row: Activation) -> Callable[[Any], Iterator[Sample]]:
     return samples
 
 
-def _backward_samples(row: Activation) -> Callable[[Any], Iterator[Sample]]:
-    def samples(rng: Any) -> Iterator[Sample]:
+def _backward_samples(row: Activation) -> Callable[[np.random.Generator], Iterator[Sample]]:
+    def samples(rng: np.random.Generator) -> Iterator[Sample]:
         for attrs in row.samples:
             for shape in ((9,), (3, 5), (0, 3)):
                 x = rng.uniform(-5, 5, shape)
@@ -168,7 +169,7 @@ def _floating_same_inputs(ctx: InferContext) -> tuple[TensorType, ...]:
 def _backward_reference(row: Activation) -> Callable[..., Any]:
     """Return a function for dy times the derivative; 0 on flat pieces, even for a NaN in dy."""
 
-    def reference(at: Any, dy: Any, **attrs: Any) -> Any:
+    def reference(at: Any, dy: Array, **attrs: AttrValue) -> Array:
         slope = row.derivative(at, **attrs)
         return np.where(slope == 0, 0.0, dy * slope) if row.flat else dy * slope
 
@@ -211,7 +212,7 @@ def _prelu_infer(ctx: InferContext) -> tuple[TensorType, ...]:
     return (x,)
 
 
-def _prelu_reference(x: Any, alpha: Any) -> Any:
+def _prelu_reference(x: Array, alpha: Array) -> Array:
     return np.where(x > 0, x, alpha * x)
 
 
@@ -224,12 +225,12 @@ def _prelu_gradient(g: GradContext) -> Sequence[Sym | None]:
     return dx, sum_to_shape(g, 1, g.dy * below)
 
 
-def _prelu_samples(rng: Any) -> Iterator[Sample]:
+def _prelu_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for x, alpha in (((3, 5), (5,)), ((2, 3, 4), (3, 1)), ((2, 3, 4), (1, 1)), ((4, 1), (1,))):
         yield Sample((rng.uniform(-2, 2, x), rng.uniform(0.1, 0.9, alpha)))
 
 
-def _prelu_grad_samples(rng: Any) -> Iterator[Sample]:
+def _prelu_grad_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for sample in _prelu_samples(rng):
         dy = rng.uniform(-1, 1, sample.inputs[0].shape)
         yield Sample((dy, *sample.inputs), gradient=False)

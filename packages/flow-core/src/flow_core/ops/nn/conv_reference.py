@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.base.shapes import window_output
+from flow_core.ir.graph import AttrValue
 from flow_core.ops.nn.windows import Ints, from_first, taps, to_first
 from flow_core.plugins.specs import Sample
 
@@ -20,13 +22,13 @@ SHARED = ("padding_before", "data_format", "kernel_size", "strides", "dilation_r
 """Return the attributes that a convolution shares with its gradients."""
 
 
-def padding_after(attrs: Mapping[str, Any]) -> Ints:
+def padding_after(attrs: Mapping[str, AttrValue]) -> Ints:
     """Return the padding after the end of each axis."""
     after = attrs.get("padding_after")
     return tuple(attrs["padding_before"] if after is None else after)
 
 
-def deconv_space(attrs: Mapping[str, Any], size: list[int]) -> Ints:
+def deconv_space(attrs: Mapping[str, AttrValue], size: list[int]) -> Ints:
     """Return the output sizes of a transposed convolution."""
     names = ("kernel_size", "strides", "dilation_rate", "padding_before", "output_padding")
     columns = zip(size, *(attrs[k] for k in names), padding_after(attrs), strict=True)
@@ -36,12 +38,12 @@ def deconv_space(attrs: Mapping[str, Any], size: list[int]) -> Ints:
     )
 
 
-def _grouped(array: Any, groups: int, axis: int) -> Any:
+def _grouped(array: Array, groups: int, axis: int) -> Array:
     shape = array.shape
     return array.reshape(*shape[:axis], groups, shape[axis] // groups, *shape[axis + 1 :])
 
 
-def _pad_widths(size: Ints, kernel: Ints, out: Ints, attrs: Mapping[str, Any]) -> list[Ints]:
+def _pad_widths(size: Ints, kernel: Ints, out: Ints, attrs: Mapping[str, AttrValue]) -> list[Ints]:
     columns = zip(
         size, kernel, out, attrs["strides"], attrs["dilation_rate"], attrs["padding_before"],
         strict=True,
@@ -70,7 +72,7 @@ def conv_reference(x: Any, weight: Any, **attrs: Any) -> Any:
     return from_first(_flat(y), form)
 
 
-def _flat(y: Any) -> Any:
+def _flat(y: Array) -> Array:
     """Merge groups and channels, also of an empty array."""
     return y.reshape(y.shape[0], y.shape[1] * y.shape[2], *y.shape[3:])
 
@@ -94,7 +96,7 @@ def data_grad_reference(dy: Any, weight: Any, x_like: Any, **attrs: Any) -> Any:
     return from_first(_flat(padded[(slice(None),) * 3 + inner]), form)
 
 
-def filter_grad_reference(dy: Any, x: Any, **attrs: Any) -> Any:
+def filter_grad_reference(dy: Array, x: Array, **attrs: AttrValue) -> Array:
     """Return the transpose of `conv_reference` in its second argument."""
     form, groups, kernel = attrs["data_format"], attrs["groups"], attrs["kernel_size"]
     dy, x = to_first(dy, form), to_first(x, form)
@@ -110,7 +112,7 @@ def filter_grad_reference(dy: Any, x: Any, **attrs: Any) -> Any:
     return from_first(grad.reshape(grad.shape[0] * grad.shape[1], *grad.shape[2:]), form)
 
 
-def deconv_reference(x: Any, weight: Any, **attrs: Any) -> Any:
+def deconv_reference(x: Array, weight: Array, **attrs: AttrValue) -> Any:
     """Return `data_grad_reference` with the input as dy."""
     form, channels = attrs["data_format"], to_first(weight, attrs["data_format"]).shape[1]
     first = to_first(x, form)
@@ -149,35 +151,37 @@ def _cases(dims: int) -> Iterator[tuple[Ints, Ints, dict[str, Any]]]:
     yield _case(dims, 2, 3, 2, size, (1,) * dims, strides=two)
 
 
-def _last(array: Any) -> Any:
+def _last(array: Array) -> Array:
     return np.ascontiguousarray(np.moveaxis(array, 1, -1))
 
 
-def _both_formats(arrays: tuple[Any, ...], attrs: dict[str, Any], **more: Any) -> Iterator[Sample]:
+def _both_formats(
+    arrays: tuple[Array, ...], attrs: dict[str, AttrValue], **more: Any
+) -> Iterator[Sample]:
     yield Sample(arrays, attrs, **more)
     yield Sample(tuple(map(_last, arrays)), attrs | {"data_format": "channels_last"}, **more)
 
 
-def conv_samples(dims: int) -> Callable[[Any], Iterator[Sample]]:
+def conv_samples(dims: int) -> Callable[[np.random.Generator], Iterator[Sample]]:
     """Return the samples of a convolution with ``dims`` spatial axes."""
 
-    def samples(rng: Any) -> Iterator[Sample]:
+    def samples(rng: np.random.Generator) -> Iterator[Sample]:
         for x, weight, attrs in _cases(dims):
             yield from _both_formats((rng.normal(size=x), rng.normal(size=weight)), attrs)
 
     return samples
 
 
-def _out_shape(x: Ints, weight: Ints, attrs: dict[str, Any]) -> Ints:
+def _out_shape(x: Ints, weight: Ints, attrs: dict[str, AttrValue]) -> Ints:
     return np.shape(conv_reference(np.zeros(x), np.zeros(weight), **attrs))
 
 
-def _grad_attrs(attrs: dict[str, Any]) -> dict[str, Any]:
+def _grad_attrs(attrs: dict[str, AttrValue]) -> dict[str, AttrValue]:
     dims = len(attrs["kernel_size"])
     return {"num_spatial_dims": dims} | {k: attrs[k] for k in SHARED}
 
 
-def data_grad_samples(rng: Any) -> Iterator[Sample]:
+def data_grad_samples(rng: np.random.Generator) -> Iterator[Sample]:
     """Yield the samples of the gradient with respect to the input."""
     for dims in (1, 2, 3):
         for x, weight, attrs in _cases(dims):
@@ -186,7 +190,7 @@ def data_grad_samples(rng: Any) -> Iterator[Sample]:
             yield from _both_formats(arrays, _grad_attrs(attrs), gradient=dims < 3)
 
 
-def filter_grad_samples(rng: Any) -> Iterator[Sample]:
+def filter_grad_samples(rng: np.random.Generator) -> Iterator[Sample]:
     """Yield the samples of the gradient with respect to the weights."""
     for dims in (1, 2, 3):
         for x, weight, attrs in _cases(dims):
@@ -195,10 +199,10 @@ def filter_grad_samples(rng: Any) -> Iterator[Sample]:
             yield from _both_formats(arrays, _grad_attrs(attrs), gradient=dims < 3)
 
 
-def deconv_samples(dims: int) -> Callable[[Any], Iterator[Sample]]:
+def deconv_samples(dims: int) -> Callable[[np.random.Generator], Iterator[Sample]]:
     """Return the samples of a transposed convolution with ``dims`` spatial axes."""
 
-    def samples(rng: Any) -> Iterator[Sample]:
+    def samples(rng: np.random.Generator) -> Iterator[Sample]:
         for i, (_, weight, attrs) in enumerate(_cases(dims)):
             x = rng.normal(size=(2, weight[0], *(3, 2, 3)[:dims]))
             spare = tuple(i % 2 if s > 1 else 0 for s in attrs["strides"])

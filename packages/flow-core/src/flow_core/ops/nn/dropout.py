@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from flow_core.base import philox
+from flow_core.base.arrays import Array
 from flow_core.base.dtypes import int8
 from flow_core.ir.graph import TensorType, tensor_type
 from flow_core.ops.build import GradContext, Sym
@@ -64,17 +65,17 @@ def _mask_sbp(ctx: SbpContext) -> Signatures:
     return (*split_all_axes(ctx), Signature((P,), (B,)))
 
 
-def _mask(like: Any, *, rate: float, seed: int | None, place: philox.Place | None) -> Any:
+def _mask(like: Array, *, rate: float, seed: int | None, place: philox.Place | None) -> Any:
     """Return the mask of step 0 for the seed, 0 by default (as the kits run kernels)."""
     drawn = philox.placed_uniform(seed or 0, like.shape, place)
     return (np.float32(rate) < drawn).astype(np.int8)
 
 
-def _masked(x: Any, mask: Any, *, scale: float) -> Any:
+def _masked(x: Array, mask: Array, *, scale: float) -> Array:
     return (x * mask * scale).astype(x.dtype)
 
 
-def _mask_samples(rng: Any) -> Iterator[Sample]:
+def _mask_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape, rate in (((7, 5), 0.5), ((3, 1, 11), 0.1), ((0, 4), 0.5), ((20000,), 0.9)):
         yield Sample((rng.uniform(0, 1, shape),), {"rate": rate}, gradient=False)
     yield Sample((rng.uniform(0, 1, (9,)),), {"rate": 0.0, "seed": -3}, gradient=False)
@@ -84,7 +85,7 @@ def _mask_samples(rng: Any) -> Iterator[Sample]:
         yield Sample((rng.uniform(0, 1, part),), place, gradient=False, note="a part")
 
 
-def _masked_samples(rng: Any) -> Iterator[Sample]:
+def _masked_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape, scale in (((7,), 2.0), ((3, 5), 1.25), ((2, 1, 4), 1.0)):
         mask = rng.integers(0, 2, shape).astype(np.int8)
         yield Sample((rng.uniform(-2, 2, shape), mask), {"scale": scale})

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.base.shapes import Shape, normal_axis
 from flow_core.ir.graph import AttrValue, TensorType, tensor_type
 from flow_core.ops.build import GradContext, Sym
@@ -151,9 +152,9 @@ def _broadcastable(g: GradContext, vector: Sym, shape: Shape) -> Sym:
 
 
 def _batch_norm(
-    x: Any, moving_mean: Any, moving_variance: Any, gamma: Any, beta: Any, *,
+    x: Array, moving_mean: Array, moving_variance: Array, gamma: Array, beta: Array, *,
     axis: int, epsilon: float, training: bool, momentum: float,
-) -> Any:  # fmt: skip
+) -> tuple[Array, ...]:  # fmt: skip
     mean, variance = moving_mean, moving_variance
     if training:
         others = tuple(i for i in range(x.ndim) if i != axis % x.ndim)
@@ -165,7 +166,7 @@ def _batch_norm(
 
 
 def _batch_norm_grad(
-    x: Any, dy: Any, mean: Any, inv_variance: Any, gamma: Any, *,
+    x: Array, dy: Array, mean: Array, inv_variance: Array, gamma: Array, *,
     axis: int, epsilon: float, training: bool,
 ) -> Any:  # fmt: skip
     others = tuple(i for i in range(x.ndim) if i != axis % x.ndim)
@@ -183,7 +184,7 @@ def _batch_norm_grad(
 BATCH_SHAPES = (((4, 3, 2, 5), 1), ((3, 2, 3, 4), -1), ((6, 5), 1), ((5, 2, 3), 1), ((2, 7), 0))
 
 
-def _batch_norm_samples(rng: Any) -> Iterator[Sample]:
+def _batch_norm_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape, axis in BATCH_SHAPES:
         for training in (True, False):
             n = shape[axis]
@@ -196,7 +197,7 @@ def _batch_norm_samples(rng: Any) -> Iterator[Sample]:
     yield Sample((np.zeros((0, 3)), ones, ones, ones, ones), off, gradient=False, note="no rows")
 
 
-def _batch_norm_grad_samples(rng: Any) -> Iterator[Sample]:
+def _batch_norm_grad_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape, axis in BATCH_SHAPES:
         for training in (True, False):
             n = shape[axis]
@@ -344,15 +345,15 @@ def _cast(g: GradContext, value: Sym, like: Sym) -> Sym:
     return value if value.dtype is like.dtype else g.one("cast", value, dtype=like.dtype.name)
 
 
-def _with_trailing_axes(vector: Any, like: Any) -> Any:
+def _with_trailing_axes(vector: Array, like: Array) -> Array:
     """Return a per-row statistic with axes of size 1 appended."""
     return vector.reshape(vector.shape + (1,) * (like.ndim - vector.ndim))
 
 
 def _layer_norm(
-    x: Any, *params: Any, center: bool, scale: bool,
+    x: Array, *params: Array, center: bool, scale: bool,
     begin_norm_axis: int, begin_params_axis: int, epsilon: float,
-) -> Any:  # fmt: skip
+) -> tuple[Array, ...]:  # fmt: skip
     axes = tuple(range(normal_axis(begin_norm_axis, x.ndim), x.ndim))
     mean, inverse = x.mean(axes), 1 / np.sqrt(x.var(axes) + epsilon)
     y = (x - _with_trailing_axes(mean, x)) * _with_trailing_axes(inverse, x)
@@ -361,7 +362,7 @@ def _layer_norm(
 
 
 def _layer_norm_grad(
-    dy: Any, x: Any, mean: Any, inv_variance: Any, *, begin_norm_axis: int, epsilon: float
+    dy: Array, x: Array, mean: Array, inv_variance: Array, *, begin_norm_axis: int, epsilon: float
 ) -> Any:
     axes = tuple(range(normal_axis(begin_norm_axis, x.ndim), x.ndim))
     inverse = _with_trailing_axes(inv_variance, x)
@@ -371,13 +372,21 @@ def _layer_norm_grad(
 
 
 def _layer_norm_gamma_grad(
-    dy: Any, x: Any, mean: Any, inv_variance: Any, *, begin_norm_axis: int, begin_params_axis: int
+    dy: Array,
+    x: Array,
+    mean: Array,
+    inv_variance: Array,
+    *,
+    begin_norm_axis: int,
+    begin_params_axis: int,
 ) -> Any:
     normal = (x - _with_trailing_axes(mean, x)) * _with_trailing_axes(inv_variance, x)
     return (dy * normal).sum(tuple(range(normal_axis(begin_params_axis, x.ndim))))
 
 
-def _layer_norm_param_grad(dy: Any, normalized: Any, gamma: Any, *, begin_params_axis: int) -> Any:
+def _layer_norm_param_grad(
+    dy: Array, normalized: Array, gamma: Array, *, begin_params_axis: int
+) -> tuple[Array, ...]:
     leading = tuple(range(normal_axis(begin_params_axis, dy.ndim)))
     return dy * gamma, dy.sum(leading), (dy * normalized).sum(leading)
 
@@ -385,7 +394,7 @@ def _layer_norm_param_grad(dy: Any, normalized: Any, gamma: Any, *, begin_params
 LAYER_SHAPES = (((4, 5), 1, -1), ((2, 3, 4), 1, -1), ((2, 3, 4), -1, 1), ((3, 2, 2), 2, 2))
 
 
-def _layer_norm_samples(rng: Any) -> Iterator[Sample]:
+def _layer_norm_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape, norm, params in LAYER_SHAPES:
         axes = {"begin_norm_axis": norm, "begin_params_axis": params}
         for flags in range(4):
@@ -398,25 +407,25 @@ def _layer_norm_samples(rng: Any) -> Iterator[Sample]:
     yield Sample((rng.normal(0, 1, (6,)),), {**bare, "begin_norm_axis": 0}, note="one row")
 
 
-def _statistics(rng: Any, shape: Shape, norm: int) -> tuple[Any, ...]:
+def _statistics(rng: np.random.Generator, shape: Shape, norm: int) -> tuple[Array, ...]:
     rows = shape[: normal_axis(norm, len(shape))]
     return rng.normal(0, 1, shape), rng.normal(0, 1, shape), rng.normal(0, 1, rows), (
         rng.uniform(0.5, 1.5, rows)
     )  # fmt: skip
 
 
-def _layer_norm_grad_samples(rng: Any) -> Iterator[Sample]:
+def _layer_norm_grad_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape, norm, _ in LAYER_SHAPES:
         yield Sample(_statistics(rng, shape, norm), {"begin_norm_axis": norm}, gradient=False)
 
 
-def _layer_norm_gamma_grad_samples(rng: Any) -> Iterator[Sample]:
+def _layer_norm_gamma_grad_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape, norm, params in LAYER_SHAPES:
         axes = {"begin_norm_axis": norm, "begin_params_axis": params}
         yield Sample(_statistics(rng, shape, norm), axes, gradient=False)
 
 
-def _layer_norm_param_grad_samples(rng: Any) -> Iterator[Sample]:
+def _layer_norm_param_grad_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape, _, params in LAYER_SHAPES:
         dy, normalized = rng.normal(0, 1, shape), rng.normal(0, 1, shape)
         gamma = rng.normal(1, 0.5, shape[params:])
@@ -461,12 +470,12 @@ def _l2_gradient(g: GradContext) -> Sequence[Sym | None]:
     return (parts[0] + parts[1] if len(parts) == 2 else parts[0],)
 
 
-def _l2(x: Any, *, axis: int, epsilon: float) -> Any:
+def _l2(x: Array, *, axis: int, epsilon: float) -> tuple[Array, ...]:
     squares = np.square(x).sum(axis, keepdims=True)
     return x / np.sqrt(np.maximum(squares, epsilon)), squares
 
 
-def _l2_grad(dy: Any, y: Any, square_x_sum: Any, *, axis: int, epsilon: float) -> Any:
+def _l2_grad(dy: Array, y: Array, square_x_sum: Array, *, axis: int, epsilon: float) -> Any:
     """Return the gradient; a norm below epsilon is a constant."""
     inner = np.where(square_x_sum >= epsilon, (dy * y).sum(axis, keepdims=True), 0)
     return (dy - inner * y) / np.sqrt(np.maximum(square_x_sum, epsilon))
@@ -475,7 +484,7 @@ def _l2_grad(dy: Any, y: Any, square_x_sum: Any, *, axis: int, epsilon: float) -
 L2_SHAPES = (((3, 5), 1), ((2, 3, 4), 1), ((4, 3), 0), ((5,), -1))
 
 
-def _l2_samples(rng: Any) -> Iterator[Sample]:
+def _l2_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape, axis in L2_SHAPES:
         yield Sample((rng.normal(0, 1, shape),), {"axis": axis})
     lengths = np.array([0.1, 2.0, 3.0])[:, None]
@@ -483,7 +492,7 @@ def _l2_samples(rng: Any) -> Iterator[Sample]:
     yield Sample((mixed,), {"axis": 1, "epsilon": 1.0}, note="one vector below epsilon")
 
 
-def _l2_grad_samples(rng: Any) -> Iterator[Sample]:
+def _l2_grad_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape, axis in L2_SHAPES:
         for epsilon in (1e-3, 2.0):
             squares = rng.uniform(1, 3, _l2(np.ones(shape), axis=axis, epsilon=1.0)[1].shape)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from flow_core.base import philox
+from flow_core.base.arrays import Array
 from flow_core.base.dtypes import int32, int64
 from flow_core.base.errors import DataError
 from flow_core.ir.graph import AttrValue, TensorType, tensor_type
@@ -77,7 +78,7 @@ def _part(ctx: LocalContext) -> Mapping[str, AttrValue]:
     }
 
 
-def mapped(label: Any, classes: int, parts: int, number: int) -> Any:
+def mapped(label: Array, classes: int, parts: int, number: int) -> Any:
     """Return the positions of the labels in the sample: first in each range, in their order."""
     size, share = classes // parts, number // parts
     distinct, inverse = np.unique(label, return_inverse=True)
@@ -100,7 +101,7 @@ def mapped(label: Any, classes: int, parts: int, number: int) -> Any:
     return (ranges * share + rank)[inverse.reshape(-1)].astype(label.dtype)
 
 
-def sample_range(label: Any, draws: Any, first: int, share: int) -> Any:
+def sample_range(label: Array, draws: Array, first: int, share: int) -> Array:
     """Return the sample of a range: its sorted labels, then the classes with the lowest draws."""
     own = np.unique(label[(label >= first) & (label < first + len(draws))]) - first
     draws = draws.copy()
@@ -109,7 +110,7 @@ def sample_range(label: Any, draws: Any, first: int, share: int) -> Any:
     return first + np.concatenate([own, others])
 
 
-def sample(label: Any, draws: Any, attrs: Mapping[str, AttrValue]) -> Any:
+def sample(label: Array, draws: Array, attrs: Mapping[str, AttrValue]) -> Array:
     """Return the sampled classes of all ranges of a device."""
     classes, parts = _classes(attrs, len(draws)), attrs["parts"]
     size, share, first = classes // parts, attrs["num_sample"] // parts, attrs["first"]
@@ -120,7 +121,7 @@ def sample(label: Any, draws: Any, attrs: Mapping[str, AttrValue]) -> Any:
     return np.concatenate(found).astype(label.dtype)
 
 
-def _reference(weight: Any, label: Any, **attrs: Any) -> tuple[Any, Any, Any]:
+def _reference(weight: Array, label: Array, **attrs: AttrValue) -> tuple[Array, Array, Array]:
     """Return the sample of step 0 for the seed."""
     rows = len(weight)
     classes, first = _classes(attrs, rows), attrs["first"]
@@ -130,7 +131,7 @@ def _reference(weight: Any, label: Any, **attrs: Any) -> tuple[Any, Any, Any]:
     return where, chosen, weight[chosen - first]
 
 
-def _samples(rng: Any) -> Iterator[Sample]:
+def _samples(rng: np.random.Generator) -> Iterator[Sample]:
     for classes, width, number, parts, dtype in (
         (12, (3,), 8, 2, np.int32), (24, (), 12, 4, np.int64), (9, (2,), 9, 1, np.int32),
     ):  # fmt: skip
@@ -159,7 +160,9 @@ def _grad_infer(ctx: InferContext) -> tuple[TensorType, ...]:
     return (weight,)
 
 
-def scatter_sampled_rows(dy: Any, chosen: Any, out: Any, attrs: Mapping[str, AttrValue]) -> None:
+def scatter_sampled_rows(
+    dy: Array, chosen: Array, out: Array, attrs: Mapping[str, AttrValue]
+) -> None:
     """Write the gradients of the sampled rows of each range to their rows, zeros to the others."""
     classes, parts = _classes(attrs, len(out)), attrs["parts"]
     size, share = classes // parts, attrs["num_sample"] // parts
@@ -174,7 +177,7 @@ def scatter_sampled_rows(dy: Any, chosen: Any, out: Any, attrs: Mapping[str, Att
             out[number * size + rows[inside]] = dy[own][inside]
 
 
-def _grad(dy: Any, chosen: Any, weight: Any, **attrs: Any) -> Any:
+def _grad(dy: Array, chosen: Array, weight: Array, **attrs: AttrValue) -> Array:
     out = np.zeros_like(weight)
     scatter_sampled_rows(dy, chosen, out, attrs)
     return out
@@ -189,7 +192,7 @@ def _grad_sbp(ctx: SbpContext) -> Signatures:
     return (*rows, *others, *sums, Signature((B, B, P), (B,)))
 
 
-def _grad_samples(rng: Any) -> Iterator[Sample]:
+def _grad_samples(rng: np.random.Generator) -> Iterator[Sample]:
     attrs = {"num_sample": 4, "parts": 2}
     chosen = np.array([3, 1, 11, 6], np.int32)  # two of each half
     weight = rng.uniform(-3, 3, (12, 3))

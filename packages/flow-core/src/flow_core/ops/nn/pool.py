@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.base.dtypes import bool_
 from flow_core.base.shapes import same_padding
-from flow_core.ir.graph import TensorType
+from flow_core.ir.graph import AttrValue, TensorType
 from flow_core.ops.build import GradContext, Sym
 from flow_core.ops.nn.windows import (
     Ints,
@@ -39,7 +40,7 @@ from flow_core.sharding.sbp import EXTREMES, B, P, Partial, Signature, Signature
 PADDINGS = ("valid", "same", "same_upper", "same_lower", "customized")
 
 
-def pool_window(attrs: Mapping[str, Any], axis: int, size: int) -> tuple[int, int]:
+def pool_window(attrs: Mapping[str, AttrValue], axis: int, size: int) -> tuple[int, int]:
     """Return the padding before and the number of windows on one spatial axis.
 
     >>> attrs = {"padding": "same", "pool_size": (2,), "strides": (2,)}
@@ -57,13 +58,13 @@ def pool_window(attrs: Mapping[str, Any], axis: int, size: int) -> tuple[int, in
     return before, (size + before + after - kernel + spare) // stride + 1
 
 
-def pool_windows(attrs: Mapping[str, Any], size: Ints) -> tuple[Ints, Ints]:
+def pool_windows(attrs: Mapping[str, AttrValue], size: Ints) -> tuple[Ints, Ints]:
     """Return the padding before and the number of windows, per spatial axis."""
     pairs = [pool_window(attrs, i, n) for i, n in enumerate(size)]
     return tuple(b for b, _ in pairs), tuple(o for _, o in pairs)
 
 
-def window_counts(attrs: Mapping[str, Any], size: Ints) -> list[Any]:
+def window_counts(attrs: Mapping[str, AttrValue], size: Ints) -> list[Array]:
     """Return the number of tensor elements in each window, as one vector per spatial axis.
 
     >>> attrs = {"padding": "same", "pool_size": (3,), "strides": (2,)}
@@ -207,7 +208,7 @@ def _avg_grad_gradient(dims: int) -> Callable[[GradContext], tuple[None, None, S
 # ------------------------------------------------------------------------------ reference
 
 
-def _padded(x: Any, attrs: Mapping[str, Any], fill: Any) -> tuple[Any, Ints, Ints]:
+def _padded(x: Array, attrs: Mapping[str, AttrValue], fill: Any) -> tuple[Array, Ints, Ints]:
     """Return the padded channels-first x, and padding before and windows per axis."""
     before, out = pool_windows(attrs, x.shape[2:])
     columns = zip(before, out, attrs["strides"], attrs["pool_size"], x.shape[2:], strict=True)
@@ -226,19 +227,19 @@ def _lowest(dtype: Any) -> Any:
     return np.iinfo(dtype).min if dtype.kind in "iu" else -np.inf
 
 
-def _max_reference(x: Any, **attrs: Any) -> Any:
+def _max_reference(x: Array, **attrs: AttrValue) -> Array:
     x = to_first(x, attrs["data_format"])
     padded, _, out = _padded(x, attrs, _lowest(x.dtype))
     parts = [padded[window] for window in _taps(attrs, out)]
     return from_first(np.maximum.reduce(parts), attrs["data_format"])
 
 
-def _counts(attrs: Mapping[str, Any], size: Ints) -> Any:
+def _counts(attrs: Mapping[str, AttrValue], size: Ints) -> Array:
     grids = np.ix_(*window_counts(attrs, size))
     return prod(grids[1:], start=grids[0])
 
 
-def _avg_reference(x: Any, **attrs: Any) -> Any:
+def _avg_reference(x: Array, **attrs: AttrValue) -> Array:
     x = to_first(x, attrs["data_format"])
     padded, _, out = _padded(x, attrs, 0)
     total = np.add.reduce([padded[window] for window in _taps(attrs, out)])
@@ -249,7 +250,9 @@ def _crop(padded: Any, before: Ints, size: Ints) -> Any:
     return padded[(..., *(slice(b, b + n) for b, n in zip(before, size, strict=True)))]
 
 
-def _matching(x: Any, y: Any, dy: Any, attrs: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+def _matching(
+    x: Array, y: Array, dy: Array, attrs: Mapping[str, AttrValue]
+) -> tuple[Array, Array, Array]:
     """Return channels-first arrays; fail unless the last two have the pooled shape."""
     x, y, dy = (to_first(a, attrs["data_format"]) for a in (x, y, dy))
     shape = (*x.shape[:2], *pool_windows(attrs, x.shape[2:])[1])
@@ -258,7 +261,7 @@ def _matching(x: Any, y: Any, dy: Any, attrs: Mapping[str, Any]) -> tuple[Any, A
     return x, y, dy
 
 
-def _max_grad_reference(x: Any, y: Any, dy: Any, **attrs: Any) -> Any:
+def _max_grad_reference(x: Array, y: Array, dy: Array, **attrs: AttrValue) -> Array:
     form = attrs["data_format"]
     x, y, dy = _matching(x, y, dy, attrs)
     padded, before, out = _padded(x, attrs, -np.inf)
@@ -272,7 +275,7 @@ def _max_grad_reference(x: Any, y: Any, dy: Any, **attrs: Any) -> Any:
     return from_first(_crop(grad, before, x.shape[2:]), form)
 
 
-def _avg_grad_reference(x: Any, y: Any, dy: Any, **attrs: Any) -> Any:
+def _avg_grad_reference(x: Array, y: Array, dy: Array, **attrs: AttrValue) -> Array:
     form = attrs["data_format"]
     x, _, dy = _matching(x, y, dy, attrs)
     padded, before, out = _padded(np.zeros(x.shape, dy.dtype), attrs, 0)
@@ -306,13 +309,13 @@ def _cases(dims: int) -> Iterator[tuple[Ints, dict[str, Any]]]:
 FIRST, LAST = {"data_format": "channels_first"}, {"data_format": "channels_last"}
 
 
-def _distinct(rng: Any, shape: Ints) -> Any:
+def _distinct(rng: np.random.Generator, shape: Ints) -> Array:
     """Return numbers with gaps between them, so that no maximum is close to a tie."""
     return (rng.permutation(prod(shape)).reshape(shape) - prod(shape) / 2) / 8
 
 
-def _samples(dims: int) -> Callable[[Any], Iterator[Sample]]:
-    def samples(rng: Any) -> Iterator[Sample]:
+def _samples(dims: int) -> Callable[[np.random.Generator], Iterator[Sample]]:
+    def samples(rng: np.random.Generator) -> Iterator[Sample]:
         for size, attrs in _cases(dims):
             yield Sample((_distinct(rng, (2, 2, *size)),), attrs | FIRST)
             yield Sample((_distinct(rng, (1, *size, 3)),), attrs | LAST)
@@ -324,9 +327,9 @@ def _samples(dims: int) -> Callable[[Any], Iterator[Sample]]:
 
 
 def _grad_samples(
-    mode: str, dims: int, reference: Callable[..., Any]
-) -> Callable[[Any], Iterator[Sample]]:
-    def samples(rng: Any) -> Iterator[Sample]:
+    mode: str, dims: int, reference: Callable[..., Array]
+) -> Callable[[np.random.Generator], Iterator[Sample]]:
+    def samples(rng: np.random.Generator) -> Iterator[Sample]:
         for sample in _samples(dims)(rng):
             (x,), attrs = sample.inputs, {"ceil_mode": False, **sample.attrs}
             y = reference(x, **attrs)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.base.dtypes import int64
 from flow_core.ir.graph import AttrValue, TensorType, tensor_type
 from flow_core.ops.build import GradContext, Sym
@@ -42,7 +42,7 @@ def _check(ctx: InferContext) -> TensorType:
     return floating_like_input(ctx)[0]
 
 
-def range_to_grid(high: Any, low: Any, attrs: Mapping[str, AttrValue]) -> None:
+def range_to_grid(high: Array, low: Array, attrs: Mapping[str, AttrValue]) -> None:
     """Convert a range, in place, to the grid: its step and its zero point."""
     if is_symmetric(attrs):
         np.divide(high, levels(attrs), out=high)
@@ -64,12 +64,12 @@ def _observer_infer(ctx: InferContext) -> tuple[TensorType, ...]:
     return made, made
 
 
-def rows_of(x: Any, attrs: Mapping[str, AttrValue]) -> Any:
+def rows_of(x: Array, attrs: Mapping[str, AttrValue]) -> Array:
     """Return a tensor with one row per grid."""
     return x.reshape((1 if attrs["per_layer_quantization"] else len(x), -1))
 
 
-def observe(rows: Any, scale: Any, zero: Any, attrs: Mapping[str, AttrValue]) -> None:
+def observe(rows: Array, scale: Array, zero: Array, attrs: Mapping[str, AttrValue]) -> None:
     """Write scale and zero point of each row."""
     np.max(rows, axis=1, out=scale)
     np.min(rows, axis=1, out=zero)
@@ -80,7 +80,7 @@ def observe(rows: Any, scale: Any, zero: Any, attrs: Mapping[str, AttrValue]) ->
     range_to_grid(scale, zero, attrs)
 
 
-def _observer(x: Any, **attrs: Any) -> tuple[Any, Any]:
+def _observer(x: Array, **attrs: AttrValue) -> tuple[Array, Array]:
     rows = rows_of(x, attrs)
     scale, zero = (np.empty(len(rows), x.dtype) for _ in range(2))
     observe(rows, scale, zero, attrs)
@@ -98,7 +98,7 @@ def _observer_sbp(ctx: SbpContext) -> Signatures:
     return (*rows, *(Signature((S(i),), (EXTREMES[0], B)) for i in range(first, rank)))
 
 
-def _observer_samples(rng: Any) -> Iterator[Sample]:
+def _observer_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape in ((9,), (4, 5), (3, 2, 4)):
         for scheme in SCHEMES:
             for whole in (True, False):
@@ -120,7 +120,7 @@ def _moving_infer(ctx: InferContext) -> tuple[TensorType, ...]:
     return kept, kept
 
 
-def move(x: Any, step: Any, high: Any, low: Any, attrs: Mapping[str, AttrValue]) -> None:
+def move(x: Array, step: Array, high: Array, low: Array, attrs: Mapping[str, AttrValue]) -> None:
     """Update the moving maximum and minimum; the first observation replaces them."""
     if not attrs["training"] or step[0] > attrs["stop_update_after_iters"]:
         return
@@ -133,11 +133,13 @@ def move(x: Any, step: Any, high: Any, low: Any, attrs: Mapping[str, AttrValue])
         _average(low, below, attrs["momentum"])
 
 
-def _average(mean: Any, new: Any, momentum: float) -> None:
+def _average(mean: Array, new: Array, momentum: float) -> None:
     mean[0] = new if mean[0] == 0 else mean[0] * momentum + new * (1 - momentum)
 
 
-def _moving(x: Any, step: Any, high: Any, low: Any, **attrs: Any) -> tuple[Any, Any]:
+def _moving(
+    x: Array, step: Array, high: Array, low: Array, **attrs: AttrValue
+) -> tuple[Array, Array]:
     high, low = high.copy(), low.copy()
     move(x, step, high, low, attrs)
     range_to_grid(high, low, attrs)
@@ -152,7 +154,7 @@ def _moving_sbp(ctx: SbpContext) -> Signatures:
     return tuple(Signature((kind, B, B, B), (B, B)) for kind in kinds)
 
 
-def _moving_samples(rng: Any) -> Iterator[Sample]:
+def _moving_samples(rng: np.random.Generator) -> Iterator[Sample]:
     step = np.zeros(1, np.int64)
     for scheme in SCHEMES:
         for training, start in ((True, 0.0), (True, 2.0), (False, 1.5)):
@@ -179,7 +181,7 @@ def _fake_infer(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def round_to_grid(
-    x: Any, scale: Any, zero: Any, out: Any, halves: Any, attrs: Mapping[str, AttrValue]
+    x: Array, scale: Array, zero: Array, out: Array, halves: Array, attrs: Mapping[str, AttrValue]
 ) -> None:
     """Write ``x`` rounded to the grid to ``out``.
 
@@ -198,12 +200,12 @@ def round_to_grid(
     np.multiply(out, scale, out=out)
 
 
-def per_row(numbers: Any, rank: int) -> Any:
+def per_row(numbers: Array, rank: int) -> Array:
     """Return one number per row, in a shape that broadcasts to a tensor of some rank."""
     return numbers.reshape((-1, *(1,) * (rank - 1)))
 
 
-def _fake(x: Any, scale: Any, zero: Any, **attrs: Any) -> Any:
+def _fake(x: Array, scale: Array, zero: Array, **attrs: AttrValue) -> Array:
     out = np.empty_like(x)
     round_to_grid(x, per_row(scale, x.ndim), per_row(zero, x.ndim), out, np.empty_like(x), attrs)
     return out
@@ -224,7 +226,7 @@ def _fake_gradient(g: GradContext) -> tuple[Sym, None, None]:
     return g.dy, None, None
 
 
-def _fake_samples(rng: Any) -> Iterator[Sample]:
+def _fake_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape in ((9,), (4, 5), (3, 2, 4)):
         for scheme in SCHEMES:
             for rows in (1, shape[0]):

@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
-from flow_core.ir.graph import TensorType, tensor_type
+from flow_core.base.arrays import Array
+from flow_core.ir.graph import AttrValue, TensorType, tensor_type
 from flow_core.ops.build import GradContext, Sym
 from flow_core.ops.rules import (
     checked_axis,
@@ -197,73 +199,73 @@ def _loss_gradient(g: GradContext) -> Sequence[Sym | None]:
 # --- numpy semantics
 
 
-def _softmax(x: Any, *, axis: int = -1) -> Any:
+def _softmax(x: Array, *, axis: int = -1) -> Any:
     e = np.exp(x - x.max(axis, keepdims=True))
     return e / e.sum(axis, keepdims=True)
 
 
-def _softmax_grad(y: Any, dy: Any, *, axis: int) -> Any:
+def _softmax_grad(y: Array, dy: Array, *, axis: int) -> Any:
     return y * (dy - (y * dy).sum(axis, keepdims=True))
 
 
-def _log_softmax(x: Any, *, axis: int = -1) -> Any:
+def _log_softmax(x: Array, *, axis: int = -1) -> Any:
     z = x - x.max(axis, keepdims=True)
     return z - np.log(np.exp(z).sum(axis, keepdims=True))
 
 
-def _log_softmax_grad(y: Any, dy: Any, *, axis: int) -> Any:
+def _log_softmax_grad(y: Array, dy: Array, *, axis: int) -> Any:
     return dy - np.exp(y) * dy.sum(axis, keepdims=True)
 
 
-def _dense(prediction: Any, label: Any) -> Any:
+def _dense(prediction: Array, label: Array) -> tuple[Array, ...]:
     return _softmax(prediction), -(label * _log_softmax(prediction)).sum(-1)
 
 
-def _dense_grad(prob: Any, label: Any, dy: Any) -> Any:
+def _dense_grad(prob: Array, label: Array, dy: Array) -> Any:
     return dy[..., None] * (prob - label)
 
 
-def _at_label(x: Any, label: Any) -> Any:
+def _at_label(x: Array, label: Array) -> Array:
     return np.take_along_axis(x, label[..., None].astype(np.int64), -1)[..., 0]
 
 
-def _one_hot(label: Any, depth: int) -> Any:
+def _one_hot(label: Array, depth: int) -> Any:
     return label[..., None] == np.arange(depth)
 
 
-def _sparse(prediction: Any, label: Any, *, depth: int) -> Any:
+def _sparse(prediction: Array, label: Array, *, depth: int) -> tuple[Array, ...]:
     return _softmax(prediction), -_at_label(_log_softmax(prediction), label)
 
 
-def _sparse_grad(prob: Any, label: Any, dy: Any, *, depth: int) -> Any:
+def _sparse_grad(prob: Array, label: Array, dy: Array, *, depth: int) -> Any:
     return dy[..., None] * (prob - _one_hot(label, depth))
 
 
-def _entropy(prediction: Any, label: Any, *, depth: int) -> Any:
+def _entropy(prediction: Array, label: Array, *, depth: int) -> Array:
     return -np.log(np.maximum(_at_label(prediction, label), SMALLEST_PROBABILITY))
 
 
-def _entropy_grad(prediction: Any, label: Any, dy: Any, *, depth: int) -> Any:
+def _entropy_grad(prediction: Array, label: Array, dy: Array, *, depth: int) -> Array:
     at_label = -dy[..., None] / np.maximum(prediction, SMALLEST_PROBABILITY)
     return np.where(_one_hot(label, depth), at_label, np.zeros_like(prediction))
 
 
-def _sigmoid_loss(prediction: Any, label: Any) -> Any:
+def _sigmoid_loss(prediction: Array, label: Array) -> Any:
     positive = np.maximum(prediction, 0)
     return positive - prediction * label + np.log1p(np.exp(-np.abs(prediction)))
 
 
-def _sigmoid_loss_grad(prediction: Any, label: Any, dy: Any) -> Any:
+def _sigmoid_loss_grad(prediction: Array, label: Array, dy: Array) -> Array:
     return dy * (1 / (1 + np.exp(-prediction)) - label)
 
 
-def _smooth_l1(prediction: Any, label: Any, *, beta: float) -> Any:
+def _smooth_l1(prediction: Array, label: Array, *, beta: float) -> Any:
     distance = np.abs(prediction - label)
     near = np.minimum(distance, beta)
     return near * (distance - near / 2) / beta if beta else distance
 
 
-def _smooth_l1_grad(prediction: Any, label: Any, dy: Any, *, beta: float) -> Any:
+def _smooth_l1_grad(prediction: Array, label: Array, dy: Array, *, beta: float) -> Any:
     difference = prediction - label
     return dy * (np.clip(difference / beta, -1, 1) if beta else np.sign(difference))
 
@@ -271,8 +273,8 @@ def _smooth_l1_grad(prediction: Any, label: Any, dy: Any, *, beta: float) -> Any
 # --- samples
 
 
-def _softmax_samples(count: int) -> Callable[[Any], Iterator[Sample]]:
-    def samples(rng: Any) -> Iterator[Sample]:
+def _softmax_samples(count: int) -> Callable[[np.random.Generator], Iterator[Sample]]:
+    def samples(rng: np.random.Generator) -> Iterator[Sample]:
         for shape, axis in (((3, 5), -1), ((4,), 0), ((2, 3, 4), 1), ((2, 1, 3), 0), ((70, 3), 1)):
             arrays = [rng.uniform(-3, 3, shape) for _ in range(count)]
             yield Sample(tuple(arrays), {"axis": axis}, gradient=len(shape) != 2 or shape[0] < 9)
@@ -284,31 +286,31 @@ def _softmax_samples(count: int) -> Callable[[Any], Iterator[Sample]]:
     return samples
 
 
-def _distribution(rng: Any, shape: tuple[int, ...]) -> Any:
+def _distribution(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
     return _softmax(rng.uniform(-1, 1, shape))
 
 
 SHAPES = ((3, 5), (2, 3, 4), (1, 1), (0, 4), (80, 3))
 
 
-def _dense_samples(rng: Any) -> Iterator[Sample]:
+def _dense_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape in SHAPES:
         arrays = rng.uniform(-3, 3, shape), _distribution(rng, shape)
         yield Sample(arrays, gradient=0 < shape[0] < 9)
 
 
-def _dense_grad_samples(rng: Any) -> Iterator[Sample]:
+def _dense_grad_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape in SHAPES:
         dy = rng.uniform(-1, 1, shape[:-1])
         yield Sample((_distribution(rng, shape), rng.uniform(0, 1, shape), dy), gradient=False)
 
 
-def _labels(rng: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+def _labels(rng: np.random.Generator, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
     return rng.integers(0, shape[-1], shape[:-1]).astype(dtype)
 
 
 def _sparse_samples(first: Callable[[Any, tuple[int, ...]], Any], with_dy: bool = False) -> Any:
-    def samples(rng: Any) -> Iterator[Sample]:
+    def samples(rng: np.random.Generator) -> Iterator[Sample]:
         dtypes = (np.int32, np.int64, np.int8, np.uint8, np.int32)
         for shape, dtype in zip(SHAPES, dtypes, strict=True):
             dy = (rng.uniform(-1, 1, shape[:-1]),) if with_dy else ()
@@ -324,7 +326,7 @@ def _sparse_samples(first: Callable[[Any, tuple[int, ...]], Any], with_dy: bool 
 def _pairs(attrs: Sequence[dict[str, float]], with_dy: bool, whole: bool = False) -> Any:
     """Return predictions and labels with differences 0.2 away from the kinks at 0 and beta."""
 
-    def samples(rng: Any) -> Iterator[Sample]:
+    def samples(rng: np.random.Generator) -> Iterator[Sample]:
         for shape in ((7,), (3, 5), (2, 1, 4), (0, 3)):
             for attr in attrs:
                 label = rng.uniform(0, 1, shape)
@@ -342,7 +344,7 @@ BETA_ZERO = {"beta": 0.0}
 _BETAS: Sequence[dict[str, float]] = ({}, {"beta": 0.5}, BETA_ZERO)
 
 
-def _logit_sample(rng: Any, shape: tuple[int, ...]) -> Any:
+def _logit_sample(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
     return rng.uniform(-3, 3, shape)
 
 
@@ -374,7 +376,9 @@ def _softmax_spec(type_: str, forward: Any, backward: Any) -> tuple[OpSpec, OpSp
     )
 
 
-def _elementwise_spec(type_: str, attrs: Any, forward: Any, backward: Any) -> tuple[OpSpec, OpSpec]:
+def _elementwise_spec(
+    type_: str, attrs: AttrValue, forward: Any, backward: Any
+) -> tuple[OpSpec, OpSpec]:
     """Return an elementwise loss of prediction and label, and its gradient op."""
     settings, whole = (_BETAS if attrs else ({},)), not attrs
     return (

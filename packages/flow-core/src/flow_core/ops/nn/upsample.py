@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.ir.graph import TensorType, tensor_type
+from flow_core.base.arrays import Array
+from flow_core.ir.graph import AttrValue, TensorType, tensor_type
 from flow_core.ops.build import GradContext, Sym
 from flow_core.ops.rules import floating_like_input, split_axes
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
@@ -27,7 +28,7 @@ def nearest_indices(size: int, scale: float) -> Any:
     return np.clip(np.floor((positions + 0.5) / scale).astype(np.int64), 0, size - 1)
 
 
-def interpolation_matrix(size: int, scale: float, method: str) -> Any:
+def interpolation_matrix(size: int, scale: float, method: str) -> Array:
     """Return the matrix (output size, size) that upsamples a column vector, in float64.
 
     >>> interpolation_matrix(2, 2.0, "bilinear")
@@ -92,17 +93,17 @@ def _grad_gradient(g: GradContext) -> tuple[Sym]:
     return (g.one("upsample", g.dy, **g.attrs),)
 
 
-def _matrices(size: tuple[int, ...], attrs: Mapping[str, Any]) -> list[Any]:
+def _matrices(size: tuple[int, ...], attrs: Mapping[str, AttrValue]) -> list[Array]:
     columns = zip(size, SCALES, strict=True)
     return [interpolation_matrix(n, attrs[k], attrs["interpolation"]) for n, k in columns]
 
 
-def _reference(x: Any, **attrs: Any) -> Any:
+def _reference(x: Array, **attrs: AttrValue) -> Any:
     rows, columns = _matrices(x.shape[2:], attrs)
     return rows.astype(x.dtype) @ x @ columns.T.astype(x.dtype)
 
 
-def _grad_reference(dy: Any, **attrs: Any) -> Any:
+def _grad_reference(dy: Array, **attrs: AttrValue) -> Any:
     size = tuple(n // int(attrs[k]) for n, k in zip(dy.shape[2:], SCALES, strict=True))
     rows, columns = _matrices(size, attrs)
     return rows.T.astype(dy.dtype) @ dy @ columns.astype(dy.dtype)
@@ -116,12 +117,12 @@ def _cases() -> Iterator[tuple[tuple[int, ...], dict[str, Any]]]:
             yield shape, {**attrs, "data_format": "channels_first", "interpolation": method}
 
 
-def _samples(rng: Any) -> Iterator[Sample]:
+def _samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape, attrs in _cases():
         yield Sample((rng.normal(size=shape),), attrs)
 
 
-def _grad_samples(rng: Any) -> Iterator[Sample]:
+def _grad_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape, attrs in _cases():
         height, width = (n * int(attrs[k]) for n, k in zip(shape[2:], SCALES, strict=True))
         yield Sample((rng.normal(size=(*shape[:2], height, width)),), attrs)

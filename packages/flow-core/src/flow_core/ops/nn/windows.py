@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
-from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.ir.graph import TensorType, tensor_type
 from flow_core.plugins.specs import InferContext, SbpContext
 
@@ -85,12 +85,12 @@ def pointwise_axes(
     ]
 
 
-def to_first(array: Any, data_format: str) -> Any:
+def to_first(array: Array, data_format: str) -> Array:
     """Return an array's channels-first view."""
     return array if data_format == "channels_first" else np.moveaxis(array, -1, 1)
 
 
-def from_first(array: Any, data_format: str) -> Any:
+def from_first(array: Array, data_format: str) -> Array:
     """Return an array's view in the attributes' layout, the inverse of `to_first`."""
     return array if data_format == "channels_first" else np.moveaxis(array, 1, -1)
 

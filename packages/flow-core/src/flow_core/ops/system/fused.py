@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from flow_core.base.arrays import Array
 from flow_core.base.dtypes import as_dtype
 from flow_core.ir.graph import AttrValue, TensorType, tensor_type
 from flow_core.ops.rules import broadcast_sbp
@@ -34,7 +34,7 @@ def encode(members: Sequence[Member]) -> tuple[AttrValue, ...]:
     )
 
 
-def decode(body: tuple[Any, ...]) -> Iterator[Member]:
+def decode(body: tuple[Array, ...]) -> Iterator[Member]:
     """Return the members of a body attribute."""
     for type_, refs, attrs, shape, dtype in body:
         yield Member(type_, refs, dict(attrs), tensor_type(shape, as_dtype(dtype)))

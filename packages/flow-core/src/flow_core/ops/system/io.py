@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.base.dtypes import as_dtype
 from flow_core.base.shapes import num_elements
 from flow_core.ir.graph import TensorType, tensor_type
@@ -27,7 +28,7 @@ def _literal(ctx: InferContext) -> tuple[TensorType, ...]:
     return (type_,)
 
 
-def _literal_reference(*, shape: tuple[int, ...], dtype: str, data: tuple[Any, ...]) -> Any:
+def _literal_reference(*, shape: tuple[int, ...], dtype: str, data: tuple[Any, ...]) -> Array:
     return np.array(data, as_dtype(dtype).numpy).reshape(shape)
 
 
@@ -35,7 +36,7 @@ def _copy_gradient(g: GradContext) -> tuple[Sym]:
     return (g.dy,)
 
 
-def _copy_samples(rng: Any) -> Any:
+def _copy_samples(rng: np.random.Generator) -> Any:
     yield Sample((rng.normal(size=(3, 4)),))
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.base.dtypes import as_dtype
 from flow_core.base.errors import InferenceError
 from flow_core.ir.graph import TensorType, tensor_type
@@ -73,7 +74,7 @@ known: dict[str, PythonOp] = {}
 """Ops of this process, by name."""
 
 
-def results_of(op: PythonOp, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+def results_of(op: PythonOp, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
     """Return the result of an op's function, an array per output.
 
     Raises:
@@ -100,7 +101,7 @@ def _infer(ctx: InferContext) -> tuple[TensorType, ...]:
     )
 
 
-def _result_dtype(result: Any, inputs: tuple[Any, ...]) -> Any:
+def _result_dtype(result: Any, inputs: tuple[Array, ...]) -> Any:
     """Return the element type of a result: the inputs' type if float64 came from promotion.
 
     Python numbers and numpy's promotion rules may widen a result unintentionally.
@@ -129,7 +130,7 @@ def _gradient(g: GradContext) -> tuple[Sym | None, ...]:
     return tuple(found.get(back.gradients.get(name, "")) for name in op.inputs)
 
 
-def _call(*inputs: Any, op: str) -> tuple[Any, ...]:
+def _call(*inputs: Array, op: str) -> tuple[Array, ...]:
     return results_of(known[op], inputs)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flow_core.base.dtypes import int8, int64, uint8
-from flow_core.ir.graph import TensorType
+from flow_core.ir.graph import AttrValue, TensorType
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec
 
 CHANNELS = (1, 3, 4)
@@ -60,7 +60,7 @@ def _pb(ctx: InferContext) -> tuple[TensorType, ...]:
     return ()
 
 
-def _spec(type_: str, inputs: tuple[str, ...], infer: Any, doc: str, **attrs: Any) -> OpSpec:
+def _spec(type_: str, inputs: tuple[str, ...], infer: Any, doc: str, **attrs: AttrValue) -> OpSpec:
     return OpSpec(
         type=type_,
         inputs=inputs,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import product
-from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.builtin.calls import call
 from flow_core.builtin.numpy_kernels.array.select import copied, copy, fill
 from flow_core.builtin.numpy_kernels.binding import kernel, scalar
@@ -49,7 +49,7 @@ def _mirrors(size: int, pad: int) -> tuple[tuple[slice, slice], ...]:
     return middle, before, after
 
 
-def _reflections(x: Any, padding: Sequence[int], padded: Any) -> list[tuple[Any, Any]]:
+def _reflections(x: Array, padding: Sequence[int], padded: Array) -> list[tuple[Array, Array]]:
     """Return pairs of views (of the padded array, of the inner one), the interior first."""
     rows, columns = (_mirrors(x.shape[axis], padding[axis]) for axis in (2, 3))
     return [
@@ -71,7 +71,7 @@ def _reflection_grad(ctx: BindContext) -> Sequence[Launch]:
     return (copy(ctx.outputs[0], middle), *adds)
 
 
-def _upper_fill(ctx: BindContext, out: Any) -> Launch:
+def _upper_fill(ctx: BindContext, out: Array) -> Launch:
     upper = ~np.tri(out.shape[-2], out.shape[-1], ctx.attrs["diagonal"], bool)
     return partial(np.copyto, out, scalar(tril_value(ctx.attrs, "fill"), out), where=upper)
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.base.shapes import Shape, contiguous_strides
 from flow_core.builtin.calls import call
 from flow_core.builtin.numpy_kernels.binding import carve, carved_bytes
@@ -57,7 +58,7 @@ class Addressing:
         return prod(self.shape)
 
 
-def _steps(count: int, step: int, *shape: int) -> tuple[Any, ...]:
+def _steps(count: int, step: int, *shape: int) -> tuple[Array, ...]:
     """Return 0, step, 2 step ... in a broadcastable shape; an empty tuple if that is just 0."""
     return (np.arange(count, dtype=np.int64).reshape(shape) * step,) if count > 1 else ()
 
@@ -131,7 +132,7 @@ def numbers_bytes(addressing: Addressing) -> int:
     return carved_bytes(*_parts(addressing))
 
 
-def row_numbers(addressing: Addressing, index: Any, workspace: Any) -> RowNumbers:
+def row_numbers(addressing: Addressing, index: Array, workspace: Array) -> RowNumbers:
     """Compute the row numbers of an index tensor."""
     flag, rows, bad, *spare = carve(workspace, *_parts(addressing))
     shaped = rows.reshape(addressing.shape)
@@ -144,7 +145,9 @@ def row_numbers(addressing: Addressing, index: Any, workspace: Any) -> RowNumber
     return RowNumbers(rows, bad, flag, tuple(launches))
 
 
-def _component(addressing: Addressing, k: int, index: Any, rows: Any, bad: Any) -> Iterator[Launch]:
+def _component(
+    addressing: Addressing, k: int, index: Array, rows: Array, bad: Array
+) -> Iterator[Launch]:
     """Add one index component times its stride; as unsigned, negative values exceed the limit."""
     limit = np.array(addressing.limits[k], np.uint64)
     unsigned = rows.reshape(-1).view(np.uint64)
@@ -158,7 +161,7 @@ def _component(addressing: Addressing, k: int, index: Any, rows: Any, bad: Any) 
 
 
 def _further_components(
-    addressing: Addressing, index: Any, rows: Any, bad: Any, spare: Sequence[Any]
+    addressing: Addressing, index: Array, rows: Array, bad: Array, spare: Sequence[Array]
 ) -> Iterator[Launch]:
     for k in range(1, len(addressing.limits)):
         more, bad_too = spare[0].reshape(addressing.shape), spare[1]
@@ -167,7 +170,7 @@ def _further_components(
         yield call(np.logical_or, bad, bad_too, out=bad)
 
 
-def either(flag: Any, rare: Launch, usual: Sequence[Launch]) -> None:
+def either(flag: Array, rare: Launch, usual: Sequence[Launch]) -> None:
     """Run ``rare`` if the flag is set, otherwise all of ``usual``."""
     if flag[0]:
         rare()
@@ -180,12 +183,12 @@ def _nothing() -> None:
     """Do nothing, if no index is out of range."""
 
 
-def _clear_rows(out: Any, numbers: RowNumbers) -> None:
+def _clear_rows(out: Array, numbers: RowNumbers) -> None:
     out[numbers.bad] = 0
 
 
 def take_rows(
-    table: Any, addressing: Addressing, numbers: RowNumbers, out: Any
+    table: Array, addressing: Addressing, numbers: RowNumbers, out: Array
 ) -> tuple[Launch, ...]:
     """Return launches that read the numbered rows, with zeros for out-of-range numbers."""
     target = out.reshape(addressing.count, addressing.width)
@@ -200,17 +203,19 @@ def take_rows(
     )
 
 
-def _write_valid(write: Callable[..., Any], target: Any, source: Any, numbers: RowNumbers) -> None:
+def _write_valid(
+    write: Callable[..., object], target: Array, source: Array, numbers: RowNumbers
+) -> None:
     valid = ~numbers.bad
     write(target, numbers.rows[valid], source[valid])
 
 
-def _set(target: Any, rows: Any, source: Any) -> None:
+def _set(target: Array, rows: Array, source: Array) -> None:
     target[rows] = source
 
 
 def put_rows(
-    source: Any, addressing: Addressing, numbers: RowNumbers, table: Any
+    source: Array, addressing: Addressing, numbers: RowNumbers, table: Array
 ) -> tuple[Launch, ...]:
     """Return launches that overwrite the numbered rows; out-of-range numbers are skipped."""
     target = table.reshape(addressing.rows, addressing.width)
@@ -234,7 +239,7 @@ def adding_bytes(addressing: Addressing) -> int:
 
 
 def add_rows(
-    source: Any, addressing: Addressing, numbers: RowNumbers, table: Any, workspace: Any
+    source: Array, addressing: Addressing, numbers: RowNumbers, table: Array, workspace: Array
 ) -> tuple[Launch, ...]:
     """Return launches that add to the numbered rows; out-of-range numbers are skipped."""
     target = table.reshape(addressing.rows, addressing.width)
@@ -257,7 +262,7 @@ def _adding(
     return tuple(_adding_by_chunks(source, rows, target, *scratch))
 
 
-def _views(table: Any) -> Any:
+def _views(table: Array) -> Any:
     return list(table) if len(table) <= MAX_VIEWS else table
 
 
@@ -269,7 +274,7 @@ def _add_each(rows: Any, source: Any, target: Any) -> None:
 
 
 def _adding_by_chunks(
-    source: Any, rows: Any, target: Any, first: Any, places: Any
+    source: Array, rows: Array, target: Array, first: Array, places: Array
 ) -> Iterator[Launch]:
     """Yield, per chunk of rows, the flat positions and one call that adds at these."""
     width, flat = source.shape[1], target.reshape(-1)

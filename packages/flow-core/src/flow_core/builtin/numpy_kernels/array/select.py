@@ -8,33 +8,34 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.builtin.numpy_kernels.binding import kernel, scalar
 from flow_core.device import Launch
 from flow_core.ops.array.select import offsets, regions
 from flow_core.plugins.specs import BindContext, KernelSpec
 
 
-def copy(target: Any, source: Any) -> Launch:
+def copy(target: Array, source: Array) -> Launch:
     """Return a launch that copies an array to another of the same shape and element type."""
     return partial(np.copyto, target, source)
 
 
-def fill(target: Any, value: Any) -> Launch:
+def fill(target: Array, value: Any) -> Launch:
     """Return a launch that fills an array with a number."""
     return partial(np.copyto, target, scalar(value, target))
 
 
-def same_memory(x: Any, y: Any) -> bool:
+def same_memory(x: Array, y: Array) -> bool:
     """Whether two arrays of one type and shape start at the same address."""
     return bool(x.ctypes.data == y.ctypes.data)
 
 
-def copied(out: Any, x: Any) -> tuple[Launch, ...]:
+def copied(out: Array, x: Array) -> tuple[Launch, ...]:
     """Return a copy, or nothing if ``out`` aliases ``x``."""
     return () if same_memory(out, x) else (copy(out, x),)
 
 
-def _regions(whole: Any, parts: Sequence[Any], axis: int) -> Iterator[Any]:
+def _regions(whole: Array, parts: Sequence[Array], axis: int) -> Iterator[Array]:
     """Yield the views of ``whole`` that correspond to consecutive parts along an axis."""
     lead = (slice(None),) * axis
     for part, start in zip(parts, offsets([p.shape[axis] for p in parts]), strict=True):

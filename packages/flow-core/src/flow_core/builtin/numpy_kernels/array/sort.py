@@ -13,7 +13,9 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
+from flow_core.base.arrays import Array
 from flow_core.base.dtypes import bfloat16
 from flow_core.base.errors import DataError
 from flow_core.builtin.calls import call
@@ -52,7 +54,7 @@ def _sort(ctx: BindContext) -> Sequence[Launch]:
     )
 
 
-def _sort_parts(query: KernelQuery) -> tuple[tuple[tuple[int, ...], Any], ...]:
+def _sort_parts(query: KernelQuery) -> tuple[tuple[tuple[int, ...], DTypeLike], ...]:
     """Workspace for sorting; bfloat16 is sorted as float32, since NumPy misorders its NaN."""
     x = query.inputs[0]
     half = x.dtype is bfloat16
@@ -68,7 +70,7 @@ def _sort_bytes(query: KernelQuery) -> int:
 # ------------------------------------------------------------------------------- orders by keys
 
 
-def _order_parts(query: KernelQuery) -> tuple[tuple[tuple[int, ...], Any], ...]:
+def _order_parts(query: KernelQuery) -> tuple[tuple[tuple[int, ...], DTypeLike], ...]:
     x = query.inputs[0]
     if x.dtype.itemsize == 8:
         return ()
@@ -79,7 +81,7 @@ def _order_bytes(query: KernelQuery) -> int:
     return carved_bytes(*_order_parts(query))
 
 
-def _patterns(x: Any, patterns: Any, signs: Any, floating: bool) -> Iterator[Launch]:
+def _patterns(x: Array, patterns: Array, signs: Array, floating: bool) -> Iterator[Launch]:
     """Compute int32 patterns in the order of x's values into ``patterns``."""
     if not floating:
         yield partial(np.copyto, patterns, x)
@@ -116,7 +118,7 @@ def _order_by_keys(
     )
 
 
-def _order_of_wide(x: Any, out: Any, descending: bool) -> None:
+def _order_of_wide(x: Array, out: Array, descending: bool) -> None:
     np.copyto(out, stable_order(x, descending)[..., : out.shape[-1]], casting="same_kind")
 
 
@@ -163,7 +165,7 @@ def _class_addressing(query: KernelQuery) -> Addressing:
     return per_batch(predictions.shape, (*targets.shape, 1))
 
 
-def _in_top_k_parts(query: KernelQuery) -> tuple[tuple[tuple[int, ...], Any], ...]:
+def _in_top_k_parts(query: KernelQuery) -> tuple[tuple[tuple[int, ...], DTypeLike], ...]:
     predictions = query.inputs[1]
     rows, classes = predictions.shape
     return (
@@ -218,7 +220,7 @@ def _one_hot(ctx: BindContext) -> Sequence[Launch]:
     )
 
 
-def _refuse(flat: Any, numbers: RowNumbers, on: Any, indices: Any, classes: int) -> None:
+def _refuse(flat: Array, numbers: RowNumbers, on: Any, indices: Array, classes: int) -> None:
     flat_indices = indices.reshape(-1)
     raise DataError(
         "one_hot of an index out of range",
@@ -228,7 +230,7 @@ def _refuse(flat: Any, numbers: RowNumbers, on: Any, indices: Any, classes: int)
     )
 
 
-def _set_some(flat: Any, numbers: RowNumbers, on: Any, indices: Any, classes: int) -> None:
+def _set_some(flat: Array, numbers: RowNumbers, on: Any, indices: Array, classes: int) -> None:
     """Set the classes of this device; others belong to other devices, or are errors."""
     if indices.size and not 0 <= indices.min() <= indices.max() < classes:
         _refuse(flat, numbers, on, indices, classes)

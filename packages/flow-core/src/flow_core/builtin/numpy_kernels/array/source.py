@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.base.philox import Place, Uniform
 from flow_core.builtin.calls import call
 from flow_core.builtin.numpy_kernels.array.select import copy, fill
@@ -40,7 +40,7 @@ def _scratch(query: KernelQuery) -> Part:
     return scratch_part(query.outputs[0].shape, _place(query))
 
 
-def _uniform(ctx: BindContext, out: Any, scratch: Any, draw: int = 0) -> Launch:
+def _uniform(ctx: BindContext, out: Array, scratch: Array, draw: int = 0) -> Launch:
     """Return a launch that fills a float32 array for the current step."""
     generator = Uniform(ctx.attrs["seed"] if ctx.attrs["has_seed"] else ctx.seed)
     return drawing(generator, out, _place(ctx.query), scratch, ctx.step, put, draw)
@@ -55,7 +55,7 @@ def _decide_bytes(query: KernelQuery) -> int:
     return carved_bytes(*_decide_parts(query))
 
 
-def _decide(ctx: BindContext, probability: Any) -> Sequence[Launch]:
+def _decide(ctx: BindContext, probability: Array) -> Sequence[Launch]:
     """Return launches that draw 1 with a probability (array or number), else 0."""
     drawn, limit, decided, scratch = carve(ctx.workspace, *_decide_parts(ctx.query))
     return (
@@ -103,7 +103,7 @@ def _permutation(ctx: BindContext) -> Sequence[Launch]:
 
 
 def _random_bits(
-    ctx: BindContext, drawn: Any, scratch: Any, bits: Any, draw: int
+    ctx: BindContext, drawn: Array, scratch: Array, bits: Array, draw: int
 ) -> Sequence[Launch]:
     """Return launches that draw 24 random bits per element, the precision of a uniform float32."""
     return (

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.builtin.numpy_kernels.binding import kernel
 from flow_core.builtin.numpy_kernels.widening import widened
 from flow_core.device import Launch
@@ -14,7 +14,7 @@ from flow_core.ops.array.unique import number_tokens, unique_in_order
 from flow_core.plugins.specs import BindContext, KernelSpec
 
 
-def _put(target: Any, rows: Any) -> None:
+def _put(target: Array, rows: Array) -> None:
     target[: len(rows)] = rows
     target[len(rows) :].fill(0)
 
@@ -23,7 +23,7 @@ def _unique(ctx: BindContext) -> Launch:
     return partial(_count, *ctx.inputs, *ctx.outputs)
 
 
-def _count(x: Any, y: Any, idx: Any, count: Any, num_unique: Any) -> None:
+def _count(x: Array, y: Array, idx: Array, count: Array, num_unique: Array) -> None:
     values, places, counts = unique_in_order(x)
     _put(y, values)
     idx[:] = places
@@ -35,7 +35,9 @@ def _rows_sum(ctx: BindContext) -> Launch:
     return partial(_sum_rows, *ctx.inputs, *ctx.outputs)
 
 
-def _sum_rows(indices: Any, values: Any, y_indices: Any, sums: Any, num_unique: Any) -> None:
+def _sum_rows(
+    indices: Array, values: Array, y_indices: Array, sums: Array, num_unique: Array
+) -> None:
     distinct, places, _ = unique_in_order(indices)
     _put(y_indices, distinct)
     sums.fill(0)

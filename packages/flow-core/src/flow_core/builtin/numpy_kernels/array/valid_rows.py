@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.builtin.numpy_kernels.array.select import same_memory
 from flow_core.builtin.numpy_kernels.binding import kernel
 from flow_core.device import Launch
@@ -18,7 +19,7 @@ def _argwhere(ctx: BindContext) -> Launch:
     return partial(_put_places, *ctx.inputs, *ctx.outputs)
 
 
-def _put_places(x: Any, rows: Any, number: Any) -> None:
+def _put_places(x: Array, rows: Array, number: Array) -> None:
     places = np.nonzero(x)
     count = len(places[0])
     for column, place in enumerate(places):
@@ -33,7 +34,9 @@ def _resize(ctx: BindContext) -> Launch:
     return partial(_keep, x, size.reshape(-1), y, lead, int(ctx.attrs["first"]), same_memory(x, y))
 
 
-def _keep(x: Any, size: Any, y: Any, lead: tuple[slice, ...], first: int, inplace: bool) -> None:
+def _keep(
+    x: Array, size: Any, y: Array, lead: tuple[slice, ...], first: int, inplace: bool
+) -> None:
     kept = valid_rows_of_part(first, y.shape[len(lead)], size[0])
     if not inplace:
         where = (*lead, slice(kept))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.builtin.calls import call
 from flow_core.builtin.numpy_kernels.binding import kernel, scalar, ufunc_kernel
 from flow_core.builtin.numpy_kernels.steps import Steps, composite
@@ -32,12 +32,12 @@ LOGICAL = {
 POWERS = {-1.0: np.reciprocal, 0.5: np.sqrt, 1.0: np.positive, 2.0: np.square}
 
 
-def truth_values(out: Any) -> Any:
+def truth_values(out: Array) -> Array:
     """Return a view of an int8 output as bool; 0 and 1 have the same bytes."""
     return out.view(np.bool_)
 
 
-def logical_kernel(op: str, function: Callable[..., Any]) -> KernelSpec:
+def logical_kernel(op: str, function: Callable[..., object]) -> KernelSpec:
     """Return the kernel of an op that is one ufunc with boolean result."""
     return kernel(op, lambda c: call(function, *c.inputs, out=truth_values(c.outputs[0])))
 
@@ -68,7 +68,7 @@ def _quotient_kernels() -> tuple[KernelSpec, ...]:
     return tuple(_divide_kernel(op) for op in ("broadcast_div", "scalar_div_by_tensor"))
 
 
-def _operand_kernel(op: str, function: Callable[..., Any]) -> KernelSpec:
+def _operand_kernel(op: str, function: Callable[..., object]) -> KernelSpec:
     def bind(ctx: BindContext) -> Launch:
         (x,), (out,) = ctx.inputs, ctx.outputs
         return call(function, x, scalar(ctx.attrs["operand"], x), out=out)
@@ -76,7 +76,7 @@ def _operand_kernel(op: str, function: Callable[..., Any]) -> KernelSpec:
     return kernel(op, bind)
 
 
-def _operand_comparison(kind: str, function: Callable[..., Any]) -> KernelSpec:
+def _operand_comparison(kind: str, function: Callable[..., object]) -> KernelSpec:
     def bind(ctx: BindContext) -> Launch:
         (x,), (out,) = ctx.inputs, ctx.outputs
         return call(function, x, scalar(ctx.attrs["operand"], x), out=truth_values(out))
@@ -121,7 +121,7 @@ def _xlogy(s: Steps) -> None:
     s.keep(s.test(np.not_equal, x, 0.0), product, s.out)
 
 
-def _condition(s: Steps) -> Any:
+def _condition(s: Steps) -> Array:
     """Return a mask of the output's shape for a condition of any type and shape."""
     return s.test(np.not_equal, s.inputs[0], 0)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.builtin.calls import call
 from flow_core.builtin.numpy_kernels.binding import carve, carved_bytes, kernel, scalar
 from flow_core.builtin.numpy_kernels.widening import widened
@@ -20,7 +20,7 @@ from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec, load
 from flow_core.plugins.trials import agree, factors, multiplications
 
 
-def _operand(array: Any, transpose: bool) -> Any:
+def _operand(array: Array, transpose: bool) -> Array:
     return np.swapaxes(array, -1, -2) if transpose else array
 
 

@@ -15,8 +15,10 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from flow_core.base.alignment import ALIGNMENT, aligned
+from flow_core.base.arrays import Array
 from flow_core.builtin.calls import call
 from flow_core.builtin.numpy_kernels.binding import kernel
 from flow_core.builtin.numpy_kernels.widening import widened
@@ -61,7 +63,7 @@ def _views(ctx: BindContext) -> tuple[Any, Any, str, tuple[int, ...]]:
 
 
 @lru_cache(maxsize=8)
-def _longest_ones(dtype: Any) -> Any:
+def _longest_ones(dtype: DTypeLike) -> Array:
     ones = np.ones(DOT_LIMIT, dtype)
     ones.flags.writeable = False
     return ones
@@ -72,7 +74,7 @@ def _ones(n: int, dtype: Any) -> Any:
 
 
 def ufunc_reduce(
-    function: Any, x: Any, axes: tuple[int, ...], out: Any, *initial: Any
+    function: Any, x: Array, axes: tuple[int, ...], out: Array, *initial: Any
 ) -> Sequence[Launch]:
     """Return one ``reduce`` of a ufunc in the array's own type."""
     return (partial(function.reduce, x, axes, x.dtype, out, False, *initial),)
@@ -89,11 +91,11 @@ def _sum(ctx: BindContext) -> Sequence[Launch]:
     return launches or ufunc_reduce(np.add, x, axes, out)
 
 
-def _sum_all(x: Any, out: Any, _: Any) -> Sequence[Launch] | None:
+def _sum_all(x: Array, out: Array, _: Array) -> Sequence[Launch] | None:
     return (partial(np.dot, x, _ones(x.size, x.dtype), out),) if x.size <= DOT_LIMIT else None
 
 
-def _sum_leading(x: Any, out: Any, workspace: Any) -> Sequence[Launch]:
+def _sum_leading(x: Array, out: Array, workspace: Array) -> Sequence[Launch]:
     rows, columns = x.shape
     if rows <= BLOCK:
         return (partial(np.dot, _ones(rows, x.dtype), x, out),)
@@ -113,7 +115,7 @@ def _sum_trailing(x: Any, out: Any, _: Any) -> Sequence[Launch] | None:
     return (partial(np.dot, x, _ones(columns, x.dtype), out),)
 
 
-def _sum_both_ends(x: Any, out: Any, workspace: Any) -> Sequence[Launch] | None:
+def _sum_both_ends(x: Array, out: Array, workspace: Array) -> Sequence[Launch] | None:
     """Sum rows, then leading axes, as for a bias gradient over images."""
     first, kept, last = x.shape
     sums = _typed(workspace, x.dtype, (first * kept,))
@@ -122,7 +124,7 @@ def _sum_both_ends(x: Any, out: Any, workspace: Any) -> Sequence[Launch] | None:
     return rows and (*rows, *_sum_leading(sums.reshape(first, kept), out, workspace[used:]))
 
 
-def _sum_middle(x: Any, out: Any, _: Any) -> Sequence[Launch] | None:
+def _sum_middle(x: Array, out: Array, _: Array) -> Sequence[Launch] | None:
     rows = x.shape[1]
     if rows > BLOCK or rows * x.shape[2] < BATCH_MINIMUM:
         return None

@@ -8,10 +8,10 @@ by a polynomial in ``(x - 3) / (x + 3)`` for all x >= 0, ``CENTRE`` ``erf(x) / x
 from __future__ import annotations
 
 from math import log, pi
-from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.builtin.numpy_kernels.steps import Steps
 
 TAIL = (
@@ -52,12 +52,12 @@ DIGAMMA = (
 SHIFT = 8
 
 
-def erf(s: Steps, x: Any, out: Any) -> Any:
+def erf(s: Steps, x: Array, out: Array) -> Array:
     """Record erf(x); ``out`` may be ``x``."""
     return _erf_single(s, x, out) if x.dtype == np.float32 else _erf_double(s, x, out)
 
 
-def _erf_single(s: Steps, x: Any, out: Any) -> Any:
+def _erf_single(s: Steps, x: Array, out: Array) -> Array:
     clipped, square, top, bottom = s.temp(), s.temp(), s.temp(), s.temp()
     s(np.maximum, x, -4.0, out=clipped)
     s(np.minimum, clipped, 4.0, out=clipped)
@@ -68,7 +68,7 @@ def _erf_single(s: Steps, x: Any, out: Any) -> Any:
     return s(np.divide, top, bottom, out=out)
 
 
-def _erf_double(s: Steps, x: Any, out: Any) -> Any:
+def _erf_double(s: Steps, x: Array, out: Array) -> Array:
     size, tail, square, centre = s.temp(), s.temp(), s.temp(), s.temp()
     s(np.absolute, x, out=size)
     _erfc_of_size(s, size, tail)
@@ -81,7 +81,7 @@ def _erf_double(s: Steps, x: Any, out: Any) -> Any:
     return s.select(s.test(np.less, size, 1.0), centre, tail, out)
 
 
-def erfc(s: Steps, x: Any, out: Any) -> Any:
+def erfc(s: Steps, x: Array, out: Array) -> Array:
     """Record erfc(x) with full relative precision in the right tail; ``out`` may be ``x``."""
     size, tail = s.temp(), s.temp()
     s(np.absolute, x, out=size)
@@ -94,7 +94,7 @@ def erfc(s: Steps, x: Any, out: Any) -> Any:
     return s(np.add, tail, negative, out=out)
 
 
-def _erfc_of_size(s: Steps, x: Any, out: Any) -> Any:
+def _erfc_of_size(s: Steps, x: Array, out: Array) -> Array:
     """erfc(x) for x >= 0."""
     t, weight, power = s.temp(), s.temp(), s.temp()
     # beyond 100, erfc is 0 in every type; the bound keeps infinity out of the quotient
@@ -110,7 +110,7 @@ def _erfc_of_size(s: Steps, x: Any, out: Any) -> Any:
     return s(np.multiply, weight, power, out=out)
 
 
-def _exp_of_minus_square(s: Steps, x: Any, head: Any, out: Any) -> None:
+def _exp_of_minus_square(s: Steps, x: Array, head: Array, out: Array) -> None:
     """exp(-x*x) with x = head + rest; head is a multiple of 1/16, so that head*head is exact."""
     rest = s.temp()
     s(np.multiply, x, 16.0, out=head)
@@ -126,20 +126,20 @@ def _exp_of_minus_square(s: Steps, x: Any, head: Any, out: Any) -> None:
     s(np.multiply, head, rest, out=out)
 
 
-def _reflected(s: Steps, x: Any) -> Any:
+def _reflected(s: Steps, x: Array) -> Array:
     """x, or 1 - x for x < 1/2."""
     far = s(np.subtract, 1.0, x, out=s.temp())
     return s(np.maximum, x, far, out=far)
 
 
-def _angle(s: Steps, x: Any) -> Any:
+def _angle(s: Steps, x: Array) -> Array:
     """pi times the signed distance from x to the nearest integer."""
     angle = s(np.rint, x, out=s.temp())
     s(np.subtract, x, angle, out=angle)
     return s(np.multiply, angle, pi, out=angle)
 
 
-def _series(s: Steps, coefficients: tuple[float, ...], z: Any) -> tuple[Any, Any]:
+def _series(s: Steps, coefficients: tuple[float, ...], z: Array) -> tuple[Array, Array]:
     """1/z, and the polynomial in 1/z**2 times 1/z."""
     inverse = s(np.reciprocal, z, out=s.temp())
     square = s(np.multiply, inverse, inverse, out=s.temp())
@@ -147,7 +147,7 @@ def _series(s: Steps, coefficients: tuple[float, ...], z: Any) -> tuple[Any, Any
     return inverse, s(np.multiply, value, inverse, out=value)
 
 
-def lgamma(s: Steps, x: Any, out: Any) -> Any:
+def lgamma(s: Steps, x: Array, out: Array) -> Array:
     """Record log|gamma(x)| by Stirling's series for z >= 8 and reflection; float64 only."""
     w = _reflected(s, x)
     near, z, factor = s.indicator(np.less, w, SHIFT), s.temp(), s.temp()
@@ -178,7 +178,7 @@ def lgamma(s: Steps, x: Any, out: Any) -> Any:
     return s.select(s.test(np.less, x, 0.5), mirrored, value, out)
 
 
-def digamma(s: Steps, x: Any, out: Any) -> Any:
+def digamma(s: Steps, x: Array, out: Array) -> Array:
     """Record the derivative of `lgamma`; float64 only."""
     w = _reflected(s, x)
     near, z, total, term = s.indicator(np.less, w, SHIFT), s.temp(), s.temp(), s.temp()

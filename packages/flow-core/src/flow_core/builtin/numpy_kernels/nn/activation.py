@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import pi, sqrt
-from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.builtin.calls import call
 from flow_core.builtin.numpy_kernels.binding import kernel, scalar, ufunc_kernel
 from flow_core.builtin.numpy_kernels.math import special
@@ -48,7 +48,7 @@ def _tanh_grad(s: Steps) -> None:
     s(np.multiply, slope, dy, out=s.out)
 
 
-def _normal_share(s: Steps, x: Any) -> Any:
+def _normal_share(s: Steps, x: Array) -> Array:
     """The normal distribution function: 0.5 (1 + erf(x / sqrt 2))."""
     share = s(np.multiply, x, sqrt(0.5), out=s.temp())
     special.erf(s, share, share)
@@ -73,18 +73,18 @@ def _gelu_grad(s: Steps) -> None:
     s(np.multiply, slope, dy, out=s.out)
 
 
-def _bounded(s: Steps, x: Any, low: float, high: float, out: Any) -> Any:
+def _bounded(s: Steps, x: Array, low: float, high: float, out: Array) -> Array:
     s(np.maximum, x, low, out=out)
     return s(np.minimum, out, high, out=out)
 
 
-def _inside(s: Steps, x: Any, low: float, high: float) -> Any:
+def _inside(s: Steps, x: Array, low: float, high: float) -> Array:
     """A mask of low < x < high."""
     mask = s.test(np.greater, x, low)
     return s(np.logical_and, mask, s.test(np.less, x, high), out=mask)
 
 
-def _hardsigmoid_of(s: Steps, x: Any, out: Any) -> Any:
+def _hardsigmoid_of(s: Steps, x: Array, out: Array) -> Array:
     s(np.divide, x, 6.0, out=out)
     s(np.add, out, 0.5, out=out)
     return _bounded(s, out, 0.0, 1.0, out)
@@ -119,7 +119,7 @@ def _hardtanh_grad(s: Steps) -> None:
     s.keep(_inside(s, y, s.attrs["min_val"], s.attrs["max_val"]), dy, s.out)
 
 
-def _sloped(s: Steps, x: Any, alpha: Any) -> None:
+def _sloped(s: Steps, x: Array, alpha: Array) -> None:
     """max(x, 0) + alpha min(x, 0)."""
     below = s(np.minimum, x, 0.0, out=s.temp())
     s(np.multiply, below, alpha, out=below)
@@ -127,7 +127,7 @@ def _sloped(s: Steps, x: Any, alpha: Any) -> None:
     s(np.add, s.out, below, out=s.out)
 
 
-def _sloped_grad(s: Steps, x: Any, alpha: Any, dy: Any) -> None:
+def _sloped_grad(s: Steps, x: Array, alpha: Array, dy: Array) -> None:
     """dy for x > 0, else alpha dy."""
     above = s.test(np.greater, x, 0.0)
     s.select(above, dy, s(np.multiply, dy, alpha, out=s.temp()), s.out)

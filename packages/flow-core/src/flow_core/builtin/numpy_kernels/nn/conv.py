@@ -25,7 +25,9 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
+from numpy.typing import DTypeLike
 
+from flow_core.base.arrays import Array
 from flow_core.builtin.numpy_kernels.binding import carve, carved_bytes, kernel
 from flow_core.builtin.numpy_kernels.nn.windows import (
     BUDGET,
@@ -55,14 +57,14 @@ NARROW = 48
 class Scratch:
     """Named parts of a workspace, each reshaped per tile on request."""
 
-    def __init__(self, workspace: Any, sizes: dict[str, int], dtype: Any) -> None:
+    def __init__(self, workspace: Array, sizes: dict[str, int], dtype: DTypeLike) -> None:
         views = carve(workspace, *(((size,), dtype) for size in sizes.values())) if sizes else ()
         self._flat = dict(zip(sizes, views, strict=True))
 
     def __contains__(self, name: str) -> bool:
         return name in self._flat
 
-    def take(self, name: str, shape: Ints) -> Any:
+    def take(self, name: str, shape: Ints) -> Array:
         """Return the first elements of a part in a shape."""
         return self._flat[name][: prod(shape)].reshape(shape)
 
@@ -73,7 +75,7 @@ class Lowering(Protocol):
     def sizes(self) -> dict[str, int]:
         """Return the sizes of the workspace parts."""
 
-    def launches(self, scratch: Scratch, a: Any, b: Any, out: Any) -> Iterator[Launch]:
+    def launches(self, scratch: Scratch, a: Array, b: Array, out: Array) -> Iterator[Launch]:
         """Yield the launches for two input arrays and an output array."""
 
 
@@ -119,7 +121,7 @@ class Tiled(ABC):
         whole = inside(self.geo.span(tile), self.geo.size)
         return {} if whole else {"pad": prod(padded_shape(self.geo, tile))}
 
-    def source(self, x: Any, tile: Tile, scratch: Scratch) -> tuple[list[Launch], Any]:
+    def source(self, x: Array, tile: Tile, scratch: Scratch) -> tuple[list[Launch], Array]:
         """Return padded x of a tile in canonical axes, with the launches that compute it."""
         view = data_view(x, self.geo.first, self.geo.groups, self.geo.size)
         shape = padded_shape(self.geo, tile)
@@ -134,15 +136,15 @@ class Tiled(ABC):
         return weight_view(array, self.geo.transposed()).swapaxes(1, 2)[(..., *reverse)]
 
 
-def _copy(target: Any, source: Any) -> Launch:
+def _copy(target: Array, source: Array) -> Launch:
     return partial(np.copyto, target, source, casting="unsafe")
 
 
-def _matrix(tiled: Tiled, array: Any, tile: Tile) -> Any:
+def _matrix(tiled: Tiled, array: Array, tile: Tile) -> Array:
     return matrix_view(array, tiled.geo.first, tiled.geo.groups, tile, tiled.geo.row)
 
 
-def _staged_matrix(like: Any, name: str, scratch: Scratch) -> Any:
+def _staged_matrix(like: Array, name: str, scratch: Scratch) -> Array:
     """Return a buffer with the shape and order of a `matrix_view` of storage."""
     n, groups, channels, positions = like.shape
     if like.strides[-1] <= like.strides[-2]:
@@ -167,7 +169,7 @@ class _ImageColumns(Tiled):
         cols = {} if self.direct else {"cols": prod(column_shape(self.geo, tile))}
         return self.pad_size(tile) | cols
 
-    def columns(self, x: Any, tile: Tile, scratch: Scratch) -> tuple[list[Launch], Any]:
+    def columns(self, x: Array, tile: Tile, scratch: Scratch) -> tuple[list[Launch], Array]:
         """Return the columns of a tile as matrices (batch, group, depth, position)."""
         geo, out = self.geo, self.geo.tile_out(tile)
         if self.direct:
@@ -192,7 +194,7 @@ class ImageForward(_ImageColumns):
         out = {"out": geo.groups * geo.filters * geo.columns(tile)} if self.staged else {}
         return self.column_sizes(tile) | out
 
-    def launches(self, scratch: Scratch, a: Any, b: Any, out: Any) -> Iterator[Launch]:
+    def launches(self, scratch: Scratch, a: Array, b: Array, out: Array) -> Iterator[Launch]:
         geo, weight = self.geo, self.weights(b)
         if not geo.first:
             weight = np.moveaxis(weight, 2, -1)
@@ -237,7 +239,7 @@ class ImageFilterGrad(_ImageColumns):
         parts = 0 if self._joined() else self.fixed()["sum"] * self.itemsize
         return self.geo.tiles(max(image, min(image + parts, BUDGET)))
 
-    def launches(self, scratch: Scratch, a: Any, b: Any, out: Any) -> Iterator[Launch]:
+    def launches(self, scratch: Scratch, a: Array, b: Array, out: Array) -> Iterator[Launch]:
         shape = (self.geo.groups, self.geo.filters, self.geo.depth)
         total = scratch.take("acc", shape) if self.staged else out.reshape(shape)
         part = scratch.take("sum", shape)
@@ -248,7 +250,9 @@ class ImageFilterGrad(_ImageColumns):
         if self.staged:
             yield _copy(out.reshape(shape), total)
 
-    def _tile(self, scratch: Scratch, dy: Any, x: Any, tile: Tile, target: Any) -> Iterator[Launch]:
+    def _tile(
+        self, scratch: Scratch, dy: Array, x: Array, tile: Tile, target: Array
+    ) -> Iterator[Launch]:
         steps, columns = self.columns(x, tile, scratch)
         yield from steps
         left = _matrix(self, dy, tile)
@@ -280,7 +284,7 @@ class StridedDataGrad(Tiled):
             sizes["acc"] = (tile.n1 - tile.n0) * geo.groups * geo.channels * prod(geo.size)
         return sizes
 
-    def launches(self, scratch: Scratch, a: Any, b: Any, out: Any) -> Iterator[Launch]:
+    def launches(self, scratch: Scratch, a: Array, b: Array, out: Array) -> Iterator[Launch]:
         geo = self.geo
         weight = b.reshape(geo.groups, geo.filters, geo.depth)
         if self.staged:
@@ -298,7 +302,7 @@ class StridedDataGrad(Tiled):
         """Return the size of the columns of one kernel position."""
         return self.geo.groups * self.geo.channels * self.geo.columns(tile)
 
-    def _target(self, scratch: Scratch, dx: Any, tile: Tile) -> Any:
+    def _target(self, scratch: Scratch, dx: Array, tile: Tile) -> Array:
         images = dx[tile.n0 : tile.n1]
         return scratch.take("acc", images.shape) if self.staged else images
 
@@ -364,7 +368,7 @@ class RowForward(Tiled):
         out = self.geo.filters * self.geo.columns(tile)
         return self.pad_size(tile) | {"rows": prod(self._rows_shape(tile)), "out": out}
 
-    def launches(self, scratch: Scratch, a: Any, b: Any, out: Any) -> Iterator[Launch]:
+    def launches(self, scratch: Scratch, a: Array, b: Array, out: Array) -> Iterator[Launch]:
         geo = self.geo
         weight = np.moveaxis(self.weights(b)[0], 1, 2)
         buffer = scratch.take("weight", weight.shape)
@@ -372,7 +376,9 @@ class RowForward(Tiled):
         for tile in self.tiles():
             yield from self._tile(scratch, a, buffer.reshape(geo.filters, geo.depth), out, tile)
 
-    def _tile(self, scratch: Scratch, x: Any, weight: Any, y: Any, tile: Tile) -> Iterator[Launch]:
+    def _tile(
+        self, scratch: Scratch, x: Array, weight: Array, y: Array, tile: Tile
+    ) -> Iterator[Launch]:
         geo, n, height = self.geo, tile.n1 - tile.n0, tile.h1 - tile.h0
         steps, source = self.source(x, tile, scratch)
         yield from steps
@@ -390,7 +396,7 @@ class RowForward(Tiled):
         yield _copy(target, parts.transpose(2, 1, 0, *range(3, parts.ndim)))
 
 
-def _row_windows(source: Any, geo: Geometry) -> Any:
+def _row_windows(source: Array, geo: Geometry) -> Array:
     """View padded data as windows over all but the first spatial axis.
 
     (image, channel, row, *kernel[1:], *out[1:]), for a single group.
@@ -421,7 +427,7 @@ class RowFilterGrad(Tiled):
         dy = self.geo.filters * self.geo.columns(tile)
         return self.pad_size(tile) | {"rows": prod(self._rows_shape(tile)), "dy": dy}
 
-    def launches(self, scratch: Scratch, a: Any, b: Any, out: Any) -> Iterator[Launch]:
+    def launches(self, scratch: Scratch, a: Array, b: Array, out: Array) -> Iterator[Launch]:
         geo = self.geo
         shape = (geo.kernel[0], geo.filters, geo.channels * prod(geo.kernel[1:]))
         total, part = scratch.take("acc", shape), scratch.take("sum", shape)
@@ -432,7 +438,9 @@ class RowFilterGrad(Tiled):
         parts = total.reshape(geo.kernel[0], geo.filters, geo.channels, *geo.kernel[1:])
         yield _copy(weight_view(out, geo)[0], np.moveaxis(parts, 0, 2))
 
-    def _tile(self, scratch: Scratch, dy: Any, x: Any, tile: Tile, target: Any) -> Iterator[Launch]:
+    def _tile(
+        self, scratch: Scratch, dy: Array, x: Array, tile: Tile, target: Array
+    ) -> Iterator[Launch]:
         geo = self.geo
         steps, source = self.source(x, tile, scratch)
         yield from steps

@@ -13,7 +13,9 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
+from flow_core.base.arrays import Array
 from flow_core.base.shapes import normal_axis
 from flow_core.builtin.calls import call
 from flow_core.builtin.numpy_kernels.binding import carve, carved_bytes, scalar
@@ -70,22 +72,22 @@ class _Channels:
         """Shape of partial sums: per outer index, or per block if channels are the last axis."""
         return (len(self.blocks) if self.inner == 1 else self.outer), self.channels
 
-    def fold(self, x: Any) -> Any:
+    def fold(self, x: Array) -> Any:
         """Return the (outer, channels, inner) view."""
         return x.reshape(self.outer, self.channels, self.inner)
 
-    def vector(self, v: Any) -> Any:
+    def vector(self, v: Array) -> Array:
         """Return a channel vector in a shape that broadcasts against a block."""
         return v.reshape(self.channels, 1)
 
-    def sum(self, x: Any, out: Any, scratch: Any, factor: float = 1.0) -> Launches:
+    def sum(self, x: Array, out: Array, scratch: Array, factor: float = 1.0) -> Launches:
         """``out`` = factor times the sum of folded x per channel."""
         if self.inner == 1:
             return (column_sum(x[:, :, 0], out, factor),)
         rows = x.reshape(self.outer * self.channels, self.inner)
         return row_sum(rows, scratch.reshape(-1, 1)), column_sum(scratch, out, factor)
 
-    def dots(self, k: int, x: Any, y: Any, scratch: Any) -> Launch:
+    def dots(self, k: int, x: Array, y: Array, scratch: Array) -> Launch:
         """Compute the partial inner products of block ``k`` of two folded tensors."""
         block = self.blocks[k]
         if self.inner == 1:
@@ -98,7 +100,7 @@ def _channels(query: KernelQuery) -> _Channels:
     return _Channels.of(query.inputs[0], query.attrs["axis"])
 
 
-def _channel_parts(query: KernelQuery) -> tuple[tuple[Shape, Any], ...]:
+def _channel_parts(query: KernelQuery) -> tuple[tuple[Shape, DTypeLike], ...]:
     """Workspace: partial sums and two channel vectors."""
     fold, dtype = _channels(query), query.inputs[0].dtype.numpy
     vector = ((fold.channels,), dtype)
@@ -113,7 +115,7 @@ def _batch_norm(ctx: BindContext) -> Launches:
     return _batch_norm_training(ctx) if ctx.attrs["training"] else _batch_norm_inference(ctx)
 
 
-def _inverse_root(variance: Any, epsilon: float, out: Any) -> Launches:
+def _inverse_root(variance: Array, epsilon: float, out: Array) -> Launches:
     return (
         call(np.add, variance, scalar(epsilon, out), out=out),
         call(np.sqrt, out, out=out),
@@ -150,14 +152,14 @@ def _centre_and_square(
 
 
 def _scale_and_shift(
-    fold: _Channels, x: Any, factor: Any, shift: Any, out: Any
+    fold: _Channels, x: Array, factor: Array, shift: Array, out: Array
 ) -> Iterator[Launch]:
     for block in fold.blocks:
         yield call(np.multiply, x[block], fold.vector(factor), out=out[block])
         yield call(np.add, out[block], fold.vector(shift), out=out[block])
 
 
-def _move(moving: Any, batch: Any, rate: float, unbias: float, scratch: Any) -> Launches:
+def _move(moving: Array, batch: Array, rate: float, unbias: float, scratch: Array) -> Launches:
     """moving = moving (1 - rate) + batch unbias rate."""
     return (
         call(np.multiply, moving, scalar(1 - rate, moving), out=moving),
@@ -200,13 +202,13 @@ def _batch_norm_grad(ctx: BindContext) -> Launches:
     return (*sums, *_batch_norm_dx(fold, ctx, dy, dx, slope, offset))
 
 
-def _times(fold: _Channels, x: Any, factor: Any, out: Any) -> Iterator[Launch]:
+def _times(fold: _Channels, x: Array, factor: Array, out: Array) -> Iterator[Launch]:
     for block in fold.blocks:
         yield call(np.multiply, x[block], fold.vector(factor), out=out[block])
 
 
 def _batch_norm_dx(
-    fold: _Channels, ctx: BindContext, dy: Any, dx: Any, slope: Any, offset: Any
+    fold: _Channels, ctx: BindContext, dy: Array, dx: Array, slope: Array, offset: Array
 ) -> Iterator[Launch]:
     """dx holds x - mean: ((x - mean) slope + dy + offset) gamma inverse."""
     inverse, gamma = ctx.inputs[3:]
@@ -233,7 +235,7 @@ def _leading(type_: TensorType, lead: int) -> tuple[int, list[slice]]:
     return items, _blocks(items, type_.nbytes)
 
 
-def _item_blocks(items: int, blocks: list[slice], array: Any) -> list[Any]:
+def _item_blocks(items: int, blocks: list[slice], array: Array) -> list[Array]:
     view = array.reshape(items, array.size // items if items else 0)
     return [view[block] for block in blocks]
 
@@ -255,7 +257,7 @@ def _layer_norm(ctx: BindContext) -> Launches:
     return launches
 
 
-def _normalise_rows(x: Any, y: Any, mean: Any, inverse: Any, epsilon: float) -> Launches:
+def _normalise_rows(x: Array, y: Array, mean: Array, inverse: Array, epsilon: float) -> Launches:
     share = 1 / x.shape[1]
     return (
         row_sum(x, mean, share),
@@ -274,7 +276,7 @@ def _affine(y: Any, gamma: Any, beta: Any) -> Iterator[Launch]:
             yield call(function, rows, vector, out=rows)
 
 
-def _row_parts(query: KernelQuery) -> tuple[tuple[Shape, Any], ...]:
+def _row_parts(query: KernelQuery) -> tuple[tuple[Shape, DTypeLike], ...]:
     """Workspace: two numbers per row."""
     type_ = query.inputs[0]
     norm = normal_axis(query.attrs["begin_norm_axis"], len(type_.shape))
@@ -299,7 +301,7 @@ def _layer_norm_grad(ctx: BindContext) -> Launches:
 
 
 def _layer_norm_dx(
-    dy: Any, x: Any, mean: Any, inverse: Any, dx: Any, dot: Any, total: Any
+    dy: Array, x: Array, mean: Array, inverse: Array, dx: Array, dot: Array, total: Array
 ) -> Launches:
     """dx = (n slope + dy + offset) inverse with n = (x - mean) inverse."""
     share = -1 / x.shape[1]
@@ -316,7 +318,7 @@ def _layer_norm_dx(
     )
 
 
-def _gamma_parts(query: KernelQuery) -> tuple[tuple[Shape, Any], ...]:
+def _gamma_parts(query: KernelQuery) -> tuple[tuple[Shape, DTypeLike], ...]:
     """Workspace: normalized values of one block, and partial sums per block."""
     type_ = query.inputs[0]
     norm, begin = layer_axes(len(type_.shape), query.attrs)
@@ -365,17 +367,17 @@ def _layer_norm_param_grad(ctx: BindContext) -> Launches:
 # --- L2 normalization: x is viewed as (outer, length, inner)
 
 
-def _fold_axis(array: Any, axis: int) -> Any:
+def _fold_axis(array: Array, axis: int) -> Array:
     axis %= array.ndim
     shape = array.shape
     return array.reshape(prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :]))
 
 
-def _axis_dots(x: Any, y: Any, out: Any) -> Launch:
+def _axis_dots(x: Array, y: Array, out: Array) -> Launch:
     return partial(np.einsum, "aib,aib->ab", x, y, out=out[:, 0, :])
 
 
-def _l2_parts(query: KernelQuery) -> tuple[tuple[Shape, Any], ...]:
+def _l2_parts(query: KernelQuery) -> tuple[tuple[Shape, DTypeLike], ...]:
     """Workspace: two numbers and a flag per vector."""
     squares = query.outputs[1] if len(query.outputs) > 1 else query.inputs[2]
     part = (squares.shape, squares.dtype.numpy)
@@ -386,7 +388,7 @@ def _l2_bytes(query: KernelQuery) -> int:
     return carved_bytes(*_l2_parts(query))
 
 
-def _norm(squares: Any, epsilon: float, out: Any) -> Launches:
+def _norm(squares: Array, epsilon: float, out: Array) -> Launches:
     return (
         call(np.maximum, squares, scalar(epsilon, out), out=out),
         call(np.sqrt, out, out=out),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
+from flow_core.base.arrays import Array
 from flow_core.base.philox import Uniform
 from flow_core.builtin.numpy_kernels.binding import carve, carved_bytes, kernel
 from flow_core.builtin.numpy_kernels.widening import widened
@@ -15,7 +16,7 @@ from flow_core.ops.nn.partial_fc import mapped, sample, scatter_sampled_rows
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 
 
-def _draws(query: KernelQuery) -> tuple[tuple[int, ...], Any]:
+def _draws(query: KernelQuery) -> tuple[tuple[int, ...], DTypeLike]:
     return query.inputs[0].shape[:1], np.float32
 
 
@@ -26,7 +27,7 @@ def _sample(ctx: BindContext) -> Launch:
     return partial(_put_sample, ctx, generator, draws)
 
 
-def _put_sample(ctx: BindContext, generator: Uniform, draws: Any) -> None:
+def _put_sample(ctx: BindContext, generator: Uniform, draws: Array) -> None:
     (weight, label), (where, chosen, rows), attrs = ctx.inputs, ctx.outputs, ctx.attrs
     generator.fill(draws, int(ctx.step), 0, attrs["first"])
     classes = len(weight) if attrs["classes"] is None else attrs["classes"]

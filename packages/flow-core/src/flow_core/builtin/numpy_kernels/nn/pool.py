@@ -15,7 +15,9 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
+from flow_core.base.arrays import Array
 from flow_core.base.shapes import balanced_range
 from flow_core.builtin.calls import call
 from flow_core.builtin.numpy_kernels.binding import carve, carved_bytes, kernel
@@ -89,7 +91,7 @@ def _split_shape(query: KernelQuery, shape: Ints) -> Ints:
     return (shape[0] * shape[1], 1, *shape[2:]) if first else shape
 
 
-def _split(ctx: BindContext) -> list[Any]:
+def _split(ctx: BindContext) -> list[Array]:
     """Return inputs and output in their `_split_shape`."""
     return [a.reshape(_split_shape(ctx.query, a.shape)) for a in (*ctx.inputs, *ctx.outputs)]
 
@@ -98,7 +100,7 @@ def _cut(shape: Ints, axis: int, size: int) -> Ints:
     return (*shape[:axis], size, *shape[axis + 1 :])
 
 
-def _at(array: Any, axis: int, part: slice) -> Any:
+def _at(array: Array, axis: int, part: slice) -> Any:
     return array[(slice(None),) * axis + (part,)]
 
 
@@ -121,7 +123,7 @@ class Passes:
     dtype: Any
     staged: bool
 
-    def parts(self, backward: bool = False) -> list[tuple[Ints, Any]]:
+    def parts(self, backward: bool = False) -> list[tuple[Ints, DTypeLike]]:
         """Return two temporaries, then the buffers for intermediate shapes.
 
         A forward pooling writes its last result to y, a backward one its first to dx, unless these
@@ -154,7 +156,7 @@ def _groups(query: KernelQuery, passes: Passes) -> list[slice]:
 
 def _bind_passes(
     ctx: BindContext, function: Any, backward: bool
-) -> Iterator[tuple[Passes, slice, list[Any], list[Any]]]:
+) -> Iterator[tuple[Passes, slice, list[Array], list[Array]]]:
     """Yield passes, images, temporaries and buffers for each group of images."""
     for part in _groups(ctx.query, _passes(ctx.query, function)):
         passes = _passes(ctx.query, function, part)
@@ -166,7 +168,7 @@ def _bind_passes(
 
 
 def _pass(
-    how: tuple[Any, Any], axis: Axis, source: Any, target: Any, temporaries: list[Any]
+    how: tuple[Any, Any], axis: Axis, source: Array, target: Array, temporaries: list[Array]
 ) -> Iterator[Launch]:
     """Reduce windows along one axis with a function, starting from the lowest value."""
     function, lowest = how
@@ -229,7 +231,7 @@ def _lowest(dtype: Any) -> Any:
     return np.iinfo(dtype).min if dtype.kind in "iu" else -np.inf
 
 
-def _scale(query: KernelQuery, passes: Passes) -> Any:
+def _scale(query: KernelQuery, passes: Passes) -> Array:
     """Return one over the number of elements of each window: a scalar if all are equal."""
     axes = _axes(query, _split_shape(query, query.inputs[0].shape))
     vectors = window_counts(query.attrs, tuple(axis.size for axis in axes))
@@ -240,7 +242,7 @@ def _scale(query: KernelQuery, passes: Passes) -> Any:
     return (1 / counts).astype(passes.dtype)[(..., None) if last else ...]
 
 
-def _scaled(array: Any, scale: Any, temporaries: list[Any]) -> Iterator[Launch]:
+def _scaled(array: Array, scale: Array, temporaries: list[Array]) -> Iterator[Launch]:
     """Multiply a contiguous array with scale, broadcast, in place."""
     if not scale.ndim:
         yield call(np.multiply, array, scale, out=array)
@@ -265,7 +267,11 @@ def _bind_avg_grad(ctx: BindContext) -> list[Launch]:
 
 
 def _avg_backward(
-    passes: Passes, tensors: tuple[Any, Any], temporaries: list[Any], buffers: list[Any], scale: Any
+    passes: Passes,
+    tensors: tuple[Array, Array],
+    temporaries: list[Array],
+    buffers: list[Array],
+    scale: Array,
 ) -> Iterator[Launch]:
     dy, dx = tensors
     targets = buffers if passes.staged else [dx, *buffers]
@@ -280,7 +286,7 @@ def _avg_backward(
         yield partial(np.copyto, dx, source, casting="unsafe")
 
 
-def _spread(axis: Axis, source: Any, target: Any, temporaries: list[Any]) -> Iterator[Launch]:
+def _spread(axis: Axis, source: Array, target: Array, temporaries: list[Array]) -> Iterator[Launch]:
     """Apply the transpose of a pass of sums."""
     if not (axis.disjoint and axis.covers()):
         yield partial(target.fill, 0)
@@ -329,7 +335,7 @@ def _bind_max_grad(ctx: BindContext) -> list[Launch]:
 
 
 def _max_backward(
-    axes: list[Axis], tensors: list[Any], buffers: tuple[Any, ...], count: int
+    axes: list[Axis], tensors: list[Array], buffers: tuple[Array, ...], count: int
 ) -> Iterator[Launch]:
     x, y, dy, dx = tensors
     served, *work = buffers[:5]
@@ -358,7 +364,9 @@ def _meetings(axes: list[Axis], rank: int) -> Iterator[tuple[Any, Any]]:
         yield tuple(big), tuple(small)
 
 
-def _add_at_nan(axes: list[Axis], arrays: tuple[Any, Any, Any, Any], largest: Any) -> None:
+def _add_at_nan(
+    axes: list[Axis], arrays: tuple[Array, Array, Array, Array], largest: Array
+) -> None:
     """Add dy at the first NaN of a window, which equals no maximum."""
     x, y, dy, goal = arrays
     np.maximum.reduce(y, None, out=largest)
@@ -372,7 +380,7 @@ def _add_at_nan(axes: list[Axis], arrays: tuple[Any, Any, Any, Any], largest: An
 
 
 def _position(
-    x: Any, views: list[Any], goal: Any, work: list[Any], disjoint: bool
+    x: Array, views: list[Array], goal: Array, work: list[Array], disjoint: bool
 ) -> Iterator[Launch]:
     """Add dy to ``goal`` where x at one window position is the first maximum.
 
@@ -393,7 +401,7 @@ def _position(
     yield from _accumulate(goal, wide.view(dy.dtype), temporaries)
 
 
-def _accumulate(goal: Any, part: Any, temporaries: list[Any]) -> Iterator[Launch]:
+def _accumulate(goal: Array, part: Array, temporaries: list[Array]) -> Iterator[Launch]:
     """Add a contiguous part, converted if necessary."""
     if part.dtype == goal.dtype:
         yield from apply(np.add, (goal, part), goal, temporaries)

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
+from numpy.typing import DTypeLike
+
+from flow_core.base.arrays import Array
 from flow_core.builtin.numpy_kernels.binding import carve, carved_bytes
 from flow_core.builtin.numpy_kernels.widening import widened
 from flow_core.device import Launch
-from flow_core.ops.nn.quantize import move, observe, per_row, range_to_grid, round_to_grid, rows_of
+from flow_core.ir.graph import AttrValue
+from flow_core.ops.nn.quantize import (
+    move,
+    observe,
+    per_row,
+    range_to_grid,
+    round_to_grid,
+    rows_of,
+)
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 
 
@@ -24,14 +34,20 @@ def _moving(ctx: BindContext) -> Launch:
 
 
 def _move(
-    x: Any, step: Any, high: Any, low: Any, scale: Any, zero: Any, attrs: Mapping[str, Any]
+    x: Array,
+    step: Array,
+    high: Array,
+    low: Array,
+    scale: Array,
+    zero: Array,
+    attrs: Mapping[str, AttrValue],
 ) -> None:
     move(x, step, high, low, attrs)
     scale[...], zero[...] = high, low
     range_to_grid(scale, zero, attrs)
 
 
-def _halves(query: KernelQuery) -> tuple[tuple[int, ...], Any]:
+def _halves(query: KernelQuery) -> tuple[tuple[int, ...], DTypeLike]:
     return query.inputs[0].shape, query.inputs[0].dtype.numpy
 
 

@@ -8,7 +8,9 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
+from flow_core.base.arrays import Array
 from flow_core.base.errors import DataError
 from flow_core.builtin.calls import call
 from flow_core.builtin.numpy_kernels.binding import carve, carved_bytes, kernel, scalar
@@ -31,7 +33,7 @@ def _folded(shape: Shape, axis: int) -> tuple[int, int, int]:
     return prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
 
 
-def _along_axis_parts(query: KernelQuery) -> tuple[tuple[Shape, Any], ...]:
+def _along_axis_parts(query: KernelQuery) -> tuple[tuple[Shape, DTypeLike], ...]:
     """Workspace: one number per row, and one per element."""
     type_ = query.inputs[0]
     outer, classes, inner = _folded(type_.shape, query.attrs["axis"])
@@ -43,13 +45,13 @@ def _along_axis_bytes(query: KernelQuery) -> int:
     return carved_bytes(*_along_axis_parts(query))
 
 
-def _maxima(x: Any, out: Any, scratch: Any) -> Launches:
+def _maxima(x: Array, out: Array, scratch: Array) -> Launches:
     if x.shape[2] == 1:
         return row_max(x[:, :, 0], out[:, :, 0], scratch)
     return (partial(np.maximum.reduce, x, axis=1, out=out, keepdims=True),)
 
 
-def _sums(x: Any, out: Any) -> Launch:
+def _sums(x: Array, out: Array) -> Launch:
     if x.shape[2] == 1:
         return row_sum(x[:, :, 0], out[:, :, 0])
     return partial(np.add.reduce, x, axis=1, out=out, keepdims=True)
@@ -108,11 +110,11 @@ def _log_softmax_grad(ctx: BindContext) -> Launches:
 # --- cross entropies: predictions are viewed as (rows, classes)
 
 
-def _matrix(x: Any) -> Any:
+def _matrix(x: Array) -> Array:
     return x.reshape(-1 if x.size else 0, x.shape[-1])
 
 
-def _loss_parts(query: KernelQuery) -> tuple[tuple[Shape, Any], ...]:
+def _loss_parts(query: KernelQuery) -> tuple[tuple[Shape, DTypeLike], ...]:
     """Workspace: a matrix of predictions, two numbers and an index per row."""
     type_ = query.inputs[0]
     rows, classes = prod(type_.shape[:-1]), type_.shape[-1]
@@ -124,7 +126,7 @@ def _loss_bytes(query: KernelQuery) -> int:
     return carved_bytes(*_loss_parts(query))
 
 
-def _row_parts(query: KernelQuery) -> tuple[tuple[Shape, Any], ...]:
+def _row_parts(query: KernelQuery) -> tuple[tuple[Shape, DTypeLike], ...]:
     return _loss_parts(query)[2:]
 
 
@@ -132,7 +134,7 @@ def _row_bytes(query: KernelQuery) -> int:
     return carved_bytes(*_row_parts(query))
 
 
-def _label_check(ctx: BindContext, label: Any) -> Launches:
+def _label_check(ctx: BindContext, label: Array) -> Launches:
     """Raise `DataError` before a label outside of [0, depth) is used as an index."""
     if not label.size:
         return ()
@@ -150,7 +152,7 @@ def _label_check(ctx: BindContext, label: Any) -> Launches:
     return (launch,)
 
 
-def _raise_label(op: str, label: Any, depth: int) -> None:
+def _raise_label(op: str, label: Array, depth: int) -> None:
     bad = label[(label < 0) | (label >= depth)]
     raise DataError(
         f"running {op}",
@@ -159,27 +161,27 @@ def _raise_label(op: str, label: Any, depth: int) -> None:
     )
 
 
-def _label_indices(label: Any, depth: int, out: Any) -> Launches:
+def _label_indices(label: Array, depth: int, out: Array) -> Launches:
     """``out`` = flat indices of the labels in a matrix with ``depth`` columns."""
     starts = np.arange(label.size, dtype=np.intp) * depth
     flat = label.reshape(-1)
     return partial(np.copyto, out, flat), call(np.add, out, starts, out=out)
 
 
-def _gather(matrix: Any, indices: Any, out: Any) -> Launches:
+def _gather(matrix: Array, indices: Array, out: Array) -> Launches:
     """Gather at valid indices; mode "clip" avoids NumPy's intermediate buffer."""
     if not indices.size:
         return ()
     return (partial(matrix.reshape(-1).take, indices, None, out, "clip"),)
 
 
-def _scatter(matrix: Any, indices: Any, values: Any) -> Launches:
+def _scatter(matrix: Array, indices: Array, values: Array) -> Launches:
     if not indices.size:
         return ()
     return (partial(matrix.reshape(-1).put, indices, values, "clip"),)
 
 
-def _normalise(prob: Any, row: Any) -> Launches:
+def _normalise(prob: Array, row: Array) -> Launches:
     """Turn shifted logits in prob into probabilities; row gets the log of their sum."""
     return (
         call(np.exp, prob, out=prob),
@@ -289,12 +291,12 @@ def _two_elements_each(query: KernelQuery) -> int:
     return carved_bytes(part, part)
 
 
-def _two_like(ctx: BindContext) -> tuple[Any, ...]:
+def _two_like(ctx: BindContext) -> tuple[Array, ...]:
     out = ctx.outputs[0]
     return carve(ctx.workspace, (out.shape, out.dtype), (out.shape, out.dtype))
 
 
-def _same_type(label: Any, spare: Any) -> tuple[Any, Launches]:
+def _same_type(label: Array, spare: Array) -> tuple[Array, Launches]:
     """Return the label in the type of ``spare``, and the launches that convert it."""
     if label.dtype == spare.dtype:
         return label, ()

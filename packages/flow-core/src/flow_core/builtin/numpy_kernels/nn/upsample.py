@@ -8,7 +8,9 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
+from flow_core.base.arrays import Array
 from flow_core.builtin.numpy_kernels.binding import carve, carved_bytes, kernel
 from flow_core.device import Launch
 from flow_core.ops.nn.upsample import SCALES, interpolation_matrix, nearest_indices
@@ -52,7 +54,7 @@ def _bind(ctx: BindContext) -> Sequence[Launch]:
     )
 
 
-def _bind_copies(ctx: BindContext, x: Any, middle: Any, y: Any) -> Sequence[Launch]:
+def _bind_copies(ctx: BindContext, x: Array, middle: Array, y: Array) -> Sequence[Launch]:
     rows, columns = (
         nearest_indices(n, ctx.attrs[k]) for n, k in zip(x.shape[2:], SCALES, strict=True)
     )
@@ -62,7 +64,7 @@ def _bind_copies(ctx: BindContext, x: Any, middle: Any, y: Any) -> Sequence[Laun
     )
 
 
-def _matrices(ctx: BindContext, dtype: Any) -> tuple[Any, Any]:
+def _matrices(ctx: BindContext, dtype: DTypeLike) -> tuple[Array, Array]:
     """Return the interpolation matrices for multiplication from the left and the right."""
     (x,), (y,) = ctx.inputs, ctx.outputs
     small, back = (x, False) if ctx.query.op == "upsample" else (y, True)

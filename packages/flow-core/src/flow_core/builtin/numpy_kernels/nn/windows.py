@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from flow_core.base.arrays import Array
 from flow_core.base.shapes import balanced_range
 from flow_core.builtin.calls import call
 from flow_core.device import Launch
@@ -161,7 +162,7 @@ def geometry(query: KernelQuery, x: TensorType, weight: TensorType, y: TensorTyp
     )  # fmt: skip
 
 
-def data_view(array: Any, first: bool, groups: int, space: Ints) -> Any:
+def data_view(array: Array, first: bool, groups: int, space: Ints) -> Any:
     """View a data array in canonical axes (batch, group, channel, *space)."""
     n = array.shape[0]
     channels = array.shape[1 if first else -1] // groups
@@ -170,14 +171,14 @@ def data_view(array: Any, first: bool, groups: int, space: Ints) -> Any:
     return np.moveaxis(array.reshape(n, *space, groups, channels), (-2, -1), (1, 2))
 
 
-def weight_view(array: Any, geo: Geometry) -> Any:
+def weight_view(array: Array, geo: Geometry) -> Any:
     """View weights in canonical axes (group, filter, channel, *kernel)."""
     if geo.first:
         return array.reshape(geo.groups, geo.filters, geo.channels, *geo.kernel)
     return np.moveaxis(array.reshape(geo.groups, geo.filters, *geo.kernel, geo.channels), -1, 2)
 
 
-def matrix_view(array: Any, first: bool, groups: int, tile: Tile, row: int) -> Any:
+def matrix_view(array: Array, first: bool, groups: int, tile: Tile, row: int) -> Array:
     """View the positions of a tile as matrices (batch, group, channel, position).
 
     Channels-last tensors with one group give one matrix for all images: (1, 1, channel, position).
@@ -193,7 +194,7 @@ def matrix_view(array: Any, first: bool, groups: int, tile: Tile, row: int) -> A
     return array.reshape(n, positions, groups, channels).transpose(0, 2, 3, 1)[images, :, :, part]
 
 
-def column_matrix(buffer: Any, first: bool, groups: int, depth: int, positions: int) -> Any:
+def column_matrix(buffer: Array, first: bool, groups: int, depth: int, positions: int) -> Array:
     """View a buffer of columns as matrices (batch, group, depth, position), like `matrix_view`."""
     if first:
         return buffer.reshape(-1, groups, depth, positions)
@@ -210,7 +211,7 @@ def column_shape(geo: Geometry, tile: Tile) -> Ints:
     return (n, geo.groups, *out, *geo.kernel, geo.channels)
 
 
-def column_view(buffer: Any, geo: Geometry) -> Any:
+def column_view(buffer: Array, geo: Geometry) -> Any:
     """View a column buffer in the axes of `windows`."""
     if geo.first:
         return buffer
@@ -219,7 +220,7 @@ def column_view(buffer: Any, geo: Geometry) -> Any:
     return buffer.transpose(order)
 
 
-def windows(source: Any, geo: Geometry, out: Ints) -> Any:
+def windows(source: Array, geo: Geometry, out: Ints) -> Array:
     """View the windows of padded data as (batch, group, channel, *kernel, *out)."""
     space = source.strides[3:]
     inner = tuple(s * d for s, d in zip(space, geo.dilation, strict=True))
@@ -261,7 +262,7 @@ def padded(x: Any, geo: Geometry, tile: Tile, buffer: Any) -> tuple[list[Launch]
     return [partial(buffer.fill, 0), copy], view
 
 
-def flat(array: Any) -> bool:
+def flat(array: Array) -> bool:
     """Whether NumPy iterates over an array with one stride, so that ufuncs need no buffers.
 
     >>> x = np.zeros((4, 6))
@@ -273,7 +274,10 @@ def flat(array: Any) -> bool:
 
 
 def apply(
-    function: Callable[..., Any], inputs: Sequence[Any], out: Any, temporaries: Sequence[Any]
+    function: Callable[..., object],
+    inputs: Sequence[Array],
+    out: Array,
+    temporaries: Sequence[Array],
 ) -> Iterator[Launch]:
     """Yield launches of a ufunc through temporaries, for views that would need ufunc buffers.
 
@@ -302,6 +306,6 @@ def apply(
     yield partial(np.copyto, out, result)
 
 
-def _like(vector: Any, array: Any) -> Any:
+def _like(vector: Array, array: Array) -> Array:
     """Return the start of a vector's memory as an array like another one."""
     return vector.view(array.dtype)[: array.size].reshape(array.shape)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from flow_core.base.alignment import aligned
+from flow_core.base.arrays import Array
 from flow_core.base.errors import PlanError
 from flow_core.base.shapes import num_elements
 from flow_core.builtin.numpy_kernels.binding import kernel
@@ -169,7 +170,7 @@ class _Binder:
             yield from self._bind_member(member, arguments, target)
         yield from late
 
-    def _cut(self, array: Any, start: int, stop: int) -> Any:
+    def _cut(self, array: Array, start: int, stop: int) -> Array:
         """Return the rows of an array in a tile; broadcast rows stay whole."""
         if self.tiling.flat:
             return array.reshape(-1)[start:stop]
@@ -184,14 +185,14 @@ class _Binder:
         base = slot * self.area
         return self.ctx.workspace[base : base + size].view(dtype).reshape(shape)
 
-    def _overwrites_needed_input(self, i: int, final: Any, inputs: Sequence[Any]) -> bool:
+    def _overwrites_needed_input(self, i: int, final: Array, inputs: Sequence[Array]) -> bool:
         """Whether writing member i's result in place destroys an input that is read later."""
         needed = {r for m in self.members[i + 1 :] for r in m.refs if r < 0}
         own = [r for r in self.members[i].refs if r < 0 and r != self.members[i].refs[0]]
         return any(np.shares_memory(final, inputs[-1 - r]) for r in (*needed, *own))
 
     def _bind_member(
-        self, member: Member, arguments: tuple[Any, ...], target: Any
+        self, member: Member, arguments: tuple[Array, ...], target: Array
     ) -> Sequence[Launch]:
         result = tensor_type(target.shape, member.result.dtype)
         types = tuple(tensor_type(a.shape, self._dtype(member, j)) for j, a in enumerate(arguments))

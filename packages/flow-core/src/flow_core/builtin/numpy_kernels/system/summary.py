@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from flow_core.base.arrays import Array
 from flow_core.builtin.numpy_kernels.binding import kernel
 from flow_core.device import Launch
 from flow_core.plugins.specs import BindContext, KernelSpec
@@ -13,7 +14,7 @@ from flow_core.summary import events
 from flow_core.summary.messages import Fields
 
 
-def text_of(array: Any) -> str:
+def text_of(array: Array) -> str:
     """Decode the bytes of an array as text, without trailing zero padding."""
     data: bytes = array.tobytes()
     return data.rstrip(b"\0").decode("utf-8", "replace")
@@ -35,7 +36,9 @@ def _tagged(made: Callable[[str, Any], Fields]) -> Callable[[BindContext], Launc
     return bind
 
 
-def _write(made: Callable[[str, Any], Fields], value: Any, step: Any, tag: Any, text: str) -> None:
+def _write(
+    made: Callable[[str, Any], Fields], value: Any, step: Array, tag: Any, text: str
+) -> None:
     shown = text if tag is None else text_of(tag)
     events.writer().add(step.reshape(-1)[0], made(shown, value))
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.builtin.numpy_kernels.binding import kernel
 from flow_core.device import Launch
 from flow_core.ir.update_rules import INDEXED, INDEXED_PREFIX
@@ -19,18 +20,20 @@ Rule = Callable[[Attrs, float, Any, Any, tuple[Any, ...]], tuple[Any, ...]]
 """Maps attributes, learning rate, weights, gradients and states of rows to new weights, states."""
 
 
-def _sgd(attrs: Attrs, rate: float, w: Any, r: Any, _: tuple[Any, ...]) -> tuple[Any, ...]:
+def _sgd(attrs: Attrs, rate: float, w: Array, r: Array, _: tuple[Array, ...]) -> tuple[Array, ...]:
     return (w - rate * (r + attrs["weight_decay"] * w),)
 
 
 def _momentum(
-    attrs: Attrs, rate: float, w: Any, r: Any, states: tuple[Any, ...]
-) -> tuple[Any, ...]:
+    attrs: Attrs, rate: float, w: Array, r: Array, states: tuple[Array, ...]
+) -> tuple[Array, ...]:
     momentum = attrs["beta"] * states[0] - rate * r
     return w + momentum - rate * attrs["weight_decay"] * w, momentum
 
 
-def _adam(attrs: Attrs, rate: float, w: Any, r: Any, states: tuple[Any, ...]) -> tuple[Any, ...]:
+def _adam(
+    attrs: Attrs, rate: float, w: Array, r: Array, states: tuple[Array, ...]
+) -> tuple[Array, ...]:
     beta1, beta2 = attrs["beta1"], attrs["beta2"]
     m = beta1 * states[0] + (1 - beta1) * r
     v = beta2 * states[1] + (1 - beta2) * r * r

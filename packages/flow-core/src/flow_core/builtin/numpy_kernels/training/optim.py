@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.base.dtypes import DType
 from flow_core.builtin.calls import call
 from flow_core.builtin.numpy_kernels.binding import carve, carved_bytes, kernel, scalar
@@ -103,16 +104,16 @@ class Frame:
         """Return an input of one element as a 0-d array."""
         return number(self._inputs[index])
 
-    def numbers(self, count: int) -> tuple[Any, ...]:
+    def numbers(self, count: int) -> tuple[Array, ...]:
         """Return new 0-d arrays of the wide type."""
         return tuple(next(self._numbers) for _ in range(count))
 
-    def constants(self, *values: float) -> tuple[Any, ...]:
+    def constants(self, *values: float) -> tuple[Array, ...]:
         """Return constant 0-d arrays."""
         return tuple(np.array(value, self.wide.numpy) for value in values)
 
     @property
-    def squares(self) -> Any:
+    def squares(self) -> Array:
         """Two rows with a number per tile, for norms."""
         return self._scratch["squares"]
 
@@ -156,7 +157,7 @@ class Frame:
         leave.append(partial(np.copyto, view, wide, "unsafe"))
         return wide
 
-    def _diff(self, part: slice, model: Any, temp: Any, enter: list[Launch]) -> Any:
+    def _diff(self, part: slice, model: Array, temp: Array, enter: list[Launch]) -> Any:
         """Return the gradient of a tile, widened and regularized if requested."""
         view = self._flat[DIFF][part]
         if "diff" not in self._scratch:
@@ -169,7 +170,7 @@ class Frame:
             enter.extend(self._penalties(view, model, temp, diff))
         return diff
 
-    def _penalties(self, view: Any, model: Any, temp: Any, diff: Any) -> Iterator[Launch]:
+    def _penalties(self, view: Array, model: Array, temp: Array, diff: Array) -> Iterator[Launch]:
         yield call(np.multiply, view, self._factor, out=diff)
         if self.attrs["l2"]:
             yield call(np.multiply, model, self._l2, out=temp)
@@ -179,7 +180,7 @@ class Frame:
             yield call(np.multiply, temp, self._l1, out=temp)
             yield call(np.add, diff, temp, out=diff)
 
-    def decay(self, tile: Tile, keep: Any) -> tuple[Launch, ...]:
+    def decay(self, tile: Tile, keep: Array) -> tuple[Launch, ...]:
         """Return the launch that applies weight decay, if any."""
         if not self.attrs["weight_decay"]:
             return ()
@@ -192,13 +193,13 @@ class Frame:
         return partial(_run_unless, number(self._inputs[self._skip]), tuple(launches))
 
 
-def _run_unless(skip: Any, launches: Sequence[Launch]) -> None:
+def _run_unless(skip: Array, launches: Sequence[Launch]) -> None:
     if not skip.item():
         for launch in launches:
             launch()
 
 
-def _setting(targets: Sequence[Any], compute: Callable[[], tuple[float, ...]]) -> Launch:
+def _setting(targets: Sequence[Array], compute: Callable[[], tuple[float, ...]]) -> Launch:
     """Return a launch that writes numbers to 0-d arrays."""
 
     def write() -> None:
@@ -246,14 +247,14 @@ def _momentum(f: Frame) -> Iterator[Launch]:
         yield from t.leave
 
 
-def _average(t: Tile, state: Any, beta: Any, part: Any) -> Iterator[Launch]:
+def _average(t: Tile, state: Array, beta: Array, part: Array) -> Iterator[Launch]:
     """state = beta * state + part * diff; leaves part * diff in temp."""
     yield call(np.multiply, t.diff, part, out=t.temp)
     yield call(np.multiply, state, beta, out=state)
     yield call(np.add, state, t.temp, out=state)
 
 
-def _average_square(t: Tile, state: Any, beta: Any, part: Any) -> Iterator[Launch]:
+def _average_square(t: Tile, state: Array, beta: Array, part: Array) -> Iterator[Launch]:
     """state = beta * state + (part * diff) ** 2, where part is the root of the square's factor."""
     yield call(np.multiply, t.diff, part, out=t.temp)
     yield call(np.multiply, t.temp, t.temp, out=t.temp)
@@ -261,7 +262,7 @@ def _average_square(t: Tile, state: Any, beta: Any, part: Any) -> Iterator[Launc
     yield call(np.add, state, t.temp, out=state)
 
 
-def _step(f: Frame, t: Tile, rate: Any, keep: Any) -> Iterator[Launch]:
+def _step(f: Frame, t: Tile, rate: Array, keep: Array) -> Iterator[Launch]:
     """model = keep * model - rate * temp."""
     yield call(np.multiply, t.temp, rate, out=t.temp)
     yield from f.decay(t, keep)
@@ -322,7 +323,7 @@ def _rmsprop(f: Frame) -> Iterator[Launch]:
         yield from t.leave
 
 
-def _variance(f: Frame, t: Tile, beta: Any, part: Any, epsilon: Any) -> Iterator[Launch]:
+def _variance(f: Frame, t: Tile, beta: Array, part: Array, epsilon: Array) -> Iterator[Launch]:
     """temp = mean_square [- mean_gradient ** 2] + epsilon."""
     mean_square, *rest = t.states
     if not rest:
@@ -337,7 +338,7 @@ def _variance(f: Frame, t: Tile, beta: Any, part: Any, epsilon: Any) -> Iterator
     yield call(np.add, t.temp, epsilon, out=t.temp)
 
 
-def _square(f: Frame, row: int, t: Tile, values: Any) -> Launch:
+def _square(f: Frame, row: int, t: Tile, values: Array) -> Launch:
     """Write the sum of squares of one tile's values to `Frame.squares`."""
     return partial(np.dot, values, values, number(f.squares[row, t.index : t.index + 1]))
 
@@ -373,7 +374,7 @@ def _lars(f: Frame) -> Iterator[Launch]:
         yield from t.leave
 
 
-def _lars_tile(f: Frame, t: Tile, local: Any, decay: Any, beta: Any) -> Iterator[Launch]:
+def _lars_tile(f: Frame, t: Tile, local: Array, decay: Any, beta: Array) -> Iterator[Launch]:
     (momentum,) = t.states
     yield call(np.multiply, momentum, beta, out=momentum)
     yield call(np.multiply, t.diff, local, out=t.temp)
@@ -427,7 +428,7 @@ def _lamb_change(
     yield _square(f, 1, t, t.whole)
 
 
-def _lamb_step(f: Frame, t: Tile, rate: Any, keep: Any) -> Iterator[Launch]:
+def _lamb_step(f: Frame, t: Tile, rate: Array, keep: Array) -> Iterator[Launch]:
     yield from t.enter
     yield call(np.multiply, t.whole, rate, out=t.temp)
     yield from f.decay(t, keep)
@@ -509,7 +510,7 @@ def _multi_square_sum(ctx: BindContext) -> Iterator[Launch]:
     yield partial(_rounded_sum, sums, ctx.outputs[0])
 
 
-def _rounded_sum(sums: Any, out: Any) -> None:
+def _rounded_sum(sums: Array, out: Array) -> None:
     out[()] = np.add.reduce(sums)
 
 

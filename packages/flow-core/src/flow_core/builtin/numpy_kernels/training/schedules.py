@@ -7,7 +7,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
+from flow_core.base.arrays import Array
 from flow_core.builtin.numpy_kernels.binding import carve, carved_bytes, kernel
 from flow_core.device import Launch
 from flow_core.ops.training.schedules import corrected_rate, scheduled_rate
@@ -17,12 +19,12 @@ TILE = 1 << 15
 LARGEST = float(np.finfo(np.float32).max)
 
 
-def number(array: Any) -> Any:
+def number(array: Array) -> Any:
     """Return the 0-d view of an array of one element."""
     return array.reshape(())
 
 
-def _write(out: Any, compute: Callable[[], float]) -> None:
+def _write(out: Array, compute: Callable[[], float]) -> None:
     out[()] = compute()
 
 
@@ -40,7 +42,7 @@ def _corrected(ctx: BindContext) -> Launch:
     return partial(_write, out, lambda: corrected_rate(rate.item(), step.item(), *betas))
 
 
-def _finite_part(query: KernelQuery) -> tuple[tuple[int, ...], Any]:
+def _finite_part(query: KernelQuery) -> tuple[tuple[int, ...], DTypeLike]:
     return (min(query.inputs[0].size, TILE),), np.bool_
 
 
@@ -52,7 +54,7 @@ def _count_not_finite(ctx: BindContext) -> Launch:
     return partial(_count, pairs, flat.size, out)
 
 
-def _count(pairs: Sequence[tuple[Any, Any]], size: int, out: Any) -> None:
+def _count(pairs: Sequence[tuple[Any, Any]], size: int, out: Array) -> None:
     good = 0
     for tile, finite in pairs:
         np.isfinite(tile, finite)
@@ -66,7 +68,7 @@ def _loss_scale(ctx: BindContext) -> Launch:
     return partial(_adapt, bad, scale, good_steps, period, factor)
 
 
-def _adapt(bad: Any, scale: Any, good_steps: Any, period: int, factor: float) -> None:
+def _adapt(bad: Array, scale: Array, good_steps: Array, period: int, factor: float) -> None:
     if bad.item():
         good_steps[()] = 0
         scale[()] = max(scale.item() / factor, 1.0)

@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.builtin.calls import call
 from flow_core.builtin.numpy_kernels.binding import carve, carved_bytes, kernel
 from flow_core.device import Launch
-from flow_core.ir.graph import TensorType, tensor_type
+from flow_core.ir.graph import AttrValue, TensorType, tensor_type
 from flow_core.ir.update_rules import DIFF, MODEL
 from flow_core.ops.training.summed_updates import ROWS, products, update
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec, load
@@ -70,12 +71,12 @@ def _step(query: KernelQuery) -> int:
 _OWN = ("numpy.matmul", "numpy.matmul_onto", *(f"numpy.{row.type}" for row in ROWS.values()))
 
 
-def _sides(attrs: Any, a: Any, b: Any) -> tuple[Any, Any]:
+def _sides(attrs: AttrValue, a: Array, b: Array) -> tuple[Array, Array]:
     return a.T if attrs["transpose_a"] else a, b.T if attrs["transpose_b"] else b
 
 
 @cache
-def _same_bits(types: tuple[TensorType, ...], attrs: Any, step: int) -> bool:
+def _same_bits(types: tuple[TensorType, ...], attrs: AttrValue, step: int) -> bool:
     """Whether rows of a product are bitwise equal if computed in blocks."""
     sides = dict(attrs)
     turned = sides["transpose_a"], sides["transpose_b"]
@@ -125,9 +126,9 @@ def _operands(ctx: BindContext) -> tuple[Sequence[Any], Sequence[Any]]:
 def _bound(
     ctx: BindContext,
     found: tuple[KernelQuery, KernelSpec],
-    inputs: Sequence[Any],
-    outputs: Sequence[Any],
-    scratch: Any,
+    inputs: Sequence[Array],
+    outputs: Sequence[Array],
+    scratch: Array,
 ) -> Sequence[Launch]:
     query, kernel_ = found
     space = scratch if kernel_.workspace else None

@@ -1,0 +1,24 @@
+"""Names of array types in annotations.
+
+``Any`` remains in signatures where numpy's stubs infer no type, as for arithmetic on arrays of any
+element type; where a caller or plugin chooses the type, as for settings and results of jobs; and
+for values that a function only inspects by attributes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+"""A numpy array of any shape and element type: ops and kernels take several of each."""
+
+NumpyType: TypeAlias = np.dtype[Any]
+"""A numpy element type, whichever."""
+
+Operand: TypeAlias = Array | float
+"""An array, or a number that stands for an array of it."""
+
+DeviceArray: TypeAlias = Any
+"""An array in device memory, whose type the driver chooses: numpy arrays on the CPU."""

@@ -1,0 +1,151 @@
+"""Completion of a traced job: quantization, backward pass, updates and optimizer states."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from flow_core.base.errors import JobError, SourceLine
+from flow_core.frontend.config.function_config import micro_batches, quantization
+from flow_core.frontend.job.config_training import configured_training
+from flow_core.frontend.job.tracing import Traced
+from flow_core.frontend.job.train import TrainVariable, build_training
+from flow_core.frontend.trace.job_build import JobBuild, TrainRequest, train_request
+from flow_core.frontend.trace.variable_info import VariableInfo
+from flow_core.ir.graph import Attrs, GraphBuilder, Value
+from flow_core.ops.build import Emitter
+from flow_core.passes.base import PassContext
+from flow_core.sharding.topology import Placement
+
+STEP_VARIABLE = "System-Train-TrainStep-{job}"
+"""Name of the variable in which a train job counts its steps, as in OneFlow's checkpoints."""
+
+
+def differentiate(traced: Traced) -> dict[Value, Value]:
+    """Add to a traced job's graph what its function does not spell out.
+
+    Train jobs get a backward pass, updates and a step counter; jobs with quantization-aware
+    training get rounding ops.  The session learns the variables that this adds.
+
+    Returns:
+        The gradients of the trainable and the watched values.
+
+    Raises:
+        JobError: a train job without an optimizer, or see `build_training`.
+    """
+    build, line = traced.build, traced.line
+    if build.kind == "train":
+        requests = _train_requests(build, line)
+        placement = requests[0].placement or _placement_of(build, requests[0].losses[0])
+        _add_step_variable(build, placement)
+        _quantize(build, traced.fetched)
+        gradients = _add_training(build, requests, placement)
+    else:
+        _quantize(build, traced.fetched)
+        gradients = {}
+    _declare_variables(build, line)
+    return gradients
+
+
+def _train_requests(build: JobBuild, line: SourceLine | None) -> list[TrainRequest]:
+    """The calls of ``minimize``; for older programs, the optimizer of the function config."""
+    if build.losses and not build.train_requests:
+        options = configured_training(build.config, line)
+        build.train_requests.append(train_request(options, build.losses, line))
+    if not build.train_requests:
+        raise JobError(
+            f"compiling job {build.name!r}",
+            at=line,
+            found='a job of type "train" without an optimizer',
+            allowed="flow.optimizer....minimize(loss) inside of it",
+            hint='decorate it with type="predict" if it only computes',
+        )
+    return build.train_requests
+
+
+def _quantize(build: JobBuild, fetched: Sequence[Value]) -> None:
+    """Round the values that int8 kernels would read and write, if the job requests it."""
+    asked = quantization(build.config, _step_value(build).op if build.kind == "train" else None)
+    if asked is None:
+        return
+    before = replace(build.builder.build(), results=tuple(fetched))
+    graph = asked.apply(before, PassContext(build.session.registry.ops))
+    build.rounded = dict(zip(fetched, graph.results, strict=True))
+    build.builder = GraphBuilder(replace(graph, results=()))
+    build.emitter = Emitter(build.builder, build.session.registry.ops)
+
+
+def _add_training(
+    build: JobBuild, requests: Sequence[TrainRequest], placement: Placement
+) -> dict[Value, Value]:
+    """Add backward pass and updates, and advance the step counter."""
+    build.forward = frozenset(build.builder.ops)
+    counter = _step_value(build)
+    (step,) = build.emitter.emit("reshape", [counter], {"shape": ()}, placement=placement)
+    gradients: dict[Value, Value] = {}
+    for request in requests:
+        gradients |= _minimize(build, request, step, placement)
+    build.emitter.emit("advance_step", [counter], placement=placement)
+    return gradients
+
+
+def _placement_of(build: JobBuild, value: Value) -> Placement:
+    return build.builder.ops[value.op].placement
+
+
+def _step_value(build: JobBuild) -> Value:
+    return Value(STEP_VARIABLE.format(job=build.name), 0)
+
+
+def _add_step_variable(build: JobBuild, placement: Placement) -> None:
+    """Add the variable that counts the steps."""
+    attrs = {
+        "shape": (1,), "dtype": "int64", "initializer": ("constant", 0), "trainable": False
+    }  # fmt: skip
+    name = _step_value(build).op
+    build.emitter.emit("variable", (), attrs, placement=placement, name=name)
+
+
+def _minimize(
+    build: JobBuild, request: TrainRequest, step: Value, placement: Placement
+) -> dict[Value, Value]:
+    watched = [part for w in build.watches if w.gradient for part in w.blob.parts]
+    return build_training(
+        build.emitter,
+        losses=request.losses,
+        elements=request.elements,
+        optimizer=request.optimizer,
+        variables=_train_variables(build),
+        step=step,
+        placement=placement,
+        line=request.line,
+        watched=watched,
+        job=build.name,
+        micro_batches=micro_batches(build.config),
+        sums=build.gradient_sums,
+    )
+
+
+def _train_variables(build: JobBuild) -> list[TrainVariable]:
+    ops = build.builder.ops
+    return [
+        TrainVariable(
+            name=name,
+            value=value,
+            type=build.builder.type_of(value),
+            trainable=bool(ops[value.op].attrs["trainable"]),
+            regularizer=ops[value.op].attrs["regularizer"],
+            placement=ops[value.op].placement,
+        )
+        for name, value in build.variables.items()
+    ]
+
+
+def _declare_variables(build: JobBuild, line: SourceLine | None) -> None:
+    """Declare the variables that training added: step counter and optimizer states."""
+    for name, op in build.builder.ops.items():
+        if op.type == "variable" and name not in build.variables:
+            type_ = build.builder.types[name][0]
+            info = VariableInfo(name, type_, Attrs(op.attrs), build.name, line)
+            build.session.declare_variable(info)
+            build.variables[name] = op.output()

@@ -1,0 +1,77 @@
+"""The values that each step of a job fetches: returned blobs, then watched ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flow_core.annotations import structure
+from flow_core.base.errors import JobError
+from flow_core.frontend.job.tracing import Traced
+from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.job_build import Watch
+from flow_core.frontend.trace.results import FORMS, Fetched
+from flow_core.ir.graph import Value
+from flow_core.runtime.pipeline import Step
+
+
+class Fetches:
+    """The results of a job's steps, and how they form return values and watched blobs.
+
+    Args:
+        traced: the job, differentiated.
+        gradients: gradients of watched values.
+
+    Attributes:
+        values: the values to fetch.
+        watcher: calls the handlers of the watched blobs after a step, None if there are none.
+
+    Raises:
+        JobError: no loss depends on a blob whose gradient is watched.
+    """
+
+    __slots__ = ("_returned", "_rounded", "_structure", "_watched", "values", "watcher")
+
+    def __init__(self, traced: Traced, gradients: Mapping[Value, Value]) -> None:
+        self.values: list[Value] = []
+        self._rounded = traced.build.rounded
+        self._structure = traced.returned.structure
+        self._returned = [self._add(blob, blob.parts) for blob in traced.returned.blobs]
+        self._watched = [
+            (watch, self._add(watch.blob, _watched_values(traced.build.name, watch, gradients)))
+            for watch in traced.build.watches
+        ]
+        self.watcher = self._show_watched if self._watched else None
+
+    def _add(self, blob: BlobDef, parts: Sequence[Value]) -> Fetched:
+        """Add a blob, or its gradient."""
+        first = len(self.values)
+        self.values.extend(self._rounded.get(part, part) for part in parts)
+        where = slice(first, len(self.values))
+        if blob.rows is not None:
+            self.values.extend(blob.rows.count.parts)
+        return Fetched(where, blob)
+
+    def arrange(self, step: Step) -> Any:  # the job's annotation determines the type
+        """The results of a step in the structure that the job returns."""
+        results = step.results or ()
+        found = [blob.of(results) for blob in self._returned]
+        return structure(self._structure, found, lambda kind, x: FORMS[kind](x))
+
+    def _show_watched(self, step: Step) -> None:
+        for watch, blob in self._watched:
+            watch.handler(blob.of(step.results or ()))
+
+
+def _watched_values(job: str, watch: Watch, gradients: Mapping[Value, Value]) -> tuple[Value, ...]:
+    parts = watch.blob.parts
+    if not watch.gradient:
+        return parts
+    if any(part not in gradients for part in parts):
+        raise JobError(
+            f"watch_diff of {watch.blob.op_name!r} in job {job!r}",
+            at=watch.line,
+            found="a blob that no loss depends on",
+            allowed="floating point blobs from which the losses are computed",
+        )
+    return tuple(gradients[part] for part in parts)

@@ -1,0 +1,107 @@
+"""The passes of a job: those that its settings request, then those of the plugins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flow_core.compiler.lower.physical_graph import Physical
+from flow_core.frontend.config.function_config import (
+    MIXED,
+    indexed_tables,
+    micro_batches,
+    optimizer_placement,
+)
+from flow_core.frontend.job.compile_settings import (
+    half_type_of,
+    pass_options,
+    physical_pass_options,
+)
+from flow_core.frontend.trace.job_build import JobBuild
+from flow_core.frontend.trace.job_session import JobSession, SessionJob
+from flow_core.ir.graph import Graph
+from flow_core.passes.base import Pass, PassContext, Pipeline
+from flow_core.passes.checkpointing import Checkpointing
+from flow_core.passes.gradient_accumulation import GradientAccumulation
+from flow_core.passes.indexed_slices import IndexedSlices
+from flow_core.passes.mixed_precision import MixedPrecision
+from flow_core.passes.optimizer_placement import Owned, SharedPlacement, owners
+from flow_core.passes.split_norms import SplitNorms, takes_apart
+from flow_core.plugins.specs import load
+
+
+def logical_pipeline(build: JobBuild) -> tuple[Pipeline, PassContext]:
+    """The passes on the logical graph, and their context."""
+    passes = [*_requested_passes(build), *_plugin_passes(build.session, physical=False)]
+    context = PassContext(build.session.registry.ops, pass_options(build))
+    return Pipeline(passes, build.session.settings.verify_passes), context
+
+
+def physical_pipeline(build: JobBuild, physical: Physical) -> tuple[Pipeline, PassContext]:
+    """The passes on the physical graph, and their context."""
+    passes = _plugin_passes(build.session, physical=True)
+    context = PassContext(build.session.registry.ops, physical_pass_options(build, physical))
+    return Pipeline(passes, build.session.settings.verify_passes), context
+
+
+def stages(build: JobBuild, logical: Graph, physical: Physical) -> Iterator[tuple[str, Graph]]:
+    """Replay the passes of a compilation: the name of each, and the graph after it."""
+    yield "trace", logical
+    yield from _replay(logical, *logical_pipeline(build))
+    yield "to_physical", physical.graph
+    yield from _replay(physical.graph, *physical_pipeline(build, physical))
+
+
+def _replay(graph: Graph, pipeline: Pipeline, context: PassContext) -> Iterator[tuple[str, Graph]]:
+    for item in pipeline.passes:
+        graph = item.apply(graph, context)
+        yield item.name, graph
+
+
+def _plugin_passes(session: JobSession, physical: bool) -> list[Pass]:
+    specs = [spec for spec in session.registry.passes if spec.default]
+    return [load(s.load)() for s in specs if (s.stage == "physical") == physical]
+
+
+def _requested_passes(build: JobBuild) -> Iterator[Pass]:
+    """The passes that a job's own settings request, with their options."""
+    if build.config.get(MIXED):
+        made = frozenset(build.builder.ops) - build.forward if build.forward else frozenset()
+        yield MixedPrecision(half_type_of(build), made)
+    if build.segments and build.forward:
+        yield Checkpointing(tuple(map(tuple, build.segments.values())), build.forward)
+    tables = indexed_tables(build.config)
+    if tables:
+        yield IndexedSlices(tables)
+    parts = micro_batches(build.config, build.kind)
+    if parts > 1:
+        yield GradientAccumulation(parts, tuple(build.gradient_sums))
+    placed = optimizer_placement(build.config) if build.kind == "train" else None
+    if placed is not None:
+        yield placed
+    shared = _owners_in_other_jobs(build, compiles=placed is None)
+    if shared:
+        yield SharedPlacement(shared)
+    if any(map(takes_apart, build.builder.ops.values())):
+        yield SplitNorms({name: layout.sbp for name, layout in build.session.layouts.items()})
+
+
+def _owners_in_other_jobs(build: JobBuild, compiles: bool) -> dict[str, Owned]:
+    """The variables that other jobs of the session shard over devices, and their owners.
+
+    Args:
+        build: the job; it must follow the sharding of train jobs that share its variables.
+        compiles: whether to compile those jobs first, if they have not been.
+    """
+
+    def optimized(job: SessionJob) -> Graph | None:
+        if job.name == build.name or job.kind != "train" or not optimizer_placement(job.config):
+            return None
+        if compiles:
+            job.compile()
+        return job.optimized_logical
+
+    found: dict[str, Owned] = {}
+    for graph in build.session.each(optimized):
+        if graph is not None:
+            found.update(owners(graph))
+    return found

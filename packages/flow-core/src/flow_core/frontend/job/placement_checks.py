@@ -1,0 +1,59 @@
+"""Checks of a logical graph against the session's devices and its variables' layouts."""
+
+from __future__ import annotations
+
+from flow_core.base.errors import JobError
+from flow_core.compiler.reshard.planner import TensorLayout
+from flow_core.frontend.trace.job_build import JobBuild
+from flow_core.ir.graph import Graph
+
+
+def check_placements(build: JobBuild, graph: Graph) -> None:
+    """Check that the devices of a job exist and that its variables' SBP can be had.
+
+    Raises:
+        JobError: an op on a machine that is not configured, or a conflicting SBP of a variable.
+        DeviceUnavailableError: a device does not exist.
+    """
+    _require_devices(build, graph)
+    _check_variables(build, graph)
+
+
+def _require_devices(build: JobBuild, graph: Graph) -> None:
+    """Require every device of a job, starting at the last, so that an error names the number."""
+    session, seen = build.session, set()
+    for name, op in graph.ops.items():
+        if op.placement in seen:
+            continue
+        seen.add(op.placement)
+        line = graph.lines.get(name)
+        for machine, index in sorted(op.placement.devices, key=lambda d: (-d[0], -d[1])):
+            if machine >= session.resources.machine_num:
+                raise JobError(
+                    f"placing op {name!r} of job {build.name!r}",
+                    at=line,
+                    found=f"machine {machine}",
+                    allowed=f"machines below {session.resources.machine_num}",
+                )
+            session.registry.require_device(op.placement.device_type, index + 1, line)
+
+
+def _check_variables(build: JobBuild, graph: Graph) -> None:
+    """Check requested SBP of variables against the parts that devices hold."""
+    session = build.session
+    for op in graph.of_type("variable"):
+        if not op.sbp or op.sbp[0] is None:
+            continue
+        (type_,) = graph.types[op.name]
+        wanted = TensorLayout(op.placement, op.sbp[0])
+        for rank in range(op.placement.size):
+            held = session.held_region(op.name, op.placement.device(rank))
+            if held not in (None, wanted.region(type_.shape, rank)):
+                raise JobError(
+                    f"laying out variable {op.name!r} in job {build.name!r}",
+                    at=graph.lines.get(op.name),
+                    found=f"a request for {wanted}",
+                    allowed=f"{session.layouts.get(op.name, 'parts')} that an earlier job of "
+                    "the session has allocated",
+                    hint="request one distribution in both jobs, or drop the later request",
+                )

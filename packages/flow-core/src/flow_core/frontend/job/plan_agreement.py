@@ -1,0 +1,184 @@
+"""Agreement of several processes on a job: one selection of signatures, equal plans."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, zip_longest
+from typing import Any
+
+from flow_core.base.errors import JobError
+from flow_core.compiler.select import SELECTORS, NdSignature, Problem, Selection
+from flow_core.compiler.select.costs import Costs
+from flow_core.compiler.select.report import Report
+from flow_core.device import World
+from flow_core.frontend.config.function_config import FunctionConfig
+from flow_core.frontend.job.compile import Compiled
+from flow_core.frontend.job.pass_pipeline import stages
+from flow_core.frontend.trace.job_build import JobBuild
+from flow_core.frontend.trace.job_session import JobSession
+from flow_core.ir.graph import Graph
+from flow_core.ir.text import print_graph, print_op
+from flow_core.plan import Plan, Task
+from flow_core.sharding.sbp import format_nd_sbp, parse_nd_sbp
+
+START = "start"
+"""The name of the stage before the first pass."""
+
+
+class SharedSelection:
+    """A selector that broadcasts the selection of rank 0, once per compilation.
+
+    A search of its own may end differently in a process with other settings or without an
+    integer-programming library.
+    """
+
+    def __init__(self, world: World, build: JobBuild) -> None:
+        self._world = world
+        self._selector = SELECTORS[str(build.config.get("sbp_selector"))]
+        self._what = f"selecting the SBP signatures of job {build.name!r}"
+        self._exchanged = False
+
+    def __call__(self, problem: Problem) -> Selection:
+        """The selection of rank 0, or this process's own if rank 0 has other ops."""
+        if self._world.rank:
+            return _selection(problem, self._broadcast({})) or self._selector(problem)
+        try:
+            selection = self._selector(problem)
+        except BaseException:
+            self._broadcast({})
+            raise
+        self._broadcast(selection.signatures)
+        return selection
+
+    def finish(self, signatures: Mapping[str, NdSignature]) -> None:
+        """Take part in the broadcast if compilation did not: on one device, or when cached."""
+        if not self._exchanged:
+            self._broadcast({} if self._world.rank else signatures)
+
+    def _broadcast(self, signatures: Mapping[str, NdSignature]) -> Any:
+        self._exchanged = True
+        texts = {
+            name: [list(map(format_nd_sbp, side)) for side in (chosen.inputs, chosen.outputs)]
+            for name, chosen in signatures.items()
+        }
+        return json.loads(self._world.gather(json.dumps(texts).encode(), self._what)[0])
+
+
+def _selection(problem: Problem, texts: Mapping[str, Any]) -> Selection | None:
+    """The selection of another process; None if its ops differ."""
+    if texts.keys() != problem.graph.ops.keys():
+        return None
+    selection = Selection()
+    for name, op in problem.graph.ops.items():
+        sides = [tuple(map(parse_nd_sbp, side)) for side in texts[name]]
+        selection.take(problem, op, NdSignature(*sides))
+    cost = Costs(problem).evaluate(selection)
+    selection.report = Report("rank 0", "on rank 0", cost, None, None, 0.0)
+    return selection
+
+
+def check_same_plan(world: World, build: JobBuild, compiled: Compiled) -> None:
+    """Compare the plans of all processes before the first step.
+
+    Raises:
+        JobError: the plans differ; in all processes, with the first differing pass and op.
+    """
+    what = f"comparing the plans of job {build.name!r}"
+    lines = chain(
+        _start_lines(build), _variable_lines(compiled.logical), _plan_lines(compiled.plan)
+    )
+    if len(set(world.gather(_digest(lines), what))) > 1:
+        raise _difference(world, build, compiled, what)
+
+
+def _digest(lines: Iterable[str]) -> bytes:
+    return hashlib.sha256("\n".join(lines).encode()).digest()
+
+
+def _start_lines(build: JobBuild) -> Iterator[str]:
+    """Facts that must be equal before tracing."""
+    yield f"job {build.name!r}"
+    yield f"check_feeds: {feed_check_policy(build.session, build.config)}"
+    yield f"machines of the program: {build.session.resources.machine_num}"
+
+
+def feed_check_policy(session: JobSession, config: FunctionConfig) -> str:
+    """How often processes compare their feeds: by the job's settings, else the session's."""
+    return str(config.get("check_feeds") or session.settings.check_feeds)
+
+
+def _variable_lines(graph: Graph) -> Iterator[str]:
+    """Initializers of variables, which no plan has: each process fills its own replicas."""
+    for op in graph.ops.values():
+        if op.type == "variable":
+            yield print_op(graph, op)
+
+
+def _plan_lines(plan: Plan) -> Iterator[str]:
+    """The parts of a plan that must be equal: not kernels and threads, which may differ."""
+    for buffer in plan.buffers:
+        if buffer.kind != "workspace":
+            yield f"{buffer.name} : {buffer.kind} {buffer.type} @{buffer.device}"
+    names = [buffer.name for buffer in plan.buffers]
+    for task in (*plan.prologue, *plan.tasks):
+        yield _task_line(task, names)
+    yield f"fed {[names[i] for i in plan.feeds]} {plan.fed}"
+    yield f"fetched {[names[i] for i in plan.fetches]}"
+
+
+def _task_line(task: Task, names: list[str]) -> str:
+    ends = [[names[i] for i in found] for found in (task.inputs, task.outputs)]
+    return f"{task.op} = {task.type} {ends} @{task.device} {task.seed} {dict(task.attrs)}"
+
+
+def _difference(world: World, build: JobBuild, compiled: Compiled, what: str) -> JobError:
+    """The error for plans that differ; the same in every process."""
+    texts = {START: list(_start_lines(build))}
+    texts |= {
+        name: print_graph(graph).splitlines()
+        for name, graph in stages(build, compiled.logical, compiled.physical)
+    }
+    texts["lower"] = list(_plan_lines(compiled.plan))
+    digests = [[name, _digest(lines).hex()] for name, lines in texts.items()]
+    found = [json.loads(text) for text in world.gather(json.dumps(digests).encode(), what)]
+    stage, other = _first_difference(found)
+    gathered = world.gather(json.dumps(texts.get(stage, [])).encode(), what)
+    ours, theirs = (json.loads(gathered[rank]) for rank in (0, other))
+    for our, their in zip_longest(ours, theirs, fillvalue="nothing"):
+        if our != their:
+            break
+    else:
+        our = their = "the same ops"
+    return JobError(
+        what,
+        at=build.builder.lines.get(our.partition(" ")[0]),
+        found=f"{_when(stage, found[0], found[other])}, rank 0 has\n    {our:.200}\n  and rank "
+        f"{other} has\n    {their:.200}",
+        allowed="the same plan in all processes",
+        hint="a job function must not depend on the rank, the time or unseeded random numbers; "
+        "on hosts with different processors, limit all to the oldest instruction set "
+        "(ONEDNN_MAX_CPU_ISA)",
+    )
+
+
+def _when(stage: str, ours: list[list[str]], theirs: list[list[str]]) -> str:
+    """The stage, and a pass that only one of two processes runs."""
+    if stage == START:
+        return "before the first pass"
+    lists = [[name for name, _ in rows] for rows in (ours, theirs)]
+    odd = [name for name in (*lists[0], *lists[1]) if (name in lists[0]) != (name in lists[1])]
+    alone = f" (pass {odd[0]!r} runs in one of the two only)" if odd else ""
+    return f"after pass {stage!r}{alone}"
+
+
+def _first_difference(found: list[list[list[str]]]) -> tuple[str, int]:
+    """The first stage in which a process differs from rank 0, and its rank."""
+    longest = max(map(len, found))
+    for index in range(longest):
+        rows = [stages_of[index] if index < len(stages_of) else ["", ""] for stages_of in found]
+        for rank, row in enumerate(rows):
+            if row != rows[0]:
+                return rows[0][0] or row[0], rank
+    return "lower", 1

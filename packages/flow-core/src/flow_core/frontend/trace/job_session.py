@@ -1,0 +1,102 @@
+"""The interface of a session for tracing and compiling a job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol, TypeVar
+
+from flow_core.base.arrays import Array, DeviceArray
+from flow_core.base.config import Settings
+from flow_core.base.thread_budget import Budget
+from flow_core.compiler.reshard.planner import TensorLayout
+from flow_core.device import Driver
+from flow_core.frontend.config.function_config import FunctionConfig
+from flow_core.frontend.trace.variable_info import VariableInfo
+from flow_core.ir.graph import Graph
+from flow_core.plugins.registry import Registry
+from flow_core.sharding.sbp import Region
+from flow_core.sharding.topology import Device
+
+Found = TypeVar("Found")
+
+
+class Resources(Protocol):
+    """The settings of ``flow.config``."""
+
+    machine_num: int
+    others: dict[str, Any]  # by name; each setting has a type of its own
+
+
+class SessionJob(Protocol):
+    """A job of a session, as other jobs see it."""
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+
+    @property
+    def kind(self) -> str:
+        """The value "train" or "predict"."""
+
+    @property
+    def config(self) -> FunctionConfig:
+        """The job's settings."""
+
+    @property
+    def optimized_logical(self) -> Graph | None:
+        """The logical graph after its passes, None before compilation."""
+
+    def compile(self) -> object:
+        """Trace and compile the job, unless that has happened."""
+
+
+class JobSession(Protocol):
+    """The session of a job; `flow_core.frontend.session.session.Session` implements it.
+
+    Attributes:
+        registry: the plugins.
+        settings: settings of the environment.
+        resources: settings of ``flow.config``.
+        budget: the cores of this process.
+        declared: the variables of all jobs, by name.
+        layouts: the layouts of variables, by the first job that was compiled.
+        sharing: whether devices hold a variable in one memory, by the first such job.
+    """
+
+    registry: Registry
+    settings: Settings
+    budget: Budget
+    declared: dict[str, VariableInfo]
+    layouts: dict[str, TensorLayout]
+    sharing: dict[str, bool]
+
+    @property
+    def resources(self) -> Resources:
+        """Settings of ``flow.config``."""
+
+    def declare_variable(self, info: VariableInfo) -> None:
+        """Record a request for a variable; see `Session.declare_variable`."""
+
+    def variable(self, name: str, device: Device, region: Region | None = None) -> DeviceArray:
+        """A device's array of a variable."""
+
+    def value(self, name: str) -> Array:
+        """A copy of a variable that is in use."""
+
+    def holds(self, name: str, device: Device) -> bool:
+        """Whether a device holds its part of a variable already."""
+
+    def held_region(self, name: str, device: Device) -> Region | None:
+        """The part of a variable that a device holds, None if it holds none."""
+
+    def driver(self, device: Device) -> Driver:
+        """The driver of a device."""
+
+    def free_memory(self, device: Device) -> int | None:
+        """Bytes of a device that a plan may take, None for no known limit."""
+
+    def shares_memory(self, devices: Sequence[Device]) -> bool:
+        """Whether devices belong to this process and read the same memory."""
+
+    def each(self, phase: Callable[[SessionJob], Found]) -> Iterator[Found]:
+        """The results of a function of each job, without those where it fails."""
