@@ -21,8 +21,8 @@ from flow_core.frontend.session.session import default_session
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 KIB = 1024
 
-NUMPY_BUFFERS = 64 * KIB
-"""What numpy's iterators take for the length of a call: up to 8192 elements per operand."""
+NUMPY_BUFFERS = 72 * KIB
+"""A buffer of numpy's iterators (8192 elements of 8 bytes), and small Python objects."""
 
 SHAPES = {
     "mlp": ((100, 784), 0.1),

@@ -146,11 +146,11 @@ def test_a_plan_on_two_gpus_computes_what_it_does_on_two_cpus(ordered: bool) -> 
     before = list(sessions._default)
     on_cpu = job_on("cpu")
     on_cpu.executable()
-    session = on_cpu._session()
+    session = on_cpu.active_session()
     initial = {name: session.value(name) for name in session.declared}
     wanted = [on_cpu(*fed) for fed in feeds()]
     job = job_on("gpu")
-    plan, registry = job.plan(), job._session().registry
+    plan, registry = job.plan(), job.active_session().registry
     sessions._default[:] = before
     results: list[Any] = []
     fabric = Fabric()

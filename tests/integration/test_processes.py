@@ -204,7 +204,7 @@ elif task == "export":
     try:
         flow.onnx.export(ask, folder, os.path.join(folder, "nowhere", "model.onnx"))
     except flow_core.base.errors.FlowError as error:
-        print(type(error).__name__, "nowhere" in str(error), "in the first" in str(error))
+        print(type(error).__name__, "nowhere" in str(error), "on rank 0" in str(error))
 elif task == "names":
     job(x)
     flow.checkpoint.save(folder, {"of all": x, **({} if rank else {"of one": x})})

@@ -103,7 +103,9 @@ DEVIATIONS = (
     *(Deviation(op, ("zero_sign",), ZEROS)
       for op in ("elu", "hardtanh", "leaky_relu", "prelu")),
     *(Deviation(op, ("zero_sign",), ZEROS, everywhere=False)
-      for op in ("l1_l2_regularize_gradient", "relu", "sign")),
+      for op in (
+          "broadcast_maximum", "broadcast_minimum", "l1_l2_regularize_gradient", "relu", "sign",
+      )),
     *(Deviation(op, ("nan",), TERMS, INFINITE)
       for op in (
           "normalization", "normalization_grad", "softmax_cross_entropy",

@@ -178,7 +178,7 @@ def test_a_device_without_products_of_halves_takes_float16_and_says_so(
     """As OneFlow does."""
     ops = list(train_job(False).compile().logical.ops.values())
     bare = load_plugins(replace(Settings.from_env(), disabled_plugins=("flow-onednn",)))
-    precision._say_once.cache_clear()
+    precision._warn_once.cache_clear()
     with caplog.at_level(logging.WARNING, "flow_core"):
         assert half_type(bare, ops) == half_type(bare, ops) == "float16"
     (told,) = [r.getMessage() for r in caplog.records]

@@ -294,6 +294,12 @@ def _places(events: Mapping[int, Mapping[str, Any]]) -> dict[int, str]:
     return {r: f" (at {event['at']})" if event["at"] else "" for r, event in events.items()}
 
 
+def _common_place(events: Mapping[int, Mapping[str, Any]], ranks: Sequence[int]) -> str:
+    """Return the most frequent source line of a group; ranks may have gone on to other lines."""
+    places = _places(events)
+    return next(iter(_ranks_by_text({rank: places[rank] for rank in ranks})))
+
+
 def _line(event: Mapping[str, Any]) -> SourceLine | None:
     file, _, line = str(event["at"]).rpartition(":")
     return SourceLine(file, int(line)) if file and line.isdigit() else None
@@ -302,12 +308,14 @@ def _line(event: Mapping[str, Any]) -> SourceLine | None:
 def _other_events(
     own: Mapping[str, Any], events: Mapping[int, Mapping[str, Any]]
 ) -> ProcessesDifferError:
-    places = _places(events)
-    groups = _ranks_by_text({r: f"{event['what']}{places[r]}" for r, event in events.items()})
+    groups = _ranks_by_text({r: event["what"] for r, event in events.items()})
+    found = (
+        f"{_ranks(ranks)} in {what}{_common_place(events, ranks)}" for what, ranks in groups.items()
+    )
     return ProcessesDifferError(
         f"comparing {own['what']} with the calls of the other processes",
         at=_line(own),
-        found="; ".join(f"{_ranks(ranks)} in {what}" for what, ranks in groups.items()),
+        found="; ".join(found),
         allowed="the same calls in the same order in all processes",
         hint="call jobs, and functions that read, save or load variables, equally often in all "
         "processes, not under a condition that depends on the rank, time or random numbers",
