@@ -1,3 +1,7 @@
-"""Several processes and hosts: launchers, control channel, comms over shared memory, MPI, NCCL."""
+"""Several processes and hosts: launchers, control channel, comms over shared memory, MPI, NCCL.
+
+In: the environment of a launcher.  Out: a `World` and comms that connect its processes.
+Must not depend on other packages than flow-core.
+"""
 
 __version__ = "0.1.0"

@@ -4,8 +4,11 @@ Core implements the structure (`Tuple`, `List`, `Dict`, None) and the neutral re
 such as ``tp.Numpy`` are defined by `AnnotationSpec` records of plugins.  Without these, jobs can be
 written without annotations.
 
-`parse_signature` reads a job function, `check_returned` checks its return value against the
-annotation, and `structure` arranges the fetched data of a step in the same form.
+`check_returned` checks a job's return value against its annotation, and `structure` arranges the
+fetched data of a step in the same form.
+
+In: a function's annotations.  Out: its signature, from `parse_signature`.
+Must not depend on blobs or jobs.
 """
 
 from __future__ import annotations

@@ -1,1 +1,5 @@
-"""Files of events, as TensorBoard reads them: messages in protobuf's forms, and their writer."""
+"""TensorBoard event files: protobuf messages, and their writer.
+
+In: scalars, histograms, images and text of a step.  Out: event files.
+Must not depend on sessions or jobs.
+"""

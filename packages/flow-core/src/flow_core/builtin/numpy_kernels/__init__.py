@@ -2,4 +2,5 @@
 
 In: bind contexts with fixed arrays. Out: launches that call NumPy and allocate nothing.
 Every module has a tuple ``KERNELS`` of `flow_core.plugins.specs.KernelSpec` for device "cpu".
+Must not depend on the compiler, the runtime or the frontend.
 """

@@ -1,1 +1,5 @@
-"""NumPy kernels of `flow_core.ops.nn`."""
+"""NumPy kernels of `flow_core.ops.nn`.
+
+In: bind contexts with fixed arrays.  Out: ``KERNELS``, one `KernelSpec` per op and form.
+Must not depend on the compiler, the runtime or the frontend.
+"""
