@@ -144,7 +144,7 @@ class ArenaPlan:
             f"{attempted} the memory of {self.device}",
             found=f"{needed:,} bytes, the largest at the peak:\n{rows}",
             allowed=allowed,
-            hint="make the batch smaller, place ops on more devices, compute activations again "
+            hint="make the batch smaller, place ops on more devices, recompute activations "
             "(flow.experimental.scope.config(checkpointing=True)), or let each device keep a part "
             "of the optimizer's states (function_config.optimizer_placement_optimization_mode)",
         )

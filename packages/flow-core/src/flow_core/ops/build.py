@@ -14,7 +14,7 @@ from flow_core.sharding.topology import Placement
 
 
 class Emitter:
-    """Add ops to a `GraphBuilder`: complete default attributes, infer and check types."""
+    """Add ops to a `GraphBuilder` with default attributes and inferred, checked types."""
 
     def __init__(self, builder: GraphBuilder, specs: Mapping[str, OpSpec]) -> None:
         self.builder = builder

@@ -120,8 +120,8 @@ class _Planner:
         raise DnnError(
             f"choosing a plan of cuDNN for {op.type} {op.name!r}",
             at=graph.lines.get(op.name),
-            found=f"{name}={number}, which asks for {ALGORITHMS[kind][number]!r}: there is none "
-            "for these sizes and types",
+            found=f"{name}={number}, which asks for {ALGORITHMS[kind][number]!r}, which cuDNN "
+            "does not support for these sizes and types",
             allowed=f"another number, or no {name}",
         )
 
