@@ -28,12 +28,19 @@ CLEAN = (
     "mkdocs.yml",
     "noxfile.py",
     "packages/flow-core/README.md",
+    "packages/flow-core/src/",
     "packages/flow-cuda/README.md",
+    "packages/flow-cuda/src/",
     "packages/flow-data/README.md",
+    "packages/flow-data/src/",
     "packages/flow-dist/README.md",
+    "packages/flow-dist/src/",
     "packages/flow-onednn/README.md",
+    "packages/flow-onednn/src/",
     "packages/flow-onnx/README.md",
+    "packages/flow-onnx/src/",
     "packages/flow-typing/README.md",
+    "packages/flow-typing/src/",
 )
 """Path prefixes without retired words; add a folder once it is clean."""
 PAGES = sorted([*ROOT.glob("docs/*.md"), *ROOT.glob("docs/plugins/*.md")])

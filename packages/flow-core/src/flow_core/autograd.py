@@ -1,4 +1,4 @@
-"""Reverse-mode differentiation as graph building, from the ops' own gradient rules."""
+"""Reverse-mode differentiation: build the backward graph from the gradient rules of ops."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flow_core.ops.build import Emitter, GradContext, Maker, Sym
 def backward(
     emitter: Emitter, seeds: Mapping[Value, Value], wanted: Iterable[Value]
 ) -> dict[Value, Value]:
-    """Adds the backward ops to the emitter's graph.
+    """Add the backward ops to the emitter's graph.
 
     Args:
         emitter: the graph that holds the forward ops.
@@ -38,7 +38,7 @@ def backward(
 def _downstream(
     forward: Sequence[Op], types: Mapping[str, tuple[TensorType, ...]], wanted: Iterable[Value]
 ) -> set[Value]:
-    """The values that depend on the wanted ones, these included."""
+    """Return the wanted values and all values that depend on them."""
     needed = set(wanted)
     names = {v.op for v in needed}
     for op in forward:
@@ -49,7 +49,7 @@ def _downstream(
 
 
 def _total(emitter: Emitter, op: Op, value: Value, parts: dict[Value, list[Value]]) -> Value:
-    """The sum of all gradient contributions of a value, added up once."""
+    """Return the sum of all gradient contributions of a value, which is computed once."""
     grads = parts[value]
     if len(grads) > 1:
         placement = emitter.specs[op.type].output_placement(op.placement, value.index)

@@ -1,4 +1,4 @@
-"""What hardware looks like to the runtime: Protocols only."""
+"""The runtime's interface to hardware: protocols of drivers, comms and worlds."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ Launch = Callable[[], object]
 
 
 class Event(Protocol):
-    """A point in a stream that others may wait for."""
+    """A point in a stream that other streams and threads can wait for."""
 
     def wait(self) -> None:
-        """Blocks the calling thread until the event has happened."""
+        """Block the calling thread until the event has completed."""
 
 
 class Stream(Protocol):
     """An in-order queue of launches on one device."""
 
     def record(self) -> Event:
-        """An event that happens when all work queued so far is done."""
+        """Return an event that completes when all work queued so far is done."""
 
     def wait_event(self, event: Event) -> None:
-        """Makes later work wait for an event of any stream."""
+        """Make later work wait for an event of any stream."""
 
     def synchronize(self) -> None:
-        """Blocks until all queued work is done."""
+        """Block until all queued work is done."""
 
 
 class Arena(Protocol):
@@ -42,48 +42,48 @@ class Arena(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """Its size."""
+        """Size of the arena in bytes."""
 
     def view(self, offset: int, shape: tuple[int, ...], dtype: DTypeLike) -> DeviceArray:
-        """The C-contiguous array of ``shape`` that starts at byte ``offset``."""
+        """Return the C-contiguous array of ``shape`` that starts at byte ``offset``."""
 
 
 @runtime_checkable
 class Driver(Protocol):
-    """A device type's way to allocate, copy and run.  One object per device.
+    """Allocation, copies and execution on one device; one object per device.
 
-    One whose launches only queue work may have an attribute ``queues`` that is True: it is then
-    given the launches of all devices of a plan at once, in the plan's order, and no threads.
+    A driver whose launches only queue work may have an attribute ``queues`` that is True: it then
+    receives the launches of all devices of a plan at once, in the plan's order, and no threads.
     """
 
     def allocate(self, nbytes: int) -> Arena:
-        """One plain allocation of ``nbytes`` bytes, not initialised."""
+        """Allocate ``nbytes`` bytes, not initialised."""
 
     def stream(self, name: str) -> Stream:
-        """A new stream, named for traces."""
+        """Create a stream; the name is for traces."""
 
     def copy_in(self, target: DeviceArray, source: Array) -> None:
-        """Copies a host array into a device array of the same shape and dtype."""
+        """Copy a host array into a device array of the same shape and dtype."""
 
     def copy_out(self, source: DeviceArray) -> Array:
-        """A new host array with the contents of a device array."""
+        """Return a new host array with the contents of a device array."""
 
     def compile(self, launches: Sequence[Launch]) -> Launch:
-        """One callable that runs all launches of a stream's step in order."""
+        """Return one callable that runs all launches of a stream's step in order."""
 
     def memory(self) -> int | None:
-        """Bytes that a plan may use, None for no known limit."""
+        """Return the number of bytes available to a plan, None for no known limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Strided:
-    """A box of a device array: a view for arrays that have none of their own.
+    """A box of a device array: a view for array types without views.
 
     Attributes:
         array: the C-contiguous array.
-        offset: elements before the first one of the box.
-        shape: of the box.
-        strides: from element to element along each axis, in elements.
+        offset: number of elements before the first element of the box.
+        shape: shape of the box.
+        strides: distance between adjacent elements along each axis, in elements.
 
     >>> import numpy as np
     >>> box = strided(np.zeros((4, 6)))[1:3, 2:6]
@@ -98,7 +98,7 @@ class Strided:
 
     @property
     def dtype(self) -> Any:
-        """Numpy's element type."""
+        """Element type, as in numpy."""
         return self.array.dtype
 
     @property
@@ -108,17 +108,17 @@ class Strided:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its elements."""
+        """Number of bytes of the elements."""
         return self.size * int(self.dtype.itemsize)
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether its elements follow one another."""
+        """Whether the elements are adjacent in memory, in C order."""
         rows = zip(self.shape, self.strides, _steps(self.shape), strict=True)
         return not self.size or all(n == 1 or have == want for n, have, want in rows)
 
     def __getitem__(self, index: Any) -> Strided:
-        """A box of the box: a slice without a step per axis; what is not said stays whole."""
+        """Return a box of the box: one slice per axis, with step 1; missing axes stay whole."""
         said = [part for part in (index if isinstance(index, tuple) else (index,)) if part != ...]
         ranges = [part.indices(n) for part, n in zip(said, self.shape, strict=False)]
         starts = [start for start, _, _ in ranges]
@@ -127,13 +127,13 @@ class Strided:
         return Strided(self.array, offset, (*sizes, *self.shape[len(said) :]), self.strides)
 
     def reshape(self, shape: int | tuple[int, ...]) -> Strided:
-        """The elements of a contiguous box in another shape; -1 is for all in a row."""
+        """Return the elements of a contiguous box in another shape; an integer gives one axis."""
         sizes = (self.size,) if isinstance(shape, int) else shape
         return Strided(self.array, self.offset, sizes, _steps(sizes))
 
 
 def strided(array: DeviceArray) -> Strided:
-    """All of a C-contiguous array."""
+    """Return a box of a whole C-contiguous array."""
     shape = tuple(array.shape)
     return Strided(array, 0, shape, _steps(shape))
 
@@ -146,13 +146,13 @@ Result = TypeVar("Result")
 
 
 class Workbench(Protocol):
-    """What a comm of another package may do on a device whose memory only the device reads.
+    """Operations for comms of other packages on a device whose memory the host cannot access.
 
-    Arrays of such a device have their device's as ``workbench``, and an ``address``.  All launches
-    are work that the device's driver can put where it puts its kernels, captured graphs included.
+    Arrays of such a device have attributes ``workbench``, their device's, and ``address``.  The
+    driver can run all launches like its kernels, also inside captured graphs.
 
     Attributes:
-        place: names the physical device, unlike any other one of any host, such as its UUID.
+        place: globally unique name of the physical device, such as its UUID.
     """
 
     @property
@@ -160,18 +160,18 @@ class Workbench(Protocol):
         """The name of the physical device."""
 
     def scratch(self, nbytes: int) -> Arena:
-        """New memory of the device, which lives as long as it or an array in it is held."""
+        """Allocate device memory, freed when neither the arena nor an array in it is referenced."""
 
     def copy(self, target: Strided, source: Strided) -> Sequence[Launch]:
-        """Copies a box to another one of the same shape and type; nothing for empty ones."""
+        """Return launches that copy a box to another of the same shape and type; none if empty."""
 
     def combine(
         self, operation: str, target: Strided, parts: Sequence[Strided]
     ) -> Sequence[Launch]:
-        """Combines two or more boxes in their order by "sum", "max" or "min", as numpy does."""
+        """Return launches that combine boxes (at least 2) in order by "sum", "max" or "min"."""
 
     def fill(self, target: Strided, value: Any) -> Sequence[Launch]:
-        """Fills a contiguous box with a number."""
+        """Return launches that fill a contiguous box with a number."""
 
     def foreign(
         self,
@@ -180,31 +180,31 @@ class Workbench(Protocol):
         reads: Sequence[Strided],
         writes: Sequence[Strided],
     ) -> Launch:
-        """A launch by which another library queues work on the device.
+        """Return a launch by which another library queues work on the device.
 
         Args:
-            call: gets the handle of the stream, and queues; called while the stream is captured,
-                too, and then not again for each step.
-            name: for reports.
-            reads, writes: what the work touches.
+            call: receives the handle of the stream and queues the work; if the stream is captured,
+                called once during the capture, not once per step.
+            name: name for reports.
+            reads, writes: the boxes that the work reads and writes.
         """
 
     def stream(self) -> int:
-        """The handle of the stream on which the device computes."""
+        """Return the handle of the stream on which the device computes."""
 
     def within(self, call: Callable[[], Result]) -> Result:
-        """Calls a function with the device as the current one of the calling thread."""
+        """Call a function with the device as the current device of the calling thread."""
 
 
 SLAB, ALIGN = 1 << 22, 256
-"""Bytes of a piece of scratch memory, and of what its parts are multiples of."""
+"""Minimum bytes of a scratch allocation, and the alignment of its parts in bytes."""
 
 
 class Scratch:
-    """Memory of a device for what is on its way, the same for all exchanges: they take turns.
+    """Staging memory of a device, reused by all exchanges, which run one after another.
 
     Args:
-        bench: the device's.
+        bench: the device's workbench.
     """
 
     def __init__(self, bench: Workbench) -> None:
@@ -213,11 +213,11 @@ class Scratch:
         self._at = self._used = 0
 
     def reuse(self) -> None:
-        """What follows is for another exchange."""
+        """Release all rows for the next exchange."""
         self._at = self._used = 0
 
     def row(self, size: int, dtype: Any) -> Strided:
-        """Room for some elements."""
+        """Allocate a row of ``size`` elements."""
         nbytes = size * int(dtype.itemsize)
         while self._at < len(self._slabs) and self._used + nbytes > self._slabs[self._at].nbytes:
             self._at, self._used = self._at + 1, 0
@@ -232,17 +232,17 @@ class Scratch:
 class Comm(Protocol):
     """Devices that exchange data, some of them in other processes.
 
-    A comm is made once per plan, by the `CommSpec` that registers it.  All processes bind the
-    same exchanges in the same order, and launch them in one order.  A comm that wants devices'
-    memory to be of its own kind may have a method ``arena(device, nbytes) -> Arena | None``, which
-    is asked before a plan's arenas are allocated; None leaves that to the driver.  One whose
+    A comm is created once per plan, by the `CommSpec` that registers it.  All processes bind the
+    same exchanges in the same order, and launch them in one order.  A comm that allocates the
+    devices' memory itself has a method ``arena(device, nbytes) -> Arena | None``, which is called
+    before a plan's arenas are allocated; None leaves the allocation to the driver.  A comm whose
     launches only queue work may have methods ``before_step()`` and ``after_step()``, called when a
-    step begins and when its results have been copied to the host; they raise what went wrong.
+    step begins and when its results have been copied to the host; they raise deferred errors.
 
     Attributes:
         name: name of its `CommSpec`.
-        devices: all devices that it joins, the same in all processes.
-        local: those of this process.
+        devices: all devices that it connects, the same in all processes.
+        local: the devices of this process.
     """
 
     name: str
@@ -255,34 +255,34 @@ class Comm(Protocol):
         inputs: Sequence[DeviceArray | None],
         outputs: Sequence[DeviceArray | None],
     ) -> Sequence[Launch]:
-        """The launches of this process's part of an exchange, between fixed arrays.
+        """Return the launches of this process's part of an exchange, between fixed arrays.
 
-        They are called in order, once per step; when the last one returns (or is passed on the
-        stream), outputs are complete and inputs may be overwritten.  Partial results are
-        combined in an order that only the exchange decides, so that runs repeat to the bit; an
-        all-reduce gives the same bits on all devices.
+        They are called in order, once per step; when the last one returns (or has run on the
+        stream), outputs are complete and inputs may be overwritten.  Partial results are combined
+        in an order that depends on the exchange only, so that runs are bitwise reproducible; the
+        results of an all-reduce are bitwise identical on all devices.
 
         Args:
-            exchange: what moves.
-            inputs, outputs: an array per input and output of the exchange; None where its
-                device is another process's.  An output of an all-reduce may be the array of the
-                input on its device.  Only for a comm whose `CommSpec` says ``shares_memory``,
-                inputs that are the same may be one array, and so may outputs, of an all-reduce
-                also with the first input of their member.
+            exchange: the exchange.
+            inputs, outputs: an array per input and output of the exchange; None if its device
+                belongs to another process.  An output of an all-reduce may be the array of the
+                input on its device.  Only for a comm whose `CommSpec` sets ``shares_memory``,
+                equal inputs may be one array, and so may equal outputs; in an all-reduce, outputs
+                may also share the array of the first input of their member.
 
         Raises:
-            PlanError: see `flow_core.exchange.check_arrays`.
+            PlanError: The arrays do not match; see `flow_core.exchange.check_arrays`.
         """
 
     def sent(self) -> Mapping[DevicePair, int]:
-        """Bytes that local devices have sent so far, by (from, to); none that are zero.
+        """Return the bytes sent by local devices so far, by (from, to), without zeros.
 
-        Counted from what is bound and how often it was launched, not from the plan.
+        They are counted from bound exchanges and their launches, not from the plan.
         """
 
 
 class AgreedJob(Protocol):
-    """A job whose calls are held against those in the other processes.
+    """A job whose calls are compared with the calls in the other processes.
 
     Attributes:
         step: the number of its next step.
@@ -291,24 +291,24 @@ class AgreedJob(Protocol):
     step: int
 
     def __call__(self, feeds: Sequence[DeviceArray]) -> None:
-        """Takes note of a call and of what it feeds; called before the step, by the caller."""
+        """Record a call and its feeds; called before the step, in the caller's thread."""
 
 
 class World(Protocol):
-    """The processes that run one program together, each the devices that are its own.
+    """The processes that run one program together, each with its own devices.
 
-    All of them run the same script, so all come to each meeting, in the same order.  Meetings
-    may be held in one thread while another one runs a step.  A world that shares the cores of its
-    hosts among its processes has an attribute ``cores``, a `flow_core.base.thread_budget.Budget`,
-    the same in all processes.  One that checks that all processes run the same steps has a method
-    ``agree(job, arrays, often)``, called once per job in all processes with the job's name, the
-    names of the arrays that it is fed, and one of `flow_core.base.config.CHECK_FEEDS`; it returns
-    an `AgreedJob`.
+    All processes run the same script, so all take part in the same collective calls, in the same
+    order.  One thread may make these calls while another runs a step.  A world that divides the
+    cores of its hosts among its processes has an attribute ``cores``, a
+    `flow_core.base.thread_budget.Budget`, the same in all processes.  A world that checks that all
+    processes run the same steps has a method ``agree(job, arrays, often)``, called once per job in
+    all processes with the job's name, the names of the fed arrays, and one of
+    `flow_core.base.config.CHECK_FEEDS`; it returns an `AgreedJob`.
 
     Attributes:
-        rank: of this process, from 0.
+        rank: rank of this process, from 0.
         size: number of processes, at least 2.
-        machine: the machine of the program's placements that this process is on.
+        machine: index of this process's machine in the program's placements.
     """
 
     rank: int
@@ -316,19 +316,19 @@ class World(Protocol):
 
     @property
     def machine(self) -> int:
-        """The machine that this process is on."""
+        """Index of this process's machine in the program's placements."""
 
     def arrange(self, machines: int) -> None:
-        """Takes note of the number of machines that the program's placements speak of."""
+        """Set the number of machines in the program's placements."""
 
     def owner(self, device: Device) -> int:
-        """The rank of the process that has a device."""
+        """Return the rank of the process that owns a device."""
 
     def gather(self, text: bytes, what: str) -> tuple[bytes, ...]:
-        """What each process says, in the order of the ranks, in all processes."""
+        """Return the texts of all processes, in the order of the ranks (all-gather)."""
 
     def broadcast(self, array: DeviceArray, root: int, what: str) -> None:
-        """Fills a contiguous host array everywhere with what process ``root`` has in it."""
+        """Broadcast the contents of a contiguous host array from process ``root``."""
 
     def share(self, arrays: Sequence[DeviceArray], roots: Sequence[int], what: str) -> None:
-        """Broadcasts the results of a step, each from its root, in the thread that runs steps."""
+        """Broadcast the results of a step, each from its root, in the thread that runs steps."""

@@ -1,6 +1,6 @@
-"""The physical plan: tasks on fixed buffers, and the actors and registers that move steps.
+"""The physical plan: tasks on fixed buffers, and the actors and registers that schedule steps.
 
-It is the only data structure that compiler and runtime share; JSON preserves it exactly.
+It is the only data structure shared by compiler and runtime; JSON preserves it exactly.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class Buffer:
         device: the device whose tasks use it.
         offset: bytes from the start of the arena; -1 for variables, which the session owns.
         type: shape and element type.
-        first, last: positions of the first and last task that need it (arena kinds).
+        first, last: positions of the first and last task that use it (arena kinds).
         home: the device whose memory holds it; None for ``device``.  Devices that share their
-            memory hold a value that is the same on all of them only once.
+            memory store a value that is equal on all of them only once.
     """
 
     name: str
@@ -71,7 +71,7 @@ class Buffer:
 
     @property
     def memory(self) -> Device:
-        """The device whose memory holds it."""
+        """The device whose memory holds the buffer."""
         return self.home or self.device
 
 
@@ -91,7 +91,7 @@ class Task:
         line: the user's line, for reports.
         stream: position of its stream in `Plan.streams`; tasks of one stream run in order.
         waits: positions of tasks of other streams that must end before it starts.
-        cuts: why a driver cannot record it as part of a step; empty if it can.
+        cuts: the reason why a driver cannot capture it as part of a step; empty if it can.
     """
 
     op: str
@@ -116,8 +116,8 @@ class ArenaPlan:
     Attributes:
         device: the device.
         nbytes: size of the one allocation.
-        lower_bound: bytes of the largest live set, the least that any layout needs.
-        peak: position of the task at which that set is live.
+        lower_bound: bytes of the largest live set, the minimum for any memory layout.
+        peak: position of the task at which this set is live.
         owners: (bytes, buffer name, user's line) of the live set at the peak, largest first.
     """
 
@@ -133,7 +133,7 @@ class ArenaPlan:
         """Return the error about insufficient memory, which lists the largest buffers.
 
         Args:
-            attempted, allowed: the operation, and how much memory is available.
+            attempted, allowed: the operation, and the available memory.
             more: memory needed in addition to the arena, as in ``owners``.
         """
         others = tuple(more)
@@ -144,7 +144,7 @@ class ArenaPlan:
             f"{attempted} the memory of {self.device}",
             found=f"{needed:,} bytes, the largest at the peak:\n{rows}",
             allowed=allowed,
-            hint="make the batch smaller, place ops on more devices, compute activations again "
+            hint="make the batch smaller, place ops on more devices, recompute activations "
             "(flow.experimental.scope.config(checkpointing=True)), or let each device keep a part "
             "of the optimizer's states (function_config.optimizer_placement_optimization_mode)",
         )
@@ -179,11 +179,11 @@ class Transfer:
         value: the logical value.
         steps: the primitive steps, in order: "all_gather", "slice" ...
         source, target: texts of the layouts: placement and SBP.
-        nbytes: bytes that cross devices, per step of the job.
+        nbytes: bytes sent between devices, per step of the job.
         seconds: predicted time.
         line: the user's line of the op that needs it.
         links: bytes per pair of devices, as the text "from->to".
-        why: why the value has to move.
+        why: the reason for the transfer.
         alternatives: the other possible sequences of steps, and their costs.
     """
 
@@ -220,15 +220,15 @@ class Plan:
         tasks: tasks of one step, in order.
         feeds: buffers that are fed: a whole parameter, or a part of it.
         fed: per buffer of ``feeds``, the position of the fed array, in the order of the job's
-            parameters (and their micro-batches), and the region that the buffer takes of it.
+            parameters (and their micro-batches), and the region of the array that it holds.
         fetches: buffers of the results.
         variables: buffer of each variable, by name.
         shards: per physical variable that is part of a logical one: its name and region.
         ledger: every transfer between devices and every change of a layout.
         actors: names, in the direction of the data flow.
         registers: between the actors.
-        micro_batches: number of parts into which each parameter is split along axis 0; the
-            positions in ``fed`` count the parts of one parameter one after the other.
+        micro_batches: number of parts into which each parameter is split along axis 0; in the
+            positions in ``fed``, the parts of one parameter are consecutive.
         streams: names; a stream runs its tasks in the order of the plan.
         flows: registers between streams: slots of each logical value between its producer and
             its consumers, as allocated in the arenas.
@@ -260,7 +260,7 @@ class Plan:
 
     @property
     def bytes_per_step(self) -> int:
-        """Predicted number of bytes that cross devices per step."""
+        """Predicted number of bytes sent between devices per step."""
         return sum(entry.nbytes for entry in self.ledger)
 
     def assert_budget(
@@ -269,12 +269,12 @@ class Plan:
         """Assert limits on the transfers of a step; for tests.
 
         Args:
-            bytes_per_step: largest number of bytes that may cross devices; None for no limit.
+            bytes_per_step: maximum number of bytes sent between devices; None for no limit.
             no: the name of a primitive step ("all_gather"), or several, that must not occur.
 
         Raises:
-            PlanError: no primitive step has that name.
-            BudgetError: the plan exceeds a limit; the error, also an `AssertionError`, lists the
+            PlanError: No primitive step has this name.
+            BudgetError: The plan exceeds a limit; the error, also an `AssertionError`, lists the
                 offending entries of the ledger, largest first, with the user's lines.
 
         >>> gather = Transfer("x:0", ("all_gather",), "gpu[0:0-1] S(0)", "gpu[0:0-1] B", 8, 1e-6)
@@ -302,7 +302,7 @@ class Plan:
             self._over_budget(found, moving, f"{bytes_per_step:,} bytes per step")
 
     def _check_names(self, names: Iterable[str]) -> None:
-        """Refuse misspelt names, which would never match an entry."""
+        """Reject misspelt names, which would never match an entry."""
         for name in names:
             if name not in COLLECTIVES:
                 raise PlanError(
@@ -373,7 +373,7 @@ def unreadable(error: Mismatch) -> PlanError:
 
 
 def _tensor_type(data: Any) -> TensorType:
-    """Return a tensor type, after checks of its element type and size."""
+    """Return a tensor type after checking its element type and size."""
     shape: tuple[int, ...] = _DECODER.decode(_Saved, data).shape
     name = data["dtype"].get("name")
     dtype = BY_NAME.get(name) if isinstance(name, str) else None
@@ -428,7 +428,7 @@ def _check_positions(found: Iterable[int], allowed: range, where: str) -> None:
 
 
 def check_no_deadlock(registers: Iterable[RegisterPlan]) -> None:
-    """Refuse registers that can deadlock: those with a cycle of waits without a token.
+    """Reject registers that can deadlock: those with a cycle of waits without a token.
 
     An actor waits for a filled slot of each register it reads and for a free slot of each one
     it fills.  In a marked graph (Commoner et al., 1971), execution never blocks if and only if
@@ -452,7 +452,7 @@ def check_no_deadlock(registers: Iterable[RegisterPlan]) -> None:
 
 
 def check_streams(plan: Plan) -> None:
-    """Refuse streams that can deadlock: those with a cycle of waits between tasks.
+    """Reject streams that can deadlock: those with a cycle of waits between tasks.
 
     A task waits for the previous task of its stream and for the tasks in its ``waits``.
     """
@@ -475,7 +475,7 @@ def check_streams(plan: Plan) -> None:
         raise PlanError(
             "checking the streams of a plan for deadlock",
             found=" -> ".join(cycle),
-            allowed="tasks that do not wait for one another in a circle",
+            allowed="tasks without a cycle of waits",
         )
 
 

@@ -26,7 +26,7 @@ SMALLEST = 1024
 """Minimum bytes of a weight in the external data file, as in OneFlow."""
 
 LARGEST = 2**31 - 2**20
-"""Maximum bytes of the weights in one file: protobuf's limit of 2 GiB without room for nodes."""
+"""Maximum bytes of the weights in one file: protobuf's limit of 2 GiB less 1 MiB for nodes."""
 
 PAGE = 4096
 """Alignment of external weights, so that they can be mapped from the file."""

@@ -12,9 +12,9 @@ from flow_core.device import Launch
 
 
 def call(function: Callable[..., object], *arguments: Any, out: Any) -> Launch:
-    """A launch of ``function(*arguments, out)`` with as little overhead as numpy allows.
+    """Return a launch of ``function(*arguments, out)`` with minimal overhead.
 
-    Scalars become 0-d arrays, which ufuncs take without a conversion per call.
+    Scalars become 0-d arrays, which ufuncs accept without a conversion per call.
     """
     if function in (np.maximum, np.minimum):
         return partial(function, *arguments, out=out)

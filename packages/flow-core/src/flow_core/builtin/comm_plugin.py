@@ -1,4 +1,4 @@
-"""The comm within one process, as a plugin."""
+"""Plugin of the comm within one process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ FLOW_PLUGIN_API = "1.0"
 
 
 def flow_register_comms(config: Settings) -> tuple[CommSpec, ...]:
-    """Joins CPU devices, and emulated ones where there are any."""
+    """Return the comm of CPU devices and of emulated devices, if any."""
     types = ("cpu", "gpu") if config.emulate_gpus else ("cpu",)
     module = "flow_core.builtin.in_process"
     return (

@@ -1,4 +1,4 @@
-"""The built-in checkpoint formats."""
+"""Plugin of the built-in checkpoint formats."""
 
 from __future__ import annotations
 
@@ -26,5 +26,5 @@ FORMATS: tuple[FormatSpec, ...] = (
 
 @hookimpl
 def flow_register_checkpoint_formats(config: Settings) -> tuple[FormatSpec, ...]:
-    """OneFlow's folder layout and safetensors."""
+    """Return OneFlow's folder layout and safetensors."""
     return FORMATS

@@ -1,8 +1,8 @@
-"""The comm within one process: copies and combines between devices' arrays, byte by byte counted.
+"""The comm within one process: copy and combine devices' arrays, and count the bytes.
 
-All devices share the process's memory, as CPU devices and emulated ones do.  A plan may give
-several of them one array for what they have in common: it is filled once, and what would have
-crossed devices is counted as if each had its own.
+All devices share the process's memory, as CPU devices and emulated ones do.  A plan may assign one
+array to several devices for a common value: it is filled once, and transfers are counted as if each
+device had its own array.
 """
 
 from __future__ import annotations
@@ -24,36 +24,36 @@ from flow_core.sharding.topology import Device
 
 
 def bootstrap() -> Available:
-    """One process needs nobody to join it."""
+    """Report one process: no other process takes part."""
     return Available(1, "this process")
 
 
 @dataclass(slots=True)
 class Meter:
-    """What one exchange moves per launch, and how often it was launched.
+    """Traffic of one exchange per launch, and the number of launches.
 
     Attributes:
-        links: bytes per (from, to), added up from the arrays that are copied.
-        launches: how often it ran to its end.
+        links: bytes per (from, to), summed over the copied arrays.
+        launches: number of completed launches.
     """
 
     links: Counter[DevicePair] = field(default_factory=Counter)
     launches: int = 0
 
     def count(self) -> None:
-        """Counts a launch: the last part of each."""
+        """Count a launch; called as its last part."""
         self.launches += 1
 
 
 class InProcessComm:
-    """Joins devices of one process whose arrays are numpy's.
+    """Comm of the devices of one process whose arrays are numpy's.
 
     Args:
         devices: all devices.
 
     Attributes:
-        devices: all devices that it joins.
-        local: those of this process: all.
+        devices: all devices that it connects.
+        local: the devices of this process, which are all devices.
     """
 
     name = "in_process"
@@ -65,10 +65,10 @@ class InProcessComm:
     def bind(
         self, exchange: Exchange, inputs: Sequence[Any], outputs: Sequence[Any]
     ) -> tuple[Launch, ...]:
-        """The launches of an exchange between fixed arrays.
+        """Return the launches of an exchange between fixed arrays.
 
         Raises:
-            PlanError: the arrays are not what the exchange says.
+            PlanError: The arrays do not match the exchange.
         """
         check_arrays(exchange, self.local, inputs, outputs)
         binding = _Binding(exchange, inputs, outputs, Meter())
@@ -79,7 +79,7 @@ class InProcessComm:
         return (*launches, binding.meter.count)
 
     def sent(self) -> Mapping[DevicePair, int]:
-        """Bytes that went from device to device so far, by (from, to)."""
+        """Return the bytes sent between devices so far, by (from, to)."""
         total: Counter[DevicePair] = Counter()
         for meter in self._meters:
             for link, nbytes in meter.links.items():
@@ -89,7 +89,7 @@ class InProcessComm:
 
 @dataclass(slots=True)
 class _Binding:
-    """One exchange while it is bound: every copy tells the meter of its bytes."""
+    """Binding of one exchange; every copy adds its bytes to the meter."""
 
     exchange: Exchange
     inputs: Sequence[Any]
@@ -109,12 +109,12 @@ class _Binding:
         for plan in block_gathers(self.exchange):
             (target, there), *parts = self._located(plan)
             launches = list(self._gather(combine, parts, target, there))
-            if _where(there) not in done:  # else devices share it, and it is made already
+            if _where(there) not in done:  # otherwise shared by devices and already filled
                 yield from launches
             done.add(_where(there))
 
     def _all_reduce(self, combine: Any) -> Iterator[Launch]:
-        """Each device combines its chunk, in rank order, and gives it to all others."""
+        """Combine each device's chunk, in rank order, and copy it to all others."""
         for reduction in reductions(self.exchange):
             (target, there), *parts = self._located(reduction.combine)
             if reduction.member in self.exchange.summed:
@@ -126,7 +126,7 @@ class _Binding:
                 yield from self._copy(source, part, target, there)
 
     def _located(self, plan: GatherPlan) -> list[tuple[Device, Any]]:
-        """The devices and views of a gather's target and parts."""
+        """Return the devices and views of a gather's target and parts."""
         return [
             (ref.device(self.exchange), ref.view(ref.array(self.inputs, self.outputs)))
             for ref in (plan.target, *plan.parts)
@@ -135,7 +135,7 @@ class _Binding:
     def _take_sum(
         self, parts: Sequence[tuple[Device, Any]], target: Device, there: Any
     ) -> Iterator[Launch]:
-        """What devices have summed up in one place, as if the target had got all parts."""
+        """Copy a sum accumulated in one array, counted as if the target had received all parts."""
         for source, part in parts:
             self._note(source, target, part)
         yield from self._copy(target, parts[0][1], target, there)
@@ -143,7 +143,7 @@ class _Binding:
     def _gather(
         self, combine: Any, parts: Sequence[tuple[Device, Any]], target: Device, there: Any
     ) -> Iterator[Launch]:
-        """Combines parts in their order; the first two at once, a single one is copied.
+        """Combine parts in order, the first two in one call; copy a single part.
 
         The target may be one of the parts.
         """
@@ -153,7 +153,7 @@ class _Binding:
         for source, part in parts:
             self._note(source, target, part)
         late = any(_where(part) == _where(there) for _, part in parts[2:])
-        sums = np.empty_like(there) if late else there  # else it is written before it is read
+        sums = np.empty_like(there) if late else there  # else overwritten before it is read
         yield call(combine, parts[0][1], parts[1][1], out=sums)
         for _, part in parts[2:-1]:
             yield call(combine, sums, part, out=sums)
@@ -161,7 +161,7 @@ class _Binding:
             yield call(combine, sums, parts[-1][1], out=there)
 
     def _copy(self, source: Device, part: Any, target: Device, there: Any) -> Iterator[Launch]:
-        """A copy, unless both devices have it in the same place."""
+        """Copy a part unless both devices share its memory."""
         self._note(source, target, part)
         if _where(part) != _where(there):
             yield partial(np.copyto, there, part)
@@ -172,5 +172,5 @@ class _Binding:
 
 
 def _where(array: Any) -> object:
-    """What tells apart arrays that are not the same memory."""
+    """Return a key that is equal for arrays of the same memory."""
     return array.ctypes.data, array.shape, array.strides

@@ -1,4 +1,4 @@
-"""A driver that allocates nothing, runs nothing, and counts what it was asked for."""
+"""A driver that allocates nothing, runs nothing, and counts requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flow_core.sharding.topology import Device
 
 @dataclass(frozen=True, slots=True)
 class NullArray:
-    """What an array of the null device is: a place in an arena, without contents.
+    """An array of the null device: a position in an arena, without contents.
 
     >>> NullArray(64, (2, 3), np.dtype("float32")).nbytes
     24
@@ -35,7 +35,7 @@ class NullArray:
 
     @property
     def nbytes(self) -> int:
-        """Number of bytes that it would take."""
+        """Number of bytes that it would occupy."""
         return self.size * self.dtype.itemsize
 
 
@@ -46,10 +46,10 @@ class NullArena:
     nbytes: int
 
     def view(self, offset: int, shape: tuple[int, ...], dtype: Any) -> NullArray:
-        """The array at byte ``offset``.
+        """Return the array at byte ``offset``.
 
         Raises:
-            PlanError: it would lie outside the arena.
+            PlanError: The array would be outside the arena.
         """
         array = NullArray(offset, tuple(shape), np.dtype(dtype))
         if offset < 0 or offset + array.nbytes > self.nbytes:
@@ -62,25 +62,25 @@ class NullArena:
 
 
 class NullEvent:
-    """An event that has happened."""
+    """An event that has completed."""
 
     def wait(self) -> None:
-        """Returns at once."""
+        """Return at once."""
 
 
 class NullStream:
     """A stream on which nothing is ever queued."""
 
     def record(self) -> Event:
-        """An event that has happened."""
+        """Return a completed event."""
         return NullEvent()
 
     def wait_event(self, event: Event) -> None:
-        """Waits for an event of another stream."""
+        """Wait for an event of another stream."""
         event.wait()
 
     def synchronize(self) -> None:
-        """Returns at once."""
+        """Return at once."""
 
 
 class NullDriver:
@@ -103,19 +103,19 @@ class NullDriver:
         self.allocated = self.launched = self.copied_in = self.copied_out = 0
 
     def allocate(self, nbytes: int) -> NullArena:
-        """An arena without memory."""
+        """Return an arena without memory."""
         self.allocated += nbytes
         return NullArena(nbytes)
 
     def stream(self, name: str) -> Stream:
-        """A stream."""
+        """Create a stream."""
         return NullStream()
 
     def copy_in(self, target: NullArray, source: Any) -> None:
-        """Counts the bytes of a host array.
+        """Count the bytes of a host array.
 
         Raises:
-            PlanError: shapes or element types differ.
+            PlanError: The shapes or element types differ.
         """
         array = np.asarray(source)
         if (array.shape, array.dtype) != (target.shape, target.dtype):
@@ -127,12 +127,12 @@ class NullDriver:
         self.copied_in += target.nbytes
 
     def copy_out(self, source: NullArray) -> Array:
-        """Zeros of an array's shape and element type, since nothing was computed."""
+        """Return zeros of an array's shape and element type, since nothing was computed."""
         self.copied_out += source.nbytes
         return np.zeros(source.shape, source.dtype)
 
     def compile(self, launches: Sequence[Launch]) -> Launch:
-        """A callable that counts a stream's launches instead of running them."""
+        """Return a callable that counts a stream's launches instead of running them."""
         count = len(launches)
 
         def run() -> None:
@@ -141,19 +141,19 @@ class NullDriver:
         return run
 
     def memory(self) -> int | None:
-        """No limit."""
+        """Return None: memory has no limit."""
         return None
 
 
 class NullComm:
-    """Joins null devices: checks what is bound, and sends nothing.
+    """Comm of null devices, which checks the bound arrays and sends nothing.
 
     Args:
         devices: all devices.
 
     Attributes:
-        devices, local: all devices that it joins.
-        bound: the exchanges.
+        devices, local: all devices that it connects.
+        bound: the bound exchanges.
     """
 
     name = "null"
@@ -165,11 +165,11 @@ class NullComm:
     def bind(
         self, exchange: Exchange, inputs: Sequence[Any], outputs: Sequence[Any]
     ) -> tuple[Launch, ...]:
-        """No launches."""
+        """Check the arrays of an exchange and return no launches."""
         check_arrays(exchange, self.local, inputs, outputs)
         self.bound.append(exchange)
         return ()
 
     def sent(self) -> Mapping[DevicePair, int]:
-        """Nothing."""
+        """Return an empty mapping."""
         return {}

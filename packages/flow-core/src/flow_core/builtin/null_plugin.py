@@ -1,4 +1,4 @@
-"""The device type "null", which runs nothing: for planning without hardware, and for tests."""
+"""Plugin of device type "null", which runs nothing: for planning without hardware, and tests."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ DEVICES = 1 << 20
 
 
 def probe() -> Available:
-    """As many as anybody may name."""
+    """Report the maximum number of devices."""
     return Available(DEVICES, "runs nothing")
 
 
 def bind(ctx: BindContext) -> Launch:
-    """A launch that does nothing, for any op."""
+    """Return a launch that does nothing, for any op."""
     return _nothing
 
 
@@ -25,16 +25,16 @@ def _nothing() -> None:
 
 
 def flow_register_devices() -> tuple[DeviceSpec, ...]:
-    """The device type "null"."""
+    """Return the device type "null"."""
     return (DeviceSpec("null", probe, "flow_core.builtin.null_driver:NullDriver"),)
 
 
 def flow_register_comms() -> tuple[CommSpec, ...]:
-    """Joins null devices, and sends nothing."""
+    """Return the comm of null devices, which sends nothing."""
     module = "flow_core.builtin.null_driver"
     return (CommSpec("null", ("null",), probe, f"{module}:NullComm"),)
 
 
 def flow_register_kernels() -> tuple[KernelSpec, ...]:
-    """One kernel for every op."""
+    """Return one kernel for every op."""
     return (KernelSpec("*", "null", bind, name="null"),)

@@ -1,4 +1,4 @@
-"""The CPU through numpy: one allocation per plan, launches in a plain loop."""
+"""Driver of the CPU with numpy: one allocation per plan, launches in a plain loop."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class NumpyArena:
     """One allocation, aligned to a cache line.
 
     Attributes:
-        nbytes: its size.
-        memory: the array that holds it, and that arrays in it hold.
+        nbytes: size in bytes.
+        memory: the array that owns the memory, referenced by all arrays in it.
     """
 
     def __init__(self, nbytes: int) -> None:
@@ -30,7 +30,7 @@ class NumpyArena:
         self._bytes = self.memory[start : start + nbytes]
 
     def view(self, offset: int, shape: tuple[int, ...], dtype: Any) -> Any:
-        """The C-contiguous array of ``shape`` at byte ``offset``."""
+        """Return the C-contiguous array of ``shape`` at byte ``offset``."""
         size = prod(shape) * np.dtype(dtype).itemsize
         return self._bytes[offset : offset + size].view(dtype).reshape(shape)
 
@@ -39,22 +39,22 @@ class NumpyEvent:
     """An event of a stream that is always up to date."""
 
     def wait(self) -> None:
-        """Returns at once: launches have run when they return."""
+        """Return at once: launches run synchronously."""
 
 
 class NumpyStream:
-    """Launches run when they are called, so a stream has nothing to wait for."""
+    """A stream whose launches run when they are called, so that it never waits."""
 
     def record(self) -> Event:
-        """An event that has happened."""
+        """Return a completed event."""
         return NumpyEvent()
 
     def wait_event(self, event: Event) -> None:
-        """Waits for an event of another stream."""
+        """Wait for an event of another stream."""
         event.wait()
 
     def synchronize(self) -> None:
-        """Returns at once."""
+        """Return at once."""
 
 
 class NumpyDriver:
@@ -74,7 +74,7 @@ class NumpyDriver:
         self._free = limit
 
     def allocate(self, nbytes: int) -> NumpyArena:
-        """One allocation of ``nbytes`` bytes, not initialised."""
+        """Allocate ``nbytes`` bytes, not initialised."""
         arena = NumpyArena(nbytes)
         if self._free is not None:
             self._take(nbytes)
@@ -85,19 +85,19 @@ class NumpyDriver:
         self._free = None if self._free is None else self._free - nbytes
 
     def stream(self, name: str) -> Stream:
-        """A stream."""
+        """Create a stream."""
         return NumpyStream()
 
     def copy_in(self, target: Any, source: Any) -> None:
-        """Copies a host array into a planned array."""
+        """Copy a host array into a planned array."""
         np.copyto(target, source)
 
     def copy_out(self, source: Any) -> Any:
-        """A new array with the contents of a planned one."""
+        """Return a new array with the contents of a planned one."""
         return source.copy()
 
     def compile(self, launches: Sequence[Launch]) -> Launch:
-        """One callable for a step's launches, with floating point warnings off."""
+        """Return one callable for a step's launches, with floating-point warnings off."""
         steps = tuple(launches)
 
         def run() -> None:
@@ -108,5 +108,5 @@ class NumpyDriver:
         return run
 
     def memory(self) -> int | None:
-        """What is left of the limit; without one, the operating system's holds."""
+        """Return the remaining bytes of the limit, None for no limit but the operating system's."""
         return self._free

@@ -1,4 +1,4 @@
-"""The op families of core, as a plugin."""
+"""Plugin of the op families of the core."""
 
 from __future__ import annotations
 
@@ -24,6 +24,6 @@ FAMILIES: tuple[str, ...] = (
 
 
 def flow_register_ops() -> Iterator[OpSpec]:
-    """The ops of all families."""
+    """Yield the ops of all families."""
     for family in FAMILIES:
         yield from importlib.import_module(f"flow_core.ops.{family}").OPS

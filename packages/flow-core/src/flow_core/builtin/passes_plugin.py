@@ -1,4 +1,4 @@
-"""The built-in graph passes."""
+"""Plugin of the built-in graph passes."""
 
 from __future__ import annotations
 
@@ -47,5 +47,5 @@ PASSES: tuple[PassSpec, ...] = (
 
 
 def flow_register_passes() -> tuple[PassSpec, ...]:
-    """The pipeline that every job goes through."""
+    """Return the passes of every job's pipeline."""
     return PASSES

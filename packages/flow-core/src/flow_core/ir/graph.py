@@ -1,4 +1,4 @@
-"""The logical graph: frozen ops on values, with side tables for everything else.
+"""The logical graph: frozen ops on values, with side tables for all other data.
 
 An `Op` has a unique scoped name; a `Value` is one output of an op, identified by the op's name, so
 that equality and hashing never walk the graph.  A `Graph` stores its ops in topological order.
@@ -95,7 +95,7 @@ class Attrs(Mapping[str, AttrValue]):
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        # repr tells 1 from 1.0 and True, which == does not
+        # repr distinguishes 1, 1.0 and True, which are equal
         return isinstance(other, Attrs) and (
             self is other or (self._dict == other._dict and repr(self) == repr(other))
         )
@@ -142,18 +142,18 @@ class Op:
         return self if inputs == self.inputs else replace(self, inputs=inputs)
 
     def with_replaced_inputs(self, replacements: Mapping[Value, Value]) -> Op:
-        """The same op with some input values exchanged for others."""
+        """Return the same op with some input values replaced."""
         return self.with_inputs(tuple([replacements.get(v, v) for v in self.inputs]))
 
 
 class Origin(NamedTuple):
-    """What an op is a copy of.
+    """The logical op that an op is a copy of, and which copy it is.
 
     Attributes:
-        logical: name of the logical op, which has a single copy.
-        rank: position of its device in the placement of the logical op; None for all devices.
+        logical: name of the logical op.
+        rank: position of the copy's device in the placement of the logical op; None for all.
         micro_batch: number of its micro-batch; None for an op that runs once per step.
-        recomputed: whether it computes the value of a forward op again in the backward pass.
+        recomputed: whether it recomputes the value of a forward op in the backward pass.
 
     >>> str(Origin("dense/matmul", rank=3, micro_batch=1, recomputed=True))
     'dense/matmul/recomputed/micro_1@3'
@@ -166,7 +166,7 @@ class Origin(NamedTuple):
 
     @property
     def unsharded(self) -> Origin:
-        """The origin that the op's parts on all devices have in common."""
+        """Return the common origin of the op's parts on all devices."""
         return self if self.rank is None else self._replace(rank=None)
 
     def __str__(self) -> str:
@@ -184,9 +184,9 @@ class Graph:
         ops: by name, each after its inputs and control predecessors.
         types: types of the outputs, by op name.
         results: the values that the job returns.
-        effects: names of ops which must run even if no op reads their outputs.
+        effects: names of ops that must run even if no op reads their outputs.
         lines: the user's line of each op, where known.
-        origins: what ops are copies of, by name; an op without an entry is no copy, see `origin`.
+        origins: origins of copies, by name; an op without an entry is not a copy, see `origin`.
     """
 
     ops: Mapping[str, Op]
@@ -197,7 +197,7 @@ class Graph:
     origins: Mapping[str, Origin] = field(default_factory=dict, compare=False)
 
     def origin(self, name: str) -> Origin:
-        """Return what an op is a copy of: by default only of itself."""
+        """Return the origin of an op, by default the op itself."""
         return self.origins.get(name) or Origin(name)
 
     def type_of(self, value: Value) -> TensorType:

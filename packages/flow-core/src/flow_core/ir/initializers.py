@@ -1,8 +1,8 @@
-"""How variables begin: initializers as literals, and the numbers they stand for.
+"""Initial values of variables: initializers as literals, and the numbers that they generate.
 
-An initializer is written into graphs as a tuple ``(kind, *params)``.  The numbers depend on the
-seed and the logical element index only, so that they are the same in every layout, and a part of
-a variable is made by itself.
+Graphs store an initializer as a tuple ``(kind, *params)``.  The numbers depend on the seed and the
+logical element index only, so that they are the same in every layout and a part of a variable can
+be generated alone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from flow_core.base.shapes import Shape
 from flow_core.sharding.sbp import Region, region_shape
 
 TRUNCATED_STD = 0.87962566103423978
-"""Standard deviation of a standard normal that is cut off at -2 and 2."""
+"""Standard deviation of a standard normal distribution truncated at -2 and 2."""
 
 MODES = ("fan_in", "fan_out", "fan_avg")
 DISTRIBUTIONS = ("truncated_normal", "random_normal", "random_uniform")
@@ -41,12 +41,12 @@ class Initializer:
     params: tuple[Any, ...]
 
     def to_attr(self) -> tuple[Any, ...]:
-        """The literal ``(kind, *params)``."""
+        """Return the literal ``(kind, *params)``."""
         return (self.kind, *self.params)
 
     @classmethod
     def from_attr(cls, attr: Sequence[Any]) -> Initializer:
-        """The initializer of a literal; raises `InferenceError` when there is none."""
+        """Return the initializer of a literal; raises `InferenceError` for an invalid literal."""
         problem = attr_problem(attr)
         if problem:
             raise InferenceError(
@@ -56,12 +56,12 @@ class Initializer:
 
 
 Make = Callable[[philox.Numbers], Any]
-"""The numbers of some elements, or one for all of them, by the uniform ones of these elements."""
+"""Compute the values of elements, or one for all of them, from uniform random numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """Parameter names of a kind, and what makes its numbers, by parameters and logical shape."""
+    """Parameter names of a kind, and the factory of its `Make`, given parameters and shape."""
 
     params: tuple[str, ...]
     make: Callable[[tuple[Any, ...], Shape], Make]
@@ -74,14 +74,14 @@ def generate(
     seed: int,
     region: Region | None = None,
 ) -> np.ndarray[Any, Any]:
-    """The first value of a variable, or of a part of it.
+    """Return the initial value of a variable, or of a part of it.
 
     Args:
         attr: literal ``(kind, *params)``.
         shape: logical shape.
         dtype: element type.
         seed: any 64-bit number; the same seed gives the same numbers.
-        region: the part; all of it when None.
+        region: the part; None for the whole variable.
 
     Returns:
         A new C-contiguous array.
@@ -104,7 +104,7 @@ def generate(
 
 
 def attr_problem(attr: object) -> str | None:
-    """What is wrong with an initializer's literal, None when nothing is.
+    """Return the problem with an initializer's literal, None if it is valid.
 
     >>> attr_problem(("random_normal", 0.0))
     'needs mean, stddev'
@@ -118,10 +118,10 @@ def attr_problem(attr: object) -> str | None:
 
 
 def fan(shape: Sequence[int], mode: str, layout: str) -> float:
-    """How many numbers flow into, out of, or (on average) through one unit of a weight.
+    """Return the fan-in, the fan-out or their average for one unit of a weight.
 
-    Weights are laid out (out, in, window ...) for ``channels_first`` and (out, window ..., in)
-    otherwise.
+    Weights have the layout (out, in, window ...) for ``channels_first``, otherwise
+    (out, window ..., in).
 
     >>> fan((8, 4, 3, 3), "fan_in", "channels_first"), fan((8, 3, 3, 4), "fan_out", "channels_last")
     (36.0, 72.0)
@@ -141,7 +141,7 @@ def _constant(params: Any, shape: Shape) -> Make:
 
 
 def _unit(numbers: philox.Numbers) -> Any:
-    """Uniform float64 numbers in [0, 1) with 48 random bits."""
+    """Return uniform float64 numbers in [0, 1) with 48 random bits."""
     high, low = numbers(0), numbers(1)
     return high.astype(np.float64) + low * 2.0**-24
 

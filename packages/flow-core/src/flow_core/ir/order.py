@@ -1,4 +1,4 @@
-"""Topological order, stable: of the nodes that may come next, the one of least rank does."""
+"""Stable topological order: among the ready nodes, the node of lowest rank comes first."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from heapq import heapify, heappop, heappush
 
 
 class Dependencies:
-    """The number of unfinished predecessors of each node.
+    """Counts of the unfinished predecessors of each node.
 
     Args:
         before: the distinct predecessors of each node.
@@ -29,7 +29,7 @@ class Dependencies:
         return [name for name, count in self._waiting.items() if not count]
 
     def finish(self, name: str) -> Iterator[str]:
-        """Mark a node as finished; yield the nodes of which it was the last predecessor."""
+        """Mark a node as finished; yield the nodes that this makes free."""
         for other in self._followers.get(name, ()):
             self._waiting[other] -= 1
             if not self._waiting[other]:
@@ -49,7 +49,7 @@ def topological_order(
         rank: a number per node.
 
     Returns:
-        The order, and the nodes on a cycle or behind one, which it leaves out.
+        The order, and the nodes that it omits: those on a cycle or behind one.
     """
     dependencies = Dependencies(before)
     ready = [(rank[name], name) for name in dependencies.free()]

@@ -1,8 +1,8 @@
-"""Rewriting of graphs: match on the graph as it was, collect changes, apply them at the end.
+"""Graph rewriting: match on the original graph, collect changes, apply them at the end.
 
-All queries (`Rewriter.readers`, `Rewriter.only_reader`, `Rewriter.position`) see the graph that the
-rewriter was made from; `Rewriter.is_untouched` tells whether matched ops are still as they were.
-Changes cost time in proportion to what they change, and `Rewriter.finish` walks the graph once.
+All queries (`Rewriter.readers`, `Rewriter.only_reader`, `Rewriter.position`) refer to the original
+graph; `Rewriter.is_untouched` returns whether matched ops are unchanged.  A change costs time
+proportional to its size, and `Rewriter.finish` walks the graph once.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Rewriter(GraphBuilder):
     """A graph under change.
 
     New ops go to the insertion point, which `before`, `after` and `at_end` set; they inherit the
-    source line of the op there.  The order of the result is the old one, with new ops at their
-    insertion points, changed only where an op would precede its inputs.
+    source line of the op there.  The result keeps the original order, with new ops at their
+    insertion points, except where an op would precede its inputs.
 
     Attributes:
-        graph: the graph as it was.
+        graph: the original graph.
         results: the values that the job returns; assign to change them.
 
     Args:
@@ -73,11 +73,11 @@ class Rewriter(GraphBuilder):
         self._changed = False
         self._point: tuple[float, str | None] = (float(len(graph)), None)
 
-    # ------------------------------------------------------------------ queries: graph as it was
+    # ------------------------------------------------------------------ queries: original graph
 
     @cached_property
     def position(self) -> Mapping[str, int]:
-        """The index of each op in the graph as it was."""
+        """The index of each op in the original graph."""
         return {name: i for i, name in enumerate(self.graph.ops)}
 
     @cached_property
@@ -89,7 +89,7 @@ class Rewriter(GraphBuilder):
         return frozenset(self.graph.results)
 
     def readers(self, value: Value, *types: str) -> list[Op]:
-        """The ops that read a value, in graph order, once per input; of some types if given."""
+        """Return the readers of a value, in graph order, once per input; of ``types`` if given."""
         found = self._readers.get(value, [])
         return [op for op in found if op.type in types] if types else found
 
@@ -102,7 +102,7 @@ class Rewriter(GraphBuilder):
         return value in self._readers or self.is_result(value)
 
     def only_reader(self, value: Value, *types: str) -> Op | None:
-        """The one untouched op that reads a value, if nothing else does and it has a given type."""
+        """Return the only reader of a value if it is untouched and has one of the given types."""
         found = self._readers.get(value, [])
         if len(found) != 1 or self.is_result(value):
             return None
@@ -110,21 +110,21 @@ class Rewriter(GraphBuilder):
         return found[0] if fits and self.is_untouched(found[0]) else None
 
     def is_untouched(self, *ops: Op) -> bool:
-        """Whether ops of the graph have been neither replaced nor dropped."""
+        """Whether no op of the given ones has been replaced or dropped."""
         return all(self.ops.get(op.name) is op for op in ops)
 
     # ------------------------------------------------------------------ insertion point
 
     def before(self, op: Op) -> Rewriter:
-        """Insert what is added next right before an op, which may be replaced or dropped."""
+        """Set the insertion point right before an op, which may be replaced or dropped."""
         return self._insert_beside(op, -BESIDE)
 
     def after(self, op: Op) -> Rewriter:
-        """Insert what is added next right after an op, which may be replaced or dropped."""
+        """Set the insertion point right after an op, which may be replaced or dropped."""
         return self._insert_beside(op, BESIDE)
 
     def at_end(self) -> Rewriter:
-        """Insert what is added next behind all ops."""
+        """Set the insertion point after all ops."""
         self._point = float(len(self.graph)), None
         return self
 
@@ -148,11 +148,11 @@ class Rewriter(GraphBuilder):
         """Add an op with a new name at the insertion point.
 
         Args:
-            op: the op; its inputs may be values as they were, or those of new ops.
+            op: the op; its inputs may be original values, or outputs of new ops.
             types: types of its outputs.
-            line: source line; that of the op at the insertion point by default.
+            line: source line; by default the line of the op at the insertion point.
             effect: whether the op must run even if nothing reads its outputs.
-            origin: what the op is a copy of; only of itself by default.
+            origin: origin of a copy; by default the op itself.
         """
         rank, anchor = self._point
         if line is None and anchor is not None:
@@ -163,7 +163,7 @@ class Rewriter(GraphBuilder):
         return op
 
     def move(self, op: Op) -> None:
-        """Move an op to the insertion point, by its name; behind what was added there before."""
+        """Move an op, found by its name, to the insertion point, after ops added there before."""
         self.ops[op.name] = self.ops.pop(op.name)
         self._rank[op.name], _ = self._point
         self._changed = True
@@ -176,13 +176,13 @@ class Rewriter(GraphBuilder):
         *,
         effect: bool | None = None,
     ) -> Op:
-        """Put an op in the place of another one, whose line and control successors it gets.
+        """Replace an op by another one, which inherits its line and control successors.
 
         Args:
             old: an op that has not been dropped.
-            new: an op of the same name, or of a new one; then replace the values of ``old``, too.
-            types: types of its outputs; those of ``old`` by default.
-            effect: whether it must run even if nothing reads its outputs; as ``old`` by default.
+            new: an op of the same or a new name; for a new name, also replace ``old``'s values.
+            types: types of its outputs; by default the types of ``old``.
+            effect: whether it must run even if nothing reads its outputs; by default as ``old``.
         """
         effect = old.name in self.effects if effect is None else effect
         types = self.types[old.name] if types is None else types
@@ -202,10 +202,10 @@ class Rewriter(GraphBuilder):
         return new
 
     def replace_value(self, old: Value, new: Value) -> None:
-        """Let all readers of a value, and the results, read another one instead.
+        """Replace a value by another one in all readers and in the results.
 
-        Replacements chain: a value that replaces one may be replaced itself.  Where an op was
-        replaced by one of its name, its values are the new ones as ``new`` and the old ones as
+        Replacements chain: the replacement may be replaced itself.  If an op was replaced by one of
+        the same name, the same value means the new op's output as ``new`` and the old op's as
         ``old``: replace ops before their values.
 
         Raises:
@@ -232,7 +232,7 @@ class Rewriter(GraphBuilder):
         self._changed = True
 
     def resolve(self, value: Value) -> Value:
-        """The value that stands for one now, at the end of its chain of replacements."""
+        """Return the current replacement of a value, at the end of its chain of replacements."""
         while value in self._same:
             old, value = value, self._same[value]
             if old in self._final:
@@ -240,7 +240,7 @@ class Rewriter(GraphBuilder):
         return value
 
     def resolved(self, op: Op) -> Op:
-        """The op with replaced inputs, and without control edges from dropped ops."""
+        """Return the op with replaced inputs and without control edges from dropped ops."""
         if not self._same.keys().isdisjoint(op.inputs):
             op = op.with_inputs(tuple([self.resolve(v) for v in op.inputs]))
         if op.control and not self._successor.keys().isdisjoint(op.control):
@@ -258,11 +258,11 @@ class Rewriter(GraphBuilder):
     # ------------------------------------------------------------------ result
 
     def build(self) -> Graph:
-        """The same as `finish`."""
+        """Return the changed graph, like `finish`."""
         return self.finish()
 
     def finish(self) -> Graph:
-        """The changed graph; the graph as it was if nothing has been changed.
+        """Return the changed graph, or the original graph if nothing has changed.
 
         Raises:
             GraphError: An op reads a value that no op makes, or depends on itself.
@@ -285,7 +285,7 @@ class Rewriter(GraphBuilder):
         )
 
     def _ordered(self, ops: list[Op]) -> list[Op]:
-        """The ops by rank, each after its inputs and control predecessors."""
+        """Return the ops by rank, each after its inputs and control predecessors."""
         rank = {**self.position, **self._rank} if self._rank else self.position
         if self._rank:
             ops.sort(key=lambda op: rank[op.name])
@@ -306,10 +306,10 @@ def _is_topological(ops: Sequence[Op]) -> bool:
 
 
 def _topological(ops: Sequence[Op]) -> list[Op]:
-    """The ops in topological order, always the first in line among those that are ready.
+    """Return the ops in topological order; among ready ops, the first one in ``ops`` comes first.
 
     Raises:
-        GraphError: An op reads what no op makes, or depends on itself.
+        GraphError: An op reads a value that no op makes, or depends on itself.
     """
     index = {op.name: i for i, op in enumerate(ops)}
     successors: list[list[int]] = [[] for _ in ops]
@@ -340,5 +340,5 @@ def _refuse(op: Op, found: str) -> None:
 
 
 def like(op: Op, type_: str, attrs: Mapping[str, AttrValue], inputs: Iterable[Value]) -> Op:
-    """An op of another type with the name, placement and control edges of one."""
+    """Return an op of another type with the name, placement and control edges of ``op``."""
     return Op(op.name, type_, tuple(inputs), Attrs(attrs), op.placement, control=op.control)

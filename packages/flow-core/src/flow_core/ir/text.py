@@ -1,4 +1,4 @@
-"""The text form of graphs: one op per line, and it parses back.
+"""The text form of graphs, one op per line: printing and parsing.
 
 A line is ``name = type(inputs) : types @placement [sbp(...)] [after(...)] {attributes}``, for
 example ``y = relu(x:0) : float32[4,3] @cpu[0:0] sbp(S(0)) after(x) {}``; the last two lines name
@@ -31,7 +31,7 @@ _LINE = re.compile(
 
 
 def print_graph(graph: Graph, lines: bool = False) -> str:
-    """The text form of a graph; with ``lines`` the user's line follows each op as a comment."""
+    """Return the text form of a graph; ``lines`` appends the user's lines as comments."""
     rows = ["graph", *_op_rows(graph, lines)]
     rows.append(f"return {', '.join(map(_value_text, graph.results))}".rstrip())
     rows.append(f"effects {', '.join(map(_name_text, graph.effects))}".rstrip())
@@ -45,7 +45,7 @@ def _op_rows(graph: Graph, lines: bool) -> Iterator[str]:
 
 
 def print_op(graph: Graph, op: Op) -> str:
-    """One op as a line of text."""
+    """Return one op as a line of text."""
     parts = [
         f"{_name_text(op.name)} = {op.type}({', '.join(map(_value_text, op.inputs))})",
         f": {'; '.join(map(str, graph.types[op.name]))}",
@@ -78,7 +78,7 @@ def _literal_text(value: AttrValue) -> str:
 
 
 def parse_graph(text: str) -> Graph:
-    """The graph of a text form, verified; raises `GraphError` naming the line that is wrong.
+    """Return the verified graph of a text form; raises `GraphError` with the number of a bad line.
 
     >>> from flow_core.ir.graph import GraphBuilder
     >>> empty = GraphBuilder().build()

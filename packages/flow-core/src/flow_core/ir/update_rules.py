@@ -1,4 +1,4 @@
-"""The update rules of the optimizers: inputs, attributes and formulas, once for all backends.
+"""The update rules of the optimizers: inputs, attributes and formulas for all backends.
 
 Every update takes ``(model, model_diff, learning_rate, ...)``, overwrites the model and its
 states, and has no output.  With r = scale * scale_by_tensor * model_diff + l1 * sign(model)
@@ -20,11 +20,11 @@ states, and has no output.  With r = scale * scale_by_tensor * model_diff + l1 *
   model -= lr * |model| / |a| * (a + weight_decay * model) with |x| the Euclidean norm
   (the factor is 1 where one of them is 0)
 
-With a ``skip_if`` that is not 0, nothing changes.
+If ``skip_if`` is not 0, nothing changes.
 
 Backends take names, order and number of states and attributes from `TABLE`.  Each orders the
-arithmetic for its hardware (tiles of numpy calls, fused loops, GPU threads), so the formulas are
-equal up to rounding.
+arithmetic for its hardware (tiles of numpy calls, fused loops, GPU threads), so results are equal
+up to rounding.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Update:
         attrs: attributes and defaults besides `COMMON`.
         step: whether the rule reads the step number.
         numbers: names of the states of one element.
-        local: whether element i depends on elements i only, so that splits are valid.
+        local: whether element i depends on elements i only, so that the update can be split.
         unit: names of attributes that must be in [0, 1).
     """
 
@@ -119,7 +119,7 @@ BY_TYPE: Mapping[str, Update] = {row.type: row for row in TABLE}
 INDEXED_PREFIX = "indexed_slices_"
 """Prefix of the ops that update only the rows of a table that were looked up."""
 INDEXED = ("sgd_update", "momentum_update", "adam_update")
-"""Rules that have such a form."""
+"""Rules with an indexed-slices form."""
 
 
 def optional_inputs(row: Update, types: Sequence[TensorType]) -> tuple[int | None, int | None]:

@@ -1,4 +1,4 @@
-"""Build graphs op by op: inference runs as ops are added."""
+"""Build graphs op by op, with type inference as ops are added."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flow_core.sharding.topology import Placement
 
 
 class Emitter:
-    """Adder of ops to a `GraphBuilder`: completes default attributes, infers and checks types."""
+    """Add ops to a `GraphBuilder` with default attributes and inferred, checked types."""
 
     def __init__(self, builder: GraphBuilder, specs: Mapping[str, OpSpec]) -> None:
         self.builder = builder
@@ -61,10 +61,10 @@ class Emitter:
 
 
 LARGEST = 2**63 - 1
-"""Limit of sizes, and of bytes of a tensor: the range of an index."""
+"""Maximum size of an axis, and of a tensor in bytes: the range of an index."""
 
 LONGEST = 1024
-"""Largest bit length of an integer attribute, beyond the range of float64."""
+"""Maximum bit length of an integer attribute, beyond the range of float64."""
 
 
 def _check_sizes(
@@ -218,7 +218,7 @@ class GradContext:
     Attributes:
         op: the forward op.
         inputs, outputs: its values.
-        grads: the gradient of each output, None without one.
+        grads: the gradient of each output; None for outputs without a gradient.
         needed: per input, whether its gradient is needed.
         maker: emits the backward ops.
     """

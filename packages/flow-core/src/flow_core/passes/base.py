@@ -1,4 +1,4 @@
-"""What a pass is, and how a pipeline of passes runs."""
+"""The interface of graph passes, and the pipeline that runs them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from flow_core.plugins.specs import OpSpec
 
 @dataclass(frozen=True, slots=True)
 class PassContext:
-    """What passes may know besides the graph.
+    """Input of passes besides the graph.
 
     Attributes:
-        specs: the ops, by type.
-        options: what the session and the job ask of single passes, by the passes' own names.
+        specs: the op specs, by type.
+        options: settings of session and job for single passes, by option name.
     """
 
     specs: Mapping[str, OpSpec]
@@ -25,19 +25,19 @@ class PassContext:
 
 
 class Pass(Protocol):
-    """A frozen dataclass of its options, with a name."""
+    """A graph pass: a frozen dataclass of its options, with a name."""
 
     @property
     def name(self) -> str:
         """Unique name."""
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:
-        """The rewritten graph."""
+        """Return the rewritten graph."""
 
 
 @dataclass(frozen=True, slots=True)
 class PassTiming:
-    """What one pass did: ops before and after, seconds."""
+    """Statistics of one pass: number of ops before and after, seconds."""
 
     name: str
     before: int
@@ -47,14 +47,14 @@ class PassTiming:
 
 @dataclass(slots=True)
 class Pipeline:
-    """Runs passes in order and keeps the time of each."""
+    """Run passes in order and record the time of each."""
 
     passes: Sequence[Pass]
     verify_each: bool = False
     timings: list[PassTiming] = field(default_factory=list)
 
     def run(self, graph: Graph, context: PassContext) -> Graph:
-        """The graph after all passes."""
+        """Return the graph after all passes."""
         for item in self.passes:
             started = time.perf_counter()
             result = item.apply(graph, context)

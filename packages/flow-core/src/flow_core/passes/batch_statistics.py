@@ -1,9 +1,9 @@
-"""Batch normalisation over several devices: statistics of the batch from sums of its parts.
+"""Batch normalisation over several devices: batch statistics from sums over its parts.
 
-One op that normalises needs the whole batch on every device.  Written as sums, which arise as
-partial results of the parts, training needs two all-reduces of a number per channel: those of the
-mean and of the variance, which is taken from centred values so that nothing cancels.  Its gradient
-needs two as well, which are those of the parameters' gradients anyway.
+A single normalization op needs the whole batch on every device.  Decomposed into sums, which each
+device computes as partial results, training needs two all-reduces of a number per channel: for the
+mean and for the variance, which is computed from centred values to avoid cancellation.  The
+gradient needs two as well, which the gradients of the parameters require anyway.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from flow_core.sharding.sbp import B
 
 @dataclass(frozen=True)
 class BatchStatistics:
-    """Takes training's normalisation and its gradient apart where their devices are several."""
+    """Decompose training normalisation and its gradient on placements of several devices."""
 
     name: str = "batch_statistics"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:
-        """The graph without ``normalization`` of a split batch."""
+        """Return the graph without ``normalization`` of a split batch."""
         rules = {op.name: _RULES[op.type] for op in graph.ops.values() if _applies(op)}
         return take_apart(graph, context.specs, rules) if rules else graph
 
@@ -37,7 +37,7 @@ def _applies(op: Op) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """A batch in the type that its statistics have, and what is the same for all channels."""
+    """A batch in the element type of its statistics, and the properties that channels share."""
 
     x: Sym
     axis: int
@@ -52,12 +52,12 @@ class _Batch:
         return 1 / max(prod(self.x.shape[i] for i in self.others), 1)
 
     def sum(self, values: Sym) -> Sym:
-        """Sums per channel, whole on every device: partial ones would make the batch partial."""
+        """Return sums per channel, broadcast: partial ones would make the batch partial."""
         total = values.maker.one("reduce_sum", values, axis=self.others, keepdims=False)
         return constrain(total, (B,) * len(values.maker.placement.hierarchy))
 
     def wide(self, vector: Sym) -> Sym:
-        """A number per channel, as it broadcasts against the batch."""
+        """Return numbers per channel in a shape that broadcasts against the batch."""
         return vector.maker.one("reshape", vector, shape=channel_shape(self.x.shape, self.axis))
 
 
@@ -82,7 +82,7 @@ def _normalise(maker: Maker, op: Op) -> Parts:
 
 
 def _move(maker: Maker, op: Op, moving: Sym, new: Sym) -> None:
-    """moving = moving momentum + new (1 - momentum)."""
+    """Update a moving statistic: moving = moving * momentum + new * (1 - momentum)."""
     momentum = op.attrs["momentum"]
     value = as_type(moving, new.dtype) * momentum + new * (1 - momentum)
     maker.all("assign", moving, as_type(value, moving.dtype))

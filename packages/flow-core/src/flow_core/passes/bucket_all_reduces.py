@@ -1,10 +1,10 @@
 """Bucketing of all-reduces: start them early, and join small ones.
 
-Lowering puts boxing before its first reader, which for gradients is behind the whole backward
-pass.  This pass moves an all-reduce up to the last op that makes its inputs, and joins to it those
-of the same devices, type and operation that follow, up to a size limit, as long as no op has to
-wait for the bucket that would not have waited for its members.  Other collectives are treated
-alike if a program asks for it.
+Lowering inserts boxing before its first reader, which for gradients is after the whole backward
+pass.  This pass moves an all-reduce up to the last op that makes its inputs, and merges the
+following all-reduces of the same devices, type and operation into it, up to a size limit and only
+if no op waits for the bucket that would not have waited for its members.  Other collectives are
+treated alike if configured.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from flow_core.sharding.topology import Device
 MEGABYTE = 1 << 20
 
 FUSIBLE = ("all_reduce", "reduce", "reduce_scatter", "all_gather", "broadcast")
-"""The collectives that can be joined."""
+"""Collectives that can be joined."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def _movable(rewriter: Rewriter, collectives: Collection[str]) -> Iterator[_Memb
     for op in moving.values():
         here, outputs = position[op.name], range(len(graph.types[op.name]))
         readers = [r.name for k in outputs for r in rewriter.readers(op.output(k))]
-        # another exchange that reads this one moves up to here, and no further
+        # an exchange that reads this one can move up to here, but no further
         waits = [here if name in moving else position[name] for name in readers]
         needed = min(waits, default=len(graph))
         ready = max(position[v.op] for v in op.inputs)
@@ -148,7 +148,7 @@ def _rewritten(rewriter: Rewriter, buckets: list[_Bucket]) -> Graph:
 
 
 def _join(rewriter: Rewriter, ops: list[Op]) -> None:
-    """Put one exchange in the place of several."""
+    """Replace several exchanges by one."""
     first, graph = ops[0], rewriter.graph
     outputs = [op.output(k) for op in ops for k in range(len(graph.types[op.name]))]
     attrs = first.attrs.with_(

@@ -3,7 +3,7 @@
 A segment consists of the ops made in one ``with
 flow.experimental.scope.config(checkpointing=True)`` block.  Values that leave it in the forward
 pass are kept; all others that backward ops read are recomputed from the segment's inputs, right
-before the first of them is needed, with the same random bits: the copy of an op draws like the
+before their first reader, with the same random bits: the copy of an op draws the numbers of the
 original.  Ops that change variables (moving averages) run only once, as in OneFlow.
 """
 
@@ -18,7 +18,7 @@ from flow_core.passes.base import PassContext
 
 
 def recomputed_name(name: str) -> str:
-    """Return the name of the op that computes the values of another op again.
+    """Return the name of the op that recomputes the values of another op.
 
     >>> recomputed_name("dropout")
     'dropout/recomputed'
@@ -61,7 +61,7 @@ class Checkpointing:
         Args:
             rewriter: the graph under change.
             names: names of the part's ops.
-            again: receives the recomputed value of each value.
+            again: output; the recomputed value of each value.
 
         Returns:
             The backward ops that read values of the part.

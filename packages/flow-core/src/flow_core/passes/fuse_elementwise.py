@@ -1,8 +1,8 @@
 """Fusion of runs of elementwise ops into groups that a backend lowers as one kernel.
 
-A run is a sequence of elementwise ops with one result shape that are neighbours among the ops of
-their device, in graph order.  All values that a run reads from outside are made before its first
-op, where the group is inserted: no path can leave a run and come back, so groups form no cycle.
+A run is a sequence of elementwise ops with one result shape that are adjacent among the ops of
+their device, in graph order.  All external inputs of a run are made before its first op, where the
+group is inserted: no path leaves a run and re-enters it, so groups form no cycle.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from flow_core.sharding.topology import Placement
 
 @dataclass(frozen=True)
 class FuseElementwise:
-    """Make groups of at least two connected ops and at most ``limit``."""
+    """Form groups of at least two connected ops and at most ``limit``."""
 
     limit: int = 1000
     name: str = "fuse_elementwise"
@@ -69,7 +69,7 @@ class FuseElementwise:
 
 @dataclass(slots=True)
 class _Run:
-    """Ops that become one, and the position of the first."""
+    """Ops to fuse, and the position of the first."""
 
     ops: list[Op]
     names: set[str]
@@ -98,7 +98,7 @@ def _outputs(rewriter: Rewriter, run: list[Op]) -> list[Value]:
 
 
 def _replace(rewriter: Rewriter, run: list[Op], outputs: list[Value]) -> None:
-    """Put one fused op in the place of a run, or nothing if the run has no outputs."""
+    """Replace a run by one fused op, or drop the run if it has no outputs."""
     first, *_, last = run
     for op in run[: -1 if outputs else None]:
         rewriter.drop(op, last.name)

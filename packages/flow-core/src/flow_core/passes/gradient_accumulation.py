@@ -1,9 +1,9 @@
-"""Gradient accumulation: a step runs its batch in micro-batches and updates once.
+"""Gradient accumulation: a step processes its batch in micro-batches and updates once.
 
 The graph is traced for one micro-batch.  Ops that depend on fed values or draw random numbers get
 one copy per micro-batch; gradients are added in the order of the micro-batches, each as soon as it
-exists; ops that depend on the sums, the updates, stay single.  Results that depend on fed values
-are packed along axis 0, scalars to one element per micro-batch.
+is computed; ops that depend on the sums (updates) run once.  Results that depend on fed values are
+concatenated along axis 0, scalars to one element per micro-batch.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ ONCE = -1
 def draws_by_place(op: Op) -> bool:
     """Whether the random numbers of an op depend on their position in a larger tensor.
 
-    Its copies then draw under one name, each its own rows of the whole batch's numbers: the same
-    numbers as without micro-batches, where the batch is the outermost factor of axis 0.
+    Its copies then share one name for seeding, and each draws its own rows of the whole batch: the
+    same numbers as without micro-batches if the batch is the outermost factor of axis 0.
     """
     return "place" in op.attrs
 
@@ -37,7 +37,7 @@ class GradientAccumulation:
 
     Attributes:
         steps: the number of micro-batches.
-        sums: names of the ``identity`` ops whose input is added up over them.
+        sums: names of the ``identity`` ops whose input is summed over the micro-batches.
     """
 
     steps: int
@@ -61,7 +61,7 @@ class GradientAccumulation:
         return rewriter.finish()
 
     def _later(self, graph: Graph) -> list[Op]:
-        """Return the ops that depend on the sums: they run once, after all micro-batches."""
+        """Return the ops that depend on the sums and run once, after all micro-batches."""
         found = set(self.sums)
         for op in graph.ops.values():
             if any(v.op in found for v in op.inputs) or any(c in found for c in op.control):
@@ -69,7 +69,7 @@ class GradientAccumulation:
         return [op for op in graph.ops.values() if op.name in found - set(self.sums)]
 
     def _copied(self, graph: Graph, context: PassContext) -> set[str]:
-        """Return the ops that each micro-batch has a copy of; the sums are not among them."""
+        """Return the ops that are copied for each micro-batch, without the sums."""
         found: set[str] = set()
         for op in graph.ops.values():
             spec = context.specs[op.type]
@@ -107,7 +107,7 @@ class GradientAccumulation:
             work.rewriter.replace_value(marker.output(), gradient)
 
     def _packed(self, work: _Expansion, value: Value) -> Value:
-        """Return a result: the values of all micro-batches in one."""
+        """Return a result: the values of all micro-batches, concatenated."""
         if value.op not in work.copied:
             return value
         parts = [work.micro[index, value] for index in range(self.steps)]
@@ -135,11 +135,11 @@ class _Expansion:
 
     Attributes:
         rewriter: the graph of one micro-batch, under change.
-        emitter: adds ops to it.
-        copied: names of the ops that each micro-batch has a copy of.
+        emitter: emitter of ops into that graph.
+        copied: names of the ops that are copied for each micro-batch.
         steps: the number of copies.
         micro: the copies' values, by micro-batch and value.
-        totals: the sum of the micro-batches so far, by the name of its marker.
+        totals: the running sum over micro-batches, by the name of its marker.
     """
 
     rewriter: Rewriter
@@ -191,14 +191,14 @@ def _first_device(placement: Placement) -> Placement:
 
 
 def _refuse_update(graph: Graph, context: PassContext, op: Op) -> None:
-    """Refuse updates that depend on fed values other than by a gradient: they cannot run once."""
+    """Reject updates that depend on fed values except through a gradient: they cannot run once."""
     mutated = [op.inputs[i] for i in context.specs[op.type].mutates if i < len(op.inputs)]
     trained = [v for v in mutated if graph.ops[v.op].attrs.get("trainable")]
     if trained and op.type.endswith("_update"):
         raise GraphError(
             f"accumulating the gradient of {trained[0].op!r}",
             at=graph.lines.get(op.name),
-            found="an update that reads what is fed by another way than a gradient",
+            found="an update that depends on fed values other than through a gradient",
             allowed="learning rates and steps that do not depend on the job's parameters",
         )
 

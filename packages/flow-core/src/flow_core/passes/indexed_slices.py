@@ -3,8 +3,8 @@
 The dense gradient of a table is the sum of the looked-up rows' gradients at their indices.  This
 pass replaces its update by one that reads rows and indices, which avoids a gradient of the table's
 size.  As in OneFlow's ``indexed_slices_optimizer_conf``, rows without a gradient keep their values
-and moments.  For momentum and Adam the arithmetic differs from the dense update's; therefore the
-job lists the variables.
+and moments.  For momentum and Adam the result differs from the dense update; therefore the job
+lists the variables.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class _Rows:
     """A dense gradient that is a sum of rows.
 
     Attributes:
-        total: the op that sums them.
-        scale: the factor that the sum is multiplied by.
-        gone: the ops that the sparse update does not need.
+        total: the op that sums the rows.
+        scale: factor of the sum.
+        gone: the ops that the sparse update makes obsolete.
     """
 
     total: Op
@@ -60,7 +60,7 @@ def _rows(rewriter: Rewriter, update: Op) -> _Rows | None:
     """Return the rows of an update's gradient, if nothing else reads or contributes to it."""
     states = len(update.inputs) - len(BY_TYPE[update.type].inputs)
     if states or update.attrs["l1"] or update.attrs["l2"]:
-        return None  # the norm of all gradients or a loss scale goes into it, or all weights do
+        return None  # depends on the norm of all gradients, on a loss scale or on all weights
     scale, gone, value = 1.0, list[Op](), update.inputs[1]
     while rewriter.only_reader(value) is not None:
         op = rewriter.graph.ops[value.op]
@@ -75,7 +75,7 @@ def _rows(rewriter: Rewriter, update: Op) -> _Rows | None:
 
 
 def _by_rows(update: Op, gradient: _Rows) -> Op:
-    """Return the update in its form for rows."""
+    """Return the sparse form of the update."""
     model, _, *rest = update.inputs
     data, index = gradient.total.inputs
     attrs = {k: v for k, v in update.attrs.items() if k not in ("l1", "l2")}

@@ -1,11 +1,11 @@
 """Mixed precision: compute products, and ops between them, in a half type; the rest in float32.
 
 Ops are in lists, as in OneFlow, with the ops of their gradients.  *White* ops are always computed
-in the half type.  *Gray* ops are if they lie on a path from a white op to another one.  *Clear*
-ops, which only move numbers, also follow a neighbor.  *Trailing* ops are sums over gradients, of
-biases and of the parameters of normalizations: they read half inputs as they are, and sum in
-float32.  All other ops, such as losses, other sums and updates of variables, compute in float32:
-variables keep all their bits, and are cast where products read them.
+in the half type.  *Gray* ops are if they are on a path from a white op to another one.  *Clear*
+ops, which only move numbers, also take the type of a neighbor.  *Trailing* ops are sums over
+gradients, for biases and the parameters of normalizations: they read half inputs without a cast,
+and sum in float32.  All other ops, such as losses, other sums and updates of variables, compute in
+float32: variables stay float32 and are cast where products read them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ KEPT: Mapping[str, tuple[int, ...]] = {
     "layer_norm_grad": (2, 3),
     "layer_norm_gamma_grad": (2, 3),
 }
-"""Inputs that stay float32: statistics and the parameters beside them."""
+"""Inputs that stay float32: statistics and normalization parameters."""
 
 LISTED = WHITE | GRAY | CLEAR | TRAILING
 
@@ -60,7 +60,7 @@ class MixedPrecision:
 
     Attributes:
         half: the half type.
-        backward: names of the ops that compute gradients; only sums among them trail.
+        backward: names of the ops that compute gradients; only these can be trailing.
     """
 
     half: str = "float16"
@@ -68,14 +68,14 @@ class MixedPrecision:
     name: str = "mixed_precision"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:
-        """Return the graph with casts, and changed types of the values that they reach."""
+        """Return the graph with casts, and with the types changed by them."""
         return _Rewrite(graph, context, as_dtype(self.half), self.backward).graph()
 
 
 def white_ops(
     graph: Graph, able: Callable[[Op], bool], backward: frozenset[str] = frozenset()
 ) -> Names:
-    """Return the names of the ops that compute in the half type, among those able to.
+    """Return the names of the ops that compute in the half type.
 
     Args:
         graph: the ops.
@@ -106,7 +106,7 @@ def _readers(graph: Graph) -> dict[str, list[str]]:
 
 
 def _reach(start: Iterable[str], step: Callable[[str], Iterable[str]]) -> Names:
-    """Return what can be reached from some ops by steps, including themselves."""
+    """Return the ops reachable from some ops by steps, including these."""
     found, waiting = set(start), list(start)
     while waiting:
         for name in step(waiting.pop()):
@@ -117,7 +117,7 @@ def _reach(start: Iterable[str], step: Callable[[str], Iterable[str]]) -> Names:
 
 
 class _Rewrite:
-    """One graph's casts."""
+    """Rewriter of one graph."""
 
     def __init__(
         self, graph: Graph, context: PassContext, half: DType, backward: frozenset[str]
@@ -172,7 +172,7 @@ class _Rewrite:
             self._rewriter.replace(op, op.with_inputs(inputs), types)
 
     def _as(self, value: Value, dtype: DType) -> Value:
-        """Return a value in an element type, by one cast for all readers if necessary."""
+        """Return a value in an element type, with one cast for all readers if necessary."""
         type_ = self._rewriter.type_of(value)
         if type_.dtype is dtype:
             return value

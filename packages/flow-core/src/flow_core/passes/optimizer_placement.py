@@ -1,8 +1,8 @@
-"""Optimizer-state sharding: each device keeps and updates a part of the weights and their states.
+"""Optimizer-state sharding: each device stores and updates a part of the weights and their states.
 
-A broadcast weight is, with its optimizer states, either split on axis 0 over the devices
-("distributed_split") or put on the least loaded device ("non_distributed").  In a hierarchy,
-"distributed_split" splits along the dimensions in which the weight is broadcast, such as those of
+A broadcast weight and its optimizer states are either split on axis 0 over the devices
+("distributed_split") or placed on the least loaded device ("non_distributed").  In a hierarchy,
+"distributed_split" splits along the dimensions in which the weight is broadcast, such as
 data-parallel replicas of tensor-parallel parts.  Forward and backward ops read a copy that is
 gathered at the start of the step; gradients are sent to the owners only.  The volume of
 communication does not change; the memory of weights and states and the work of updates are divided
@@ -37,7 +37,7 @@ class Owned:
 
 
 def owners(graph: Graph) -> dict[str, Owned]:
-    """Return the owners of the variables of a rewritten graph that have copies for readers."""
+    """Return the owners of the variables with gathered copies in a rewritten graph."""
     found: dict[str, Owned] = {}
     for op in graph.of_type("variable"):
         if copy_name(op.name) in graph.ops:
@@ -46,7 +46,7 @@ def owners(graph: Graph) -> dict[str, Owned]:
 
 
 def copy_name(variable: str) -> str:
-    """Return the name of the copy of a variable that is gathered for its readers."""
+    """Return the name of the gathered copy of a variable."""
     return f"{variable}/gathered"
 
 
@@ -64,7 +64,7 @@ class OptimizerPlacement:
     name: str = "optimizer_placement"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:
-        """Return the graph with weights and states at owners, and copies for other readers."""
+        """Return the graph with weights and states at owners, and gathered copies for readers."""
         updates = {v: op for v, op in _updates(graph, context) if self._allows(graph, v, op)}
         owned = self._owners(graph, context, updates)
         moved = {updates[weight].name: place for weight, place in owned.items()}
@@ -110,7 +110,7 @@ def _sbp(variable: Op) -> NdSbp:
 
 
 def _updates(graph: Graph, context: PassContext) -> Iterator[tuple[Value, Op]]:
-    """Yield the trained variables that have one update, and that update."""
+    """Yield each trained variable with exactly one update, and the update."""
     found: dict[Value, list[Op]] = {}
     for op in graph.ops.values():
         for i in context.specs[op.type].mutates:
@@ -123,12 +123,12 @@ def _updates(graph: Graph, context: PassContext) -> Iterator[tuple[Value, Op]]:
 
 
 def _split(variable: Op) -> NdSbp:
-    """Return the SBP with broadcast dimensions split on axis 0 instead."""
+    """Return the SBP with broadcast dimensions replaced by splits of axis 0."""
     return tuple(Split(0) if s == B else s for s in _sbp(variable))
 
 
 def _splits(graph: Graph, context: PassContext, update: Op, split: NdSbp) -> bool:
-    """Whether an update supports a split, with a part for every device."""
+    """Whether an update supports a split with a part for every device."""
     types, sizes = graph.input_types(update), update.placement.hierarchy
     rules = context.specs[update.type].sbp(SbpContext(types, (), update.attrs))
     valid = {rule.inputs[0] for rule in rules}
@@ -154,7 +154,7 @@ def _in_turn(graph: Graph, updates: dict[Value, Op]) -> dict[Value, Owned]:
 
 @dataclass(frozen=True)
 class SharedPlacement:
-    """Lay out variables as another job that shards them does.
+    """Lay out variables as in another job that shards them.
 
     Attributes:
         owners: placement and SBP of that job's variables, by name.
@@ -164,7 +164,7 @@ class SharedPlacement:
     name: str = "shared_placement"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:
-        """Return the graph with these variables at their owners, and copies for their readers."""
+        """Return the graph with these variables at owners, and gathered copies for readers."""
         kept = {
             op.name: self.owners[op.name]
             for op in graph.of_type("variable")
@@ -182,7 +182,7 @@ class SharedPlacement:
 def _rewritten(
     graph: Graph, moved: Mapping[str, Owned], kept: Mapping[str, Owned], copied: Set[str]
 ) -> Graph:
-    """Return the graph with updates and variables at owners, and copies of some for all readers."""
+    """Return the graph with updates and variables at owners, and gathered copies of some."""
     rewriter = Rewriter(graph)
     copies: dict[Value, Value] = {}
     for op in graph.ops.values():
@@ -203,7 +203,7 @@ def _rewritten(
 def _states(
     context: PassContext, updates: dict[Value, Op], owned: dict[Value, Owned]
 ) -> dict[str, Owned]:
-    """Return the owner of each weight and each state: all that the update overwrites."""
+    """Return the owner of each weight and state, which are the inputs that an update overwrites."""
     return {
         updates[weight].inputs[i].op: place
         for weight, place in owned.items()
@@ -213,7 +213,7 @@ def _states(
 
 
 def _copy(variable: Op) -> Op:
-    """Return the copy of a weight that all devices read instead of their part."""
+    """Return the op that gathers a weight for all devices."""
     sbp = variable.sbp or ((B,) * len(variable.placement.hierarchy),)
     name, inputs = copy_name(variable.name), (variable.output(),)
     return Op(name, "identity", inputs, NO_ATTRS, variable.placement, sbp)

@@ -1,8 +1,8 @@
 """Quantization-aware training: round the operands and results of int8 kernels to their grid.
 
 As in OneFlow, the ops in `INT8` are those that would compute in int8, each convolution fused with
-the ops of `CHAIN` behind it; reshapes pass values through.  Inputs and results of these ops go
-through ``fake_quantization``.  Weights are rounded to the grid of their own range, biases of
+the ops of `CHAIN` that follow it; reshapes pass values through.  Inputs and results of these ops
+are rounded by ``fake_quantization``.  Weights are rounded to the grid of their own range, biases of
 convolutions to the product of the input's and the weight's scale, and all other values to the grid
 of moving averages, which training updates.  The gradient of rounding is the identity, so this pass
 runs before the backward pass is generated.
@@ -25,7 +25,7 @@ CHAIN = ("bias_add", "normalization", "relu")
 """Ops fused with a convolution, in this order, if each has one reader."""
 
 PASSING = frozenset(("reshape", "identity", "parallel_cast", "cast_to_mirrored"))
-"""Ops whose results have the values of their input."""
+"""Ops that pass the values of their input through."""
 
 Grid = tuple[Value, Value]
 Settings = Mapping[str, AttrValue]
@@ -40,10 +40,10 @@ class QuantizationAware:
 
     Attributes:
         step: name of the variable that counts the steps; None in jobs that do not train.
-        symmetric: whether the zero point is zero, else the grid spans minimum to maximum.
+        symmetric: whether the zero point is zero; otherwise the grid spans minimum to maximum.
         per_channel: whether weights have a grid per row.
         momentum: weight of the old moving average when a batch updates it.
-        stop_after: the step after which moving averages are frozen; required if there are any.
+        stop_after: the step after which moving averages are frozen; required if any are used.
     """
 
     step: str | None
@@ -62,7 +62,7 @@ class QuantizationAware:
 
 
 class _Rewrite:
-    """The rewriting of one graph."""
+    """Rewriter of one graph."""
 
     def __init__(self, options: QuantizationAware, graph: Graph, context: PassContext) -> None:
         self._options, self._graph, self._specs = options, graph, context.specs
@@ -115,7 +115,7 @@ class _Rewrite:
         return rewriter.finish()
 
     def _read(self, reader: Op, value: Value) -> Value:
-        """Return the value that an op reads in place of another one."""
+        """Return the value that an op reads instead of another one."""
         if reader.type == "normalization":  # fused with its convolution
             return value
         if value in self._made:
@@ -128,7 +128,7 @@ class _Rewrite:
         return self._round(value)
 
     def _source(self, value: Value) -> Value:
-        """Return the value that passes through reshapes and identities to a value."""
+        """Return the origin of a value, before reshapes and identities."""
         while (op := self._graph.ops[value.op]).type in PASSING:
             value = op.inputs[0]
         return value
@@ -154,7 +154,7 @@ class _Rewrite:
         return source if source in self._made else value
 
     def _grid(self, value: Value) -> Grid:
-        """Return scale and zero point of a value."""
+        """Return the scale and the zero point of a value."""
         if value not in self._grids:
             weight = self._graph.ops[self._source(value).op].type == "variable"
             self._grids[value] = self._range(value) if weight else self._moving(value)
@@ -212,7 +212,7 @@ class _Rewrite:
     def _emit(
         self, op_type: str, of: Value, suffix: str, inputs: list[Value], attrs: Settings = NO_ATTRS
     ) -> Value:
-        """Add an op that belongs to a value, with the name that OneFlow gives it."""
+        """Add an op for a value, named as in OneFlow."""
         op = self._graph.ops[of.op]
         return self._emitter.emit(
             op_type,

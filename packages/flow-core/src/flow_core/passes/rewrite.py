@@ -1,4 +1,4 @@
-"""Replacing ops by several others, and building blocks of the rules that do so."""
+"""Decompose ops into several others; helpers for the rules."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from flow_core.plugins.specs import OpSpec
 from flow_core.sharding.sbp import NdSbp
 
 Parts = Sequence[Sym]
-"""Replacements of the outputs of an op."""
+"""Replacements of an op's outputs."""
 Rule = Callable[[Maker, Op], Parts]
-"""Emits the ops that replace one op."""
+"""Emit the ops that replace one op."""
 
 
 def take_apart(graph: Graph, specs: Mapping[str, OpSpec], rules: Mapping[str, Rule]) -> Graph:
-    """Return the graph with ops replaced by what the rules under their names emit."""
+    """Return the graph with ops replaced by the ops that the rules of their types emit."""
     rewriter = Rewriter(graph)
     emitter = Emitter(rewriter, specs)
     for op in [graph.ops[name] for name in graph.ops if name in rules]:
@@ -37,14 +37,14 @@ def as_type(value: Sym, dtype: DType) -> Sym:
 
 
 def constrain(value: Sym, sbp: NdSbp | None) -> Sym:
-    """Return the value with a requested SBP, if one is requested."""
+    """Return the value with a requested SBP; the value itself for None."""
     return value if sbp is None else asked(value.maker, sbp, "identity", value, name="cast")
 
 
 def asked(
     maker: Maker, sbp: NdSbp, type_: str, *inputs: Sym, name: str = "", **attrs: AttrValue
 ) -> Sym:
-    """Emit an op whose output has a requested SBP, and return that."""
+    """Emit an op with a requested SBP of its output, and return the output."""
     emitter = maker.emitter
     (found,) = emitter.emit(
         type_,

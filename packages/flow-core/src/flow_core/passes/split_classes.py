@@ -1,8 +1,8 @@
-"""Softmax cross entropy of logits that are split over their classes, by numbers per example.
+"""Softmax cross entropy of logits that are split over their classes.
 
-The op needs all classes of an example.  Where the logits were asked to lie split over the classes,
-as in a vocabulary of which each device has a part, no device gets them all: the greatest logit, the
-sum of exponentials and the logit at the label arise as partial results of the parts.  That is three
+The op needs all classes of an example.  If the requested SBP of the logits splits the classes, as
+for a vocabulary-parallel layer, the logits are not gathered: each device computes the maximum, the
+sum of exponentials and the logit at the label of its part as partial results.  This takes three
 all-reduces of a number per example instead of a gather of the logits, and none in the gradient.
 """
 
@@ -24,12 +24,12 @@ LOSS = "sparse_softmax_cross_entropy"
 
 @dataclass(frozen=True)
 class SplitClasses:
-    """Takes sparse softmax cross entropy of split classes and its gradient apart."""
+    """Decompose sparse softmax cross entropy of split classes, and its gradient."""
 
     name: str = "split_classes"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:
-        """The graph without the loss op of split classes."""
+        """Return the graph without loss ops of split classes."""
         rules = dict(_rules(graph))
         return take_apart(graph, context.specs, rules) if rules else graph
 
@@ -45,7 +45,7 @@ def _rules(graph: Graph) -> Iterator[tuple[str, Rule]]:
 
 
 def _split(graph: Graph, op: Op) -> NdSbp | None:
-    """The layout that was asked for the logits, if it splits their classes."""
+    """Return the requested SBP of the logits if it splits their classes."""
     value = op.inputs[0]
     maker, last = graph.ops[value.op], len(graph.type_of(value).shape) - 1
     asked = maker.sbp[value.index] if maker.sbp else None
@@ -54,7 +54,7 @@ def _split(graph: Graph, op: Op) -> NdSbp | None:
 
 
 def _loss(maker: Maker, op: Op, *, layout: NdSbp) -> Parts:
-    """prob and loss: the greatest logit is taken off first, so that nothing overflows."""
+    """Return prob and loss; the maximum logit is subtracted first to avoid overflow."""
     logits, label = (Sym(maker, v) for v in op.inputs)
     x, classes = as_type(logits, logits.dtype.accumulate), len(logits.shape) - 1
     whole = _whole(layout, classes)
@@ -71,7 +71,7 @@ def _loss(maker: Maker, op: Op, *, layout: NdSbp) -> Parts:
 
 
 def _whole(layout: NdSbp, classes: int) -> NdSbp:
-    """How numbers per example lie beside the logits: all devices with some classes have them."""
+    """Return the SBP of values per example: broadcast where the logits' classes are split."""
     return tuple(sbp if isinstance(sbp, Split) and sbp != S(classes) else B for sbp in layout)
 
 
@@ -81,7 +81,7 @@ def _over_classes(reduction: str, x: Sym, whole: NdSbp) -> Sym:
 
 
 def _is_class(label: Sym, depth: int) -> Sym:
-    """1 where there is such a class, else 0, by which the loss becomes infinite."""
+    """Return 1 for a valid class, else 0, which makes the loss infinite."""
     label = as_type(label, int64)
     below = label.maker.one("scalar_logical_less", label, operand=depth)
     return below * label.maker.one("scalar_logical_greater_equal", label, operand=0)

@@ -1,9 +1,9 @@
-"""Updates that are scaled by norms, of variables that lie split over devices.
+"""Updates scaled by norms, for variables that are split over devices.
 
-LARS and LAMB scale what they do to a variable by norms of the whole of it, and of its gradient or
-its change.  One op that does so needs the whole on every device.  Where the variable is split,
-each device takes the sum of squares of its part: a partial result, of which boxing makes the whole
-with an all-reduce of one number.  All else is done part by part, as other updates are.
+LARS and LAMB scale the change of a variable by norms of the whole variable and of its gradient or
+change.  A single op needs the whole variable on every device.  If the variable is split, each
+device computes the sum of squares of its part: a partial result, which boxing all-reduces as one
+number.  The rest is computed part by part, as in other updates.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from flow_core.sharding.sbp import NdSbp, Split
 
 @dataclass(frozen=True)
 class SplitNorms:
-    """Takes the updates of LARS and LAMB apart whose variables are split.
+    """Decompose the LARS and LAMB updates of split variables.
 
     Attributes:
-        fixed: layouts of variables by earlier jobs, by name.
+        fixed: layouts of variables fixed by earlier jobs, by name.
     """
 
     fixed: Mapping[str, NdSbp] = field(default_factory=lambda: MappingProxyType({}))
     name: str = "split_norms"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:
-        """The graph without updates that need the whole of a split variable."""
+        """Return the graph without updates that need the whole of a split variable."""
         rules: dict[str, Rule] = {}
         for op in graph.ops.values():
             if op.type in _RULES and (layout := self._split(graph, op)) is not None:
@@ -43,7 +43,7 @@ class SplitNorms:
         return take_apart(graph, context.specs, rules) if rules else graph
 
     def _split(self, graph: Graph, op: Op) -> NdSbp | None:
-        """How the variable of an update lies, if it is split."""
+        """Return the SBP of an update's variable if it is split."""
         variable = graph.ops[op.inputs[MODEL].op]
         asked = self.fixed.get(variable.name) or (variable.sbp[0] if variable.sbp else None)
         several = op.placement == variable.placement and op.placement.size > 1
@@ -52,17 +52,17 @@ class SplitNorms:
 
 
 def takes_apart(op: Op) -> bool:
-    """Whether an update can be made part by part although it has no rule that says so."""
+    """Whether this pass can decompose an update into ops on parts."""
     return op.type in _RULES
 
 
 @dataclass(frozen=True, slots=True)
 class _Update:
-    """One update while it is taken apart: its inputs, in the type that it computes in.
+    """One update during its decomposition, with inputs in the type of its arithmetic.
 
     Attributes:
         op: the update.
-        layout: how the variable and its states lie.
+        layout: SBP of the variable and its states.
         inputs: the inputs.
     """
 
@@ -79,11 +79,11 @@ class _Update:
         return as_type(self.inputs[MODEL], self.wide)
 
     def state(self, index: int) -> Sym:
-        """One of the states, or of the states of one element behind them."""
+        """Return a state; the states of one element come last."""
         return self.inputs[BY_TYPE[self.op.type].first_state + index]
 
     def diff(self) -> Sym:
-        """The gradient with its scales and penalties, split as the variable is."""
+        """Return the gradient with scales and penalties, split like the variable."""
         attrs, (scale, _) = self.op.attrs, self._optional()
         diff = as_type(constrain(self.inputs[DIFF], self.layout), self.wide)
         if attrs["scale"] != 1.0:
@@ -93,24 +93,24 @@ class _Update:
         return self.penalized(diff, attrs["l1"], attrs["l2"])
 
     def penalized(self, diff: Sym, l1: float, l2: float) -> Sym:
-        """diff + l1 sign(model) + l2 model."""
+        """Return diff + l1 * sign(model) + l2 * model."""
         if not l1 and not l2:
             return diff
         maker = diff.maker
         return maker.one("l1_l2_regularize_gradient", self.model, diff, l1=l1, l2=l2)
 
     def decayed(self, change: Sym) -> Sym:
-        """A change and the share of the model that weight decay takes off."""
+        """Return a change plus the term of the weight decay."""
         return self.penalized(change, 0.0, self.op.attrs["weight_decay"])
 
     def emit(self, type_: str, change: Sym, factor: Sym, *states: Sym, **attrs: float) -> None:
-        """The plain update by a change, which is still to be scaled by a number."""
+        """Emit a plain update by a change that is scaled by a factor."""
         skip = self.skip()
         given = (self.inputs[MODEL], change, self.inputs[RATE], *states, as_type(factor, self.wide))
         change.maker.all(type_, *given, *(() if skip is None else (skip,)), **attrs)
 
     def put(self, state: Sym, new: Sym) -> None:
-        """Overwrites a state, unless the whole update is to be skipped."""
+        """Overwrite a state unless the update is skipped."""
         maker, skip, new = new.maker, self.skip(), as_type(new, state.dtype)
         if skip is not None:
             condition = maker.one("reshape", skip, shape=(1,) * max(1, len(state.shape)))
@@ -133,7 +133,7 @@ def _apart(maker: Maker, op: Op, *, layout: NdSbp) -> Parts:
 
 
 def _lars(u: _Update) -> None:
-    """Momentum, by a rate that is scaled by the norms of model and gradient."""
+    """Emit momentum with a rate scaled by the norms of model and gradient."""
     attrs, diff = u.op.attrs, u.diff()
     model_norm, diff_norm = _root_mean_square(u.model), _root_mean_square(diff)
     below = diff_norm + attrs["epsilon"]
@@ -146,7 +146,7 @@ def _lars(u: _Update) -> None:
 
 
 def _lamb(u: _Update) -> None:
-    """Adam's change, scaled by the norms of model and change."""
+    """Emit Adam's change, scaled by the norms of model and change."""
     attrs, diff = u.op.attrs, u.diff()
     maker, betas = diff.maker, (attrs["beta1"], attrs["beta2"])
     shares = (diff, maker.one("square", diff))
@@ -169,17 +169,17 @@ def _lamb(u: _Update) -> None:
 
 
 def _power(state: Sym, beta: float) -> Sym:
-    """The next power of a beta, rounded as its state is, since one less it loses digits."""
+    """Return the next power of a beta, rounded like its state: 1 - power would lose digits."""
     return as_type(as_type(_number(state, float64) * beta, state.dtype), float64)
 
 
 def _number(x: Sym, dtype: DType) -> Sym:
-    """A scalar of an element type."""
+    """Return a one-element value as a scalar of an element type."""
     return as_type(x.maker.one("reshape", x, shape=()), dtype)
 
 
 def _norm(x: Sym) -> Sym:
-    """The root of the sum of squares, whole on every device."""
+    """Return the root of the sum of squares over all devices."""
     return x.maker.one("sqrt", _number(x.maker.one("square_sum", x), float64))
 
 
@@ -188,7 +188,7 @@ def _root_mean_square(x: Sym) -> Sym:
 
 
 def _ratio(above: Sym, below: Sym, positive: Sym, otherwise: float) -> Sym:
-    """above / below where a number is positive, else another number."""
+    """Return above / below if a number is positive, otherwise another number."""
     maker = above.maker
     defined = maker.one("scalar_logical_greater", positive, operand=0.0)
     below = maker.one("where_scalar_y", defined, below, operand=1.0)

@@ -1,4 +1,4 @@
-"""A rewriter that asks a backend's kernels before it puts in an op."""
+"""A rewriter that checks whether a backend's kernels accept an op before it inserts the op."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class KernelRewriter(Rewriter):
         self.kernels = kernels
 
     def query(self, op: Op, types: tuple[TensorType, ...]) -> KernelQuery:
-        """The query for an op that need not be in the graph, with outputs of some types."""
+        """Return the kernel query of an op that need not be in the graph, for its output types."""
         return KernelQuery(op.type, op.attrs, tuple(map(self.type_of, op.inputs)), types)
 
     def accepts(self, op: Op, types: tuple[TensorType, ...]) -> bool:

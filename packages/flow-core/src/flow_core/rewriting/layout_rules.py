@@ -1,4 +1,4 @@
-"""Rules that move core ops to NHWC, for the layout tables of backends."""
+"""Rules that convert core ops to NHWC, for the layout tables of backends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ POOLS = ("max_pool_2d", "avg_pool_2d")
 
 
 def pool(work: Layouts, op: Op) -> bool:
-    """Pooling over windows, and its gradient: all inputs are activations."""
+    """Convert pooling over windows, or its gradient: all inputs are activations."""
     if not work.is_first(op, 0):
         return False
     inputs = tuple(work.wide(v, op) for v in op.inputs)
@@ -24,7 +24,7 @@ def pool(work: Layouts, op: Op) -> bool:
 
 
 def norm(work: Layouts, op: Op) -> bool:
-    """Normalization: activations are the first input, and the first two of the gradient."""
+    """Convert normalization, with activations in input 0, or its gradient, in inputs 0 and 1."""
     wide = 2 if op.type.endswith("_grad") else 1
     if op.attrs["axis"] not in (1, -3) or not work.movable(op, 0):
         return False
@@ -36,7 +36,7 @@ def norm(work: Layouts, op: Op) -> bool:
 
 
 def bias_add(work: Layouts, op: Op) -> bool:
-    """A bias per channel."""
+    """Convert the addition of a bias per channel."""
     x, bias = op.inputs
     if x not in work.moved or op.attrs["axis"] % 4 != 1:
         return False
@@ -47,7 +47,7 @@ def bias_add(work: Layouts, op: Op) -> bool:
 
 
 def reduce(work: Layouts, op: Op) -> bool:
-    """A reduction that keeps at most the axes N and C, in this order."""
+    """Convert a reduction that keeps at most the axes N and C, in this order."""
     (x,), axes = op.inputs, op.attrs["axis"]
     if not isinstance(axes, tuple) or op.attrs["keepdims"]:
         return False
@@ -64,7 +64,7 @@ def _moved_to_last(axes: Sequence[int]) -> tuple[int, ...]:
 
 
 def broadcast_like(work: Layouts, op: Op) -> bool:
-    """The gradient of a reduction over H and W."""
+    """Convert the gradient of a reduction over H and W."""
     (y,) = work.outputs(op)
     x, wide = op.inputs
     axes = op.attrs["broadcast_axes"]
@@ -76,12 +76,12 @@ def broadcast_like(work: Layouts, op: Op) -> bool:
 
 
 def concat(work: Layouts, op: Op) -> bool:
-    """A concatenation; inputs in NCHW are reordered."""
+    """Convert a concatenation; inputs in NCHW are reordered."""
     return _along_axis(work, op, tuple(op.inputs))
 
 
 def split(work: Layouts, op: Op) -> bool:
-    """A split along one axis."""
+    """Convert a split along one axis."""
     return _along_axis(work, op, tuple(op.inputs[:1]))
 
 

@@ -1,10 +1,10 @@
 """Choice of data layouts: keep activations in NHWC between ops that are faster on it.
 
-Every value with four axes exists in NCHW, as the program wrote it, in NHWC, or in both.  A
-backend's table lists the ops that want NHWC, and those that follow: they take NHWC if one of their
-inputs is in it, as elementwise ops do without being listed.  All others read NCHW.  Between the
-two, an op of the backend reorders, with the reason as an attribute; each value is reordered at most
-once, and not at all if the sizes of its axes make both layouts the same bytes.
+Every value with four axes exists in NCHW (the program's layout), in NHWC, or in both.  A backend's
+table lists the ops that prefer NHWC, and those that follow: they use NHWC if one of their inputs is
+in it, as elementwise ops do without being listed.  All others read NCHW.  Between the layouts, an
+op of the backend reorders, with the reason as an attribute; each value is reordered at most once,
+and not at all if both layouts have the same bytes because of axes of size 1.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class LayoutTable:
     """Layout preferences of a backend's ops.
 
     Attributes:
-        wants: rewrite rules of the ops that are brought to NHWC, by op type.
-        follows: rewrite rules of the ops that take NHWC if one of their inputs is in it.
+        wants: rewrite rules of the ops that prefer NHWC, by op type.
+        follows: rewrite rules of the ops that use NHWC if one of their inputs is in it.
         dtypes: names of the element types that the rules apply to.
         reorder: the backend's op that changes layouts; its attributes are ``perm``, ``reason``
-            and ``reordered``, the bytes that it copies.
+            and ``reordered``, the number of bytes copied.
     """
 
     wants: Mapping[str, Rule]
@@ -61,8 +61,8 @@ class Layouts:
         rewriter: the graph under change.
         specs: the op specs, by type.
         nhwc: the NHWC form of values of the graph, where one exists.
-        nchw: the NCHW form of moved values, where something reads it.
-        moved: values whose own op no longer makes their NCHW form.
+        nchw: the NCHW form of moved values, where an op reads it.
+        moved: values whose op no longer computes their NCHW form.
     """
 
     table: LayoutTable
@@ -75,7 +75,7 @@ class Layouts:
     # ---------------------------------------------------------------------- queries of rules
 
     def outputs(self, op: Op) -> tuple[TensorType, ...]:
-        """Return the types of an op's outputs, as the program has them."""
+        """Return the types of an op's outputs in the program's layout."""
         return self.rewriter.graph.types[op.name]
 
     def movable(self, op: Op, *indices: int) -> bool:
@@ -121,14 +121,14 @@ class Layouts:
     ) -> tuple[Op, TensorType]:
         """Return an op that changes the layout of one of ``maker``'s values, and its output type.
 
-        It is the backend's op, a ``transpose`` if none of the backend's kernels accepts that, or a
-        ``reshape`` if both layouts are the same bytes.
+        The op is the backend's, a ``transpose`` if none of the backend's kernels accepts that, or a
+        ``reshape`` if both layouts have the same bytes.
         """
         of = self.rewriter.type_of(source)
         type_ = tensor_type(tuple(of.shape[axis] for axis in perm), of.dtype)
         place = maker.placement.only(index % maker.placement.size)  # an exchange has several
         longer = [axis for axis in perm if of.shape[axis] > 1]
-        if longer == sorted(longer):  # compare axes: with equal sizes, shapes would not tell
+        if longer == sorted(longer):  # compare axes: shapes are ambiguous for equal sizes
             return Op(name, "reshape", (source,), Attrs({"shape": type_.shape}), place), type_
         attrs: dict[str, AttrValue] = {"perm": perm, "reason": reason, "reordered": type_.nbytes}
         op = Op(name, self.table.reorder, (source,), Attrs(attrs), place)
@@ -141,7 +141,7 @@ class Layouts:
     # ---------------------------------------------------------------------- changes
 
     def replace(self, op: Op, new: Op, types: tuple[TensorType, ...], wide: int = 1) -> None:
-        """Replace an op by its NHWC form, whose first ``wide`` outputs are in NHWC."""
+        """Replace an op by its NHWC form; the first ``wide`` outputs are in NHWC."""
         self.rewriter.replace(op, new, types)
         for index in range(wide):
             value = Value(op.name, index)
@@ -156,13 +156,13 @@ class Layouts:
         return True
 
     def leave(self, op: Op) -> None:
-        """Keep an op, which reads NCHW."""
+        """Keep an op unchanged, reading NCHW."""
         inputs = tuple([self.plain(v, op) for v in op.inputs])
         if inputs != op.inputs:
             self.rewriter.replace(op, op.with_inputs(inputs))
 
     def visit(self, op: Op) -> bool:
-        """Rewrite an op to NHWC if it wants NHWC or follows; return whether it was rewritten."""
+        """Rewrite an op to NHWC if it prefers NHWC or follows; return whether it was rewritten."""
         rule = self.table.wants.get(op.type)
         if rule is not None:
             return rule(self, op)
@@ -177,7 +177,7 @@ class Layouts:
 
 
 Rule = Callable[[Layouts, Op], bool]
-"""Rewrites an op to NHWC and returns whether it did."""
+"""Rewrite an op to NHWC; return whether it was rewritten."""
 
 
 def follow(work: Layouts, op: Op) -> bool:
@@ -208,11 +208,11 @@ def to_channels_last(
     """Return the graph with NHWC activations between the ops that prefer them.
 
     Args:
-        graph: with an op per device.
+        graph: a graph with an op per device.
         table: the backend's preferences.
         specs: the op specs, by type.
-        kernels: the backend's, by op type, for `Layouts.attempt`; a reordering that its ``reorder``
-            kernels refuse becomes a transpose, unless no such kernels are given.
+        kernels: the backend's kernels, by op type, for `Layouts.attempt`; a reordering that its
+            ``reorder`` kernels reject becomes a transpose, unless no such kernels are given.
         devices: types of the devices whose ops the backend computes.
     """
     if not any(op.type in table.wants for op in graph.ops.values()):

@@ -95,8 +95,8 @@ def _worse(array: Any, op: str, rng: Any, unit: float) -> Any:
     last = highest(array.dtype) if op == "min" else lowest(array.dtype)
     noise = _noise(array, array.shape, rng, unit)
     if array.dtype.kind != "f":  # do not wrap around
-        room = np.abs(last - array.astype(np.float64))
-        noise = np.minimum(noise, room).astype(array.dtype)
+        limit = np.abs(last - array.astype(np.float64))
+        noise = np.minimum(noise, limit).astype(array.dtype)
     loses = array + noise if op == "min" else array - noise
     zero_loses = array < 0 if op == "min" else array > 0
     loses = np.where(zero_loses & (rng.integers(0, 4, array.shape) == 0), 0, loses)

@@ -1,7 +1,7 @@
 """Batch normalization as two numbers per channel: ``x * scale + shift``.
 
-Outside of training the two are computed from the moving statistics in each step, because other
-jobs may change them.
+Outside of training, scale and shift are computed from the moving statistics in each step, because
+other jobs may change the statistics.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from flow_core.authoring.specs import Graph, Op, OpSpec, Value
 
 
 def settled(rewriter: Rewriter, specs: Mapping[str, OpSpec], device: str) -> list[Op]:
-    """Return the norms of a device whose statistics nothing overwrites and no other op reads."""
+    """Return inference norms whose inputs no op overwrites and whose statistics no op reads."""
     graph = rewriter.graph
     norms = [op for op in graph.of_type("normalization") if op.placement.device_type == device]
     if not norms:
@@ -55,7 +55,7 @@ class NormParts:
     Attributes:
         rewriter: the graph under change.
         norm: the norm to be replaced.
-        maker: emits the new ops before the norm.
+        maker: the emitter of the new ops, which are inserted before the norm.
     """
 
     rewriter: Rewriter
@@ -69,11 +69,11 @@ class NormParts:
         return cls(rewriter, norm, Maker(emitter, norm.placement, norm.name, line))
 
     def sym(self, value: Value) -> Sym:
-        """Return a value to compute with."""
+        """Return a value as a `Sym`."""
         return Sym(self.maker, value)
 
     def scale_and_shift(self, bias: Value | None = None) -> tuple[Sym, Sym]:
-        """Return scale and shift of each channel, in the accumulation type."""
+        """Return the scale and the shift per channel, in the accumulation type."""
         wide = self.rewriter.type_of(self.norm.output()).dtype.accumulate
         mean, variance, gamma, beta = (as_type(self.sym(v), wide) for v in self.norm.inputs[1:])
         scale = self.maker.one("rsqrt", variance + self.norm.attrs["epsilon"]) * gamma
@@ -93,7 +93,7 @@ class NormParts:
             self.finish("cast", value + shift, dtype=x.dtype.name)
 
     def finish(self, type_: str, *inputs: Sym, **attrs: Any) -> None:
-        """Put the last op in the place of the norm, under its name."""
+        """Replace the norm by the last op, under the norm's name."""
         types = self.rewriter.graph.types[self.norm.name][:1]
         last = like(self.norm, type_, attrs, [x.value for x in inputs])
         self.rewriter.replace(self.norm, last, types, effect=False)

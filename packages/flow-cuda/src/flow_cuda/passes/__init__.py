@@ -1,1 +1,5 @@
-"""Passes that make ops for kernels of flow-cuda."""
+"""Graph passes of the CUDA backend: data layouts, cuDNN ops, fused products, delayed updates.
+
+In: a graph with one op per device, and cuDNN's plans.  Out: the graph rewritten for the kernels of
+this package.  Must not depend on the frontend or on other backends.
+"""

@@ -3,7 +3,7 @@
 The pattern is two products with a softmax between them, optionally a factor and a mask, and in the
 backward pass the five ops of their gradients; no other op may read the values in between.  The
 mask must not be differentiated.  cuDNN supports half types only.  Dropout of probabilities is not
-fused, because the library draws other random numbers than a step on the CPU.
+fused, because the library's random numbers differ from those of a step on the CPU.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class Match:
     """The ops of one attention.
 
     Attributes:
-        product: of queries and keys.
+        product: the product of queries and keys.
         between: the ops that apply factor and mask, where present.
-        softmax: the probabilities.
-        out: their product with the values.
+        softmax: the op of the probabilities.
+        out: the product of the probabilities and the values.
         scale: factor of the scores.
         mask: the addend of the scores.
-        back: the ops of the gradients in their order, if there are any.
+        back: the ops of the gradients in order; empty without a backward pass.
     """
 
     product: Op
@@ -55,12 +55,12 @@ class Match:
 
 @dataclass(frozen=True)
 class JoinAttention(CudnnPass):
-    """The pass."""
+    """Replace attention by fused ops."""
 
     name: str = "cudnn_attention"
 
     def find(self, rewriter: Rewriter) -> list[Match]:
-        """Return attention patterns, with their gradients if there are any."""
+        """Return attention patterns with the gradients, where present."""
         readers = _Readers(rewriter)
         found = map(readers.match, self.of(rewriter.graph, "softmax"))
         return [match for match in found if match is not None]
@@ -76,7 +76,7 @@ class JoinAttention(CudnnPass):
 
 @dataclass(frozen=True, slots=True)
 class _Readers:
-    """Finds the pattern.
+    """Matcher of the pattern.
 
     Attributes:
         rewriter: the graph.
@@ -86,17 +86,17 @@ class _Readers:
 
     @property
     def graph(self) -> Graph:
-        """The graph as it was."""
+        """The original graph."""
         return self.rewriter.graph
 
     def _read_by(self, value: Value, *types: str) -> list[Op] | None:
-        """Return the ops that read a value, if they have exactly these types."""
+        """Return the ops that read a value if their types are exactly the given ones."""
         found = self.rewriter.readers(value)
         fits = sorted(op.type for op in found) == sorted(types)
         return found if fits and not self.rewriter.is_result(value) else None
 
     def match(self, softmax: Op) -> Match | None:
-        """Return the attention around a softmax, if there is one."""
+        """Return the attention pattern around a softmax, or None."""
         value = softmax.output()
         type_ = self.graph.type_of(value)
         if type_.dtype.name not in HALF or len(type_.shape) not in (3, 4):
@@ -120,7 +120,7 @@ class _Readers:
         return self._backward(match)
 
     def _scores(self, value: Value) -> tuple[Op, tuple[Op, ...], float, Value | None] | None:
-        """Return the product behind scores, the ops between, the factor and the mask."""
+        """Return the product that computes the scores, the ops between, the factor and the mask."""
         between: list[Op] = []
         mask, scale = None, 1.0
         op = self.graph.ops[value.op]
@@ -144,7 +144,7 @@ class _Readers:
         return _is_product(op, transpose_b=True)
 
     def _backward(self, m: Match) -> Match | None:
-        """Return the match with the ops of the gradients, if all of them fit the pattern."""
+        """Return the match with the ops of the gradients, or None if one does not match."""
         p, v = m.softmax.output(), m.operands[2]
         by_p = self.rewriter.readers(p)
         (slope,) = (op for op in by_p if op.type == "softmax_grad")
@@ -163,7 +163,7 @@ class _Readers:
         return replace(m, back=(dp, dv, slope, *rest))
 
     def _of_scores(self, m: Match, slope: Op) -> tuple[Op, ...] | None:
-        """Return the factor, if there is one, and the gradients of queries and keys."""
+        """Return the ops of the factor, if present, and of the gradients of queries and keys."""
         q, k, _ = m.operands
         scaled: list[Op] = []
         for factor in (op for op in m.between if op.type == "scalar_mul"):
@@ -196,11 +196,11 @@ def _steps(match: Match) -> list[tuple[Op, str]]:
 
 @dataclass(frozen=True, slots=True)
 class _Planner:
-    """Replaces single attention patterns.
+    """Rewriter of single attention patterns.
 
     Attributes:
         rewriter: the graph under change.
-        plans: chooses plans.
+        plans: the chooser of plans.
         search: the plans allowed.
     """
 
@@ -210,11 +210,11 @@ class _Planner:
 
     @property
     def graph(self) -> Graph:
-        """The graph as it was."""
+        """The original graph."""
         return self.rewriter.graph
 
     def join(self, m: Match) -> None:
-        """Replace an attention, if the library has plans for all of it."""
+        """Replace an attention pattern if the library has plans for all its ops."""
         if not self._fits(m):
             return
         mask, out = (() if m.mask is None else (m.mask,)), self.graph.type_of(m.out.output())
@@ -274,19 +274,19 @@ class _Planner:
         attrs: dict[str, Any],
         known: Mapping[Value, TensorType] = {},
     ) -> Op | None:
-        """Return an op with the plan that was chosen for it, if there is one."""
+        """Return an op with the plan chosen for it, or None without a plan."""
         given = tuple(known[v] if v in known else self.graph.type_of(v) for v in inputs)
         problem = attention_problem(KernelQuery(type_, attrs, given, types))
         choice = self.plans.choose(problem, self.search)
         return None if choice is None else planned(like(at, type_, attrs, inputs), choice)
 
     def _put_forward(self, m: Match, new: Op, types: tuple[TensorType, ...]) -> None:
-        """Put the forward op in the place of the last product."""
+        """Replace the last product by the forward op."""
         self.rewriter.replace(m.out, new, types)
         for op in (m.product, *m.between, m.softmax):
             self.rewriter.drop(op)
 
 
 def configured() -> JoinAttention:
-    """Return the pass for machines with devices; it asks the first device."""
+    """Return the pass, which takes plans from the first device."""
     return JoinAttention(first_device)

@@ -1,8 +1,8 @@
 """Compute the sums of batch normalization in training in the convolution before it.
 
-If cuDNN has a plan for a convolution with the sums of its result and of its squares, the norm
-reads that result once instead of twice: it becomes two numbers per channel, a product and a sum,
-which are fused with the ops that follow.
+If cuDNN has a plan for a convolution with the sums of its result and of the result's squares, the
+norm reads that result once instead of twice: it becomes a product and a sum with two numbers per
+channel, which are fused with the ops that follow.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Pair = tuple[Op, Op]
 
 @dataclass(frozen=True)
 class ConvSums(CudnnPass):
-    """The pass.
+    """Compute the sums of norms in convolutions.
 
     Attributes:
         wanted: whether the pass is enabled.
@@ -39,7 +39,7 @@ class ConvSums(CudnnPass):
     name: str = "cudnn_conv_sums"
 
     def find(self, rewriter: Rewriter) -> list[Pair]:
-        """Return convolutions whose results only a norm in training and its gradient read."""
+        """Return convolutions whose results are read only by a training norm and its gradient."""
         graph = rewriter.graph
         norms = self.of(graph, "normalization") if self.wanted else []
         return [(graph.ops[op.inputs[0].op], op) for op in norms if _sums(rewriter, op)]
@@ -94,8 +94,8 @@ def _query(graph: Graph, conv: Op) -> KernelQuery:
 def _normalize(parts: NormParts) -> None:
     """Replace a norm and its statistics by ops on the sums from the convolution.
 
-    The difference of sums in float32 is accurate for numbers of half types; relu keeps the variance
-    from being negative.
+    The difference of sums in float32 is accurate for inputs of half types; relu clamps the variance
+    at 0.
     """
     norm, maker = parts.norm, parts.maker
     x, *_ = norm.inputs
@@ -116,11 +116,11 @@ def _normalize(parts: NormParts) -> None:
 
 
 def _move(moving: Sym, momentum: float, value: Sym, factor: float) -> None:
-    """Update a moving statistic by the batch's."""
+    """Update a moving statistic with the statistic of the batch."""
     new = moving * momentum + value * ((1 - momentum) * factor)
     moving.maker.all("assign", moving, new)
 
 
 def configured() -> ConvSums:
-    """The pass on machines with devices; it asks the first one."""
+    """Return the pass, which takes plans from the first device."""
     return ConvSums(first_device, wanted=sums_in_convolutions())

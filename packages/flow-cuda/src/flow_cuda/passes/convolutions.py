@@ -1,8 +1,8 @@
-"""Replace convolutions and their gradients by ops of cuDNN that it has a plan for.
+"""Replace convolutions and their gradients by ops of cuDNN where it has a plan.
 
 A convolution is fused with a bias, a sum and relu, or some of them, if one plan computes them.  The
 pass chooses the plan: its name and workspace size become attributes of the op, and part of the
-program's plan.  Convolutions without a plan stay as they are, for this package's own kernels.
+program's plan.  Convolutions without a plan do not change and run on this package's own kernels.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HALF = {"float16", "bfloat16"}
 
 @dataclass(frozen=True)
 class Convolutions(CudnnPass):
-    """The pass."""
+    """Replace convolutions by ops of cuDNN."""
 
     name: str = "cudnn_convolutions"
 
@@ -47,10 +47,10 @@ class Convolutions(CudnnPass):
 
 @dataclass(frozen=True, slots=True)
 class _Planner:
-    """Replaces single convolutions.
+    """Rewriter of single convolutions.
 
     Attributes:
-        plans: chooses plans.
+        plans: the chooser of plans.
         options: the job's settings.
     """
 
@@ -76,7 +76,7 @@ class _Planner:
             self._check_forced(graph, op, refused[-1])
 
     def _planned(self, graph: Graph, new: Op, types: tuple[TensorType, ...]) -> Op | None:
-        """Return an op with the plan that was chosen for it, if there is one."""
+        """Return an op with the plan chosen for it, or None without a plan."""
         inputs = graph.input_types(new)
         if len({t.dtype for t in inputs}) > 1:
             return None  # a bias of another type
@@ -107,7 +107,7 @@ class _Planner:
         return self._wishes.get(f"cudnn_conv_force_{KINDS[kind]}_algo")
 
     def _check_forced(self, graph: Graph, op: Op, new: Op) -> None:
-        """Check that the program does not force an algorithm.
+        """Check that the program does not force an algorithm that has no plan.
 
         Raises:
             DnnError: The program forces an algorithm that cuDNN does not have.
@@ -120,8 +120,8 @@ class _Planner:
         raise DnnError(
             f"choosing a plan of cuDNN for {op.type} {op.name!r}",
             at=graph.lines.get(op.name),
-            found=f"{name}={number}, which asks for {ALGORITHMS[kind][number]!r}: there is none "
-            "for these sizes and types",
+            found=f"{name}={number}, which asks for {ALGORITHMS[kind][number]!r}, which cuDNN "
+            "does not support for these sizes and types",
             allowed=f"another number, or no {name}",
         )
 
@@ -131,7 +131,7 @@ def _window(op: Op) -> dict[str, Any]:
 
 
 def _forward(rewriter: Rewriter, op: Op) -> Iterator[Form]:
-    """Yield forms with bias, sum and relu, as far as they follow; then with fewer of them."""
+    """Yield forms fused with the bias, sum and relu that follow, largest first."""
     attrs = _window(op) | {"padding_after": op.attrs["padding_after"] or op.attrs["padding_before"]}
 
     def form(last: Op, between: tuple[Op, ...], inputs: tuple[Value, ...], relu: bool) -> Form:
@@ -154,7 +154,7 @@ def _forward(rewriter: Rewriter, op: Op) -> Iterator[Form]:
 
 
 def _sums(rewriter: Rewriter, value: Value) -> Iterator[tuple[Op, Value]]:
-    """Yield the sum of a value and another of its type, as at the end of a residual block."""
+    """Yield sums of a value and another value of its type, as at the end of a residual block."""
     total = rewriter.only_reader(value, "broadcast_add")
     if total is not None:
         type_ = rewriter.graph.type_of
@@ -198,7 +198,7 @@ NEW = {
 
 
 def configured() -> Convolutions:
-    """Return the pass for machines with devices; it asks the first device."""
+    """Return the pass, which takes plans from the first device."""
     return Convolutions(first_device)
 
 

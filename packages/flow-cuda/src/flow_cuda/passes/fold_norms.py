@@ -1,8 +1,8 @@
 """Fold batch normalization outside of training into the convolution before it.
 
-With moving statistics, it is ``x * scale + shift`` with two numbers per channel.  The scale is
-multiplied into the convolution's weights; the shift becomes a bias, which cuDNN fuses with a sum
-and relu.
+With moving statistics, the norm is ``x * scale + shift`` with two numbers per channel.  The
+convolution's weights are multiplied by the scale; the shift becomes a bias, which cuDNN fuses with
+a sum and relu.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ class FoldNorms:
     """Fold into convolutions whose weights are not larger than their results.
 
     Attributes:
-        device: the device type whose ops it replaces.
+        device: the device type whose ops are replaced.
     """
 
     device: str = "gpu"
     name: str = "cuda_fold_norms"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:
-        """Return the graph with biases in place of such norms."""
+        """Return the graph with inference norms replaced by biases."""
         rewriter = Rewriter(graph)
         norms = settled(rewriter, context.specs, self.device)
         changed = changed_values(graph, context.specs) if norms else set()
@@ -65,7 +65,7 @@ def channel_of(graph: Graph, conv: Op) -> int:
 
 
 def _fits(graph: Graph, conv: Op) -> bool:
-    """Whether folding saves time: the factor costs nothing if the weights are cast anyway."""
+    """Whether folding saves time: the product is fused with a cast of the weights, if present."""
     weight, made = graph.type_of(conv.inputs[1]), graph.type_of(conv.output())
     return graph.ops[conv.inputs[1].op].type == "cast" or weight.size <= made.size
 
@@ -81,7 +81,7 @@ def _wide_weight(graph: Graph, conv: Op) -> Value:
 def _fold(
     rewriter: Rewriter, specs: Mapping[str, OpSpec], norm: Op, conv: Op, add: Op | None
 ) -> None:
-    """Replace a norm by the convolution with other weights and a bias addition.
+    """Replace a norm by the convolution with scaled weights and a bias addition.
 
     Weights that were cast are multiplied before the cast.
     """

@@ -11,12 +11,12 @@ from flow_core.authoring.update_rules import BY_TYPE, DIFF
 
 @dataclass(frozen=True)
 class LateUpdates:
-    """Add control edges from the last gradient of a kind to all updates of the kind.
+    """Add control edges from the last gradient of a rule to all updates of the rule.
 
     The gradients of all variables are then in memory at once.
 
     Attributes:
-        device: the device type whose updates wait.
+        device: the device type whose updates are delayed.
     """
 
     device: str = "gpu"

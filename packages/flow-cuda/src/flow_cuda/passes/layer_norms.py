@@ -1,4 +1,4 @@
-"""Replace layer normalization whose statistics are not read by an op of cuDNN."""
+"""Replace layer normalization by an op of cuDNN if no op reads its statistics."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from flow_cuda.passes.convolutions import first_device
 
 @dataclass(frozen=True)
 class LayerNorms(CudnnPass):
-    """The pass."""
+    """Replace layer norms by ops of cuDNN."""
 
     name: str = "cudnn_layer_norms"
 
     def find(self, rewriter: Rewriter) -> list[Op]:
-        """Return those with scale and shift whose statistics are not read."""
+        """Return layer norms with scale and shift whose statistics are not read."""
         return [
             op
             for op in self.of(rewriter.graph, "layer_norm")
@@ -45,5 +45,5 @@ class LayerNorms(CudnnPass):
 
 
 def configured() -> LayerNorms:
-    """Return the pass for machines with devices; it asks the first device."""
+    """Return the pass, which takes plans from the first device."""
     return LayerNorms(first_device)

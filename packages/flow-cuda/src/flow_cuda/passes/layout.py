@@ -1,13 +1,13 @@
 """Data layouts of GPUs: convolutions of half types use NHWC, and the ops between them follow.
 
 Tensor cores read contiguous channels; given NCHW, cuDNN converts to NHWC and back around every
-convolution.  Float32 that may be rounded to 19 bits (TF32) uses tensor cores, too: there,
-convolutions with enough channels on both sides are brought to NHWC; with fewer, cuDNN copies in
-either layout, or does not use tensor cores.  Exact float32 and float64 stay in NCHW, for which
-kernels without tensor cores are written.
+convolution.  Float32 that may be rounded to 19 bits (TF32) also uses tensor cores: convolutions
+with enough input and output channels are converted to NHWC; with fewer, cuDNN copies in either
+layout, or does not use tensor cores.  Exact float32 and float64 stay in NCHW, the layout of kernels
+without tensor cores.
 
-Weights are reordered with the activations, once per step for all readers; those of 1 x 1 kernels
-are the same bytes in both layouts.  The algorithm is `flow_core.rewriting.layouts`.
+Weights are reordered with the activations, once per step for all readers; weights of 1 x 1 kernels
+have the same bytes in both layouts.  The algorithm is `flow_core.rewriting.layouts`.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from flow_core.authoring.specs import Graph, Op, TensorType
 from flow_cuda.device.config import allows_tf32, settings
 
 CHANNELS = 32
-"""Minimum number of channels on both sides with which cuDNN reads float32 NHWC directly."""
+"""Minimum number of input and of output channels for which cuDNN reads float32 NHWC directly."""
 HALF = ("float16", "bfloat16")
 
 Wants = Callable[[TensorType], bool]
-"""Whether a convolution of such weights wants NHWC."""
+"""Whether a convolution with weights of a type prefers NHWC."""
 
 
 @dataclass(frozen=True)
 class CudaLayout:
-    """The pass.
+    """Assign layouts for GPUs.
 
     Attributes:
         choice: "auto", or "nhwc" or "nchw" for all convolutions.
-        device: the device type whose ops it moves.
+        device: the device type whose ops are converted.
     """
 
     choice: str = "auto"
@@ -64,7 +64,7 @@ class CudaLayout:
 
 
 def wants_last(weights: TensorType, tf32: bool, always: bool = False) -> bool:
-    """Whether a convolution of such weights, of a group's channels on axis 1, wants NHWC.
+    """Whether a convolution with weights of a type prefers NHWC; axis 1 has a group's channels.
 
     >>> from flow_core.base.dtypes import float32
     >>> from flow_core.authoring.specs import tensor_type
@@ -99,7 +99,7 @@ def table(wants: Wants) -> LayoutTable:
 
 
 def _asking(wants: Wants, rule: Rule) -> Rule:
-    """Return a rule that applies to the convolutions that want NHWC."""
+    """Return a rule that applies only to convolutions that prefer NHWC."""
 
     def asked(work: Layouts, op: Op) -> bool:
         weights = work.outputs(op)[0] if rule is _filter_grad else _weights(work, op)
@@ -114,7 +114,7 @@ def _weights(work: Layouts, op: Op) -> TensorType:
 
 
 def _conv(work: Layouts, op: Op) -> bool:
-    """A convolution, a transposed one, or an input gradient, which reads the input for its type."""
+    """Convert a convolution, a transposed one, or an input gradient (reads the input's type)."""
     inputs = tuple(work.wide(v, op) for v in op.inputs)
     (y,) = work.outputs(op)
     work.replace(op, _last(op, *inputs), (wide_type(y),))
@@ -122,7 +122,7 @@ def _conv(work: Layouts, op: Op) -> bool:
 
 
 def _filter_grad(work: Layouts, op: Op) -> bool:
-    """A filter gradient, which is reordered back to the layout of the weights at once."""
+    """Convert a filter gradient; its result is reordered back to the layout of the weights."""
     inputs = tuple(work.wide(v, op) for v in op.inputs)
     (dw,) = work.outputs(op)
     wide = replace(_last(op, *inputs), name=f"{op.name}/nhwc")
@@ -138,5 +138,5 @@ def _last(op: Op, *inputs: Any) -> Op:
 
 
 def configured() -> CudaLayout:
-    """Return the pass with the choice in the settings."""
+    """Return the pass as configured in the settings."""
     return CudaLayout(settings().layout)

@@ -1,7 +1,7 @@
 """Replace batch normalization in training by an op of cuDNN, fused with a sum and relu.
 
-A sum is fused only together with relu, as at the end of a residual block, if OneFlow's setting
-``enable_cudnn_fused_normalization_add_relu`` allows it.
+A sum is fused only with relu, as at the end of a residual block, and only if OneFlow's setting
+``enable_cudnn_fused_normalization_add_relu`` is on.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from flow_cuda.passes.convolutions import first_device
 
 @dataclass(frozen=True)
 class Norms(CudnnPass):
-    """The pass."""
+    """Replace training norms by ops of cuDNN."""
 
     name: str = "cudnn_norms"
 
@@ -44,11 +44,11 @@ class Norms(CudnnPass):
 
 @dataclass(frozen=True, slots=True)
 class _Planner:
-    """Replaces single norms.
+    """Rewriter of single norms.
 
     Attributes:
         rewriter: the graph under change.
-        plans: chooses plans.
+        plans: the chooser of plans.
         search: the plans allowed.
         adds: whether sums may be fused.
     """
@@ -98,7 +98,7 @@ class _Planner:
         return self.rewriter.type_of(value)
 
     def _only(self, op: Op, type_: str) -> Op | None:
-        """Return the untouched op of a type that alone reads the first output of an op."""
+        """Return the untouched op of a type that is the only reader of an op's first output."""
         return self.rewriter.only_reader(op.output(), type_)
 
     def _late(self, op: Op, last: Op) -> bool:
@@ -109,7 +109,7 @@ class _Planner:
         return others and all(r is op for r in moving)
 
     def _planned(self, new: Op, op: Op) -> Op | None:
-        """Return an op with the plan that was chosen for it, if there is one."""
+        """Return an op with the plan chosen for it, or None without a plan."""
         types = self.rewriter.graph.types[op.name]
         query = KernelQuery(new.type, new.attrs, tuple(map(self._type, new.inputs)), types)
         if not takes_norm(query):
@@ -119,5 +119,5 @@ class _Planner:
 
 
 def configured() -> Norms:
-    """Return the pass for machines with devices; it asks the first device."""
+    """Return the pass, which takes plans from the first device."""
     return Norms(first_device)

@@ -14,17 +14,17 @@ from flow_cuda.cudnn.inference_norm import NormParts, settled
 
 @dataclass(frozen=True)
 class PlainNorms:
-    """The pass; runs after norms have been folded into convolutions where possible.
+    """Replace inference norms that could not be folded into convolutions.
 
     Attributes:
-        device: the device type whose ops it replaces.
+        device: the device type whose ops are replaced.
     """
 
     device: str = "gpu"
     name: str = "cuda_plain_norms"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:
-        """Return the graph with elementwise ops in place of such norms."""
+        """Return the graph with inference norms replaced by elementwise ops."""
         rewriter = Rewriter(graph)
         for norm in settled(rewriter, context.specs, self.device):
             parts = NormParts.of(rewriter, context.specs, norm)

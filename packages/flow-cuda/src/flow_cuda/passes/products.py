@@ -1,12 +1,12 @@
 """Fuse products with the ops that follow them: bias, activation, and sums of gradients.
 
 * ``matmul``, ``bias_add`` and ``relu`` become ``cuda_matmul``;
-* a ``matmul`` whose result goes into ``relu_grad`` alone, and the sum over rows of that, become
+* a ``matmul`` whose only reader is ``relu_grad``, and the sum over the result's rows, become
   ``cuda_matmul_grad``; the forward product then saves a mask;
 * a ``matmul`` that sums over the rows of a gradient, and the sum over rows of that gradient, become
   ``cuda_matmul_sum``.
 
-Gelu is treated like relu where a setting allows the library's form with tanh.
+Gelu is treated like relu if a setting allows the library's approximation with tanh.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ GRADS = {"relu": "relu_grad", "gelu": "gelu_grad"}
 
 @dataclass(frozen=True)
 class FuseProducts:
-    """The pass.
+    """Fuse products with the ops that follow them.
 
     Attributes:
-        activations: those that can be fused with products.
-        device: the device type whose ops it joins.
+        activations: op types of the activations to fuse.
+        device: the device type whose ops are fused.
     """
 
     activations: tuple[str, ...] = ("relu",)
@@ -53,11 +53,11 @@ class FuseProducts:
 
 @dataclass(frozen=True, slots=True)
 class _Joins:
-    """The joins of products.
+    """Rewriter of single products.
 
     Attributes:
         rewriter: the graph under change.
-        activations: those that can be fused with products.
+        activations: op types of the activations to fuse.
     """
 
     rewriter: Rewriter
@@ -82,7 +82,7 @@ class _Joins:
         return len(self.rewriter.readers(value)) == 1 and not self.rewriter.is_result(value)
 
     def _row_sum(self, value: Value) -> Op | None:
-        """Return the only sum over the rows of a matrix, if there is exactly one."""
+        """Return the sum over the rows of a matrix if exactly one exists."""
         found = [
             s
             for s in self.rewriter.readers(value, "reduce_sum")
@@ -93,7 +93,7 @@ class _Joins:
     # ------------------------------------------------------------------------------- rewrites
 
     def join_bias(self, product: Op) -> None:
-        """Join a product with its bias and its activation, and the gradient of that."""
+        """Join a product with its bias and activation, and join the activation's gradient."""
         add = self.rewriter.only_reader(product.output(), "bias_add")
         if add is None or add.inputs[0] != product.output():
             return
@@ -118,7 +118,7 @@ class _Joins:
                 self._join_gradient(last, kind, *grad)
 
     def _activations(self, add: Op) -> Iterator[Op]:
-        """Yield activations behind a bias; the gradient of gelu reads the sum, too."""
+        """Yield the activations of a biased product; the gradient of gelu also reads the sum."""
         for kind in self.activations:
             for op in self.rewriter.readers(add.output(), kind):
                 others = [r for r in self.rewriter.readers(add.output()) if r is not op]
@@ -185,5 +185,5 @@ class _Joins:
 
 
 def configured() -> FuseProducts:
-    """Return the pass with the choice in the settings."""
+    """Return the pass as configured in the settings."""
     return FuseProducts(("relu", "gelu") if settings().tanh_gelu else ("relu",))

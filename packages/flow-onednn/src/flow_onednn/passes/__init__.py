@@ -1,1 +1,5 @@
-"""Passes over the graph with an op per device: NHWC activations, then fused ops."""
+"""Graph passes of the oneDNN backend: data layouts, fusion, joined updates, packed weights.
+
+In: a graph with one op per device, and the kernels of this backend.  Out: the graph rewritten for
+these kernels.  Must not depend on the frontend or on other backends.
+"""

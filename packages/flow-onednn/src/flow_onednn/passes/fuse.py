@@ -1,4 +1,4 @@
-"""Puts fused ops in place of chains that one primitive computes, one rewrite per function."""
+"""Replace chains of ops that one primitive computes by fused ops, one rewrite per function."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from flow_onednn.kernels.upcast import computed
 from flow_onednn.recipes import BY_OP, Problem, problem
 
 Rewrite = Callable[[KernelRewriter, Op], bool]
-"""Rewrites an op where it fits, and returns whether it did."""
+"""Rewrite an op if the pattern matches; return whether it did."""
 
 
 @dataclass(frozen=True)
 class Fusions:
-    """The pass.
+    """Fuse ops for this backend.
 
     Attributes:
-        kernels: ours, by op.
+        kernels: the kernels of this backend, by op type.
         devices: device types whose ops run on the CPU.
     """
 
@@ -42,7 +42,7 @@ class Fusions:
         return graph
 
     def _rewrite(self, graph: Graph, type_: str, rewrite: Rewrite) -> Graph:
-        """Apply one rewrite wherever it fits."""
+        """Apply one rewrite to all ops of a type."""
         found = [op for op in graph.of_type(type_) if op.placement.device_type in self.devices]
         if not found:
             return graph
@@ -54,15 +54,15 @@ class Fusions:
 
 
 def _drop(rewriter: KernelRewriter, op: Op, replacement: Value) -> None:
-    """Drop an op with one output, which another value replaces."""
+    """Drop an op with one output and replace that output by another value."""
     rewriter.drop(op)
     rewriter.replace_value(op.output(), replacement)
 
 
 def relu_grad_before_pool_grad(rewriter: KernelRewriter, grad: Op) -> bool:
-    """relu'(x) . pool'(x, y, dy) = pool'(x, y, relu'(y) . dy): the mask of the smaller tensor.
+    """Mask the smaller tensor: relu'(x) . pool'(x, y, dy) = pool'(x, y, relu'(y) . dy).
 
-    The maximum of a window is positive exactly where the element it came from is.
+    The maximum of a window is positive if and only if its source element is.
     """
     x, y, dy = grad.inputs
     mask = rewriter.only_reader(grad.output(), "relu_grad")
@@ -78,21 +78,21 @@ def relu_grad_before_pool_grad(rewriter: KernelRewriter, grad: Op) -> bool:
 
 
 def conv_with_bias(rewriter: KernelRewriter, conv: Op) -> bool:
-    """conv, bias_add and relu in one."""
+    """Fuse conv, bias_add and relu."""
     return _with_bias(rewriter, conv, {**conv.attrs}, ("relu",))
 
 
 def matmul_with_bias(rewriter: KernelRewriter, op: Op) -> bool:
-    """matmul, bias_add and relu in one."""
+    """Fuse matmul, bias_add and relu."""
     return _with_bias(rewriter, op, {**op.attrs, "activation": ""}, ("relu",))
 
 
 PLAIN = ("l1", "l2", "weight_decay")
-"""What an update has none of if it is the gradient alone that changes the variable."""
+"""Attributes that are 0 in an update whose change depends on the gradient only."""
 
 
 def matmul_with_update(rewriter: KernelRewriter, op: Op) -> bool:
-    """The gradient of a weight that SGD alone reads: the product is added to the weight itself."""
+    """Accumulate the gradient of a weight directly into the weight if only SGD reads it."""
     update = rewriter.only_reader(op.output(), "sgd_update")
     if update is None or update.inputs[1] != op.output():
         return False
@@ -141,7 +141,7 @@ def _with_bias(
 
 
 def filter_and_bias_grad(rewriter: KernelRewriter, grad: Op) -> bool:
-    """The gradients of weights and bias read dy once."""
+    """Compute the gradients of weights and bias in one op, which reads dy once."""
     dy, axes = grad.inputs[0], (0, 1, 2)
     sums = [s for s in rewriter.readers(dy, "reduce_sum") if s.attrs["axis"] == axes]
     if len(sums) != 1 or sums[0].attrs["keepdims"]:
@@ -158,7 +158,7 @@ def filter_and_bias_grad(rewriter: KernelRewriter, grad: Op) -> bool:
 
 
 def pool_with_places(rewriter: KernelRewriter, pool: Op) -> bool:
-    """Max pooling that tells its gradient where the maxima were."""
+    """Save the positions of the maxima in max pooling for its gradient."""
     x, y = pool.inputs[0], pool.output()
     grads = [g for g in rewriter.readers(y, "max_pool_2d_grad") if g.inputs[:2] == (x, y)]
     shapes = rewriter.type_of(x).shape, rewriter.type_of(y).shape
@@ -177,7 +177,7 @@ def pool_with_places(rewriter: KernelRewriter, pool: Op) -> bool:
 
 
 def norm_add_relu(rewriter: KernelRewriter, norm: Op) -> bool:
-    """Batch normalisation, a sum and relu, as where a residual block ends, in one loop."""
+    """Fuse batch normalisation, a sum and relu, as at the end of a residual block."""
     x, y = norm.inputs[0], norm.output()
     image = rewriter.type_of(x)
     add = rewriter.only_reader(y, "broadcast_add")
@@ -199,7 +199,7 @@ def norm_add_relu(rewriter: KernelRewriter, norm: Op) -> bool:
 
 
 def norm_with_relu(rewriter: KernelRewriter, norm: Op) -> bool:
-    """Batch normalisation and relu, and the gradients of both, in one primitive each way."""
+    """Fuse batch normalisation with relu, and their gradients."""
     x, y = norm.inputs[0], norm.output()
     relu = rewriter.only_reader(y, "relu")
     if relu is None or not norm.attrs["training"]:
@@ -222,7 +222,7 @@ def norm_with_relu(rewriter: KernelRewriter, norm: Op) -> bool:
 
 
 def _fuse_gradient(rewriter: KernelRewriter, norm: Op, relu: Op) -> None:
-    """relu's gradient goes into that of the normalisation, where nobody else reads it."""
+    """Fuse relu's gradient with the normalisation's gradient if nothing else reads it."""
     for mask in rewriter.readers(relu.output(), "relu_grad"):
         grad = rewriter.only_reader(mask.output(), "normalization_grad")
         if mask.inputs[0] != relu.output() or grad is None:
@@ -246,7 +246,7 @@ SPARSE = {
 
 
 def sparse_update(rewriter: KernelRewriter, total: Op) -> bool:
-    """An update by the sum per row of an embedding's gradient, without one of the table's size."""
+    """Update a table from the rows of an embedding's gradient, without a gradient of its size."""
     update = rewriter.only_reader(total.output(), *SPARSE)
     if update is None or update.inputs[1] != total.output():
         return False
@@ -267,7 +267,7 @@ def sparse_update(rewriter: KernelRewriter, total: Op) -> bool:
 
 
 def sum_into_rows(rewriter: KernelRewriter, total: Op) -> bool:
-    """A dense gradient and the rows of an embedding's: the rows are added to the dense one."""
+    """Add the rows of an embedding's gradient to a dense gradient in place."""
     add = rewriter.only_reader(total.output(), "add_n")
     if add is None or len(add.inputs) != 2 or add.inputs[0] == add.inputs[1]:
         return False
@@ -285,10 +285,10 @@ OWN_MEMORY = "packed operands, in memory of the library"
 
 
 def told_copies(rewriter: KernelRewriter, op: Op) -> bool:
-    """Weights that a kernel copies into its primitive's layout are told of, in bytes.
+    """Record in attributes the bytes of weights that a kernel copies to its primitive's layout.
 
-    So is memory that the library takes by itself, but not of products that are only added up over
-    devices: the compiler may do that where they arise, which it does to a plain ``matmul``.
+    Also record memory that the library allocates itself, except for products that are only summed
+    over devices: the compiler can sum the results of a plain ``matmul`` in place, no others.
     """
     fused = _FUSED.get(op.type, op.type)
     types = rewriter.types[op.name]
@@ -299,7 +299,7 @@ def told_copies(rewriter: KernelRewriter, op: Op) -> bool:
         return False
     attrs: dict[str, AttrValue] = {**op.attrs}
     if made.reorders:
-        reason = "weights as the primitive likes them"
+        reason = "weights in the layout of the primitive"
         attrs |= {"reordered": made.reorders, "reason": reason}
     if made.allocates:
         attrs["memory"] = OWN_MEMORY
@@ -310,7 +310,7 @@ def told_copies(rewriter: KernelRewriter, op: Op) -> bool:
 
 
 def rounded(math: str, rewriter: KernelRewriter, op: Op) -> bool:
-    """A product that may round its operands."""
+    """Allow a product to round its operands."""
     attrs: dict[str, AttrValue] = {**op.attrs, "math": math}
     if op.type in ("matmul", "batch_matmul"):
         attrs["activation"] = ""

@@ -22,7 +22,7 @@ BY_TYPE: Mapping[str, Joined] = {row.rule.type: row for row in JOINED}
 
 @dataclass(frozen=True)
 class JoinUpdates:
-    """The pass.
+    """Join updates of small variables.
 
     Attributes:
         kernels: the kernels of this backend, by op type.
@@ -71,7 +71,7 @@ def _overwritten(graph: Graph, specs: Mapping[str, OpSpec]) -> Iterator[Value]:
 
 
 def _is_small(graph: Graph, op: Op) -> bool:
-    """Whether a variable is small and all in float32; updates with ``skip_if`` read an integer."""
+    """Whether a variable is small and all inputs are float32, which excludes ``skip_if``."""
     row, types = BY_TYPE[op.type], graph.input_types(op)
     floats = (t for i, t in enumerate(types) if not (row.rule.step and i == RATE + 1))
     variable = graph.ops[op.inputs[MODEL].op].type == "variable"
@@ -97,13 +97,13 @@ def _alike(op: Op) -> object:
 
 
 def _cut(ops: Sequence[Op]) -> Iterator[Sequence[Op]]:
-    """Yield chunks of as many updates as one op supports."""
+    """Split updates into chunks that one op supports."""
     for first in range(0, len(ops), MOST_ROWS):
         yield ops[first : first + MOST_ROWS]
 
 
 def _join(rewriter: KernelRewriter, ops: Sequence[Op]) -> None:
-    """Put one op in the place of the last of several updates, under its name."""
+    """Replace several updates by one op at the position and under the name of the last."""
     last, row = ops[-1], BY_TYPE[ops[0].type]
     (rate, *step), _, factor = _parts(last)
     attrs: dict[str, AttrValue] = {k: last.attrs[k] for k in (*COMMON, *row.rule.attrs)}

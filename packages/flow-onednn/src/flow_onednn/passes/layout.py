@@ -1,6 +1,6 @@
 """Data layouts of oneDNN: convolutions, pooling and batch normalization prefer NHWC.
 
-The algorithm is `flow_core.rewriting.layouts`; this module has the table, and the rules that turn
+The algorithm is `flow_core.rewriting.layouts`; this module holds the table and the rules that turn
 convolutions into oneDNN ops.  An ``onednn_reorder`` op is inserted wherever a layout changes.
 """
 
@@ -17,7 +17,7 @@ from flow_core.authoring.specs import AttrValue, Graph, KernelSpec, Op
 
 @dataclass(frozen=True)
 class NhwcLayout:
-    """The pass.
+    """Assign layouts for this backend.
 
     Attributes:
         kernels: the kernels of this backend, by op type: an op is rewritten if one accepts it.
@@ -41,7 +41,7 @@ def _geometry(op: Op) -> dict[str, AttrValue]:
 
 
 def _as_written(work: Layouts, op: Op, type_: str, **more: AttrValue) -> bool:
-    """Turn a convolution that the program has in NHWC into an op that can be fused."""
+    """Replace a convolution that is NHWC in the program by an op that can be fused."""
     if op.attrs["data_format"] != LAST or not work.movable(op, 0, 1):
         return False
     attrs: dict[str, AttrValue] = {**_geometry(op), **more, "weights_last": True}

@@ -18,16 +18,16 @@ from flow_onednn.kernels.partitioned_matmul import same_rows
 from flow_onednn.recipes import Problem
 
 LEAST = 3
-"""Minimum number of devices: packing takes as long as two products spend on it."""
+"""Minimum number of devices: packing costs as much as the implicit packing of two products."""
 FEW = 32
 """Maximum rows per device: saves an eighth of four products of 32 x 784 x 512."""
 LARGE = 1 << 18
-"""Minimum bytes of a weight: packing a smaller one takes no time."""
+"""Minimum bytes of a weight: packing a smaller one takes negligible time."""
 
 
 @dataclass(frozen=True)
 class PackWeights:
-    """The pass.
+    """Pack weights once for all devices of this process.
 
     Attributes:
         kernels: the kernels of this backend, by op type.
@@ -39,7 +39,7 @@ class PackWeights:
     name: str = "onednn_pack"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:
-        """Return the graph with packed weights of products of several devices of this process."""
+        """Return the graph with packed weights for products on several devices of this process."""
         copies = context.options.get("shared_copies", ())
         home = {name: i for i, names in enumerate(copies) for name in names}
         if not home:
@@ -51,7 +51,7 @@ class PackWeights:
         return rewriter.finish()
 
     def _groups(self, graph: Graph, home: Mapping[str, int]) -> Iterator[list[Op]]:
-        """Yield the products of parts of one logical op, by the copies of one weight."""
+        """Yield groups of products that are parts of one logical op with copies of one weight."""
         groups: dict[object, list[Op]] = {}
         for type_ in ("matmul", "onednn_matmul"):
             for op in graph.of_type(type_):
