@@ -119,7 +119,7 @@ class ControlServer:
         self._concluded.wait(seconds)
         return self._verdict
 
-    def stop_ranks(self, message: str, seconds: float = 0.5) -> None:
+    def stop_ranks(self, message: str, seconds: float = 2.0) -> None:
         """Tell all ranks to stop, and wait until they have disconnected, at most for a time."""
         self._loop.call_soon_threadsafe(self._broadcast, {"is": "stop", "message": message})
         until = time.monotonic() + seconds
