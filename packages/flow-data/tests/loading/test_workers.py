@@ -135,13 +135,23 @@ crew, share, total = Workers(), WorkerLimits.from_cores(Cores(2, "a test", 1, 1,
 def count():
     total[0] += 1
 
+armed = False
+
+def interrupt(*_):
+    global armed
+    if armed:
+        armed = False
+        raise KeyboardInterrupt
+
+signal.signal(signal.SIGALRM, interrupt)
 signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0007)
-signal.signal(signal.SIGALRM, signal.default_int_handler)
 interrupted = 0
 for _ in range(3000):
     try:
+        armed = True
         with crew.step_waiting():
             crew.submit(count, share).result()
+        armed = False
     except KeyboardInterrupt:
         interrupted += 1
 signal.setitimer(signal.ITIMER_REAL, 0)

@@ -25,7 +25,7 @@ from flow_dist.launch.supervisor import Job, without_silent_hosts
 from flow_dist.shm.cleanup import Scratch
 
 FLOW_DIST = [sys.executable, "-c", "from flow_dist.cli import main; main()"]
-FAST = ["--beat", "0.1", "--silence", "4", "--exchange", "2", "--start", "60"]
+FAST = ["--beat", "0.1", "--silence", "3", "--exchange", "4", "--start", "60"]
 
 SCRIPT = """
 import os, signal, sys, time
