@@ -1,4 +1,4 @@
-"""The gradient rules of core's ops agree with differences of the references."""
+"""The gradient rules of the core's ops match finite differences of the references."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Passes on graphs in their text form; `mutants.py` replaces one pass by the identity."""
+"""Passes on graphs in text form; `mutants.py` replaces one pass by the identity."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _identity(self: Pass, graph: Graph, context: PassContext) -> Graph:
 
 @pytest.fixture
 def apply(monkeypatch: pytest.MonkeyPatch) -> Callable[[Pass, str], str]:
-    """Apply a pass to a graph as text, and return the graph after it as text."""
+    """Apply a pass to a graph in text form and return the resulting graph as text."""
     module, _, name = os.environ.get(MUTANT, "").partition(":")
     if module:
         monkeypatch.setattr(getattr(import_module(module), name), "apply", _identity)
