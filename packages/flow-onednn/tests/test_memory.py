@@ -1,4 +1,4 @@
-"""Steps in steady state: memory outside the plan, and copies that the plan does not list."""
+"""Steady-state steps: no memory outside the plan, and no copies that the plan does not list."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def counter(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("form", "precision"), [("NCHW", "exact"), ("NHWC", "mixed")])
-def test_steps_allocate_nothing_and_copy_what_is_listed(
+def test_steps_allocate_nothing_and_copy_only_as_listed(
     form: str, precision: str, counter: Path
 ) -> None:
     if not compiler.available():
@@ -153,6 +153,6 @@ def test_steps_allocate_nothing_and_copy_what_is_listed(
     assert sum(row[1].startswith("onednn.") for row in rows) > 10
     assert [r for r in rows if r[2] and not r[3]] == [], "copies that the plan does not list"
     if library().asynchronous:
-        return  # a library that queues its work takes memory for the queue, when it likes
+        return  # a library that queues its work allocates memory for the queue at any time
     assert [r for r in rows if r[4] and not r[5]] == [], "memory that the plan does not list"
     assert found["large"] == sum(r[4] for r in rows), "nothing is allocated around the tasks"

@@ -67,7 +67,7 @@ UPDATES = {"sgd_update": 0, "momentum_update": 1, "adam_update": 2}
 
 
 def updates(states: int, rng: Any) -> Iterator[Sample]:
-    """What an optimizer's update gets; test_loops.py checks the numbers."""
+    """Yield inputs of an optimizer's update; test_loops.py checks the values."""
     for shape in ((7,), (3, 5), ()):
         arrays = [rng.uniform(0.5, 2, shape) for _ in range(2)]
         arrays += [np.array(0.1), *(rng.uniform(0.5, 2, shape) for _ in range(states))]
@@ -76,7 +76,7 @@ def updates(states: int, rng: Any) -> Iterator[Sample]:
 
 
 def row_updates(spec: OpSpec, rng: Any) -> Iterator[Sample]:
-    """What an update of looked-up rows gets."""
+    """Yield inputs of a sparse row update."""
     for shape, lookups in (((7,), (3,)), ((30, 5), (20, 4)), ((4, 2, 3), (1,))):
         model, *states = (rng.uniform(0.5, 2, shape) for _ in spec.mutates)
         index = rng.integers(-1, shape[0] + 1, lookups).astype(np.int32)
@@ -85,7 +85,7 @@ def row_updates(spec: OpSpec, rng: Any) -> Iterator[Sample]:
 
 
 def scaled_updates(spec: OpSpec, rng: Any) -> Iterator[Sample]:
-    """What updates get that are scaled by norms."""
+    """Yield inputs of norm-scaled updates."""
     for shape in ((7,), (33, 5), ()):
         first = [rng.uniform(0.5, 2, shape), rng.uniform(0.5, 2, shape), np.array(0.1)]
         states: list[Any] = [np.array(3, np.int64)] if spec.type == "lars_update" else []
