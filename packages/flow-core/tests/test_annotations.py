@@ -68,7 +68,7 @@ def is_blob(value: object) -> bool:
     return isinstance(value, Blob)
 
 
-# ------------------------------------------------------------------------- annotations as text
+# -------------------------------------------------------------------------- string annotations
 
 
 @pytest.mark.parametrize(

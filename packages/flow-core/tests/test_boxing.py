@@ -243,7 +243,7 @@ def test_change_of_hierarchy_on_the_same_devices_moves_nothing() -> None:
     assert sum(hop.elements() for hop in reshard_steps) == 0
 
 
-# ----------------------------------------------------------------------------- bytes and names
+# --------------------------------------------------------------------------- traffic and names
 
 
 def elements(source: TensorLayout, target: TensorLayout) -> float:

@@ -44,7 +44,7 @@ class Wires:
 
     def get(self, here: Device, there: Device, shape: tuple[int, ...]) -> Any:
         part = self._queues[here, there].get(timeout=120)
-        assert part.shape == shape, "sender and receiver disagree about what comes next"
+        assert part.shape == shape, "sender and receiver disagree about the next message"
         return part
 
 
@@ -202,7 +202,7 @@ def test_null_devices_send_nothing() -> None:
     assert comm.sent() == {}
 
 
-# -------------------------------------------------------------------- a plan, a process per device
+# -------------------------------------------------------------- a plan with one process per device
 
 
 def steps(count: int) -> Iterator[tuple[Any, Any]]:

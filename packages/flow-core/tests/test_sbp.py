@@ -181,7 +181,7 @@ def test_rules_hold_in_each_dimension(case: Any, hierarchy: tuple[int, int]) -> 
     for rule in found:
         check(graph, arrays, rule, hierarchy, rng)
     twice = [r for r in found for nd in (*r.inputs, *r.outputs) if nd[0] == nd[1] != B]
-    assert twice, "no rule that splits an axis in both dimensions, or is partial in both"
+    assert twice, "no rule splits an axis, or is partial, in both dimensions"
 
 
 @pytest.mark.parametrize("hierarchy", GRIDS)

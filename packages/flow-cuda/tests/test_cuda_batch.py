@@ -64,9 +64,9 @@ def test_launch_does_not_move_before_its_dependencies() -> None:
     needed = ZeroLaunch(driver.hardware, kept[0])
     assert len(merge_launches([first, other, second])) == 2
     assert len(merge_launches([first, needed, second])) == 3
-    assert len(merge_launches([first, print, second])) == 3, "nothing is known of calls of the host"
+    assert len(merge_launches([first, print, second])) == 3, "the effects of host calls are unknown"
     assert len(merge_launches([first, second, needed])) == 2
-    assert len(merge_launches([first, second, first])) == 2, "twice the same variable"
+    assert len(merge_launches([first, second, first])) == 2, "one variable twice"
 
 
 @needs_compiler

@@ -69,7 +69,7 @@ class TestKernels(CudaKit):
     preloaded = False
 
 
-# --- the choice of a plan
+# --- plan selection
 
 
 @pytest.mark.parametrize(
@@ -128,12 +128,12 @@ def test_plan_choice_is_cached_on_disk(tmp_path: Path) -> None:
     search = Search(measured=True)
     first, library = plans("eng1_k2=5", "eng0", "eng6")
     assert first.choose(problem(), search) == Choice("eng6", 2 * 4 * (512 + 216 + 768))
-    assert library.calls == 2, "each plan that is allowed was measured once"
+    assert library.calls == 2, "each allowed plan is measured once"
     again, library = plans("eng1_k2=5", "eng0", "eng6")
     assert again.choose(problem(), search) == first.choose(problem(), search)
     assert not library.calls, "nothing is measured again"
     less, library = plans("eng1_k2=5", "eng0")
-    assert less.choose(problem(), search) == Choice("eng0", 0), "a plan that is gone is forgotten"
+    assert less.choose(problem(), search) == Choice("eng0", 0), "an unavailable plan is dropped"
     (kept,) = (tmp_path / "cudnn").glob("*.json")
     assert b"eng0" in kept.read_bytes()
 
@@ -503,6 +503,6 @@ def test_training_matches_the_cpu(form: str, amp: bool, measured: bool) -> None:
         if device == "gpu":
             (driver,) = sessions._default[0]._drivers.values()
             queued = [line for line in driver.hardware.log if ": cudnn conv" in line]
-            assert len(queued) == 11 * 4, "plans are replayed with the graph of the step"
+            assert len(queued) == 11 * 4, "plans are replayed in the step's graph"
     assert losses[0][0] != losses[0][-1]
     np.testing.assert_allclose(*losses, rtol=5e-3 if amp else 1e-5)

@@ -52,7 +52,7 @@ def test_large_copies_are_staged_in_pieces(driver: GpuDriver) -> None:
     made = array(driver, values)
     log = driver.hardware.log
     pieces = [line for line in log if line.startswith(f"pinned {CHUNK}")]
-    assert len(pieces) == 2, "two pieces take turns"
+    assert len(pieces) == 2, "two alternating pieces"
     np.testing.assert_array_equal(driver.copy_out(made), values)
     assert sum("h2d" in line and ": copy" in line for line in log) == -(-values.nbytes // CHUNK)
 
@@ -91,7 +91,7 @@ def test_work_runs_only_when_synchronized(driver: GpuDriver) -> None:
     hardware.synchronize(hardware.record(hardware.compute))
     raw = np.ctypeslib.as_array((np.ctypeslib.ctypes.c_float * 64).from_address(made.address))
     ZeroLaunch(hardware, made)()
-    assert raw[0] == 1, "queued, but nobody has waited"
+    assert raw[0] == 1, "queued, but not awaited"
     driver.stream("other").synchronize()
     assert raw[0] == 1, "another stream does not wait for this one"
     hardware.synchronize(hardware.record(hardware.compute))
@@ -255,7 +255,7 @@ def test_host_values_reach_each_replay(driver: GpuDriver) -> None:
         if value % 70 == 0 or value < 10:
             assert driver.copy_out(out).item() == value
     assert driver.copy_out(out).item() == 8
-    assert uploads == 4, "the device counts along: at first, and where the host jumps or stays"
+    assert uploads == 4, "uploads occur first and when the host does not count by one"
 
 
 def test_kernels_declare_their_reads_and_writes() -> None:

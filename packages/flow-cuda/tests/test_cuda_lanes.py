@@ -120,7 +120,7 @@ def meets(a: Access, b: Access) -> bool:
     return any(x[0] < y[1] and y[0] < x[1] for x, y in pairs)
 
 
-# --- what the simulator checks between devices
+# --- checks of the simulator between devices
 
 
 def pair() -> tuple[Simulator, Simulator, Any, Any]:

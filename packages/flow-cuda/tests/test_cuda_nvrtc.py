@@ -89,7 +89,7 @@ def test_error_contains_the_nvrtc_log(tmp_path) -> None:
     broken = make_kernel("broken", (("float *", "x"),), "no_such_name = 1;")
     with pytest.raises(nvrtc.NvrtcError, match="no_such_name"):
         nvrtc.compile_kernels([broken], "sm_90", DiskCache(tmp_path / "code", ".cubin"))
-    assert not (tmp_path / "code").exists(), "what failed is not kept"
+    assert not (tmp_path / "code").exists(), "failed code is not cached"
 
 
 @pytest.mark.skipif(not MISSING, reason="NVRTC is here")

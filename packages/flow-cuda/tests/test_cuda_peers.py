@@ -223,7 +223,7 @@ def test_training_on_several_devices_matches_one_device(
     plan, comm = job.plan(), job.executable().comm
     links = {k: STEPS * n for k, n in links_of(exchanges(plan)).items() if n}
     assert links
-    assert dict(comm.sent()) == links, "to the byte, also where a graph is replayed"
+    assert dict(comm.sent()) == links, "exact, including replays"
     for device in hardware:
         device.log.clear()
     trained(job)
@@ -267,4 +267,4 @@ def test_layers_may_alternate_between_cpu_and_gpu() -> None:
     (job,) = sessions._default[0].jobs
     step = job.executable()._launch
     kinds = [line.split(":")[0].split()[0] for line in describe(step.parts).splitlines()]
-    assert "graph" in kinds, "what lies on the device is captured between calls of the host"
+    assert "graph" in kinds, "device work between host calls is captured"

@@ -87,7 +87,7 @@ def test_invalid_leading_dimension_is_rejected() -> None:
         hardware.supports(product, 0)
 
 
-# --- kernels, with the library and without it
+# --- kernels with and without the library
 
 
 def bound(op: str, sample: Any, dtype: str, library: SimulatedLt) -> tuple[list[str], list[Any]]:

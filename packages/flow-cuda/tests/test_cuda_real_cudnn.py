@@ -88,7 +88,7 @@ def test_cudnn_plans_our_graphs() -> None:
     assert found["deterministic"][0] != found["filter_grad float32 channels_first"][0]
     assert found["tf32"][0] != found["forward float32 channels_last"][0]
     sums = {name for name, count in answer["sums"].items() if count}
-    assert sums == {"float16 channels_last"}, "decision 0048 is to be taken again"
+    assert sums == {"float16 channels_last"}, "revisit decision 0048"
     for kept in answer["kept"].values():
         assert 10_000 < kept["bytes"] < 10_000_000
         assert any("HANDLE" in words for words in kept["words"]), "no device to load it on"

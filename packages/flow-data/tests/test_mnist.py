@@ -286,7 +286,7 @@ def test_progress(
     assert shown.endswith(" MB\n") if terminal else not shown
 
 
-# ----------------------------------------------------------------------------- the real one
+# ------------------------------------------------------------------------- the real archive
 
 
 @pytest.mark.skipif(not REAL.exists(), reason=f"no real MNIST at {REAL}")

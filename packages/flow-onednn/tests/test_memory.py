@@ -148,7 +148,7 @@ def test_steps_allocate_nothing_and_copy_only_as_listed(
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    assert found["seen"] >= 1, "the counter counts"
+    assert found["seen"] >= 1, "the counter works"
     rows = found["rows"]
     assert sum(row[1].startswith("onednn.") for row in rows) > 10
     assert [r for r in rows if r[2] and not r[3]] == [], "copies that the plan does not list"

@@ -103,7 +103,7 @@ def test_sha256sum_accepts_the_digest_list(tmp_path: Path) -> None:
     assert set(load(tmp_path / "model")) == {"a\nb", "plain"}
 
 
-# ------------------------------------------------------------------- what is not as it was saved
+# ------------------------------------------------------------------------ mismatched checkpoints
 
 
 def test_one_error_lists_all_mismatches(tmp_path: Path) -> None:

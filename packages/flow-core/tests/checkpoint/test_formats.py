@@ -256,7 +256,7 @@ def test_meta_round_trip(shape: list[int], dtype: Any) -> None:
     assert parse_meta(meta_text(kind), Path("meta")) == kind
 
 
-# --------------------------------------------------------------------------- which format
+# ----------------------------------------------------------------------- format detection
 
 
 @pytest.mark.parametrize("make", [lambda p: None, Path.mkdir, Path.touch])

@@ -67,6 +67,6 @@ def test_save_killed_at_every_line(tmp_path: Path, how: str, which: str) -> None
     lines = [line.split() for line in report.splitlines()]
     assert len(lines) > 50
     versions = [check_whole(tmp_path / folder) for folder, _ in lines]
-    assert versions == sorted(versions), "once the new one is there it stays"
+    assert versions == sorted(versions), "a replaced checkpoint never reappears"
     assert set(versions) == {1, 2}
     assert lines[-1][1] == "finished"

@@ -139,7 +139,7 @@ def test_concurrent_saves_into_one_folder_are_serialized(tmp_path: Path) -> None
     assert names(tmp_path) == {"model"}
 
 
-# ------------------------------------------------------------------------------ comparing
+# ----------------------------------------------------------------------------- comparison
 
 
 def test_one_error_lists_all_differences() -> None:

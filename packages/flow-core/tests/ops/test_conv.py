@@ -205,7 +205,7 @@ def test_steady_state_allocates_nothing(
     finally:
         tracemalloc.stop()
     assert after - before < 1024
-    assert peak - before < 16384, "temporaries of the size of a tensor"
+    assert peak - before < 16384, "a temporary as large as a tensor"
 
 
 def test_workspace_is_bounded() -> None:

@@ -135,7 +135,7 @@ def test_equal_parts_of_a_chain_are_solved_once() -> None:
     assert len(net.memory.answers) < 60
 
 
-# ------------------------------------------------------------------------------- orders
+# ------------------------------------------------------------------- elimination orders
 
 
 @pytest.mark.parametrize("rule", RULES)

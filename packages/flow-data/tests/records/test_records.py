@@ -170,7 +170,7 @@ def test_abandoned_file_is_removed(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["part-0"]
 
 
-# ----------------------------------------------------------------------------------- damage
+# ----------------------------------------------------------------------------- corrupt data
 
 
 def tfrecord(payload: bytes) -> bytes:

@@ -81,7 +81,7 @@ def test_joined_updates_have_the_bits_of_separate_updates(row: Joined, scaled: b
     for ours, theirs in zip(joined, single, strict=True):
         for have, want in zip(ours, theirs, strict=True):
             np.testing.assert_array_equal(have, want)
-    assert not np.array_equal(joined[1][1], rows_of(row)[1][1]), "they change something"
+    assert not np.array_equal(joined[1][1], rows_of(row)[1][1]), "the update changes the variable"
 
 
 def test_overwritten_inputs_are_listed_for_each_row() -> None:
