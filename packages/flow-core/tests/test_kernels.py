@@ -80,7 +80,7 @@ SAMPLES: dict[str, Any] = {
     **{name: lambda rng, row=row: summed_updates(row, rng) for name, row in summed.ROWS.items()},
     **{spec.type: lambda rng, spec=spec: row_updates(spec, rng) for spec in indexed_updates.OPS},
 }
-"""Of ops that have none, since they have no reference."""
+"""Samples of ops whose specs have none, since they have no reference."""
 
 SUMMARIES = tuple(spec.type for spec in summary.OPS)
 TEMPORARIES = "numpy makes temporary arrays"

@@ -9,7 +9,7 @@ from pathlib import Path
 import flow_core
 
 LIMIT = 0.05
-"""The largest share of parameters and results whose annotation contains ``Any``."""
+"""The maximum fraction of parameters and results whose annotation contains ``Any``."""
 
 
 def annotations(tree: ast.AST) -> Iterator[ast.expr]:

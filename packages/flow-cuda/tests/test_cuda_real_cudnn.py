@@ -32,7 +32,7 @@ def public(kind: type) -> list[str]:
 
 
 OWN = {"tensors", "type_name", "itemsize", "convolved"}
-"""What our graph has besides."""
+"""Attributes of our graph that the library's graph lacks."""
 
 
 def parameters(function: Any) -> str:

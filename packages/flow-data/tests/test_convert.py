@@ -76,7 +76,7 @@ def test_non_tabular_input_is_rejected(tmp_path: Path, suffix: str, content: byt
     try:
         assert len(open_samples(str(path))) == 1
     except DataError as error:
-        assert str(path) in str(error)  # noqa: PT017 - some are tables of one row
+        assert str(path) in str(error)  # noqa: PT017 - some are one-row tables
 
 
 def test_integers_beyond_64_bits_become_floats(tmp_path: Path) -> None:

@@ -177,7 +177,7 @@ def test_truncated_headers_are_handled(kind: str) -> None:
         try:
             check_header(data[:end])
         except ValueError as error:
-            assert str(error)  # noqa: PT017 - short headers of some formats are whole
+            assert str(error)  # noqa: PT017 - some formats have short headers
 
 
 @pytest.mark.parametrize("data", [b"", b"%!PS-Adobe-3.0 EPSF-3.0\n", b"\xd7\xcd\xc6\x9a" * 9])

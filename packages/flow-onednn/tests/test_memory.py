@@ -51,7 +51,7 @@ void *mmap(void *p, size_t n, int a, int b, int c, off_t d) {
     return next(p, n, a, b, c, d);
 }
 """
-"""Counts what the whole process allocates, the library and the C loops included."""
+"""Count allocations of the whole process, including the library and the C loops."""
 
 PROGRAM = """
 import ctypes, json, sys

@@ -100,7 +100,7 @@ WAYS: dict[str, Callable[[Path], Arrays]] = {
     ),
 }
 NEVER_GIVE_UP = ("store", "CheckPoint")
-"""Ways that read all in one call, and begin again when the checkpoint was replaced."""
+"""Ways that read everything in one call and restart if the checkpoint was replaced."""
 
 
 def check(arrays: Arrays) -> int:

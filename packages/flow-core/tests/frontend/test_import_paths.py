@@ -55,4 +55,4 @@ def test_submodules_of_the_later_path_do_not_replace_those_of_the_facade() -> No
 @pytest.mark.usefixtures("without_copies")
 def test_misspelt_name_on_the_later_path_is_reported() -> None:
     with pytest.raises(AttributeError, match=r"global_functoin.*global_function"):
-        getattr(importlib.import_module(LATER), "global_functoin")  # noqa: B009 - of Any
+        getattr(importlib.import_module(LATER), "global_functoin")  # noqa: B009 - the module has type Any

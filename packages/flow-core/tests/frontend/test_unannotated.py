@@ -75,7 +75,7 @@ def test_handle_operators_are_those_of_its_array() -> None:
     assert (both > 1).tolist() == [False, True]
     assert (both == blob(1, 3)).tolist() == [True, False]
     assert float(blob(1.5)) == 1.5
-    assert "%.2f" % blob(1.5) == "1.50"  # noqa: UP031 - as older programs print
+    assert "%.2f" % blob(1.5) == "1.50"  # noqa: UP031 - used by older programs
     with pytest.raises(ValueError, match="size 1"):
         float(both)
     assert [float(number) for number in both] == [1, 2]

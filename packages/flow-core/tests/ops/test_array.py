@@ -98,7 +98,7 @@ def test_scatter_in_place(op):
 
 
 BUFFERS = 150_000
-"""numpy buffers operands that it repeats, 8192 elements each; the inputs below are larger."""
+"""Bound of numpy's buffers for broadcast operands, 8192 elements each; inputs are larger."""
 
 
 def _cases():

@@ -138,7 +138,7 @@ def test_integer_functions_return_integers() -> None:
         (lambda a, b: m.l2_normalize(a), InferenceError, "axis None"),
         (lambda a, b: m.exp(m.cast(a, int32)), InferenceError, "float16"),
         (
-            lambda a, b: m.polyval(3.0, a),  # type: ignore[arg-type]  # the mistake under test
+            lambda a, b: m.polyval(3.0, a),  # type: ignore[arg-type]  # the error under test
             InferenceError,
             "list or tuple",
         ),

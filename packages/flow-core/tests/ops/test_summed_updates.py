@@ -21,7 +21,7 @@ from flow_core.testing.checks import run_kernel
 REGISTRY = load_plugins(Settings(plugins=()))
 
 SHAPES = [(400, 25, 512), (300, 7, 300), (5, 3, 4), (33, 0, 2), (1000, 1, 3)]
-"""Rows and columns of the variable around the length of the sums."""
+"""Rows of the variable, length of the sums, columns."""
 
 
 def find(query: KernelQuery) -> KernelSpec:

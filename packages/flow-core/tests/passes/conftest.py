@@ -14,7 +14,7 @@ from flow_core.passes.base import Pass, PassContext
 from flow_core.plugins.host import default_registry
 
 MUTANT = "FLOW_TEST_MUTANT"
-"""Environment variable with the ``module:Class`` of a pass that does nothing in this run."""
+"""Environment variable with the ``module:Class`` of the pass disabled in this run."""
 
 
 def _identity(self: Pass, graph: Graph, context: PassContext) -> Graph:

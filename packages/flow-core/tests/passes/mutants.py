@@ -19,7 +19,7 @@ from conftest import MUTANT
 import flow_core.passes
 
 FAILED = 1
-"""Exit status of pytest when tests were run and some failed."""
+"""Exit status of pytest after failed tests."""
 
 
 def passes() -> Iterator[tuple[str, str]]:

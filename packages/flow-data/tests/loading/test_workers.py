@@ -18,7 +18,7 @@ from flow_data.loading.workers import WorkerLimits, Workers
 from flow_data.report import text_report
 
 BUSY = Cores(4, "a test", kernels=4, products=4, loaders=1)
-"""Steps that leave nothing."""
+"""Steps that leave no core idle."""
 
 
 @pytest.fixture(autouse=True)

@@ -198,7 +198,7 @@ FORMATS: dict[str, tuple[Any, bytes, Any]] = {
     "TFRecord": (TFRecordFiles, tfrecord(an_example()), lambda length: 4),
     "OneRec": (OneRecFiles, framed(A_ONEREC), lambda length: -length % 8 + 8),
 }
-"""A class of files, a record in its frame, and how many bytes of that are behind the payload."""
+"""A file class, a framed record, and the number of its bytes after the payload."""
 
 
 class Memory:
@@ -354,7 +354,7 @@ def test_tar_headers_with_wrong_sizes(tmp_path: Path, size: int, kind: bytes) ->
         for record in all_records(WebDatasetFiles([str(path)])):
             sizes |= record.payload
     except DataError as error:
-        assert str(path) in str(error)  # noqa: PT017 - some types of members have no bytes
+        assert str(path) in str(error)  # noqa: PT017 - some member types have no data
     assert sum(map(len, sizes.values())) <= 4
     skipping = WebDatasetFiles([str(path)], skip=True)
     all_records(skipping)

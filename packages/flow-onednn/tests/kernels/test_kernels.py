@@ -44,10 +44,10 @@ OPAQUE = (
     "onednn_sparse_adam",
     *(row.type for row in JOINED),
 )
-"""Ops with an output in the library's own form; test_pairs.py, test_packed.py have them.
+"""Ops with an output in the library's own layout: see test_norm_pool.py and test_packed.py.
 
-Updates that no other kernel does are in test_loops.py, test_products.py, test_summed.py and
-test_joined.py.
+Updates without other kernels are tested in test_loops.py, test_matmul.py, test_summed_sgd.py and
+passes/test_join.py.
 """
 
 
@@ -61,7 +61,7 @@ SAMPLED = (
     "bias_add",
     "cast",
 )
-"""Of the elementwise ops, which have one generator; test_loops.py has all their formulas."""
+"""Elementwise ops tested here; they share a generator, and test_loops.py tests all formulas."""
 
 UPDATES = {"sgd_update": 0, "momentum_update": 1, "adam_update": 2}
 

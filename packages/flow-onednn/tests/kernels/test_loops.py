@@ -170,7 +170,7 @@ LEFT_OUT: dict[str, tuple[Aspect, ...]] = {
     "relu": ("zero_sign",),  # max(0, -0) may be either
     "tanh_grad": ("nan", "lost", "infinity"),  # of squares of values outside the range of tanh
 }
-"""Aspects that are not compared."""
+"""Aspects excluded from the comparison."""
 
 
 def test_formulas_preserve_special_values() -> None:

@@ -19,13 +19,13 @@ from flow_onnx.options import OPSETS, Options
 
 OPS = default_registry().ops
 NO_SAMPLES = {"literal"}
-"""Ops that passes make."""
+"""Ops created by passes."""
 
 SINCE = {
     "batch_gather": 12, "dim_scatter_add_like": 16, "scatter_nd": 16, "scatter_nd_like": 16,
     "tensor_scatter_nd_add": 16, "unsorted_segment_sum": 16,
 }  # fmt: skip
-"""The first opset that can say what an op does."""
+"""The first opset that can express an op."""
 
 
 def table_shape(type_: str, sample: Sample) -> tuple[int, ...]:
@@ -48,7 +48,7 @@ INDEX = {
     "scatter_nd_like": 1, "tensor_scatter_nd_add": 2, "tensor_scatter_nd_update": 2,
     "dim_scatter_add_like": 2, "unsorted_segment_sum": 1,
 }  # fmt: skip
-"""Which input has the indices."""
+"""The input that holds the indices, by op."""
 
 
 def in_range(type_: str, sample: Sample) -> Sample:
@@ -88,7 +88,7 @@ REFUSED: Mapping[str, Refusal] = {
         opset < 13 and s.attrs.get("dtype") == "bfloat16"
     ),
 }  # fmt: skip
-"""What is said of the samples that cannot be exported."""
+"""Error texts for samples that cannot be exported."""
 
 
 def refusal(type_: str, sample: Sample, opset: int) -> str | None:
