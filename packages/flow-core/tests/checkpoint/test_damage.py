@@ -60,7 +60,7 @@ def check_found(path: Path, file: Path, bit: int) -> None:
 
 
 @each_path
-def test_random_bit_flips_are_detected(tmp_path: Path, name: str) -> None:
+def test_flipped_bits_are_detected(tmp_path: Path, name: str) -> None:
     """300 bits of a folder and 300 of a file; each file of the folder is covered."""
     path, rng = tmp_path / name, random.Random(SEED)
     save(path, values(), FORMATS)
