@@ -1,4 +1,4 @@
-"""Tests describe the core's own kernels, whichever other packages are installed beside it."""
+"""Tests use the core's own kernels, whichever other packages are installed."""
 
 import os
 

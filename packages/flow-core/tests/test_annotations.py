@@ -1,4 +1,4 @@
-"""Core's own part of annotations: structure, placeholders, signatures, return values."""
+"""The core's part of annotations: structures, placeholders, signatures, return values."""
 
 # ruff: noqa: UP006, UP035 - Tuple, List and Dict are what users write
 
@@ -40,11 +40,11 @@ LEAF = FetchLeaf("numpy")
 
 
 class Frame:
-    """A third party's leaf."""
+    """A third-party leaf."""
 
 
 class Later:
-    """A third party's callback."""
+    """A third-party callback."""
 
     def __class_getitem__(cls, item: object) -> typing.Any:
         return ("later", item)
@@ -61,14 +61,14 @@ SPECS = (
 
 
 class Blob:
-    """Stands for a BlobDef."""
+    """A substitute for BlobDef."""
 
 
 def is_blob(value: object) -> bool:
     return isinstance(value, Blob)
 
 
-# ------------------------------------------------------------------------- annotations as text
+# -------------------------------------------------------------------------- string annotations
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def is_blob(value: object) -> bool:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("parse", [parse_placeholder, parse_result])
-def test_whatever_a_text_raises_is_about_the_annotation(text: str, parse: Any) -> None:
+def test_any_error_in_a_string_annotation_names_the_annotation(text: str, parse: Any) -> None:
     names = {"List": list, "again": "again", "deep": "deeper", "deeper": "deep", "Frame": Frame}
     with pytest.raises(AnnotationError) as caught:
         parse(text, SPECS, job="train", names=names)
@@ -87,7 +87,7 @@ def test_whatever_a_text_raises_is_about_the_annotation(text: str, parse: Any) -
     str(caught.value).encode()
 
 
-def test_errors_of_the_family_stay_what_they_are() -> None:
+def test_flow_errors_in_annotations_are_not_wrapped() -> None:
     def refuse() -> None:
         raise FeedError("making a placeholder")
 
@@ -98,7 +98,7 @@ def test_errors_of_the_family_stay_what_they_are() -> None:
 # ---------------------------------------------------------------------------- placeholders
 
 
-def test_placeholder_normalises() -> None:
+def test_placeholder_arguments_are_normalized() -> None:
     spec = placeholder("list", [np.int64(4), 3], "float", -1)
     assert spec == PlaceholderSpec("list", (4, 3), float32, 1)
     assert placeholder("numpy", ()).batch_axis is None
@@ -192,20 +192,20 @@ _LATER_ALIAS = AnnotationSpec(
 )
 
 
-def test_no_specs_say_where_annotations_come_from() -> None:
+def test_error_without_specs_names_the_annotation_package() -> None:
     with pytest.raises(AnnotationError, match="uv add flow-typing"):
         parse_result(Frame, ())
     with pytest.raises(AnnotationError, match="uv add flow-typing"):
         parse_placeholder(Frame, ())
 
 
-def test_two_meanings_are_an_error() -> None:
+def test_ambiguous_annotation_is_an_error() -> None:
     twice = (SPECS[0], AnnotationSpec("Other", lambda a: a is Frame, fetch=lambda _: LEAF))
     with pytest.raises(AnnotationError, match="Frame, Other"):
         parse_result(Frame, twice)
 
 
-def test_bundle_takes_leaves_only() -> None:
+def test_bundle_accepts_leaves_only() -> None:
     bad = AnnotationSpec("Bad", lambda a: a is Blob, fetch=lambda _: FetchBundle(FetchList(LEAF)))
     with pytest.raises(AnnotationError, match=r"Bundle\[List\[Numpy\]\]"):
         parse_result(Blob, (bad,))
@@ -241,8 +241,8 @@ def test_parameter_errors(annotation: Any, words: str) -> None:
 # ----------------------------------------------------------------------------- signatures
 
 
-def test_textual_annotations_see_the_enclosing_functions() -> None:
-    """This module has `from __future__ import annotations`, so all of them are text."""
+def test_string_annotations_resolve_names_of_enclosing_functions() -> None:
+    """Because of `from __future__ import annotations`, all annotations here are strings."""
     hidden = 5
 
     def make(size: int) -> Any:
@@ -273,7 +273,7 @@ def test_innermost_name_wins() -> None:
     assert make().parameters["x"].shape == (2,)
 
 
-def test_unannotated_jobs_have_placeholders_as_defaults() -> None:
+def test_unannotated_jobs_use_placeholders_as_defaults() -> None:
     one = placeholder("numpy", (2,))
 
     def job(x=one, y=(one, {"k": one})):  # type: ignore[no-untyped-def]
@@ -331,7 +331,7 @@ def test_handlers() -> None:
 # -------------------------------------------------------------------------- return values
 
 
-def test_structure_is_that_of_the_return_value() -> None:
+def test_structure_follows_the_return_value() -> None:
     a, b, c = Blob(), Blob(), Blob()
     fetch = FetchTuple((FetchList(LEAF), FetchDict(str, FetchLeaf("list"))))
     returned = check_returned(fetch, ([a, b], {"k": c}), is_blob)
@@ -372,7 +372,7 @@ def test_return_value_errors(fetch: Any, value: Any, words: str) -> None:
         check_returned(fetch, value, is_blob, job="train")
 
 
-def test_dynamic_blobs_do_not_come_back_as_one_array() -> None:
+def test_dynamic_blobs_cannot_be_returned_as_one_array() -> None:
     with pytest.raises(AnnotationError, match="ListNumpy"):
         check_returned(LEAF, Blob(), is_blob, is_dynamic=is_blob)
     check_returned(FetchLeaf("list"), Blob(), is_blob, is_dynamic=is_blob)
@@ -395,6 +395,6 @@ NESTED = st.recursive(
 
 
 @given(NESTED)
-def test_a_bundle_comes_back_as_it_was(value: Any) -> None:
+def test_bundle_structure_is_preserved(value: Any) -> None:
     returned = check_returned(FetchBundle(LEAF), value, is_blob)
     assert structure(returned.structure, returned.blobs) == value

@@ -1,4 +1,4 @@
-"""The arena planner: no two live blocks overlap, and it comes close to the largest live set."""
+"""The arena planner: live blocks do not overlap, and the size is close to the lower bound."""
 
 from random import Random
 
@@ -36,7 +36,7 @@ def test_live_blocks_never_overlap(items: list[Block]) -> None:
 
 @given(blocks)
 @settings(deadline=None)
-def test_the_lower_bound_is_the_largest_live_set(items: list[Block]) -> None:
+def test_lower_bound_is_the_largest_live_set(items: list[Block]) -> None:
     bound, peak = live_peak(items)
     live = [sum(aligned(b.nbytes) for b in items if b.first <= t <= b.last) for t in range(45)]
     assert bound == max(live)
@@ -44,8 +44,8 @@ def test_the_lower_bound_is_the_largest_live_set(items: list[Block]) -> None:
     assert plan_arena(items).nbytes >= bound
 
 
-def test_a_training_shaped_graph_meets_the_bound() -> None:
-    """Activations live from forward to their backward op: nested intervals."""
+def test_training_graph_meets_the_lower_bound() -> None:
+    """Activations live from the forward op to its backward op: nested intervals."""
     n = 60
     items = [Block(1000 * (i % 7 + 1), i, 2 * n - i) for i in range(n)]
     items += [Block(500 * (i % 5 + 1), n + i, n + i + 1) for i in range(n)]
@@ -53,7 +53,7 @@ def test_a_training_shaped_graph_meets_the_bound() -> None:
     assert layout.nbytes <= 1.05 * layout.lower_bound
 
 
-def test_very_many_blocks_are_planned_quickly() -> None:
+def test_planning_many_blocks_is_fast() -> None:
     items = [Block(64 * (i % 11 + 1), i, i + i % 5) for i in range(20_000)]
     layout = plan_arena(items)
     assert layout.nbytes <= 1.6 * layout.lower_bound
@@ -61,7 +61,7 @@ def test_very_many_blocks_are_planned_quickly() -> None:
 
 @given(blocks, st.randoms(use_true_random=False))
 @settings(deadline=None)
-def test_many_blocks_are_placed_as_few_are(items: list[Block], random: Random) -> None:
+def test_array_and_loop_placement_agree(items: list[Block], random: Random) -> None:
     order = list(range(len(items)))
     random.shuffle(order)
     assert arena._place_by_arrays(items, order) == arena._place_by_loop(items, order)

@@ -1,4 +1,4 @@
-"""Boxing by brute force: every transition gives the same logical tensor, at the predicted bytes."""
+"""Boxing by brute force: each transition preserves the tensor and sends the predicted bytes."""
 
 import itertools
 import time
@@ -46,7 +46,7 @@ ONE_DIMENSION = ("0:0", "0:0-1", "0:2-4", "0:0-3", "0:1-2", "0:0-1,1:0-1")
 
 
 def placed(text: str) -> Placement:
-    """ "0:0-3", "cpu 0:0-1" or "0:0-3 2x2"."""
+    """Parse "0:0-3", "cpu 0:0-1" or "0:0-3 2x2"."""
     words = text.split()
     kind = words.pop(0) if words[0] in ("cpu", "gpu") else "gpu"
     hierarchy = [int(n) for n in words[1].split("x")] if len(words) > 1 else None
@@ -63,7 +63,7 @@ def window(region: Any) -> tuple[slice, ...]:
 
 
 def addends(x: Any, op: str, n: int, rng: Any) -> list[Any]:
-    """Tensors that combine to another one."""
+    """Return tensors that reduce to ``x``."""
     others = [rng.integers(-5, 5, x.shape).astype(float) for _ in range(n - 1)]
     if op == "sum":
         return [x - sum(others), *others]
@@ -73,7 +73,7 @@ def addends(x: Any, op: str, n: int, rng: Any) -> list[Any]:
 
 
 def scatter(x: Any, layout: TensorLayout, rng: Any) -> list[Any]:
-    """Local parts of a tensor."""
+    """Return the local parts of a tensor."""
     pairs = list(zip(layout.sbp, layout.placement.hierarchy, strict=True))
     parts = spread(x, pairs, rng)
     return [part[window(layout.region(x.shape, r))].copy() for r, part in enumerate(parts)]
@@ -90,7 +90,7 @@ def spread(x: Any, pairs: list[tuple[Sbp, int]], rng: Any) -> list[Any]:
 
 
 def gathered(shape: tuple[int, ...], layout: TensorLayout, parts: list[Any]) -> Any:
-    """The logical tensor; copies must agree."""
+    """Return the logical tensor; check that copies agree."""
     wholes = []
     for rank, part in enumerate(parts):
         whole = np.full(shape, np.nan)
@@ -116,7 +116,7 @@ def joined(parts: list[Any], pairs: list[tuple[Sbp, int]]) -> Any:
 
 
 def run_hop(comm: InProcessComm, hop: ReshardStep, parts: list[Any]) -> list[Any]:
-    """A hop as a plan runs it: each group's exchange bound to arrays and launched."""
+    """Run a hop as a plan does: bind each group's exchange to arrays and launch it."""
     out: dict[int, Any] = {
         rank: parts[hop.pieces[rank][0].source]
         for rank in range(len(hop.pieces))
@@ -144,7 +144,7 @@ def run_hop(comm: InProcessComm, hop: ReshardStep, parts: list[Any]) -> list[Any
 
 
 def check(x: Any, source: TensorLayout, target: TensorLayout, rng: Any) -> None:
-    """A transition is right, and sends what was predicted, link by link."""
+    """Check the result of a transition and its traffic on each link."""
     parts = scatter(x, source, rng)
     devices = [p.device(r) for p in (source.placement, target.placement) for r in range(p.size)]
     comm = InProcessComm(list(dict.fromkeys(devices)))
@@ -173,7 +173,7 @@ def test_every_transition_in_one_dimension(a: str, b: str) -> None:
 
 
 @pytest.mark.parametrize("shape", [(2, 3), (0, 3), (1, 1)])
-def test_empty_parts_are_no_trouble(shape: tuple[int, ...]) -> None:
+def test_empty_parts(shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(2)
     x = tensor(shape, rng)
     others = placed("0:2-4")
@@ -233,7 +233,7 @@ def test_every_transition_of_every_hierarchy(a: str, b: str) -> None:
             check(x, source, target, rng)
 
 
-def test_hierarchies_of_the_same_devices_are_no_reason_to_move() -> None:
+def test_change_of_hierarchy_on_the_same_devices_moves_nothing() -> None:
     flat, grid = placed("0:0-3"), placed("0:0-3 2x2")
     for a, b in (((P,), (P, P)), ((B,), (B, B)), ((S(0),), (S(0), S(0))), ((MAX,), (MAX, MAX))):
         assert plan_boxing((8, 4), 4, TensorLayout(flat, a), TensorLayout(grid, b), LINKS) == ()
@@ -243,7 +243,7 @@ def test_hierarchies_of_the_same_devices_are_no_reason_to_move() -> None:
     assert sum(hop.elements() for hop in reshard_steps) == 0
 
 
-# ----------------------------------------------------------------------------- bytes and names
+# --------------------------------------------------------------------------- traffic and names
 
 
 def elements(source: TensorLayout, target: TensorLayout) -> float:
@@ -262,7 +262,7 @@ TABLE = {  # bytes on the wire in units of the logical size: same devices, disjo
 
 @pytest.mark.parametrize("others", ["0:4-6", "cpu 0:0-2"])
 @pytest.mark.parametrize("pair", TABLE, ids=lambda pair: f"{pair[0]}-{pair[1]}")
-def test_bytes_are_those_of_the_table(pair: tuple[Sbp, Sbp], others: str) -> None:
+def test_traffic_matches_the_table(pair: tuple[Sbp, Sbp], others: str) -> None:
     gpus = placed("0:0-3")
     same = elements(TensorLayout(gpus, pair[:1]), TensorLayout(gpus, pair[1:]))
     disjoint = elements(TensorLayout(gpus, pair[:1]), TensorLayout(placed(others), pair[1:]))
@@ -288,7 +288,7 @@ NAMES = (  # from, to, hops
 
 
 @pytest.mark.parametrize("case", NAMES, ids=lambda c: f"{c[0]} {c[1]} - {c[2]} {c[3]}")
-def test_hops_have_the_names_of_collectives(case: tuple[str, Sbp, str, Sbp, str]) -> None:
+def test_hops_are_named_after_collectives(case: tuple[str, Sbp, str, Sbp, str]) -> None:
     a, source, b, target, names = case
     reshard_steps = plan_boxing(
         (8, 12), 4, TensorLayout(placed(a), (source,)), TensorLayout(placed(b), (target,)), LINKS
@@ -296,7 +296,7 @@ def test_hops_have_the_names_of_collectives(case: tuple[str, Sbp, str, Sbp, str]
     assert " ".join(hop.name for hop in reshard_steps) == names
 
 
-def test_groups_of_a_grid_exchange_among_themselves() -> None:
+def test_grid_groups_exchange_internally() -> None:
     grid = placed("0:0-3 2x2")
     source, target = TensorLayout(grid, (P, S(0))), TensorLayout(grid, (B, S(0)))
     (hop,) = plan_boxing((8, 12), 4, source, target, LINKS)
@@ -306,7 +306,7 @@ def test_groups_of_a_grid_exchange_among_themselves() -> None:
     ]
 
 
-def test_machines_reduce_inside_before_they_reduce_between() -> None:
+def test_reduction_is_hierarchical_within_then_between_machines() -> None:
     grid = placed("0:0-1,1:0-1 2x2")
     reshard_steps = plan_boxing(
         (64, 1024), 4, TensorLayout(grid, (P, P)), TensorLayout(grid, (B, B)), LINKS
@@ -314,7 +314,7 @@ def test_machines_reduce_inside_before_they_reduce_between() -> None:
     assert [hop.name for hop in reshard_steps] == ["reduce_scatter", "all_reduce", "all_gather"]
 
 
-def test_runners_up_cost_more() -> None:
+def test_alternative_plans_cost_more() -> None:
     gpus = placed("0:0-3")
     routes = plan_routes((8, 12), 4, TensorLayout(gpus, (P,)), TensorLayout(gpus, (B,)), LINKS)
     assert [[hop.name for hop in route.reshard_steps] for route in routes[:2]] == [

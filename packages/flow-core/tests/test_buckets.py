@@ -1,4 +1,4 @@
-"""Small all-reduces of gradients go together, early, and give the same bits."""
+"""Small gradient all-reduces are bucketed, start early and have the same bits."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -29,10 +29,10 @@ def registry() -> Registry:
 
 
 def graph_of(sizes: list[int], reads: list[int], late: list[int]) -> Graph:
-    """Backward passes of layers: op i makes gradient i of ``sizes[i]`` elements on both devices.
+    """Build backward passes of layers: op i computes gradient i of ``sizes[i]`` elements on both
 
-    All-reduces stand at the end, before their readers, but those in ``late``, which ops of the
-    next layer read; layer i reads layer ``reads[i]`` before it.
+    devices. All-reduces come at the end, before their readers, except those in ``late``, read
+    by ops of the next layer; layer i reads layer ``reads[i]`` before it.
     """
     b = GraphBuilder()
 
@@ -82,7 +82,7 @@ def reduces(graph: Graph) -> Iterator[Op]:
     yield from graph.of_type(BOXING)
 
 
-def test_members_go_together_after_the_last_gradient(registry: Registry) -> None:
+def test_bucket_follows_its_last_gradient(registry: Registry) -> None:
     graph = bucketed(graph_of([3, 4, 5], [], []), registry)
     (op,) = reduces(graph)
     assert op.attrs["members"] == ("reduce0", "reduce1", "reduce2")
@@ -90,14 +90,14 @@ def test_members_go_together_after_the_last_gradient(registry: Registry) -> None
     assert names.index(op.name) == names.index("grad2@1") + 1
 
 
-def test_each_starts_as_soon_as_its_gradient_exists(registry: Registry) -> None:
+def test_all_reduce_starts_as_soon_as_its_gradient_exists(registry: Registry) -> None:
     graph = bucketed(graph_of([3, 4, 5], [], []), registry, bucket_ops=1)
     names = list(graph.ops)
     for i in range(3):
         assert names.index(f"reduce{i}") == names.index(f"grad{i}@1") + 1
 
 
-def test_a_bucket_is_no_larger_than_asked(registry: Registry) -> None:
+def test_bucket_size_is_limited(registry: Registry) -> None:
     megabytes = 4 * 8 / (1 << 20)
     graph = bucketed(graph_of([4, 4, 4, 9, 2], [], []), registry, bucket_mb=megabytes)
     assert [op.attrs["members"] for op in reduces(graph)] == [
@@ -107,7 +107,7 @@ def test_a_bucket_is_no_larger_than_asked(registry: Registry) -> None:
     assert [len(op.attrs["members"]) for op in reduces(graph)] == [2, 2, 0]
 
 
-def test_nobody_waits_for_the_others_of_a_bucket(registry: Registry) -> None:
+def test_reader_of_one_gradient_does_not_wait_for_the_bucket(registry: Registry) -> None:
     graph = bucketed(graph_of([3, 4, 5], [], [0, 1]), registry)
     names = list(graph.ops)
     assert names.index("reduce0") < names.index("use0@0") < names.index("grad1@0")

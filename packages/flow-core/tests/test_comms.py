@@ -1,4 +1,4 @@
-"""The comm within one process passes the kit; so does one with a process per device."""
+"""The in-process comm and a comm with one process per device pass the kit."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DEVICES = CommKit.devices
 
 
 class Wires:
-    """Queues from each device to each other one: what stands for a network."""
+    """Queues between all pairs of devices, which simulate a network."""
 
     def __init__(self, devices: Sequence[Device]) -> None:
         pairs = [(a, b) for a in devices for b in devices if a != b]
@@ -44,14 +44,14 @@ class Wires:
 
     def get(self, here: Device, there: Device, shape: tuple[int, ...]) -> Any:
         part = self._queues[here, there].get(timeout=120)
-        assert part.shape == shape, "sender and receiver disagree about what comes next"
+        assert part.shape == shape, "sender and receiver disagree about the next message"
         return part
 
 
 class OneDeviceComm:
-    """A comm of a process that has one device: it knows no arrays but its own.
+    """A comm of a process with one device; it sees only its own arrays.
 
-    Sends and receives block by block, in the order of the exchange.
+    It sends and receives block by block, in the order of the exchange.
     """
 
     name = "wires"
@@ -122,7 +122,7 @@ def _box(array: Any, start: tuple[int, ...], size: tuple[int, ...]) -> Any:
 
 
 def in_threads(devices: Sequence[Device], body: Callable[[Comm], None]) -> None:
-    """Runs a body once per device, each with a comm of its own, as processes would."""
+    """Run a body in one thread per device, each with its own comm, as processes would."""
     wires, errors = Wires(devices), []
 
     def run(rank: int) -> None:
@@ -145,7 +145,7 @@ class TestInProcessComm(CommKit):
 
 
 class TestOneDevicePerProcess(CommKit):
-    """Shows that exchanges say enough for processes that see their own arrays only."""
+    """Exchanges are sufficient for processes that see only their own arrays."""
 
     comm_name = "wires"
     dtypes = ("float32", "int8", "bool", "bfloat16")
@@ -174,7 +174,7 @@ def registry(*specs: CommSpec, emulate_gpus: int = 0) -> Registry:
     return Host(Settings(plugins=(), emulate_gpus=emulate_gpus), plugins, builtins).load()
 
 
-def test_emulated_devices_are_joined_with_the_cpu() -> None:
+def test_emulated_devices_share_a_comm_with_the_cpu() -> None:
     devices = (Device("gpu", 0, 0), Device("cpu", 0, 0))
     assert registry(emulate_gpus=1).comm(devices).devices == devices
     with pytest.raises(DeviceUnavailableError, match="in_process: cpu") as caught:
@@ -182,7 +182,7 @@ def test_emulated_devices_are_joined_with_the_cpu() -> None:
     assert "no plugin registers a comm" in str(caught.value)
 
 
-def test_the_comm_with_the_highest_priority_that_is_available_joins() -> None:
+def test_available_comm_with_the_highest_priority_is_selected() -> None:
     def made(devices: Sequence[Device]) -> NullComm:
         return NullComm(devices)
 
@@ -202,7 +202,7 @@ def test_null_devices_send_nothing() -> None:
     assert comm.sent() == {}
 
 
-# -------------------------------------------------------------------- a plan, a process per device
+# -------------------------------------------------------------- a plan with one process per device
 
 
 def steps(count: int) -> Iterator[tuple[Any, Any]]:
@@ -235,7 +235,7 @@ def train_job(rows: bool) -> Any:
 
 
 @pytest.mark.parametrize("rows", [False, True])
-def test_processes_that_run_their_parts_of_one_plan_compute_the_same(rows: bool) -> None:
+def test_processes_running_their_parts_of_a_plan_compute_the_same(rows: bool) -> None:
     job = train_job(rows)
     session, plan = job.active_session(), job.plan()
     whole = job.executable()
@@ -266,7 +266,7 @@ def test_processes_that_run_their_parts_of_one_plan_compute_the_same(rows: bool)
 
 
 class WatchedComm(InProcessComm):
-    """A comm that wants to know of steps."""
+    """A comm that observes steps."""
 
     def __init__(self, devices: Any) -> None:
         super().__init__(devices)
@@ -282,7 +282,7 @@ class WatchedComm(InProcessComm):
             raise PlanError("running a step", found="a broken link")
 
 
-def test_a_comm_hears_of_steps_and_may_refuse_their_results() -> None:
+def test_comm_observes_steps_and_may_reject_their_results() -> None:
     job = train_job(False)
     session, plan = job.active_session(), job.plan()
     job.executable()

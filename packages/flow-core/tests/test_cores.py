@@ -1,4 +1,4 @@
-"""One budget of cores: who says how many, and how it is divided."""
+"""The core budget: which setting determines it and how it is divided."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ counts = st.integers(1, 64)
 core_sets = st.sets(st.integers(0, 15), min_size=1)
 
 
-def test_our_own_setting_goes_before_the_standard_one() -> None:
+def test_flow_setting_overrides_the_standard_one() -> None:
     both = {"ONEFLOW_CPU_THREADS": "3", "OMP_NUM_THREADS": "5"}
     assert Settings.from_env(both).cores == Budget(3, "ONEFLOW_CPU_THREADS")
     assert Settings.from_env({"OMP_NUM_THREADS": "5"}).cores == Budget(5, "OMP_NUM_THREADS")
@@ -33,17 +33,17 @@ def test_our_own_setting_goes_before_the_standard_one() -> None:
 
 
 @pytest.mark.parametrize("text", ["0", "all", "-2", "2.5"])
-def test_what_is_no_number_of_cores_is_refused(text: str) -> None:
+def test_invalid_core_counts_are_rejected(text: str) -> None:
     with pytest.raises(ConfigError, match="ONEFLOW_CPU_THREADS"):
         Settings.from_env({"ONEFLOW_CPU_THREADS": text})
 
 
 @pytest.mark.parametrize("text", ["", "0", "many", "x,4"])
-def test_what_openmp_would_not_understand_is_no_wish(text: str) -> None:
+def test_settings_invalid_for_openmp_are_ignored(text: str) -> None:
     assert asked({"OMP_NUM_THREADS": text}) is None
 
 
-def test_a_wish_goes_before_a_share_and_that_before_all_cores() -> None:
+def test_request_overrides_share_and_share_overrides_all_cores() -> None:
     wish, share = Budget(3, "a wish"), Budget(2, "a share")
     assert find_budget(wish, share) == wish
     assert find_budget(None, share) is share
@@ -51,7 +51,7 @@ def test_a_wish_goes_before_a_share_and_that_before_all_cores() -> None:
 
 
 @given(st.lists(core_sets, min_size=1, max_size=6))
-def test_shares_do_not_exceed_the_cores_that_are_shared(processes: list[set[int]]) -> None:
+def test_shares_do_not_exceed_the_shared_cores(processes: list[set[int]]) -> None:
     shares = []
     for i, own in enumerate(processes):
         others = [*processes[:i], *processes[i + 1 :]]
@@ -59,12 +59,14 @@ def test_shares_do_not_exceed_the_cores_that_are_shared(processes: list[set[int]
         assert 1 <= share <= len(own)
         if not any(own & theirs for theirs in others):
             assert share == len(own)
-        shares.append(share if share > 1 else 0)  # one core is the least, even of a crowded host
+        shares.append(
+            share if share > 1 else 0
+        )  # at least one core, even on an oversubscribed host
     assert sum(shares) <= len(set().union(*processes))
 
 
 @given(counts, counts, st.booleans(), st.booleans())
-def test_devices_that_compute_at_once_fit_the_budget(
+def test_concurrent_devices_fit_the_budget(
     cores: int, devices: int, computes: bool, foreign: bool
 ) -> None:
     streams = min(cores, devices)
@@ -81,7 +83,7 @@ def test_devices_that_compute_at_once_fit_the_budget(
 
 
 @given(counts, counts, st.sampled_from([1, 2, 3, 4, 8]))
-def test_kernels_have_as_many_threads_however_many_processes_share_a_host(
+def test_kernel_threads_are_independent_of_the_processes_per_host(
     cores: int, devices: int, processes: int
 ) -> None:
     own = range(cores)
@@ -91,21 +93,21 @@ def test_kernels_have_as_many_threads_however_many_processes_share_a_host(
 
 
 @given(counts, counts, st.integers(1, 8))
-def test_a_wish_holds_for_each_process(cores: int, each: int, processes: int) -> None:
+def test_request_applies_to_each_process(cores: int, each: int, processes: int) -> None:
     share = Budget(1, "a share", pool=64)
     found = find_budget(Budget(cores, "a wish"), share, processes)
     assert found.per_device(each * processes) == max(1, cores // each)
     assert found.per_device(1) == cores
 
 
-def test_two_devices_on_two_cores_take_one_thread_each() -> None:
+def test_two_devices_on_two_cores_use_one_thread_each() -> None:
     two = Budget(2, "a test")
     assert divide(two, 2, True, False, two.per_device(2)) == Cores(2, "a test", 1, 1, 1)
     assert divide(two, 1, True, False, two.per_device(2)) == Cores(2, "a test", 1, 1, 1)
     assert divide(two, 1, True, False, two.per_device(1)) == Cores(2, "a test", 2, 2, 1)
 
 
-def test_a_plan_keeps_its_division_in_a_file() -> None:
+def test_division_survives_saving_a_plan() -> None:
     cores = Cores(4, "a test", 2, 1, 1)
     plan = Plan("job", (), (), (), (), (), (), {}, cores=cores)
     assert Plan.from_json(plan.to_json()).cores == cores

@@ -1,4 +1,4 @@
-"""Parsed JSON becomes dataclasses, or an error says which value does not fit."""
+"""Parsed JSON is decoded into dataclasses, or an error names the value that does not fit."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def changed(path: tuple[Any, ...], value: Any) -> Any:
     return data
 
 
-def test_what_was_written_is_read() -> None:
+def test_encoded_values_round_trip() -> None:
     text = json.dumps(asdict(SOUND))
     assert Decoder().decode(Outer, parsed(text)) == SOUND
     assert Decoder().decode(Outer, changed(("place",), None)).place is None
@@ -66,7 +66,7 @@ def test_what_was_written_is_read() -> None:
         (("value",), 10**400, ".value", "an integer of more than 64 bits"),
     ],
 )
-def test_values_that_do_not_fit_are_found(
+def test_mismatched_values_are_located(
     path: tuple[Any, ...], value: Any, where: str, found: str
 ) -> None:
     with pytest.raises(Mismatch) as caught:
@@ -75,7 +75,7 @@ def test_values_that_do_not_fit_are_found(
 
 
 @pytest.mark.parametrize("depth", [65, 900])
-def test_literals_are_not_nested_too_deep(depth: int) -> None:
+def test_literal_nesting_is_limited(depth: int) -> None:
     deep: Any = 1
     for _ in range(64):
         deep = [deep]
@@ -86,23 +86,23 @@ def test_literals_are_not_nested_too_deep(depth: int) -> None:
         Decoder().decode(Outer, json.loads(json.dumps(asdict(SOUND))) | {"value": deep})
 
 
-def test_a_missing_field_is_named() -> None:
+def test_missing_field_is_named() -> None:
     with pytest.raises(Mismatch, match="no field 'flag'"):
         Decoder().decode(Outer, {"name": "a"})
 
 
-def test_classes_and_fields_may_be_converted() -> None:
+def test_custom_conversions_of_classes_and_fields() -> None:
     decoder = Decoder(types={Inner: lambda _: "inner"}, fields={"Outer.name": str.upper})
     found = decoder.decode(Outer, json.loads(json.dumps(asdict(SOUND))))
     assert (found.name, found.inner) == ("A É", ("inner", "inner"))
 
 
 @pytest.mark.parametrize("text", ["", "{", b"\xff", "[" * 100_000, "1" * 5000, '{"a": \ud800}'])
-def test_texts_that_are_no_json(text: str | bytes) -> None:
+def test_malformed_json_is_rejected(text: str | bytes) -> None:
     with pytest.raises(Mismatch, match="no JSON"):
         parsed(text)
 
 
-def test_types_that_no_json_has_are_a_mistake_of_the_program() -> None:
+def test_types_without_a_json_form_are_programming_errors() -> None:
     with pytest.raises(TypeError, match="cannot be decoded"):
         Decoder().decode(set, [])

@@ -1,4 +1,4 @@
-"""The devices that come with core keep the contract of drivers."""
+"""The built-in devices satisfy the driver contract."""
 
 from __future__ import annotations
 

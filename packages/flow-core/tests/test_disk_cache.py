@@ -1,4 +1,4 @@
-"""Entries are validated, damaged ones made again, unusable folders replaced, and sizes bounded."""
+"""Entries are validated and recreated if damaged; folders are replaced; sizes are bounded."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def damage(cache: DiskCache, change: Callable[[bytes], bytes]) -> None:
     entry.write_bytes(change(entry.read_bytes()))
 
 
-def test_an_entry_is_made_once(cache: DiskCache) -> None:
+def test_entry_is_created_once(cache: DiskCache) -> None:
     assert cache.read(KEY) is None
     assert cache.get(KEY, lambda: b"content") == b"content"
     assert cache.get(KEY, refuse) == b"content"
@@ -42,12 +42,12 @@ def test_an_entry_is_made_once(cache: DiskCache) -> None:
 
 
 @pytest.mark.parametrize("key", [("a", "b"), ("ab",), ("", "ab"), ("a\0b",), ("\ud800",)])
-def test_keys_are_told_apart(cache: DiskCache, key: tuple[str, ...]) -> None:
+def test_similar_keys_are_distinct(cache: DiskCache, key: tuple[str, ...]) -> None:
     for other in [("a", "b"), ("ab",), ("", "ab"), ("a\0b",), ("\ud800",)]:
         assert (cache.entry(key) == cache.entry(other)) == (key == other)
 
 
-def test_any_flipped_bit_is_found(cache: DiskCache) -> None:
+def test_any_flipped_bit_is_detected(cache: DiskCache) -> None:
     cache.write(KEY, bytes(range(64)))
     whole = cache.entry(KEY).read_bytes()
     for bit in np.random.default_rng(0).permutation(8 * len(whole))[:300].tolist():
@@ -59,7 +59,7 @@ def test_any_flipped_bit_is_found(cache: DiskCache) -> None:
 
 
 @pytest.mark.parametrize("length", [0, 1, 20, 50])
-def test_a_truncated_entry_is_made_again(cache: DiskCache, length: int) -> None:
+def test_truncated_entry_is_recreated(cache: DiskCache, length: int) -> None:
     cache.write(KEY, b"content")
     damage(cache, lambda data: data[:length])
     with pytest.warns(CacheWarning, match="incomplete"):
@@ -67,7 +67,7 @@ def test_a_truncated_entry_is_made_again(cache: DiskCache, length: int) -> None:
     assert cache.get(KEY, refuse) == b"content"
 
 
-def test_the_entry_of_another_key_is_made_again(cache: DiskCache) -> None:
+def test_entry_of_another_key_is_recreated(cache: DiskCache) -> None:
     cache.write(("other",), b"other")
     cache.write(KEY, b"content")
     damage(cache, lambda _: cache.entry(("other",)).read_bytes())
@@ -82,7 +82,7 @@ needs_root = pytest.mark.skipif(
 
 
 @needs_modes
-def test_an_entry_that_others_may_write_to_is_not_used(cache: DiskCache) -> None:
+def test_entry_writable_by_others_is_not_used(cache: DiskCache) -> None:
     cache.write(KEY, b"content")
     cache.entry(KEY).chmod(0o666)
     with pytest.warns(CacheWarning, match="other users may write"):
@@ -90,7 +90,7 @@ def test_an_entry_that_others_may_write_to_is_not_used(cache: DiskCache) -> None
 
 
 @needs_modes
-def test_a_link_is_not_followed(cache: DiskCache) -> None:
+def test_symbolic_link_is_not_followed(cache: DiskCache) -> None:
     cache.write(KEY, b"content")
     elsewhere = cache.entry(KEY).rename(cache.folder / "elsewhere")
     cache.entry(KEY).symlink_to(elsewhere)
@@ -100,7 +100,7 @@ def test_a_link_is_not_followed(cache: DiskCache) -> None:
 
 
 @needs_modes
-def test_a_folder_that_others_may_write_to_is_tightened(cache: DiskCache) -> None:
+def test_permissions_of_a_folder_writable_by_others_are_restricted(cache: DiskCache) -> None:
     cache.folder.mkdir()
     cache.folder.chmod(0o777)
     cache.write(KEY, b"content")
@@ -117,7 +117,7 @@ def test_entries_of_another_user_are_not_used(cache: DiskCache) -> None:
 
 
 @needs_root
-def test_the_folder_of_another_user_is_replaced(cache: DiskCache) -> None:
+def test_folder_of_another_user_is_replaced(cache: DiskCache) -> None:
     cache.write(KEY, b"content")
     theirs = cache.folder
     os.chown(theirs, 12345, 12345)
@@ -128,7 +128,7 @@ def test_the_folder_of_another_user_is_replaced(cache: DiskCache) -> None:
     assert cache.read(KEY) == b"mine"
 
 
-def test_an_unusable_folder_is_replaced_with_one_warning(tmp_path: Path) -> None:
+def test_unusable_folder_is_replaced_with_one_warning(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")
     caches = [DiskCache(blocked, suffix) for suffix in (".a", ".b")]
@@ -141,7 +141,7 @@ def test_an_unusable_folder_is_replaced_with_one_warning(tmp_path: Path) -> None
     assert "XDG_CACHE_HOME" in str(warned[0].message)
 
 
-def test_a_full_disk_is_no_error(cache: DiskCache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_not_an_error(cache: DiskCache, monkeypatch: pytest.MonkeyPatch) -> None:
     full = cache.folder
     write = disk_cache._write_synced
 
@@ -156,7 +156,7 @@ def test_a_full_disk_is_no_error(cache: DiskCache, monkeypatch: pytest.MonkeyPat
     assert cache.get(KEY, refuse) == b"content"
 
 
-def test_if_no_folder_takes_an_entry_its_content_is_used_all_the_same(
+def test_content_is_used_if_no_folder_can_store_it(
     cache: DiskCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
@@ -169,7 +169,7 @@ def test_if_no_folder_takes_an_entry_its_content_is_used_all_the_same(
         cache.path(KEY, lambda: b"content")
 
 
-def test_a_failed_write_leaves_nothing(cache: DiskCache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_leaves_no_files(cache: DiskCache, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(_: int) -> None:
         raise KeyboardInterrupt
 
@@ -204,7 +204,7 @@ def test_writing_evicts_and_reading_counts_as_use(tmp_path: Path) -> None:
     assert [cache.entry(key).exists() for key in keys] == [True, False, False, True]
 
 
-def test_many_processes_write_and_read_one_entry(tmp_path: Path) -> None:
+def test_concurrent_processes_share_one_entry(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from flow_core.base.disk_cache import DiskCache\n"
         "cache = DiskCache(Path(sys.argv[1]), '.bin')\n"
@@ -219,13 +219,13 @@ def test_many_processes_write_and_read_one_entry(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("base", ["", "relative/path"])
-def test_the_user_folder_needs_an_absolute_base(base: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_folder_requires_an_absolute_base(base: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", base)
     monkeypatch.setenv("HOME", os.path.abspath(os.sep + "home"))
     assert user_folder("flow-x") == Path(os.path.expanduser("~/.cache"), "flow-x")
 
 
-def test_the_temporary_folder_goes_with_the_process(tmp_path: Path) -> None:
+def test_temporary_folder_is_removed_at_exit(tmp_path: Path) -> None:
     (tmp_path / "blocked").write_text("")
     program = (
         "import os, sys; from pathlib import Path\n"

@@ -1,4 +1,4 @@
-"""The example of docs/plugins/testing.md does what the page says."""
+"""The example of docs/plugins/testing.md behaves as documented."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def run_pytest(folder: Path, blocks: list[str]) -> subprocess.CompletedProcess[s
     )
 
 
-def test_the_example_passes(tmp_path: Path, blocks: list[str]) -> None:
+def test_documented_example_passes(tmp_path: Path, blocks: list[str]) -> None:
     done = run_pytest(tmp_path, blocks)
     assert done.returncode == 0, done.stdout + done.stderr
     out = done.stdout
@@ -43,7 +43,7 @@ def test_the_example_passes(tmp_path: Path, blocks: list[str]) -> None:
     assert "test_cubes.py::TestSbpRules::test_no_rule_is_missing[cube]" in out
 
 
-def test_mistakes_in_it_are_found(tmp_path: Path, blocks: list[str]) -> None:
+def test_mistakes_in_the_example_are_detected(tmp_path: Path, blocks: list[str]) -> None:
     right, wrong = "g.dy * g.x * g.x * 3", "g.dy * g.x * 3"
     assert right in blocks[0]
     done = run_pytest(tmp_path, [blocks[0].replace(right, wrong), *blocks[1:]])

@@ -1,4 +1,4 @@
-"""What is closed after the last step."""
+"""Shutdown handlers run after the last step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def own_list(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutdown, "_closers", [])
 
 
-def test_the_latest_is_closed_first_and_all_once() -> None:
+def test_handlers_run_once_in_reverse_order() -> None:
     closed: list[int] = []
     for i in range(3):
         shutdown.call_at_shutdown(lambda i=i: closed.append(i))
@@ -21,13 +21,13 @@ def test_the_latest_is_closed_first_and_all_once() -> None:
     assert closed == [2, 1, 0]
 
 
-def test_what_is_forgotten_stays_open() -> None:
+def test_cancelled_handler_does_not_run() -> None:
     closed: list[str] = []
 
     def close() -> None:
         closed.append("it")
 
-    shutdown.cancel_at_shutdown(close)  # nobody has told of it
+    shutdown.cancel_at_shutdown(close)  # was never registered
     shutdown.call_at_shutdown(close)
     shutdown.cancel_at_shutdown(close)
     shutdown.run_shutdown_calls()

@@ -1,4 +1,4 @@
-"""Texts of errors."""
+"""Formatting of error messages."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def test_any_text_can_be_printed(found: str, shown: str) -> None:
     assert error.found == found
 
 
-def test_generated_constructors_are_not_lines_of_the_user() -> None:
-    """The frame of a dataclass's constructor has no file of its own."""
+def test_generated_constructors_are_not_user_lines() -> None:
+    """The frame of a generated dataclass constructor has no source file."""
     with pytest.raises(InferenceError) as caught:
         SGD("fast")  # type: ignore[arg-type]
     assert caught.value.at is not None

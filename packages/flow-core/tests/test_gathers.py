@@ -18,18 +18,18 @@ def exchange(collective: str, size: int, blocks: tuple[Block, ...] = ()) -> Exch
     return Exchange("x", collective, "sum", types, types, DEVICES, DEVICES, blocks)
 
 
-def test_blocks_of_one_box_are_one_gather() -> None:
+def test_blocks_of_one_box_form_one_gather() -> None:
     found = exchange("reduce", 4, (Block(0, (0,), 1, (2,), (2,)), Block(1, (2,), 1, (2,), (2,))))
     parts = BoxRef(False, 0, (0,), (2,)), BoxRef(False, 1, (2,), (2,))
     assert [*gather_plans(found)] == [GatherPlan(BoxRef(True, 1, (2,), (2,)), parts)]
 
 
-def test_a_box_that_is_not_copied_first_is_a_part_of_itself() -> None:
+def test_box_without_an_initial_copy_includes_itself() -> None:
     (plan,) = gather_plans(exchange("reduce", 4, (Block(0, (0,), 1, (0,), (4,), False),)))
     assert plan.parts == (plan.target, BoxRef(False, 0, (0,), (4,)))
 
 
-def test_an_all_reduce_covers_each_output_once_in_rank_order() -> None:
+def test_all_reduce_covers_each_output_once_in_rank_order() -> None:
     found = exchange("all_reduce", 5)
     for reduction in reductions(found):
         assert [part.index for part in reduction.combine.parts] == [0, 1]
@@ -41,7 +41,7 @@ def test_an_all_reduce_covers_each_output_once_in_rank_order() -> None:
     assert all(sorted(covered) == [*range(5)] for covered in ranges.values())
 
 
-def test_views_of_host_and_device_arrays_are_the_same_box() -> None:
+def test_views_of_host_and_device_arrays_select_the_same_box() -> None:
     array = np.arange(12).reshape(3, 4)
     box, flat = BoxRef(False, 0, (1, 2), (2, 2)), BoxRef(False, 0, (5,), (3,), is_flat=True)
     assert box.view(array).tolist() == [[6, 7], [10, 11]]

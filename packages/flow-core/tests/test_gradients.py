@@ -1,4 +1,4 @@
-"""The gradient rules of core's ops agree with differences of the references."""
+"""The gradient rules of the core's ops match finite differences of the references."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flow_core.testing import Gap, GradientKit
 
 pytestmark = [pytest.mark.arithmetic, pytest.mark.sampled(0.5)]
 
-SECOND = "a second derivative that nobody has asked for"
+SECOND = "second derivatives are not implemented"
 SECONDS = (
     "clip_by_scalar_grad", "clip_by_scalar_max_grad", "clip_by_scalar_min_grad", "elu_grad",
     "gelu_grad", "hardsigmoid_grad", "hardswish_grad", "hardtanh_grad", "l2_normalize_grad",
@@ -29,7 +29,7 @@ STATISTIC = "moving statistics are no parameters"
 class TestGradients(GradientKit):
     plugin = "core.ops"
     gaps = (Gap("python_kernel", "never", "a function of a program", ("gradient",)),)
-    no_gradient = {  # noqa: RUF012 - the kit declares it, and nobody changes it
+    no_gradient = {  # noqa: RUF012 - declared by the kit and never changed
         **dict.fromkeys(SECONDS, SECOND),
         "digamma": SECOND,
         "unique_with_counts": "how many distinct values there are jumps",

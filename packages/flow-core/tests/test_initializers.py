@@ -1,4 +1,4 @@
-"""The numbers of initializers: moments, bounds, and that only the seed matters."""
+"""Initializers: moments, bounds, and dependence on the seed alone."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def numbers(initializer: Any, shape: Any = SHAPE, dtype: Any = float32, seed: in
 
 
 def check_moments(values: Any, mean: float, std: float) -> None:
-    """Mean and deviation lie within five of their own standard errors."""
+    """Check that mean and deviation lie within five standard errors."""
     assert abs(values.mean(dtype=np.float64) - mean) < 5 * std / sqrt(values.size)
     assert abs(values.std(dtype=np.float64) / std - 1) < 5 / sqrt(values.size)
 
@@ -133,7 +133,9 @@ RANDOM = (
 
 @settings(max_examples=30, deadline=None)
 @given(st.sampled_from(RANDOM), st.integers(0, 2**64 - 1), st.lists(st.integers(0, 5), max_size=4))
-def test_only_the_seed_and_the_index_matter(initializer: Any, seed: int, shape: list[int]) -> None:
+def test_values_depend_on_seed_and_index_only(
+    initializer: Any, seed: int, shape: list[int]
+) -> None:
     values = numbers(initializer, shape, float32, seed)
     assert values.shape == tuple(shape)
     np.testing.assert_array_equal(values, numbers(initializer, shape, float32, seed))
@@ -143,14 +145,14 @@ def test_only_the_seed_and_the_index_matter(initializer: Any, seed: int, shape: 
 
 
 def at_once(mean: float, std: float, count: int, seed: int) -> Any:
-    """Normal numbers by the formula on one long array."""
+    """Return normal numbers computed by the formula on one long array."""
     u, v = (philox.uniform(seed, (count,), draw=draw) for draw in (0, 1))
     z = np.sqrt(-2 * np.log1p(-u.astype(np.float64))) * np.cos(2 * np.pi * v)
     return (mean + std * z.astype(np.float32).astype(np.float64)).astype(np.float32)
 
 
 @pytest.mark.parametrize("count", [1, 7, philox.CHUNK - 1, philox.CHUNK + 1, 3 * philox.CHUNK + 5])
-def test_numbers_made_chunk_by_chunk_are_those_made_at_once(count: int) -> None:
+def test_chunked_numbers_equal_those_of_one_array(count: int) -> None:
     values = numbers(api.random_normal_initializer(1.0, 2.0), (count,), float32, 9)
     np.testing.assert_array_equal(values, at_once(1.0, 2.0, count, 9))
 
@@ -160,7 +162,7 @@ PARTED = (*RANDOM, api.random_uniform_initializer(-3, 9, int32), api.constant_in
 
 @st.composite
 def boxes(draw: Any) -> Any:
-    """A shape, and a box in it."""
+    """Draw a shape and a box in it."""
     shape = draw(st.lists(st.integers(1, 40), min_size=1, max_size=3))
     ends = [sorted(draw(st.tuples(st.integers(0, n), st.integers(0, n)))) for n in shape]
     return tuple(shape), tuple((low, high) for low, high in ends)
@@ -168,7 +170,7 @@ def boxes(draw: Any) -> Any:
 
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(PARTED), st.integers(0, 2**64 - 1), boxes())
-def test_a_part_is_the_part_of_the_whole(initializer: Any, seed: int, box: Any) -> None:
+def test_part_equals_the_slice_of_the_whole(initializer: Any, seed: int, box: Any) -> None:
     shape, region = box
     dtype = int32 if initializer.kind == "random_uniform_int" else float32
     whole = numbers(initializer, shape, dtype, seed)
@@ -179,12 +181,12 @@ def test_a_part_is_the_part_of_the_whole(initializer: Any, seed: int, box: Any) 
 
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("initializer", RANDOM, ids=lambda i: i.kind)
-def test_a_large_part_is_made_alone(initializer: Any, axis: int) -> None:
-    """In little more memory than it takes itself: numbers are drawn chunk by chunk."""
+def test_large_part_is_generated_without_the_whole(initializer: Any, axis: int) -> None:
+    """In little more memory than the part needs: numbers are drawn chunk by chunk."""
     shape, seed = (2048, 3072), philox.op_seed(3, "w")
     region = tuple((n // 4, n // 2) if i == axis else (0, n) for i, n in enumerate(shape))
     nbytes = prod(shape)  # a quarter of the elements, of four bytes
-    numbers(initializer, (3,))  # imports what it needs
+    numbers(initializer, (3,))  # triggers lazy imports
     tracemalloc.start()
     part = core.generate(initializer.to_attr(), shape, float32, seed, region)
     _, peak = tracemalloc.get_traced_memory()
@@ -196,7 +198,7 @@ def test_a_large_part_is_made_alone(initializer: Any, axis: int) -> None:
 
 
 @pytest.mark.parametrize("initializer", RANDOM, ids=lambda i: i.kind)
-def test_seeds_differ(initializer: Any) -> None:
+def test_different_seeds_give_different_values(initializer: Any) -> None:
     a, b = (numbers(initializer, (1000,), float32, seed) for seed in (1, 2))
     assert (a != b).mean() > 0.99
     assert abs(np.corrcoef(a, b)[0, 1]) < 0.2

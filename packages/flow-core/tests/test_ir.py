@@ -38,7 +38,7 @@ UNARY = ("exp", "negative", "tanh", "relu", "sin")
 
 @st.composite
 def graphs(draw: st.DrawFn) -> Graph:
-    """Random graphs of elementwise ops, constants and matmuls on 3x3 arrays."""
+    """Draw random graphs of elementwise ops, constants and matmuls on 3x3 arrays."""
     builder = GraphBuilder()
     emitter = Emitter(builder, SPECS)
     attrs = {"shape": (3, 3), "dtype": "float32"}
@@ -55,13 +55,13 @@ def graphs(draw: st.DrawFn) -> Graph:
 
 @given(graphs())
 @settings(deadline=None, max_examples=40)
-def test_the_text_form_parses_back(graph: Graph) -> None:
+def test_text_form_round_trips(graph: Graph) -> None:
     assert parse_graph(print_graph(graph)) == graph
 
 
 @given(graphs())
 @settings(deadline=None, max_examples=40)
-def test_passes_keep_the_meaning_and_the_invariants(graph: Graph) -> None:
+def test_passes_preserve_semantics_and_invariants(graph: Graph) -> None:
     pipeline = Pipeline([load(p.load)() for p in PASSES if p.name != "fuse_elementwise"], True)
     after = pipeline.run(graph, PassContext(SPECS))
     rng = np.random.default_rng(0)
@@ -75,8 +75,8 @@ def test_passes_keep_the_meaning_and_the_invariants(graph: Graph) -> None:
 
 @given(graphs())
 @settings(deadline=None, max_examples=40)
-def test_fusion_makes_valid_graphs_with_the_same_members(graph: Graph) -> None:
-    """Of what nothing reads, groups are dropped: they would have no outputs."""
+def test_fusion_produces_valid_graphs_with_the_same_members(graph: Graph) -> None:
+    """Groups without readers are dropped, as they would have no outputs."""
     fuse, dead_code = (
         next(load(p.load)() for p in PASSES if p.name == name)
         for name in ("fuse_elementwise", "dead_code")
@@ -92,7 +92,7 @@ def test_fusion_makes_valid_graphs_with_the_same_members(graph: Graph) -> None:
         assert members == len(before) if before is not graph else members <= len(before)
 
 
-def test_attributes_tell_numbers_of_different_type_apart() -> None:
+def test_attributes_distinguish_numbers_of_different_type() -> None:
     assert Attrs({"a": 1}) == Attrs({"a": 1})
     assert Attrs({"a": 1}) != Attrs({"a": 1.0})
     assert Attrs({"a": 1}) != Attrs({"a": True})
@@ -112,12 +112,12 @@ def _one_op(**changes: object) -> Graph:
         ({"attrs": Attrs({"a": [1]})}, "attribute a"),
     ],
 )
-def test_the_verifier_names_the_broken_rule(changes: dict[str, object], message: str) -> None:
+def test_verifier_names_the_broken_rule(changes: dict[str, object], message: str) -> None:
     with pytest.raises(GraphError, match=message):
         verify(_one_op(**changes))
 
 
-def test_text_keeps_sbp_control_and_odd_names() -> None:
+def test_text_preserves_sbp_control_edges_and_unusual_names() -> None:
     a = Op('a "b" c', "input", (), Attrs({"shape": (2,)}), CPU)
     b = Op("d", "exp", (Value(a.name, 0),), Attrs(), CPU, ((S(0), B), None), (a.name,))
     kind = tensor_type((2,), float32)
@@ -125,7 +125,7 @@ def test_text_keeps_sbp_control_and_odd_names() -> None:
     assert parse_graph(print_graph(graph)) == graph
 
 
-def test_a_line_that_cannot_be_read_is_named() -> None:
+def test_unparsable_line_is_named() -> None:
     with pytest.raises(GraphError, match="line 2"):
         parse_graph("graph\nwhat is this\n")
 

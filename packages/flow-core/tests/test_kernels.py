@@ -1,4 +1,4 @@
-"""The numpy kernels agree with the references of all ops and keep the contract of kernels."""
+"""The numpy kernels match the references of all ops and satisfy the kernel contract."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.arithmetic, pytest.mark.sampled(0.34)]
 
 @contextmanager
 def small_buffers() -> Iterator[None]:
-    """Numpy's ufuncs buffer 8192 elements where operands broadcast; that is no temporary array."""
+    """Shrink numpy's broadcasting buffers, which do not count as temporary arrays."""
     size = np.setbufsize(64)
     try:
         yield
@@ -30,7 +30,7 @@ def small_buffers() -> Iterator[None]:
 
 
 def updates(row: optim.Update, rng: Any) -> Iterator[Sample]:
-    """What an optimizer's update gets; test_optim.py checks the numbers."""
+    """Yield inputs of an optimizer's update; test_optim.py checks the values."""
     for shape in ((7,), (3, 5), ()):
         arrays = [rng.uniform(0.5, 2, shape) for _ in ("model", "model_diff")]
         arrays += [np.array(0.1)] + [np.array(3)] * row.step
@@ -42,7 +42,7 @@ def updates(row: optim.Update, rng: Any) -> Iterator[Sample]:
 
 
 def summed_updates(row: optim.Update, rng: Any) -> Iterator[Sample]:
-    """What an update that makes its gradient gets; test_summed_updates.py checks the bits."""
+    """Yield inputs of a fused gradient update; test_summed_updates.py checks the bits."""
     for rows, deep, columns, parts in ((5, 3, 4, 2), (40, 2, 3, 3)):
         arrays = [rng.uniform(0.5, 2, (rows, columns)), np.array(0.1)]
         arrays += [rng.uniform(0.5, 2, (rows, columns)) for _ in row.states]
@@ -52,7 +52,7 @@ def summed_updates(row: optim.Update, rng: Any) -> Iterator[Sample]:
 
 
 def row_updates(spec: OpSpec, rng: Any) -> Iterator[Sample]:
-    """What an update of looked-up rows gets."""
+    """Yield inputs of a sparse row update."""
     for shape, lookups in (((7,), (3,)), ((3, 5), (2, 4)), ((4, 2, 3), (1,))):
         model, *states = (rng.uniform(0.5, 2, shape) for _ in spec.mutates)
         index = rng.integers(-1, shape[0] + 1, lookups).astype(np.int32)
@@ -80,7 +80,7 @@ SAMPLES: dict[str, Any] = {
     **{name: lambda rng, row=row: summed_updates(row, rng) for name, row in summed.ROWS.items()},
     **{spec.type: lambda rng, spec=spec: row_updates(spec, rng) for spec in indexed_updates.OPS},
 }
-"""Of ops that have none, since they have no reference."""
+"""Samples of ops whose specs have none, since they have no reference."""
 
 SUMMARIES = tuple(spec.type for spec in summary.OPS)
 TEMPORARIES = "numpy makes temporary arrays"

@@ -1,4 +1,4 @@
-"""The kits find what is wrong: each broken plugin here breaks one rule of one contract."""
+"""The kits detect errors: each broken plugin here violates one rule of one contract."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ TWICE = OpSpec(
 def kit(
     base: type[Kit], spec: OpSpec = TWICE, bind: Callable[..., Any] = right, **changes: Any
 ) -> Any:
-    """A kit, as a subclass of ``base``, for a plugin with one op and its kernel."""
+    """Return a kit derived from ``base`` for a plugin with one op and its kernel."""
     kernel = KernelSpec(spec.type, "cpu", bind, name="kits.twice", **changes)
     module: Any = ModuleType("kits")
     module.FLOW_PLUGIN_API = "1.0"
@@ -109,13 +109,13 @@ def past_the_workspace(ctx: BindContext) -> Any:
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_wrong_kernels(bind: Callable[..., Any], words: str) -> None:
+def test_wrong_kernels_are_detected(bind: Callable[..., Any], words: str) -> None:
     tested = kit(KernelKit, bind=bind, workspace=lambda _: 10)
     with pytest.raises(AssertionError, match=words):
         tested.test_agrees("twice", "float32")
 
 
-def test_a_right_kernel() -> None:
+def test_correct_kernel_passes() -> None:
     tested = kit(KernelKit)
     checks = [name.removeprefix("test_") for name in dir(tested) if name.startswith("test_")]
     assert len(checks) >= 7
@@ -126,7 +126,7 @@ def test_a_right_kernel() -> None:
 
 
 @pytest.mark.parametrize("base", [KernelKit, GradientKit, SbpRuleKit])
-def test_a_kit_without_anything_to_test_fails(base: type[Kit]) -> None:
+def test_kit_without_a_plugin_fails(base: type[Kit]) -> None:
     class Tested(base):  # type: ignore[misc, valid-type]
         plugin = "kitz"
 
@@ -164,7 +164,9 @@ def allocates(ctx: BindContext) -> Any:
         (allocates, "allocates_nothing"),
     ],
 )
-def test_kernels_that_break_finer_rules(bind: Callable[..., Any], check: str) -> None:
+def test_kernels_that_violate_detailed_rules_are_detected(
+    bind: Callable[..., Any], check: str
+) -> None:
     tested = kit(KernelKit, bind=bind)
     tested.test_agrees("twice", "float32")
     with pytest.raises(AssertionError):
@@ -229,19 +231,19 @@ def rules(*signatures: Signature) -> OpSpec:
     ],
     ids=str,
 )
-def test_wrong_rules(rule: Signature, words: str) -> None:
+def test_wrong_rules_are_detected(rule: Signature, words: str) -> None:
     with pytest.raises(AssertionError, match=f"(?s)is wrong: .*{words}"):
         kit(SbpRuleKit, rules(rule)).test_rules_hold("twice")
 
 
-def test_rules_that_are_no_rules() -> None:
+def test_invalid_rules_are_detected() -> None:
     both = Signature((S(0),), (S(0),))
     for spec in (rules(Signature((S(2),), (S(2),))), rules(both, both), rules(Signature((), (P,)))):
         with pytest.raises(AssertionError):
             kit(SbpRuleKit, spec).test_rules_are_well_formed("twice")
 
 
-def test_missing_rules() -> None:
+def test_missing_rules_are_detected() -> None:
     with pytest.raises(AssertionError, match=r"lacks \(P\) -> P$"):
         kit(
             SbpRuleKit, replace(TWICE, sbp=with_nondecreasing(split_all_axes))

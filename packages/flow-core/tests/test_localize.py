@@ -1,4 +1,4 @@
-"""An op gives the same logical tensor, to the bit, wherever its parts lie."""
+"""An op computes the same bits in every layout."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GRIDS: tuple[tuple[str, tuple[int, ...]], ...] = (
 
 
 def graph_of(op: str, arrays: Any, attrs: Any, place: Placement, sbp: Any) -> tuple[Graph, Any]:
-    """One op whose output 0 is asked to lie in some way, and what to feed."""
+    """Build one op whose output 0 has a requested layout; return the graph and its feeds."""
     builder = GraphBuilder()
     emitter = Emitter(builder, SPECS)
     feeds, values = {}, []
@@ -41,7 +41,7 @@ def graph_of(op: str, arrays: Any, attrs: Any, place: Placement, sbp: Any) -> tu
 
 
 def assembled(graph: Graph, physical: Physical, feeds: Any) -> Any:
-    """The logical tensor that the devices hold, which is split or repeated."""
+    """Return the logical tensor of the devices' split or broadcast parts."""
     found = evaluate(physical.graph, SPECS, feeds)
     layout, (type_,) = physical.layouts[Value("op", 0)], graph.types["op"]
     whole = np.zeros(type_.shape, found[Value("op@0", 0)].dtype)
@@ -71,7 +71,7 @@ def cases() -> Iterator[tuple[str, Any, Any]]:
 @pytest.mark.sampled(0.5)
 @pytest.mark.parametrize(("devices", "hierarchy"), GRIDS)
 @pytest.mark.parametrize("case", tuple(cases()), ids=lambda case: case[0])
-def test_every_layout_gives_the_same_bits(case: Any, devices: str, hierarchy: Any) -> None:
+def test_every_layout_computes_the_same_bits(case: Any, devices: str, hierarchy: Any) -> None:
     op, arrays, attrs = case
     place = Placement.parse("cpu", devices, hierarchy)
     asked = graph_of(op, arrays, attrs, Placement.parse("cpu", "0:0"), None)
@@ -89,15 +89,15 @@ def test_every_layout_gives_the_same_bits(case: Any, devices: str, hierarchy: An
 
 
 def layouts(shape: tuple[int, ...], hierarchy: tuple[int, ...]) -> Iterator[NdSbp]:
-    """All layouts of splits and B that give every device something."""
+    """Yield all layouts of S and B with nonempty parts on every device."""
     last = prod(hierarchy) - 1
     for sbp in product((B, *map(S, range(len(shape)))), repeat=len(hierarchy)):
         if all(low < high for low, high in local_region(shape, sbp, hierarchy, last)):
             yield sbp
 
 
-def test_a_dropout_mask_is_drawn_in_parts() -> None:
-    """No boxing at all: a mask of a split tensor is split."""
+def test_dropout_mask_is_drawn_in_parts() -> None:
+    """No boxing: the mask of a split tensor is split."""
     place = Placement.parse("cpu", "0:0-3")
     x = np.ones((9, 6))
     graph, _ = graph_of("random_mask_like", (x,), {"rate": 0.5}, place, (S(0),))
@@ -106,7 +106,7 @@ def test_a_dropout_mask_is_drawn_in_parts() -> None:
     assert shapes == [(3, 6), (2, 6), (2, 6), (2, 6)]
 
 
-def test_heads_stay_on_their_devices() -> None:
+def test_split_heads_stay_on_their_devices() -> None:
     """(batch, time, heads * size) -> (batch, time, heads, size), split by heads."""
     place = Placement.parse("cpu", "0:0-1")
     x = np.arange(2 * 3 * 8.0).reshape(2, 3, 8)

@@ -1,4 +1,4 @@
-"""Topological order: after all predecessors, and of least rank among the nodes that are free."""
+"""Topological order: each node is the ready node of least rank."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ GRAPHS = st.dictionaries(st.sampled_from(NAMES), st.sets(st.sampled_from(NAMES))
 
 
 @given(GRAPHS, st.lists(st.integers(0, 3), min_size=8, max_size=8))
-def test_each_node_is_the_least_of_those_that_may_come(
+def test_each_node_has_the_least_rank_of_the_ready_nodes(
     graph: dict[str, set[str]], ranks: list[int]
 ) -> None:
     before = {name: graph.get(name, set()) for name in NAMES}

@@ -1,4 +1,4 @@
-"""Tensors of changing shape as messages."""
+"""Tensors of varying shape packed into messages."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ TENSORS = st.none() | st.sampled_from(("float32", "int8", "bool", "float64", "in
 
 
 @given(tensors=st.lists(TENSORS, max_size=5))
-def test_what_is_packed_comes_out_again(tensors: list[Any]) -> None:
+def test_packed_tensors_round_trip(tensors: list[Any]) -> None:
     objects = np.empty(len(tensors), object)
     for i, tensor in enumerate(tensors):
         objects[i] = tensor
@@ -28,7 +28,7 @@ def test_what_is_packed_comes_out_again(tensors: list[Any]) -> None:
             np.testing.assert_array_equal(a, b)
 
 
-def test_views_that_are_not_contiguous_are_packed() -> None:
+def test_noncontiguous_views_are_packed() -> None:
     objects = np.empty((1, 2), object)
     objects[0, 0] = np.arange(12).reshape(3, 4)[:, ::2]
     objects[0, 1] = np.arange(3)[::-1]

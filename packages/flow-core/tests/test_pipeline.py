@@ -13,7 +13,7 @@ from flow_core.runtime.pipeline import Credit, Pipeline, Step
 
 
 class Work:
-    """An executable that records what runs at the same time."""
+    """An executable that records concurrent execution."""
 
     def __init__(self, seconds: float = 0.0) -> None:
         self.seconds = seconds
@@ -30,7 +30,7 @@ class Work:
         return (feeds[0],)
 
 
-def test_callbacks_come_in_order_and_flight_is_bounded() -> None:
+def test_callbacks_are_ordered_and_steps_in_flight_are_bounded() -> None:
     pipeline, work, credit, got = Pipeline(), Work(0.001), Credit(3), []
     for i in range(30):
         step = Step(work, [i], credit, lambda s: got.append(s.results[0]))
@@ -43,7 +43,7 @@ def test_callbacks_come_in_order_and_flight_is_bounded() -> None:
 
 
 class SlowHandOver(Changes):
-    """Lets the compute actor lose its core where it hands a step over, while others wake up."""
+    """Suspend the compute actor while it hands over a step, so that other threads run."""
 
     def wait_until(self, attempt: Callable[[], bool]) -> None:
         super().wait_until(attempt)
@@ -53,8 +53,8 @@ class SlowHandOver(Changes):
             time.sleep(0.005)
 
 
-def test_a_token_that_is_free_has_a_free_slot() -> None:
-    """A callback may end, and the next step be fed, before the compute actor runs on."""
+def test_available_token_implies_a_free_slot() -> None:
+    """A callback may end and the next step be fed before the compute actor resumes."""
     pipeline, work, credit = Pipeline(), Work(), Credit(1)
     pipeline._changes = SlowHandOver()
     for i in range(20):
@@ -64,7 +64,7 @@ def test_a_token_that_is_free_has_a_free_slot() -> None:
     pipeline.close()
 
 
-def test_two_threads_never_compute_at_the_same_time() -> None:
+def test_two_threads_never_compute_concurrently() -> None:
     pipeline, work = Pipeline(), Work(0.001)
 
     def caller(base: int) -> None:
@@ -82,7 +82,7 @@ def test_two_threads_never_compute_at_the_same_time() -> None:
     pipeline.close()
 
 
-def test_a_synchronous_step_waits_for_the_pending_ones() -> None:
+def test_synchronous_step_waits_for_pending_steps() -> None:
     pipeline, work, credit = Pipeline(), Work(0.002), Credit(4)
     for i in range(4):
         pipeline.submit(Step(work, [i], credit))
@@ -91,7 +91,7 @@ def test_a_synchronous_step_waits_for_the_pending_ones() -> None:
     pipeline.close()
 
 
-def test_a_callback_error_surfaces_at_sync_with_its_traceback() -> None:
+def test_callback_error_is_raised_by_sync_with_its_traceback() -> None:
     pipeline, credit = Pipeline(), Credit(2)
 
     def broken(_: Step) -> None:
@@ -112,7 +112,7 @@ class Broken:
         raise ValueError("kernel is broken")
 
 
-def test_an_error_of_a_synchronous_step_is_raised_once() -> None:
+def test_error_of_a_synchronous_step_is_raised_once() -> None:
     pipeline = Pipeline()
     with pytest.raises(ValueError, match="kernel is broken"):
         pipeline.run(Step(Broken(), [0], Credit(1)))
@@ -121,7 +121,7 @@ def test_an_error_of_a_synchronous_step_is_raised_once() -> None:
 
 
 class SlowlyDone(Step):
-    """A step after whose end its actor goes on late."""
+    """A step whose actor resumes late after the step ends."""
 
     @property
     def done(self) -> bool:
@@ -133,7 +133,7 @@ class SlowlyDone(Step):
         time.sleep(0.02 * value)
 
 
-def test_who_waits_for_a_step_finds_its_error_to_forget() -> None:
+def test_error_of_an_awaited_step_can_be_discarded() -> None:
     pipeline = Pipeline()
     step = SlowlyDone(Broken(), [0], Credit(1))
     pipeline.submit(step)
@@ -145,7 +145,7 @@ def test_who_waits_for_a_step_finds_its_error_to_forget() -> None:
     pipeline.close()
 
 
-def test_a_call_inside_a_callback_that_could_never_run_is_refused() -> None:
+def test_deadlocking_call_inside_a_callback_is_rejected() -> None:
     pipeline, credit, work = Pipeline(), Credit(1), Work()
 
     def again(_: Step) -> None:

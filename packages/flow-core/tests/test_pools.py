@@ -1,4 +1,4 @@
-"""The pools of BLAS and OpenMP obey the plan in the threads that it concerns."""
+"""BLAS and OpenMP pool sizes follow the plan in the affected threads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from flow_core.sharding.topology import Device
 
 
 class FakeRuntime:
-    """An OpenMP runtime: a number per thread."""
+    """An OpenMP runtime with a pool size per thread."""
 
     def __init__(self) -> None:
         self.count: dict[int, int] = {}
@@ -37,7 +37,7 @@ class FakeRuntime:
 
 
 class FakeBlas:
-    """A BLAS: a number for the process."""
+    """A BLAS with a pool size per process."""
 
     def __init__(self) -> None:
         self.count = 99
@@ -66,7 +66,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pools]:
     set_budget(before)
 
 
-def test_pools_have_the_budget_unless_a_plan_says_otherwise(fakes: Pools) -> None:
+def test_pools_use_the_budget_without_a_plan(fakes: Pools) -> None:
     runtime, blas = fakes
     assert (runtime.here, blas.count) == (4, 4)
     with sized_pools(Cores(4, "a test", kernels=2, products=1, loaders=1)):
@@ -76,7 +76,7 @@ def test_pools_have_the_budget_unless_a_plan_says_otherwise(fakes: Pools) -> Non
         assert (runtime.here, blas.count) == (4, 4)
 
 
-def test_what_a_program_has_set_by_itself_is_put_back(fakes: Pools) -> None:
+def test_sizes_set_by_the_program_are_restored(fakes: Pools) -> None:
     _, blas = fakes
     blas.put(3)
     with sized_pools(Cores(4, "a test", kernels=4, products=1, loaders=1)):
@@ -84,7 +84,7 @@ def test_what_a_program_has_set_by_itself_is_put_back(fakes: Pools) -> None:
     assert blas.count == 3
 
 
-def test_an_error_puts_sizes_back(fakes: Pools) -> None:
+def test_sizes_are_restored_after_an_error(fakes: Pools) -> None:
     runtime, blas = fakes
     with pytest.raises(ValueError, match="x"), sized_pools(Cores(4, "a test", 1, 1, 1)):
         raise ValueError("x")
@@ -92,7 +92,7 @@ def test_an_error_puts_sizes_back(fakes: Pools) -> None:
 
 
 @pytest.mark.parametrize(("kernels", "products"), [(0, 0), (4, 4), (4, 1), (2, 2), (2, 1)], ids=str)
-def test_a_step_has_the_sizes_of_its_plan(fakes: Pools, kernels: int, products: int) -> None:
+def test_step_uses_the_sizes_of_its_plan(fakes: Pools, kernels: int, products: int) -> None:
     runtime, blas = fakes
     seen: list[tuple[int, int]] = []
 
@@ -103,10 +103,10 @@ def test_a_step_has_the_sizes_of_its_plan(fakes: Pools, kernels: int, products: 
     run()
     assert seen == [(kernels or 4, products or 4)]
     assert (runtime.here, blas.count) == (4, 4)
-    assert (run is step) == (products in (0, 4))  # what is usual costs a step nothing
+    assert (run is step) == (products in (0, 4))  # default sizes add no cost to a step
 
 
-def test_a_step_that_fails_puts_sizes_back(fakes: Pools) -> None:
+def test_sizes_are_restored_after_a_failed_step(fakes: Pools) -> None:
     _, blas = fakes
 
     def step() -> None:
@@ -117,14 +117,14 @@ def test_a_step_that_fails_puts_sizes_back(fakes: Pools) -> None:
     assert blas.count == 4
 
 
-def test_an_own_limit_of_blas_is_kept() -> None:
+def test_maximum_of_a_blas_library_limits_its_size() -> None:
     blas = FakeBlas()
     thread_pools.Blas("fake", blas.put, blas.get, 2).size(4)
     assert blas.count == 2
 
 
-def test_the_library_of_this_numpy_is_found() -> None:
-    """It is OpenBLAS in the wheels that the tests run with."""
+def test_blas_library_of_numpy_is_found() -> None:
+    """The wheels used by the tests contain OpenBLAS."""
     found = thread_pools.blas()
     assert found is not None
     before = found.get()
@@ -141,8 +141,8 @@ def stream_tasks(streams: int) -> list[Task]:
     ]
 
 
-def test_streams_that_run_at_once_divide_the_cores(fakes: Pools) -> None:
-    """Each of two threads runs kernels of two threads, and numpy's products have two."""
+def test_concurrent_streams_divide_the_cores(fakes: Pools) -> None:
+    """Each of two threads runs kernels with two threads, and numpy products use two."""
     runtime, blas = fakes
     together = threading.Barrier(2, timeout=120)
     seen: list[tuple[int, int, int]] = []
@@ -164,8 +164,8 @@ def test_streams_that_run_at_once_divide_the_cores(fakes: Pools) -> None:
         assert (runtime.here, blas.count) == (4, 4)
 
 
-def test_asynchronous_steps_have_the_whole_budget(fakes: Pools) -> None:
-    """They run one at a time in a thread of their own, so nothing is divided."""
+def test_asynchronous_steps_use_the_whole_budget(fakes: Pools) -> None:
+    """They run one at a time in a separate thread, so nothing is divided."""
     runtime, _ = fakes
     seen: list[int] = []
 
@@ -181,7 +181,7 @@ def test_asynchronous_steps_have_the_whole_budget(fakes: Pools) -> None:
     assert seen == [4, 4]
 
 
-def test_a_thread_that_is_granted_less_keeps_it_to_itself(fakes: Pools) -> None:
+def test_smaller_size_of_a_thread_does_not_affect_other_threads(fakes: Pools) -> None:
     runtime, _ = fakes
     other = threading.Thread(target=set_kernel_threads, args=(1,))
     other.start()

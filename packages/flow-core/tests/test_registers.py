@@ -1,4 +1,4 @@
-"""The register protocol: whatever the interleaving, nothing is lost, doubled or overtaken."""
+"""The register protocol: no interleaving loses, duplicates or reorders messages."""
 
 from collections import deque
 
@@ -16,7 +16,7 @@ from flow_core.runtime.registers import Register
     consumers=st.integers(1, 3),
     moves=st.lists(st.integers(0, 6), max_size=200),
 )
-def test_any_interleaving_keeps_order_and_bounds(
+def test_any_interleaving_preserves_order_and_bounds(
     slots: int, consumers: int, moves: list[int]
 ) -> None:
     names = [f"c{i}" for i in range(consumers)]
@@ -40,7 +40,7 @@ def test_any_interleaving_keeps_order_and_bounds(
         assert values == list(range(len(values)))
 
 
-def test_a_slot_is_free_only_when_all_readers_have_acknowledged() -> None:
+def test_slot_is_freed_after_all_readers_acknowledge() -> None:
     register = Register("r", ["a", "b"], 1)
     assert register.try_put("x")
     assert register.try_take("a") == "x"
@@ -51,12 +51,12 @@ def test_a_slot_is_free_only_when_all_readers_have_acknowledged() -> None:
     assert register.try_put("y")
 
 
-def test_acknowledging_nothing_is_an_error() -> None:
+def test_acknowledgement_without_a_message_is_an_error() -> None:
     with pytest.raises(PlanError, match="holds no item"):
         Register("r", ["a"], 1).acknowledge("a")
 
 
-def test_a_register_needs_slots() -> None:
+def test_register_requires_slots() -> None:
     with pytest.raises(PlanError, match="0 slots"):
         Register("r", ["a"], 0)
 
@@ -74,8 +74,8 @@ registers = st.lists(
 
 
 @given(registers)
-def test_the_deadlock_check_agrees_with_running_the_actors(plans: list[RegisterPlan]) -> None:
-    """An accepted plan fires every actor for ever; a refused one gets stuck."""
+def test_deadlock_check_agrees_with_execution(plans: list[RegisterPlan]) -> None:
+    """In an accepted plan every actor fires forever; a rejected plan gets stuck."""
     actors = sorted({p.producer for p in plans} | {c for p in plans for c in p.consumers})
     full = {p.name: p.initial for p in plans}
     fired = dict.fromkeys(actors, 0)
@@ -103,7 +103,7 @@ def test_the_deadlock_check_agrees_with_running_the_actors(plans: list[RegisterP
     assert accepted == alive
 
 
-def test_a_deadlock_names_the_registers() -> None:
+def test_deadlock_error_names_the_registers() -> None:
     plans = [
         RegisterPlan("there", "a", ("b",), 1),
         RegisterPlan("back", "b", ("a",), 1),

@@ -1,4 +1,4 @@
-"""Laws of the SBP algebra, and rules of one dimension expanded to several, by brute force."""
+"""Laws of the SBP algebra, and one-dimensional rules expanded to several, by brute force."""
 
 from __future__ import annotations
 
@@ -48,25 +48,25 @@ nd_sbps = st.lists(atoms, min_size=1, max_size=4).map(tuple)
 
 
 @given(atoms)
-def test_text_forms_are_read_back(sbp: Sbp) -> None:
+def test_text_form_round_trips(sbp: Sbp) -> None:
     assert parse_sbp(str(sbp)) == sbp
 
 
 @given(nd_sbps)
-def test_text_forms_of_several_dimensions_are_read_back(nd: NdSbp) -> None:
+def test_text_form_of_several_dimensions_round_trips(nd: NdSbp) -> None:
     assert parse_nd_sbp(format_nd_sbp(nd)) == nd
     assert parse_nd_sbp(f" ({' ,  '.join(map(str, nd))}) ") == nd
 
 
 @pytest.mark.parametrize("text", ["", "S", "S()", "S(x)", "P(prod)", "b", "S(0) B", "(S(0), )"])
-def test_other_texts_are_refused(text: str) -> None:
+def test_invalid_texts_are_rejected(text: str) -> None:
     with pytest.raises(GraphError, match="reading an SBP"):
         parse_nd_sbp(text)
 
 
 @given(atoms)
 def test_duals(sbp: Sbp) -> None:
-    """The dual of the dual is the SBP itself; that of a maximum counts as that of a sum."""
+    """The dual is an involution; the dual of a maximum is that of a sum."""
     twice = gradient_dual(gradient_dual(sbp))
     assert twice == (P if isinstance(sbp, Partial) else sbp)
 
@@ -75,7 +75,7 @@ def test_duals(sbp: Sbp) -> None:
 
 
 def scatter_nd(array: Any, nd: NdSbp, hierarchy: Sequence[int], rng: Any) -> list[Any]:
-    """What each device holds: parts of parts, the outermost dimension first."""
+    """Return the part of each device, divided by the outermost dimension first."""
     if not nd:
         return [array]
     parts = scatter(array, nd[0], hierarchy[0], rng)
@@ -83,7 +83,7 @@ def scatter_nd(array: Any, nd: NdSbp, hierarchy: Sequence[int], rng: Any) -> lis
 
 
 def gather_nd(parts: Sequence[Any], nd: NdSbp, hierarchy: Sequence[int]) -> Any:
-    """The logical array, put together from the innermost dimension."""
+    """Return the logical array, assembled from the innermost dimension."""
     if not nd:
         return parts[0]
     size = len(parts) // hierarchy[0]
@@ -96,10 +96,10 @@ def gather_nd(parts: Sequence[Any], nd: NdSbp, hierarchy: Sequence[int]) -> Any:
     hierarchy=st.sampled_from([(2,), (4,), (2, 2), (2, 3), (2, 1, 3)]),
     data=st.data(),
 )
-def test_parts_make_up_the_whole(
+def test_parts_assemble_to_the_whole(
     shape: tuple[int, ...], hierarchy: tuple[int, ...], data: st.DataObject
 ) -> None:
-    """Also where a dimension is shorter than its devices, of which some hold nothing then."""
+    """Also if an axis is shorter than its number of devices and some parts are empty."""
     kinds = st.sampled_from((B, P, Partial("max"), S(0), S(1)))
     nd = tuple(data.draw(kinds) for _ in hierarchy)
     rng = np.random.default_rng(0)
@@ -111,7 +111,7 @@ def test_parts_make_up_the_whole(
 
 
 def candidates(op: str, arrays: Any, attrs: Any, hierarchy: Any) -> tuple[Any, list[NdSignature]]:
-    """An op of a graph, with all its signatures over a hierarchy."""
+    """Return an op of a graph and all its signatures over a hierarchy."""
     place = Placement.parse("cpu", f"0:0-{prod(hierarchy) - 1}", hierarchy)
     builder = GraphBuilder()
     emitter = Emitter(builder, SPECS)
@@ -125,7 +125,7 @@ def candidates(op: str, arrays: Any, attrs: Any, hierarchy: Any) -> tuple[Any, l
 
 
 def check(graph: Any, arrays: Any, rule: NdSignature, hierarchy: Any, rng: Any) -> None:
-    """The devices' results make up the logical one."""
+    """Check that the devices' results assemble to the logical result."""
     op = graph.ops["op"]
     spec, types = SPECS[op.type], graph.input_types(op)
     want = as_tuple(spec.reference(*arrays, **op.attrs))  # type: ignore[misc]
@@ -174,21 +174,21 @@ def cases() -> Iterator[tuple[str, Any, Any]]:
 
 @pytest.mark.parametrize("hierarchy", GRIDS)
 @pytest.mark.parametrize("case", tuple(cases()), ids=lambda case: case[0])
-def test_rules_hold_dimension_by_dimension(case: Any, hierarchy: tuple[int, int]) -> None:
+def test_rules_hold_in_each_dimension(case: Any, hierarchy: tuple[int, int]) -> None:
     op, arrays, attrs = case
     rng = np.random.default_rng(1)
     graph, found = candidates(op, arrays, attrs, hierarchy)
     for rule in found:
         check(graph, arrays, rule, hierarchy, rng)
     twice = [r for r in found for nd in (*r.inputs, *r.outputs) if nd[0] == nd[1] != B]
-    assert twice, "no rule that splits an axis in both dimensions, or is partial in both"
+    assert twice, "no rule splits an axis, or is partial, in both dimensions"
 
 
 @pytest.mark.parametrize("hierarchy", GRIDS)
 @pytest.mark.parametrize("a", [False, True])
 @pytest.mark.parametrize("b", [False, True])
 def test_products_have_36_signatures(a: bool, b: bool, hierarchy: tuple[int, int]) -> None:
-    """Those of one dimension in each of two, whichever operands enter transposed."""
+    """The six of one dimension in each of two, for any transposed operands."""
     rng = np.random.default_rng(2)
     left = rng.integers(-4, 5, (7, 9) if a else (9, 7)).astype(np.float64)
     right = rng.integers(-4, 5, (11, 7) if b else (7, 11)).astype(np.float64)

@@ -1,4 +1,4 @@
-"""The SBP rules of core's ops are proven, none is missing, and mutants of them are killed."""
+"""The core's SBP rules are proven and complete, and mutants of them are detected."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def numbers(rng: Any, *shape: int) -> Any:
 
 
 def update_samples(op: str, rng: Any) -> Iterator[Sample]:
-    """Inputs of the ops that change variables, in their own types."""
+    """Yield inputs of the ops that change variables, in their own types."""
     row, shape = BY_TYPE[op], (5, 6)
     step = (np.array(3, np.int64),) if row.step else ()
     states = (numbers(rng, *shape) for _ in row.states)
@@ -68,7 +68,7 @@ def update_samples(op: str, rng: Any) -> Iterator[Sample]:
 
 
 def row_update_samples(spec: OpSpec, rng: Any) -> Iterator[Sample]:
-    """Tables with some rows looked up, one of them twice, one index outside."""
+    """Yield tables with looked-up rows, including a repeated row and an index out of range."""
     states = (numbers(rng, 5, 6) for _ in spec.inputs[4:])
     index = np.array([[3, 0], [3, 9]], np.int32)
     rate = np.array(0.5, np.float32)
@@ -112,7 +112,7 @@ class TestAllSbpRules(TestSbpRules):
 @pytest.mark.parametrize("dtype", ["float64", "int32", "uint8", "bool"])
 @pytest.mark.parametrize("parts", [1, 2, 3, 5])
 @pytest.mark.parametrize("sbp", [S(0), S(1), B, P], ids=str)
-def test_scattered_is_gathered(sbp: Sbp, parts: int, dtype: str) -> None:
+def test_gather_inverts_scatter(sbp: Sbp, parts: int, dtype: str) -> None:
     rng = np.random.default_rng(1)
     array = rng.integers(0, 9, (4, 3)).astype(dtype)
     held = scatter(array, sbp, parts, rng)
@@ -126,7 +126,7 @@ def prover(op: str, *arrays: Any, **attrs: Any) -> Prover:
 
 
 def matmul_rules(a: bool, b: bool, batch: int) -> set[str]:
-    """The rules of a product, with axes of the operands as they lie."""
+    """Return the rules of a product in terms of the stored operands' axes."""
     m, k_a = (batch, batch + 1)[:: -1 if a else 1]
     k_b, n = (batch, batch + 1)[:: -1 if b else 1]
     return {
@@ -139,8 +139,8 @@ def matmul_rules(a: bool, b: bool, batch: int) -> set[str]:
 @pytest.mark.parametrize("batch", [0, 1])
 @pytest.mark.parametrize("a", [False, True])
 @pytest.mark.parametrize("b", [False, True])
-def test_products_have_exactly_their_rules(a: bool, b: bool, batch: int) -> None:
-    """Six signatures with the all-broadcast one, and one more per batch axis."""
+def test_products_have_exactly_the_expected_rules(a: bool, b: bool, batch: int) -> None:
+    """Six signatures including the all-broadcast one, plus one per batch axis."""
     left = np.ones((*(2, 3)[:batch], *((5, 4) if a else (4, 5))))
     right = np.ones((*(2, 3)[:batch], *((6, 5) if b else (5, 6))))
     asked = prover("batch_matmul" if batch else "matmul", left, right, transpose_a=a, transpose_b=b)
@@ -148,8 +148,8 @@ def test_products_have_exactly_their_rules(a: bool, b: bool, batch: int) -> None
     assert asked.prove()
 
 
-def test_a_wrong_list_is_refused() -> None:
-    """The prover itself, by way of an op whose rules were replaced."""
+def test_wrong_rules_are_rejected() -> None:
+    """Test the prover on an op with replaced rules."""
     case = prover("matmul", np.ones((4, 5)), np.ones((5, 6))).case
     rules = case.spec.sbp
     wrong = Signature((S(0), S(0)), (P,))

@@ -85,7 +85,7 @@ CASES: dict[str, tuple[Any, Callable[[int], float]]] = {
 
 
 def rate(scheduler: Any, step: int) -> float:
-    """What the kernel computes."""
+    """Return the rate computed by the kernel."""
     plan = scheduler.schedule()
     attrs = {
         "learning_rate": plan.rate,
@@ -154,7 +154,7 @@ def test_wrong_literals(attrs: dict[str, Any]) -> None:
         query(SCHEDULE, [np.array(0, np.int64)], {"learning_rate": 0.1, **attrs})
 
 
-def test_the_step_is_an_int64() -> None:
+def test_step_is_an_int64() -> None:
     with pytest.raises(InferenceError, match="train_step"):
         query(SCHEDULE, [np.array(0, np.int32)], {"learning_rate": 0.1})
 
@@ -169,7 +169,7 @@ def test_bias_correction(step: int) -> None:
     np.testing.assert_allclose(out, [wanted], 1e-6)
 
 
-def test_not_a_number_counts_as_not_finite() -> None:
+def test_nan_counts_as_not_finite() -> None:
     spec = next(s for s in OPS if s.type == "count_not_finite")
     kernel = next(k for k in KERNELS if k.op == spec.type)
     x = np.zeros(100_000, np.float32)

@@ -1,4 +1,4 @@
-"""What devices with one memory share: the same bits as with memory apart."""
+"""Memory shared between devices: the same bits as with separate memory."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def registry() -> Registry:
 
 @dataclass
 class Program:
-    """A physical graph under construction: each logical value is a value per device.
+    """A physical graph under construction; each logical value has one value per device.
 
     Attributes:
-        devices: how many there are.
-        builder: the graph.
+        devices: the number of devices.
+        builder: the graph builder.
         values: all logical values so far.
-        variables: names of the variables' parts, by variable.
+        variables: names of the parts of each variable.
     """
 
     devices: int
@@ -58,7 +58,7 @@ class Program:
     variables: list[list[str]] = field(default_factory=list)
 
     def each(self, type_: str, *operands: Sequence[Value], **attrs: Any) -> list[Value]:
-        """An op on every device; an attribute that is a list has a value for each."""
+        """Add an op on every device; list attributes hold one value per device."""
         name = f"{type_}{len(self.builder.ops)}"
         found = []
         for rank in range(self.devices):
@@ -73,7 +73,7 @@ class Program:
         return found
 
     def exchange(self, values: Sequence[Value], collective: str) -> list[Value]:
-        """All get the sum, or what the first has, or what the next one has."""
+        """Send every device the sum, the first device's value, or the next device's value."""
         p = self.devices
         box: Any = lambda source, target: (source, (0,), target, (0,), (SIZE,), True)  # noqa: E731
         blocks: tuple[Any, ...] = ()
@@ -89,7 +89,7 @@ class Program:
         return [op.output(rank) for rank in range(p)]
 
     def step(self, kind: str, a: int, b: int) -> None:
-        """Adds something that is made of earlier values, counted from the last."""
+        """Add an op on earlier values, which are counted from the last."""
         one, other = (self.values[-1 - i % len(self.values)] for i in (a, b))
         if kind == "update":
             names = self.variables[a % len(self.variables)]
@@ -133,7 +133,7 @@ def shared(made: Program, graph: Graph) -> ReplicaDedup:
 def run(
     made: Program, graph: Graph, sharing: ReplicaDedup, workers: int
 ) -> tuple[list[Any], dict[str, Any], Any]:
-    """Results of three steps, all variables after them, and the bytes that were sent."""
+    """Return the results of three steps, all variables after them, and the bytes sent."""
     held = {
         name: np.arange(SIZE, dtype="f4") + i
         for i, names in enumerate(made.variables)
@@ -141,7 +141,7 @@ def run(
     }
     options = CompileOptions(sharing=sharing, workers=workers)
     plan = lower(graph, registry(), ["x"], "job", options)
-    for task in plan.tasks:  # whoever computes something computes it in memory of its own
+    for task in plan.tasks:  # each computed value is in memory of its own
         owned = (plan.buffers[i].home for i in task.outputs if task.type != BOXING)
         assert not any(owned)
     executable = Executable(
@@ -165,7 +165,7 @@ def run(
     results=st.lists(st.integers(0, 12), min_size=1, max_size=3),
     workers=st.sampled_from((1, 1, 3)),
 )
-def test_sharing_changes_no_bit(
+def test_sharing_preserves_all_bits(
     devices: int,
     steps: list[tuple[str, int, int]],
     results: list[int],
@@ -175,7 +175,7 @@ def test_sharing_changes_no_bit(
     graph = made.builder.build()
     try:
         apart = run(made, graph, NO_DEDUP, workers)
-    except GraphError:  # two variables that are exchanged: each update must be the first
+    except GraphError:  # two exchanged variables: each update would have to precede the other
         reject()
     together = run(made, graph, shared(made, graph), workers)
     for a, b in zip(together[0], apart[0], strict=True):
@@ -185,8 +185,8 @@ def test_sharing_changes_no_bit(
     assert together[2] == apart[2]
 
 
-def test_rows_of_all_devices_are_made_at_once() -> None:
-    """What is added is the same on all devices only if it is repeated along the rows."""
+def test_rows_of_all_devices_are_computed_together() -> None:
+    """An addend is equal on all devices only if it is broadcast along the rows."""
     made = program(3, [("negative", 2, 0), ("add", 0, 2), ("all_reduce", 1, 0)], [0, 1])
     graph, sharing = made.builder.build(), shared(made, made.builder.build())
     found = with_device_batching(graph, sharing, registry().ops, registry().find_kernel)
@@ -197,7 +197,7 @@ def test_rows_of_all_devices_are_made_at_once() -> None:
     assert set(found.executes[first]) <= found.idle()
 
 
-def test_ops_that_would_wait_for_themselves_are_not_joined(
+def test_ops_that_would_depend_on_themselves_are_not_joined(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made = program(2, [("negative", 2, 0), ("all_reduce", 0, 0), ("negative", 0, 0)], [0])
@@ -211,22 +211,22 @@ def test_ops_that_would_wait_for_themselves_are_not_joined(
     assert len([t for t in plan.tasks if t.type == "negative"]) == 2 + 1
 
 
-def test_what_only_reads_weights_is_done_once() -> None:
+def test_ops_that_only_read_weights_run_once() -> None:
     made = program(3, [("negative", 1, 0), ("add", 0, 1), ("update", 0, 0)], [0])
     sharing = shared(made, made.builder.build())
     assert len(sharing.merged) == 3 * 2
     assert sharing.shared_variables == {n for names in made.variables for n in names[1:]}
 
 
-def test_the_sum_of_what_differs_is_the_same_on_all() -> None:
+def test_sum_of_different_values_is_equal_on_all_devices() -> None:
     made = program(3, [("all_reduce", 2, 0), ("update", 1, 0), ("update", 0, 0)], [0])
     sharing = shared(made, made.builder.build())
     assert len(sharing.shared_variables) == 4
     assert {value.index for value in sharing.same if value.op.startswith("all_reduce")} == {1, 2}
 
 
-def test_the_search_ends_where_one_variable_after_the_other_is_apart() -> None:
-    """Each is updated by the one before it, so that a walk finds out about one of them."""
+def test_search_terminates_when_variables_diverge_one_after_another() -> None:
+    """Each variable is updated by the previous one, so that each pass finds one divergence."""
     made = Program(2)
     made.values.append(made.each("input"))
     for _ in range(3 * MOST_WALKS):
@@ -238,8 +238,8 @@ def test_the_search_ends_where_one_variable_after_the_other_is_apart() -> None:
 
 
 @pytest.mark.parametrize("kind", ["apart", "all_to_all"])
-def test_updates_that_differ_keep_variables_apart(kind: str) -> None:
-    """The first variable is updated by what differs, and so is what is made of it."""
+def test_different_updates_keep_variables_separate(kind: str) -> None:
+    """The first variable is updated by a per-device value, the others by values derived from it."""
     steps = [(kind, 2, 0), ("update", 0, 0), ("negative", 2, 0), ("update", 1, 0)]
     made = program(2, steps, [0])
     sharing = shared(made, made.builder.build())

@@ -1,4 +1,4 @@
-"""Streams: waits that are enough and never go round in a circle, and threads that obey them."""
+"""Streams: waits are sufficient and acyclic, and threads respect them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def conflict(a: Access, b: Access) -> bool:
 
 
 def ordered(streams: Sequence[int], waits: Sequence[tuple[int, ...]]) -> list[set[int]]:
-    """For each task, all tasks that are surely over before it: by brute force."""
+    """Return for each task all tasks that must precede it, by brute force."""
     before: list[set[int]] = []
     for i, stream in enumerate(streams):
         direct = {j for j in range(i) if streams[j] == stream} | set(waits[i])
@@ -61,7 +61,7 @@ def ordered(streams: Sequence[int], waits: Sequence[tuple[int, ...]]) -> list[se
 
 @calm
 @given(programs)
-def test_whatever_conflicts_is_ordered(program: list[tuple[int, list[Access]]]) -> None:
+def test_conflicting_tasks_are_ordered(program: list[tuple[int, list[Access]]]) -> None:
     streams = [stream for stream, _ in program]
     touched = [accesses for _, accesses in program]
     before = ordered(streams, find_waits(streams, touched))
@@ -73,8 +73,8 @@ def test_whatever_conflicts_is_ordered(program: list[tuple[int, list[Access]]]) 
 
 @calm
 @given(programs)
-def test_no_wait_is_idle(program: list[tuple[int, list[Access]]]) -> None:
-    """Waits are for conflicts of other streams, and none follows from the others."""
+def test_every_wait_is_necessary(program: list[tuple[int, list[Access]]]) -> None:
+    """Waits are for conflicts with other streams, and none is implied by others."""
     streams = [stream for stream, _ in program]
     touched = [accesses for _, accesses in program]
     waits = find_waits(streams, touched)
@@ -88,7 +88,7 @@ def test_no_wait_is_idle(program: list[tuple[int, list[Access]]]) -> None:
 
 @calm
 @given(programs, st.integers(1, 4), st.integers(0, 99))
-def test_threads_obey_the_waits(
+def test_threads_respect_the_waits(
     program: list[tuple[int, list[Access]]], workers: int, seed: int
 ) -> None:
     streams = [stream for stream, _ in program]
@@ -109,7 +109,7 @@ def test_threads_obey_the_waits(
         assert all(position[i] < position[j] for j, earlier in enumerate(before) for i in earlier)
 
 
-def test_independent_streams_run_at_the_same_time() -> None:
+def test_independent_streams_run_concurrently() -> None:
     together = threading.Barrier(2, timeout=120)
     parts = segments([task(0), task(1)])
     for part in parts:
@@ -117,7 +117,7 @@ def test_independent_streams_run_at_the_same_time() -> None:
     StreamRunner(parts, 2)()
 
 
-def test_an_error_ends_the_step_and_not_the_runner() -> None:
+def test_error_ends_the_step_but_not_the_runner() -> None:
     parts = segments([task(0), task(1, [0]), task(0)])
     fails = [True]
 
@@ -140,9 +140,9 @@ def plan(*tasks: Task) -> Plan:
     return Plan("job", (), (), (), tasks, (), (), {})
 
 
-def test_a_circle_of_waits_is_refused_before_the_run() -> None:
+def test_cyclic_waits_are_rejected_before_the_run() -> None:
     check_streams(plan(task(0), task(1, [0]), task(0, [1])))
-    check_streams(plan(task(0, [1]), task(1)))  # out of order, but possible
+    check_streams(plan(task(0, [1]), task(1)))  # out of order, but acyclic
     with pytest.raises(PlanError, match=r"0 a -> .*1 b -> .*0 a"):
         check_streams(plan(task(0, [1], "a"), task(1, [0], "b")))
     with pytest.raises(PlanError, match=r"0 a"):
@@ -152,7 +152,7 @@ def test_a_circle_of_waits_is_refused_before_the_run() -> None:
 
 
 def graph(*rows: tuple[str, int, tuple[str, ...]], micro_batches: int = 0) -> Graph:
-    """Ops by name, device and inputs, all of one type and size; or copies for micro-batches."""
+    """Build a graph from op names, devices and inputs of one type, or with micro-batches."""
     type_ = tensor_type((4096,), float32)
     builder = GraphBuilder()
     for micro in range(micro_batches) if micro_batches else (None,):
@@ -174,7 +174,7 @@ def stages(micro: int) -> Graph:
     return graph(*rows, micro_batches=micro)
 
 
-def test_stages_take_turns_as_in_1f1b() -> None:
+def test_stages_alternate_as_in_1f1b() -> None:
     g = stages(6)
     before = {name: {v.op for v in op.inputs} for name, op in g.ops.items()}
     rank = {name: float(i) for i, name in enumerate(g.ops)}
@@ -190,13 +190,13 @@ def test_stages_take_turns_as_in_1f1b() -> None:
         done.add(op.name)
 
 
-def test_an_op_before_itself_is_refused() -> None:
+def test_op_before_itself_is_rejected() -> None:
     g = graph(("a", 0, ()), ("b", 1, ("a",)))
     with pytest.raises(GraphError, match="before and after itself"):
         timetable(g, {"a": {"b"}, "b": {"a"}}, {"a": 0.0, "b": 1.0})
 
 
-def test_micro_batches_are_followed_through_the_graph() -> None:
+def test_micro_batches_are_traced_through_the_graph() -> None:
     g = stages(2)
     found = micro_batches(g)
     assert found["b0/micro_1"] == 1
@@ -204,14 +204,14 @@ def test_micro_batches_are_followed_through_the_graph() -> None:
     assert micro_batches(graph(("x", 0, ()), ("y", 0, ("x",)))) == {"x": -1, "y": -1}
 
 
-def test_streams_are_named_after_devices_and_work() -> None:
+def test_streams_are_named_by_device_and_kind() -> None:
     op = Op("x", "relu", (), NO_ATTRS, Placement.parse("gpu", "0:2"))
     assert stream_name(op) == "gpu[0:2] compute"
     assert stream_name(replace(op, type="boxing")) == "gpu[0:2] transfer"
 
 
 def table(total: float, ops: int, overlap: float, streams: int = 2) -> Timetable:
-    """A timetable whose streams end after the given part of the time of all ops."""
+    """Build a timetable whose streams take the given fraction of the total time of the ops."""
     order: list[Op] = [graph(("x", 0, ())).ops["x"]] * ops
     return Timetable(order, [], total, overlap * total, streams)
 
@@ -224,10 +224,10 @@ def table(total: float, ops: int, overlap: float, streams: int = 2) -> Timetable
         (table(0.1, 20, 1.0), 2, 1),  # streams wait for one another
         (table(0.01, 500, 0.5), 2, 1),  # ops are short
         (table(0.1, 20, 0.3, 4), 3, 3),  # no more threads than cores
-        (table(0.1, 1000, 0.25, 4), 64, 4),  # nor than streams
+        (table(0.1, 1000, 0.25, 4), 64, 4),  # no more threads than streams
     ],
 )
-def test_streams_have_threads_where_kernels_leave_cores_idle(
+def test_threads_are_assigned_where_kernels_leave_cores_idle(
     found: Timetable, cores: int, workers: int
 ) -> None:
     assert useful_workers(found, cores) == workers
@@ -237,8 +237,8 @@ PROCESSES = 3
 joint_programs = st.lists(
     st.tuples(
         st.integers(0, 3),  # the stream
-        st.sets(st.integers(0, PROCESSES - 1), min_size=1),  # the processes that take part
-        st.sets(st.integers(1, 6), max_size=2),  # waits, so many tasks back
+        st.sets(st.integers(0, PROCESSES - 1), min_size=1),  # the participating processes
+        st.sets(st.integers(1, 6), max_size=2),  # waits, as distances in tasks
     ),
     max_size=18,
 )
@@ -247,7 +247,7 @@ joint_programs = st.lists(
 def run_process(
     rank: int, tasks: Sequence[Task], parts: Sequence[set[int]], meet: Sequence[threading.Barrier]
 ) -> list[int]:
-    """Runs a process's tasks in three threads; exchanges wait for all that take part."""
+    """Run the tasks of a process in three threads; exchanges wait for all participants."""
     positions, own = own_tasks(
         tasks, lambda t: (rank in parts[int(t.op)], len(parts[int(t.op)]) > 1)
     )
@@ -268,7 +268,7 @@ def run_process(
 
 @calm
 @given(joint_programs)
-def test_processes_meet_in_the_order_of_the_plan(
+def test_processes_exchange_in_plan_order(
     program: list[tuple[int, set[int], set[int]]],
 ) -> None:
     parts = [members for _, members, _ in program]

@@ -1,4 +1,4 @@
-"""Devices: their text form, and what is none."""
+"""Devices: text form and invalid texts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ numbers = st.integers(0, 10**9 - 1)
 
 
 @given(st.builds(Device, st.sampled_from(["cpu", "gpu", "my-chip"]), numbers, numbers))
-def test_a_device_parses_back(device: Device) -> None:
+def test_text_form_round_trips(device: Device) -> None:
     assert Device.parse(str(device)) == device
 
 
@@ -21,11 +21,11 @@ def test_a_device_parses_back(device: Device) -> None:
     "text",
     ["", "gpu", "gpu:0", "gpu:0:1:2", ":0:1", "gpu:-1:0", "gpu:0:x", "g pu:0:0", "gpu:0:٣", 3],
 )
-def test_anything_else_is_no_device(text: str) -> None:
+def test_invalid_texts_are_rejected(text: str) -> None:
     with pytest.raises(GraphError, match="reading a device") as caught:
         Device.parse(text)
     assert '"gpu:0:1"' in str(caught.value)
 
 
-def test_devices_are_ordered_by_numbers() -> None:
+def test_devices_are_ordered_numerically() -> None:
     assert sorted([Device("gpu", 0, 10), Device("gpu", 0, 9)])[0].index == 9

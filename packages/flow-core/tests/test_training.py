@@ -1,4 +1,4 @@
-"""Graphs that train: what `build_training` adds, run op by op against float64 formulas."""
+"""Training graphs: the ops added by `build_training` against float64 formulas."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Net:
         return self.emitter.emit("variable", (), attrs, placement=CPU, name=name)[0]
 
     def train(self, optimizer: Any, **changes: Any) -> dict[Value, Value]:
-        """Adds training to the graph."""
+        """Add training to the graph."""
         ops = self.builder.ops
         variables = [
             TrainVariable(
@@ -79,7 +79,7 @@ class Net:
         return build_training(self.emitter, **(arguments | changes))
 
     def memory(self) -> dict[str, Any]:
-        """First values of all variables, by name."""
+        """Return the initial values of all variables by name."""
         return {
             name: generate(op.attrs["initializer"], op.attrs["shape"], op.attrs["dtype"], seed)
             for seed, (name, op) in enumerate(self.builder.ops.items())
@@ -87,7 +87,7 @@ class Net:
         }
 
     def run(self, memory: dict[str, Any], x: Any, step: int) -> dict[Value, Any]:
-        """One step: changes the memory, and gives all values."""
+        """Run one step: update ``memory`` and return all values."""
         graph = self.builder.build()
         verify(graph)
         feeds = {"x": x.astype(as_dtype(self.dtype).numpy), "step": np.array(step, np.int64)}
@@ -95,7 +95,7 @@ class Net:
             return execute(graph, {**memory, **feeds})
 
     def gradients(self, memory: Mapping[str, Any], x: Any) -> dict[str, Any]:
-        """The gradients of the sum of the loss, by hand."""
+        """Return the analytical gradients of the summed loss."""
         w, b, v = (memory[name].astype(np.float64) for name in SHAPES)
         z = x @ w + b
         dout = 2 * (np.sin(z) @ v)
@@ -254,7 +254,7 @@ def test_three_steps(case: str, dtype: str) -> None:
 
 
 def one_step(net: Net, optimizer: Any, change: Callable[[Memory, Memory], Memory]) -> None:
-    """Compares an SGD step with one on gradients that ``change(gradients, memory)`` gives."""
+    """Compare an SGD step with one on the gradients returned by ``change(gradients, memory)``."""
     net.train(optimizer)
     memory, x = net.memory(), inputs()[0]
     wide = widened(memory)
@@ -291,14 +291,14 @@ def test_clipping(limit: float) -> None:
     one_step(Net(), plain(grad_clipping=api.grad_clipping.by_global_norm(limit)), clipped(limit))
 
 
-def test_clipping_comes_after_regularizers_and_loss_scale() -> None:
+def test_clipping_follows_regularizers_and_loss_scale() -> None:
     clip = api.grad_clipping.by_global_norm(0.3)
     optimizer = plain(grad_clipping=clip, loss_scale_factor=16.0)
     net = Net(regularizer=regularizers.l1_l2(0.1, 0.3))
     one_step(net, optimizer, lambda g, w: clipped(0.3)(penalty(0.1, 0.3)(g, w), w))
 
 
-def test_static_loss_scale_scales_what_is_watched() -> None:
+def test_static_loss_scale_applies_to_watched_gradients() -> None:
     net = Net()
     gradients = net.train(plain(loss_scale_factor=64.0), watched=[net.hidden, net.loss])
     memory, x = net.memory(), inputs()[0]
@@ -309,7 +309,7 @@ def test_static_loss_scale_scales_what_is_watched() -> None:
     np.testing.assert_allclose(values[gradients[net.hidden]], wanted, 1e-4)
 
 
-def test_static_loss_scale_leaves_the_step_as_it_is() -> None:
+def test_static_loss_scale_does_not_change_the_step() -> None:
     one_step(Net(), plain(loss_scale_factor=64.0), lambda g, _: g)
 
 
@@ -358,7 +358,7 @@ def test_half_variables_keep_float32_states(dtype: str) -> None:
     compare(memory, wide, 4e-2)
 
 
-def test_frozen_variables_stay() -> None:
+def test_frozen_variables_are_not_updated() -> None:
     net = Net(frozen=("out-weight",))
     net.train(plain(0.9))
     memory = net.memory()
@@ -389,12 +389,12 @@ def test_custom_schedule_and_step_are_blobs() -> None:
 
 
 @pytest.mark.parametrize(("blob", "message"), [("step", "int64"), ("rat/out", "no blob")])
-def test_custom_schedule_names_something_else(blob: str, message: str) -> None:
+def test_custom_schedule_of_wrong_type_is_rejected(blob: str, message: str) -> None:
     with pytest.raises(JobError, match=message):
         Net().train(api.SGD(api.CustomScheduler(blob)))
 
 
-def test_two_losses_add_up() -> None:
+def test_two_losses_are_summed() -> None:
     net = Net()
     other = net._add("abs", net.out)
     net.train(plain(), losses=[net.loss, other])
@@ -425,7 +425,7 @@ def test_one_loss_twice() -> None:
         net.train(plain(), losses=[net.loss, net.loss])
 
 
-def test_the_loss_may_be_a_variable() -> None:
+def test_loss_may_be_a_variable() -> None:
     net = Net()
     weight = net.values["out-weight"]
     gradients = net.train(plain(), losses=[weight])
@@ -468,7 +468,7 @@ WRONG: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_wrong_arguments_are_named_at_the_users_line(what: str) -> None:
+def test_wrong_arguments_are_reported_at_the_line_of_the_user(what: str) -> None:
     with pytest.raises(InferenceError) as caught:
         WRONG[what]()
     assert caught.value.at is not None
@@ -481,7 +481,7 @@ def test_minimize_outside_of_a_job() -> None:
         plain().minimize(None)  # type: ignore[arg-type]
 
 
-def test_the_misspelt_name_still_works() -> None:
+def test_misspelt_name_is_supported() -> None:
     with pytest.warns(DeprecationWarning, match="PolynomialScheduler"):
         scheduler = api.PolynomialSchduler(0.1, 10)
     assert scheduler.schedule() == api.PolynomialScheduler(0.1, 10).schedule()

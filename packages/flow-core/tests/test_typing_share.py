@@ -1,4 +1,4 @@
-"""Few signatures of the core are untyped."""
+"""Limit of untyped annotations in the core."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 import flow_core
 
 LIMIT = 0.05
-"""The largest share of parameters and results whose annotation contains ``Any``."""
+"""The maximum fraction of parameters and results whose annotation contains ``Any``."""
 
 
 def annotations(tree: ast.AST) -> Iterator[ast.expr]:
-    """The annotations of all parameters and results in a module."""
+    """Yield the annotations of all parameters and results of a module."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             args = node.args

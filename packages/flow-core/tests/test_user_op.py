@@ -1,4 +1,4 @@
-"""Ops by their type, and what else of OneFlow's API makes ops that way."""
+"""Generic ops by type, and the rest of OneFlow's user-op API."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def fresh_session() -> Iterator[None]:
 
 
 def run(function: Any) -> Any:
-    """What a job of one parameter returns for `ARRAY`."""
+    """Run a job of one parameter on `ARRAY` and return its result."""
 
     @flow.global_function()
     def job(x: X):  # type: ignore[no-untyped-def, valid-type]
@@ -56,7 +56,7 @@ def test_an_op_by_its_type() -> None:
     np.testing.assert_array_equal(result, ARRAY)
 
 
-def test_inputs_go_by_name_and_outputs_in_the_order_asked_for() -> None:
+def test_inputs_are_bound_by_name_and_outputs_in_declared_order() -> None:
     def likes(x: Any) -> Any:
         parts = [x, x]
         op = built(
@@ -79,14 +79,14 @@ def test_inputs_go_by_name_and_outputs_in_the_order_asked_for() -> None:
         ({"x": None}, {"y": 1}, "a list or tuple of blobs"),
     ],
 )
-def test_mistakes_are_named(inputs: Any, outputs: Any, found: str) -> None:
+def test_mistakes_are_reported(inputs: Any, outputs: Any, found: str) -> None:
     with pytest.raises(GraphError) as raised:
         run(lambda x: built(x, "square_sum", inputs, outputs))
     assert found in str(raised.value)
     assert __file__ in str(raised.value)
 
 
-def test_an_unknown_type_and_an_unknown_output_are_mistakes() -> None:
+def test_unknown_type_and_unknown_output_are_rejected() -> None:
     with pytest.raises(GraphError, match=r"did you mean .*square_sum"):
         run(lambda x: built(x, "square_sums", {"x": [x]}, {"y": 1}))
     with pytest.raises(GraphError, match="outputs"):
@@ -107,7 +107,7 @@ class Add(flow.nn.Module):
         return self.builder.Build().InferAndTryRun().SoleOutputBlob()
 
 
-def test_a_module_builds_one_op_after_another() -> None:
+def test_module_builds_ops_in_sequence() -> None:
     def twice(x: Any) -> Any:
         add = flow.find_or_create_module("add", Add)
         assert flow.find_or_create_module("add", Add, reuse=True) is add
@@ -121,7 +121,7 @@ def test_a_module_builds_one_op_after_another() -> None:
         run(lambda x: [flow.find_or_create_module("add", Add)(x, x) for _ in range(2)])
 
 
-def test_assign_keeps_its_value_from_step_to_step() -> None:
+def test_assigned_value_persists_between_steps() -> None:
     @flow.global_function()
     def job(x: X):  # type: ignore[no-untyped-def, valid-type]
         total = flow.get_variable("total", (2, 3), initializer=flow.zeros_initializer())
@@ -133,7 +133,7 @@ def test_assign_keeps_its_value_from_step_to_step() -> None:
         np.testing.assert_array_equal(job(ARRAY).get().numpy(), step * ARRAY)
 
 
-def test_counts_of_what_is_not_finite() -> None:
+def test_counts_of_nonfinite_values() -> None:
     def counts(x: Any) -> Any:
         odd = flow.math.reciprocal(x * flow.math.relu(x - 1))
         return flow.count_not_finite(odd), flow.multi_count_not_finite([odd, x, odd])
@@ -143,7 +143,7 @@ def test_counts_of_what_is_not_finite() -> None:
     assert one.dtype == many.dtype == np.int64
 
 
-def test_a_margin_for_the_label_only() -> None:
+def test_margin_applies_to_the_label_only() -> None:
     labels = np.array([2, 0], np.int32)
     cosines = np.array([[0.5, 1.0, -0.3], [0.8, -1.0, 0.1]], np.float32)
     seen: list[Any] = []

@@ -1,4 +1,4 @@
-"""Ways of boxing that plugins know, and plugins that choose."""
+"""Boxing alternatives registered and selected by plugins."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def spec(seconds: float, *stops: Sbp, source: str = "P", target: str = "B") -> B
     return BoxingSpec("rings.way", source, target, ("gpu",), cost, by_way_of(*stops))
 
 
-def test_a_cheaper_way_is_taken() -> None:
+def test_cheaper_alternative_is_selected() -> None:
     assert names(ways(spec(0.0, S(1))), P, B) == ["reduce_scatter", "all_gather"]
     assert names(ways(spec(1.0, S(1))), P, B) == ["all_reduce"]
 
 
-def test_ways_are_for_their_sbp_and_devices() -> None:
+def test_alternatives_apply_to_their_sbp_and_devices() -> None:
     found = ways(spec(0.0, S(1), source="S(0)"))
     assert names(found, P, B) == ["all_reduce"]
     assert names(found, S(0), B) == ["all_to_all", "all_gather"]
@@ -64,7 +64,7 @@ def test_ways_are_for_their_sbp_and_devices() -> None:
     assert names(elsewhere, P, B) == ["all_reduce"]
 
 
-def test_plugins_choose_among_all_ways() -> None:
+def test_plugins_select_among_all_alternatives() -> None:
     asked: list[list[str]] = []
 
     def choose(candidates: Sequence[BoxingSpec], tensor: Any) -> str:
@@ -80,11 +80,11 @@ def test_plugins_choose_among_all_ways() -> None:
     assert names(ways(choose=lambda: None), P, B) == ["all_reduce"]
 
 
-def test_nothing_is_asked_where_nothing_moves() -> None:
+def test_plugins_are_not_called_without_movement() -> None:
     assert names(ways(choose=lambda: "wrong"), S(0), S(0)) == []
 
 
-def test_a_way_must_be_made_of_steps() -> None:
+def test_alternative_must_consist_of_steps() -> None:
     others = Placement.parse("gpu", "0:4-5"), (B,)
     bad = BoxingSpec("rings.way", "P", "B", ("gpu",), lambda *_: 0.0, lambda *_: [others])
     with pytest.raises(BoxingError, match=r"rings\.way"):

@@ -1,4 +1,4 @@
-"""Attention by cuDNN: the pattern, its gradients, and our calls against a library on the host."""
+"""Attention by cuDNN: the pattern, its gradients, and our calls on a host simulation."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -46,8 +46,8 @@ def reference(op: str, arrays: Any, **attrs: Any) -> Any:
 
 @pytest.mark.parametrize("deterministic", [False, True])
 @pytest.mark.parametrize("case", range(4))
-def test_gradients_are_the_reference(case: int, deterministic: bool) -> None:
-    """The reference itself is the derivative, by differences."""
+def test_gradients_match_the_reference(case: int, deterministic: bool) -> None:
+    """The reference itself is compared with finite differences."""
     rng = np.random.default_rng(case)
     q, k, v, *mask = list(operands(rng))[case]
     forward = {"scale": 0.3, "saves": True}
@@ -70,7 +70,7 @@ def test_gradients_are_the_reference(case: int, deterministic: bool) -> None:
 
 
 def launched(op: str, arrays: Any, attrs: Any) -> list[Any]:
-    """The outputs of a kernel, of float16 but for the sums of exponentials."""
+    """Return the outputs of a kernel, in float16 except for the sums of exponentials."""
     hardware = Simulator()
     driver = GpuDriver(hardware)
     kinds = [np.float32 if i == 5 else np.float16 for i in range(len(arrays))]
@@ -108,7 +108,7 @@ def attention(q: Any, k: Any, v: Any, mask: Any, form: str) -> Any:
 
 
 def job_of(form: str, device: str = "gpu", amp: bool = True, kind: str = "train", **wishes: Any):  # type: ignore[no-untyped-def]
-    """Two layers of attention, trained or not."""
+    """Build a job with two attention layers, for training or prediction."""
     config = flow.function_config()
     config.enable_auto_mixed_precision(amp)
     for name, value in wishes.items():
@@ -162,7 +162,7 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("form", EXPECTED)
-def test_what_is_joined(form: str) -> None:
+def test_patterns_are_joined(form: str) -> None:
     sessions._default[:] = [sessions.Session(simulated_registry())]
     assert counts(job_of(form)) == EXPECTED[form]
 
@@ -172,7 +172,7 @@ def test_float32_is_not_joined() -> None:
     assert counts(job_of("mask", amp=False)) == NONE
 
 
-def test_prediction_saves_nothing() -> None:
+def test_prediction_saves_no_intermediates() -> None:
     sessions._default[:] = [sessions.Session(simulated_registry())]
     job = job_of("mask", kind="predict")
     assert counts(job) == {"cudnn_attention": 2}
@@ -190,7 +190,7 @@ def test_settings_reach_the_plan() -> None:
 
 @needs_compiler
 @pytest.mark.parametrize("form", ["scaled", "mask"])
-def test_training_is_the_cpu_s(form: str) -> None:
+def test_training_matches_the_cpu(form: str) -> None:
     rng = np.random.default_rng(1)
     x = rng.normal(size=(BATCH, PLACES, HEADS * SIZE)).astype(np.float32)
     m = np.ones((BATCH, PLACES), np.float32)

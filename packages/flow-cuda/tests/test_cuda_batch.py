@@ -1,4 +1,4 @@
-"""Updates of many variables in one launch: the same bits as one by one."""
+"""Updates of many variables in one launch have the same bits as separate updates."""
 
 from collections.abc import Iterator
 
@@ -32,7 +32,9 @@ def own_sessions() -> Iterator[None]:
 
 @needs_compiler
 @pytest.mark.parametrize("op", BY_TYPE)
-def test_joined_launches_give_the_bits_of_many(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_joined_launches_have_the_bits_of_separate_launches(
+    op: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(batch, "MAX_BLOCKS", 3)
     results = []
     for how in (list, merge_launches):
@@ -48,27 +50,27 @@ def test_joined_launches_give_the_bits_of_many(op: str, monkeypatch: pytest.Monk
         np.testing.assert_array_equal(one, other)
 
 
-def test_other_types_do_not_join() -> None:
+def test_different_types_are_not_joined() -> None:
     driver = GpuDriver(Simulator(compiler=Collector()))
     wide, _ = update_launches(driver, "sgd_update", SHAPES)
     narrow, _ = update_launches(driver, "sgd_update", SHAPES, "float16")
     assert len(merge_launches([*wide, *narrow])) == 2
 
 
-def test_a_launch_does_not_move_over_what_it_needs() -> None:
+def test_launch_does_not_move_before_its_dependencies() -> None:
     driver = GpuDriver(Simulator(compiler=Collector()))
     (first, second), (_, kept) = update_launches(driver, "sgd_update", SHAPES[:2])
     other = ZeroLaunch(driver.hardware, on_device(driver, np.zeros(4, np.float32)))
     needed = ZeroLaunch(driver.hardware, kept[0])
     assert len(merge_launches([first, other, second])) == 2
     assert len(merge_launches([first, needed, second])) == 3
-    assert len(merge_launches([first, print, second])) == 3, "nothing is known of calls of the host"
+    assert len(merge_launches([first, print, second])) == 3, "the effects of host calls are unknown"
     assert len(merge_launches([first, second, needed])) == 2
-    assert len(merge_launches([first, second, first])) == 2, "twice the same variable"
+    assert len(merge_launches([first, second, first])) == 2, "one variable twice"
 
 
 @needs_compiler
-def test_a_step_has_one_launch_for_all_updates() -> None:
+def test_step_has_one_launch_for_all_updates() -> None:
     session = sessions.Session(simulated_registry())
     sessions._default[:] = [session]
 

@@ -1,4 +1,4 @@
-"""Sums over rows in two steps: the kit's samples are too short for them."""
+"""Two-step sums over rows, for which the kit's samples are too short."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ REGISTRY = simulated_registry()
 
 
 def launched(op: str, arrays: Any, count: int, kind: str, wide: tuple[int, ...], **attrs: Any):  # type: ignore[no-untyped-def]
-    """Outputs of an op and what its reference gives; inputs in ``wide`` are not of the kind."""
+    """Return the outputs of an op and its reference; inputs in ``wide`` have another type."""
     spec, driver = REGISTRY.ops[op], GpuDriver(Simulator())
     attrs = {**spec.attrs, **attrs}
     types = [np.float32 if i in wide else as_dtype(kind).numpy for i in range(len(arrays))]
@@ -58,7 +58,7 @@ def test_sums_over_the_first_axes(shape: tuple[int, ...], kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["float32", "bfloat16"])
-def test_gradients_of_the_parameters_of_layer_norm(kind: str) -> None:
+def test_gradients_of_layer_norm_parameters(kind: str) -> None:
     rng = np.random.default_rng(1)
     x, dy = rng.normal(size=(2, 150, 24)), rng.normal(size=(2, 150, 24))
     mean, inverse = x.mean(-1), 1 / x.std(-1)
@@ -78,7 +78,7 @@ def test_gradients_of_the_parameters_of_layer_norm(kind: str) -> None:
         np.testing.assert_allclose(have, want, **near)
 
 
-def test_short_matrices_and_integers_need_no_room() -> None:
+def test_short_matrices_and_integers_need_no_workspace() -> None:
     assert not Matrix(LEAST - 1, 8, as_dtype("float32")).nbytes
     assert not Matrix(1000, 8, as_dtype("int32")).nbytes
     assert not Matrix(1000, 1, as_dtype("float32")).nbytes

@@ -1,4 +1,4 @@
-"""Convolutions by cuDNN: the pass, the choice of plans, and our calls against one on the host."""
+"""Convolutions by cuDNN: the pass, the selection of plans, and our calls on a simulation."""
 
 import re
 import sys
@@ -55,21 +55,21 @@ def own_sessions() -> Iterator[None]:
 
 
 def problem(kind: str = "forward", dtype: Any = float32, **changes: Any) -> Convolution:
-    """A convolution of 3 x 3 on 8 x 8, with a padding of 1."""
+    """Return a 3 x 3 convolution on 8 x 8 images with a padding of 1."""
     shapes = (2, 4, 8, 8), (6, 4, 3, 3), (2, 6, 8, 8)
     x, w, y = (tensor_type(shape, dtype) for shape in shapes)
     return convolution(kind, (x, w, y), FIRST | changes)
 
 
 class TestKernels(CudaKit):
-    """Nothing of it is compiled: all types are quick."""
+    """Nothing is compiled, so all types are tested."""
 
     ops = tuple(spec.type for spec in OPS)
     dtypes = ("float32", "float64", "float16", "bfloat16")
     preloaded = False
 
 
-# --- the choice of a plan
+# --- plan selection
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ class TestKernels(CudaKit):
         ("filter_grad", Search(measured=True, deterministic=True), "eng6"),
     ],
 )
-def test_what_settings_mean_for_plans(kind: str, search: Search, plan: str) -> None:
+def test_settings_select_plans(kind: str, search: Search, plan: str) -> None:
     choice = simulated_plans(SimulatedCudnn()).choose(problem(kind), search)
     assert choice is not None
     assert choice.plan == plan
@@ -98,7 +98,7 @@ def test_what_settings_mean_for_plans(kind: str, search: Search, plan: str) -> N
 @pytest.mark.parametrize(
     ("search", "limit"), [(Search(family="fft", limit=64), 64), (Search(family="winograd"), 0)]
 )
-def test_nothing_may_be_left(search: Search, limit: int) -> None:
+def test_no_plan_may_remain(search: Search, limit: int) -> None:
     wide = problem(strides=(2, 2)) if not limit else problem()
     assert simulated_plans(SimulatedCudnn()).choose(wide, search) is None
 
@@ -119,7 +119,7 @@ def test_half_types_may_use_tensor_cores_and_are_summed_in_float32() -> None:
         assert library.computed == its
 
 
-def test_a_choice_is_kept_on_disk(tmp_path: Path) -> None:
+def test_plan_choice_is_cached_on_disk(tmp_path: Path) -> None:
     def plans(*names: str) -> tuple[DnnPlans, SimulatedCudnn]:
         library = SimulatedCudnn(engines=[e for e in ENGINES if e.name in names])
         bench = SimulatedBench(library)
@@ -128,17 +128,17 @@ def test_a_choice_is_kept_on_disk(tmp_path: Path) -> None:
     search = Search(measured=True)
     first, library = plans("eng1_k2=5", "eng0", "eng6")
     assert first.choose(problem(), search) == Choice("eng6", 2 * 4 * (512 + 216 + 768))
-    assert library.calls == 2, "each plan that is allowed was measured once"
+    assert library.calls == 2, "each allowed plan is measured once"
     again, library = plans("eng1_k2=5", "eng0", "eng6")
     assert again.choose(problem(), search) == first.choose(problem(), search)
     assert not library.calls, "nothing is measured again"
     less, library = plans("eng1_k2=5", "eng0")
-    assert less.choose(problem(), search) == Choice("eng0", 0), "a plan that is gone is forgotten"
+    assert less.choose(problem(), search) == Choice("eng0", 0), "an unavailable plan is dropped"
     (kept,) = (tmp_path / "cudnn").glob("*.json")
     assert b"eng0" in kept.read_bytes()
 
 
-def test_a_refusal_is_kept_on_disk(tmp_path: Path) -> None:
+def test_rejection_is_cached_on_disk(tmp_path: Path) -> None:
     library = SimulatedCudnn(refuses=["conv_fprop"])
     for _ in range(2):
         cache = DiskCache(tmp_path / "c", ".json")
@@ -146,8 +146,8 @@ def test_a_refusal_is_kept_on_disk(tmp_path: Path) -> None:
         assert plans.choose(problem(), Search()) is None
 
 
-def test_plans_are_made_on_their_device() -> None:
-    """The library loads what it compiles where the calling thread is at that time."""
+def test_plans_are_created_on_their_device() -> None:
+    """The library loads compiled code on the current device of the calling thread."""
     inside: list[bool] = []
 
     class There(SimulatedCudnn):
@@ -169,7 +169,7 @@ def test_plans_are_made_on_their_device() -> None:
 
 
 class FakeDevice:
-    """CuPy's device, as far as starting a library needs it."""
+    """The part of CuPy's device needed to start a library."""
 
     compute_capability = "90"
     attributes: ClassVar = {"MultiProcessorCount": 132}
@@ -178,10 +178,10 @@ class FakeDevice:
         self.index = index
 
     def __enter__(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def __exit__(self, *_: object) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 class FakeStream:
@@ -198,7 +198,7 @@ def fake_libraries(patch: pytest.MonkeyPatch, cudnn: Any) -> None:
     cupy_hardware.dnn_plans.cache_clear()
 
 
-def test_a_library_that_does_not_start_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_library_start_failure_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     class Broken(SimulatedCudnn):
         def create_handle(self) -> int:
             raise RuntimeError("CUDNN_STATUS_NOT_INITIALIZED")
@@ -211,7 +211,7 @@ def test_a_library_that_does_not_start_is_told_of(monkeypatch: pytest.MonkeyPatc
     cupy_hardware.dnn_plans.cache_clear()
 
 
-def test_a_library_that_starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_library_starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     fake_libraries(monkeypatch, SimulatedCudnn())
     plans = cupy_hardware.dnn_plans(1)
@@ -235,7 +235,7 @@ def test_families_of_algorithms() -> None:
 
 
 def graph(library: SimulatedCudnn) -> Any:
-    """A graph of a product of channels that has not been validated."""
+    """Build an unvalidated graph of a channel product."""
     types = library.data_type
     made = library.pygraph(
         io_data_type=types.FLOAT, intermediate_data_type=types.FLOAT,
@@ -257,7 +257,7 @@ def aligned(nbytes: int) -> tuple[Any, int]:
     return kept, kept.ctypes.data + -kept.ctypes.data % 16
 
 
-def test_the_order_of_calls_is_checked() -> None:
+def test_call_order_is_checked() -> None:
     made = graph(SimulatedCudnn())
     with pytest.raises(MisuseError, match="build_operation_graph"):
         made.build_operation_graph()
@@ -305,7 +305,7 @@ def test_executions_are_checked(wrong: str) -> None:
 
 
 def bound(hardware: Simulator, plan: str, nbytes: int) -> Any:
-    """A launch of a convolution by a plan, with so much workspace."""
+    """Bind a convolution to a plan with a workspace of ``nbytes``."""
     driver = GpuDriver(hardware)
     asked = problem()
     tensors = (*asked.reads.values(), *asked.writes.values())
@@ -321,7 +321,7 @@ def bound(hardware: Simulator, plan: str, nbytes: int) -> Any:
     return bind(BindContext(query, tuple(arrays[:2]), tuple(arrays[2:]), workspace=room))
 
 
-def test_a_plan_from_elsewhere_is_an_error() -> None:
+def test_plan_of_another_library_is_an_error() -> None:
     with pytest.raises(DnnError, match="no plan 'eng99' on this device"):
         bound(Simulator(), "eng99", 0)
     with pytest.raises(DnnError, match="4096 bytes of workspace on this device, 512 in the plan"):
@@ -338,8 +338,8 @@ def test_a_plan_from_elsewhere_is_an_error() -> None:
         bound(Without(), "eng0", 0)
 
 
-def test_what_a_graph_touches_is_ordered() -> None:
-    """Another stream must not write the workspace meanwhile."""
+def test_memory_accesses_of_a_graph_are_ordered() -> None:
+    """Another stream must not write the workspace concurrently."""
     hardware = Simulator()
     launch = bound(hardware, "eng1_k2=5", 4096)
     launch()
@@ -354,7 +354,7 @@ def test_what_a_graph_touches_is_ordered() -> None:
 
 
 def net(device: str = "gpu", amp: bool = False, form: str = "NCHW", **wishes: Any) -> Any:
-    """A job that trains three convolutions and a transposed one."""
+    """Build a job that trains three convolutions and a transposed one."""
     config = flow.function_config()
     config.enable_auto_mixed_precision(amp)
     for name, value in wishes.items():
@@ -386,7 +386,7 @@ def net(device: str = "gpu", amp: bool = False, form: str = "NCHW", **wishes: An
 
 
 def joined(job: Any, library: SimulatedCudnn | None = None, **wishes: Any) -> Graph:
-    """The physical graph of a job after the pass alone."""
+    """Return the physical graph of a job after this pass alone."""
     registry = simulated_registry()
     compiled = job.compile()
     plans = simulated_plans(library or SimulatedCudnn())
@@ -415,7 +415,7 @@ def fresh() -> None:
 
 
 @pytest.mark.parametrize("amp", [False, True], ids=["float32", "mixed"])
-def test_what_is_joined(amp: bool) -> None:
+def test_convolutions_are_joined(amp: bool) -> None:
     """The gradient of a transposed convolution is a convolution; x has no gradient."""
     fresh()
     made = net(amp=amp).compile().graph
@@ -424,14 +424,14 @@ def test_what_is_joined(amp: bool) -> None:
     assert types == {"float16" if amp else "float32"}
 
 
-def test_what_the_library_refuses_stays() -> None:
+def test_ops_rejected_by_the_library_are_kept() -> None:
     fresh()
     refuses = ["conv_fprop bias relu", "conv_wgrad"]
     found = counts(joined(net(), SimulatedCudnn(refuses)))
     assert found == {"cudnn_conv": 4, "cudnn_conv_data_grad": 3, "conv_filter_grad": 4}
 
 
-def test_the_library_may_be_switched_off() -> None:
+def test_library_can_be_disabled() -> None:
     fresh()
     found = counts(joined(net(), enable_cudnn=False))
     assert not any(name.startswith("cudnn") for name in found)
@@ -460,7 +460,7 @@ def test_settings_reach_the_plan(wishes: dict[str, Any], forward: str, gradient:
     assert plans == {gradient}
 
 
-def test_tensor_cores_may_round_float32_unless_the_program_forbids_it() -> None:
+def test_tensor_cores_may_round_float32_unless_the_program_disables_it() -> None:
     fresh()
     ops = net().compile().graph.of_type("cudnn_conv")
     assert {str(op.attrs["plan"]) for op in ops if op.attrs["activation"] == "relu"} == {
@@ -468,7 +468,7 @@ def test_tensor_cores_may_round_float32_unless_the_program_forbids_it() -> None:
     }
 
 
-def test_a_forced_algorithm_that_is_not_there_is_an_error_at_the_line() -> None:
+def test_unavailable_forced_algorithm_is_reported_at_the_line() -> None:
     fresh()
     with pytest.raises(DnnError) as caught:
         net(cudnn_conv_force_fwd_algo=6).compile()
@@ -478,7 +478,7 @@ def test_a_forced_algorithm_that_is_not_there_is_an_error_at_the_line() -> None:
 
 
 @pytest.mark.parametrize(("pseudo", "compute"), [(True, "float32"), (False, "float16")])
-def test_float16_may_be_summed_in_float16(pseudo: bool, compute: str) -> None:
+def test_float16_may_accumulate_in_float16(pseudo: bool, compute: str) -> None:
     fresh()
     made = net(amp=True, cudnn_conv_enable_pseudo_half=pseudo).compile().graph
     found = {op.attrs["compute"] for op in made.ops.values() if "compute" in op.attrs}
@@ -490,7 +490,7 @@ def test_float16_may_be_summed_in_float16(pseudo: bool, compute: str) -> None:
     ("form", "amp", "measured"),
     [("NCHW", False, False), ("NHWC", False, True), ("NCHW", True, False)],
 )
-def test_training_is_the_cpu_s(form: str, amp: bool, measured: bool) -> None:
+def test_training_matches_the_cpu(form: str, amp: bool, measured: bool) -> None:
     rng = np.random.default_rng(1)
     shape = (BATCH, 3, 9, 9) if form == "NCHW" else (BATCH, 9, 9, 3)
     x = rng.normal(size=shape).astype(np.float32)
@@ -503,6 +503,6 @@ def test_training_is_the_cpu_s(form: str, amp: bool, measured: bool) -> None:
         if device == "gpu":
             (driver,) = sessions._default[0]._drivers.values()
             queued = [line for line in driver.hardware.log if ": cudnn conv" in line]
-            assert len(queued) == 11 * 4, "plans are replayed with the graph of the step"
+            assert len(queued) == 11 * 4, "plans are replayed in the step's graph"
     assert losses[0][0] != losses[0][-1]
     np.testing.assert_allclose(*losses, rtol=5e-3 if amp else 1e-5)

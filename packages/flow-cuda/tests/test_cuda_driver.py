@@ -33,7 +33,7 @@ def array(driver: GpuDriver, values: np.ndarray):
 
 
 def doubled(x) -> Queued:
-    """A launch that adds an array to itself, in place."""
+    """Return a launch that doubles an array in place."""
     return call("double_it", "double.h", ("float",), x, x.size, items=x.size)
 
 
@@ -47,12 +47,12 @@ class TestDevice(DeviceKit):
         return simulated_registry()
 
 
-def test_large_copies_go_through_small_pieces(driver: GpuDriver) -> None:
+def test_large_copies_are_staged_in_pieces(driver: GpuDriver) -> None:
     values = np.random.default_rng(0).normal(size=1000)
     made = array(driver, values)
     log = driver.hardware.log
     pieces = [line for line in log if line.startswith(f"pinned {CHUNK}")]
-    assert len(pieces) == 2, "two pieces take turns"
+    assert len(pieces) == 2, "two alternating pieces"
     np.testing.assert_array_equal(driver.copy_out(made), values)
     assert sum("h2d" in line and ": copy" in line for line in log) == -(-values.nbytes // CHUNK)
 
@@ -73,8 +73,8 @@ def test_steady_state_allocates_nothing(driver: GpuDriver) -> None:
     assert not [line for line in later if line.startswith(("allocate", "pinned", "begin"))]
 
 
-def test_copies_wait_for_what_still_reads(driver: GpuDriver) -> None:
-    """Numbers fed for the second step do not reach the first one, however late it runs."""
+def test_copies_wait_for_pending_reads(driver: GpuDriver) -> None:
+    """Arrays fed for the second step do not reach the first one, however late it runs."""
     first, second = np.ones(64, np.float32), np.full(64, 2, np.float32)
     made, kept = array(driver, first), array(driver, np.zeros((2, 64), np.float32))
     rows = [kept.part(i * 256, (64,), np.float32) for i in range(2)]
@@ -85,13 +85,13 @@ def test_copies_wait_for_what_still_reads(driver: GpuDriver) -> None:
     np.testing.assert_array_equal(driver.copy_out(kept), [first, second])
 
 
-def test_work_runs_only_when_somebody_waits(driver: GpuDriver) -> None:
+def test_work_runs_only_when_synchronized(driver: GpuDriver) -> None:
     hardware = driver.hardware
     made = array(driver, np.ones(64, np.float32))
     hardware.synchronize(hardware.record(hardware.compute))
     raw = np.ctypeslib.as_array((np.ctypeslib.ctypes.c_float * 64).from_address(made.address))
     ZeroLaunch(hardware, made)()
-    assert raw[0] == 1, "queued, but nobody has waited"
+    assert raw[0] == 1, "queued, but not awaited"
     driver.stream("other").synchronize()
     assert raw[0] == 1, "another stream does not wait for this one"
     hardware.synchronize(hardware.record(hardware.compute))
@@ -117,7 +117,7 @@ def test_unordered_streams_are_an_error(pair: tuple[str, str]) -> None:
     works[pair[1]](second)
 
 
-def test_an_event_recorded_too_early_guards_nothing() -> None:
+def test_event_recorded_too_early_orders_nothing() -> None:
     hardware = Simulator()
     memory = hardware.allocate(64)
     first, second = hardware.stream("first"), hardware.stream("second")
@@ -136,7 +136,7 @@ def test_reads_need_no_order() -> None:
         hardware.copy(hardware.stream(name), to.address, memory.address, 64)
 
 
-def test_the_host_must_wait_before_it_touches_pinned_memory() -> None:
+def test_host_must_wait_before_accessing_pinned_memory() -> None:
     hardware = Simulator()
     memory, pinned = hardware.allocate(64), hardware.pinned(64)
     address = pinned.ctypes.data
@@ -150,14 +150,14 @@ def test_the_host_must_wait_before_it_touches_pinned_memory() -> None:
     hardware.host_writes(span)
 
 
-def test_addresses_outside_of_allocations_are_refused() -> None:
+def test_addresses_outside_of_allocations_are_rejected() -> None:
     hardware = Simulator()
     memory = hardware.allocate(64)
     with pytest.raises(SimulatorError, match="outside of all allocations"):
         hardware.zero(hardware.compute, memory.address + 32, 64)
 
 
-def test_memory_is_limited_and_comes_back() -> None:
+def test_memory_is_limited_and_released() -> None:
     hardware = Simulator(nbytes=1000)
     memory = hardware.allocate(900)
     with pytest.raises(SimulatorError, match="100 free"):
@@ -166,7 +166,7 @@ def test_memory_is_limited_and_comes_back() -> None:
     assert hardware.free_bytes() == 1000
 
 
-def test_products_touch_what_they_say() -> None:
+def test_products_outside_of_allocations_are_rejected() -> None:
     hardware = Simulator()
     a = hardware.allocate(2 * 3 * 4)
     product = Product(2, 2, 3, False, False, "float32")
@@ -178,7 +178,7 @@ def test_products_touch_what_they_say() -> None:
 # --- steps
 
 
-def test_a_step_is_captured_at_its_second_call_and_replayed_from_then_on(
+def test_step_is_captured_at_its_second_call_and_then_replayed(
     driver: GpuDriver,
 ) -> None:
     made = array(driver, np.ones(8, np.float32))
@@ -193,7 +193,7 @@ def test_a_step_is_captured_at_its_second_call_and_replayed_from_then_on(
     assert counts == [(0, 0), (1, 1), (1, 2), (1, 3)]
 
 
-def test_calls_of_the_host_cut_a_step(driver: GpuDriver) -> None:
+def test_host_calls_divide_a_step(driver: GpuDriver) -> None:
     made = array(driver, np.ones(8, np.float32))
     seen: list[str] = []
     work = ZeroLaunch(driver.hardware, made)
@@ -208,7 +208,7 @@ def test_calls_of_the_host_cut_a_step(driver: GpuDriver) -> None:
     assert driver.hardware.log.count("begin capture") == 2
 
 
-def test_a_failing_capture_leaves_the_stream_usable(driver: GpuDriver) -> None:
+def test_failing_capture_leaves_the_stream_usable(driver: GpuDriver) -> None:
     class Broken(Queued):
         hardware = driver.hardware
         calls = 0
@@ -228,7 +228,7 @@ def test_a_failing_capture_leaves_the_stream_usable(driver: GpuDriver) -> None:
     assert driver.hardware.compute.recording is None
 
 
-def test_waiting_while_a_stream_is_captured_is_refused(driver: GpuDriver) -> None:
+def test_wait_during_a_capture_is_rejected(driver: GpuDriver) -> None:
     hardware = driver.hardware
     hardware.begin_capture(hardware.compute)
     with pytest.raises(SimulatorError, match="being captured"):
@@ -236,7 +236,7 @@ def test_waiting_while_a_stream_is_captured_is_refused(driver: GpuDriver) -> Non
 
 
 @needs_compiler
-def test_numbers_of_the_host_reach_each_replay(driver: GpuDriver) -> None:
+def test_host_values_reach_each_replay(driver: GpuDriver) -> None:
     hardware = driver.hardware
     host = np.zeros((), np.int64)
     number, out = (array(driver, np.zeros(1, np.int64)) for _ in range(2))
@@ -255,10 +255,10 @@ def test_numbers_of_the_host_reach_each_replay(driver: GpuDriver) -> None:
         if value % 70 == 0 or value < 10:
             assert driver.copy_out(out).item() == value
     assert driver.copy_out(out).item() == 8
-    assert uploads == 4, "the device counts along: at first, and where the host jumps or stays"
+    assert uploads == 4, "uploads occur first and when the host does not count by one"
 
 
-def test_kernels_know_what_they_read_and_write() -> None:
+def test_kernels_declare_their_reads_and_writes() -> None:
     collector = Collector()
     driver = GpuDriver(Simulator(compiler=collector), chunk=CHUNK)
     x = driver.allocate(64).view(0, (4,), np.float32)
@@ -267,7 +267,7 @@ def test_kernels_know_what_they_read_and_write() -> None:
 
 
 @needs_compiler
-def test_a_barrier_that_some_threads_miss_is_an_error() -> None:
+def test_barrier_skipped_by_some_threads_is_an_error() -> None:
     from flow_cuda.codegen.program import make_kernel
     from flow_cuda.device.launch import launch_threads
 
@@ -281,8 +281,8 @@ def test_a_barrier_that_some_threads_miss_is_an_error() -> None:
 
 
 @needs_compiler
-def test_a_missing_barrier_shows() -> None:
-    """Threads take turns: one that reads its neighbour too early gets what was there before."""
+def test_missing_barrier_is_detected() -> None:
+    """Threads take turns: one that reads its neighbour too early reads the previous value."""
     from flow_cuda.codegen.program import make_kernel
     from flow_cuda.device.launch import launch_blocks
 
@@ -304,7 +304,7 @@ def test_a_missing_barrier_shows() -> None:
     assert found == [True, False]
 
 
-def test_page_locked_memory_lives_until_the_work_on_it_has_run() -> None:
+def test_page_locked_memory_lives_until_its_pending_work_has_run() -> None:
     hardware = Simulator()
     pinned, memory = hardware.pinned(64), hardware.allocate(64)
     hardware.copy(hardware.compute, memory.address, pinned.ctypes.data, 64)

@@ -1,4 +1,4 @@
-"""Plans that cuDNN compiles are on disk at the second start, and nothing else is trusted."""
+"""Plans compiled by cuDNN are loaded from disk at the second start after validation."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -31,7 +31,7 @@ PROBLEMS: dict[str, Problem] = {
 def start(
     folder: Path, engines: Sequence[FakeEngine] = ENGINES, architecture: str = "sm_90"
 ) -> tuple[DnnPlans, SimulatedCudnn]:
-    """The plans of a process, and its library."""
+    """Return the plans of a new process and its library."""
     library = SimulatedCudnn(engines=engines)
     caches = DiskCache(folder / "cudnn", ".json"), DiskCache(folder / "cudnn", ".plan")
     bench = SimulatedBench(library)
@@ -49,7 +49,7 @@ def chosen(plans: DnnPlans, problem: Problem) -> Choice:
 
 
 def results(plans: DnnPlans, problem: Problem) -> list[Any]:
-    """What a problem writes, from the same numbers each time."""
+    """Return the outputs of a problem for fixed inputs."""
     rng = np.random.default_rng(0)
     choice = chosen(plans, problem)
     tensors = (*problem.reads.values(), *problem.writes.values())
@@ -65,7 +65,7 @@ def results(plans: DnnPlans, problem: Problem) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_the_second_start_compiles_nothing(name: str, tmp_path: Path) -> None:
+def test_second_start_compiles_nothing(name: str, tmp_path: Path) -> None:
     first, library = start(tmp_path)
     expected = results(first, PROBLEMS[name])
     assert (library.compiled, len(kept(tmp_path))) == (1, 1)
@@ -76,7 +76,7 @@ def test_the_second_start_compiles_nothing(name: str, tmp_path: Path) -> None:
     assert (library.compiled, library.calls) == (0, 1)
 
 
-def test_without_a_place_for_them_plans_are_compiled_each_time(tmp_path: Path) -> None:
+def test_plans_are_compiled_at_each_start_without_a_cache_folder(tmp_path: Path) -> None:
     for _ in range(2):
         library = SimulatedCudnn()
         cache = DiskCache(tmp_path / "c", ".json")
@@ -86,7 +86,7 @@ def test_without_a_place_for_them_plans_are_compiled_each_time(tmp_path: Path) -
     assert not kept(tmp_path)
 
 
-def test_only_what_is_compiled_is_kept(tmp_path: Path) -> None:
+def test_only_compiled_plans_are_cached(tmp_path: Path) -> None:
     x, w = tensor_type((2, 4, 8, 8), float32), tensor_type((6, 4, 1, 1), float32)
     window = {"data_format": "channels_first", "strides": (1, 1), "padding_before": (0, 0)}
     types = x, w, tensor_type((2, 6, 8, 8), float32)
@@ -111,7 +111,7 @@ def flipped(file: Path) -> None:
 
 
 def replaced(file: Path) -> None:
-    """Another problem's plan, under this name."""
+    """Store another problem's plan under this name."""
     base = file.parents[2] / "other"
     chosen(start(base)[0], PROBLEMS["norm grad"])
     (other,) = kept(base)
@@ -122,7 +122,7 @@ def replaced(file: Path) -> None:
     ("damage", "why"),
     [(cut, "incomplete"), (emptied, "incomplete"), (flipped, "digest"), (replaced, "digest")],
 )
-def test_what_was_not_written_so_is_made_again(damage: Any, why: str, tmp_path: Path) -> None:
+def test_invalid_entry_is_recreated(damage: Any, why: str, tmp_path: Path) -> None:
     folder = tmp_path / "own"
     expected = results(start(folder)[0], PROBLEMS["norm"])
     (file,) = kept(folder)
@@ -138,8 +138,8 @@ def test_what_was_not_written_so_is_made_again(damage: Any, why: str, tmp_path: 
     assert library.compiled == 0, "the file was written again"
 
 
-def test_what_the_library_refuses_is_made_again(tmp_path: Path) -> None:
-    """As where a driver has been replaced by an older one."""
+def test_plan_rejected_by_the_library_is_recreated(tmp_path: Path) -> None:
+    """As after replacing a driver by an older one."""
 
     class Refuses(SimulatedCudnn):
         def pygraph(self, **settings: Any) -> Any:
@@ -159,7 +159,7 @@ def test_what_the_library_refuses_is_made_again(tmp_path: Path) -> None:
     assert library.compiled == 1
 
 
-def test_each_kind_of_device_and_version_has_its_own(tmp_path: Path) -> None:
+def test_devices_and_versions_have_separate_entries(tmp_path: Path) -> None:
     for architecture in ("sm_90 x 132", "sm_90 x 114"):
         plans, library = start(tmp_path, architecture=architecture)
         chosen(plans, PROBLEMS["norm"])
@@ -178,7 +178,7 @@ def test_each_kind_of_device_and_version_has_its_own(tmp_path: Path) -> None:
     assert (library.compiled, len(kept(tmp_path))) == (1, 3)
 
 
-def test_an_engine_that_is_gone_is_replaced(tmp_path: Path) -> None:
+def test_unavailable_engine_is_replaced(tmp_path: Path) -> None:
     chosen(start(tmp_path)[0], PROBLEMS["attention"])
     renamed = [FakeEngine("eng77", e.notes, e.cost, e.takes, e.workspace, True)
                for e in ENGINES if e.name == "eng8"]  # fmt: skip
@@ -188,7 +188,7 @@ def test_an_engine_that_is_gone_is_replaced(tmp_path: Path) -> None:
     assert choice.plan == "eng77"
 
 
-def test_plans_are_kept_in_a_temporary_folder_if_theirs_is_unusable(tmp_path: Path) -> None:
+def test_plans_use_a_temporary_folder_if_the_cache_is_unusable(tmp_path: Path) -> None:
     blocked = tmp_path / "blocked"
     blocked.write_text("a file where a folder should be")
     library = SimulatedCudnn()
@@ -200,7 +200,7 @@ def test_plans_are_kept_in_a_temporary_folder_if_theirs_is_unusable(tmp_path: Pa
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '{"plan": "eng0_k30=0"}', "7"])
-def test_a_damaged_choice_is_made_again(text: str, tmp_path: Path) -> None:
+def test_damaged_choice_is_recreated(text: str, tmp_path: Path) -> None:
     first = chosen(start(tmp_path)[0], PROBLEMS["norm"])
     (file,) = (tmp_path / "cudnn").glob("*.json")
     whole = file.read_bytes()
@@ -211,14 +211,14 @@ def test_a_damaged_choice_is_made_again(text: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", '{"plan": "eng0_k30=0"}', "7"])
-def test_a_choice_that_makes_no_sense_is_made_again(text: str, tmp_path: Path) -> None:
+def test_invalid_choice_is_recreated(text: str, tmp_path: Path) -> None:
     plans, _ = start(tmp_path)
     first = chosen(plans, PROBLEMS["norm"])
     rewrite_choice(plans, tmp_path, lambda _: text)
     assert chosen(start(tmp_path)[0], PROBLEMS["norm"]) == first
 
 
-def test_a_choice_with_another_workspace_is_made_again(tmp_path: Path) -> None:
+def test_choice_with_another_workspace_is_recreated(tmp_path: Path) -> None:
     plans, _ = start(tmp_path)
     first = chosen(plans, PROBLEMS["norm"])
     rewrite_choice(plans, tmp_path, lambda text: text.replace("128", "64"))
@@ -226,7 +226,7 @@ def test_a_choice_with_another_workspace_is_made_again(tmp_path: Path) -> None:
 
 
 def rewrite_choice(plans: DnnPlans, folder: Path, edit: Callable[[str], str]) -> None:
-    """Replace the content of a choice, with a digest that fits."""
+    """Replace the content of a choice and update its digest."""
     cache = DiskCache(folder / "cudnn", ".json")
     key = repr(PROBLEMS["norm"]), repr(Search()), *plans._origin
     content = cache.read(key)
@@ -236,7 +236,7 @@ def rewrite_choice(plans: DnnPlans, folder: Path, edit: Callable[[str], str]) ->
     cache.write(key, edited.encode())
 
 
-def test_calls_that_a_loaded_graph_has_no_answer_to(tmp_path: Path) -> None:
+def test_calls_unsupported_on_a_loaded_graph(tmp_path: Path) -> None:
     library = SimulatedCudnn()
     types = library.data_type
     settings = dict.fromkeys(
@@ -255,7 +255,7 @@ def test_calls_that_a_loaded_graph_has_no_answer_to(tmp_path: Path) -> None:
         graph.deserialize(handle, list(data))
 
 
-def test_what_cannot_be_serialized_is_not_kept(tmp_path: Path) -> None:
+def test_unserializable_plan_is_not_cached(tmp_path: Path) -> None:
     class Silent(SimulatedCudnn):
         def pygraph(self, **settings: Any) -> Any:
             made = super().pygraph(**settings)

@@ -1,4 +1,4 @@
-"""The kernels, run as C++ of the host with barriers and streams, against the ops' references."""
+"""The kernels, run as host C++ with barriers and streams, against the ops' references."""
 
 import pytest
 from cuda_cases import CudaKit

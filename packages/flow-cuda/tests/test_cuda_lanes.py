@@ -1,4 +1,4 @@
-"""Work on several streams of several devices: ordered where it must be, and only there."""
+"""Work on streams of several devices has all necessary ordering and no other."""
 
 from itertools import combinations
 from typing import Any
@@ -24,7 +24,7 @@ def drivers(count: int) -> list[GpuDriver]:
 
 
 class Works:
-    """Copies and clearings on arrays of some bytes, an array per device."""
+    """Copies and fills of small arrays, one array per device."""
 
     def __init__(self, rows: list[tuple[int, ...]]) -> None:
         self.drivers = drivers(3)
@@ -57,7 +57,7 @@ ROWS = st.lists(
 
 
 def in_order(rows: list[tuple[int, ...]]) -> list[Any]:
-    """The same with numpy, one after the other."""
+    """Run the same operations with numpy, one after the other."""
     arrays = [np.arange(ROOM, dtype=np.uint8) + 20 * i for i in range(3)]
     for kind, device, at, other, start, size in rows:
         size = min(size, ROOM - at, ROOM - start)
@@ -68,8 +68,8 @@ def in_order(rows: list[tuple[int, ...]]) -> list[Any]:
 
 @settings(max_examples=60, deadline=None)
 @given(ROWS)
-def test_any_work_gives_what_it_gives_in_order(rows: list[tuple[int, ...]]) -> None:
-    """Queued, captured and replayed; the simulator refuses what nothing orders."""
+def test_any_work_matches_sequential_execution(rows: list[tuple[int, ...]]) -> None:
+    """Queued, captured and replayed; the simulator rejects unordered accesses."""
     case = Works(rows)
     step = case.drivers[0].compile(case.works)
     want = in_order(rows)
@@ -86,8 +86,8 @@ def test_any_work_gives_what_it_gives_in_order(rows: list[tuple[int, ...]]) -> N
 
 @settings(max_examples=60, deadline=None)
 @given(ROWS)
-def test_no_wait_is_superfluous(rows: list[tuple[int, ...]]) -> None:
-    """Without any one of the waits, two pieces that conflict have no order."""
+def test_every_wait_is_necessary(rows: list[tuple[int, ...]]) -> None:
+    """If any wait is removed, two conflicting operations are unordered."""
     case = Works(rows)
     made = schedule_streams(case.works, case.drivers[0].hardware)
     lanes = [work.lane for work in made.works]
@@ -120,7 +120,7 @@ def meets(a: Access, b: Access) -> bool:
     return any(x[0] < y[1] and y[0] < x[1] for x, y in pairs)
 
 
-# --- what the simulator checks between devices
+# --- checks of the simulator between devices
 
 
 def pair() -> tuple[Simulator, Simulator, Any, Any]:
@@ -128,7 +128,7 @@ def pair() -> tuple[Simulator, Simulator, Any, Any]:
     return one, two, one.allocate(64), two.allocate(64)
 
 
-def test_a_copy_from_another_device_must_wait_for_it() -> None:
+def test_copy_from_another_device_must_wait_for_it() -> None:
     one, two, here, there = pair()
     two.zero(two.compute, there.address, 64)
     with pytest.raises(OrderError, match="nothing orders the two"):
@@ -137,7 +137,7 @@ def test_a_copy_from_another_device_must_wait_for_it() -> None:
     one.copy(one.compute, here.address, there.address, 64)
 
 
-def test_a_device_must_not_overwrite_what_another_one_still_reads() -> None:
+def test_device_must_not_overwrite_memory_that_another_device_reads() -> None:
     one, two, here, there = pair()
     one.copy(one.compute, here.address, there.address, 64)
     with pytest.raises(OrderError, match="nothing orders the two"):
@@ -146,19 +146,19 @@ def test_a_device_must_not_overwrite_what_another_one_still_reads() -> None:
     two.zero(two.compute, there.address, 64)
 
 
-def test_only_copies_go_from_device_to_device() -> None:
+def test_only_copies_cross_devices() -> None:
     one, _, _, there = pair()
     with pytest.raises(SimulatorError, match="memory of device 1"):
         one.zero(one.compute, there.address, 64)
 
 
-def test_a_stream_takes_work_of_its_device_alone() -> None:
+def test_stream_accepts_work_of_its_own_device_only() -> None:
     one, two, here, _ = pair()
     with pytest.raises(SimulatorError, match="a stream of device 1"):
         one.zero(two.compute, here.address, 64)
 
 
-def test_a_wait_runs_what_another_device_has_to_do_before() -> None:
+def test_wait_first_runs_pending_work_of_another_device() -> None:
     one, two, here, there = pair()
     two.zero(two.compute, there.address, 64)
     one.wait(one.compute, two.record(two.compute))
@@ -169,7 +169,7 @@ def test_a_wait_runs_what_another_device_has_to_do_before() -> None:
     ).any()
 
 
-def test_a_capture_must_wait_for_all_streams_that_it_drew_in() -> None:
+def test_capture_must_join_all_forked_streams() -> None:
     one, two, _, there = pair()
     one.begin_capture(one.compute)
     two.wait(two.compute, one.record(one.compute))
@@ -180,7 +180,7 @@ def test_a_capture_must_wait_for_all_streams_that_it_drew_in() -> None:
     assert two.compute.recording is None
 
 
-def test_a_capture_takes_no_events_from_outside() -> None:
+def test_capture_accepts_no_outside_events() -> None:
     one, two, _, _ = pair()
     outside = two.record(two.compute)
     one.begin_capture(one.compute)
@@ -188,7 +188,7 @@ def test_a_capture_takes_no_events_from_outside() -> None:
         one.wait(one.compute, outside)
 
 
-def test_a_replay_checks_the_order_within_the_graph() -> None:
+def test_replay_checks_the_order_within_the_graph() -> None:
     one, two, here, there = pair()
     one.begin_capture(one.compute)
     two.wait(two.compute, one.record(one.compute))
@@ -200,7 +200,7 @@ def test_a_replay_checks_the_order_within_the_graph() -> None:
         one.replay(one.compute, graph)
 
 
-def test_memory_is_counted_by_device() -> None:
+def test_memory_is_counted_per_device() -> None:
     one, two = (driver.hardware for driver in drivers(2))
     before = one.free_bytes(), two.free_bytes()
     held = one.allocate(1000)

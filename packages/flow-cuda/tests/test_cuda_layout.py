@@ -1,4 +1,4 @@
-"""NHWC on GPUs: who gets it, that numbers stay, and that the plan says what it costs."""
+"""NHWC on GPUs: which ops use it, unchanged results, and its cost in the plan."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ def own_sessions(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 class TestKernels(CudaKit):
-    """Some of the samples are turned around tile by tile."""
+    """Some of the samples are transposed tile by tile."""
 
     ops = ("cuda_reorder", "transpose")
     dtypes = ("float32", "bfloat16")
@@ -43,7 +43,7 @@ class TestKernels(CudaKit):
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_turned_matrices_are_transpositions(seed: int) -> None:
+def test_tiled_transposition_matches_numpy(seed: int) -> None:
     rng = np.random.default_rng(seed)
     shape = tuple(rng.integers(1, 4, rng.integers(1, 6)).tolist())
     perm = tuple(rng.permutation(len(shape)).tolist())
@@ -55,7 +55,7 @@ def test_turned_matrices_are_transpositions(seed: int) -> None:
 
 
 def residual(x: Any, conv: Any, norm: Any) -> Any:
-    """A stem, a block with a sum, and the mean over space, as in ResNets."""
+    """Build a stem, a block with a sum and a spatial mean, as in ResNets."""
     h = flow.nn.max_pool2d(flow.nn.relu(norm("n0", conv(x, 64, 3, "c0"))), 2, 2, "SAME")
     side = norm("n1", conv(h, 64, 1, "c1"))
     h = flow.nn.relu(norm("n2", conv(h, 64, 3, "c2")))
@@ -64,7 +64,7 @@ def residual(x: Any, conv: Any, norm: Any) -> Any:
 
 
 def dense_block(x: Any, conv: Any, norm: Any) -> Any:
-    """Layers side by side, as in DenseNets and Inception, and a way back up."""
+    """Build parallel layers, as in DenseNets and Inception, and an upsampling path."""
     h = conv(x, 8, 3, "c0")
     h = flow.concat([h, conv(h, 4, 3, "c1"), flow.nn.avg_pool2d(h, 3, 1, "SAME")], axis=1)
     start = flow.random_uniform_initializer(-0.3, 0.3)
@@ -81,7 +81,7 @@ def job_of(
     places: str = "0:0",
     **wishes: Any,
 ) -> Any:
-    """A job that trains a small network in a half type; in float32 if that is empty."""
+    """Build a job that trains a small network in a half type, or in float32 if it is empty."""
     config = flow.function_config()
     config.enable_auto_mixed_precision(bool(half))
     if half:
@@ -121,7 +121,7 @@ def graph_of(*args: Any, **wishes: Any) -> Graph:
 
 
 def formats(graph: Graph) -> Counter[str]:
-    """How many ops of convolutions and pooling have each format."""
+    """Count the data formats of convolution and pooling ops."""
     return Counter(
         str(op.attrs["data_format"]) for op in graph.ops.values() if "data_format" in op.attrs
     )
@@ -132,7 +132,7 @@ def reasons(graph: Graph) -> list[str]:
 
 
 @pytest.mark.parametrize("half", ["bfloat16", "float16"])
-def test_a_residual_network_is_reordered_at_its_borders_alone(half: str) -> None:
+def test_residual_network_is_transposed_at_its_borders_only(half: str) -> None:
     graph = graph_of(residual, half=half)
     assert set(formats(graph)) == {"channels_last"}
     norms = [op.attrs["axis"] for op in graph.ops.values() if op.type.startswith("cudnn_norm")]
@@ -142,7 +142,7 @@ def test_a_residual_network_is_reordered_at_its_borders_alone(half: str) -> None
     assert len(reasons(graph)) - len(activations) == 3, "gradients of these"
 
 
-def test_what_lies_side_by_side_follows() -> None:
+def test_parallel_branches_follow() -> None:
     graph = graph_of(dense_block)
     assert set(formats(graph)) == {"channels_last"}
     assert {op.attrs["axis"] for t in ("concat", "split") for op in graph.of_type(t)} == {3}
@@ -150,7 +150,7 @@ def test_what_lies_side_by_side_follows() -> None:
     assert len(into) == 1, "the flattening"
 
 
-def test_float32_wants_it_where_it_may_be_rounded_and_has_channels() -> None:
+def test_float32_uses_nhwc_if_rounding_is_allowed_and_channels_suffice() -> None:
     graph = graph_of(residual, half="")
     assert formats(graph)["channels_first"] > 0, "the first convolution has three channels"
     last = [op for op in graph.of_type("cudnn_conv") if op.attrs["data_format"] == "channels_last"]
@@ -172,13 +172,15 @@ def test_float32_wants_it_where_it_may_be_rounded_and_has_channels() -> None:
         ("float32", 24, 64, True, False), ("float64", 64, 64, True, False),
     ],
 )  # fmt: skip
-def test_who_wants_it(dtype: str, filters: int, channels: int, tf32: bool, wanted: bool) -> None:
+def test_conditions_for_nhwc(
+    dtype: str, filters: int, channels: int, tf32: bool, wanted: bool
+) -> None:
     weights = tensor_type((filters, channels, 3, 3), as_dtype(dtype))
     assert wants_last(weights, tf32) is wanted
     assert wants_last(weights, tf32, always=True)
 
 
-def test_the_setting_decides_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_setting_applies_to_all_ops(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLOW_CUDA_LAYOUT", "nchw")
     assert set(formats(graph_of(residual))) == {"channels_first"}
     monkeypatch.setenv("FLOW_CUDA_LAYOUT", "nhwc")
@@ -189,11 +191,11 @@ def test_the_setting_decides_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "FLOW_CUDA_LAYOUT" in str(caught.value)
 
 
-def test_nobody_wants_it_without_cudnn() -> None:
+def test_nhwc_is_not_used_without_cudnn() -> None:
     assert set(formats(graph_of(residual, enable_cudnn=False))) == {"channels_first"}
 
 
-def test_the_plan_lists_what_is_reordered() -> None:
+def test_plan_lists_transpositions() -> None:
     sessions._default[:] = [sessions.Session(simulated_registry())]
     text = plan_report(job_of(residual))
     changes = text.split("changes of layout")[1].split("\n\n")[0]
@@ -203,9 +205,7 @@ def test_the_plan_lists_what_is_reordered() -> None:
 
 @needs_compiler
 @pytest.mark.parametrize("body", [residual, dense_block])
-def test_training_is_as_in_nchw_and_as_on_the_cpu(
-    body: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_matches_nchw_and_the_cpu(body: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.random.default_rng(1).normal(size=(BATCH, 3, SIDE, SIDE)).astype(np.float32)
     losses = []
     for device, registry, layout in (
@@ -223,8 +223,8 @@ def test_training_is_as_in_nchw_and_as_on_the_cpu(
 
 
 @needs_compiler
-def test_several_devices_reorder_their_own_parts() -> None:
-    """Each its images and its copies of weights; gradients meet as the program has them."""
+def test_devices_transpose_their_own_parts() -> None:
+    """Each transposes its own images and weights; gradients are reduced in the program's layout."""
     x = np.random.default_rng(1).normal(size=(BATCH, 3, SIDE, SIDE)).astype(np.float32)
     losses = []
     for count in (1, 2):
@@ -242,8 +242,8 @@ def test_several_devices_reorder_their_own_parts() -> None:
 
 
 @needs_compiler
-def test_float32_gives_the_same_numbers_in_both_layouts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Results come back as the program wrote them."""
+def test_float32_computes_the_same_values_in_both_layouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results are returned in the layout of the program."""
     x = np.random.default_rng(1).normal(size=(BATCH, 3, SIDE, SIDE)).astype(np.float32)
 
     def images(given: Any, conv: Any, norm: Any) -> Any:

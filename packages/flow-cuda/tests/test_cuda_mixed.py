@@ -1,4 +1,4 @@
-"""Mixed precision on GPUs: a whole step on the device, in either half type, no cast too many."""
+"""Mixed precision on GPUs: a whole step on the device, in either half type, without extra casts."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -42,7 +42,7 @@ def dense(name: str, x: Any, width: int, activation: Any = None) -> Any:
 
 
 def encoder(x: Any) -> Any:
-    """A layer of BERT: attention with a mask, two sums with layer normalisation, gelu."""
+    """Build a BERT layer: masked attention, two sums with layer normalization, gelu."""
     rows = flow.reshape(x, (BATCH * PLACES, WIDTH))
 
     def heads(name: str) -> Any:
@@ -60,7 +60,7 @@ def encoder(x: Any) -> Any:
 
 
 def block(x: Any) -> Any:
-    """A residual block behind a convolution with a bias."""
+    """Build a residual block after a convolution with a bias."""
     images = flow.reshape(x, (BATCH, 3, 4, 8))
 
     def conv(name: str, t: Any, bias: bool = False) -> Any:
@@ -125,7 +125,7 @@ PRODUCTS = ("cuda_matmul", "cuda_matmul_grad", "cuda_matmul_sum", "matmul", "bat
 
 @pytest.mark.parametrize("half", HALVES)
 @pytest.mark.parametrize("net", NETS)
-def test_products_norms_and_attention_are_half(net: str, half: str) -> None:
+def test_products_norms_and_attention_use_the_half_type(net: str, half: str) -> None:
     graph = compiled(net, half).graph
     other = next(h for h in HALVES if h != half)
     assert not half_values(graph, other)
@@ -141,8 +141,8 @@ def test_products_norms_and_attention_are_half(net: str, half: str) -> None:
 
 @pytest.mark.parametrize("half", HALVES)
 @pytest.mark.parametrize("net", NETS)
-def test_no_cast_is_needless(net: str, half: str) -> None:
-    """Nothing is cast twice into one type, nor there and back."""
+def test_no_cast_is_redundant(net: str, half: str) -> None:
+    """Nothing is cast twice to one type or cast back."""
     graph = compiled(net, half).optimized_logical
     casts = list(graph.of_type("cast"))
     targets = [(op.inputs[0], op.attrs["dtype"]) for op in casts]
@@ -156,8 +156,8 @@ def test_no_cast_is_needless(net: str, half: str) -> None:
 
 
 @pytest.mark.parametrize("half", HALVES)
-def test_gradients_of_biases_are_summed_as_they_come(half: str) -> None:
-    """Without a copy in float32, and with the products that read the same."""
+def test_bias_gradients_are_summed_in_their_type(half: str) -> None:
+    """Without a float32 copy, and with the products that read the same values."""
     found = compiled("encoder", half)
     graph, fused = found.optimized_logical, found.graph
     sums = [op for op in graph.of_type("reduce_sum") if len(graph.input_types(op)[0].shape) == 2]
@@ -174,7 +174,7 @@ def test_gradients_of_biases_are_summed_as_they_come(half: str) -> None:
 @pytest.mark.parametrize(
     ("net", "policy"), [("encoder", "none"), ("encoder", "dynamic"), ("block", "static")]
 )
-def test_bfloat16_trains_as_on_the_cpu(net: str, policy: str) -> None:
+def test_bfloat16_training_matches_the_cpu(net: str, policy: str) -> None:
     x = np.random.default_rng(0).normal(size=(BATCH, PLACES, WIDTH)).astype(np.float32)
     losses = []
     for device, registry in (("gpu", simulated_registry()), ("cpu", core_registry())):

@@ -1,4 +1,4 @@
-"""Batch normalisation by cuDNN: the pass, moving statistics, and training like the CPU's."""
+"""Batch normalization by cuDNN: the pass, moving statistics, and training against the CPU."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -27,7 +27,7 @@ def own_sessions() -> Iterator[None]:
 
 
 class TestKernels(CudaKit):
-    """Parameters are of the input's type here, so that there are cases of float32 alone."""
+    """Parameters have the type of the input, so that some cases are float32 only."""
 
     ops = ("cudnn_norm", "cudnn_norm_grad")
     dtypes = ("float32",)
@@ -35,7 +35,7 @@ class TestKernels(CudaKit):
 
 
 class TestLayerKernels(CudaKit):
-    """Parameters may be of the input's type here."""
+    """Parameters may have the type of the input."""
 
     ops = ("cudnn_layer_norm",)
     dtypes = ("float32", "float16", "bfloat16")
@@ -43,7 +43,7 @@ class TestLayerKernels(CudaKit):
 
 
 def net(device: str = "gpu", amp: bool = False, form: str = "NCHW", width: int = 8, **wishes: Any):  # type: ignore[no-untyped-def]
-    """A residual block with three normalisations, and one outside of training."""
+    """Build a residual block with three normalizations, and one used for inference."""
     config = flow.function_config()
     config.enable_auto_mixed_precision(amp)
     for name, value in wishes.items():
@@ -101,19 +101,19 @@ def fresh() -> None:
 
 @pytest.mark.parametrize("amp", [False, True], ids=["float32", "mixed"])
 @pytest.mark.parametrize("form", ["NCHW", "NHWC"])
-def test_what_is_joined(form: str, amp: bool) -> None:
+def test_normalizations_are_joined(form: str, amp: bool) -> None:
     fresh()
     assert counts(net(form=form, amp=amp)) == REST | JOINED
 
 
-def test_sums_may_be_left_out() -> None:
+def test_sums_are_optional() -> None:
     fresh()
     found = counts(net(enable_cudnn_fused_normalization_add_relu=False))
     assert found == REST | {"cudnn_norm relu": 1, "cudnn_norm": 2}
 
 
-def test_what_the_library_refuses_stays() -> None:
-    """Channels that do not come in eights."""
+def test_ops_rejected_by_the_library_are_kept() -> None:
+    """Channel counts that are not multiples of eight."""
     fresh()
     assert counts(net(width=6)) == {"normalization": 4, "normalization_grad": 4}
     fresh()
@@ -122,12 +122,12 @@ def test_what_the_library_refuses_stays() -> None:
 
 @needs_compiler
 @pytest.mark.parametrize(("form", "amp"), [("NCHW", False), ("NHWC", True)])
-def test_training_is_the_cpu_s(form: str, amp: bool) -> None:
+def test_training_matches_the_cpu(form: str, amp: bool) -> None:
     check_training(form, amp)
 
 
 def check_training(form: str, amp: bool) -> None:
-    """Losses, and moving statistics."""
+    """Compare losses and moving statistics."""
     rng = np.random.default_rng(1)
     x = rng.normal(size=(BATCH, 3, 6, 6) if form == "NCHW" else (BATCH, 6, 6, 3))
     losses, moving = [], []
@@ -150,7 +150,7 @@ def check_training(form: str, amp: bool) -> None:
 
 
 class TestSums(CudaKit):
-    """The library has it for one type."""
+    """The library supports one type."""
 
     ops = ("cudnn_conv_sums",)
     dtypes = ("float16",)
@@ -166,7 +166,7 @@ def all_counts(job: Any) -> dict[str, int]:
     return found | ({"cudnn_conv_sums": sums} if sums else {})
 
 
-def test_sums_are_taken_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sums_are_used_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     fresh()
     assert all_counts(net(form="NHWC", amp=True)) == REST | JOINED
     monkeypatch.setenv("FLOW_CUDA_CONV_SUMS", "1")
@@ -177,7 +177,7 @@ def test_sums_are_taken_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch)
 
 
 @needs_compiler
-def test_training_by_sums_is_the_cpu_s(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_with_sums_matches_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLOW_CUDA_CONV_SUMS", "1")
     check_training("NHWC", True)
 
@@ -186,7 +186,7 @@ def test_training_by_sums_is_the_cpu_s(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def layers(kind: str, device: str = "gpu", amp: bool = False, width: int = 8, **wishes: Any):  # type: ignore[no-untyped-def]
-    """Two normalisations of rows, one of which has no factor."""
+    """Build two layer normalizations, one of them without a scale."""
     config = flow.function_config()
     config.enable_auto_mixed_precision(amp)
     for name, value in wishes.items():
@@ -212,7 +212,7 @@ def types_of(job: Any) -> list[str]:
     return sorted(op.type for op in graph.ops.values() if op.type.endswith("layer_norm"))
 
 
-def test_layers_outside_of_training() -> None:
+def test_layer_norm_for_inference() -> None:
     fresh()
     assert types_of(layers("predict")) == ["cudnn_layer_norm", "layer_norm"]
     fresh()
@@ -224,7 +224,7 @@ def test_layers_outside_of_training() -> None:
 
 
 @needs_compiler
-def test_rows_are_the_cpu_s() -> None:
+def test_layer_norm_matches_the_cpu() -> None:
     x = np.random.default_rng(2).normal(size=(BATCH, 3, 8)).astype(np.float32)
     found = []
     for device, registry in (("gpu", simulated_registry()), ("cpu", core_registry())):

@@ -1,4 +1,4 @@
-"""NVRTC compiles all kernels: every function for every architecture, every kernel for one."""
+"""NVRTC compiles every function for every architecture and every kernel for one."""
 
 import pytest
 from cuda_cases import CudaKit
@@ -13,7 +13,7 @@ PIECES = 8
 
 
 def _toolkit() -> str:
-    """Why there is no NVRTC, empty if there is one."""
+    """Return why NVRTC is unavailable, or an empty string."""
     try:
         nvrtc.library()
     except nvrtc.NvrtcError as error:
@@ -31,12 +31,12 @@ class Kit(CudaKit):
 
 
 def all_kernels() -> list[Kernel]:
-    """What all samples in all element types ask for."""
+    """Return the kernels required by all samples in all element types."""
     return Kit.once("kernels", lambda: Kit().all_kernels())
 
 
 def one_of_each() -> list[Kernel]:
-    """A kernel per function and op: of float32 where there is one, with the fewest arguments."""
+    """Return one kernel per function and op: float32 if possible, with the fewest arguments."""
     found: dict[str, list[Kernel]] = {}
     for kernel in all_kernels():
         found.setdefault(kernel.name.rpartition("_")[0], []).append(kernel)
@@ -48,7 +48,7 @@ def _plainness(kernel: Kernel) -> tuple[bool, int]:
 
 
 @needs_nvrtc
-def test_the_toolkit_knows_architectures() -> None:
+def test_toolkit_lists_architectures() -> None:
     assert nvrtc.version()[0] in (12, 13)
     assert 90 in ARCHITECTURES
 
@@ -64,13 +64,13 @@ def test_every_function_compiles(architecture: int) -> None:
 @needs_nvrtc
 @pytest.mark.parametrize("piece", range(PIECES))
 def test_every_kernel_compiles(piece: int) -> None:
-    """To the virtual machine: what depends on the element type is then checked."""
+    """To the virtual architecture, which checks everything that depends on the element type."""
     kernels = all_kernels()[piece::PIECES]
     assert b".entry" in nvrtc.compile_text(translation_unit(kernels), VIRTUAL)
 
 
 @needs_nvrtc
-def test_code_is_kept_by_content(tmp_path) -> None:
+def test_code_is_cached_by_content(tmp_path) -> None:
     cache = DiskCache(tmp_path / "code", ".cubin")
     kernel = make_kernel("nothing", (("float *", "x"),), "x[0] = 1;")
     first = nvrtc.compile_kernels([kernel], "sm_90", cache)
@@ -85,14 +85,14 @@ def test_code_is_kept_by_content(tmp_path) -> None:
 
 
 @needs_nvrtc
-def test_an_error_has_nvrtc_s_words(tmp_path) -> None:
+def test_error_contains_the_nvrtc_log(tmp_path) -> None:
     broken = make_kernel("broken", (("float *", "x"),), "no_such_name = 1;")
     with pytest.raises(nvrtc.NvrtcError, match="no_such_name"):
         nvrtc.compile_kernels([broken], "sm_90", DiskCache(tmp_path / "code", ".cubin"))
-    assert not (tmp_path / "code").exists(), "what failed is not kept"
+    assert not (tmp_path / "code").exists(), "failed code is not cached"
 
 
 @pytest.mark.skipif(not MISSING, reason="NVRTC is here")
-def test_without_nvrtc_the_error_says_what_to_install() -> None:
+def test_missing_nvrtc_error_names_the_package_to_install() -> None:
     with pytest.raises(nvrtc.NvrtcError, match="flow-cuda"):
         nvrtc.library()

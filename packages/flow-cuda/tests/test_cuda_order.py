@@ -1,4 +1,4 @@
-"""Orders of long rows: digits in parts and passes, against numpy's stable sorts."""
+"""Sorting of long rows, by digits in parts and passes, against numpy's stable sorts."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ class Kit(CudaKit):
 
 
 def run(op: str, arrays: tuple[Any, ...], **attrs: Any) -> list[Any]:
-    """The outputs of one launch, and what it mutates."""
+    """Return the outputs and the mutated inputs of one launch."""
     registry = Kit.shared_registry()
     spec = registry.ops[op]
     asked = query(spec, arrays, {**spec.attrs, **attrs})
@@ -32,7 +32,7 @@ def run(op: str, arrays: tuple[Any, ...], **attrs: Any) -> list[Any]:
 
 @pytest.fixture(autouse=True)
 def many_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows of a hundred elements are long, and shared by blocks."""
+    """Lower the limits so that rows of a hundred elements are long and shared by blocks."""
     monkeypatch.setattr(order, "SHORT", 20)
     monkeypatch.setattr(order, "PART", 64)
 
@@ -58,7 +58,7 @@ def stable(x: Any, descending: bool) -> Any:
 @pytest.mark.parametrize(
     "kind", ["float32", "float64", "float16", "int8", "uint8", "int32", "int64"]
 )
-def test_orders_are_stable(kind: str, direction: str) -> None:
+def test_sorts_are_stable(kind: str, direction: str) -> None:
     x = numbers(kind, (3, 150))
     expected = stable(x, direction == "DESCENDING")
     (found,) = run("arg_sort", (x,), direction=direction)
@@ -67,7 +67,7 @@ def test_orders_are_stable(kind: str, direction: str) -> None:
     np.testing.assert_array_equal(values, np.take_along_axis(x, expected, -1))
 
 
-def test_the_first_of_a_long_row() -> None:
+def test_top_elements_of_a_long_row() -> None:
     x = numbers("float32", (2, 2, 90))
     (found,) = run("top_k", (x,), k=7, sorted=True)
     np.testing.assert_array_equal(found, stable(x, True)[..., :7])
@@ -75,7 +75,7 @@ def test_the_first_of_a_long_row() -> None:
     np.testing.assert_array_equal(most, np.argmax(x, -1))
 
 
-def test_a_permutation_is_one_and_changes_with_the_seed() -> None:
+def test_random_permutation_is_valid_and_depends_on_the_seed() -> None:
     x = np.zeros((300, 1), np.float32)
     a, b = (
         run("generate_random_batch_permutation_indices", (x,), seed=s, has_seed=True)[0]
@@ -98,7 +98,7 @@ def test_distinct_values_of_a_long_list() -> None:
     assert first == sorted(first), "in the order of first appearance"
 
 
-def test_places_over_many_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_positions_over_many_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     from flow_cuda.kernels import reduce
 
     monkeypatch.setattr(reduce, "PART", 30)
@@ -110,7 +110,7 @@ def test_places_over_many_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not rows[len(expected) :].any()
 
 
-def test_a_full_table_of_tokens_leaves_minus_one() -> None:
+def test_full_token_table_returns_minus_one() -> None:
     table = np.zeros(4, np.int32)
     tokens = np.array([5, 9, 5, 11, 0], np.int32)
     attrs = {"hash_precomputed": True}
@@ -120,8 +120,8 @@ def test_a_full_table_of_tokens_leaves_minus_one() -> None:
     assert sorted(kept.reshape(-1, 2)[:, 0].tolist()) == [5, 9]
 
 
-def test_a_label_beyond_its_share_has_no_place() -> None:
-    """The CPU raises; a kernel cannot."""
+def test_label_outside_of_its_part_has_no_position() -> None:
+    """The CPU kernel raises; a GPU kernel cannot."""
     weight, label = np.ones((8, 1), np.float32), np.array([0, 1, 2, 7], np.int32)
     attrs = {"num_sample": 4, "parts": 2, "seed": 3}
     place, chosen, _ = run("distributed_partial_fc_sample", (weight, label), **attrs)

@@ -1,4 +1,4 @@
-"""The comm between the GPUs of one process, on simulated ones; and training on two and four."""
+"""The comm between the simulated GPUs of one process; training on two and four of them."""
 
 from collections.abc import Iterator
 from typing import Any, ClassVar
@@ -32,7 +32,7 @@ DEVICES = tuple(Device("gpu", 0, index) for index in range(4))
 
 
 class Gpus:
-    """Simulated devices of one machine."""
+    """The simulated devices of one machine."""
 
     def __init__(self) -> None:
         machine, compiler = Machine(), simulated.compiler()
@@ -52,7 +52,7 @@ OF: dict[int, GpuDriver] = {}
 
 
 class Settable(DeviceArray):
-    """A device array that takes numbers of the host, as the kit gives them."""
+    """A device array that accepts host values, as the kit assigns them."""
 
     def __setitem__(self, index: Any, value: Any) -> None:
         assert index is ...
@@ -60,7 +60,7 @@ class Settable(DeviceArray):
 
 
 class InSteps:
-    """A comm whose exchanges are each compiled as a step: then the driver orders their streams."""
+    """A comm that compiles each exchange as a step, so that the driver orders its streams."""
 
     def __init__(self, comm: Comm, gpus: Gpus) -> None:
         self.comm, self.gpus = comm, gpus
@@ -94,13 +94,13 @@ class TestPeers(CommKit):
 
 
 class TestWithTheHost(TestPeers):
-    """GPUs and CPUs in one exchange."""
+    """Exchanges between GPUs and CPUs."""
 
     devices = (Device("cpu", 0, 0), Device("gpu", 0, 1), Device("gpu", 0, 0), Device("cpu", 0, 1))
 
 
 @pytest.mark.parametrize("devices", [DEVICES, TestWithTheHost.devices], ids=["gpus", "mixed"])
-def test_an_all_reduce_may_be_in_place(devices: tuple[str, ...]) -> None:
+def test_all_reduce_may_be_in_place(devices: tuple[str, ...]) -> None:
     (exchange,) = comms.CASES["all_reduce_bucket"](devices, as_dtype("float32"))
     kit = TestPeers()
     comm = kit.comm()
@@ -119,7 +119,7 @@ def test_an_all_reduce_may_be_in_place(devices: tuple[str, ...]) -> None:
             np.testing.assert_array_equal(kit.host(array), want)
 
 
-def test_several_processes_are_not_its_business() -> None:
+def test_several_processes_are_not_supported() -> None:
     assert isinstance(bootstrap({}), Available)
     assert isinstance(bootstrap({"WORLD_SIZE": "1"}), Available)
     found = bootstrap({"FLOW_DIST_SIZE": "4"})
@@ -145,7 +145,7 @@ def own_sessions() -> Iterator[None]:
 
 
 def lenet(device: str, count: int, split: bool = False) -> Any:
-    """A small LeNet whose batch is split over some devices, and one of its layers maybe, too."""
+    """Build a small LeNet whose batch, and optionally one layer, is split over devices."""
     session = sessions.Session(REGISTRIES[device])
     sessions._default[:] = [session]
     if device == "gpu":
@@ -188,15 +188,15 @@ def trained(job: Any) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def wanted() -> list[Any]:
-    """What one CPU gives, and one GPU, too."""
+    """Return the losses of one CPU, equal to those of one GPU."""
     before = list(sessions._default)
     collected = Collector()
-    # to compile all kernels at once: what libraries compute meanwhile is of arbitrary numbers
+    # to compile all kernels at once; libraries meanwhile compute on arbitrary values
     with pytest.MonkeyPatch.context() as patch, np.errstate(all="ignore"):
         patch.setattr(simulated, "compiler", lambda: collected)
         for form in ((1, False), (2, False), (2, True)):
             _, job = lenet("gpu", *form)
-            with np.errstate(all="ignore"):  # of numbers that no kernel has made
+            with np.errstate(all="ignore"):  # values that no kernel has computed
                 job(IMAGES[0], LABELS[0])
     simulated.compiler().preload(collected.found.values())
     _, job = lenet("cpu", 1)
@@ -209,7 +209,9 @@ def wanted() -> list[Any]:
 
 
 @pytest.mark.parametrize(("count", "split"), [(2, False), (4, False), (2, True)])
-def test_several_devices_train_like_one(count: int, split: bool, wanted: list[Any]) -> None:
+def test_training_on_several_devices_matches_one_device(
+    count: int, split: bool, wanted: list[Any]
+) -> None:
     session, job = lenet("gpu", count, split)
     np.testing.assert_allclose(trained(job), wanted, rtol=2e-4, atol=1e-5)
     hardware = [session.driver(Device("gpu", 0, i)).hardware for i in range(count)]
@@ -221,7 +223,7 @@ def test_several_devices_train_like_one(count: int, split: bool, wanted: list[An
     plan, comm = job.plan(), job.executable().comm
     links = {k: STEPS * n for k, n in links_of(exchanges(plan)).items() if n}
     assert links
-    assert dict(comm.sent()) == links, "to the byte, also where a graph is replayed"
+    assert dict(comm.sent()) == links, "exact, including replays"
     for device in hardware:
         device.log.clear()
     trained(job)
@@ -229,7 +231,7 @@ def test_several_devices_train_like_one(count: int, split: bool, wanted: list[An
 
 
 def mixed(device: str) -> Any:
-    """Training whose layers lie on the CPU and on a device in turn."""
+    """Train layers placed alternately on the CPU and on a device."""
     sessions._default[:] = [sessions.Session(REGISTRIES[device])]
     init = flow.random_uniform_initializer(-0.3, 0.3)
 
@@ -251,7 +253,7 @@ def mixed(device: str) -> Any:
     return job
 
 
-def test_layers_may_lie_on_the_cpu_and_on_a_gpu() -> None:
+def test_layers_may_alternate_between_cpu_and_gpu() -> None:
     rows = RNG.normal(size=(STEPS, BATCH, 6)).astype(np.float32)
 
     def run(device: str) -> list[Any]:
@@ -265,4 +267,4 @@ def test_layers_may_lie_on_the_cpu_and_on_a_gpu() -> None:
     (job,) = sessions._default[0].jobs
     step = job.executable()._launch
     kinds = [line.split(":")[0].split()[0] for line in describe(step.parts).splitlines()]
-    assert "graph" in kinds, "what lies on the device is captured between calls of the host"
+    assert "graph" in kinds, "device work between host calls is captured"

@@ -1,4 +1,4 @@
-"""The probe's verdicts, from facts, and that importing the plugin touches nothing."""
+"""The results of the device probe, and importing the plugin without touching hardware."""
 
 import subprocess
 import sys
@@ -25,7 +25,7 @@ CUPY12, CUPY13 = ("cupy-cuda12x", "14.0"), ("cupy-cuda13x", "14.0")
         (Facts("", (12, 8), 2, CUPY12), "cannot run programs on the 2", "ONEFLOW_EMULATE_GPUS"),
     ],
 )
-def test_obstacles(found: Facts, reason: str, hint: str) -> None:
+def test_obstacles_are_reported(found: Facts, reason: str, hint: str) -> None:
     verdict = judge(found)
     assert isinstance(verdict, Unavailable)
     assert reason in verdict.reason
@@ -33,12 +33,12 @@ def test_obstacles(found: Facts, reason: str, hint: str) -> None:
 
 
 @pytest.mark.parametrize("cupy", [CUPY12, CUPY13, ("cupy", "14.0")])
-def test_available(cupy: tuple[str, str]) -> None:
+def test_available_if_all_requirements_are_met(cupy: tuple[str, str]) -> None:
     verdict = judge(Facts("", (13, 0), 2, cupy, True))
     assert verdict == Available(2, f"CUDA 13.0, {cupy[0]} 14.0")
 
 
-def test_probe_answers_on_this_machine() -> None:
+def test_probe_runs_on_this_machine() -> None:
     found = plugin.facts()
     assert isinstance(plugin.probe(), Available | Unavailable)
     assert found.devices >= 0
@@ -54,7 +54,7 @@ def test_missing_library_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "libno-such-library.so.1" in verdict.reason
 
 
-def test_steps_back_while_gpus_are_emulated() -> None:
+def test_plugin_yields_to_emulated_gpus() -> None:
     assert [spec.type for spec in plugin.flow_register_devices(Settings())] == ["gpu"]
     settings = Settings(plugins=(), emulate_gpus=2)
     registry = Host(settings, [plugin], ["flow_core.builtin.emulated_plugin"]).load()

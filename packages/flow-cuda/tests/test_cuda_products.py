@@ -1,4 +1,4 @@
-"""Products with epilogues: our calls of cuBLASLt against one that computes with numpy."""
+"""Products with epilogues: our calls of cuBLASLt against a numpy simulation."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -38,7 +38,7 @@ BATCH = 8
 # --- the library
 
 
-def test_our_numbers_are_the_bindings_own() -> None:
+def test_enumeration_values_match_the_binding() -> None:
     library = pytest.importorskip("nvmath.bindings.cublasLt")
     named = {
         "": "DEFAULT", "sum_a": "BGRADB", "sum_b": "BGRADA", "relu_bias_saved": "RELU_AUX_BIAS",
@@ -50,7 +50,7 @@ def test_our_numbers_are_the_bindings_own() -> None:
     assert set(CODES) == set(EPILOGUES)
 
 
-def test_a_product_is_planned_once() -> None:
+def test_product_is_planned_once() -> None:
     hardware = Simulator()
     product = Product(4, 6, 5, False, False, "float32")
     first = hardware.products.plan(product, 0)
@@ -58,9 +58,9 @@ def test_a_product_is_planned_once() -> None:
     assert hardware.products.plan(product, 64) is not first
 
 
-def test_masks_are_asked_for() -> None:
+def test_mask_bit_order_is_probed() -> None:
     class Backwards(SimulatedLt):
-        """A library that has the first element in the highest bit."""
+        """A library that stores the first element in the highest bit."""
 
         def matmul(self, *args: Any) -> None:
             super().matmul(*args)
@@ -72,7 +72,7 @@ def test_masks_are_asked_for() -> None:
     assert not masks_match(Simulator(library=Backwards()))
 
 
-def test_what_the_library_refuses_has_no_plan() -> None:
+def test_product_rejected_by_the_library_has_no_plan() -> None:
     hardware = Simulator(library=SimulatedLt(refuses=["sum_a"]))
     product = Product(4, 6, 5, False, False, "float32", epilogue="sum_a")
     assert not hardware.supports(product, 0)
@@ -80,18 +80,18 @@ def test_what_the_library_refuses_has_no_plan() -> None:
     assert not hardware.supports(replace(product, epilogue="sum_b", dtype="float64"), 0)
 
 
-def test_a_lead_that_does_not_fit_is_refused() -> None:
+def test_invalid_leading_dimension_is_rejected() -> None:
     hardware = Simulator()
     product = Product(4, 6, 5, False, False, "float32", leads=(0, 4, 0))
     with pytest.raises(RefusedError, match="leading dimension"):
         hardware.supports(product, 0)
 
 
-# --- kernels, with the library and without it
+# --- kernels with and without the library
 
 
 def bound(op: str, sample: Any, dtype: str, library: SimulatedLt) -> tuple[list[str], list[Any]]:
-    """What is queued for a sample, and its outputs."""
+    """Return the names of the launches queued for a sample and its outputs."""
     spec, kind = SPECS[op], as_dtype(dtype)
     hardware = Simulator(library=library)
     driver = GpuDriver(hardware)
@@ -125,7 +125,7 @@ def on_device(driver: GpuDriver, values: Any) -> Any:
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("fused", [True, False], ids=["epilogue", "kernels"])
 @pytest.mark.parametrize("op", SPECS)
-def test_both_ways_are_the_reference(op: str, fused: bool, dtype: str) -> None:
+def test_both_implementations_match_the_reference(op: str, fused: bool, dtype: str) -> None:
     refused = () if fused else [name for name in EPILOGUES if name]
     tolerance = 1e-5 if dtype == "float32" else 3e-2
     for sample in cases(op):
@@ -144,7 +144,7 @@ def test_both_ways_are_the_reference(op: str, fused: bool, dtype: str) -> None:
 
 
 def cases(op: str) -> Iterator[Any]:
-    """The samples, forward ones also with what they save."""
+    """Yield the samples, and forward samples also with saved outputs."""
     for sample in SPECS[op].samples(np.random.default_rng(0)):  # type: ignore[misc]
         yield sample
         if sample.attrs.get("activation") and op == "cuda_matmul":
@@ -152,7 +152,7 @@ def cases(op: str) -> Iterator[Any]:
 
 
 @needs_compiler
-def test_rows_may_be_parts_of_wider_ones() -> None:
+def test_rows_may_be_slices_of_wider_rows() -> None:
     hardware = Simulator()
     driver, rng = GpuDriver(hardware), np.random.default_rng(0)
     a, b, c = (rng.normal(size=s).astype(np.float32) for s in ((4, 7), (5, 9), (4, 8)))
@@ -237,7 +237,7 @@ EXPECTED = {
 
 @pytest.mark.parametrize("amp", [False, True], ids=["float32", "mixed"])
 @pytest.mark.parametrize("form", FORMS)
-def test_what_is_joined(form: str, amp: bool) -> None:
+def test_products_and_epilogues_are_joined(form: str, amp: bool) -> None:
     registry = simulated_registry()
     sessions._default[:] = [sessions.Session(registry)]
     compiled = job_of(form, amp).compile()
@@ -246,7 +246,7 @@ def test_what_is_joined(form: str, amp: bool) -> None:
     assert counts(joined) == EXPECTED[form]
 
 
-def test_a_result_that_is_read_elsewhere_stays() -> None:
+def test_result_with_other_readers_is_kept() -> None:
     registry = simulated_registry()
     sessions._default[:] = [sessions.Session(registry)]
 
@@ -265,7 +265,7 @@ def test_a_result_that_is_read_elsewhere_stays() -> None:
 
 @needs_compiler
 @pytest.mark.parametrize(("form", "amp"), [("relu", False), ("dropout", False), ("relu", True)])
-def test_training_is_what_it_is_without_the_pass(form: str, amp: bool) -> None:
+def test_training_matches_training_without_the_pass(form: str, amp: bool) -> None:
     rng = np.random.default_rng(1)
     x = rng.normal(size=(BATCH, 2, 10)).astype(np.float32)
     y = rng.integers(0, 5, 2 * BATCH).astype(np.int32)

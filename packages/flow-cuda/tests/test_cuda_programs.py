@@ -1,4 +1,4 @@
-"""Whole programs on a simulated GPU give what they give on the CPU."""
+"""Whole programs on a simulated GPU match the CPU."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -102,7 +102,7 @@ def run(make: Callable[[str], Callable[..., Any]], device: str, steps: int = 4) 
 
 
 @pytest.mark.parametrize("make", [mlp, lenet, table], ids=["mlp", "lenet", "table"])
-def test_training_is_the_cpu_s(
+def test_training_matches_the_cpu(
     make: Callable[[str], Callable[..., Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All kernels of a program are compiled at once, after a run that only collects them."""
@@ -153,7 +153,7 @@ def test_literals_reach_the_device() -> None:
 
 
 def only_host(device: str) -> Callable[..., Any]:
-    """A function of the program, and an op whose kernel for the device takes eight axes."""
+    """Build a user-defined function, and an op whose GPU kernel supports eight axes."""
 
     @flow.global_function()
     def job(x: tp.Numpy.Placeholder((BATCH, 10))) -> tuple[tp.Numpy, tp.Numpy]:
@@ -175,7 +175,7 @@ def doubled() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("doubled")
-def test_all_missing_kernels_are_in_one_error() -> None:
+def test_one_error_lists_all_missing_kernels() -> None:
     sessions._default[:] = [sessions.Session(REGISTRIES["gpu"])]
     with pytest.raises(KernelNotFoundError) as caught:
         only_host("gpu")()
@@ -186,7 +186,7 @@ def test_all_missing_kernels_are_in_one_error() -> None:
 
 
 @pytest.mark.usefixtures("doubled")
-def test_ops_fall_back_to_the_host_where_that_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ops_fall_back_to_the_host_if_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     results = {}
     monkeypatch.setenv("FLOW_CUDA_ALLOW_CPU_FALLBACK", "1")
     for device, registry in REGISTRIES.items():
@@ -196,14 +196,14 @@ def test_ops_fall_back_to_the_host_where_that_is_allowed(monkeypatch: pytest.Mon
         results[device] = [step() for _ in range(3)]
         for driver in session._drivers.values() if device == "gpu" else ():
             captured = [x for x in driver.hardware.log if x.startswith("replay")]
-            assert captured, "the other ops are captured all the same"
+            assert captured, "the other ops are still captured"
     for gpu, cpu in zip(results["gpu"], results["cpu"], strict=True):
         for have, want in zip(gpu, cpu, strict=True):
             np.testing.assert_allclose(have, want, rtol=1e-6)
 
 
 def on_both(device: str) -> Any:
-    """A function of the program on a device, and an op on the CPU behind it."""
+    """Build a user-defined function on a device, followed by an op on the CPU."""
 
     @flow.global_function()
     def job(x: tp.Numpy.Placeholder((BATCH, 10))) -> tp.Numpy:
@@ -218,8 +218,8 @@ def on_both(device: str) -> Any:
 
 
 @pytest.mark.usefixtures("doubled")
-def test_the_plan_says_what_cuts_the_record_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ops that fall back, ops of the CPU, and nothing where no device records."""
+def test_plan_reports_interruptions_of_a_captured_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fallback ops and CPU ops are reported; nothing is reported if no device captures."""
     monkeypatch.setenv("FLOW_CUDA_ALLOW_CPU_FALLBACK", "1")
     cuts = {}
     for device, registry in REGISTRIES.items():
@@ -234,8 +234,8 @@ def test_the_plan_says_what_cuts_the_record_of_a_step(monkeypatch: pytest.Monkey
     assert set(cuts["gpu"].values()) == {"runs on cpu:0:0"}
 
 
-def test_only_functions_of_programs_have_no_kernel() -> None:
-    """Every other op of the registry runs on the device, or on the host by its own word."""
+def test_only_user_defined_functions_have_no_kernel() -> None:
+    """Every other registered op runs on the device, or on the host by declaration."""
     registry = REGISTRIES["gpu"]
     leaves = ("input", "variable", "boxing")
     shared = ("matmul_onto",)  # for devices that share a memory, which GPUs do not

@@ -1,4 +1,4 @@
-"""The real library: our calls are the frontend's, and cuDNN plans our graphs without a GPU."""
+"""The real cuDNN library: our calls match its frontend, and it plans our graphs without a GPU."""
 
 import inspect
 import json
@@ -19,7 +19,7 @@ SCRIPT = Path(__file__).parents[3] / "tests" / "helpers" / "planned_without_gpu.
 
 
 def library() -> Any:
-    """The frontend; it is a small wheel that needs no GPU to be imported."""
+    """Return the frontend, a small wheel that can be imported without a GPU."""
     return pytest.importorskip("cudnn", reason="nvidia-cudnn-frontend is not installed")
 
 
@@ -32,11 +32,11 @@ def public(kind: type) -> list[str]:
 
 
 OWN = {"tensors", "type_name", "itemsize", "convolved"}
-"""What our graph has besides."""
+"""Attributes of our graph that the library's graph lacks."""
 
 
 def parameters(function: Any) -> str:
-    """The names of a function's parameters: bindings have them in the documentation."""
+    """Return a function's parameter names, taken from the binding's docstring."""
     try:
         return str(inspect.signature(function))
     except ValueError:
@@ -44,7 +44,7 @@ def parameters(function: Any) -> str:
 
 
 @pytest.mark.parametrize("name", [n for n in public(FakeGraph) if n not in OWN])
-def test_graphs_have_the_calls_that_are_simulated(name: str) -> None:
+def test_graphs_support_the_simulated_calls(name: str) -> None:
     theirs = getattr(library().pygraph, name)
     ours = inspect.signature(getattr(FakeGraph, name)).parameters.values()
     wanted = [p.name for p in ours if p.kind is p.KEYWORD_ONLY]
@@ -53,12 +53,12 @@ def test_graphs_have_the_calls_that_are_simulated(name: str) -> None:
         assert [w for w in wanted if not re.search(rf"\b{w}\b", text)] == []
 
 
-def test_tensors_have_the_setters_that_are_simulated() -> None:
+def test_tensors_support_the_simulated_setters() -> None:
     theirs = library().pygraph.conv_fprop and library().tensor
     assert [name for name in public(FakeTensor) if not hasattr(theirs, name)] == []
 
 
-def test_names_are_the_library_s() -> None:
+def test_names_match_the_library() -> None:
     theirs = library()
     notes = {n for family in FAMILIES.values() for n in (*family.needs, *family.refuses)}
     assert all(hasattr(theirs.numerical_note, name) for name in notes)
@@ -70,7 +70,7 @@ def test_names_are_the_library_s() -> None:
 
 
 def test_cudnn_plans_our_graphs() -> None:
-    """For an H200 that is described to it; on machines with cuDNN's wheel."""
+    """For a described H200, on machines with the cuDNN wheel."""
     library()
     done = subprocess.run(
         [sys.executable, str(SCRIPT)], capture_output=True, text=True, timeout=110,
@@ -88,13 +88,13 @@ def test_cudnn_plans_our_graphs() -> None:
     assert found["deterministic"][0] != found["filter_grad float32 channels_first"][0]
     assert found["tf32"][0] != found["forward float32 channels_last"][0]
     sums = {name for name, count in answer["sums"].items() if count}
-    assert sums == {"float16 channels_last"}, "decision 0048 is to be taken again"
+    assert sums == {"float16 channels_last"}, "revisit decision 0048"
     for kept in answer["kept"].values():
         assert 10_000 < kept["bytes"] < 10_000_000
         assert any("HANDLE" in words for words in kept["words"]), "no device to load it on"
 
 
-def test_pooling_cannot_be_asked_for() -> None:
-    """When the frontend has it, decision 0048 is to be taken again."""
+def test_pooling_is_not_supported_by_the_frontend() -> None:
+    """Revisit decision 0048 when the frontend supports it."""
     graph = library().pygraph
     assert not [name for name in dir(graph) if "resample" in name or "pool" in name]

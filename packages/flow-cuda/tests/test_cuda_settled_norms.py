@@ -1,4 +1,4 @@
-"""Batch normalisation outside of training: in weights and biases, or gathered with what follows."""
+"""Batch normalization for inference: folded into weights and biases, or fused with readers."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -45,7 +45,7 @@ def conv(t: Any, form: str, name: str, bias: bool, size: int = 3, width: int = W
 
 
 def norm(t: Any, form: str, name: str) -> Any:
-    """Its variables are anything but neutral."""
+    """Normalize with variables that all affect the result."""
     axis, start = (1 if form == "NCHW" else 3), flow.random_uniform_initializer(0.4, 1.6)
     return flow.layers.batch_normalization(
         t, axis=axis, epsilon=0.05, name=name, beta_initializer=start, gamma_initializer=start,
@@ -80,7 +80,7 @@ def read_twice(x: Any, form: str) -> Any:
 
 
 def heavy(x: Any, form: str) -> Any:
-    """More weights than results."""
+    """Build a network with more weights than results."""
     h = conv(x, form, "c", False, 5, 64)
     return norm(h, form, "n")
 
@@ -91,7 +91,7 @@ NETS = {
 }
 
 
-# with mixed precision a norm is of the half type where a convolution follows
+# with mixed precision, a norm before a convolution has the half type
 def job_of(net: str, device: str = "gpu", form: str = "NCHW", amp: bool = False, **wishes: Any):  # type: ignore[no-untyped-def]
     config = flow.function_config()
     config.enable_auto_mixed_precision(amp)
@@ -112,7 +112,7 @@ def fresh() -> None:
 
 
 def counts(graph: Graph) -> dict[str, int]:
-    """What is left and what was made of it, with the number of inputs of convolutions."""
+    """Count the remaining and the joined ops, with the number of inputs of convolutions."""
     found: dict[str, int] = {}
     for op in graph.ops.values():
         if op.type in ("normalization", "bias_add", "conv2d") or op.type.startswith("cudnn"):
@@ -135,15 +135,15 @@ EXPECTED = {
 
 @pytest.mark.parametrize("form", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("net", NETS)
-def test_what_is_folded(net: str, form: str) -> None:
+def test_norms_are_folded(net: str, form: str) -> None:
     fresh()
     graph = job_of(net, form=form).compile().graph
     verify(graph)
     assert counts(graph) == EXPECTED[net]
 
 
-def test_a_cast_takes_the_factor_along() -> None:
-    """However many weights there are: float32 ones are cast to the half type in any case."""
+def test_cast_includes_the_factor() -> None:
+    """For any number of weights: float32 weights are cast to the half type anyway."""
     fresh()
     graph = job_of("heavy", amp=True).compile().graph
     assert counts(graph) == {"cudnn_conv 3": 1, "cudnn_conv 2": 1}
@@ -152,13 +152,13 @@ def test_a_cast_takes_the_factor_along() -> None:
     assert [str(t.dtype) for t in weights] == ["float16"]
 
 
-def test_without_a_library_it_is_folded_too() -> None:
+def test_folding_does_not_require_a_library() -> None:
     fresh()
     graph = job_of("residual", enable_cudnn=False).compile().graph
     assert counts(graph) == {"conv2d": 2, "bias_add": 2}
 
 
-def test_a_norm_and_relu_are_one_kernel() -> None:
+def test_norm_and_relu_form_one_kernel() -> None:
     fresh()
     graph = job_of("alone").compile().graph
     wide = [
@@ -170,7 +170,7 @@ def test_a_norm_and_relu_are_one_kernel() -> None:
 
 
 def training(device: str, freeze: bool):  # type: ignore[no-untyped-def]
-    """A job that trains, with a second norm that is not trained."""
+    """Build a job that trains, with a second norm in inference mode."""
 
     @flow.global_function("train")
     def train(x: tp.Numpy.Placeholder(shape_of("NCHW"))) -> tp.Numpy:
@@ -187,7 +187,7 @@ def training(device: str, freeze: bool):  # type: ignore[no-untyped-def]
     return train
 
 
-def test_what_is_trained_stays() -> None:
+def test_trained_norms_are_kept() -> None:
     fresh()
     graph = training("gpu", freeze=True).compile().graph
     found = counts(graph)
@@ -195,8 +195,8 @@ def test_what_is_trained_stays() -> None:
     assert found["cudnn_norm"] == 1
 
 
-def test_variables_that_change_within_the_job_stay() -> None:
-    """A norm outside of training, of variables that one in training changes."""
+def test_norms_of_variables_that_change_within_the_job_are_kept() -> None:
+    """A norm for inference with variables that a norm for training changes."""
     fresh()
 
     @flow.global_function("train")
@@ -224,7 +224,7 @@ def test_variables_that_change_within_the_job_stay() -> None:
 @needs_compiler
 @pytest.mark.parametrize(("form", "amp"), [("NCHW", False), ("NHWC", True)])
 @pytest.mark.parametrize("net", NETS)
-def test_results_are_the_cpu_s(net: str, form: str, amp: bool) -> None:
+def test_results_match_the_cpu(net: str, form: str, amp: bool) -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=shape_of(form)).astype(np.float32)
     found = []
@@ -236,7 +236,7 @@ def test_results_are_the_cpu_s(net: str, form: str, amp: bool) -> None:
 
 
 @needs_compiler
-def test_predictions_follow_what_training_changes() -> None:
+def test_predictions_use_updated_variables() -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=shape_of("NCHW")).astype(np.float32)
     found = []
@@ -251,8 +251,8 @@ def test_predictions_follow_what_training_changes() -> None:
     np.testing.assert_allclose(found[0], found[1], rtol=1e-4, atol=1e-4)
 
 
-def test_a_library_without_sums_takes_the_rest() -> None:
-    """A plan with bias, sum and relu is wanted first, then one with the bias alone."""
+def test_library_without_sums_runs_the_rest() -> None:
+    """A plan with bias, sum and relu is tried first, then one with the bias alone."""
     fresh()
     compiled = job_of("residual").compile()
     context = PassContext(simulated_registry().ops)

@@ -1,4 +1,4 @@
-"""Whether float32 may be rounded for tensor cores: the program says, the plan keeps it."""
+"""Rounding of float32 for tensor cores: set by the program and recorded in the plan."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -26,7 +26,7 @@ IMAGES = np.random.default_rng(0).uniform(0, 1, (2, 3, 6, 6)).astype(np.float32)
 
 @pytest.fixture
 def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[sessions.Session]:
-    """A session whose kernels do nothing; the library's products are made."""
+    """Create a session whose kernels do nothing but whose library products run."""
     monkeypatch.setattr(plugin, "compiler", Collector)
     before = list(sessions._default)
     sessions._default[:] = [sessions.Session(REGISTRY)]
@@ -35,7 +35,7 @@ def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[sessions.Session]:
 
 
 def job() -> Any:
-    """A convolution, and a product that ends with a bias, forward and backward."""
+    """Build a convolution and a product with a bias, forward and backward."""
 
     @flow.global_function("train")
     def trained(x: tp.Numpy.Placeholder(IMAGES.shape)) -> tp.Numpy:
@@ -53,7 +53,7 @@ def job() -> Any:
 
 
 def summed_in(session: sessions.Session, trained: Any) -> set[int]:
-    """The compute types that the library was asked for in a step."""
+    """Return the compute types requested from the library in a step."""
     trained(IMAGES)
     (driver,) = session._drivers.values()
     found: set[int] = driver.hardware.products._library.summed_in
@@ -63,7 +63,7 @@ def summed_in(session: sessions.Session, trained: Any) -> set[int]:
 @pytest.mark.parametrize(
     ("said", "wanted"), [(None, IN_TF32), (True, IN_TF32), (False, IN_FLOAT32)]
 )
-def test_products_are_summed_as_the_program_says(
+def test_products_use_the_compute_type_of_the_program(
     session: sessions.Session, said: bool | None, wanted: int
 ) -> None:
     if said is not None:
@@ -76,7 +76,7 @@ def test_other_types_are_not_rounded(dtype: str, wanted: int) -> None:
     assert compute_type(Product(2, 2, 2, False, False, dtype, tf32=True)) == wanted
 
 
-def test_it_is_part_of_the_plan(session: sessions.Session) -> None:
+def test_setting_is_recorded_in_the_plan(session: sessions.Session) -> None:
     plans = []
     for said in (True, False):
         sessions._default[:] = [sessions.Session(REGISTRY)]
@@ -88,13 +88,13 @@ def test_it_is_part_of_the_plan(session: sessions.Session) -> None:
         assert Plan.from_json(plan.to_json()) == plan
 
 
-def test_it_holds_for_jobs_that_are_compiled_later(session: sessions.Session) -> None:
+def test_setting_applies_to_jobs_compiled_later(session: sessions.Session) -> None:
     first = job()
     assert summed_in(session, first) == {IN_TF32}
     flow.config.enable_tensor_float_32_compute(False)
     assert summed_in(session, first) == {IN_TF32}
 
 
-def test_other_values_are_refused() -> None:
+def test_invalid_values_are_rejected() -> None:
     with pytest.raises(ConfigError, match="True or False"):
         flow.config.enable_tensor_float_32_compute(1)

@@ -1,4 +1,4 @@
-"""Updates of variables against the CPU's: they have no outputs that the kit could compare."""
+"""Updates of variables against the CPU: the kit cannot compare them, as they have no outputs."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ class Kit(CudaKit):
 
 
 def changed(device: str, spec: Any, asked: KernelQuery, arrays: tuple[Any, ...]) -> list[Any]:
-    """The mutated inputs after one launch."""
+    """Return the mutated inputs after one launch."""
     registry = Kit.shared_registry()
     driver = Kit().driver() if device == "gpu" else registry.driver(Device("cpu", 0, 0))
     rig = Rig(driver, registry.find_kernel(asked, device), asked, mutates=spec.mutates)
@@ -35,13 +35,13 @@ def changed(device: str, spec: Any, asked: KernelQuery, arrays: tuple[Any, ...])
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("op", Kit.ops)
-def test_updates_are_the_cpu_s(op: str, dtype: str) -> None:
+def test_updates_match_the_cpu(op: str, dtype: str) -> None:
     spec = Kit.shared_registry().ops[op]
     tolerance = {"float32": 3e-6, "float16": 2e-3}[dtype]
     for sample in SAMPLES[op](np.random.default_rng(3)):
         arrays = list(cast_sample(sample, as_dtype(dtype)))
         rate = 3 if op in STATES else 2
-        arrays[rate] = arrays[rate].astype(np.float32)  # whatever the variable is
+        arrays[rate] = arrays[rate].astype(np.float32)  # for any type of the variable
         asked = query(spec, arrays, sample.attrs)
         expected, found = (changed(d, spec, asked, tuple(arrays)) for d in ("cpu", "gpu"))
         for want, have in zip(expected, found, strict=True):

@@ -1,4 +1,4 @@
-"""What comms do on a device: boxes are copied, combined and filled as numpy does it."""
+"""Device operations of comms: boxes are copied, combined and filled as in numpy."""
 
 from typing import Any
 
@@ -42,8 +42,8 @@ def numbers(shape: tuple[int, ...], dtype: str) -> Any:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("operation", UFUNC)
-def test_combines_boxes_in_their_order(driver: GpuDriver, dtype: str, operation: str) -> None:
-    """Rows and columns of larger arrays, three at a time, each sum rounded; the first in place."""
+def test_boxes_are_combined_in_order(driver: GpuDriver, dtype: str, operation: str) -> None:
+    """Strided boxes, three at a time, each sum rounded; the first in place."""
     values = [numbers((5, 6), dtype) for _ in range(4)]
     arrays = [put(driver, value) for value in values]
     windows = [(slice(1, 4), slice(2, 5)), (slice(0, 3), slice(0, 3)), (slice(2, 5), slice(3, 6))]
@@ -63,7 +63,7 @@ def test_combines_boxes_in_their_order(driver: GpuDriver, dtype: str, operation:
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float16", "float32", "int64"])
-def test_copies_and_fills_boxes(driver: GpuDriver, dtype: str) -> None:
+def test_boxes_are_copied_and_filled(driver: GpuDriver, dtype: str) -> None:
     source, target = numbers((4, 3, 5), dtype), numbers((5, 4, 2), dtype)
     arrays = put(driver, source), put(driver, target)
     bench = arrays[0].workbench
@@ -83,7 +83,7 @@ def test_copies_and_fills_boxes(driver: GpuDriver, dtype: str) -> None:
         assert (driver.copy_out(arrays[0]) == value).all()
 
 
-def test_scratch_is_memory_of_the_device(driver: GpuDriver) -> None:
+def test_scratch_is_device_memory(driver: GpuDriver) -> None:
     bench = put(driver, np.zeros(3, np.float32)).workbench
     row = bench.scratch(64).view(8, (4,), np.float64)
     driver.copy_in(row, np.arange(4.0))
@@ -116,7 +116,7 @@ def test_foreign_work_is_queued_captured_and_checked(driver: GpuDriver) -> None:
 
 
 def enqueue(hardware: Simulator, handle: int, launch: Any, box: Strided) -> None:
-    """What a library does with the stream that it was given."""
+    """Launch work on a given stream, as a library does."""
     launch.queue(hardware._handles[handle])
 
 

@@ -1,4 +1,4 @@
-"""Conversion of data sets, and the commands of ``flow data``."""
+"""Conversion of data sets, and the ``flow data`` commands."""
 
 from __future__ import annotations
 
@@ -70,23 +70,23 @@ def test_npz(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", ["csv", "npz"])
 @pytest.mark.parametrize("content", [b"", b"\x80\x81", b"a\0,b\n1,2", b'a\n"', b"PK\3\4 \0"])
-def test_what_is_no_table_is_refused(tmp_path: Path, suffix: str, content: bytes) -> None:
+def test_non_tabular_input_is_rejected(tmp_path: Path, suffix: str, content: bytes) -> None:
     path = tmp_path / f"table.{suffix}"
     path.write_bytes(content)
     try:
         assert len(open_samples(str(path))) == 1
     except DataError as error:
-        assert str(path) in str(error)  # noqa: PT017 - some are tables of one row
+        assert str(path) in str(error)  # noqa: PT017 - some are one-row tables
 
 
-def test_numbers_beyond_64_bits_are_floats(tmp_path: Path) -> None:
+def test_integers_beyond_64_bits_become_floats(tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
     path.write_text("a\n1\n99999999999999999999\n")
     assert open_samples(str(path)).fields(1)["a"] == np.float32(1e20)
 
 
 class Failing:
-    """Samples of which one cannot be read."""
+    """Yield samples, one of which cannot be read."""
 
     def __len__(self) -> int:
         return 5
@@ -97,7 +97,7 @@ class Failing:
         return {"x": number}
 
 
-def test_all_or_nothing(tmp_path: Path) -> None:
+def test_failed_conversion_leaves_no_output(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="sample 3"):
         convert(Failing(), str(tmp_path / "out"), 2)
     assert not list(tmp_path.iterdir())
@@ -111,7 +111,7 @@ def test_all_or_nothing(tmp_path: Path) -> None:
         open_samples(str(tmp_path / "no.csv"))
 
 
-def test_reports_name_the_slow_stage() -> None:
+def test_report_names_the_slowest_stage() -> None:
     stats = LoaderStats("reader", 3, 40, 2.0, 0.1, 0.4, {"read": 1.0, "decode": 9.0}, {0: 39, 2: 1})
     assert verdict(stats) == "steps wait: no batch was ready 39 times; most work (90%) is in decode"
     text = text_report([stats])
@@ -131,10 +131,10 @@ def test_reports_name_the_slow_stage() -> None:
         ("raise EOFError", 1, 'Traceback (most recent call last):\n  File "'),
     ],
 )
-def test_stats_of_a_program(
+def test_statistics_of_a_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, status: int, said: str
 ) -> None:
-    """They come after whatever ends the program, which is shown as Python shows it."""
+    """They are printed after any exit of the program, whose error Python prints as usual."""
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
     monkeypatch.setattr(sys, "argv", sys.argv)
     monkeypatch.setattr(sys, "path", [*sys.path])

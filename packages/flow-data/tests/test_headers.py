@@ -1,4 +1,4 @@
-"""Image sizes are read from headers, and limited, before decoding."""
+"""Image sizes are read from headers and limited before decoding."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def picture(kind: str, mode: str = "RGB", **options: Any) -> bytes:
 
 
 def png_of(width: int, height: int) -> bytes:
-    """A file of some 70 bytes that says it has a size."""
+    """Return a file of about 70 bytes whose header declares a size."""
     head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     chunks = [(b"IHDR", head), (b"IDAT", zlib.compress(bytes(9))), (b"IEND", b"")]
     made = b"\x89PNG\r\n\x1a\n"
@@ -51,7 +51,7 @@ def png_of(width: int, height: int) -> bytes:
 
 
 def enlarged(kind: str) -> bytes:
-    """A small picture whose header says that it has far more pixels."""
+    """Return a small image whose header declares far more pixels."""
     data = bytearray(picture(kind))
     if kind == "PNG":
         return png_of(65000, 65000)
@@ -73,7 +73,7 @@ BOMBS = {kind: enlarged(kind) for kind in ("JPEG", "PNG", "GIF", "BMP", "WEBP", 
 
 
 @pytest.mark.parametrize(("kind", "mode", "options"), KINDS)
-def test_the_limit_is_compared_with_the_true_size(
+def test_limit_applies_to_the_actual_size(
     kind: str, mode: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = picture(kind, mode, **options)
@@ -87,7 +87,7 @@ def test_the_limit_is_compared_with_the_true_size(
 
 @pytest.fixture
 def no_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any use of a decoder fails."""
+    """Make any use of a decoder fail."""
 
     def used(*_: Any) -> None:
         raise AssertionError("a decoder was called")
@@ -98,7 +98,7 @@ def no_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("no_decoder")
 @pytest.mark.parametrize("kind", BOMBS)
-def test_no_decoder_sees_a_picture_that_is_too_large(kind: str) -> None:
+def test_oversized_image_reaches_no_decoder(kind: str) -> None:
     assert len(BOMBS[kind]) < 2500
     with pytest.raises(ValueError, match="FLOW_DATA_MAX_PIXELS"):
         codec.decode(BOMBS[kind])
@@ -106,7 +106,7 @@ def test_no_decoder_sees_a_picture_that_is_too_large(kind: str) -> None:
 
 @pytest.mark.usefixtures("no_decoder")
 @pytest.mark.parametrize("op", ["image_decode", "ofrecord_image_decoder", "crop", "blob"])
-def test_all_ops_that_decode_are_limited(op: str) -> None:
+def test_limit_applies_to_all_decoding_ops(op: str) -> None:
     record = Record(
         {"x": BOMBS["PNG"]}, Origin("a", 0, 0), lambda f: {"x": ("bytes_list", (f["x"],))}
     )
@@ -134,7 +134,7 @@ def test_all_ops_that_decode_are_limited(op: str) -> None:
         launch()
 
 
-def test_a_frame_may_not_be_larger_than_a_canvas_that_is_allowed() -> None:
+def test_frame_must_not_exceed_an_allowed_canvas() -> None:
     data = bytearray(picture("GIF"))
     at = data.index(b"\x2c", 13)
     data[at + 5 : at + 9] = struct.pack("<HH", 65000, 65000)
@@ -144,7 +144,7 @@ def test_a_frame_may_not_be_larger_than_a_canvas_that_is_allowed() -> None:
 
 @pytest.mark.usefixtures("no_decoder")
 @pytest.mark.parametrize("chunk", [b"IHDR", b"IDAT", b"IEND"])
-def test_a_chunk_is_not_longer_than_its_file(chunk: bytes) -> None:
+def test_chunk_must_not_exceed_its_file(chunk: bytes) -> None:
     data = bytearray(picture("PNG"))
     at = data.index(chunk) - 4
     data[at : at + 4] = struct.pack(">I", 0x7FFFFFFF)
@@ -153,7 +153,7 @@ def test_a_chunk_is_not_longer_than_its_file(chunk: bytes) -> None:
     check_header(picture("PNG") + b"anything behind the end")
 
 
-def test_a_jpeg_has_few_scans(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jpeg_scan_count_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     data = picture("JPEG", progressive=True)
     count, scan = data.count(b"\xff\xda"), data.index(b"\xff\xda")
     assert 1 < count < SCANS_AT_LIMIT
@@ -164,20 +164,20 @@ def test_a_jpeg_has_few_scans(monkeypatch: pytest.MonkeyPatch) -> None:
     check_header(with_scans(100))
     with pytest.raises(ValueError, match="101 scans and 714 pixels; 100 scans are allowed"):
         check_header(with_scans(101))
-    monkeypatch.setenv(SETTING, "1428")  # twice the pixels of the picture
+    monkeypatch.setenv(SETTING, "1428")  # twice the pixels of the image
     check_header(with_scans(32))
     with pytest.raises(ValueError, match="33 scans and 714 pixels; 32 scans are allowed"):
         check_header(with_scans(33))
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "BMP", "WEBP", "PPM", "TIFF"])
-def test_headers_may_end_anywhere(kind: str) -> None:
+def test_truncated_headers_are_handled(kind: str) -> None:
     data = picture(kind)
     for end in range(60):
         try:
             check_header(data[:end])
         except ValueError as error:
-            assert str(error)  # noqa: PT017 - short headers of some formats are whole
+            assert str(error)  # noqa: PT017 - some formats have short headers
 
 
 @pytest.mark.parametrize("data", [b"", b"%!PS-Adobe-3.0 EPSF-3.0\n", b"\xd7\xcd\xc6\x9a" * 9])
@@ -187,20 +187,20 @@ def test_other_formats_reach_no_decoder(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("text", ["-1", "0", "many"])
-def test_a_wrong_setting_is_named(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_setting_is_named(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SETTING, text)
     with pytest.raises(ConfigError, match=SETTING):
         headers.max_pixels()
 
 
 @pytest.mark.parametrize(("width", "height"), [(0, 5), (5, 0), (1 << 20, 1 << 20)])
-def test_nothing_is_resized_beyond_the_limit(width: int, height: int) -> None:
+def test_resizing_is_limited(width: int, height: int) -> None:
     with pytest.raises(ValueError, match="pixels"):
         codec.resize(np.zeros((4, 4, 3), np.uint8), width, height, "bilinear")
 
 
 class FakeOpenCV:
-    """A library with exceptions of its own, as OpenCV has."""
+    """A library with its own exception class, like OpenCV."""
 
     class error(Exception):
         pass
@@ -212,7 +212,7 @@ class FakeOpenCV:
         raise FakeOpenCV.error("assertion failed")
 
 
-def test_errors_of_opencv_are_about_the_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_opencv_errors_name_the_image(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codec, "opencv", lambda: FakeOpenCV)
     monkeypatch.setattr(codec, "_simplejpeg", lambda: None)
     with pytest.raises(ValueError, match="assertion failed"):

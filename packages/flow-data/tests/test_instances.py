@@ -10,7 +10,7 @@ from flow_data.instances import Pool, size_class
 
 
 @given(st.integers(1, 1 << 40))
-def test_size_classes_hold_what_is_asked_and_little_more(nbytes: int) -> None:
+def test_size_classes_fit_requests_with_little_overhead(nbytes: int) -> None:
     size = size_class(nbytes)
     assert nbytes <= size
     assert nbytes <= 4096 or size <= nbytes * 1.25 + 1
@@ -31,7 +31,7 @@ def test_arrays_in_use_never_share_memory(requests: list[tuple[bool, int]]) -> N
         assert (array == value).all()
 
 
-def test_memory_is_used_again_and_given_back() -> None:
+def test_memory_is_reused_and_released() -> None:
     pool = Pool(patience=10)
     arrays = [pool.allocate((10_000,), np.float32) for _ in range(8)]
     most = pool.nbytes
@@ -44,7 +44,7 @@ def test_memory_is_used_again_and_given_back() -> None:
     assert pool.nbytes < most / 4
 
 
-def test_sizes_that_are_not_asked_for_any_more_are_given_back() -> None:
+def test_memory_of_unused_sizes_is_released() -> None:
     pool = Pool(patience=10)
     arrays = [pool.allocate((100_000,), np.float32) for _ in range(8)]
     del arrays
@@ -63,7 +63,7 @@ def test_free_blocks_serve_smaller_requests() -> None:
     assert pool.nbytes > before
 
 
-def test_views_keep_their_memory() -> None:
+def test_views_keep_their_memory_alive() -> None:
     pool = Pool()
     view = pool.allocate((100, 100), np.uint8)[3:5, 7:]
     view[:] = 9

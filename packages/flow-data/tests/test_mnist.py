@@ -41,7 +41,7 @@ def load(folder: Path, *sizes: int, **options: Any) -> Any:
     return load_mnist(*(sizes or (4, 3)), out_dir=str(folder), **{"url": NOWHERE, **options})
 
 
-def test_signature_is_oneflows() -> None:
+def test_signature_matches_oneflow() -> None:
     parameters = inspect.signature(load_mnist).parameters
     assert {name: p.default for name, p in parameters.items()} == {
         "train_batch_size": 100,
@@ -134,18 +134,18 @@ LIES = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_headers_of_arrays_are_compared_with_their_bytes(tmp_path: Path, lie: str) -> None:
+def test_array_headers_are_checked_against_their_data(tmp_path: Path, lie: str) -> None:
     path = write(tmp_path)
     with zipfile.ZipFile(path, "a") as archive, warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # the name is there twice
+        warnings.simplefilter("ignore", UserWarning)  # duplicate member name
         archive.writestr("x_test.npy", LIES[lie])
     with pytest.raises(DataError, match="reading"):
         load(tmp_path)
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_archives_are_compressed_as_numpy_does_it(tmp_path: Path, method: int) -> None:
-    """Other methods make any number of bytes of one."""
+def test_compression_is_limited_to_the_method_of_numpy(tmp_path: Path, method: int) -> None:
+    """Other methods can expand one byte to any size."""
     path = write(tmp_path)
     names = zipfile.ZipFile(path).namelist()
     with zipfile.ZipFile(path) as old, zipfile.ZipFile(tmp_path / "new", "w", method) as new:
@@ -164,7 +164,7 @@ def test_arrays_by_column(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found.reshape(12, 28, 28), expected)
 
 
-def test_a_plain_array_or_a_missing_part(tmp_path: Path) -> None:
+def test_plain_array_and_missing_part_are_rejected(tmp_path: Path) -> None:
     np.save(tmp_path / "one.npy", np.zeros(3))
     (tmp_path / "one.npy").rename(tmp_path / "mnist.npz")
     with pytest.raises(DataError, match="reading"):
@@ -174,7 +174,7 @@ def test_a_plain_array_or_a_missing_part(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-def test_a_passed_hash_is_checked(tmp_path: Path) -> None:
+def test_given_hash_is_checked(tmp_path: Path) -> None:
     path = write(tmp_path)
     load(tmp_path, hash_check=sha256(path).upper())
     with pytest.raises(DataError, match="SHA-256"):
@@ -184,7 +184,7 @@ def test_a_passed_hash_is_checked(tmp_path: Path) -> None:
         load(tmp_path, hash_check="".join(default))
 
 
-def test_nothing_there_and_no_way_to_get_it(tmp_path: Path) -> None:
+def test_missing_file_without_a_download_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         load(tmp_path / "data")
     message = str(caught.value)
@@ -205,7 +205,7 @@ def test_nothing_there_and_no_way_to_get_it(tmp_path: Path) -> None:
 
 class Handler(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *_: Any) -> None:
-        """Nothing: the output of tests stays readable."""
+        """Print nothing, to keep the test output readable."""
 
     def end_headers(self) -> None:
         self.close_connection = True
@@ -246,27 +246,27 @@ def test_download(tmp_path: Path, remote: Path, url: str) -> None:
     load(tmp_path / "unchecked", url=url, hash_check=None)
 
 
-def test_a_download_with_another_hash_is_not_kept(tmp_path: Path, url: str) -> None:
+def test_download_with_another_hash_is_discarded(tmp_path: Path, url: str) -> None:
     with pytest.raises(DataError, match="SHA-256"):
         load(tmp_path / "new", url=url)
     assert os.listdir(tmp_path / "new") == []
 
 
-def test_a_download_that_is_not_mnist_is_not_kept(tmp_path: Path, remote: Path, url: str) -> None:
+def test_download_that_is_not_mnist_is_discarded(tmp_path: Path, remote: Path, url: str) -> None:
     remote.write_bytes(b"something else")
     with pytest.raises(DataError, match=r"place mnist\.npz there"):
         load(tmp_path / "new", url=url, hash_check=None)
     assert os.listdir(tmp_path / "new") == []
 
 
-def test_a_download_that_ends_early_is_not_kept(tmp_path: Path, remote: Path) -> None:
+def test_truncated_download_is_discarded(tmp_path: Path, remote: Path) -> None:
     for url in serve(remote.parent, Truncating):
         with pytest.raises(DataError, match="1000 of"):
             load(tmp_path / "new", url=url, hash_check=None)
     assert os.listdir(tmp_path / "new") == []
 
 
-def test_no_such_file_on_the_server(tmp_path: Path, url: str) -> None:
+def test_file_missing_on_the_server(tmp_path: Path, url: str) -> None:
     with pytest.raises(DataError, match="404"):
         load(tmp_path / "new", url=url + ".missing")
 
@@ -286,11 +286,11 @@ def test_progress(
     assert shown.endswith(" MB\n") if terminal else not shown
 
 
-# ----------------------------------------------------------------------------- the real one
+# ------------------------------------------------------------------------- the real archive
 
 
 @pytest.mark.skipif(not REAL.exists(), reason=f"no real MNIST at {REAL}")
-def test_real(tmp_path: Path) -> None:
+def test_real_archive(tmp_path: Path) -> None:
     (tmp_path / "mnist.npz").symlink_to(REAL)
     (images, labels), (test_images, test_labels) = load_mnist(100, out_dir=str(tmp_path))
     assert images.shape == (600, 100, 1, 28, 28)

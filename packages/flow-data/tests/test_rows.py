@@ -1,4 +1,4 @@
-"""Errors of row work name the row, unless the sample is not the cause."""
+"""Errors in row work name the row unless the sample is not the cause."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from flow_data.rows import for_each_row
 
 
 class ForeignError(Exception):
-    """Of a library."""
+    """A library exception."""
 
 
 @pytest.mark.parametrize("error", [ForeignError("odd"), ValueError("odd"), ArithmeticError("odd")])
-def test_any_exception_of_a_library_names_the_row(error: Exception) -> None:
+def test_any_library_exception_names_the_row(error: Exception) -> None:
     def work(row: int) -> None:
         if row == 2:
             raise error
@@ -26,7 +26,7 @@ def test_any_exception_of_a_library_names_the_row(error: Exception) -> None:
 
 
 @pytest.mark.parametrize("error", [ConfigError("a setting"), MemoryError(), KeyboardInterrupt()])
-def test_what_is_no_fault_of_a_sample_is_raised_as_it_is(error: BaseException) -> None:
+def test_errors_unrelated_to_the_sample_are_raised_unchanged(error: BaseException) -> None:
     def work(row: int) -> None:
         raise error
 

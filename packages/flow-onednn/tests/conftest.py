@@ -1,4 +1,4 @@
-"""Shared fixtures: they skip tests without the library, with the reason."""
+"""Shared fixtures, which skip tests if the library is missing and give the reason."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flow_onednn.library import Missing, state
 
 @pytest.fixture
 def onednn() -> None:
-    """Skips the test where there is no oneDNN, with the reason."""
+    """Skip the test if oneDNN is missing and give the reason."""
     found = state()
     if isinstance(found, Missing):
         pytest.skip(f"no oneDNN: {found.reason}")
@@ -21,7 +21,7 @@ def onednn() -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def with_the_plugin() -> Iterator[None]:
-    """Registry and session have this package's kernels, also where other tests go without them."""
+    """Use this package's kernels in registry and session, although other tests disable them."""
     before = list(sessions._default)
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("FLOW_DISABLE_PLUGINS", raising=False)

@@ -1,4 +1,4 @@
-"""Finding and loading the library, and the errors when that fails."""
+"""Finding and loading the library, and the errors on failure."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def doctor(**settings: str) -> str:
     return done.stdout
 
 
-def test_a_file_that_is_not_there_is_named_with_what_to_install() -> None:
+def test_missing_file_error_names_the_package_to_install() -> None:
     text = doctor(FLOW_ONEDNN_LIBRARY="/nowhere/libdnnl.so.3")
     assert "not used" in text
     assert "/nowhere/libdnnl.so.3" in text
     assert "flow-onednn[wheel]" in text
 
 
-def test_registering_loads_nothing() -> None:
+def test_registration_loads_nothing() -> None:
     code = "import sys; from flow_core.plugins.host import load_plugins as load; load(); "
     code += "assert 'flow_onednn.plugin' in sys.modules and '_cffi_backend' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -47,13 +47,13 @@ SUM = "typedef struct { long count; double *values; ...; } Rows; long abs(long);
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of an empty cache."""
+    """Return the folder of an empty cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path / "flow-onednn"
 
 
 def declared(cdef: str) -> Any:
-    """As if in a new process: what is shared in this one stays."""
+    """Parse declarations as in a new process, without shared state."""
     return compiler.ffi.__wrapped__(cdef)
 
 
@@ -68,7 +68,7 @@ def test_declarations_are_parsed_once(cache: Path, monkeypatch: pytest.MonkeyPat
     assert again.dlopen(None).SIX == 6
 
 
-def test_declarations_are_kept_in_a_temporary_folder_if_the_cache_is_unusable(cache: Path) -> None:
+def test_declarations_use_a_temporary_folder_if_the_cache_is_unusable(cache: Path) -> None:
     cache.write_text("a file where the folder should be")
     with pytest.warns(CacheWarning, match="cannot be used"):
         assert declared("long labs(long);").dlopen(None).labs(-3) == 3
@@ -78,10 +78,10 @@ def test_declarations_are_kept_in_a_temporary_folder_if_the_cache_is_unusable(ca
 
 @pytest.mark.skipif(not compiler.available(), reason=f"no C compiler: {compiler.state()}")
 @pytest.mark.parametrize("damage", [lambda b: b"", lambda b: b[: len(b) // 2], lambda b: b"x" + b])
-def test_damaged_entries_are_made_again(
+def test_damaged_entries_are_recreated(
     cache: Path, damage: Callable[[bytes], bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A library cut in half ended every later process by SIGBUS, an empty table by KeyError."""
+    """A truncated library would end later processes with SIGBUS, an empty table with KeyError."""
     found = compiler.state()
     assert isinstance(found, compiler.Compiler)
 
@@ -97,7 +97,7 @@ def test_damaged_entries_are_made_again(
     assert [path.suffix for path in entries] in ([".so", ".py"], [".py", ".so"])
     contents = [path.read_bytes() for path in entries]
     for path, content in zip(entries, contents, strict=True):
-        path.unlink()  # not written in place: the library of this process is mapped from it
+        path.unlink()  # not rewritten in place: this process has mapped the library
         path.write_bytes(damage(content))
     with pytest.warns(CacheWarning, match="will be replaced") as warned:
         assert three() == 3
@@ -107,11 +107,11 @@ def test_damaged_entries_are_made_again(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="libc by its Linux name")
-def test_another_library_is_refused() -> None:
+def test_other_library_is_rejected() -> None:
     assert "libc.so.6 is not oneDNN" in doctor(FLOW_ONEDNN_LIBRARY="libc.so.6")
 
 
-def test_the_setting_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_setting_has_priority(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLOW_ONEDNN_LIBRARY", "/chosen.so")
     assert list(library.candidates()) == ["/chosen.so"]
     monkeypatch.delenv("FLOW_ONEDNN_LIBRARY")
@@ -119,7 +119,7 @@ def test_the_setting_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class OldLibrary:
-    """Something that says that it is oneDNN of some version, with or without engines."""
+    """A library that reports an oneDNN version, with or without engines."""
 
     error = AttributeError
 
@@ -142,7 +142,7 @@ class OldLibrary:
 
 
 @pytest.mark.parametrize("version", [(2, 7, 0), (3, 1, 9), (4, 0, 0)])
-def test_versions_that_we_do_not_know_are_refused(version: tuple[int, int, int]) -> None:
+def test_unknown_versions_are_rejected(version: tuple[int, int, int]) -> None:
     found = library._open(OldLibrary(version), "old.so")
     assert isinstance(found, Missing)
     assert found.reason == (
@@ -150,14 +150,14 @@ def test_versions_that_we_do_not_know_are_refused(version: tuple[int, int, int])
     )
 
 
-def test_a_library_without_a_cpu_is_refused() -> None:
+def test_library_without_a_cpu_engine_is_rejected() -> None:
     found = library._open(OldLibrary((3, 13, 2), engines=0), "sycl.so")
     assert isinstance(found, Missing)
     assert "no CPU engine" in found.reason
 
 
 @pytest.mark.usefixtures("onednn")
-def test_a_library_whose_numbers_mean_something_else_is_refused(
+def test_library_with_other_enumeration_values_is_rejected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     one = library.library()
@@ -168,7 +168,7 @@ def test_a_library_whose_numbers_mean_something_else_is_refused(
     assert "alg_kind 32 is 'eltwise_relu', not 'eltwise_tanh'" in found.reason
 
 
-def test_the_reason_reaches_who_uses_it_anyway(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_error_is_raised_on_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "state", lambda: Missing("it is not there"))
     with pytest.raises(OneDnnError, match="it is not there"):
         library.library()
@@ -187,7 +187,7 @@ def test_statuses_become_errors() -> None:
 
 
 @pytest.mark.usefixtures("onednn")
-def test_doctor_says_which_library_and_how_many_threads() -> None:
+def test_doctor_reports_library_and_thread_count() -> None:
     if threads.runtime() is None:
         pytest.skip("the OpenMP runtime is not libgomp")
     text = doctor(ONEFLOW_CPU_THREADS="3")
@@ -213,7 +213,7 @@ print(found)
 
 @pytest.mark.parametrize("standard", ["", "1"])
 def test_all_threads_that_run_steps_have_the_same_pool_size(standard: str) -> None:
-    """As asynchronous jobs and streams do, beside the main thread."""
+    """This includes the threads of asynchronous jobs and streams."""
     if threads.runtime() is None:
         pytest.skip("the OpenMP runtime is not libgomp")
     env = {k: v for k, v in os.environ.items() if not k.startswith("OMP_")}
@@ -224,7 +224,7 @@ def test_all_threads_that_run_steps_have_the_same_pool_size(standard: str) -> No
     assert done.stdout.strip() == "[3, 3]"
 
 
-def test_the_pool_is_the_one_that_other_openmp_code_uses() -> None:
+def test_pool_is_shared_with_other_openmp_code() -> None:
     pool = threads.runtime()
     if pool is None:
         pytest.skip("the OpenMP runtime is not libgomp")
@@ -247,8 +247,8 @@ print(compiler.compiled(source, "int widest(void);").widest())
 '''
 
 
-def test_loops_use_no_more_instructions_than_the_library_may() -> None:
-    """Nor does one processor take from the cache what was compiled for another."""
+def test_loops_are_limited_to_the_instructions_of_the_library() -> None:
+    """A processor does not load code from the cache that was compiled for another."""
     if not compiler.available():
         pytest.skip(f"no C compiler: {compiler.state()}")
     if platform.machine() not in ("x86_64", "AMD64"):

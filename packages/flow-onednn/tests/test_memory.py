@@ -1,4 +1,4 @@
-"""Steps in steady state: memory outside the plan, and copies that the plan does not list."""
+"""Steady-state steps: no memory outside the plan, and no copies that the plan does not list."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ void *mmap(void *p, size_t n, int a, int b, int c, off_t d) {
     return next(p, n, a, b, c, d);
 }
 """
-"""Counts what the whole process allocates, the library and the C loops included."""
+"""Count allocations of the whole process, including the library and the C loops."""
 
 PROGRAM = """
 import ctypes, json, sys
@@ -135,7 +135,7 @@ def counter(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("form", "precision"), [("NCHW", "exact"), ("NHWC", "mixed")])
-def test_steps_allocate_nothing_and_copy_what_is_listed(
+def test_steps_allocate_nothing_and_copy_only_as_listed(
     form: str, precision: str, counter: Path
 ) -> None:
     if not compiler.available():
@@ -148,11 +148,11 @@ def test_steps_allocate_nothing_and_copy_what_is_listed(
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    assert found["seen"] >= 1, "the counter counts"
+    assert found["seen"] >= 1, "the counter works"
     rows = found["rows"]
     assert sum(row[1].startswith("onednn.") for row in rows) > 10
     assert [r for r in rows if r[2] and not r[3]] == [], "copies that the plan does not list"
     if library().asynchronous:
-        return  # a library that queues its work takes memory for the queue, when it likes
+        return  # a library that queues its work allocates memory for the queue at any time
     assert [r for r in rows if r[4] and not r[5]] == [], "memory that the plan does not list"
     assert found["large"] == sum(r[4] for r in rows), "nothing is allocated around the tasks"

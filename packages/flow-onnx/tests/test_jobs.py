@@ -1,4 +1,4 @@
-"""Whole jobs: what ONNX Runtime computes is what the job computes."""
+"""Whole jobs: ONNX Runtime computes the same results as the job."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BATCH = 4
 
 
 def exported(job: Any, folder: Path, **options: Any) -> Path:
-    """A model of a job with fresh weights."""
+    """Export a job with newly initialized weights and return the model's path."""
     flow.train.CheckPoint().save(str(folder / "weights"))
     path = folder / "model.onnx"
     flow.onnx.export(job, str(folder / "weights"), str(path), **options)
@@ -101,7 +101,7 @@ def transformer_job() -> Any:
 
 
 @pytest.mark.parametrize("opset", [None, 11])
-def test_a_transformer_layer_with_two_results(opset: int | None, tmp_path: Path) -> None:
+def test_transformer_layer_with_two_results(opset: int | None, tmp_path: Path) -> None:
     job, rng = transformer_job(), np.random.default_rng(0)
     tokens = rng.integers(0, WORDS, (BATCH, LENGTH)).astype(np.int32)
     mask = rng.integers(0, 2, (BATCH, LENGTH)).astype(np.int8)
@@ -112,7 +112,7 @@ def test_a_transformer_layer_with_two_results(opset: int | None, tmp_path: Path)
     assert found[1].tolist() == expected[1].tolist()
 
 
-def test_a_transformer_layer_of_open_batch(tmp_path: Path) -> None:
+def test_transformer_layer_with_a_dynamic_batch(tmp_path: Path) -> None:
     job, rng = transformer_job(), np.random.default_rng(0)
     sizes = {"tokens": ("batch", LENGTH), "mask": ("batch", LENGTH)}
     path = exported(job, tmp_path, shape_override=sizes)
@@ -128,7 +128,7 @@ def test_a_transformer_layer_of_open_batch(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_weights_are_those_of_the_checkpoint_not_of_the_session(tmp_path: Path) -> None:
+def test_weights_come_from_the_checkpoint_not_the_session(tmp_path: Path) -> None:
     @flow.global_function()
     def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
         return x + flow.get_variable("w", (2,), initializer=flow.ones_initializer())
@@ -140,7 +140,7 @@ def test_weights_are_those_of_the_checkpoint_not_of_the_session(tmp_path: Path) 
     assert job(zeros).tolist() == [1, 1]
 
 
-def test_what_is_fed_may_be_returned_and_twice(tmp_path: Path) -> None:
+def test_inputs_may_be_returned_repeatedly(tmp_path: Path) -> None:
     @flow.global_function()
     def job(
         pair: tuple[tp.Numpy.Placeholder((2,)), tp.Numpy.Placeholder((2,))],
@@ -174,7 +174,7 @@ def test_batch_norms_use_the_moving_statistics(tmp_path: Path) -> None:
     np.testing.assert_allclose(run_model(path, {"x": x})[0], job(x), rtol=1e-4, atol=1e-5)
 
 
-def test_two_open_sizes(tmp_path: Path) -> None:
+def test_two_dynamic_sizes(tmp_path: Path) -> None:
     @flow.global_function()
     def job(x: tp.Numpy.Placeholder((2, 5, 8))) -> tuple[tp.Numpy, tp.Numpy]:
         heads = flow.transpose(flow.reshape(x, (2, 5, 2, 4)), (0, 2, 1, 3))
@@ -191,7 +191,7 @@ def test_two_open_sizes(tmp_path: Path) -> None:
     assert [a.shape for a in parts] == [(1, 2, 3, 4), (3,)]
 
 
-def test_slices_and_broadcasts_of_open_sizes(tmp_path: Path) -> None:
+def test_slices_and_broadcasts_of_dynamic_sizes(tmp_path: Path) -> None:
     @flow.global_function()
     def job(x: tp.Numpy.Placeholder((4, 3))) -> tuple[tp.Numpy, tp.Numpy, tp.Numpy]:
         behind = flow.slice(x, [1, None], [None, 2])
@@ -208,7 +208,7 @@ def test_slices_and_broadcasts_of_open_sizes(tmp_path: Path) -> None:
     assert found[2].shape == (12, 3)
 
 
-def test_several_devices_are_one_model(tmp_path: Path) -> None:
+def test_several_devices_export_to_one_model(tmp_path: Path) -> None:
     @flow.global_function()
     def job(x: tp.Numpy.Placeholder((4, 6))) -> tp.Numpy:
         with flow.scope.placement("cpu", "0:0-1"):
@@ -222,7 +222,7 @@ def test_several_devices_are_one_model(tmp_path: Path) -> None:
     assert [node.op_type for node in onnx.load(path).graph.node] == ["MatMul"]
 
 
-def test_half_numbers(tmp_path: Path) -> None:
+def test_half_precision(tmp_path: Path) -> None:
     @flow.global_function()
     def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
         y = flow.math.tanh(flow.cast(x, flow.float16) * 0.5)
@@ -233,7 +233,7 @@ def test_half_numbers(tmp_path: Path) -> None:
     np.testing.assert_allclose(found[0], job(x), rtol=1e-2, atol=1e-2)
 
 
-def test_nothing_fed_and_one_number(tmp_path: Path) -> None:
+def test_job_without_inputs_and_with_a_scalar_result(tmp_path: Path) -> None:
     @flow.global_function()
     def constants() -> tp.Numpy:
         return flow.constant(3.0, flow.float, (2,)) + 1
@@ -248,7 +248,7 @@ def test_nothing_fed_and_one_number(tmp_path: Path) -> None:
     assert run_model(tmp_path / "scalar.onnx", {"x": np.array(3, np.float32)})[0] == 9
 
 
-def test_quantization_aware_jobs_round_as_they_do_here(tmp_path: Path) -> None:
+def test_quantization_aware_jobs_round_identically(tmp_path: Path) -> None:
     config = flow.function_config()
     config.enable_qat(True)
     config.qat.moving_min_max_stop_update_after_iters(1)

@@ -1,4 +1,4 @@
-"""What is refused says what was found, what is allowed, and where; nothing is left behind."""
+"""Rejected exports report found and allowed values and the line, and leave no files."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def odd() -> Any:
     return job
 
 
-def test_all_ops_without_a_counterpart_are_listed_with_their_lines(weights: str) -> None:
+def test_error_lists_all_unsupported_ops_with_their_lines(weights: str) -> None:
     with pytest.raises(UnsupportedError) as caught:
         flow.onnx.export(odd(), weights, "never.onnx")
     text, first = str(caught.value), odd.__code__.co_firstlineno
@@ -60,7 +60,7 @@ def test_all_ops_without_a_counterpart_are_listed_with_their_lines(weights: str)
     assert not os.path.exists("never.onnx")
 
 
-def test_they_may_be_left_in_a_domain_of_their_own(
+def test_unsupported_ops_may_use_a_custom_domain(
     weights: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "model.onnx"
@@ -97,13 +97,13 @@ def test_options(options: dict[str, Any], found: str, allowed: str, weights: str
     assert "test_refusals.py" in str(caught.value.at)
 
 
-def test_sizes_that_do_not_fit_name_the_op(weights: str) -> None:
+def test_mismatched_sizes_name_the_op(weights: str) -> None:
     with pytest.raises(UnsupportedError, match=r"inner sizes 5 and 4") as caught:
         flow.onnx.export(product(), weights, "never.onnx", shape_override={"x": (2, 5)})
     assert f"test_refusals.py:{product.__code__.co_firstlineno + 3}" in str(caught.value.at)
 
 
-def test_an_op_that_needs_an_open_size_is_named(weights: str) -> None:
+def test_op_that_requires_a_dynamic_size_is_named(weights: str) -> None:
     @flow.global_function()
     def job(x: tp.Numpy.Placeholder((1, 2, 7, 7))) -> tp.Numpy:
         return flow.nn.avg_pool2d(x, ksize=2, strides=2, padding="SAME", name="pool")
@@ -124,7 +124,7 @@ def test_an_op_that_needs_an_open_size_is_named(weights: str) -> None:
         ),
     ],
 )
-def test_numbers_that_are_written_out_in_a_node(function: Any, node: str, weights: str) -> None:
+def test_node_constants_require_known_sizes(function: Any, node: str, weights: str) -> None:
     @flow.global_function()
     def job(x: tp.Numpy.Placeholder((4, 2))) -> tp.Numpy:
         return function(x)
@@ -134,18 +134,18 @@ def test_numbers_that_are_written_out_in_a_node(function: Any, node: str, weight
     assert "test_refusals.py" in str(caught.value.at)
 
 
-def test_two_numbers_of_one_name(weights: str) -> None:
+def test_duplicate_dimension_names(weights: str) -> None:
     with pytest.raises(UnsupportedError, match=r"both .* and"):
         flow.onnx.export(product(), weights, "never.onnx", shape_override={"x": ("n", "n")})
 
 
-def test_other_numbers(weights: str, tmp_path: Path) -> None:
+def test_shape_override(weights: str, tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     flow.onnx.export(product(), weights, path, shape_override={"x": (5, 4)})
     assert run_model(path, {"x": np.ones((5, 4), np.float32)})[0].tolist() == [[4] * 4] * 5
 
 
-def test_jobs_that_are_none(weights: str) -> None:
+def test_invalid_jobs_are_rejected(weights: str) -> None:
     @flow.global_function(type="train")
     def train(x: tp.Numpy.Placeholder((2, 4))) -> tp.Numpy:
         return x
@@ -159,7 +159,7 @@ def test_jobs_that_are_none(weights: str) -> None:
             flow.onnx.export(job, weights, "never.onnx")
 
 
-def test_updates_of_variables_are_no_part_of_a_model(weights: str) -> None:
+def test_variable_updates_are_not_exported(weights: str) -> None:
     @flow.global_function()
     def job(x: tp.Numpy.Placeholder((4, 4))) -> tp.Numpy:
         w = flow.get_variable("w", (4, 4), initializer=flow.ones_initializer())
@@ -170,7 +170,7 @@ def test_updates_of_variables_are_no_part_of_a_model(weights: str) -> None:
         flow.onnx.export(job, weights, "never.onnx")
 
 
-def test_checkpoints_that_do_not_fit(weights: str, tmp_path: Path) -> None:
+def test_mismatched_checkpoints_are_rejected(weights: str, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="no such path"):
         flow.onnx.export(product(), str(tmp_path / "nowhere"), "never.onnx")
     flow.checkpoint.save(str(tmp_path / "wrong"), {"w": np.ones((4, 5), np.float32)})
@@ -181,7 +181,7 @@ def test_checkpoints_that_do_not_fit(weights: str, tmp_path: Path) -> None:
         flow.onnx.export(product(), str(tmp_path / "other"), "never.onnx")
 
 
-def test_nothing_is_left_where_writing_fails(
+def test_failed_write_leaves_no_files(
     weights: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "models"
@@ -199,12 +199,12 @@ def test_nothing_is_left_where_writing_fails(
     assert (folder / "model.onnx").read_bytes() == before
 
 
-def test_a_folder_that_is_not_there(weights: str, tmp_path: Path) -> None:
+def test_missing_folder_is_rejected(weights: str, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="No such file"):
         flow.onnx.export(product(), weights, tmp_path / "nowhere" / "model.onnx")
 
 
-def test_weights_beside_the_model(tmp_path: Path) -> None:
+def test_external_weights(tmp_path: Path) -> None:
     big = np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32)
 
     @flow.global_function()
@@ -224,13 +224,13 @@ def test_weights_beside_the_model(tmp_path: Path) -> None:
     np.testing.assert_allclose(run_model(path, {"x": x})[0], x @ big + values["b"], 1e-5, 1e-5)
 
 
-def test_too_large_for_one_file(weights: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_too_large_for_one_file(weights: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "LARGEST", 32)
     with pytest.raises(UnsupportedError, match="external_data=True"):
         flow.onnx.export(product(), weights, "never.onnx")
 
 
-def test_without_the_plugin_the_error_says_what_to_install(
+def test_missing_plugin_error_names_the_package_to_install(
     weights: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job, registry = product(), default_session().registry

@@ -1,4 +1,4 @@
-"""The annotations of flow-typing, read by core."""
+"""The annotations of flow-typing as read by the core."""
 
 # ruff: noqa: UP006, UP035 - Tuple, List and Dict are what users write
 
@@ -81,7 +81,7 @@ def test_placeholders() -> None:
         parse_placeholder(tp.Numpy, SPECS)
 
 
-def test_a_whole_job() -> None:
+def test_complete_job() -> None:
     def job(
         images: tp.Numpy.Placeholder((100, 1, 28, 28), dtype=float32),
         labels: tp.Numpy.Placeholder((100,), dtype=int32),
@@ -100,11 +100,11 @@ def test_a_whole_job() -> None:
     assert returned.blobs == (1, 2)
 
 
-def test_a_handler() -> None:
+def test_callback_handler() -> None:
     def see(result: tp.ListNumpy) -> None: ...
 
     assert parse_handler(see, SPECS) == ARRAYS
 
 
-def test_every_name_is_there() -> None:
+def test_every_name_is_exported() -> None:
     assert set(tp.__all__) <= set(dir(tp))

@@ -1,4 +1,4 @@
-"""What a static type checker makes of the annotations."""
+"""The annotations under a static type checker."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def check(tmp_path: Path) -> str:
     program.write_text(PROGRAM)
     (tmp_path / "mypy.ini").write_text("[mypy]\nstrict = true\n")
     command = [sys.executable, "-m", "mypy", "--config-file=mypy.ini", "program.py"]
-    # mypy finds installed packages itself, and refuses to be told of them again
+    # mypy finds installed packages itself and rejects explicit paths to them
     roots = {str(Path(p.__file__).parents[1]) for p in (flow_core, flow_typing)}
     paths = os.pathsep.join(sorted(r for r in roots if not r.endswith("site-packages")))
     result = subprocess.run(

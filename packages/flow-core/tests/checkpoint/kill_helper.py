@@ -1,4 +1,4 @@
-"""Saves checkpoints until it is killed, or kills itself at each line: run by test_kill."""
+"""Save checkpoints until killed, or exit at a given line of the save; run by test_kill."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from flow_core.checkpoint import store as watched
 
 
 def version(number: int) -> dict[str, Any]:
-    """Variables that tell their version; their number differs from version to version."""
+    """Return variables that encode their version; their number differs between versions."""
     names = [f"block{i}/weight" for i in range(4 + number % 3)]
     return {name: np.full((50, 7), number, np.float32) for name in names}
 
 
 def loop(path: str, first: str = "1", step: str = "1") -> None:
-    swap.sync = lambda _: None  # only speed: no power is cut here
+    swap.sync = lambda _: None  # for speed: no power failure is simulated
     if Path(path).name == "plain":  # without digests, as OneFlow writes checkpoints
         watched.write_sums = lambda _: None
     for number in count(int(first), int(step)):
@@ -35,7 +35,7 @@ def loop(path: str, first: str = "1", step: str = "1") -> None:
 
 
 def traced(path: Path, seen: Callable[[FrameType], None]) -> None:
-    """Saves version 2, with a call for each line of the package that runs."""
+    """Save version 2 and call ``seen`` for each executed line of the package."""
     folder = os.path.dirname(watched.__file__)
 
     def trace(frame: FrameType, event: str, _: object) -> Any:
@@ -51,7 +51,7 @@ def traced(path: Path, seen: Callable[[FrameType], None]) -> None:
 
 
 def dying_save(path: Path, line: int) -> None:
-    """Saves version 2 and exits at once when ``line`` lines of the package have run."""
+    """Save version 2 and exit once ``line`` lines of the package have run."""
     left = count(line, -1)
 
     def seen(_: FrameType) -> None:
@@ -63,7 +63,7 @@ def dying_save(path: Path, line: int) -> None:
 
 
 def places(path: Path, which: str) -> list[int]:
-    """Where to die: at every line that runs, or at the first and the last run of each line."""
+    """Return the lines to exit at: every executed line, or the first and last run of each line."""
     ran: list[tuple[str, int]] = []
     save(path, version(1))
     traced(path, lambda frame: ran.append((frame.f_code.co_filename, frame.f_lineno)))
@@ -77,7 +77,7 @@ def places(path: Path, which: str) -> list[int]:
 def lines(root: str, how: str, which: str) -> None:
     if how == "two-steps":
         swap.exchange = lambda *_: False
-    swap.sync = lambda _: None  # only speed: no power is cut here
+    swap.sync = lambda _: None  # for speed: no power failure is simulated
     for line in places(Path(root) / "all" / "model", which):
         path = Path(root) / f"at{line}" / "model"
         save(path, version(1))

@@ -1,4 +1,4 @@
-"""Loads while two other processes save to the same path: each is wholly of one save."""
+"""Loading during concurrent saves to the same path returns the values of a single save."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def start(path: Path, first: int) -> subprocess.Popen[str]:
 
 @contextmanager
 def writers(path: Path) -> Iterator[None]:
-    """Two processes that save one version after the other, the odd and the even ones."""
+    """Start two processes that save odd and even versions in a loop."""
     children = [start(path, first) for first in (1, 2)]
     try:
         for child in children:
@@ -60,13 +60,13 @@ def of_the_store(path: Path) -> Arrays:
 
 
 def lazily(path: Path) -> Arrays:
-    """All variables of a mapping that was opened before, one after the other."""
+    """Return all variables of an already opened mapping, read one at a time."""
     found = flow.checkpoint.get(str(path))
     return {name: variable.numpy() for name, variable in found.items()}
 
 
 def declare() -> None:
-    """A job with all variables that a version may have."""
+    """Declare a job with every variable that a version may contain."""
     flow.clear_default_session()
 
     @flow.global_function()
@@ -100,11 +100,11 @@ WAYS: dict[str, Callable[[Path], Arrays]] = {
     ),
 }
 NEVER_GIVE_UP = ("store", "CheckPoint")
-"""Ways that read all in one call, and begin again when the checkpoint was replaced."""
+"""Ways that read everything in one call and restart if the checkpoint was replaced."""
 
 
 def check(arrays: Arrays) -> int:
-    """The version that arrays are of, all of them."""
+    """Return the version of the arrays after checking that all of them agree."""
     versions = {int(number) for array in arrays.values() for number in np.unique(array)}
     assert len(versions) == 1, f"a mix of {versions}"
     version = versions.pop()
@@ -113,7 +113,7 @@ def check(arrays: Arrays) -> int:
 
 
 def run(path: Path, way: str, loads: int) -> None:
-    """So many loads, and more until several saves were seen: the writers may be slow to start."""
+    """Load at least ``loads`` times, until several saves were seen: writers may start slowly."""
     declare()
     seen, done, refused = set(), 0, 0
     with writers(path):
@@ -138,12 +138,12 @@ each_path = pytest.mark.parametrize(
 
 @each_path
 @pytest.mark.parametrize("way", WAYS)
-def test_a_sample_of_loads(tmp_path: Path, name: str, way: str) -> None:
+def test_some_loads_are_consistent(tmp_path: Path, name: str, way: str) -> None:
     run(tmp_path / name, way, 25)
 
 
 @pytest.mark.exhaustive
 @each_path
 @pytest.mark.parametrize("way", WAYS)
-def test_two_thousand_loads(tmp_path: Path, name: str, way: str) -> None:
+def test_two_thousand_loads_are_consistent(tmp_path: Path, name: str, way: str) -> None:
     run(tmp_path / name, way, 2000)

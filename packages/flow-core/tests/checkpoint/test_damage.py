@@ -1,4 +1,4 @@
-"""Damaged, incomplete and nonsensical files: a typed error, soon, and nothing allocated for it."""
+"""Damaged and malformed files raise a typed error quickly, without large allocations."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def values() -> dict[str, Any]:
 
 
 def files(path: Path) -> list[Path]:
-    """All files of a checkpoint that have any bits."""
+    """Return all non-empty files of a checkpoint."""
     found = [path] if path.is_file() else [p for p in path.rglob("*") if p.is_file()]
     return sorted(file for file in found if file.stat().st_size)
 
@@ -52,7 +52,7 @@ def flip(file: Path, bit: int) -> None:
 
 
 def check_found(path: Path, file: Path, bit: int) -> None:
-    """A flipped bit is noticed by who reads all, and all is well when it is flipped back."""
+    """Check that reading everything detects a flipped bit, and passes once it is restored."""
     flip(file, bit)
     with pytest.raises(CheckpointError):
         {**load(path, FORMATS)}
@@ -60,8 +60,8 @@ def check_found(path: Path, file: Path, bit: int) -> None:
 
 
 @each_path
-def test_flipped_bits_are_found(tmp_path: Path, name: str) -> None:
-    """300 bits of a folder, 300 of a file; every file of the folder gets its share."""
+def test_flipped_bits_are_detected(tmp_path: Path, name: str) -> None:
+    """300 bits of a folder and 300 of a file; each file of the folder is covered."""
     path, rng = tmp_path / name, random.Random(SEED)
     save(path, values(), FORMATS)
     there = files(path)
@@ -73,7 +73,7 @@ def test_flipped_bits_are_found(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.exhaustive
 @each_path
-def test_every_bit(tmp_path: Path, name: str) -> None:
+def test_every_bit_flip_is_detected(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     save(path, {"w": np.ones((2, 3), np.float32), "b": np.zeros(3, np.int8)}, FORMATS)
     for file in files(path):
@@ -81,7 +81,7 @@ def test_every_bit(tmp_path: Path, name: str) -> None:
             check_found(path, file, bit)
 
 
-def test_a_single_variable_is_checked_too(tmp_path: Path) -> None:
+def test_loading_a_single_variable_verifies_it(tmp_path: Path) -> None:
     save(tmp_path / "model", values())
     folder = tmp_path / "model" / "deep" / "weight"
     assert open_path(folder).numpy().shape == (40, 30)
@@ -90,8 +90,8 @@ def test_a_single_variable_is_checked_too(tmp_path: Path) -> None:
         open_path(folder).numpy()
 
 
-def test_sha256sum_takes_the_list(tmp_path: Path) -> None:
-    """The lines are those of coreutils, names with a line feed included."""
+def test_sha256sum_accepts_the_digest_list(tmp_path: Path) -> None:
+    """Lines have the format of coreutils, also for names with a line feed."""
     save(tmp_path / "model", {"a\nb": np.ones(1), "plain": np.ones(2)})
     lines = (tmp_path / "model" / "flow.sha256").read_text().splitlines()
     assert lines[0].startswith("\\")
@@ -103,10 +103,10 @@ def test_sha256sum_takes_the_list(tmp_path: Path) -> None:
     assert set(load(tmp_path / "model")) == {"a\nb", "plain"}
 
 
-# ------------------------------------------------------------------- what is not as it was saved
+# ------------------------------------------------------------------------ mismatched checkpoints
 
 
-def test_all_that_is_wrong_is_in_one_list(tmp_path: Path) -> None:
+def test_one_error_lists_all_mismatches(tmp_path: Path) -> None:
     path = tmp_path / "model"
     save(path, {**values(), "gone": np.ones(1), "bad": np.ones(1)})
     (path / "snapshot_done").unlink()
@@ -132,8 +132,8 @@ def test_all_that_is_wrong_is_in_one_list(tmp_path: Path) -> None:
         load(path, strict=False)["bad"]
 
 
-def test_a_checkpoint_of_oneflow_loads(tmp_path: Path) -> None:
-    """As OneFlow writes it: no digests, the mark, one folder per variable."""
+def test_oneflow_checkpoint_loads(tmp_path: Path) -> None:
+    """The OneFlow layout: no digests, the marker file, one folder per variable."""
     value = np.arange(6, dtype=np.float32).reshape(2, 3)
     (tmp_path / "w").mkdir()
     value.tofile(tmp_path / "w" / "out")
@@ -152,7 +152,7 @@ Case = tuple[str, Callable[[Path], object]]
 
 
 def within(seconds: float, mebibytes: int, call: Callable[[], object]) -> None:
-    """The call gives one of our errors, and does not take long or much to find it."""
+    """Check that a call raises one of our errors within a time and memory limit."""
     tracemalloc.start()
     begun = time.process_time()
     try:
@@ -189,13 +189,13 @@ def test_malformed_meta(tmp_path: Path, case: str) -> None:
     within(1.0, 32, lambda: load(tmp_path)["w"])
 
 
-def test_longest_meta() -> None:
+def test_longest_meta_is_accepted() -> None:
     with pytest.raises(CheckpointError):
         parse_meta(" " * LONGEST_META + "x", Path("meta"))
 
 
 def mutated(raw: bytes, number: int) -> Iterator[bytes]:
-    """The bytes with pieces changed, removed, repeated; the same for the same number."""
+    """Yield ``raw`` with pieces changed, removed and repeated, reproducibly per number."""
     rng = random.Random(SEED)
     for _ in range(number):
         at, length = rng.randrange(len(raw)), rng.choice((1, 1, 2, 8, 64))
@@ -207,7 +207,7 @@ META = b"shape {\n  dim: 2\n  dim: 3\n}\ndata_type: kFloat\n"
 
 
 def outcome(call: Callable[[], object]) -> str:
-    """ "fine" or "refused"; everything else is not caught."""
+    """Return "fine" or "refused"; any other exception propagates."""
     try:
         call()
     except CheckpointError:
@@ -270,7 +270,7 @@ def test_malformed_safetensors(tmp_path: Path, case: str) -> None:
 
 @needs_safetensors
 def test_mutated_safetensors(tmp_path: Path) -> None:
-    """What the reader of the format's own package takes for damaged, this one refuses, too."""
+    """Whatever the safetensors package rejects as damaged is rejected here, too."""
     import safetensors.numpy
 
     file = tmp_path / "m.safetensors"
@@ -292,7 +292,7 @@ def test_mutated_sums(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../up/out", "/etc/out", "a//out", "a/\0/out"])
-def test_a_list_of_files_elsewhere_is_refused(name: str) -> None:
+def test_digest_list_with_paths_outside_the_folder_is_rejected(name: str) -> None:
     import hashlib
 
     text = f"{'0' * 64}  {name}\n"
@@ -301,7 +301,7 @@ def test_a_list_of_files_elsewhere_is_refused(name: str) -> None:
     assert parse_sums((text.replace(name, "a/out")).encode()) is None
 
 
-def test_a_named_pipe_is_no_file_to_wait_for(tmp_path: Path) -> None:
+def test_named_pipe_is_rejected_without_blocking(tmp_path: Path) -> None:
     import os
 
     if not hasattr(os, "mkfifo"):

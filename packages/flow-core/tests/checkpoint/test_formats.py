@@ -1,4 +1,4 @@
-"""What the formats write and read."""
+"""Round trips, layouts and detection of the checkpoint formats."""
 
 from __future__ import annotations
 
@@ -60,20 +60,20 @@ def assert_same(found: Any, wanted: Values) -> None:
 
 
 @each_format
-def test_all_that_is_saved_comes_back(tmp_path: Path, format: FormatSpec) -> None:
+def test_saved_variables_are_loaded_unchanged(tmp_path: Path, format: FormatSpec) -> None:
     save(tmp_path / "model", example(), FORMATS, format=format.name)
     assert (tmp_path / "model" / "snapshot_done").read_bytes() == b""
     assert_same(load(tmp_path / "model", FORMATS), example())
 
 
 @each_format
-def test_no_variables_at_all(tmp_path: Path, format: FormatSpec) -> None:
+def test_checkpoint_without_variables(tmp_path: Path, format: FormatSpec) -> None:
     save(tmp_path / "model", {}, FORMATS, format=format.name)
     assert dict(load(tmp_path / "model", FORMATS)) == {}
 
 
 @each_format
-def test_types_are_known_without_reading(tmp_path: Path, format: FormatSpec) -> None:
+def test_types_are_available_without_reading_data(tmp_path: Path, format: FormatSpec) -> None:
     save(
         tmp_path / "model", {"a": np.ones((2, 3), ml_dtypes.bfloat16)}, FORMATS, format=format.name
     )
@@ -82,7 +82,7 @@ def test_types_are_known_without_reading(tmp_path: Path, format: FormatSpec) -> 
 
 @each_format
 @pytest.mark.parametrize("value", [np.array(["text"]), np.array([object()]), np.zeros(2, complex)])
-def test_foreign_element_types_are_refused(
+def test_unsupported_element_types_are_rejected(
     tmp_path: Path, format: FormatSpec, value: np.ndarray[Any, Any]
 ) -> None:
     with pytest.raises(CheckpointError, match="'odd'"):
@@ -92,13 +92,13 @@ def test_foreign_element_types_are_refused(
 
 @each_format
 @pytest.mark.parametrize("name", ["missing", "type-float32/out"])
-def test_unknown_names_are_key_errors(tmp_path: Path, format: FormatSpec, name: str) -> None:
+def test_unknown_names_raise_key_error(tmp_path: Path, format: FormatSpec, name: str) -> None:
     save(tmp_path / "model", example(), FORMATS, format=format.name)
     with pytest.raises(KeyError):
         load(tmp_path / "model", FORMATS)[name]
 
 
-def test_the_plugin_registers_both() -> None:
+def test_plugin_registers_both_formats() -> None:
     assert flow_register_checkpoint_formats(Settings()) == FORMATS
     assert [f.name for f in FORMATS] == ["snapshot", "safetensors"]
 
@@ -106,7 +106,7 @@ def test_the_plugin_registers_both() -> None:
 # -------------------------------------------------------------------------- folder layout
 
 
-def test_the_layout_is_oneflows(tmp_path: Path) -> None:
+def test_layout_matches_oneflow(tmp_path: Path) -> None:
     value = np.arange(6, dtype=np.float32).reshape(2, 3)
     save(tmp_path / "model", {"hidden-weight": value, "a/b": np.int64(7).reshape(())})
     root = tmp_path / "model"
@@ -125,7 +125,7 @@ def test_the_layout_is_oneflows(tmp_path: Path) -> None:
     assert (root / "a" / "b" / "meta").read_text() == "shape {\n}\ndata_type: kInt64\n"
 
 
-def test_older_layout_takes_wanted_types(tmp_path: Path) -> None:
+def test_older_layout_uses_requested_types(tmp_path: Path) -> None:
     (tmp_path / "w").mkdir()
     (tmp_path / "w" / "out").write_bytes(np.arange(6, dtype=np.float32).tobytes())
     (tmp_path / "snapshot_done").touch()
@@ -138,13 +138,13 @@ def test_older_layout_takes_wanted_types(tmp_path: Path) -> None:
         load(tmp_path, FORMATS, {"w": TensorType((7,), float32)})["w"]
 
 
-def test_own_meta_wins_over_wanted_types(tmp_path: Path) -> None:
+def test_own_meta_overrides_requested_types(tmp_path: Path) -> None:
     save(tmp_path / "model", {"w": np.ones((2, 2), np.float32)})
     found = load(tmp_path / "model", FORMATS, {"w": TensorType((4,), float32)})
     assert found["w"].shape == (2, 2)
 
 
-def test_truncated_data(tmp_path: Path) -> None:
+def test_truncated_data_is_rejected(tmp_path: Path) -> None:
     save(tmp_path / "model", {"w": np.ones((2, 2), np.float32)})
     (tmp_path / "model" / "w" / "out").write_bytes(b"123")
     with pytest.raises(CheckpointError, match="3 bytes") as caught:
@@ -152,7 +152,7 @@ def test_truncated_data(tmp_path: Path) -> None:
     assert "16 for float32[2,2]" in str(caught.value)
 
 
-def test_one_variable_by_its_own_folder(tmp_path: Path) -> None:
+def test_single_variable_loads_from_its_folder(tmp_path: Path) -> None:
     save(tmp_path / "model", {"w": np.ones((2, 2), np.float32)})
     one = open_path(tmp_path / "model" / "w", FORMATS)
     assert isinstance(one, StoredVariable)
@@ -161,13 +161,13 @@ def test_one_variable_by_its_own_folder(tmp_path: Path) -> None:
     assert set(open_path(tmp_path / "model", FORMATS)) == {"w"}
 
 
-def test_changing_a_loaded_array_leaves_the_file_alone(tmp_path: Path) -> None:
+def test_changing_a_loaded_array_does_not_change_the_file(tmp_path: Path) -> None:
     save(tmp_path / "model", {"w": np.ones(4, np.float32)})
     load(tmp_path / "model")["w"][:] = 5
     assert load(tmp_path / "model")["w"].tolist() == [1, 1, 1, 1]
 
 
-def test_links_are_followed_but_not_in_circles(tmp_path: Path) -> None:
+def test_links_are_followed_and_cycles_are_rejected(tmp_path: Path) -> None:
     save(tmp_path / "pretrained", {"w": np.ones(4, np.float32)})
     (tmp_path / "mixed").mkdir()
     (tmp_path / "mixed" / "backbone").symlink_to(tmp_path / "pretrained")
@@ -175,7 +175,7 @@ def test_links_are_followed_but_not_in_circles(tmp_path: Path) -> None:
     assert set(load(tmp_path / "mixed", strict=False)) == {"backbone/w"}
 
 
-def test_a_pickle_is_bytes_like_any_other(tmp_path: Path) -> None:
+def test_pickle_file_is_read_as_plain_bytes(tmp_path: Path) -> None:
     class Bomb:
         def __reduce__(self) -> tuple[Any, ...]:
             return os._exit, (7,)
@@ -190,14 +190,14 @@ def test_a_pickle_is_bytes_like_any_other(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["", ".", "..", "../up", "a/../b", "/etc", "a//b", "a/", "a\\b", "c:x", "a\0b"]
 )
-def test_hostile_names_are_refused(tmp_path: Path, name: str) -> None:
+def test_unsafe_names_are_rejected(tmp_path: Path, name: str) -> None:
     with pytest.raises(CheckpointError, match="allowed"):
         save(tmp_path / "model", {name: np.ones(2, np.float32)})
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("names", [("a", "a/out"), ("a/meta", "a"), ("snapshot_done",)])
-def test_clashing_names_are_refused(tmp_path: Path, names: tuple[str, ...]) -> None:
+def test_clashing_names_are_rejected(tmp_path: Path, names: tuple[str, ...]) -> None:
     with pytest.raises(CheckpointError):
         save(tmp_path / "model", {name: np.ones(2, np.float32) for name in names})
     assert list(tmp_path.iterdir()) == []
@@ -207,7 +207,7 @@ PARTS = st.text(st.characters(codec="utf-8", exclude_characters="/\\\0:"), min_s
 
 
 @given(st.lists(PARTS, min_size=1, max_size=3).map("/".join))
-def test_accepted_names_stay_inside(name: str) -> None:
+def test_accepted_names_stay_inside_the_folder(name: str) -> None:
     try:
         parts = path_parts(name)
     except CheckpointError:
@@ -224,7 +224,7 @@ def test_accepted_names_stay_inside(name: str) -> None:
         "shape < dim: 2, dim: 3 > # a comment } \n data_type : kFloat",
     ],
 )
-def test_spellings_of_meta(text: str) -> None:
+def test_meta_spellings_are_accepted(text: str) -> None:
     assert parse_meta(text, Path("meta")) == TensorType((2, 3), float32)
 
 
@@ -240,7 +240,7 @@ def test_spellings_of_meta(text: str) -> None:
         "shape { dim: x } data_type: kFloat",
     ],
 )
-def test_broken_meta(text: str, tmp_path: Path) -> None:
+def test_broken_meta_is_rejected(text: str, tmp_path: Path) -> None:
     save(tmp_path / "model", {"w": np.ones(2, np.float32)})
     (tmp_path / "model" / "w" / "meta").write_text(text)
     with pytest.raises(CheckpointError, match="meta"):
@@ -256,24 +256,24 @@ def test_meta_round_trip(shape: list[int], dtype: Any) -> None:
     assert parse_meta(meta_text(kind), Path("meta")) == kind
 
 
-# --------------------------------------------------------------------------- which format
+# ----------------------------------------------------------------------- format detection
 
 
 @pytest.mark.parametrize("make", [lambda p: None, Path.mkdir, Path.touch])
-def test_no_format_knows_it(tmp_path: Path, make: Callable[[Path], None]) -> None:
+def test_no_format_recognizes_the_path(tmp_path: Path, make: Callable[[Path], None]) -> None:
     make(tmp_path / "model")
     with pytest.raises(CheckpointError, match="snapshot, safetensors"):
         load(tmp_path / "model", FORMATS)
 
 
-def test_two_formats_know_it(tmp_path: Path) -> None:
+def test_two_formats_recognize_the_path(tmp_path: Path) -> None:
     save(tmp_path / "model", {"w": np.ones(2, np.float32)})
     (tmp_path / "model" / "model.safetensors").touch()
     with pytest.raises(CheckpointError, match="snapshot and safetensors"):
         load(tmp_path / "model", FORMATS)
 
 
-def test_read_only_format(tmp_path: Path) -> None:
+def test_read_only_format_cannot_save(tmp_path: Path) -> None:
     only = FormatSpec("only", snapshot.can_open, "flow_core.checkpoint.snapshot:read")
     with pytest.raises(CheckpointError, match="read-only"):
         save(tmp_path / "model", {}, [only], format="only")
@@ -282,7 +282,7 @@ def test_read_only_format(tmp_path: Path) -> None:
 
 
 @needs_safetensors
-def test_a_bare_safetensors_file(tmp_path: Path) -> None:
+def test_single_safetensors_file(tmp_path: Path) -> None:
     save(tmp_path / "model", example(), FORMATS, format=SAFETENSORS.name)
     file = tmp_path / "bare.safetensors"
     (tmp_path / "model" / "model.safetensors").rename(file)
@@ -290,13 +290,13 @@ def test_a_bare_safetensors_file(tmp_path: Path) -> None:
 
 
 @needs_safetensors
-def test_broken_safetensors(tmp_path: Path) -> None:
+def test_broken_safetensors_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"\xff" * 100)
     with pytest.raises(CheckpointError, match=r"reading .*model\.safetensors"):
         load(tmp_path, FORMATS)
 
 
-def test_missing_safetensors_says_what_to_install(
+def test_missing_safetensors_error_names_the_package_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def absent(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""What a save replaces, and what it leaves alone."""
+"""Which files a save replaces and which it preserves."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ needs_safetensors = pytest.mark.skipif(
 
 
 def tree(folder: Path) -> dict[str, bytes | None]:
-    """Everything below a folder."""
+    """Return the content of every file below a folder."""
     return {
         p.relative_to(folder).as_posix(): p.read_bytes() if p.is_file() else None
         for p in folder.rglob("*")
@@ -40,7 +40,7 @@ def write(folder: Path, *names: str) -> None:
 
 
 def project(folder: Path) -> list[str]:
-    """A source tree in which some subfolder has a file ``out``."""
+    """Create a source tree in which a subfolder contains a file ``out``."""
     write(folder, "src/main.py", "build/out", "build/meta", "README")
     return ["README", "build", "src"]
 
@@ -52,7 +52,7 @@ def series(folder: Path) -> list[str]:
 
 
 def marked_series(folder: Path) -> list[str]:
-    """A folder of checkpoints with a mark of its own, as ``touch runs/snapshot_done`` makes it."""
+    """Create a folder of checkpoints with its own marker, as ``touch runs/snapshot_done`` does."""
     series(folder)
     write(folder, "snapshot_done")
     return ["step0/flow.sha256", "step0/snapshot_done"]
@@ -83,7 +83,7 @@ def with_a_link(folder: Path) -> list[str]:
 
 
 def linked_data(folder: Path) -> list[str]:
-    """A variable whose data are a link to somewhere else."""
+    """Create a variable whose data file is a link to an outside file."""
     save(folder, ONE)
     (folder / "w" / "out").rename(folder.parent / "elsewhere")
     (folder / "w" / "out").symlink_to(folder.parent / "elsewhere")
@@ -109,7 +109,7 @@ FOREIGN: list[Callable[[Path], list[str]]] = [
 
 @pytest.mark.skipif(os.name == "nt", reason="links need rights there")
 @pytest.mark.parametrize("make", FOREIGN, ids=lambda make: make.__name__)
-def test_what_is_no_checkpoint_stays_and_is_named(
+def test_non_checkpoint_is_preserved_and_named(
     tmp_path: Path, make: Callable[[Path], list[str]]
 ) -> None:
     names, before = make(tmp_path / "there"), tree(tmp_path)
@@ -133,7 +133,7 @@ def with_a_damaged_list(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [of_oneflow, with_a_damaged_list], ids=lambda make: make.__name__)
-def test_a_checkpoint_and_nothing_else_is_replaced(
+def test_checkpoint_without_other_files_is_replaced(
     tmp_path: Path, make: Callable[[Path], None]
 ) -> None:
     make(tmp_path / "model")
@@ -143,7 +143,7 @@ def test_a_checkpoint_and_nothing_else_is_replaced(
 
 
 @pytest.mark.parametrize("path", ["/", "//", "/usr/.."])
-def test_the_root_is_refused(path: str) -> None:
+def test_root_is_rejected(path: str) -> None:
     with pytest.raises(CheckpointError, match="the root of the file system"):
         save(path, ONE, overwrite=True)
     with pytest.raises(CheckpointError):
@@ -151,10 +151,10 @@ def test_the_root_is_refused(path: str) -> None:
 
 
 @pytest.mark.parametrize("inside", [False, True])
-def test_home_and_the_working_directory_are_refused(
+def test_home_and_working_directory_are_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inside: bool
 ) -> None:
-    """Even as checkpoints and as empty folders, and with the place somewhere in them."""
+    """Also if they are checkpoints or empty, and if the target is one of their parents."""
     for name, move in (
         ("home", lambda place: monkeypatch.setenv("HOME", str(place))),
         ("cwd", monkeypatch.chdir),
@@ -172,10 +172,10 @@ def test_home_and_the_working_directory_are_refused(
         monkeypatch.chdir(tmp_path)
 
 
-def test_files_that_come_during_a_save_are_kept(
+def test_files_created_during_a_save_are_preserved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the last look and the exchange: the old folder is moved aside, not removed."""
+    """Between the last check and the exchange: the old folder is moved aside, not removed."""
     save(tmp_path / "model", ONE)
     in_time = guard.obstacle
 
@@ -194,7 +194,7 @@ def test_files_that_come_during_a_save_are_kept(
 
 
 @pytest.mark.parametrize("overwrite", [True, False])
-def test_files_that_come_while_a_format_writes(tmp_path: Path, overwrite: bool) -> None:
+def test_files_created_while_a_format_writes_are_preserved(tmp_path: Path, overwrite: bool) -> None:
     def slow(path: Path, variables: Any) -> None:
         write(tmp_path / "model", "notes.txt")
         snapshot.write(path, variables)
@@ -212,7 +212,7 @@ def test_files_that_come_while_a_format_writes(tmp_path: Path, overwrite: bool) 
 
 
 @needs_safetensors
-def test_other_programs_read_the_file(tmp_path: Path) -> None:
+def test_other_programs_can_read_the_file(tmp_path: Path) -> None:
     import safetensors
     import safetensors.numpy
 
@@ -233,7 +233,7 @@ def test_files_of_other_programs_load(tmp_path: Path) -> None:
     import safetensors.numpy
 
     safetensors.numpy.save_file(ONE, tmp_path / "blob", {"format": "pt"})
-    (tmp_path / "model.safetensors").symlink_to("blob")  # as caches of downloads have them
+    (tmp_path / "model.safetensors").symlink_to("blob")  # as download caches store files
     found = load(tmp_path / "model.safetensors", FORMATS)
     assert found["w"].tolist() == [1, 1, 1]
     safetensors.numpy.save_file({"w": np.zeros(3, np.float32)}, tmp_path / "blob")
@@ -242,7 +242,7 @@ def test_files_of_other_programs_load(tmp_path: Path) -> None:
 
 
 @needs_safetensors
-def test_a_file_is_replaced_only_by_the_same_format(tmp_path: Path) -> None:
+def test_file_is_replaced_only_by_the_same_format(tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
     save(file, ONE, FORMATS)
     with pytest.raises(CheckpointError, match="overwrite=True"):
@@ -266,14 +266,14 @@ def test_a_file_is_replaced_only_by_the_same_format(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["a\0b", None, 3, b"bytes"])
-def test_what_is_no_path(path: Any) -> None:
+def test_invalid_paths_are_rejected(path: Any) -> None:
     for call in (lambda: save(path, ONE), lambda: load(path)):
         with pytest.raises(CheckpointError, match="a path"):
             call()
 
 
 @pytest.mark.skipif(os.name == "nt", reason="links need rights there")
-def test_links_in_a_ring(tmp_path: Path) -> None:
+def test_link_cycles_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
     for call in (lambda: save(tmp_path / "a", ONE), lambda: load(tmp_path / "a")):
@@ -289,7 +289,7 @@ NAMES += ["__metadata__", "x" * 256, "x/" * 1000 + "x"]
 @pytest.mark.parametrize(
     "path", ["model", pytest.param("model.safetensors", marks=needs_safetensors)]
 )
-def test_names_are_refused_by_every_format(tmp_path: Path, path: str, name: str) -> None:
+def test_invalid_names_are_rejected_by_every_format(tmp_path: Path, path: str, name: str) -> None:
     with pytest.raises(CheckpointError, match="a name with"):
         save(tmp_path / path, {name: np.ones(1)}, FORMATS)
     assert not list(tmp_path.iterdir())
@@ -299,7 +299,7 @@ def test_names_are_refused_by_every_format(tmp_path: Path, path: str, name: str)
 @pytest.mark.parametrize(
     "path", ["model", pytest.param("model.safetensors", marks=needs_safetensors)]
 )
-def test_names_that_every_format_saves(tmp_path: Path, path: str, name: str) -> None:
+def test_valid_names_are_saved_by_every_format(tmp_path: Path, path: str, name: str) -> None:
     if sys.platform == "win32" and name != "out":
         pytest.skip("names of files are others there")
     save(tmp_path / path, {name: np.ones(1)}, FORMATS)
@@ -307,7 +307,7 @@ def test_names_that_every_format_saves(tmp_path: Path, path: str, name: str) -> 
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write all")
-def test_no_rights(tmp_path: Path) -> None:
+def test_missing_permissions_raise_a_typed_error(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(CheckpointError, match="Permission denied"):
         save(tmp_path / "model", ONE)
@@ -315,8 +315,8 @@ def test_no_rights(tmp_path: Path) -> None:
 
 
 @needs_safetensors
-def test_a_write_that_fails(tmp_path: Path) -> None:
-    """The error of the package that writes safetensors becomes one of ours."""
+def test_failed_write_raises_a_typed_error(tmp_path: Path) -> None:
+    """The exception of the safetensors package is converted to one of ours."""
     from flow_core.checkpoint import safetensors_format
 
     (tmp_path / safetensors_format.FILE).mkdir()
@@ -324,9 +324,7 @@ def test_a_write_that_fails(tmp_path: Path) -> None:
         safetensors_format.write(tmp_path, ONE)
 
 
-def test_a_large_tree_is_not_searched_for_a_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_search_for_checkpoints_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, "a/b/c/d/out")
     monkeypatch.setattr(snapshot, "MOST_SEARCHED", 4)
     assert not snapshot.can_open(tmp_path)
@@ -335,10 +333,10 @@ def test_a_large_tree_is_not_searched_for_a_checkpoint(
 
 
 @pytest.mark.parametrize("fails", ["out", "flow.sha256", "snapshot_done"])
-def test_a_full_disk_keeps_the_old_checkpoint(
+def test_full_disk_preserves_the_old_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:
-    """Whichever file it is that does not fit."""
+    """Whichever file does not fit."""
     save(tmp_path / "model", ONE)
     before = tree(tmp_path)
 

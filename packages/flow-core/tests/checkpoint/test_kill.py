@@ -1,4 +1,4 @@
-"""A kill at any moment leaves the old or the new checkpoint whole."""
+"""A process killed during a save leaves either the old or the new checkpoint intact."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def start(*arguments: object) -> subprocess.Popen[str]:
 
 
 def check_whole(path: Path) -> int:
-    """The version of a checkpoint, all of whose variables must be of it."""
+    """Return the version of a checkpoint after checking that all variables agree."""
     found = load(path)
     versions = {int(x) for value in found.values() for x in np.unique(value)}
     assert len(versions) == 1, f"a mix of {versions}"
@@ -38,13 +38,13 @@ def check_whole(path: Path) -> int:
     return version
 
 
-def test_killed_at_random_moments(tmp_path: Path) -> None:
-    """One process saves version after version until it is killed; again and again."""
+def test_save_killed_at_random_moments(tmp_path: Path) -> None:
+    """Kill a process that saves version after version, repeatedly."""
     rng, end, rounds = random.Random(5), time.monotonic() + SECONDS, 0
     while rounds < 3 or time.monotonic() < end:
         child = start("loop", tmp_path / "model")
         assert child.stdout is not None
-        child.stdout.readline()  # it saved a first time
+        child.stdout.readline()  # the first save is complete
         time.sleep(rng.uniform(0.0, 0.05))
         child.kill()
         child.communicate()
@@ -56,10 +56,10 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["exchange", "two-steps"])
 @pytest.mark.parametrize("which", ["ends", pytest.param("all", marks=pytest.mark.exhaustive)])
-def test_killed_at_every_line(tmp_path: Path, how: str, which: str) -> None:
-    """A save dies at each line of its code in turn; with it die all unwritten buffers.
+def test_save_killed_at_every_line(tmp_path: Path, how: str, which: str) -> None:
+    """The process exits at each line of the save in turn and loses all unwritten buffers.
 
-    The sample has the first and the last time that a line runs.
+    The sample consists of the first and the last execution of each line.
     """
     child = start("lines", tmp_path, how, which)
     report, _ = child.communicate(timeout=1200)
@@ -67,6 +67,6 @@ def test_killed_at_every_line(tmp_path: Path, how: str, which: str) -> None:
     lines = [line.split() for line in report.splitlines()]
     assert len(lines) > 50
     versions = [check_whole(tmp_path / folder) for folder, _ in lines]
-    assert versions == sorted(versions), "once the new one is there it stays"
+    assert versions == sorted(versions), "a replaced checkpoint never reappears"
     assert set(versions) == {1, 2}
     assert lines[-1][1] == "finished"

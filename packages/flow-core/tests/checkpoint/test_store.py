@@ -1,4 +1,4 @@
-"""Refusing, replacing, cleaning up, comparing; the series of a manager."""
+"""Refusal, replacement, cleanup and comparison of checkpoints; checkpoint managers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def names(folder: Path) -> set[str]:
     return {entry.name for entry in folder.iterdir()}
 
 
-def test_refuses_what_is_there(tmp_path: Path) -> None:
+def test_existing_target_is_rejected(tmp_path: Path) -> None:
     save(tmp_path / "model", ONE)
     with pytest.raises(CheckpointError, match="already exists") as caught:
         save(tmp_path / "model", TWO)
@@ -32,7 +32,7 @@ def test_refuses_what_is_there(tmp_path: Path) -> None:
     assert set(load(tmp_path / "model")) == {"w"}
 
 
-def test_takes_an_empty_folder_and_makes_parents(tmp_path: Path) -> None:
+def test_empty_folder_is_accepted_and_parents_are_created(tmp_path: Path) -> None:
     (tmp_path / "a" / "model").mkdir(parents=True)
     save(tmp_path / "a" / "model", ONE)
     save(tmp_path / "b" / "c" / "model", ONE)
@@ -40,7 +40,7 @@ def test_takes_an_empty_folder_and_makes_parents(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("in_one_step", [True, False])
-def test_overwrites_when_told(
+def test_overwrite_replaces_a_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_one_step: bool
 ) -> None:
     if not in_one_step:
@@ -51,14 +51,14 @@ def test_overwrites_when_told(
     assert names(tmp_path) == {"model"}
 
 
-def test_overwrites_its_own_source(tmp_path: Path) -> None:
+def test_overwrite_of_the_source_of_loaded_arrays(tmp_path: Path) -> None:
     save(tmp_path / "model", ONE)
     found = load(tmp_path / "model")
     save(tmp_path / "model", found, overwrite=True)
     assert load(tmp_path / "model")["w"].tolist() == [1, 1, 1]
 
 
-def test_never_overwrites_other_folders(tmp_path: Path) -> None:
+def test_other_folders_are_never_overwritten(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "letter.txt").write_text("dear")
     (tmp_path / "file").write_text("text")
@@ -68,7 +68,7 @@ def test_never_overwrites_other_folders(tmp_path: Path) -> None:
     assert names(tmp_path / "home") == {"letter.txt"}
 
 
-def test_a_link_stays_a_link(tmp_path: Path) -> None:
+def test_link_is_preserved_by_overwrite(tmp_path: Path) -> None:
     save(tmp_path / "real", ONE)
     (tmp_path / "link").symlink_to("real")
     save(tmp_path / "link", TWO, overwrite=True)
@@ -76,7 +76,7 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     assert set(load(tmp_path / "real")) == {"v"}
 
 
-def test_a_failed_save_leaves_nothing(tmp_path: Path) -> None:
+def test_failed_save_leaves_no_files(tmp_path: Path) -> None:
     save(tmp_path / "model", ONE)
     with pytest.raises(CheckpointError, match="'odd'"):
         save(tmp_path / "model", {"a": ONE["w"], "odd": np.array(["x"])}, overwrite=True)
@@ -84,13 +84,13 @@ def test_a_failed_save_leaves_nothing(tmp_path: Path) -> None:
     assert set(load(tmp_path / "model")) == {"w"}
 
 
-def test_errors_of_the_file_system(tmp_path: Path) -> None:
+def test_file_system_errors_become_typed_errors(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("text")
     with pytest.raises(CheckpointError, match=r"saving .*model"):
         save(tmp_path / "file" / "model", ONE)
 
 
-def test_leftovers_go_with_the_next_save(tmp_path: Path) -> None:
+def test_next_save_removes_leftovers(tmp_path: Path) -> None:
     for name in (
         "model",
         ".model.saving-0123456789abcdef",
@@ -103,24 +103,24 @@ def test_leftovers_go_with_the_next_save(tmp_path: Path) -> None:
     assert names(tmp_path) == {"model", ".other.saving-4", ".model.saving-mine"}
 
 
-def test_a_checkpoint_that_was_moved_aside_comes_back(tmp_path: Path) -> None:
+def test_checkpoint_moved_aside_is_restored(tmp_path: Path) -> None:
     save(tmp_path / ".model.replaced", ONE)
     assert set(load(tmp_path / "model")) == {"w"}
     assert names(tmp_path) == {"model"}
-    save(tmp_path / ".model.replaced", TWO)  # now a leftover: the model is there
+    save(tmp_path / ".model.replaced", TWO)  # now a leftover: the model exists
     assert set(load(tmp_path / "model")) == {"w"}
     save(tmp_path / "model", TWO, overwrite=True)
     assert names(tmp_path) == {"model"}
 
 
-def test_two_steps_over_an_old_leftover(tmp_path: Path) -> None:
+def test_two_steps_with_an_older_leftover(tmp_path: Path) -> None:
     for name in ("model", ".model.replaced", "new"):
         save(tmp_path / name, ONE if name != "new" else TWO)
     swap._replace_in_two_steps(tmp_path / "new", tmp_path / "model")
     assert set(load(tmp_path / "model")) == {"v"}
 
 
-def test_saves_into_one_folder_wait_for_each_other(tmp_path: Path) -> None:
+def test_concurrent_saves_into_one_folder_are_serialized(tmp_path: Path) -> None:
     values = {f"v{i}": np.full(1000, i, np.float32) for i in range(5)}
     threads = [
         threading.Thread(
@@ -139,10 +139,10 @@ def test_saves_into_one_folder_wait_for_each_other(tmp_path: Path) -> None:
     assert names(tmp_path) == {"model"}
 
 
-# ------------------------------------------------------------------------------ comparing
+# ----------------------------------------------------------------------------- comparison
 
 
-def test_one_error_lists_everything() -> None:
+def test_one_error_lists_all_differences() -> None:
     wanted = {
         "dense-weight": TensorType((2, 3), float32),
         "dense-bias": TensorType((3,), float32),
@@ -170,7 +170,7 @@ def test_one_error_lists_everything() -> None:
     assert "'fine'" not in message
 
 
-def test_what_counts_as_an_error() -> None:
+def test_which_mismatches_are_errors() -> None:
     wanted, more = {"w": TensorType((3,), float32)}, {**ONE, "m": np.ones(1)}
     assert match(wanted, more) == Mismatch((), ("m",))
     with pytest.raises(CheckpointError, match="'m'"):
@@ -180,12 +180,12 @@ def test_what_counts_as_an_error() -> None:
     assert match(wanted, {}, missing=False) == Mismatch(("w",), ())
 
 
-def test_char_and_int8_are_the_same_bytes() -> None:
+def test_char_and_int8_have_the_same_bytes() -> None:
     assert match({"a": TensorType((2,), char)}, {"a": np.zeros(2, np.int8)}) == NONE
     assert int8.numpy == char.numpy
 
 
-def test_older_layout_is_not_misshapen(tmp_path: Path) -> None:
+def test_older_layout_has_no_shape_mismatch(tmp_path: Path) -> None:
     (tmp_path / "w").mkdir()
     (tmp_path / "w" / "out").write_bytes(bytes(12))
     wanted = {"w": TensorType((3,), float32)}
@@ -204,7 +204,7 @@ def make_manager(root: Path, loaded: list[str]) -> CheckpointManager:
     return CheckpointManager(root, save=lambda path: save(path, ONE), load=loaded.append)
 
 
-def test_manager(tmp_path: Path) -> None:
+def test_manager_saves_and_lists_checkpoints(tmp_path: Path) -> None:
     loaded: list[str] = []
     manager = make_manager(tmp_path / "snapshots", loaded)
     assert manager.latest_checkpoint() is None
@@ -216,14 +216,14 @@ def test_manager(tmp_path: Path) -> None:
     assert loaded == [str(tmp_path / "snapshots" / second)]
 
 
-def test_manager_ignores_the_unfinished_and_the_foreign(tmp_path: Path) -> None:
+def test_manager_ignores_unfinished_and_foreign_folders(tmp_path: Path) -> None:
     (tmp_path / "snapshot_20990101_000000_000000" / "w").mkdir(parents=True)
     (tmp_path / "snapshot_note.txt").touch()
     save(tmp_path / "best", ONE)
     assert make_manager(tmp_path, []).list_checkpoints() == []
 
 
-def test_manager_is_in_order_though_the_clock_goes_back(
+def test_manager_order_is_independent_of_the_clock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Clock(datetime):
@@ -238,7 +238,7 @@ def test_manager_is_in_order_though_the_clock_goes_back(
     assert manager.latest_checkpoint() == "snapshot_20990101_000000_000010"
 
 
-def test_manager_of_a_folder_that_is_gone(tmp_path: Path) -> None:
+def test_manager_of_a_removed_folder(tmp_path: Path) -> None:
     manager = make_manager(tmp_path / "snapshots", [])
     (tmp_path / "snapshots").rmdir()
     with pytest.raises(CheckpointError, match="No such file"):
@@ -248,7 +248,7 @@ def test_manager_of_a_folder_that_is_gone(tmp_path: Path) -> None:
         make_manager(tmp_path / "file" / "below", [])
 
 
-def test_manager_in_a_file(tmp_path: Path) -> None:
+def test_manager_path_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(CheckpointError, match="a file"):
         make_manager(tmp_path / "file", [])

@@ -1,4 +1,4 @@
-"""Commands that run a user's script give it what ``python SCRIPT ARGS`` gives it."""
+"""Commands that run a user's script provide the same environment as ``python SCRIPT ARGS``."""
 
 import subprocess
 import sys
@@ -28,7 +28,7 @@ with open(sys.argv[1], "w") as file:
 
 
 @pytest.mark.parametrize("command", ["run", "plan"])
-def test_a_script_sees_what_it_sees_under_python(tmp_path: Path, command: str) -> None:
+def test_script_environment_matches_python(tmp_path: Path, command: str) -> None:
     (tmp_path / "json.py").write_text("raise RuntimeError('of the working directory')\n")
     script = tmp_path / "elsewhere" / "probe.py"
     script.parent.mkdir()
@@ -60,7 +60,7 @@ def test_a_script_sees_what_it_sees_under_python(tmp_path: Path, command: str) -
         ("- -O", ""),
     ],
 )
-def test_options_of_the_interpreter(line: str, options: str) -> None:
+def test_interpreter_options_are_extracted(line: str, options: str) -> None:
     assert interpreter_options(line.split()) == options.split()
 
 
@@ -81,11 +81,11 @@ def test_options_of_the_interpreter(line: str, options: str) -> None:
         (KeyboardInterrupt(), 130),
     ],
 )
-def test_statuses(error: BaseException, status: int) -> None:
+def test_exit_statuses(error: BaseException, status: int) -> None:
     assert status_of(error) == status
 
 
-def test_what_can_be_run(tmp_path: Path) -> None:
+def test_runnable_scripts_and_folders(tmp_path: Path) -> None:
     script = tmp_path / "__main__.py"
     assert not can_run(str(script))
     assert not can_run(str(tmp_path))

@@ -15,7 +15,7 @@ from flow_core.observe.tables import Table
 TABLE = Table("Devices", ("type", "state"), (("gpu", "unavailable"), ("cpu", "available\nfine")))
 
 
-def test_plain_in_pipes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_pipes_get_plain_text(capsys: pytest.CaptureFixture[str]) -> None:
     show([TABLE])
     assert capsys.readouterr().out == (
         "Devices\n  type  state\n  gpu   unavailable\n  cpu   available fine\n\n"
@@ -23,7 +23,7 @@ def test_plain_in_pipes(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def drawn(patch: pytest.MonkeyPatch, *tables: Table) -> None:
-    """Shows tables as on a terminal of 60 columns."""
+    """Show tables as on a terminal of 60 columns."""
     patch.setattr(sys.stdout, "isatty", lambda: True)
     patch.setenv("COLUMNS", "60")
     show(tables)
@@ -52,7 +52,7 @@ def test_control_characters_in_errors_are_escaped() -> None:
     assert text.encode()
 
 
-def test_drawn_on_terminals(
+def test_terminals_get_drawn_tables(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn(monkeypatch, TABLE)
@@ -61,7 +61,7 @@ def test_drawn_on_terminals(
     assert any(set(line.strip()) == {"─"} for line in out.splitlines())
 
 
-def test_narrow_terminals_cut_nothing_off(
+def test_narrow_terminals_do_not_truncate(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     line, long = f"{Path.cwd()}/spread.py:20", "wide-matmul/grad/matmul/of/a/long/name"

@@ -1,4 +1,4 @@
-"""Every test here has a session of its own, with resources of its own."""
+"""Each test here has its own session with its own resources."""
 
 from __future__ import annotations
 

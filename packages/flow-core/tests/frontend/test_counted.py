@@ -1,4 +1,4 @@
-"""Blobs of which as many rows count as a step says."""
+"""Blobs with a per-step number of valid rows."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ ROW_WISE = {
 
 
 @pytest.mark.parametrize("name", ROW_WISE)
-def test_ops_pass_the_rows_that_count(name: str) -> None:
+def test_valid_rows_propagate_through_ops(name: str) -> None:
     made, want = ROW_WISE[name]
 
     @flow.global_function()
@@ -66,7 +66,7 @@ def test_ops_pass_the_rows_that_count(name: str) -> None:
 
 @given(st.integers(0, 2**12 - 1))
 @settings(max_examples=10, deadline=None)
-def test_places_are_those_of_numpy(bits: int) -> None:
+def test_nonzero_positions_match_numpy(bits: int) -> None:
     @flow.global_function()
     def job(x: Numpy.Placeholder((3, 4))) -> ListNumpy:
         return flow.argwhere(x)
@@ -77,7 +77,7 @@ def test_places_are_those_of_numpy(bits: int) -> None:
     assert np.array_equal(places, np.argwhere(x))
 
 
-def test_rows_are_put_back_where_they_come_from() -> None:
+def test_scatter_restores_gathered_rows() -> None:
     @flow.global_function()
     def job(x: Numpy.Placeholder((N, 4)), mask: Numpy.Placeholder((N,))) -> Numpy:
         places = flow.argwhere(mask)
@@ -87,7 +87,7 @@ def test_rows_are_put_back_where_they_come_from() -> None:
     assert np.array_equal(job(x, mask), (x + 1) * mask[:, None])
 
 
-def test_nonzero_and_where_without_choices() -> None:
+def test_nonzero_and_where_without_alternatives() -> None:
     @flow.global_function()
     def job(x: Numpy.Placeholder((3, 4))) -> Numpy:
         return flow.nonzero(x)
@@ -102,8 +102,8 @@ def test_nonzero_and_where_without_choices() -> None:
     assert np.array_equal(other(x), np.argwhere(x))
 
 
-def test_gradients_ignore_the_rows_that_do_not_count() -> None:
-    """Also where those rows, which are zeros, have no finite gradient of their own."""
+def test_gradients_ignore_padding_rows() -> None:
+    """Also where the padding rows, which are zeros, have no finite gradient."""
     flow.clear_default_session()
 
     @flow.global_function(type="train")
@@ -122,8 +122,8 @@ def test_gradients_ignore_the_rows_that_do_not_count() -> None:
     flow.clear_default_session()
 
 
-def test_the_gradient_of_a_maximum_goes_to_a_row_that_counts() -> None:
-    """The zeros behind those would be greater."""
+def test_gradient_of_a_maximum_goes_to_a_valid_row() -> None:
+    """The zeros of the padding rows would be greater."""
     flow.clear_default_session()
     start = np.array([-3, -1, -5, -2, -9, -4], np.float32)
 
@@ -146,7 +146,7 @@ def test_the_gradient_of_a_maximum_goes_to_a_row_that_counts() -> None:
 
 
 @pytest.mark.parametrize("sbp", [flow.distribute.split(0), flow.distribute.broadcast()])
-def test_rows_may_lie_on_several_devices(sbp: Any) -> None:
+def test_valid_rows_may_span_several_devices(sbp: Any) -> None:
     flow.clear_default_session()
     flow.config.cpu_device_num(3)
 
@@ -162,7 +162,7 @@ def test_rows_may_lie_on_several_devices(sbp: Any) -> None:
 
 
 @pytest.mark.parametrize("sbp", [flow.distribute.split(0), flow.distribute.broadcast()])
-def test_maxima_of_rows_on_several_devices(sbp: Any) -> None:
+def test_maxima_of_valid_rows_on_several_devices(sbp: Any) -> None:
     flow.clear_default_session()
     flow.config.cpu_device_num(3)
 
@@ -178,7 +178,7 @@ def test_maxima_of_rows_on_several_devices(sbp: Any) -> None:
     flow.clear_default_session()
 
 
-def test_each_device_of_the_mirrored_view_has_a_count_of_its_own() -> None:
+def test_each_device_of_the_mirrored_view_has_its_own_count() -> None:
     flow.clear_default_session()
     flow.config.cpu_device_num(2)
     config = flow.FunctionConfig()
@@ -205,7 +205,7 @@ def test_each_device_of_the_mirrored_view_has_a_count_of_its_own() -> None:
         lambda x, n: flow.flatten(x, 0),
     ],
 )
-def test_ops_that_mix_rows_are_refused(made: Any) -> None:
+def test_ops_that_mix_rows_are_rejected(made: Any) -> None:
     @flow.global_function()
     def job(x: Numpy.Placeholder((N, 4)), size: Numpy.Placeholder((1,), dtype=flow.int32)) -> Numpy:
         return made(flow.sync_dynamic_resize(x, size), size)
@@ -214,7 +214,7 @@ def test_ops_that_mix_rows_are_refused(made: Any) -> None:
         job(numbers(N, 4), np.array([2], np.int32))
 
 
-def test_all_rows_on_request() -> None:
+def test_cast_to_static_shape_returns_all_rows() -> None:
     @flow.global_function()
     def job(x: Numpy.Placeholder((N, 4)), size: Numpy.Placeholder((1,), dtype=flow.int32)) -> Numpy:
         return flow.reverse(flow.cast_to_static_shape(flow.sync_dynamic_resize(x, size) + 1), 0)

@@ -1,4 +1,4 @@
-"""Ops of programs with kernels in Python."""
+"""User-defined ops with Python kernels."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_forward_and_backward(folder: Path) -> None:
     assert np.allclose(found["b"], 1 - 2 * x.sum(axis=1))
 
 
-def test_what_is_missing_is_told(folder: Path) -> None:
+def test_missing_parts_of_an_op_are_reported(folder: Path) -> None:
     module = flow.experimental.custom_op_module("scaled", str(folder))
     with pytest.raises(DataError, match="py_kernel"):
         module.cpp_def().build_load()
@@ -99,7 +99,7 @@ def test_what_is_missing_is_told(folder: Path) -> None:
         module.cpp_def().build_load()
 
 
-def test_builders_know_the_declared_names(folder: Path) -> None:
+def test_builders_check_declared_names(folder: Path) -> None:
     module = flow.experimental.custom_op_module("scaled", str(folder))
     module.py_api().cpp_def().py_kernel().build_load()
 
@@ -111,7 +111,7 @@ def test_builders_know_the_declared_names(folder: Path) -> None:
         flow.global_function()(job)(np.ones((3, 2), np.float32))
 
 
-def test_kernels_give_an_array_per_output(folder: Path) -> None:
+def test_kernels_return_one_array_per_output(folder: Path) -> None:
     (folder / "scaled" / "scaled_py_kernel.py").write_text(
         KERNEL.replace("* b * 2.0\n", "* b, a\n")
     )

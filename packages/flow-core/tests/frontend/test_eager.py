@@ -1,4 +1,4 @@
-"""Values of blobs while a job function runs, in the eager mode."""
+"""Values of blobs during the execution of an eager job function."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def numbers(*shape: int) -> Any:
     return np.arange(np.prod(shape), dtype=np.float32).reshape(shape) / 8 - 1
 
 
-def test_values_are_those_of_the_call() -> None:
+def test_values_match_the_arguments_of_the_call() -> None:
     seen = []
 
     @flow.global_function()
@@ -39,7 +39,7 @@ def test_values_are_those_of_the_call() -> None:
     assert len(seen) == 2
 
 
-def test_python_may_decide_by_values() -> None:
+def test_python_control_flow_may_depend_on_values() -> None:
     @flow.global_function()
     def job(x: Numpy.Placeholder((3,))) -> Numpy:
         return x * 2 if flow.math.reduce_sum(x).numpy()[0] > 0 else -x
@@ -48,7 +48,7 @@ def test_python_may_decide_by_values() -> None:
     assert job(-np.ones(3, np.float32)).tolist() == [1, 1, 1]
 
 
-def test_what_changes_variables_runs_once() -> None:
+def test_variable_updates_run_once() -> None:
     @flow.global_function()
     def job(x: Numpy.Placeholder((2,))) -> Numpy:
         weight = flow.get_variable("w", (2,), initializer=flow.ones_initializer())
@@ -61,7 +61,7 @@ def test_what_changes_variables_runs_once() -> None:
     assert flow.get_all_variables()["w"].numpy().tolist() == [4, 7]
 
 
-def test_random_numbers_are_those_that_the_job_uses() -> None:
+def test_random_numbers_match_those_of_the_job() -> None:
     seen = []
 
     @flow.global_function()
@@ -75,7 +75,7 @@ def test_random_numbers_are_those_that_the_job_uses() -> None:
     assert not np.array_equal(seen[0], seen[1])
 
 
-def test_each_device_of_the_mirrored_view() -> None:
+def test_values_on_each_device_of_the_mirrored_view() -> None:
     flow.config.cpu_device_num(2)
     config = flow.FunctionConfig()
     config.default_logical_view(flow.scope.mirrored_view())
@@ -93,7 +93,7 @@ def test_each_device_of_the_mirrored_view() -> None:
     assert np.array_equal(job(xs)[0], xs[0] + 1)
 
 
-def test_rows_that_count() -> None:
+def test_values_contain_valid_rows_only() -> None:
     @flow.global_function()
     def job(x: Numpy.Placeholder((2, 3))) -> Numpy:
         places = flow.argwhere(x)
@@ -104,7 +104,7 @@ def test_rows_that_count() -> None:
     job(fed)
 
 
-def test_placeholders_of_the_lazy_mode_have_no_values() -> None:
+def test_lazy_placeholders_have_no_values() -> None:
     flow.enable_eager_execution(False)
 
     @flow.global_function()

@@ -1,4 +1,4 @@
-"""What exporters get, and what is refused before they are asked."""
+"""The interface of exporters, and requests rejected before an exporter is called."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def job() -> Any:
 
 
 @pytest.mark.usefixtures("exporter")
-def test_an_exporter_gets_the_graph_of_the_results_and_their_weights(tmp_path: Path) -> None:
+def test_exporter_gets_the_graph_of_the_results_and_their_weights(tmp_path: Path) -> None:
     arrays = {"w": np.array([1, 2, 3], np.float32), "other": np.zeros(7, np.float32)}
     flow.checkpoint.save(str(tmp_path / "weights"), arrays)
     flow.onnx.export(job(), str(tmp_path / "weights"), tmp_path / "m.onnx", opset=14)
@@ -59,14 +59,14 @@ def test_an_exporter_gets_the_graph_of_the_results_and_their_weights(tmp_path: P
     assert (options["opset"], options["external_data"]) == (14, False)
 
 
-def test_without_an_exporter_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_exporter_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     scaled = job()
     monkeypatch.setattr(type(default_session().registry), "exporters", {})
     with pytest.raises(UnsupportedError, match="uv add flow-onnx"):
         flow.onnx.export(scaled, "weights", "m.onnx")
 
 
-def test_effects_on_variables_stay() -> None:
+def test_effects_on_variables_are_preserved() -> None:
     @flow.global_function()
     def writes(x: Numpy.Placeholder((2,))) -> Numpy:
         flow.assign(flow.get_variable("w", (2,), initializer=flow.ones_initializer()), x)
@@ -76,7 +76,7 @@ def test_effects_on_variables_stay() -> None:
     assert [op.type for op in found.graph.ops.values()] == ["input", "variable", "assign"]
 
 
-def test_results_that_are_no_arrays() -> None:
+def test_non_array_results_are_rejected() -> None:
     @flow.global_function()
     def objects(x: Numpy.Placeholder((2, 3))) -> ListListNumpy:
         return emit("tensor_to_tensor_buffer", x, instance_dims=1)
@@ -96,7 +96,7 @@ def test_results_that_are_no_arrays() -> None:
         traced_for_export(mirrored, "exporting", None)
 
 
-def test_paths_that_are_none() -> None:
+def test_invalid_paths_are_rejected() -> None:
     with pytest.raises(ConfigError, match="model_save_dir=None"):
         flow.onnx.export(job(), None, "m.onnx")
     with pytest.raises(ConfigError, match="onnx_filename=3"):
@@ -104,7 +104,7 @@ def test_paths_that_are_none() -> None:
 
 
 class FakeWorld:
-    """Two processes, one after the other: the second hears what the first has said."""
+    """Simulate two ranks run one after the other; rank 1 receives the messages of rank 0."""
 
     said: bytes = b""
 
@@ -117,7 +117,7 @@ class FakeWorld:
         return [FakeWorld.said, word]
 
 
-def test_the_first_process_writes_and_the_others_hear_of_failures() -> None:
+def test_rank_zero_writes_and_other_ranks_receive_its_failure() -> None:
     done: list[int] = []
     for rank in (0, 1):
         run_on_rank_zero(FakeWorld(rank), lambda: done.append(0), "exporting")  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Forked processes: what is the parent's raises a typed error there at once, and nothing hangs."""
+"""Forked processes: using objects of the parent raises a typed error at once, without hanging."""
 
 import contextlib
 import multiprocessing
@@ -27,11 +27,11 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has 
 
 
 class Program:
-    """Two jobs that have run, the second one asynchronously, with a step held up in its callback.
+    """Two jobs that have run, the second asynchronously with a step blocked in its callback.
 
     Attributes:
         pending: the call whose callback has not returned.
-        delivered: what its callbacks got.
+        delivered: the arguments that its callbacks received.
     """
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class Program:
         self.delivered.append(result)
 
     def end(self) -> None:
-        """Let the callback go on."""
+        """Unblock the callback."""
         self._go_on.set()
         flow.sync_default_session()
 
@@ -76,20 +76,20 @@ def program() -> Iterator[Program]:
     made = Program()
     yield made
     made.end()
-    assert len(made.delivered) == 1  # in the process that asked for it
+    assert len(made.delivered) == 1  # in the calling process
     flow.clear_default_session()
 
 
 @contextlib.contextmanager
 def no_warning() -> Iterator[None]:
-    """From 3.12 on Python warns of forks beside threads."""
+    """Suppress the warning of Python 3.12 about forks of multithreaded processes."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         yield
 
 
 def in_fork(action: Callable[[], Any], seconds: float = 2) -> str:
-    """What an action gives or raises in a forked process, which is killed if it hangs."""
+    """Return the result or error of an action in a forked process, killed on a hang."""
     back, there = os.pipe()
     with no_warning():
         child = os.fork()
@@ -135,7 +135,7 @@ REFUSED: dict[str, Callable[[Program], object]] = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_is_the_parents_is_refused(program: Program, what: str) -> None:
+def test_objects_of_the_parent_are_rejected(program: Program, what: str) -> None:
     said = in_fork(lambda: REFUSED[what](program))
     assert said.startswith("ForkError: "), said
     assert f"{__file__}:" in said
@@ -144,16 +144,16 @@ def test_what_is_the_parents_is_refused(program: Program, what: str) -> None:
     assert not Path("nowhere").exists()
 
 
-def test_it_is_the_parents_for_grandchildren(program: Program) -> None:
+def test_objects_of_the_parent_are_rejected_in_grandchildren(program: Program) -> None:
     assert "ForkError" in in_fork(lambda: in_fork(lambda: program.job(X)))
 
 
-def test_results_that_are_there_are_copied(program: Program) -> None:
+def test_available_results_are_copied(program: Program) -> None:
     assert in_fork(lambda: program.done.get().numpy().tolist()) == "gave [3.0, 3.0, 3.0, 3.0]"
 
 
-def test_locks_that_other_threads_hold(program: Program) -> None:
-    """They stay locked in a child for good, so nothing there may wait for them."""
+def test_locks_held_by_other_threads_do_not_block(program: Program) -> None:
+    """They stay locked in the child, so the child must not wait for them."""
     pipeline, held, free = default_session().pipeline, threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -174,7 +174,7 @@ def products(size: int) -> float:
     return float((np.ones((size, size)) @ np.ones((size, size))).sum())
 
 
-def test_workers_that_use_numpy_alone(program: Program) -> None:
+def test_workers_that_only_use_numpy(program: Program) -> None:
     with no_warning(), multiprocessing.get_context("fork").Pool(2) as pool:
         assert pool.map(products, [100, 200]) == [1e6, 8e6]
 
@@ -198,11 +198,11 @@ print(os.waitstatus_to_exitcode(os.waitpid(forks[0], 0)[1]), len(delivered))
 """
 
 
-def test_a_fork_in_a_callback_delivers_nothing_twice(tmp_path: Path) -> None:
+def test_fork_in_a_callback_delivers_only_once(tmp_path: Path) -> None:
     """The child consists of the callback thread, which ends.
 
-    A new interpreter runs it: libraries that other tests load, such as onnxruntime, wait for the
-    parent's threads when such a child exits.
+    It runs in a new interpreter: libraries loaded by other tests, such as onnxruntime, wait
+    for the parent's threads when such a child exits.
     """
     script = tmp_path / "fork_in_callback.py"
     script.write_text(FORK_IN_CALLBACK)
@@ -243,10 +243,10 @@ else:
 
 
 @pytest.mark.parametrize(("how", "said"), [("pending", "7"), ("unused", "called called 7 2.0 2.0")])
-def test_a_child_that_ends_as_programs_do(tmp_path: Path, how: str, said: str) -> None:
-    """What runs at the end of the interpreter waits for no thread of the parent's.
+def test_child_exits_normally(tmp_path: Path, how: str, said: str) -> None:
+    """Exit handlers of the child wait for no thread of the parent.
 
-    One that was forked before flow has begun has a session of its own.
+    A child forked before the first use of flow has its own session.
     """
     script = tmp_path / "ending.py"
     script.write_text(ENDING)

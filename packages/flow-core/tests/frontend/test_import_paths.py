@@ -1,4 +1,4 @@
-"""Paths by which programs import what the facade has elsewhere."""
+"""Import paths of programs written for other versions of OneFlow."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ LATER = "oneflow.compatible.single_client"
 
 @pytest.fixture
 def without_copies() -> Iterator[None]:
-    """The modules that a test imports by the later path are forgotten."""
+    """Remove the modules imported by a test through the later path."""
     yield
     for name in [name for name in sys.modules if name.startswith("oneflow.compatible")]:
         del sys.modules[name]
 
 
-def test_distributions_by_the_path_of_their_module() -> None:
+def test_distributions_are_importable_by_module_path() -> None:
     util = importlib.import_module("oneflow.python.framework.distribute")
     assert util.split is flow.distribute.split
     assert util.broadcast is flow.distribute.broadcast
 
 
-def test_names_for_ops_differ() -> None:
+def test_unique_op_names_are_distinct() -> None:
     util = importlib.import_module("oneflow.python.framework.id_util")
     first, second = util.UniqueStr("Logistic_"), util.UniqueStr("Logistic_")
     assert first != second
@@ -35,7 +35,7 @@ def test_names_for_ops_differ() -> None:
 
 
 @pytest.mark.usefixtures("without_copies")
-def test_the_later_path_is_the_same_api() -> None:
+def test_later_path_exposes_the_same_api() -> None:
     later = importlib.import_module(LATER)
     assert later.global_function is flow.global_function
     assert later.nn is flow.nn
@@ -43,7 +43,7 @@ def test_the_later_path_is_the_same_api() -> None:
 
 
 @pytest.mark.usefixtures("without_copies")
-def test_modules_below_the_later_path_leave_those_of_the_facade_in_place() -> None:
+def test_submodules_of_the_later_path_do_not_replace_those_of_the_facade() -> None:
     nn, typing = flow.nn, flow.typing
     later = importlib.import_module(f"{LATER}.nn")
     assert later.conv2d is flow.nn.conv2d
@@ -53,6 +53,6 @@ def test_modules_below_the_later_path_leave_those_of_the_facade_in_place() -> No
 
 
 @pytest.mark.usefixtures("without_copies")
-def test_a_typo_by_the_later_path_is_named() -> None:
+def test_misspelt_name_on_the_later_path_is_reported() -> None:
     with pytest.raises(AttributeError, match=r"global_functoin.*global_function"):
-        getattr(importlib.import_module(LATER), "global_functoin")  # noqa: B009 - of Any
+        getattr(importlib.import_module(LATER), "global_functoin")  # noqa: B009 - the module has type Any

@@ -1,4 +1,4 @@
-"""Modules of OneFlow's messages from which programs take numbers."""
+"""Modules of OneFlow protobuf enumerations that programs import constants from."""
 
 import importlib
 
@@ -12,7 +12,7 @@ import pytest
         ("common.data_type_pb2", {"kFloat": 2, "kInt32": 5, "kFloat16": 9}),
     ],
 )
-def test_numbers(module: str, numbers: dict[str, int]) -> None:
+def test_enumeration_constants(module: str, numbers: dict[str, int]) -> None:
     found = vars(importlib.import_module(f"oneflow.core.{module}"))
     assert {name: found[name] for name in numbers} == numbers
     exported = {name for name in found if not name.startswith("_")}

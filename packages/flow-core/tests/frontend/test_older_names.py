@@ -1,4 +1,4 @@
-"""Names of experimental and older programs: those that do what they say, and those that refuse."""
+"""Names of experimental and older programs, both supported and rejected."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_all_reduce_of_the_mirrored_view() -> None:
     assert one.tolist() == two.tolist() == [8, 14]
 
 
-def test_one_to_one_assignment_is_for_the_eager_mode() -> None:
+def test_one_to_one_assignment_requires_the_eager_mode() -> None:
     def assigning(x: Numpy.Placeholder((2,))) -> Numpy:
         weight = flow.get_variable("w", (2,), initializer=flow.ones_initializer())
         flow.experimental.eager_assign_121(weight, x)
@@ -67,7 +67,7 @@ def test_one_to_one_assignment_is_for_the_eager_mode() -> None:
     assert flow.get_all_variables()["w"].numpy().tolist() == [5, 6]
 
 
-def test_strategies_of_memory_between_jobs() -> None:
+def test_memory_strategies_between_jobs() -> None:
     flow.inter_job_reuse_mem_strategy("parallelism_priority")
     flow.inter_job_reuse_mem_strategy("custom_parallelism", job_name_groups=[["a", "b"]])
     assert flow.current_resource()["inter_job_reuse_mem_strategy"] == "custom_parallelism"
@@ -76,7 +76,7 @@ def test_strategies_of_memory_between_jobs() -> None:
             flow.inter_job_reuse_mem_strategy(strategy)
 
 
-def test_older_names_are_known_as_such() -> None:
+def test_deprecated_names_are_recognized() -> None:
     assert flow.is_deprecated(flow.optimizer.PolynomialSchduler)
     assert flow.is_deprecated(flow.distribute.mirrored_strategy)
     assert not flow.is_deprecated(flow.optimizer.PolynomialScheduler)
@@ -98,12 +98,12 @@ def test_older_names_are_known_as_such() -> None:
         (lambda: flow.experimental.dynamic_binary_concat([], None), "blob itself"),
     ],
 )
-def test_what_is_done_in_another_way_says_in_which(call: Any, next_step: str) -> None:
+def test_rejected_names_report_their_replacement(call: Any, next_step: str) -> None:
     with pytest.raises(UnsupportedError, match=next_step):
         call()
 
 
-def test_workers_are_started_by_a_launcher() -> None:
+def test_workers_require_a_launcher() -> None:
     flow.deprecated.init_worker()
     flow.deprecated.delete_worker()
     flow.env.machine([{"addr": "10.0.0.1"}, {"addr": "10.0.0.2"}])

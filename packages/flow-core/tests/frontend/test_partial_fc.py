@@ -1,4 +1,4 @@
-"""Samples of classes, alone and over devices."""
+"""Class sampling on one device and on several."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_each_part_samples_its_labels_first(where: str, parts: int) -> None:
     assert not np.array_equal(*seen)
 
 
-def test_numbers_must_fit_the_devices() -> None:
+def test_class_counts_must_match_the_devices() -> None:
     with pytest.raises(InferenceError, match="10 samples of 24 classes on 4 devices"):
         job_on("0:0-3", 10)(np.zeros(BATCH, np.int32))
 

@@ -1,4 +1,4 @@
-"""Parts of a job that run several times in each step."""
+"""Parts of a job that run several times per step."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def numbers(*shape: int) -> Any:
 
 @given(periods=st.integers(1, 4), rows=st.integers(1, 3), columns=st.integers(1, 3))
 @settings(max_examples=8, deadline=None)
-def test_ops_between_unpack_and_pack_see_one_part_at_a_time(
+def test_ops_between_unpack_and_pack_process_one_part_at_a_time(
     periods: int, rows: int, columns: int
 ) -> None:
     shape, seen = (periods * rows, columns), []
@@ -41,7 +41,7 @@ def test_ops_between_unpack_and_pack_see_one_part_at_a_time(
     assert seen[0] == (rows, columns)
 
 
-def test_repeat_and_acc_add_a_value_up() -> None:
+def test_repeat_and_acc_accumulate_a_value() -> None:
     @flow.global_function()
     def job(x: Numpy.Placeholder((2, 3))) -> Numpy:
         return flow.acc(flow.repeat(x, 4) * 2, 4)
@@ -50,7 +50,7 @@ def test_repeat_and_acc_add_a_value_up() -> None:
     assert np.array_equal(job(x), 8 * x)
 
 
-def test_acc_of_some_periods_leaves_fewer() -> None:
+def test_acc_over_some_periods_leaves_fewer() -> None:
     @flow.global_function()
     def job(x: Numpy.Placeholder((6, 2))) -> Numpy:
         return flow.pack(flow.acc(flow.unpack(x, 6), 3), 2)
@@ -59,7 +59,7 @@ def test_acc_of_some_periods_leaves_fewer() -> None:
     assert np.array_equal(job(x), x.reshape(2, 3, 2).sum(axis=1))
 
 
-def test_parts_of_parts() -> None:
+def test_nested_periods() -> None:
     @flow.global_function()
     def job(x: Numpy.Placeholder((12, 2))) -> Numpy:
         outer = flow.unpack(x, 3)
@@ -73,7 +73,7 @@ def test_parts_of_parts() -> None:
 
 
 def trained(periods: int, loss_packed: bool, scatter: str) -> Any:
-    """The weights after a step on the batch in some periods."""
+    """Return the weights after a step on the batch, divided into ``periods`` parts."""
     flow.clear_default_session()
     flow.config.cpu_device_num(2)
     where = {"one": "0:0", "two": "0:0-1"}[scatter]
@@ -96,13 +96,13 @@ def trained(periods: int, loss_packed: bool, scatter: str) -> Any:
 
 
 @pytest.mark.parametrize("scatter", ["one", "two"])
-def test_gradients_are_those_of_the_whole_batch(scatter: str) -> None:
+def test_gradients_match_those_of_the_whole_batch(scatter: str) -> None:
     whole = trained(1, True, "one")
     assert np.allclose(trained(3, True, scatter), whole, atol=1e-5)
     assert np.allclose(trained(3, False, scatter), whole, atol=1e-5)
 
 
-def test_the_mirrored_view_takes_parts_of_each_device() -> None:
+def test_mirrored_view_divides_the_batch_of_each_device() -> None:
     flow.clear_default_session()
     flow.config.cpu_device_num(2)
     config = flow.FunctionConfig()
@@ -129,7 +129,7 @@ def test_the_mirrored_view_takes_parts_of_each_device() -> None:
         (lambda x: flow.unpack(x, 3), JobError, "flow.pack puts"),
     ],
 )
-def test_what_does_not_fit_is_told(made: Any, error: type[Exception], told: str) -> None:
+def test_invalid_periods_are_rejected(made: Any, error: type[Exception], told: str) -> None:
     @flow.global_function()
     def job(x: Numpy.Placeholder((6, 4))) -> Numpy:
         return made(x)  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""Who may wait for what, and that a leaked or late token never hangs anybody."""
+"""Pipeline waits: leaked or late tokens cause no hang."""
 
 import threading
 import time
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 class Work:
-    """Records its steps; waits for a gate."""
+    """Record the steps and wait for a gate."""
 
     def __init__(self) -> None:
         self.ran: list[Any] = []
@@ -44,7 +44,7 @@ Move = tuple[str, int]
         max_size=40,
     ),
 )
-def test_any_sequence_of_calls_keeps_the_order(widths: list[int], moves: list[Move]) -> None:
+def test_any_sequence_of_calls_preserves_the_order(widths: list[int], moves: list[Move]) -> None:
     pipeline, work = Pipeline(), Work()
     credits, delivered = [Credit(w) for w in widths], []
     for number, (move, k) in enumerate(moves):
@@ -68,7 +68,7 @@ def test_any_sequence_of_calls_keeps_the_order(widths: list[int], moves: list[Mo
 
 
 class HeldUp(Pipeline):
-    """A pipeline whose threads the system holds up before they give a token back."""
+    """A pipeline whose threads are suspended before they return a token."""
 
     def release_token(self, step: Step) -> None:
         time.sleep(0.05)
@@ -80,8 +80,8 @@ def ended(over: Callable[[], bool]) -> None:
         time.sleep(0.0005)
 
 
-def test_a_step_that_is_over_holds_no_token() -> None:
-    """Or the next one would find more steps in flight than there may be."""
+def test_finished_step_holds_no_token() -> None:
+    """Otherwise the next step would find more steps in flight than allowed."""
     waits: list[Callable[[Pipeline, Step], None]] = [
         lambda p, s: p.wait_for(s),
         lambda p, s: p.sync(),
@@ -98,7 +98,7 @@ def test_a_step_that_is_over_holds_no_token() -> None:
         pipeline.close()
 
 
-def test_others_see_the_end_of_a_synchronous_step_with_its_token() -> None:
+def test_synchronous_step_and_its_token_end_together() -> None:
     pipeline, credit = HeldUp(), Credit(1)
     only = step(Work(), 0, credit)
     runner = threading.Thread(target=pipeline.run, args=[only])
@@ -111,8 +111,8 @@ def test_others_see_the_end_of_a_synchronous_step_with_its_token() -> None:
     pipeline.close()
 
 
-def test_a_delivery_that_waits_for_its_user_is_released() -> None:
-    """As handles that nobody reads: whoever waits for a later step must not wait for them."""
+def test_delivery_that_waits_for_its_user_is_released() -> None:
+    """As for handles that are never read: a wait for a later step must not depend on them."""
     waits: list[Callable[[Pipeline, Step], None]] = [
         lambda p, s: p.wait_for(s),
         lambda p, s: p.sync(),
@@ -129,8 +129,8 @@ def test_a_delivery_that_waits_for_its_user_is_released() -> None:
         pipeline.close()
 
 
-def test_a_token_that_was_lost_hangs_nobody() -> None:
-    """An interrupt may strike between taking a token and feeding the step."""
+def test_lost_token_does_not_hang() -> None:
+    """An interrupt may occur between taking a token and feeding the step."""
     pipeline, work, credit = Pipeline(), Work(), Credit(2)
     lost = step(work, 0, credit)
     pipeline.reserve(lost)
@@ -145,7 +145,7 @@ def test_a_token_that_was_lost_hangs_nobody() -> None:
     assert work.ran == [1, 2]
 
 
-def test_giving_up_a_step_that_is_on_its_way_changes_nothing() -> None:
+def test_cancelling_a_step_in_flight_has_no_effect() -> None:
     pipeline, work, credit = Pipeline(), Work(), Credit(1)
     work.gate.clear()
     fed = step(work, 0, credit)
@@ -157,7 +157,7 @@ def test_giving_up_a_step_that_is_on_its_way_changes_nothing() -> None:
     assert work.ran == [0]
 
 
-def test_the_device_keeps_still() -> None:
+def test_quiesced_pipeline_runs_no_steps() -> None:
     pipeline, work, credit = Pipeline(), Work(), Credit(4)
     with pipeline.quiesced():
         feeder = threading.Thread(
@@ -171,7 +171,7 @@ def test_the_device_keeps_still() -> None:
     assert work.ran == [0, 1]
 
 
-def test_closing_gives_the_errors_that_nobody_has_seen() -> None:
+def test_closing_returns_unreported_errors() -> None:
     def broken(_: Step) -> None:
         raise ValueError("first")
 
@@ -182,7 +182,7 @@ def test_closing_gives_the_errors_that_nobody_has_seen() -> None:
     assert [str(e) for e in errors] == ["first", "first"]
 
 
-def test_what_would_wait_for_itself_is_refused() -> None:
+def test_waits_for_itself_are_rejected() -> None:
     pipeline, credit, work = Pipeline(), Credit(4), Work()
     refused: list[str] = []
     later = step(work, 1, credit)
@@ -192,7 +192,7 @@ def test_what_would_wait_for_itself_is_refused() -> None:
             with pytest.raises(JobError) as caught:
                 act()
             refused.append(caught.value.attempted)
-        pipeline.sync()  # waits for nothing here
+        pipeline.sync()  # returns immediately here
         pipeline.run(step(work, 7, credit))
 
     work.gate.clear()

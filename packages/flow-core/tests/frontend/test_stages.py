@@ -78,7 +78,7 @@ def test_each_stage_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert calls == list(stages)
 
 
-def test_asking_for_the_division_of_a_variable_leaves_the_graph_alone() -> None:
+def test_querying_the_sbp_of_a_variable_does_not_change_the_graph() -> None:
     seen: list[bool] = []
 
     @flow.global_function()

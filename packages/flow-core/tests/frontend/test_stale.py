@@ -1,4 +1,4 @@
-"""Stale values of variables: what they were some steps before."""
+"""Stale values of variables: their values some steps earlier."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def session() -> Any:
 
 
 def simulated(size: int, steps: int, change: Any) -> list[float]:
-    """What the steps use: the variable as it was ``size - 1`` steps before."""
+    """Simulate the values that steps use: the variable ``size - 1`` steps earlier."""
     history = [1.0]
     for _ in range(steps):
         used = history[max(0, len(history) - size)]
@@ -31,7 +31,7 @@ def simulated(size: int, steps: int, change: Any) -> list[float]:
 @pytest.mark.parametrize("where", ["0:0", "0:0-1"])
 @pytest.mark.parametrize("size", [1, 2, 4])
 @pytest.mark.parametrize("by_ref", [False, True])
-def test_values_are_those_of_some_steps_before(size: int, where: str, by_ref: bool) -> None:
+def test_values_lag_by_the_size_of_the_ring(size: int, where: str, by_ref: bool) -> None:
     @flow.global_function()
     def job() -> Numpy:
         with flow.scope.placement("cpu", where):
@@ -59,7 +59,7 @@ def test_training_with_stale_weights() -> None:
     assert [job()[0] for _ in range(9)] == simulated(3, 9, lambda w, used: w + 1)
 
 
-def test_a_ring_has_a_copy() -> None:
+def test_empty_ring_is_rejected() -> None:
     @flow.global_function()
     def job() -> Numpy:
         weight = flow.get_variable("w", (5,), initializer=flow.ones_initializer())

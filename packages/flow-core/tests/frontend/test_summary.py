@@ -1,4 +1,4 @@
-"""Files of events: what a reader finds in them."""
+"""Summary event files as parsed by an independent reader."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def session() -> Any:
     flow.clear_default_session()
 
 
-# A reader of its own, by the wire format's rules alone.
+# A reader that follows the wire format only.
 
 
 def varint(data: bytes, at: int) -> tuple[int, int]:
@@ -138,7 +138,7 @@ def test_numbers_and_histograms_at_every_step(tmp_path: Path, where: str) -> Non
     assert max(limits) < 4.5
 
 
-def test_tags_in_blobs_messages_and_images(tmp_path: Path) -> None:
+def test_tags_of_blobs_messages_and_images(tmp_path: Path) -> None:
     config = flow.FunctionConfig()
     config.default_logical_view(flow.scope.mirrored_view())
 
@@ -195,7 +195,7 @@ def test_hyperparameters() -> None:
     assert started["metrics"] == [{"key": b"loss", "value": {"number_value": 0.5}}]
 
 
-def test_texts_of_messages_are_read_back() -> None:
+def test_text_messages_round_trip() -> None:
     made = Message("Summary", events.scalar("a\\b\x01é", -1.5))
     assert encoded("Summary", parsed("Summary", str(made))) == made.SerializeToString()
     for wrong in ("value {", "value { tag: 3 }", "no_field: 1", "value }"):
@@ -242,12 +242,12 @@ def test_graphs_and_projections(tmp_path: Path) -> None:
         lambda: flow.summary.Graph(),
     ],
 )
-def test_what_does_not_fit_is_told(made: Any) -> None:
+def test_invalid_arguments_are_rejected(made: Any) -> None:
     with pytest.raises(FlowError, match="found:"):
         made()
 
 
-def test_writing_needs_a_file_and_a_step() -> None:
+def test_writing_requires_a_file_and_a_step() -> None:
     @flow.global_function()
     def job(x: Numpy.Placeholder((1,)), step: Numpy.Placeholder((1,), dtype=flow.int64)) -> None:
         flow.summary.scalar(x, step, "a")

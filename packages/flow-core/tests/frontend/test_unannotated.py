@@ -1,4 +1,4 @@
-"""Jobs of the core alone: no annotation package, handles as results."""
+"""Jobs of the core alone: without an annotation package, with handles as results."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -38,7 +38,7 @@ def make_double() -> Any:
 X = np.array([1, 2], np.float32)
 
 
-def test_handles() -> None:
+def test_handles_return_results() -> None:
     job = make_double()
     np.testing.assert_array_equal(job(X).get().numpy(), [2, 4])
     np.testing.assert_array_equal(job(X).numpy(), [2, 4])
@@ -48,7 +48,7 @@ def test_handles() -> None:
     assert isinstance(got[0], LocalBlob)
 
 
-def test_a_handle_acts_as_its_array() -> None:
+def test_handle_behaves_like_its_array() -> None:
     blob = LocalBlob(np.array([[1.0, 2.0]], np.float32))
     assert blob.shape == (1, 2)
     assert blob.dtype == np.float32
@@ -63,7 +63,7 @@ def test_a_handle_acts_as_its_array() -> None:
     assert repr(blob).startswith("LocalBlob(array(")
 
 
-def test_operators_of_a_handle_are_its_arrays() -> None:
+def test_handle_operators_are_those_of_its_array() -> None:
     def blob(*numbers: float) -> Any:
         return LocalBlob(np.array(numbers, np.float32))
 
@@ -75,7 +75,7 @@ def test_operators_of_a_handle_are_its_arrays() -> None:
     assert (both > 1).tolist() == [False, True]
     assert (both == blob(1, 3)).tolist() == [True, False]
     assert float(blob(1.5)) == 1.5
-    assert "%.2f" % blob(1.5) == "1.50"  # noqa: UP031 - as older programs print
+    assert "%.2f" % blob(1.5) == "1.50"  # noqa: UP031 - used by older programs
     with pytest.raises(ValueError, match="size 1"):
         float(both)
     assert [float(number) for number in both] == [1, 2]
@@ -93,7 +93,7 @@ def test_operators_of_a_handle_are_its_arrays() -> None:
     assert both.tolist() == [10, 4]
 
 
-def test_sessions_are_apart() -> None:
+def test_sessions_are_independent() -> None:
     def job(x=PLACEHOLDER):
         w = flow.get_variable("w", shape=(2,))
         return x + w
@@ -112,13 +112,13 @@ def test_sessions_are_apart() -> None:
 
 
 class Never:
-    """What a closed session does not run."""
+    """A job that a closed session must not run."""
 
     def run(self, feeds: Sequence[Any]) -> tuple[Any, ...]:
         raise AssertionError("a closed session ran a step")
 
 
-def test_a_job_is_traced_once_whoever_calls_first() -> None:
+def test_job_is_traced_once_by_concurrent_callers() -> None:
     traced: list[str] = []
     start = threading.Barrier(4)
 
@@ -144,7 +144,7 @@ def test_a_job_is_traced_once_whoever_calls_first() -> None:
         np.testing.assert_array_equal(result, X)
 
 
-def test_a_session_starts_no_threads_for_synchronous_steps() -> None:
+def test_synchronous_steps_start_no_threads() -> None:
     before = threading.active_count()
 
     def job(x=PLACEHOLDER) -> None:

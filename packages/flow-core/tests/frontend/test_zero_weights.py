@@ -1,4 +1,4 @@
-"""Weights that begin at zero and can never change are warned of; all others are not."""
+"""A warning lists the weights that start at zero and can never change, and no others."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NUMBERS = itertools.count()
 
 
 def warned(body: Callable[[Any], Any], steps: int = 3, kind: str = "train") -> list[str]:
-    """The texts of the warnings that a train job of a body issues."""
+    """Return the texts of the warnings issued by a train job with a body."""
 
     def job(x: tp.Numpy.Placeholder((8, 3))) -> tp.Numpy:
         loss = body(x)
@@ -140,15 +140,15 @@ def test_weights_that_change(name: str) -> None:
 
 
 def test_convolutions_and_norms() -> None:
-    # the norm of what is zero is its beta, whose gradient is not zero: all of it learns
+    # the norm of zeros is its beta, whose gradient is nonzero: every weight learns
     assert warned(lambda x: mean(convolutions(x, None))) == []
 
 
-def test_a_single_layer_that_is_at_its_best() -> None:
+def test_single_layer_at_its_optimum() -> None:
     assert warned(lambda x: flow.math.reduce_mean(flow.math.square(dense(x, 4)))) == []
 
 
-def test_one_warning_for_a_job_that_is_defined_at_every_step() -> None:
+def test_one_warning_for_a_job_defined_at_every_step() -> None:
     flow.enable_eager_execution()
     try:
         found = [warned(lambda x: mean(product(x)), steps=1) for _ in range(3)]
@@ -157,11 +157,11 @@ def test_one_warning_for_a_job_that_is_defined_at_every_step() -> None:
     assert list(map(len, found)) == [1, 0, 0]
 
 
-def test_predict_jobs_are_not_looked_at() -> None:
+def test_predict_jobs_are_not_checked() -> None:
     assert warned(lambda x: mean(dense(dense(x, 4), 1)), kind="predict") == []
 
 
-def test_the_names_of_many_layers_are_cut() -> None:
+def test_long_lists_of_layer_names_are_truncated() -> None:
     def deep(x: Any) -> Any:
         for _ in range(12):
             x = dense(x, 3)
@@ -177,7 +177,7 @@ def product(x: Any) -> Any:
     return flow.matmul(flow.matmul(x, w), v)
 
 
-def test_weights_that_were_loaded_before() -> None:
+def test_weights_loaded_before_training() -> None:
     @flow.global_function()
     def other(x: tp.Numpy.Placeholder((8, 3))) -> tp.Numpy:
         return product(x)
@@ -189,7 +189,7 @@ def test_weights_that_were_loaded_before() -> None:
     assert len(warned(lambda x: mean(product(x)))) == 1
 
 
-def test_one_category_of_ours() -> None:
+def test_warning_has_its_own_category() -> None:
     assert issubclass(ZeroWeightsWarning, FlowWarning)
 
     @flow.global_function("train")
@@ -202,7 +202,7 @@ def test_one_category_of_ours() -> None:
         job(X)
 
 
-# ------------------------------------------------------------------------------- the rules
+# ----------------------------------------------------------------------------------- rules
 
 
 SPECS = default_registry().ops
@@ -210,7 +210,7 @@ LINEAR = [name for name, spec in SPECS.items() if name.endswith("_grad") and spe
 
 
 def cases(spec: Any) -> Iterator[tuple[Any, Any, list[Any]]]:
-    """Samples of an op: attributes, arrays, and a set of inputs that its rules name."""
+    """Yield samples of an op: attributes, arrays, and a set of inputs that its rules name."""
     for sample in spec.samples(np.random.default_rng(5)):
         attrs = complete_attrs(spec, sample.attrs, "sample")
         inputs = tuple(Value(f"x{i}", 0) for i in range(len(sample.inputs)))
@@ -221,7 +221,7 @@ def cases(spec: Any) -> Iterator[tuple[Any, Any, list[Any]]]:
 
 
 @pytest.mark.parametrize("name", [*RULES, *CONSTANTS, "scalar_mul", *LINEAR])
-def test_zero_inputs_make_zero_results(name: str) -> None:
+def test_zero_inputs_produce_zero_results(name: str) -> None:
     spec = SPECS[name]
     for attrs, given, positions in cases(spec):
         arrays = [np.zeros_like(x) if i in positions else x for i, x in enumerate(given)]
@@ -232,6 +232,6 @@ def test_zero_inputs_make_zero_results(name: str) -> None:
             assert not np.any(result), (attrs, positions)
 
 
-def test_the_rules_are_about_ops_that_there_are() -> None:
+def test_rules_refer_to_existing_ops() -> None:
     assert {*RULES, *CONSTANTS} <= {*SPECS}
     assert not {*RULES} & {*CONSTANTS}

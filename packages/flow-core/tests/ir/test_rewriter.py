@@ -1,4 +1,4 @@
-"""The rewriter: replacement maps, readers, names, lines, order and refusals."""
+"""The rewriter: replacement maps, readers, names, source lines, order and rejected rewrites."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CPU, SCALAR = Placement.parse("cpu", "0:0"), tensor_type((), float32)
 
 
 def graph_of(*rows: str, returns: str = "", effects: str = "") -> Graph:
-    """A graph of scalars; each row is ``name = type(inputs)``, optionally with ``after(names)``."""
+    """Build a graph of scalars from ``name = type(inputs)``, with optional ``after(names)``."""
     lines = []
     for row in rows:
         head, _, after = row.partition(" after")
@@ -29,7 +29,7 @@ def graph_of(*rows: str, returns: str = "", effects: str = "") -> Graph:
 
 
 def rows_of(graph: Graph) -> list[str]:
-    """The rows of `graph_of`."""
+    """Return the rows of `graph_of`."""
     verify(graph)
     rows = print_graph(graph).splitlines()[1:-2]
     return [row.replace(" : float32[] @cpu[0:0]", "").removesuffix(" {}") for row in rows]
@@ -42,7 +42,7 @@ def scalar(name: str, *inputs: str, type_: str = "new") -> Op:
 CHAIN = graph_of("a = x()", "b = y(a:0)", "c = z(b:0, a:0)", "d = z(c:0)", returns="d:0")
 
 
-def test_nothing_changed_gives_the_same_graph() -> None:
+def test_unchanged_rewrite_returns_the_same_graph() -> None:
     rewriter = Rewriter(CHAIN)
     assert rewriter.only_reader(Value("b", 0)) is CHAIN.ops["c"]
     assert rewriter.finish() is CHAIN
@@ -57,21 +57,21 @@ def test_replacements_chain_in_either_order() -> None:
         assert rows_of(rewriter.finish())[-1] == "d = z(a:0)"
 
 
-def test_results_are_replaced_too() -> None:
+def test_graph_results_are_replaced() -> None:
     rewriter = Rewriter(CHAIN)
     rewriter.replace_value(Value("d", 0), Value("a", 0))
     assert rewriter.finish().results == (Value("a", 0),)
 
 
-def test_a_value_cannot_replace_itself() -> None:
+def test_value_cannot_replace_itself() -> None:
     rewriter = Rewriter(CHAIN)
     rewriter.replace_value(Value("b", 0), Value("a", 0))
     with pytest.raises(GraphError, match="depends on it"):
         rewriter.replace_value(Value("a", 0), Value("b", 0))
 
 
-def test_a_name_used_again_has_old_and_new_values() -> None:
-    """One op in the place of two, under the name of the second: b:0 is d:0, d:0 is d:1."""
+def test_reused_name_distinguishes_old_and_new_values() -> None:
+    """One op replaces two under the name of the second: b:0 is d:0, d:0 is d:1."""
     graph = graph_of("a = x()", "b = y(a:0)", "d = y(a:0)", "e = z(b:0, d:0)", returns="d:0, b:0")
     rewriter = Rewriter(graph)
     pair = rewriter.replace(graph.ops["d"], scalar("d", "a", type_="pair"), (SCALAR, SCALAR))
@@ -83,7 +83,7 @@ def test_a_name_used_again_has_old_and_new_values() -> None:
     assert made.results == (Value("d", 1), Value("d", 0))
 
 
-def test_readers_count_every_input_and_results() -> None:
+def test_readers_include_every_input_and_results() -> None:
     graph = graph_of("a = x()", "b = y(a:0, a:0)", "c = y(b:0)", "d = z(c:0)", returns="c:0")
     rewriter = Rewriter(graph)
     a, b, c, d = (Value(name, 0) for name in "abcd")
@@ -96,7 +96,7 @@ def test_readers_count_every_input_and_results() -> None:
     assert (rewriter.is_used(c), rewriter.is_used(d)) == (True, False)
 
 
-def test_a_reader_that_has_been_rewritten_does_not_match() -> None:
+def test_rewritten_reader_does_not_match() -> None:
     for touch in (Rewriter.drop, lambda r, op: r.replace(op, replace(op, type="other"))):
         rewriter = Rewriter(CHAIN)
         touch(rewriter, CHAIN.ops["c"])
@@ -104,7 +104,7 @@ def test_a_reader_that_has_been_rewritten_does_not_match() -> None:
         assert rewriter.only_reader(Value("b", 0)) is None
 
 
-def test_new_ops_go_to_the_insertion_point_in_turn() -> None:
+def test_new_ops_are_inserted_in_order() -> None:
     rewriter = Rewriter(CHAIN)
     c = CHAIN.ops["c"]
     rewriter.after(c).add(scalar("after_1", "c"), (SCALAR,))
@@ -116,21 +116,21 @@ def test_new_ops_go_to_the_insertion_point_in_turn() -> None:
     assert list(rewriter.finish().ops) == names
 
 
-def test_moved_ops_go_to_the_insertion_point() -> None:
+def test_moved_ops_are_inserted_at_the_insertion_point() -> None:
     graph = graph_of("a = x()", "b = x()", "c = x()")
     rewriter = Rewriter(graph)
     rewriter.before(graph.ops["a"]).move(graph.ops["c"])
     assert list(rewriter.finish().ops) == ["c", "a", "b"]
 
 
-def test_an_op_waits_for_its_inputs() -> None:
+def test_op_is_placed_after_its_inputs() -> None:
     rewriter = Rewriter(CHAIN)
     rewriter.before(CHAIN.ops["a"]).move(CHAIN.ops["d"])
     rewriter.move(CHAIN.ops["b"])
     assert list(rewriter.finish().ops) == ["a", "b", "c", "d"]
 
 
-def test_replacing_under_another_name_keeps_place_line_effect_and_control() -> None:
+def test_replacement_under_another_name_keeps_place_line_effect_and_control() -> None:
     graph = graph_of("a = x()", "b = y(a:0)", "c = z() after(b)", effects="b")
     line = SourceLine("model.py", 3)
     graph = replace(graph, lines={"b": line})
@@ -142,7 +142,7 @@ def test_replacing_under_another_name_keeps_place_line_effect_and_control() -> N
     assert made.lines == {"n": line}
 
 
-def test_new_ops_inherit_the_line_of_the_op_beside_them() -> None:
+def test_new_ops_inherit_the_line_of_the_adjacent_op() -> None:
     here, other = SourceLine("model.py", 3), SourceLine("model.py", 4)
     graph = replace(CHAIN, lines={"c": here})
     rewriter = Rewriter(graph).after(graph.ops["c"])
@@ -152,7 +152,7 @@ def test_new_ops_inherit_the_line_of_the_op_beside_them() -> None:
     assert (lines["n"], lines["m"]) == (here, other)
 
 
-def test_effects_can_be_given_and_taken() -> None:
+def test_effects_can_be_added_and_removed() -> None:
     graph = graph_of("a = x()", "b = y()", effects="a")
     rewriter = Rewriter(graph)
     rewriter.replace(graph.ops["a"], like(graph.ops["a"], "z", {}, ()), effect=False)
@@ -160,7 +160,7 @@ def test_effects_can_be_given_and_taken() -> None:
     assert rewriter.finish().effects == ("n",)
 
 
-def test_control_edges_leave_dropped_ops() -> None:
+def test_control_edges_to_dropped_ops_are_removed() -> None:
     graph = graph_of("a = x()", "b = x()", "c = x()", "d = y() after(a, b)")
     rewriter = Rewriter(graph)
     rewriter.drop(graph.ops["a"])
@@ -168,7 +168,7 @@ def test_control_edges_leave_dropped_ops() -> None:
     assert rows_of(rewriter.finish()) == ["c = x()", "d = y() after(c)"]
 
 
-def test_names_are_unique_and_free_again_when_dropped() -> None:
+def test_names_are_unique_and_reusable_after_a_drop() -> None:
     rewriter = Rewriter(CHAIN)
     assert [rewriter.unique_name(n) for n in ("b", "n")] == ["b_1", "n"]
     with pytest.raises(GraphError, match="an op of that name"):
@@ -182,14 +182,14 @@ def test_names_are_unique_and_free_again_when_dropped() -> None:
 @pytest.mark.parametrize(
     ("dropped", "found"), [("b", "inputs of.*'b'"), ("d", "result d:0, of a dropped op")]
 )
-def test_what_still_reads_a_dropped_op_is_refused(dropped: str, found: str) -> None:
+def test_remaining_readers_of_a_dropped_op_are_rejected(dropped: str, found: str) -> None:
     rewriter = Rewriter(CHAIN)
     rewriter.drop(CHAIN.ops[dropped])
     with pytest.raises(GraphError, match=found):
         rewriter.finish()
 
 
-def test_cycles_are_refused() -> None:
+def test_cycles_are_rejected() -> None:
     rewriter = Rewriter(CHAIN)
     rewriter.replace(CHAIN.ops["b"], scalar("b", "c"))
     with pytest.raises(GraphError, match="cycle"):
@@ -198,7 +198,7 @@ def test_cycles_are_refused() -> None:
 
 @st.composite
 def moves(draw: st.DrawFn) -> tuple[Graph, list[tuple[str, str]]]:
-    """A graph, and ops of it that are to be moved before others."""
+    """Draw a graph and moves of its ops before other ops."""
     ops: dict[str, Op] = {}
     for i in range(draw(st.integers(1, 8))):
         picks = st.lists(st.sampled_from(sorted(ops)), max_size=2) if ops else st.just([])
@@ -210,7 +210,7 @@ def moves(draw: st.DrawFn) -> tuple[Graph, list[tuple[str, str]]]:
 
 
 @given(moves())
-def test_any_moves_give_a_valid_graph(drawn: tuple[Graph, list[tuple[str, str]]]) -> None:
+def test_any_moves_produce_a_valid_graph(drawn: tuple[Graph, list[tuple[str, str]]]) -> None:
     graph, pairs = drawn
     rewriter = Rewriter(graph)
     for name, target in pairs:

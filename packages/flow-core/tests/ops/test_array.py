@@ -1,4 +1,4 @@
-"""What the generic kit does not see of the array ops: big inputs, in-place, memory, steps."""
+"""Array ops beyond the generic kit: large inputs, in-place outputs, memory, steps."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def run(op, *inputs, at_step=0, **attrs):
 
 
 def bind(op, *inputs, into=None, **attrs):
-    """The launches of an op; its outputs are new, or on top of input ``into``."""
+    """Bind an op; its outputs are new arrays or overwrite the input ``into``."""
     asked = query(SPECS[op], inputs, attrs)
     outputs = tuple(np.empty(t.shape, t.dtype.numpy) for t in asked.outputs)
     outputs = outputs if into is None else (inputs[into],)
@@ -58,7 +58,7 @@ def test_segment_sums_of_all_widths(width, outside):
     np.testing.assert_array_equal(found, expected)
 
 
-def test_a_repeated_launch_starts_from_zero():
+def test_repeated_launch_starts_from_zero():
     data, ids = np.ones((5, 2), np.float32), np.zeros(5, np.int32)
     launches, (out,) = bind("unsorted_segment_sum", data, ids, axis=0, num_segments=1)
     for _ in range(2):
@@ -75,7 +75,7 @@ INPLACE = {
 
 
 @pytest.mark.parametrize("op", INPLACE)
-def test_in_place(op):
+def test_in_place_output(op):
     shape, more, attrs = INPLACE[op]
     rng = np.random.default_rng(0)
     inputs = [rng.uniform(-1, 1, s).astype(np.float32) for s in (shape, more) if s]
@@ -98,7 +98,7 @@ def test_scatter_in_place(op):
 
 
 BUFFERS = 150_000
-"""numpy buffers operands that it repeats, 8192 elements each; the inputs below are larger."""
+"""Bound of numpy's buffers for broadcast operands, 8192 elements each; inputs are larger."""
 
 
 def _cases():
@@ -131,7 +131,7 @@ CASES = list(_cases())
 
 
 @pytest.mark.parametrize("case", CASES, ids=[f"{c[0]}-{i}" for i, c in enumerate(CASES)])
-def test_a_step_allocates_next_to_nothing(case):
+def test_step_allocates_almost_nothing(case):
     op, inputs, attrs = case
     launches, _ = bind(op, *inputs, **attrs)
     for launch in launches:
@@ -146,26 +146,26 @@ def test_a_step_allocates_next_to_nothing(case):
     assert peak < BUFFERS
 
 
-def test_one_hot_refuses_an_index_out_of_range():
+def test_one_hot_rejects_an_index_out_of_range():
     with pytest.raises(DataError, match=r"found: *4") as caught:
         run("one_hot", np.array([0, 4], np.int32), depth=4, dtype="float32")
     assert "0 <= index < 4" in str(caught.value)
 
 
-def test_random_numbers_differ_by_step_only():
+def test_random_numbers_differ_between_steps_only():
     half = np.full(200, 0.5, np.float32)
     first, again, later = (run("bernoulli", half, at_step=step) for step in (0, 0, 1))
     assert (first == again).all()
     assert (first != later).any()
 
 
-def test_permutations_are_permutations():
+def test_random_permutations_are_permutations():
     x = np.zeros((1000, 1), np.float32)
     a, b = (run("generate_random_batch_permutation_indices", x, at_step=step) for step in (5, 6))
     assert sorted(a) == sorted(b) == list(range(1000))
     assert (a != b).any()
 
 
-def test_gather_of_an_empty_table_is_zeros():
+def test_gather_from_an_empty_table_returns_zeros():
     table, index = np.zeros((0, 3), np.float32), np.array([0, 1], np.int32)
     np.testing.assert_array_equal(run("gather", table, index, axis=0), np.zeros((2, 3)))

@@ -1,4 +1,4 @@
-"""Convolutions and pooling beyond the samples: random cases, laws, every lowering, memory."""
+"""Convolutions and pooling beyond the samples: random cases, adjoints, every lowering, memory."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def grad_attrs(attrs: dict[str, Any]) -> dict[str, Any]:
 
 @st.composite
 def cases(draw: Any) -> tuple[Any, Any, dict[str, Any]]:
-    """x, weights and attributes of a convolution, all small."""
+    """Draw x, weights and attributes of a small convolution."""
     dims, groups, n = draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.integers(1, 4))
     channels, filters = draw(st.integers(1, 3)), draw(st.integers(1, 3))
 
@@ -66,7 +66,7 @@ def cases(draw: Any) -> tuple[Any, Any, dict[str, Any]]:
 
 
 def naive(x: Any, weight: Any, attrs: dict[str, Any]) -> Any:
-    """The definition, one output element at a time."""
+    """Compute the definition of a convolution element by element."""
     last = attrs["data_format"] == "channels_last"
     if last:
         x, weight = np.moveaxis(x, -1, 1), np.moveaxis(weight, -1, 1)
@@ -88,7 +88,7 @@ def naive(x: Any, weight: Any, attrs: dict[str, Any]) -> Any:
 
 @settings(max_examples=25, deadline=None)
 @given(cases())
-def test_reference_is_the_definition(case: Any) -> None:
+def test_reference_matches_the_definition(case: Any) -> None:
     x, weight, attrs = case
     x = x[:1]
     op = SPECS[f"conv{len(attrs['kernel_size'])}d"]
@@ -98,8 +98,8 @@ def test_reference_is_the_definition(case: Any) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(cases(), st.sampled_from((1, 200, 2000, 1 << 22)), st.sampled_from((1, 48)))
-def test_gradients_are_transposes(case: Any, budget: int, narrow: int) -> None:
-    """<conv(x, w), y> = <x, data_grad(y, w)> = <w, filter_grad(y, x)>, in every cut into tiles."""
+def test_gradients_are_adjoints(case: Any, budget: int, narrow: int) -> None:
+    """<conv(x, w), y> = <x, data_grad(y, w)> = <w, filter_grad(y, x)>, for any tiling."""
     x, weight, attrs = case
     op = f"conv{len(attrs['kernel_size'])}d"
     with pytest.MonkeyPatch.context() as patch:
@@ -118,7 +118,7 @@ def test_gradients_are_transposes(case: Any, budget: int, narrow: int) -> None:
 
 
 def test_every_lowering_is_exercised(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sizes that programs have take "rows"; few images or channels last take "image"."""
+    """Common sizes use "rows"; few images or channels-last layouts use "image"."""
 
     def chosen(n: int, form: str, stride: int) -> list[str]:
         x = (n, 32, 14, 14) if form == "channels_first" else (n, 14, 14, 32)
@@ -147,7 +147,7 @@ def test_every_lowering_is_exercised(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def bound(op: str, arrays: tuple[Any, ...], attrs: dict[str, Any]) -> Callable[[], None]:
-    """A kernel bound once, as a function that runs all its launches."""
+    """Bind a kernel once and return a function that runs all its launches."""
     asked, kernel = query(SPECS[op], arrays, attrs), KERNELS[op]
     outputs = tuple(np.empty(t.shape, t.dtype.numpy) for t in asked.outputs)
     assert kernel.workspace is not None
@@ -205,10 +205,10 @@ def test_steady_state_allocates_nothing(
     finally:
         tracemalloc.stop()
     assert after - before < 1024
-    assert peak - before < 16384, "temporaries of the size of a tensor"
+    assert peak - before < 16384, "a temporary as large as a tensor"
 
 
-def test_workspace_is_moderate() -> None:
+def test_workspace_is_bounded() -> None:
     for op, arrays, attrs in steady_cases():
         kernel = KERNELS[op]
         assert kernel.workspace is not None
@@ -226,14 +226,14 @@ def test_workspace_is_moderate() -> None:
         ({"dilation_rate": (9, 1), "padding_before": (0, 0)}, "at least as large"),
     ],
 )
-def test_wrong_attributes_are_inference_errors(attrs: dict[str, Any], words: str) -> None:
+def test_wrong_attributes_raise_inference_errors(attrs: dict[str, Any], words: str) -> None:
     x, weight = np.zeros((1, 32, 14, 14)), np.zeros((64, 32, 5, 5))
     with pytest.raises(InferenceError, match=words):
         query(SPECS["conv2d"], (x, weight), LENET | attrs)
 
 
-def test_windows_in_the_padding_are_refused_with_what_leaves_them_out() -> None:
-    """All small windows: refused where one has no element, and the hint takes one away."""
+def test_windows_inside_the_padding_are_rejected_with_a_valid_hint() -> None:
+    """All small windows: rejected if one has no element, and the hint removes one."""
     hinted = set()
     for n, k, s, b, a, ceil in product(range(1, 6), *[range(1, 4)] * 2, *[range(4)] * 2, (0, 1)):
         attrs = {
@@ -264,8 +264,8 @@ def test_windows_in_the_padding_are_refused_with_what_leaves_them_out() -> None:
     assert len(hinted) == 4
 
 
-def test_gradient_of_a_tie_goes_to_the_first_and_bits_stay_apart() -> None:
-    """Row-major first maximum; inf and nan in dy do not leak into its neighbours."""
+def test_gradient_of_a_tie_goes_to_the_first_maximum() -> None:
+    """First maximum in row-major order; inf and nan in dy do not affect its neighbours."""
     attrs = HALVES | {"data_format": "channels_first"}
     x = np.array([[[[1.0, 2, 0, 0], [2, 2, 0, 0]]]])
     y = np.array([[[[2.0, 0]]]])
@@ -274,7 +274,7 @@ def test_gradient_of_a_tie_goes_to_the_first_and_bits_stay_apart() -> None:
 
 
 @pytest.mark.parametrize("budget", [1, 200, 1 << 20])
-def test_pooling_in_any_cut(budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pooling_with_any_tiling(budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool_kernels, "BUDGET", budget)
     for op in ("max_pool_2d", "max_pool_2d_grad", "avg_pool_2d", "avg_pool_2d_grad"):
         samples = SPECS[op].samples
@@ -283,7 +283,7 @@ def test_pooling_in_any_cut(budget: int, monkeypatch: pytest.MonkeyPatch) -> Non
             check_kernel(SPECS[op], KERNELS[op], sample, float32)
 
 
-def test_parts_without_elements_give_zeros() -> None:
+def test_empty_parts_produce_zeros() -> None:
     """Split tensors may have empty parts on some devices."""
     attrs = {k: v for k, v in LENET.items() if k != "groups"}
     x, weight = np.zeros((2, 0, 6, 6)), np.zeros((4, 0, 5, 5))

@@ -1,4 +1,4 @@
-"""What the kernel kit does not ask of dropout: the contract of the mask."""
+"""Dropout beyond the kernel kit: the contract of the mask."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ def mask(shape: Any, rate: float, *, seed: int | None = None, job: int = 5, step
 
 
 @pytest.mark.parametrize("size", [1, 9, CHUNK, 2 * CHUNK + 13])
-def test_elements_follow_the_published_draw(size: int) -> None:
+def test_mask_matches_the_documented_draw(size: int) -> None:
     expected = np.float32(0.3) < philox.uniform(5, (size,), step=4)
     np.testing.assert_array_equal(mask((size,), 0.3, step=4), expected)
 
 
-def test_share_of_dropped_elements() -> None:
+def test_fraction_of_dropped_elements() -> None:
     assert abs(mask((100, 1000), 0.2).mean() - 0.8) < 0.01
 
 
-def test_rate_zero_keeps_all_but_exact_zeros_of_the_draw() -> None:
+def test_rate_zero_keeps_all_elements_except_exact_zeros_of_the_draw() -> None:
     assert mask((10000,), 0.0).mean() > 0.999
 
 
-def test_steps_and_jobs_differ_and_the_attribute_seed_wins() -> None:
+def test_masks_differ_by_step_and_job_and_the_attribute_seed_has_priority() -> None:
     first = mask((1000,), 0.5)
     assert (first != mask((1000,), 0.5, step=1)).any()
     assert (first != mask((1000,), 0.5, job=6)).any()
@@ -46,6 +46,6 @@ def test_steps_and_jobs_differ_and_the_attribute_seed_wins() -> None:
 
 
 @pytest.mark.parametrize("rate", [1.0, -0.1])
-def test_impossible_rates(rate: float) -> None:
+def test_invalid_rates_are_rejected(rate: float) -> None:
     with pytest.raises(InferenceError, match="0 <= rate < 1"):
         mask((3,), rate)

@@ -1,4 +1,4 @@
-"""What the generic kit does not see of the elementwise kernels: sharing memory, tiles, accuracy."""
+"""Elementwise kernels beyond the generic kit: shared memory, tiles, accuracy."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ IN_PLACE = [(op, k) for op, spec in SPECS.items() for k in spec.inplace]
 
 
 def bind(op: str, arrays: Any, attrs: Any, out: Any = None) -> tuple[list[Any], Any]:
-    """The launches of a kernel, and the output they write."""
+    """Return the launches of a kernel and the output that they write."""
     asked = query(SPECS[op], arrays, attrs)
     kernel = KERNELS[op]
     result = asked.outputs[0]
@@ -42,7 +42,7 @@ def bind(op: str, arrays: Any, attrs: Any, out: Any = None) -> tuple[list[Any], 
 
 
 def run(op: str, *arrays: Any, out: Any = None, **attrs: Any) -> Any:
-    """What a kernel computes."""
+    """Run a kernel and return its output."""
     launches, out = bind(op, arrays, attrs, out)
     with np.errstate(all="ignore"):
         for launch in launches:
@@ -58,7 +58,7 @@ def samples(op: str) -> Iterator[Sample]:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize(("op", "k"), IN_PLACE)
-def test_the_output_may_overwrite_an_input(op: str, k: int, dtype: Any) -> None:
+def test_output_may_overwrite_an_input(op: str, k: int, dtype: Any) -> None:
     for sample in samples(op):
         arrays = [x.astype(dtype) if x.dtype.kind == "f" else x for x in sample.inputs]
         if query(SPECS[op], arrays, sample.attrs).outputs[0].shape != arrays[k].shape:
@@ -75,7 +75,7 @@ def test_the_output_may_overwrite_an_input(op: str, k: int, dtype: Any) -> None:
 
 @pytest.mark.parametrize("op", ["gelu", "sigmoid_grad", "where", "add_n", "xdivy", "elu"])
 @pytest.mark.parametrize("extra", [0, 1, TILE + 3])
-def test_tiles_give_what_the_whole_gives(op: str, extra: int) -> None:
+def test_tiled_results_match_the_reference(op: str, extra: int) -> None:
     sample = next(samples(op))
     rng = np.random.default_rng(2)
     shape = (TILE + extra,)
@@ -101,7 +101,7 @@ def test_erfc_is_accurate_in_its_tail(dtype: Any, tolerance: float) -> None:
     np.testing.assert_allclose(run("erfc", x), expected, tolerance, atol=1e-37)
 
 
-def test_lgamma_near_its_zeros_poles_and_far_away() -> None:
+def test_lgamma_near_zeros_poles_and_for_large_arguments() -> None:
     x = np.array([1.0, 2.0, 1 + 1e-9, 0.0, -1.0, -7.5, 1e-300, 1e15, 1e300, np.inf])
     expected = [math.lgamma(v) if v > 0 or v % 1 else np.inf for v in x]
     np.testing.assert_allclose(run("lgamma", x), expected, 1e-14, 2e-15)
@@ -112,7 +112,7 @@ def test_logarithms_of_exponentials_do_not_overflow(op: str, limit: float) -> No
     assert run(op, np.array([90.0], np.float32))[0] == pytest.approx(limit, abs=1e-30)
 
 
-def test_relu_passes_nan_on_and_blocks_gradients_at_zero() -> None:
+def test_relu_propagates_nan_and_blocks_gradients_at_zero() -> None:
     x = np.array([np.nan, -0.0, 0.0, -1.0, 2.0, np.inf], np.float32)
     y = run("relu", x)
     np.testing.assert_array_equal(y, np.array([np.nan, 0, 0, 0, 2, np.inf], np.float32))
@@ -120,7 +120,7 @@ def test_relu_passes_nan_on_and_blocks_gradients_at_zero() -> None:
     np.testing.assert_array_equal(found, [0, 0, 0, np.inf, np.inf])
 
 
-def test_choices_do_not_mix_values() -> None:
+def test_where_does_not_mix_values() -> None:
     condition = np.array([2, 0, -1, 0], np.int32)
     bad = np.array([np.nan, 1, np.inf, 2])
     np.testing.assert_array_equal(
@@ -131,14 +131,14 @@ def test_choices_do_not_mix_values() -> None:
     )
 
 
-def test_integer_quotients_are_cut_and_remainders_follow_the_divisor() -> None:
+def test_integer_division_truncates_and_remainder_has_the_sign_of_the_divisor() -> None:
     x, y = np.array([7, -7, 7, -7], np.int8), np.array([2, 2, -2, -2], np.int8)
     np.testing.assert_array_equal(run("broadcast_div", x, y), [3, -3, -3, 3])
     np.testing.assert_array_equal(run("broadcast_floordiv", x, y), [3, -4, -4, 3])
     np.testing.assert_array_equal(run("broadcast_floor_mod", x, y), [1, 1, -1, -1])
 
 
-def test_infinite_limits_suit_every_integer_type() -> None:
+def test_infinite_limits_fit_every_integer_type() -> None:
     x = np.array([-128, 3, 127], np.int8)
     found = run("clip_by_scalar", x, floating_min=0.0, integral_min=0,
                 floating_max=math.inf, integral_max=2**63 - 1)  # fmt: skip

@@ -1,4 +1,4 @@
-"""``flow.math``: every function that is more than one op, against numpy."""
+"""Compare every composite function of ``flow.math`` with numpy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ N = RNG.integers(1, 9, (3, 4)).astype(np.int32)
 
 
 def compute(function: Callable[..., BlobDef], *arrays: Any) -> Any:
-    """What a function of blobs gives for arrays, by the ops' references."""
+    """Evaluate a function of blobs on arrays with the ops' references."""
     specs = {spec.type: spec for spec in flow_register_ops()}
     job = JobBuild("job", "predict", specs, CPU, FunctionConfig(), default_session())
     with defining(job):
@@ -114,12 +114,12 @@ CASES: dict[str, tuple[Callable[..., BlobDef], Callable[..., Any]]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_functions_of_floats(case: str) -> None:
+def test_floating_point_functions(case: str) -> None:
     function, expected = CASES[case]
     np.testing.assert_allclose(compute(function, A, B), expected(A, B), 2e-5, 1e-5)
 
 
-def test_functions_of_integers_stay_integers() -> None:
+def test_integer_functions_return_integers() -> None:
     np.testing.assert_array_equal(compute(lambda n: m.divide(n, -2), N), -(N // 2))
     np.testing.assert_array_equal(compute(lambda n: m.divide(9, n), N), 9 // N)
     np.testing.assert_array_equal(compute(lambda n: m.add(n, 2.9), N), N + 2)
@@ -138,14 +138,14 @@ def test_functions_of_integers_stay_integers() -> None:
         (lambda a, b: m.l2_normalize(a), InferenceError, "axis None"),
         (lambda a, b: m.exp(m.cast(a, int32)), InferenceError, "float16"),
         (
-            lambda a, b: m.polyval(3.0, a),  # type: ignore[arg-type]  # the mistake under test
+            lambda a, b: m.polyval(3.0, a),  # type: ignore[arg-type]  # the error under test
             InferenceError,
             "list or tuple",
         ),
         (lambda a, b: m.pow(m.cast(a, int32), m.cast(a, int32)), InferenceError, "floating"),
     ],
 )  # fmt: skip
-def test_mistakes_are_named_with_the_users_line(function: Any, error: Any, words: str) -> None:
+def test_errors_name_the_line_of_the_user(function: Any, error: Any, words: str) -> None:
     with pytest.raises(error) as caught:
         compute(function, A, B)
     assert words in str(caught.value)

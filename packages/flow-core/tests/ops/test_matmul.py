@@ -1,4 +1,4 @@
-"""What the kernel kit does not ask of matrix products."""
+"""Matrix products beyond the kernel kit."""
 
 from __future__ import annotations
 
@@ -65,6 +65,6 @@ def test_matmul_has_the_six_one_dimensional_signatures() -> None:
         ("bias_add", ((2, 3), (3,)), {"axis": 2}, "out of range"),
     ],
 )
-def test_wrong_shapes_are_named(op: str, shapes: Any, attrs: Any, words: str) -> None:
+def test_wrong_shapes_are_rejected(op: str, shapes: Any, attrs: Any, words: str) -> None:
     with pytest.raises(InferenceError, match=words):
         query(SPECS[op], [np.ones(s) for s in shapes], attrs)

@@ -1,4 +1,4 @@
-"""What the kernel kit does not ask of normalisation: moving statistics, large means, blocks."""
+"""Normalization beyond the kernel kit: moving statistics, large means, blocks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def batch_norm(x: Any, parameters: Any, training: bool, momentum: float = 0.9) -
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("wide", [False, True])
-def test_training_moves_the_statistics(dtype: Any, wide: bool) -> None:
+def test_training_updates_the_statistics(dtype: Any, wide: bool) -> None:
     x = np.arange(12).reshape(3, 2, 2).astype(dtype)
     parameters = np.float32 if wide and np.dtype(dtype).itemsize == 2 else dtype
     mean, variance = batch_norm(x, parameters, training=True)
@@ -44,19 +44,19 @@ def test_training_moves_the_statistics(dtype: Any, wide: bool) -> None:
     np.testing.assert_allclose(variance.astype(np.float64), 3.6 + 0.1 * spread, tolerance)
 
 
-def test_inference_leaves_the_statistics_alone() -> None:
+def test_inference_does_not_change_the_statistics() -> None:
     mean, variance = batch_norm(np.ones((2, 3, 4), np.float32), np.float32, training=False)
     np.testing.assert_array_equal(mean, 1)
     np.testing.assert_array_equal(variance, 4)
 
 
-def test_one_value_per_channel_has_no_unbiased_variance() -> None:
+def test_single_value_per_channel_has_no_unbiased_variance() -> None:
     _, variance = batch_norm(np.ones((1, 3, 1), np.float32), np.float32, training=True)
     np.testing.assert_allclose(variance, 3.6)
 
 
 @pytest.mark.parametrize("shape", [(64, 3, 7), (448, 3)])
-def test_a_mean_far_from_zero_costs_no_precision(shape: tuple[int, ...]) -> None:
+def test_mean_far_from_zero_keeps_precision(shape: tuple[int, ...]) -> None:
     x = (1000 + np.random.default_rng(0).normal(0, 1, shape)).astype(np.float32)
     others = tuple(i for i in range(x.ndim) if i != 1)
     ones, zeros = np.ones(3, np.float32), np.zeros(3, np.float32)
@@ -72,7 +72,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("op", "sample"), CASES)
-def test_results_do_not_depend_on_the_blocks(
+def test_results_are_independent_of_the_block_size(
     op: str, sample: Sample, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(norm, "BLOCK_BYTES", 48)

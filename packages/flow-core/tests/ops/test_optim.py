@@ -1,4 +1,4 @@
-"""The update kernels against the rules written out in float64."""
+"""Compare the update kernels with the update rules written out in float64."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RATE = np.float32(0.05)
 
 @dataclass
 class Case:
-    """Inputs of one update, in float64, and what is left of them after it."""
+    """Inputs of one update in float64, and the expected values after it."""
 
     model: Any
     diff: Any
@@ -109,7 +109,7 @@ PENALTIES = (
 
 
 def arrays_of(type_: str, shape: tuple[int, ...], dtype: str, diff_dtype: str) -> list[Any]:
-    """Random inputs; the states are such as a few steps would leave."""
+    """Return random inputs; the states are typical of a few steps."""
     row, rng = update_rules.BY_TYPE[type_], np.random.default_rng(len(shape) + 5)
     model = as_dtype(dtype)
     wide = model.accumulate.numpy
@@ -127,7 +127,7 @@ def arrays_of(type_: str, shape: tuple[int, ...], dtype: str, diff_dtype: str) -
 
 
 def run(type_: str, arrays: list[Any], attrs: dict[str, Any]) -> dict[str, Any]:
-    """Runs the kernel in place and gives all attributes."""
+    """Run the kernel in place and return all attributes."""
     spec = SPECS[type_]
     full = {**spec.attrs, **attrs}
     types = tuple(tensor_type(x.shape, as_dtype(x.dtype)) for x in arrays)
@@ -137,7 +137,7 @@ def run(type_: str, arrays: list[Any], attrs: dict[str, Any]) -> dict[str, Any]:
 
 
 def expected(type_: str, arrays: list[Any], attrs: dict[str, Any], scale: float = 1.0) -> list[Any]:
-    """The model and the states after the update."""
+    """Return the model and the states after the update."""
     row = update_rules.BY_TYPE[type_]
     wide = [x.astype(np.float64) for x in arrays]
     full = {**SPECS[type_].attrs, **attrs}
@@ -218,7 +218,7 @@ def test_lamb_of_a_zero_model_uses_the_plain_rate() -> None:
 
 
 @pytest.mark.parametrize("type_", TYPES)
-def test_splits_of_local_rules_give_the_same_parts(type_: str) -> None:
+def test_split_rules_of_local_updates_produce_the_same_parts(type_: str) -> None:
     arrays = arrays_of(type_, (3, 4), "float32", "float32")
     types = tuple(tensor_type(x.shape, as_dtype(x.dtype)) for x in arrays)
     rules = SPECS[type_].sbp(SbpContext(types, (), SPECS[type_].attrs))
@@ -251,14 +251,14 @@ WRONG: dict[str, Callable[[list[Any]], Any]] = {
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_wrong_inputs(wrong: str) -> None:
+def test_wrong_inputs_are_rejected(wrong: str) -> None:
     arrays = arrays_of("momentum_update", (3, 4), "float32", "float32")
     WRONG[wrong](arrays)
     with pytest.raises(InferenceError):
         run("momentum_update", arrays, {})
 
 
-def test_beta_out_of_range() -> None:
+def test_beta_out_of_range_is_rejected() -> None:
     with pytest.raises(InferenceError, match="beta1"):
         run("adam_update", arrays_of("adam_update", (3,), "float32", "float32"), {"beta1": 1.0})
 

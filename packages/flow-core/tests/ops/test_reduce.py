@@ -1,4 +1,4 @@
-"""What the generic kit does not see of the reductions: long and odd shapes, accuracy, no copies."""
+"""Reductions beyond the generic kit: long and odd shapes, accuracy, no copies."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KERNELS = {kernel.op: kernel for kernel in reduce.KERNELS}
 
 
 def bind(op: str, *arrays: Any, **attrs: Any) -> tuple[list[Any], Any]:
-    """The launches of a kernel, and the output they write."""
+    """Return the launches of a kernel and the output that they write."""
     asked = query(SPECS[op], arrays, attrs)
     out = np.full(asked.outputs[0].shape, 77, asked.outputs[0].dtype.numpy)
     size = KERNELS[op].workspace
@@ -29,7 +29,7 @@ def bind(op: str, *arrays: Any, **attrs: Any) -> tuple[list[Any], Any]:
 
 
 def run(op: str, *arrays: Any, **attrs: Any) -> Any:
-    """What a kernel computes."""
+    """Run a kernel and return its output."""
     launches, out = bind(op, *arrays, **attrs)
     for launch in launches:
         launch()
@@ -59,7 +59,7 @@ def test_any_axes_of_any_shape(data: st.DataObject) -> None:
         ((3, 600, 4), (1,)), ((3, 5_000, 4), (1,)), ((2, 3, 4, 5), (0, 2)),
     ],
 )  # fmt: skip
-def test_long_sums_stay_accurate_in_single_precision(shape: Any, axes: Any) -> None:
+def test_long_float32_sums_are_accurate(shape: Any, axes: Any) -> None:
     x = np.random.default_rng(4).uniform(0, 1, shape).astype(np.float32)
     expected = x.sum(axes, dtype=np.float64)
     np.testing.assert_allclose(
@@ -67,7 +67,7 @@ def test_long_sums_stay_accurate_in_single_precision(shape: Any, axes: Any) -> N
     )
 
 
-def test_half_sums_are_added_up_in_single_precision() -> None:
+def test_float16_sums_accumulate_in_float32() -> None:
     x = np.full((5000, 2), 0.1, np.float16)
     expected = float(x[0, 0]) * 5000
     np.testing.assert_allclose(run("reduce_sum", x, axis=(0,)), expected, 1e-3)

@@ -1,4 +1,4 @@
-"""Updates that make their gradient, against the products, sums and update that they stand for."""
+"""Fused gradient updates against the products, sums and update that they replace."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from flow_core.testing.checks import run_kernel
 REGISTRY = load_plugins(Settings(plugins=()))
 
 SHAPES = [(400, 25, 512), (300, 7, 300), (5, 3, 4), (33, 0, 2), (1000, 1, 3)]
-"""Rows and columns of the variable around the length of the sums."""
+"""Rows of the variable, length of the sums, columns."""
 
 
 def find(query: KernelQuery) -> KernelSpec:
@@ -42,7 +42,7 @@ def asked(name: str, shape: tuple[int, int, int], dtype: str, **attrs: Any) -> K
 
 
 def drawn(query: KernelQuery) -> list[Any]:
-    """Positive values for variable, rate and states; operands of both signs."""
+    """Return positive values for variable, rate and states, and operands of both signs."""
     rng, first = np.random.default_rng(0), len(query.inputs) - 2 * query.attrs["parts"]
     arrays = [rng.random(t.shape) + 0.1 for t in query.inputs[:first]]
     arrays += [rng.standard_normal(t.shape) for t in query.inputs[first:]]
@@ -55,7 +55,7 @@ def launch(query: KernelQuery, arrays: list[Any]) -> None:
 
 
 def apart(query: KernelQuery, arrays: list[Any]) -> None:
-    """Every product by itself, then their sum, then the update."""
+    """Run each product separately, then their sum, then the update."""
     operands = arrays[-6:]
     terms = [
         run_kernel(find(one), one, operands[2 * k : 2 * k + 2])[0]
@@ -68,7 +68,7 @@ def apart(query: KernelQuery, arrays: list[Any]) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", ROWS)
-def test_the_bits_of_products_sums_and_an_update(
+def test_result_has_the_bits_of_separate_products_sum_and_update(
     name: str, shape: tuple[int, int, int], dtype: str
 ) -> None:
     query = asked(name, shape, dtype, weight_decay=0.01, l2=0.1)
@@ -81,7 +81,7 @@ def test_the_bits_of_products_sums_and_an_update(
 
 
 @pytest.mark.parametrize("attrs", [{"alpha": 0.5}, {"transpose_a": False}, {"scale": 0.25}])
-def test_however_the_products_are_made(attrs: dict[str, Any]) -> None:
+def test_bits_match_for_all_product_attributes(attrs: dict[str, Any]) -> None:
     query = asked("summed_sgd_update", (400, 25, 512), "float32", **attrs)
     wanted, found = drawn(query), drawn(query)
     apart(query, wanted)
@@ -89,7 +89,7 @@ def test_however_the_products_are_made(attrs: dict[str, Any]) -> None:
     np.testing.assert_array_equal(found[0], wanted[0])
 
 
-def test_rows_that_are_other_bits_apart_are_not_made_apart(
+def test_rows_are_not_divided_if_that_changes_bits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     query = asked("summed_sgd_update", (784, 25, 512), "float32")
@@ -103,8 +103,8 @@ def test_rows_that_are_other_bits_apart_are_not_made_apart(
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_half_types_are_never_made_apart(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`np.matmul` does not round their products as their kernel does, which few samples show."""
+def test_float16_rows_are_never_divided(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`np.matmul` rounds their products differently from the kernel, which few samples reveal."""
     query = asked("summed_sgd_update", (784, 25, 512), dtype)
     kernel = find(query)
     assert kernel.workspace is not None
@@ -112,8 +112,8 @@ def test_half_types_are_never_made_apart(dtype: str, monkeypatch: pytest.MonkeyP
     assert kernel.workspace(query) >= 2 * 784 * 512
 
 
-def test_kernels_of_others_make_the_whole() -> None:
-    """Rows apart are numpy's own business: nothing is known of other kernels' bits."""
+def test_foreign_kernels_compute_undivided_products() -> None:
+    """Dividing rows is limited to numpy: the bits of other kernels are unknown."""
     query = asked("summed_sgd_update", (784, 25, 512), "float32")
     kernel = find(query)
     assert kernel.workspace is not None

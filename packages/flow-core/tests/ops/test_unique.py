@@ -1,4 +1,4 @@
-"""Numbers of tokens last from step to step."""
+"""Token numbers are stable from step to step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def encode(table: Any, size: Any, tokens: Any) -> Any:
     return run_kernel(default_registry().find_kernel(asked, "cpu"), asked, arrays)[0]
 
 
-def test_tokens_are_numbered_as_they_come_and_keep_their_numbers() -> None:
+def test_tokens_are_numbered_in_order_and_keep_their_numbers() -> None:
     table, size = np.zeros(16, np.int64), np.zeros(1, np.int64)
     first = encode(table, size, [[7, 0, 2], [1, 7, 2], [0, 1, 7]])
     assert first.tolist() == [[1, 0, 2], [3, 1, 2], [0, 3, 1]]
@@ -29,7 +29,7 @@ def test_tokens_are_numbered_as_they_come_and_keep_their_numbers() -> None:
     assert size[0] == 4
 
 
-def test_tokens_that_meet_in_the_table_stay_apart() -> None:
+def test_colliding_tokens_get_different_numbers() -> None:
     table, size = np.zeros(8, np.int64), np.zeros(1, np.int64)
     assert encode(table, size, [4, 8, 12, 16, 12]).tolist() == [1, 2, 3, 4, 3]
     with pytest.raises(DataError, match=r"(?s)numbering token 5.*table full of 4 others"):

@@ -1,4 +1,4 @@
-"""Passes on graphs in their text form; `mutants.py` replaces one pass by the identity."""
+"""Passes on graphs in text form; `mutants.py` replaces one pass by the identity."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flow_core.passes.base import Pass, PassContext
 from flow_core.plugins.host import default_registry
 
 MUTANT = "FLOW_TEST_MUTANT"
-"""Environment variable with the ``module:Class`` of a pass that does nothing in this run."""
+"""Environment variable with the ``module:Class`` of the pass disabled in this run."""
 
 
 def _identity(self: Pass, graph: Graph, context: PassContext) -> Graph:
@@ -23,7 +23,7 @@ def _identity(self: Pass, graph: Graph, context: PassContext) -> Graph:
 
 @pytest.fixture
 def apply(monkeypatch: pytest.MonkeyPatch) -> Callable[[Pass, str], str]:
-    """Apply a pass to a graph as text, and return the graph after it as text."""
+    """Apply a pass to a graph in text form and return the resulting graph as text."""
     module, _, name = os.environ.get(MUTANT, "").partition(":")
     if module:
         monkeypatch.setattr(getattr(import_module(module), name), "apply", _identity)

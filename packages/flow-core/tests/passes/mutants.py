@@ -1,4 +1,4 @@
-"""Replace one pass of flow_core at a time by the identity: its own test module must fail.
+"""Replace one pass of flow_core at a time by the identity; its test module must then fail.
 
 Run by ``nox -s mutants``.
 """
@@ -19,11 +19,11 @@ from conftest import MUTANT
 import flow_core.passes
 
 FAILED = 1
-"""Exit status of pytest when tests were run and some failed."""
+"""Exit status of pytest after failed tests."""
 
 
 def passes() -> Iterator[tuple[str, str]]:
-    """Module and class of every pass of flow_core."""
+    """Yield the module and class of every pass of flow_core."""
     for info in pkgutil.iter_modules(flow_core.passes.__path__, "flow_core.passes."):
         module = import_module(info.name)
         for name, found in vars(module).items():
@@ -33,7 +33,7 @@ def passes() -> Iterator[tuple[str, str]]:
 
 
 def survives(module: str, name: str) -> bool:
-    """Whether the test module of a pass does not notice that the pass does nothing."""
+    """Return whether the test module of a pass still passes if the pass does nothing."""
     tests = Path(__file__).parent / f"test_{module.rpartition('.')[2]}.py"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tests)]
     done = subprocess.run(

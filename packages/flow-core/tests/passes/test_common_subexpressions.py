@@ -8,7 +8,7 @@ from flow_core.passes.base import Pass
 from flow_core.passes.common_subexpressions import CommonSubexpressions
 
 
-def test_equal_ops_and_what_becomes_equal_are_merged(apply: Callable[[Pass, str], str]) -> None:
+def test_equal_ops_are_merged_transitively(apply: Callable[[Pass, str], str]) -> None:
     before = """
 graph
 x = input() : float32[2] @cpu[0:0] {'batch_axis': 0, 'dtype': 'float32', 'shape': (2,)}

@@ -8,7 +8,7 @@ from flow_core.passes.base import Pass
 from flow_core.passes.dead_code import DeadCode
 
 
-def test_unread_ops_are_dropped_and_inputs_stay(apply: Callable[[Pass, str], str]) -> None:
+def test_unread_ops_are_dropped_and_inputs_are_kept(apply: Callable[[Pass, str], str]) -> None:
     before = """
 graph
 x = input() : float32[2] @cpu[0:0] {'batch_axis': 0, 'dtype': 'float32', 'shape': (2,)}

@@ -8,7 +8,7 @@ from flow_core.passes.base import Pass
 from flow_core.passes.fuse_elementwise import FuseElementwise
 
 
-def test_a_run_becomes_one_op_with_the_values_read_outside(
+def test_elementwise_chain_becomes_one_op_with_its_external_outputs(
     apply: Callable[[Pass, str], str],
 ) -> None:
     before = """

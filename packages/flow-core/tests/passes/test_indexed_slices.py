@@ -8,7 +8,7 @@ from flow_core.passes.base import Pass
 from flow_core.passes.indexed_slices import IndexedSlices
 
 
-def test_the_dense_gradient_of_a_listed_table_goes(apply: Callable[[Pass, str], str]) -> None:
+def test_dense_gradient_of_a_configured_table_is_removed(apply: Callable[[Pass, str], str]) -> None:
     before = """
 graph
 table = variable() : float32[5,2] @cpu[0:0] {'dtype': 'float32', 'initializer': ('constant', 0.0), 'regularizer': None, 'seed': None, 'shape': (5, 2), 'trainable': True}

@@ -8,7 +8,7 @@ from flow_core.passes.base import Pass
 from flow_core.passes.mixed_precision import MixedPrecision
 
 
-def test_products_and_the_ops_between_compute_in_half_precision(
+def test_products_and_ops_between_them_compute_in_half_precision(
     apply: Callable[[Pass, str], str],
 ) -> None:
     before = """

@@ -41,7 +41,7 @@ effects update
     assert apply(OptimizerPlacement("distributed_split", threshold=1), before) == after
 
 
-def test_a_weight_and_its_states_go_to_one_device(apply: Callable[[Pass, str], str]) -> None:
+def test_weight_and_its_states_are_placed_on_one_device(apply: Callable[[Pass, str], str]) -> None:
     before = """
 graph
 x = input() : float32[4,2] @cpu[0:0-1] {'batch_axis': 0, 'dtype': 'float32', 'shape': (4, 2)}

@@ -1,4 +1,4 @@
-"""The public API of authors: light to import, and the only one that plugins and pages use."""
+"""The public API for plugin authors: cheap to import, and sufficient for plugins and docs."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ EXAMPLES = [
 
 
 def loaded_by(statement: str) -> set[str]:
-    """The modules of flow_core that a fresh process has after a statement."""
+    """Return the modules of flow_core loaded in a new process by a statement."""
     program = f"{statement}; import sys; print(*[m for m in sys.modules if 'flow_core' in m])"
     command = [sys.executable, "-c", program]
     return set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
 
 
-def test_every_object_is_exported_from_one_module() -> None:
+def test_every_object_is_exported_by_one_module() -> None:
     found: dict[tuple[str, int], str] = {}
     for name in MODULES:
         module = import_module(f"flow_core.authoring.{name}")
@@ -44,11 +44,11 @@ def test_specs_import_neither_ops_nor_passes() -> None:
     assert not {m for m in loaded if re.match(r"flow_core\.(ops|passes|compiler|runtime)\b", m)}
 
 
-def test_the_facade_does_not_import_it() -> None:
+def test_facade_does_not_import_the_authoring_api() -> None:
     assert not {m for m in loaded_by("import oneflow") if m.startswith("flow_core.authoring")}
 
 
 @pytest.mark.parametrize("path", [*PAGES, *EXAMPLES], ids=lambda path: path.name)
-def test_pages_and_examples_import_the_public_modules(path: Path) -> None:
+def test_docs_and_examples_import_public_modules_only(path: Path) -> None:
     found = re.findall(r"^\s*(?:from|import) flow_core\.(\w+)", path.read_text(), re.MULTILINE)
     assert {*found} <= {"authoring", "base", "testing"}

@@ -1,4 +1,4 @@
-"""The devices that come with core: null and emulated ones."""
+"""The built-in null and emulated devices."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def registry(emulate_gpus: int = 0, *extra: object) -> Registry:
     return Host(Settings(plugins=(), emulate_gpus=emulate_gpus), extra, BUILTINS).load()
 
 
-def test_null_is_a_driver() -> None:
+def test_null_device_is_a_driver() -> None:
     driver = registry().driver(Device("null", 0, 3))
     assert isinstance(driver, Driver)
     assert driver.device == Device("null", 0, 3)
     assert driver.memory() is None
 
 
-def test_null_allocates_nothing() -> None:
+def test_null_device_allocates_nothing() -> None:
     tracemalloc.start()
     arena = NullDriver(Device("null", 0, 0)).allocate(1 << 40)
     array = arena.view(1 << 39, (1 << 18, 1 << 10), "float32")
@@ -51,7 +51,7 @@ def test_null_arrays_stay_inside_their_arena() -> None:
             arena.view(offset, (4, 4), "float32")
 
 
-def test_null_counts() -> None:
+def test_null_device_counts_launches_and_bytes() -> None:
     driver = NullDriver(Device("null", 0, 0))
     ran: list[int] = []
     step = driver.compile([lambda: ran.append(1)] * 3)
@@ -71,32 +71,32 @@ def test_null_counts() -> None:
 
 
 @pytest.mark.parametrize("bad", [np.ones((3, 2), np.float32), np.ones((2, 3))])
-def test_null_checks_what_is_fed(bad: Any) -> None:
+def test_null_device_checks_fed_arrays(bad: Any) -> None:
     driver = NullDriver(Device("null", 0, 0))
     array = driver.allocate(256).view(0, (2, 3), "float32")
     with pytest.raises(PlanError, match=r"float32\[2, 3\]"):
         driver.copy_in(array, bad)
 
 
-def test_null_streams() -> None:
+def test_null_device_streams() -> None:
     stream = NullDriver(Device("null", 0, 0)).stream("compute")
     stream.wait_event(stream.record())
     stream.synchronize()
 
 
-def test_null_has_a_kernel_for_every_op() -> None:
+def test_null_device_has_a_kernel_for_every_op() -> None:
     type_ = tensor_type((2,), float32)
     query = KernelQuery("anything", {}, (type_,), (type_,))
     spec = registry().find_kernel(query, "null")
     assert load(spec.load)(BindContext(query, (), ()))() is None
 
 
-def test_no_gpu_without_the_setting() -> None:
+def test_no_emulated_gpu_without_the_setting() -> None:
     with pytest.raises(DeviceUnavailableError, match="ONEFLOW_EMULATE_GPUS=1"):
         registry().require_device("gpu")
 
 
-def test_as_many_gpus_as_the_setting_says() -> None:
+def test_setting_determines_the_number_of_emulated_gpus() -> None:
     found = registry(2)
     assert found.probe("gpu") == Available(2, "emulated on the CPU")
     assert found.require_device("gpu", 2).kernels == "cpu"

@@ -1,4 +1,4 @@
-"""Core's own ops and kernels: all families are listed, and each op can run."""
+"""The built-in ops and kernels: every family is listed, and every op has a kernel."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(flow_core.__file__).parent
 
 
 def modules_with(table: str, folder: str) -> set[str]:
-    """Dotted names of the modules that define a table, relative to a folder."""
+    """Return the dotted names of the modules that define a table, relative to a folder."""
     paths = [path for path in (ROOT / folder).rglob("*.py") if table in _assigned(path)]
     return {".".join(path.relative_to(ROOT / folder).with_suffix("").parts) for path in paths}
 
@@ -38,7 +38,7 @@ def test_all_families_are_listed(table: str, folder: str) -> None:
     assert len(set(FAMILIES)) == len(FAMILIES)
 
 
-def test_every_op_that_computes_has_a_kernel_and_every_kernel_an_op() -> None:
+def test_every_computing_op_has_a_kernel_and_every_kernel_an_op() -> None:
     registry = load_plugins(Settings(plugins=()))
     kernels = {op for op, device in registry.all_kernels if device == "cpu"}
     assert kernels <= set(registry.ops)

@@ -1,4 +1,4 @@
-"""The host: what it accepts, what it refuses and how it says so."""
+"""The plugin host: accepted and rejected plugins, and its error messages."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ CUBE = OpSpec("cube", ("x",), like_input)
 
 
 def plugin(name: str, api: object = "1.0", **hooks: Callable[..., Any]) -> types.ModuleType:
-    """A module with hooks."""
+    """Return a module with hooks."""
     module = types.ModuleType(name)
     if api is not None:
         module.FLOW_PLUGIN_API = api  # type: ignore[attr-defined]
@@ -54,13 +54,13 @@ def load(*plugins: object, settings: Settings = ALONE) -> Registry:
 
 
 def states(registry: Registry) -> dict[str, str]:
-    """How loading went, but for the installed plugins, which `ALONE` leaves out."""
+    """Return the load states, except for installed plugins, which `ALONE` excludes."""
     records = (r for r in registry.plugins if r.state != "not allowed")
     return {record.origin.plugin: record.state for record in records}
 
 
 def failure(bad: object) -> BaseException:
-    """The error that isolates a plugin, after checking that a good neighbour is loaded."""
+    """Return the error that isolates a plugin; check that a valid plugin beside it is loaded."""
     registry = load(plugin("good", flow_register_ops=lambda: [CUBE]), bad)
     assert list(registry.ops) == ["cube"]
     (found,) = registry.failures
@@ -68,7 +68,7 @@ def failure(bad: object) -> BaseException:
     return found.error
 
 
-def test_hooks_may_be_marked_or_not_and_take_fewer_arguments() -> None:
+def test_hook_markers_are_optional_and_hooks_may_take_fewer_arguments() -> None:
     def flow_register_ops(config: Settings) -> list[OpSpec]:
         assert config is ALONE
         return [CUBE]
@@ -81,7 +81,7 @@ def test_hooks_may_be_marked_or_not_and_take_fewer_arguments() -> None:
     assert registry.origins["readers", "tar"].plugin == "bare"
 
 
-def test_a_plugin_may_be_an_object_or_the_name_of_a_module() -> None:
+def test_plugin_may_be_an_object_or_a_module_name() -> None:
     class Cubes:
         FLOW_PLUGIN_API = "1.0"
 
@@ -94,7 +94,7 @@ def test_a_plugin_may_be_an_object_or_the_name_of_a_module() -> None:
 
 
 @pytest.mark.parametrize("result", [None, (), [], iter(())])
-def test_a_hook_may_return_nothing(result: object) -> None:
+def test_hook_may_return_nothing(result: object) -> None:
     registry = load(plugin("empty", flow_register_ops=lambda: result))
     assert states(registry) == {"empty": "loaded"}
 
@@ -114,7 +114,7 @@ def test_a_hook_may_return_nothing(result: object) -> None:
         ("flow_register_exporters", [ExporterSpec("a", "write")], "load", "module:attribute"),
     ],
 )  # fmt: skip
-def test_wrong_results(hook: str, result: object, found: str, allowed: str) -> None:
+def test_wrong_hook_results(hook: str, result: object, found: str, allowed: str) -> None:
     error = failure(plugin("bad", **{hook: lambda: result}))
     assert isinstance(error, PluginResultError)
     assert hook in error.attempted
@@ -123,7 +123,7 @@ def test_wrong_results(hook: str, result: object, found: str, allowed: str) -> N
     assert allowed in str(error.allowed)
 
 
-def test_unknown_hook_suggests_the_nearest() -> None:
+def test_unknown_hook_error_suggests_the_nearest() -> None:
     error = failure(plugin("bad", flow_register_opps=lambda config: []))
     assert isinstance(error, PluginResultError)
     assert "flow_register_opps" in error.attempted
@@ -139,14 +139,14 @@ def test_unknown_hook_suggests_the_nearest() -> None:
         lambda **options: [],
     ],
 )
-def test_unknown_arguments(hook: Callable[..., Any]) -> None:
+def test_unknown_hook_arguments_are_rejected(hook: Callable[..., Any]) -> None:
     error = failure(plugin("bad", flow_register_ops=hook))
     assert isinstance(error, PluginResultError)
     assert "unknown arguments" in str(error.found)
     assert "flow_register_ops(config)" in str(error.allowed)
 
 
-def test_hook_wrappers_are_refused() -> None:
+def test_hook_wrappers_are_rejected() -> None:
     def wrapper(config: Settings) -> Any:
         return (yield)
 
@@ -156,7 +156,7 @@ def test_hook_wrappers_are_refused() -> None:
 
 
 @pytest.mark.parametrize("api", ["2.0", "0.9", "10.0"])
-def test_other_major_names_both_numbers_and_the_install_line(api: str) -> None:
+def test_other_major_version_error_names_both_versions_and_the_install_command(api: str) -> None:
     error = failure(plugin("bad", api=api))
     assert isinstance(error, PluginError)
     assert api in str(error.found)
@@ -164,17 +164,17 @@ def test_other_major_names_both_numbers_and_the_install_line(api: str) -> None:
 
 
 @pytest.mark.parametrize("api", [None, 1.0, "one", "1"])
-def test_missing_or_malformed_version(api: object) -> None:
+def test_missing_or_malformed_version_is_rejected(api: object) -> None:
     error = failure(plugin("bad", api=api, flow_register_ops=lambda: [CUBE]))
     assert isinstance(error, PluginError)
     assert "FLOW_PLUGIN_API" in str(error.found)
 
 
-def test_newer_minor_is_fine() -> None:
+def test_newer_minor_version_is_accepted() -> None:
     assert not load(plugin("newer", api="1.7")).failures
 
 
-def test_a_failing_hook_leaves_nothing_registered() -> None:
+def test_failing_hook_registers_nothing() -> None:
     def fails() -> list[ReaderSpec]:
         raise ValueError("no cubes today")
 
@@ -193,14 +193,14 @@ def test_a_failing_hook_leaves_nothing_registered() -> None:
     assert "no cubes today" in str(found)
 
 
-def test_leaving_the_interpreter_is_a_failure_too() -> None:
+def test_system_exit_in_a_plugin_is_a_failure() -> None:
     def leaves() -> None:
         raise SystemExit(3)
 
     assert isinstance(failure(plugin("bad", flow_register_passes=leaves)), SystemExit)
 
 
-def test_strict_raises_at_once() -> None:
+def test_strict_mode_raises_immediately() -> None:
     def fails() -> None:
         raise ValueError("no cubes today")
 
@@ -212,7 +212,7 @@ def test_strict_raises_at_once() -> None:
         load(plugin("bad", flow_register_ops=lambda: 3), settings=strict)
 
 
-def test_core_itself_is_never_isolated() -> None:
+def test_core_is_never_isolated() -> None:
     with pytest.raises(PluginError, match="no_such_plugin"):
         Host(ALONE, builtins=("flow_core.builtin.no_such_plugin",)).load()
 
@@ -229,7 +229,7 @@ def test_core_itself_is_never_isolated() -> None:
         ("flow_register_boxing", BoxingSpec("cubes", "P", "B", ("cpu",), "a:b", "a:c")),
     ],
 )
-def test_twice_names_both(hook: str, spec: object) -> None:
+def test_duplicate_registration_names_both_plugins(hook: str, spec: object) -> None:
     first, second = (plugin(name, **{hook: lambda: [spec]}) for name in ("first", "second"))
     with pytest.raises(PluginConflictError) as caught:
         load(first, second)
@@ -241,12 +241,12 @@ def test_twice_names_both(hook: str, spec: object) -> None:
     ).failures
 
 
-def test_twice_within_one_plugin() -> None:
+def test_duplicate_within_one_plugin() -> None:
     with pytest.raises(PluginConflictError):
         load(plugin("one", flow_register_ops=lambda: [CUBE, CUBE]))
 
 
-def test_two_plugins_of_one_name() -> None:
+def test_two_plugins_with_one_name() -> None:
     with pytest.raises(PluginConflictError, match="already loaded"):
         load(plugin("same"), plugin("same"))
 
@@ -298,7 +298,7 @@ def test_passes_are_ordered_by_stage_then_constraints_then_registration() -> Non
     assert names == ["a", "d", "c", "b", "t", "z"]
 
 
-def test_cycles_name_the_passes_and_their_plugins() -> None:
+def test_cycle_error_names_the_passes_and_their_plugins() -> None:
     one = plugin("one", flow_register_passes=lambda: [a_pass("a", before=("b",)), a_pass("x")])
     two = plugin("two", flow_register_passes=lambda: [a_pass("b", before=("a",))])
     with pytest.raises(PluginOrderError) as caught:
@@ -309,23 +309,23 @@ def test_cycles_name_the_passes_and_their_plugins() -> None:
     assert "'two'" in found
 
 
-def test_a_pass_may_be_in_a_cycle_with_itself() -> None:
+def test_self_cycle_of_a_pass_is_reported() -> None:
     with pytest.raises(PluginOrderError, match="a before a"):
         order(a_pass("a", after=("a",)))
 
 
-def test_constraints_across_stages_are_refused() -> None:
+def test_constraints_across_stages_are_rejected() -> None:
     with pytest.raises(PluginOrderError, match="'lower'"):
         order(a_pass("a", before=("b",)), a_pass("b", "lower"))
 
 
-def test_names_in_flow_plugins_that_are_not_installed() -> None:
+def test_flow_plugins_names_that_are_not_installed() -> None:
     registry = load(settings=Settings(plugins=("no-such-plugin",)))
     (found,) = registry.failures
     assert (found.plugin, found.stage) == ("no-such-plugin", "find")
 
 
-def test_later_hooks_get_the_arguments_they_take(capsys: pytest.CaptureFixture[str]) -> None:
+def test_late_hooks_get_the_arguments_they_accept(capsys: pytest.CaptureFixture[str]) -> None:
     seen: list[object] = []
     registry = load(
         plugin("all", flow_step_finished=lambda step, stats: seen.append((step, stats))),
@@ -338,7 +338,7 @@ def test_later_hooks_get_the_arguments_they_take(capsys: pytest.CaptureFixture[s
     assert not capsys.readouterr().err
 
 
-def test_trace_says_what_happens(capsys: pytest.CaptureFixture[str]) -> None:
+def test_trace_reports_plugin_events(capsys: pytest.CaptureFixture[str]) -> None:
     traced = Settings(plugins=(), trace_plugins=True)
     one = plugin("one", flow_register_ops=lambda: [CUBE], flow_doctor=lambda: ["fine"])
     registry = load(one, plugin("two", api="9.0"), settings=traced)
@@ -350,13 +350,13 @@ def test_trace_says_what_happens(capsys: pytest.CaptureFixture[str]) -> None:
     assert any("flow_doctor -> ['fine']" in line for line in lines)
 
 
-def test_records_count_what_was_registered() -> None:
+def test_records_count_registrations() -> None:
     registry = load(plugin("one", flow_register_ops=lambda: [CUBE]))
     (record,) = (r for r in registry.plugins if r.state == "loaded")
     assert (record.origin.plugin, record.counts) == ("one", {"ops": 1})
 
 
-def test_every_hook_is_either_registering_or_called_later() -> None:
+def test_every_hook_is_either_registering_or_late() -> None:
     registering = {kind.hook for kind in host.KINDS}
     later = set(load().calls)
     assert registering | later == set(hook_arguments())
@@ -378,7 +378,7 @@ def test_default_registry_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -> Non
     assert host.default_registry() is loads[1]
 
 
-def test_a_plugin_may_not_ask_for_the_registry_while_it_is_loaded(
+def test_requesting_the_registry_while_it_loads_is_rejected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def asks() -> None:
@@ -390,7 +390,7 @@ def test_a_plugin_may_not_ask_for_the_registry_while_it_is_loaded(
     assert "while plugins are being loaded" in str(found)
 
 
-def test_importing_the_host_makes_no_manager() -> None:
+def test_importing_the_host_creates_no_manager() -> None:
     import pluggy
 
     modules = [value for value in vars(flow_core.plugins).values() if isinstance(value, type(host))]
@@ -400,7 +400,7 @@ def test_importing_the_host_makes_no_manager() -> None:
 
 
 @pytest.mark.parametrize(("folder", "is_users"), [("site-packages", False), ("mine", True)])
-def test_lines_of_an_installed_plugin_are_nobodys(
+def test_user_lines_exclude_installed_plugins(
     folder: str, is_users: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = f"flow_lines_{folder.replace('-', '_')}"

@@ -13,7 +13,7 @@ from flow_core.plugins.registry import HookCall
 TWO = placeholder("numpy", (2,))
 
 
-def test_a_plugin_sees_the_plan_and_each_step() -> None:
+def test_plugin_observes_the_plan_and_each_step() -> None:
     plans: list[str] = []
     steps: list[tuple[int, str]] = []
     registry = default_session().registry

@@ -1,4 +1,4 @@
-"""Look-ups of the registry and their errors."""
+"""Registry lookups and their errors."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def floats(asked: KernelQuery) -> bool:
     return asked.dtypes[0].is_floating
 
 
-def test_the_highest_accepting_priority_wins() -> None:
+def test_highest_accepting_priority_wins() -> None:
     registry = registry_of(
         [kernel("slow"), kernel("fast", 5, accepts=floats), kernel("never", 9, accepts=lambda _: 0)]
     )
@@ -79,7 +79,7 @@ def test_the_highest_accepting_priority_wins() -> None:
     assert registry.find_kernel(query(int32), "cpu").name == "slow"
 
 
-def test_order_does_not_depend_on_registration() -> None:
+def test_order_is_independent_of_registration() -> None:
     specs = [kernel("b", accepts=floats), kernel("a", accepts=floats), kernel("plain")]
     names = [
         [spec.name for spec in registry_of(some).kernels("cube", "cpu")]
@@ -95,12 +95,12 @@ def test_kernels_for_any_op_come_last() -> None:
     assert registry.kernels("cube", "gpu") == ()
 
 
-def test_a_device_type_may_borrow_kernels() -> None:
+def test_device_type_may_borrow_kernels() -> None:
     registry = registry_of([kernel("own")], [device("gpu", kernels="cpu"), device("cpu")])
     assert registry.find_kernel(query(), "gpu").name == "own"
 
 
-def test_a_borrowing_device_type_ignores_kernels_written_for_the_real_one() -> None:
+def test_borrowing_device_type_ignores_kernels_for_the_real_device() -> None:
     cuda = module("cuda", flow_register_kernels=lambda: [kernel("cuda", 10, device="gpu")])
     stand_in = module(
         "stand-in",
@@ -115,7 +115,7 @@ def broken() -> None:
     raise ImportError("libcube.so.3 is missing")
 
 
-def test_no_kernel_quotes_candidates_devices_and_failures() -> None:
+def test_no_kernel_error_lists_candidates_devices_and_failures() -> None:
     own = module(
         "own",
         flow_register_kernels=lambda: [
@@ -145,13 +145,13 @@ def test_no_kernel_at_all() -> None:
     assert "flow doctor" in str(caught.value.hint)
 
 
-def test_a_predicate_that_raises_is_named() -> None:
+def test_raising_predicate_is_named() -> None:
     registry = registry_of([kernel("bad", accepts=lambda asked: asked.nothing)])
     with pytest.raises(PluginError, match=r"'bad' \(plugin 'own'"):
         registry.find_kernel(query(), "cpu")
 
 
-def test_the_registry_is_frozen() -> None:
+def test_registry_is_frozen() -> None:
     registry = registry_of([])
     with pytest.raises(dataclasses.FrozenInstanceError):
         registry.passes = ()  # type: ignore[misc]
@@ -172,7 +172,7 @@ def test_probes_run_once() -> None:
     assert len(calls) == 1
 
 
-def test_a_probe_that_raises_is_a_reason() -> None:
+def test_raising_probe_is_a_reason() -> None:
     def probe() -> Available:
         raise OSError("no such library")
 
@@ -181,7 +181,7 @@ def test_a_probe_that_raises_is_a_reason() -> None:
     assert "OSError: no such library" in found.reason
 
 
-def test_a_probe_of_wrong_type_is_an_error() -> None:
+def test_probe_result_of_wrong_type_is_an_error() -> None:
     registry = registry_of([], [DeviceSpec("cpu", lambda: 3, "math:sqrt")])
     with pytest.raises(PluginResultError, match="Available or Unavailable"):
         registry.probe("cpu")
@@ -194,7 +194,7 @@ def unavailable(registry: Registry, device_type: str = "gpu", count: int = 1) ->
     return str(caught.value)
 
 
-def test_gpu_without_any_plugin() -> None:
+def test_gpu_without_a_plugin() -> None:
     text = unavailable(registry_of([], [device("cpu")]))
     installed = importlib.util.find_spec("flow_cuda") is not None
     why = ("FLOW_PLUGINS does not name it",) if installed else ("not installed", "uv add")
@@ -202,7 +202,7 @@ def test_gpu_without_any_plugin() -> None:
         assert part in text
 
 
-def test_gpu_that_is_unavailable() -> None:
+def test_unavailable_gpu() -> None:
     spec = DeviceSpec("gpu", lambda: Unavailable("no driver", "install one"), "math:sqrt")
     text = unavailable(registry_of([], [spec]))
     for part in ("no driver", "install one", "plugin 'own'", "ONEFLOW_EMULATE_GPUS=1"):
@@ -233,7 +233,7 @@ def boxing(name: str) -> BoxingSpec:
     return BoxingSpec(name, "P", "B", ("cpu",), "a:b", "a:c")
 
 
-def test_the_last_plugin_chooses_the_boxing_first() -> None:
+def test_last_plugin_chooses_the_boxing_first() -> None:
     registry = load(
         module("one", flow_choose_boxing=lambda candidates: candidates[0].name),
         module("two", flow_choose_boxing=lambda src: "b" if src == "P" else None),
@@ -244,7 +244,7 @@ def test_the_last_plugin_chooses_the_boxing_first() -> None:
     assert load().choose_boxing("S", "B", None, candidates) is None
 
 
-def test_a_chosen_boxing_must_be_a_candidate() -> None:
+def test_chosen_boxing_must_be_a_candidate() -> None:
     registry = load(module("one", flow_choose_boxing=lambda: "z"))
     with pytest.raises(PluginResultError, match="None or one of a"):
         registry.choose_boxing("P", "B", None, [boxing("a")])

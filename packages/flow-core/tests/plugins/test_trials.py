@@ -1,4 +1,4 @@
-"""Trials find sums that are added in another order, wherever in the product that is."""
+"""Trial products detect a different summation order at any position of the product."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flow_core.plugins.trials import LARGE, LEAST, MOST, agree, factors
 
 
 def summed(left: Any, right: Any, order: list[int]) -> Any:
-    """A product whose terms are added one by one, in an order."""
+    """Return a product whose terms are added one by one in a given order."""
     out = np.zeros((*left.shape[:-1], right.shape[-1]), left.dtype)
     for k in order:
         out += left[:, k, None] * right[k]
@@ -21,7 +21,7 @@ def summed(left: Any, right: Any, order: list[int]) -> Any:
 
 
 def halves(left: Any, right: Any) -> Any:
-    """A product whose terms are added in two sums, as wider vectors do."""
+    """Return a product whose terms are added in two partial sums, as wider vectors do."""
     deep = left.shape[-1]
     even, odd = (summed(left, right, list(range(i, deep, 2))) for i in (0, 1))
     return even + odd
@@ -29,7 +29,7 @@ def halves(left: Any, right: Any) -> Any:
 
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("deep", [4, 5, 12, 16, 100])
-def test_another_order_in_a_single_element_is_found(deep: int, seed: int) -> None:
+def test_different_order_in_a_single_element_is_detected(deep: int, seed: int) -> None:
     types = tensor_type((5, deep), float32), tensor_type((deep, 5), float32)
     row, column = np.random.default_rng(seed).integers(5, size=2)
 
@@ -58,7 +58,7 @@ def test_large_products_are_tried_less_often(sizes: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True), (True, True)])
 @pytest.mark.parametrize("dtype", [float16, float32, float64])
-def test_products_of_what_is_drawn_nearly_cancel(turned: tuple[bool, bool], dtype: Any) -> None:
+def test_trial_operands_nearly_cancel(turned: tuple[bool, bool], dtype: Any) -> None:
     shapes = [s[::-1] if t else s for s, t in zip([(3, 8), (8, 4)], turned, strict=True)]
     a, b = factors(np.random.default_rng(0), [tensor_type(s, dtype) for s in shapes], *turned)
     assert [a.shape, b.shape] == shapes

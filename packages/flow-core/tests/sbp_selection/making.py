@@ -1,4 +1,4 @@
-"""Small graphs on several devices, made op by op."""
+"""Builder of small graphs on several devices."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SPECS = default_registry().ops
 
 
 class Making:
-    """A graph under construction; ops count as made on line 1, 2, ... of model.py."""
+    """A graph under construction; ops are attributed to lines 1, 2, ... of model.py."""
 
     def __init__(self, placement: Placement = GPUS) -> None:
         self.placement = placement
@@ -34,7 +34,7 @@ class Making:
         placement: Placement | None = None,
         **attrs: Any,
     ) -> Any:
-        """Adds an op; gives its output, or a tuple where there is none or several."""
+        """Add an op; return its output, or a tuple of zero or several outputs."""
         out = self.emitter.emit(
             type_,
             inputs,
@@ -47,25 +47,25 @@ class Making:
         return out[0] if len(out) == 1 else out
 
     def fed(self, *shape: int, name: str = "x", batch_axis: int | None = 0) -> Value:
-        """A fed array."""
+        """Add a fed array."""
         attrs = {"shape": shape, "dtype": "float32", "batch_axis": batch_axis}
         value: Value = self.op("input", name=name, **attrs)
         return value
 
     def variable(self, name: str, *shape: int, sbp: NdSbp | None = None, **more: Any) -> Value:
-        """A variable of zeros."""
+        """Add a variable of zeros."""
         attrs = {"shape": shape, "initializer": ("constant", 0.0), **more}
         value: Value = self.op("variable", name=name, sbp=sbp, **attrs)
         return value
 
     def problem(self, *results: Value, fixed: dict[str, TensorLayout] | None = None) -> Problem:
-        """The problem of the graph, some values of which are fetched."""
+        """Return the selection problem of the graph with the given fetched values."""
         self.builder.results = results
         return Problem(self.builder.build(), SPECS, fixed=fixed or {})
 
 
 def perceptron(batch: int, width: int, sbp: NdSbp | None = None) -> Problem:
-    """Two matrix products, the first one's weights laid out as requested."""
+    """Build two matrix products, the first one's weights laid out as requested."""
     make = Making()
     x = make.fed(batch, width)
     w = make.variable("w", width, 4 * width, sbp=sbp)

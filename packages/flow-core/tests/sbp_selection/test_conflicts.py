@@ -1,4 +1,4 @@
-"""Requests that cannot be met are explained, and reduced to those that contradict one another."""
+"""Unsatisfiable requests are explained and reduced to a minimal contradictory set."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def names(error: SelectionError) -> list[str]:
 
 
 def normalization(**requests: object) -> Problem:
-    """Batch normalisation in training, which overwrites two statistics."""
+    """Build batch normalization in training, which overwrites two statistics."""
     make = Making()
     x = make.fed(8, 16)
     parts = {
@@ -46,7 +46,7 @@ def normalization(**requests: object) -> Problem:
 
 
 @both
-def test_an_axis_that_is_too_short(selector: object) -> None:
+def test_split_axis_shorter_than_the_devices(selector: object) -> None:
     make = Making()
     out = make.op("relu", make.fed(2, 16), name="short", sbp=(S(0),))
     error = refused(make.problem(out), selector)
@@ -56,7 +56,7 @@ def test_an_axis_that_is_too_short(selector: object) -> None:
 
 
 @both
-def test_a_request_that_no_rule_gives(selector: object) -> None:
+def test_request_without_a_matching_rule(selector: object) -> None:
     make = Making()
     out = make.op("softmax", make.fed(16, 16), name="prob", sbp=(S(1),))
     error = refused(make.problem(out), selector)
@@ -66,7 +66,7 @@ def test_a_request_that_no_rule_gives(selector: object) -> None:
 
 
 @both
-def test_two_statistics_that_must_lie_alike(selector: object) -> None:
+def test_statistics_that_require_equal_layouts(selector: object) -> None:
     problem = normalization(mean=(S(0),), variance=(B,), gamma=(S(0),), beta=(B,))
     error = refused(problem, selector)
     assert error.op == "norm"
@@ -79,14 +79,14 @@ def test_two_statistics_that_must_lie_alike(selector: object) -> None:
 
 
 @pytest.mark.parametrize("dropped", ["mean", "variance"])
-def test_each_part_of_a_contradiction_is_needed(dropped: str) -> None:
+def test_reported_contradiction_is_minimal(dropped: str) -> None:
     problem = normalization(mean=(S(0),), variance=(B,))
     kept = without(problem, [h for h in hints(problem) if h.op == dropped])
     assert contradiction(kept, kept.graph.ops["norm"]) == ()
     assert optimal(kept).report is not None
 
 
-def test_greedy_may_fail_where_nothing_contradicts() -> None:
+def test_greedy_may_fail_without_a_contradiction() -> None:
     problem = normalization(variance=(S(0),))
     error = refused(problem, greedy)
     assert error.conflict == ()
@@ -97,7 +97,7 @@ def test_greedy_may_fail_where_nothing_contradicts() -> None:
 
 
 @both
-def test_an_update_without_a_split_rule(selector: object) -> None:
+def test_update_without_a_split_rule(selector: object) -> None:
     make = Making()
     w = make.variable("w", 64, 64, sbp=(S(0),))
     states = [make.variable(f"w-{s}", 64, 64, sbp=(S(0),)) for s in "mv"]
@@ -107,11 +107,11 @@ def test_an_update_without_a_split_rule(selector: object) -> None:
     make.op("lamb_update", w, diff, rate, *states, *numbers, name="update")
     error = refused(make.problem(), selector)
     assert error.op == "update"
-    assert names(error) == ["w"]  # that of the states follows from it
+    assert names(error) == ["w"]  # the requests of the states follow from it
 
 
 @both
-def test_an_earlier_job_has_its_say(selector: object) -> None:
+def test_layouts_of_an_earlier_job_are_reported(selector: object) -> None:
     make = Making()
     stats = [make.variable(n, 16, sbp=r, trainable=False) for n, r in (("m", (B,)), ("v", None))]
     rest = [make.variable(n, 16) for n in ("gamma", "beta")]
@@ -123,7 +123,7 @@ def test_an_earlier_job_has_its_say(selector: object) -> None:
 
 
 @both
-def test_a_variable_in_parts_elsewhere_cannot_be_overwritten(selector: object) -> None:
+def test_variable_split_on_other_devices_cannot_be_overwritten(selector: object) -> None:
     make = Making(Placement.parse("gpu", "0:0"))
     w = make.variable("w", 64)
     make.op("assign", w, make.fed(64, name="value"), name="put")
@@ -132,7 +132,7 @@ def test_a_variable_in_parts_elsewhere_cannot_be_overwritten(selector: object) -
     assert "gpu[0:0-3] S(0)" in str(error)
 
 
-def test_long_lists_are_cut() -> None:
+def test_long_lists_are_truncated() -> None:
     make = Making(Placement.parse("gpu", "0:0-3", (2, 2)))
     a, b = make.fed(2, 8, 8, name="a"), make.fed(2, 8, 8, name="b")
     out = make.op("batch_matmul", a, b, name="product", sbp=(S(0), S(0)))

@@ -1,4 +1,4 @@
-"""Elimination and integer programming find the least cost, by brute force."""
+"""Elimination and integer programming against brute force."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def least(net: Network) -> int:
 
 @given(networks())
 @settings(deadline=None)
-def test_elimination_finds_the_least_cost(net: Network) -> None:
+def test_elimination_finds_the_minimum_cost(net: Network) -> None:
     wanted, fresh = least(net), copy.deepcopy(net)
     if wanted >= NEVER:
         with pytest.raises(Infeasible):
@@ -60,7 +60,7 @@ def test_elimination_finds_the_least_cost(net: Network) -> None:
 
 @given(networks())
 @settings(deadline=None, max_examples=40)
-def test_the_integer_program_finds_it_too(net: Network) -> None:
+def test_integer_program_finds_the_minimum_cost(net: Network) -> None:
     pytest.importorskip("highspy")
     wanted = least(net)
     nodes = range(len(net.sizes))
@@ -75,7 +75,7 @@ def test_the_integer_program_finds_it_too(net: Network) -> None:
 
 
 def clique(nodes: int, states: int = 3) -> Network:
-    """Every node is related to every other: as wide as can be."""
+    """Return a network in which all pairs of nodes are related: maximum width."""
     rng = np.random.default_rng(0)
     net = Network()
     for _ in range(nodes):
@@ -85,14 +85,14 @@ def clique(nodes: int, states: int = 3) -> Network:
     return net
 
 
-def test_what_is_too_wide_is_said_so() -> None:
+def test_excessive_width_is_reported() -> None:
     with pytest.raises(TooWide):
         clique(6).solve(limit=3**5)
     states, cost = clique(6).solve(limit=3**6)
     assert clique(6).cost(states) == cost == least(clique(6))
 
 
-def test_a_wide_network_goes_to_the_integer_program() -> None:
+def test_wide_network_uses_the_integer_program() -> None:
     pytest.importorskip("highspy")
     answer = search(clique(6), budget=SearchBudget.of(10.0), limit=3**5)
     assert answer.method == "integer program"
@@ -100,14 +100,14 @@ def test_a_wide_network_goes_to_the_integer_program() -> None:
     assert clique(6).cost(answer.states) == least(clique(6))
 
 
-def test_without_the_solver_a_wide_network_has_no_answer(monkeypatch: Any) -> None:
+def test_wide_network_has_no_solution_without_the_solver(monkeypatch: Any) -> None:
     monkeypatch.setattr(ilp, "available", lambda: False)
     answer = search(clique(6), budget=SearchBudget.of(10.0), limit=3**5)
     assert answer.states is None
     assert "flow-core[optimal]" in answer.method
 
 
-def test_too_much_work_is_not_begun() -> None:
+def test_elimination_over_budget_is_not_started() -> None:
     net, budget = clique(6), SearchBudget(3**6 * ENTRY)
     answer = search(net, budget)
     assert (answer.states, answer.bound) == (None, None)
@@ -135,13 +135,13 @@ def test_equal_parts_of_a_chain_are_solved_once() -> None:
     assert len(net.memory.answers) < 60
 
 
-# ------------------------------------------------------------------------------- orders
+# ------------------------------------------------------------------- elimination orders
 
 
 @pytest.mark.parametrize("rule", RULES)
 @given(net=networks())
 @settings(deadline=None, max_examples=50)
-def test_every_order_finds_the_least_cost_with_the_work_that_it_predicts(
+def test_every_order_finds_the_minimum_cost_with_the_predicted_work(
     rule: str, net: Network
 ) -> None:
     wanted, fresh = least(net), copy.deepcopy(net)
@@ -160,8 +160,8 @@ def test_every_order_finds_the_least_cost_with_the_work_that_it_predicts(
 
 @given(networks())
 @settings(deadline=None, max_examples=40)
-def test_a_network_reduced_to_pairs_has_the_same_least_cost(net: Network) -> None:
-    """What relates two nodes at most is eliminated, the rest is left to an integer program."""
+def test_network_reduced_to_pairs_has_the_same_minimum_cost(net: Network) -> None:
+    """Nodes with at most two neighbours are eliminated; an integer program solves the rest."""
     pytest.importorskip("highspy")
     wanted, fresh = least(net), copy.deepcopy(net)
     if wanted >= NEVER:
@@ -173,7 +173,7 @@ def test_a_network_reduced_to_pairs_has_the_same_least_cost(net: Network) -> Non
     assert all(len(scope) <= 2 for tables in net.tables for scope in tables)
 
 
-def test_a_network_too_large_for_the_program_has_no_answer(monkeypatch: Any) -> None:
+def test_network_too_large_for_the_integer_program_has_no_solution(monkeypatch: Any) -> None:
     monkeypatch.setattr(ilp, "available", lambda: True)
     answer = search(clique(6), SearchBudget.of(1.0), limit=3**5)
     assert (answer.states, answer.bound) == (None, None)
@@ -183,8 +183,8 @@ def test_a_network_too_large_for_the_program_has_no_answer(monkeypatch: Any) -> 
     )
 
 
-def test_nodes_are_taken_in_their_turn_although_it_has_changed() -> None:
-    """Relating two neighbours of a node brings its turn forward, too: it does not lose it."""
+def test_nodes_with_a_changed_priority_are_eliminated_in_order() -> None:
+    """Relating two neighbours of a node also raises its priority; the node is not lost."""
     rng = np.random.default_rng(3)
     near: list[set[int]] = [set() for _ in range(60)]
     for a, b in rng.integers(0, 60, (110, 2)).tolist():
@@ -198,7 +198,7 @@ def test_nodes_are_taken_in_their_turn_although_it_has_changed() -> None:
 
 
 def by_definition(sizes: list[int], near: list[set[int]], rule: str) -> tuple[int, ...]:
-    """The order of a rule, which is asked about all nodes that are left each time."""
+    """Compute the order of a rule by evaluating the rule on all remaining nodes each time."""
     relations = Relations(sizes, near)
     left, found = set(range(len(sizes))), []
     while left:
@@ -209,14 +209,14 @@ def by_definition(sizes: list[int], near: list[set[int]], rule: str) -> tuple[in
     return tuple(found)
 
 
-def test_hubs_come_last() -> None:
-    """A node that all others are near to, as a learning rate is, would relate them all."""
+def test_hubs_are_eliminated_last() -> None:
+    """Eliminating a neighbour of all nodes, such as a learning rate, would relate them all."""
     count = CROWD + 2
     near = [set(range(1, count)), *({0} for _ in range(1, count))]
     assert order([2] * count, near, "smallest table").nodes.index(0) >= count - CROWD - 1
 
 
-def test_the_best_of_several_orders_is_taken() -> None:
+def test_best_of_several_orders_is_selected() -> None:
     net = clique(7)
     found = best_order(net.sizes, net.near, 3**7)
     assert found.total == min(order(net.sizes, net.near, rule).total for rule in RULES)

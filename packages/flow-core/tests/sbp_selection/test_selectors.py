@@ -1,4 +1,4 @@
-"""Selectors against brute force, against each other, and against the plan that they lead to."""
+"""Selectors against brute force, each other and the compiled plan."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ from flow_core.sharding.topology import LinkModel, Placement, device_model
 
 from .making import GPUS, SPECS, Making, perceptron
 
-search = import_module("flow_core.compiler.select.optimal")  # the package has a function so named
+search = import_module(
+    "flow_core.compiler.select.optimal"
+)  # the package exports a function of this name
 
 
 def brute_force(problem: Problem) -> int:
-    """The least cost over all signatures that keep variables without a hint where they are."""
+    """Return the minimum cost over signatures that leave variables without hints in place."""
     space, costs = Space(problem), Costs(problem)
     ops = list(problem.graph.ops.values())
     least = []
@@ -56,7 +58,7 @@ def is_possible(problem: Problem, costs: Costs, selection: Selection) -> bool:
 
 
 def shared_uses() -> Problem:
-    """A partial sum that three ops want whole, and one split."""
+    """Build a partial sum read whole by three ops and split by one."""
     make = Making()
     x = make.fed(8, 64)
     w = make.variable("w", 64, 256)
@@ -84,7 +86,7 @@ SMALL = {
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_optimal_is_optimal(name: str) -> None:
+def test_optimal_selector_finds_the_minimum_cost(name: str) -> None:
     problem = SMALL[name]()
     report = optimal(problem).report
     assert report is not None
@@ -97,7 +99,7 @@ def test_optimal_is_optimal(name: str) -> None:
 
 @pytest.mark.parametrize("selector", SELECTORS)
 @pytest.mark.parametrize("name", SMALL)
-def test_the_model_predicts_the_ledger(name: str, selector: str) -> None:
+def test_cost_model_predicts_the_ledger(name: str, selector: str) -> None:
     physical = to_physical(SMALL[name](), selector)
     assert physical.report is not None
     seconds = sum(entry.seconds for entry in physical.ledger)
@@ -117,17 +119,17 @@ def test_few_rows_split_the_weights_by_column_then_by_row() -> None:
     assert signatures["down"] == "(S(1), S(0)) -> P"
 
 
-def test_many_rows_stay_split_and_weights_whole() -> None:
+def test_many_rows_stay_split_with_broadcast_weights() -> None:
     signatures = optimal(perceptron(1 << 20, 64)).signatures
     assert str(signatures["up"]) == str(signatures["down"]) == "(S(0), B) -> S(0)"
 
 
-def test_greedy_keeps_the_convention() -> None:
+def test_greedy_keeps_data_parallelism() -> None:
     signatures = greedy(perceptron(4, 1024)).signatures
     assert str(signatures["up"]) == str(signatures["down"]) == "(S(0), B) -> S(0)"
 
 
-def test_auto_leaves_the_convention_only_for_a_gain() -> None:
+def test_auto_deviates_from_greedy_only_at_lower_cost() -> None:
     small = perceptron(4, 64)
     report = auto(small).report
     assert report is not None
@@ -140,7 +142,7 @@ def test_auto_leaves_the_convention_only_for_a_gain() -> None:
 
 
 def update_of(batch: int, width: int, placement: Placement = GPUS) -> Problem:
-    """A matrix product and the update of its weights."""
+    """Build a matrix product and the update of its weights."""
     make = Making(placement)
     x, dy = make.fed(batch, width), make.fed(batch, width, name="dy")
     w = make.variable("w", width, width)
@@ -150,7 +152,7 @@ def update_of(batch: int, width: int, placement: Placement = GPUS) -> Problem:
     return make.problem(y)
 
 
-def test_no_device_repeats_work_that_can_be_shared() -> None:
+def test_no_device_repeats_divisible_work() -> None:
     for name, signature in optimal(perceptron(4, 4)).signatures.items():
         if name in ("up", "down"):
             assert shares_work(signature, GPUS.hierarchy)
@@ -164,10 +166,10 @@ def test_variables_without_a_hint_are_never_gathered() -> None:
     w = hinted.variable("w", 64, 64, sbp=(S(0),))
     out = hinted.op("matmul", hinted.fed(1 << 16, 64), w, name="up")
     signature = optimal(hinted.problem(out)).signatures["up"]
-    assert str(signature) == "(S(0), B) -> S(0)"  # gathered, as somebody asked for it
+    assert str(signature) == "(S(0), B) -> S(0)"  # gathered, as requested by a hint
 
 
-def test_a_value_that_several_want_is_boxed_once() -> None:
+def test_value_with_several_readers_is_boxed_once() -> None:
     make = Making()
     h = make.op("matmul", make.fed(4, 512), make.variable("w", 512, 64, sbp=(S(0),)))
     outs = [make.op("softmax", h, name=f"s{i}") for i in range(3)]
@@ -185,7 +187,7 @@ def test_layouts_of_earlier_jobs_are_kept() -> None:
             assert selector(fixed).layouts[value] == TensorLayout(GPUS, sbp)
 
 
-def test_parts_on_other_devices_are_fetched_from_there() -> None:
+def test_parts_on_other_devices_are_fetched() -> None:
     make = Making(Placement.parse("gpu", "0:0"))
     w = make.variable("w", 64, 64)
     problem = make.problem(
@@ -197,7 +199,7 @@ def test_parts_on_other_devices_are_fetched_from_there() -> None:
     assert sum(e.nbytes for e in physical.ledger) == 3 * 16 * 64 * 4
 
 
-def test_a_whole_variable_elsewhere_is_copied() -> None:
+def test_broadcast_variable_on_other_devices_is_copied() -> None:
     make = Making()
     w = make.variable("w", 64, 64)
     elsewhere = {"w": TensorLayout(Placement.parse("gpu", "0:0"), (B,))}
@@ -205,7 +207,7 @@ def test_a_whole_variable_elsewhere_is_copied() -> None:
     assert selection.layouts[w] == TensorLayout(GPUS, (B,))
 
 
-def test_a_grid_of_devices() -> None:
+def test_two_dimensional_placement() -> None:
     make = Making(Placement.parse("gpu", "0:0-3", (2, 2)))
     x, w = make.fed(512, 512), make.variable("w", 512, 512)
     problem = make.problem(make.op("matmul", x, w, name="up"))
@@ -215,7 +217,7 @@ def test_a_grid_of_devices() -> None:
     assert report.cost.total <= brute_force(problem)
 
 
-def test_a_large_grid_is_searched_one_dimension_after_the_other(
+def test_large_hierarchy_is_searched_one_dimension_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     problem = update_of(8, 1024, Placement.parse("gpu", "0:0-3", (2, 2)))
@@ -230,15 +232,15 @@ def test_a_large_grid_is_searched_one_dimension_after_the_other(
     assert exact.cost.total <= step_by_step.cost.total < step_by_step.greedy.total
 
 
-def test_the_search_stops_where_it_would_be_too_much_work() -> None:
+def test_search_stops_at_its_budget() -> None:
     hurried = replace(perceptron(4, 1024), seconds=1e-9)
     report = optimal(hurried).report
     assert report is not None
     assert (report.selector, report.method, report.gap) == ("greedy", search.SPENT, None)
 
 
-def test_what_is_found_does_not_depend_on_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a machine where an hour passes between any two looks, the plan is the same."""
+def test_result_is_independent_of_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan is the same if an hour passes between any two readings of the clock."""
     problem = update_of(4, 2048)
     usual = optimal(problem)
     hours = itertools.count(0.0, 3600.0)
@@ -250,7 +252,7 @@ def test_what_is_found_does_not_depend_on_the_clock(monkeypatch: pytest.MonkeyPa
     assert slow.report.method == usual.report.method == "elimination"
 
 
-def test_how_much_is_searched_depends_on_the_setting_alone() -> None:
+def test_search_effort_depends_on_the_setting_only() -> None:
     problem = update_of(8, 1024, Placement.parse("gpu", "0:0-3", (2, 2)))
     methods = {}
     for seconds in (0.01, 0.3, 10.0):
@@ -261,7 +263,7 @@ def test_how_much_is_searched_depends_on_the_setting_alone() -> None:
     assert methods[10.0] == "elimination"
 
 
-def test_what_a_hint_costs() -> None:
+def test_cost_of_a_hint() -> None:
     hinted = perceptron(4, 1024, (S(0),))
     report = optimal(hinted).report
     assert report is not None
@@ -274,7 +276,7 @@ def test_what_a_hint_costs() -> None:
     assert list(relaxations(hinted, report.cost, most=0)) == []
 
 
-def test_the_model_of_work() -> None:
+def test_work_model() -> None:
     problem = perceptron(8, 16)
     op, costs = problem.graph.ops["up"], Costs(problem)
     states = Space(problem).allowed(op)
@@ -286,8 +288,8 @@ def test_the_model_of_work() -> None:
     assert times["(P, B) -> P"].memory == times["(B, B) -> B"].memory
 
 
-def test_a_slow_network_is_avoided() -> None:
-    """Between machines partial sums cost more than work that is repeated within them."""
+def test_slow_links_are_avoided() -> None:
+    """Partial sums between machines cost more than repeated work within them."""
     make = Making(Placement.parse("gpu", ["0:0-1", "1:0-1"], (2, 2)))
     x, w = make.fed(4, 256), make.variable("w", 256, 256)
     v = make.variable("v", 256, 256)
@@ -299,7 +301,7 @@ def test_a_slow_network_is_avoided() -> None:
     assert slow.cost.communication > quick.cost.communication
 
 
-def test_partial_results_come_only_where_rules_give_them() -> None:
+def test_partial_results_occur_only_where_rules_allow_them() -> None:
     for signature in optimal(perceptron(4, 1024)).signatures.values():
         for nd in signature.outputs:
             assert all(isinstance(s, Split) or s in (B, P) for s in nd)

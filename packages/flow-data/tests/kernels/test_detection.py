@@ -40,7 +40,7 @@ SIZE = np.array([[10, 20]], np.int32)
 
 @pytest.mark.parametrize("code", [0, 1, 0x10, 0x11])
 def test_boxes_are_mirrored_with_their_pixels(code: int) -> None:
-    """A box around the ones of an image is around the ones of the mirrored image."""
+    """A box around the ones of an image stays around them in the mirrored image."""
     image = np.zeros((20, 10), np.uint8)
     image[2:9, 1:6] = 1
     flipped = codec.flip(image[..., None], code)[..., 0]
@@ -50,7 +50,7 @@ def test_boxes_are_mirrored_with_their_pixels(code: int) -> None:
     assert found[1].tolist() == [0, 0, 9, 19]
 
 
-def test_codes_may_differ_by_image() -> None:
+def test_flip_codes_may_differ_per_image() -> None:
     sizes, codes = np.repeat(SIZE, 2, 0), np.array([0, 1], np.int8)
     points = np.array([[1, 2], [3, 4]], np.float32)
     same, mirrored = run(detection.polygon_flip, objects(points, points), sizes, codes, code=0)
@@ -83,7 +83,7 @@ def test_masks(installed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     assert np.array_equal(masks, wanted)
 
 
-def test_what_are_no_boxes_says_which_image() -> None:
+def test_invalid_boxes_error_names_the_image() -> None:
     wrong = np.zeros((3, 5), np.float32)
     with pytest.raises(InstanceError, match="object_bbox_scale, instance 1") as caught:
         run(detection.bbox_scale, objects(BOXES, wrong), np.ones((2, 2), np.float32))
@@ -96,7 +96,7 @@ def mask_of(width: int, height: int) -> Any:
     return run(detection.polygon_to_mask, objects(corners), objects(index), size)[0]
 
 
-def test_masks_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mask_size_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLOW_DATA_MAX_PIXELS", "100")
     with pytest.raises(DataError, match="11 x 10 pixels"):
         mask_of(11, 10)

@@ -19,7 +19,7 @@ LIBRARIES = ["as installed", "Pillow alone"]
 
 @pytest.fixture(params=LIBRARIES)
 def library(request: Any, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Runs a test with the libraries there are, and without the optional ones."""
+    """Run a test with the installed libraries, and without the optional ones."""
     if request.param != LIBRARIES[0]:
         monkeypatch.setattr(codec, "opencv", lambda: None)
         monkeypatch.setattr(codec, "_simplejpeg", lambda: None)
@@ -43,7 +43,7 @@ def test_decoding(library: str) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff\xd8", b"\xff\xd8 no image", b"no image at all"])
-def test_what_is_no_image_is_an_error(library: str, data: bytes) -> None:
+def test_invalid_images_are_rejected(library: str, data: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         decode(data)
 
@@ -55,8 +55,8 @@ def test_what_is_no_image_is_an_error(library: str, data: bytes) -> None:
     patches=st.lists(st.tuples(st.integers(0, 10_000), st.binary(min_size=1, max_size=4))),
     end=st.integers(0, 10_000),
 )
-def test_no_bytes_crash_a_decoder(library: str, patches: Any, end: int) -> None:
-    """Damaged JPEGs are pixels or errors."""
+def test_no_input_crashes_a_decoder(library: str, patches: Any, end: int) -> None:
+    """Damaged JPEGs are decoded or rejected."""
     data = bytearray(encode_jpeg(picture()))
     for place, patch in patches:
         data[place % len(data) : place % len(data) + len(patch)] = patch
@@ -68,7 +68,7 @@ def test_no_bytes_crash_a_decoder(library: str, patches: Any, end: int) -> None:
     assert pixels.shape[2] == 3
 
 
-def test_all_libraries_decode_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_libraries_decode_identically(monkeypatch: pytest.MonkeyPatch) -> None:
     data = encode_jpeg(picture(64, 64), 90)
     pixels = decode(data)
     monkeypatch.setattr(codec, "opencv", lambda: None)
@@ -111,7 +111,7 @@ UNIT = st.floats(0, 0.9375, width=32)
 
 @settings(max_examples=60, deadline=None)
 @given(SIZES, SIZES, st.data())
-def test_random_parts_lie_in_the_image(height: int, width: int, data: Any) -> None:
+def test_random_crops_lie_inside_the_image(height: int, width: int, data: Any) -> None:
     limits = CropLimits(
         tuple(sorted(data.draw(st.tuples(st.floats(0.01, 1), st.floats(0.01, 1))))),  # type: ignore[arg-type]
         tuple(sorted(data.draw(st.tuples(st.floats(0.1, 4), st.floats(0.1, 4))))),  # type: ignore[arg-type]
@@ -127,7 +127,7 @@ def test_random_parts_lie_in_the_image(height: int, width: int, data: Any) -> No
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 900), st.integers(1, 900), st.integers(1, 800), st.booleans())
-def test_kept_ratios(height: int, width: int, target: int, longer: bool) -> None:
+def test_aspect_ratios_are_preserved(height: int, width: int, target: int, longer: bool) -> None:
     w, h = size_keeping_ratio(height, width, target, 0, 0, longer)
     assert (max if longer else min)(w, h) == target
     assert (w >= h) == (width >= height) or w == h

@@ -63,7 +63,7 @@ def test_annotations(tmp_path: Path) -> None:
     assert index.tolist() == [[i, 0, 0] for i in range(4)]
 
 
-def test_batches_have_pictures_of_one_kind(tmp_path: Path) -> None:
+def test_batches_group_images_by_aspect_ratio(tmp_path: Path) -> None:
     path = coco(tmp_path)
     source = CocoSource(attrs(path, tmp_path), 4)
     batches = [source.refs(step) for step in range(3)]
@@ -74,7 +74,7 @@ def test_batches_have_pictures_of_one_kind(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stride", [True, False])
-def test_shards_take_different_pictures(tmp_path: Path, stride: bool) -> None:
+def test_shards_have_disjoint_images(tmp_path: Path, stride: bool) -> None:
     path = coco(tmp_path)
     options = {"group_by_ratio": False, "stride_partition": stride, "shards": 2}
     found = CocoSource(attrs(path, tmp_path, **options), 4).refs(0)
@@ -95,7 +95,7 @@ def test_devices_read_parts_of_the_same_batches(tmp_path: Path, shards: int, dev
         assert [r for part in parts for r in part.refs(step)] == whole.refs(step)
 
 
-def test_a_picture_with_its_objects(tmp_path: Path) -> None:
+def test_image_with_its_objects(tmp_path: Path) -> None:
     source = CocoSource(attrs(coco(tmp_path), tmp_path), 4)
     outputs = [np.empty(4, object), np.empty(4, np.int64), np.empty((4, 2), np.int32)]
     outputs += [np.empty(4, object) for _ in range(4)]
@@ -113,7 +113,7 @@ JUNK = st.one_of(
 
 
 def spoil(content: Any, data: Any) -> Any:
-    """The content with one value, somewhere in it, replaced by junk or left out."""
+    """Draw the content with one value replaced by junk or removed."""
     if not isinstance(content, dict | list) or not content or data.draw(st.integers(0, 5)) == 0:
         return data.draw(JUNK)
     made = content.copy()
@@ -129,7 +129,7 @@ def spoil(content: Any, data: Any) -> Any:
     max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(st.data())
-def test_malformed_annotations_are_errors_of_their_own(tmp_path: Path, data: Any) -> None:
+def test_malformed_annotations_raise_typed_errors(tmp_path: Path, data: Any) -> None:
     path = Path(coco(tmp_path, 3))
     path.write_text(json.dumps(spoil(json.loads(path.read_text()), data)))
     outputs = [np.empty(2, object), np.empty(2, np.int64), np.empty((2, 2), np.int64)]
@@ -146,7 +146,7 @@ def test_malformed_annotations_are_errors_of_their_own(tmp_path: Path, data: Any
 
 
 @pytest.mark.parametrize("side", ["width", "height"])
-def test_a_picture_without_pixels_is_named(tmp_path: Path, side: str) -> None:
+def test_missing_image_file_is_named(tmp_path: Path, side: str) -> None:
     path = Path(coco(tmp_path, 3))
     content = json.loads(path.read_text())
     content["images"][1][side] = 0
@@ -159,7 +159,7 @@ def test_a_picture_without_pixels_is_named(tmp_path: Path, side: str) -> None:
 @pytest.mark.parametrize(
     "name", ["\ud800.jpg", "a\0b.jpg", 7, None], ids=["surrogate", "NUL", "number", "none"]
 )
-def test_names_that_no_file_has(tmp_path: Path, name: Any) -> None:
+def test_invalid_file_names_are_rejected(tmp_path: Path, name: Any) -> None:
     path = Path(coco(tmp_path, 3))
     content = json.loads(path.read_text())
     content["images"][1]["file_name"] = name
@@ -170,14 +170,14 @@ def test_names_that_no_file_has(tmp_path: Path, name: Any) -> None:
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"images":' * 100_000, "\ud800", "\xff"])
-def test_annotations_that_are_no_json(tmp_path: Path, text: str) -> None:
+def test_malformed_json_is_rejected(tmp_path: Path, text: str) -> None:
     path = tmp_path / "a.json"
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
     with pytest.raises(DataError, match=r"a\.json"):
         CocoAnnotations(str(path), str(tmp_path), True)
 
 
-def test_a_broken_annotation_file_is_named(tmp_path: Path) -> None:
+def test_broken_annotation_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text("{")
     with pytest.raises(DataError, match=r"a\.json"):

@@ -1,4 +1,4 @@
-"""Row fusion: rows processed by several ops at a time."""
+"""Row fusion: several ops process one row at a time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def member(name: str, *inputs: int) -> Member:
 
 
 class Batch:
-    """Members that add up their inputs, by row or whole, in buffers of objects."""
+    """Return ops that add up their inputs, by row or for the batch, in object buffers."""
 
     def __init__(self, inputs: list[list[int]], by_row: list[bool]) -> None:
         self.members = [member(f"m{i}", *sources) for i, sources in enumerate(inputs)]
@@ -70,24 +70,24 @@ def graphs(draw: Callable[..., Any]) -> tuple[list[list[int]], list[bool], list[
 
 
 @given(graphs())
-def test_chains_make_what_op_by_op_makes(graph: tuple[Any, Any, Any]) -> None:
+def test_chains_match_unfused_execution(graph: tuple[Any, Any, Any]) -> None:
     inputs, by_row, kept = graph
     plain, chain = Batch(inputs, by_row), Batch(inputs, by_row)
-    for _ in range(2):  # the second batch finds what the first one left
+    for _ in range(2):  # the second batch reuses the state of the first
         assert chain.run(kept, True) == plain.run(kept, False)
     assert sorted(chain.log) == sorted(plain.log)
 
 
-def test_each_row_goes_through_all_ops_and_leaves_nothing_behind() -> None:
+def test_each_row_passes_all_ops_and_leaves_no_temporaries() -> None:
     batch = Batch([[], [0], [], [1, 2]], [True, True, False, True])
     batch.run([3], True)
     whole, chain = [(2, r) for r in range(ROWS)], [(i, r) for r in range(ROWS) for i in (0, 1, 3)]
-    assert batch.log == whole + chain  # what does not read the chain goes ahead of it
+    assert batch.log == whole + chain  # ops that do not read the chain run before it
     assert [a[0].tolist() for a in batch.arrays[:2]] == [[None] * ROWS] * 2
     assert None not in batch.arrays[2][0].tolist()
 
 
-def test_an_op_that_reads_the_whole_batch_ends_a_chain() -> None:
+def test_op_that_reads_the_whole_batch_ends_a_chain() -> None:
     batch = Batch([[], [0], [1], [2]], [True, True, False, True])
     parts = fuse_rows(batch.stages, batch.members, batch.arrays, [(3, 0)])
     assert [type(p) for p in parts] == [FusedRows, Stage, Stage]
@@ -95,7 +95,7 @@ def test_an_op_that_reads_the_whole_batch_ends_a_chain() -> None:
     assert len(parts[0].temporaries) == 1  # m0's; m1 is read later
 
 
-def test_draws_of_a_later_op_do_not_end_a_chain() -> None:
+def test_random_draws_of_a_later_op_do_not_end_a_chain() -> None:
     batch = Batch([[], [0]], [True, True])
     draws = Stage(1, "m1", StepLaunch(lambda: batch.log.append((9, 9))))
     first, second = batch.stages
@@ -103,7 +103,7 @@ def test_draws_of_a_later_op_do_not_end_a_chain() -> None:
     assert [type(p) for p in parts] == [Stage, FusedRows]
 
 
-def test_errors_tell_the_row() -> None:
+def test_errors_name_the_row() -> None:
     def work(row: int) -> None:
         if row == 1:
             raise ValueError("no picture")
@@ -113,7 +113,7 @@ def test_errors_tell_the_row() -> None:
     assert raised.value.row == 1
 
 
-def test_a_chain_stops_between_rows() -> None:
+def test_chain_stops_between_rows() -> None:
     stop = threading.Event()
     batch = Batch([[], [0]], [True, True])
     stop.set()

@@ -15,7 +15,7 @@ from flow_data.records.record import Origin, Record
 
 
 class Counted:
-    """Files of so many records."""
+    """Return files with the given numbers of records."""
 
     def __init__(self, counts: Sequence[int]) -> None:
         self.counts = counts
@@ -34,7 +34,7 @@ OPTIONS = st.builds(SamplerOptions, st.integers(0, 6), st.booleans(), st.integer
 
 @settings(max_examples=40, deadline=None)
 @given(COUNTS, OPTIONS, st.integers(0, 3))
-def test_each_epoch_has_every_record_once(
+def test_each_epoch_visits_every_record_once(
     counts: list[int], options: SamplerOptions, number: int
 ) -> None:
     every = sorted((p, i, i) for p, n in enumerate(counts) for i in range(n))
@@ -43,7 +43,7 @@ def test_each_epoch_has_every_record_once(
 
 @settings(max_examples=40, deadline=None)
 @given(COUNTS, OPTIONS, st.integers(0, 50))
-def test_the_sequence_can_be_entered_anywhere(
+def test_sequence_can_start_at_any_position(
     counts: list[int], options: SamplerOptions, sample: int
 ) -> None:
     whole = list(islice(Sampler(Counted(counts), options).after(0), sample + 10))
@@ -74,7 +74,7 @@ def test_epochs_differ_when_shuffled() -> None:
     assert list(parts.epoch(1)) != sorted(parts.epoch(1))
 
 
-def test_files_without_a_record_are_an_error() -> None:
+def test_files_without_records_are_an_error() -> None:
     batches = BatchSampler(Sampler(Counted([0, 0]), SamplerOptions()), 2, (0, 2))
     with pytest.raises(DataError, match="no record"):
         batches.refs(0)

@@ -18,7 +18,7 @@ from flow_data.loading.workers import WorkerLimits, Workers
 from flow_data.report import text_report
 
 BUSY = Cores(4, "a test", kernels=4, products=4, loaders=1)
-"""Steps that leave nothing."""
+"""Steps that leave no core idle."""
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +33,7 @@ def crew() -> Iterator[Workers]:
     made.stop()
 
 
-def test_the_plan_says_how_many_unless_the_program_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_sets_the_number_unless_the_program_does(monkeypatch: pytest.MonkeyPatch) -> None:
     assert WorkerLimits.from_cores(BUSY) == WorkerLimits(1, 4, "4 cores")
     assert WorkerLimits.from_cores(Cores(64, "a test", 8, 8, 56)).computing == 16
     assert WorkerLimits.from_cores(Cores()).waiting == min(16, process_budget().count)
@@ -41,14 +41,14 @@ def test_the_plan_says_how_many_unless_the_program_does(monkeypatch: pytest.Monk
     assert WorkerLimits.from_cores(BUSY) == WorkerLimits(5, 5, "FLOW_DATA_WORKERS")
 
 
-def test_what_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_numbers_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLOW_DATA_WORKERS", "all")
     with pytest.raises(ConfigError, match="reading FLOW_DATA_WORKERS"):
         WorkerLimits.from_cores(BUSY)
 
 
 class Batches:
-    """Jobs that are at work until somebody says that one of them may end."""
+    """Jobs that run until the test releases one of them."""
 
     def __init__(self) -> None:
         self.begun = threading.Semaphore(0)
@@ -59,11 +59,11 @@ class Batches:
         self.may_end.acquire(timeout=120)
 
     def begin(self, count: int) -> bool:
-        """Whether so many more begin."""
+        """Return whether the given number of further jobs starts."""
         return all(self.begun.acquire(timeout=120) for _ in range(count))
 
 
-def test_loaders_have_what_a_step_leaves_until_it_waits(crew: Workers) -> None:
+def test_loaders_use_the_cores_that_a_step_leaves_until_it_waits(crew: Workers) -> None:
     batches = Batches()
     futures = [crew.submit(batches, WorkerLimits.from_cores(BUSY)) for _ in range(8)]
     assert batches.begin(1)
@@ -73,7 +73,7 @@ def test_loaders_have_what_a_step_leaves_until_it_waits(crew: Workers) -> None:
         assert batches.begin(3)
         assert not batches.begun.acquire(timeout=0.05)
         assert crew.active == 4
-    for _ in range(3):  # the step goes on: who is done does not begin another one
+    for _ in range(3):  # the step resumes: a finished job does not start another
         batches.may_end.release()
     assert not batches.begun.acquire(timeout=0.05)
     for _ in range(5):
@@ -83,7 +83,7 @@ def test_loaders_have_what_a_step_leaves_until_it_waits(crew: Workers) -> None:
         future.result()
 
 
-def test_several_loaders_share_what_is_left(crew: Workers) -> None:
+def test_several_loaders_share_the_remaining_cores(crew: Workers) -> None:
     one, other = Batches(), Batches()
     crew.submit(one, WorkerLimits.from_cores(BUSY))
     crew.submit(other, WorkerLimits.from_cores(BUSY))
@@ -94,7 +94,7 @@ def test_several_loaders_share_what_is_left(crew: Workers) -> None:
     other.may_end.release()
 
 
-def test_an_error_of_a_job_is_its_own(crew: Workers) -> None:
+def test_error_of_a_job_does_not_affect_others(crew: Workers) -> None:
     def fails() -> None:
         raise ValueError("no batch")
 
@@ -108,7 +108,7 @@ def test_an_error_of_a_job_is_its_own(crew: Workers) -> None:
     assert fine.done()
 
 
-def test_what_has_not_begun_is_not_done_after_the_end(crew: Workers) -> None:
+def test_pending_jobs_do_not_run_after_shutdown(crew: Workers) -> None:
     batches = Batches()
     first, later = (crew.submit(batches, WorkerLimits.from_cores(BUSY)) for _ in range(2))
     assert batches.begin(1)
@@ -119,7 +119,7 @@ def test_what_has_not_begun_is_not_done_after_the_end(crew: Workers) -> None:
     assert first.done()
 
 
-def test_statistics_tell_how_many_were_at_work() -> None:
+def test_statistics_count_active_jobs() -> None:
     stats = LoaderStats("reader", 6, limits=WorkerLimits.from_cores(BUSY))
     text = text_report([stats])
     assert "6 slots, 1 in work while a step computes, 4 while one waits (by 4 cores)" in text
@@ -165,8 +165,8 @@ print("ended")
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="interrupts by a timer")
-def test_interrupts_leave_nothing_locked() -> None:
-    """An interrupt within a wait for a future of the standard library hung the program."""
+def test_interrupts_leave_no_lock_held() -> None:
+    """An interrupt during a wait for a standard-library future would hang the program."""
     command = [sys.executable, "-c", INTERRUPTED]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.stdout == "ended\n", done.stderr

@@ -22,7 +22,7 @@ TENSORS = st.sampled_from(["int8", "int16", "int32", "int64", "float32", "float6
 
 @settings(max_examples=40, deadline=None)
 @given(st.dictionaries(st.text(max_size=6), TENSORS, max_size=4))
-def test_what_is_written_is_read(tensors: dict[str, Any]) -> None:
+def test_written_tensors_round_trip(tensors: dict[str, Any]) -> None:
     found = parse_onerec(example(tensors))
     assert sorted(found) == sorted(tensors)
     for name, value in tensors.items():
@@ -31,14 +31,14 @@ def test_what_is_written_is_read(tensors: dict[str, Any]) -> None:
         np.testing.assert_array_equal(values, value)
 
 
-def test_bytes_are_read() -> None:
+def test_bytes_round_trip() -> None:
     assert parse_onerec(example({"x": [b"abc", b""]})) == {"x": ("bytes_list", (b"abc", b""))}
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.binary(max_size=8), st.integers(0), st.data())
-def test_no_damage_crashes_the_parser(patch: bytes, place: int, data: Any) -> None:
-    """Without checksums: a tensor of the right type or one of Python's errors, at once."""
+def test_corrupt_data_does_not_crash_the_parser(patch: bytes, place: int, data: Any) -> None:
+    """Without checksums: a tensor of the right type or a Python exception, quickly."""
     whole = example({"a": np.arange(6, dtype=np.int32).reshape(2, 3), "b": [b"text"]})
     start = place % len(whole)
     damaged = (whole[:start] + patch + whole[start + len(patch) :])[
@@ -46,7 +46,7 @@ def test_no_damage_crashes_the_parser(patch: bytes, place: int, data: Any) -> No
     ]
     try:
         found = parse_onerec(damaged)
-    except Exception:  # a record makes its error of any of them
+    except Exception:  # a record converts any of them to its own error
         return
     assert all(isinstance(values, tuple | np.ndarray) for _, values in found.values())
 
@@ -58,7 +58,7 @@ def read(path: Path, skip: bool = False, files: Any = OneRecFiles) -> list[Any]:
     return found
 
 
-def test_files(tmp_path: Path) -> None:
+def test_files_round_trip(tmp_path: Path) -> None:
     path = tmp_path / "a.onerec"
     payloads = [example({"x": np.arange(n, dtype=np.int64)}) for n in range(4)]
     path.write_bytes(b"".join(map(framed, payloads)))
@@ -76,7 +76,7 @@ def test_files(tmp_path: Path) -> None:
         (-1, "record 1 at byte"),  # checksum of the last payload
     ],
 )
-def test_damaged_files_say_where(tmp_path: Path, at: int, found: str) -> None:
+def test_errors_in_damaged_files_name_the_position(tmp_path: Path, at: int, found: str) -> None:
     path = tmp_path / "a.onerec"
     data = bytearray(framed(example({"x": np.arange(3, dtype=np.int64)})) * 2)
     data[at] ^= 0xFF
@@ -85,7 +85,7 @@ def test_damaged_files_say_where(tmp_path: Path, at: int, found: str) -> None:
         read(path)
 
 
-def test_records_are_verified_when_they_are_read(tmp_path: Path) -> None:
+def test_records_are_verified_on_reading(tmp_path: Path) -> None:
     path = tmp_path / "a.onerec"
     path.write_bytes(framed(example({"x": np.arange(3, dtype=np.int64)}, {"x": (4,)})))
     with pytest.raises(DataError, match=r"3 values of shape \[4\]"):

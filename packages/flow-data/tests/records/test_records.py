@@ -36,7 +36,7 @@ from flow_data.records.webdataset import WebDatasetFiles
 
 
 def of_field(name: str, kind: int, body: bytes) -> bytes:
-    """A map entry on the wire, as the protobuf specification has it."""
+    """Encode a map entry according to the protobuf specification."""
     values = bytes([0x0A, len(body)]) + body
     feature = bytes([kind << 3 | 2, len(values)]) + values
     entry = bytes([0x0A, len(name)]) + name.encode() + bytes([0x12, len(feature)]) + feature
@@ -50,7 +50,7 @@ def all_records(files: Any, part: int = 0) -> list[Any]:
     return found
 
 
-def test_reads_the_wire_format() -> None:
+def test_wire_format_is_read() -> None:
     payload = of_field("label", 4, b"\x07\x05") + of_field("image", 1, b"abc")
     payload += of_field("x", 2, struct.pack("<2f", 1.5, -2))
     payload += of_field("y", 3, struct.pack("<d", 0.25)) + of_field("z", 5, b"\x80\x01")
@@ -64,7 +64,7 @@ def test_reads_the_wire_format() -> None:
     }
 
 
-def test_writes_the_wire_format() -> None:
+def test_wire_format_is_written() -> None:
     assert encode_record({"label": 7}) == of_field("label", 4, b"\x07")
     assert encode_record({"image": b"abc"}) == of_field("image", 1, b"abc")
 
@@ -85,7 +85,7 @@ VALUES = st.one_of(
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.dictionaries(st.text(max_size=8), VALUES, max_size=4), min_size=1, max_size=5))
-def test_what_is_written_is_read(records: list[dict[str, Any]]) -> None:
+def test_written_records_round_trip(records: list[dict[str, Any]]) -> None:
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
@@ -120,7 +120,9 @@ def three_records(path: Path) -> bytes:
         (lambda d: struct.pack("<q", 1 << 60) + d[8:], "a length of", 0),
     ],
 )
-def test_broken_frames_say_where(tmp_path: Path, damage: Any, found: str, sound: int) -> None:
+def test_errors_in_broken_frames_name_the_position(
+    tmp_path: Path, damage: Any, found: str, sound: int
+) -> None:
     path = tmp_path / "part-0"
     path.write_bytes(damage(three_records(path)))
     with pytest.raises(DataError) as caught:
@@ -132,7 +134,7 @@ def test_broken_frames_say_where(tmp_path: Path, damage: Any, found: str, sound:
     assert len(skipping.broken) == 1
 
 
-def test_a_payload_that_is_no_record_says_where(tmp_path: Path) -> None:
+def test_error_of_an_invalid_payload_names_the_position(tmp_path: Path) -> None:
     path = tmp_path / "part-0"
     with OFRecordWriter(path) as writer:
         writer.write({"label": 0})
@@ -144,7 +146,7 @@ def test_a_payload_that_is_no_record_says_where(tmp_path: Path) -> None:
     assert labels == [[0], [2]]
 
 
-def test_a_missing_part_or_folder_is_named(tmp_path: Path) -> None:
+def test_missing_part_or_folder_is_named(tmp_path: Path) -> None:
     three_records(Path(part_path(str(tmp_path), 0, suffix_length=3)))
     assert part_paths(str(tmp_path), 1, "part-", 3) == [str(tmp_path / "part-000")]
     with pytest.raises(DataError, match=r"1 of 2 parts missing.*part-000"):
@@ -157,7 +159,7 @@ def test_a_missing_part_or_folder_is_named(tmp_path: Path) -> None:
         part_paths(str(tmp_path / "no"), 1, "part-", 3)
 
 
-def test_a_file_that_is_given_up_leaves_nothing(tmp_path: Path) -> None:
+def test_abandoned_file_is_removed(tmp_path: Path) -> None:
     path = tmp_path / "part-0"
     three_records(path)
     before = path.read_bytes()
@@ -168,7 +170,7 @@ def test_a_file_that_is_given_up_leaves_nothing(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["part-0"]
 
 
-# ----------------------------------------------------------------------------------- damage
+# ----------------------------------------------------------------------------- corrupt data
 
 
 def tfrecord(payload: bytes) -> bytes:
@@ -196,11 +198,11 @@ FORMATS: dict[str, tuple[Any, bytes, Any]] = {
     "TFRecord": (TFRecordFiles, tfrecord(an_example()), lambda length: 4),
     "OneRec": (OneRecFiles, framed(A_ONEREC), lambda length: -length % 8 + 8),
 }
-"""A class of files, a record in its frame, and how many bytes of that are behind the payload."""
+"""A file class, a framed record, and the number of its bytes after the payload."""
 
 
 class Memory:
-    """A file in memory that is written anew for each stream of bytes."""
+    """An in-memory file, rewritten for each byte stream."""
 
     def __init__(self) -> None:
         self._descriptor = os.memfd_create("stream")
@@ -218,9 +220,9 @@ class Memory:
 
 
 def survive(kind: str, memory: Memory, data: bytes | bytearray, skip: bool) -> None:
-    """Reads any bytes: all of them are records, or an error (or a note) says where that ends.
+    """Read any bytes: either all are records, or an error or a note locates the end.
 
-    Where there are checksums, what is read is also what was written.
+    With checksums, the records read must also be among those written.
     """
     memory.write(data)
     make, sound, behind = FORMATS[kind]
@@ -248,7 +250,7 @@ def survive(kind: str, memory: Memory, data: bytes | bytearray, skip: bool) -> N
 
 
 def damaged(sound: bytes, draw: random.Random) -> bytearray:
-    """Three records with up to three bytes changed, half of them cut off somewhere."""
+    """Draw three records with up to three bytes changed, half of them truncated."""
     data = bytearray(sound * 3)
     for _ in range(draw.randrange(4)):
         data[draw.randrange(len(data))] = draw.randrange(256)
@@ -259,7 +261,7 @@ def damaged(sound: bytes, draw: random.Random) -> bytearray:
 @given(st.sampled_from(sorted(FORMATS)), st.binary(max_size=64), st.booleans())
 @example("OFRecord", b"", False)
 @example("OFRecord", struct.pack("<q", 1), False)
-def test_no_bytes_crash_a_parser(kind: str, data: bytes, skip: bool) -> None:
+def test_no_input_crashes_a_parser(kind: str, data: bytes, skip: bool) -> None:
     with Memory() as memory:
         survive(kind, memory, data, skip)
 
@@ -272,7 +274,7 @@ def try_damaged_streams(kind: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_damaged_streams(kind: str) -> None:
+def test_damaged_streams_are_handled(kind: str) -> None:
     try_damaged_streams(kind, 1000)
 
 
@@ -280,7 +282,7 @@ def test_damaged_streams(kind: str) -> None:
 @pytest.mark.exhaustive
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", FORMATS)
-def test_a_million_damaged_streams(kind: str) -> None:
+def test_million_damaged_streams_are_handled(kind: str) -> None:
     try_damaged_streams(kind, 1_000_000)
 
 
@@ -329,7 +331,7 @@ def test_webdataset(tmp_path: Path) -> None:
 
 
 def with_size(data: bytes, size: bytes, kind: bytes = b"0") -> bytes:
-    """A tar whose first header has another size and type, and a sound checksum."""
+    """Return a tar whose first header has another size and type and a valid checksum."""
     head = bytearray(data[:512])
     head[124:136], head[156:157], head[148:156] = size, kind, b" " * 8
     head[148:156] = b"%06o\0 " % sum(head)
@@ -342,8 +344,8 @@ def binary(size: int) -> bytes:
 
 @pytest.mark.parametrize("kind", [b"0", b"L", b"x", b"g", b"S", b"V", b"5"])
 @pytest.mark.parametrize("size", [-1, -512, -1024, -(1 << 40), 1 << 40, 1 << 62, 1 << 70])
-def test_tars_whose_headers_lie_about_sizes(tmp_path: Path, size: int, kind: bytes) -> None:
-    """They neither go round for ever, nor have bytes read or allocated that are not there."""
+def test_tar_headers_with_wrong_sizes(tmp_path: Path, size: int, kind: bytes) -> None:
+    """They cause no endless loop and no reads or allocations beyond the file."""
     path = tmp_path / "a.tar"
     tar(path, {"0.jpg": b"one", "0.cls": b"4"})
     path.write_bytes(with_size(path.read_bytes(), binary(size), kind))
@@ -352,19 +354,21 @@ def test_tars_whose_headers_lie_about_sizes(tmp_path: Path, size: int, kind: byt
         for record in all_records(WebDatasetFiles([str(path)])):
             sizes |= record.payload
     except DataError as error:
-        assert str(path) in str(error)  # noqa: PT017 - some types of members have no bytes
+        assert str(path) in str(error)  # noqa: PT017 - some member types have no data
     assert sum(map(len, sizes.values())) <= 4
     skipping = WebDatasetFiles([str(path)], skip=True)
     all_records(skipping)
     assert len(skipping.broken) <= 1
 
 
-def test_sparse_members_are_refused(tmp_path: Path) -> None:
-    """Their bytes are not where a header says: others' would be read in their place."""
+def test_sparse_members_are_rejected(tmp_path: Path) -> None:
+    """Their data is not stored contiguously; other members' bytes would be read instead."""
     path = tmp_path / "a.tar"
     tar(path, {"0.jpg": b"one" * 300, "0.cls": b"4"})
     data = bytearray(path.read_bytes())
-    data[386:410] = b"00000000000\0" + b"00000001000\0"  # a piece of 512 bytes, of more in all
+    data[386:410] = (
+        b"00000000000\0" + b"00000001000\0"
+    )  # one piece of 512 bytes; the real size is larger
     data[483:495] = b"00000010000\0"
     path.write_bytes(with_size(bytes(data), b"%011o\0" % 512, b"S"))
     with pytest.raises(DataError, match="a sparse member"):
@@ -372,7 +376,7 @@ def test_sparse_members_are_refused(tmp_path: Path) -> None:
     assert all_records(WebDatasetFiles([str(path)], skip=True)) == []
 
 
-def test_members_without_bytes_may_have_a_size(tmp_path: Path) -> None:
+def test_members_without_data_may_have_a_size(tmp_path: Path) -> None:
     path = tmp_path / "a.tar"
     with tarfile.open(path, "w") as file:
         for name, kind, size in (("a.jpg", tarfile.REGTYPE, 3), ("b.jpg", tarfile.LNKTYPE, 700)):
@@ -391,10 +395,10 @@ def whole_tar(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @settings(max_examples=200, deadline=None)
 @given(st.binary(min_size=1, max_size=20), st.integers(0, 4095), st.integers(0), st.booleans())
-def test_no_bytes_crash_the_reader_of_tars(
+def test_no_input_crashes_the_tar_reader(
     whole_tar: Path, patch: bytes, place: int, cut: int, skip: bool
 ) -> None:
-    """All records, or an error or a note about the place where they end."""
+    """Either all records are read, or an error or a note locates the end."""
     whole = whole_tar.read_bytes()
     data = whole[:place] + patch + whole[place + len(patch) :]
     path = whole_tar.with_name("damaged.tar")
@@ -408,7 +412,7 @@ def test_no_bytes_crash_the_reader_of_tars(
     assert not message or str(path) in message
 
 
-def test_a_folder_of_images(tmp_path: Path) -> None:
+def test_folder_of_images(tmp_path: Path) -> None:
     for kind in ("cat", "dog"):
         (tmp_path / kind).mkdir()
         (tmp_path / kind / "1.jpg").write_bytes(encode_jpeg(np.zeros((4, 5, 3), np.uint8)))

@@ -26,7 +26,7 @@ SHAPES = [(512, 25, 784), (10, 25, 512), (17, 3, 33), (64, 100, 256), (784, 400,
 
 
 def query(op: str, rows: int, deep: int, columns: int, **attrs: Any) -> KernelQuery:
-    """The gradient of a weight: both operands have a row per example."""
+    """Return the gradient of a weight: both operands have one row per example."""
     shapes = ((deep, rows), (deep, columns), *([(rows, columns)] if op == ONTO else []))
     plain = {"transpose_a": True, "transpose_b": False, "alpha": 1.0, **attrs}
     types = tuple(tensor_type(shape, float32) for shape in shapes)
@@ -38,7 +38,7 @@ def find(found: KernelQuery) -> KernelSpec:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_bits_of_devices_apart(shape: tuple[int, int, int]) -> None:
+def test_accumulation_has_the_bits_of_separate_ops(shape: tuple[int, int, int]) -> None:
     rng = np.random.default_rng(1)
     alone, onto = query("matmul", *shape), query(ONTO, *shape)
     *operands, base = (rng.standard_normal(t.shape, np.float32) for t in onto.inputs)
@@ -47,7 +47,7 @@ def test_the_bits_of_devices_apart(shape: tuple[int, int, int]) -> None:
     np.testing.assert_array_equal(found, base + product)
 
 
-def test_the_primitive_is_taken_where_its_bits_are_right(
+def test_primitive_is_used_where_its_bits_match(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked = problem(query(ONTO, 512, 25, 784))
@@ -57,6 +57,6 @@ def test_the_primitive_is_taken_where_its_bits_are_right(
     assert build_accumulating(asked) is None
 
 
-def test_long_sums_and_scaled_ones_are_left_to_a_product_and_a_sum() -> None:
+def test_long_and_scaled_sums_use_a_product_and_a_sum() -> None:
     assert build_accumulating(problem(query(ONTO, 64, 1000, 64))) is None
     assert build_accumulating(problem(query(ONTO, 64, 25, 64, alpha=2.0))) is None

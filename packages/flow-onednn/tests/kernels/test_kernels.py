@@ -44,10 +44,10 @@ OPAQUE = (
     "onednn_sparse_adam",
     *(row.type for row in JOINED),
 )
-"""Ops with an output in the library's own form; test_pairs.py, test_packed.py have them.
+"""Ops with an output in the library's own layout: see test_norm_pool.py and test_packed.py.
 
-Updates that no other kernel does are in test_loops.py, test_products.py, test_summed.py and
-test_joined.py.
+Updates without other kernels are tested in test_loops.py, test_matmul.py, test_summed_sgd.py and
+passes/test_join.py.
 """
 
 
@@ -61,13 +61,13 @@ SAMPLED = (
     "bias_add",
     "cast",
 )
-"""Of the elementwise ops, which have one generator; test_loops.py has all their formulas."""
+"""Elementwise ops tested here; they share a generator, and test_loops.py tests all formulas."""
 
 UPDATES = {"sgd_update": 0, "momentum_update": 1, "adam_update": 2}
 
 
 def updates(states: int, rng: Any) -> Iterator[Sample]:
-    """What an optimizer's update gets; test_loops.py checks the numbers."""
+    """Yield inputs of an optimizer's update; test_loops.py checks the values."""
     for shape in ((7,), (3, 5), ()):
         arrays = [rng.uniform(0.5, 2, shape) for _ in range(2)]
         arrays += [np.array(0.1), *(rng.uniform(0.5, 2, shape) for _ in range(states))]
@@ -76,7 +76,7 @@ def updates(states: int, rng: Any) -> Iterator[Sample]:
 
 
 def row_updates(spec: OpSpec, rng: Any) -> Iterator[Sample]:
-    """What an update of looked-up rows gets."""
+    """Yield inputs of a sparse row update."""
     for shape, lookups in (((7,), (3,)), ((30, 5), (20, 4)), ((4, 2, 3), (1,))):
         model, *states = (rng.uniform(0.5, 2, shape) for _ in spec.mutates)
         index = rng.integers(-1, shape[0] + 1, lookups).astype(np.int32)
@@ -85,7 +85,7 @@ def row_updates(spec: OpSpec, rng: Any) -> Iterator[Sample]:
 
 
 def scaled_updates(spec: OpSpec, rng: Any) -> Iterator[Sample]:
-    """What updates get that are scaled by norms."""
+    """Yield inputs of norm-scaled updates."""
     for shape in ((7,), (33, 5), ()):
         first = [rng.uniform(0.5, 2, shape), rng.uniform(0.5, 2, shape), np.array(0.1)]
         states: list[Any] = [np.array(3, np.int64)] if spec.type == "lars_update" else []

@@ -41,7 +41,7 @@ def query_of(op: str, attrs: dict[str, Any], arrays: list[Any], *outputs: Any) -
 
 
 def both(query: KernelQuery, arrays: list[Any], **options: Any) -> Iterator[Any]:
-    """Results, and mutated inputs, of our kernel and of numpy's."""
+    """Return results and mutated inputs of our kernel and of numpy's."""
     for prefix in ("c.", "numpy."):
         kernels = default_registry().kernels(query.op, "cpu")
         (kernel,) = [k for k in kernels if k.name.startswith(prefix)]
@@ -75,7 +75,7 @@ def test_loops_that_differ_in_a_scalar_share_their_code(
 
 
 @pytest.mark.parametrize(("count", "constant"), [(MOST_SCALARS, False), (MOST_SCALARS + 1, True)])
-def test_more_scalars_than_registers_are_constants(count: int, constant: bool) -> None:
+def test_scalars_beyond_the_registers_are_constants(count: int, constant: bool) -> None:
     steps = tuple(Step("scalar_mul", (k - 1,)) for k in range(count))
     loop = Loop(steps, (count - 1,), ("float",), ("float",), ((True,),))
     text = write(loop, [1.5] * count)
@@ -102,7 +102,7 @@ def test_updates(op: str, states: int, size: int, scaled: bool) -> None:
 
 @pytest.mark.parametrize("step", [0, 3])
 @pytest.mark.parametrize("size", [1, 9, 50_001])
-def test_the_bits_of_masks_are_those_of_everybody(step: int, size: int) -> None:
+def test_masks_have_the_bits_of_the_numpy_kernel(step: int, size: int) -> None:
     like, mask = random(1, size), np.zeros(size, np.int8)
     attrs = {"rate": 0.3, "seed": None, "place": None}
     ours, numpy = both(
@@ -136,7 +136,7 @@ ATTRS = {"alpha": 0.3, "operand": -1.7, "scale": 1.25}
 
 
 def formulas(inputs: list[Any]) -> Iterator[tuple[str, Any, Any]]:
-    """Each op of the table, what its formula gives in one group of all, and the reference."""
+    """Yield each op of the table, its formula's result in one joint group, and the reference."""
     registry, shape = default_registry(), inputs[0].shape
     body, wanted = [], []
     for op in sorted(set(TABLE) - {"bias_add"}):
@@ -159,7 +159,7 @@ def formulas(inputs: list[Any]) -> Iterator[tuple[str, Any, Any]]:
     yield from zip([row[0] for row in body], run_kernel(kernel, query, inputs), wanted, strict=True)
 
 
-def test_the_formulas_of_all_ops_in_one_group() -> None:
+def test_formulas_of_all_ops_in_one_group() -> None:
     inputs = [random(1, 64) * 3 - 3, random(2, 64), random(3, 64) - 1]
     inputs.append(np.arange(64, dtype=np.int8) % 2)
     for op, have, want in formulas(inputs):
@@ -168,12 +168,12 @@ def test_the_formulas_of_all_ops_in_one_group() -> None:
 
 LEFT_OUT: dict[str, tuple[Aspect, ...]] = {
     "relu": ("zero_sign",),  # max(0, -0) may be either
-    "tanh_grad": ("nan", "lost", "infinity"),  # of squares of numbers that no tanh gives
+    "tanh_grad": ("nan", "lost", "infinity"),  # of squares of values outside the range of tanh
 }
-"""Aspects that are not compared."""
+"""Aspects excluded from the comparison."""
 
 
-def test_the_formulas_keep_special_values() -> None:
+def test_formulas_preserve_special_values() -> None:
     values = np.float32(list(values_of(as_dtype("float32")).values()))
     x, y = (a.reshape(-1).copy() for a in np.meshgrid(values, [*values, 0.7, -3.0]))
     inputs = [x, np.float32(y), random(3, x.size) - 1, np.arange(x.size, dtype=np.int8) % 2]
@@ -183,14 +183,14 @@ def test_the_formulas_keep_special_values() -> None:
         assert found is None, f"{op}: {found}"
 
 
-def test_groups_with_ops_that_we_do_not_know_are_left_to_numpy() -> None:
+def test_groups_with_unknown_ops_use_numpy() -> None:
     x = random(1, 6)
     body = (member("sinh", (-1,), (6,)), member("relu", (0,), (6,)))
     query = query_of("fused", {"body": body, "outputs": (1,)}, [x], x)
     assert default_registry().find_kernel(query, "cpu").name == "numpy.fused"
 
 
-def test_axes_are_joined_where_nothing_starts_to_vary() -> None:
+def test_axes_are_merged_only_if_broadcasting_is_equal() -> None:
     assert patterns([(2, 3, 4), (3, 1)], (2, 3, 4)) == (
         (2, 3, 4),
         ((True,) * 3, (False, True, False)),
@@ -199,7 +199,7 @@ def test_axes_are_joined_where_nothing_starts_to_vary() -> None:
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (200, 10), (65, 47), (3, 48), (70, 301)])
-def test_losses_of_few_and_of_many_classes(rows: int, columns: int) -> None:
+def test_losses_of_few_and_many_classes(rows: int, columns: int) -> None:
     rng = np.random.default_rng(rows)
     x = rng.normal(0, 30, (rows, columns)).astype(np.float32)
     label = rng.integers(0, columns, rows).astype(np.int32)
@@ -210,7 +210,7 @@ def test_losses_of_few_and_of_many_classes(rows: int, columns: int) -> None:
         np.testing.assert_allclose(have, want, 2e-5, 1e-6)
 
 
-def test_labels_outside_of_the_classes_are_an_error() -> None:
+def test_labels_outside_the_classes_are_an_error() -> None:
     x, label = random(1, 3, 4), np.array([0, 4, -1], np.int32)
     query = query_of("sparse_softmax_cross_entropy", {"depth": 4}, [x, label], x, x[:, 0])
     kernel = default_registry().find_kernel(query, "cpu")
@@ -234,7 +234,7 @@ def test_sums_of_long_rows_are_accurate(shape: tuple[int, ...]) -> None:
             np.testing.assert_allclose(found.astype(float) ** (1 / power), expected, 1e-6)
 
 
-def test_sparse_sgd_adds_up_repeated_rows() -> None:
+def test_sparse_sgd_accumulates_repeated_rows() -> None:
     model, index = random(1, 50, 16), np.array([3, 49, 3, 0, 3, 60, -1], np.int32)
     diff, rate = random(2, 7, 16), np.array(0.1, np.float32)
     wanted = model.copy()
@@ -248,7 +248,7 @@ def test_sparse_sgd_adds_up_repeated_rows() -> None:
 
 
 @pytest.mark.parametrize("shape", [(50, 16), (3000, 1), (40, 300)])
-def test_sparse_adam_is_adam_with_a_dense_gradient(shape: tuple[int, int]) -> None:
+def test_sparse_adam_matches_adam_with_a_dense_gradient(shape: tuple[int, int]) -> None:
     rng = np.random.default_rng(0)
     attrs = {"scale": 0.5, "beta1": 0.8, "beta2": 0.9, "epsilon": 1e-4}
     sparse, dense = ([random(1, *shape), np.zeros(shape, "f"), np.zeros(shape, "f")] for _ in "ab")
@@ -282,12 +282,12 @@ ROW_UPDATES = {
 
 @pytest.mark.parametrize("width", [1, 3, 16, 100])
 @pytest.mark.parametrize("op", ROW_UPDATES)
-def test_updates_of_rows_are_those_of_numpy_in_double(op: str, width: int) -> None:
+def test_row_updates_match_numpy_in_float64(op: str, width: int) -> None:
     rng = np.random.default_rng(width)
     attrs = {"scale": 0.5, "weight_decay": 0.2, "first": 2, **ROW_UPDATES[op]}
     count = {"sgd_update": 1, "momentum_update": 2, "adam_update": 3}[op]
     tables = [np.abs(random(k, 700, width)) + 0.1 for k in range(count)]
-    index = rng.integers(0, 710, (40, 20))  # some twice, some outside
+    index = rng.integers(0, 710, (40, 20))  # some repeated, some out of range
     values, rate = random(9, 40, 20, width), np.array(0.1, np.float32)
     arrays = [tables[0], index, values, rate, *tables[1:]]
     wide = [a if a is index else a.astype(float) for a in arrays]
@@ -305,9 +305,7 @@ def test_updates_of_rows_are_those_of_numpy_in_double(op: str, width: int) -> No
 @pytest.mark.parametrize("size", [1, 17, 40_000])
 @pytest.mark.parametrize("zero", [False, True])
 @pytest.mark.parametrize("op", ["lars_update", "lamb_update"])
-def test_updates_scaled_by_norms_are_those_of_numpy_in_double(
-    op: str, zero: bool, size: int
-) -> None:
+def test_norm_scaled_updates_match_numpy_in_float64(op: str, zero: bool, size: int) -> None:
     lars = op == "lars_update"
     attrs = {"scale": 0.5, "l1": 0.01, "l2": 0.02, "weight_decay": 0.1}
     attrs |= (
@@ -338,7 +336,7 @@ def state_with(**settings: str) -> str:
     return done.stdout
 
 
-def test_a_compiler_that_is_not_there_is_named() -> None:
+def test_missing_compiler_is_named() -> None:
     assert "no C compiler 'nosuchcc'" in state_with(FLOW_ONEDNN_CC="nosuchcc")
     assert "is empty" in state_with(FLOW_ONEDNN_CC="")
     assert "does not compile the C loops" in state_with(FLOW_ONEDNN_CC="false")

@@ -29,7 +29,7 @@ CUT = {
 
 @pytest.mark.parametrize(("activation", "alpha"), [("", 0.5), ("relu", 1.0), ("gelu", 1.0)])
 @pytest.mark.parametrize("kind", CUT)
-def test_pieces_make_the_product(kind: str, activation: str, alpha: float) -> None:
+def test_tiles_compose_the_product(kind: str, activation: str, alpha: float) -> None:
     (m, k, n), transposed = CUT[kind]
     rng = np.random.default_rng(m)
     a, b, bias = (
@@ -51,8 +51,8 @@ def test_pieces_make_the_product(kind: str, activation: str, alpha: float) -> No
     np.testing.assert_allclose(have, want, 1e-4, 1e-3)
 
 
-def test_a_scaled_product_with_bias_is_left_alone() -> None:
-    """The library would scale the bias, too."""
+def test_scaled_product_with_bias_is_not_fused() -> None:
+    """The library would also scale the bias."""
     attrs = {"transpose_a": False, "transpose_b": False, "alpha": 2.0, "activation": ""}
     types = tuple(tensor_type(shape, float32) for shape in ((3, 4), (4, 5), (5,)))
     query = KernelQuery("onednn_matmul", Attrs(attrs), types, (tensor_type((3, 5), float32),))
@@ -60,7 +60,7 @@ def test_a_scaled_product_with_bias_is_left_alone() -> None:
 
 
 def trained(mode: str | None) -> tuple[list[float], set[Any]]:
-    """Losses of a small network, and what its plan says of how products are computed."""
+    """Return the losses of a small network and the product modes recorded in its plan."""
     flow.clear_default_session()
     config = flow.FunctionConfig()
     if mode is not None:
@@ -89,7 +89,7 @@ def trained(mode: str | None) -> tuple[list[float], set[Any]]:
     return losses, {t.attrs.get("math", "") for t in products}
 
 
-def test_products_may_be_rounded_where_a_job_allows_it() -> None:
+def test_products_may_be_rounded_if_the_job_allows_it() -> None:
     exact, said = trained(None)
     assert said == {""}
     assert trained("float32")[0] == exact
@@ -98,7 +98,7 @@ def test_products_may_be_rounded_where_a_job_allows_it() -> None:
     np.testing.assert_allclose(rounded, exact, 0.02)
 
 
-def test_another_way_to_round_is_refused() -> None:
+def test_unknown_rounding_mode_is_rejected() -> None:
     with pytest.raises(ConfigError, match="'float32' or 'bfloat16'"):
         flow.FunctionConfig().math_mode("float8")
 
@@ -113,7 +113,7 @@ UPDATED = {
 
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("kind", UPDATED)
-def test_a_product_added_to_a_variable_is_the_update(kind: str, scaled: bool) -> None:
+def test_product_added_to_a_variable_is_the_update(kind: str, scaled: bool) -> None:
     (m, k, n), (ta, tb) = UPDATED[kind]
     rng = np.random.default_rng(k)
     model, a, b = (
@@ -132,8 +132,8 @@ def test_a_product_added_to_a_variable_is_the_update(kind: str, scaled: bool) ->
     np.testing.assert_allclose(model, wanted, 1e-5, 2e-5)
 
 
-def test_gradients_that_sgd_alone_reads_are_never_stored() -> None:
-    """Those of other optimizers, and fetched or clipped ones, are."""
+def test_gradients_read_by_sgd_only_are_never_stored() -> None:
+    """Gradients that are fetched, clipped or read by other optimizers are stored."""
 
     def types(momentum: float, clip: float | None = None) -> list[str]:
         flow.clear_default_session()

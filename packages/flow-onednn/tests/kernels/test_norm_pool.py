@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("onednn")
 
 
 def run(op: str, attrs: dict[str, Any], arrays: list[Any], outputs: list[TensorType]) -> Any:
-    """One launch of our kernel of an op."""
+    """Launch our kernel of an op once."""
     types = tuple(tensor_type(a.shape, uint8 if a.dtype == np.uint8 else float32) for a in arrays)
     query = KernelQuery(op, Attrs(attrs), types, tuple(outputs))
     kernel = default_registry().find_kernel(query, "cpu")
@@ -47,7 +47,7 @@ POOLS = [
 
 
 def with_special_values(x: Any) -> Any:
-    """x with NaN, infinities and zeros among its numbers, and a first image of -inf."""
+    """Return x with NaN, infinities and zeros among its elements and a first image of -inf."""
     rng = np.random.default_rng(8)
     values = np.float32([np.nan, -np.nan, np.inf, -np.inf, 0, -0.0])
     x = np.where(rng.random(x.shape) < 0.2, rng.choice(values, x.shape), x)
@@ -57,7 +57,7 @@ def with_special_values(x: Any) -> Any:
 
 @pytest.mark.parametrize("special", [False, True])
 @pytest.mark.parametrize(("shape", "size", "strides", "padding", "edges"), POOLS)
-def test_max_pooling_with_places(
+def test_max_pooling_with_indices(
     shape: Any, size: Any, strides: Any, padding: str, edges: Any, special: bool
 ) -> None:
     before, after = edges or (None, None)
@@ -84,7 +84,7 @@ def test_max_pooling_with_places(
 
 @pytest.mark.parametrize("value", [np.nan, -np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("which", [0, 3, 4])
-def test_batch_normalisation_with_relu_keeps_nan(which: int, value: float) -> None:
+def test_batch_normalization_with_relu_propagates_nan(which: int, value: float) -> None:
     x = random(3, 4, 5, 3, 16)
     arrays = [x, *(np.ones(16, np.float32) for _ in range(4))]
     arrays[which].reshape(-1)[5] = value
@@ -102,7 +102,7 @@ def test_batch_normalisation_with_relu_keeps_nan(which: int, value: float) -> No
 
 
 @pytest.mark.parametrize("shape", [(4, 5, 3, 16), (2, 7, 7, 5), (6, 9)])
-def test_batch_normalisation_with_relu(shape: tuple[int, ...]) -> None:
+def test_batch_normalization_with_relu(shape: tuple[int, ...]) -> None:
     channels, x, dy = shape[-1], random(3, *shape), random(4, *shape)
     gamma, beta = 1 + random(5, channels) / 4, random(6, channels)
     moving = random(7, channels), np.ones(channels, np.float32)

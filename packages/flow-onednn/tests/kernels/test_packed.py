@@ -1,4 +1,4 @@
-"""Products with prepacked weights have the bits of products that pack them."""
+"""Products of prepacked weights have the bits of products that pack them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def run(op: str, attrs: dict[str, Any], arrays: list[Any], shape: tuple[int, ...
 @pytest.mark.parametrize("transpose", [False, True])
 @pytest.mark.parametrize("activation", ["", "relu"])
 @pytest.mark.parametrize("sizes", [(25, 784, 512), (7, 300, 257), (64, 256, 1000)])
-def test_the_product_of_packed_weights(
+def test_product_of_packed_weights(
     sizes: tuple[int, int, int], activation: str, transpose: bool
 ) -> None:
     asked = product(*sizes, activation, transpose)

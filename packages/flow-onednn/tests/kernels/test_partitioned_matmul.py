@@ -35,7 +35,7 @@ def _needs_threads_of_ours(onednn: None) -> None:
 
 @contextlib.contextmanager
 def pool_of(count: int) -> Iterator[None]:
-    """So many threads for what is looked up, bound and run meanwhile."""
+    """Set the pool size for kernels looked up, bound and run in the context."""
     pool, before = threads.runtime(), threads.count()
     pool.omp_set_num_threads(count)
     try:
@@ -63,7 +63,7 @@ def run(made: Any, query: KernelQuery, arrays: list[Any]) -> Any:
     room = np.full(made.workspace + 64, 0xFF, np.uint8)
     room = room[-room.ctypes.data % 64 :][: made.workspace]
     launches = made.bind(BindContext(query, tuple(arrays), (out,), room))
-    for _ in range(2):  # a sum does not add to what was there
+    for _ in range(2):  # the sum does not include previous contents
         for launch in launches:
             launch()
     return out
@@ -85,10 +85,10 @@ DEEP = (48, partitioned_matmul.MIN_DEPTH + 40, 24)
         (COLUMNS, True, True, {"activation": "gelu"}),
     ],
 )
-def test_parts_make_the_product(
+def test_parts_compose_the_product(
     sizes: Any, transpose: bool, bias: bool, how: Any, count: int
 ) -> None:
-    """The same parts, and so the same bits, for any number of threads."""
+    """The parts, and thus the bits, are the same for any number of threads."""
     query, arrays = query_of(sizes, transpose, bias, **how)
     reference = default_registry().ops["onednn_matmul"].reference
     assert reference is not None
@@ -114,7 +114,9 @@ def test_parts_make_the_product(
         ((9, 1031, 1037), True, {}),
     ],
 )
-def test_others_are_the_librarys_to_share_out(sizes: Any, transpose: bool, how: Any) -> None:
+def test_other_products_are_partitioned_by_the_library(
+    sizes: Any, transpose: bool, how: Any
+) -> None:
     query, _ = query_of(sizes, transpose, False, **how)
     with pool_of(2):
         made = build(problem(query))
@@ -134,7 +136,7 @@ SKINNY = [
 def test_primitives_have_the_bits_of_one_thread(
     sizes: tuple[int, int, int], transposed: str
 ) -> None:
-    """The library divides sums where it has too few results for all threads."""
+    """The library divides sums if it has fewer results than threads."""
     query, arrays = query_of(sizes, transposed == "b", False)
     if transposed == "a":
         arrays[0] = np.ascontiguousarray(arrays[0].T)
@@ -149,20 +151,20 @@ def test_primitives_have_the_bits_of_one_thread(
     assert len(found) == 1
 
 
-def test_a_pool_of_one_is_a_pool_of_many_again() -> None:
+def test_pool_of_one_thread_can_grow_again() -> None:
     before = threads.count()
     with threads.single_threaded():
         assert threads.count() == 1
     assert threads.count() == before
 
 
-def test_a_library_without_openmp_has_other_threads() -> None:
+def test_library_without_openmp_does_not_use_the_pool() -> None:
     assert not threads.uses_pool("libm.so.6")
     assert not threads.uses_pool("there is no such library.so")
 
 
 def losses() -> list[float]:
-    """Losses of a perceptron of which both products are shared out where there are two threads."""
+    """Return the losses of a perceptron whose two products are partitioned over two threads."""
     flow.clear_default_session()
 
     def dense(name: str, x: Any, inputs: int, outputs: int) -> Any:
@@ -185,7 +187,7 @@ def losses() -> list[float]:
     return [float(job(x.astype(np.float32), y.astype(np.int32)).mean()) for _ in range(3)]
 
 
-def test_two_threads_train_as_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_threads_train_like_one(monkeypatch: pytest.MonkeyPatch) -> None:
     before = process_budget()
     monkeypatch.setenv("ONEFLOW_CPU_THREADS", "1")
     one = losses()

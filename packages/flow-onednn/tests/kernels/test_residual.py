@@ -1,4 +1,4 @@
-"""Residual blocks: their last normalisation, addition and relu are one op."""
+"""Residual blocks: the last normalization, the addition and relu are one op."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def branch(x: Any, name: str, filters: int) -> Any:
 
 
 def trained(sum_is_read: bool, projected: bool) -> tuple[list[float], Any, list[str]]:
-    """Losses, moving statistics and the plan's ops; a sum that others read is not joined."""
+    """Return losses, statistics and the plan's ops; a sum with other readers is not joined."""
     flow.clear_default_session()
 
     @flow.global_function(type="train")
@@ -43,7 +43,7 @@ def trained(sum_is_read: bool, projected: bool) -> tuple[list[float], Any, list[
 
 
 @pytest.mark.parametrize("projected", [False, True])
-def test_joined_and_apart_train_alike(projected: bool) -> None:
+def test_joined_and_separate_ops_train_identically(projected: bool) -> None:
     apart, moving_apart, types = trained(True, projected)
     assert "onednn_norm_add_relu" not in types
     joined, moving, types = trained(False, projected)

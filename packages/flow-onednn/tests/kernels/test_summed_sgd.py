@@ -46,7 +46,7 @@ def asked(shape: tuple[int, int, int], factor: bool = False, **attrs: Any) -> Ke
 
 
 def updated(query: KernelQuery, arrays: list[Any]) -> Any:
-    """The variable after the op, which overwrites it."""
+    """Return the variable after the op, which overwrites it."""
     given = [x.copy() for x in arrays]
     run_kernel(find(query), query, given)
     return given[0]
@@ -54,7 +54,9 @@ def updated(query: KernelQuery, arrays: list[Any]) -> Any:
 
 @pytest.mark.parametrize("factor", [False, True])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_bits_of_devices_apart(shape: tuple[int, int, int], factor: bool) -> None:
+def test_fused_update_has_the_bits_of_separate_ops(
+    shape: tuple[int, int, int], factor: bool
+) -> None:
     query, rng = asked(shape, factor), np.random.default_rng(1)
     arrays = [np.asarray(rng.standard_normal(t.shape, np.float32)) for t in query.inputs]
     one = KernelQuery("matmul", Attrs(PRODUCT), query.inputs[-2:], query.inputs[:1], find)
@@ -66,7 +68,7 @@ def test_the_bits_of_devices_apart(shape: tuple[int, int, int], factor: bool) ->
     np.testing.assert_array_equal(updated(query, arrays), wanted)
 
 
-def test_the_primitive_is_taken_where_its_bits_are_right(
+def test_primitive_is_used_where_its_bits_match(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     question = problem(asked((784, 25, 512)))
@@ -77,7 +79,7 @@ def test_the_primitive_is_taken_where_its_bits_are_right(
 
 
 @pytest.mark.parametrize("attrs", [{"alpha": 2.0}, {"l2": 0.1}, {"weight_decay": 0.1}])
-def test_what_one_primitive_cannot_do_is_left_to_several(attrs: dict[str, float]) -> None:
+def test_unsupported_attributes_use_several_primitives(attrs: dict[str, float]) -> None:
     query = asked((64, 25, 32), False, **attrs)
     assert build(problem(query)) is None
     assert find(query).name.startswith("numpy.")

@@ -32,7 +32,7 @@ STRANGE = [0.0, -0.0, np.inf, -np.inf, np.nan, 1 + 2**-8, 1 + 3 * 2**-8, 3e38, 1
 
 
 def cast(x: Any, to: str) -> Any:
-    """By our kernel of the op."""
+    """Cast with our kernel of the op."""
     types = (tensor_type(x.shape, as_dtype(x.dtype)),), (tensor_type(x.shape, as_dtype(to)),)
     query = KernelQuery("cast", Attrs({"dtype": to}), *types)
     kernel = default_registry().find_kernel(query, "cpu")
@@ -41,7 +41,7 @@ def cast(x: Any, to: str) -> Any:
     return y
 
 
-def test_rounding_is_that_of_ml_dtypes() -> None:
+def test_rounding_matches_ml_dtypes() -> None:
     rng = np.random.default_rng(0)
     x = np.concatenate([STRANGE, rng.normal(0, 1, 40_000)]).astype(np.float32)
     half = cast(x, "bfloat16")
@@ -57,7 +57,7 @@ def test_rounding_is_that_of_ml_dtypes() -> None:
 def test_products_with_and_without_tiles(
     op: str, amx: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The library's products of bfloat16 are right on any processor that has them."""
+    """The library's bfloat16 products are correct on any processor that supports them."""
     if amx and not library.half_types():
         pytest.skip("no instructions for bfloat16")
     monkeypatch.setattr(recipes, "has_amx", lambda: amx)
@@ -82,7 +82,7 @@ def test_products_with_and_without_tiles(
 
 
 @pytest.mark.parametrize("op", ["softmax", "avg_pool_2d", "max_pool_2d", "transpose"])
-def test_kernels_take_bfloat16_without_instructions_for_it(
+def test_kernels_accept_bfloat16_without_native_instructions(
     op: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recipes, "half_types", lambda: ())
@@ -106,10 +106,10 @@ def test_kernels_take_bfloat16_without_instructions_for_it(
 
 
 @pytest.mark.parametrize("half", ["x", "moving_mean"])
-def test_statistics_in_bfloat16_are_not_changed_on_copies(
+def test_bfloat16_statistics_are_not_updated_on_copies(
     half: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Copies of what a kernel changes would be lost: normalisation takes half activations only."""
+    """Updates of copies would be lost: only the activations of normalization may be half."""
     monkeypatch.setattr(norm, "half_types", lambda: ())
     image, vector = tensor_type((4, 3), bfloat16), tensor_type((3,), as_dtype("float32"))
     moving = tensor_type((3,), bfloat16) if half == "moving_mean" else vector
@@ -121,7 +121,7 @@ def test_statistics_in_bfloat16_are_not_changed_on_copies(
 
 
 def train_job(mixed: bool) -> Any:
-    """A step of a convolutional network with everything that mixed precision narrows."""
+    """Build a training step of a convolutional network with all ops that mixed precision casts."""
     flow.clear_default_session()
     config = flow.FunctionConfig()
     config.enable_auto_mixed_precision(mixed)
@@ -172,10 +172,10 @@ def test_mixed_precision_trains_on_our_kernels(caplog: pytest.LogCaptureFixture)
     assert len(told) == (0 if library.has_amx() else 1)
 
 
-def test_a_device_without_products_of_halves_takes_float16_and_says_so(
+def test_device_without_half_products_uses_float16_and_reports_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """As OneFlow does."""
+    """Like OneFlow."""
     ops = list(train_job(False).compile().logical.ops.values())
     bare = load_plugins(replace(Settings.from_env(), disabled_plugins=("flow-onednn",)))
     precision._warn_once.cache_clear()

@@ -38,7 +38,7 @@ def _needs_a_compiler(onednn: None) -> None:
 
 
 def launched(op: str, attrs: Any, arrays: list[Any]) -> None:
-    """Runs our kernel of an update."""
+    """Run our kernel of an update."""
     kinds = {"f": float32, "i": int64}
     types = tuple(tensor_type(a.shape, kinds[a.dtype.kind]) for a in arrays)
     query = KernelQuery(op, Attrs(attrs), types, ())
@@ -48,7 +48,7 @@ def launched(op: str, attrs: Any, arrays: list[Any]) -> None:
 
 
 def rows_of(row: Joined) -> list[list[Any]]:
-    """Gradient, variable, states and numbers of each variable."""
+    """Return gradient, variable, states and scalars of each variable."""
     rng = np.random.default_rng(0)
 
     def made(*shape: int) -> Any:
@@ -67,7 +67,7 @@ def rows_of(row: Joined) -> list[list[Any]]:
 
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("row", JOINED, ids=lambda row: row.rule.type)
-def test_joined_updates_have_the_bits_of_single_ones(row: Joined, scaled: bool) -> None:
+def test_joined_updates_have_the_bits_of_separate_updates(row: Joined, scaled: bool) -> None:
     attrs = {**COMMON, **{name: OWN[name] for name in row.rule.attrs}}
     rate, factor = np.array(0.1, np.float32), np.array(0.3, np.float32)
     step = [np.array(2)] if row.rule.step else []
@@ -81,10 +81,10 @@ def test_joined_updates_have_the_bits_of_single_ones(row: Joined, scaled: bool) 
     for ours, theirs in zip(joined, single, strict=True):
         for have, want in zip(ours, theirs, strict=True):
             np.testing.assert_array_equal(have, want)
-    assert not np.array_equal(joined[1][1], rows_of(row)[1][1]), "they change something"
+    assert not np.array_equal(joined[1][1], rows_of(row)[1][1]), "the update changes the variable"
 
 
-def test_what_is_overwritten_is_listed_for_each_row() -> None:
+def test_overwritten_inputs_are_listed_for_each_row() -> None:
     adam = next(row for row in JOINED if row.rule.type == "adam_update")
     assert adam.mutates[:6] == (3, 4, 5, 7, 8, 9)
     assert len(adam.mutates) == 3 * MOST_ROWS
@@ -105,14 +105,14 @@ OPTIMIZERS: dict[str, Any] = {
 def trained(
     optimizer: str, devices: int = 1, mode: str | None = None
 ) -> tuple[list[Any], list[str]]:
-    """Losses and last variables of a perceptron, and the types of its plan's tasks."""
+    """Return losses and final variables of a perceptron, and the types of its plan's tasks."""
     flow.clear_default_session()
     place = ("gpu", f"0:0-{devices - 1}") if devices > 1 else ("cpu", "0:0")
 
     config = flow.function_config()
     if mode is not None:
         config.optimizer_placement_optimization_mode(mode)
-        config.optimizer_placement_optimization_threshold(100)  # weights, and no bias
+        config.optimizer_placement_optimization_threshold(100)  # weights, but no bias
 
     @flow.global_function(type="train", function_config=config)
     def job(x: tp.Numpy.Placeholder((16, 30))) -> tp.Numpy:  # type: ignore[valid-type]
@@ -137,7 +137,7 @@ def trained(
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_a_job_trains_as_without_joining(optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_trains_as_without_joining(optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ours, types = trained(optimizer)
     joined = [t for t in types if t in {row.type for row in JOINED}]
     assert len(joined) == 1
@@ -175,10 +175,10 @@ def test_devices_that_share_variables_join_their_updates_once(
 
 @pytest.mark.usefixtures("four_devices")
 @pytest.mark.parametrize("mode", ["non_distributed", "distributed_split"])
-def test_devices_that_keep_different_states_join_their_own(
+def test_devices_with_different_states_join_their_own(
     mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A device has as many rows as it has variables."""
+    """A device has one row per variable."""
     monkeypatch.setattr(join, "SMALL", 500)  # three of four weights, and all biases
     ours, types = trained("sgd", 4, mode)
     assert "onednn_sgd_updates" in types
@@ -187,7 +187,7 @@ def test_devices_that_keep_different_states_join_their_own(
         np.testing.assert_array_equal(have, want)
 
 
-def test_variables_that_something_else_overwrites_are_left_alone() -> None:
+def test_variables_overwritten_by_another_op_are_not_joined() -> None:
     flow.clear_default_session()
 
     @flow.global_function(type="train")
@@ -207,7 +207,7 @@ def test_variables_that_something_else_overwrites_are_left_alone() -> None:
     assert [t.type for t in tasks].count("sgd_update") == 1
 
 
-def test_the_plan_shows_the_first_of_many_variables() -> None:
+def test_plan_shows_the_first_of_many_variables() -> None:
     flow.clear_default_session()
 
     @flow.global_function(type="train")

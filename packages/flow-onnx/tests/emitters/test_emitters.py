@@ -1,4 +1,4 @@
-"""Each op's samples, in ONNX Runtime and by the op's reference."""
+"""Each op's samples in ONNX Runtime and in the op's reference."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from flow_onnx.options import OPSETS, Options
 
 OPS = default_registry().ops
 NO_SAMPLES = {"literal"}
-"""Ops that passes make."""
+"""Ops created by passes."""
 
 SINCE = {
     "batch_gather": 12, "dim_scatter_add_like": 16, "scatter_nd": 16, "scatter_nd_like": 16,
     "tensor_scatter_nd_add": 16, "unsorted_segment_sum": 16,
 }  # fmt: skip
-"""The first opset that can say what an op does."""
+"""The first opset that can express an op."""
 
 
 def table_shape(type_: str, sample: Sample) -> tuple[int, ...]:
-    """The sizes that indices must stay below."""
+    """Return the sizes that bound the indices."""
     arrays, attrs = sample.inputs, sample.attrs
     if type_ == "batch_gather":
         return tuple(arrays[0].shape[arrays[1].ndim - 1 :][:1])
@@ -48,11 +48,11 @@ INDEX = {
     "scatter_nd_like": 1, "tensor_scatter_nd_add": 2, "tensor_scatter_nd_update": 2,
     "dim_scatter_add_like": 2, "unsorted_segment_sum": 1,
 }  # fmt: skip
-"""Which input has the indices."""
+"""The input that holds the indices, by op."""
 
 
 def in_range(type_: str, sample: Sample) -> Sample:
-    """The sample with indices that are in range: others are errors in ONNX."""
+    """Return the sample with indices in range, as ONNX requires."""
     if type_ not in INDEX:
         return sample
     arrays, position = list(sample.inputs), INDEX[type_]
@@ -88,7 +88,7 @@ REFUSED: Mapping[str, Refusal] = {
         opset < 13 and s.attrs.get("dtype") == "bfloat16"
     ),
 }  # fmt: skip
-"""What is said of the samples that cannot be exported."""
+"""Error texts for samples that cannot be exported."""
 
 
 def refusal(type_: str, sample: Sample, opset: int) -> str | None:
@@ -97,7 +97,7 @@ def refusal(type_: str, sample: Sample, opset: int) -> str | None:
 
 def expected_of(type_: str, arrays: Sequence[Any], sample: Sample) -> tuple[Any, ...]:
     attrs = {**OPS[type_].attrs, **sample.attrs}
-    with np.errstate(all="ignore"):  # where a reference computes what it then does not choose
+    with np.errstate(all="ignore"):  # references may compute values that they discard
         expected = OPS[type_].reference(*arrays, **attrs)
     return expected if isinstance(expected, tuple) else (expected,)
 
@@ -112,7 +112,7 @@ def check(type_: str, sample: Sample, opset: int) -> None:
     expected = expected_of(type_, arrays, sample)
     if any(array.dtype.name == "bfloat16" for array in expected):
         converted(job_of(type_, arrays, sample.attrs), Options(opset=opset))
-        return  # ONNX Runtime has no arrays of them; the checker has seen the model
+        return  # ONNX Runtime does not support their type; the checker has seen the model
     found = op_results(type_, arrays, sample.attrs, opset)
     for a, b in zip(found, expected, strict=True):
         assert a.shape == b.shape
@@ -141,10 +141,10 @@ def test_samples_in_other_opsets(type_: str, opset: int) -> None:
      "broadcast_greater_equal", "clip_by_scalar", "gelu", "hardswish", "tril", "pad",
      "sparse_softmax_cross_entropy", "elementwise_maximum", "upsample"],
 )  # fmt: skip
-def test_what_other_opsets_say_in_another_way(type_: str, opset: int) -> None:
+def test_ops_with_another_form_in_other_opsets(type_: str, opset: int) -> None:
     for sample in samples(type_):
         check(type_, sample, opset)
 
 
-def test_every_emitter_is_of_an_op() -> None:
+def test_every_emitter_belongs_to_an_op() -> None:
     assert set(EMITTERS) <= set(OPS)

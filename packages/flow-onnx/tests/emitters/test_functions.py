@@ -1,4 +1,4 @@
-"""Public functions that jobs are written with, most of which are several ops."""
+"""Public functions used in jobs, most of which consist of several ops."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def rows(x: Any) -> Any:
 
 
 def index(x: Any) -> Any:
-    """Whole numbers from 0 to 3."""
+    """Return integers from 0 to 3."""
     return flow.cast(flow.math.floor(flow.clamp(x + 2.0, 0.0, 3.0)), flow.int32)
 
 

@@ -22,7 +22,7 @@ def filled(rng: Any, shape: tuple[int, ...]) -> Any:
 
 
 def placed(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
-    """A channels-first shape in a layout."""
+    """Permute a channels-first shape to a layout."""
     return shape if layout == "channels_first" else (shape[0], *shape[2:], shape[1])
 
 
