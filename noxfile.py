@@ -281,7 +281,7 @@ def mutants(session: nox.Session) -> None:
 @timed
 def prover(session: nox.Session) -> None:
     """Prove the SBP rules of all ops on all samples, and print the number of cases."""
-    given = ("-m", "exhaustive", "-s", "packages/flow-core/tests/test_sbp_rules.py")
+    given = ("-m", "exhaustive", "-s", "packages/flow-core/tests/ops/test_sbp_rules.py")
     run_exhaustive(session, *given)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import flow_core
 
-PAGE = Path(__file__).parents[3] / "docs" / "plugins" / "testing.md"
+PAGE = Path(__file__).parents[4] / "docs" / "plugins" / "testing.md"
 
 
 @pytest.fixture(scope="module")
