@@ -7,7 +7,6 @@ proportional to its size, and `Rewriter.finish` walks the graph once.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -24,6 +23,7 @@ from flow_core.ir.graph import (
     Value,
     rebuild,
 )
+from flow_core.ir.order import topological_order
 
 BESIDE = 0.25
 """Distance in rank between an op and those inserted right before or after it."""
@@ -312,27 +312,15 @@ def _topological(ops: Sequence[Op]) -> list[Op]:
         GraphError: An op reads a value that no op makes, or depends on itself.
     """
     index = {op.name: i for i, op in enumerate(ops)}
-    successors: list[list[int]] = [[] for _ in ops]
-    waiting = []
-    for i, op in enumerate(ops):
-        needed = {*[v.op for v in op.inputs], *op.control}
-        if not needed <= index.keys():
-            _refuse(op, f"inputs of {sorted(needed - index.keys())}, which are not in the graph")
-        waiting.append(len(needed))
-        for name in needed:
-            successors[index[name]].append(i)
-    ready = [i for i, count in enumerate(waiting) if not count]
-    order: list[Op] = []
-    while ready:
-        i = heapq.heappop(ready)
-        order.append(ops[i])
-        for other in successors[i]:
-            waiting[other] -= 1
-            if not waiting[other]:
-                heapq.heappush(ready, other)
-    if len(order) < len(ops):
-        _refuse(next(op for op, count in zip(ops, waiting, strict=True) if count), "a cycle")
-    return order
+    before = {op.name: {*[v.op for v in op.inputs], *op.control} for op in ops}
+    for op in ops:
+        missing = before[op.name] - index.keys()
+        if missing:
+            _refuse(op, f"inputs of {sorted(missing)}, which are not in the graph")
+    order, blocked = topological_order(before, index)
+    if blocked:
+        _refuse(ops[index[blocked[0]]], "a cycle")
+    return [ops[index[name]] for name in order]
 
 
 def _refuse(op: Op, found: str) -> None:
