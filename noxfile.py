@@ -35,7 +35,7 @@ CONFORMANCE = ("absl-py", "opencv-python-headless", "pycocotools", "scipy", "six
 WORKERS = ("-n", str(2 * (os.cpu_count() or 1)), "--dist=worksteal", "--timeout=600")
 SAMPLE = ("--sample", "new")
 # The share of the cases of each test, on the oldest Python and on others.
-OLDEST_SHARE, LATER_SHARE = "0.7", "0.15"
+OLDEST_SHARE, LATER_SHARE = "0.5", "0.12"
 DIST = ("-m", "not exhaustive", "--timeout=600", "packages/flow-dist/tests")
 # CI: hypothesis drops its deadlines.  One thread each: pytest runs one process per core.  All
 # sessions and Pythons share flow-onednn's cache of compiled loops.
