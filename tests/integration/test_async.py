@@ -130,28 +130,6 @@ def test_a_fed_array_may_be_changed_right_after_the_call() -> None:
     assert got == [i + 1.0 for i in range(50)]
 
 
-def test_a_step_keeps_its_feeds_while_other_threads_overtake_it(monkeypatch: Any) -> None:
-    job, got = make_job(3), []
-    pipeline, staged, overtaken = default_session().pipeline, threading.Event(), threading.Event()
-    enter, late = pipeline.enter, threading.Thread(target=lambda: job(one(0))(got.append))
-
-    def enter_late(step: Any) -> None:
-        if threading.current_thread() is late:
-            staged.set()
-            assert overtaken.wait(50)
-        enter(step)
-
-    monkeypatch.setattr(pipeline, "enter", enter_late)
-    late.start()
-    assert staged.wait(50)
-    for i in range(1, 7):
-        job(one(i))(lambda y: None)
-    overtaken.set()
-    late.join(50)
-    flow.sync_default_session()
-    assert [float(y[0]) for y in got] == [1.0]
-
-
 def test_results_stay_after_their_step() -> None:
     job, got = make_job(2), []
     for i in range(20):
