@@ -14,7 +14,7 @@ from flow_core.checkpoint import store
 from flow_core.frontend.job.exported import traced_for_export
 from flow_core.frontend.session.rank_zero import run_on_rank_zero
 from flow_core.frontend.session.session import default_session
-from flow_core.plugins.specs import ExportedJob, load
+from flow_core.plugins.specs import ExportedJob, ExporterSpec, load
 
 __all__ = ["export_onnx"]
 
@@ -58,20 +58,11 @@ def export_onnx(
     for name, path in (("model_save_dir", model_save_dir), ("onnx_filename", onnx_filename)):
         _check_path(name, path, attempted, at)
     end_script(attempted)
-    session = default_session()
-    spec = session.registry.exporters.get("onnx")
-    if spec is None:
-        raise UnsupportedError(
-            attempted,
-            at=at,
-            found="no exporter named 'onnx'",
-            allowed=f"exporters of plugins: {', '.join(session.registry.exporters) or 'none'}",
-            hint="uv add flow-onnx, which provides it; see `flow doctor` if it is installed",
-        )
-    job, write = traced_for_export(job_func, attempted, at), spec.load
+    exporter = _exporter(attempted, at)
+    job = traced_for_export(job_func, attempted, at)
 
     def export() -> None:
-        load(write)(
+        load(exporter.load)(
             _with_weights(job, model_save_dir),
             fspath(onnx_filename),
             continue_on_error=continue_on_error,
@@ -82,6 +73,20 @@ def export_onnx(
         )
 
     _once(export, attempted)
+
+
+def _exporter(attempted: str, at: SourceLine | None) -> ExporterSpec:
+    """Return the exporter of ONNX models; raise `UnsupportedError` if no plugin provides it."""
+    exporters = default_session().registry.exporters
+    if "onnx" not in exporters:
+        raise UnsupportedError(
+            attempted,
+            at=at,
+            found="no exporter named 'onnx'",
+            allowed=f"exporters of plugins: {', '.join(exporters) or 'none'}",
+            hint="uv add flow-onnx, which provides it; see `flow doctor` if it is installed",
+        )
+    return exporters["onnx"]
 
 
 def _check_path(name: str, path: object, attempted: str, at: SourceLine | None) -> None:

@@ -250,16 +250,14 @@ def build_training(
         job: name of the job, part of the names of its own states.
         micro_batches: the number of micro-batches of a step; the losses are those of one.
         sums: receives the names of the ops whose input is accumulated over them.
-        elements: the divisor of the gradients of the losses' sum; by default the elements of
-            each loss.
+        elements: the divisor of the gradients; by default the elements of each loss.
 
     Returns:
         The gradients of those trainable and watched values on which the losses depend: of the
         sum of the losses' elements, times the loss scale.
 
     Raises:
-        JobError: there is no loss, the losses' types differ, or no trainable variable has a
-            gradient.
+        JobError: no loss, losses of different types, or no trainable variable with a gradient.
     """
     options = optimizer.options()
     t = _Training(emitter, options, placement, line, job)

@@ -81,8 +81,7 @@ def get_variable(
             ``reuse=False``, or another request for the name conflicts.
         JobError: the distribution does not match the shape or the devices.
     """
-    job = current_job("get_variable")
-    line = user_line(2)
+    job, line = current_job("get_variable"), user_line(2)
     full = _full_name(name, line)
     element = as_dtype(job.config.get("default_data_type") if dtype is None else dtype)
     attrs = {
