@@ -8,14 +8,10 @@ import hashlib
 import json
 import sys
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "integration"))
-
-from networks import NETWORKS, STEPS, Form, batches, step_of, train, train_job
+from parallel_networks import NETWORKS, STEPS, Form, batches, step_of, train, train_job
 
 import oneflow as flow
 from flow_core.exchange import DevicePair, exchanges, links_of

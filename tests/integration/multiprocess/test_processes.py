@@ -13,9 +13,7 @@ import oneflow as flow
 import oneflow.typing as tp
 from flow_onednn.library import Library, state
 
-HERE = Path(__file__).parent
-SCRIPTS = HERE.parent / "helpers"
-
+SCRIPTS = Path(__file__).parents[2] / "helpers"
 FORMS = SCRIPTS / "run_forms.py"
 
 

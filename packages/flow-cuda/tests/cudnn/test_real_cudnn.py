@@ -15,7 +15,7 @@ from flow_cuda.cudnn.plans import TYPES
 from flow_cuda.cudnn.problems import FAMILIES
 from flow_cuda.simulator.cudnn import FakeGraph, FakeTensor, SimulatedCudnn
 
-SCRIPT = Path(__file__).parents[3] / "tests" / "helpers" / "planned_without_gpu.py"
+SCRIPT = Path(__file__).parents[4] / "tests" / "helpers" / "planned_without_gpu.py"
 
 
 def library() -> Any:
