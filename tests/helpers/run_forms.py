@@ -70,7 +70,7 @@ def check_bytes(network: str, form: str) -> None:
     if world is not None:
         texts = list(world.gather(texts[0], "bytes sent"))
     rows = [row for text in texts for row in json.loads(text)]
-    sent = {(Device.parse(here), Device.parse(there)): n for here, there, n in rows}
+    sent = {(Device.parse(sender), Device.parse(receiver)): n for sender, receiver, n in rows}
     assert sent == +wanted, (network, form, sent, wanted)
 
 

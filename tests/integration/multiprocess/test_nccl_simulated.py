@@ -1,7 +1,7 @@
 """The comm over NCCL on simulated GPUs: their kernels pack, their streams order, their graphs run.
 
 A rank is a thread with one device, and NCCL is the fake of flow-dist's tests: what it is asked to
-do is queued on the device's stream, and runs when somebody waits for it.
+do is queued on the device's stream, and runs when a thread waits for it.
 """
 
 import importlib.util

@@ -1,4 +1,4 @@
-"""Bits do not depend on who starts a program: processes, and threads of kernels."""
+"""Bits depend neither on the launcher of a program nor on processes and kernel threads."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def test_cudnn_plans_our_graphs() -> None:
         assert [name for name, count in answer[kind].items() if not count] == []
     found = answer["plans"]
     assert [name for name, plan in found.items() if plan is None] == []
-    assert found["little room"][1] == 0
+    assert found["small workspace"][1] == 0
     assert found["deterministic"][0] != found["filter_grad float32 channels_first"][0]
     assert found["tf32"][0] != found["forward float32 channels_last"][0]
     sums = {name for name, count in answer["sums"].items() if count}
