@@ -85,8 +85,14 @@ BY_PROCESSOR = (
     "packages/flow-core/tests/ops/test_summed_updates.py",
     "packages/flow-core/tests/plugins/test_trials.py",
     *(
-        f"tests/integration/test_{name}.py"
-        for name in ("onednn", "sharing", "oracle_awkward", "seeing", "mixed_precision")
+        f"tests/integration/{name}.py"
+        for name in (
+            "oracle/test_oracle_awkward",
+            "parallel/test_sharing",
+            "plans/test_seeing",
+            "processors/test_onednn",
+            "training/test_mixed_precision",
+        )
     ),
     "tests/test_docs_tutorial.py",
 )
@@ -360,7 +366,7 @@ def cuda(session: nox.Session, *libraries: str) -> None:
     """Compile the CUDA C++ kernels with a toolkit's compiler; no driver is needed."""
     sync(session, "--package", "flow-cuda", "--group", "test")
     session.install(*libraries)
-    tests = "packages/flow-cuda/tests/test_cuda_nvrtc.py"
+    tests = "packages/flow-cuda/tests/codegen/test_nvrtc.py"
     session.run("pytest", "-q", "-n", "auto", "--timeout=600", tests, *session.posargs)
 
 
