@@ -128,8 +128,7 @@ class Executable:
         if is_here and buffer.memory not in self._local:
             raise _not_shared(self.plan, buffer)
         if buffer.kind == "variable" and (is_here or self._world):
-            name = buffer.name.rsplit(":", 1)[0]
-            logical, region = self.plan.shards.get(name, (name, None))
+            logical, region = self.plan.shards.get(buffer.op, (buffer.op, None))
             found = variable(logical, buffer.memory, region)
             return found.reshape(buffer.type.shape) if is_here else None
         if not is_here:

@@ -111,7 +111,8 @@ def _buffer(state: _Phases, op: Op, value: Value, type_: TensorType, end: int) -
     pinned = kind in ("constant", "variable") or not state.given.options.reuse
     first, last = (0, end) if pinned else (storage.first[value], storage.last[value])
     first = 0 if kind == "feed" else first  # copied in before the first task
-    return Buffer(str(value), kind, device_of(op, value.index), -1, type_, first, last)
+    device = device_of(op, value.index)
+    return Buffer(op.name, value.index, kind, device, -1, type_, first, last)
 
 
 _KINDS = {"input": "feed", "variable": "variable"}
@@ -269,7 +270,7 @@ def _task(state: _Phases, op: Op, i: int, buffers: Buffers) -> Task:
         over = i if state.order.table is None else state.order.table.until[i]
         first, last = (0, 0) if op.name in state.given.constant else (i, over)
         workspace = buffers.add(
-            Buffer(f"{op.name}/workspace", "workspace", device_of(op), -1, kind, first, last)
+            Buffer(op.name, None, "workspace", device_of(op), -1, kind, first, last)
         )
     sharing = state.order.sharing
     type_, attrs, _ = lowered_form(state.graph, sharing, op)
