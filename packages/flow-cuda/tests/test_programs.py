@@ -221,17 +221,17 @@ def on_both(device: str) -> Any:
 def test_plan_reports_interruptions_of_a_captured_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fallback ops and CPU ops are reported; nothing is reported if no device captures."""
     monkeypatch.setenv("FLOW_CUDA_ALLOW_CPU_FALLBACK", "1")
-    cuts = {}
+    reasons = {}
     for device, registry in REGISTRIES.items():
         sessions._default[:] = [sessions.Session(registry)]
         job = on_both(device)
         plan = job.plan()
-        cuts[device] = {task.type: task.cuts for task in plan.tasks if task.cuts}
+        reasons[device] = {task.type: task.unrecordable for task in plan.tasks if task.unrecordable}
         assert Plan.from_json(plan.to_json()).tasks == plan.tasks
-        assert ("cuts of the recorded step" in plan_report(job)) is (device == "gpu")
-    assert not cuts["cpu"]
-    assert "runs on the host" in cuts["gpu"].pop("python_kernel")
-    assert set(cuts["gpu"].values()) == {"runs on cpu:0:0"}
+        assert ("launches outside of the recorded step" in plan_report(job)) is (device == "gpu")
+    assert not reasons["cpu"]
+    assert "runs on the host" in reasons["gpu"].pop("python_kernel")
+    assert set(reasons["gpu"].values()) == {"runs on cpu:0:0"}
 
 
 def test_only_user_defined_functions_have_no_kernel() -> None:

@@ -33,7 +33,7 @@ _HINT = (
 )
 
 
-def meet(machines: Sequence[str], used: int, port: int | None) -> World | None:
+def connect(machines: Sequence[str], used: int, port: int | None) -> World | None:
     """Join the processes of all machines; return None if this host is none of them, or all.
 
     Args:

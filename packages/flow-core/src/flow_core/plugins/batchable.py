@@ -1,7 +1,7 @@
-"""Predicates for `KernelSpec.rows`: whether one launch may compute the rows of several arrays.
+"""Predicates for `KernelSpec.batchable`: whether one launch may compute the rows of several arrays.
 
-Each takes the query of all rows and the queries of the parts, as `KernelSpec.rows` does.  An input
-with the same type in both is shared by all parts; the others are concatenated along axis 0.
+Each takes the query of all rows and the queries of the parts, as `KernelSpec.batchable` does.  An
+input with the same type in both is shared by all parts; the others are concatenated along axis 0.
 """
 
 from __future__ import annotations
