@@ -23,6 +23,7 @@ from flow_core.base.errors import GraphError
 from flow_core.base.hazards import Access, find_waits
 from flow_core.base.philox import op_seed
 from flow_core.base.thread_pools import find_open_mp
+from flow_core.comm.exchange import BOXING
 from flow_core.compiler.lower.inputs import (
     LEAVES,
     CompileOptions,
@@ -38,7 +39,6 @@ from flow_core.compiler.memory.inplace_reduction import lowered_form
 from flow_core.compiler.memory.result_buffers import protected
 from flow_core.compiler.schedule.streams import flows, stream_name
 from flow_core.compiler.schedule.thread_allocation import kernel_threads
-from flow_core.exchange import BOXING
 from flow_core.ir.graph import Graph, Op, TensorType, Value, tensor_type
 from flow_core.passes.gradient_accumulation import draws_by_place
 from flow_core.plan import Buffer, Plan, RegisterPlan, Task, check_no_deadlock
