@@ -14,7 +14,7 @@ import numpy as np
 from parallel_networks import NETWORKS, STEPS, Form, batches, step_of, train, train_job
 
 import oneflow as flow
-from flow_core.exchange import DevicePair, exchanges, links_of
+from flow_core.comm.exchange import DevicePair, exchanges, links_of
 from flow_core.frontend.session.session import default_session
 from flow_core.sharding.topology import Device
 

@@ -10,8 +10,8 @@ from cuda_cases import Collector, core_registry, simulated_registry
 import oneflow as flow
 import oneflow.typing as tp
 from flow_core.base.dtypes import as_dtype
+from flow_core.comm.exchange import exchanges, links_of
 from flow_core.device import Comm
-from flow_core.exchange import exchanges, links_of
 from flow_core.frontend.session import session as sessions
 from flow_core.plugins.registry import Registry
 from flow_core.plugins.specs import Available, Unavailable

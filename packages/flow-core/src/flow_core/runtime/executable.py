@@ -15,8 +15,8 @@ from flow_core.base.arrays import Array
 from flow_core.base.dtypes import tensor_buffer
 from flow_core.base.errors import FlowError, PlanError, SourceLine, UnsupportedError
 from flow_core.base.thread_pools import find_open_mp, sized_pools, with_sized_pools
+from flow_core.comm.exchange import BOXING, DevicePair, exchange_of, pack, unpack
 from flow_core.device import Arena, Comm, Driver, Launch, World
-from flow_core.exchange import BOXING, DevicePair, exchange_of, pack, unpack
 from flow_core.plan import ArenaPlan, Buffer, Plan, Task, check_no_deadlock, check_streams
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec, load
 from flow_core.runtime.streams import StreamRunner, own_tasks, segments
@@ -128,8 +128,7 @@ class Executable:
         if is_here and buffer.memory not in self._local:
             raise _not_shared(self.plan, buffer)
         if buffer.kind == "variable" and (is_here or self._world):
-            name = buffer.name.rsplit(":", 1)[0]
-            logical, region = self.plan.shards.get(name, (name, None))
+            logical, region = self.plan.shards.get(buffer.op, (buffer.op, None))
             found = variable(logical, buffer.memory, region)
             return found.reshape(buffer.type.shape) if is_here else None
         if not is_here:
