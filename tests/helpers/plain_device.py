@@ -84,7 +84,9 @@ def perceptron(device: str, ids: str = "0:0", config: Any = None) -> Any:
     """Define a train job with two dense layers on devices."""
 
     @flow.global_function("train", config or flow.function_config())
-    def job(x: tp.Numpy.Placeholder((8, 6)), y: tp.Numpy.Placeholder((8,), flow.int32)) -> tp.Numpy:
+    def job(
+        x: tp.Numpy.Placeholder((8, 40)), y: tp.Numpy.Placeholder((8,), flow.int32)
+    ) -> tp.Numpy:
         with flow.scope.placement(device, ids):
             draw = flow.random_normal_initializer(stddev=0.3)
             hidden = flow.layers.dense(x, 16, flow.math.relu, kernel_initializer=draw, name="a")

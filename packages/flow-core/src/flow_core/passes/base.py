@@ -40,7 +40,7 @@ class PassContext:
     def has_kernel(
         self, op: Op, inputs: Sequence[TensorType], outputs: Sequence[TensorType]
     ) -> bool:
-        """Whether a kernel of the device type of an op accepts it with some types.
+        """Whether a kernel of the device type of an op accepts it with some types; views need none.
 
         Ask before creating an op that a backend need not support: keep the original ops if there
         is no kernel.
@@ -50,7 +50,7 @@ class PassContext:
             inputs: types of its inputs; those of a whole tensor in a logical graph.
             outputs: types of its outputs.
         """
-        if self.kernels is None:
+        if self.kernels is None or self.specs[op.type].is_view(len(inputs)):
             return True
         device = op.placement.device_type
         find = partial(self.kernels.find_kernel, device_type=device)
