@@ -73,7 +73,7 @@ class GpuDriver:
         queues: launches only queue work; calling them from several threads gains nothing.
     """
 
-    queues = True
+    asynchronous = True
 
     def __init__(self, hardware: Hardware, chunk: int = CHUNK) -> None:
         self.hardware = hardware
