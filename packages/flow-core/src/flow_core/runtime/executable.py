@@ -95,6 +95,8 @@ class Executable:
         self.comm = comm(devices) if comm and (world or _has_exchanges(plan)) else None
         self._before = getattr(self.comm, "before_step", None)
         self._after = getattr(self.comm, "after_step", None)
+        if attach := getattr(self.comm, "attach", None):
+            attach(driver)
         self._local = frozenset(self.comm.local if self.comm else devices)
         arenas = [a for a in plan.arenas if a.device in self._local]
         drivers = [driver(a.device) for a in arenas] or [driver(devices[0])]
@@ -130,7 +132,7 @@ class Executable:
         if buffer.kind == "variable" and (is_here or self._world):
             logical, region = self.plan.shards.get(buffer.op, (buffer.op, None))
             found = variable(logical, buffer.memory, region)
-            return found.reshape(buffer.type.shape) if is_here else None
+            return found if is_here else None
         if not is_here:
             return None
         if buffer.type.dtype.is_object:
