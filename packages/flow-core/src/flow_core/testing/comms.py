@@ -141,9 +141,9 @@ class CommKit(Kit):
                     run.launch()
                     run.check()
                 local = {
-                    (here, there): step * nbytes
-                    for (here, there), nbytes in links_of(iter(cases)).items()
-                    if here in comm.local
+                    (sender, receiver): step * nbytes
+                    for (sender, receiver), nbytes in links_of(iter(cases)).items()
+                    if sender in comm.local
                 }
                 assert dict(comm.sent()) == local
 
@@ -173,16 +173,16 @@ class CommKit(Kit):
     def test_refuses_what_does_not_fit(self, name: str) -> None:
         """Binding missing, superfluous or wrongly typed arrays raises `PlanError`."""
         (good,) = CASES["send_recv"](self.devices, as_dtype("float32"))
-        here, there = good.senders[0], good.receivers[0]
+        sender, receiver = good.senders[0], good.receivers[0]
 
         def body(comm: Comm) -> None:
-            given = [self._local(comm, here, np.zeros((4,), "f4"))]
-            made = [self._local(comm, there, np.zeros((4,), "f4"))]
+            given = [self._local(comm, sender, np.zeros((4,), "f4"))]
+            made = [self._local(comm, receiver, np.zeros((4,), "f4"))]
             bad = np.zeros((5,), "f4"), np.zeros((4,), "f8"), None
-            for value in bad if here in comm.local else ():
+            for value in bad if sender in comm.local else ():
                 with pytest.raises(PlanError, match="send_recv"):
                     comm.bind(good, [value], made)
-            for value in bad if there in comm.local else ():
+            for value in bad if receiver in comm.local else ():
                 with pytest.raises(PlanError, match="send_recv"):
                     comm.bind(good, given, [value])
             with pytest.raises(PlanError, match="2 inputs"):
@@ -272,8 +272,8 @@ def _reference(exchange: Exchange, inputs: Sequence[Any]) -> list[Any]:
         outputs[index][...] = neutral(operation, exchange.outputs[index].dtype)
     for b in exchange.blocks:
         new = inputs[b.source][*_window(b.start, b.size), ...]
-        there = outputs[b.target][*_window(b.at, b.size), ...]
-        there[...] = new if b.first else combine(there, new)
+        target = outputs[b.target][*_window(b.at, b.size), ...]
+        target[...] = new if b.first else combine(target, new)
     return outputs
 
 

@@ -124,7 +124,7 @@ CHANGES: dict[str, tuple[tuple[Any, ...], Any, str]] = {
     "too large a size": (("plan", "buffers", 0, "type", "shape"), [2**40] * 3, "type.shape"),
     "an object as an attribute": (("plan", "tasks", 0, "attrs"), {"a": {}}, "attrs['a']"),
     "an unknown field": (("plan", "arenas", 0, "size"), 1, "plan.arenas[0]"),
-    "an unknown op": (("ops", 1, "inputs"), ["nobody:0"], "ops[1]"),
+    "an unknown op": (("ops", 1, "inputs"), ["unknown:0"], "ops[1]"),
     "an unknown output": (("ops", -1, "inputs"), ["x:9"], "ops["),
     "a layout too many": (("ops", 0, "wants"), ["B", "B", "B"], "ops[0].wants"),
     "a lone surrogate": (("job",), "\ud800", "job"),

@@ -182,7 +182,7 @@ def test_one_error_lists_all_missing_kernels() -> None:
     notes = "\n".join(caught.value.__notes__)
     assert "python_kernel 'doubled" in notes
     assert "argwhere 'argwhere" in notes
-    assert notes.count("test_cuda_programs.py:") == 2
+    assert notes.count("test_programs.py:") == 2
 
 
 @pytest.mark.usefixtures("doubled")

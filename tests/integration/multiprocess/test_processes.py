@@ -13,9 +13,7 @@ import oneflow as flow
 import oneflow.typing as tp
 from flow_onednn.library import Library, state
 
-HERE = Path(__file__).parent
-SCRIPTS = HERE.parent / "helpers"
-
+SCRIPTS = Path(__file__).parents[2] / "helpers"
 FORMS = SCRIPTS / "run_forms.py"
 
 
@@ -53,7 +51,7 @@ def test_tensors_of_changing_shape_go_between_processes() -> None:
 
 
 def test_each_process_reads_its_part_of_every_batch(tmp_path: Path) -> None:
-    """Records stay where they are read: who moves them is told how to do without."""
+    """Records stay on the rank that reads them; the error of a move says how to avoid it."""
     script = SCRIPTS / "run_loaders.py"
     assert printed(on_one(script, "write", str(tmp_path))) == ""
     one = printed(on_one(script, "read", str(tmp_path))).splitlines()
@@ -295,19 +293,19 @@ def test_hosts_with_different_processors_have_one_plan_where_they_are_limited_al
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("task", "here", "there"),
+    ("task", "first", "second"),
     [
         ("begin", "after pass 'trace', rank 0 has", "'initializer': ('constant', 1.0)"),
         ("machines", "rank 0 has\n    machines of the program: 4", "machines of the program: 2"),
     ],
 )
 def test_what_no_plan_shows_is_compared_too(
-    script: Path, tmp_path: Path, task: str, here: str, there: str
+    script: Path, tmp_path: Path, task: str, first: str, second: str
 ) -> None:
     done = run_script(2, script, str(tmp_path), task)
     assert done.returncode != 0
-    assert here in done.stderr
-    assert re.search(rf"and rank 1 has\n    .*{re.escape(there)}", done.stderr)
+    assert first in done.stderr
+    assert re.search(rf"and rank 1 has\n    .*{re.escape(second)}", done.stderr)
 
 
 @pytest.mark.slow
@@ -325,7 +323,7 @@ def test_a_save_that_fails_fails_everywhere(script: Path, tmp_path: Path) -> Non
     (tmp_path / "model" / "other").touch()
     done = run_script(2, script, str(tmp_path / "model"), "again")
     assert done.returncode != 0
-    assert "a folder that is not a checkpoint" in done.stderr  # who is stopped first says nothing
+    assert "a folder that is not a checkpoint" in done.stderr  # a stopped rank prints nothing
 
 
 def test_one_of_two_processes_saves_chosen_variables(script: Path, tmp_path: Path) -> None:

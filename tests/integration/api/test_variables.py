@@ -81,14 +81,14 @@ def test_conflicts_between_jobs_name_both_lines(other: dict[str, Any], what: str
         )
 
     value = first()
-    here = second.function.__code__.co_firstlineno + 2
-    there = variable.__code__.co_firstlineno + 2
+    second_line = second.function.__code__.co_firstlineno + 2
+    first_line = variable.__code__.co_firstlineno + 2
     for _ in range(2):
         with pytest.raises(VariableError, match=f"found: +{what}") as caught:
             second()
         message = str(caught.value)
-        assert f"(at {__file__}:{here})" in message
-        assert f"in job 'first' at {__file__}:{there}" in message
+        assert f"(at {__file__}:{second_line})" in message
+        assert f"in job 'first' at {__file__}:{first_line}" in message
     np.testing.assert_array_equal(first(), value)
 
 

@@ -18,7 +18,7 @@ from flow_core.base.errors import OutOfMemoryError
 from flow_core.builtin.numpy_driver import NumpyDriver
 from flow_core.frontend.session.session import default_session
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 KIB = 1024
 
 NUMPY_BUFFERS = 72 * KIB

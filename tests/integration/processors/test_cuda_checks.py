@@ -13,7 +13,7 @@ import pytest
 
 from flow_cuda.codegen import host_compiler
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 sys.path.append(str(BENCHMARKS))
 import cuda_checks  # noqa: E402 - found by the line above
 import cuda_order  # noqa: E402

@@ -26,7 +26,7 @@ FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
     "--enable-logging=stderr", "--virtual-time-budget=3000", "--window-size=1400,900",
-    "--proxy-server=127.0.0.1:9",  # nobody is there: no network
+    "--proxy-server=127.0.0.1:9",  # nothing listens here: no network
 )  # fmt: skip
 
 needs_chromium = pytest.mark.skipif(not CHROMIUM, reason="no Chromium: apt-get install chromium")

@@ -497,7 +497,7 @@ def test_the_batch_axis_goes_when_it_is_reduced() -> None:
 def test_a_job_may_do_nothing() -> None:
     @flow.global_function()
     def job() -> None:
-        flow.get_variable("w", (2,), initializer=flow.ones_initializer()) + 1.0  # nobody asks
+        flow.get_variable("w", (2,), initializer=flow.ones_initializer()) + 1.0  # not returned
 
     job()
     job()

@@ -1,4 +1,4 @@
-"""Checkpoints whose names differ from the variables', names nobody can save, single files."""
+"""Checkpoints with other names than the variables, names that cannot be saved, single files."""
 
 from __future__ import annotations
 

@@ -33,10 +33,10 @@ def launched(op: str, arrays: Any, count: int, kind: str, wide: tuple[int, ...],
     query = KernelQuery(op, attrs, given, made)
     kernel = REGISTRY.find_kernel(query, "gpu")
     size = kernel.workspace(query)  # type: ignore[misc]
-    room = driver.allocate(max(1, size)).view(0, (size,), np.uint8)
+    workspace = driver.allocate(max(1, size)).view(0, (size,), np.uint8)
     inputs = tuple(on_device(driver, x) for x in host)
     outputs = tuple(on_device(driver, np.full(t.shape, 7, t.dtype.numpy)) for t in made)
-    context = BindContext(query, inputs, outputs, workspace=room)
+    context = BindContext(query, inputs, outputs, workspace=workspace)
     launches: Any = kernel.load(context)  # type: ignore[operator]
     for launch in launches if isinstance(launches, tuple) else (launches,):
         launch()

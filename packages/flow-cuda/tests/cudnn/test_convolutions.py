@@ -150,7 +150,7 @@ def test_plans_are_created_on_their_device() -> None:
     """The library loads compiled code on the current device of the calling thread."""
     inside: list[bool] = []
 
-    class There(SimulatedCudnn):
+    class CheckedCudnn(SimulatedCudnn):
         def pygraph(self, **settings: Any) -> Any:
             assert inside == [True]
             return super().pygraph(**settings)
@@ -162,7 +162,7 @@ def test_plans_are_created_on_their_device() -> None:
         finally:
             inside.clear()
 
-    library = There()
+    library = CheckedCudnn()
     plans = DnnPlans(library, "sm_90", SimulatedBench(library), within=within)
     assert plans.choose(problem(), Search()) == Choice("eng0", 0)
     assert plans.planned(problem("data_grad"), "eng0").workspace == 256
@@ -295,13 +295,13 @@ def test_executions_are_checked(wrong: str) -> None:
     made.create_execution_plans(["A"])
     made.build_plan_at_index(0)
     kept = [aligned(n) for n in (72, 32, 144, 4096)]
-    x, w, y, room = (address for _, address in kept)
+    x, w, y, workspace = (address for _, address in kept)
     pack = {1: x, 2: w, 3: y + 4 * (wrong == "alignment")}
     if wrong == "tensors":
         del pack[3]
     handle = 2 if wrong == "handle" else 1
     with pytest.raises(MisuseError):
-        made.execute_plan_at_index(pack, 0 if wrong == "workspace" else room, 0, handle)
+        made.execute_plan_at_index(pack, 0 if wrong == "workspace" else workspace, 0, handle)
 
 
 def bound(hardware: Simulator, plan: str, nbytes: int) -> Any:
@@ -316,9 +316,9 @@ def bound(hardware: Simulator, plan: str, nbytes: int) -> Any:
     }  # fmt: skip
     attrs = {**window, "plan": plan, "workspace": nbytes, "compute": "float32"}
     query = KernelQuery("cudnn_conv", attrs, types[:2], types[2:])
-    room = driver.allocate(nbytes).view(0, (nbytes,), np.uint8) if nbytes else None
+    workspace = driver.allocate(nbytes).view(0, (nbytes,), np.uint8) if nbytes else None
     bind: Any = kernels.KERNELS[0].load
-    return bind(BindContext(query, tuple(arrays[:2]), tuple(arrays[2:]), workspace=room))
+    return bind(BindContext(query, tuple(arrays[:2]), tuple(arrays[2:]), workspace=workspace))
 
 
 def test_plan_of_another_library_is_an_error() -> None:

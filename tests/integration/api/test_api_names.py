@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-LISTING = Path(__file__).parents[3] / "shared" / "api" / "oneflow-0.3.4-signatures.json"
+LISTING = Path(__file__).parents[4] / "shared" / "api" / "oneflow-0.3.4-signatures.json"
 
 pytestmark = pytest.mark.skipif(not LISTING.exists(), reason="needs the listing in ../shared")
 

@@ -190,7 +190,7 @@ def test_parts_of_a_variable_begin_with_its_initial_value() -> None:
 
 
 def test_initial_values_are_made_part_by_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also when a program asks for them anew: no device needs room for the whole."""
+    """Also when a program asks for them anew: no device needs memory for the whole."""
     made: list[Any] = []
 
     def seen(info: Any, region: Any = None) -> Any:

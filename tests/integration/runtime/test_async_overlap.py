@@ -87,7 +87,7 @@ def test_as_many_steps_are_in_flight_as_are_allowed(width: int) -> None:
     with computing(job, wait_for_feeds):
         for i in range(10):
             if i == width:
-                fed.set()  # nobody else can be fed before a step ends
+                fed.set()  # no other step can be fed before one ends
             job(one(i))(lambda y: got.append(float(y[0])))
     assert got == [i + 1.0 for i in range(10)]
     assert job.peak_in_flight == width

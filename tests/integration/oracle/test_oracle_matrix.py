@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from parallel_networks import NETWORKS, Form, batches, step_of, train, train_job
 
 from flow_core.testing import assert_like_one_device
-
-from .networks import NETWORKS, Form, batches, step_of, train, train_job
 
 COUNTS = (2, 3, 4)
 FORMS = {

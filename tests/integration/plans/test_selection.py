@@ -110,7 +110,7 @@ def test_few_rows_make_a_layer_tensor_parallel(layers: int) -> None:
     backward = [n for value, n in activations.items() if "/grad/" in value]
     forward = [n for value, n in activations.items() if "/grad/" not in value]
     assert forward == [all_reduce] * 2 * layers
-    assert backward == [all_reduce] * (2 * layers - 1)  # nobody wants the gradient of what is fed
+    assert backward == [all_reduce] * (2 * layers - 1)  # feeds need no gradient
     small = {
         str(op.inputs[1])
         for op in compiled.optimized_logical.ops.values()

@@ -229,7 +229,7 @@ def test_differences() -> None:
 
 
 def test_split_variables_start_as_whole_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory that nobody wrote is not mistaken for the first value of other parts."""
+    """Unwritten memory is not mistaken for the first value of other parts."""
     empty = np.empty
 
     def poisoned(*args: Any, **options: Any) -> Any:

@@ -15,7 +15,7 @@ from flow_cuda.cudnn.plans import TYPES
 from flow_cuda.cudnn.problems import FAMILIES
 from flow_cuda.simulator.cudnn import FakeGraph, FakeTensor, SimulatedCudnn
 
-SCRIPT = Path(__file__).parents[3] / "tests" / "helpers" / "planned_without_gpu.py"
+SCRIPT = Path(__file__).parents[4] / "tests" / "helpers" / "planned_without_gpu.py"
 
 
 def library() -> Any:
@@ -84,7 +84,7 @@ def test_cudnn_plans_our_graphs() -> None:
         assert [name for name, count in answer[kind].items() if not count] == []
     found = answer["plans"]
     assert [name for name, plan in found.items() if plan is None] == []
-    assert found["little room"][1] == 0
+    assert found["small workspace"][1] == 0
     assert found["deterministic"][0] != found["filter_grad float32 channels_first"][0]
     assert found["tf32"][0] != found["forward float32 channels_last"][0]
     sums = {name for name, count in answer["sums"].items() if count}

@@ -1,7 +1,7 @@
 """The comm over NCCL on simulated GPUs: their kernels pack, their streams order, their graphs run.
 
 A rank is a thread with one device, and NCCL is the fake of flow-dist's tests: what it is asked to
-do is queued on the device's stream, and runs when somebody waits for it.
+do is queued on the device's stream, and runs when a thread waits for it.
 """
 
 import importlib.util
@@ -193,7 +193,7 @@ def test_a_plan_on_two_gpus_computes_what_it_does_on_two_cpus(ordered: bool) -> 
 
 def test_the_checks_for_real_gpus_pass_on_simulated_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(VERDICT, "error", None)
-    path = Path(__file__).parents[2] / "benchmarks" / "nccl_checks.py"
+    path = Path(__file__).parents[3] / "benchmarks" / "nccl_checks.py"
     spec = importlib.util.spec_from_file_location("nccl_checks", path)
     assert spec is not None
     assert spec.loader is not None

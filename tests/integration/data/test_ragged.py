@@ -195,20 +195,20 @@ def held(devices: int, count: int) -> dict[int, int]:
 
 
 @pytest.mark.parametrize("as_list", [False, True])
-@pytest.mark.parametrize(("here", "there"), [(2, 4), (4, 2), (2, 3), (1, 4), (3, 3)])
+@pytest.mark.parametrize(("before", "after"), [(2, 4), (4, 2), (2, 3), (1, 4), (3, 3)])
 @pytest.mark.parametrize("count", [8, 5])
 def test_only_instances_that_change_owner_move(
-    here: int, there: int, count: int, as_list: bool
+    before: int, after: int, count: int, as_list: bool
 ) -> None:
     """The ledger, and what was sent, have 8 bytes for each of them, link by link."""
 
     @flow.global_function()
     def job(x: tp.Numpy.Placeholder((count, 3))) -> tp.Numpy:
-        with flow.scope.placement("cpu", f"0:0-{here - 1}"):
+        with flow.scope.placement("cpu", f"0:0-{before - 1}"):
             values = flow.tensor_to_tensor_buffer(x, instance_dims=1)
             if as_list:
                 values = flow.tensor_buffer_to_tensor_list(values, (3,), flow.float)
-        with flow.scope.placement("cpu", f"0:0-{there - 1}"):
+        with flow.scope.placement("cpu", f"0:0-{after - 1}"):
             if as_list:
                 values = flow.tensor_list_to_tensor_buffer(values)
             return flow.tensor_buffer_to_tensor(values, flow.float, (3,)) + 1.0
@@ -220,7 +220,7 @@ def test_only_instances_that_change_owner_move(
     for entry in ledger:
         if entry.value.startswith("tensor_"):
             moved.update({(a, b): n for a, b, n in entry.links})
-    pairs = zip(held(here, count).values(), held(there, count).values(), strict=True)
+    pairs = zip(held(before, count).values(), held(after, count).values(), strict=True)
     changed = Counter((Device("cpu", 0, a), Device("cpu", 0, b)) for a, b in pairs if a != b)
     assert moved == {link: 8 * n for link, n in changed.items()}
     planned = Counter()

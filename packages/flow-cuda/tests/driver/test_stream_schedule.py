@@ -15,7 +15,7 @@ from flow_cuda.driver.peers import SideStreamWork
 from flow_cuda.driver.stream_schedule import schedule_streams
 from flow_cuda.simulator.hardware import Machine, OrderError, Simulator, SimulatorError
 
-ROOM = 12
+SIZE = 12
 
 
 def drivers(count: int) -> list[GpuDriver]:
@@ -28,14 +28,14 @@ class Works:
 
     def __init__(self, rows: list[tuple[int, ...]]) -> None:
         self.drivers = drivers(3)
-        self.arrays = [d.allocate(ROOM).view(0, (ROOM,), np.uint8) for d in self.drivers]
+        self.arrays = [d.allocate(SIZE).view(0, (SIZE,), np.uint8) for d in self.drivers]
         for driver, array in zip(self.drivers, self.arrays, strict=True):
-            driver.copy_in(array, np.arange(ROOM, dtype=np.uint8) + 20 * driver.hardware.index)
+            driver.copy_in(array, np.arange(SIZE, dtype=np.uint8) + 20 * driver.hardware.index)
         self.works = [self.work(*row) for row in rows]
 
     def work(self, kind: int, device: int, at: int, other: int, start: int, size: int) -> Queued:
         hardware = self.drivers[device].hardware
-        size = min(size, ROOM - at, ROOM - start)
+        size = min(size, SIZE - at, SIZE - start)
         target = self.arrays[device].part(at, (size,), np.uint8)
         source = self.arrays[other].part(start, (size,), np.uint8)
         if kind == 0 or (device == other and abs(at - start) < size):
@@ -49,8 +49,8 @@ class Works:
 
 ROWS = st.lists(
     st.tuples(
-        st.integers(0, 2), st.integers(0, 2), st.integers(0, ROOM - 1), st.integers(0, 2),
-        st.integers(0, ROOM - 1), st.integers(1, 6),
+        st.integers(0, 2), st.integers(0, 2), st.integers(0, SIZE - 1), st.integers(0, 2),
+        st.integers(0, SIZE - 1), st.integers(1, 6),
     ),
     max_size=14,
 )  # fmt: skip
@@ -58,9 +58,9 @@ ROWS = st.lists(
 
 def in_order(rows: list[tuple[int, ...]]) -> list[Any]:
     """Run the same operations with numpy, one after the other."""
-    arrays = [np.arange(ROOM, dtype=np.uint8) + 20 * i for i in range(3)]
+    arrays = [np.arange(SIZE, dtype=np.uint8) + 20 * i for i in range(3)]
     for kind, device, at, other, start, size in rows:
-        size = min(size, ROOM - at, ROOM - start)
+        size = min(size, SIZE - at, SIZE - start)
         zero = kind == 0 or (device == other and abs(at - start) < size)
         arrays[device][at : at + size] = 0 if zero else arrays[other][start : start + size].copy()
     return [x.tolist() for x in arrays]
@@ -77,7 +77,7 @@ def test_any_work_matches_sequential_execution(rows: list[tuple[int, ...]]) -> N
     assert case.results() == want
     for _ in range(2):
         for driver, array in zip(case.drivers, case.arrays, strict=True):
-            driver.copy_in(array, np.arange(ROOM, dtype=np.uint8) + 20 * driver.hardware.index)
+            driver.copy_in(array, np.arange(SIZE, dtype=np.uint8) + 20 * driver.hardware.index)
         step()
         assert case.results() == want
     logs = [line for d in case.drivers for line in d.hardware.log if line.startswith("replay")]
@@ -129,51 +129,51 @@ def pair() -> tuple[Simulator, Simulator, Any, Any]:
 
 
 def test_copy_from_another_device_must_wait_for_it() -> None:
-    one, two, here, there = pair()
-    two.zero(two.compute, there.address, 64)
+    one, two, near, far = pair()
+    two.zero(two.compute, far.address, 64)
     with pytest.raises(OrderError, match="nothing orders the two"):
-        one.copy(one.compute, here.address, there.address, 64)
+        one.copy(one.compute, near.address, far.address, 64)
     one.wait(one.compute, two.record(two.compute))
-    one.copy(one.compute, here.address, there.address, 64)
+    one.copy(one.compute, near.address, far.address, 64)
 
 
 def test_device_must_not_overwrite_memory_that_another_device_reads() -> None:
-    one, two, here, there = pair()
-    one.copy(one.compute, here.address, there.address, 64)
+    one, two, near, far = pair()
+    one.copy(one.compute, near.address, far.address, 64)
     with pytest.raises(OrderError, match="nothing orders the two"):
-        two.zero(two.compute, there.address, 64)
+        two.zero(two.compute, far.address, 64)
     two.wait(two.compute, one.record(one.compute))
-    two.zero(two.compute, there.address, 64)
+    two.zero(two.compute, far.address, 64)
 
 
 def test_only_copies_cross_devices() -> None:
-    one, _, _, there = pair()
+    one, _, _, far = pair()
     with pytest.raises(SimulatorError, match="memory of device 1"):
-        one.zero(one.compute, there.address, 64)
+        one.zero(one.compute, far.address, 64)
 
 
 def test_stream_accepts_work_of_its_own_device_only() -> None:
-    one, two, here, _ = pair()
+    one, two, near, _ = pair()
     with pytest.raises(SimulatorError, match="a stream of device 1"):
-        one.zero(two.compute, here.address, 64)
+        one.zero(two.compute, near.address, 64)
 
 
 def test_wait_first_runs_pending_work_of_another_device() -> None:
-    one, two, here, there = pair()
-    two.zero(two.compute, there.address, 64)
+    one, two, near, far = pair()
+    two.zero(two.compute, far.address, 64)
     one.wait(one.compute, two.record(two.compute))
-    one.copy(one.compute, here.address, there.address, 64)
+    one.copy(one.compute, near.address, far.address, 64)
     one.synchronize(one.record(one.compute))
     assert not np.frombuffer(
-        (np.ctypeslib.ctypes.c_char * 64).from_address(here.address), "u1"
+        (np.ctypeslib.ctypes.c_char * 64).from_address(near.address), "u1"
     ).any()
 
 
 def test_capture_must_join_all_forked_streams() -> None:
-    one, two, _, there = pair()
+    one, two, _, far = pair()
     one.begin_capture(one.compute)
     two.wait(two.compute, one.record(one.compute))
-    two.zero(two.compute, there.address, 64)
+    two.zero(two.compute, far.address, 64)
     with pytest.raises(SimulatorError, match="does not wait for"):
         one.end_capture(one.compute)
     assert one.compute.recording is None
@@ -189,11 +189,11 @@ def test_capture_accepts_no_outside_events() -> None:
 
 
 def test_replay_checks_the_order_within_the_graph() -> None:
-    one, two, here, there = pair()
+    one, two, near, far = pair()
     one.begin_capture(one.compute)
     two.wait(two.compute, one.record(one.compute))
-    two.zero(two.compute, there.address, 64)
-    one.copy(one.compute, here.address, there.address, 64)
+    two.zero(two.compute, far.address, 64)
+    one.copy(one.compute, near.address, far.address, 64)
     one.wait(one.compute, two.record(two.compute))
     graph = one.end_capture(one.compute)
     with pytest.raises(OrderError, match="nothing orders the two"):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-SHARED = Path(__file__).parents[3] / "shared"
+SHARED = Path(__file__).parents[4] / "shared"
 PROGRAMS, MNIST = SHARED / "programs", SHARED / "data" / "mnist.npz"
 
 pytestmark = [

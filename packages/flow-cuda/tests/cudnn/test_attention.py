@@ -79,9 +79,9 @@ def launched(op: str, arrays: Any, attrs: Any) -> list[Any]:
     bind: Any = next(kernel.load for kernel in KERNELS if kernel.op == op)
     inputs = tuple(on_device(driver, x) for x in host)
     outputs = tuple(on_device(driver, np.zeros_like(x)) for x in host[:3])
-    room = driver.allocate(attrs["workspace"]).view(0, (attrs["workspace"],), np.uint8)
+    workspace = driver.allocate(attrs["workspace"]).view(0, (attrs["workspace"],), np.uint8)
     query = KernelQuery(op, attrs, types, types[:3])
-    bind(BindContext(query, inputs, outputs, workspace=room))()
+    bind(BindContext(query, inputs, outputs, workspace=workspace))()
     return [driver.copy_out(y) for y in outputs]
 
 
