@@ -66,6 +66,21 @@ Wait = tuple[CompileGroup, int]
 """A group, and the position of the task that it waits for."""
 
 
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """A step of several compile groups.
+
+    Attributes:
+        calls: compiled runs of launches, records and waits, in order.
+    """
+
+    calls: tuple[Launch, ...]
+
+    def __call__(self) -> None:
+        for call in self.calls:
+            call()
+
+
 class LaunchOrder:
     """Compiles the launches of a plan's tasks.
 
@@ -107,13 +122,7 @@ class LaunchOrder:
             group = groups[0] if groups else self._first
             return group.driver.compile([launch for row in launches for launch in row])
         waits, joins = self._waits(tasks, groups) if self.asynchronous else ([()] * len(tasks), ())
-        calls = tuple(_calls(groups, launches, waits, joins))
-
-        def run() -> None:
-            for call in calls:
-                call()
-
-        return run
+        return Calls(tuple(_calls(groups, launches, waits, joins)))
 
     def _groups_of(self, tasks: Sequence[Task]) -> list[CompileGroup]:
         """Return the group of each task; tasks of other processes join the task before them."""
