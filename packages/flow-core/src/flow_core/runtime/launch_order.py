@@ -4,11 +4,15 @@ A compile group is one device, or several whose drivers name the same `compile_g
 tasks of a group become one call of its driver's ``compile``.  Within a group, launches are called
 in the order of the plan.  Between groups, a wait of the plan is an event if the earlier task may
 still be running when its launches return, that is, if its driver is asynchronous.
+
+An exchange belongs to the group of its first asynchronous device.  A step begins with events that
+make such visitors wait for the owners of the memory that they access, whose copies and other jobs
+may have changed it, and ends with events that make the owners wait for their visitors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from flow_core.device import Driver, Event, Launch, Stream
@@ -62,8 +66,8 @@ class Signal:
         return on_stream if group.asynchronous else on_host
 
 
-Wait = tuple[CompileGroup, int]
-"""A group, and the position of the task that it waits for."""
+Visits = dict[tuple[CompileGroup, CompileGroup], int]
+"""By the owner of memory and another group that accesses it: the position of the last such task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +125,15 @@ class LaunchOrder:
         if len(set(groups)) <= 1:
             group = groups[0] if groups else self._first
             return group.driver.compile([launch for row in launches for launch in row])
-        waits, joins = self._waits(tasks, groups) if self.asynchronous else ([()] * len(tasks), ())
-        return Calls(tuple(_calls(groups, launches, waits, joins)))
+        if not self.asynchronous:
+            return Calls(tuple(_runs(groups, launches, [()] * len(tasks), {})))
+        visits = self._visits(tasks, groups)
+        waits, ends = self._waits(tasks, groups, visits)
+        awaited = {i for row in waits for i in row} | {i for _, i in ends}
+        signals = {i: Signal(groups[i].stream) for i in awaited}
+        begin = tuple(_begin(visits))
+        end = tuple([signals[i].wait(owner) for owner, i in ends])
+        return Calls((*begin, *_runs(groups, launches, waits, signals), *end))
 
     def _groups_of(self, tasks: Sequence[Task]) -> list[CompileGroup]:
         """Return the group of each task; tasks of other processes join the task before them."""
@@ -140,12 +151,24 @@ class LaunchOrder:
         buffers = self._plan.buffers
         return [task.device, *[buffers[i].device for i in (*task.inputs, *task.outputs)]]
 
-    def _waits(
-        self, tasks: Sequence[Task], groups: Sequence[CompileGroup]
-    ) -> tuple[list[tuple[int, ...]], tuple[Wait, ...]]:
-        """Return the events that each task waits for, and those for which a step's end waits.
+    def _visits(self, tasks: Sequence[Task], groups: Sequence[CompileGroup]) -> Visits:
+        """Return the last accesses of groups to memory of other groups."""
+        found: Visits = {}
+        for position, (task, group) in enumerate(zip(tasks, groups, strict=True)):
+            own = () if task.workspace is None else (task.workspace,)
+            for i in (*task.inputs, *task.outputs, *own):
+                owner = self._groups.get(self._plan.buffers[i].memory, group)
+                if owner is not group:
+                    found[owner, group] = position
+        return found
 
-        An event that an earlier wait of the same group implies is omitted.
+    def _waits(
+        self, tasks: Sequence[Task], groups: Sequence[CompileGroup], visits: Visits
+    ) -> tuple[list[tuple[int, ...]], list[tuple[CompileGroup, int]]]:
+        """Return the events that each task waits for, and those that owners of memory wait for.
+
+        The latter end the step: the copies of results, and later steps, come after all accesses to
+        the memory.  An event that an earlier wait of the same group implies is omitted.
         """
         known: dict[tuple[CompileGroup, CompileGroup], int] = {}
 
@@ -162,44 +185,32 @@ class LaunchOrder:
             before = {*task.waits, *[last[s] for s in (task.stream,) if s in last]}
             last[task.stream] = position
             rows.append(tuple([i for i in sorted(before, reverse=True) if is_new(group, i)]))
-        ends = sorted(self._shared(tasks, groups), key=lambda wait: -wait[1])
-        return rows, tuple([(group, i) for group, i in ends if is_new(group, i)])
-
-    def _shared(self, tasks: Sequence[Task], groups: Sequence[CompileGroup]) -> Iterator[Wait]:
-        """Yield the last access of each group to memory that another group accesses, too.
-
-        The next step, and the copies of feeds and results, come after these accesses.
-        """
-        last: dict[Device, dict[CompileGroup, int]] = {
-            device: {group: -1} for device, group in self._groups.items()
-        }
-        for position, (task, group) in enumerate(zip(tasks, groups, strict=True)):
-            own = () if task.workspace is None else (task.workspace,)
-            for i in (*task.inputs, *task.outputs, *own):
-                last.setdefault(self._plan.buffers[i].memory, {})[group] = position
-        for accesses in last.values():
-            for group in accesses:
-                yield from ((group, i) for other, i in accesses.items() if other is not group)
+        return rows, [(owner, i) for (owner, _), i in visits.items() if is_new(owner, i)]
 
 
-def _calls(
+def _begin(visits: Visits) -> Iterator[Launch]:
+    """Yield launches by which groups wait for the copies and steps that changed others' memory."""
+    for owner, group in visits:
+        if owner.asynchronous:
+            signal = Signal(owner.stream)
+            yield from (signal.record, signal.wait(group))
+
+
+def _runs(
     groups: Sequence[CompileGroup],
     launches: Sequence[Sequence[Launch]],
     waits: Sequence[Collection[int]],
-    joins: Sequence[Wait],
+    signals: Mapping[int, Signal],
 ) -> Iterator[Launch]:
     """Yield compiled runs of one group's tasks, and the records and waits between them."""
-    awaited = {i for row in waits for i in row} | {i for _, i in joins}
-    signals = {i: Signal(groups[i].stream) for i in awaited}
     run: list[Launch] = []
     for position, group in enumerate(groups):
         yield from (signals[i].wait(group) for i in waits[position])
         run.extend(launches[position])
         following = position + 1
         ends = following == len(groups) or groups[following] is not group or waits[following]
-        if run and (ends or position in awaited):
+        if run and (ends or position in signals):
             yield group.driver.compile(tuple(run))
             run = []
-        if position in awaited:
+        if position in signals:
             yield signals[position].record
-    yield from (signals[i].wait(group) for group, i in joins)

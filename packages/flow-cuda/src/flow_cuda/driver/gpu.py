@@ -87,9 +87,8 @@ class GpuDriver:
         return GpuArena(nbytes, self.hardware.allocate(nbytes), self.hardware)
 
     def stream(self, name: str) -> GpuStream:
-        """Return the stream of a name."""
-        lane = "" if name == "compute" else name
-        return GpuStream(self.hardware, self.hardware.lane(lane))
+        """Return the compute stream: all launches of plans are ordered on it."""
+        return GpuStream(self.hardware, self.hardware.compute)
 
     def copy_in(self, target: DeviceArray, source: Any) -> None:
         """Copy a host array to the device; see `flow_cuda.device.staging.HostCopies.upload`."""
