@@ -102,7 +102,7 @@ def _host_arrays(
         if _is_host(exchange.receivers[target])
     }
 
-    def host(device: Device, array: Any, shared: Array | None, type_: TensorType) -> Array:
+    def host(device: Device, array: Array, shared: Array | None, type_: TensorType) -> Array:
         if _is_host(device):
             return array
         if shared is not None:
