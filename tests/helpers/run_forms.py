@@ -8,17 +8,13 @@ import hashlib
 import json
 import sys
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "integration"))
-
-from networks import NETWORKS, STEPS, Form, batches, step_of, train, train_job
+from parallel_networks import NETWORKS, STEPS, Form, batches, step_of, train, train_job
 
 import oneflow as flow
-from flow_core.exchange import DevicePair, exchanges, links_of
+from flow_core.comm.exchange import DevicePair, exchanges, links_of
 from flow_core.frontend.session.session import default_session
 from flow_core.sharding.topology import Device
 
@@ -74,12 +70,13 @@ def check_bytes(network: str, form: str) -> None:
     if world is not None:
         texts = list(world.gather(texts[0], "bytes sent"))
     rows = [row for text in texts for row in json.loads(text)]
-    sent = {(Device.parse(here), Device.parse(there)): n for here, there, n in rows}
+    sent = {(Device.parse(sender), Device.parse(receiver)): n for sender, receiver, n in rows}
     assert sent == +wanted, (network, form, sent, wanted)
 
 
-def main(pairs: list[str]) -> None:
-    for network, form in (pair.split(":") for pair in pairs):
+def main(wanted: list[str]) -> None:
+    """Train each ``network:form``, or all forms of a ``network``."""
+    for network, form in (pair for name in wanted for pair in pairs(name)):
         many = arrays(train(NETWORKS[network], FORMS[form]))
         one = arrays(train(NETWORKS[network], FORMS[form].alone()))
         assert many.keys() == one.keys()
@@ -90,6 +87,10 @@ def main(pairs: list[str]) -> None:
         print(network, form, bits.hexdigest()[:16])
 
 
+def pairs(name: str) -> list[tuple[str, str]]:
+    network, _, form = name.partition(":")
+    return [(network, found) for found in ([form] if form else FORMS)]
+
+
 if __name__ == "__main__":
-    found = sys.argv[1:] or [f"{n}:{f}" for n in ("mlp", "lenet", "transformer") for f in FORMS]
-    main(found)
+    main(sys.argv[1:])

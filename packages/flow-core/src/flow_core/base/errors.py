@@ -12,7 +12,10 @@ import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from types import FrameType
-from typing import Self
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from flow_core.base.missing_kernels import MissingKernel
 
 _packages = ["flow_core", "oneflow", "flow_typing", "flow_data", "flow_cuda", "flow_dist", "numpy"]
 """Packages whose frames are skipped; numpy is one, as it calls methods of our objects."""
@@ -252,7 +255,13 @@ class OutOfMemoryError(FlowError):
 
 
 class KernelNotFoundError(FlowError):
-    """No registered kernel accepts this op on this device with these dtypes."""
+    """No registered kernel accepts an op on its device type with its types and attributes.
+
+    Attributes:
+        missing: the missing kernels; those of a whole job if compilation raised the error.
+    """
+
+    missing: tuple[MissingKernel, ...] = ()
 
 
 class PlanError(FlowError):
