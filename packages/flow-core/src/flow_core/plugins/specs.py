@@ -343,8 +343,8 @@ class KernelSpec:
         name: shown in plans and conflicts.
         batchable: ``batchable(whole, parts)``: whether one launch on several arrays, concatenated
             along axis 0, is bitwise equal to one launch per array.  Inputs that are equal in
-            ``whole`` and in the parts are shared by all parts.  None: true for elementwise ops
-            only.
+            ``whole`` and in the parts are shared by all parts.  None: never, also for
+            elementwise ops, for which `flow_core.plugins.batchable.of_elements` may be set.
         unrecordable: why the driver cannot record and replay the launches (such as in a CUDA
             graph); empty if it can.
     """

@@ -327,9 +327,9 @@ class KernelKit(Kit):
     def test_batchable(self, name: str, dtype: str) -> None:
         """Where a kernel says so, one launch on several arrays equals separate launches."""
         for case in self.accepted(name, dtype):
-            says = case.kernel.batchable
-            for whole, parts in side_by_side(case) if says else ():
-                if says(whole.asked, [part.asked for part in parts]):
+            for whole, parts in side_by_side(case):
+                says = case.kernel.batchable
+                if says is not None and says(whole.asked, [part.asked for part in parts]):
                     self._check_rows(whole, parts)
 
     def _check_rows(self, whole: Case, parts: Sequence[Case]) -> None:

@@ -154,7 +154,7 @@ def _moving(
     return scale, -low / scale, high.copy(), low.copy()
 
 
-def _averaged(mean: Array, new: Any, momentum: float) -> Array:
+def _averaged(mean: Array, new: Any, momentum: float) -> Any:
     return np.where(mean == 0, new, mean * momentum + new * (1 - momentum))
 
 
