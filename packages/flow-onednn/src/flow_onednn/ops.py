@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import erf, sqrt
 from typing import Any
 
@@ -25,7 +26,17 @@ from flow_core.authoring.specs import (
 )
 from flow_core.authoring.update_rules import BY_TYPE, COMMON, Update
 from flow_core.base.dtypes import float32, uint8
+from flow_onednn.update_references import (
+    joined_reference,
+    joined_samples,
+    matmul_sgd,
+    matmul_sgd_samples,
+    sparse_adam,
+    sparse_samples,
+    sparse_sgd,
+)
 
+_op = partial(OpSpec, internal=True)
 Types = tuple[TensorType, ...]
 Attrs = Mapping[str, Any]
 
@@ -399,12 +410,14 @@ def _joined_spec(row: Joined) -> OpSpec:
         return ()
 
     first = ("learning_rate", "scale_by_tensor", *(("train_step",) if row.rule.step else ()))
-    return OpSpec(
+    return _op(
         type=row.type,
         inputs=(*first, "rows*"),
         outputs=(),
         infer=infer,
         attrs={"scaled": False, **dict.fromkeys((*COMMON, *row.rule.attrs), REQUIRED)},
+        reference=joined_reference(row),
+        samples=joined_samples(row),
         mutates=row.mutates,
         effect=True,
         doc=f"`{row.rule.type}` of several small variables in one call.",
@@ -415,7 +428,7 @@ _PACKED = {"rows": REQUIRED, "deep": REQUIRED, "columns": REQUIRED, "activation"
 
 OPS: tuple[OpSpec, ...] = (
     *map(_joined_spec, JOINED),
-    OpSpec(
+    _op(
         type="onednn_conv",
         inputs=("x", "weight", "bias?"),
         infer=_conv_type,
@@ -424,7 +437,7 @@ OPS: tuple[OpSpec, ...] = (
         samples=_conv_samples,
         doc="Convolution of NHWC activations, with bias and activation.",
     ),
-    OpSpec(
+    _op(
         type="onednn_conv_data_grad",
         inputs=("dy", "weight"),
         outputs=("dx",),
@@ -434,7 +447,7 @@ OPS: tuple[OpSpec, ...] = (
         samples=_data_grad_samples,
         doc="Gradient of the convolution input, of height and width ``space``.",
     ),
-    OpSpec(
+    _op(
         type="onednn_conv_filter_grad",
         inputs=("dy", "x"),
         outputs=("dw*",),
@@ -444,7 +457,7 @@ OPS: tuple[OpSpec, ...] = (
         samples=_filter_grad_samples,
         doc="Gradients of the convolution weights and, if ``bias`` is set, of the bias.",
     ),
-    OpSpec(
+    _op(
         type="onednn_matmul",
         inputs=("a", "b", "bias?"),
         infer=_matmul_type,
@@ -460,21 +473,21 @@ OPS: tuple[OpSpec, ...] = (
         samples=_matmul_samples,
         doc="Matrix product with bias and activation.",
     ),
-    OpSpec(
+    _op(
         type="onednn_pack",
         inputs=("b",),
         infer=lambda ctx: (_like(ctx, ctx.attrs["size"]),),
         attrs={**_PACKED, "transpose_b": REQUIRED, "bias": REQUIRED, "size": REQUIRED},
         doc="Right operand of `onednn_packed_matmul`, packed in the library's layout.",
     ),
-    OpSpec(
+    _op(
         type="onednn_packed_matmul",
         inputs=("a", "packed", "bias?"),
         infer=lambda ctx: (_like(ctx, ctx.attrs["rows"], ctx.attrs["columns"]),),
         attrs=_PACKED,
         doc="`onednn_matmul` with packed weights.",
     ),
-    OpSpec(
+    _op(
         type="onednn_max_pool",
         inputs=("x",),
         outputs=("y", "places"),
@@ -482,7 +495,7 @@ OPS: tuple[OpSpec, ...] = (
         attrs={**_POOL, "places": REQUIRED},
         doc="Max pooling to ``space``, and the positions of the maxima within their windows.",
     ),
-    OpSpec(
+    _op(
         type="onednn_max_pool_grad",
         inputs=("dy", "places"),
         outputs=("dx",),
@@ -490,7 +503,7 @@ OPS: tuple[OpSpec, ...] = (
         attrs=_POOL,
         doc="Gradient of `onednn_max_pool`, of height and width ``space``.",
     ),
-    OpSpec(
+    _op(
         type="onednn_norm_relu",
         inputs=("x", "moving_mean", "moving_variance", "gamma", "beta"),
         outputs=("y", "mean", "inv_variance", "mask"),
@@ -499,7 +512,7 @@ OPS: tuple[OpSpec, ...] = (
         mutates=(1, 2),
         doc="Batch normalisation in training and relu, with relu's mask as bits.",
     ),
-    OpSpec(
+    _op(
         type="onednn_norm_relu_grad",
         inputs=("x", "dy", "mean", "inv_variance", "gamma", "mask"),
         outputs=("dx", "gamma_diff", "beta_diff"),
@@ -507,7 +520,7 @@ OPS: tuple[OpSpec, ...] = (
         attrs={"epsilon": 1e-5},
         doc="Gradient of `onednn_norm_relu`.",
     ),
-    OpSpec(
+    _op(
         type="onednn_norm_add_relu",
         inputs=("x", "moving_mean", "moving_variance", "gamma", "beta", "addend"),
         outputs=("y", "mean", "inv_variance"),
@@ -518,7 +531,7 @@ OPS: tuple[OpSpec, ...] = (
         samples=_joined_samples,
         doc="Batch normalisation in training, residual addition and relu.",
     ),
-    OpSpec(
+    _op(
         type="onednn_add_to_rows",
         inputs=("base", "index", "rows"),
         infer=lambda ctx: ctx.inputs[:1],
@@ -528,7 +541,7 @@ OPS: tuple[OpSpec, ...] = (
         samples=_add_to_rows_samples,
         doc="base with rows added at base[index]; indices out of range are ignored.",
     ),
-    OpSpec(
+    _op(
         type="onednn_sparse_adam",
         inputs=("model", "index", "model_diff", "learning_rate", "m", "v", "scale_by_tensor?"),
         outputs=(),
@@ -541,32 +554,38 @@ OPS: tuple[OpSpec, ...] = (
             "beta2": 0.999,
             "epsilon": 1e-8,
         },
+        reference=sparse_adam,
+        samples=sparse_samples("adam_update"),
         mutates=(0, 4, 5),
         effect=True,
         doc="Adam with the rows of model_diff summed at model[index], and gradient 0 elsewhere: as"
         " with a dense gradient, all rows with nonzero moments are updated.",
     ),
-    OpSpec(
+    _op(
         type="onednn_sparse_sgd",
         inputs=("model", "index", "model_diff", "learning_rate", "scale_by_tensor?"),
         outputs=(),
         infer=lambda _: (),
         attrs={"axis": 0, "first": 0, "scale": 1.0},
+        reference=sparse_sgd,
+        samples=sparse_samples("sgd_update"),
         mutates=(0,),
         effect=True,
         doc="model[index] -= learning_rate scale scale_by_tensor model_diff, row by row.",
     ),
-    OpSpec(
+    _op(
         type="onednn_matmul_sgd",
         inputs=("model", "a", "b", "learning_rate", "scale_by_tensor?"),
         outputs=(),
         infer=lambda _: (),
         attrs={"transpose_a": False, "transpose_b": False, "scale": 1.0, **MATH, **NOTED},
+        reference=matmul_sgd,
+        samples=matmul_sgd_samples,
         mutates=(0,),
         effect=True,
         doc="model -= learning_rate scale scale_by_tensor (a b); the gradient is not stored.",
     ),
-    OpSpec(
+    _op(
         type="onednn_reorder",
         inputs=("x",),
         infer=_reorder_type,

@@ -12,6 +12,7 @@ from flow_core.ir.update_rules import (
     Update,
     optional_inputs,
 )
+from flow_core.ops.training.update_references import update_inputs, update_reference
 
 __all__ = [
     "BY_TYPE",
@@ -24,4 +25,6 @@ __all__ = [
     "TABLE",
     "Update",
     "optional_inputs",
+    "update_inputs",
+    "update_reference",
 ]

@@ -83,6 +83,14 @@ def _samples(rng: Any) -> Iterator[Sample]:
             yield Sample(given, attrs, gradient=False)
 
 
+def _grad_samples(rng: Any) -> Iterator[Sample]:
+    for q, k, v, *mask in operands(rng):
+        out, stats = _attention(q, k, v, *mask, scale=0.3, saves=True)
+        attrs = {"scale": 0.3, "workspace": 4096}
+        given = (q, k, v, out, rng.normal(0, 1, out.shape), stats.astype(np.float32), *mask)
+        yield Sample(given, attrs, gradient=False, fixed=(5,))
+
+
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
         type="cudnn_attention",
@@ -93,6 +101,7 @@ OPS: tuple[OpSpec, ...] = (
         reference=_attention,
         samples=_samples,
         work=_work,
+        internal=True,
         doc="softmax(scale q k^T + mask) v, and the log-sum-exp for the backward pass.",
     ),
     OpSpec(
@@ -102,7 +111,9 @@ OPS: tuple[OpSpec, ...] = (
         infer=lambda ctx: ctx.inputs[:3],
         attrs={**ATTRS, "deterministic": False},
         reference=_grad,
+        samples=_grad_samples,
         work=_work,
+        internal=True,
         doc="The gradients of ``cudnn_attention`` with respect to q, k and v.",
     ),
 )

@@ -103,6 +103,7 @@ OPS: tuple[OpSpec, ...] = (
         mutates=(1, 2),
         reference=_norm,
         samples=_samples,
+        internal=True,
         doc="Batch normalization in training, then optional addition and ReLU.",
     ),
     OpSpec(
@@ -113,6 +114,7 @@ OPS: tuple[OpSpec, ...] = (
         attrs=ATTRS,
         reference=_grad,
         samples=_grad_samples,
+        internal=True,
         doc="The gradients of batch normalization.",
     ),
     OpSpec(
@@ -123,6 +125,7 @@ OPS: tuple[OpSpec, ...] = (
         attrs={**PLAN, "begin": REQUIRED, "epsilon": 1e-5},
         reference=_layer_norm,
         samples=_layer_samples,
+        internal=True,
         doc="Layer normalization over the axes from ``begin`` on, without statistics.",
     ),
 )

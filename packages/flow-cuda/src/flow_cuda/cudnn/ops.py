@@ -279,6 +279,7 @@ OPS: tuple[OpSpec, ...] = (
         reference=_conv,
         samples=_conv_samples,
         work=_work,
+        internal=True,
         doc="A convolution with optional bias, addition and activation.",
     ),
     OpSpec(
@@ -290,6 +291,7 @@ OPS: tuple[OpSpec, ...] = (
         reference=_conv_sums,
         samples=_sums_samples,
         work=_work,
+        internal=True,
         doc="A convolution, and the sums of its result and of its squares per channel.",
     ),
     OpSpec(
@@ -301,6 +303,7 @@ OPS: tuple[OpSpec, ...] = (
         reference=_data_grad,
         samples=_data_grad_samples,
         work=_work,
+        internal=True,
         doc="The gradient with respect to the input, whose spatial sizes are ``space``.",
     ),
     OpSpec(
@@ -312,6 +315,7 @@ OPS: tuple[OpSpec, ...] = (
         reference=_filter_grad,
         samples=_filter_grad_samples,
         work=_work,
+        internal=True,
         doc="The gradient with respect to the weights.",
     ),
 )
