@@ -12,8 +12,8 @@ import pytest
 from flow_core.base.dtypes import float64
 from flow_core.base.hazards import Access, find_waits
 from flow_core.builtin.numpy_driver import NumpyDriver
+from flow_core.comm.exchange import BOXING
 from flow_core.device import Driver, Event, Launch
-from flow_core.exchange import BOXING
 from flow_core.ir.graph import tensor_type
 from flow_core.plan import ArenaPlan, Buffer, Plan, Task
 from flow_core.runtime.launch_order import Calls, LaunchOrder
