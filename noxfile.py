@@ -5,6 +5,7 @@ Arguments after ``--`` go to the tool of the session: ``nox -s tests-3.11 -- -k 
 
 import functools
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -33,9 +34,10 @@ CONFORMANCE = ("absl-py", "opencv-python-headless", "pycocotools", "scipy", "six
 # More workers than cores, because many tests wait for other processes.  Long tests come last, so
 # idle workers steal tests from others.
 WORKERS = ("-n", str(2 * (os.cpu_count() or 1)), "--dist=worksteal", "--timeout=600")
-SAMPLE = ("--sample", "new")
+# One seed for all sessions, so that the subsets of tests on later Pythons complement one another.
+SAMPLE = ("--sample", str(random.SystemRandom().randrange(10**6)))
 # The share of the cases of each test, on the oldest Python and on others.
-OLDEST_SHARE, LATER_SHARE = "0.5", "0.12"
+OLDEST_SHARE, LATER_SHARE = "0.4", "0.12"
 DIST = ("-m", "not exhaustive", "--timeout=600", "packages/flow-dist/tests")
 # CI: hypothesis drops its deadlines.  One thread each: pytest runs one process per core.  All
 # sessions and Pythons share flow-onednn's cache of compiled loops.
@@ -67,14 +69,14 @@ class Older:
     blas: str
     numpy: tuple[str, ...]
     libc: tuple[str, ...]
-    share: str = "1"
+    share: str = "0.5"
 
 
 OLDER = {
     "avx2": Older("avx2", "avx512f", "AVX2", "Haswell", ("AVX512", "X86_V4"), ("AVX512F",)),
     "sse4": Older(
         "sse4_1", "avx", "SSE41", "Nehalem", ("AVX", "F16C", "FMA", "X86_V3", "X86_V4"),
-        ("AVX512F", "AVX2", "AVX", "FMA"), "0.5",
+        ("AVX512F", "AVX2", "AVX", "FMA"), "0.3",
     ),
 }  # fmt: skip
 # Processor-dependent tests: flow-onednn, plans, and the output of the documentation's programs.
@@ -83,8 +85,14 @@ BY_PROCESSOR = (
     "packages/flow-core/tests/ops/test_summed_updates.py",
     "packages/flow-core/tests/plugins/test_trials.py",
     *(
-        f"tests/integration/test_{name}.py"
-        for name in ("onednn", "sharing", "oracle_awkward", "seeing", "mixed_precision")
+        f"tests/integration/{name}.py"
+        for name in (
+            "oracle/test_oracle_awkward",
+            "parallel/test_sharing",
+            "plans/test_seeing",
+            "processors/test_onednn",
+            "training/test_mixed_precision",
+        )
     ),
     "tests/test_docs_tutorial.py",
 )
@@ -195,20 +203,29 @@ def typecheck(session: nox.Session) -> None:
 @nox.session(python=PYTHONS)
 @timed
 def tests(session: nox.Session) -> None:
-    """Run doctests, then tests: most cases on the oldest Python, samples on later ones."""
+    """Run doctests, then tests: all on the oldest Python, one subset on each later one."""
     workspace(session)
     env = {**QUIET, "FLOW_PLUGIN_STRICT": "1"}
     if session.posargs:
         in_workspace(session, "pytest", *session.posargs, env=env)
         return
     in_workspace(session, "pytest", "-q", "--doctest-modules", *SOURCES, env=env)
-    # Slow and numerical tests take minutes and do not depend on the Python version: run them once.
-    later = "not slow and not exhaustive and not arithmetic"
-    quick = "not exhaustive" if session.python == PYTHONS[0] else later
-    where = () if session.python in (PYTHONS[0], PYTHONS[-1]) else ("packages",)
-    share = OLDEST_SHARE if session.python == PYTHONS[0] else LATER_SHARE
-    options = (*WORKERS, "--durations=20", "-m", quick, *SAMPLE, "--share", share)
-    in_workspace(session, "pytest", *options, *where, env=env)
+    options = (*WORKERS, "--durations=20", *SAMPLE)
+    in_workspace(session, "pytest", *options, *selection(str(session.python)), env=env)
+
+
+def selection(python: str) -> tuple[str, ...]:
+    """Return the pytest options that select the tests for one Python version.
+
+    Slow and numerical tests take minutes and do not depend on the version: only the oldest runs
+    them.
+    """
+    number = PYTHONS.index(python)
+    if number == 0:
+        return "-m", "not exhaustive", "--share", OLDEST_SHARE
+    subset = f"{number - 1}/{len(PYTHONS) - 1}"
+    quick = "not slow and not exhaustive and not arithmetic"
+    return "-m", quick, "--share", LATER_SHARE, "--subset", subset
 
 
 @nox.session(python=PYTHONS[0])
@@ -349,7 +366,7 @@ def cuda(session: nox.Session, *libraries: str) -> None:
     """Compile the CUDA C++ kernels with a toolkit's compiler; no driver is needed."""
     sync(session, "--package", "flow-cuda", "--group", "test")
     session.install(*libraries)
-    tests = "packages/flow-cuda/tests/test_cuda_nvrtc.py"
+    tests = "packages/flow-cuda/tests/codegen/test_nvrtc.py"
     session.run("pytest", "-q", "-n", "auto", "--timeout=600", tests, *session.posargs)
 
 

@@ -8,14 +8,10 @@ import hashlib
 import json
 import sys
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "integration"))
-
-from networks import NETWORKS, STEPS, Form, batches, step_of, train, train_job
+from parallel_networks import NETWORKS, STEPS, Form, batches, step_of, train, train_job
 
 import oneflow as flow
 from flow_core.exchange import DevicePair, exchanges, links_of
@@ -74,7 +70,7 @@ def check_bytes(network: str, form: str) -> None:
     if world is not None:
         texts = list(world.gather(texts[0], "bytes sent"))
     rows = [row for text in texts for row in json.loads(text)]
-    sent = {(Device.parse(here), Device.parse(there)): n for here, there, n in rows}
+    sent = {(Device.parse(sender), Device.parse(receiver)): n for sender, receiver, n in rows}
     assert sent == +wanted, (network, form, sent, wanted)
 
 

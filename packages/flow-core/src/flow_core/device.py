@@ -52,8 +52,9 @@ class Arena(Protocol):
 class Driver(Protocol):
     """Allocation, copies and execution on one device; one object per device.
 
-    A driver whose launches only queue work may have an attribute ``queues`` that is True: it then
-    receives the launches of all devices of a plan at once, in the plan's order, and no threads.
+    A driver whose launches only queue work may have an attribute ``asynchronous`` that is True: it
+    then receives the launches of all devices of a plan at once, in the plan's order, and no
+    threads.
     """
 
     def allocate(self, nbytes: int) -> Arena:

@@ -111,10 +111,10 @@ class Exchange:
     def _moved(self) -> Iterator[tuple[Device, Device, int, int]]:
         each = max(1, len(self.outputs) // len(self.member_names))
         for block in self.blocks:
-            here, there = self.senders[block.source], self.receivers[block.target]
-            if here != there:
+            sender, receiver = self.senders[block.source], self.receivers[block.target]
+            if sender != receiver:
                 itemsize = self.outputs[block.target].dtype.itemsize
-                yield here, there, num_elements(block.size) * itemsize, block.target // each
+                yield sender, receiver, num_elements(block.size) * itemsize, block.target // each
 
     def _reduced(self) -> Iterator[tuple[Device, Device, int, int]]:
         group = self.group
@@ -138,9 +138,9 @@ class Exchange:
     def links(self, member: int | None = None) -> dict[DevicePair, int]:
         """Return bytes per link, by (from, to), of all members or of one member of a bucket."""
         found: dict[DevicePair, int] = {}
-        for here, there, nbytes, of in self.moves():
+        for sender, receiver, nbytes, of in self.moves():
             if member in (None, of):
-                found[here, there] = found.get((here, there), 0) + nbytes
+                found[sender, receiver] = found.get((sender, receiver), 0) + nbytes
         return found
 
 

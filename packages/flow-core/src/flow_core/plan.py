@@ -91,7 +91,7 @@ class Task:
         line: the user's line, for reports.
         stream: position of its stream in `Plan.streams`; tasks of one stream run in order.
         waits: positions of tasks of other streams that must end before it starts.
-        cuts: the reason why a driver cannot capture it as part of a step; empty if it can.
+        unrecordable: the reason why a driver cannot capture it as part of a step; empty if it can.
     """
 
     op: str
@@ -106,7 +106,7 @@ class Task:
     line: str = ""
     stream: int = 0
     waits: tuple[int, ...] = ()
-    cuts: str = ""
+    unrecordable: str = ""
 
 
 @dataclass(frozen=True, slots=True)

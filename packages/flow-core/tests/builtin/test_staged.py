@@ -179,7 +179,7 @@ def test_it_connects_what_no_other_comm_does() -> None:
 def test_it_connects_the_devices_of_one_process_only() -> None:
     registry = opaque_registry(Processes())
     assert registry.comm_spec(CPU).name == "mesh"
-    with pytest.raises(DeviceUnavailableError, match="staged: .*2 processes"):
+    with pytest.raises(DeviceUnavailableError, match=r"staged: .*2 processes"):
         registry.comm_spec(OPAQUE)
 
 

@@ -39,11 +39,11 @@ class Wires:
         pairs = [(a, b) for a in devices for b in devices if a != b]
         self._queues: dict[DevicePair, queue.Queue[Any]] = {p: queue.Queue() for p in pairs}
 
-    def put(self, here: Device, there: Device, part: Any) -> None:
-        self._queues[here, there].put(part.copy())
+    def put(self, sender: Device, receiver: Device, part: Any) -> None:
+        self._queues[sender, receiver].put(part.copy())
 
-    def get(self, here: Device, there: Device, shape: tuple[int, ...]) -> Any:
-        part = self._queues[here, there].get(timeout=120)
+    def get(self, sender: Device, receiver: Device, shape: tuple[int, ...]) -> Any:
+        part = self._queues[sender, receiver].get(timeout=120)
         assert part.shape == shape, "sender and receiver disagree about the next message"
         return part
 
@@ -70,9 +70,9 @@ class OneDeviceComm:
     def sent(self) -> Mapping[DevicePair, int]:
         return dict(self._sent)
 
-    def _give(self, there: Device, part: Any) -> None:
-        self._wires.put(self.local[0], there, part)
-        self._sent[self.local[0], there] += part.nbytes
+    def _give(self, receiver: Device, part: Any) -> None:
+        self._wires.put(self.local[0], receiver, part)
+        self._sent[self.local[0], receiver] += part.nbytes
 
     def _swap(self, t: Exchange, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         (me,) = self.local
@@ -80,15 +80,15 @@ class OneDeviceComm:
             if t.receivers[index] == me:
                 outputs[index][...] = neutral(operation, t.outputs[index].dtype)
         moves = [(b, t.senders[b.source], t.receivers[b.target]) for b in t.blocks]
-        for b, here, there in moves:
-            if here == me != there:
-                self._give(there, _box(inputs[b.source], b.start, b.size))
-        for b, here, there in moves:
-            if there == me:
+        for b, sender, receiver in moves:
+            if sender == me != receiver:
+                self._give(receiver, _box(inputs[b.source], b.start, b.size))
+        for b, sender, receiver in moves:
+            if receiver == me:
                 new = (
                     _box(inputs[b.source], b.start, b.size)
-                    if here == me
-                    else self._wires.get(here, me, b.size)
+                    if sender == me
+                    else self._wires.get(sender, me, b.size)
                 )
                 out = _box(outputs[b.target], b.at, b.size)
                 out[...] = new if b.first else COMBINE[t.combine](out, new)

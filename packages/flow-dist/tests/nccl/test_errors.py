@@ -88,7 +88,7 @@ def test_objects_are_refused() -> None:
         with pytest.raises(UnsupportedError, match=r"train.py:7[\s\S]*tensor_buffer"):
             rank.comm.bind(exchange, given, made)
 
-    assert not run(2, body).rooms
+    assert not run(2, body).cliques
 
 
 def test_other_devices_are_refused() -> None:
@@ -189,7 +189,7 @@ def test_one_communicator_per_group_for_all_plans() -> None:
 
     fabric = run(4, body, FOUR)
     fabric.check()
-    assert sorted(room.size for room in fabric.rooms.values()) == [2, 2, 2, 2, 4]
+    assert sorted(clique.size for clique in fabric.cliques.values()) == [2, 2, 2, 2, 4]
 
 
 def test_calls_are_groups_of_their_own() -> None:
@@ -336,12 +336,12 @@ def test_an_asynchronous_error() -> None:
         launch()
         guard.check()
         rank.comm.after_step()
-        (room,) = rank.library.fabric.rooms.values()
+        (clique,) = rank.library.fabric.cliques.values()
         rank.comm.before_step()
         launch()
         if rank.world.rank:
             return guard.close()
-        room.errors[0] = 6
+        clique.errors[0] = 6
         guard.check()
         with pytest.raises(NcclError, match="a cable was pulled") as caught:
             rank.comm.after_step()
@@ -351,7 +351,7 @@ def test_an_asynchronous_error() -> None:
         with pytest.raises(NcclError):
             launch()
         guard.check()
-        assert [room.ends[r].state for r in (0, 1)] == ["aborted", "open"]
+        assert [clique.ends[r].state for r in (0, 1)] == ["aborted", "open"]
         guard.close()
 
     assert not run(2, body).violations
@@ -473,7 +473,7 @@ def test_freed_communicators_are_made_anew() -> None:
 
     fabric = run(2, body)
     fabric.check()
-    assert len(fabric.rooms) == 2
+    assert len(fabric.cliques) == 2
 
 
 def test_the_order_of_sums_is_a_setting() -> None:

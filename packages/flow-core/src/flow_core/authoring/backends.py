@@ -32,7 +32,7 @@ from flow_core.exchange import (
     sent_by,
     unpack,
 )
-from flow_core.plugins.rows import (
+from flow_core.plugins.batchable import (
     Parts,
     is_split,
     of_all,

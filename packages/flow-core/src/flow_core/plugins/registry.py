@@ -281,7 +281,7 @@ class Registry:
                 return load(spec.world)()
         return None
 
-    def meet(self, machines: Sequence[str], used: int, port: int | None) -> Any:
+    def static_bootstrap(self, machines: Sequence[str], used: int, port: int | None) -> Any:
         """Connect the processes of a program that was started manually on each machine.
 
         Args:
@@ -293,7 +293,9 @@ class Registry:
             A `flow_core.device.World`, or None if this process is not one of them.
         """
         for spec in self._comms_by_priority():
-            world = load(spec.meet)(machines, used, port) if spec.meet is not None else None
+            if spec.static_bootstrap is None:
+                continue
+            world = load(spec.static_bootstrap)(machines, used, port)
             if world is not None:
                 for comm in self.comms:  # results from before the rendezvous
                     self._probed.pop(f"comm {comm}", None)

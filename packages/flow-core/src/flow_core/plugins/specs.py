@@ -182,8 +182,8 @@ class OpSpec:
         mutates_if: attribute that enables `mutates`; see `overwrites`.
         effect: the op has a side effect: never removed and never merged with another op.
         random: needs seed and step; never merged, never folded.
-        spread: "inputs" or "outputs" if these are one value per device of the op's placement, in
-            order; the other side has all devices, with the layout of the attribute ``sbp``.  On
+        per_device: "inputs" or "outputs" if these are one value per device of the op's placement,
+            in order; the other side has all devices, with the layout of the attribute ``sbp``.  On
             several devices such an op does no work.
         work: floating point operations of one device, given its local types; None for ops that do
             little more than read and write their elements.
@@ -209,7 +209,7 @@ class OpSpec:
     mutates_if: str | None = None
     effect: bool = False
     random: bool = False
-    spread: str | None = None
+    per_device: str | None = None
     work: Callable[[SbpContext], float] | None = None
     host: bool = False
     doc: str = ""
@@ -219,17 +219,18 @@ class OpSpec:
         keeps = self.mutates_if is not None and not attrs[self.mutates_if]
         return () if keeps else self.mutates
 
-    def spreads(self, placement: Placement, side: str | None = None) -> bool:
+    def is_per_device(self, placement: Placement, side: str | None = None) -> bool:
         """Whether the values of a side (None: of any side) are on one device each."""
-        return self.spread is not None and placement.size > 1 and side in (None, self.spread)
+        applies = self.per_device is not None and side in (None, self.per_device)
+        return applies and placement.size > 1
 
     def input_placement(self, placement: Placement, index: int) -> Placement:
         """Return the placement of an input of an op on ``placement``."""
-        return placement.only(index) if self.spreads(placement, "inputs") else placement
+        return placement.only(index) if self.is_per_device(placement, "inputs") else placement
 
     def output_placement(self, placement: Placement, index: int) -> Placement:
         """Return the placement of an output of an op on ``placement``."""
-        return placement.only(index) if self.spreads(placement, "outputs") else placement
+        return placement.only(index) if self.is_per_device(placement, "outputs") else placement
 
 
 def local_attrs(spec: OpSpec, ctx: LocalContext) -> Mapping[str, AttrValue]:
@@ -315,11 +316,12 @@ class KernelSpec:
             numpy's kernels have 0.
         workspace: ``workspace(KernelQuery)`` in bytes.
         name: shown in plans and conflicts.
-        rows: ``rows(whole, parts)``: whether one launch on several arrays, concatenated along
-            axis 0, is bitwise equal to one launch per array.  Inputs that are equal in ``whole``
-            and in the parts are shared by all parts.  None: true for elementwise ops only.
-        cuts: why the driver cannot record and replay the launches (such as in a CUDA graph); empty
-            if it can.
+        batchable: ``batchable(whole, parts)``: whether one launch on several arrays, concatenated
+            along axis 0, is bitwise equal to one launch per array.  Inputs that are equal in
+            ``whole`` and in the parts are shared by all parts.  None: true for elementwise ops
+            only.
+        unrecordable: why the driver cannot record and replay the launches (such as in a CUDA
+            graph); empty if it can.
     """
 
     op: str
@@ -329,8 +331,8 @@ class KernelSpec:
     priority: int = 0
     workspace: Callable[[KernelQuery], int] | None = None
     name: str = ""
-    rows: Callable[[KernelQuery, Sequence[KernelQuery]], bool] | None = None
-    cuts: str = ""
+    batchable: Callable[[KernelQuery, Sequence[KernelQuery]], bool] | None = None
+    unrecordable: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,15 +361,15 @@ class DeviceSpec:
         driver: lazy ``driver(device) -> flow_core.device.Driver``, with a
             `flow_core.sharding.topology.Device`.
         kernels: device type whose kernels also run here ("cpu" for emulated devices).
-        records: whether the driver records the launches of a step and replays them as one unit;
-            plans then report which kernels prevent it.
+        records_launches: whether the driver records the launches of a step and replays them as one
+            unit; plans then report which kernels prevent it.
     """
 
     type: str
     probe: Lazy
     driver: Lazy
     kernels: str | None = None
-    records: bool = False
+    records_launches: bool = False
 
 
 ANY_DEVICE_TYPE = "*"
@@ -392,9 +394,10 @@ class CommSpec:
             processes that it connects; None if it connects devices of one process only, or the
             processes of another library's world.  With ``device_types=("*",)``, None limits it to
             programs of one process.
-        meet: lazy ``meet(machines, used, port) -> World | None``, called if ``flow.env.machine``
-            names several machines and no launcher started the program: connects one manually
-            started process per machine; returns None if this process is not one of them.
+        static_bootstrap: lazy ``connect(machines, used, port) -> World | None``, called if
+            ``flow.env.machine`` names several machines and no launcher started the program:
+            connects one manually started process per machine; returns None if this process is not
+            one of them.
         shares_memory: whether all devices belong to this process and can read one another's
             memory, if of the same kind.  Replicated tensors are then stored once: arrays of an
             exchange may be the same array, see `Comm.bind`.
@@ -407,7 +410,7 @@ class CommSpec:
     priority: int = 0
     world: Lazy | None = None
     shares_memory: bool = False
-    meet: Lazy | None = None
+    static_bootstrap: Lazy | None = None
 
     def connects(self, types: Set[str]) -> bool:
         """Whether it connects devices of these types.

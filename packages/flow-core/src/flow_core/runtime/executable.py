@@ -100,7 +100,7 @@ class Executable:
         self._local = frozenset(self.comm.local if self.comm else devices)
         arenas = [a for a in plan.arenas if a.device in self._local]
         drivers = [driver(a.device) for a in arenas] or [driver(devices[0])]
-        self._driver = next((d for d in drivers if getattr(d, "queues", False)), drivers[0])
+        self._driver = next((d for d in drivers if getattr(d, "asynchronous", False)), drivers[0])
         self.arenas = {a.device: self._arena(a, driver(a.device)) for a in arenas}
         self._arrays = [self._array(b, variable) for b in plan.buffers]
         self.feeds = tuple(self._arrays[i] for i in plan.feeds)
@@ -195,7 +195,7 @@ class Executable:
         bound = [wrap(i, self.bind_task(task)) for i, task in enumerate(self.plan.tasks)]
         self._bound = bound
         cores = self.plan.cores
-        if self.plan.workers <= 1 or getattr(self._driver, "queues", False):
+        if self.plan.workers <= 1 or getattr(self._driver, "asynchronous", False):
             run = self._driver.compile([launch for launches in bound for launch in launches])
             return with_sized_pools(cores, run)
         positions, tasks = own_tasks(self.plan.tasks, self._takes_part)

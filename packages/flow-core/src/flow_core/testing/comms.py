@@ -143,9 +143,9 @@ class CommKit(Kit):
                     run.launch()
                     run.check()
                 local = {
-                    (here, there): step * nbytes
-                    for (here, there), nbytes in links_of(iter(cases)).items()
-                    if here in comm.local
+                    (sender, receiver): step * nbytes
+                    for (sender, receiver), nbytes in links_of(iter(cases)).items()
+                    if sender in comm.local
                 }
                 assert dict(comm.sent()) == local
 
@@ -176,22 +176,23 @@ class CommKit(Kit):
 
     def test_refuses_what_does_not_fit(self, name: str) -> None:
         """Binding missing, superfluous or wrongly typed arrays raises `PlanError`."""
-        here, there = self.devices[-1], self.devices[0]
-        good = send_recv((here, there), as_dtype("float32"))
+        sender, receiver = self.devices[-1], self.devices[0]
+        good = send_recv((sender, receiver), as_dtype("float32"))
 
-        def bad(comm: Comm, device: Device) -> Iterator[Any]:
-            if device in comm.local:
-                yield self.local_array(comm, device, (5,), np.dtype("f4"))
-                yield self.local_array(comm, device, (4,), np.dtype("f8"))
-                yield None
+        def bad(comm: Comm, device: Device) -> list[Any]:
+            if device not in comm.local:
+                return []
+            rows = ((5,), np.dtype("f4")), ((4,), np.dtype("f8"))
+            return [*(self.local_array(comm, device, *row) for row in rows), None]
 
         def body(comm: Comm) -> None:
-            given = [self.local_array(comm, here, (4,), np.dtype("f4"))]
-            made = [self.local_array(comm, there, (4,), np.dtype("f4"))]
-            for array in bad(comm, here):
+            given = [self.local_array(comm, sender, (4,), np.dtype("f4"))]
+            made = [self.local_array(comm, receiver, (4,), np.dtype("f4"))]
+            inputs, outputs = bad(comm, sender), bad(comm, receiver)
+            for array in inputs:
                 with pytest.raises(PlanError, match="send_recv"):
                     comm.bind(good, [array], made)
-            for array in bad(comm, there):
+            for array in outputs:
                 with pytest.raises(PlanError, match="send_recv"):
                     comm.bind(good, given, [array])
             with pytest.raises(PlanError, match="2 inputs"):
@@ -301,8 +302,8 @@ def _reference(exchange: Exchange, inputs: Sequence[Any]) -> list[Any]:
         outputs[index][...] = neutral(operation, exchange.outputs[index].dtype)
     for b in exchange.blocks:
         new = inputs[b.source][*_window(b.start, b.size), ...]
-        there = outputs[b.target][*_window(b.at, b.size), ...]
-        there[...] = new if b.first else combine(there, new)
+        target = outputs[b.target][*_window(b.at, b.size), ...]
+        target[...] = new if b.first else combine(target, new)
     return outputs
 
 

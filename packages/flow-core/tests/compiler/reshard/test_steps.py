@@ -179,8 +179,8 @@ def check(
     predicted: Counter[DevicePair] = Counter()
     for hop in plan_boxing(x.shape, 8, source, target, LINKS):
         parts = run_hop(comm, hop, parts)
-        for here, there, n in hop.transfers():
-            predicted[here, there] += n * 8
+        for sender, receiver, n in hop.transfers():
+            predicted[sender, receiver] += n * 8
     np.testing.assert_array_equal(gathered(x.shape, target, parts), x, f"{source} -> {target}")
     assert comm.sent() == +predicted, f"{source} -> {target}"
 

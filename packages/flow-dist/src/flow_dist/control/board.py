@@ -331,9 +331,9 @@ class Board:
             for other in members:
                 known = self.ranks.get(other)
                 if known is not None and _has_diverged(rank, known, (members, lane)):
-                    there = known.instance
-                    place = there[3] if there else f"at work at step {known.step}"
-                    self._fail_diverged({number: what, other: place})
+                    entered = known.instance
+                    state = entered[3] if entered else f"at work at step {known.step}"
+                    self._fail_diverged({number: what, other: state})
 
     def _deadlock(self) -> None:
         """Fail if all ranks wait for ranks that wait elsewhere."""
@@ -410,7 +410,7 @@ def _has_diverged(one: Rank, other: Rank, group: tuple[tuple[int, ...], str]) ->
     (count, last), (far, past) = (rank.groups.get(group, (0, ())) for rank in (one, other))
     both = min(count, far)
     pairs = zip(_by_number(count, last, both), _by_number(far, past, both), strict=False)
-    return any(here != there for here, there in pairs)
+    return any(key != other_key for key, other_key in pairs)
 
 
 def _by_number(count: int, last: Sequence[int], until: int) -> Iterator[int]:

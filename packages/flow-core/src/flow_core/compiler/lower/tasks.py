@@ -42,7 +42,7 @@ from flow_core.exchange import BOXING
 from flow_core.ir.graph import Graph, Op, TensorType, Value, tensor_type
 from flow_core.passes.gradient_accumulation import draws_by_place
 from flow_core.plan import Buffer, Plan, RegisterPlan, Task, check_no_deadlock
-from flow_core.plugins.rows import side_by_side
+from flow_core.plugins.batchable import side_by_side
 from flow_core.sharding.sbp import Region
 
 
@@ -286,16 +286,16 @@ def _task(state: _Phases, op: Op, i: int, buffers: Buffers) -> Task:
         kernel=op.attrs["collective"] if op.type == BOXING else state.choice.kernels[op.name].name,
         seed=_seed(state, op),
         line=str(state.graph.lines.get(op.name, "")),
-        cuts=_cuts(state, op),
+        unrecordable=_unrecordable(state, op),
     )
 
 
-def _cuts(state: _Phases, op: Op) -> str:
-    """Return the reason why an op cuts the record of a step, empty where it does not."""
+def _unrecordable(state: _Phases, op: Op) -> str:
+    """Return the reason why an op cannot be recorded with its step; empty if it can."""
     recording = state.given.options.recording
     if recording and op.placement.device_type not in recording:
         return f"runs on {device_of(op)}"
-    return "" if not recording or op.type == BOXING else state.choice.kernels[op.name].cuts
+    return "" if not recording or op.type == BOXING else state.choice.kernels[op.name].unrecordable
 
 
 def _seed(state: _Phases, op: Op) -> int:

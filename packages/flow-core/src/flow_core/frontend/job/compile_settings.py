@@ -96,4 +96,4 @@ def _recording(build: JobBuild) -> frozenset[str]:
     """The types of a job's devices whose drivers record steps."""
     devices = build.session.registry.devices
     asked = {op.placement.device_type for op in build.builder.ops.values()}
-    return frozenset(kind for kind in asked if kind in devices and devices[kind].records)
+    return frozenset(kind for kind in asked if kind in devices and devices[kind].records_launches)

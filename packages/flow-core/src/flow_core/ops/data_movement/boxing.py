@@ -44,8 +44,8 @@ def _reference(*parts: Array, **attrs: AttrValue) -> Any:
         outs[index][...] = neutral(operation, as_dtype(dtype))
     for block in (Block(*row) for row in attrs["blocks"]):
         new = parts[block.source][window(block.start, block.size)]
-        out, there = outs[block.target], window(block.at, block.size)
-        out[there] = new if block.first else combine(out[there], new)
+        out, region = outs[block.target], window(block.at, block.size)
+        out[region] = new if block.first else combine(out[region], new)
     return tuple(outs)
 
 
