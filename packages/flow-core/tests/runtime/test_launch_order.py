@@ -44,7 +44,7 @@ def task(device: Device, reads: Sequence[int], writes: int, type_: str = "t") ->
 
 
 def plan_of(devices: Sequence[Device], buffers: Sequence[Device], tasks: Sequence[Task]) -> Plan:
-    made = [Buffer(f"b{i}", "temp", d, 64 * i, TYPE) for i, d in enumerate(buffers)]
+    made = [Buffer(f"b{i}", 0, "temp", d, 64 * i, TYPE) for i, d in enumerate(buffers)]
     arenas = tuple(ArenaPlan(d, 0, 0) for d in devices)
     return Plan("job", arenas, tuple(made), (), tuple(tasks), (), (), {})
 
