@@ -98,9 +98,12 @@ class NumpyDriver:
         """Copy a host array into a planned array."""
         np.copyto(target, source)
 
-    def copy_out(self, source: Any) -> Any:
-        """Return a new array with the contents of a planned one."""
-        return source.copy()
+    def copy_out(self, source: Any, target: Any = None) -> Any:
+        """Copy a planned array into ``target``, by default a new array, and return it."""
+        if target is None:
+            return source.copy()
+        np.copyto(target, source)
+        return target
 
     def compile(self, launches: Sequence[Launch]) -> Launch:
         """Return one callable for a step's launches, with floating-point warnings off."""

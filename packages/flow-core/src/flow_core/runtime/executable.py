@@ -15,8 +15,8 @@ from flow_core.base.arrays import Array
 from flow_core.base.dtypes import tensor_buffer
 from flow_core.base.errors import FlowError, PlanError, SourceLine, UnsupportedError
 from flow_core.base.thread_pools import find_open_mp, sized_pools, with_sized_pools
+from flow_core.comm.exchange import BOXING, DevicePair, exchange_of, pack, unpack
 from flow_core.device import Arena, Comm, Driver, Launch, World
-from flow_core.exchange import BOXING, DevicePair, exchange_of, pack, unpack
 from flow_core.plan import ArenaPlan, Buffer, Plan, Task, check_no_deadlock, check_streams
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec, load
 from flow_core.runtime.launch_order import LaunchOrder
@@ -96,6 +96,8 @@ class Executable:
         self.comm = comm(devices) if comm and (world or _has_exchanges(plan)) else None
         self._before = getattr(self.comm, "before_step", None)
         self._after = getattr(self.comm, "after_step", None)
+        if attach := getattr(self.comm, "attach", None):
+            attach(driver)
         self._local = frozenset(self.comm.local if self.comm else devices)
         arenas = [a for a in plan.arenas if a.device in self._local]
         self._order = LaunchOrder(plan, [a.device for a in arenas], driver)
@@ -129,10 +131,9 @@ class Executable:
         if is_here and buffer.memory not in self._local:
             raise _not_shared(self.plan, buffer)
         if buffer.kind == "variable" and (is_here or self._world):
-            name = buffer.name.rsplit(":", 1)[0]
-            logical, region = self.plan.shards.get(name, (name, None))
+            logical, region = self.plan.shards.get(buffer.op, (buffer.op, None))
             found = variable(logical, buffer.memory, region)
-            return found.reshape(buffer.type.shape) if is_here else None
+            return found if is_here else None
         if not is_here:
             return None
         if buffer.type.dtype.is_object:

@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from flow_core.comm.exchange import BOXING
 from flow_core.device import Driver, Event, Launch, Stream
-from flow_core.exchange import BOXING
 from flow_core.plan import Plan, Task
 from flow_core.sharding.topology import Device
 
