@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -92,9 +93,9 @@ class NewStreams(QueuedDriver):
 class Allocating(QueuedDriver):
     """Allocates for each copy."""
 
-    def copy_out(self, source: QueuedArray) -> Any:
+    def copy_out(self, source: QueuedArray, target: Any = None) -> Any:
         self.allocate(64)
-        return super().copy_out(source)
+        return super().copy_out(source, target)
 
 
 def with_stream(stream: Callable[[float], QueuedStream]) -> Callable[..., QueuedDriver]:
@@ -119,8 +120,8 @@ def test_broken_drivers_fail(driver: Callable[..., QueuedDriver], check: str) ->
         def registry(self) -> Registry:
             module: Any = ModuleType("broken")
             module.FLOW_PLUGIN_API = "1.0"
-            (spec,) = queued_device.devices()
-            module.flow_register_devices = lambda: [type(spec)(spec.type, spec.probe, driver)]
+            (spec,) = queued_device.flow_register_devices()
+            module.flow_register_devices = lambda: [replace(spec, driver=driver)]
             return load_plugins(Settings(plugins=()), [module])
 
     with pytest.raises((AssertionError, pytest.fail.Exception)):
