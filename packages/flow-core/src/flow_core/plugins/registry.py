@@ -9,12 +9,13 @@ from typing import Any
 from flow_core.base.errors import (
     DeviceUnavailableError,
     KernelNotFoundError,
+    MissingKernel,
     PluginError,
     PluginResultError,
     SourceLine,
     nearest,
 )
-from flow_core.base.missing_kernels import MissingKernel, lookup_error
+from flow_core.base.missing_kernels import lookup_error
 from flow_core.plugins.records import Origin, PluginFailure, PluginRecord
 from flow_core.plugins.specs import (
     AnnotationSpec,

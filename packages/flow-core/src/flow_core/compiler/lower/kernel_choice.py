@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from flow_core.base.errors import GraphError, KernelNotFoundError
-from flow_core.base.missing_kernels import KernelUser, job_error
+from flow_core.base.errors import GraphError, KernelNotFoundError, KernelUser
+from flow_core.base.missing_kernels import job_error
 from flow_core.base.thread_budget import Cores
 from flow_core.base.thread_pools import sized_pools
 from flow_core.compiler.lower.inputs import LEAVES, Inputs
