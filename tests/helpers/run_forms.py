@@ -14,7 +14,7 @@ import numpy as np
 from parallel_networks import NETWORKS, STEPS, Form, batches, step_of, train, train_job
 
 import oneflow as flow
-from flow_core.exchange import DevicePair, exchanges, links_of
+from flow_core.comm.exchange import DevicePair, exchanges, links_of
 from flow_core.frontend.session.session import default_session
 from flow_core.sharding.topology import Device
 
@@ -74,8 +74,9 @@ def check_bytes(network: str, form: str) -> None:
     assert sent == +wanted, (network, form, sent, wanted)
 
 
-def main(pairs: list[str]) -> None:
-    for network, form in (pair.split(":") for pair in pairs):
+def main(wanted: list[str]) -> None:
+    """Train each ``network:form``, or all forms of a ``network``."""
+    for network, form in (pair for name in wanted for pair in pairs(name)):
         many = arrays(train(NETWORKS[network], FORMS[form]))
         one = arrays(train(NETWORKS[network], FORMS[form].alone()))
         assert many.keys() == one.keys()
@@ -86,6 +87,10 @@ def main(pairs: list[str]) -> None:
         print(network, form, bits.hexdigest()[:16])
 
 
+def pairs(name: str) -> list[tuple[str, str]]:
+    network, _, form = name.partition(":")
+    return [(network, found) for found in ([form] if form else FORMS)]
+
+
 if __name__ == "__main__":
-    found = sys.argv[1:] or [f"{n}:{f}" for n in ("mlp", "lenet", "transformer") for f in FORMS]
-    main(found)
+    main(sys.argv[1:])

@@ -18,6 +18,7 @@ from flow_core.base.errors import (
 from flow_core.base.missing_kernels import lookup_error
 from flow_core.plugins.records import Origin, PluginFailure, PluginRecord
 from flow_core.plugins.specs import (
+    ANY_DEVICE_TYPE,
     AnnotationSpec,
     Available,
     BoxingSpec,
@@ -264,7 +265,7 @@ class Registry:
             DeviceUnavailableError: no library connects these device types; lists the reasons.
         """
         types = {device.type for device in devices}
-        fitting = [spec for spec in self.comms.values() if types <= set(spec.device_types)]
+        fitting = [spec for spec in self.comms.values() if spec.connects(types)]
         for spec in sorted(fitting, key=lambda spec: (-spec.priority, spec.name)):
             if isinstance(self._joined(spec), Available):
                 return spec
@@ -309,6 +310,9 @@ class Registry:
 
     def _joined(self, spec: CommSpec) -> Available | Unavailable:
         """Return the result of a comm's bootstrap; cached."""
+        one_process = ANY_DEVICE_TYPE in spec.device_types and spec.world is None
+        if one_process and (world := self.world()) is not None:
+            return Unavailable(f"the program runs in {world.size} processes")
         key = f"comm {spec.name}"
         if key not in self._probed:
             self._probed[key] = load(spec.bootstrap)()

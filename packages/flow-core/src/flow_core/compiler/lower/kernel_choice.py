@@ -9,13 +9,13 @@ from flow_core.base.errors import GraphError, KernelNotFoundError, KernelUser
 from flow_core.base.missing_kernels import job_error
 from flow_core.base.thread_budget import Cores
 from flow_core.base.thread_pools import sized_pools
+from flow_core.comm.exchange import BOXING
 from flow_core.compiler.lower.inputs import LEAVES, Inputs
 from flow_core.compiler.lower.ordering import Order, worker_count
 from flow_core.compiler.memory.device_batching import batched_query
 from flow_core.compiler.memory.inplace_reduction import lowered_form
 from flow_core.compiler.schedule.streams import stream_name
 from flow_core.compiler.schedule.thread_allocation import divided
-from flow_core.exchange import BOXING
 from flow_core.ir.graph import Graph, Op
 from flow_core.plugins.specs import KernelQuery, KernelSpec
 

@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from flow_core.comm.exchange import BOXING
 from flow_core.compiler.memory.aliases import alias_roots
 from flow_core.compiler.memory.replica_dedup import ReplicaDedup
-from flow_core.exchange import BOXING
 from flow_core.ir.graph import Attrs, Graph, Op, Value
 from flow_core.ir.update_rules import BY_TYPE, DIFF, MODEL
 from flow_core.ops.training.summed_updates import SUMMED, fused_attrs
