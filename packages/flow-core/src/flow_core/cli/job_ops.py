@@ -11,8 +11,8 @@ from flow_core.api.nn import layers, losses
 from flow_core.api.optim import learning_rates, optimizer
 from flow_core.api.session.job import FixedTensorDef
 from flow_core.base.dtypes import int32
+from flow_core.comm.exchange import BOXING
 from flow_core.compiler.lower.inputs import LEAVES
-from flow_core.exchange import BOXING
 from flow_core.frontend.job.function import JobFunction
 from flow_core.frontend.session.session import Session
 from flow_core.plugins.registry import Registry

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from flow_core.comm.exchange import BOXING
 from flow_core.compiler.lower.inputs import LEAVES
-from flow_core.exchange import BOXING
 from flow_core.observe.op_catalog import OpEntry
 from flow_core.observe.tables import Table
 
