@@ -10,15 +10,23 @@ from typing import Any
 import numpy as np
 import pytest
 from opaque_devices import OpaqueDriver, opaque_registry
+from parallel_networks import (
+    NETWORKS,
+    STEPS,
+    Form,
+    assert_near,
+    batches,
+    step_of,
+    train,
+    train_here,
+    train_job,
+)
 
 import oneflow as flow
 import oneflow.typing as tp
 from flow_core.comm.exchange import exchanges, links_of
 from flow_core.frontend.session import session as sessions
 from flow_core.sharding.topology import Device
-
-from .networks import NETWORKS, STEPS, Form, batches, step_of, train, train_here, train_job
-from .test_oracle_matrix import assert_near
 
 OPAQUE, MIXED = ("opaque",), ("opaque", "cpu")
 FORMS = {

@@ -94,9 +94,9 @@ class GpuDriver:
         """Copy a host array to the device; see `flow_cuda.device.staging.HostCopies.upload`."""
         self._host_copies.upload(target, source)
 
-    def copy_out(self, source: DeviceArray) -> Any:
-        """Return a new host array with the values after all queued work."""
-        result = np.empty(source.shape, source.dtype)
+    def copy_out(self, source: DeviceArray, target: Any = None) -> Any:
+        """Copy the values after all queued work into ``target``, by default a new host array."""
+        result = np.empty(source.shape, source.dtype) if target is None else target
         self._host_copies.download(source, result)
         return result
 
