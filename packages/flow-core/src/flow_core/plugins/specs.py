@@ -191,6 +191,8 @@ class OpSpec:
         host: runs on the CPU of its devices' machines, regardless of the scope.  Only such ops
             read or write values whose elements are objects (`flow_core.base.dtypes.OBJECTS`).  A
             source op among them that has an attribute ``region`` is split on axis 0.
+        internal: only passes create the op, in graphs that are already differentiated and split
+            into one op per device.  Such an op has neither gradient nor SBP rules.
     """
 
     type: str
@@ -214,6 +216,7 @@ class OpSpec:
     work: Callable[[SbpContext], float] | None = None
     host: bool = False
     doc: str = ""
+    internal: bool = False
 
     def overwrites(self, attrs: Mapping[str, AttrValue]) -> tuple[int, ...]:
         """Return the inputs that an op with these attributes overwrites."""
