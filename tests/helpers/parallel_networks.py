@@ -36,6 +36,7 @@ class Form:
         mirrored: whether each device has a network of its own, with a part of the batch.
         scale: factor of the loss; gradients of the mirrored view are that of the mean, times
             the number of devices.
+        kinds: device types of the stages of the pipeline, in turn.
     """
 
     devices: int = 1
@@ -47,6 +48,7 @@ class Form:
     micro: int = 1
     mirrored: bool = False
     scale: float = 1.0
+    kinds: tuple[str, ...] = ("cpu",)
 
     def alone(self) -> Form:
         """What one device computes of the same program."""
@@ -56,9 +58,10 @@ class Form:
     def at(self, stage: int, count: int) -> AbstractContextManager[Any]:
         """The placement of a stage of ``count``."""
         here = self.devices // self.stages
-        first = here * (stage * self.stages // count)
+        part = stage * self.stages // count
+        first = here * part
         ids = f"0:{first}-{first + here - 1}"
-        return flow.scope.placement("cpu", ids, self.hierarchy)
+        return flow.scope.placement(self.kinds[part % len(self.kinds)], ids, self.hierarchy)
 
     def weight(self, name: str, shape: Sequence[int], late: bool = False) -> Any:
         """A weight matrix (out, in, ...)."""
@@ -319,9 +322,22 @@ def batches(network: Network, seed: int = 0) -> list[list[Any]]:
 def train(network: Network, form: Form) -> tuple[Any, dict[str, Any]]:
     """The losses of all steps and the final weights, in a session of their own."""
     flow.clear_default_session()
-    job = train_job(network, form)
+    found = train_here(network, form, train_job(network, form))
+    flow.clear_default_session()
+    return found
+
+
+def train_here(network: Network, form: Form, job: Any) -> tuple[Any, dict[str, Any]]:
+    """The losses and the final weights of a job in the default session."""
     steps = [job(*step_of(form, batch)) for batch in batches(network)]
     losses = np.array([np.concatenate(x) if form.mirrored else x for x in steps])
-    weights = {name: v.numpy() for name, v in flow.get_all_variables().items()}
-    flow.clear_default_session()
-    return losses, weights
+    return losses, {name: v.numpy() for name, v in flow.get_all_variables().items()}
+
+
+TOLERANCE = 1e-10
+"""Sums of float64 in another order differ by about 1e-13."""
+
+
+def assert_near(found: Any, wanted: Any, what: str) -> None:
+    scale = max(1.0, float(np.abs(wanted).max(initial=0.0)))
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=TOLERANCE * scale, err_msg=what)

@@ -20,11 +20,11 @@ import oneflow as flow
 import oneflow.typing as tp
 from flow_core.base.dtypes import as_dtype
 from flow_core.comm.exchange import exchanges, links_of
-from flow_core.device import Comm
+from flow_core.device import Comm, Driver
 from flow_core.frontend.session import session as sessions
 from flow_core.runtime.executable import Executable
 from flow_core.sharding.topology import Device
-from flow_core.testing import CommKit, comms
+from flow_core.testing import CommKit, comm_cases, comms
 from flow_cuda.codegen import host_compiler
 from flow_cuda.driver.capture import describe
 from flow_dist.control.waiting import VERDICT
@@ -57,11 +57,8 @@ class TestOnSimulatedGpus(CommKit):
         rows = list(super().parameters(check))
         return [row for row in rows if row[0] in (self.comm_name, *PACKED)]
 
-    def array(self, device: Device, value: Any) -> Any:
-        return GPUS[device.index].array(value)
-
-    def host(self, array: Any) -> Any:
-        return GPUS[array.hardware.index].driver.copy_out(array)
+    def driver(self, device: Device) -> Driver:
+        return GPUS[device.index].driver
 
 
 PACKED = (
@@ -79,14 +76,14 @@ class TestInOrder(TestOnSimulatedGpus):
 @pytest.mark.parametrize("case", ["all_reduce_bucket", "all_gather_columns", "all_to_all_uneven"])
 def test_exchanges_run_in_a_captured_graph(case: str) -> None:
     """A step with an exchange is one graph; a replay of it calls nothing and moves new numbers."""
-    (exchange,) = comms.CASES[case](DEVICES, as_dtype("float32"))
+    (exchange,) = comm_cases.CASES[case](DEVICES, as_dtype("float32"))
     fabric = Fabric()
 
     def body(world: Any) -> None:
         gpu, groups = rank(fabric, world)
         comm = NcclComm(DEVICES, groups, ordered=False)
         kit = TestOnSimulatedGpus()
-        run = comms._Run(kit, comm, exchange, 0)
+        run = comms.BoundExchange(kit, comm, exchange, 0)
         step = gpu.driver.compile(run._launches)
         calls = []
         for number in range(4):

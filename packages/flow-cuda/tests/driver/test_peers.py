@@ -11,17 +11,16 @@ import oneflow as flow
 import oneflow.typing as tp
 from flow_core.base.dtypes import as_dtype
 from flow_core.comm.exchange import exchanges, links_of
-from flow_core.device import Comm
+from flow_core.device import Comm, Driver
 from flow_core.frontend.session import session as sessions
 from flow_core.plugins.registry import Registry
 from flow_core.plugins.specs import Available, Unavailable
 from flow_core.sharding.topology import Device
-from flow_core.testing import CommKit, comms
+from flow_core.testing import CommKit, comm_cases, comms
 from flow_cuda.codegen import host_compiler
-from flow_cuda.device.arrays import DeviceArray
 from flow_cuda.driver.capture import describe
-from flow_cuda.driver.gpu import GpuDriver
-from flow_cuda.driver.peers import PeerComm, bootstrap
+from flow_cuda.driver.gpu import GpuDriver, Step
+from flow_cuda.driver.peers import bootstrap
 from flow_cuda.simulator import plugin as simulated
 from flow_cuda.simulator.hardware import Machine, Simulator
 
@@ -38,25 +37,6 @@ class Gpus:
         machine, compiler = Machine(), simulated.compiler()
         made = [Simulator(i, compiler=compiler, machine=machine) for i in range(len(DEVICES))]
         self.drivers = [GpuDriver(hardware, chunk=1 << 12) for hardware in made]
-
-    def array(self, device: Device, value: Any) -> "Settable":
-        driver = self.drivers[device.index]
-        made = driver.allocate(max(1, value.nbytes)).view(0, value.shape, value.dtype)
-        array = Settable(made.memory, made.address, made.shape, made.dtype, made.hardware)
-        OF[id(made.hardware)] = driver
-        driver.copy_in(array, value)
-        return array
-
-
-OF: dict[int, GpuDriver] = {}
-
-
-class Settable(DeviceArray):
-    """A device array that accepts host values, as the kit assigns them."""
-
-    def __setitem__(self, index: Any, value: Any) -> None:
-        assert index is ...
-        OF[id(self.hardware)].copy_in(self, value)
 
 
 class InSteps:
@@ -86,11 +66,10 @@ class TestPeers(CommKit):
         made: Any = InSteps(super().comm(), self.gpus)
         return made
 
-    def array(self, device: Device, value: Any) -> Any:
-        return self.gpus.array(device, value) if device.type == "gpu" else value.copy()
-
-    def host(self, array: Any) -> Any:
-        return array if isinstance(array, np.ndarray) else OF[id(array.hardware)].copy_out(array)
+    def driver(self, device: Device) -> Driver:
+        if device.type == "gpu":
+            return self.gpus.drivers[device.index]
+        return super().driver(device)
 
 
 class TestWithTheHost(TestPeers):
@@ -99,24 +78,14 @@ class TestWithTheHost(TestPeers):
     devices = (Device("cpu", 0, 0), Device("gpu", 0, 1), Device("gpu", 0, 0), Device("cpu", 0, 1))
 
 
-@pytest.mark.parametrize("devices", [DEVICES, TestWithTheHost.devices], ids=["gpus", "mixed"])
-def test_all_reduce_may_be_in_place(devices: tuple[str, ...]) -> None:
-    (exchange,) = comms.CASES["all_reduce_bucket"](devices, as_dtype("float32"))
-    kit = TestPeers()
-    comm = kit.comm()
-    inner: Any = PeerComm(devices)
+@pytest.mark.parametrize("kit", [TestPeers(), TestWithTheHost()], ids=["gpus", "mixed"])
+def test_all_reduce_may_be_in_place(kit: TestPeers) -> None:
+    (exchange,) = comm_cases.CASES["all_reduce_bucket"](kit.devices, as_dtype("float32"))
+    run = comms.BoundExchange(kit, kit.comm(), exchange, seed=0, in_place=1)
     rng = np.random.default_rng(0)
-    values = [rng.normal(size=t.shape).astype(np.float32) for t in exchange.inputs]
-    arrays = [kit.array(d, x) for d, x in zip(exchange.senders, values, strict=True)]
-    step = comm.gpus.drivers[0].compile(inner.bind(exchange, arrays, arrays))  # type: ignore[attr-defined]
-    step()
-    p = len(devices)
-    for first in range(0, len(values), p):
-        want = values[first]
-        for other in values[first + 1 : first + p]:
-            want = want + other
-        for array in arrays[first : first + p]:
-            np.testing.assert_array_equal(kit.host(array), want)
+    run.refill_with([rng.normal(size=t.shape).astype(np.float32) for t in exchange.inputs])
+    run.launch()
+    run.check()
 
 
 def test_several_processes_are_not_supported() -> None:
@@ -265,6 +234,7 @@ def test_layers_may_alternate_between_cpu_and_gpu() -> None:
     assert abs(want[0][:BATCH].mean() - want[-1][:BATCH].mean()) > 1e-3
     np.testing.assert_allclose(run("gpu"), want, rtol=2e-4, atol=1e-5)
     (job,) = sessions._default[0].jobs
-    step = job.executable()._launch
-    kinds = [line.split(":")[0].split()[0] for line in describe(step.parts).splitlines()]
+    steps = [call for call in job.executable()._launch.calls if isinstance(call, Step)]
+    parts = [part for step in steps for part in step.parts]
+    kinds = [line.split(":")[0].split()[0] for line in describe(parts).splitlines()]
     assert "graph" in kinds, "device work between host calls is captured"

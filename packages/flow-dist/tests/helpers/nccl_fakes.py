@@ -105,15 +105,28 @@ class Array:
         nbytes = prod(self.shape) * self.dtype.itemsize
         return self.device.bytes_at(self.address, nbytes).view(self.dtype).reshape(self.shape)
 
-    def __setitem__(self, index: Any, value: Any) -> None:
-        self.numpy()[index] = value
-
 
 def array_of(device: FakeGpu, value: Any) -> Array:
     value = np.asarray(value)
     found = device.allocate(value.nbytes).view(0, value.shape, value.dtype)
     found.numpy()[...] = value
     return found
+
+
+@dataclass(frozen=True)
+class FakeDriver:
+    """The part of a driver that the comm kit needs."""
+
+    device: FakeGpu
+
+    def allocate(self, nbytes: int) -> Memory:
+        return self.device.allocate(nbytes)
+
+    def copy_in(self, target: Array, source: Any) -> None:
+        target.numpy()[...] = source
+
+    def copy_out(self, source: Array) -> Any:
+        return source.numpy().copy()
 
 
 def box_of(box: Any) -> Any:

@@ -163,7 +163,7 @@ class _Endpoint:
 
     def __init__(self, bench: GpuWorkbench) -> None:
         self.bench = bench
-        self.scratch = Scratch(bench)
+        self.scratch = Scratch(bench.scratch)
         self._host_copies: HostCopies | None = None
 
     @property

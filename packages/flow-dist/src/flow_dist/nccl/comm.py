@@ -152,7 +152,7 @@ class NcclComm:
             for arrays in (inputs, outputs)
         )
         scratch = {
-            device: self._scratch.setdefault((device, exchange.stream), Scratch(bench))
+            device: self._scratch.setdefault((device, exchange.stream), Scratch(bench.scratch))
             for device, bench in benches.items()
         }
         for row in scratch.values():

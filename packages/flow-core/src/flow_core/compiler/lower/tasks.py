@@ -124,7 +124,11 @@ def _emit(state: _Phases, inputs: Sequence[str], job: str) -> Plan:
     prologue: list[Task] = []
     idle = state.order.sharing.idle()
     for i, op in enumerate(state.order.ops):
-        if op.type in LEAVES or op.name in idle or _is_aliased(state, op):
+        if (
+            op.type in LEAVES
+            or op.name in idle
+            or state.given.specs[op.type].is_view(len(op.inputs))
+        ):
             continue
         target = prologue if op.name in state.given.constant else tasks
         target.append(_task(state, op, i, buffers))
@@ -220,10 +224,6 @@ def step_registers(width: int) -> tuple[RegisterPlan, ...]:
         RegisterPlan("results", "compute", ("callback",), width),
         RegisterPlan("in_flight", "callback", ("feed",), width, initial=width),
     )
-
-
-def _is_aliased(state: _Phases, op: Op) -> bool:
-    return state.given.specs[op.type].alias is not None and op.output() in state.storage.base
 
 
 def _view(state: _Phases, buffers: Buffers, value: Value) -> int:
