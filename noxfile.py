@@ -26,6 +26,7 @@ SUBSETS = {
     "core+typing+data": ("flow-core", "flow-typing", "flow-data"),
     "all": tuple(path.parent.name for path in sorted(ROOT.glob("packages/*/pyproject.toml"))),
 }
+EXAMPLE_PLUGINS = tuple(p.parent.name for p in sorted(ROOT.glob("examples/plugins/*/*.toml")))
 # Intel's own wheels of oneDNN 3.3 and 3.13; the workspace's environment has 3.2.
 ONEDNN_WHEELS = ("2024.0.0", "2026.1.0")
 # The external tests import these.  They are not a dependency group: TensorFlow's bounds on
@@ -360,6 +361,49 @@ def facade(session: nox.Session, subset: str) -> None:
     session.install(*(str(wheel) for name in names for wheel in wheels().glob(f"{name}-*.whl")))
     # -I: neither the working directory nor PYTHONPATH may replace installed packages.
     session.run("python", "-I", "-W", "error", "tests/facade/check_subset.py", subset)
+
+
+def requirement(name: str, extras: str = "") -> str:
+    """Return the requirement of a member's wheel, with extras."""
+    (wheel,) = wheels().glob(f"{name.replace('-', '_')}-*.whl")
+    return f"{name}{extras} @ {wheel.as_uri()}"
+
+
+def core_wheels(session: nox.Session) -> None:
+    """Install the wheels on which example plugins depend, with what their tests need."""
+    core = requirement("flow-core", "[cli,testing]")
+    session.install(core, requirement("flow-typing"), requirement("flow-data"), "ruff>=0.15")
+
+
+def plugin_tests(session: nox.Session, folder: Path) -> None:
+    """Install a plugin from its folder and run its tests there."""
+    session.install(f"{folder}[test]")
+    with session.chdir(folder):
+        session.run("python", "-m", "pytest", "-q", "-c", os.devnull, "--rootdir=.", "tests")
+
+
+@nox.session(python=PYTHONS[0], reuse_venv=False)
+@nox.parametrize("package", EXAMPLE_PLUGINS, ids=EXAMPLE_PLUGINS)
+@timed
+def plugins(session: nox.Session, package: str) -> None:
+    """Install an example plugin from its folder against built wheels, and run its tests."""
+    core_wheels(session)
+    plugin_tests(session, ROOT / "examples" / "plugins" / package)
+
+
+@nox.session(name="new-plugins", python=PYTHONS[0], reuse_venv=False)
+@timed
+def new_plugins(session: nox.Session) -> None:
+    """Create a plugin of each kind from built wheels, lint it, and run its tests."""
+    core_wheels(session)
+    parent = Path(session.create_tmp())
+    for kind in ("backend", "format", "op", "pass"):
+        folder = parent / f"flow-new-{kind}"
+        shutil.rmtree(folder, ignore_errors=True)
+        session.run("flow", "new", kind, folder.name, "--dir", str(parent))
+        session.run("ruff", "check", str(folder))
+        session.run("ruff", "format", "--check", str(folder))
+        plugin_tests(session, folder)
 
 
 def cuda(session: nox.Session, *libraries: str) -> None:

@@ -20,8 +20,8 @@ import numpy as np
 
 from flow_core.base.dtypes import ALL, as_dtype, float32
 from flow_core.base.errors import FlowError
+from flow_core.comm.exchange import Exchange
 from flow_core.device import strided
-from flow_core.exchange import Exchange
 from flow_core.plugins.specs import Unavailable
 from flow_core.sharding.topology import Device
 from flow_core.testing import CommKit, comms

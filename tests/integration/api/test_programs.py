@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 SHARED = Path(__file__).parents[4] / "shared"
@@ -30,7 +31,7 @@ runpy.run_path(path, init_globals={"range": short}, run_name="__main__")
 
 def run(folder: Path, program: str, epochs: int, emulate: int) -> str:
     """What an unmodified program prints when it is run in a folder."""
-    env = {"PATH": "/usr/bin:/bin", "ONEFLOW_EMULATE_GPUS": str(emulate), "OMP_NUM_THREADS": "2"}
+    env = {"PATH": "/usr/bin:/bin", "ONEFLOW_EMULATE_GPUS": str(emulate), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, "-c", WRAPPER, str(PROGRAMS / program), str(epochs)],
         cwd=folder,
@@ -47,6 +48,15 @@ def run(folder: Path, program: str, epochs: int, emulate: int) -> str:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     shutil.copy(MNIST, tmp_path / "mnist.npz")
+    return tmp_path
+
+
+@pytest.fixture
+def third(tmp_path: Path) -> Path:
+    """A folder with a third of MNIST: 20,000 and 3,300 images."""
+    with np.load(MNIST) as full:
+        parts = {name: full[name][: len(full[name]) // 300 * 100] for name in full.files}
+    np.savez(tmp_path / "mnist.npz", **parts)
     return tmp_path
 
 
@@ -70,10 +80,10 @@ def test_mlp_trains_and_evaluates_asynchronously(folder: Path) -> None:
     assert accuracy(run(folder, "async_batch_job.py", 1, 0)) >= 95.0
 
 
-def test_lenet_trains_and_evaluates(folder: Path) -> None:
-    printed = run(folder, "lenet_train.py", 1, 1)
+def test_lenet_trains_and_evaluates(third: Path) -> None:
+    printed = run(third, "lenet_train.py", 1, 1)
     values = losses(printed)
-    assert len(values) == 30
-    assert values[-1] < values[0] / 4
+    assert len(values) == 10
+    assert values[-1] < values[0] / 3
     assert printed.rstrip().endswith("model saved")
-    assert accuracy(run(folder, "lenet_eval.py", 1, 1)) >= 96.0
+    assert accuracy(run(third, "lenet_eval.py", 1, 1)) >= 90.0

@@ -21,10 +21,10 @@ from flow_core.base.errors import DataError, InferenceError
 from flow_core.sharding.sbp import format_nd_sbp
 from flow_core.sharding.topology import Device
 from flow_data import codec
+from flow_data.cli.commands import data
+from flow_data.cli.report import text_report
 from flow_data.codec import encode_jpeg
-from flow_data.commands import data
 from flow_data.loading.stats import all_stats
-from flow_data.report import text_report
 
 COUNT = 23
 

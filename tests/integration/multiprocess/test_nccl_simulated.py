@@ -19,8 +19,8 @@ from nccl_simulated import GPUS, Fabric, rank
 import oneflow as flow
 import oneflow.typing as tp
 from flow_core.base.dtypes import as_dtype
+from flow_core.comm.exchange import exchanges, links_of
 from flow_core.device import Comm, Driver
-from flow_core.exchange import exchanges, links_of
 from flow_core.frontend.session import session as sessions
 from flow_core.runtime.executable import Executable
 from flow_core.sharding.topology import Device

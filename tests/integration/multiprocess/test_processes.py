@@ -111,10 +111,11 @@ def test_ops_read_what_their_own_device_has() -> None:
     "threads",
     [pytest.param("1", marks=pytest.mark.slow), pytest.param("3", marks=pytest.mark.exhaustive)],
 )
-def test_four_processes_train_all_forms_as_one_does(threads: str) -> None:
-    lines = printed(on_one(FORMS))
-    assert len(lines.splitlines()) == 33
-    assert on_many(4, FORMS, FLOW_STREAM_THREADS=threads) == lines
+@pytest.mark.parametrize("network", ["mlp", "lenet", "transformer"])
+def test_four_processes_train_all_forms_as_one_does(network: str, threads: str) -> None:
+    lines = printed(on_one(FORMS, network))
+    assert len(lines.splitlines()) == 11
+    assert on_many(4, FORMS, network, FLOW_STREAM_THREADS=threads) == lines
 
 
 SCRIPT = """

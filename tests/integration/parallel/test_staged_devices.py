@@ -10,11 +10,21 @@ from typing import Any
 import numpy as np
 import pytest
 from opaque_devices import OpaqueDriver, opaque_registry
-from parallel_networks import NETWORKS, STEPS, Form, batches, step_of, train, train_here, train_job
+from parallel_networks import (
+    NETWORKS,
+    STEPS,
+    Form,
+    assert_near,
+    batches,
+    step_of,
+    train,
+    train_here,
+    train_job,
+)
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.exchange import exchanges, links_of
+from flow_core.comm.exchange import exchanges, links_of
 from flow_core.frontend.session import session as sessions
 from flow_core.sharding.topology import Device
 from flow_core.testing import assert_like_one_device
@@ -54,12 +64,6 @@ def session(fresh_session: None) -> Iterator[sessions.Session]:
 @cache
 def alone(network: str, form: Form) -> tuple[Any, dict[str, Any]]:
     return train(NETWORKS[network], form)
-
-
-def assert_near(found: Any, wanted: Any, what: str) -> None:
-    """Sums of float64 in another order differ by 1e-13 or so."""
-    scale = max(1.0, float(np.abs(wanted).max(initial=0.0)))
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-10 * scale, err_msg=what)
 
 
 def predicted(job: Any, steps: int) -> dict[Any, int]:

@@ -13,7 +13,7 @@ import numpy as np
 import oneflow as flow
 import oneflow.typing as tp
 from flow_core.plan import Plan
-from flow_core.exchange import links_of, exchanges
+from flow_core.comm.exchange import links_of, exchanges
 
 form = sys.argv[1]
 INIT = flow.random_normal_initializer(stddev=0.3)

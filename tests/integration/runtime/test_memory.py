@@ -209,13 +209,13 @@ def test_steps_allocate_nothing_but_their_results(
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="counts resident pages")
-def test_ten_thousand_steps_of_an_mlp_allocate_nothing(networks: ModuleType) -> None:
+def test_thousands_of_steps_of_an_mlp_allocate_nothing(networks: ModuleType) -> None:
     job, feeds = train_job(networks, "small mlp"), batch("small mlp")
-    grown, peak = steady(job, feeds, 10_000)
+    grown, peak = steady(job, feeds, 2_000)
     assert grown < 4 * KIB
     assert peak < NUMPY_BUFFERS
     before = resident()
-    for _ in range(10_000):
+    for _ in range(2_000):
         job(*feeds)
     assert resident() - before < KIB * KIB
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 from numpy.typing import DTypeLike
 
 from flow_core.base.arrays import Array, DeviceArray
-from flow_core.exchange import DevicePair, Exchange
+from flow_core.comm.exchange import DevicePair, Exchange
 from flow_core.sharding.topology import Device
 
 Launch = Callable[[], object]
@@ -286,7 +286,7 @@ class Comm(Protocol):
                 may also share the array of the first input of their member.
 
         Raises:
-            PlanError: The arrays do not match; see `flow_core.exchange.check_arrays`.
+            PlanError: The arrays do not match; see `flow_core.comm.exchange.check_arrays`.
         """
 
     def sent(self) -> Mapping[DevicePair, int]:

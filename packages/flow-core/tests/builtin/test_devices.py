@@ -49,6 +49,8 @@ class TestNull(DeviceKit):
             Gap("null", "never", NO_WORK, (check,))
             for check in (
                 "compile_runs_in_order", "the_last_launch_wins", "errors_of_launches_surface",
+                "copies_wait_for_work", "work_waits_for_copies", "streams_wait_for_events",
+                "streams_of_one_name_are_one_stream", "the_host_waits_for_events",
             )
         ),
     )  # fmt: skip

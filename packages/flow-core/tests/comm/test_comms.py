@@ -19,8 +19,8 @@ from flow_core.base.dtypes import float32
 from flow_core.base.errors import PlanError
 from flow_core.builtin.in_process import InProcessComm
 from flow_core.builtin.null_driver import NullComm
+from flow_core.comm.exchange import COMBINE, DevicePair, Exchange, check_arrays, exchanges, neutral
 from flow_core.device import Comm, Launch
-from flow_core.exchange import COMBINE, DevicePair, Exchange, check_arrays, exchanges, neutral
 from flow_core.plugins.host import Host
 from flow_core.plugins.registry import Registry
 from flow_core.plugins.specs import Available, CommSpec, Unavailable

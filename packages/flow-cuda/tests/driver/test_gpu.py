@@ -1,11 +1,13 @@
 """The driver on a simulated device: copies, order, capture and replay."""
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
 from cuda_cases import PLUGIN, Collector, simulated_registry
 
+from flow_core.authoring.backends import Launch, strided
 from flow_core.plugins.registry import Registry
 from flow_core.testing import DeviceKit
 from flow_cuda.codegen import host_compiler
@@ -45,6 +47,10 @@ class TestDevice(DeviceKit):
 
     def registry(self) -> Registry:
         return simulated_registry()
+
+    def work(self, driver: GpuDriver, stream: Any, target: Any, value: int) -> Launch:
+        (launch,) = target.workbench.fill(strided(target), value)
+        return launch
 
 
 def test_large_copies_are_staged_in_pieces(driver: GpuDriver) -> None:
@@ -92,7 +98,7 @@ def test_work_runs_only_when_synchronized(driver: GpuDriver) -> None:
     raw = np.ctypeslib.as_array((np.ctypeslib.ctypes.c_float * 64).from_address(made.address))
     ZeroLaunch(hardware, made)()
     assert raw[0] == 1, "queued, but not awaited"
-    driver.stream("other").synchronize()
+    hardware.synchronize(hardware.record(hardware.stream("other")))
     assert raw[0] == 1, "another stream does not wait for this one"
     hardware.synchronize(hardware.record(hardware.compute))
     assert raw[0] == 0

@@ -10,8 +10,8 @@ from cuda_cases import Collector, core_registry, simulated_registry
 import oneflow as flow
 import oneflow.typing as tp
 from flow_core.base.dtypes import as_dtype
+from flow_core.comm.exchange import exchanges, links_of
 from flow_core.device import Comm, Driver
-from flow_core.exchange import exchanges, links_of
 from flow_core.frontend.session import session as sessions
 from flow_core.plugins.registry import Registry
 from flow_core.plugins.specs import Available, Unavailable
@@ -19,7 +19,7 @@ from flow_core.sharding.topology import Device
 from flow_core.testing import CommKit, comm_cases, comms
 from flow_cuda.codegen import host_compiler
 from flow_cuda.driver.capture import describe
-from flow_cuda.driver.gpu import GpuDriver
+from flow_cuda.driver.gpu import GpuDriver, Step
 from flow_cuda.driver.peers import bootstrap
 from flow_cuda.simulator import plugin as simulated
 from flow_cuda.simulator.hardware import Machine, Simulator
@@ -234,6 +234,7 @@ def test_layers_may_alternate_between_cpu_and_gpu() -> None:
     assert abs(want[0][:BATCH].mean() - want[-1][:BATCH].mean()) > 1e-3
     np.testing.assert_allclose(run("gpu"), want, rtol=2e-4, atol=1e-5)
     (job,) = sessions._default[0].jobs
-    step = job.executable()._launch
-    kinds = [line.split(":")[0].split()[0] for line in describe(step.parts).splitlines()]
+    steps = [call for call in job.executable()._launch.calls if isinstance(call, Step)]
+    parts = [part for step in steps for part in step.parts]
+    kinds = [line.split(":")[0].split()[0] for line in describe(parts).splitlines()]
     assert "graph" in kinds, "device work between host calls is captured"

@@ -8,8 +8,8 @@ import pytest
 from nccl_fakes import Fabric, FakeDriver, FakeGpu, on_ranks
 
 from flow_core.base.dtypes import DType, float32
+from flow_core.comm.exchange import Exchange
 from flow_core.device import Comm
-from flow_core.exchange import Exchange
 from flow_core.sharding.topology import Device
 from flow_core.testing import CommKit, comm_cases, comms
 from flow_dist.nccl.comm import NcclComm

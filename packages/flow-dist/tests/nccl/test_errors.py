@@ -13,7 +13,7 @@ from nccl_fakes import Fabric, FakeError, FakeGpu, FakeNccl, FakeWorld, Foreign,
 from flow_core import device as protocols
 from flow_core.base.dtypes import as_dtype, float32, tensor_buffer
 from flow_core.base.errors import ConfigError, ProcessesDifferError, UnsupportedError
-from flow_core.exchange import Exchange
+from flow_core.comm.exchange import Exchange
 from flow_core.ir.graph import tensor_type
 from flow_core.sharding.topology import Device
 from flow_core.testing import comm_cases

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from flow_core.builtin.calls import call
+from flow_core.comm.exchange import COMBINE, DevicePair, Exchange, check_arrays, neutral
 from flow_core.comm.gathers import GatherPlan, block_gathers, reductions
 from flow_core.device import Launch
-from flow_core.exchange import COMBINE, DevicePair, Exchange, check_arrays, neutral
 from flow_core.plugins.specs import Available
 from flow_core.sharding.topology import Device
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from flow_core.base.arrays import Array
 from flow_core.base.errors import PlanError
+from flow_core.comm.exchange import DevicePair, Exchange, check_arrays
 from flow_core.device import Event, Launch, Stream
-from flow_core.exchange import DevicePair, Exchange, check_arrays
 from flow_core.sharding.topology import Device
 
 

@@ -64,10 +64,16 @@ class NumpyDriver:
         device: the device.
         limit: bytes of memory of the device, None for no limit.
 
+    Attributes:
+        device: the device.
+        compile_group: launches run in the calling thread, whichever device they belong to.
+
     >>> driver = NumpyDriver(Device("cpu", 0, 0))
     >>> driver.allocate(64).view(0, (4, 2), "float32").shape
     (4, 2)
     """
+
+    compile_group = "numpy"
 
     def __init__(self, device: Device, limit: int | None = None) -> None:
         self.device = device

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 
-from flow_core.exchange import BOXING
+from flow_core.comm.exchange import BOXING
 from flow_core.ir.graph import Graph, Op, Value
 from flow_core.ir.rewriter import Rewriter
 from flow_core.passes.base import PassContext

@@ -219,6 +219,10 @@ class OpSpec:
         keeps = self.mutates_if is not None and not attrs[self.mutates_if]
         return () if keeps else self.mutates
 
+    def is_view(self, inputs: int) -> bool:
+        """Whether output 0 of an op with that many inputs is a view, so that no kernel runs."""
+        return self.alias is not None and self.alias < inputs
+
     def is_per_device(self, placement: Placement, side: str | None = None) -> bool:
         """Whether the values of a side (None: of any side) are on one device each."""
         applies = self.per_device is not None and side in (None, self.per_device)

@@ -8,7 +8,7 @@ from math import prod
 
 from flow_core.base.dtypes import DType
 from flow_core.base.shapes import Shape
-from flow_core.exchange import Block, Exchange
+from flow_core.comm.exchange import Block, Exchange
 from flow_core.ir.graph import tensor_type
 from flow_core.sharding.topology import Device
 

@@ -15,8 +15,8 @@ from flow_core.base.arrays import Array, NumpyType
 from flow_core.base.dtypes import ALL, DType, as_dtype
 from flow_core.base.errors import PlanError
 from flow_core.base.shapes import Shape
+from flow_core.comm.exchange import COMBINE, Exchange, links_of, neutral
 from flow_core.device import Arena, Comm, Driver
-from flow_core.exchange import COMBINE, Exchange, links_of, neutral
 from flow_core.ir.graph import TensorType
 from flow_core.plugins.specs import Available, load
 from flow_core.sharding.topology import Device

@@ -16,6 +16,7 @@ from opaque_devices import OpaqueArray, OpaqueDriver
 from flow_core.base.dtypes import float64
 from flow_core.builtin.in_process import InProcessComm
 from flow_core.builtin.staged import StagedComm
+from flow_core.comm.exchange import COMBINE, LOCAL, DevicePair, Exchange, make_exchange
 from flow_core.compiler.lower.collectives import exchange_op
 from flow_core.compiler.reshard.planner import (
     ReshardStep,
@@ -26,7 +27,6 @@ from flow_core.compiler.reshard.planner import (
 )
 from flow_core.compiler.reshard.steps import is_in_place
 from flow_core.device import Launch
-from flow_core.exchange import COMBINE, LOCAL, DevicePair, Exchange, make_exchange
 from flow_core.ir.graph import Value, tensor_type
 from flow_core.plan import COLLECTIVES
 from flow_core.sharding.sbp import (

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from flow_core.builtin.in_process import InProcessComm
 from flow_core.builtin.numpy_kernels.binding import kernel
+from flow_core.comm.exchange import make_exchange
 from flow_core.device import Launch
-from flow_core.exchange import make_exchange
 from flow_core.plugins.specs import BindContext, KernelSpec
 from flow_core.sharding.topology import Device
 

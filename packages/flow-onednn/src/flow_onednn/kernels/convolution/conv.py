@@ -13,7 +13,7 @@ from typing import Any
 
 from flow_core.authoring.specs import KernelSpec
 from flow_onednn import binding, threads
-from flow_onednn.kernels import im2col, pointwise, split_batch
+from flow_onednn.kernels.convolution import im2col, pointwise, split_batch
 from flow_onednn.kernels.nan_relu import preserve_nan
 from flow_onednn.kernels.upcast import product
 from flow_onednn.library import library

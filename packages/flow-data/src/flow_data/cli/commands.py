@@ -11,10 +11,10 @@ import click
 from flow_core.base.errors import visible
 from flow_core.base.programs import ended_by, leave_own_folder, run_as_main
 from flow_core.base.thread_budget import Cores
-from flow_data.convert import convert, open_samples
+from flow_data.cli.convert import convert, open_samples
+from flow_data.cli.report import svg_report, text_report
 from flow_data.loading.stats import all_stats
 from flow_data.loading.workers import WorkerLimits
-from flow_data.report import svg_report, text_report
 
 
 def add_commands(cli: Any) -> None:

@@ -11,12 +11,12 @@ import pytest
 from click.testing import CliRunner
 
 from flow_core.base.errors import DataError
+from flow_data.cli.commands import data
+from flow_data.cli.convert import convert, open_samples
+from flow_data.cli.report import svg_report, text_report, verdict
 from flow_data.codec import encode_jpeg
-from flow_data.commands import data
-from flow_data.convert import convert, open_samples
 from flow_data.loading.stats import LoaderStats
 from flow_data.records.ofrecord import read_ofrecords
-from flow_data.report import svg_report, text_report, verdict
 
 
 @pytest.fixture
