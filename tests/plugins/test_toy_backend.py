@@ -11,7 +11,7 @@ import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.exchange import exchanges, links_of
+from flow_core.comm.exchange import exchanges, links_of
 from flow_core.frontend.session import session as sessions
 from flow_core.frontend.session.session import Session
 from flow_core.ir.text import parse_graph

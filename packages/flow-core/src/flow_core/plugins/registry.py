@@ -113,6 +113,11 @@ class Registry:
         return tuple(record.failure for record in self.plugins if record.failure)
 
     @property
+    def host_numbers(self) -> frozenset[str]:
+        """The device types whose kernels read numbers in host memory."""
+        return frozenset(type_ for type_, spec in self.devices.items() if spec.host_numbers)
+
+    @property
     def commands(self) -> tuple[HookCall, ...]:
         """Implementations of ``flow_register_commands``."""
         return self.calls["flow_register_commands"]

@@ -180,6 +180,8 @@ class OpSpec:
         inplace: inputs that output 0 may overwrite while it is computed.
         mutates: inputs (variables) that the op overwrites.
         mutates_if: attribute that enables `mutates`; see `overwrites`.
+        numbers: inputs of one element, such as learning rates and step numbers, that kernels of
+            some device types read in host memory; see `DeviceSpec.host_numbers`.
         effect: the op has a side effect: never removed and never merged with another op.
         random: needs seed and step; never merged, never folded.
         per_device: "inputs" or "outputs" if these are one value per device of the op's placement,
@@ -207,6 +209,7 @@ class OpSpec:
     inplace: tuple[int, ...] = ()
     mutates: tuple[int, ...] = ()
     mutates_if: str | None = None
+    numbers: tuple[int, ...] = ()
     effect: bool = False
     random: bool = False
     per_device: str | None = None
@@ -228,8 +231,18 @@ class OpSpec:
         applies = self.per_device is not None and side in (None, self.per_device)
         return applies and placement.size > 1
 
-    def input_placement(self, placement: Placement, index: int) -> Placement:
-        """Return the placement of an input of an op on ``placement``."""
+    def input_placement(
+        self, placement: Placement, index: int, host_numbers: Set[str] = frozenset()
+    ) -> Placement:
+        """Return the placement of an input of an op on ``placement``.
+
+        Args:
+            placement: the op's placement.
+            index: the input.
+            host_numbers: the device types whose kernels read `numbers` in host memory.
+        """
+        if index in self.numbers and placement.device_type in host_numbers:
+            return placement.on_host()
         return placement.only(index) if self.is_per_device(placement, "inputs") else placement
 
     def output_placement(self, placement: Placement, index: int) -> Placement:
@@ -283,7 +296,9 @@ class BindContext:
     Attributes:
         query: the op with its types and attributes.
         inputs, outputs: device arrays at their final addresses; outputs are uninitialized and may
-            share memory with an input that the op's spec lists as ``inplace``.
+            share memory with an input that the op's spec lists as ``inplace``.  If the device type
+            has `DeviceSpec.host_numbers`, the inputs that `OpSpec.numbers` lists are numpy arrays
+            of one element, to be read when a launch is called.
         workspace: uint8 device array of the size that `KernelSpec.workspace` returned, or None.
         step: 0-d int64 host array with the number of the current step.
         seed: 64-bit seed of the op, derived from the job's seed and the op's name.
@@ -367,6 +382,10 @@ class DeviceSpec:
         kernels: device type whose kernels also run here ("cpu" for emulated devices).
         records_launches: whether the driver records the launches of a step and replays them as one
             unit; plans then report which kernels prevent it.
+        host_numbers: whether kernels read the inputs of `OpSpec.numbers` in host memory, so that
+            they need not synchronize.  Step counters, learning rates and loss scales are then
+            computed on the CPU; numbers that the device computes, such as the norm of gradients
+            for clipping, are copied to the host in each step.
     """
 
     type: str
@@ -374,6 +393,7 @@ class DeviceSpec:
     driver: Lazy
     kernels: str | None = None
     records_launches: bool = False
+    host_numbers: bool = False
 
 
 ANY_DEVICE_TYPE = "*"

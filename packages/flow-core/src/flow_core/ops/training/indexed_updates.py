@@ -75,6 +75,7 @@ def _spec(row: Update) -> OpSpec:
         attrs=defaults,
         sbp=_sbp,
         localize=from_row(first_input, lambda _: 0),
+        numbers=(RATE,),
         mutates=(MODEL, *range(STATES, STATES + len(row.states))),
         effect=True,
         doc="Update the rows of a table that have a gradient; see the module's docstring.",

@@ -110,6 +110,7 @@ def update_spec(row: Update) -> OpSpec:
         attrs={**COMMON, **row.attrs},
         sbp=_sbp(row),
         mutates=row.mutates,
+        numbers=row.scalars,
         effect=True,
         doc="Update a variable by its gradient; `flow_core.ir.update_rules` has the formula.",
     )
