@@ -270,7 +270,11 @@ class Registry:
             DeviceUnavailableError: no library connects these device types; lists the reasons.
         """
         types = {device.type for device in devices}
-        fitting = [spec for spec in self.comms.values() if spec.connects(types)]
+        fitting = [
+            spec
+            for spec in self.comms.values()
+            if types <= set(spec.device_types) or ANY_DEVICE_TYPE in spec.device_types
+        ]
         for spec in sorted(fitting, key=lambda spec: (-spec.priority, spec.name)):
             if isinstance(self._joined(spec), Available):
                 return spec

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+from flow_core.base.alignment import ALIGNMENT
 from flow_core.base.arrays import DeviceArray
 from flow_core.base.dtypes import DType
 from flow_core.base.errors import InferenceError, PluginError, SourceLine
@@ -139,6 +140,11 @@ def local_shape(ctx: LocalContext) -> Mapping[str, AttrValue]:
     return {"shape": ctx.outputs[0].shape} if "shape" in ctx.attrs else {}
 
 
+def no_rules(_: SbpContext) -> Signatures:
+    """Return no signatures; default of `OpSpec.sbp`."""
+    return ()
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One test case for the kits: host arrays and attributes.
@@ -148,12 +154,14 @@ class Sample:
         attrs: attributes.
         gradient: whether finite differences are meaningful (no kinks or ties).
         note: description of the case.
+        fixed: indices of floating point inputs that keep their dtype, such as learning rates.
     """
 
     inputs: tuple[Any, ...]
     attrs: Mapping[str, AttrValue] = field(default_factory=dict)
     gradient: bool = True
     note: str = ""
+    fixed: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +180,11 @@ class OpSpec:
             logical op, from a `LocalContext`; called only if a tensor is split.
         gradient: builds the gradient of each input (or None) from a
             `flow_core.ops.build.GradContext`; None if the op has no gradient.
-        reference: numpy semantics ``reference(*inputs, **attrs)``: array or tuple of arrays.
-            Computes in float64 if the inputs are float64.  None for ops with side effects.
+        reference: numpy semantics: ``reference(*inputs, **attrs)`` returns the outputs, followed by
+            the value after the op of each given input in `mutates`, in that order, changed or not:
+            one array, or a tuple of arrays.  Computes in float64 if the inputs are float64, and
+            leaves its arguments unchanged.  None for ops whose results are not in memory, such as
+            files.
         samples: ``samples(rng)`` yields `Sample`s for the kits.
         elementwise: output element i depends only on elements i (after broadcasting).
         alias: the input whose bytes output 0 shares (reshape, identity).
@@ -192,6 +203,8 @@ class OpSpec:
         host: runs on the CPU of its devices' machines, regardless of the scope.  Only such ops
             read or write values whose elements are objects (`flow_core.base.dtypes.OBJECTS`).  A
             source op among them that has an attribute ``region`` is split on axis 0.
+        internal: only passes create the op, in graphs that are already differentiated and split
+            into one op per device.  Such an op has neither gradient nor SBP rules.
     """
 
     type: str
@@ -199,7 +212,7 @@ class OpSpec:
     infer: Callable[[InferContext], Sequence[TensorType]]
     outputs: tuple[str, ...] = ("out",)
     attrs: Mapping[str, AttrValue] = field(default_factory=dict)
-    sbp: Callable[[SbpContext], Signatures] = lambda _: ()
+    sbp: Callable[[SbpContext], Signatures] = no_rules
     localize: Callable[[LocalContext], Mapping[str, AttrValue]] = local_shape
     gradient: Callable[[Any], Sequence[Any]] | None = None
     reference: Callable[..., Any] | None = None
@@ -216,6 +229,15 @@ class OpSpec:
     work: Callable[[SbpContext], float] | None = None
     host: bool = False
     doc: str = ""
+    internal: bool = False
+
+    def __post_init__(self) -> None:
+        if self.internal and not (self.gradient is None and self.sbp is no_rules):
+            raise PluginError(
+                f"defining op {self.type!r}",
+                found="`internal=True` with a gradient or SBP rules, which nothing would use",
+                hint="remove `gradient` and `sbp`, or set `internal=False`",
+            )
 
     def overwrites(self, attrs: Mapping[str, AttrValue]) -> tuple[int, ...]:
         """Return the inputs that an op with these attributes overwrites."""
@@ -234,13 +256,7 @@ class OpSpec:
     def input_placement(
         self, placement: Placement, index: int, host_numbers: Set[str] = frozenset()
     ) -> Placement:
-        """Return the placement of an input of an op on ``placement``.
-
-        Args:
-            placement: the op's placement.
-            index: the input.
-            host_numbers: the device types whose kernels read `numbers` in host memory.
-        """
+        """Return the placement of an input of an op; ``host_numbers`` are device types."""
         if index in self.numbers and placement.device_type in host_numbers:
             return placement.on_host()
         return placement.only(index) if self.is_per_device(placement, "inputs") else placement
@@ -296,9 +312,9 @@ class BindContext:
     Attributes:
         query: the op with its types and attributes.
         inputs, outputs: device arrays at their final addresses; outputs are uninitialized and may
-            share memory with an input that the op's spec lists as ``inplace``.  If the device type
-            has `DeviceSpec.host_numbers`, the inputs that `OpSpec.numbers` lists are numpy arrays
-            of one element, to be read when a launch is called.
+            share memory with an input that the op's spec lists as ``inplace``.  With
+            `DeviceSpec.host_numbers`, inputs of `OpSpec.numbers` are host arrays of one element, to
+            be read when a launch is called, not later.
         workspace: uint8 device array of the size that `KernelSpec.workspace` returned, or None.
         step: 0-d int64 host array with the number of the current step.
         seed: 64-bit seed of the op, derived from the job's seed and the op's name.
@@ -337,8 +353,8 @@ class KernelSpec:
         name: shown in plans and conflicts.
         batchable: ``batchable(whole, parts)``: whether one launch on several arrays, concatenated
             along axis 0, is bitwise equal to one launch per array.  Inputs that are equal in
-            ``whole`` and in the parts are shared by all parts.  None: true for elementwise ops
-            only.
+            ``whole`` and in the parts are shared by all parts.  None: never, also for
+            elementwise ops, for which `flow_core.plugins.batchable.of_elements` may be set.
         unrecordable: why the driver cannot record and replay the launches (such as in a CUDA
             graph); empty if it can.
     """
@@ -382,10 +398,12 @@ class DeviceSpec:
         kernels: device type whose kernels also run here ("cpu" for emulated devices).
         records_launches: whether the driver records the launches of a step and replays them as one
             unit; plans then report which kernels prevent it.
-        host_numbers: whether kernels read the inputs of `OpSpec.numbers` in host memory, so that
-            they need not synchronize.  Step counters, learning rates and loss scales are then
-            computed on the CPU; numbers that the device computes, such as the norm of gradients
-            for clipping, are copied to the host in each step.
+        alignment: bytes, a power of two and at least 64.  The driver aligns its arenas to it, and
+            plans the offset of each value and workspace; the rows of an op that runs for several
+            devices at once (`KernelSpec.batchable`) lie side by side.
+        host_numbers: whether kernels read the inputs of `OpSpec.numbers` in host memory.  Step
+            counters, learning rates and loss scales are then computed on the CPU; numbers that the
+            device computes, such as the norm of all gradients, are copied in each step.
     """
 
     type: str
@@ -393,6 +411,7 @@ class DeviceSpec:
     driver: Lazy
     kernels: str | None = None
     records_launches: bool = False
+    alignment: int = ALIGNMENT
     host_numbers: bool = False
 
 
@@ -411,13 +430,11 @@ class CommSpec:
             program; called once.  `Unavailable` if the program was not launched for it.
         load: lazy ``load(devices) -> flow_core.device.Comm``, with the
             `flow_core.sharding.topology.Device` objects of a plan.
-        priority: the available library with the highest priority connects a plan's devices.  The
-            in-process one of CPUs has 0, and the one that stages the data of all other device
-            types in host memory -100.
+        priority: the available library with the highest priority connects a plan's devices; the
+            in-process one of CPUs has 0, the one of all device types -100.
         world: lazy ``world() -> flow_core.device.World``, the same object at each call: the
-            processes that it connects; None if it connects devices of one process only, or the
-            processes of another library's world.  With ``device_types=("*",)``, None limits it to
-            programs of one process.
+            processes that it connects; None if it connects devices of one process only, or those
+            of another library.  With ``device_types=("*",)``, None excludes several processes.
         static_bootstrap: lazy ``connect(machines, used, port) -> World | None``, called if
             ``flow.env.machine`` names several machines and no launcher started the program:
             connects one manually started process per machine; returns None if this process is not
@@ -435,14 +452,6 @@ class CommSpec:
     world: Lazy | None = None
     shares_memory: bool = False
     static_bootstrap: Lazy | None = None
-
-    def connects(self, types: Set[str]) -> bool:
-        """Whether it connects devices of these types.
-
-        >>> CommSpec("ring", ("cpu", "gpu"), "rings:join", "rings:Ring").connects({"cpu"})
-        True
-        """
-        return ANY_DEVICE_TYPE in self.device_types or types <= set(self.device_types)
 
 
 @dataclass(frozen=True, slots=True)
