@@ -63,10 +63,10 @@ class Driver(Protocol):
     def stream(self, name: str) -> Stream:
         """Create a stream; the name is for traces."""
 
-    def copy_in(self, target: DeviceArray, source: Array) -> None:
+    def copy_in(self, target: Any, source: Array) -> None:
         """Copy a host array into a device array of the same shape and dtype."""
 
-    def copy_out(self, source: DeviceArray, target: Array | None = None) -> Array:
+    def copy_out(self, source: Any, target: Array | None = None) -> Array:
         """Copy a device array to the host, after all work queued before.
 
         Args:
@@ -89,7 +89,7 @@ class Strided:
     """A box of a device array: a view for array types without views.
 
     Attributes:
-        array: the C-contiguous array.
+        array: the C-contiguous array, a `flow_core.base.arrays.DeviceArray`.
         offset: number of elements before the first element of the box.
         shape: shape of the box.
         strides: distance between adjacent elements along each axis, in elements.
@@ -100,7 +100,7 @@ class Strided:
     (8, (2, 4), (6, 1), False)
     """
 
-    array: DeviceArray
+    array: Any
     offset: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -267,8 +267,8 @@ class Comm(Protocol):
     def bind(
         self,
         exchange: Exchange,
-        inputs: Sequence[DeviceArray | None],
-        outputs: Sequence[DeviceArray | None],
+        inputs: Sequence[Any],
+        outputs: Sequence[Any],
     ) -> Sequence[Launch]:
         """Return the launches of this process's part of an exchange, between fixed arrays.
 
@@ -305,7 +305,7 @@ class AgreedJob(Protocol):
 
     step: int
 
-    def __call__(self, feeds: Sequence[DeviceArray]) -> None:
+    def __call__(self, feeds: Sequence[Array]) -> None:
         """Record a call and its feeds; called before the step, in the caller's thread."""
 
 
@@ -342,8 +342,8 @@ class World(Protocol):
     def gather(self, text: bytes, what: str) -> tuple[bytes, ...]:
         """Return the texts of all processes, in the order of the ranks (all-gather)."""
 
-    def broadcast(self, array: DeviceArray, root: int, what: str) -> None:
+    def broadcast(self, array: Array, root: int, what: str) -> None:
         """Broadcast the contents of a contiguous host array from process ``root``."""
 
-    def share(self, arrays: Sequence[DeviceArray], roots: Sequence[int], what: str) -> None:
+    def share(self, arrays: Sequence[Array], roots: Sequence[int], what: str) -> None:
         """Broadcast the results of a step, each from its root, in the thread that runs steps."""

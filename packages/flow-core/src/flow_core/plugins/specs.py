@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from flow_core.base.alignment import ALIGNMENT
-from flow_core.base.arrays import DeviceArray
 from flow_core.base.dtypes import DType
 from flow_core.base.errors import InferenceError, PluginError, SourceLine
 from flow_core.base.thread_budget import NOT_DIVIDED, Cores
@@ -294,9 +293,9 @@ class BindContext:
     """
 
     query: KernelQuery
-    inputs: tuple[DeviceArray, ...]
-    outputs: tuple[DeviceArray, ...]
-    workspace: DeviceArray = None
+    inputs: tuple[Any, ...]
+    outputs: tuple[Any, ...]
+    workspace: Any = None
     step: Any = None
     seed: int = 0
     stream: Any = None

@@ -244,7 +244,9 @@ class Session:
             self.declared = before
             raise
 
-    def variable(self, name: str, device: Device, region: Region | None = None) -> DeviceArray:
+    def variable(
+        self, name: str, device: Device, region: Region | None = None
+    ) -> DeviceArray | None:
         """A device's array of a variable (or its part), initialized at its first use.
 
         A collective operation; processes without the device get None.

@@ -30,7 +30,7 @@ class Part:
     """
 
     region: Region
-    array: DeviceArray
+    array: DeviceArray | None
     driver: Any
     root: int = 0
 

@@ -77,7 +77,9 @@ class JobSession(Protocol):
     def declare_variable(self, info: VariableInfo) -> None:
         """Record a request for a variable; see `Session.declare_variable`."""
 
-    def variable(self, name: str, device: Device, region: Region | None = None) -> DeviceArray:
+    def variable(
+        self, name: str, device: Device, region: Region | None = None
+    ) -> DeviceArray | None:
         """A device's array of a variable."""
 
     def value(self, name: str) -> Array:
