@@ -171,26 +171,33 @@ class Rig:
         """Return the outputs and the mutated inputs in an image of the arena."""
         return tuple(slot.read(image) for slot in self._results)
 
-    def check(self, arrays: Sequence[Array], repeatable: bool = True) -> tuple[Array, ...]:
-        """Run twice, with different poison, and return the outputs.
+    def check(
+        self, given: Sequence[Sequence[Array]], repeatable: bool = True
+    ) -> list[tuple[Array, ...]]:
+        """Launch on each of the given inputs, and on the first again with other poison.
+
+        Returns:
+            The results of each launch.
 
         Raises:
-            AssertionError: see `run`; or the results are not bitwise equal (if ``repeatable``); or
-                the second launch allocates, on a device whose driver counts allocations.
+            AssertionError: see `run`; or the results of the first and the last launch are not
+                bitwise equal (if ``repeatable``); or the last launch allocates, on a device whose
+                driver counts allocations.
         """
-        first, second = (self.run(arrays, poison) for poison in POISONS)
+        images = [self.run(arrays) for arrays in given] + [self.run(given[0], POISONS[1])]
+        first, last = images[0], images[-1]
         assert not self._allocated, (
-            f"{self.kernel.name} allocates {self._allocated} times in its second launch: put "
+            f"{self.kernel.name} allocates {self._allocated} times in its last launch: put "
             "temporaries into the workspace"
         )
         for slot in self._results if repeatable else ():
-            same = np.array_equal(first[slot.bytes], second[slot.bytes])
+            same = np.array_equal(first[slot.bytes], last[slot.bytes])
             assert same, (
                 f"{self.kernel.name}: two launches on the same inputs give {slot.name} =\n"
-                f"{slot.read(first)}\nand\n{slot.read(second)}\n"
+                f"{slot.read(first)}\nand\n{slot.read(last)}\n"
                 "(the kernel read uninitialized memory, or state of an earlier launch)"
             )
-        return self.outputs(first)
+        return list(map(self.results, images))
 
     def _writable(self) -> Iterator[Slot]:
         yield from self._results

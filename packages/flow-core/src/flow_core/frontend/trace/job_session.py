@@ -7,6 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 from flow_core.base.arrays import Array, DeviceArray
 from flow_core.base.config import Settings
+from flow_core.base.shapes import Shape
 from flow_core.base.thread_budget import Budget
 from flow_core.compiler.reshard.planner import TensorLayout
 from flow_core.device import Driver
@@ -78,7 +79,7 @@ class JobSession(Protocol):
         """Record a request for a variable; see `Session.declare_variable`."""
 
     def variable(
-        self, name: str, device: Device, region: Region | None = None
+        self, name: str, device: Device, region: Region | None = None, shape: Shape | None = None
     ) -> DeviceArray | None:
         """A device's array of a variable."""
 
