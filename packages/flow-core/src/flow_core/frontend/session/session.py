@@ -246,7 +246,7 @@ class Session:
 
     def variable(
         self, name: str, device: Device, region: Region | None = None, shape: Shape | None = None
-    ) -> DeviceArray:
+    ) -> DeviceArray | None:
         """A device's array of a variable (or its part), initialized at its first use.
 
         A collective operation; processes without the device get None.
