@@ -14,7 +14,13 @@ from typing import Any
 import numpy as np
 
 from flow_core.base.dtypes import ALL, DType, as_dtype
-from flow_core.base.errors import DeviceUnavailableError, FlowError, GraphError, nearest
+from flow_core.base.errors import (
+    DeviceUnavailableError,
+    FlowError,
+    GraphError,
+    PluginError,
+    nearest,
+)
 from flow_core.ir.graph import TensorType, tensor_type
 from flow_core.ops.build import complete_attrs
 from flow_core.plugins.registry import ANY_OP, Registry, kernel_key
@@ -91,6 +97,7 @@ def op_entry(registry: Registry, type_: str) -> OpEntry:
 
     Raises:
         GraphError: no plugin registers the op.
+        PluginError: its samples or rules raise.
     """
     spec = registry.ops.get(type_)
     if spec is None:
@@ -99,9 +106,20 @@ def op_entry(registry: Registry, type_: str) -> OpEntry:
             found="no plugin registers that op",
             hint=nearest(type_, registry.ops) or "`flow ops` lists all ops",
         )
+    try:
+        return _entry(registry, spec)
+    except Exception as error:
+        raise PluginError(
+            f"describing op {type_!r} of {registry.origins['ops', type_]}",
+            found=f"{type(error).__name__}: {error}",
+            hint="its samples and rules must not raise",
+        ) from error
+
+
+def _entry(registry: Registry, spec: OpSpec) -> OpEntry:
     samples = tuple(_samples(spec))
     return OpEntry(
-        type=type_,
+        type=spec.type,
         doc=spec.doc,
         inputs=spec.inputs,
         outputs=spec.outputs,
@@ -115,7 +133,7 @@ def op_entry(registry: Registry, type_: str) -> OpEntry:
         kernels={
             device: found
             for device in registry.devices
-            if (found := _kernels(registry, type_, device))
+            if (found := _kernels(registry, spec.type, device))
         },
     )
 
