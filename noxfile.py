@@ -386,7 +386,10 @@ def plugin_tests(session: nox.Session, folder: Path) -> None:
 @nox.parametrize("package", EXAMPLE_PLUGINS, ids=EXAMPLE_PLUGINS)
 @timed
 def plugins(session: nox.Session, package: str) -> None:
-    """Install an example plugin from its folder against built wheels, and run its tests."""
+    """Install an example plugin from its folder against built wheels, and run its tests.
+
+    With ``UV_TORCH_BACKEND=cpu``, torch is installed without the libraries of CUDA.
+    """
     core_wheels(session)
     plugin_tests(session, ROOT / "examples" / "plugins" / package)
 
