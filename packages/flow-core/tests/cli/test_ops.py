@@ -61,6 +61,8 @@ def test_entries_come_from_the_rules() -> None:
     found = {entry.type: entry for entry in catalog(default_registry())}
     assert not found["relu_grad"].gradient
     assert found["relu"].types == ("float16", "bfloat16", "float32", "float64")
+    assert found["sgd_update"].types == ("float16", "bfloat16", "float32", "float64")
+    assert found["fused"].internal
     assert found["cast"].attrs == {"dtype": "required"}
     assert found["reshape"].view
     assert not found["transpose"].view

@@ -170,12 +170,19 @@ def _samples(spec: OpSpec) -> Iterable[Sample]:
 
 
 def _input_types(sample: Sample, dtype: DType | None) -> tuple[TensorType, ...]:
-    """Return the input types of a sample, with another type for floating point inputs."""
+    """Return the input types of a sample, with another type for free floating point inputs."""
     arrays = [np.asarray(x) for x in sample.inputs]
+    own = [as_dtype(x.dtype) for x in arrays]
+    free = _free_inputs(sample) if dtype else ()
     return tuple(
-        tensor_type(x.shape, dtype if dtype and x.dtype.kind == "f" else as_dtype(x.dtype))
-        for x in arrays
+        tensor_type(x.shape, dtype if dtype and i in free else own[i]) for i, x in enumerate(arrays)
     )
+
+
+def _free_inputs(sample: Sample) -> tuple[int, ...]:
+    """Return the floating point inputs of a sample whose type may change."""
+    arrays = enumerate(map(np.asarray, sample.inputs))
+    return tuple(i for i, x in arrays if x.dtype.kind == "f" and i not in sample.fixed)
 
 
 def _inferred(spec: OpSpec, sample: Sample, dtype: DType | None) -> SbpContext | None:
@@ -193,11 +200,10 @@ def _element_types(spec: OpSpec, samples: Iterable[Sample]) -> Iterator[str]:
     """Yield the names of the element types that an op accepts."""
     accepted: set[str] = set()
     for sample in samples:
-        kinds = {np.asarray(x).dtype for x in sample.inputs}
-        if any(kind.kind == "f" for kind in kinds):
+        if _free_inputs(sample):
             accepted |= {d.name for d in TYPES if _inferred(spec, sample, d) is not None}
         else:
-            accepted |= {as_dtype(kind).name for kind in kinds}
+            accepted |= {as_dtype(np.asarray(x).dtype).name for x in sample.inputs}
     yield from (d.name for d in ALL if d.name in accepted)
 
 
