@@ -122,10 +122,10 @@ def _layout(blocks: Sequence[Block], known: dict[tuple[Block, ...], ArenaLayout]
     """Plan the arena of a device, or reuse that of a device with equal blocks."""
     times = sorted({time for b in blocks for time in (b.first, b.last)})
     rank = {time: i for i, time in enumerate(times)}
-    alike = tuple(Block(b.nbytes, rank[b.first], rank[b.last]) for b in blocks)
-    if alike not in known:
-        known[alike] = plan_arena(alike)
-    layout = known[alike]
+    normalized = tuple(Block(b.nbytes, rank[b.first], rank[b.last]) for b in blocks)
+    if normalized not in known:
+        known[normalized] = plan_arena(normalized)
+    layout = known[normalized]
     return replace(layout, peak=times[layout.peak] if times else 0)
 
 
