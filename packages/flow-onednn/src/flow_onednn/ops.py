@@ -294,8 +294,16 @@ def _joined(
     *, epsilon: float, momentum: float,
 ) -> tuple[Array, ...]:  # fmt: skip
     rows = x.reshape(-1, x.shape[-1])
-    mean, inverse = rows.mean(0), 1 / np.sqrt(rows.var(0) + epsilon)
-    return np.maximum((x - mean) * inverse * gamma + beta + addend, 0), mean, inverse
+    mean, variance = rows.mean(0), rows.var(0)
+    inverse = 1 / np.sqrt(variance + epsilon)
+    unbiased = variance * len(rows) / max(len(rows) - 1, 1)
+    return (
+        np.maximum((x - mean) * inverse * gamma + beta + addend, 0),
+        mean,
+        inverse,
+        momentum * moving_mean + (1 - momentum) * mean,
+        momentum * moving_variance + (1 - momentum) * unbiased,
+    )
 
 
 def _joined_samples(rng: np.random.Generator) -> Iterator[Sample]:

@@ -37,13 +37,21 @@ def _axes(x: Array, axis: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 def _norm(
     x: Array, moving_mean: Array, moving_variance: Array, gamma: Array, beta: Array, *addend: Array,
-    axis: int, epsilon: float, activation: str, **_: AttrValue,
+    axis: int, epsilon: float, momentum: float, activation: str, **_: AttrValue,
 ) -> tuple[Array, ...]:  # fmt: skip
     others, shape = _axes(x, axis)
-    mean, inverse = x.mean(others), 1 / np.sqrt(x.var(others) + epsilon)
+    mean, variance, count = x.mean(others), x.var(others), x.size // x.shape[axis]
+    inverse = 1 / np.sqrt(variance + epsilon)
     y = (x - mean.reshape(shape)) * (inverse * gamma).reshape(shape) + beta.reshape(shape)
     y = y + addend[0] if addend else y
-    return np.maximum(y, 0) if activation else y, mean, inverse
+    unbiased = variance * count / max(count - 1, 1)
+    return (
+        np.maximum(y, 0) if activation else y,
+        mean,
+        inverse,
+        momentum * moving_mean + (1 - momentum) * mean,
+        momentum * moving_variance + (1 - momentum) * unbiased,
+    )
 
 
 def _grad(
