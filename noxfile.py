@@ -453,7 +453,7 @@ def onednn(session: nox.Session, wheel: str) -> None:
 @timed
 def docs(session: nox.Session) -> None:
     """Build the site into site/; ``nox -s docs -- serve`` shows it."""
-    sync(session, "--only-group", "docs")
+    sync(session, "--all-packages", "--group", "docs")
     env = {"NO_MKDOCS_2_WARNING": "1"}
     session.run("mkdocs", *(session.posargs or ("build", "--strict")), env=env)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+from flow_core.base.alignment import ALIGNMENT
 from flow_core.base.arrays import DeviceArray
 from flow_core.base.dtypes import DType
 from flow_core.base.errors import InferenceError, PluginError, SourceLine
@@ -388,6 +389,9 @@ class DeviceSpec:
         kernels: device type whose kernels also run here ("cpu" for emulated devices).
         records_launches: whether the driver records the launches of a step and replays them as one
             unit; plans then report which kernels prevent it.
+        alignment: bytes, a power of two and at least 64.  The driver aligns its arenas to it, and
+            plans the offset of each value and workspace; the rows of an op that runs for several
+            devices at once (`KernelSpec.batchable`) lie side by side.
     """
 
     type: str
@@ -395,6 +399,7 @@ class DeviceSpec:
     driver: Lazy
     kernels: str | None = None
     records_launches: bool = False
+    alignment: int = ALIGNMENT
 
 
 ANY_DEVICE_TYPE = "*"

@@ -96,6 +96,7 @@ class Rig:
         self._arena = driver.allocate(self._end)
         self._whole = self._arena.view(0, (self._end,), np.uint8)
         self._stream = driver.stream("kit")
+        self._allocated = 0
         self.launch = self._bound(seed, step)
 
     def _slot(self, name: str, type_: TensorType) -> Slot:
@@ -153,8 +154,11 @@ class Rig:
             stored = np.ascontiguousarray(array).reshape(-1)[: slot.type.size]
             before[slot.bytes] = stored.view(np.uint8)
         self.driver.copy_in(self._whole, before)
+        count = getattr(self.driver, "allocations", lambda: 0)
+        allocated = count()
         self.launch()
         self._stream.synchronize()
+        self._allocated = count() - allocated
         after = self.driver.copy_out(self._whole)
         self._check_rest(before, after)
         return after
@@ -177,10 +181,15 @@ class Rig:
 
         Raises:
             AssertionError: see `run`; or the results of the first and the last launch are not
-                bitwise equal (if ``repeatable``).
+                bitwise equal (if ``repeatable``); or a later launch allocates, on a device whose
+                driver counts allocations.
         """
         images = [self.run(arrays) for arrays in given] + [self.run(given[0], POISONS[1])]
         first, last = images[0], images[-1]
+        assert not self._allocated, (
+            f"{self.kernel.name} allocates {self._allocated} times in its second launch: put "
+            "temporaries into the workspace"
+        )
         for slot in self._results if repeatable else ():
             same = np.array_equal(first[slot.bytes], last[slot.bytes])
             assert same, (

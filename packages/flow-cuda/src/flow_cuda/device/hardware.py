@@ -175,6 +175,7 @@ class Hardware(Protocol):
         numbers: device copies of host numbers, by object identity; see
             `flow_cuda.device.launch.host_number`.
         uploads: the `flow_cuda.device.staging.Staging` that transfers their values.
+        allocations: number of allocations of device and page-locked memory so far.
     """
 
     index: int
@@ -184,6 +185,7 @@ class Hardware(Protocol):
     compute: Any
     numbers: dict[int, Any]
     uploads: Any
+    allocations: int
 
     @property
     def dnn(self) -> DnnPlans | None:

@@ -72,6 +72,7 @@ class CupyHardware:
         self._lanes: dict[str, Any] = {}
         self._functions: dict[str, CupyFunction] = {}
         self.compute = self.stream("compute")
+        self.allocations = 0
         with self._device:
             self._blas = self._device.cublas_handle
             self._lt = _load_cublaslt()
@@ -79,12 +80,14 @@ class CupyHardware:
 
     def allocate(self, nbytes: int) -> CupyMemory:
         """Allocate with ``cudaMalloc``, outside of CuPy's memory pool."""
+        self.allocations += 1
         with self._device:
             memory = self._cupy.cuda.Memory(max(nbytes, 256))
         return CupyMemory(nbytes, memory, memory.ptr)
 
     def pinned(self, nbytes: int) -> Any:
         """Return a uint8 array of page-locked host memory."""
+        self.allocations += 1
         with self._device:
             memory = self._cupy.cuda.alloc_pinned_memory(nbytes)
         return np.frombuffer(memory, np.uint8, nbytes)

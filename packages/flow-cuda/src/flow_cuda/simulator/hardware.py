@@ -267,6 +267,7 @@ class Simulator:
         self._lanes: dict[str, FakeStream] = {}
         self._handles: dict[int, FakeStream] = {}
         self.compute = self.stream("compute")
+        self.allocations = 0
 
     # ------------------------------------------------------------------------------- memory
 
@@ -274,6 +275,7 @@ class Simulator:
         """Allocate memory filled with 0xA5, so that kernels cannot rely on its content."""
         if nbytes > self.free_bytes():
             raise SimulatorError("allocating", found=f"{nbytes} bytes, {self.free_bytes()} free")
+        self.allocations += 1
         self.log.append(f"allocate {nbytes}")
         raw = np.full(nbytes + 256, 0xA5, np.uint8)
         memory = HostMemory(nbytes, raw, raw.ctypes.data + -raw.ctypes.data % 256)
@@ -282,6 +284,7 @@ class Simulator:
 
     def pinned(self, nbytes: int) -> Any:
         """Return host memory."""
+        self.allocations += 1
         self.log.append(f"pinned {nbytes}")
         made = np.full(nbytes, 0xA5, np.uint8)
         self.machine.register(made, made.ctypes.data, nbytes, None)
