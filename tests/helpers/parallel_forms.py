@@ -12,8 +12,8 @@ import oneflow as flow
 import oneflow.typing as tp
 from flow_core.base.config import Settings
 from flow_core.frontend.session import session as sessions
+from flow_core.plugins.batchable import of_first
 from flow_core.plugins.host import load_plugins
-from flow_core.plugins.rows import of_first
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 
 BATCH = 24

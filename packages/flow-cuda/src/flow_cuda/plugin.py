@@ -133,7 +133,7 @@ def flow_register_devices(config: Settings) -> Iterable[DeviceSpec]:
     if config.emulate_gpus:
         return ()
     driver = "flow_cuda.driver.cupy_hardware:CudaDriver"
-    return (DeviceSpec("gpu", "flow_cuda.plugin:probe", driver, records=True),)
+    return (DeviceSpec("gpu", "flow_cuda.plugin:probe", driver, records_launches=True),)
 
 
 def flow_register_comms(config: Settings) -> Iterable[CommSpec]:

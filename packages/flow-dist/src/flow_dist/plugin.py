@@ -21,7 +21,7 @@ def flow_register_comms(config: Settings) -> tuple[CommSpec, ...]:
         "flow_dist.mpi.comm:MpiComm",
         priority=10,
         world="flow_dist.mpi.world:world",
-        meet="flow_dist.mpi.static_bootstrap:meet",
+        static_bootstrap="flow_dist.mpi.static_bootstrap:connect",
     )
     nccl = CommSpec(
         "nccl", ("gpu",), "flow_dist.nccl.comm:bootstrap", "flow_dist.nccl.comm:NcclComm", 10

@@ -409,7 +409,7 @@ class _Trial:
     def rule_is_wrong(self) -> bool:
         """Whether the parts, given inputs in the layouts of the signature, are wrong."""
         oracle, op = self.oracle, self.op
-        if self.spec.spreads(op.placement):  # parts are passed through unchanged
+        if self.spec.is_per_device(op.placement):  # parts are passed through unchanged
             return False
         signature = oracle.physical.signatures[op.name]
         layouts = [TensorLayout(op.placement, sbp) for sbp in signature.inputs]

@@ -37,8 +37,10 @@ def plan_tables(doc: PlanDocument) -> Iterator[Table]:
     yield _table("tasks", "# op kernel reads writes workspace", _tasks(plan))
     if changes := tuple(_layout_changes(plan)):
         yield _table("changes of layout", "# op bytes reason", changes)
-    if cuts := tuple((str(i), t.op, t.kernel, t.cuts) for i, t in enumerate(plan.tasks) if t.cuts):
-        yield _table("cuts of the recorded step", "# op kernel why", cuts)
+    if unrecordable := tuple(
+        (str(i), t.op, t.kernel, t.unrecordable) for i, t in enumerate(plan.tasks) if t.unrecordable
+    ):
+        yield _table("launches outside of the recorded step", "# op kernel reason", unrecordable)
     for arena in plan.arenas:
         yield _table(f"memory of {arena.device}", "", _memory(plan, arena))
         yield _table(

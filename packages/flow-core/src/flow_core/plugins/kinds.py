@@ -59,7 +59,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("flow_register_devices", "devices", DeviceSpec, "device", "type", (), ("probe", "driver")),
     Kind(
         "flow_register_comms", "comms", CommSpec, "comm",
-        lazy=("bootstrap", "load"), optional=("world", "meet"),
+        lazy=("bootstrap", "load"), optional=("world", "static_bootstrap"),
     ),
     Kind(
         "flow_register_boxing", "boxing", BoxingSpec, "boxing",

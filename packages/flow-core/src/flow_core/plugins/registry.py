@@ -9,13 +9,16 @@ from typing import Any
 from flow_core.base.errors import (
     DeviceUnavailableError,
     KernelNotFoundError,
+    MissingKernel,
     PluginError,
     PluginResultError,
     SourceLine,
     nearest,
 )
+from flow_core.base.missing_kernels import lookup_error
 from flow_core.plugins.records import Origin, PluginFailure, PluginRecord
 from flow_core.plugins.specs import (
+    ANY_DEVICE_TYPE,
     AnnotationSpec,
     Available,
     BoxingSpec,
@@ -165,10 +168,17 @@ class Registry:
         Raises:
             KernelNotFoundError: no kernel accepts the query; lists each candidate with a reason.
         """
+        found = self.accepting_kernel(query, device_type)
+        if found is None:
+            raise self._no_kernel(query, device_type, at)
+        return found
+
+    def accepting_kernel(self, query: KernelQuery, device_type: str) -> KernelSpec | None:
+        """Return the kernel for an op with concrete types on a device type, or None."""
         for spec in self.kernels(query.op, device_type):
             if spec.accepts is None or self._accepts(spec, query):
                 return spec
-        raise self._no_kernel(query, device_type, at)
+        return None
 
     def _accepts(self, spec: KernelSpec, query: KernelQuery) -> bool:
         accepts = spec.accepts
@@ -189,22 +199,16 @@ class Registry:
         self, query: KernelQuery, device_type: str, at: SourceLine | None
     ) -> KernelNotFoundError:
         types = ", ".join(map(str, query.inputs)) + " -> " + ", ".join(map(str, query.outputs))
-        tried = [
+        reasons = tuple(
             f"{self._kernel_text(spec)}: its predicate rejects these types or attributes"
             for spec in self.kernels(query.op, device_type)
-        ]
-        found = _lines([types, *(tried or ["no kernel is registered for this op"])])
-        others = [d for d in self.devices if d != device_type and self._takes(query, d)]
-        return KernelNotFoundError(
-            f"finding a kernel for op {query.op!r} on device type {device_type!r}",
-            at=at,
-            found=found,
-            allowed=f"device types with a kernel: {', '.join(others) or 'none'}",
-            hint=self._failure_hint() or "see `flow doctor` for the loaded plugins",
         )
-
-    def _takes(self, query: KernelQuery, device_type: str) -> bool:
-        return any(self._accepts(spec, query) for spec in self.kernels(query.op, device_type))
+        others = (d for d in self.devices if d != device_type)
+        elsewhere = tuple(d for d in others if self.accepting_kernel(query, d))
+        missing = MissingKernel(query.op, device_type, types, reasons, elsewhere)
+        return lookup_error(
+            missing, self._failure_hint() or "see `flow doctor` for the loaded plugins", at
+        )
 
     def _failure_hint(self) -> str:
         if not self.failures:
@@ -261,7 +265,7 @@ class Registry:
             DeviceUnavailableError: no library connects these device types; lists the reasons.
         """
         types = {device.type for device in devices}
-        fitting = [spec for spec in self.comms.values() if types <= set(spec.device_types)]
+        fitting = [spec for spec in self.comms.values() if spec.connects(types)]
         for spec in sorted(fitting, key=lambda spec: (-spec.priority, spec.name)):
             if isinstance(self._joined(spec), Available):
                 return spec
@@ -280,7 +284,7 @@ class Registry:
                 return load(spec.world)()
         return None
 
-    def meet(self, machines: Sequence[str], used: int, port: int | None) -> Any:
+    def static_bootstrap(self, machines: Sequence[str], used: int, port: int | None) -> Any:
         """Connect the processes of a program that was started manually on each machine.
 
         Args:
@@ -292,7 +296,9 @@ class Registry:
             A `flow_core.device.World`, or None if this process is not one of them.
         """
         for spec in self._comms_by_priority():
-            world = load(spec.meet)(machines, used, port) if spec.meet is not None else None
+            if spec.static_bootstrap is None:
+                continue
+            world = load(spec.static_bootstrap)(machines, used, port)
             if world is not None:
                 for comm in self.comms:  # results from before the rendezvous
                     self._probed.pop(f"comm {comm}", None)
@@ -304,6 +310,9 @@ class Registry:
 
     def _joined(self, spec: CommSpec) -> Available | Unavailable:
         """Return the result of a comm's bootstrap; cached."""
+        one_process = ANY_DEVICE_TYPE in spec.device_types and spec.world is None
+        if one_process and (world := self.world()) is not None:
+            return Unavailable(f"the program runs in {world.size} processes")
         key = f"comm {spec.name}"
         if key not in self._probed:
             self._probed[key] = load(spec.bootstrap)()

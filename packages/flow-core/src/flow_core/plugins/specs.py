@@ -7,7 +7,7 @@ tests), so registration imports no kernels and accesses no hardware.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -182,8 +182,8 @@ class OpSpec:
         mutates_if: attribute that enables `mutates`; see `overwrites`.
         effect: the op has a side effect: never removed and never merged with another op.
         random: needs seed and step; never merged, never folded.
-        spread: "inputs" or "outputs" if these are one value per device of the op's placement, in
-            order; the other side has all devices, with the layout of the attribute ``sbp``.  On
+        per_device: "inputs" or "outputs" if these are one value per device of the op's placement,
+            in order; the other side has all devices, with the layout of the attribute ``sbp``.  On
             several devices such an op does no work.
         work: floating point operations of one device, given its local types; None for ops that do
             little more than read and write their elements.
@@ -209,7 +209,7 @@ class OpSpec:
     mutates_if: str | None = None
     effect: bool = False
     random: bool = False
-    spread: str | None = None
+    per_device: str | None = None
     work: Callable[[SbpContext], float] | None = None
     host: bool = False
     doc: str = ""
@@ -219,17 +219,22 @@ class OpSpec:
         keeps = self.mutates_if is not None and not attrs[self.mutates_if]
         return () if keeps else self.mutates
 
-    def spreads(self, placement: Placement, side: str | None = None) -> bool:
+    def is_view(self, inputs: int) -> bool:
+        """Whether output 0 of an op with that many inputs is a view, so that no kernel runs."""
+        return self.alias is not None and self.alias < inputs
+
+    def is_per_device(self, placement: Placement, side: str | None = None) -> bool:
         """Whether the values of a side (None: of any side) are on one device each."""
-        return self.spread is not None and placement.size > 1 and side in (None, self.spread)
+        applies = self.per_device is not None and side in (None, self.per_device)
+        return applies and placement.size > 1
 
     def input_placement(self, placement: Placement, index: int) -> Placement:
         """Return the placement of an input of an op on ``placement``."""
-        return placement.only(index) if self.spreads(placement, "inputs") else placement
+        return placement.only(index) if self.is_per_device(placement, "inputs") else placement
 
     def output_placement(self, placement: Placement, index: int) -> Placement:
         """Return the placement of an output of an op on ``placement``."""
-        return placement.only(index) if self.spreads(placement, "outputs") else placement
+        return placement.only(index) if self.is_per_device(placement, "outputs") else placement
 
 
 def local_attrs(spec: OpSpec, ctx: LocalContext) -> Mapping[str, AttrValue]:
@@ -315,11 +320,12 @@ class KernelSpec:
             numpy's kernels have 0.
         workspace: ``workspace(KernelQuery)`` in bytes.
         name: shown in plans and conflicts.
-        rows: ``rows(whole, parts)``: whether one launch on several arrays, concatenated along
-            axis 0, is bitwise equal to one launch per array.  Inputs that are equal in ``whole``
-            and in the parts are shared by all parts.  None: true for elementwise ops only.
-        cuts: why the driver cannot record and replay the launches (such as in a CUDA graph); empty
-            if it can.
+        batchable: ``batchable(whole, parts)``: whether one launch on several arrays, concatenated
+            along axis 0, is bitwise equal to one launch per array.  Inputs that are equal in
+            ``whole`` and in the parts are shared by all parts.  None: true for elementwise ops
+            only.
+        unrecordable: why the driver cannot record and replay the launches (such as in a CUDA
+            graph); empty if it can.
     """
 
     op: str
@@ -329,8 +335,8 @@ class KernelSpec:
     priority: int = 0
     workspace: Callable[[KernelQuery], int] | None = None
     name: str = ""
-    rows: Callable[[KernelQuery, Sequence[KernelQuery]], bool] | None = None
-    cuts: str = ""
+    batchable: Callable[[KernelQuery, Sequence[KernelQuery]], bool] | None = None
+    unrecordable: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,15 +365,19 @@ class DeviceSpec:
         driver: lazy ``driver(device) -> flow_core.device.Driver``, with a
             `flow_core.sharding.topology.Device`.
         kernels: device type whose kernels also run here ("cpu" for emulated devices).
-        records: whether the driver records the launches of a step and replays them as one unit;
-            plans then report which kernels prevent it.
+        records_launches: whether the driver records the launches of a step and replays them as one
+            unit; plans then report which kernels prevent it.
     """
 
     type: str
     probe: Lazy
     driver: Lazy
     kernels: str | None = None
-    records: bool = False
+    records_launches: bool = False
+
+
+ANY_DEVICE_TYPE = "*"
+"""Device type of a comm that connects devices of all types."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,18 +386,22 @@ class CommSpec:
 
     Attributes:
         name: unique name.
-        device_types: device types that it connects, alone or mixed.
+        device_types: device types that it connects, alone or mixed; ``("*",)`` for all types.
         bootstrap: lazy ``bootstrap() -> Available | Unavailable``: connects the processes of this
             program; called once.  `Unavailable` if the program was not launched for it.
         load: lazy ``load(devices) -> flow_core.device.Comm``, with the
             `flow_core.sharding.topology.Device` objects of a plan.
-        priority: the available library with the highest priority connects a plan's devices; the
-            in-process one has 0.
+        priority: the available library with the highest priority connects a plan's devices.  The
+            in-process one of CPUs has 0, and the one that stages the data of all other device
+            types in host memory -100.
         world: lazy ``world() -> flow_core.device.World``, the same object at each call: the
-            processes that it connects; None if it connects devices of one process only.
-        meet: lazy ``meet(machines, used, port) -> World | None``, called if ``flow.env.machine``
-            names several machines and no launcher started the program: connects one manually
-            started process per machine; returns None if this process is not one of them.
+            processes that it connects; None if it connects devices of one process only, or the
+            processes of another library's world.  With ``device_types=("*",)``, None limits it to
+            programs of one process.
+        static_bootstrap: lazy ``connect(machines, used, port) -> World | None``, called if
+            ``flow.env.machine`` names several machines and no launcher started the program:
+            connects one manually started process per machine; returns None if this process is not
+            one of them.
         shares_memory: whether all devices belong to this process and can read one another's
             memory, if of the same kind.  Replicated tensors are then stored once: arrays of an
             exchange may be the same array, see `Comm.bind`.
@@ -400,7 +414,15 @@ class CommSpec:
     priority: int = 0
     world: Lazy | None = None
     shares_memory: bool = False
-    meet: Lazy | None = None
+    static_bootstrap: Lazy | None = None
+
+    def connects(self, types: Set[str]) -> bool:
+        """Whether it connects devices of these types.
+
+        >>> CommSpec("ring", ("cpu", "gpu"), "rings:join", "rings:Ring").connects({"cpu"})
+        True
+        """
+        return ANY_DEVICE_TYPE in self.device_types or types <= set(self.device_types)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,11 @@ from flow_core.base.arrays import Array
 from flow_core.base.dtypes import tensor_buffer
 from flow_core.base.errors import FlowError, PlanError, SourceLine, UnsupportedError
 from flow_core.base.thread_pools import find_open_mp, sized_pools, with_sized_pools
+from flow_core.comm.exchange import BOXING, DevicePair, exchange_of, pack, unpack
 from flow_core.device import Arena, Comm, Driver, Launch, World
-from flow_core.exchange import BOXING, DevicePair, exchange_of, pack, unpack
 from flow_core.plan import ArenaPlan, Buffer, Plan, Task, check_no_deadlock, check_streams
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec, load
+from flow_core.runtime.launch_order import LaunchOrder
 from flow_core.runtime.streams import StreamRunner, own_tasks, segments
 from flow_core.sharding.sbp import Region
 from flow_core.sharding.topology import Device
@@ -95,10 +96,11 @@ class Executable:
         self.comm = comm(devices) if comm and (world or _has_exchanges(plan)) else None
         self._before = getattr(self.comm, "before_step", None)
         self._after = getattr(self.comm, "after_step", None)
+        if attach := getattr(self.comm, "attach", None):
+            attach(driver)
         self._local = frozenset(self.comm.local if self.comm else devices)
         arenas = [a for a in plan.arenas if a.device in self._local]
-        drivers = [driver(a.device) for a in arenas] or [driver(devices[0])]
-        self._driver = next((d for d in drivers if getattr(d, "queues", False)), drivers[0])
+        self._order = LaunchOrder(plan, [a.device for a in arenas], driver)
         self.arenas = {a.device: self._arena(a, driver(a.device)) for a in arenas}
         self._arrays = [self._array(b, variable) for b in plan.buffers]
         self.feeds = tuple(self._arrays[i] for i in plan.feeds)
@@ -109,8 +111,9 @@ class Executable:
         self._results = [self._copy_out(i, driver) for i in range(len(self.fetches))]
         find_open_mp()
         with sized_pools(plan.cores):
-            self._once = self._driver.compile(self.bind(plan.prologue))
-            self._once()  # queued: its operands must live until it has run
+            constants = [self.bind_task(task) for task in plan.prologue]
+            self._once = self._order.compile(plan.prologue, constants)
+            self._once()  # enqueued: its operands must live until it has run
             self._launch = self._compiled(lambda _, launches: launches)
         self._roots = self._owners_of_fetches(world) if world else ()
 
@@ -128,23 +131,15 @@ class Executable:
         if is_here and buffer.memory not in self._local:
             raise _not_shared(self.plan, buffer)
         if buffer.kind == "variable" and (is_here or self._world):
-            name = buffer.name.rsplit(":", 1)[0]
-            logical, region = self.plan.shards.get(name, (name, None))
+            logical, region = self.plan.shards.get(buffer.op, (buffer.op, None))
             found = variable(logical, buffer.memory, region)
-            return found.reshape(buffer.type.shape) if is_here else None
+            return found if is_here else None
         if not is_here:
             return None
         if buffer.type.dtype.is_object:
             return np.empty(buffer.type.shape, object)
         arena = self.arenas[buffer.memory]
         return arena.view(buffer.offset, buffer.type.shape, buffer.type.dtype.numpy)
-
-    def bind(self, tasks: Sequence[Task]) -> list[Launch]:
-        """The launches of some tasks, flat and in order."""
-        launches: list[Launch] = []
-        for task in tasks:
-            launches.extend(self.bind_task(task))
-        return launches
 
     def bind_task(self, task: Task) -> Sequence[Launch]:
         """The launches of one task; none for a task of another process."""
@@ -169,6 +164,7 @@ class Executable:
             workspace=None if task.workspace is None else arrays[task.workspace],
             step=self.step,
             seed=task.seed,
+            stream=self._order.streams[task.device],
             cores=self.plan.cores,
         )
         bound = load(find(query).load)(context)
@@ -193,14 +189,13 @@ class Executable:
         bound = [wrap(i, self.bind_task(task)) for i, task in enumerate(self.plan.tasks)]
         self._bound = bound
         cores = self.plan.cores
-        if self.plan.workers <= 1 or getattr(self._driver, "queues", False):
-            run = self._driver.compile([launch for launches in bound for launch in launches])
-            return with_sized_pools(cores, run)
+        if self.plan.workers <= 1 or self._order.asynchronous:
+            return with_sized_pools(cores, self._order.compile(self.plan.tasks, bound))
         positions, tasks = own_tasks(self.plan.tasks, self._takes_part)
         parts = segments(tasks)
         for part in parts:
-            launches = [x for i in part.tasks for x in bound[positions[i]]]
-            part.launch = self._driver.compile(launches)
+            launches = [bound[positions[i]] for i in part.tasks]
+            part.launch = self._order.compile([tasks[i] for i in part.tasks], launches)
         return StreamRunner(parts, self.plan.workers, cores)
 
     def _takes_part(self, task: Task) -> tuple[bool, bool]:

@@ -19,7 +19,7 @@ from flow_core.base.errors import FlowError, InferenceError
 from flow_core.base.thread_pools import current_kernel_threads, set_kernel_threads
 from flow_core.device import Driver, Launch
 from flow_core.ir.graph import TensorType
-from flow_core.plugins import rows
+from flow_core.plugins import batchable
 from flow_core.plugins.registry import Registry, kernel_key
 from flow_core.plugins.specs import (
     KernelQuery,
@@ -359,9 +359,9 @@ class KernelKit(Kit):
 
     def _says_rows(self, whole: Case, parts: Sequence[Case]) -> bool:
         asked = [part.asked for part in parts]
-        if whole.kernel.rows is not None:
-            return whole.kernel.rows(whole.asked, asked)
-        return whole.spec.elementwise and rows.of_elements(whole.asked, asked)
+        if whole.kernel.batchable is not None:
+            return whole.kernel.batchable(whole.asked, asked)
+        return whole.spec.elementwise and batchable.of_elements(whole.asked, asked)
 
     def _check_rows(self, whole: Case, parts: Sequence[Case]) -> None:
         made, *apart = (self._launched(case) for case in (whole, *parts))
@@ -494,7 +494,7 @@ _ONLY_FOR: Mapping[str, Callable[[KernelKit, OpSpec], bool]] = {
     "tiles": lambda kit, spec: spec.elementwise and kit.tiles,
     "rows": lambda kit, spec: (
         not spec.mutates
-        and (spec.elementwise or any(k.rows is not None for k in kit.kernels(spec.type)))
+        and (spec.elementwise or any(k.batchable is not None for k in kit.kernels(spec.type)))
     ),
     "stretched_inputs": lambda kit, spec: spec.elementwise and kit.stretches,
     "allocates_nothing": lambda kit, spec: kit.steady_bytes is not None,
@@ -533,7 +533,7 @@ def _side_by_side(case: Case) -> Iterator[tuple[Case, list[Case]]]:
 def _are_rows(whole: Case, parts: Sequence[Case]) -> bool:
     """Whether the concatenated results of the parts have the type of the whole."""
     made = zip(whole.asked.outputs, *(part.asked.outputs for part in parts), strict=True)
-    return all(rows.side_by_side(types) == out for out, *types in made)
+    return all(batchable.side_by_side(types) == out for out, *types in made)
 
 
 def _flat(array: Array, shape: tuple[int, ...]) -> Array:

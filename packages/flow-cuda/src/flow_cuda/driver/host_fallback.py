@@ -68,5 +68,5 @@ def _run(
 
 
 KERNELS: tuple[KernelSpec, ...] = (
-    KernelSpec("*", "gpu", bind, allowed, -1, None, "cuda.on_the_host", cuts=WHY),
+    KernelSpec("*", "gpu", bind, allowed, -1, None, "cuda.on_the_host", unrecordable=WHY),
 )

@@ -89,7 +89,7 @@ def probe(count: int = 4) -> Available | Unavailable:
 
 def flow_register_devices() -> tuple[DeviceSpec, ...]:
     """The device type "gpu"."""
-    return (DeviceSpec("gpu", partial(probe), Drivers(), records=True),)
+    return (DeviceSpec("gpu", partial(probe), Drivers(), records_launches=True),)
 
 
 def flow_register_comms() -> tuple[CommSpec, ...]:

@@ -321,8 +321,10 @@ KERNELS: tuple[KernelSpec, ...] = (
     # numpy sums with BLAS, whose threads then spin for tens of milliseconds beside OpenMP's
     upcast_loop_kernel("reduce_sum", _sum, _sums, _sum_bytes),
     upcast_loop_kernel("reduce_sum_like", _sum, _sums, _sum_bytes),
-    replace(loop_kernel("sparse_softmax_cross_entropy", _loss, _labelled), rows=of_all),
-    replace(loop_kernel("sparse_softmax_cross_entropy_grad", _loss_grad, _labelled), rows=of_all),
+    replace(loop_kernel("sparse_softmax_cross_entropy", _loss, _labelled), batchable=of_all),
+    replace(
+        loop_kernel("sparse_softmax_cross_entropy_grad", _loss_grad, _labelled), batchable=of_all
+    ),
     upcast_loop_kernel("layer_norm", _layer_norm, _params_per_row),
     upcast_loop_kernel("layer_norm_grad", _layer_norm_grad),
     upcast_loop_kernel(

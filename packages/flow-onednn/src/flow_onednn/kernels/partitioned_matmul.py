@@ -280,6 +280,6 @@ def _is_split_k(made: Implementation) -> bool:
 
 
 KERNELS: tuple[KernelSpec, ...] = tuple(
-    replace(product(op, preserve_nan(build, _is_split_k)), rows=same_rows)
+    replace(product(op, preserve_nan(build, _is_split_k)), batchable=same_rows)
     for op in ("matmul", "onednn_matmul")
 )

@@ -16,7 +16,7 @@ from flow_core.device import Launch
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 
 Bind = Callable[[BindContext], Launch | Sequence[Launch]]
-Rows = Callable[[KernelQuery, Sequence[KernelQuery]], bool]
+Batchable = Callable[[KernelQuery, Sequence[KernelQuery]], bool]
 
 
 def scalar(value: float, like: Any) -> Any:
@@ -45,10 +45,10 @@ def kernel(
     *,
     accepts: Callable[[KernelQuery], bool] | None = None,
     workspace: Callable[[KernelQuery], int] | None = None,
-    rows: Rows | None = None,
+    batchable: Batchable | None = None,
 ) -> KernelSpec:
     """Return the spec of a NumPy kernel."""
-    return KernelSpec(op, "cpu", bind, accepts, 0, workspace, f"numpy.{op}", rows)
+    return KernelSpec(op, "cpu", bind, accepts, 0, workspace, f"numpy.{op}", batchable)
 
 
 def ufunc_kernel(op: str, function: Callable[..., object]) -> KernelSpec:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from flow_core.base.arrays import Array
-from flow_core.builtin.numpy_kernels.binding import Bind, Rows, carve, carved_bytes, kernel
+from flow_core.builtin.numpy_kernels.binding import Batchable, Bind, carve, carved_bytes, kernel
 from flow_core.device import Launch
 from flow_core.ir.graph import TensorType, tensor_type
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
@@ -29,7 +29,7 @@ def widened(
     *,
     workspace: Workspace | None = None,
     mutates: Sequence[int] = (),
-    rows: Rows | None = None,
+    batchable: Batchable | None = None,
 ) -> KernelSpec:
     """Return a NumPy `KernelSpec` whose ``bind`` and ``workspace`` never see 16-bit types.
 
@@ -37,13 +37,13 @@ def widened(
         op: op type.
         bind, workspace: the kernel for float32 and wider types.
         mutates: inputs that the kernel overwrites, which are copied back.
-        rows: see `KernelSpec.rows`.
+        batchable: see `KernelSpec.batchable`.
     """
     return kernel(
         op,
         lambda ctx: _bind(ctx, bind, mutates),
         workspace=lambda query: _workspace(query, workspace),
-        rows=rows,
+        batchable=batchable,
     )
 
 

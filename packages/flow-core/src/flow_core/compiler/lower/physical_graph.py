@@ -139,7 +139,7 @@ class _Lowering:
             self._local(v, TensorLayout(self.problem.reads(op, i), sbp), op)
             for i, (v, sbp) in enumerate(zip(op.inputs, chosen.inputs, strict=True))
         ]
-        if spec.spreads(op.placement):
+        if spec.is_per_device(op.placement):
             self._regroup(op, [part for parts in inputs for part in parts])
             return
         placement = self.problem.home(op)

@@ -4,8 +4,9 @@ A batch that is split over devices with one memory is fed side by side, as one a
 launch can compute its rows for all devices, as on a single device.
 
 Invariants: a batched op changes no bit, as its kernels state
-(`flow_core.plugins.specs.KernelSpec.rows`); each of its inputs is either side by side, too, or the
-same on all devices; all of its outputs are side by side.  Other ops read the part of their device.
+(`flow_core.plugins.specs.KernelSpec.batchable`); each of its inputs is either side by side, too,
+or the same on all devices; all of its outputs are side by side.  Other ops read the part of their
+device.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from flow_core.base.errors import InferenceError, KernelNotFoundError
 from flow_core.compiler.memory.aliases import alias_roots
 from flow_core.compiler.memory.replica_dedup import ReplicaDedup
 from flow_core.ir.graph import Graph, Op, Value
-from flow_core.plugins.rows import of_elements, side_by_side
+from flow_core.plugins.batchable import of_elements, side_by_side
 from flow_core.plugins.specs import InferContext, KernelQuery, KernelSpec, OpSpec
 
 Parts = tuple[Value, ...]
@@ -169,8 +170,8 @@ class _Batching:
     def _keeps_bits(
         self, kernel: KernelSpec, whole: KernelQuery, parts: Sequence[KernelQuery]
     ) -> bool:
-        if kernel.rows is not None:
-            return kernel.rows(whole, parts)
+        if kernel.batchable is not None:
+            return kernel.batchable(whole, parts)
         return self.specs[whole.op].elementwise and of_elements(whole, parts)
 
 

@@ -69,7 +69,7 @@ def signatures(
     dimensions before it.  ``hollow`` admits signatures that leave devices without elements.
     """
     inputs, outputs = graph.input_types(op), graph.types[op.name]
-    if spec.spreads(op.placement):
+    if spec.is_per_device(op.placement):
         yield _between_views(op, spec, len(inputs), len(outputs))
         return
     seen: dict[NdSignature, None] = {}
@@ -84,7 +84,7 @@ def signatures(
 def _between_views(op: Op, spec: OpSpec, n_in: int, n_out: int) -> NdSignature:
     """Return the signature of an op between a logical value and values of single devices."""
     logical, single = parse_nd_sbp(op.attrs["sbp"]), (B,)
-    if spec.spread == "inputs":
+    if spec.per_device == "inputs":
         return NdSignature((single,) * n_in, (logical,))
     return NdSignature((logical,), (single,) * n_out)
 

@@ -169,7 +169,7 @@ class Costs:
         state: NdSignature,
     ) -> Cost:
         spec, home = self.problem.specs[op.type], self.problem.home(op)
-        if spec.alias is not None or spec.spreads(op.placement):
+        if spec.alias is not None or spec.is_per_device(op.placement):
             return NOTHING
         device = device_model(home.device_type)
         local = SbpContext(

@@ -184,7 +184,7 @@ class Space:
         key = (op.type, op.attrs, inputs, outputs, home.hierarchy, asked)
         known = self._all.get(key)
         if known is None:
-            between = self.problem.specs[op.type].spreads(op.placement)
+            between = self.problem.specs[op.type].is_per_device(op.placement)
             alone = home.size == 1 and not op.sbp and not between
             known = Interned([whole(op, graph, home)] if alone else self._listed(op, home, asked))
             self._all[key] = known

@@ -142,7 +142,9 @@ class Session:
             return
         self._joined_machines = machines
         used = min(self.resources.machine_num, len(machines))
-        found = self.registry.meet(machines, used, self.resources.others.get("env.ctrl_port"))
+        found = self.registry.static_bootstrap(
+            machines, used, self.resources.others.get("env.ctrl_port")
+        )
         if found is not None and self._stored:
             raise ConfigError(
                 "joining the machines of flow.env.machine",

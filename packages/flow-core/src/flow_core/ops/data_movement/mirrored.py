@@ -158,7 +158,7 @@ OPS: tuple[OpSpec, ...] = (
         gradient=_gradient_to,
         reference=_to_reference,
         samples=_to_samples,
-        spread="outputs",
+        per_device="outputs",
         doc="The parts of a logical value, one per device.",
     ),
     OpSpec(
@@ -169,7 +169,7 @@ OPS: tuple[OpSpec, ...] = (
         gradient=_gradient_from,
         reference=_from_reference,
         samples=_from_samples,
-        spread="inputs",
+        per_device="inputs",
         doc="The logical value composed of the devices' parts.",
     ),
 )

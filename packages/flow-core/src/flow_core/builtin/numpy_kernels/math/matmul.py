@@ -15,7 +15,7 @@ from flow_core.builtin.numpy_kernels.widening import widened
 from flow_core.device import Launch
 from flow_core.ir.graph import TensorType
 from flow_core.ops.math.matmul import bias_axis
-from flow_core.plugins.rows import of_all, of_first
+from flow_core.plugins.batchable import of_all, of_first
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec, load
 from flow_core.plugins.trials import agree, factors, multiplications
 
@@ -95,8 +95,8 @@ def _bias_add(ctx: BindContext) -> Launch:
 
 
 KERNELS: tuple[KernelSpec, ...] = (
-    widened("matmul", _matmul, rows=_product_rows),
-    widened("batch_matmul", _matmul, rows=of_all),
+    widened("matmul", _matmul, batchable=_product_rows),
+    widened("batch_matmul", _matmul, batchable=of_all),
     kernel("matmul_onto", _matmul_onto, workspace=_onto_bytes),
-    kernel("bias_add", _bias_add, rows=_bias_rows),
+    kernel("bias_add", _bias_add, batchable=_bias_rows),
 )
