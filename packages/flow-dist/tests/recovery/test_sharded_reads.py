@@ -111,7 +111,7 @@ class _Variable:
 
 
 def test_processes_take_turns_writing_what_several_hold() -> None:
-    """The same in all processes, without asking them: each knows who holds what."""
+    """The same in all processes, without asking them: each knows all holders."""
     whole, halves = ((0, 4),), (((0, 2),), ((2, 4),))
     stored: Any = {
         f"w{n}": _Variable(*(_Part(((0, size),), root) for root in range(4)))
