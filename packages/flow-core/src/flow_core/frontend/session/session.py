@@ -107,6 +107,7 @@ class Session:
         self._left_out: set[Any] = set()
         self.checked_weights: set[str] = set()
         self._world: World | None = self.registry.world()
+        self.pipeline.one_caller = self._world is not None
         self._joined_machines: tuple[str, ...] = ()
         self.budget = self._find_budget()
         owned(self)
@@ -152,6 +153,7 @@ class Session:
                 allowed="flow.env.machine before the first job is called",
             )
         self._world = found
+        self.pipeline.one_caller = found is not None
         self.budget = self._find_budget()
 
     def _find_budget(self) -> Budget:
