@@ -13,6 +13,7 @@ from mistakes import here, mistake
 import oneflow as flow
 import oneflow.typing as tp
 from flow_core.base.errors import DataError
+from flow_core.plugins import records
 from flow_core.plugins.host import default_registry
 from flow_core.plugins.specs import DecoderSpec, ReaderSpec
 from flow_data import formats
@@ -47,8 +48,11 @@ def named(monkeypatch: pytest.MonkeyPatch) -> None:
     known = default_registry()
     readers = [ReaderSpec("lines", f"{__name__}:LineFiles"), ReaderSpec("object", LineFiles)]
     decoders = {"numbers": DecoderSpec("numbers", f"{__name__}:numbers")}
+    origins = {**known.origins, ("decoders", "numbers"): records.Origin("here")}
     more = SimpleNamespace(
-        readers={**known.readers, **{spec.name: spec for spec in readers}}, decoders=decoders
+        readers={**known.readers, **{spec.name: spec for spec in readers}},
+        decoders=decoders,
+        origins=origins | {("readers", spec.name): records.Origin("here") for spec in readers},
     )
     monkeypatch.setattr(formats, "default_registry", lambda: more)
 

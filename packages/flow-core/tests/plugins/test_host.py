@@ -19,6 +19,7 @@ from flow_core.base.errors import (
     PluginError,
     PluginOrderError,
     PluginResultError,
+    PluginWarning,
 )
 from flow_core.ops.rules import like_input
 from flow_core.plugins import host
@@ -76,7 +77,7 @@ def test_hook_markers_are_optional_and_hooks_may_take_fewer_arguments() -> None:
     marked = plugin("marked", flow_register_ops=hookimpl(flow_register_ops))
     bare = plugin("bare", flow_register_readers=lambda: (ReaderSpec("tar", "tars:Reader"),))
     registry = load(marked, bare)
-    assert registry.ops["cube"] is CUBE
+    assert registry.ops["cube"].inputs == CUBE.inputs
     assert list(registry.readers) == ["tar"]
     assert registry.origins["readers", "tar"].plugin == "bare"
 
@@ -155,8 +156,8 @@ def test_hook_wrappers_are_rejected() -> None:
     assert "wrapper" in str(error.found)
 
 
-@pytest.mark.parametrize("api", ["2.0", "0.9", "10.0"])
-def test_other_major_version_error_names_both_versions_and_the_install_command(api: str) -> None:
+@pytest.mark.parametrize("api", ["2.0", "0.9", "10.0", "1.7"])
+def test_other_version_error_names_both_versions_and_the_install_command(api: str) -> None:
     error = failure(plugin("bad", api=api))
     assert isinstance(error, PluginError)
     assert api in str(error.found)
@@ -168,10 +169,6 @@ def test_missing_or_malformed_version_is_rejected(api: object) -> None:
     error = failure(plugin("bad", api=api, flow_register_ops=lambda: [CUBE]))
     assert isinstance(error, PluginError)
     assert "FLOW_PLUGIN_API" in str(error.found)
-
-
-def test_newer_minor_version_is_accepted() -> None:
-    assert not load(plugin("newer", api="1.7")).failures
 
 
 def test_failing_hook_registers_nothing() -> None:
@@ -217,6 +214,17 @@ def test_core_is_never_isolated() -> None:
         Host(ALONE, builtins=("flow_core.builtin.no_such_plugin",)).load()
 
 
+def conflict(*plugins: types.ModuleType) -> PluginConflictError:
+    """Return the error that disables the last plugin; the others stay loaded."""
+    with pytest.warns(PluginWarning, match=f"plugin '{plugins[-1].__name__}' is not used"):
+        registry = load(*plugins)
+    (found,) = registry.failures
+    assert found.stage == "conflict" or "already loaded" in str(found.error)
+    assert list(states(registry).values()) == ["loaded"] * (len(states(registry)) - 1) + ["failed"]
+    assert isinstance(found.error, PluginConflictError)
+    return found.error
+
+
 @pytest.mark.parametrize(
     ("hook", "spec"),
     [
@@ -231,24 +239,22 @@ def test_core_is_never_isolated() -> None:
 )
 def test_duplicate_registration_names_both_plugins(hook: str, spec: object) -> None:
     first, second = (plugin(name, **{hook: lambda: [spec]}) for name in ("first", "second"))
-    with pytest.raises(PluginConflictError) as caught:
-        load(first, second)
-    assert "'first'" in str(caught.value.found)
-    assert "'second'" in caught.value.attempted
-    assert "FLOW_DISABLE_PLUGINS=second or =first" in str(caught.value.hint)
+    error = conflict(first, second)
+    assert "'first'" in str(error.found)
+    assert "'second'" in error.attempted
+    assert "FLOW_DISABLE_PLUGINS=second or =first" in str(error.hint)
     assert not load(
         first, second, settings=Settings(plugins=(), disabled_plugins=("first",))
     ).failures
 
 
 def test_duplicate_within_one_plugin() -> None:
-    with pytest.raises(PluginConflictError):
-        load(plugin("one", flow_register_ops=lambda: [CUBE, CUBE]))
+    error = conflict(plugin("one", flow_register_ops=lambda: [CUBE, CUBE]))
+    assert "'one'" in str(error.found)
 
 
 def test_two_plugins_with_one_name() -> None:
-    with pytest.raises(PluginConflictError, match="already loaded"):
-        load(plugin("same"), plugin("same"))
+    assert "already loaded" in str(conflict(plugin("same"), plugin("same")).found)
 
 
 def never(_: object) -> bool:
@@ -256,7 +262,7 @@ def never(_: object) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "conflict"),
+    ("first", "second", "is_conflict"),
     [
         (KernelSpec("a", "cpu", "x:y"), KernelSpec("a", "cpu", "x:z"), True),
         (KernelSpec("a", "cpu", "x:y", name="p"), KernelSpec("a", "cpu", "x:z", name="q"), True),
@@ -267,14 +273,18 @@ def never(_: object) -> bool:
         (KernelSpec("a", "cpu", "x:y"), KernelSpec("b", "cpu", "x:z"), False),
     ],
 )
-def test_kernel_conflicts(first: KernelSpec, second: KernelSpec, conflict: bool) -> None:
-    one = plugin("one", flow_register_kernels=lambda: [first])
+def test_kernel_conflicts(first: KernelSpec, second: KernelSpec, is_conflict: bool) -> None:
+    one = plugin(
+        "one",
+        flow_register_ops=lambda: [OpSpec(name, ("x",), like_input) for name in "ab"],
+        flow_register_devices=lambda: [DeviceSpec("cpu", "a:b", "a:c")],
+        flow_register_kernels=lambda: [first],
+    )
     two = plugin("two", flow_register_kernels=lambda: [second])
-    if not conflict:
-        load(one, two)
+    if is_conflict:
+        assert "priority" in str(conflict(one, two).hint)
         return
-    with pytest.raises(PluginConflictError, match="priority"):
-        load(one, two)
+    assert not load(one, two).failures
 
 
 def a_pass(name: str, stage: str = "logical", **order: tuple[str, ...]) -> PassSpec:

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from flow_core.base.errors import PluginConflictError
+from flow_core.base.errors import PluginConflictError, PluginError, nearest
+from flow_core.plugins.guards import guarded
 from flow_core.plugins.kinds import KINDS, Kind
 from flow_core.plugins.order import ordered_passes
 from flow_core.plugins.records import Origin, PluginRecord
-from flow_core.plugins.registry import ANY_OP, HookCall, Registry, kernel_key
+from flow_core.plugins.registry import ANY_OP, PROVIDERS, HookCall, Registry, kernel_key
 from flow_core.plugins.specs import DeviceSpec, KernelSpec
 
 Kernels = Mapping[tuple[str, str], tuple[KernelSpec, ...]]
@@ -24,38 +25,49 @@ class RegistryBuilder:
         self._origins: dict[tuple[str, Any], Origin] = {}
         self._unconditional: dict[tuple[str, str, int], KernelSpec] = {}
 
-    def add(self, origin: Origin, records: Mapping[Kind, Iterable[Any]]) -> None:
-        """Add all records of one plugin.
+    def add(self, origin: Origin, records: Mapping[Kind, Iterable[Any]], guard: bool) -> None:
+        """Add all records of one plugin, or none.
+
+        Args:
+            origin: the plugin.
+            records: its records.
+            guard: whether failures of their functions are reported as the plugin's.
 
         Raises:
             PluginConflictError: this or another plugin has registered a record with the same key.
         """
+        new: dict[tuple[Kind, Any], Any] = {}
+        alone: dict[tuple[str, str, int], KernelSpec] = {}
         for kind, specs in records.items():
             for spec in specs:
-                if isinstance(spec, KernelSpec):
-                    self._check_unconditional(origin, kind, spec)
-                    self._add(origin, kind, kernel_key(spec), spec)
-                else:
-                    self._add(origin, kind, getattr(spec, kind.key), spec)
+                key = kernel_key(spec) if isinstance(spec, KernelSpec) else getattr(spec, kind.key)
+                if (kind, key) in new or key in self._tables[kind.table]:
+                    raise self._conflict(origin, kind, key, key)
+                if isinstance(spec, KernelSpec) and spec.accepts is None:
+                    self._check_unconditional(origin, kind, spec, alone)
+                new[kind, key] = guarded(spec, record_text(kind, spec), origin) if guard else spec
+        self._unconditional |= alone
+        for (kind, key), spec in new.items():
+            self._tables[kind.table][key] = spec
+            self._origins[kind.table, key] = origin
 
-    def _add(self, origin: Origin, kind: Kind, key: object, spec: object) -> None:
-        table = self._tables[kind.table]
-        if key in table:
-            raise self._conflict(origin, kind, key, key)
-        table[key] = spec
-        self._origins[kind.table, key] = origin
-
-    def _check_unconditional(self, origin: Origin, kind: Kind, spec: KernelSpec) -> None:
+    def _check_unconditional(
+        self,
+        origin: Origin,
+        kind: Kind,
+        spec: KernelSpec,
+        own: dict[tuple[str, str, int], KernelSpec],
+    ) -> None:
         """Reject two kernels without predicates at the same priority: the order is undefined."""
-        if spec.accepts is None:
-            first = self._unconditional.setdefault((spec.op, spec.device, spec.priority), spec)
-            if first is not spec:
-                raise self._conflict(origin, kind, kernel_key(spec), kernel_key(first))
+        key = (spec.op, spec.device, spec.priority)
+        first = self._unconditional.get(key) or own.setdefault(key, spec)
+        if first is not spec:
+            raise self._conflict(origin, kind, kernel_key(spec), kernel_key(first))
 
     def _conflict(
         self, origin: Origin, kind: Kind, key: object, other: object
     ) -> PluginConflictError:
-        owner = self._origins[kind.table, other]
+        owner = self._origins.get((kind.table, other), origin)
         kernel_hint = "give one kernel another priority, or " if kind.spec is KernelSpec else ""
         return PluginConflictError(
             f"registering {kind.noun} {_key_text(key)} of {origin}",
@@ -65,10 +77,54 @@ class RegistryBuilder:
             + ("" if owner.plugin == origin.plugin else f" or ={owner.plugin}"),
         )
 
+    def refuse_unknown(self) -> dict[Origin, list[PluginError]]:
+        """Remove the kernels and devices that refer to ops or device types that no plugin has.
+
+        Returns:
+            An error for each of them, by plugin.
+        """
+        refused: dict[Origin, list[PluginError]] = {}
+        for kind in sorted(KINDS, key=lambda kind: kind.spec is KernelSpec):  # devices first
+            for key, spec in list(self._tables[kind.table].items()):
+                unknown = self._unknown(spec)
+                if unknown:
+                    noun, name, known = unknown
+                    del self._tables[kind.table][key]
+                    origin = self._origins.pop((kind.table, key))
+                    error = PluginError(
+                        f"registering {record_text(kind, spec)} of {origin}",
+                        found=f"no plugin has registered {noun} {name!r}",
+                        allowed=f"a registered {noun}",
+                        hint=nearest(name, known) or "`flow doctor` lists plugins that failed",
+                    )
+                    refused.setdefault(origin, []).append(error)
+        return refused
+
+    def _unknown(self, spec: object) -> tuple[str, str, Iterable[str]] | None:
+        """Return the noun, the name and the known names of what a record lacks."""
+        ops = self._tables["ops"]
+        devices = {*self._tables["devices"], *PROVIDERS}
+        if isinstance(spec, KernelSpec):
+            if spec.op not in ops and spec.op != ANY_OP:
+                return "op", spec.op, ops
+            if spec.device not in devices:
+                return "device type", spec.device, devices
+        if isinstance(spec, DeviceSpec) and spec.kernels not in (None, *devices):
+            return "device type", str(spec.kernels), devices
+        return None
+
     def build(
-        self, plugins: Sequence[PluginRecord], calls: Mapping[str, tuple[HookCall, ...]]
+        self,
+        plugins: Sequence[PluginRecord],
+        calls: Mapping[str, tuple[HookCall, ...]],
+        probe_seconds: float,
     ) -> Registry:
         """Create the frozen registry.
+
+        Args:
+            plugins: the result of loading each plugin.
+            calls: implementations of the hooks that are called after loading.
+            probe_seconds: the time limit of a probe.
 
         Raises:
             PluginOrderError: ``before`` and ``after`` of the passes form a cycle.
@@ -86,6 +142,7 @@ class RegistryBuilder:
             calls=MappingProxyType(dict(calls)),
             plugins=tuple(plugins),
             origins=MappingProxyType(dict(self._origins)),
+            probe_seconds=probe_seconds,
         )
 
     def _kernel_table(
@@ -141,6 +198,17 @@ def _by_op(kernels: Sequence[KernelSpec]) -> dict[str, tuple[KernelSpec, ...]]:
 
 def _rank(spec: KernelSpec) -> tuple[Any, ...]:
     return (-spec.priority, spec.op == ANY_OP, spec.accepts is None, spec.name, spec.device)
+
+
+def record_text(kind: Kind, spec: Any) -> str:
+    """Return a record in words.
+
+    >>> record_text(KINDS[1], KernelSpec("cube", "cpu", "a:b", name="fast"))
+    "kernel 'fast' of op 'cube' on device type 'cpu'"
+    """
+    if isinstance(spec, KernelSpec):
+        return spec.text
+    return f"{kind.noun} {getattr(spec, kind.key)!r}"
 
 
 def _key_text(key: Any) -> str:

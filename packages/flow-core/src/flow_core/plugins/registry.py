@@ -9,9 +9,9 @@ from typing import Any
 from flow_core.base.errors import (
     DeviceUnavailableError,
     KernelNotFoundError,
-    PluginError,
     PluginResultError,
     SourceLine,
+    described,
     nearest,
 )
 from flow_core.plugins.records import Origin, PluginFailure, PluginRecord
@@ -32,6 +32,7 @@ from flow_core.plugins.specs import (
     Unavailable,
     load,
 )
+from flow_core.plugins.time_limit import CallTimeoutError, call_within
 from flow_core.sharding.topology import Device
 
 ANY_OP = "*"
@@ -86,6 +87,7 @@ class Registry:
         calls: implementations of the hooks that are called after loading, by hook.
         plugins: the result of loading each plugin.
         origins: the plugin of each record, by (table, name).
+        probe_seconds: the time limit of a probe.
     """
 
     ops: Mapping[str, OpSpec]
@@ -102,6 +104,7 @@ class Registry:
     calls: Mapping[str, tuple[HookCall, ...]]
     plugins: tuple[PluginRecord, ...]
     origins: Mapping[tuple[str, Any], Origin]
+    probe_seconds: float
     _probed: dict[str, Available | Unavailable] = field(default_factory=dict, compare=False)
 
     @property
@@ -166,20 +169,13 @@ class Registry:
             KernelNotFoundError: no kernel accepts the query; lists each candidate with a reason.
         """
         for spec in self.kernels(query.op, device_type):
-            if spec.accepts is None or self._accepts(spec, query):
+            if spec.accepts is None or spec.accepts(query):
                 return spec
         raise self._no_kernel(query, device_type, at)
 
-    def _accepts(self, spec: KernelSpec, query: KernelQuery) -> bool:
-        accepts = spec.accepts
-        try:
-            return accepts is None or bool(accepts(query))
-        except Exception as error:
-            raise PluginError(
-                f"calling `accepts` of kernel {self._kernel_text(spec)} for {query.op}",
-                found=f"{type(error).__name__}: {error}",
-                hint="predicates must return True or False and must not raise",
-            ) from error
+    def kernel_text(self, spec: KernelSpec) -> str:
+        """Return a kernel and its plugin in words."""
+        return f"{spec.text}, {self.origins['kernels', kernel_key(spec)]}"
 
     def _kernel_text(self, spec: KernelSpec) -> str:
         origin = self.origins["kernels", kernel_key(spec)]
@@ -204,7 +200,8 @@ class Registry:
         )
 
     def _takes(self, query: KernelQuery, device_type: str) -> bool:
-        return any(self._accepts(spec, query) for spec in self.kernels(query.op, device_type))
+        kernels = self.kernels(query.op, device_type)
+        return any(spec.accepts is None or spec.accepts(query) for spec in kernels)
 
     def _failure_hint(self) -> str:
         if not self.failures:
@@ -222,10 +219,17 @@ class Registry:
         spec = self.devices.get(device_type)
         if spec is None:
             return self._not_registered(device_type)
+        limit = self.probe_seconds
         try:
-            found = load(spec.probe)()
+            found = call_within(limit, lambda: load(spec.probe)())
+        except CallTimeoutError:
+            return Unavailable(
+                f"its probe did not return within {limit:g} seconds",
+                "allow more time: FLOW_PROBE_SECONDS; or disable the plugin: "
+                f"FLOW_DISABLE_PLUGINS={self.origins['devices', device_type].plugin}",
+            )
         except Exception as error:  # noqa: BLE001  # the plugin's error is the reason
-            return Unavailable(f"its probe raised {type(error).__name__}: {error}")
+            return Unavailable(f"its probe raised {described(error)}")
         if isinstance(found, Available | Unavailable):
             return found
         raise PluginResultError(

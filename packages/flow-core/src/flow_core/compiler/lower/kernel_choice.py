@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from flow_core.base.errors import GraphError, KernelNotFoundError
+from flow_core.base.errors import GraphError, KernelNotFoundError, located
 from flow_core.base.thread_budget import Cores
 from flow_core.base.thread_pools import sized_pools
 from flow_core.compiler.lower.inputs import LEAVES, Inputs
@@ -68,24 +68,24 @@ def _found(inputs: Inputs, order: Order) -> KernelChoice:
     for op in order.ops:
         if op.type in LEAVES or op.type == BOXING or op.name in executed:
             continue
-        find = partial(inputs.kernels.find_kernel, device_type=op.placement.device_type)
-        query = replace(_query(inputs.graph, order, op, find), settings=inputs.options.settings)
         try:
-            kernel = find(query)
+            with located(inputs.graph.lines.get(op.name)):
+                _choose(inputs, order, op, choice)
         except KernelNotFoundError as error:
             first = missing[0] if missing else error
             _name_line(first, inputs.graph, op)
             missing.append(error)
-            continue
-        except Exception as error:
-            _name_line(error, inputs.graph, op)
-            raise
-        choice.kernels[op.name] = kernel
-        if kernel.workspace is not None:
-            choice.workspace[op.name] = kernel.workspace(query)
     if missing:
         raise missing[0]
     return choice
+
+
+def _choose(inputs: Inputs, order: Order, op: Op, choice: KernelChoice) -> None:
+    find = partial(inputs.kernels.find_kernel, device_type=op.placement.device_type)
+    query = replace(_query(inputs.graph, order, op, find), settings=inputs.options.settings)
+    kernel = choice.kernels[op.name] = find(query)
+    if kernel.workspace is not None:
+        choice.workspace[op.name] = kernel.workspace(query)
 
 
 def _query(
