@@ -28,6 +28,7 @@ from flow_core.plugins.host import Host
 from flow_core.plugins.registry import Registry
 from flow_core.plugins.specs import (
     BoxingSpec,
+    CommSpec,
     DeviceSpec,
     ExporterSpec,
     FormatSpec,
@@ -113,6 +114,12 @@ def test_hook_may_return_nothing(result: object) -> None:
         ("flow_register_passes", [PassSpec("a", "late", "a:B")], "'late'", "logical, train, lower"),
         ("flow_register_checkpoint_formats", [FormatSpec("a", "x", "a:b")], "can_open", "callable"),  # type: ignore[arg-type]
         ("flow_register_exporters", [ExporterSpec("a", "write")], "load", "module:attribute"),
+        ("flow_register_ops", [OpSpec("a", "x", like_input)], "inputs is 'x'", "a tuple of texts"),  # type: ignore[arg-type]
+        ("flow_register_ops", [OpSpec("a", ("x",), like_input, work=3)], "work", "or None"),  # type: ignore[arg-type]
+        ("flow_register_kernels", [KernelSpec("a", "cpu", "a:b", True)], "accepts", "None"),  # type: ignore[arg-type]
+        ("flow_register_kernels", [KernelSpec("a", "cpu", "a:b", None, "")], "priority", "integer"),  # type: ignore[arg-type]
+        ("flow_register_comms", [CommSpec("a", "cpu", "a:b", "a:c")], "device_types", "a tuple"),  # type: ignore[arg-type]
+        ("flow_register_passes", [PassSpec("a", "logical", "a:b", after="dce")], "after", "tuple"),  # type: ignore[arg-type]
     ],
 )  # fmt: skip
 def test_wrong_hook_results(hook: str, result: object, found: str, allowed: str) -> None:
@@ -169,6 +176,80 @@ def test_missing_or_malformed_version_is_rejected(api: object) -> None:
     error = failure(plugin("bad", api=api, flow_register_ops=lambda: [CUBE]))
     assert isinstance(error, PluginError)
     assert "FLOW_PLUGIN_API" in str(error.found)
+
+
+NEWER = "FLOW_PLUGIN_API = '1.7'\nfrom flow_core.authoring.specs import CubeSpec\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "line", "parts"),
+    [
+        (NEWER, 0, ("checking the plugin API", "FLOW_PLUGIN_API = '1.7'", "plugin API 1.0",
+                    "uv pip install --upgrade flow-core")),
+        (NEWER.replace("1.7", "1.0"), 2, ("cannot import name 'CubeSpec'",)),
+        ("import math\n\nimport no_cubes\n", 3, ("No module named 'no_cubes'",)),
+        ("x = 1\ndef f(:\n", 2, ("SyntaxError", "invalid syntax")),
+        ("def f():\n    raise OSError('libcubes')\nf()\n", 2, ("OSError: libcubes",)),
+        ("FLOW_PLUGIN_API = '1.0'\ndef flow_register_ops():\n    return 1 / 0\n", 3,
+         ("flow_register_ops", "ZeroDivisionError")),
+    ],
+)  # fmt: skip
+def test_failures_name_file_and_line_of_the_plugin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, line: int, parts: tuple[str, ...]
+) -> None:
+    name = f"broken_{abs(hash(source))}"
+    file = tmp_path / f"{name}.py"
+    file.write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    registry = load(name)
+    (found,) = registry.failures
+    assert states(registry) == {name: "failed"}
+    for part in parts:
+        assert part in str(found)
+    assert (f"(at {file}:{line})" in str(found)) == bool(line)
+
+
+def test_kernels_of_unknown_ops_and_device_types_are_refused() -> None:
+    kernels = [
+        KernelSpec("cube", "cpu", "a:b", name="good"),
+        KernelSpec("cubee", "cpu", "a:b", name="typo"),
+        KernelSpec("cube", "cpuu", "a:b"),
+        KernelSpec("*", "cpu", "a:b", name="any"),
+        KernelSpec("cube", "gpu", "a:b", name="elsewhere"),
+    ]
+    own = plugin(
+        "own",
+        flow_register_ops=lambda: [CUBE],
+        flow_register_devices=lambda: [
+            DeviceSpec("cpu", "a:b", "a:c"),
+            DeviceSpec("toy", "a:b", "a:c", kernels="cpuuu"),
+        ],
+        flow_register_kernels=lambda: [*kernels, KernelSpec("cube", "toy", "a:b")],
+    )
+    with pytest.warns(PluginWarning, match="records are not used(.|\n)*and 3 more"):
+        registry = load(own)
+    assert [k.name for k in registry.kernels("cube", "cpu")] == ["good", "any"]
+    assert [k.name for k in registry.kernels("cube", "gpu")] == ["elsewhere"]
+    assert list(registry.devices) == ["cpu"]
+    (record,) = (r for r in registry.plugins if r.state == "loaded")
+    texts = [str(error) for error in record.refused]
+    for refused, (what, name, hint) in zip(
+        texts,
+        [
+            ("device 'toy'", "device type 'cpuuu'", "did you mean cpu?"),
+            ("kernel 'typo' of op 'cubee'", "op 'cubee'", "did you mean cube?"),
+            ("kernel of op 'cube' on device type 'cpuu'", "'cpuu'", "did you mean cpu?"),
+            ("kernel of op 'cube' on device type 'toy'", "device type 'toy'", "flow doctor"),
+        ],
+        strict=True,
+    ):
+        assert f"registering {what}" in refused
+        assert "plugin 'own'" in refused
+        assert f"{name}\n" in refused
+        assert hint in refused
+    strict = Settings(plugins=(), plugin_strict=True)
+    with pytest.raises(PluginError, match="cpuuu"):
+        load(own, settings=strict)
 
 
 def test_failing_hook_registers_nothing() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import threading
+import time
 import types
 from collections.abc import Iterable
 from typing import Any
@@ -188,6 +190,23 @@ def test_raising_probe_is_a_reason() -> None:
     found = registry_of([], [DeviceSpec("cpu", probe, "math:sqrt")]).probe("cpu")
     assert isinstance(found, Unavailable)
     assert "OSError: no such library" in found.reason
+
+
+def test_hanging_probe_is_abandoned_and_named() -> None:
+    stop = threading.Event()
+    hangs = DeviceSpec("abacus", stop.wait, NullDriver)
+    registry = registry_of([], [device("cpu"), hangs], probe_seconds=0.2)
+    started = time.perf_counter()
+    with pytest.raises(DeviceUnavailableError, match="abacus") as caught:
+        registry.require_device("abacus")
+    assert registry.require_device("cpu")
+    unavailable(registry, "abacuss")  # an unrelated error, which lists the available devices
+    assert time.perf_counter() - started < 5
+    stop.set()
+    assert "did not return within 0.2 seconds" in str(caught.value.found)
+    assert "provided by plugin 'own'" in caught.value.attempted
+    assert "FLOW_PROBE_SECONDS" in str(caught.value.hint)
+    assert "FLOW_DISABLE_PLUGINS=own" in str(caught.value.hint)
 
 
 def test_probe_result_of_wrong_type_is_an_error() -> None:

@@ -11,7 +11,14 @@ from flow_core.plugins.guards import guarded
 from flow_core.plugins.kinds import KINDS, Kind
 from flow_core.plugins.order import ordered_passes
 from flow_core.plugins.records import Origin, PluginRecord
-from flow_core.plugins.registry import ANY_OP, PROVIDERS, HookCall, Registry, kernel_key
+from flow_core.plugins.registry import (
+    ANY_OP,
+    PROVIDERS,
+    HookCall,
+    Registry,
+    describe_kernel,
+    kernel_key,
+)
 from flow_core.plugins.specs import DeviceSpec, KernelSpec
 
 Kernels = Mapping[tuple[str, str], tuple[KernelSpec, ...]]
@@ -201,13 +208,9 @@ def _rank(spec: KernelSpec) -> tuple[Any, ...]:
 
 
 def record_text(kind: Kind, spec: Any) -> str:
-    """Return a record in words.
-
-    >>> record_text(KINDS[1], KernelSpec("cube", "cpu", "a:b", name="fast"))
-    "kernel 'fast' of op 'cube' on device type 'cpu'"
-    """
+    """Return a record in words."""
     if isinstance(spec, KernelSpec):
-        return spec.text
+        return describe_kernel(spec)
     return f"{kind.noun} {getattr(spec, kind.key)!r}"
 
 

@@ -56,6 +56,16 @@ def kernel_key(spec: KernelSpec) -> tuple[str, str, int, str]:
     return (spec.op, spec.device, spec.priority, spec.name)
 
 
+def describe_kernel(spec: KernelSpec) -> str:
+    """Return a kernel in words.
+
+    >>> describe_kernel(KernelSpec("cube", "cpu", "a:b", name="fast"))
+    "kernel 'fast' of op 'cube' on device type 'cpu'"
+    """
+    name = f" {spec.name!r}" if spec.name else ""
+    return f"kernel{name} of op {spec.op!r} on device type {spec.device!r}"
+
+
 def _lines(texts: Iterable[str]) -> str:
     """Join texts as lines, indented to the values of a `FlowError`'s fields."""
     return "\n           ".join(texts)
@@ -172,10 +182,6 @@ class Registry:
             if spec.accepts is None or spec.accepts(query):
                 return spec
         raise self._no_kernel(query, device_type, at)
-
-    def kernel_text(self, spec: KernelSpec) -> str:
-        """Return a kernel and its plugin in words."""
-        return f"{spec.text}, {self.origins['kernels', kernel_key(spec)]}"
 
     def _kernel_text(self, spec: KernelSpec) -> str:
         origin = self.origins["kernels", kernel_key(spec)]

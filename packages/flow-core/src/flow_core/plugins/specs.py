@@ -341,12 +341,6 @@ class KernelSpec:
     batchable: Callable[[KernelQuery, Sequence[KernelQuery]], bool] | None = None
     unrecordable: str = ""
 
-    @property
-    def text(self) -> str:
-        """The kernel in words, for messages."""
-        name = f" {self.name!r}" if self.name else ""
-        return f"kernel{name} of op {self.op!r} on device type {self.device!r}"
-
 
 @dataclass(frozen=True, slots=True)
 class Available:

@@ -15,7 +15,7 @@ from flow_core.plan import Plan, Task
 from flow_core.plugins.guards import plugin_code, plugin_error, result_error
 from flow_core.plugins.kinds import show
 from flow_core.plugins.records import Origin
-from flow_core.plugins.registry import kernel_key
+from flow_core.plugins.registry import describe_kernel, kernel_key
 from flow_core.plugins.specs import KernelQuery, KernelSpec
 from flow_core.sharding.topology import Device
 
@@ -121,7 +121,7 @@ class Blame:
             return f"{what}, by comm {self._comm!r}, {origin}", origin
         kernel = self._source.find_kernel(self.query(task), task.device.type)
         origin = self._source.origins.get(("kernels", kernel_key(kernel)))
-        return f"{what}, by {kernel.text}, {origin}", origin
+        return f"{what}, by {describe_kernel(kernel)}, {origin}", origin
 
     @contextmanager
     def task(self, doing: str, task: Task) -> Iterator[None]:
