@@ -14,7 +14,7 @@ import pytest
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-SEED, SHARE = "--sample", "--share"
+SEED, SHARE, SUBSET = "--sample", "--share", "--subset"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -33,6 +33,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="SHARE",
         help="with --sample, the share of the cases to run",
     )
+    parser.addoption(
+        SUBSET,
+        default=(0, 1),
+        type=subset_of,
+        metavar="K/N",
+        help="with --sample, run only subset K, from 0, of N random subsets of the tests",
+    )
+
+
+def subset_of(text: str) -> tuple[int, int]:
+    """Parse the option K/N.
+
+    Raises:
+        ValueError: the text has another form, or K is not below N.
+    """
+    number, count = map(int, text.split("/"))
+    if not 0 <= number < count:
+        raise ValueError(text)
+    return number, count
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -49,18 +68,23 @@ def pytest_configure_node(node: Any) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the cases outside the sample; keep at least one case of each test."""
+    """Deselect the tests outside the subset, and the cases outside the sample.
+
+    At least one case of each test of the subset remains.
+    """
     seed, share = config.getoption(SEED), config.getoption(SHARE)
     if not seed:
         return
-    places = {item: place_of(item, seed) for item in items}
+    number, count = config.getoption(SUBSET)
+    places = {item: place_of(item.nodeid, seed) for item in items}
     first: dict[str, float] = {}
     for item, place in places.items():
         first[test_of(item)] = min(place, first.get(test_of(item), 1.0))
     chosen = [
         item
         for item, place in places.items()
-        if place < share_of(item, share) or place == first[test_of(item)]
+        if int(place_of(test_of(item), seed) * count) == number
+        and (place < share_of(item, share) or place == first[test_of(item)])
     ]
     config.hook.pytest_deselected(items=list(places.keys() - set(chosen)))
     items[:] = chosen
@@ -71,9 +95,9 @@ def test_of(item: pytest.Item) -> str:
     return item.nodeid.partition("[")[0]
 
 
-def place_of(item: pytest.Item, seed: str) -> float:
-    """Return the position of a case between 0 and 1, from the seed and its name alone."""
-    digest = hashlib.sha256(f"{seed} {item.nodeid}".encode()).digest()
+def place_of(name: str, seed: str) -> float:
+    """Return the position of a test or case between 0 and 1, from the seed and its name alone."""
+    digest = hashlib.sha256(f"{seed} {name}".encode()).digest()
     return int.from_bytes(digest[:4]) / 2**32
 
 

@@ -5,6 +5,7 @@ Arguments after ``--`` go to the tool of the session: ``nox -s tests-3.11 -- -k 
 
 import functools
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -25,6 +26,7 @@ SUBSETS = {
     "core+typing+data": ("flow-core", "flow-typing", "flow-data"),
     "all": tuple(path.parent.name for path in sorted(ROOT.glob("packages/*/pyproject.toml"))),
 }
+EXAMPLE_PLUGINS = tuple(p.parent.name for p in sorted(ROOT.glob("examples/plugins/*/*.toml")))
 # Intel's own wheels of oneDNN 3.3 and 3.13; the workspace's environment has 3.2.
 ONEDNN_WHEELS = ("2024.0.0", "2026.1.0")
 # The external tests import these.  They are not a dependency group: TensorFlow's bounds on
@@ -33,9 +35,10 @@ CONFORMANCE = ("absl-py", "opencv-python-headless", "pycocotools", "scipy", "six
 # More workers than cores, because many tests wait for other processes.  Long tests come last, so
 # idle workers steal tests from others.
 WORKERS = ("-n", str(2 * (os.cpu_count() or 1)), "--dist=worksteal", "--timeout=600")
-SAMPLE = ("--sample", "new")
+# One seed for all sessions, so that the subsets of tests on later Pythons complement one another.
+SAMPLE = ("--sample", str(random.SystemRandom().randrange(10**6)))
 # The share of the cases of each test, on the oldest Python and on others.
-OLDEST_SHARE, LATER_SHARE = "0.5", "0.12"
+OLDEST_SHARE, LATER_SHARE = "0.4", "0.12"
 DIST = ("-m", "not exhaustive", "--timeout=600", "packages/flow-dist/tests")
 # CI: hypothesis drops its deadlines.  One thread each: pytest runs one process per core.  All
 # sessions and Pythons share flow-onednn's cache of compiled loops.
@@ -67,14 +70,14 @@ class Older:
     blas: str
     numpy: tuple[str, ...]
     libc: tuple[str, ...]
-    share: str = "1"
+    share: str = "0.5"
 
 
 OLDER = {
     "avx2": Older("avx2", "avx512f", "AVX2", "Haswell", ("AVX512", "X86_V4"), ("AVX512F",)),
     "sse4": Older(
         "sse4_1", "avx", "SSE41", "Nehalem", ("AVX", "F16C", "FMA", "X86_V3", "X86_V4"),
-        ("AVX512F", "AVX2", "AVX", "FMA"), "0.5",
+        ("AVX512F", "AVX2", "AVX", "FMA"), "0.3",
     ),
 }  # fmt: skip
 # Processor-dependent tests: flow-onednn, plans, and the output of the documentation's programs.
@@ -83,8 +86,14 @@ BY_PROCESSOR = (
     "packages/flow-core/tests/ops/test_summed_updates.py",
     "packages/flow-core/tests/plugins/test_trials.py",
     *(
-        f"tests/integration/test_{name}.py"
-        for name in ("onednn", "sharing", "oracle_awkward", "seeing", "mixed_precision")
+        f"tests/integration/{name}.py"
+        for name in (
+            "oracle/test_oracle_awkward",
+            "parallel/test_sharing",
+            "plans/test_seeing",
+            "processors/test_onednn",
+            "training/test_mixed_precision",
+        )
     ),
     "tests/test_docs_tutorial.py",
 )
@@ -195,20 +204,29 @@ def typecheck(session: nox.Session) -> None:
 @nox.session(python=PYTHONS)
 @timed
 def tests(session: nox.Session) -> None:
-    """Run doctests, then tests: most cases on the oldest Python, samples on later ones."""
+    """Run doctests, then tests: all on the oldest Python, one subset on each later one."""
     workspace(session)
     env = {**QUIET, "FLOW_PLUGIN_STRICT": "1"}
     if session.posargs:
         in_workspace(session, "pytest", *session.posargs, env=env)
         return
     in_workspace(session, "pytest", "-q", "--doctest-modules", *SOURCES, env=env)
-    # Slow and numerical tests take minutes and do not depend on the Python version: run them once.
-    later = "not slow and not exhaustive and not arithmetic"
-    quick = "not exhaustive" if session.python == PYTHONS[0] else later
-    where = () if session.python in (PYTHONS[0], PYTHONS[-1]) else ("packages",)
-    share = OLDEST_SHARE if session.python == PYTHONS[0] else LATER_SHARE
-    options = (*WORKERS, "--durations=20", "-m", quick, *SAMPLE, "--share", share)
-    in_workspace(session, "pytest", *options, *where, env=env)
+    options = (*WORKERS, "--durations=20", *SAMPLE)
+    in_workspace(session, "pytest", *options, *selection(str(session.python)), env=env)
+
+
+def selection(python: str) -> tuple[str, ...]:
+    """Return the pytest options that select the tests for one Python version.
+
+    Slow and numerical tests take minutes and do not depend on the version: only the oldest runs
+    them.
+    """
+    number = PYTHONS.index(python)
+    if number == 0:
+        return "-m", "not exhaustive", "--share", OLDEST_SHARE
+    subset = f"{number - 1}/{len(PYTHONS) - 1}"
+    quick = "not slow and not exhaustive and not arithmetic"
+    return "-m", quick, "--share", LATER_SHARE, "--subset", subset
 
 
 @nox.session(python=PYTHONS[0])
@@ -345,11 +363,54 @@ def facade(session: nox.Session, subset: str) -> None:
     session.run("python", "-I", "-W", "error", "tests/facade/check_subset.py", subset)
 
 
+def requirement(name: str, extras: str = "") -> str:
+    """Return the requirement of a member's wheel, with extras."""
+    (wheel,) = wheels().glob(f"{name.replace('-', '_')}-*.whl")
+    return f"{name}{extras} @ {wheel.as_uri()}"
+
+
+def core_wheels(session: nox.Session) -> None:
+    """Install the wheels on which example plugins depend, with what their tests need."""
+    core = requirement("flow-core", "[cli,testing]")
+    session.install(core, requirement("flow-typing"), requirement("flow-data"), "ruff>=0.15")
+
+
+def plugin_tests(session: nox.Session, folder: Path) -> None:
+    """Install a plugin from its folder and run its tests there."""
+    session.install(f"{folder}[test]")
+    with session.chdir(folder):
+        session.run("python", "-m", "pytest", "-q", "-c", os.devnull, "--rootdir=.", "tests")
+
+
+@nox.session(python=PYTHONS[0], reuse_venv=False)
+@nox.parametrize("package", EXAMPLE_PLUGINS, ids=EXAMPLE_PLUGINS)
+@timed
+def plugins(session: nox.Session, package: str) -> None:
+    """Install an example plugin from its folder against built wheels, and run its tests."""
+    core_wheels(session)
+    plugin_tests(session, ROOT / "examples" / "plugins" / package)
+
+
+@nox.session(name="new-plugins", python=PYTHONS[0], reuse_venv=False)
+@timed
+def new_plugins(session: nox.Session) -> None:
+    """Create a plugin of each kind from built wheels, lint it, and run its tests."""
+    core_wheels(session)
+    parent = Path(session.create_tmp())
+    for kind in ("backend", "format", "op", "pass"):
+        folder = parent / f"flow-new-{kind}"
+        shutil.rmtree(folder, ignore_errors=True)
+        session.run("flow", "new", kind, folder.name, "--dir", str(parent))
+        session.run("ruff", "check", str(folder))
+        session.run("ruff", "format", "--check", str(folder))
+        plugin_tests(session, folder)
+
+
 def cuda(session: nox.Session, *libraries: str) -> None:
     """Compile the CUDA C++ kernels with a toolkit's compiler; no driver is needed."""
     sync(session, "--package", "flow-cuda", "--group", "test")
     session.install(*libraries)
-    tests = "packages/flow-cuda/tests/test_cuda_nvrtc.py"
+    tests = "packages/flow-cuda/tests/codegen/test_nvrtc.py"
     session.run("pytest", "-q", "-n", "auto", "--timeout=600", tests, *session.posargs)
 
 

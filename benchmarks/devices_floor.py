@@ -78,10 +78,10 @@ class Net:
             np.matmul(dy.T, x, g)
             return
         for low in range(0, len(g), ROWS):
-            there = g[low : low + ROWS]
-            made = self.scratch[k][: len(there)]
+            rows = g[low : low + ROWS]
+            made = self.scratch[k][: len(rows)]
             np.matmul(dy.T[low : low + ROWS], x, made)
-            np.add(there, made, there)
+            np.add(rows, made, rows)
 
 
 def measure(batch, counts, rounds):

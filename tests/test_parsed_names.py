@@ -1,4 +1,7 @@
-"""No code parses names of ops or texts of devices: `Origin` and `Device` hold these facts."""
+"""No code parses names of ops or buffers, or texts of devices.
+
+`Origin`, `Buffer`, `Value` and `Device` hold these facts.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,10 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted(ROOT.glob("packages/*/src/**/*.py"))
-SPELLING = "packages/flow-core/src/flow_core/ir/graph.py"
-"""The module whose `Origin` spells names."""
-MARKS = ("/micro_", "/recomputed", r"@\d", r"@(\d")
+CORE = ROOT / "packages" / "flow-core" / "src" / "flow_core"
+SPELLINGS = {str(CORE / "ir" / "graph.py"), str(CORE / "plan.py")}
+"""The modules whose `Origin` and `Buffer` spell names."""
+MARKS = ("/micro_", "/recomputed", "/workspace", r"@\d", r"@(\d")
 METHODS = {
     "split", "rsplit", "partition", "rpartition", "startswith", "endswith", "removeprefix",
     "removesuffix", "find", "rfind", "index", "count", "replace",
@@ -20,7 +24,7 @@ METHODS = {
 
 
 def parsed(source: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a module that parse the name of an op or the text of a device."""
+    """Yield the lines that parse the name of an op, value or buffer, or the text of a device."""
     tree = ast.parse(source)
     bodies = (node.body for node in ast.walk(tree) if isinstance(getattr(node, "body", None), list))
     texts = {id(s.value) for body in bodies for s in body if isinstance(s, ast.Expr)}
@@ -32,15 +36,16 @@ def parsed(source: str) -> Iterator[tuple[int, str]]:
             of, first = ast.unparse(node.func.value), node.args[0] if node.args else None
             is_text = isinstance(first, ast.Constant) and isinstance(first.value, str)
             is_device = of.split(".")[-1] in ("device", "memory", "home") and is_text
-            is_rank = isinstance(first, ast.Constant) and first.value == "@"
-            if node.func.attr in METHODS and (is_device or is_rank):
+            mark = first.value if isinstance(first, ast.Constant) else None
+            is_value = of.split(".")[-1] in ("name", "value") and mark == ":"
+            if node.func.attr in METHODS and (is_device or is_value or mark == "@"):
                 yield node.lineno, ast.unparse(node)
 
 
 def test_no_module_parses_names() -> None:
     found = {str(path): list(parsed(path.read_text())) for path in SOURCES}
     assert len(found) > 600
-    assert {path for path, rows in found.items() if rows} == {str(ROOT / SPELLING)}, found
+    assert {path for path, rows in found.items() if rows} == SPELLINGS, found
 
 
 @pytest.mark.parametrize(
@@ -52,6 +57,9 @@ def test_no_module_parses_names() -> None:
         'name.replace("/recomputed", "")',
         'task.device.split(":")',
         'device.startswith("gpu")',
+        'buffer.name.rsplit(":", 1)',
+        'name.removesuffix("/workspace")',
+        'value.rpartition(":")',
     ],
 )
 def test_parsing_is_found(code: str) -> None:

@@ -73,3 +73,19 @@ def test_the_printed_seed_gives_the_same_sample_in_several_processes(cases: Path
     again, _ = run(cases, "--sample", seed)
     other, _ = run(cases, "--sample", f"1{seed}")
     assert new == again != other
+
+
+def test_subsets_partition_the_tests(cases: Path) -> None:
+    first, second = (run(cases, "--sample", "5", "--subset", f"{k}/2")[0] for k in (0, 1))
+    assert first
+    assert second
+    assert first | second == run(cases, "--sample", "5")[0]
+    assert not first.keys() & second.keys()
+
+
+@pytest.mark.parametrize("text", ["2/2", "-1/2", "1", "a/b"])
+def test_subsets_that_do_not_exist_are_refused(cases: Path, text: str) -> None:
+    command = [sys.executable, "-m", "pytest", "--sample", "5", f"--subset={text}"]
+    done = subprocess.run(command, cwd=cases, capture_output=True, text=True, check=False)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert f"invalid subset_of value: '{text}'" in done.stderr

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,31 +20,11 @@ WORDS = {
     r"room": "memory, capacity, layer",
 }
 """Retired words for program entities, as patterns, and what to write instead."""
-CLEAN = (
-    ".ci/",
-    "README.md",
-    "benchmarks/",
-    "conftest.py",
-    "docs/",
-    "examples/",
-    "mkdocs.yml",
-    "noxfile.py",
-    "packages/flow-core/README.md",
-    "packages/flow-core/src/",
-    "packages/flow-cuda/README.md",
-    "packages/flow-cuda/src/",
-    "packages/flow-data/README.md",
-    "packages/flow-data/src/",
-    "packages/flow-dist/README.md",
-    "packages/flow-dist/src/",
-    "packages/flow-onednn/README.md",
-    "packages/flow-onednn/src/",
-    "packages/flow-onnx/README.md",
-    "packages/flow-onnx/src/",
-    "packages/flow-typing/README.md",
-    "packages/flow-typing/src/",
-)
-"""Path prefixes without retired words; add a folder once it is clean."""
+IDENTIFIERS = {
+    "here": (r"packages/[^/]+/src/.*", "sender, local, own"),
+    "there": (r".*", "receiver, target, out, installed"),
+}
+"""Retired names of variables and arguments: a pattern of paths, and what to write instead."""
 PAGES = sorted([*ROOT.glob("docs/*.md"), *ROOT.glob("docs/plugins/*.md")])
 
 
@@ -110,19 +92,44 @@ def _is_package(name: str) -> bool:
 @pytest.mark.parametrize("words", WORDS)
 def test_retired_words_are_not_used(words: str) -> None:
     pattern = re.compile(rf"\b({words})\b", re.IGNORECASE)
-    clean = [path for path in tracked() if str(path.relative_to(ROOT)).startswith(CLEAN)]
     found = [
         f"{path.relative_to(ROOT)}:{number}: {match[1]} ({WORDS[words]})"
-        for path in clean
+        for path in tracked()
+        if path != Path(__file__)
         for number, line in enumerate(path.read_text().splitlines(), 1)
         for match in pattern.finditer(line)
     ]
     assert found == []
 
 
-@pytest.mark.parametrize("prefix", CLEAN)
-def test_clean_paths_exist(prefix: str) -> None:
-    assert (ROOT / prefix).exists()
+def identifiers(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines and names of variables, attributes, arguments, functions and classes."""
+    for node in ast.walk(ast.parse(source)):
+        names = (getattr(node, field, None) for field in ("id", "attr", "arg", "name", "asname"))
+        line = getattr(node, "lineno", 0)
+        yield from ((line, name) for name in names if isinstance(name, str))
+
+
+@pytest.mark.parametrize("retired", IDENTIFIERS)
+def test_retired_identifiers_are_not_used(retired: str) -> None:
+    pattern, instead = IDENTIFIERS[retired]
+    python = (path for path in tracked() if path.suffix == ".py")
+    files = [path for path in python if re.fullmatch(pattern, str(path.relative_to(ROOT)))]
+    assert len(files) > 600
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {name} ({instead})"
+        for path in files
+        for number, name in identifiers(path.read_text())
+        if name.strip("_").lower() == retired
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "code", ["x = there", "self.there", "def f(there): pass", "f(there=1)", "class There: pass"]
+)
+def test_identifiers_are_found(code: str) -> None:
+    assert "there" in {name.lower() for _, name in identifiers(code)}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

@@ -19,7 +19,7 @@ GROUPS = {
     "plans and wire": (plans, caches, wire),
     "checkpoints": (states,),
 }
-CASES = {"data": 5000, "plans and wire": 2000, "checkpoints": 1000}
+CASES = {"data": 3000, "plans and wire": 2000, "checkpoints": 1000}
 
 
 @pytest.mark.parametrize("group", GROUPS)

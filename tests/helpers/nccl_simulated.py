@@ -10,7 +10,6 @@ from nccl_fakes import NUMPY, Fabric, FakeNccl, Operation
 
 from flow_cuda.codegen.host_compiler import HostCompiler, HostFunction
 from flow_cuda.codegen.program import Kernel
-from flow_cuda.device.arrays import DeviceArray
 from flow_cuda.device.hardware import Access
 from flow_cuda.driver.gpu import GpuDriver
 from flow_cuda.simulator.hardware import Simulator
@@ -50,19 +49,10 @@ class Gpu:
     def bytes_at(self, address: int, nbytes: int) -> Any:
         return np.frombuffer((ctypes.c_char * nbytes).from_address(address), np.uint8)
 
-    def array(self, value: Any) -> "Settable":
+    def array(self, value: Any) -> Any:
         made = self.driver.allocate(value.nbytes).view(0, value.shape, value.dtype)
-        array = Settable(made.memory, made.address, made.shape, made.dtype, made.hardware)
-        self.driver.copy_in(array, value)
-        return array
-
-
-class Settable(DeviceArray):
-    """A device array that takes numbers of the host, as the kit gives them."""
-
-    def __setitem__(self, index: Any, value: Any) -> None:
-        assert index is ...
-        GPUS[self.hardware.index].driver.copy_in(self, value)
+        self.driver.copy_in(made, value)
+        return made
 
 
 GPUS: dict[int, Gpu] = {}

@@ -138,7 +138,7 @@ def problems() -> dict[str, tuple[Problem, Search]]:
             found[f"fused {name}"] = fused, Search()
     plain = conv("filter_grad", "float32", "channels_first")
     found["deterministic"] = plain, Search(deterministic=True)
-    found["little room"] = plain, Search(limit=0)
+    found["small workspace"] = plain, Search(limit=0)
     found["tf32"] = conv("forward", "float32", "channels_last"), Search(tf32=True)
     return found
 

@@ -322,7 +322,7 @@ CONVS |= {
         (IMAGE, f32(2, 3, 3, 3)),
         lambda x, w: transposed(x, w, [2, 2], NO_PADS, [11, 13]),
     ),
-    "nn.conv2d_transpose: room at the end": (
+    "nn.conv2d_transpose: space at the end": (
         lambda x, w: flow.nn.conv2d_transpose(
             input=x, filters=w, output_shape=[1, 3, 12, 14], strides=[2, 2], padding="VALID"
         ),

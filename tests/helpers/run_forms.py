@@ -8,17 +8,12 @@ import hashlib
 import json
 import sys
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "integration"))
-
-from networks import NETWORKS, STEPS, Form, batches, step_of, train, train_job
+from parallel_networks import NETWORKS, STEPS, Form, assert_near, batches, step_of, train, train_job
 
 import oneflow as flow
-from flow_core.exchange import DevicePair, exchanges, links_of
+from flow_core.comm.exchange import DevicePair, exchanges, links_of
 from flow_core.frontend.session.session import default_session
 from flow_core.sharding.topology import Device
 
@@ -46,16 +41,10 @@ FORMS = {
     "zero-pipeline": Patient(4, stages=2, optimizer="distributed_split", micro=2),
     "mirrored": Patient(4, mirrored=True),
 }
-TOLERANCE = 1e-10
 
 
 def arrays(found: tuple[Any, dict[str, Any]]) -> dict[str, Any]:
     return {"the losses": found[0], **found[1]}
-
-
-def assert_near(found: Any, wanted: Any, what: str) -> None:
-    scale = max(1.0, float(np.abs(wanted).max(initial=0.0)))
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=TOLERANCE * scale, err_msg=what)
 
 
 def check_bytes(network: str, form: str) -> None:
@@ -74,12 +63,13 @@ def check_bytes(network: str, form: str) -> None:
     if world is not None:
         texts = list(world.gather(texts[0], "bytes sent"))
     rows = [row for text in texts for row in json.loads(text)]
-    sent = {(Device.parse(here), Device.parse(there)): n for here, there, n in rows}
+    sent = {(Device.parse(sender), Device.parse(receiver)): n for sender, receiver, n in rows}
     assert sent == +wanted, (network, form, sent, wanted)
 
 
-def main(pairs: list[str]) -> None:
-    for network, form in (pair.split(":") for pair in pairs):
+def main(wanted: list[str]) -> None:
+    """Train each ``network:form``, or all forms of a ``network``."""
+    for network, form in (pair for name in wanted for pair in pairs(name)):
         many = arrays(train(NETWORKS[network], FORMS[form]))
         one = arrays(train(NETWORKS[network], FORMS[form].alone()))
         assert many.keys() == one.keys()
@@ -90,6 +80,10 @@ def main(pairs: list[str]) -> None:
         print(network, form, bits.hexdigest()[:16])
 
 
+def pairs(name: str) -> list[tuple[str, str]]:
+    network, _, form = name.partition(":")
+    return [(network, found) for found in ([form] if form else FORMS)]
+
+
 if __name__ == "__main__":
-    found = sys.argv[1:] or [f"{n}:{f}" for n in ("mlp", "lenet", "transformer") for f in FORMS]
-    main(found)
+    main(sys.argv[1:])

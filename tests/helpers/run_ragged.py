@@ -8,16 +8,16 @@ import oneflow.typing as tp
 COUNT = 5
 
 
-def moved(here: int, there: int, as_list: bool):
+def moved(before: int, after: int, as_list: bool):
     """Instances that go from some devices to others, and come back as numbers."""
 
     @flow.global_function()
     def job(x: tp.Numpy.Placeholder((COUNT, 3))) -> tp.Numpy:
-        with flow.scope.placement("cpu", f"0:0-{here - 1}"):
+        with flow.scope.placement("cpu", f"0:0-{before - 1}"):
             values = flow.tensor_to_tensor_buffer(x, instance_dims=1)
             if as_list:
                 values = flow.tensor_buffer_to_tensor_list(values, (3,), flow.float)
-        with flow.scope.placement("cpu", f"0:0-{there - 1}"):
+        with flow.scope.placement("cpu", f"0:0-{after - 1}"):
             if as_list:
                 values = flow.tensor_list_to_tensor_buffer(values)
             return flow.tensor_buffer_to_tensor(values, flow.float, (3,)) + 1.0
@@ -41,8 +41,8 @@ def lists():
 
 def main() -> None:
     x = np.arange(3 * COUNT, dtype=np.float32).reshape(COUNT, 3)
-    for here, there, as_list in ((2, 4, False), (4, 2, True), (1, 3, False), (3, 3, True)):
-        job = moved(here, there, as_list)
+    for before, after, as_list in ((2, 4, False), (4, 2, True), (1, 3, False), (3, 3, True)):
+        job = moved(before, after, as_list)
         for step in range(3):
             result = job(x + step)
             np.testing.assert_array_equal(result, x + step + 1)

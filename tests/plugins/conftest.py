@@ -21,6 +21,7 @@ class Site:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.plugins: list[str] = []
+        self.sources: list[str] = []
 
     def install(self, *names: str) -> Site:
         """Puts packages and their metadata where a program finds them."""
@@ -31,6 +32,15 @@ class Site:
             points = project.get("entry-points", {}).get("flow.plugins", {})
             self.write_metadata(project["name"], project["version"], points, _modules(package))
             self.plugins += points
+        return self
+
+    def install_editable(self, package: Path) -> Site:
+        """Puts a package with a folder src where a program finds it."""
+        project = tomllib.loads((package / "pyproject.toml").read_text())["project"]
+        points = project["entry-points"]["flow.plugins"]
+        self.write_metadata(project["name"], project["version"], points, ())
+        self.sources.append(str(package / "src"))
+        self.plugins += points
         return self
 
     def write_metadata(
@@ -45,18 +55,24 @@ class Site:
         lines = [f"{key} = {value}" for key, value in points.items()]
         (info / "entry_points.txt").write_text("\n".join(["[flow.plugins]", *lines]) + "\n")
 
-    def run(self, *arguments: str, **settings: str | None) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *arguments: str, cwd: Path | None = None, **settings: str | None
+    ) -> subprocess.CompletedProcess[str]:
         """Runs Python beside the packages.
 
         Only these plugins are allowed, unless ``FLOW_PLUGINS=None`` takes the setting away.
         """
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("FLOW_", "ONEF"))}
-        path = [str(self.folder), environment.get("PYTHONPATH", "")]
+        path = [str(self.folder), *self.sources, environment.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
         chosen = {"FLOW_PLUGINS": ",".join(self.plugins), **settings}
         environment |= {key: value for key, value in chosen.items() if value is not None}
         return subprocess.run(
-            [sys.executable, *arguments], env=environment, capture_output=True, text=True
+            [sys.executable, *arguments],
+            cwd=cwd,
+            env=environment,
+            capture_output=True,
+            text=True,
         )
 
     def python(self, code: str, **settings: str | None) -> str:

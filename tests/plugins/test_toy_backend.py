@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from flow_core.ir.text import parse_graph
+from flow_core.passes.base import PassContext
+from flow_core.passes.fuse_elementwise import FuseElementwise
 from flow_core.plugins.host import load_plugins
 from flow_core.plugins.registry import Registry
 from flow_core.testing import DeviceKit, Gap, KernelKit
@@ -60,3 +63,20 @@ def test_its_kernels_are_for_its_device_only(op: str) -> None:
     registry = load()
     assert [k.name for k in registry.kernels(op, "toy")] == [f"toy.{op}"]
     assert not any(k.name.startswith("toy.") for k in registry.kernels(op, "cpu"))
+
+
+def test_a_job_needs_no_kernel_of_fused_ops() -> None:
+    graph, registry = parse_graph(SCALED_PRODUCT), load()
+    assert FuseElementwise().apply(graph, PassContext(registry.ops, kernels=registry)) is graph
+    assert FuseElementwise().apply(graph, PassContext(registry.ops)) is not graph
+
+
+SCALED_PRODUCT = """
+graph
+x = input() : float32[2,2] @toy[0:0] {'batch_axis': 0, 'dtype': 'float32', 'shape': (2, 2)}
+p = matmul(x:0, x:0) : float32[2,2] @toy[0:0] {'alpha': 1.0, 'transpose_a': False}
+s = scalar_mul(p:0) : float32[2,2] @toy[0:0] {'operand': 2.0}
+y = relu(s:0) : float32[2,2] @toy[0:0] {}
+return y:0
+effects
+"""

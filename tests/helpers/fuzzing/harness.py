@@ -95,7 +95,7 @@ class _Worker:
 
 
 def _seconds_of(pid: int | None) -> float:
-    """The processor's time that a process has used; its age where nobody tells."""
+    """Return the CPU time of a process, or its age where the system does not report CPU time."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

@@ -57,7 +57,7 @@ class _UnprintableError(DataError):
         return "\ud800"
 
 
-def _say_what_nobody_can_print() -> None:
+def _raise_unprintable() -> None:
     raise _UnprintableError("reading")
 
 
@@ -68,7 +68,7 @@ MISTAKES: dict[str, tuple[Callable[[], None], str]] = {
     "crashes": (_crash, "the process ended with status -9"),
     "memory": (_use_memory, "over 64 MiB"),
     "hidden": (_run_out_of_memory, "memory ran out"),
-    "unprintable": (_say_what_nobody_can_print, "an error text that cannot be printed"),
+    "unprintable": (_raise_unprintable, "an error text that cannot be printed"),
 }
 """What a reader does at one case, and what the harness has to say about it."""
 

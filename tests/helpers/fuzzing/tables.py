@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from flow_core.base.errors import DataError
+from flow_data.cli.convert import open_samples
 from flow_data.codec import encode_jpeg
-from flow_data.convert import open_samples
 from flow_data.instances import RowError
 from flow_data.loading.coco import CocoSource
 from flow_data.mnist import load_mnist

@@ -60,8 +60,10 @@ class Driver:
     def copy_in(self, target, source):
         np.copyto(target, source)
 
-    def copy_out(self, source):
-        return source.copy()
+    def copy_out(self, source, target=None):
+        target = np.empty(source.shape, source.dtype) if target is None else target
+        np.copyto(target, source)
+        return target
 
     def compile(self, launches):
         steps = tuple(launches)

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 from numpy.typing import DTypeLike
 
 from flow_core.base.arrays import Array, DeviceArray
-from flow_core.exchange import DevicePair, Exchange
+from flow_core.comm.exchange import DevicePair, Exchange
 from flow_core.sharding.topology import Device
 
 Launch = Callable[[], object]
@@ -66,8 +66,16 @@ class Driver(Protocol):
     def copy_in(self, target: DeviceArray, source: Array) -> None:
         """Copy a host array into a device array of the same shape and dtype."""
 
-    def copy_out(self, source: DeviceArray) -> Array:
-        """Return a new host array with the contents of a device array."""
+    def copy_out(self, source: DeviceArray, target: Array | None = None) -> Array:
+        """Copy a device array to the host, after all work queued before.
+
+        Args:
+            source: the device array.
+            target: a C-contiguous host array of the same shape and dtype; None for a new one.
+
+        Returns:
+            The filled host array.
+        """
 
     def compile(self, launches: Sequence[Launch]) -> Launch:
         """Return one callable that runs all launches of a stream's step in order."""
@@ -202,29 +210,33 @@ SLAB, ALIGN = 1 << 22, 256
 
 
 class Scratch:
-    """Staging memory of a device, reused by all exchanges, which run one after another.
+    """Staging memory of a device or the host, reused by exchanges that run one after another.
 
     Args:
-        bench: the device's workbench.
+        allocate: returns an arena of at least a number of bytes.
     """
 
-    def __init__(self, bench: Workbench) -> None:
-        self._bench = bench
+    def __init__(self, allocate: Callable[[int], Arena]) -> None:
+        self._allocate = allocate
         self._slabs: list[Arena] = []
         self._at = self._used = 0
 
     def reuse(self) -> None:
-        """Release all rows for the next exchange."""
+        """Release all arrays for the next exchange."""
         self._at = self._used = 0
 
     def row(self, size: int, dtype: Any) -> Strided:
         """Allocate a row of ``size`` elements."""
-        nbytes = size * int(dtype.itemsize)
+        return strided(self.array((size,), dtype))
+
+    def array(self, shape: tuple[int, ...], dtype: Any) -> DeviceArray:
+        """Allocate an array."""
+        nbytes = prod(shape) * int(dtype.itemsize)
         while self._at < len(self._slabs) and self._used + nbytes > self._slabs[self._at].nbytes:
             self._at, self._used = self._at + 1, 0
         if self._at == len(self._slabs):
-            self._slabs.append(self._bench.scratch(max(SLAB, nbytes)))
-        found = strided(self._slabs[self._at].view(self._used, (size,), dtype))
+            self._slabs.append(self._allocate(max(SLAB, nbytes)))
+        found = self._slabs[self._at].view(self._used, shape, dtype)
         self._used += -(-nbytes // ALIGN) * ALIGN
         return found
 
@@ -236,8 +248,10 @@ class Comm(Protocol):
     A comm is created once per plan, by the `CommSpec` that registers it.  All processes bind the
     same exchanges in the same order, and launch them in one order.  A comm that allocates the
     devices' memory itself has a method ``arena(device, nbytes) -> Arena | None``, which is called
-    before a plan's arenas are allocated; None leaves the allocation to the driver.  A comm whose
-    launches only queue work may have methods ``before_step()`` and ``after_step()``, called when a
+    before a plan's arenas are allocated; None leaves the allocation to the driver.  A comm that
+    copies through the drivers has a method ``attach(driver)``, called once before anything is
+    bound, with a function that returns the `Driver` of a local device.  A comm whose launches only
+    queue work may have methods ``before_step()`` and ``after_step()``, called when a
     step begins and when its results have been copied to the host; they raise deferred errors.
 
     Attributes:
@@ -272,7 +286,7 @@ class Comm(Protocol):
                 may also share the array of the first input of their member.
 
         Raises:
-            PlanError: The arrays do not match; see `flow_core.exchange.check_arrays`.
+            PlanError: The arrays do not match; see `flow_core.comm.exchange.check_arrays`.
         """
 
     def sent(self) -> Mapping[DevicePair, int]:

@@ -50,7 +50,8 @@ class Buffer:
     """A piece of memory with a type.
 
     Attributes:
-        name: the value (or workspace) that it holds.
+        op: the op whose output or workspace it holds.
+        output: position of this output; None for a workspace.
         kind: "feed", "constant", "temp", "workspace" (all in the arena) or "variable".
         device: the device whose tasks use it.
         offset: bytes from the start of the arena; -1 for variables, which the session owns.
@@ -60,7 +61,8 @@ class Buffer:
             memory store a value that is equal on all of them only once.
     """
 
-    name: str
+    op: str
+    output: int | None
     kind: str
     device: Device
     offset: int
@@ -68,6 +70,11 @@ class Buffer:
     first: int = 0
     last: int = 0
     home: Device | None = None
+
+    @property
+    def name(self) -> str:
+        """The name in reports and errors."""
+        return f"{self.op}/workspace" if self.output is None else f"{self.op}:{self.output}"
 
     @property
     def memory(self) -> Device:

@@ -4,6 +4,8 @@ In: the public names of `flow_core.api`, each listed once in the ``__all__`` of 
 optional package flow-typing ``oneflow.typing``; from flow-data ``oneflow.data``, ``oneflow.image``,
 ``oneflow.detection`` and the functions on images, objects and ragged values.  Out: OneFlow's
 namespace.  Must not depend on any other package, nor define operations.
+
+The folder has more modules than others: each module is a public namespace of OneFlow.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""``oneflow.checkpoint``; see `flow_core.api.session.train`."""
+"""``oneflow.checkpoint``; see `flow_core.api.session.train` and `flow_core.api.session.export`."""
 
+from flow_core.api.session.export import export
 from flow_core.api.session.train import get, save
 
-__all__ = ["get", "save"]
+__all__ = ["export", "get", "save"]

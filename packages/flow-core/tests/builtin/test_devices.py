@@ -42,13 +42,15 @@ class TestNull(DeviceKit):
             for check in (
                 "views_share_the_arena", "arenas_are_separate", "arrays_outlive_names",
                 "copy_in_takes_any_host_layout", "copy_in_is_done_with_its_source",
-                "copy_out_is_independent", "round_trip",
+                "copy_out_fills_a_given_array", "copy_out_is_independent", "round_trip",
             )
         ),
         *(
             Gap("null", "never", NO_WORK, (check,))
             for check in (
                 "compile_runs_in_order", "the_last_launch_wins", "errors_of_launches_surface",
+                "copies_wait_for_work", "work_waits_for_copies", "streams_wait_for_events",
+                "streams_of_one_name_are_one_stream", "the_host_waits_for_events",
             )
         ),
     )  # fmt: skip

@@ -64,9 +64,9 @@ def test_flipped_bits_are_detected(tmp_path: Path, name: str) -> None:
     """300 bits of a folder and 300 of a file; each file of the folder is covered."""
     path, rng = tmp_path / name, random.Random(SEED)
     save(path, values(), FORMATS)
-    there = files(path)
+    stored = files(path)
     for number in range(300):
-        file = there[number % len(there)]
+        file = stored[number % len(stored)]
         check_found(path, file, rng.randrange(8 * file.stat().st_size))
     np.testing.assert_array_equal(load(path, FORMATS)["bias"], values()["bias"])
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from flow_core.base.dtypes import float32
+from flow_core.comm.exchange import Block, Exchange
 from flow_core.comm.gathers import BoxRef, GatherPlan, gather_plans, reductions
 from flow_core.device import strided
-from flow_core.exchange import Block, Exchange
 from flow_core.ir.graph import tensor_type
 
 DEVICES = ("cpu:0:0", "cpu:0:1")

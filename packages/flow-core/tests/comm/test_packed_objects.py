@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from flow_core.exchange import pack, unpack
+from flow_core.comm.exchange import pack, unpack
 
 TENSORS = st.none() | st.sampled_from(("float32", "int8", "bool", "float64", "int64")).flatmap(
     lambda dtype: hnp.arrays(dtype, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0))

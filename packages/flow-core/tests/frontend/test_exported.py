@@ -27,8 +27,8 @@ def remember(job: ExportedJob, path: str, **options: Any) -> None:
 @pytest.fixture
 def exporter(monkeypatch: pytest.MonkeyPatch) -> None:
     GOT.clear()
-    spec = ExporterSpec("onnx", remember)
-    monkeypatch.setattr(type(default_session().registry), "exporters", {"onnx": spec})
+    specs = {name: ExporterSpec(name, remember) for name in ("onnx", "dot")}
+    monkeypatch.setattr(type(default_session().registry), "exporters", specs)
 
 
 def job() -> Any:
@@ -40,6 +40,24 @@ def job() -> Any:
         return x * w
 
     return scaled
+
+
+@pytest.mark.usefixtures("exporter")
+def test_exporters_are_called_by_name_with_their_own_options(tmp_path: Path) -> None:
+    weights = {"w": np.array([1, 2, 3], np.float32)}
+    flow.checkpoint.save(str(tmp_path / "weights"), weights)
+    flow.checkpoint.export(job(), tmp_path / "weights", tmp_path / "m", format="dot", rankdir="LR")
+    ((found, path, options),) = GOT
+    assert found.variables["w"].tolist() == [1, 2, 3]
+    assert (path, options) == (str(tmp_path / "m"), {"rankdir": "LR"})
+
+
+@pytest.mark.usefixtures("exporter")
+def test_an_unknown_exporter_is_an_error_with_the_known_names(tmp_path: Path) -> None:
+    with pytest.raises(
+        UnsupportedError, match=r"(?s)test_exported.py.*onnx, dot.*did you mean dot"
+    ):
+        flow.checkpoint.export(job(), tmp_path, tmp_path / "m", format="dott")
 
 
 @pytest.mark.usefixtures("exporter")

@@ -90,7 +90,7 @@ def no_warning() -> Iterator[None]:
 
 def in_fork(action: Callable[[], Any], seconds: float = 2) -> str:
     """Return the result or error of an action in a forked process, killed on a hang."""
-    back, there = os.pipe()
+    read_end, write_end = os.pipe()
     with no_warning():
         child = os.fork()
     if child == 0:
@@ -98,16 +98,16 @@ def in_fork(action: Callable[[], Any], seconds: float = 2) -> str:
             said = f"gave {action()!r}"
         except BaseException as error:
             said = f"{type(error).__name__}: {error}"
-        os.write(there, said.encode()[:60_000])
+        os.write(write_end, said.encode()[:60_000])
         os._exit(0)
-    os.close(there)
+    os.close(write_end)
     try:
-        readable = select.select([back], [], [], seconds)[0]
-        return os.read(back, 1 << 16).decode() if readable else "hangs"
+        readable = select.select([read_end], [], [], seconds)[0]
+        return os.read(read_end, 1 << 16).decode() if readable else "hangs"
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        os.close(back)
+        os.close(read_end)
 
 
 def define(program: Program) -> object:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flow_core.base.dtypes import float32
-from flow_core.exchange import BOXING
+from flow_core.comm.exchange import BOXING
 from flow_core.ir.graph import Attrs, Graph, GraphBuilder, Op, Value, tensor_type, verify
 from flow_core.ops.data_movement.boxing import boxing_attrs
 from flow_core.passes.base import PassContext

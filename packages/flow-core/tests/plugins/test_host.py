@@ -383,7 +383,7 @@ def test_passes_are_ordered_by_stage_then_constraints_then_registration() -> Non
         a_pass("b", after=("c",)),
         a_pass("c"),
         a_pass("a"),
-        a_pass("d", before=("c",), after=("nobody",)),
+        a_pass("d", before=("c",), after=("unknown",)),
         a_pass("t", "train"),
     )
     assert names == ["a", "d", "c", "b", "t", "z"]

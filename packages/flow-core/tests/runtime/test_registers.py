@@ -86,9 +86,9 @@ def test_deadlock_check_agrees_with_execution(plans: list[RegisterPlan]) -> None
         outputs = [p for p in plans if p.producer == actor]
         loops = {p.name for p in inputs} & {p.name for p in outputs}
         ready = all(full[p.name] > 0 for p in inputs)
-        room = all(full[p.name] < p.slots for p in outputs if p.name not in loops)
-        room = room and all(full[p.name] < p.slots for p in outputs if p.name in loops)
-        if ready and room:
+        has_slot = all(full[p.name] < p.slots for p in outputs if p.name not in loops)
+        has_slot = has_slot and all(full[p.name] < p.slots for p in outputs if p.name in loops)
+        if ready and has_slot:
             for p in inputs:
                 full[p.name] -= 1
             for p in outputs:

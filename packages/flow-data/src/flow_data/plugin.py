@@ -101,4 +101,4 @@ def flow_register_passes() -> tuple[PassSpec, ...]:
 
 def flow_register_commands(cli: Any) -> None:
     """Add ``flow data``."""
-    importlib.import_module("flow_data.commands").add_commands(cli)
+    importlib.import_module("flow_data.cli.commands").add_commands(cli)

@@ -13,9 +13,9 @@ import pytest
 from flow_core.base.errors import ConfigError
 from flow_core.base.thread_budget import Cores
 from flow_core.base.thread_pools import process_budget
+from flow_data.cli.report import text_report
 from flow_data.loading.stats import LoaderStats
 from flow_data.loading.workers import WorkerLimits, Workers
-from flow_data.report import text_report
 
 BUSY = Cores(4, "a test", kernels=4, products=4, loaders=1)
 """Steps that leave no core idle."""

@@ -108,11 +108,11 @@ def routes(gathers: Iterable[Gather], owner: Callable[[Device], int]) -> dict[Ro
     """Return the boxes sent per route, each once, in an order that is equal on all ranks."""
     found: dict[Route, dict[object, Box]] = {}
     for gather in gathers:
-        there = owner(gather.target.device)
+        receiver = owner(gather.target.device)
         for part in gather.parts:
-            here = owner(part.device)
-            if here != there:
-                found.setdefault((here, there), {}).setdefault(part.key, part)
+            sender = owner(part.device)
+            if sender != receiver:
+                found.setdefault((sender, receiver), {}).setdefault(part.key, part)
     return {route: list(boxes.values()) for route, boxes in found.items()}
 
 
@@ -181,11 +181,11 @@ def link_bytes(
     """
     found: Counter[DevicePair] = Counter()
     for gather in gather_plans(exchange):
-        there = gather.target.device(exchange)
+        receiver = gather.target.device(exchange)
         for part in gather.parts:
-            here = part.device(exchange)
-            if here in local and here != there:
-                found[here, there] += part.view(part.array(inputs, outputs)).nbytes
+            sender = part.device(exchange)
+            if sender in local and sender != receiver:
+                found[sender, receiver] += part.view(part.array(inputs, outputs)).nbytes
     return found
 
 

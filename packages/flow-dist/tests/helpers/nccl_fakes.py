@@ -105,15 +105,28 @@ class Array:
         nbytes = prod(self.shape) * self.dtype.itemsize
         return self.device.bytes_at(self.address, nbytes).view(self.dtype).reshape(self.shape)
 
-    def __setitem__(self, index: Any, value: Any) -> None:
-        self.numpy()[index] = value
-
 
 def array_of(device: FakeGpu, value: Any) -> Array:
     value = np.asarray(value)
     found = device.allocate(value.nbytes).view(0, value.shape, value.dtype)
     found.numpy()[...] = value
     return found
+
+
+@dataclass(frozen=True)
+class FakeDriver:
+    """The part of a driver that the comm kit needs."""
+
+    device: FakeGpu
+
+    def allocate(self, nbytes: int) -> Memory:
+        return self.device.allocate(nbytes)
+
+    def copy_in(self, target: Array, source: Any) -> None:
+        target.numpy()[...] = source
+
+    def copy_out(self, source: Array) -> Any:
+        return source.numpy().copy()
 
 
 def box_of(box: Any) -> Any:
@@ -207,7 +220,7 @@ class Operation:
 
 
 @dataclass(eq=False)
-class Room:
+class Clique:
     """A communicator."""
 
     name: bytes
@@ -222,7 +235,7 @@ class Room:
 class End:
     """A rank's communicator."""
 
-    room: Room
+    clique: Clique
     rank: int
     device: FakeGpu
     count: int = 0
@@ -234,14 +247,14 @@ class Fabric:
 
     Attributes:
         violations: of the rules, by any rank.
-        rooms: communicators, in the order of their ids.
+        cliques: communicators, in the order of their ids.
         log: per rank, the names of the calls it made, by communicator.
     """
 
     def __init__(self, patience: float = PATIENCE) -> None:
         self.patience = patience
         self.changed = threading.Condition()
-        self.rooms: dict[bytes, Room] = {}
+        self.cliques: dict[bytes, Clique] = {}
         self.violations: list[str] = []
         self.groups: list[list[tuple[bytes, ...]]] = []
         self._ids = itertools.count(1)
@@ -292,12 +305,12 @@ class FakeNccl:
     def join(self, size: int, unique_id: bytes, rank: int) -> End:
         fabric, device = self.fabric, self.current()
         with fabric.changed:
-            room = fabric.rooms.setdefault(unique_id, Room(unique_id, size))
-            if len(unique_id) != 128 or room.size != size or rank in room.ends or rank >= size:
+            clique = fabric.cliques.setdefault(unique_id, Clique(unique_id, size))
+            if len(unique_id) != 128 or clique.size != size or rank in clique.ends or rank >= size:
                 raise fabric.refuse(f"joining rank {rank} of {size}")
-            end = room.ends[rank] = End(room, rank, device)
+            end = clique.ends[rank] = End(clique, rank, device)
             fabric.changed.notify_all()
-            fabric.wait(lambda: len(room.ends) == size, lambda: f"{size} ranks did not all come")
+            fabric.wait(lambda: len(clique.ends) == size, lambda: f"{size} ranks did not all come")
         return end
 
     # ------------------------------------------------------------------------------- groups
@@ -347,7 +360,7 @@ class FakeNccl:
 
     def _run(self, operations: Sequence[Operation]) -> None:
         operations = [replace(operation) for operation in operations]  # may run again
-        self.groups.append(tuple(dict.fromkeys(op.end.room.name for op in operations)))
+        self.groups.append(tuple(dict.fromkeys(op.end.clique.name for op in operations)))
         with self.fabric.changed:
             for operation in operations:
                 self._post(operation)
@@ -356,31 +369,31 @@ class FakeNccl:
                 self._finish(operation)  # a sent message is removed when it is received
 
     def _post(self, operation: Operation) -> None:
-        end, told, room = operation.end, operation.arguments, operation.end.room
+        end, told, clique = operation.end, operation.arguments, operation.end.clique
         dtype = np.dtype(NUMPY[told["dtype"]])
         if told["count"] <= 0:
             raise self.fabric.refuse(f"{operation.name} of {told['count']} elements")
-        times = room.size if operation.name in ("reduce_scatter", "all_to_all") else 1
+        times = clique.size if operation.name in ("reduce_scatter", "all_to_all") else 1
         gives = operation.name != "receive" and told.get("root", end.rank) == end.rank
         if gives or operation.name == "reduce":
             nbytes = told["count"] * times * dtype.itemsize
             operation.data = end.device.bytes_at(told["send"], nbytes).copy().view(dtype)
         if operation.name == "send":
-            room.mail.setdefault((end.rank, told["peer"]), deque()).append(operation)
+            clique.mail.setdefault((end.rank, told["peer"]), deque()).append(operation)
         elif operation.name != "receive":
             operation.number, end.count = end.count, end.count + 1
-            room.collectives.setdefault(operation.number, {})[end.rank] = operation
+            clique.collectives.setdefault(operation.number, {})[end.rank] = operation
 
     def _finish(self, operation: Operation) -> None:
-        end, room = operation.end, operation.end.room
+        end, clique = operation.end, operation.end.clique
         if operation.name == "send":
-            box = room.mail[end.rank, operation.arguments["peer"]]
+            box = clique.mail[end.rank, operation.arguments["peer"]]
             self._await(operation, lambda: operation not in box)
         elif operation.name == "receive":
             self._receive(operation)
         else:
-            here = room.collectives[operation.number]
-            self._await(operation, lambda: len(here) == room.size)
+            here = clique.collectives[operation.number]
+            self._await(operation, lambda: len(here) == clique.size)
             if end.state == "open":
                 self._collect(operation, here)
 
@@ -395,8 +408,8 @@ class FakeNccl:
             raise FakeError(5, self.fabric.violations[0])
 
     def _receive(self, operation: Operation) -> None:
-        end, told, room = operation.end, operation.arguments, operation.end.room
-        box = room.mail.setdefault((told["peer"], end.rank), deque())
+        end, told, clique = operation.end, operation.arguments, operation.end.clique
+        box = clique.mail.setdefault((told["peer"], end.rank), deque())
         self._await(operation, lambda: bool(box))
         if end.state != "open":
             return
@@ -410,7 +423,7 @@ class FakeNccl:
         said = {other.agreed for other in here.values()}
         if len(said) != 1:
             raise self.fabric.refuse(f"ranks diverge: {sorted(map(str, said))}")
-        told, rank, size = operation.arguments, operation.end.rank, operation.end.room.size
+        told, rank, size = operation.arguments, operation.end.rank, operation.end.clique.size
         data = [here[r].data for r in range(size)]
         name, count = operation.name, told["count"]
         if name == "all_gather":
@@ -435,7 +448,7 @@ class FakeNccl:
     def async_error(self, comm: End) -> int:
         if comm.state != "open":
             raise self.fabric.refuse(f"asking a communicator that is {comm.state}")
-        return comm.room.errors.get(comm.rank, 0)
+        return comm.clique.errors.get(comm.rank, 0)
 
     def last_error(self, comm: End) -> str:
         return "a cable was pulled" if self.async_error(comm) else ""

@@ -3,7 +3,7 @@
 usage: restart_program.py FOLDER STEPS [FAULT STEP]
 
 The fault strikes the last process when it comes to the step, the first time ("loop" strikes all).
-The time is written to a file; for faults from outside, who waits for that file brings them about.
+The time is written to a file; a process that waits for that file injects faults from outside.
 """
 
 import os

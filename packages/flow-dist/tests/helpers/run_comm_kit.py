@@ -10,7 +10,7 @@ from checking import in_ranks
 from flow_core.base.config import Settings
 from flow_core.base.dtypes import as_dtype
 from flow_core.plugins.host import load_plugins
-from flow_core.testing import CommKit, comms
+from flow_core.testing import CommKit, comm_cases, comms
 from flow_dist.mpi.comm import MpiComm
 from flow_dist.mpi.world import world
 
@@ -30,13 +30,9 @@ class MpiKit(CommKit):
 class ArenaKit(MpiKit):
     """Arrays lie in the memory that plans have, which neighbours read and fill where it is."""
 
-    def _local(self, comm, device, value):
-        arena = comm.arena(device, value.nbytes) if device in comm.local else None
-        if arena is None:
-            return super()._local(comm, device, value)
-        found = arena.view(0, value.shape, value.dtype)
-        found[...] = value
-        return found
+    def allocate(self, comm, device, nbytes):
+        arena = comm.arena(device, nbytes)
+        return super().allocate(comm, device, nbytes) if arena is None else arena
 
 
 def run(dtypes: tuple[str, ...]) -> int:
@@ -58,15 +54,15 @@ def large() -> None:
 
 
 def _large(n: int) -> None:
-    body(comms.all_reduce((n,), (3, n), combine="max"), n)
+    body(comm_cases.all_reduce((n,), (3, n), combine="max"), n)
     for some in (1, 2):
-        body(comms.all_reduce((n,), (3, n)), n, some)
-    body(comms.all_gather((n, n + 1, 2 * n, n - 1)), n)
-    body(comms.reduce_scatter((n, n + 1, 2 * n, n - 1)), n)
+        body(comm_cases.all_reduce((n,), (3, n)), n, some)
+    body(comm_cases.all_gather((n, n + 1, 2 * n, n - 1)), n)
+    body(comm_cases.reduce_scatter((n, n + 1, 2 * n, n - 1)), n)
     for shape in ((n, 3), (3, n), (5, n)):
-        body(comms.broadcast(1, shape), n)
-    body(comms.all_to_all(lambda s, t: n * ((s + t) % 3)), n)
-    body(comms.gather(3, (n, 0, 2 * n, n)), n)
+        body(comm_cases.broadcast(1, shape), n)
+    body(comm_cases.all_to_all(lambda s, t: n * ((s + t) % 3)), n)
+    body(comm_cases.gather(3, (n, 0, 2 * n, n)), n)
 
 
 def ahead() -> None:
@@ -76,13 +72,13 @@ def ahead() -> None:
     """
     for n in (1, 1500, 5000):
         for draft in (
-            comms.broadcast(1, (n,)),
-            comms.gather(3, (n, 0, 2 * n, n)),
-            comms.all_to_all(lambda s, t, n=n: n * (s < t)),
-            comms.all_reduce((n,)),
+            comm_cases.broadcast(1, (n,)),
+            comm_cases.gather(3, (n, 0, 2 * n, n)),
+            comm_cases.all_to_all(lambda s, t, n=n: n * (s < t)),
+            comm_cases.all_reduce((n,)),
         ):
             exchange = draft(CommKit.devices, as_dtype("float32"))
-            run = comms._Run(MpiKit(), MpiComm(CommKit.devices), exchange, n)
+            run = comms.BoundExchange(MpiKit(), MpiComm(CommKit.devices), exchange, n)
             for step in range(50):
                 run.refill(step)
                 run.launch()
@@ -94,7 +90,7 @@ def ahead() -> None:
 def body(draft, n: int, in_place: int = 0) -> None:
     exchange = draft(CommKit.devices, as_dtype("float32"))
     for kit in (MpiKit(), ArenaKit()):
-        run = comms._Run(kit, MpiComm(CommKit.devices), exchange, n, in_place)
+        run = comms.BoundExchange(kit, MpiComm(CommKit.devices), exchange, n, in_place)
         for step in range(3):
             run.refill(step)
             run.launch()

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from checking import in_ranks
-from nccl_fakes import NUMPY, FakeError, FakeGpu, array_of
+from nccl_fakes import NUMPY, FakeDriver, FakeError, FakeGpu
 
 from flow_core.plugins.specs import Available
 from flow_core.sharding.topology import Device
@@ -120,11 +120,8 @@ class RankKit(CommKit):
     def comm(self) -> nccl.NcclComm:
         return nccl.NcclComm(self.devices)
 
-    def array(self, device: Device, value: Any) -> Any:
-        return array_of(self.gpu, value) if device else value
-
-    def host(self, array: Any) -> Any:
-        return array.numpy().copy()
+    def driver(self, device: Device) -> Any:
+        return FakeDriver(self.gpu)
 
 
 def run() -> int:

@@ -65,29 +65,29 @@ def test_without_ray_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch
 class SmallRay:
     """A fake of Ray's placement groups, on a cluster with resources for some bundles."""
 
-    def __init__(self, room: int) -> None:
-        self.util, self.room = self, room
+    def __init__(self, cpus: int) -> None:
+        self.util, self.cpus = self, cpus
         self.groups: list[int] = []
 
     def get_node_ip_address(self) -> str:
         return "10.0.0.1"
 
     def available_resources(self) -> dict[str, float]:
-        return {"CPU": self.room}
+        return {"CPU": self.cpus}
 
     def placement_group(self, bundles: list[dict[str, float]], strategy: str) -> Any:
         self.groups.append(len(bundles))
-        return SimpleNamespace(size=len(bundles), wait=lambda seconds: len(bundles) <= self.room)
+        return SimpleNamespace(size=len(bundles), wait=lambda seconds: len(bundles) <= self.cpus)
 
     def remove_placement_group(self, group: Any) -> None:
         self.groups.remove(group.size)
 
 
-@pytest.mark.parametrize(("room", "least", "size"), [(4, 0, 3), (2, 1, 2), (2, 0, 0), (1, 2, 0)])
+@pytest.mark.parametrize(("cpus", "least", "size"), [(4, 0, 3), (2, 1, 2), (2, 0, 0), (1, 2, 0)])
 def test_as_many_ranks_as_there_are_resources_for(
-    room: int, least: int, size: int, monkeypatch: pytest.MonkeyPatch
+    cpus: int, least: int, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small = SmallRay(room)
+    small = SmallRay(cpus)
     monkeypatch.setattr(ray, "_connect", lambda: small)
     job = Job("t.py", size=3, least=least)
     with ray.Cluster({"CPU": 1}) as cluster:

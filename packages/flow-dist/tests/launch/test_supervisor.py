@@ -203,11 +203,11 @@ def test_the_traceback_is_the_script_s_own(script: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("who", "status"), [("rank", 1), ("program", 1), ("supervisor", 130)])
-def test_a_job_that_is_ended_leaves_no_files(tmp_path: Path, who: str, status: int) -> None:
+@pytest.mark.parametrize(("culprit", "status"), [("rank", 1), ("program", 1), ("supervisor", 130)])
+def test_a_job_that_is_ended_leaves_no_files(tmp_path: Path, culprit: str, status: int) -> None:
     script = tmp_path / "train.py"
     script.write_text(KILLED)
-    ended = run("-n", "2", *FAST, str(script), who)
+    ended = run("-n", "2", *FAST, str(script), culprit)
     assert ended.returncode == status, ended.stderr
     named, folder, *shared = ended.stdout.split()
     assert shared, ended.stderr

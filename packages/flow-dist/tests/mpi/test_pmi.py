@@ -43,10 +43,10 @@ class Ranks:
 
 
 def ask(rank: int, size: int, exchange: Any, found: dict[int, list[str]]) -> None:
-    """A rank's MPI: tells its address, and asks for all, which are there after the barrier."""
-    here, there = socket.socketpair()
+    """A rank's MPI: tells its address, and asks for all, which are present after the barrier."""
+    client_end, server_end = socket.socketpair()
     service = Service(size, "job", process_mapping("ab"), exchange)
-    thread = threading.Thread(target=service.serve, args=(there,))
+    thread = threading.Thread(target=service.serve, args=(server_end,))
     thread.start()
     lines = [
         "cmd=init pmi_version=1 pmi_subversion=1",
@@ -60,7 +60,7 @@ def ask(rank: int, size: int, exchange: Any, found: dict[int, list[str]]) -> Non
         *(f"cmd=get kvsname=job key=at-{other}" for other in range(size)),
         "cmd=spawn",
     ]
-    with here, here.makefile("rw") as stream:
+    with client_end, client_end.makefile("rw") as stream:
         for line in lines:
             stream.write(line + "\n")
             stream.flush()

@@ -18,7 +18,7 @@ from flow_dist.bootstrap.slurm import FIRST_PORT, master_of_step
 from flow_dist.bootstrap.versions import check_versions, own_versions
 from flow_dist.control.secret import job_token, secret_file
 from flow_dist.mpi import static_bootstrap
-from flow_dist.mpi.static_bootstrap import meet, own_place
+from flow_dist.mpi.static_bootstrap import connect, own_place
 
 MACHINES = ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
 
@@ -59,16 +59,16 @@ def test_one_process_that_is_all_machines_says_so(caplog: pytest.LogCaptureFixtu
 def test_machines_that_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(static_bootstrap, "own_addresses", lambda: ["10.0.0.3"])
     with pytest.raises(LaunchError, match=r"flow\.config\.machine_num"):
-        meet(MACHINES, 2, None)
+        connect(MACHINES, 2, None)
     monkeypatch.setattr(static_bootstrap, "own_addresses", lambda: ["10.0.0.1"])
-    assert meet(MACHINES, 1, None) is None
+    assert connect(MACHINES, 1, None) is None
 
 
 def test_what_a_launcher_says_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(static_bootstrap, "own_addresses", lambda: ["10.0.0.1"])
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "1")
-    assert meet(MACHINES, 3, None) is None
+    assert connect(MACHINES, 3, None) is None
 
 
 def test_the_secret_is_the_user_s_own(tmp_path: Path) -> None:

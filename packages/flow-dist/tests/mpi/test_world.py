@@ -42,10 +42,10 @@ def test_every_device_has_one_owner_on_its_machine(size: int, machines: int, dev
     assert [min(row) for row in owners] == sorted(min(row) for row in owners)
     for machine, row in enumerate(owners):
         for rank in row:
-            there = MpiWorld(Lonely(rank, size))
-            there.arrange(machines)
+            local = MpiWorld(Lonely(rank, size))
+            local.arrange(machines)
             first = machine if size >= machines else machine - machine % (machines // size)
-            assert there.machine == first
+            assert local.machine == first
     if devices >= size // machines:
         assert {owner for row in owners for owner in row} == set(range(size))
 

@@ -5,13 +5,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from nccl_fakes import Fabric, FakeGpu, array_of, on_ranks
+from nccl_fakes import Fabric, FakeDriver, FakeGpu, on_ranks
 
 from flow_core.base.dtypes import DType, float32
+from flow_core.comm.exchange import Exchange
 from flow_core.device import Comm
-from flow_core.exchange import Exchange
 from flow_core.sharding.topology import Device
-from flow_core.testing import CommKit, comms
+from flow_core.testing import CommKit, comm_cases, comms
 from flow_dist.nccl.comm import NcclComm
 from flow_dist.nccl.communicators import Communicators
 
@@ -45,7 +45,7 @@ def summed(exchange: Exchange) -> Exchange:
 
 def rotated(group: Sequence[str], dtype: DType) -> Exchange:
     """Each device sends each other device another part of the same size."""
-    found = comms.all_gather((4, 4, 4, 4))(group, dtype)
+    found = comm_cases.all_gather((4, 4, 4, 4))(group, dtype)
     blocks = tuple(
         replace(b, start=(b.target,), size=(1,), at=(4 * b.source + b.target,))
         for b in found.blocks
@@ -54,12 +54,12 @@ def rotated(group: Sequence[str], dtype: DType) -> Exchange:
 
 
 ODD = {
-    "broadcast_added": added(odd("broadcast_added", comms.broadcast(1, (2, 3)))),
-    "all_gather_added": added(odd("all_gather_added", comms.all_gather((2, 2, 2, 2)))),
-    "all_to_all_added": added(odd("all_to_all_added", comms.all_to_all(lambda s, t: 2))),
-    "reduce_added": added(odd("reduce_added", comms.reduce_to(3, (4,)))),
-    "all_gather_summed": summed(odd("summed", comms.all_gather((3, 3, 3, 3)))),
-    "all_gather_backwards": backwards(odd("backwards", comms.all_gather((3, 3, 3, 3)))),
+    "broadcast_added": added(odd("broadcast_added", comm_cases.broadcast(1, (2, 3)))),
+    "all_gather_added": added(odd("all_gather_added", comm_cases.all_gather((2, 2, 2, 2)))),
+    "all_to_all_added": added(odd("all_to_all_added", comm_cases.all_to_all(lambda s, t: 2))),
+    "reduce_added": added(odd("reduce_added", comm_cases.reduce_to(3, (4,)))),
+    "all_gather_summed": summed(odd("summed", comm_cases.all_gather((3, 3, 3, 3)))),
+    "all_gather_backwards": backwards(odd("backwards", comm_cases.all_gather((3, 3, 3, 3)))),
     "all_gather_rotated": odd("rotated", rotated),
 }
 
@@ -83,11 +83,8 @@ class RanksKit(CommKit):
         on_ranks(self.ranks, one)
         fabric.check()
 
-    def array(self, device: Device, value: Any) -> Any:
-        return array_of(self.gpus[device], value) if device else value
-
-    def host(self, array: Any) -> Any:
-        return array.numpy().copy()
+    def driver(self, device: Device) -> Any:
+        return FakeDriver(self.gpus[device])
 
 
 class TestOnTwoRanks(RanksKit):
@@ -126,7 +123,7 @@ def test_what_collectives_are_not(form: str) -> None:
     kit = TestOnFourRanks()
 
     def body(comm: Comm) -> None:
-        run = comms._Run(kit, comm, ODD[form], 3)
+        run = comms.BoundExchange(kit, comm, ODD[form], 3)
         for _ in range(2):
             run.launch()
             run.check()

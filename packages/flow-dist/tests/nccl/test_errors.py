@@ -13,10 +13,10 @@ from nccl_fakes import Fabric, FakeError, FakeGpu, FakeNccl, FakeWorld, Foreign,
 from flow_core import device as protocols
 from flow_core.base.dtypes import as_dtype, float32, tensor_buffer
 from flow_core.base.errors import ConfigError, ProcessesDifferError, UnsupportedError
-from flow_core.exchange import Exchange
+from flow_core.comm.exchange import Exchange
 from flow_core.ir.graph import tensor_type
 from flow_core.sharding.topology import Device
-from flow_core.testing import comms
+from flow_core.testing import comm_cases
 from flow_dist.bootstrap.membership import LaunchError, Membership
 from flow_dist.control import termination, waiting
 from flow_dist.control.board import Limits
@@ -31,7 +31,7 @@ from flow_dist.nccl.guard import Guard
 
 DEVICES = (Device("gpu", 0, 0), Device("gpu", 0, 1))
 FOUR = tuple(Device("gpu", 0, i) for i in range(4))
-SUM = replace(comms.all_reduce((4,))(DEVICES, float32), name="grads", line="train.py:7")
+SUM = replace(comm_cases.all_reduce((4,))(DEVICES, float32), name="grads", line="train.py:7")
 
 
 @pytest.fixture(autouse=True)
@@ -88,11 +88,11 @@ def test_objects_are_refused() -> None:
         with pytest.raises(UnsupportedError, match=r"train.py:7[\s\S]*tensor_buffer"):
             rank.comm.bind(exchange, given, made)
 
-    assert not run(2, body).rooms
+    assert not run(2, body).cliques
 
 
 def test_other_devices_are_refused() -> None:
-    exchange = comms._exchange(
+    exchange = comm_cases.exchange_between(
         "up",
         "copy_h2d",
         [(Device("cpu", 0, 0), (2,))],
@@ -174,7 +174,7 @@ def test_one_communicator_per_group_for_all_plans() -> None:
     rows, columns = (FOUR[:2], FOUR[2:]), (FOUR[::2], FOUR[1::2])
     groups = [*rows, *columns, FOUR]
     exchanges = [
-        replace(comms.all_reduce((3,))(group, float32), name=f"sum{i}")
+        replace(comm_cases.all_reduce((3,))(group, float32), name=f"sum{i}")
         for i, group in enumerate([*groups, *groups, FOUR[::-1]])
     ]
 
@@ -189,11 +189,11 @@ def test_one_communicator_per_group_for_all_plans() -> None:
 
     fabric = run(4, body, FOUR)
     fabric.check()
-    assert sorted(room.size for room in fabric.rooms.values()) == [2, 2, 2, 2, 4]
+    assert sorted(clique.size for clique in fabric.cliques.values()) == [2, 2, 2, 2, 4]
 
 
 def test_calls_are_groups_of_their_own() -> None:
-    bucket = comms.all_reduce((3,), (2, 2), (5,))(DEVICES, float32)
+    bucket = comm_cases.all_reduce((3,), (2, 2), (5,))(DEVICES, float32)
 
     def body(rank: Rank) -> None:
         for launch in rank.bind(bucket):
@@ -237,7 +237,7 @@ def test_replayed_steps_count() -> None:
 @pytest.mark.parametrize("ordered", [False, True])
 def test_a_large_sum_is_counted_once(ordered: bool) -> None:
     """In the plan's order it takes two stages."""
-    exchange = comms.all_reduce((5001,))(DEVICES, float32)
+    exchange = comm_cases.all_reduce((5001,))(DEVICES, float32)
 
     def body(rank: Rank) -> None:
         comm = NcclComm(DEVICES, rank.groups, ordered=ordered)
@@ -253,7 +253,7 @@ def test_a_large_sum_is_counted_once(ordered: bool) -> None:
 def test_exchanges_take_turns_in_the_memory_for_packing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten exchanges that pack take the memory of one, and each gets its own numbers."""
     monkeypatch.setattr(protocols, "SLAB", 256)
-    columns = comms._columns(DEVICES, float32)
+    columns = comm_cases.columns(DEVICES, float32)
     exchanges = [replace(columns, name=f"columns{i}") for i in range(10)]
 
     def body(rank: Rank) -> None:
@@ -263,7 +263,7 @@ def test_exchanges_take_turns_in_the_memory_for_packing(monkeypatch: pytest.Monk
         launches = [rank.comm.bind(e, *arrays) for arrays, e in bound]
         assert len(gpu.blocks) == before + 1
         for number, ((given, _), _) in enumerate(bound):
-            given[rank.world.rank][...] = 10 * number + rank.world.rank
+            given[rank.world.rank].numpy()[...] = 10 * number + rank.world.rank
         for row in launches:
             for launch in row:
                 launch()
@@ -279,7 +279,7 @@ def test_exchanges_take_turns_in_the_memory_for_packing(monkeypatch: pytest.Monk
 
 def test_a_rank_that_diverges() -> None:
     """Another count, and another order, are seen by the fake; NCCL itself would hang."""
-    other = replace(comms.all_reduce((5,))(DEVICES, float32), name="grads", line="train.py:9")
+    other = replace(comm_cases.all_reduce((5,))(DEVICES, float32), name="grads", line="train.py:9")
 
     def body(rank: Rank) -> None:
         (launch,) = rank.bind((SUM, other)[rank.world.rank])
@@ -292,7 +292,7 @@ def test_a_rank_that_diverges() -> None:
     assert "diverge" in run(2, body).violations[0]
 
     def crossed(rank: Rank) -> None:
-        wide = comms.all_reduce((3,))(FOUR, float32)
+        wide = comm_cases.all_reduce((3,))(FOUR, float32)
         launches = [launch for exchange in (wide, SUM) for launch in rank.bind(exchange)]
         if rank.world.rank < 2:
             for launch in launches[:: -1 if rank.world.rank else 1]:
@@ -336,12 +336,12 @@ def test_an_asynchronous_error() -> None:
         launch()
         guard.check()
         rank.comm.after_step()
-        (room,) = rank.library.fabric.rooms.values()
+        (clique,) = rank.library.fabric.cliques.values()
         rank.comm.before_step()
         launch()
         if rank.world.rank:
             return guard.close()
-        room.errors[0] = 6
+        clique.errors[0] = 6
         guard.check()
         with pytest.raises(NcclError, match="a cable was pulled") as caught:
             rank.comm.after_step()
@@ -351,7 +351,7 @@ def test_an_asynchronous_error() -> None:
         with pytest.raises(NcclError):
             launch()
         guard.check()
-        assert [room.ends[r].state for r in (0, 1)] == ["aborted", "open"]
+        assert [clique.ends[r].state for r in (0, 1)] == ["aborted", "open"]
         guard.close()
 
     assert not run(2, body).violations
@@ -473,7 +473,7 @@ def test_freed_communicators_are_made_anew() -> None:
 
     fabric = run(2, body)
     fabric.check()
-    assert len(fabric.rooms) == 2
+    assert len(fabric.cliques) == 2
 
 
 def test_the_order_of_sums_is_a_setting() -> None:
@@ -487,13 +487,13 @@ def test_the_order_of_sums_is_a_setting() -> None:
 def test_sums_in_the_order_of_the_plan(ordered: bool) -> None:
     """Numbers whose sum depends on the order: NCCL's own may be another one."""
     rows = [np.array([x], "f4") for x in (1e8, 1.0, -1e8, 1.0)]
-    exchange = comms.all_reduce((1,))(FOUR, float32)
+    exchange = comm_cases.all_reduce((1,))(FOUR, float32)
     found = []
 
     def body(rank: Rank) -> None:
         comm = NcclComm(FOUR, rank.groups, ordered=ordered)
         given, made = rank.arrays(exchange)
-        given[rank.world.rank][...] = rows[rank.world.rank]
+        given[rank.world.rank].numpy()[...] = rows[rank.world.rank]
         for launch in comm.bind(exchange, given, made):
             launch()
         found.append(made[rank.world.rank].numpy()[0])

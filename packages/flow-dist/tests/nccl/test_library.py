@@ -170,11 +170,11 @@ def test_types_and_operations() -> None:
 # ---------------------------------------------------------------------------------- finding
 
 
-def without(monkeypatch: pytest.MonkeyPatch, *there: str) -> None:
+def without(monkeypatch: pytest.MonkeyPatch, *installed: str) -> None:
     """Only some distributions are installed."""
 
     def version(name: str) -> str:
-        if name in there:
+        if name in installed:
             return "1.0"
         raise metadata.PackageNotFoundError(name)
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from flow_core.base.dtypes import float32
 from flow_core.sharding.topology import Device
-from flow_core.testing import comms
+from flow_core.testing import comm_cases
 from flow_dist.control.waiting import WAIT_POLICY
 from flow_dist.phases import phases_of
 from flow_dist.shm.counters import TOTAL_STORE_ORDER
@@ -43,7 +43,7 @@ class Ranks:
     def __init__(self, size: int, lengths: Sequence[int], in_place: bool) -> None:
         self.size, self.in_place = size, in_place
         devices = tuple(Device("cpu", 0, rank) for rank in range(size))
-        self.exchange = comms.all_reduce(*[(n,) for n in lengths])(devices, float32)
+        self.exchange = comm_cases.all_reduce(*[(n,) for n in lengths])(devices, float32)
         self.sums: Counter[int] = Counter()
         self._mail: defaultdict[tuple[int, int], queue.Queue[bytes]] = defaultdict(queue.Queue)
 

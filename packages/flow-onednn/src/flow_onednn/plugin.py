@@ -21,7 +21,7 @@ FAMILIES = (
     "matmul",
     "partitioned_matmul",
     "matmul_sgd",
-    "conv",
+    "convolution.conv",
     "pool",
     "softmax",
     "norm",

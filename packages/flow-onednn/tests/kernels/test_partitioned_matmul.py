@@ -60,9 +60,9 @@ def query_of(
 
 def run(made: Any, query: KernelQuery, arrays: list[Any]) -> Any:
     out = np.full(query.outputs[0].shape, np.nan, np.float32)
-    room = np.full(made.workspace + 64, 0xFF, np.uint8)
-    room = room[-room.ctypes.data % 64 :][: made.workspace]
-    launches = made.bind(BindContext(query, tuple(arrays), (out,), room))
+    workspace = np.full(made.workspace + 64, 0xFF, np.uint8)
+    workspace = workspace[-workspace.ctypes.data % 64 :][: made.workspace]
+    launches = made.bind(BindContext(query, tuple(arrays), (out,), workspace))
     for _ in range(2):  # the sum does not include previous contents
         for launch in launches:
             launch()

@@ -1,6 +1,20 @@
 """The API of kernels, drivers and communication backends."""
 
 from flow_core.base.arrays import Array
+from flow_core.comm.exchange import (
+    BOXING,
+    COMBINE,
+    Block,
+    DevicePair,
+    Exchange,
+    Meter,
+    Steps,
+    check_arrays,
+    neutral,
+    pack,
+    sent_by,
+    unpack,
+)
 from flow_core.device import (
     ALIGN,
     SLAB,
@@ -17,20 +31,6 @@ from flow_core.device import (
     Workbench,
     World,
     strided,
-)
-from flow_core.exchange import (
-    BOXING,
-    COMBINE,
-    Block,
-    DevicePair,
-    Exchange,
-    Meter,
-    Steps,
-    check_arrays,
-    neutral,
-    pack,
-    sent_by,
-    unpack,
 )
 from flow_core.plugins.batchable import (
     Parts,

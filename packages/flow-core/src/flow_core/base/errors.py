@@ -301,8 +301,55 @@ class OutOfMemoryError(FlowError):
     nbytes: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class KernelUser:
+    """An op of a job that needs a missing kernel.
+
+    Attributes:
+        name: the name of the op in the logical graph.
+        line: the user's line, if known.
+        members: type, name and line of each op that was merged into it; empty if none were.
+    """
+
+    name: str
+    line: SourceLine | None = None
+    members: tuple[tuple[str, str, SourceLine | None], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MissingKernel:
+    """An op type with concrete types for which a device type has no kernel.
+
+    Attributes:
+        op: type of the op.
+        device_type: the device type.
+        types: text of the types of inputs and outputs.
+        reasons: why each registered kernel does not apply; empty if there are none.
+        elsewhere: device types that have a kernel.
+        users: the ops of the job that need it; empty for a lookup outside of compilation.
+    """
+
+    op: str
+    device_type: str
+    types: str
+    reasons: tuple[str, ...] = ()
+    elsewhere: tuple[str, ...] = ()
+    users: tuple[KernelUser, ...] = ()
+
+    @property
+    def why(self) -> tuple[str, ...]:
+        """The reasons, of which there is at least one."""
+        return self.reasons or ("no kernel is registered for this op",)
+
+
 class KernelNotFoundError(FlowError):
-    """No registered kernel accepts this op on this device with these dtypes."""
+    """No registered kernel accepts an op on its device type with its types and attributes.
+
+    Attributes:
+        missing: the missing kernels; those of a whole job if compilation raised the error.
+    """
+
+    missing: tuple[MissingKernel, ...] = ()
 
 
 class PlanError(FlowError):

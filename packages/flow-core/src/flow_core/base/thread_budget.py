@@ -54,8 +54,8 @@ class Budget:
         >>> Budget(1, "4 cores for 4 processes", pool=4).per_device(2)
         2
         """
-        here = -(-max(1, devices) // self.pools)
-        return max(1, (self.pool or self.count) // here)
+        per_host = -(-max(1, devices) // self.pools)
+        return max(1, (self.pool or self.count) // per_host)
 
 
 def asked(env: Mapping[str, str]) -> Budget | None:

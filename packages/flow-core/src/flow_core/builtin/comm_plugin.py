@@ -1,15 +1,15 @@
-"""Plugin of the comm within one process."""
+"""Plugin of the comms within one process."""
 
 from __future__ import annotations
 
 from flow_core.base.config import Settings
-from flow_core.plugins.specs import CommSpec
+from flow_core.plugins.specs import ANY_DEVICE_TYPE, CommSpec
 
 FLOW_PLUGIN_API = "1.0"
 
 
 def flow_register_comms(config: Settings) -> tuple[CommSpec, ...]:
-    """Return the comm of CPU devices and of emulated devices, if any."""
+    """Return the comm of CPU devices and of emulated devices, if any, and the one of all others."""
     types = ("cpu", "gpu") if config.emulate_gpus else ("cpu",)
     module = "flow_core.builtin.in_process"
     return (
@@ -19,5 +19,12 @@ def flow_register_comms(config: Settings) -> tuple[CommSpec, ...]:
             f"{module}:bootstrap",
             f"{module}:InProcessComm",
             shares_memory=True,
+        ),
+        CommSpec(
+            "staged",
+            (ANY_DEVICE_TYPE,),
+            f"{module}:bootstrap",
+            "flow_core.builtin.staged:StagedComm",
+            priority=-100,
         ),
     )

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from flow_core.builtin.calls import call
+from flow_core.comm.exchange import COMBINE, DevicePair, Exchange, check_arrays, neutral
 from flow_core.comm.gathers import GatherPlan, block_gathers, reductions
 from flow_core.device import Launch
-from flow_core.exchange import COMBINE, DevicePair, Exchange, check_arrays, neutral
 from flow_core.plugins.specs import Available
 from flow_core.sharding.topology import Device
 
@@ -107,23 +107,23 @@ class _Binding:
             yield partial(out.fill, np.array(value, out.dtype))
         done: set[object] = set()
         for plan in block_gathers(self.exchange):
-            (target, there), *parts = self._located(plan)
-            launches = list(self._gather(combine, parts, target, there))
-            if _where(there) not in done:  # otherwise shared by devices and already filled
+            (target, out), *parts = self._located(plan)
+            launches = list(self._gather(combine, parts, target, out))
+            if _where(out) not in done:  # otherwise shared by devices and already filled
                 yield from launches
-            done.add(_where(there))
+            done.add(_where(out))
 
     def _all_reduce(self, combine: Any) -> Iterator[Launch]:
         """Combine each device's chunk, in rank order, and copy it to all others."""
         for reduction in reductions(self.exchange):
-            (target, there), *parts = self._located(reduction.combine)
+            (target, out), *parts = self._located(reduction.combine)
             if reduction.member in self.exchange.summed:
-                yield from self._take_sum(parts, target, there)
+                yield from self._take_sum(parts, target, out)
             else:
-                yield from self._gather(combine, parts, target, there)
+                yield from self._gather(combine, parts, target, out)
             for copy in reduction.copies:
-                (target, there), (source, part) = self._located(copy)
-                yield from self._copy(source, part, target, there)
+                (target, out), (source, part) = self._located(copy)
+                yield from self._copy(source, part, target, out)
 
     def _located(self, plan: GatherPlan) -> list[tuple[Device, Any]]:
         """Return the devices and views of a gather's target and parts."""
@@ -133,38 +133,38 @@ class _Binding:
         ]
 
     def _take_sum(
-        self, parts: Sequence[tuple[Device, Any]], target: Device, there: Any
+        self, parts: Sequence[tuple[Device, Any]], target: Device, out: Any
     ) -> Iterator[Launch]:
         """Copy a sum accumulated in one array, counted as if the target had received all parts."""
         for source, part in parts:
             self._note(source, target, part)
-        yield from self._copy(target, parts[0][1], target, there)
+        yield from self._copy(target, parts[0][1], target, out)
 
     def _gather(
-        self, combine: Any, parts: Sequence[tuple[Device, Any]], target: Device, there: Any
+        self, combine: Any, parts: Sequence[tuple[Device, Any]], target: Device, out: Any
     ) -> Iterator[Launch]:
         """Combine parts in order, the first two in one call; copy a single part.
 
         The target may be one of the parts.
         """
         if len(parts) == 1:
-            yield from self._copy(*parts[0], target, there)
+            yield from self._copy(*parts[0], target, out)
             return
         for source, part in parts:
             self._note(source, target, part)
-        late = any(_where(part) == _where(there) for _, part in parts[2:])
-        sums = np.empty_like(there) if late else there  # else overwritten before it is read
+        late = any(_where(part) == _where(out) for _, part in parts[2:])
+        sums = np.empty_like(out) if late else out  # else overwritten before it is read
         yield call(combine, parts[0][1], parts[1][1], out=sums)
         for _, part in parts[2:-1]:
             yield call(combine, sums, part, out=sums)
         if len(parts) > 2:
-            yield call(combine, sums, parts[-1][1], out=there)
+            yield call(combine, sums, parts[-1][1], out=out)
 
-    def _copy(self, source: Device, part: Any, target: Device, there: Any) -> Iterator[Launch]:
+    def _copy(self, source: Device, part: Any, target: Device, out: Any) -> Iterator[Launch]:
         """Copy a part unless both devices share its memory."""
         self._note(source, target, part)
-        if _where(part) != _where(there):
-            yield partial(np.copyto, there, part)
+        if _where(part) != _where(out):
+            yield partial(np.copyto, out, part)
 
     def _note(self, source: Device, target: Device, part: Any) -> None:
         if source != target:

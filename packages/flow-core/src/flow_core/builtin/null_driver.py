@@ -11,8 +11,8 @@ import numpy as np
 
 from flow_core.base.arrays import Array
 from flow_core.base.errors import PlanError
+from flow_core.comm.exchange import DevicePair, Exchange, check_arrays
 from flow_core.device import Event, Launch, Stream
-from flow_core.exchange import DevicePair, Exchange, check_arrays
 from flow_core.sharding.topology import Device
 
 
@@ -126,10 +126,13 @@ class NullDriver:
             )
         self.copied_in += target.nbytes
 
-    def copy_out(self, source: NullArray) -> Array:
+    def copy_out(self, source: NullArray, target: Array | None = None) -> Array:
         """Return zeros of an array's shape and element type, since nothing was computed."""
         self.copied_out += source.nbytes
-        return np.zeros(source.shape, source.dtype)
+        if target is None:
+            return np.zeros(source.shape, source.dtype)
+        target.fill(0)
+        return target
 
     def compile(self, launches: Sequence[Launch]) -> Launch:
         """Return a callable that counts a stream's launches instead of running them."""

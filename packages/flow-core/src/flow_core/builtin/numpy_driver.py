@@ -64,10 +64,16 @@ class NumpyDriver:
         device: the device.
         limit: bytes of memory of the device, None for no limit.
 
+    Attributes:
+        device: the device.
+        compile_group: launches run in the calling thread, whichever device they belong to.
+
     >>> driver = NumpyDriver(Device("cpu", 0, 0))
     >>> driver.allocate(64).view(0, (4, 2), "float32").shape
     (4, 2)
     """
+
+    compile_group = "numpy"
 
     def __init__(self, device: Device, limit: int | None = None) -> None:
         self.device = device
@@ -92,9 +98,12 @@ class NumpyDriver:
         """Copy a host array into a planned array."""
         np.copyto(target, source)
 
-    def copy_out(self, source: Any) -> Any:
-        """Return a new array with the contents of a planned one."""
-        return source.copy()
+    def copy_out(self, source: Any, target: Any = None) -> Any:
+        """Copy a planned array into ``target``, by default a new array, and return it."""
+        if target is None:
+            return source.copy()
+        np.copyto(target, source)
+        return target
 
     def compile(self, launches: Sequence[Launch]) -> Launch:
         """Return one callable for a step's launches, with floating-point warnings off."""

@@ -174,8 +174,8 @@ def exchange(one: Path, other: Path) -> bool:
     rename = _rename_function()
     if rename is None:
         return False
-    here = _AT_FDCWD[sys.platform]
-    done: int = rename(here, os.fsencode(one), here, os.fsencode(other), _EXCHANGE)
+    cwd = _AT_FDCWD[sys.platform]
+    done: int = rename(cwd, os.fsencode(one), cwd, os.fsencode(other), _EXCHANGE)
     return done == 0
 
 

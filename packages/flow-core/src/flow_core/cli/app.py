@@ -13,9 +13,11 @@ from flow_core.base import planning
 from flow_core.base.config import Settings
 from flow_core.base.errors import FlowError, visible
 from flow_core.cli.doctor import diagnose, settings_table
+from flow_core.cli.new import KINDS, create_package
 from flow_core.cli.plugin_commands import plugin_commands
 from flow_core.cli.render import show
 from flow_core.cli.scripts import document_of, job_of, run_script, write_page
+from flow_core.plugins.host import default_registry
 
 emulate_gpus = click.option(
     "--emulate-gpus",
@@ -184,3 +186,20 @@ def verify(
     found = compare(job_of(target, args), devices, steps=steps, seed=seed)
     show(verdict_tables(found))
     ctx.exit(0 if found.ok else 1)
+
+
+@cli.command(short_help="Create a plugin package.")
+@click.option(
+    "--dir",
+    "parent",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path(),
+    help="Folder of the package's folder; by default the working directory.",
+)
+@click.argument("kind", type=click.Choice(sorted(KINDS)))
+@click.argument("name")
+def new(parent: Path, kind: str, name: str) -> None:
+    """Create an installable package NAME with a plugin of a KIND, its tests and a README."""
+    for path in create_package(kind, name, parent, default_registry()):
+        click.echo(path)
+    click.echo(f"next: cd {parent / name} && uv pip install -e '.[test]' && pytest")

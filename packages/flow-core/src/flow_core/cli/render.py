@@ -31,10 +31,10 @@ def _show_rich(tables: Iterable[Table]) -> None:
     from rich.table import Table as Drawn
     from rich.text import Text
 
-    console, here = Console(), os.getcwd() + os.sep
+    console, working_folder = Console(), os.getcwd() + os.sep
     for table in tables:
-        console.print(Text(visible(table.title.replace(here, "")), "bold"))
-        rows = [[visible(cell.removeprefix(here)) for cell in row] for row in table.rows]
+        console.print(Text(visible(table.title.replace(working_folder, "")), "bold"))
+        rows = [[visible(cell.removeprefix(working_folder)) for cell in row] for row in table.rows]
         drawn = Drawn(box=box.SIMPLE_HEAD, show_header=bool(table.columns), show_edge=False)
         for name, *cells in zip_longest(table.columns, *rows, fillvalue=""):
             short = max(map(len, cells), default=0) <= SHORT

@@ -1,5 +1,5 @@
-"""Communication algorithms without a transport, for all comms.
+"""Exchanges as plain data, and communication algorithms without a transport, for all comms.
 
-In: exchanges.  Out: gather plans: which boxes are copied or combined into which.
-Must not depend on devices, plugins, arrays' libraries or the compiler.
+In: boxing tasks of a plan.  Out: exchanges, and gather plans: which boxes are copied or combined
+into which.  Must not depend on devices, plugins or the compiler.
 """

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flow_core.base.shapes import Shape
-from flow_core.exchange import Block, Exchange
+from flow_core.comm.exchange import Block, Exchange
 from flow_core.sharding.topology import Device
 
 

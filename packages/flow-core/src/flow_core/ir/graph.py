@@ -176,6 +176,20 @@ class Origin(NamedTuple):
         return f"{self.logical}{again}{micro}{rank}"
 
 
+class MergedOp(NamedTuple):
+    """An op that a pass merged into another one.
+
+    Attributes:
+        type: its type.
+        name: its name in the logical graph.
+        line: the user's line, if known.
+    """
+
+    type: str
+    name: str
+    line: SourceLine | None
+
+
 @dataclass(frozen=True, slots=True)
 class Graph:
     """A logical graph.  Treat all mappings as read-only; `GraphBuilder` makes new graphs.
@@ -187,6 +201,7 @@ class Graph:
         effects: names of ops that must run even if no op reads their outputs.
         lines: the user's line of each op, where known.
         origins: origins of copies, by name; an op without an entry is not a copy, see `origin`.
+        merged: the ops that were merged into an op, by its name.
     """
 
     ops: Mapping[str, Op]
@@ -195,6 +210,7 @@ class Graph:
     effects: tuple[str, ...] = ()
     lines: Mapping[str, SourceLine] = field(default_factory=dict, compare=False)
     origins: Mapping[str, Origin] = field(default_factory=dict, compare=False)
+    merged: Mapping[str, tuple[MergedOp, ...]] = field(default_factory=dict, compare=False)
 
     def origin(self, name: str) -> Origin:
         """Return the origin of an op, by default the op itself."""
@@ -237,6 +253,7 @@ class GraphBuilder:
         self.types: dict[str, tuple[TensorType, ...]] = dict(base.types) if base else {}
         self.lines: dict[str, SourceLine] = dict(base.lines) if base else {}
         self.origins: dict[str, Origin] = dict(base.origins) if base else {}
+        self.merged: dict[str, tuple[MergedOp, ...]] = dict(base.merged) if base else {}
         self.results: tuple[Value, ...] = base.results if base else ()
         self.effects: dict[str, None] = dict.fromkeys(base.effects) if base else {}
         self._next: dict[str, int] = {}
@@ -291,6 +308,7 @@ class GraphBuilder:
             tuple(self.effects),
             dict(self.lines),
             dict(self.origins),
+            dict(self.merged),
         )
 
 
@@ -306,6 +324,7 @@ def rebuild(graph: Graph, ops: Iterable[Op], **changes: Any) -> Graph:
     types = changes.pop("types", graph.types)
     lines = changes.pop("lines", graph.lines)
     origins = changes.pop("origins", graph.origins)
+    merged = changes.pop("merged", graph.merged)
     return Graph(
         ops=kept,
         types={name: types[name] for name in kept},
@@ -313,6 +332,7 @@ def rebuild(graph: Graph, ops: Iterable[Op], **changes: Any) -> Graph:
         effects=tuple(n for n in changes.pop("effects", graph.effects) if n in kept),
         lines={name: lines[name] for name in kept if name in lines},
         origins={name: origins[name] for name in kept if name in origins},
+        merged={name: ops for name, ops in merged.items() if name in kept},
     )
 
 

@@ -17,6 +17,7 @@ from flow_core.ir.graph import (
     AttrValue,
     Graph,
     GraphBuilder,
+    MergedOp,
     Op,
     Origin,
     TensorType,
@@ -201,6 +202,16 @@ class Rewriter(GraphBuilder):
             self.effects.pop(new.name, None)
         return new
 
+    def record_merged(self, into: Op, ops: Iterable[Op]) -> None:
+        """Record the original ops that a new op computes, for messages and reports."""
+        graph = self.graph
+        found = (
+            graph.merged.get(op.name)
+            or (MergedOp(op.type, graph.origin(op.name).logical, graph.lines.get(op.name)),)
+            for op in ops
+        )
+        self.merged[into.name] = tuple(member for members in found for member in members)
+
     def replace_value(self, old: Value, new: Value) -> None:
         """Replace a value by another one in all readers and in the results.
 
@@ -280,6 +291,7 @@ class Rewriter(GraphBuilder):
             types=self.types,
             lines=self.lines,
             origins=self.origins,
+            merged=self.merged,
             results=results,
             effects=[op.name for op in ops if op.name in self.effects],
         )

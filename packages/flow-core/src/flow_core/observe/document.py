@@ -30,7 +30,7 @@ class OpRow:
     Attributes:
         name: unique name.
         type: its type; a fused group lists its members' types.
-        inputs: values that it reads, as text.
+        inputs: values that it reads.
         wants: text form of the SBP in which it reads each input.
         outputs: types of its outputs, as text.
         placement: text form of its devices.
@@ -40,7 +40,7 @@ class OpRow:
 
     name: str
     type: str
-    inputs: tuple[str, ...]
+    inputs: tuple[Value, ...]
     wants: tuple[str, ...]
     outputs: tuple[str, ...]
     placement: str
@@ -123,7 +123,13 @@ class PlanDocument:
             raise error.with_context(attempted=f"reading the saved plan {path}") from error
 
 
-_DECODER = Decoder(types={Plan: decode_plan})
+def _value(data: Any) -> Value:
+    """Decode a value, which JSON has as a list of op and output."""
+    name, index = _DECODER.decode(tuple[str, int], data)
+    return Value(name, index)
+
+
+_DECODER = Decoder(types={Plan: decode_plan, Value: _value})
 
 
 def _content(data: Any) -> Any:
@@ -142,9 +148,8 @@ def _check_ops(ops: Sequence[OpRow]) -> None:
             allowed = f"{len(op.inputs)}, one per input"
             raise Mismatch(f"{len(op.wants)} layouts", allowed).within(f".ops[{i}].wants")
         for value in op.inputs:
-            name, _, index = value.rpartition(":")
-            if index not in map(str, range(outputs.get(name, 0))):
-                raise Mismatch(shown(value), "an output of an op").within(f".ops[{i}].inputs")
+            if value.index not in range(outputs.get(value.op, 0)):
+                raise Mismatch(shown(str(value)), "an output of an op").within(f".ops[{i}].inputs")
 
 
 def document(job: JobFunction, hints: int = 0) -> PlanDocument:
@@ -190,7 +195,7 @@ def _op_row(compiled: Compiled, graph: Graph, op: Op) -> OpRow:
     return OpRow(
         name=op.name,
         type=_kind(op),
-        inputs=tuple(map(str, op.inputs)),
+        inputs=op.inputs,
         wants=_wants(compiled, op),
         outputs=tuple(map(str, graph.types[op.name])),
         placement=str(op.placement),

@@ -131,13 +131,13 @@ def _edges(doc: PlanDocument, numbers: Mapping[str, int]) -> Iterator[tuple[Any,
         moved.setdefault(entry.value, []).append(entry)
     for number, op in enumerate(doc.ops):
         for value, wanted in zip(op.inputs, op.wants, strict=True):
-            name, _, index = value.rpartition(":")
-            maker = doc.ops[numbers[name]]
-            have = maker.sbp[int(index)]
+            producer = doc.ops[numbers[value.op]]
+            have = producer.sbp[value.index]
             target = f"{op.placement} {wanted}"
-            boxed = [e for e in moved.get(value, ()) if f"{maker.placement} {have}" != target]
+            entries = moved.get(str(value), ())
+            boxed = [e for e in entries if f"{producer.placement} {have}" != target]
             count = _bytes_towards(boxed, target) if boxed else -1
-            yield numbers[name], number, have, wanted, count
+            yield numbers[value.op], number, have, wanted, count
 
 
 def _bytes_towards(entries: Sequence[Transfer], target: str) -> int:
@@ -167,7 +167,7 @@ def _blocks(plan: Plan, device: Device) -> Iterator[list[Any]]:
         buffers = [plan.buffers[i] for i in members]
         owner = max(buffers, key=lambda b: b.type.nbytes)
         first, last = _lifetime(plan, members, owner, uses)
-        line = lines.get(owner.name.rsplit(":", 1)[0].removesuffix("/workspace"), "")
+        line = lines.get(owner.op, "")
         yield [owner.offset, owner.type.nbytes, first, last, owner.kind, owner.name, line]
 
 

@@ -28,7 +28,7 @@ class BatchStatistics:
     def apply(self, graph: Graph, context: PassContext) -> Graph:
         """Return the graph without ``normalization`` of a split batch."""
         rules = {op.name: _RULES[op.type] for op in graph.ops.values() if _applies(op)}
-        return take_apart(graph, context.specs, rules) if rules else graph
+        return take_apart(graph, context, rules) if rules else graph
 
 
 def _applies(op: Op) -> bool:

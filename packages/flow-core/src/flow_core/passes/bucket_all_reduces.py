@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 
-from flow_core.exchange import BOXING
+from flow_core.comm.exchange import BOXING
 from flow_core.ir.graph import Graph, Op, Value
 from flow_core.ir.rewriter import Rewriter
 from flow_core.passes.base import PassContext
@@ -118,10 +118,10 @@ def _movable(rewriter: Rewriter, collectives: Collection[str]) -> Iterator[_Memb
         and op.name not in waited_for
     }
     for op in moving.values():
-        here, outputs = position[op.name], range(len(graph.types[op.name]))
+        own_position, outputs = position[op.name], range(len(graph.types[op.name]))
         readers = [r.name for k in outputs for r in rewriter.readers(op.output(k))]
-        # an exchange that reads this one can move up to here, but no further
-        waits = [here if name in moving else position[name] for name in readers]
+        # an exchange that reads this one can move up to its position, but no further
+        waits = [own_position if name in moving else position[name] for name in readers]
         needed = min(waits, default=len(graph))
         ready = max(position[v.op] for v in op.inputs)
         nbytes = max(t.nbytes for t in (*graph.input_types(op), *graph.types[op.name]))

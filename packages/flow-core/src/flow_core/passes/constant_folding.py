@@ -40,7 +40,10 @@ class ConstantFolding:
             return None
         value = _evaluate(spec.reference, [known[v] for v in op.inputs], op.attrs, types[0])
         known[op.output()] = value
-        return None if op.type in _LEAVES else _as_leaf(op, value, types[0])
+        if op.type in _LEAVES:
+            return None
+        leaf = _as_leaf(op, value, types[0])
+        return leaf if context.has_kernel(leaf, (), types) else None
 
 
 _LEAVES = ("constant", "literal")

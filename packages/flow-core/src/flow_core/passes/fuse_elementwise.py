@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from flow_core.ir.graph import Graph, Op, Value
+from flow_core.ir.graph import Graph, Op, TensorType, Value
 from flow_core.ir.rewriter import Rewriter, like
 from flow_core.ops.system.fused import Member, encode
 from flow_core.passes.base import PassContext
@@ -28,8 +28,7 @@ class FuseElementwise:
         """Return the graph with ``fused`` ops in place of runs."""
         rewriter = Rewriter(graph)
         for run in self._runs(rewriter, context):
-            if len(run) > 1:
-                _replace(rewriter, run, _outputs(rewriter, run))
+            _fuse(rewriter, run, context)
         return rewriter.finish()
 
     def _runs(self, rewriter: Rewriter, context: PassContext) -> list[list[Op]]:
@@ -97,22 +96,45 @@ def _outputs(rewriter: Rewriter, run: list[Op]) -> list[Value]:
     ]
 
 
-def _replace(rewriter: Rewriter, run: list[Op], outputs: list[Value]) -> None:
-    """Replace a run by one fused op, or drop the run if it has no outputs."""
-    first, *_, last = run
-    for op in run[: -1 if outputs else None]:
-        rewriter.drop(op, last.name)
-    if not outputs:  # computed by a device that only receives the result from another one
+def _fuse(rewriter: Rewriter, run: list[Op], context: PassContext) -> None:
+    """Replace a run by one fused op, by one for each half if no kernel accepts that, and so on."""
+    if len(run) < 2:
         return
+    outputs = _outputs(rewriter, run)
     types = tuple(map(rewriter.graph.type_of, outputs))
-    fused = rewriter.replace(last, _fused(rewriter.graph, run, outputs), types)
+    if not outputs:  # computed by a device that only receives the result from another one
+        for op in run:
+            rewriter.drop(op)
+        return
+    fused, read = _fused(rewriter.graph, run, outputs)
+    if context.has_kernel(fused, tuple(map(rewriter.graph.type_of, read)), types):
+        _replace(rewriter, run, outputs, fused, types)
+        return
+    middle = len(run) // 2
+    _fuse(rewriter, run[:middle], context)
+    _fuse(rewriter, run[middle:], context)
+
+
+def _replace(
+    rewriter: Rewriter,
+    run: list[Op],
+    outputs: list[Value],
+    fused: Op,
+    types: tuple[TensorType, ...],
+) -> None:
+    """Replace a run by a fused op with some outputs and their types."""
+    first, *_, last = run
+    for op in run[:-1]:
+        rewriter.drop(op, last.name)
+    rewriter.replace(last, fused, types)
+    rewriter.record_merged(fused, run)
     rewriter.before(first).move(fused)
     for index, value in enumerate(outputs):
         rewriter.replace_value(value, fused.output(index))
 
 
-def _fused(graph: Graph, run: list[Op], outputs: list[Value]) -> Op:
-    """Return the fused op of a run."""
+def _fused(graph: Graph, run: list[Op], outputs: list[Value]) -> tuple[Op, tuple[Value, ...]]:
+    """Return the fused op of a run and its inputs, as values of the original graph."""
     position = {op.name: i for i, op in enumerate(run)}
     inputs: dict[Value, int] = {}
     members: list[Member] = []
@@ -123,4 +145,4 @@ def _fused(graph: Graph, run: list[Op], outputs: list[Value]) -> Op:
         ]
         members.append(Member(op.type, tuple(refs), op.attrs, graph.types[op.name][0]))
     attrs = {"body": encode(members), "outputs": tuple(position[v.op] for v in outputs)}
-    return like(run[-1], "fused", attrs, inputs)
+    return like(run[-1], "fused", attrs, inputs), tuple(inputs)

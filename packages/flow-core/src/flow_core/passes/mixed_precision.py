@@ -123,18 +123,27 @@ class _Rewrite:
         self, graph: Graph, context: PassContext, half: DType, backward: frozenset[str]
     ) -> None:
         self._graph, self._specs, self._half = graph, context.specs, half
+        self._context = context
         self._white = white_ops(graph, self._able, backward)
         self._rewriter = Rewriter(graph)
         self._casts: dict[tuple[Value, DType], Value] = {}
 
     def _able(self, op: Op) -> bool:
-        """Whether an op is listed, reads or makes float32, and accepts half inputs."""
+        """Whether an op is listed, reads or makes float32, and accepts half inputs.
+
+        White ops, which the job asks to be in the half type, are not required to have a kernel: the
+        error for a missing one tells more than a job that silently computes in float32.
+        """
         if op.type not in LISTED or op.type not in self._specs:
             return False
         types = [self._graph.type_of(v) for v in op.inputs]
         if all(t.dtype is not float32 for t in (*types, *self._graph.types[op.name])):
             return False
-        return self._inferred(op, self._narrowed(op, types)) is not None
+        narrowed = self._narrowed(op, types)
+        inferred = self._inferred(op, narrowed)
+        if inferred is None:
+            return False
+        return op.type in WHITE or self._context.has_kernel(op, narrowed, inferred)
 
     def _narrowed(self, op: Op, types: Iterable[TensorType]) -> list[TensorType]:
         """Return the types of an op's inputs if it computes in the half type."""

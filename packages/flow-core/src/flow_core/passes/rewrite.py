@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 
 from flow_core.base.dtypes import DType
 from flow_core.ir.graph import AttrValue, Graph, Op
 from flow_core.ir.rewriter import Rewriter
 from flow_core.ops.build import Emitter, Maker, Sym
+from flow_core.passes.base import PassContext
 from flow_core.plugins.specs import OpSpec
 from flow_core.sharding.sbp import NdSbp
 
@@ -17,18 +19,55 @@ Rule = Callable[[Maker, Op], Parts]
 """Emit the ops that replace one op."""
 
 
-def take_apart(graph: Graph, specs: Mapping[str, OpSpec], rules: Mapping[str, Rule]) -> Graph:
-    """Return the graph with ops replaced by the ops that the rules of their types emit."""
-    rewriter = Rewriter(graph)
+def take_apart(
+    graph: Graph, context: PassContext, rules: Mapping[str, Rule], required: bool = False
+) -> Graph:
+    """Return the graph with ops replaced by the ops that their rules emit.
+
+    Args:
+        graph: the graph.
+        context: the context of the pass.
+        rules: the rule of each op to replace, by its name.
+        required: whether to replace an op that has a kernel even if its parts have none.
+    """
+    changed, made = _taken_apart(graph, context.specs, rules)
+    kept = set() if required else set(_better_kept(graph, changed, context, made))
+    if not kept:
+        return changed
+    rest = {name: rule for name, rule in rules.items() if name not in kept}
+    return _taken_apart(graph, context.specs, rest)[0]
+
+
+def _better_kept(
+    graph: Graph, changed: Graph, context: PassContext, made: Mapping[str, Sequence[str]]
+) -> Iterator[str]:
+    """Yield the ops that have a kernel, and whose replacements do not all have one."""
+
+    def has_kernel(graph: Graph, name: str) -> bool:
+        op = graph.ops[name]
+        return context.has_kernel(op, graph.input_types(op), graph.types[name])
+
+    for name, parts in made.items():
+        if not all(has_kernel(changed, part) for part in parts) and has_kernel(graph, name):
+            yield name
+
+
+def _taken_apart(
+    graph: Graph, specs: Mapping[str, OpSpec], rules: Mapping[str, Rule]
+) -> tuple[Graph, dict[str, list[str]]]:
+    """Return the graph without some ops, and the names of the ops that replace each."""
+    rewriter, made = Rewriter(graph), dict[str, list[str]]()
     emitter = Emitter(rewriter, specs)
     for op in [graph.ops[name] for name in graph.ops if name in rules]:
         maker = Maker(emitter, op.placement, op.name, graph.lines.get(op.name))
         rewriter.before(op)
+        before = len(rewriter.ops)
         found = rules[op.name](maker, rewriter.resolved(op))
+        made[op.name] = list(islice(rewriter.ops, before, None))
         for index, sym in enumerate(found):
             rewriter.replace_value(op.output(index), sym.value)
         rewriter.drop(op, found[0].value.op if found else next(reversed(rewriter.ops)))
-    return rewriter.finish()
+    return rewriter.finish(), made
 
 
 def as_type(value: Sym, dtype: DType) -> Sym:

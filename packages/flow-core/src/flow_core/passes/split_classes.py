@@ -31,7 +31,7 @@ class SplitClasses:
     def apply(self, graph: Graph, context: PassContext) -> Graph:
         """Return the graph without loss ops of split classes."""
         rules = dict(_rules(graph))
-        return take_apart(graph, context.specs, rules) if rules else graph
+        return take_apart(graph, context, rules) if rules else graph
 
 
 def _rules(graph: Graph) -> Iterator[tuple[str, Rule]]:

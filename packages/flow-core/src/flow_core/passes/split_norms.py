@@ -40,7 +40,7 @@ class SplitNorms:
         for op in graph.ops.values():
             if op.type in _RULES and (layout := self._split(graph, op)) is not None:
                 rules[op.name] = partial(_apart, layout=layout)
-        return take_apart(graph, context.specs, rules) if rules else graph
+        return take_apart(graph, context, rules, required=True) if rules else graph
 
     def _split(self, graph: Graph, op: Op) -> NdSbp | None:
         """Return the SBP of an update's variable if it is split."""

@@ -9,13 +9,16 @@ from typing import Any
 from flow_core.base.errors import (
     DeviceUnavailableError,
     KernelNotFoundError,
+    MissingKernel,
     PluginResultError,
     SourceLine,
     described,
     nearest,
 )
+from flow_core.base.missing_kernels import lookup_error
 from flow_core.plugins.records import Origin, PluginFailure, PluginRecord
 from flow_core.plugins.specs import (
+    ANY_DEVICE_TYPE,
     AnnotationSpec,
     Available,
     BoxingSpec,
@@ -178,10 +181,17 @@ class Registry:
         Raises:
             KernelNotFoundError: no kernel accepts the query; lists each candidate with a reason.
         """
+        found = self.accepting_kernel(query, device_type)
+        if found is None:
+            raise self._no_kernel(query, device_type, at)
+        return found
+
+    def accepting_kernel(self, query: KernelQuery, device_type: str) -> KernelSpec | None:
+        """Return the kernel for an op with concrete types on a device type, or None."""
         for spec in self.kernels(query.op, device_type):
             if spec.accepts is None or spec.accepts(query):
                 return spec
-        raise self._no_kernel(query, device_type, at)
+        return None
 
     def _kernel_text(self, spec: KernelSpec) -> str:
         origin = self.origins["kernels", kernel_key(spec)]
@@ -191,23 +201,16 @@ class Registry:
         self, query: KernelQuery, device_type: str, at: SourceLine | None
     ) -> KernelNotFoundError:
         types = ", ".join(map(str, query.inputs)) + " -> " + ", ".join(map(str, query.outputs))
-        tried = [
+        reasons = tuple(
             f"{self._kernel_text(spec)}: its predicate rejects these types or attributes"
             for spec in self.kernels(query.op, device_type)
-        ]
-        found = _lines([types, *(tried or ["no kernel is registered for this op"])])
-        others = [d for d in self.devices if d != device_type and self._takes(query, d)]
-        return KernelNotFoundError(
-            f"finding a kernel for op {query.op!r} on device type {device_type!r}",
-            at=at,
-            found=found,
-            allowed=f"device types with a kernel: {', '.join(others) or 'none'}",
-            hint=self._failure_hint() or "see `flow doctor` for the loaded plugins",
         )
-
-    def _takes(self, query: KernelQuery, device_type: str) -> bool:
-        kernels = self.kernels(query.op, device_type)
-        return any(spec.accepts is None or spec.accepts(query) for spec in kernels)
+        others = (d for d in self.devices if d != device_type)
+        elsewhere = tuple(d for d in others if self.accepting_kernel(query, d))
+        missing = MissingKernel(query.op, device_type, types, reasons, elsewhere)
+        return lookup_error(
+            missing, self._failure_hint() or "see `flow doctor` for the loaded plugins", at
+        )
 
     def _failure_hint(self) -> str:
         if not self.failures:
@@ -271,7 +274,7 @@ class Registry:
             DeviceUnavailableError: no library connects these device types; lists the reasons.
         """
         types = {device.type for device in devices}
-        fitting = [spec for spec in self.comms.values() if types <= set(spec.device_types)]
+        fitting = [spec for spec in self.comms.values() if spec.connects(types)]
         for spec in sorted(fitting, key=lambda spec: (-spec.priority, spec.name)):
             if isinstance(self._joined(spec), Available):
                 return spec
@@ -316,6 +319,9 @@ class Registry:
 
     def _joined(self, spec: CommSpec) -> Available | Unavailable:
         """Return the result of a comm's bootstrap; cached."""
+        one_process = ANY_DEVICE_TYPE in spec.device_types and spec.world is None
+        if one_process and (world := self.world()) is not None:
+            return Unavailable(f"the program runs in {world.size} processes")
         key = f"comm {spec.name}"
         if key not in self._probed:
             self._probed[key] = load(spec.bootstrap)()

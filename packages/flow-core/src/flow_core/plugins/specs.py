@@ -7,7 +7,7 @@ tests), so registration imports no kernels and accesses no hardware.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -226,6 +226,10 @@ class OpSpec:
         keeps = self.mutates_if is not None and not attrs[self.mutates_if]
         return () if keeps else self.mutates
 
+    def is_view(self, inputs: int) -> bool:
+        """Whether output 0 of an op with that many inputs is a view, so that no kernel runs."""
+        return self.alias is not None and self.alias < inputs
+
     def is_per_device(self, placement: Placement, side: str | None = None) -> bool:
         """Whether the values of a side (None: of any side) are on one device each."""
         applies = self.per_device is not None and side in (None, self.per_device)
@@ -379,21 +383,28 @@ class DeviceSpec:
     records_launches: bool = False
 
 
+ANY_DEVICE_TYPE = "*"
+"""Device type of a comm that connects devices of all types."""
+
+
 @dataclass(frozen=True, slots=True)
 class CommSpec:
     """A communication library.
 
     Attributes:
         name: unique name.
-        device_types: device types that it connects, alone or mixed.
+        device_types: device types that it connects, alone or mixed; ``("*",)`` for all types.
         bootstrap: lazy ``bootstrap() -> Available | Unavailable``: connects the processes of this
             program; called once.  `Unavailable` if the program was not launched for it.
         load: lazy ``load(devices) -> flow_core.device.Comm``, with the
             `flow_core.sharding.topology.Device` objects of a plan.
-        priority: the available library with the highest priority connects a plan's devices; the
-            in-process one has 0.
+        priority: the available library with the highest priority connects a plan's devices.  The
+            in-process one of CPUs has 0, and the one that stages the data of all other device
+            types in host memory -100.
         world: lazy ``world() -> flow_core.device.World``, the same object at each call: the
-            processes that it connects; None if it connects devices of one process only.
+            processes that it connects; None if it connects devices of one process only, or the
+            processes of another library's world.  With ``device_types=("*",)``, None limits it to
+            programs of one process.
         static_bootstrap: lazy ``connect(machines, used, port) -> World | None``, called if
             ``flow.env.machine`` names several machines and no launcher started the program:
             connects one manually started process per machine; returns None if this process is not
@@ -411,6 +422,14 @@ class CommSpec:
     world: Lazy | None = None
     shares_memory: bool = False
     static_bootstrap: Lazy | None = None
+
+    def connects(self, types: Set[str]) -> bool:
+        """Whether it connects devices of these types.
+
+        >>> CommSpec("ring", ("cpu", "gpu"), "rings:join", "rings:Ring").connects({"cpu"})
+        True
+        """
+        return ANY_DEVICE_TYPE in self.device_types or types <= set(self.device_types)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from flow_core.base.arrays import Array
 from flow_core.base.dtypes import tensor_buffer
 from flow_core.base.errors import PlanError, UnsupportedError
 from flow_core.base.thread_pools import find_open_mp, sized_pools, with_sized_pools
+from flow_core.comm.exchange import BOXING, DevicePair, exchange_of, pack, unpack
 from flow_core.device import Arena, Comm, Driver, Launch, World
-from flow_core.exchange import BOXING, DevicePair, exchange_of, pack, unpack
 from flow_core.plan import ArenaPlan, Buffer, Plan, Task, check_no_deadlock, check_streams
 from flow_core.plugins.guards import result_error
 from flow_core.plugins.kinds import show
@@ -27,6 +27,7 @@ from flow_core.runtime.failures import (
     line_of,
     viewed,
 )
+from flow_core.runtime.launch_order import LaunchOrder
 from flow_core.runtime.streams import StreamRunner, own_tasks, segments
 from flow_core.sharding.sbp import Region
 from flow_core.sharding.topology import Device
@@ -97,10 +98,11 @@ class Executable:
         self._blame = Blame(plan, kernels, getattr(self.comm, "name", ""))
         self._before = getattr(self.comm, "before_step", None)
         self._after = getattr(self.comm, "after_step", None)
+        if attach := getattr(self.comm, "attach", None):
+            attach(driver)
         self._local = frozenset(self.comm.local if self.comm else devices)
         arenas = [a for a in plan.arenas if a.device in self._local]
-        drivers = [driver(a.device) for a in arenas] or [driver(devices[0])]
-        self._driver = next((d for d in drivers if getattr(d, "asynchronous", False)), drivers[0])
+        self._order = LaunchOrder(plan, [a.device for a in arenas], driver)
         self.arenas = {a.device: self._arena(a, driver(a.device)) for a in arenas}
         self._arrays = [self._array(b, variable) for b in plan.buffers]
         self.feeds = tuple(self._arrays[i] for i in plan.feeds)
@@ -111,7 +113,7 @@ class Executable:
         self._results = [self._copy_out(i, driver) for i in range(len(self.fetches))]
         find_open_mp()
         with sized_pools(plan.cores):
-            self._once = self._prologue()  # queued: its operands must live until it has run
+            self._once = self._prologue()  # enqueued: its operands must live until it has run
             self._launch = self._checked_once(self._compiled(lambda _, launches: launches))
         self._roots = self._owners_of_fetches(world) if world else ()
 
@@ -131,10 +133,9 @@ class Executable:
         if is_here and buffer.memory not in self._local:
             raise _not_shared(self.plan, buffer)
         if buffer.kind == "variable" and (is_here or self._world):
-            name = buffer.name.rsplit(":", 1)[0]
-            logical, region = self.plan.shards.get(name, (name, None))
+            logical, region = self.plan.shards.get(buffer.op, (buffer.op, None))
             found = variable(logical, buffer.memory, region)
-            return found.reshape(buffer.type.shape) if is_here else None
+            return found if is_here else None
         if not is_here:
             return None
         if buffer.type.dtype.is_object:
@@ -145,17 +146,10 @@ class Executable:
     def _prologue(self) -> Launch:
         """Run the tasks before the first step, and return their launch."""
         bound = [self.bind_task(task) for task in self.plan.prologue]
-        launch = self._driver.compile([launch for launches in bound for launch in launches])
+        launch = self._order.compile(self.plan.prologue, bound)
         with self._blame.step(self.plan.prologue, bound):
             launch()
         return launch
-
-    def bind(self, tasks: Sequence[Task]) -> list[Launch]:
-        """The launches of some tasks, flat and in order."""
-        launches: list[Launch] = []
-        for task in tasks:
-            launches.extend(self.bind_task(task))
-        return launches
 
     def bind_task(self, task: Task) -> Sequence[Launch]:
         """The launches of one task; none for a task of another process."""
@@ -172,6 +166,7 @@ class Executable:
             workspace=None if task.workspace is None else arrays[task.workspace],
             step=self.step,
             seed=task.seed,
+            stream=self._order.streams[task.device],
             cores=self.plan.cores,
         )
         with self._blame.task("binding", task):
@@ -207,14 +202,13 @@ class Executable:
         bound = [wrap(i, self.bind_task(task)) for i, task in enumerate(self.plan.tasks)]
         self._bound = bound
         cores = self.plan.cores
-        if self.plan.workers <= 1 or getattr(self._driver, "asynchronous", False):
-            run = self._driver.compile([launch for launches in bound for launch in launches])
-            return with_sized_pools(cores, run)
+        if self.plan.workers <= 1 or self._order.asynchronous:
+            return with_sized_pools(cores, self._order.compile(self.plan.tasks, bound))
         positions, tasks = own_tasks(self.plan.tasks, self._takes_part)
         parts = segments(tasks)
         for part in parts:
-            launches = [x for i in part.tasks for x in bound[positions[i]]]
-            part.launch = self._driver.compile(launches)
+            launches = [bound[positions[i]] for i in part.tasks]
+            part.launch = self._order.compile([tasks[i] for i in part.tasks], launches)
         return StreamRunner(parts, self.plan.workers, cores)
 
     def _checked_once(self, launch: Launch) -> Launch:

@@ -8,8 +8,8 @@ from traceback import walk_tb
 from typing import Any, Protocol
 
 from flow_core.base.errors import FlowError, SourceLine, user_line
+from flow_core.comm.exchange import BOXING
 from flow_core.device import Arena, Driver, Launch
-from flow_core.exchange import BOXING
 from flow_core.ir.graph import TensorType
 from flow_core.plan import Plan, Task
 from flow_core.plugins.guards import plugin_code, plugin_error, result_error

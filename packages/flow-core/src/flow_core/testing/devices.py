@@ -11,7 +11,7 @@ import pytest
 
 from flow_core.base.alignment import ALIGNMENT
 from flow_core.base.dtypes import ALL, DType, as_dtype
-from flow_core.device import Arena, Driver
+from flow_core.device import Arena, Driver, Launch, Stream
 from flow_core.plugins.specs import Available, Unavailable
 from flow_core.sharding.topology import Device
 from flow_core.testing.kit import Kit, Parameters
@@ -52,10 +52,28 @@ class DeviceKit(Kit):
                 return int(interface["data"][0])
         return None
 
-    def work(self, driver: Driver, target: Any, value: int) -> Callable[[], object]:
-        """Return a launch that fills a device array with a number; by default by copying in."""
+    def work(self, driver: Driver, stream: Stream, target: Any, value: int) -> Launch:
+        """Return a launch that fills a device array with a number, on a stream.
+
+        The default copies in.  Tests of an asynchronous driver override it: the launch must only
+        enqueue, as kernels do.
+        """
+        if self.is_asynchronous(driver):
+            pytest.fail("the driver is asynchronous: override `work`")
         source = np.full(target.shape, value, target.dtype)
         return lambda: driver.copy_in(target, source)
+
+    def failing_work(self, driver: Driver, stream: Stream) -> Launch | None:
+        """Return a launch that enqueues work that fails, None if the device has none."""
+        return None
+
+    def is_asynchronous(self, driver: Driver) -> bool:
+        """Whether launches of the driver may return before their work is done."""
+        return bool(getattr(driver, "asynchronous", False))
+
+    def burst(self, driver: Driver, stream: Stream, target: Any, value: int) -> None:
+        """Fill an array many times with a number, so that the work is pending for a while."""
+        driver.compile([self.work(driver, stream, target, value)] * BURST)()
 
     def parameters(self, check: str) -> Iterator[Parameters]:
         """Return the device type, and each element type for tests that take one."""
@@ -176,6 +194,14 @@ class DeviceKit(Kit):
         found[:] = 7
         np.testing.assert_array_equal(driver.copy_out(array), 0)
 
+    def test_copy_out_fills_a_given_array(self, name: str) -> None:
+        """A host array that the caller gives is filled and returned, at every call."""
+        driver, array, found = self.driver(), self.array((3, 4), "float32"), np.empty((3, 4), "f4")
+        for value in (1, 2):
+            driver.copy_in(array, np.full((3, 4), value, np.float32))
+            assert driver.copy_out(array, found) is found
+            np.testing.assert_array_equal(found, value)
+
     def test_compile_runs_in_order(self, name: str) -> None:
         """Compiled launches run in order at every call."""
         seen: list[int] = []
@@ -192,11 +218,39 @@ class DeviceKit(Kit):
     def test_the_last_launch_wins(self, name: str) -> None:
         """Device work of a step runs in order, and ``copy_out`` reads its result."""
         driver, array = self.driver(), self.array((100,), "int32")
-        step = driver.compile([self.work(driver, array, value) for value in (1, 2, 3)])
+        stream = driver.stream("kit")
+        works = [self.work(driver, stream, array, value) for value in (1, 2, 3)]
+        step = driver.compile(works)
         for _ in range(2):
             driver.copy_in(array, np.zeros(100, np.int32))
             step()
             np.testing.assert_array_equal(driver.copy_out(array), 3)
+
+    def test_copies_wait_for_work(self, name: str) -> None:
+        """Copies run after all work enqueued before them on any stream of the device."""
+        driver, array = self.driver(), self.array((100,), "int32")
+        for stream in map(driver.stream, ("first", "second")):
+            self.burst(driver, stream, array, 1)
+            driver.copy_in(array, np.full(100, 2, np.int32))
+            np.testing.assert_array_equal(driver.copy_out(array), 2)
+            self.burst(driver, stream, array, 3)
+            np.testing.assert_array_equal(driver.copy_out(array), 3)
+
+    def test_work_waits_for_copies(self, name: str) -> None:
+        """Work enqueued after ``copy_in`` runs after it."""
+        driver, array = self.driver(), self.array((100,), "int32")
+        step = driver.compile([self.work(driver, driver.stream("kit"), array, 2)])
+        for _ in range(3):
+            driver.copy_in(array, np.full(100, 1, np.int32))
+            step()
+            np.testing.assert_array_equal(driver.copy_out(array), 2)
+
+    def test_streams_of_one_name_are_one_stream(self, name: str) -> None:
+        """All plans of a device enqueue on the stream of one name, in order."""
+        driver, array = self.driver(), self.array((100,), "int32")
+        self.burst(driver, driver.stream("same"), array, 1)
+        driver.compile([self.work(driver, driver.stream("same"), array, 2)])()
+        np.testing.assert_array_equal(driver.copy_out(array), 2)
 
     def test_errors_of_launches_surface(self, name: str) -> None:
         """An exception of a launch reaches the caller, and later steps still run."""
@@ -213,6 +267,22 @@ class DeviceKit(Kit):
         step()
         assert len(calls) == 2
 
+    def test_failing_work_is_reported(self, name: str) -> None:
+        """Waiting for failed work, or copying its results, raises; later steps still run."""
+        driver, array = self.driver(), self.array((4,), "int32")
+        stream = driver.stream("kit")
+        fails = self.failing_work(driver, stream)
+        if fails is None:
+            pytest.skip("no failing work: override `failing_work` if work can fail")
+        waits = (
+            stream.synchronize, lambda: stream.record().wait(), lambda: driver.copy_out(array)
+        )  # fmt: skip
+        for wait in waits:
+            driver.compile([fails])()
+            assert _raises(wait), "the error of the failed work is lost"
+            driver.compile([self.work(driver, stream, array, 7)])()
+            np.testing.assert_array_equal(driver.copy_out(array), 7)
+
     def test_events(self, name: str) -> None:
         """Other streams and the host can wait for an event, repeatedly."""
         driver = self.driver()
@@ -225,10 +295,84 @@ class DeviceKit(Kit):
         first.synchronize()
         second.synchronize()
 
+    def test_streams_wait_for_events(self, name: str) -> None:
+        """Work after ``wait_event`` runs after the work before ``record``."""
+        driver, array = self.driver(), self.array((100,), "int32")
+        first, second = driver.stream("first"), driver.stream("second")
+        for one, other in ((first, second), (second, first)):
+            self.burst(driver, one, array, 1)
+            other.wait_event(one.record())
+            driver.compile([self.work(driver, other, array, 2)])()
+            np.testing.assert_array_equal(driver.copy_out(array), 2)
+
+    def test_the_host_waits_for_events(self, name: str) -> None:
+        """``Event.wait`` and ``synchronize`` return when the work before them is done."""
+        driver, array = self.driver(), self.array((100,), "int32")
+        first, second = driver.stream("first"), driver.stream("second")
+        waits: tuple[Launch, ...] = (lambda: first.record().wait(), first.synchronize)
+        for wait in waits:
+            self.burst(driver, first, array, 1)
+            wait()
+            driver.compile([self.work(driver, second, array, 2)])()
+            np.testing.assert_array_equal(driver.copy_out(array), 2)
+
+    def test_streams_wait_for_other_drivers(self, name: str) -> None:
+        """A stream waits for an event of another driver by calling its ``wait``."""
+        driver, array = self.driver(), self.array((100,), "int32")
+        stream, event = driver.stream("kit"), _HostEvent()
+        driver.copy_in(array, np.zeros(100, np.int32))
+        stream.wait_event(event)
+        driver.compile([self.work(driver, stream, array, 1)])()
+        driver.copy_out(array)
+        assert event.waits, "`wait_event` must call `wait` of events that it does not know"
+
+    def test_allocations_are_counted(self, name: str) -> None:
+        """An optional ``allocations`` counts allocations; copies and launches make none."""
+        driver = self.driver()
+        count = getattr(driver, "allocations", None)
+        if count is None:
+            pytest.skip("the driver does not count allocations")
+        before = count()
+        array = self.array((100,), "int32")
+        assert count() > before, "an arena was allocated"
+        step = driver.compile([self.work(driver, driver.stream("kit"), array, 1)])
+
+        def run() -> None:
+            driver.copy_in(array, np.zeros(100, np.int32))
+            step()
+            driver.copy_out(array)
+
+        run()
+        run()
+        before = count()
+        run()
+        assert count() == before, f"{count() - before} allocations by copies and launches"
+
     def test_empty_arena(self, name: str) -> None:
         """A plan without buffers is valid."""
         arena: Arena = self.driver().allocate(0)
         assert tuple(arena.view(0, (0,), np.float32).shape) == (0,)
+
+
+BURST = 20
+"""Number of launches that keep a stream busy."""
+
+
+class _HostEvent:
+    """An event of another driver; it counts its waits."""
+
+    waits = 0
+
+    def wait(self) -> None:
+        self.waits += 1
+
+
+def _raises(call: Callable[[], object]) -> bool:
+    try:
+        call()
+    except Exception:  # noqa: BLE001 - the error of a driver, of any type
+        return True
+    return False
 
 
 _PER_DTYPE = ("views_know_their_type", "round_trip")

@@ -11,7 +11,7 @@ import numpy as np
 from flow_core.base.arrays import Array
 from flow_core.base.dtypes import as_dtype, float64
 from flow_core.base.shapes import balanced_range
-from flow_core.exchange import COMBINE
+from flow_core.comm.exchange import COMBINE
 from flow_core.ops.math.reduce import highest, lowest
 from flow_core.sharding.sbp import Broadcast, Partial, Sbp, Split
 from flow_core.testing.checks import TOLERANCE

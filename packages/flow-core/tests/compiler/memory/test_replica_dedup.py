@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from flow_core.base.dtypes import float32
 from flow_core.base.errors import GraphError
+from flow_core.comm.exchange import BOXING
 from flow_core.compiler.lower import ordering
 from flow_core.compiler.lower.inputs import CompileOptions
 from flow_core.compiler.lower.tasks import lower
@@ -24,7 +25,6 @@ from flow_core.compiler.memory.replica_dedup import (
     ReplicaDedup,
     find_sharing,
 )
-from flow_core.exchange import BOXING
 from flow_core.ir.graph import Attrs, Graph, GraphBuilder, Op, Origin, Value, tensor_type
 from flow_core.ops.data_movement.boxing import boxing_attrs
 from flow_core.plugins.host import load_plugins

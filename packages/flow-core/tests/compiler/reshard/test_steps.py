@@ -3,7 +3,7 @@
 import itertools
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 from typing import Any
 
@@ -11,9 +11,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from opaque_devices import OpaqueArray, OpaqueDriver
 
 from flow_core.base.dtypes import float64
 from flow_core.builtin.in_process import InProcessComm
+from flow_core.builtin.staged import StagedComm
+from flow_core.comm.exchange import COMBINE, LOCAL, DevicePair, Exchange, make_exchange
 from flow_core.compiler.lower.collectives import exchange_op
 from flow_core.compiler.reshard.planner import (
     ReshardStep,
@@ -23,7 +26,7 @@ from flow_core.compiler.reshard.planner import (
     plan_routes,
 )
 from flow_core.compiler.reshard.steps import is_in_place
-from flow_core.exchange import COMBINE, LOCAL, DevicePair, make_exchange
+from flow_core.device import Launch
 from flow_core.ir.graph import Value, tensor_type
 from flow_core.plan import COLLECTIVES
 from flow_core.sharding.sbp import (
@@ -37,7 +40,7 @@ from flow_core.sharding.sbp import (
     intersect,
     local_region,
 )
-from flow_core.sharding.topology import LinkModel, Placement
+from flow_core.sharding.topology import Device, LinkModel, Placement
 
 LINKS = LinkModel()
 MAX, MIN = Partial("max"), Partial("min")
@@ -115,7 +118,26 @@ def joined(parts: list[Any], pairs: list[tuple[Sbp, int]]) -> Any:
     return reduce(lambda a, b: np.where(np.isnan(a), b, a), wholes)
 
 
-def run_hop(comm: InProcessComm, hop: ReshardStep, parts: list[Any]) -> list[Any]:
+class OpaqueComm:
+    """The staged comm between arrays that the host cannot read, which hold host arrays' values."""
+
+    def __init__(self, devices: Sequence[Device]) -> None:
+        self.comm = StagedComm(devices)
+        self.comm.attach(OpaqueDriver)
+        self.sent = self.comm.sent
+
+    def bind(self, exchange: Exchange, given: Sequence[Any], made: Sequence[Any]) -> list[Launch]:
+        inputs, outputs = (
+            [self.on(d, x) for d, x in zip(devices, arrays, strict=True)]
+            for devices, arrays in ((exchange.senders, given), (exchange.receivers, made))
+        )
+        return [*self.comm.bind(exchange, inputs, outputs)]
+
+    def on(self, device: Device, array: Any) -> Any:
+        return array if device.type == "cpu" else OpaqueArray(array)
+
+
+def run_hop(comm: InProcessComm | OpaqueComm, hop: ReshardStep, parts: list[Any]) -> list[Any]:
     """Run a hop as a plan does: bind each group's exchange to arrays and launch it."""
     out: dict[int, Any] = {
         rank: parts[hop.pieces[rank][0].source]
@@ -143,16 +165,22 @@ def run_hop(comm: InProcessComm, hop: ReshardStep, parts: list[Any]) -> list[Any
     return [out[rank] for rank in range(hop.target.placement.size)]
 
 
-def check(x: Any, source: TensorLayout, target: TensorLayout, rng: Any) -> None:
+def check(
+    x: Any,
+    source: TensorLayout,
+    target: TensorLayout,
+    rng: Any,
+    make: Callable[[Sequence[Device]], InProcessComm | OpaqueComm] = InProcessComm,
+) -> None:
     """Check the result of a transition and its traffic on each link."""
     parts = scatter(x, source, rng)
     devices = [p.device(r) for p in (source.placement, target.placement) for r in range(p.size)]
-    comm = InProcessComm(list(dict.fromkeys(devices)))
+    comm = make(list(dict.fromkeys(devices)))
     predicted: Counter[DevicePair] = Counter()
     for hop in plan_boxing(x.shape, 8, source, target, LINKS):
         parts = run_hop(comm, hop, parts)
-        for here, there, n in hop.transfers():
-            predicted[here, there] += n * 8
+        for sender, receiver, n in hop.transfers():
+            predicted[sender, receiver] += n * 8
     np.testing.assert_array_equal(gathered(x.shape, target, parts), x, f"{source} -> {target}")
     assert comm.sent() == +predicted, f"{source} -> {target}"
 
@@ -170,6 +198,23 @@ def test_every_transition_in_one_dimension(a: str, b: str) -> None:
         check(x, source, target, rng)
         if b.startswith("cpu"):
             check(x, target, source, rng)
+
+
+@pytest.mark.parametrize("a", ONE_DIMENSION)
+def test_every_transition_between_devices_that_the_host_cannot_read(a: str) -> None:
+    rng = np.random.default_rng(0)
+    for b, shape in itertools.product(("0:0-3", "0:2-4", "cpu 0:0-2"), ((7, 5), (2, 3), (0, 3))):
+        for one, other in itertools.product(layouts(placed(a)), layouts(placed(b))):
+            for source, target in ((one, other), (other, one)):
+                check(tensor(shape, rng), source, target, rng, OpaqueComm)
+
+
+def test_every_transition_in_two_dimensions_between_such_devices() -> None:
+    rng = np.random.default_rng(1)
+    grid, sbps = placed("0:0-3 2x2"), (S(0), S(1), B, P)
+    for target in (*layouts(grid, sbps), *layouts(placed("cpu 0:0-3 2x2"), sbps)):
+        for source in layouts(grid, sbps):
+            check(tensor((7, 5), rng), source, target, rng, OpaqueComm)
 
 
 @pytest.mark.parametrize("shape", [(2, 3), (0, 3), (1, 1)])

@@ -70,10 +70,12 @@ class GpuDriver:
         chunk: size of a staging buffer in bytes.
 
     Attributes:
-        queues: launches only queue work; calling them from several threads gains nothing.
+        asynchronous: launches only enqueue work.
+        compile_group: the GPUs of a process form one group, so that one graph can span them.
     """
 
     asynchronous = True
+    compile_group = "cuda"
 
     def __init__(self, hardware: Hardware, chunk: int = CHUNK) -> None:
         self.hardware = hardware
@@ -85,16 +87,16 @@ class GpuDriver:
         return GpuArena(nbytes, self.hardware.allocate(nbytes), self.hardware)
 
     def stream(self, name: str) -> GpuStream:
-        """Create a stream."""
-        return GpuStream(self.hardware, self.hardware.stream(name))
+        """Return the compute stream: all launches of plans are ordered on it."""
+        return GpuStream(self.hardware, self.hardware.compute)
 
     def copy_in(self, target: DeviceArray, source: Any) -> None:
         """Copy a host array to the device; see `flow_cuda.device.staging.HostCopies.upload`."""
         self._host_copies.upload(target, source)
 
-    def copy_out(self, source: DeviceArray) -> Any:
-        """Return a new host array with the values after all queued work."""
-        result = np.empty(source.shape, source.dtype)
+    def copy_out(self, source: DeviceArray, target: Any = None) -> Any:
+        """Copy the values after all queued work into ``target``, by default a new host array."""
+        result = np.empty(source.shape, source.dtype) if target is None else target
         self._host_copies.download(source, result)
         return result
 

@@ -163,7 +163,7 @@ class _Endpoint:
 
     def __init__(self, bench: GpuWorkbench) -> None:
         self.bench = bench
-        self.scratch = Scratch(bench)
+        self.scratch = Scratch(bench.scratch)
         self._host_copies: HostCopies | None = None
 
     @property
@@ -219,61 +219,61 @@ class _Binding:
 
     def _gather_plan(self, plan: GatherPlan) -> Iterator[Any]:
         """Yield the launches of a gather plan."""
-        (target, there), *parts = (self._locate(ref) for ref in (plan.target, *plan.parts))
-        yield from self._reduce_parts(parts, target, there)
+        (target, out), *parts = (self._locate(ref) for ref in (plan.target, *plan.parts))
+        yield from self._reduce_parts(parts, target, out)
 
     def _locate(self, ref: BoxRef) -> Part:
         array = ref.array(self.inputs, self.outputs)
         box = ref.view(array if _is_host(array) else strided(array))
         return ref.device(self.exchange), box
 
-    def _reduce_parts(self, parts: Sequence[Part], target: Device, there: Box) -> Iterator[Any]:
+    def _reduce_parts(self, parts: Sequence[Part], target: Device, out: Box) -> Iterator[Any]:
         """Reduce parts in order into the target; copy a single part.
 
         The target may be one of the parts; the first two are then added before it is overwritten.
         """
         if len(parts) == 1:
-            yield from self._copy_box(parts[0], target, there)
+            yield from self._copy_box(parts[0], target, out)
             return
         near: list[Box] = []
         for position, (source, part) in enumerate(parts):
             late = position > 1  # the target already holds a sum
-            if source != target or (late and _address(part) == _address(there)):
-                scratch = self._scratch(target, there, part)
+            if source != target or (late and _address(part) == _address(out)):
+                scratch = self._scratch(target, out, part)
                 yield from self._copy_box((source, part), target, scratch)
                 part = scratch
             near.append(part)
-        if not _is_host(there):
-            yield from self.ends[target].bench.combine(self.exchange.combine, there, near)
+        if not _is_host(out):
+            yield from self.ends[target].bench.combine(self.exchange.combine, out, near)
             return
         left = near[0]
         for right in near[1:]:
-            yield partial(COMBINE[self.exchange.combine], left, right, out=there)
-            left = there
+            yield partial(COMBINE[self.exchange.combine], left, right, out=out)
+            left = out
 
-    def _copy_box(self, part: Part, target: Device, there: Box) -> Iterator[Any]:
+    def _copy_box(self, part: Part, target: Device, out: Box) -> Iterator[Any]:
         """Copy a box; between devices, pack it into contiguous memory, copy, and unpack."""
         source, box = part
         if source == target:
-            on_host = (partial(np.copyto, there, box),) if _is_host(there) else None
-            yield from on_host or self.ends[target].bench.copy(there, box)
+            on_host = (partial(np.copyto, out, box),) if _is_host(out) else None
+            yield from on_host or self.ends[target].bench.copy(out, box)
             return
         self.meter.links[source, target] += box.nbytes
         if not box.size:
             return
-        row, end = box, there
+        row, end = box, out
         if not _is_host(box) and not box.is_contiguous:
             row = self.ends[source].scratch_like(box)
             yield from self.ends[source].bench.copy(row, box)
-        if not _is_contiguous(there):
-            end = self._scratch(target, there, box)
+        if not _is_contiguous(out):
+            end = self._scratch(target, out, box)
         yield self._copy_contiguous(source, row, target, end)
-        if end is not there:
-            yield from self._copy_box((target, end), target, there)
+        if end is not out:
+            yield from self._copy_box((target, end), target, out)
 
-    def _scratch(self, target: Device, there: Box, box: Box) -> Box:
-        """Return scratch memory for a box, on the host if ``there`` is."""
-        if _is_host(there):
+    def _scratch(self, target: Device, out: Box, box: Box) -> Box:
+        """Return scratch memory for a box, on the host if ``out`` is."""
+        if _is_host(out):
             return np.empty(box.shape, box.dtype)
         return self.ends[target].scratch_like(box)
 

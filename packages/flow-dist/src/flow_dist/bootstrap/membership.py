@@ -218,13 +218,13 @@ _PLACE = ("rank", "size", "local_rank", "local_size")
 def _check_agreement(one: Membership, other: Membership) -> None:
     """Raise `LaunchError` where both sets give a value and the values differ."""
     for name in _PLACE:
-        here, there = getattr(one, name), getattr(other, name)
-        if None not in (here, there) and here != there:
+        value, other_value = getattr(one, name), getattr(other, name)
+        if None not in (value, other_value) and value != other_value:
             noun = name.replace("_", " ")
             raise LaunchError(
                 "determining the rank of this process",
-                found=f"{noun} {here} by the variables of {one.source}, "
-                f"{there} by those of {other.source}",
+                found=f"{noun} {value} by the variables of {one.source}, "
+                f"{other_value} by those of {other.source}",
                 allowed="sets of variables that agree",
                 hint=f"start the program with one launcher, or set {LAUNCHER}={one.source} "
                 f"(or {other.source}) to select one of them",

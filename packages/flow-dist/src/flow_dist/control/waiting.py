@@ -97,11 +97,11 @@ def tune_waits_to_host(rank: int, gather: Callable[[bytes], Sequence[bytes]]) ->
     """
     host = platform.node()
     rows = [json.loads(text) for text in gather(json.dumps([host, sorted(_cores())]).encode())]
-    here = {other: cores for other, (name, cores) in enumerate(rows) if name == host}
-    if len(here) <= len(set().union(*here.values())):
+    cores_of = {other: cores for other, (name, cores) in enumerate(rows) if name == host}
+    if len(cores_of) <= len(set().union(*cores_of.values())):
         WAIT_POLICY.spins, WAIT_POLICY.home, WAIT_POLICY.same_core = SPINS, None, frozenset()
         return
-    homes = {other: cores[i % len(cores)] for i, (other, cores) in enumerate(here.items())}
+    homes = {other: cores[i % len(cores)] for i, (other, cores) in enumerate(cores_of.items())}
     same_core = [other for other, home in homes.items() if home == homes[rank] and other != rank]
     WAIT_POLICY.spins, WAIT_POLICY.home = SPINS_OVERSUBSCRIBED, homes[rank]
     WAIT_POLICY.same_core = frozenset(same_core)
@@ -128,8 +128,8 @@ def thread_budget_of_host(gather: Callable[[bytes], Sequence[bytes]]) -> Budget:
     rows = [json.loads(text) for text in gather(mine)]
     shares = []
     for rank, (host, cores) in enumerate(rows):
-        here = [theirs for i, (other, theirs) in enumerate(rows) if other == host and i != rank]
-        shares.append(fair_share(cores, here))
+        others = [theirs for i, (other, theirs) in enumerate(rows) if other == host and i != rank]
+        shares.append(fair_share(cores, others))
     least = min(shares, key=lambda share: share.count)
     pool = min(share.pool for share in shares)
     return replace(least, pool=pool, pools=len({host for host, _ in rows}))

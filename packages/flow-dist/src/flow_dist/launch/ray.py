@@ -270,8 +270,8 @@ def assign_ranks(nodes: Sequence[str]) -> list[tuple[int, int, int]]:
     """
     found = []
     for node in dict.fromkeys(nodes):
-        here = [number for number, other in enumerate(nodes) if other == node]
-        found += [(number, index, len(here)) for index, number in enumerate(here)]
+        actors = [number for number, other in enumerate(nodes) if other == node]
+        found += [(number, index, len(actors)) for index, number in enumerate(actors)]
     return found
 
 

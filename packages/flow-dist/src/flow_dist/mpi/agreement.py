@@ -22,6 +22,7 @@ from flow_core.base.errors import (
     ProcessesDifferError,
     SourceLine,
 )
+from flow_dist.control.ranges import ranks_text
 from flow_dist.control.watch import line_of, line_of_main
 from flow_dist.shm.event_log import EventLog
 
@@ -287,7 +288,7 @@ def _ranks_by_text(texts: Mapping[int, str]) -> dict[str, list[int]]:
 
 
 def _ranks(ranks: Sequence[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+    return f"rank{'s' if len(ranks) > 1 else ''} {ranks_text(ranks)}"
 
 
 def _places(events: Mapping[int, Mapping[str, Any]]) -> dict[int, str]:

@@ -55,12 +55,14 @@ def start_mpi(client: ControlClient) -> Any:
 
     _check_library(MPI)
     own, hosts = client.membership, client.start()
-    here, there = socket.socketpair()
+    client_end, server_end = socket.socketpair()
     name = client.gather("name of MPI's world", random_token()[:16])[0]
     service = Service(own.size, name, process_mapping(hosts), client.gather)
-    thread = threading.Thread(target=service.serve, args=(there,), name="flow-pmi", daemon=True)
+    thread = threading.Thread(
+        target=service.serve, args=(server_end,), name="flow-pmi", daemon=True
+    )
     thread.start()
-    env = {"PMI_FD": here.detach(), "PMI_RANK": own.rank, "PMI_SIZE": own.size}
+    env = {"PMI_FD": client_end.detach(), "PMI_RANK": own.rank, "PMI_SIZE": own.size}
     os.environ.update({name: str(value) for name, value in env.items()})
     try:
         library = ctypes.CDLL(MPI.__file__)  # releases the interpreter lock, which mpi4py does not
@@ -71,7 +73,7 @@ def start_mpi(client: ControlClient) -> Any:
 
     def end() -> None:
         _call(library.MPI_Finalize)
-        there.sendall(_ENDED)
+        server_end.sendall(_ENDED)
 
     client.at_end(end)
     return MPI
@@ -145,12 +147,12 @@ class Service:
             "barrier_in": self._barrier,
         }
 
-    def serve(self, there: socket.socket) -> None:
+    def serve(self, connection: socket.socket) -> None:
         """Answer requests until MPI is finalized; an exchange that fails ends it."""
-        with there, there.makefile("rb") as stream:
+        with connection, connection.makefile("rb") as stream:
             for line in stream:
                 answer = self.answer(line.decode().strip())
-                there.sendall(f"{answer}\n".encode())
+                connection.sendall(f"{answer}\n".encode())
 
     def answer(self, line: str) -> str:
         """Return the reply to a request line."""

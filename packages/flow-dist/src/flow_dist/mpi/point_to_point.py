@@ -158,9 +158,11 @@ def _combine(
     for gather in gathers:
         if transport.owner(gather.target.device) != transport.rank:
             continue
-        here = all(transport.owner(part.device) == transport.rank for part in gather.parts)
+        local = all(transport.owner(part.device) == transport.rank for part in gather.parts)
         parts = [arrived.get(p.key) if p.view is None else p.view for p in gather.parts]
         target = gather.target.view
         if len(parts) == 1 and parts[0] is target:
             continue  # received in place
-        (phase.own if here else phase.after).extend(combine_launches(phases.combine, target, parts))
+        (phase.own if local else phase.after).extend(
+            combine_launches(phases.combine, target, parts)
+        )

@@ -66,14 +66,14 @@ def connect(machines: Sequence[str], used: int, port: int | None) -> World | Non
 
 
 def _join(rank: int, machines: Sequence[str], port: int) -> None:
-    here = Membership(rank, len(machines), 0, 1, socket.gethostname(), SOURCE)
+    membership = Membership(rank, len(machines), 0, 1, socket.gethostname(), SOURCE)
     others = ", ".join(name for number, name in enumerate(machines) if number != rank)
     report(
         f"machine {rank} of {len(machines)} ({machines[rank]}) waits at {machines[0]}:{port} for "
         f"{others}; start the same script there"
     )
     address = _listen_address(machines) if rank == 0 else machines[0]
-    join_at_rank_0(here, address, port, (*machines, port), Limits(start=START_SECONDS))
+    join_at_rank_0(membership, address, port, (*machines, port), Limits(start=START_SECONDS))
 
 
 def own_place(machines: Sequence[str], own: Iterable[str]) -> int | None:
@@ -91,12 +91,12 @@ def own_place(machines: Sequence[str], own: Iterable[str]) -> int | None:
     >>> own_place(["10.0.0.1", "10.0.0.2"], {"192.168.0.7"})
     """
     known = {*own}
-    here = [n for n, name in enumerate(machines) if known & {name, *_resolved(name)}]
+    matches = [n for n, name in enumerate(machines) if known & {name, *_resolved(name)}]
     loops = [n for n, name in enumerate(machines) if _is_loop(name)]
-    if {*here, *loops} == {*range(len(machines))}:
+    if {*matches, *loops} == {*range(len(machines))}:
         return None
-    if loops or len(here) > 1:
-        odd = [machines[n] for n in sorted({*here, *loops})]
+    if loops or len(matches) > 1:
+        odd = [machines[n] for n in sorted({*matches, *loops})]
         raise LaunchError(
             f"finding this host among the machines of {SOURCE}",
             found=f"{', '.join(odd)}, which {'mean' if len(odd) > 1 else 'means'} this host, "
@@ -104,13 +104,13 @@ def own_place(machines: Sequence[str], own: Iterable[str]) -> int | None:
             allowed="one address per machine, the same on all of them",
             hint=_HINT,
         )
-    if not here:
+    if not matches:
         LOG.warning(
             "this process is all %d machines of %s, as this host (%s) is none of them: %s.  %s",
             *(len(machines), SOURCE, ", ".join(sorted(known)), ", ".join(machines), _HINT),
         )
         return None
-    return here[0]
+    return matches[0]
 
 
 def _is_loop(name: str) -> bool:

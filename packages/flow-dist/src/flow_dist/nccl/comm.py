@@ -152,7 +152,7 @@ class NcclComm:
             for arrays in (inputs, outputs)
         )
         scratch = {
-            device: self._scratch.setdefault((device, exchange.stream), Scratch(bench))
+            device: self._scratch.setdefault((device, exchange.stream), Scratch(bench.scratch))
             for device, bench in benches.items()
         }
         for row in scratch.values():
@@ -196,8 +196,8 @@ class NcclComm:
         if exchange.collective == "all_reduce":
             links = link_bytes(exchange, self.local, site.inputs, site.outputs)
         for call in [call for stage in stages for call in stage.calls] if not links else ():
-            for there, nbytes in call.sends:
-                links[call.device, there] += nbytes
+            for receiver, nbytes in call.sends:
+                links[call.device, receiver] += nbytes
         if not links:
             return None
         meter = Meter(links, self._steps)

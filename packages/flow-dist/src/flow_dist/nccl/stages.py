@@ -154,14 +154,14 @@ class _Member:
     def others(self, device: Device) -> list[Device]:
         return [other for other in self.devices if other != device]
 
-    def source(self, here: Device, there: Device) -> Strided:
+    def source(self, sender: Device, receiver: Device) -> Strided:
         """Return the box that a local device sends to another one."""
-        block, box = self.blocks[here, there], self.site.inputs[self.inputs[here]]
+        block, box = self.blocks[sender, receiver], self.site.inputs[self.inputs[sender]]
         return _window(box, block.start, block.size)
 
-    def target(self, here: Device, there: Device) -> Strided:
+    def target(self, sender: Device, receiver: Device) -> Strided:
         """Return the box of a local device that it receives, or combines from all."""
-        block, box = self.blocks[here, there], self.site.outputs[self.outputs[there]]
+        block, box = self.blocks[sender, receiver], self.site.outputs[self.outputs[receiver]]
         return _window(box, block.at, block.size)
 
     def pack(self, stage: Stage, device: Device, others: Sequence[Device]) -> Strided:
@@ -174,7 +174,7 @@ class _Member:
 
     def has_all(self, senders: Iterable[Device], receivers: Iterable[Device]) -> bool:
         """Return whether there is exactly one block for each pair of devices, and no other."""
-        pairs = {(here, there) for here in senders for there in receivers}
+        pairs = {(sender, receiver) for sender in senders for receiver in receivers}
         return pairs == set(self.blocks)
 
     def sizes(self) -> set[int]:
@@ -244,8 +244,8 @@ def _all_gather(member: _Member, stage: Stage) -> bool:
     return True
 
 
-def _region(member: _Member, here: Device, there: Device) -> tuple[Shape, Shape]:
-    block = member.blocks[here, there]
+def _region(member: _Member, sender: Device, receiver: Device) -> tuple[Shape, Shape]:
+    block = member.blocks[sender, receiver]
     return block.start, block.size
 
 
@@ -295,8 +295,8 @@ def _reduce_scatter(member: _Member, stage: Stage) -> bool:
 def _replaces_targets(member: _Member) -> bool:
     """Return whether all blocks of a target fill one box, and replace its contents."""
     found: dict[Device, list[Block]] = {}
-    for (_, there), block in member.blocks.items():
-        found.setdefault(there, []).append(block)
+    for (_, receiver), block in member.blocks.items():
+        found.setdefault(receiver, []).append(block)
     return all(
         blocks[0].first
         and not any(b.first for b in blocks[1:])
@@ -332,7 +332,7 @@ def _broadcast(member: _Member, stage: Stage) -> bool:
         return False
     (root,) = member.inputs
     targets = [device for device in member.devices if device in member.outputs]
-    same = len({_region(member, root, there) for _, there in member.blocks}) == 1
+    same = len({_region(member, root, receiver) for _, receiver in member.blocks}) == 1
     reached = {*targets, root} == set(member.devices)
     if not (same and reached and member.has_all([root], targets)):
         return False
@@ -436,20 +436,21 @@ def _phase(gathers: Sequence[Gather], combine: str, site: Site) -> Stage:
     stage, ranks = Stage(), {device: rank for rank, device in enumerate(site.devices)}
     arrived: dict[tuple[int, object], Strided] = {}
     for (source, target), boxes in routes(gathers, ranks.__getitem__).items():
-        here, there = site.devices[source], site.devices[target]
+        sender, receiver = site.devices[source], site.devices[target]
         for box in boxes:
             dtype = DTYPES[as_dtype(box.dtype).name]
             count = prod(box.shape)
-            if here in site.benches:
-                row = _pack(site, here, stage, [box.view])
-                sent = ((there, row.nbytes),)
+            if sender in site.benches:
+                row = _pack(site, sender, stage, [box.view])
+                sent = ((receiver, row.nbytes),)
                 arguments = (_address(row), count, dtype, target)
-                stage.calls.append(Call("send", here, arguments, (row,), sends=sent))
-            if there in site.benches:
-                row = _only_target(gathers, there, box.key) or site.scratch(there, count, box.dtype)
+                stage.calls.append(Call("send", sender, arguments, (row,), sends=sent))
+            if receiver in site.benches:
+                whole = _only_target(gathers, receiver, box.key)
+                row = whole or site.scratch(receiver, count, box.dtype)
                 arrived[target, box.key] = row.reshape(box.shape)
                 arguments = (_address(row), count, dtype, source)
-                stage.calls.append(Call("receive", there, arguments, writes=(row,)))
+                stage.calls.append(Call("receive", receiver, arguments, writes=(row,)))
     for gather in gathers:
         if gather.target.device in site.benches:
             stage.after.extend(_combine(gather, combine, site, arrived, ranks))

@@ -268,12 +268,12 @@ class Parts(Mapping[str, Array]):
     def _check_size(self, contents: Contents) -> None:
         """Raise `CheckpointError` if a data file is shorter than its list states."""
         file = data_file(self.folder, contents.rank)
-        there = stamp(file)
+        found = stamp(file)
         ends = [piece.offset + piece.nbytes for piece in contents.pieces]
         least = max(*ends, sum(piece.nbytes for piece in contents.pieces), 0)
-        if there is None or there[2] < least:
-            found = "no file" if there is None else f"{there[2]} bytes"
-            raise self._refused(file, f"{found}, but its list needs {least}")
+        if found is None or found[2] < least:
+            state = "no file" if found is None else f"{found[2]} bytes"
+            raise self._refused(file, f"{state}, but its list needs {least}")
 
     def _check_whole(self, name: str) -> None:
         pieces = [piece for _, piece in self._pieces[name]]

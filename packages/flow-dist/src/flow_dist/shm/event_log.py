@@ -106,8 +106,8 @@ class SharedEventLog(EventLog):
         """Compare with the neighbours only: if all pairs of neighbours agree, all processes do."""
         count, history = self.count, self._history
         for other in self._neighbours:
-            there = other[_COUNT]
-            common = there if there < count else count
+            other_count = other[_COUNT]
+            common = other_count if other_count < count else count
             if other[_HASHES + common % PUBLISHED] != history[common % HISTORY]:
                 return self.difference()  # also checks whether the slot has been overwritten
         return None
@@ -123,11 +123,11 @@ class SharedEventLog(EventLog):
 
     def _compare(self, other: Any) -> int:
         """Return the first comparable event in which another process differs, else 0."""
-        there = other[_COUNT]
-        common = min(there, self.count)
-        oldest = max(there - PUBLISHED + 2, self.count - HISTORY + 1, 1)
+        other_count = other[_COUNT]
+        common = min(other_count, self.count)
+        oldest = max(other_count - PUBLISHED + 2, self.count - HISTORY + 1, 1)
         hashes = [(n, other[_HASHES + n % PUBLISHED]) for n in range(oldest, common + 1)]
-        if other[_COUNT] != there:  # slots may have been overwritten
+        if other[_COUNT] != other_count:  # slots may have been overwritten
             return 0
         return next((n for n, value in hashes if value != self._history[n % HISTORY]), 0)
 

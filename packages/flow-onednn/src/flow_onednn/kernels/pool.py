@@ -15,7 +15,7 @@ from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec, TensorType
 from flow_core.base.alignment import aligned
 from flow_onednn import binding
-from flow_onednn.kernels.conv import LAST, first, image
+from flow_onednn.kernels.convolution.conv import LAST, first, image
 from flow_onednn.kernels.loops import null, pointer, thread_parts, upcast_loop_kernel
 from flow_onednn.native import compiler
 from flow_onednn.primitives import Primitive, create, dims

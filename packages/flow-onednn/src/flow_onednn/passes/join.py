@@ -51,9 +51,9 @@ class JoinUpdates:
         groups: dict[object, list[Op]] = {}
         for type_ in BY_TYPE:
             for op in graph.of_type(type_):
-                here = op.placement.device_type in self.devices and op.name not in named
+                is_candidate = op.placement.device_type in self.devices and op.name not in named
                 states = [v for i, v in enumerate(op.inputs) if i in specs[type_].mutates]
-                if here and _is_small(graph, op) and all(written[v] == 1 for v in states):
+                if is_candidate and _is_small(graph, op) and all(written[v] == 1 for v in states):
                     groups.setdefault(_alike(op), []).append(op)
         return [ops for ops in groups.values() if len(ops) > 1]
 

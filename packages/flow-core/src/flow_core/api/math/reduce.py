@@ -15,7 +15,7 @@ from flow_core.api.math.binary import add, divide, maximum, multiply, subtract
 from flow_core.api.math.unary import exp, log, sqrt, square
 from flow_core.base.errors import InferenceError, user_line
 from flow_core.base.shapes import normal_axis
-from flow_core.exchange import neutral
+from flow_core.comm.exchange import neutral
 from flow_core.frontend.trace.blob import BlobDef
 from flow_core.frontend.trace.emit import emit_one
 from flow_core.frontend.trace.repeat_acc import per_period

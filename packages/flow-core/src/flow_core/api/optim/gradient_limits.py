@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,13 +10,13 @@ from flow_core.api.arguments import check, check_numbers
 from flow_core.frontend.job.train import DynamicLossScale
 
 
-class ClipGradientConf:
+class ClipGradientConf(ABC):
     """Base of the ways to limit gradients."""
 
     @property
+    @abstractmethod
     def clip_conf(self) -> tuple[str, float]:
         """The literal ``(kind, limit)``."""
-        raise NotImplementedError
 
 
 @dataclass(eq=False, repr=False)
@@ -46,19 +47,19 @@ class grad_clipping:
     by_global_norm = ClipByGlobalNorm
 
 
-class LossScalePolicy:
+class LossScalePolicy(ABC):
     """Base of the loss scales, which keep small gradients of half-precision types from vanishing.
 
     The loss is multiplied before the backward pass, the gradients are divided after it.
     """
 
+    @abstractmethod
     def SetLossScaleFieldsInTrainConf(self, train_conf: object) -> None:
         """Set the corresponding attribute of ``train_conf``."""
-        raise NotImplementedError
 
+    @abstractmethod
     def scale(self) -> float | DynamicLossScale:
         """Return the scale in the form that training takes."""
-        raise NotImplementedError
 
 
 @dataclass(eq=False, repr=False)

@@ -7,6 +7,7 @@ formulas use s for the number of the step, starting at 0.
 from __future__ import annotations
 
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from numbers import Real
@@ -24,7 +25,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-class WarmupConf:
+class WarmupConf(ABC):
     """Base of the warm-ups: the learning rate in the first steps.
 
     Attributes:
@@ -35,9 +36,9 @@ class WarmupConf:
 
     steps: int
 
+    @abstractmethod
     def _factor(self) -> float:
         """Return the factor at step 0."""
-        raise NotImplementedError
 
     def __post_init__(self) -> None:
         """Validate the arguments."""

@@ -10,6 +10,7 @@ Each optimizer is a dataclass: its fields are its arguments, and `Optimizer` val
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from numbers import Real
@@ -54,7 +55,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-class Optimizer:
+class Optimizer(ABC):
     """Base of the optimizers: validation of the arguments they share.
 
     Attributes:
@@ -86,9 +87,9 @@ class Optimizer:
         check_numbers(name, **self._hyperparameters())
         self._check_weight_decay(name)
 
+    @abstractmethod
     def rule(self) -> UpdateRule:
         """Return the update rule."""
-        raise NotImplementedError
 
     def options(self) -> TrainOptions:
         """Return all training options as literals."""

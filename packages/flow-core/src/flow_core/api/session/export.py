@@ -1,14 +1,21 @@
-"""Export of predict jobs: ``flow.onnx.export``."""
+"""Export of predict jobs: ``flow.onnx.export`` and ``flow.checkpoint.export``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
 
 from flow_core.base.arrays import Array
-from flow_core.base.errors import ConfigError, FlowError, SourceLine, UnsupportedError, user_line
+from flow_core.base.errors import (
+    ConfigError,
+    FlowError,
+    SourceLine,
+    UnsupportedError,
+    nearest,
+    user_line,
+)
 from flow_core.base.planning import end_script
 from flow_core.checkpoint import store
 from flow_core.frontend.job.exported import traced_for_export
@@ -16,7 +23,7 @@ from flow_core.frontend.session.rank_zero import run_on_rank_zero
 from flow_core.frontend.session.session import default_session
 from flow_core.plugins.specs import ExportedJob, ExporterSpec, load
 
-__all__ = ["export_onnx"]
+__all__ = ["export", "export_onnx"]
 
 
 def export_onnx(
@@ -55,38 +62,83 @@ def export_onnx(
         ConfigError: an option is invalid.
     """
     attempted, at = f"flow.onnx.export to {onnx_filename}", user_line(2)
-    for name, path in (("model_save_dir", model_save_dir), ("onnx_filename", onnx_filename)):
-        _check_path(name, path, attempted, at)
+    _check_path("model_save_dir", model_save_dir, attempted, at)
+    _check_path("onnx_filename", onnx_filename, attempted, at)
+    exporter = _exporter("onnx", attempted, at)
+    options = {
+        "continue_on_error": continue_on_error,
+        "opset": opset,
+        "extra_opset": extra_opset,
+        "shape_override": shape_override,
+        "external_data": external_data,
+    }
+    _export(exporter, job_func, model_save_dir, onnx_filename, options, attempted, at)
+
+
+def export(
+    job_func: object,
+    checkpoint: str | Path,
+    path: str | PathLike[str],
+    *,
+    format: str,
+    **options: object,
+) -> None:
+    """Write a predict job, with the weights of a checkpoint, in a format of a plugin.
+
+    The first of several processes writes.
+
+    Args:
+        job_func: a predict job.
+        checkpoint: a checkpoint of its variables; other variables are ignored.
+        path: the file.
+        format: name of the plugin's exporter.
+        options: arguments of the exporter.
+
+    Raises:
+        UnsupportedError: no plugin provides the exporter.
+        JobError: the job is not a predict job.
+        CheckpointError: the checkpoint does not exist, or variables do not fit.
+        ConfigError: a path is not a path.
+    """
+    attempted, at = f"flow.checkpoint.export to {path}", user_line(2)
+    _check_path("checkpoint", checkpoint, attempted, at)
+    _check_path("path", path, attempted, at)
+    exporter = _exporter(format, attempted, at)
+    _export(exporter, job_func, checkpoint, path, options, attempted, at)
+
+
+def _export(
+    exporter: ExporterSpec,
+    job_func: object,
+    checkpoint: str | Path,
+    path: str | PathLike[str],
+    options: Mapping[str, object],
+    attempted: str,
+    at: SourceLine | None,
+) -> None:
+    """Trace a job, read its weights, and call an exporter in the first process."""
     end_script(attempted)
-    exporter = _exporter(attempted, at)
     job = traced_for_export(job_func, attempted, at)
 
-    def export() -> None:
-        load(exporter.load)(
-            _with_weights(job, model_save_dir),
-            fspath(onnx_filename),
-            continue_on_error=continue_on_error,
-            opset=opset,
-            extra_opset=extra_opset,
-            shape_override=shape_override,
-            external_data=external_data,
-        )
+    def write() -> None:
+        load(exporter.load)(_with_weights(job, checkpoint), fspath(path), **options)
 
-    _once(export, attempted)
+    _once(write, attempted)
 
 
-def _exporter(attempted: str, at: SourceLine | None) -> ExporterSpec:
-    """Return the exporter of ONNX models; raise `UnsupportedError` if no plugin provides it."""
+def _exporter(name: str, attempted: str, at: SourceLine | None) -> ExporterSpec:
+    """Return an exporter; raise `UnsupportedError` if no plugin provides it."""
     exporters = default_session().registry.exporters
-    if "onnx" not in exporters:
+    if name not in exporters:
+        install = "uv add flow-onnx, which provides it; " if name == "onnx" else ""
         raise UnsupportedError(
             attempted,
             at=at,
-            found="no exporter named 'onnx'",
+            found=f"no exporter named {name!r}",
             allowed=f"exporters of plugins: {', '.join(exporters) or 'none'}",
-            hint="uv add flow-onnx, which provides it; see `flow doctor` if it is installed",
+            hint=nearest(str(name), exporters) or f"{install}see `flow doctor` if it is installed",
         )
-    return exporters["onnx"]
+    return exporters[name]
 
 
 def _check_path(name: str, path: object, attempted: str, at: SourceLine | None) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flow_core.base.shapes import Shape
+from flow_core.comm.exchange import BOXING
 from flow_core.compiler.reshard.steps import Group, Piece, ReshardStep, covers
-from flow_core.exchange import BOXING
 from flow_core.ir.graph import Attrs, Op, TensorType, Value, tensor_type
 from flow_core.ops.data_movement.boxing import boxing_attrs
 from flow_core.sharding.sbp import Region, region_shape

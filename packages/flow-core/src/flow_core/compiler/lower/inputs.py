@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from flow_core.base.thread_budget import Budget, asked, find_budget
 from flow_core.compiler.memory.arena_assignment import IsResident, Limit
+from flow_core.compiler.memory.inplace_reduction import Form
 from flow_core.compiler.memory.replica_dedup import NO_DEDUP, ReplicaDedup
-from flow_core.ir.graph import NO_ATTRS, AttrValue, Graph
+from flow_core.ir.graph import NO_ATTRS, AttrValue, Graph, Op
 from flow_core.plugins.specs import KernelQuery, KernelSpec, OpSpec
 
 LEAVES = ("input", "variable")
@@ -25,7 +27,10 @@ class Kernels(Protocol):
         """Op specs by type."""
 
     def find_kernel(self, query: KernelQuery, device_type: str) -> KernelSpec:
-        """Return the kernel for a query."""
+        """Return the kernel for a query, or raise `KernelNotFoundError`."""
+
+    def accepting_kernel(self, query: KernelQuery, device_type: str) -> KernelSpec | None:
+        """Return the kernel for a query, or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +86,18 @@ class Inputs:
     def specs(self) -> Mapping[str, OpSpec]:
         """Op specs by type."""
         return self.kernels.ops
+
+    def query(self, op: Op, form: Form) -> KernelQuery:
+        """Return the kernel query of an op in some form."""
+        find = partial(self.kernels.find_kernel, device_type=op.placement.device_type)
+        type_, attrs, values = form
+        read, made = tuple(map(self.graph.type_of, values)), self.graph.types[op.name]
+        return KernelQuery(type_, attrs, read, made, find, self.options.settings)
+
+    def has_kernel(self, op: Op, form: Form) -> bool:
+        """Whether a kernel of an op's device type accepts the op in some form."""
+        query = self.query(op, form)
+        return self.kernels.accepting_kernel(query, op.placement.device_type) is not None
 
 
 def constant_ops(graph: Graph, specs: Mapping[str, OpSpec]) -> frozenset[str]:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from flow_core.base.errors import GraphError, KernelNotFoundError, located
+from flow_core.base.errors import GraphError, KernelNotFoundError, KernelUser, located
+from flow_core.base.missing_kernels import job_error
 from flow_core.base.thread_budget import Cores
 from flow_core.base.thread_pools import sized_pools
+from flow_core.comm.exchange import BOXING
 from flow_core.compiler.lower.inputs import LEAVES, Inputs
 from flow_core.compiler.lower.ordering import Order, worker_count
 from flow_core.compiler.memory.device_batching import batched_query
 from flow_core.compiler.memory.inplace_reduction import lowered_form
 from flow_core.compiler.schedule.streams import stream_name
 from flow_core.compiler.schedule.thread_allocation import divided
-from flow_core.exchange import BOXING
 from flow_core.ir.graph import Graph, Op
 from flow_core.plugins.specs import KernelQuery, KernelSpec
 
@@ -62,51 +62,48 @@ def divide_cores(inputs: Inputs, order: Order, choice: KernelChoice) -> Cores:
 
 
 def _found(inputs: Inputs, order: Order) -> KernelChoice:
-    missing: list[KernelNotFoundError] = []
+    missing: list[tuple[KernelUser, KernelNotFoundError]] = []
     choice = KernelChoice()
     executed = {name for names in order.sharing.executes.values() for name in names}
     for op in order.ops:
         if op.type in LEAVES or op.type == BOXING or op.name in executed:
             continue
+        if inputs.specs[op.type].is_view(len(op.inputs)):
+            continue
         try:
             with located(inputs.graph.lines.get(op.name)):
                 _choose(inputs, order, op, choice)
         except KernelNotFoundError as error:
-            first = missing[0] if missing else error
-            _name_line(first, inputs.graph, op)
-            missing.append(error)
+            missing.append((_user(inputs.graph, op), error))
     if missing:
-        raise missing[0]
+        raise job_error(missing)
     return choice
 
 
 def _choose(inputs: Inputs, order: Order, op: Op, choice: KernelChoice) -> None:
-    find = partial(inputs.kernels.find_kernel, device_type=op.placement.device_type)
-    query = replace(_query(inputs.graph, order, op, find), settings=inputs.options.settings)
-    kernel = choice.kernels[op.name] = find(query)
+    """Find the kernel of an op and the size of its workspace, and add them to the choice."""
+    query = _query(inputs, order, op)
+    kernel = inputs.kernels.find_kernel(query, op.placement.device_type)
+    choice.kernels[op.name] = kernel
     if kernel.workspace is not None:
         choice.workspace[op.name] = kernel.workspace(query)
 
 
-def _query(
-    graph: Graph, order: Order, op: Op, find: Callable[[KernelQuery], KernelSpec]
-) -> KernelQuery:
-    sharing = order.sharing
-    if op.name in sharing.batched:
-        query = batched_query(
-            graph, sharing.executed_with(graph, op), sharing.batched[op.name], find
+def _user(graph: Graph, op: Op) -> KernelUser:
+    """Return an op that has no kernel, as part of the logical graph."""
+    line, members = graph.lines.get(op.name), graph.merged.get(op.name, ())
+    return KernelUser(graph.origin(op.name).logical, line, members)
+
+
+def _query(inputs: Inputs, order: Order, op: Op) -> KernelQuery:
+    graph, sharing = inputs.graph, order.sharing
+    if op.name not in sharing.batched:
+        return inputs.query(op, lowered_form(graph, sharing, op))
+    find = partial(inputs.kernels.find_kernel, device_type=op.placement.device_type)
+    ops = sharing.executed_with(graph, op)
+    query = batched_query(graph, ops, sharing.batched[op.name], find)
+    if query is None:
+        raise GraphError(
+            f"batching {op.name!r} over devices", found="rows that do not form one array"
         )
-        if query is None:
-            raise GraphError(
-                f"batching {op.name!r} over devices", found="rows that do not form one array"
-            )
-        return query
-    type_, attrs, values = lowered_form(graph, sharing, op)
-    read = tuple(map(graph.type_of, values))
-    return KernelQuery(type_, attrs, read, graph.types[op.name], find)
-
-
-def _name_line(error: Exception, graph: Graph, op: Op) -> None:
-    line = graph.lines.get(op.name)
-    if line is not None:
-        error.add_note(f"  {op.type} {op.name!r} at {line}")
+    return replace(query, settings=inputs.options.settings)

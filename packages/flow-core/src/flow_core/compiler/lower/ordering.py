@@ -46,7 +46,7 @@ def order_ops(inputs: Inputs) -> Order:
     plain = _timed(inputs, options.sharing)
     if not options.inplace or worker_count(inputs, plain, len(graph)) > 1:
         return plain  # with several threads, in-place sums would make the devices wait in turn
-    sums = with_inplace_sums(graph, options.sharing, specs)
+    sums = with_inplace_sums(graph, options.sharing, specs, inputs.has_kernel)
     batched = with_device_batching(graph, sums, specs, inputs.kernels.find_kernel, inputs.constant)
     for sharing in (batched, sums):
         try:

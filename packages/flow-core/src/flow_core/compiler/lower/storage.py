@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from flow_core.comm.exchange import BOXING
 from flow_core.compiler.lower.inputs import Inputs
 from flow_core.compiler.lower.ordering import Order
 from flow_core.compiler.memory.aliases import alias_roots
-from flow_core.exchange import BOXING
 from flow_core.ir.graph import Graph, Op, TensorType, Value
 from flow_core.plugins.batchable import side_by_side
 from flow_core.plugins.specs import OpSpec

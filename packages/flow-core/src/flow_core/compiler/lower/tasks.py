@@ -23,6 +23,7 @@ from flow_core.base.errors import GraphError
 from flow_core.base.hazards import Access, find_waits
 from flow_core.base.philox import op_seed
 from flow_core.base.thread_pools import find_open_mp
+from flow_core.comm.exchange import BOXING
 from flow_core.compiler.lower.inputs import (
     LEAVES,
     CompileOptions,
@@ -38,7 +39,6 @@ from flow_core.compiler.memory.inplace_reduction import lowered_form
 from flow_core.compiler.memory.result_buffers import protected
 from flow_core.compiler.schedule.streams import flows, stream_name
 from flow_core.compiler.schedule.thread_allocation import kernel_threads
-from flow_core.exchange import BOXING
 from flow_core.ir.graph import Graph, Op, TensorType, Value, tensor_type
 from flow_core.passes.gradient_accumulation import draws_by_place
 from flow_core.plan import Buffer, Plan, RegisterPlan, Task, check_no_deadlock
@@ -111,7 +111,8 @@ def _buffer(state: _Phases, op: Op, value: Value, type_: TensorType, end: int) -
     pinned = kind in ("constant", "variable") or not state.given.options.reuse
     first, last = (0, end) if pinned else (storage.first[value], storage.last[value])
     first = 0 if kind == "feed" else first  # copied in before the first task
-    return Buffer(str(value), kind, device_of(op, value.index), -1, type_, first, last)
+    device = device_of(op, value.index)
+    return Buffer(op.name, value.index, kind, device, -1, type_, first, last)
 
 
 _KINDS = {"input": "feed", "variable": "variable"}
@@ -123,7 +124,11 @@ def _emit(state: _Phases, inputs: Sequence[str], job: str) -> Plan:
     prologue: list[Task] = []
     idle = state.order.sharing.idle()
     for i, op in enumerate(state.order.ops):
-        if op.type in LEAVES or op.name in idle or _is_aliased(state, op):
+        if (
+            op.type in LEAVES
+            or op.name in idle
+            or state.given.specs[op.type].is_view(len(op.inputs))
+        ):
             continue
         target = prologue if op.name in state.given.constant else tasks
         target.append(_task(state, op, i, buffers))
@@ -221,10 +226,6 @@ def step_registers(width: int) -> tuple[RegisterPlan, ...]:
     )
 
 
-def _is_aliased(state: _Phases, op: Op) -> bool:
-    return state.given.specs[op.type].alias is not None and op.output() in state.storage.base
-
-
 def _view(state: _Phases, buffers: Buffers, value: Value) -> int:
     """Return the buffer of a value; a view of another type or device gets its own entry."""
     owner, shift = state.storage.locate(value)
@@ -269,7 +270,7 @@ def _task(state: _Phases, op: Op, i: int, buffers: Buffers) -> Task:
         over = i if state.order.table is None else state.order.table.until[i]
         first, last = (0, 0) if op.name in state.given.constant else (i, over)
         workspace = buffers.add(
-            Buffer(f"{op.name}/workspace", "workspace", device_of(op), -1, kind, first, last)
+            Buffer(op.name, None, "workspace", device_of(op), -1, kind, first, last)
         )
     sharing = state.order.sharing
     type_, attrs, _ = lowered_form(state.graph, sharing, op)

@@ -16,7 +16,7 @@ def alias_roots(
     roots: dict[Value, Value] = {}
     for op in graph.ops.values():
         alias = specs[op.type].alias
-        if alias is not None and alias < len(op.inputs):
+        if alias is not None and specs[op.type].is_view(len(op.inputs)):
             source = op.inputs[alias]
             roots[op.output()] = roots.get(source, source)
         for index in range(len(graph.types[op.name])) if sharing.same else ():

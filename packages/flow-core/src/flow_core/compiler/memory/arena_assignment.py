@@ -67,7 +67,7 @@ class Buffers:
             return at
         home = base.device if base.device != device else None
         kind, first, last = base.kind, base.first, base.last
-        self.items.append(Buffer(str(value), kind, device, -1, type_, first, last, home))
+        self.items.append(Buffer(*value, kind, device, -1, type_, first, last, home))
         self.seen_as[key] = len(self.items) - 1
         self.views[self.seen_as[key]] = (at, shift)
         return self.seen_as[key]
@@ -133,10 +133,9 @@ def _placed(buffers: Buffers, offsets: Mapping[int, int]) -> tuple[Buffer, ...]:
     placed: list[Buffer] = []
     for index, buffer in enumerate(buffers.items):
         source, shift = buffers.views.get(index, (index, 0))
-        is_variable = buffer.kind == "variable"
-        name = buffers.items[source].name if is_variable else buffer.name
+        named = buffers.items[source] if buffer.kind == "variable" else buffer
         offset = offsets[source] + shift if source in offsets else -1
-        placed.append(replace(buffer, offset=offset, name=name))
+        placed.append(replace(buffer, offset=offset, op=named.op, output=named.output))
     return tuple(placed)
 
 
@@ -149,9 +148,8 @@ def _owners(
     rows = []
     for index, block in blocks:
         if block.first <= peak <= block.last:
-            name = buffers.items[index].name
-            op = name.rsplit(":", 1)[0].removesuffix("/workspace")
-            rows.append((aligned(block.nbytes), name, str(lines.get(op, ""))))
+            buffer = buffers.items[index]
+            rows.append((aligned(block.nbytes), buffer.name, str(lines.get(buffer.op, ""))))
     return tuple(sorted(rows, reverse=True)[:20])
 
 
@@ -162,11 +160,9 @@ def _new_variables(
     rows = []
     for index, buffer in enumerate(buffers.items):
         own = buffer.kind == "variable" and index not in buffers.views
-        if own and buffer.device == device:
-            op = buffer.name.rsplit(":", 1)[0]
-            if not is_resident(op, device):
-                size = aligned(buffer.type.nbytes)
-                rows.append((size, f"{buffer.name}, a variable", str(lines.get(op, ""))))
+        if own and buffer.device == device and not is_resident(buffer.op, device):
+            size = aligned(buffer.type.nbytes)
+            rows.append((size, f"{buffer.name}, a variable", str(lines.get(buffer.op, ""))))
     return rows
 
 

@@ -14,12 +14,12 @@ so the bits are those of an all-reduce between devices with separate memories.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from flow_core.comm.exchange import BOXING
 from flow_core.compiler.memory.aliases import alias_roots
 from flow_core.compiler.memory.replica_dedup import ReplicaDedup
-from flow_core.exchange import BOXING
 from flow_core.ir.graph import Attrs, Graph, Op, Value
 from flow_core.ir.update_rules import BY_TYPE, DIFF, MODEL
 from flow_core.ops.training.summed_updates import SUMMED, fused_attrs
@@ -29,8 +29,14 @@ ACCUMULATING: Mapping[str, str] = {"matmul": "matmul_onto"}
 """Ops to the ops that add the result to the contents of the output."""
 
 
+Form = tuple[str, Attrs, tuple[Value, ...]]
+"""Type, attributes and inputs of the task of an op."""
+HasKernel = Callable[[Op, Form], bool]
+"""Whether a kernel of an op's device type accepts the op in another form."""
+
+
 def with_inplace_sums(
-    graph: Graph, sharing: ReplicaDedup, specs: Mapping[str, OpSpec]
+    graph: Graph, sharing: ReplicaDedup, specs: Mapping[str, OpSpec], has_kernel: HasKernel
 ) -> ReplicaDedup:
     """Add sums in place to the replicas that devices share.
 
@@ -38,10 +44,12 @@ def with_inplace_sums(
         graph: the physical graph.
         sharing: the replicas that its devices share.
         specs: the op specs.
+        has_kernel: the query for kernels of the ops that compute sums in place.
     """
     if not sharing.same:
         return sharing
-    found = _Sums(graph, sharing, graph.consumers(), alias_roots(graph, specs, sharing))
+    roots = alias_roots(graph, specs, sharing)
+    found = _Sums(graph, sharing, graph.consumers(), roots, has_kernel)
     for op in graph.of_type(BOXING):
         if op.attrs["collective"] == "all_reduce" and op.attrs["combine"] == "sum":
             found.search(op)
@@ -63,29 +71,38 @@ class _Sums:
     sharing: ReplicaDedup
     readers: Mapping[Value, list[Op]]
     roots: Mapping[Value, Value]
+    has_kernel: HasKernel
     same: dict[Value, Value] = field(default_factory=dict)
     accumulated: dict[str, str] = field(default_factory=dict)
     presummed: dict[str, tuple[int, ...]] = field(default_factory=dict)
     executes: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def search(self, exchange: Op) -> None:
-        members = tuple(m for m, parts in enumerate(_members(exchange)) if self._fits(*parts))
-        for member, (parts, sums) in enumerate(_members(exchange)):
-            if member in members:
-                self._take(parts, sums)
+        members = tuple(
+            m for m, (parts, sums) in enumerate(_members(exchange)) if self._take(parts, sums)
+        )
         if members:
             self.presummed[exchange.name] = members
 
-    def _take(self, parts: tuple[Value, ...], sums: tuple[Value, ...]) -> None:
-        """Record how a sum is computed: by its update, else by accumulating products."""
-        names = [value.op for value in parts]
+    def _take(self, parts: tuple[Value, ...], sums: tuple[Value, ...]) -> bool:
+        """Record how a sum is computed: by its update, else by accumulating products.
+
+        Return False if neither is possible.
+        """
+        if not self._fits(parts, sums):
+            return False
+        products = [self.graph.ops[value.op] for value in parts]
+        names = tuple(op.name for op in products)
         update = self._update(parts, sums)
-        if update is None:
-            self.same.update(dict.fromkeys(parts[1:], parts[0]))
-            self.accumulated.update(zip(names[1:], names, strict=False))
-        else:
-            self.executes[update.name] = tuple(names)
+        if update is not None and self.has_kernel(update, summed_form(update, products)):
+            self.executes[update.name] = names
             self.same.update(dict.fromkeys((*parts, sums[0]), update.inputs[MODEL]))
+            return True
+        if not all(self.has_kernel(op, accumulating_form(op)) for op in products[1:]):
+            return False
+        self.same.update(dict.fromkeys(parts[1:], parts[0]))
+        self.accumulated.update(zip(names[1:], names, strict=False))
+        return True
 
     def _fits(self, parts: tuple[Value, ...], sums: tuple[Value, ...]) -> bool:
         """Whether only the sum reads the parts, and all devices share the sum."""
@@ -146,16 +163,23 @@ def _members(exchange: Op) -> Iterator[tuple[tuple[Value, ...], tuple[Value, ...
         )
 
 
-def lowered_form(
-    graph: Graph, sharing: ReplicaDedup, op: Op
-) -> tuple[str, Attrs, tuple[Value, ...]]:
+def accumulating_form(op: Op) -> Form:
+    """Return the form of an op that adds its result to the contents of its output."""
+    return ACCUMULATING[op.type], op.attrs, (*op.inputs, op.output())
+
+
+def summed_form(update: Op, products: Sequence[Op]) -> Form:
+    """Return the form of an update that also computes its gradient, the sum of some products."""
+    attrs = fused_attrs(update.attrs, products[0].attrs, len(products))
+    others = tuple(value for i, value in enumerate(update.inputs) if i != DIFF)
+    operands = tuple(value for product in products for value in product.inputs)
+    return SUMMED[update.type], attrs, (*others, *operands)
+
+
+def lowered_form(graph: Graph, sharing: ReplicaDedup, op: Op) -> Form:
     """Return type, attributes and inputs of the task of an op, which may do work of other ops."""
     if op.name in sharing.accumulated:
-        return ACCUMULATING[op.type], op.attrs, (*op.inputs, op.output())
-    if op.name not in sharing.executes or op.name in sharing.batched:
-        return op.type, op.attrs, op.inputs
-    products = [graph.ops[name] for name in sharing.executes[op.name]]
-    attrs = fused_attrs(op.attrs, products[0].attrs, len(products))
-    others = tuple(value for i, value in enumerate(op.inputs) if i != DIFF)
-    operands = tuple(value for product in products for value in product.inputs)
-    return SUMMED[op.type], attrs, (*others, *operands)
+        return accumulating_form(op)
+    if op.name in sharing.executes and op.name not in sharing.batched:
+        return summed_form(op, [graph.ops[name] for name in sharing.executes[op.name]])
+    return op.type, op.attrs, op.inputs

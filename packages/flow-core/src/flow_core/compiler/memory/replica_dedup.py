@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from flow_core.exchange import BOXING
+from flow_core.comm.exchange import BOXING
 from flow_core.ir.graph import Graph, Op, Value
 from flow_core.plugins.specs import OpSpec
 

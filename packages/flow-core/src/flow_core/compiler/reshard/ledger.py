@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from flow_core.base.shapes import Shape
+from flow_core.comm.exchange import DevicePair, Exchange, exchanges
 from flow_core.compiler.reshard.planner import ReshardStep, TensorLayout, plan_routes
-from flow_core.exchange import DevicePair, Exchange, exchanges
 from flow_core.plan import Plan
 from flow_core.sharding.topology import Device, LinkModel
 

@@ -113,24 +113,24 @@ def busiest(step: ReshardStep, itemsize: int, links: LinkModel) -> tuple[float, 
     out: dict[Device, float] = {}
     into: dict[Device, float] = {}
     times: dict[tuple[bool, int], float] = {}
-    for here, there, n in step.transfers():
-        key = (here.machine == there.machine, n)
+    for sender, receiver, n in step.transfers():
+        key = (sender.machine == receiver.machine, n)
         if key not in times:
-            times[key] = links.between(here, there).seconds(n * itemsize)
+            times[key] = links.between(sender, receiver).seconds(n * itemsize)
         time = times[key]
-        out[here] = out.get(here, 0.0) + time
-        into[there] = into.get(there, 0.0) + time
+        out[sender] = out.get(sender, 0.0) + time
+        into[receiver] = into.get(receiver, 0.0) + time
     return max(out.values(), default=0.0), max(into.values(), default=0.0)
 
 
 def _moved(step: ReshardStep) -> Iterator[tuple[Device, Device, int]]:
     sources, targets = devices_of(step.source.placement), devices_of(step.target.placement)
     same = step.source.placement == step.target.placement
-    for rank, (there, pieces) in enumerate(zip(targets, step.pieces, strict=True)):
+    for rank, (receiver, pieces) in enumerate(zip(targets, step.pieces, strict=True)):
         for piece in pieces:
-            here = sources[piece.source]
-            if piece.source != rank if same else here != there:
-                yield here, there, num_elements(region_shape(piece.region))
+            sender = sources[piece.source]
+            if piece.source != rank if same else sender != receiver:
+                yield sender, receiver, num_elements(region_shape(piece.region))
 
 
 def _reduced(step: ReshardStep) -> Iterator[tuple[Device, Device, int]]:
@@ -193,10 +193,10 @@ def is_in_place(step: ReshardStep, rank: int) -> bool:
     if step.groups or len(step.pieces[rank]) != 1:
         return False
     (piece,) = step.pieces[rank]
-    here = step.source.placement.device(piece.source)
+    sender = step.source.placement.device(piece.source)
     region = step.target.region(step.shape, rank)
     held = step.source.region(step.shape, piece.source)
-    return here == step.target.placement.device(rank) and piece.region == region == held
+    return sender == step.target.placement.device(rank) and piece.region == region == held
 
 
 def _components(step: ReshardStep, made: Sequence[int]) -> dict[Device, Device]:

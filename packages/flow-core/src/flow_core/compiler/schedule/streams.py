@@ -17,9 +17,9 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from math import prod, sqrt
 
+from flow_core.comm.exchange import BOXING
 from flow_core.compiler.memory.replica_dedup import NO_DEDUP, ReplicaDedup
 from flow_core.compiler.schedule.op_order import circular
-from flow_core.exchange import BOXING
 from flow_core.ir.graph import Graph, Op, Origin, Value
 from flow_core.ir.order import Dependencies
 from flow_core.passes.gradient_accumulation import ONCE

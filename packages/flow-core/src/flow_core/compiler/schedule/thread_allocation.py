@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import Enum
 
 from flow_core.base.thread_budget import Budget, Cores, divide
+from flow_core.comm.exchange import BOXING
 from flow_core.compiler.schedule.streams import LONG, is_product, op_seconds
-from flow_core.exchange import BOXING
 from flow_core.ir.graph import Graph, Op
 from flow_core.plugins.specs import KernelSpec, OpSpec
 from flow_core.sharding.topology import Placement

@@ -7,7 +7,6 @@ import logging
 from collections.abc import Iterable
 
 from flow_core.base.dtypes import as_dtype
-from flow_core.base.errors import KernelNotFoundError
 from flow_core.frontend.config.function_config import HALVES
 from flow_core.ir.graph import Attrs, Op, tensor_type
 from flow_core.passes.mixed_precision import WHITE
@@ -48,12 +47,8 @@ def half_type(registry: Registry, ops: Iterable[Op], asked: str | None = None) -
 def kernel(registry: Registry, half: str, device: str) -> KernelSpec | None:
     """The kernel of a product in a half type on a device."""
     matrix = tensor_type((64, 64), as_dtype(half))
-    try:
-        return registry.find_kernel(
-            KernelQuery("matmul", PRODUCT, (matrix, matrix), (matrix,)), device
-        )
-    except KernelNotFoundError:
-        return None
+    query = KernelQuery("matmul", PRODUCT, (matrix, matrix), (matrix,))
+    return registry.accepting_kernel(query, device)
 
 
 @functools.cache

@@ -24,14 +24,17 @@ FUSED_BY_DEFAULT = ("all_reduce",)
 def pass_options(build: JobBuild) -> dict[str, Any]:
     """The options of passes on the logical graph."""
     config = build.config
-    options = {"math_mode": config.get("math_mode"), "cudnn": cudnn_options(config)}
-    return {**bucket_options(build), **options}
+    return {
+        **bucket_options(build),
+        "math_mode": config.get("math_mode"),
+        "cudnn": cudnn_options(config),
+        "kernels": kernel_settings(build),
+    }
 
 
 def physical_pass_options(build: JobBuild, physical: Physical) -> dict[str, Any]:
     """The options of passes on the physical graph."""
-    more = {"shared_copies": shared_copies(build, physical), "kernels": kernel_settings(build)}
-    return {**pass_options(build), **more}
+    return {**pass_options(build), "shared_copies": shared_copies(build, physical)}
 
 
 def bucket_options(build: JobBuild) -> dict[str, Any]:

@@ -37,14 +37,16 @@ from flow_core.plugins.specs import PassSpec, load
 def logical_pipeline(build: JobBuild) -> tuple[Pipeline, PassContext]:
     """The passes on the logical graph, and their context."""
     passes = [*_requested_passes(build), *_plugin_passes(build, physical=False)]
-    context = PassContext(build.session.registry.ops, pass_options(build))
+    registry = build.session.registry
+    context = PassContext(registry.ops, pass_options(build), registry)
     return Pipeline(passes, build.session.settings.verify_passes), context
 
 
 def physical_pipeline(build: JobBuild, physical: Physical) -> tuple[Pipeline, PassContext]:
     """The passes on the physical graph, and their context."""
     passes = _plugin_passes(build, physical=True)
-    context = PassContext(build.session.registry.ops, physical_pass_options(build, physical))
+    registry = build.session.registry
+    context = PassContext(registry.ops, physical_pass_options(build, physical), registry)
     return Pipeline(passes, build.session.settings.verify_passes), context
 
 

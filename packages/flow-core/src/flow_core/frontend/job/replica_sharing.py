@@ -113,7 +113,7 @@ def updated_variables(plan: Plan, specs: Mapping[str, OpSpec]) -> dict[str, set[
     for task in plan.tasks:
         for index in specs[task.type].overwrites(task.attrs):
             if index < len(task.inputs):
-                name = plan.buffers[task.inputs[index]].name.rsplit(":", 1)[0]
-                logical = plan.shards[name][0] if name in plan.shards else name
-                found.setdefault(logical, set()).add(plan.buffers[task.inputs[index]].memory)
+                buffer = plan.buffers[task.inputs[index]]
+                logical = plan.shards[buffer.op][0] if buffer.op in plan.shards else buffer.op
+                found.setdefault(logical, set()).add(buffer.memory)
     return found

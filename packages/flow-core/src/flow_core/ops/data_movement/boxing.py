@@ -10,7 +10,7 @@ import numpy as np
 from flow_core.base.arrays import Array
 from flow_core.base.dtypes import as_dtype
 from flow_core.base.shapes import Shape
-from flow_core.exchange import BOXING, COMBINE, Block, neutral
+from flow_core.comm.exchange import BOXING, COMBINE, Block, neutral
 from flow_core.ir.graph import AttrValue, TensorType, tensor_type
 from flow_core.plan import COLLECTIVES
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample
@@ -44,8 +44,8 @@ def _reference(*parts: Array, **attrs: AttrValue) -> Any:
         outs[index][...] = neutral(operation, as_dtype(dtype))
     for block in (Block(*row) for row in attrs["blocks"]):
         new = parts[block.source][window(block.start, block.size)]
-        out, there = outs[block.target], window(block.at, block.size)
-        out[there] = new if block.first else combine(out[there], new)
+        out, region = outs[block.target], window(block.at, block.size)
+        out[region] = new if block.first else combine(out[region], new)
     return tuple(outs)
 
 
@@ -118,7 +118,7 @@ OPS: tuple[OpSpec, ...] = (
         doc="""Copy and combine boxes of its inputs; run by a comm, not by a kernel.
 
         ``collective`` is a name of `flow_core.plan.COLLECTIVES`, ``blocks`` has the fields
-        of a `flow_core.exchange.Block` per box, ``shapes`` the shape of each output, ``fills``
+        of a `flow_core.comm.exchange.Block` per box, ``shapes`` the shape of each output, ``fills``
         (output, operation) for outputs that boxes do not cover, ``members`` the names of the
         ops in a bucket.  An ``all_reduce`` has no blocks: input and output k belong to device k,
         for each member in turn.

@@ -1,0 +1,1 @@
+"""Exports predict jobs as Graphviz graphs."""

@@ -1,0 +1,10 @@
+"""The registered records."""
+
+from flow_core.authoring.specs import ExporterSpec
+
+FLOW_PLUGIN_API = "1.0"
+
+
+def flow_register_exporters():
+    """Return the exporter."""
+    return [ExporterSpec("dot", "flow_dot.export:write")]

@@ -1,0 +1,1 @@
+"""Checkpoints in files of numpy."""

@@ -1,0 +1,1 @@
+"""A command that lists the variables of a checkpoint."""

@@ -1,0 +1,1 @@
+"""A pass that replaces ``x * x`` by ``square(x)``."""

@@ -1,0 +1,21 @@
+"""The pass."""
+
+from dataclasses import dataclass
+
+from flow_core.authoring.pass_api import Rewriter, like
+
+
+@dataclass(frozen=True)
+class Square:
+    """Replace products of a value with itself."""
+
+    name: str = "square"
+
+    def apply(self, graph, context):
+        """Return the graph with an op ``square`` for each such product."""
+        rewriter = Rewriter(graph)
+        for op in graph.of_type("broadcast_mul"):
+            first, second = op.inputs
+            if first == second:
+                rewriter.replace(op, like(op, "square", {}, (first,)))
+        return rewriter.finish()

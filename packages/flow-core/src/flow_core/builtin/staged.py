@@ -1,0 +1,139 @@
+"""The comm of any device types in one process: exchanges staged in host memory.
+
+It reads and writes device arrays with the drivers' ``copy_out`` and ``copy_in`` only, as a whole,
+and performs the exchange between host arrays like the comm of the CPUs.  Arrays of CPUs take part
+without copies.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from flow_core.base.arrays import Array, DeviceArray
+from flow_core.builtin.in_process import InProcessComm
+from flow_core.builtin.numpy_driver import NumpyArena
+from flow_core.comm.exchange import DevicePair, Exchange, check_arrays
+from flow_core.device import Driver, Launch, Scratch
+from flow_core.ir.graph import TensorType
+from flow_core.sharding.topology import Device
+
+
+class StagedComm:
+    """Comm of the devices of one process, whatever their types.
+
+    The staging memory is allocated when exchanges are bound.  Exchanges of one stream share it.
+
+    Args:
+        devices: all devices.
+
+    Attributes:
+        devices: all devices that it connects.
+        local: the devices of this process, which are all devices.
+    """
+
+    name = "staged"
+
+    def __init__(self, devices: Sequence[Device]) -> None:
+        self.devices = self.local = tuple(devices)
+        self._between_hosts = InProcessComm(devices)
+        self._drivers: dict[Device, Driver] = {}
+        self._staging: dict[int, Scratch] = {}
+
+    def attach(self, driver: Callable[[Device], Driver]) -> None:
+        """Take the drivers that copy to and from the devices."""
+        self._drivers = {device: driver(device) for device in self.devices if not _is_host(device)}
+
+    def bind(
+        self,
+        exchange: Exchange,
+        inputs: Sequence[DeviceArray],
+        outputs: Sequence[DeviceArray],
+    ) -> tuple[Launch, ...]:
+        """Return the launches of an exchange: read inputs, exchange on the host, write outputs.
+
+        Raises:
+            PlanError: The arrays do not match the exchange.
+        """
+        check_arrays(exchange, self.local, inputs, outputs)
+        staging = self._staging.setdefault(exchange.stream, Scratch(NumpyArena))
+        staging.reuse()
+        given, made = _host_arrays(exchange, inputs, outputs, staging)
+        return (
+            *self._reads(exchange, inputs, given),
+            *self._between_hosts.bind(exchange, given, made),
+            *self._writes(exchange, outputs, made),
+        )
+
+    def _reads(
+        self, exchange: Exchange, inputs: Sequence[DeviceArray], given: Sequence[Array]
+    ) -> Iterator[Launch]:
+        """Copy the inputs on devices to the host."""
+        for device, array, host in zip(exchange.senders, inputs, given, strict=True):
+            if host is not array and host.size:
+                yield partial(self._drivers[device].copy_out, array, host)
+
+    def _writes(
+        self, exchange: Exchange, outputs: Sequence[DeviceArray], made: Sequence[Array]
+    ) -> Iterator[Launch]:
+        """Copy the outputs on devices from the host."""
+        for device, array, host in zip(exchange.receivers, outputs, made, strict=True):
+            if host is not array and host.size:
+                yield partial(self._drivers[device].copy_in, array, host)
+
+    def sent(self) -> Mapping[DevicePair, int]:
+        """Return the bytes sent between devices so far, by (from, to)."""
+        return self._between_hosts.sent()
+
+
+def _host_arrays(
+    exchange: Exchange, inputs: Sequence[Any], outputs: Sequence[Any], staging: Scratch
+) -> tuple[list[Array], list[Array]]:
+    """Return host arrays for the inputs and outputs: those of CPUs themselves, others staged.
+
+    An output that is a copy of an input shares its host array if either is on a device.
+    """
+    copies = _copies(exchange)
+    direct = {
+        source: outputs[target]
+        for target, source in copies.items()
+        if _is_host(exchange.receivers[target])
+    }
+
+    def host(device: Device, array: Any, shared: Array | None, type_: TensorType) -> Any:
+        found = array if _is_host(device) else shared
+        return staging.array(type_.shape, type_.dtype.numpy) if found is None else found
+
+    given = [
+        host(device, array, direct.get(index), type_)
+        for index, (device, array, type_) in enumerate(
+            zip(exchange.senders, inputs, exchange.inputs, strict=True)
+        )
+    ]
+    made = [
+        host(device, array, given[copies[index]] if index in copies else None, type_)
+        for index, (device, array, type_) in enumerate(
+            zip(exchange.receivers, outputs, exchange.outputs, strict=True)
+        )
+    ]
+    return given, made
+
+
+def _copies(exchange: Exchange) -> dict[int, int]:
+    """Return the outputs that are copies of a whole input, with the input."""
+    parts = Counter(block.target for block in exchange.blocks)
+    parts.update(index for index, _ in exchange.fills)
+    return {
+        block.target: block.source
+        for block in exchange.blocks
+        if parts[block.target] == 1
+        and exchange.inputs[block.source].shape == block.size
+        and exchange.outputs[block.target].shape == block.size
+    }
+
+
+def _is_host(device: Device) -> bool:
+    """Whether the host reads and writes a device's arrays directly."""
+    return device.type == "cpu"

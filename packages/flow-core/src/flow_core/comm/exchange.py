@@ -1,0 +1,367 @@
+"""Exchanges: the transfers between a group of devices in one boxing task, as plain data.
+
+An exchange names its collective, so that a communication library can use its native one, and lists
+the blocks that move, so that any library, or a copy between two arrays, can perform it without
+knowing the collective.  In a plan it is a task of type ``boxing``, identical in all processes: each
+process performs the part of its own devices, in the order of the plan.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from flow_core.base.alignment import ALIGNMENT
+from flow_core.base.dtypes import DType, as_dtype
+from flow_core.base.errors import PlanError
+from flow_core.base.shapes import Shape, balanced_range, num_elements
+from flow_core.ir.graph import AttrValue, TensorType
+from flow_core.plan import COLLECTIVES, Buffer, Plan, Task
+from flow_core.sharding.topology import Device
+
+BOXING = "boxing"
+"""The type of ops and tasks that are exchanges."""
+
+LOCAL = ("slice", "zero_pad", "copy")
+"""Collectives without transfers between devices."""
+
+COMBINE: Mapping[str, Any] = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+"""The ufunc that combines partial results, by the operation of the partial SBP."""
+
+DevicePair = tuple[Device, Device]
+"""The sender and the receiver of a transfer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A box that is transferred from an input to an output.
+
+    Attributes:
+        source: position of the input.
+        start: the first element of the box in the input.
+        target: position of the output.
+        at: the first element of the box in the output.
+        size: the shape of the box, never empty.
+        first: whether it is copied; else it is combined with the contents of the output.
+    """
+
+    source: int
+    start: Shape
+    target: int
+    at: Shape
+    size: Shape
+    first: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One exchange between devices.
+
+    Attributes:
+        name: unique in the plan, the same in all processes.
+        collective: one of `COLLECTIVES`.
+        combine: "sum", "max" or "min".
+        inputs, outputs: types of the arrays.
+        senders, receivers: the device of each input and output.
+        blocks: what moves; blocks of one output either coincide or do not overlap.
+        fills: (output, operation) of outputs that start with the operation's neutral element.
+        summed: the members of an all-reduce whose inputs are one array that already holds the
+            sum, on devices that share a memory.
+        member_names: the names of the exchanges between the same devices that were fused into
+            this one, whose inputs and outputs follow member by member; else its own name.
+    """
+
+    name: str
+    collective: str
+    combine: str
+    inputs: tuple[TensorType, ...]
+    outputs: tuple[TensorType, ...]
+    senders: tuple[Device, ...]
+    receivers: tuple[Device, ...]
+    blocks: tuple[Block, ...] = ()
+    fills: tuple[tuple[int, str], ...] = ()
+    member_names: tuple[str, ...] = ()
+    summed: tuple[int, ...] = ()
+    line: str = field(default="", compare=False)
+    stream: int = field(default=0, compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.member_names:
+            object.__setattr__(self, "member_names", (self.name,))
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """All devices of the exchange, in the same order in all processes."""
+        return tuple(dict.fromkeys((*self.senders, *self.receivers)))
+
+    @property
+    def group(self) -> tuple[Device, ...]:
+        """The devices of an all-reduce, in rank order, which is the order of its sums."""
+        return self.senders[: len(self.senders) // len(self.member_names)]
+
+    def moves(self) -> Iterator[tuple[Device, Device, int, int]]:
+        """Yield (from, to, bytes, member) of all transfers between devices."""
+        yield from self._reduced() if self.collective == "all_reduce" else self._moved()
+
+    def _moved(self) -> Iterator[tuple[Device, Device, int, int]]:
+        each = max(1, len(self.outputs) // len(self.member_names))
+        for block in self.blocks:
+            sender, receiver = self.senders[block.source], self.receivers[block.target]
+            if sender != receiver:
+                itemsize = self.outputs[block.target].dtype.itemsize
+                yield sender, receiver, num_elements(block.size) * itemsize, block.target // each
+
+    def _reduced(self) -> Iterator[tuple[Device, Device, int, int]]:
+        group = self.group
+        for owner, segments in zip(group, self.chunks(), strict=True):
+            for member, low, high in segments:
+                nbytes = (high - low) * self.inputs[member * len(group)].dtype.itemsize
+                for other in group:
+                    if other != owner:
+                        yield other, owner, nbytes, member
+                        yield owner, other, nbytes, member
+
+    def chunks(self) -> tuple[tuple[tuple[int, int, int], ...], ...]:
+        """Return the (member, start, stop) ranges in elements that each device sums.
+
+        The concatenation of all flattened members is split into balanced parts.
+        """
+        p = len(self.group)
+        sizes = [self.inputs[m * p].size for m in range(len(self.member_names))]
+        return tuple(tuple(_segments(sizes, p, rank)) for rank in range(p))
+
+    def links(self, member: int | None = None) -> dict[DevicePair, int]:
+        """Return bytes per link, by (from, to), of all members or of one member of a bucket."""
+        found: dict[DevicePair, int] = {}
+        for sender, receiver, nbytes, of in self.moves():
+            if member in (None, of):
+                found[sender, receiver] = found.get((sender, receiver), 0) + nbytes
+        return found
+
+
+def _segments(sizes: Sequence[int], parts: int, rank: int) -> Iterator[tuple[int, int, int]]:
+    low, high = balanced_range(sum(sizes), parts, rank)
+    offset = 0
+    for member, size in enumerate(sizes):
+        start, stop = max(low, offset) - offset, min(high, offset + size) - offset
+        if start < stop:
+            yield member, start, stop
+        offset += size
+
+
+def exchange_of(task: Task, buffers: Sequence[Buffer]) -> Exchange:
+    """Return the exchange of a ``boxing`` task of a plan."""
+    found = make_exchange(
+        task.op,
+        task.attrs,
+        tuple([buffers[i].type for i in task.inputs]),
+        tuple([buffers[i].type for i in task.outputs]),
+        tuple([buffers[i].device for i in task.inputs]),
+        tuple([buffers[i].device for i in task.outputs]),
+    )
+    return replace(found, line=task.line, stream=task.stream)
+
+
+def make_exchange(
+    name: str,
+    attrs: Mapping[str, AttrValue],
+    inputs: tuple[TensorType, ...],
+    outputs: tuple[TensorType, ...],
+    senders: tuple[Device, ...],
+    receivers: tuple[Device, ...],
+) -> Exchange:
+    """Make an exchange from the attributes of a ``boxing`` op."""
+    return Exchange(
+        name,
+        attrs["collective"],
+        attrs["combine"],
+        inputs,
+        outputs,
+        senders,
+        receivers,
+        tuple([Block(*row) for row in attrs["blocks"]]),
+        attrs["fills"],
+        attrs["members"],
+        attrs.get("summed", ()),  # of tasks alone
+    )
+
+
+def exchanges(plan: Plan, once: bool = False) -> Iterator[Exchange]:
+    """Yield the exchanges of each step of a plan, or those that run once, when it is loaded."""
+    for task in plan.prologue if once else plan.tasks:
+        if task.type == BOXING:
+            yield exchange_of(task, plan.buffers)
+
+
+def links_of(found: Iterator[Exchange]) -> dict[DevicePair, int]:
+    """Return bytes per link, by (from, to), of several exchanges."""
+    total: dict[DevicePair, int] = {}
+    for exchange in found:
+        for link, nbytes in exchange.links().items():
+            total[link] = total.get(link, 0) + nbytes
+    return total
+
+
+@dataclass(slots=True)
+class Steps:
+    """The step counter of a comm whose launches only queue work.
+
+    Attributes:
+        done: the number of finished steps.
+        running: whether a step is running.
+    """
+
+    done: int = 0
+    running: bool = False
+
+
+@dataclass(slots=True)
+class Meter:
+    """The bytes that an exchange sends per launch, and its number of launches.
+
+    Attributes:
+        links: bytes per launch, by (from, to).
+        steps: the steps of the plan.
+        launches: the number of calls that queued it.
+        every_step: whether it is part of a step, and may be replayed in a graph without a call.
+    """
+
+    links: Counter[DevicePair] = field(default_factory=Counter)
+    steps: Steps = field(default_factory=Steps)
+    launches: int = 0
+    every_step: bool = False
+
+    def count(self) -> None:
+        """Count a call."""
+        self.launches += 1
+        self.every_step |= self.steps.running
+
+    @property
+    def times(self) -> int:
+        """The number of times it ran."""
+        return self.steps.done if self.every_step else self.launches
+
+
+def sent_by(meters: Iterable[Meter]) -> dict[DevicePair, int]:
+    """Return the bytes sent between devices so far, by (from, to), without zeros.
+
+    >>> link = Device("gpu", 0, 0), Device("gpu", 0, 1)
+    >>> meter = Meter(Counter({link: 8}))
+    >>> meter.count()
+    >>> meter.count()
+    >>> sent_by([meter]) == {link: 16}
+    True
+    """
+    total: Counter[DevicePair] = Counter()
+    for meter in meters:
+        for link, nbytes in meter.links.items():
+            total[link] += nbytes * meter.times
+    return {link: nbytes for link, nbytes in total.items() if nbytes}
+
+
+def neutral(operation: str, dtype: DType) -> Any:
+    """Return the neutral element of an operation.
+
+    >>> from flow_core.base.dtypes import float32, int8
+    >>> neutral("sum", int8), neutral("max", int8), neutral("min", float32)
+    (0, -128, inf)
+    """
+    if operation == "sum":
+        return 0
+    if dtype.kind == "f":
+        return float("-inf") if operation == "max" else float("inf")
+    bits = 8 * dtype.itemsize
+    lowest, highest = {
+        "i": (-(1 << bits - 1), (1 << bits - 1) - 1), "u": (0, (1 << bits) - 1), "b": (False, True)
+    }[dtype.kind]  # fmt: skip
+    return lowest if operation == "max" else highest
+
+
+def check_arrays(
+    exchange: Exchange,
+    local: Collection[Device],
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+) -> None:
+    """Check the arguments of `Comm.bind`; every comm calls this first.
+
+    Args:
+        exchange: the exchange to bind.
+        local: the devices of this process.
+        inputs, outputs: an array per input and output; None on devices of other processes.
+
+    Raises:
+        PlanError: the collective is unknown, or an array is missing or of another type or shape.
+    """
+    _check(
+        exchange, exchange.collective in COLLECTIVES, exchange.collective, ", ".join(COLLECTIVES)
+    )
+    _check(exchange, exchange.combine in COMBINE, exchange.combine, ", ".join(COMBINE))
+    rows = (
+        ("input", exchange.inputs, exchange.senders, inputs),
+        ("output", exchange.outputs, exchange.receivers, outputs),
+    )
+    for noun, types, devices, arrays in rows:
+        _check(exchange, len(arrays) == len(types), f"{len(arrays)} {noun}s", str(len(types)))
+        for index, (type_, device, array) in enumerate(zip(types, devices, arrays, strict=True)):
+            where = f"{noun} {index} on {device}"
+            if device in local:
+                _check_array(exchange, where, type_, array)
+            else:
+                _check(exchange, array is None, f"an array as {where}", "None: not of this process")
+
+
+def _check_array(exchange: Exchange, where: str, type_: TensorType, array: Any) -> None:
+    _check(exchange, array is not None, f"no array as {where}", str(type_))
+    same = tuple(array.shape) == type_.shape and array.dtype == type_.dtype.numpy
+    _check(exchange, same, f"{array.dtype}{list(array.shape)} as {where}", str(type_))
+
+
+def _check(exchange: Exchange, ok: bool, found: str, allowed: str) -> None:
+    if not ok:
+        raise PlanError(f"binding exchange {exchange.name!r}", found=found, allowed=allowed)
+
+
+# ----------------------------------------------------------------------------------- objects
+
+
+def pack(objects: Any) -> Any:
+    """Pack tensors of changing shape into one message of bytes for another process.
+
+    Args:
+        objects: an array of arrays; an element may be None, for a tensor not yet made.
+
+    >>> message = pack(np.array([np.arange(3, dtype=np.int8), None], object))
+    >>> message.dtype, [x if x is None else x.tolist() for x in unpack(message)]
+    (dtype('uint8'), [[0, 1, 2], None])
+    """
+    tensors = [None if x is None else np.asarray(x) for x in objects.reshape(-1)]
+    rows = [None if x is None else [as_dtype(x.dtype).name, x.shape] for x in tensors]
+    head = json.dumps(rows).encode()
+    head += b" " * (-len(head) % ALIGNMENT)
+    parts = [np.array([len(head)] + [0] * (ALIGNMENT // 8 - 1), np.int64).view(np.uint8)]
+    parts.append(np.frombuffer(head, np.uint8))
+    for x in tensors:
+        if x is not None:
+            parts.append(np.ascontiguousarray(x).reshape(-1).view(np.uint8))
+            parts.append(np.zeros(-x.nbytes % ALIGNMENT, np.uint8))
+    return np.concatenate(parts)
+
+
+def unpack(message: Any) -> Any:
+    """Unpack the tensors of a message by `pack`, as views of it, in a flat array."""
+    start = ALIGNMENT + int(message[:8].view(np.int64)[0])
+    rows = json.loads(message[ALIGNMENT:start].tobytes())
+    found = np.empty(len(rows), object)
+    for i, row in enumerate(rows):
+        if row is not None:
+            dtype, shape = as_dtype(row[0]).numpy, tuple(row[1])
+            stop = start + num_elements(shape) * dtype.itemsize
+            found[i] = message[start:stop].view(dtype).reshape(shape)
+            start = stop + -stop % ALIGNMENT
+    return found

@@ -1,0 +1,216 @@
+"""The order of a step's launches: the drivers that compile them, and the events between them.
+
+A compile group is one device, or several whose drivers name the same `compile_group`.  Consecutive
+tasks of a group become one call of its driver's ``compile``.  Within a group, launches are called
+in the order of the plan.  Between groups, a wait of the plan is an event if the earlier task may
+still be running when its launches return, that is, if its driver is asynchronous.
+
+An exchange belongs to the group of its first asynchronous device.  A step begins with events that
+make such visitors wait for the owners of the memory that they access, whose copies and other jobs
+may have changed it, and ends with events that make the owners wait for their visitors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from flow_core.comm.exchange import BOXING
+from flow_core.device import Driver, Event, Launch, Stream
+from flow_core.plan import Plan, Task
+from flow_core.sharding.topology import Device
+
+COMPUTE = "compute"
+"""Name of the stream of each device on which the launches of plans run."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CompileGroup:
+    """Devices whose launches one driver compiles.
+
+    Attributes:
+        driver: the driver of its first device.
+        stream: that device's compute stream.
+        asynchronous: whether its launches only enqueue work.
+    """
+
+    driver: Driver
+    stream: Stream
+    asynchronous: bool
+
+
+class Signal:
+    """The completion of a task, recorded in each step, for which other groups wait."""
+
+    __slots__ = ("_event", "_stream")
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._event: Event | None = None
+
+    def record(self) -> None:
+        """Record an event after the work enqueued so far."""
+        self._event = self._stream.record()
+
+    def wait(self, group: CompileGroup) -> Launch:
+        """Return a launch that makes the later launches of a group wait."""
+
+        def on_stream() -> None:
+            if self._event is not None:
+                group.stream.wait_event(self._event)
+
+        def on_host() -> None:
+            if self._event is not None:
+                self._event.wait()
+
+        return on_stream if group.asynchronous else on_host
+
+
+Visits = dict[tuple[CompileGroup, CompileGroup], int]
+"""By the owner of memory and another group that accesses it: the position of the last such task."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """A step of several compile groups.
+
+    Attributes:
+        calls: compiled runs of launches, records and waits, in order.
+    """
+
+    calls: tuple[Launch, ...]
+
+    def __call__(self) -> None:
+        for call in self.calls:
+            call()
+
+
+class LaunchOrder:
+    """Compiles the launches of a plan's tasks.
+
+    Args:
+        plan: the plan.
+        local: the devices of this process, in the order of the plan.
+        driver: returns the driver of a device.
+
+    Attributes:
+        streams: the compute stream of each local device.
+        asynchronous: whether any of the drivers is asynchronous.
+    """
+
+    def __init__(
+        self, plan: Plan, local: Sequence[Device], driver: Callable[[Device], Driver]
+    ) -> None:
+        self._plan = plan
+        self.streams = {device: driver(device).stream(COMPUTE) for device in local}
+        known: dict[object, CompileGroup] = {}
+        self._groups: dict[Device, CompileGroup] = {}
+        for device, stream in self.streams.items():
+            own = driver(device)
+            group = CompileGroup(own, stream, bool(getattr(own, "asynchronous", False)))
+            self._groups[device] = known.setdefault(getattr(own, "compile_group", device), group)
+        first = plan.arenas[0].device
+        idle = None if known else CompileGroup(driver(first), driver(first).stream(COMPUTE), False)
+        self._first = idle or next(iter(known.values()))
+        self.asynchronous = any(group.asynchronous for group in known.values())
+
+    def compile(self, tasks: Sequence[Task], launches: Sequence[Sequence[Launch]]) -> Launch:
+        """Return one callable that runs the launches of each task, in the order of the plan.
+
+        Args:
+            tasks: the tasks.  If a driver is asynchronous, their waits are positions among them.
+            launches: the launches of each task; none for tasks of other processes.
+        """
+        groups = self._groups_of(tasks)
+        if len(set(groups)) <= 1:
+            group = groups[0] if groups else self._first
+            return group.driver.compile([launch for row in launches for launch in row])
+        if not self.asynchronous:
+            return Calls(tuple(_runs(groups, launches, [()] * len(tasks), {})))
+        visits = self._visits(tasks, groups)
+        waits, ends = self._waits(tasks, groups, visits)
+        awaited = {i for row in waits for i in row} | {i for _, i in ends}
+        signals = {i: Signal(groups[i].stream) for i in awaited}
+        begin = tuple(_begin(visits))
+        end = tuple([signals[i].wait(owner) for owner, i in ends])
+        return Calls((*begin, *_runs(groups, launches, waits, signals), *end))
+
+    def _groups_of(self, tasks: Sequence[Task]) -> list[CompileGroup]:
+        """Return the group of each task; tasks of other processes join the task before them."""
+        found: list[CompileGroup] = []
+        for task in tasks:
+            own = [self._groups[d] for d in self._devices(task) if d in self._groups]
+            waiting = [group for group in own if group.asynchronous]
+            found.append((waiting or own or found[-1:] or [self._first])[0])
+        return found
+
+    def _devices(self, task: Task) -> list[Device]:
+        """Return the devices that run a task: all participants of an exchange."""
+        if task.type != BOXING:
+            return [task.device]
+        buffers = self._plan.buffers
+        return [task.device, *[buffers[i].device for i in (*task.inputs, *task.outputs)]]
+
+    def _visits(self, tasks: Sequence[Task], groups: Sequence[CompileGroup]) -> Visits:
+        """Return the last accesses of groups to memory of other groups."""
+        found: Visits = {}
+        for position, (task, group) in enumerate(zip(tasks, groups, strict=True)):
+            own = () if task.workspace is None else (task.workspace,)
+            for i in (*task.inputs, *task.outputs, *own):
+                owner = self._groups.get(self._plan.buffers[i].memory, group)
+                if owner is not group:
+                    found[owner, group] = position
+        return found
+
+    def _waits(
+        self, tasks: Sequence[Task], groups: Sequence[CompileGroup], visits: Visits
+    ) -> tuple[list[tuple[int, ...]], list[tuple[CompileGroup, int]]]:
+        """Return the events that each task waits for, and those that owners of memory wait for.
+
+        The latter end the step: the copies of results, and later steps, come after all accesses to
+        the memory.  An event that an earlier wait of the same group implies is omitted.
+        """
+        known: dict[tuple[CompileGroup, CompileGroup], int] = {}
+
+        def is_new(group: CompileGroup, other: int) -> bool:
+            by = groups[other]
+            if by is group or not by.asynchronous or known.get((group, by), -1) >= other:
+                return False
+            known[group, by] = other
+            return True
+
+        rows: list[tuple[int, ...]] = []
+        last: dict[int, int] = {}
+        for position, (task, group) in enumerate(zip(tasks, groups, strict=True)):
+            before = {*task.waits, *[last[s] for s in (task.stream,) if s in last]}
+            last[task.stream] = position
+            rows.append(tuple([i for i in sorted(before, reverse=True) if is_new(group, i)]))
+        return rows, [(owner, i) for (owner, _), i in visits.items() if is_new(owner, i)]
+
+
+def _begin(visits: Visits) -> Iterator[Launch]:
+    """Yield launches by which groups wait for the copies and steps that changed others' memory."""
+    for owner, group in visits:
+        if owner.asynchronous:
+            signal = Signal(owner.stream)
+            yield from (signal.record, signal.wait(group))
+
+
+def _runs(
+    groups: Sequence[CompileGroup],
+    launches: Sequence[Sequence[Launch]],
+    waits: Sequence[Collection[int]],
+    signals: Mapping[int, Signal],
+) -> Iterator[Launch]:
+    """Yield compiled runs of one group's tasks, and the records and waits between them."""
+    run: list[Launch] = []
+    for position, group in enumerate(groups):
+        yield from (signals[i].wait(group) for i in waits[position])
+        run.extend(launches[position])
+        following = position + 1
+        ends = following == len(groups) or groups[following] is not group or waits[following]
+        if run and (ends or position in signals):
+            yield group.driver.compile(tuple(run))
+            run = []
+        if position in signals:
+            yield signals[position].record

@@ -1,0 +1,248 @@
+"""Whole programs on a simulated GPU match the CPU."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from cuda_cases import Collector, core_registry, simulated_registry
+
+import oneflow as flow
+import oneflow.typing as tp
+from flow_core.base.errors import KernelNotFoundError
+from flow_core.frontend.session import session as sessions
+from flow_core.observe.text import plan_report
+from flow_core.ops.system.python_kernel import PythonOp, known
+from flow_core.plan import Plan
+from flow_cuda.codegen import host_compiler
+from flow_cuda.simulator import plugin
+
+pytestmark = pytest.mark.skipif(
+    host_compiler.compiler() is None, reason="no C++ compiler to run the kernels with"
+)
+REGISTRIES = {"gpu": simulated_registry(), "cpu": core_registry()}
+RNG = np.random.default_rng(1)
+BATCH = 8
+IMAGES = RNG.uniform(0, 1, (BATCH, 1, 12, 12)).astype(np.float32)
+ROWS = RNG.normal(0, 1, (BATCH, 10)).astype(np.float32)
+LABELS = RNG.integers(0, 5, BATCH).astype(np.int32)
+
+
+@pytest.fixture(autouse=True)
+def own_sessions() -> Iterator[None]:
+    before = list(sessions._default)
+    yield
+    sessions._default[:] = before
+
+
+def minimize(loss: Any, kind: str) -> None:
+    schedule = flow.optimizer.CosineScheduler(0.05, 20)
+    if kind == "adam":
+        flow.optimizer.Adam(schedule, do_bias_correction=True).minimize(loss)
+    else:
+        flow.optimizer.SGD(schedule, momentum=0.9).minimize(loss)
+
+
+def mlp(device: str) -> Callable[..., Any]:
+    @flow.global_function("train")
+    def job(
+        x: tp.Numpy.Placeholder((BATCH, 10)), y: tp.Numpy.Placeholder((BATCH,), flow.int32)
+    ) -> tp.Numpy:
+        with flow.scope.placement(device, "0:0"):
+            draw = flow.random_normal_initializer(stddev=0.3)
+            x = flow.layers.dense(x, 16, flow.math.gelu, kernel_initializer=draw, name="first")
+            x = flow.layers.layer_norm(x, name="norm")
+            x = flow.nn.dropout(x, rate=0.3, name="drop")
+            logits = flow.layers.dense(x, 5, name="last")
+            loss = flow.nn.sparse_softmax_cross_entropy_with_logits(y, logits)
+            loss = flow.math.reduce_mean(loss)
+            minimize(loss, "adam")
+        return loss
+
+    return lambda: job(ROWS, LABELS)
+
+
+def lenet(device: str) -> Callable[..., Any]:
+    @flow.global_function("train")
+    def job(
+        x: tp.Numpy.Placeholder((BATCH, 1, 12, 12)), y: tp.Numpy.Placeholder((BATCH,), flow.int32)
+    ) -> tp.Numpy:
+        with flow.scope.placement(device, "0:0"):
+            x = flow.layers.conv2d(x, 4, 3, padding="SAME", activation=flow.nn.relu, name="c1")
+            x = flow.nn.max_pool2d(x, 2, 2, "VALID", "NCHW")
+            x = flow.layers.conv2d(x, 6, 3, padding="VALID", name="c2")
+            x = flow.layers.batch_normalization(x, axis=1, name="bn")
+            x = flow.nn.avg_pool2d(flow.nn.relu(x), 2, 2, "VALID", "NCHW")
+            logits = flow.layers.dense(flow.reshape(x, (BATCH, -1)), 5, name="last")
+            loss = flow.nn.sparse_softmax_cross_entropy_with_logits(y, logits)
+            loss = flow.math.reduce_mean(loss)
+            minimize(loss, "momentum")
+        return loss
+
+    return lambda: job(IMAGES, LABELS)
+
+
+def table(device: str) -> Callable[..., Any]:
+    @flow.global_function("train")
+    def job(y: tp.Numpy.Placeholder((BATCH,), flow.int32)) -> tp.Numpy:
+        with flow.scope.placement(device, "0:0"):
+            rows = flow.get_variable("table", (9, 4), initializer=flow.random_uniform_initializer())
+            found = flow.gather(rows, y)
+            loss = flow.math.reduce_mean(flow.math.square(found - 1))
+            minimize(loss, "momentum")
+        return loss
+
+    return lambda: job(LABELS)
+
+
+def run(make: Callable[[str], Callable[..., Any]], device: str, steps: int = 4) -> list[float]:
+    sessions._default[:] = [sessions.Session(REGISTRIES[device])]
+    step = make(device)
+    return [step().item() for _ in range(steps)]
+
+
+@pytest.mark.parametrize("make", [mlp, lenet, table], ids=["mlp", "lenet", "table"])
+def test_training_matches_the_cpu(
+    make: Callable[[str], Callable[..., Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All kernels of a program are compiled at once, after a run that only collects them."""
+    collected = Collector()
+    with monkeypatch.context() as patch:
+        patch.setattr(plugin, "compiler", lambda: collected)
+        run(make, "gpu", steps=1)
+    plugin.compiler().preload(collected.found.values())
+    expected, found = run(make, "cpu"), run(make, "gpu")
+    assert expected[0] != expected[-1]
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_dropout_drops_the_same_elements() -> None:
+    def masks(device: str) -> list[Any]:
+        sessions._default[:] = [sessions.Session(REGISTRIES[device])]
+
+        @flow.global_function("train")
+        def job(x: tp.Numpy.Placeholder((40, 30))) -> tp.Numpy:
+            with flow.scope.placement(device, "0:0"):
+                scale = flow.get_variable("w", (1,), initializer=flow.ones_initializer())
+                dropped = flow.nn.dropout(x, rate=0.4, name="drop")
+                minimize(flow.math.reduce_mean(dropped * scale), "momentum")
+            return dropped
+
+        return [job(np.ones((40, 30), np.float32)) for _ in range(4)]
+
+    cpu, gpu = masks("cpu"), masks("gpu")
+    assert not np.array_equal(cpu[0], cpu[1])
+    np.testing.assert_array_equal(gpu, cpu)
+
+
+def test_literals_reach_the_device() -> None:
+    numbers = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+    def result(device: str) -> Any:
+        sessions._default[:] = [sessions.Session(REGISTRIES[device])]
+
+        @flow.global_function()
+        def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+            with flow.scope.placement(device, "0:0"):
+                rows = flow.range(3, dtype=flow.float)
+                return x * flow.transpose(flow.broadcast_like(rows, x) * 2 + 1, perm=(0, 1))
+
+        return [job(numbers) for _ in range(3)]
+
+    np.testing.assert_array_equal(result("gpu"), result("cpu"))
+
+
+def only_host(device: str) -> Callable[..., Any]:
+    """Build a user-defined function, and an op whose GPU kernel supports eight axes."""
+
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((BATCH, 10))) -> tuple[tp.Numpy, tp.Numpy]:
+        with flow.scope.placement(device, "0:0"):
+            op = flow.user_op_builder("doubled").Op("doubled").Input("a", [flow.math.relu(x)])
+            y = op.Output("y").Build().InferAndTryRun().SoleOutputBlob()
+            found = flow.argwhere(flow.reshape(y, (BATCH, 1, 1, 1, 1, 1, 1, 1, 10)))
+            places = flow.cast(flow.cast_to_static_shape(found), flow.float)
+            return flow.math.sigmoid(y), places
+
+    return lambda: job(ROWS)
+
+
+@pytest.fixture
+def doubled() -> Iterator[None]:
+    known["doubled"] = PythonOp("doubled", ("a",), ("y",), lambda arrays: arrays[0] * 2)
+    yield
+    known.clear()
+
+
+@pytest.mark.usefixtures("doubled")
+def test_one_error_lists_all_missing_kernels() -> None:
+    sessions._default[:] = [sessions.Session(REGISTRIES["gpu"])]
+    with pytest.raises(KernelNotFoundError) as caught:
+        only_host("gpu")()
+    assert [m.op for m in caught.value.missing] == ["python_kernel", "argwhere"]
+    assert str(caught.value).count("test_programs.py:") == 3
+
+
+@pytest.mark.usefixtures("doubled")
+def test_ops_fall_back_to_the_host_if_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    results = {}
+    monkeypatch.setenv("FLOW_CUDA_ALLOW_CPU_FALLBACK", "1")
+    for device, registry in REGISTRIES.items():
+        session = sessions.Session(registry)
+        sessions._default[:] = [session]
+        step = only_host(device)
+        results[device] = [step() for _ in range(3)]
+        for driver in session._drivers.values() if device == "gpu" else ():
+            captured = [x for x in driver.hardware.log if x.startswith("replay")]
+            assert captured, "the other ops are still captured"
+    for gpu, cpu in zip(results["gpu"], results["cpu"], strict=True):
+        for have, want in zip(gpu, cpu, strict=True):
+            np.testing.assert_allclose(have, want, rtol=1e-6)
+
+
+def on_both(device: str) -> Any:
+    """Build a user-defined function on a device, followed by an op on the CPU."""
+
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((BATCH, 10))) -> tp.Numpy:
+        with flow.scope.placement(device, "0:0"):
+            y = flow.math.relu(x)
+            op = flow.user_op_builder("doubled").Op("doubled").Input("a", [y])
+            y = op.Output("y").Build().InferAndTryRun().SoleOutputBlob()
+        with flow.scope.placement("cpu", "0:0"):
+            return flow.math.sigmoid(y + 1.0)
+
+    return job
+
+
+@pytest.mark.usefixtures("doubled")
+def test_plan_reports_interruptions_of_a_captured_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fallback ops and CPU ops are reported; nothing is reported if no device captures."""
+    monkeypatch.setenv("FLOW_CUDA_ALLOW_CPU_FALLBACK", "1")
+    reasons = {}
+    for device, registry in REGISTRIES.items():
+        sessions._default[:] = [sessions.Session(registry)]
+        job = on_both(device)
+        plan = job.plan()
+        reasons[device] = {task.type: task.unrecordable for task in plan.tasks if task.unrecordable}
+        assert Plan.from_json(plan.to_json()).tasks == plan.tasks
+        assert ("launches outside of the recorded step" in plan_report(job)) is (device == "gpu")
+    assert not reasons["cpu"]
+    assert "runs on the host" in reasons["gpu"].pop("python_kernel")
+    assert set(reasons["gpu"].values()) == {"runs on cpu:0:0"}
+
+
+def test_only_user_defined_functions_have_no_kernel() -> None:
+    """Every other registered op runs on the device, or on the host by declaration."""
+    registry = REGISTRIES["gpu"]
+    leaves = ("input", "variable", "boxing")
+    shared = ("matmul_onto",)  # for devices that share a memory, which GPUs do not
+    missing = [
+        op
+        for op, spec in registry.ops.items()
+        if not spec.host
+        and op not in (*leaves, *shared)
+        and not op.startswith("summed_")
+        and not any(k.op == op for k in registry.kernels(op, "gpu"))
+    ]
+    assert missing == ["python_kernel"]

@@ -1,0 +1,33 @@
+"""Folders of code stay small enough to survey."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+MOST = 20
+"""Modules in one folder, without ``__init__``."""
+EXCEPTIONS = {"packages/flow-core/src/oneflow": "each module is a public namespace of OneFlow"}
+PATTERNS = ("packages/*/src/**/*.py", "packages/*/tests/**/*.py", "tests/**/*.py")
+
+
+def modules() -> Counter[str]:
+    """Count the modules of each folder of sources and tests."""
+    paths = (path for pattern in PATTERNS for path in ROOT.glob(pattern))
+    return Counter(str(p.parent.relative_to(ROOT)) for p in paths if p.name != "__init__.py")
+
+
+def test_no_folder_has_too_many_modules() -> None:
+    found = modules()
+    assert len(found) > 100
+    large = {folder: count for folder, count in found.items() if count > MOST}
+    assert set(large) == set(EXCEPTIONS), large
+
+
+@pytest.mark.parametrize("folder", EXCEPTIONS)
+def test_exceptions_state_their_reason(folder: str) -> None:
+    text = " ".join((ROOT / folder / "__init__.py").read_text().split())
+    assert EXCEPTIONS[folder].lower() in text.lower()
