@@ -43,20 +43,21 @@ class RegistryBuilder:
         Raises:
             PluginConflictError: this or another plugin has registered a record with the same key.
         """
-        new: dict[tuple[Kind, Any], Any] = {}
+        new: dict[str, dict[Any, Any]] = {}
         alone: dict[tuple[str, str, int], KernelSpec] = {}
         for kind, specs in records.items():
+            table = new[kind.table] = {}
             for spec in specs:
                 key = kernel_key(spec) if isinstance(spec, KernelSpec) else getattr(spec, kind.key)
-                if (kind, key) in new or key in self._tables[kind.table]:
+                if key in table or key in self._tables[kind.table]:
                     raise self._conflict(origin, kind, key, key)
                 if isinstance(spec, KernelSpec) and spec.accepts is None:
                     self._check_unconditional(origin, kind, spec, alone)
-                new[kind, key] = guarded(spec, record_text(kind, spec), origin) if guard else spec
+                table[key] = guarded(spec, record_text(kind, spec), origin) if guard else spec
         self._unconditional |= alone
-        for (kind, key), spec in new.items():
-            self._tables[kind.table][key] = spec
-            self._origins[kind.table, key] = origin
+        for name, table in new.items():
+            self._tables[name] |= table
+            self._origins |= {(name, key): origin for key in table}
 
     def _check_unconditional(
         self,
@@ -91,34 +92,37 @@ class RegistryBuilder:
             An error for each of them, by plugin.
         """
         refused: dict[Origin, list[PluginError]] = {}
-        for kind in sorted(KINDS, key=lambda kind: kind.spec is KernelSpec):  # devices first
-            for key, spec in list(self._tables[kind.table].items()):
-                unknown = self._unknown(spec)
-                if unknown:
-                    noun, name, known = unknown
-                    del self._tables[kind.table][key]
-                    origin = self._origins.pop((kind.table, key))
-                    error = PluginError(
-                        f"registering {record_text(kind, spec)} of {origin}",
-                        found=f"no plugin has registered {noun} {name!r}",
-                        allowed=f"a registered {noun}",
-                        hint=nearest(name, known) or "`flow doctor` lists plugins that failed",
-                    )
-                    refused.setdefault(origin, []).append(error)
+        ops, known = self._tables["ops"], {*self._tables["devices"], *PROVIDERS}
+        for key, device in list(self._tables["devices"].items()):
+            if device.kernels not in (None, *known):
+                self._refuse("devices", key, ("device type", device.kernels, known), refused)
+        known = {*self._tables["devices"], *PROVIDERS}
+        for key, kernel in list(self._tables["kernels"].items()):
+            if kernel.op not in ops and kernel.op != ANY_OP:
+                self._refuse("kernels", key, ("op", kernel.op, ops), refused)
+            elif kernel.device not in known:
+                self._refuse("kernels", key, ("device type", kernel.device, known), refused)
         return refused
 
-    def _unknown(self, spec: object) -> tuple[str, str, Iterable[str]] | None:
-        """Return the noun, the name and the known names of what a record lacks."""
-        ops = self._tables["ops"]
-        devices = {*self._tables["devices"], *PROVIDERS}
-        if isinstance(spec, KernelSpec):
-            if spec.op not in ops and spec.op != ANY_OP:
-                return "op", spec.op, ops
-            if spec.device not in devices:
-                return "device type", spec.device, devices
-        if isinstance(spec, DeviceSpec) and spec.kernels not in (None, *devices):
-            return "device type", str(spec.kernels), devices
-        return None
+    def _refuse(
+        self,
+        table: str,
+        key: object,
+        unknown: tuple[str, str, Iterable[str]],
+        refused: dict[Origin, list[PluginError]],
+    ) -> None:
+        """Remove a record that refers to an unknown noun and name, of some known names."""
+        noun, name, known = unknown
+        spec = self._tables[table].pop(key)
+        origin = self._origins.pop((table, key))
+        (kind,) = (kind for kind in KINDS if kind.table == table)
+        error = PluginError(
+            f"registering {record_text(kind, spec)} of {origin}",
+            found=f"no plugin has registered {noun} {name!r}",
+            allowed=f"a registered {noun}",
+            hint=nearest(name, known) or "`flow doctor` lists plugins that failed",
+        )
+        refused.setdefault(origin, []).append(error)
 
     def build(
         self,

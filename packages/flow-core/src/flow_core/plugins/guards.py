@@ -171,7 +171,12 @@ def _types(value: object, args: Args) -> tuple[TensorType, ...]:
     return found
 
 
-def _as_many(count: int) -> Result:
+def _types_of(spec: OpSpec) -> Result:
+    """Return the check of the inferred types of an op, which also counts them if possible."""
+    count = len(spec.outputs)
+    if any(name.endswith("*") for name in spec.outputs):
+        return _types
+
     def check(value: object, args: Args) -> tuple[TensorType, ...]:
         found = _types(value, args)
         if len(found) != count:
@@ -281,6 +286,8 @@ _RESULTS: Mapping[type, Mapping[str, Result]] = {
 }
 """The guarded fields of each type of record, and the check of their results."""
 
+_DEFAULTS = {kind: {f.name: f.default for f in fields(kind)} for kind in _RESULTS}
+
 
 def guarded(spec: Any, record: str, origin: Origin) -> Any:
     """Return a record whose functions are guarded; fields with their default stay.
@@ -290,17 +297,14 @@ def guarded(spec: Any, record: str, origin: Origin) -> Any:
         record: the record in words, for errors.
         origin: its plugin.
     """
-    checks = {**_RESULTS.get(type(spec), {})}
-    if isinstance(spec, OpSpec) and not any(name.endswith("*") for name in spec.outputs):
-        checks["infer"] = _as_many(len(spec.outputs))
-    defaults = {field.name: field.default for field in fields(spec)}
-    found = {name: getattr(spec, name) for name in checks}
+    defaults = _DEFAULTS.get(type(spec), {})
     by_op = isinstance(spec, OpSpec | KernelSpec)
-    guards = {
-        name: Guard(target, name, record, origin, checks[name], by_op)
-        for name, target in found.items()
-        if target is not None and target is not defaults[name]
-    }
+    guards: dict[str, Guard] = {}
+    for name, result in _RESULTS.get(type(spec), {}).items():
+        target = getattr(spec, name)
+        if target is not None and target is not defaults[name]:
+            result = _types_of(spec) if name == "infer" else result
+            guards[name] = Guard(target, name, record, origin, result, by_op)
     return replace(spec, **guards) if guards else spec
 
 

@@ -58,7 +58,7 @@ BUILTINS: tuple[str, ...] = (
 
 Records = Mapping[Kind, tuple[Any, ...]]
 _REGISTERING = {kind.hook for kind in KINDS}
-_REPORTED = {"flow_register_commands", "flow_doctor"}
+_REPORTED = {"flow_register_commands", "flow_doctor", "flow_step_finished"}
 """Hooks whose callers report failures themselves."""
 _ERRORS = (Exception, SystemExit)
 

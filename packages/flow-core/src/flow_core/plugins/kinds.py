@@ -107,20 +107,16 @@ def checked_records(kind: Kind, origin: Origin, result: object) -> tuple[Any, ..
         return ()
     if isinstance(result, str | dict) or not isinstance(result, Iterable):
         raise _wrong(kind, origin, f"{show(result)}", f"an iterable of {kind.spec.__name__}")
-    records = tuple(result)
+    records, rules = tuple(result), tuple(_rules(kind))
     for index, record in enumerate(records):
-        _check_record(kind, origin, index, record)
+        if not isinstance(record, kind.spec):
+            raise _wrong(kind, origin, f"element {index} is {show(record)}", kind.spec.__name__)
+        for field, good, allowed in rules:
+            value = getattr(record, field)
+            if not good(value):
+                where = f"element {index}: {kind.spec.__name__}.{field} is {show(value)}"
+                raise _wrong(kind, origin, where, allowed)
     return records
-
-
-def _check_record(kind: Kind, origin: Origin, index: int, record: object) -> None:
-    if not isinstance(record, kind.spec):
-        raise _wrong(kind, origin, f"element {index} is {show(record)}", kind.spec.__name__)
-    for field, good, allowed in _rules(kind):
-        value = getattr(record, field)
-        if not good(value):
-            where = f"element {index}: {kind.spec.__name__}.{field} is {show(value)}"
-            raise _wrong(kind, origin, where, allowed)
 
 
 def _rules(kind: Kind) -> Iterable[tuple[str, Any, str]]:

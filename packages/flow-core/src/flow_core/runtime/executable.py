@@ -271,7 +271,11 @@ class Executable:
             results = self._shared(self._world, results)
         for observer in self._finished:
             seconds = time.perf_counter() - started
-            observer(int(self.step) - 1, {"job": self.plan.job, "seconds": seconds})
+            try:
+                observer(int(self.step) - 1, {"job": self.plan.job, "seconds": seconds})
+            except Exception:
+                with self._blame.observer(observer):
+                    raise
         return results
 
     def _windows(self) -> Iterator[tuple[int, Any]]:

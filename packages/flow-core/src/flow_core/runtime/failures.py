@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from traceback import walk_tb
 from typing import Any, Protocol
@@ -15,7 +15,7 @@ from flow_core.plan import Plan, Task
 from flow_core.plugins.guards import plugin_code, plugin_error, result_error
 from flow_core.plugins.kinds import show
 from flow_core.plugins.records import Origin
-from flow_core.plugins.registry import describe_kernel, kernel_key
+from flow_core.plugins.registry import HookCall, describe_kernel, kernel_key
 from flow_core.plugins.specs import KernelQuery, KernelSpec
 from flow_core.sharding.topology import Device
 
@@ -25,11 +25,16 @@ class KernelSource(Protocol):
 
     Attributes:
         origins: the plugin of each record, by (table, name).
+        calls: implementations of the hooks that are called after loading, by hook.
     """
 
     @property
     def origins(self) -> Mapping[tuple[str, Any], Origin]:
         """The plugin of each record, by (table, name)."""
+
+    @property
+    def calls(self) -> Mapping[str, tuple[HookCall, ...]]:
+        """Implementations of the hooks that are called after loading, by hook."""
 
     def find_kernel(self, query: KernelQuery, device_type: str) -> KernelSpec:
         """Return the kernel for a query."""
@@ -154,6 +159,14 @@ class Blame:
                 raise
             attempted = f"running a step of job {self._plan.job!r}"
             raise plugin_error(attempted, None, error) from error
+
+    @contextmanager
+    def observer(self, call: Callable[..., object]) -> Iterator[None]:
+        """Report exceptions of an observer of steps with its plugin."""
+        calls = self._source.calls["flow_step_finished"]
+        origin = next((entry.origin for entry in calls if entry.call is call), None)
+        with plugin_code(f"calling hook flow_step_finished of {origin}", origin, user_line()):
+            yield
 
     def check_outputs(self, tasks: Sequence[Task], arrays: Sequence[Any]) -> None:
         """Check after the first step that kernels have not replaced or resized their outputs.
