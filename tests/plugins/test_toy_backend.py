@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import oneflow as flow
+import oneflow.typing as tp
+from flow_core.comm.exchange import exchanges, links_of
+from flow_core.frontend.session import session as sessions
+from flow_core.frontend.session.session import Session
 from flow_core.ir.text import parse_graph
 from flow_core.passes.base import PassContext
 from flow_core.passes.fuse_elementwise import FuseElementwise
 from flow_core.plugins.host import load_plugins
 from flow_core.plugins.registry import Registry
-from flow_core.testing import DeviceKit, Gap, KernelKit
+from flow_core.sharding.topology import Device
+from flow_core.testing import CommKit, DeviceKit, Gap, KernelKit
 
 HERE = Path(__file__).parent
 SOURCE = HERE / "toy_backend" / "toy_backend.py"
+COMM = SOURCE.with_name("toy_comm.py")
 PAGE = HERE.parents[1] / "docs" / "plugins" / "backend.md"
 
 
-def load() -> Registry:
+def load(*more: str) -> Registry:
     sys.path.insert(0, str(SOURCE.parent))
     try:
-        return load_plugins(extra=["toy_backend"])
+        return load_plugins(extra=["toy_backend", *more])
     finally:
         sys.path.remove(str(SOURCE.parent))
 
@@ -47,6 +56,62 @@ class TestKernels(Toy, KernelKit):
 
 class TestDevice(Toy, DeviceKit):
     pass
+
+
+class TestComm(CommKit):
+    plugin = "toy_comm"
+    comm_name = "toy"
+    devices = tuple(Device("toy", 0, i) for i in range(2))
+
+    def registry(self) -> Registry:
+        return load("toy_comm")
+
+
+class TestStagedComm(CommKit):
+    comm_name = "staged"
+    devices = (Device("toy", 0, 0), Device("cpu", 0, 0), Device("toy", 0, 1), Device("cpu", 0, 1))
+
+    def registry(self) -> Registry:
+        return load()
+
+
+@pytest.fixture(params=[(), ("toy_comm",)], ids=["staged", "own"])
+def session(request: pytest.FixtureRequest) -> Iterator[Session]:
+    """The default session, with toy devices and their comm, if any."""
+    before = list(sessions._default)
+    made = Session(load(*request.param))
+    sessions._default[:] = [made]
+    yield made
+    made.close()
+    sessions._default[:] = before
+
+
+@pytest.mark.parametrize("ids", ["0:0", "0:0-1"])
+def test_a_job_runs_on_it(session: Session, ids: str) -> None:
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((5, 4)), w: tp.Numpy.Placeholder((4, 3))) -> tp.Numpy:
+        with flow.scope.placement("toy", ids):
+            return flow.nn.relu(flow.matmul(x, w))
+
+    rng = np.random.default_rng(0)
+    for _ in range(2):
+        x, w = rng.normal(size=(5, 4)).astype("f4"), rng.normal(size=(4, 3)).astype("f4")
+        np.testing.assert_allclose(job(x, w), np.maximum(x @ w, 0), rtol=1e-5, atol=1e-6)
+    executable, plan = job.executable(), job.plan()
+    links = links_of(exchanges(plan))
+    assert executable.sent() == {link: 2 * nbytes for link, nbytes in links.items()}
+
+
+def test_its_comm_connects_its_devices_only() -> None:
+    toys = [Device("toy", 0, i) for i in range(2)]
+    assert load("toy_comm").comm_spec(toys).name == "toy"
+    assert load("toy_comm").comm_spec([*toys, Device("cpu", 0, 0)]).name == "staged"
+    assert load().comm_spec(toys).name == "staged"
+
+
+def test_the_page_has_the_comm() -> None:
+    (_, code) = PAGE.read_text().split('```python title="toy_comm.py"\n')
+    assert code.split("```")[0] == COMM.read_text()
 
 
 def test_the_page_has_all_of_it() -> None:

@@ -27,6 +27,7 @@ import oneflow.typing as tp
 from flow_core.comm.exchange import exchanges, links_of
 from flow_core.frontend.session import session as sessions
 from flow_core.sharding.topology import Device
+from flow_core.testing import assert_like_one_device
 
 OPAQUE, MIXED = ("opaque",), ("opaque", "cpu")
 FORMS = {
@@ -85,6 +86,12 @@ def test_training_equals_the_cpu(session: sessions.Session, network: str, form: 
     assert weights.keys() == wanted_weights.keys()
     for name, value in weights.items():
         assert_near(value, wanted_weights[name], name)
+
+
+def test_the_oracle_compares_it_with_one_device(session: sessions.Session) -> None:
+    form = FORMS["hybrid-2"]
+    feeds = [[*batch[0], batch[1]] for batch in batches(NETWORKS["mlp"])]
+    assert len(assert_like_one_device(train_job(NETWORKS["mlp"], form), feeds=feeds).ops) > 20
 
 
 @pytest.mark.parametrize("ids", ["0:0", "0:0-1", "0:1-3"])

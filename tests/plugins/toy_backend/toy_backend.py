@@ -139,8 +139,8 @@ def flow_register_kernels():
 
 
 def flow_register_devices():
-    return [DeviceSpec("toy", lambda: Available(1, "a bytearray"), Driver)]
+    return [DeviceSpec("toy", lambda: Available(2, "two bytearrays"), Driver)]
 
 
 def flow_doctor():
-    return ["toy: 1 device"]
+    return ["toy: 2 devices"]

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from flow_core.base.alignment import ALIGNMENT
 from flow_core.base.errors import PluginResultError, shown
 from flow_core.plugins.records import Origin
 from flow_core.plugins.specs import (
@@ -43,6 +44,7 @@ class Kind:
         calls: fields that are callables, never strings.
         optional_calls: such fields that may be None.
         tuples: fields that are tuples of texts.
+        alignments: fields that are alignments in bytes.
     """
 
     hook: str
@@ -56,6 +58,7 @@ class Kind:
     calls: tuple[str, ...] = ()
     optional_calls: tuple[str, ...] = ()
     tuples: tuple[str, ...] = ()
+    alignments: tuple[str, ...] = ()
 
 
 KINDS: tuple[Kind, ...] = (
@@ -67,7 +70,10 @@ KINDS: tuple[Kind, ...] = (
         "flow_register_kernels", "kernels", KernelSpec, "kernel", "op", ("device",), ("load",),
         optional_calls=("accepts", "workspace", "batchable"),
     ),
-    Kind("flow_register_devices", "devices", DeviceSpec, "device", "type", (), ("probe", "driver")),
+    Kind(
+        "flow_register_devices", "devices", DeviceSpec, "device", "type",
+        lazy=("probe", "driver"), alignments=("alignment",),
+    ),
     Kind(
         "flow_register_comms", "comms", CommSpec, "comm",
         lazy=("bootstrap", "load"), optional=("world", "static_bootstrap"),
@@ -135,10 +141,16 @@ def _rules(kind: Kind) -> Iterable[tuple[str, Any, str]]:
         yield field, _is_names, "a tuple of texts"
     if kind.spec is KernelSpec:
         yield "priority", _is_whole, "an integer"
+    for field in kind.alignments:
+        yield field, _is_alignment, f"a power of two, at least {ALIGNMENT}"
     if kind.spec is FormatSpec:
         yield "file", _is_optional_file, "a file name with a suffix, or None"
     if kind.spec is PassSpec:
         yield "stage", STAGES.__contains__, f"one of {', '.join(STAGES)}"
+
+
+def _is_alignment(value: object) -> bool:
+    return type(value) is int and value >= ALIGNMENT and value & (value - 1) == 0
 
 
 def _is_name(value: object) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+from flow_core.base.alignment import ALIGNMENT
 from flow_core.base.arrays import DeviceArray
 from flow_core.base.dtypes import DType
 from flow_core.base.errors import InferenceError, PluginError, SourceLine, described
@@ -146,6 +147,11 @@ def local_shape(ctx: LocalContext) -> Mapping[str, AttrValue]:
     return {"shape": ctx.outputs[0].shape} if "shape" in ctx.attrs else {}
 
 
+def no_rules(_: SbpContext) -> Signatures:
+    """Return no signatures; default of `OpSpec.sbp`."""
+    return ()
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One test case for the kits: host arrays and attributes.
@@ -155,12 +161,14 @@ class Sample:
         attrs: attributes.
         gradient: whether finite differences are meaningful (no kinks or ties).
         note: description of the case.
+        fixed: indices of floating point inputs that keep their dtype, such as learning rates.
     """
 
     inputs: tuple[Any, ...]
     attrs: Mapping[str, AttrValue] = field(default_factory=dict)
     gradient: bool = True
     note: str = ""
+    fixed: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +187,11 @@ class OpSpec:
             logical op, from a `LocalContext`; called only if a tensor is split.
         gradient: builds the gradient of each input (or None) from a
             `flow_core.ops.build.GradContext`; None if the op has no gradient.
-        reference: numpy semantics ``reference(*inputs, **attrs)``: array or tuple of arrays.
-            Computes in float64 if the inputs are float64.  None for ops with side effects.
+        reference: numpy semantics: ``reference(*inputs, **attrs)`` returns the outputs, followed by
+            the value after the op of each given input in `mutates`, in that order, changed or not:
+            one array, or a tuple of arrays.  Computes in float64 if the inputs are float64, and
+            leaves its arguments unchanged.  None for ops whose results are not in memory, such as
+            files.
         samples: ``samples(rng)`` yields `Sample`s for the kits.
         elementwise: output element i depends only on elements i (after broadcasting).
         alias: the input whose bytes output 0 shares (reshape, identity).
@@ -197,6 +208,8 @@ class OpSpec:
         host: runs on the CPU of its devices' machines, regardless of the scope.  Only such ops
             read or write values whose elements are objects (`flow_core.base.dtypes.OBJECTS`).  A
             source op among them that has an attribute ``region`` is split on axis 0.
+        internal: only passes create the op, in graphs that are already differentiated and split
+            into one op per device.  Such an op has neither gradient nor SBP rules.
     """
 
     type: str
@@ -204,7 +217,7 @@ class OpSpec:
     infer: Callable[[InferContext], Sequence[TensorType]]
     outputs: tuple[str, ...] = ("out",)
     attrs: Mapping[str, AttrValue] = field(default_factory=dict)
-    sbp: Callable[[SbpContext], Signatures] = lambda _: ()
+    sbp: Callable[[SbpContext], Signatures] = no_rules
     localize: Callable[[LocalContext], Mapping[str, AttrValue]] = local_shape
     gradient: Callable[[Any], Sequence[Any]] | None = None
     reference: Callable[..., Any] | None = None
@@ -220,6 +233,15 @@ class OpSpec:
     work: Callable[[SbpContext], float] | None = None
     host: bool = False
     doc: str = ""
+    internal: bool = False
+
+    def __post_init__(self) -> None:
+        if self.internal and not (self.gradient is None and self.sbp is no_rules):
+            raise PluginError(
+                f"defining op {self.type!r}",
+                found="`internal=True` with a gradient or SBP rules, which nothing would use",
+                hint="remove `gradient` and `sbp`, or set `internal=False`",
+            )
 
     def overwrites(self, attrs: Mapping[str, AttrValue]) -> tuple[int, ...]:
         """Return the inputs that an op with these attributes overwrites."""
@@ -329,8 +351,8 @@ class KernelSpec:
         name: shown in plans and conflicts.
         batchable: ``batchable(whole, parts)``: whether one launch on several arrays, concatenated
             along axis 0, is bitwise equal to one launch per array.  Inputs that are equal in
-            ``whole`` and in the parts are shared by all parts.  None: true for elementwise ops
-            only.
+            ``whole`` and in the parts are shared by all parts.  None: never, also for
+            elementwise ops, for which `flow_core.plugins.batchable.of_elements` may be set.
         unrecordable: why the driver cannot record and replay the launches (such as in a CUDA
             graph); empty if it can.
     """
@@ -374,6 +396,9 @@ class DeviceSpec:
         kernels: device type whose kernels also run here ("cpu" for emulated devices).
         records_launches: whether the driver records the launches of a step and replays them as one
             unit; plans then report which kernels prevent it.
+        alignment: bytes, a power of two and at least 64.  The driver aligns its arenas to it, and
+            plans the offset of each value and workspace; the rows of an op that runs for several
+            devices at once (`KernelSpec.batchable`) lie side by side.
     """
 
     type: str
@@ -381,6 +406,7 @@ class DeviceSpec:
     driver: Lazy
     kernels: str | None = None
     records_launches: bool = False
+    alignment: int = ALIGNMENT
 
 
 ANY_DEVICE_TYPE = "*"

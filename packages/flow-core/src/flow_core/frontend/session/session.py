@@ -30,7 +30,7 @@ from flow_core.base.errors import (
     warn,
 )
 from flow_core.base.forks import check_process, owned
-from flow_core.base.shapes import num_elements
+from flow_core.base.shapes import Shape, num_elements
 from flow_core.base.shutdown import run_shutdown_calls
 from flow_core.base.thread_budget import Budget, find_budget, host_memory
 from flow_core.base.thread_pools import set_budget
@@ -245,10 +245,18 @@ class Session:
             self.declared = before
             raise
 
-    def variable(self, name: str, device: Device, region: Region | None = None) -> DeviceArray:
+    def variable(
+        self, name: str, device: Device, region: Region | None = None, shape: Shape | None = None
+    ) -> DeviceArray:
         """A device's array of a variable (or its part), initialized at its first use.
 
         A collective operation; processes without the device get None.
+
+        Args:
+            name: the variable.
+            device: the device.
+            region: the part; None for the whole variable.
+            shape: the array's shape, if it differs from the part's.
         """
         stored = self._stored.get(name) or self._store(name, device)
         wanted = region or whole(stored.info)
@@ -264,7 +272,7 @@ class Session:
                 allowed="jobs of one session that lay out a shared variable alike",
                 hint="give both jobs the same placement and distribution",
             )
-        return part.array
+        return part.view(shape)
 
     def is_still_zero(self, name: str) -> bool:
         """Whether a variable initialized to zero is still zero; False if unknown."""
@@ -338,7 +346,7 @@ class Session:
         try:
             arena = allocated(driver, device, nbytes, self.registry)
             array = viewed(arena, 0, tensor_type(shape, dtype), device, self.registry)
-            part = Part(region, array, driver, root)
+            part = Part(region, array, driver, root, arena)
             driver.copy_in(part.array, stored.initial_part(region))
         except MemoryError as error:
             raise too_large(stored.info, device, nbytes, f"what is left: {error}") from None

@@ -68,6 +68,21 @@ class BlobMethods:
     cast: Callable[..., BlobDef]
 
 
+@dataclass(frozen=True, slots=True)
+class HostedOp:
+    """An op that runs on the CPU for lack of a kernel.
+
+    Attributes:
+        type: its type.
+        device_type: the device type that has no kernel.
+        line: the user's line, if known.
+    """
+
+    type: str
+    device_type: str
+    line: SourceLine | None
+
+
 class JobBuild:
     """The graph of one job while its function runs.
 
@@ -94,6 +109,7 @@ class JobBuild:
         stale: the stale values that replace variables, by their value.
         evaluated: whether the function has read values of blobs.
         methods: methods of blobs that need more than the graph.
+        hosted: the ops that run on the CPU for lack of a kernel, by name in the logical graph.
     """
 
     def __init__(
@@ -130,6 +146,7 @@ class JobBuild:
         self.stale: dict[Value, BlobDef] = {}
         self.evaluated = False
         self.methods = methods
+        self.hosted: dict[str, HostedOp] = {}
 
     def add(
         self,
