@@ -79,6 +79,17 @@ def test_ops_move_with_the_variables_that_they_overwrite() -> None:
         assert {held[name] for name in held if "weight" in name or "bias" in name} == {"cpu"}
 
 
+def test_members_of_fused_groups_move_alone() -> None:
+    others = [op for op in ALL if op != "fused"]
+    found = plain_device.registry((*others, "tanh", "tanh_grad"), shares_memory=False)
+    with plain_device.session(found):
+        job = plain_device.perceptron("plain", "0:0", config("silent"))
+        losses = [job(WIDE, Y).item() for _ in range(4)]
+        assert devices_of(job, "tanh") == {"cpu"}
+        assert devices_of(job, "fused") == {"plain"}
+    np.testing.assert_allclose(losses, trained("cpu", "0:0", ()), rtol=1e-5)
+
+
 def test_transfers_are_counted_and_explained() -> None:
     with lacking("tanh"):
         job = plain_device.perceptron("plain", "0:0", config("silent"))
@@ -187,7 +198,7 @@ def test_variables_that_an_earlier_job_holds_are_refused() -> None:
         assert "compile job 'job' before the others" in text
 
 
-def test_micro_batches_and_recomputation() -> None:
+def test_micro_batches() -> None:
     def losses(device: str) -> list[float]:
         chosen = config("silent")
         chosen.train.num_gradient_accumulation_steps(2)
