@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import plain_device
 import pytest
 
 import oneflow as flow
@@ -145,3 +146,30 @@ y = relu(s:0) : float32[2,2] @toy[0:0] {}
 return y:0
 effects
 """
+
+
+def test_it_runs_jobs_from_its_first_kernels_on() -> None:
+    """Twelve kernels are enough for a product and its scale, and with the CPU for training."""
+    x, w = np.random.default_rng(0).normal(size=(2, 8, 40)).astype(np.float32)
+    with plain_device.session(load()):
+
+        @flow.global_function()
+        def scaled(x: tp.Numpy.Placeholder((8, 40)), w: tp.Numpy.Placeholder((8, 40))) -> tp.Numpy:
+            with flow.scope.placement("toy", "0:0"):
+                return flow.math.relu(flow.matmul(x, w, transpose_b=True) * 2)
+
+        np.testing.assert_allclose(scaled(x, w), np.maximum(x @ w.T * 2, 0), rtol=1e-5)
+        kernels = {t.kernel for t in scaled.plan().tasks if t.device.type == "toy"}
+        assert {"toy.matmul", "toy.scalar_mul", "toy.relu"} <= kernels
+    labels = np.arange(8, dtype=np.int32) % 5
+    losses = {}
+    for device in ("cpu", "toy"):
+        config = flow.function_config()
+        config.host_fallback("silent")
+        with plain_device.session(load()):
+            job = plain_device.perceptron(device, "0:0", config)
+            losses[device] = [job(x, labels).item() for _ in range(5)]
+            used = {task.device.type for task in job.plan().tasks if task.type == "matmul"}
+            assert used == {device}
+    np.testing.assert_allclose(losses["toy"], losses["cpu"], rtol=1e-5)
+    assert losses["toy"][-1] < losses["toy"][0]

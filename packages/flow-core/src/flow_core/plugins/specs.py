@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from flow_core.base.alignment import ALIGNMENT
-from flow_core.base.arrays import DeviceArray
 from flow_core.base.dtypes import DType
 from flow_core.base.errors import InferenceError, PluginError, SourceLine
 from flow_core.base.thread_budget import NOT_DIVIDED, Cores
@@ -318,15 +317,15 @@ class BindContext:
         workspace: uint8 device array of the size that `KernelSpec.workspace` returned, or None.
         step: 0-d int64 host array with the number of the current step.
         seed: 64-bit seed of the op, derived from the job's seed and the op's name.
-        stream: the stream for the work.
+        stream: the `flow_core.device.Stream` of the device, on which launches enqueue.
         cores: how the plan divides the cores of the process.  Most kernels ignore it: lookup,
             binding and launches run with the OpenMP and BLAS thread counts already set.
     """
 
     query: KernelQuery
-    inputs: tuple[DeviceArray, ...]
-    outputs: tuple[DeviceArray, ...]
-    workspace: DeviceArray = None
+    inputs: tuple[Any, ...]
+    outputs: tuple[Any, ...]
+    workspace: Any = None
     step: Any = None
     seed: int = 0
     stream: Any = None
@@ -355,8 +354,9 @@ class KernelSpec:
             along axis 0, is bitwise equal to one launch per array.  Inputs that are equal in
             ``whole`` and in the parts are shared by all parts.  None: never, also for
             elementwise ops, for which `flow_core.plugins.batchable.of_elements` may be set.
-        unrecordable: why the driver cannot record and replay the launches (such as in a CUDA
-            graph); empty if it can.
+        unrecordable: why a driver that records launches (`DeviceSpec.records_launches`) must call
+            those of this kernel in every step, such as because they call the host; empty if it
+            can replay them.
     """
 
     op: str
@@ -396,8 +396,9 @@ class DeviceSpec:
         driver: lazy ``driver(device) -> flow_core.device.Driver``, with a
             `flow_core.sharding.topology.Device`.
         kernels: device type whose kernels also run here ("cpu" for emulated devices).
-        records_launches: whether the driver records the launches of a step and replays them as one
-            unit; plans then report which kernels prevent it.
+        records_launches: whether the driver records the work that launches enqueue, and replays
+            it in later steps without calling them, such as by a CUDA graph.  Plans then report the
+            kernels that prevent it.
         alignment: bytes, a power of two and at least 64.  The driver aligns its arenas to it, and
             plans the offset of each value and workspace; the rows of an op that runs for several
             devices at once (`KernelSpec.batchable`) lie side by side.

@@ -234,8 +234,8 @@ class Checkpoints:
         session, world = default_session(), _world()
         for path in reversed(self._agreed(world)):
             found, problem = _checked(path, world)
-            said = [text.decode() for text in world.gather(problem.encode(), f"check {path.name}")]
-            problems = [text for text in said if text]
+            gathered = world.gather(problem.encode(), f"check {path.name}")
+            problems = [text.decode() for text in gathered if text]
             if found is not None and not problems:
                 _load(session, found)
                 _log(world, f"resuming at step {found.step} from {path}")
@@ -318,11 +318,11 @@ def _share_of(session: Session, world: ProcessGroup) -> tuple[str, list[Held]]:
 
     Parts that several processes hold are assigned to them round-robin.
     """
-    held = {(name, part.region): part for name, part in _parts(session)}
-    own = json.dumps([secrets.token_hex(8), [list(key) for key in held]])
-    said = [json.loads(text) for text in world.gather(own.encode(), "parts of a checkpoint")]
+    parts = {(name, part.region): part for name, part in _parts(session)}
+    own = json.dumps([secrets.token_hex(8), [list(key) for key in parts]])
+    gathered = [json.loads(text) for text in world.gather(own.encode(), "parts of a checkpoint")]
     holders: dict[str, list[int]] = {}
-    for rank, (_, keys) in enumerate(said):
+    for rank, (_, keys) in enumerate(gathered):
         for key in keys:
             holders.setdefault(json.dumps(key), []).append(rank)
     writers = {
@@ -332,10 +332,10 @@ def _share_of(session: Session, world: ProcessGroup) -> tuple[str, list[Held]]:
     stored = session.stored()
     arrays = [
         (name, stored[name].info.type.shape, region, part.driver.copy_out(part.array))
-        for (name, region), part in held.items()
+        for (name, region), part in parts.items()
         if writers[json.dumps([name, region])] == world.rank
     ]
-    return said[0][0], arrays
+    return gathered[0][0], arrays
 
 
 def _parts(session: Session) -> Iterator[tuple[str, Any]]:

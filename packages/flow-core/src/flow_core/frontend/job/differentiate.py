@@ -65,11 +65,11 @@ def _train_requests(build: JobBuild, line: SourceLine | None) -> list[TrainReque
 
 def _quantize(build: JobBuild, fetched: Sequence[Value]) -> None:
     """Round the values that int8 kernels would read and write, if the job requests it."""
-    asked = quantization(build.config, _step_value(build).op if build.kind == "train" else None)
-    if asked is None:
+    rounding = quantization(build.config, _step_value(build).op if build.kind == "train" else None)
+    if rounding is None:
         return
-    before = replace(build.builder.build(), results=tuple(fetched))
-    graph = asked.apply(before, PassContext(build.session.registry.ops))
+    traced = replace(build.builder.build(), results=tuple(fetched))
+    graph = rounding.apply(traced, PassContext(build.session.registry.ops))
     build.rounded = dict(zip(fetched, graph.results, strict=True))
     build.builder = GraphBuilder(replace(graph, results=()))
     build.emitter = Emitter(build.builder, build.session.registry.ops)

@@ -32,8 +32,10 @@ Found = TypeVar("Found")
 
 
 def fallback_policy(build: JobBuild) -> str:
-    """Whether ops without a kernel run on the CPU: by the job's settings, else the session's."""
-    return str(build.config.get("host_fallback") or build.session.settings.host_fallback)
+    """Whether ops without a kernel run on the CPU: by job, else session, else environment."""
+    session = build.session
+    by_session = session.resources.others.get("host_fallback", session.settings.host_fallback)
+    return str(build.config.get("host_fallback") or by_session)
 
 
 def compile_with_fallback(build: JobBuild, attempt: Callable[[], Found]) -> Found:

@@ -246,7 +246,7 @@ class Session:
 
     def variable(
         self, name: str, device: Device, region: Region | None = None, shape: Shape | None = None
-    ) -> DeviceArray:
+    ) -> DeviceArray | None:
         """A device's array of a variable (or its part), initialized at its first use.
 
         A collective operation; processes without the device get None.
@@ -297,15 +297,17 @@ class Session:
             self._updated.setdefault(name, set()).update(devices)
         for name, devices in self._updated.items():
             stored = self._stored[name]
-            kept = {id(stored.parts[d]) for d in devices}
-            behind = [d for d, part in stored.parts.items() if id(part) not in kept]
-            if behind:
-                updated_on, copied_on = (", ".join(map(str, d)) for d in (sorted(devices), behind))
+            updated_parts = {id(stored.parts[d]) for d in devices}
+            outdated = [d for d, part in stored.parts.items() if id(part) not in updated_parts]
+            if outdated:
+                owners_text, copies_text = (
+                    ", ".join(map(str, d)) for d in (sorted(devices), outdated)
+                )
                 raise UnsupportedError(
                     f"binding job {job!r}",
                     at=stored.info.line,
-                    found=f"variable {name!r}, updated on {updated_on} only, "
-                    f"with a copy on {copied_on}",
+                    found=f"variable {name!r}, updated on {owners_text} only, "
+                    f"with a copy on {copies_text}",
                     allowed="jobs that use a variable where another job updates it",
                     hint="give both jobs the same placement",
                 )

@@ -31,14 +31,14 @@ class Part:
     """
 
     region: Region
-    array: DeviceArray
+    array: DeviceArray | None
     driver: Any
     root: int = 0
     arena: Arena | None = None
 
-    def view(self, shape: Shape | None) -> DeviceArray:
+    def view(self, shape: Shape | None) -> DeviceArray | None:
         """The array, in another shape if one is given."""
-        if self.arena is None or shape in (None, tuple(self.array.shape)):
+        if self.arena is None or self.array is None or shape in (None, self.array.shape):
             return self.array
         return self.arena.view(0, shape, self.array.dtype)
 
