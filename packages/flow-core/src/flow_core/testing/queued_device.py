@@ -246,27 +246,30 @@ def workspace(query: KernelQuery) -> int:
 
 def bind(ctx: BindContext) -> Launch:
     """Return a launch that enqueues numpy's launches on the stream."""
-    kernel, step = _kernel(ctx.query), np.array(ctx.step)
-    hidden = partial(map, lambda array: array._hidden)
+    kernel = _kernel(ctx.query)
+    host = {id(x): x for x in (ctx.step, *ctx.inputs) if isinstance(x, np.ndarray)}
+    copies = {key: np.array(x) for key, x in host.items()}
+    hidden = partial(map, lambda x: x._hidden if isinstance(x, QueuedArray) else copies[id(x)])
     context = replace(
         ctx,
         query=_on_host(ctx.query),
         inputs=tuple(hidden(ctx.inputs)),
         outputs=tuple(hidden(ctx.outputs)),
         workspace=ctx.workspace._hidden if kernel.workspace else None,
-        step=step,
+        step=copies[id(ctx.step)],
     )
     bound = load(kernel.load)(context)
     launches = tuple(bound) if isinstance(bound, tuple | list) else (bound,)
 
-    def work(number: int) -> None:
-        step[...] = number
+    def work(numbers: Sequence[Array]) -> None:
+        for target, number in zip(copies.values(), numbers, strict=True):
+            target[...] = number
         with np.errstate(all="ignore"):
             for launch in launches:
                 launch()
 
-    # The step number is host memory: it is read when the launch is called.
-    return lambda: ctx.stream.enqueue(partial(work, int(ctx.step)))
+    # Step numbers and learning rates in host memory are read when the launch is called.
+    return lambda: ctx.stream.enqueue(partial(work, [x.copy() for x in host.values()]))
 
 
 def fill(stream: Any, target: QueuedArray, value: int) -> Launch:
