@@ -191,6 +191,8 @@ class OpSpec:
         inplace: inputs that output 0 may overwrite while it is computed.
         mutates: inputs (variables) that the op overwrites.
         mutates_if: attribute that enables `mutates`; see `overwrites`.
+        numbers: inputs of one element, such as learning rates and step numbers, that kernels of
+            some device types read in host memory; see `DeviceSpec.host_numbers`.
         effect: the op has a side effect: never removed and never merged with another op.
         random: needs seed and step; never merged, never folded.
         per_device: "inputs" or "outputs" if these are one value per device of the op's placement,
@@ -220,6 +222,7 @@ class OpSpec:
     inplace: tuple[int, ...] = ()
     mutates: tuple[int, ...] = ()
     mutates_if: str | None = None
+    numbers: tuple[int, ...] = ()
     effect: bool = False
     random: bool = False
     per_device: str | None = None
@@ -250,8 +253,12 @@ class OpSpec:
         applies = self.per_device is not None and side in (None, self.per_device)
         return applies and placement.size > 1
 
-    def input_placement(self, placement: Placement, index: int) -> Placement:
-        """Return the placement of an input of an op on ``placement``."""
+    def input_placement(
+        self, placement: Placement, index: int, host_numbers: Set[str] = frozenset()
+    ) -> Placement:
+        """Return the placement of an input of an op; ``host_numbers`` are device types."""
+        if index in self.numbers and placement.device_type in host_numbers:
+            return placement.on_host()
         return placement.only(index) if self.is_per_device(placement, "inputs") else placement
 
     def output_placement(self, placement: Placement, index: int) -> Placement:
@@ -305,7 +312,9 @@ class BindContext:
     Attributes:
         query: the op with its types and attributes.
         inputs, outputs: device arrays at their final addresses; outputs are uninitialized and may
-            share memory with an input that the op's spec lists as ``inplace``.
+            share memory with an input that the op's spec lists as ``inplace``.  With
+            `DeviceSpec.host_numbers`, inputs of `OpSpec.numbers` are host arrays of one element, to
+            be read when a launch is called, not later.
         workspace: uint8 device array of the size that `KernelSpec.workspace` returned, or None.
         step: 0-d int64 host array with the number of the current step.
         seed: 64-bit seed of the op, derived from the job's seed and the op's name.
@@ -394,6 +403,9 @@ class DeviceSpec:
         alignment: bytes, a power of two and at least 64.  The driver aligns its arenas to it, and
             plans the offset of each value and workspace; the rows of an op that runs for several
             devices at once (`KernelSpec.batchable`) lie side by side.
+        host_numbers: whether kernels read the inputs of `OpSpec.numbers` in host memory.  Step
+            counters, learning rates and loss scales are then computed on the CPU; numbers that the
+            device computes, such as the norm of all gradients, are copied in each step.
     """
 
     type: str
@@ -402,6 +414,7 @@ class DeviceSpec:
     kernels: str | None = None
     records_launches: bool = False
     alignment: int = ALIGNMENT
+    host_numbers: bool = False
 
 
 ANY_DEVICE_TYPE = "*"
@@ -419,13 +432,11 @@ class CommSpec:
             program; called once.  `Unavailable` if the program was not launched for it.
         load: lazy ``load(devices) -> flow_core.device.Comm``, with the
             `flow_core.sharding.topology.Device` objects of a plan.
-        priority: the available library with the highest priority connects a plan's devices.  The
-            in-process one of CPUs has 0, and the one that stages the data of all other device
-            types in host memory -100.
+        priority: the available library with the highest priority connects a plan's devices; the
+            in-process one of CPUs has 0, the one of all device types -100.
         world: lazy ``world() -> flow_core.device.World``, the same object at each call: the
-            processes that it connects; None if it connects devices of one process only, or the
-            processes of another library's world.  With ``device_types=("*",)``, None limits it to
-            programs of one process.
+            processes that it connects; None if it connects devices of one process only, or those
+            of another library.  With ``device_types=("*",)``, None excludes several processes.
         static_bootstrap: lazy ``connect(machines, used, port) -> World | None``, called if
             ``flow.env.machine`` names several machines and no launcher started the program:
             connects one manually started process per machine; returns None if this process is not
@@ -443,14 +454,6 @@ class CommSpec:
     world: Lazy | None = None
     shares_memory: bool = False
     static_bootstrap: Lazy | None = None
-
-    def connects(self, types: Set[str]) -> bool:
-        """Whether it connects devices of these types.
-
-        >>> CommSpec("ring", ("cpu", "gpu"), "rings:join", "rings:Ring").connects({"cpu"})
-        True
-        """
-        return ANY_DEVICE_TYPE in self.device_types or types <= set(self.device_types)
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,10 +129,12 @@ def _layout(
     """
     times = sorted({time for b in blocks for time in (b.first, b.last)})
     rank = {time: i for i, time in enumerate(times)}
-    alike = tuple(Block(aligned(b.nbytes, alignment), rank[b.first], rank[b.last]) for b in blocks)
-    if alike not in known:
-        known[alike] = plan_arena(alike)
-    layout = known[alike]
+    sizes = [aligned(b.nbytes, alignment) for b in blocks]
+    pairs = zip(blocks, sizes, strict=True)
+    normalized = tuple(Block(size, rank[b.first], rank[b.last]) for b, size in pairs)
+    if normalized not in known:
+        known[normalized] = plan_arena(normalized)
+    layout = known[normalized]
     return replace(layout, peak=times[layout.peak] if times else 0)
 
 
