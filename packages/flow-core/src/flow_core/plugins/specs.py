@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from flow_core.base.alignment import ALIGNMENT
+from flow_core.base.arrays import DriverArray
 from flow_core.base.dtypes import DType
 from flow_core.base.errors import InferenceError, PluginError, SourceLine, described
 from flow_core.base.thread_budget import NOT_DIVIDED, Cores
@@ -330,9 +331,9 @@ class BindContext:
     """
 
     query: KernelQuery
-    inputs: tuple[Any, ...]
-    outputs: tuple[Any, ...]
-    workspace: Any = None
+    inputs: tuple[DriverArray, ...]
+    outputs: tuple[DriverArray, ...]
+    workspace: DriverArray = None
     step: Any = None
     seed: int = 0
     stream: Any = None
