@@ -14,7 +14,7 @@ from flow_core.compiler.lower.physical_graph import Physical, to_physical
 from flow_core.compiler.lower.tasks import lower
 from flow_core.compiler.reshard.ledger import BoxingEntry, completed
 from flow_core.compiler.reshard.planner import TensorLayout
-from flow_core.compiler.reshard.plugin_steps import Ways
+from flow_core.compiler.reshard.plugin_steps import BoxingMethods
 from flow_core.compiler.select import Problem, Selector
 from flow_core.frontend.config.function_config import micro_batches
 from flow_core.frontend.job.compile_settings import lowering_options
@@ -148,7 +148,7 @@ def _distribute(build: JobBuild, graph: Graph, select: Selector | None, memory: 
     fixed = dict(session.layouts)
     problem = Problem(graph, session.registry.ops, fixed=fixed, seconds=seconds, memory=memory)
     selector = select or str(build.config.get("sbp_selector"))
-    return to_physical(problem, selector, Ways.of(session.registry))
+    return to_physical(problem, selector, BoxingMethods.of(session.registry))
 
 
 def _annotated(plan: Plan, physical: Physical, parts: int) -> Plan:

@@ -277,8 +277,8 @@ class JobFunction:
         agree = getattr(session.world, "agree", None)
         if agree is None:
             return None
-        often = feed_check_policy(session, self.config)
-        found: AgreedJob | None = agree(self.name, self._feed().names, often)
+        policy = feed_check_policy(session, self.config)
+        found: AgreedJob | None = agree(self.name, self._feed().names, policy)
         return found
 
     def resume(self) -> None:
