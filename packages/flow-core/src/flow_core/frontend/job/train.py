@@ -115,7 +115,7 @@ class WeightDecay:
     excludes: tuple[str, ...] | None = None
 
     def of(self, name: str) -> float:
-        """The decay of the variable of that name; patterns may match anywhere in it."""
+        """Return the decay of a variable; patterns may match anywhere in its name."""
         if self.includes is not None and not _matches(self.includes, name):
             return 0.0
         return 0.0 if _matches(self.excludes or (), name) else self.rate
@@ -155,7 +155,7 @@ class TrainOptions:
     step_blob: str | None = None
 
     def options(self) -> TrainOptions:
-        """Itself, so that options may replace an optimizer."""
+        """Return these options, which may be used in place of an optimizer."""
         return self
 
 
@@ -163,7 +163,7 @@ class HasOptions(Protocol):
     """An optimizer, as `build_training` needs it."""
 
     def options(self) -> TrainOptions:
-        """All options of the optimizer."""
+        """Return all options of the optimizer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,11 +206,11 @@ class _Training:
     def maker(self, placement: Placement, prefix: str) -> Maker:
         return Maker(self.emitter, placement, prefix, self.line)
 
-    def one(self, type_: str, *inputs: Value, **attrs: AttrValue) -> Value:
+    def add(self, type_: str, *inputs: Value, **attrs: AttrValue) -> Value:
         """Add a system op and return its first output."""
-        return self.at(self.placement, type_, *inputs, **attrs)
+        return self.add_on(self.placement, type_, *inputs, **attrs)
 
-    def at(self, placement: Placement, type_: str, *inputs: Value, **attrs: AttrValue) -> Value:
+    def add_on(self, placement: Placement, type_: str, *inputs: Value, **attrs: AttrValue) -> Value:
         name = self.emitter.builder.unique_name(f"{SYSTEM}/{type_}")
         outputs = self.emitter.emit(
             type_, inputs, attrs, placement=placement, name=name, line=self.line
@@ -265,21 +265,21 @@ def build_training(
     trained = [v for v in variables if v.trainable]
     scale = _loss_scale(t)
     seeds = {loss: _seed(t, loss, scale) for loss in losses}
-    found = backward(emitter, seeds, [*(v.value for v in trained), *watched])
+    grads = backward(emitter, seeds, [*(v.value for v in trained), *watched])
     factor = 1.0 / (count * micro_batches * scale.factor)
-    gradients = [Gradient(v, found[v.value], factor) for v in trained if v.value in found]
+    gradients = [Gradient(v, grads[v.value], factor) for v in trained if v.value in grads]
     if micro_batches > 1 and sums is not None:
         gradients = [_accumulated(t, g, sums) for g in gradients]
     if not gradients:
         _fail_without_gradients(t, len(trained))
     skip = _count_not_finite(t, gradients) if scale.variable else None
     gradients, scale_by = _clipped(t, [_penalized(t, g) for g in gradients], scale.inverse)
-    rate, now = _learning_rate(t, step)
+    rate, step_number = _learning_rate(t, step)
     for gradient in gradients:
-        _update(t, gradient, rate, now, scale_by, skip)
+        _update(t, gradient, rate, step_number, scale_by, skip)
     if scale.variable and skip:
         _adapt_loss_scale(t, scale.variable, skip)
-    return found
+    return grads
 
 
 def _accumulated(t: _Training, g: Gradient, sums: list[str]) -> Gradient:
@@ -309,7 +309,7 @@ def _fail_without_gradients(t: _Training, trainable: int) -> NoReturn:
 
 
 def _loss_elements(t: _Training, losses: Sequence[Value]) -> int:
-    """The number of elements of each loss."""
+    """Return the number of elements of each loss."""
     types = dict.fromkeys(map(t.type_of, losses))
     if len(types) != 1:
         _fail(
@@ -330,8 +330,8 @@ def _loss_scale(t: _Training) -> LossScale:
     if not isinstance(policy, DynamicLossScale):
         return LossScale(float(policy))
     variable = _number_variable(t, "LossScale", "float32", policy.initial)
-    number = t.one("reshape", variable, shape=())
-    return LossScale(1.0, variable, number, t.one("reciprocal", number))
+    number = t.add("reshape", variable, shape=())
+    return LossScale(1.0, variable, number, t.add("reciprocal", number))
 
 
 def _dynamic_name(t: _Training, name: str) -> str:
@@ -339,22 +339,24 @@ def _dynamic_name(t: _Training, name: str) -> str:
 
 
 def _number_variable(t: _Training, name: str, dtype: str, initial: float) -> Value:
-    """A state of the dynamic loss scale: one number, in OneFlow's shape (1,)."""
-    full = _dynamic_name(t, name)
-    if full in t.emitter.builder.ops:
-        return Value(full, 0)
+    """Return a state of the dynamic loss scale: one number, in OneFlow's shape (1,)."""
+    full_name = _dynamic_name(t, name)
+    if full_name in t.emitter.builder.ops:
+        return Value(full_name, 0)
     attrs = {
         "shape": (1,),
         "dtype": dtype,
         "initializer": ("constant", initial),
         "trainable": False,
     }
-    (value,) = t.emitter.emit("variable", (), attrs, placement=t.placement, name=full, line=t.line)
+    (value,) = t.emitter.emit(
+        "variable", (), attrs, placement=t.placement, name=full_name, line=t.line
+    )
     return value
 
 
 def _seed(t: _Training, loss: Value, scale: LossScale) -> Value:
-    """The gradient of a loss: ones, times the loss scale."""
+    """Return the gradient of a loss: ones, times the loss scale."""
     op, type_ = t.emitter.builder.ops[loss.op], t.type_of(loss)
     maker = t.maker(op.placement, f"{op.name}/grad")
     factor = scale.factor if type_.dtype.is_floating else int(scale.factor)
@@ -370,12 +372,12 @@ def _cast(maker: Maker, value: Value, like: TensorType) -> Sym:
 
 
 def _count_not_finite(t: _Training, gradients: Sequence[Gradient]) -> Value:
-    counts = [t.at(g.variable.placement, "count_not_finite", g.value) for g in gradients]
-    return counts[0] if len(counts) == 1 else t.one("add_n", *counts)
+    counts = [t.add_on(g.variable.placement, "count_not_finite", g.value) for g in gradients]
+    return counts[0] if len(counts) == 1 else t.add("add_n", *counts)
 
 
 def _penalized(t: _Training, g: Gradient) -> Gradient:
-    """A gradient with its variable's regularization factors."""
+    """Return a gradient with its variable's regularization factors."""
     if g.variable.regularizer is None:
         return g
     kind, *factors = g.variable.regularizer
@@ -395,43 +397,47 @@ def _clipped(
         return gradients, inverse
     finished = [_finished(t, g, inverse) for g in gradients]
     squares = [_square_sum(t, g) for g in finished]
-    total = squares[0] if len(squares) == 1 else t.one("add_n", *squares)
-    return finished, t.one("global_norm_clip_factor", total, clip_norm=t.options.clip_norm)
+    total = squares[0] if len(squares) == 1 else t.add("add_n", *squares)
+    return finished, t.add("global_norm_clip_factor", total, clip_norm=t.options.clip_norm)
 
 
 def _finished(t: _Training, g: Gradient, inverse: Value | None) -> Gradient:
-    """A gradient with scales and regularization applied, in the accumulation type."""
+    """Return a gradient with scales and regularization applied, in the accumulation type."""
     maker = t.maker(g.variable.placement, f"{g.variable.name}/clip")
-    wide = tensor_type((), g.variable.type.dtype.accumulate)
-    value = _cast(maker, g.value, wide)
+    accumulation_type = tensor_type((), g.variable.type.dtype.accumulate)
+    value = _cast(maker, g.value, accumulation_type)
     if g.scale != 1.0:
         value = value * g.scale
     if inverse is not None:
-        value = value * _cast(maker, inverse, wide)
+        value = value * _cast(maker, inverse, accumulation_type)
     if g.l1 or g.l2:
-        model = _cast(maker, g.variable.value, wide)
+        model = _cast(maker, g.variable.value, accumulation_type)
         value = maker.one("l1_l2_regularize_gradient", model, value, l1=g.l1, l2=g.l2)
     return Gradient(g.variable, value.value)
 
 
 def _square_sum(t: _Training, g: Gradient) -> Value:
-    """The float32 sum of a gradient's squares."""
+    """Return the float32 sum of a gradient's squares."""
     maker = t.maker(g.variable.placement, f"{g.variable.name}/clip")
     square_sum = maker.one("square_sum", Sym(maker, g.value))
     return _cast(maker, square_sum.value, tensor_type((), float32)).value
 
 
 def _learning_rate(t: _Training, step: Value) -> tuple[Value, Value]:
-    """The learning rate and the step number for the update ops."""
+    """Return the learning rate and the step number for the update ops."""
     options = t.options
-    now = step if options.step_blob is None else _named(t, options.step_blob, int64)
+    step_number = step if options.step_blob is None else _named(t, options.step_blob, int64)
     schedule = options.schedule
-    rate = _scheduled(t, now) if schedule.blob is None else _named(t, schedule.blob, float32)
+    rate = (
+        _scheduled(t, step_number) if schedule.blob is None else _named(t, schedule.blob, float32)
+    )
     if options.rule.bias_correction is None:
-        return rate, now
+        return rate, step_number
     beta1, beta2 = options.rule.bias_correction
-    corrected = t.one("adam_bias_correction_learning_rate", rate, now, beta1=beta1, beta2=beta2)
-    return corrected, now
+    corrected = t.add(
+        "adam_bias_correction_learning_rate", rate, step_number, beta1=beta1, beta2=beta2
+    )
+    return corrected, step_number
 
 
 def _scheduled(t: _Training, step: Value) -> Value:
@@ -441,11 +447,11 @@ def _scheduled(t: _Training, step: Value) -> Value:
         "learning_rate_decay": schedule.decay,
         "warmup_conf": schedule.warmup,
     }
-    return t.one("learning_rate_schedule", step, **attrs)
+    return t.add("learning_rate_schedule", step, **attrs)
 
 
 def _named(t: _Training, blob: str, dtype: DType) -> Value:
-    """The value of a blob by name: an op's name, or ``<op>/<output>`` in OneFlow's notation."""
+    """Return the value of a blob: an op's name, or ``<op>/<output>`` in OneFlow's notation."""
     ops = t.emitter.builder.ops
     op = blob if blob in ops else blob.rpartition("/")[0]
     if op not in ops:
