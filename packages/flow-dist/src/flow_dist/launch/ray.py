@@ -54,13 +54,13 @@ def run(
 
     Args:
         script, args: the program, at the same path on all hosts.
-        ranks: number of processes, each in an actor of its own.
+        ranks: number of processes, each in its own actor.
         each: resources to reserve per rank, such as ``{"CPU": 2, "GPU": 1}``; one CPU when None.
         strategy: Ray's placement strategy: "PACK", "SPREAD", "STRICT_PACK" or "STRICT_SPREAD".
         restarts: maximum number of restarts after failures.
         least: minimum number of ranks to continue with if resources are short.
         limits: time limits; ``start`` also limits the wait for resources.
-        address: where this host listens for the ranks; that of its Ray node when None.
+        address: where this host listens for the ranks; by default the one of its Ray node.
 
     Returns:
         The exit status, 0 only if all ranks succeeded.

@@ -95,7 +95,7 @@ _PRIME = 7919
 
 
 class Job:
-    """A job whose calls are compared with those of the other processes.
+    """A job whose calls are compared with the calls of the other processes.
 
     Args:
         log: the event log of steps.
@@ -172,7 +172,7 @@ class _Collective(NamedTuple):
 
 
 class Agreement:
-    """Compares the events of this process with those of the other processes.
+    """Compares the events of this process with the events of the other processes.
 
     Args:
         rank: rank of this process.
@@ -196,7 +196,7 @@ class Agreement:
         self._lanes[COLLECTIVES].post(crc32(what.encode()), (_Collective(what),))
 
     def check(self) -> None:
-        """Compare the steps with those of neighbours, at negligible cost.
+        """Compare the steps with the neighbours' steps, at negligible cost.
 
         Raises:
             ProcessesDifferError: one of them has run something else.
@@ -205,7 +205,7 @@ class Agreement:
             self.check_all()
 
     def check_all(self) -> None:
-        """Compare all events with those of all processes.
+        """Compare all events of this process with the events of all others.
 
         Raises:
             ProcessesDifferError: one of them has run something else.

@@ -89,7 +89,7 @@ class MpiComm:
 
     Args:
         devices: all devices; `MpiWorld.owner` maps each to a rank.
-        joined: the processes; those of the program when None.
+        joined: the processes; by default all of the program.
 
     Attributes:
         devices: all devices that it connects.

@@ -51,7 +51,7 @@ class _Method:
 
 @dataclass(frozen=True, slots=True)
 class BoxingMethods:
-    """All boxing methods: the planner's routes, and those of plugins.
+    """All boxing methods: the routes of the planner and the methods of plugins.
 
     Attributes:
         specs: the methods of plugins.

@@ -92,7 +92,7 @@ def compile_graph(
         results: values to fetch at each step.
         inputs: names of the ``input`` ops in the order in which they are fed.
         effects: whether to keep ops that only have side effects.
-        select: the selector; that of the job's settings if None.
+        select: the selector; the one of the job's settings if None.
     """
     build.builder.results = tuple(results)
     logical = build.builder.build()
@@ -186,7 +186,7 @@ def _timed(name: str, before: int, work: Callable[[], T]) -> tuple[T, PassTiming
 
 
 def _keep_layouts(session: JobSession, graph: Graph, layouts: Mapping[Value, TensorLayout]) -> None:
-    """Record the layouts of variables, which fix those of jobs compiled later."""
+    """Record the layouts of variables, which bind jobs compiled later."""
     for op in graph.of_type("variable"):
         layout = layouts.get(op.output()) or TensorLayout(op.placement, (B,))
         session.layouts.setdefault(op.name, layout)

@@ -248,7 +248,7 @@ def build_training(
         line: the user's line.
         watched: further values whose gradients are needed.
         job: name of the job, part of the names of its own states.
-        micro_batches: the number of micro-batches of a step; the losses are those of one.
+        micro_batches: the number of micro-batches of a step; the losses belong to one of them.
         sums: receives the names of the ops whose input is accumulated over them.
         elements: the divisor of the gradients; by default the elements of each loss.
 
@@ -391,7 +391,7 @@ def _clipped(
 ) -> tuple[list[Gradient], Value | None]:
     """Clip the gradients: return them, and the scalar by which the updates must scale them.
 
-    The norm is that of the fully scaled and regularized gradients.
+    The norm is computed from the fully scaled and regularized gradients.
     """
     if t.options.clip_norm is None:
         return gradients, inverse
