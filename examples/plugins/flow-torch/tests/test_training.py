@@ -10,6 +10,7 @@ from flow_core.base.errors import DataError
 RNG = np.random.default_rng(0)
 IMAGES = RNG.normal(size=(20, 1, 28, 28)).astype(np.float32)
 LABELS = RNG.integers(0, 10, 20).astype(np.int32)
+INIT = flow.random_normal_initializer(stddev=0.1)
 RATE = flow.optimizer.PiecewiseConstantScheduler([3], [0.05, 0.02])
 
 
@@ -17,19 +18,26 @@ def lenet(x):
     """Return the logits of LeNet."""
     for number, filters in enumerate((8, 16)):
         name = f"conv{number}"
-        x = flow.layers.conv2d(x, filters, 5, padding="SAME", activation=flow.nn.relu, name=name)
+        x = flow.layers.conv2d(
+            x, filters, 5, padding="SAME", activation=flow.nn.relu,
+            kernel_initializer=INIT, name=name,
+        )  # fmt: skip
         x = flow.nn.max_pool2d(x, 2, 2, "SAME")
     x = flow.reshape(x, (x.shape[0], -1))
-    x = flow.layers.dense(x, 64, activation=flow.nn.relu, name="dense")
-    return flow.layers.dense(x, 10, name="logits")
+    return head(flow.layers.dense(x, 64, flow.nn.relu, kernel_initializer=INIT, name="dense"))
+
+
+def head(x):
+    """Return the logits of the last layer."""
+    return flow.layers.dense(x, 10, kernel_initializer=INIT, name="logits")
 
 
 def perceptron(x):
     """Return the logits of a perceptron with other activations."""
     x = flow.reshape(x, (x.shape[0], -1))
-    x = flow.layers.dense(x, 48, activation=flow.math.tanh, name="first")
-    x = flow.layers.dense(x, 32, activation=flow.math.sigmoid, name="second")
-    return flow.layers.dense(x, 10, name="logits")
+    x = flow.layers.dense(x, 48, flow.math.tanh, kernel_initializer=INIT, name="first")
+    x = flow.layers.dense(x, 32, flow.math.sigmoid, kernel_initializer=INIT, name="second")
+    return head(x)
 
 
 def sgd():

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from flow_core.base.alignment import ALIGNMENT
+from flow_core.base.arrays import DeviceArray
 from flow_core.base.dtypes import ALL, DType, as_dtype
 from flow_core.device import Arena, Driver, Launch, Stream
 from flow_core.plugins.specs import Available, Unavailable
@@ -112,10 +113,13 @@ class DeviceKit(Kit):
             assert self.driver().allocate(nbytes).nbytes == nbytes
 
     def test_views_know_their_type(self, name: str, dtype: str) -> None:
-        """Views have the requested shape and element type."""
+        """Views are `DeviceArray`s with the requested shape and element type."""
         for shape in SHAPES:
             array = self.array(shape, dtype)
-            assert tuple(array.shape) == shape
+            assert isinstance(array, DeviceArray), f"{type(array).__name__} lacks an attribute"
+            assert isinstance(array.shape, tuple)
+            assert array.shape == shape
+            assert isinstance(array.dtype, np.dtype)
             assert array.dtype == as_dtype(dtype).numpy
 
     def test_alignment(self, name: str) -> None:

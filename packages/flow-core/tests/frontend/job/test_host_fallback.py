@@ -124,6 +124,12 @@ def test_the_session_has_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
         assert np.isfinite(plain_device.perceptron("plain")(WIDE, Y))
         with pytest.raises(KernelNotFoundError):
             plain_device.perceptron("plain", "0:0", config("off"), name="other").compile()
+    monkeypatch.delenv("FLOW_HOST_FALLBACK")
+    with lacking("tanh"):
+        flow.config.host_fallback("silent")
+        assert np.isfinite(plain_device.perceptron("plain")(WIDE, Y))
+        with pytest.raises(ConfigError, match="'off' or 'warn' or 'silent'"):
+            flow.config.host_fallback(True)
     with pytest.raises(ConfigError, match="off or warn or silent"):
         Settings.from_env({"FLOW_HOST_FALLBACK": "yes"})
     with pytest.raises(ConfigError, match="'off' or 'warn' or 'silent'"):

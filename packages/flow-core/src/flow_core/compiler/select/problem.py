@@ -55,6 +55,7 @@ class Problem:
         fixed: layouts of variables that other jobs of the session use.
         seconds: the budget of an exact search; see `search_budget`.
         memory: a factor on the price of memory.
+        host_numbers: the device types whose ops read `OpSpec.numbers` in host memory.
     """
 
     graph: Graph
@@ -63,10 +64,11 @@ class Problem:
     fixed: Mapping[str, TensorLayout] = field(default_factory=dict)
     seconds: float = 10.0
     memory: float = 1.0
+    host_numbers: frozenset[str] = frozenset()
 
     def reads(self, op: Op, index: int) -> Placement:
-        """Return where an op reads an input: on its placement, or on a device per input."""
-        return self.specs[op.type].input_placement(op.placement, index)
+        """Return where an op reads an input: on its placement, a device per input, or the host."""
+        return self.specs[op.type].input_placement(op.placement, index, self.host_numbers)
 
     def home(self, op: Op, index: int = 0) -> Placement:
         """Return the placement of an op's output: fed arrays on the first device, else its own.

@@ -146,7 +146,14 @@ def _distribute(build: JobBuild, graph: Graph, select: Selector | None, memory: 
     """Select SBP signatures and expand the logical graph over its devices."""
     session, seconds = build.session, float(build.config.get("sbp_selector_seconds"))
     fixed = dict(session.layouts)
-    problem = Problem(graph, session.registry.ops, fixed=fixed, seconds=seconds, memory=memory)
+    problem = Problem(
+        graph,
+        session.registry.ops,
+        fixed=fixed,
+        seconds=seconds,
+        memory=memory,
+        host_numbers=session.registry.host_numbers,
+    )
     selector = select or str(build.config.get("sbp_selector"))
     return to_physical(problem, selector, BoxingMethods.of(session.registry))
 

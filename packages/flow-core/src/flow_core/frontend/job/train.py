@@ -200,17 +200,22 @@ class _Training:
     emitter: Emitter
     options: TrainOptions
     placement: Placement
+    numbers: Placement
     line: SourceLine | None
     job: str
 
     def maker(self, placement: Placement, prefix: str) -> Maker:
         return Maker(self.emitter, placement, prefix, self.line)
 
-    def add(self, type_: str, *inputs: Value, **attrs: AttrValue) -> Value:
+    def one(self, type_: str, *inputs: Value, **attrs: AttrValue) -> Value:
         """Add a system op and return its first output."""
-        return self.add_on(self.placement, type_, *inputs, **attrs)
+        return self.at(self.placement, type_, *inputs, **attrs)
 
-    def add_on(self, placement: Placement, type_: str, *inputs: Value, **attrs: AttrValue) -> Value:
+    def number(self, type_: str, *inputs: Value, **attrs: AttrValue) -> Value:
+        """Add a system op on single numbers and return its first output."""
+        return self.at(self.numbers, type_, *inputs, **attrs)
+
+    def at(self, placement: Placement, type_: str, *inputs: Value, **attrs: AttrValue) -> Value:
         name = self.emitter.builder.unique_name(f"{SYSTEM}/{type_}")
         outputs = self.emitter.emit(
             type_, inputs, attrs, placement=placement, name=name, line=self.line
@@ -230,6 +235,7 @@ def build_training(
     step: Value,
     placement: Placement,
     line: SourceLine | None,
+    numbers: Placement | None = None,
     watched: Sequence[Value] = (),
     job: str = "",
     micro_batches: int = 1,
@@ -246,6 +252,7 @@ def build_training(
         step: number of the running step, int64, starting at 0.
         placement: the devices of ops that belong to the whole job.
         line: the user's line.
+        numbers: the devices of learning rates, step numbers and loss scales; ``placement`` if None.
         watched: further values whose gradients are needed.
         job: name of the job, part of the names of its own states.
         micro_batches: the number of micro-batches of a step; the losses belong to one of them.
@@ -260,26 +267,26 @@ def build_training(
         JobError: no loss, losses of different types, or no trainable variable with a gradient.
     """
     options = optimizer.options()
-    t = _Training(emitter, options, placement, line, job)
+    t = _Training(emitter, options, placement, numbers or placement, line, job)
     count = _loss_elements(t, losses) if elements is None else elements
     trained = [v for v in variables if v.trainable]
     scale = _loss_scale(t)
     seeds = {loss: _seed(t, loss, scale) for loss in losses}
-    grads = backward(emitter, seeds, [*(v.value for v in trained), *watched])
+    found = backward(emitter, seeds, [*(v.value for v in trained), *watched])
     factor = 1.0 / (count * micro_batches * scale.factor)
-    gradients = [Gradient(v, grads[v.value], factor) for v in trained if v.value in grads]
+    gradients = [Gradient(v, found[v.value], factor) for v in trained if v.value in found]
     if micro_batches > 1 and sums is not None:
         gradients = [_accumulated(t, g, sums) for g in gradients]
     if not gradients:
         _fail_without_gradients(t, len(trained))
     skip = _count_not_finite(t, gradients) if scale.variable else None
     gradients, scale_by = _clipped(t, [_penalized(t, g) for g in gradients], scale.inverse)
-    rate, step_number = _learning_rate(t, step)
+    rate, now = _learning_rate(t, step)
     for gradient in gradients:
-        _update(t, gradient, rate, step_number, scale_by, skip)
+        _update(t, gradient, rate, now, scale_by, skip)
     if scale.variable and skip:
         _adapt_loss_scale(t, scale.variable, skip)
-    return grads
+    return found
 
 
 def _accumulated(t: _Training, g: Gradient, sums: list[str]) -> Gradient:
@@ -330,8 +337,8 @@ def _loss_scale(t: _Training) -> LossScale:
     if not isinstance(policy, DynamicLossScale):
         return LossScale(float(policy))
     variable = _number_variable(t, "LossScale", "float32", policy.initial)
-    number = t.add("reshape", variable, shape=())
-    return LossScale(1.0, variable, number, t.add("reciprocal", number))
+    number = t.number("reshape", variable, shape=())
+    return LossScale(1.0, variable, number, t.number("reciprocal", number))
 
 
 def _dynamic_name(t: _Training, name: str) -> str:
@@ -340,18 +347,16 @@ def _dynamic_name(t: _Training, name: str) -> str:
 
 def _number_variable(t: _Training, name: str, dtype: str, initial: float) -> Value:
     """Return a state of the dynamic loss scale: one number, in OneFlow's shape (1,)."""
-    full_name = _dynamic_name(t, name)
-    if full_name in t.emitter.builder.ops:
-        return Value(full_name, 0)
+    full = _dynamic_name(t, name)
+    if full in t.emitter.builder.ops:
+        return Value(full, 0)
     attrs = {
         "shape": (1,),
         "dtype": dtype,
         "initializer": ("constant", initial),
         "trainable": False,
     }
-    (value,) = t.emitter.emit(
-        "variable", (), attrs, placement=t.placement, name=full_name, line=t.line
-    )
+    (value,) = t.emitter.emit("variable", (), attrs, placement=t.numbers, name=full, line=t.line)
     return value
 
 
@@ -372,8 +377,8 @@ def _cast(maker: Maker, value: Value, like: TensorType) -> Sym:
 
 
 def _count_not_finite(t: _Training, gradients: Sequence[Gradient]) -> Value:
-    counts = [t.add_on(g.variable.placement, "count_not_finite", g.value) for g in gradients]
-    return counts[0] if len(counts) == 1 else t.add("add_n", *counts)
+    counts = [t.at(g.variable.placement, "count_not_finite", g.value) for g in gradients]
+    return counts[0] if len(counts) == 1 else t.one("add_n", *counts)
 
 
 def _penalized(t: _Training, g: Gradient) -> Gradient:
@@ -397,21 +402,21 @@ def _clipped(
         return gradients, inverse
     finished = [_finished(t, g, inverse) for g in gradients]
     squares = [_square_sum(t, g) for g in finished]
-    total = squares[0] if len(squares) == 1 else t.add("add_n", *squares)
-    return finished, t.add("global_norm_clip_factor", total, clip_norm=t.options.clip_norm)
+    total = squares[0] if len(squares) == 1 else t.one("add_n", *squares)
+    return finished, t.number("global_norm_clip_factor", total, clip_norm=t.options.clip_norm)
 
 
 def _finished(t: _Training, g: Gradient, inverse: Value | None) -> Gradient:
     """Return a gradient with scales and regularization applied, in the accumulation type."""
     maker = t.maker(g.variable.placement, f"{g.variable.name}/clip")
-    accumulation_type = tensor_type((), g.variable.type.dtype.accumulate)
-    value = _cast(maker, g.value, accumulation_type)
+    wide = tensor_type((), g.variable.type.dtype.accumulate)
+    value = _cast(maker, g.value, wide)
     if g.scale != 1.0:
         value = value * g.scale
     if inverse is not None:
-        value = value * _cast(maker, inverse, accumulation_type)
+        value = value * _cast(maker, inverse, wide)
     if g.l1 or g.l2:
-        model = _cast(maker, g.variable.value, accumulation_type)
+        model = _cast(maker, g.variable.value, wide)
         value = maker.one("l1_l2_regularize_gradient", model, value, l1=g.l1, l2=g.l2)
     return Gradient(g.variable, value.value)
 
@@ -426,18 +431,14 @@ def _square_sum(t: _Training, g: Gradient) -> Value:
 def _learning_rate(t: _Training, step: Value) -> tuple[Value, Value]:
     """Return the learning rate and the step number for the update ops."""
     options = t.options
-    step_number = step if options.step_blob is None else _named(t, options.step_blob, int64)
+    now = step if options.step_blob is None else _named(t, options.step_blob, int64)
     schedule = options.schedule
-    rate = (
-        _scheduled(t, step_number) if schedule.blob is None else _named(t, schedule.blob, float32)
-    )
+    rate = _scheduled(t, now) if schedule.blob is None else _named(t, schedule.blob, float32)
     if options.rule.bias_correction is None:
-        return rate, step_number
+        return rate, now
     beta1, beta2 = options.rule.bias_correction
-    corrected = t.add(
-        "adam_bias_correction_learning_rate", rate, step_number, beta1=beta1, beta2=beta2
-    )
-    return corrected, step_number
+    betas = {"beta1": beta1, "beta2": beta2}
+    return t.number("adam_bias_correction_learning_rate", rate, now, **betas), now
 
 
 def _scheduled(t: _Training, step: Value) -> Value:
@@ -447,7 +448,7 @@ def _scheduled(t: _Training, step: Value) -> Value:
         "learning_rate_decay": schedule.decay,
         "warmup_conf": schedule.warmup,
     }
-    return t.add("learning_rate_schedule", step, **attrs)
+    return t.number("learning_rate_schedule", step, **attrs)
 
 
 def _named(t: _Training, blob: str, dtype: DType) -> Value:
@@ -522,7 +523,7 @@ def _adapt_loss_scale(t: _Training, scale: Value, skip: Value) -> None:
             "dynamic_loss_scale_schedule",
             [skip, scale, good_steps],
             {"increment_period": policy.increment_period, "multiplier": policy.multiplier},
-            placement=t.placement,
+            placement=t.numbers,
             name=t.emitter.builder.unique_name(_dynamic_name(t, "Schedule")),
             line=t.line,
         )
