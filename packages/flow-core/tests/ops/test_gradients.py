@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from flow_core.ops.training.summed_updates import ROWS as SUMMED
 from flow_core.testing import Gap, GradientKit
 
 pytestmark = [pytest.mark.arithmetic, pytest.mark.sampled(0.5)]
@@ -36,9 +35,6 @@ class TestGradients(GradientKit):
         "distributed_partial_fc_sample_grad": SECOND,
         "min_max_observer": OBSERVED,
         "moving_average_min_max_observer": OBSERVED,
-        **dict.fromkeys(
-            ("boxing", "matmul_onto", *SUMMED), "put into graphs that are differentiated already"
-        ),
         "bernoulli": "a draw does not depend on its probability smoothly",
         "adam_bias_correction_learning_rate": SCHEDULE,
         "global_norm_clip_factor": SCHEDULE,

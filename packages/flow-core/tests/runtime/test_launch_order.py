@@ -1,4 +1,4 @@
-"""Launches of several drivers: who compiles them, and the order that events enforce."""
+"""Launches of several drivers: the driver that compiles them, and the order of events."""
 
 from __future__ import annotations
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import erf, sqrt
-from typing import Any
 
 import numpy as np
 
 from flow_core.authoring.layouts import TO_FIRST, TO_LAST
 from flow_core.authoring.specs import (
     REQUIRED,
+    AttrValue,
     InferContext,
     OpSpec,
     Sample,
@@ -24,12 +24,13 @@ from flow_core.authoring.specs import (
     tensor_type,
 )
 from flow_core.authoring.update_rules import BY_TYPE, COMMON, Update
+from flow_core.base.arrays import Array
 from flow_core.base.dtypes import float32, uint8
 
 Types = tuple[TensorType, ...]
-Attrs = Mapping[str, Any]
+Attrs = Mapping[str, AttrValue]
 
-ACTIVATIONS: Mapping[str, Callable[[Any], Any]] = {
+ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
     "": lambda y: y,
     "relu": lambda y: np.maximum(y, 0),
     "gelu": lambda y: 0.5 * y * (1 + np.vectorize(erf, otypes=[float])(y / sqrt(2))),
@@ -89,7 +90,7 @@ def _filter_grad_type(ctx: InferContext) -> Types:
     return (dw, _like(ctx, filters)) if ctx.attrs["bias"] else (dw,)
 
 
-def _taps(attrs: Attrs, out: Sequence[int]) -> Iterator[tuple[tuple[int, int], Any]]:
+def _taps(attrs: Attrs, out: Sequence[int]) -> Iterator[tuple[tuple[int, int], tuple[slice, ...]]]:
     """Yield each element of the kernel and the slice of the padded input that it multiplies."""
     for i in range(attrs["kernel_size"][0]):
         for j in range(attrs["kernel_size"][1]):
@@ -106,7 +107,7 @@ def _padded_size(attrs: Attrs, size: Sequence[int], out: Sequence[int]) -> list[
     return [max(b + n, (o - 1) * s + span) for n, b, o, s, span in columns]
 
 
-def _padded(x: Any, attrs: Attrs, out: Sequence[int]) -> Any:
+def _padded(x: Array, attrs: Attrs, out: Sequence[int]) -> Array:
     n, h, w, c = x.shape
     padded = np.zeros((n, *_padded_size(attrs, (h, w), out), c), x.dtype)
     top, left = attrs["padding_before"]
@@ -114,11 +115,11 @@ def _padded(x: Any, attrs: Attrs, out: Sequence[int]) -> Any:
     return padded
 
 
-def _channels_first(weight: Any, attrs: Attrs) -> Any:
+def _channels_first(weight: Array, attrs: Attrs) -> Array:
     return np.moveaxis(weight, -1, 1) if attrs["weights_last"] else weight
 
 
-def _grouped(weight: Any, groups: int) -> Any:
+def _grouped(weight: Array, groups: int) -> Array:
     """Expand grouped weights to all channels, with zeros between groups."""
     filters, channels = weight.shape[:2]
     full = np.zeros((filters, channels * groups, *weight.shape[2:]), weight.dtype)
@@ -130,7 +131,7 @@ def _grouped(weight: Any, groups: int) -> Any:
     return full
 
 
-def _conv(x: Any, weight: Any, *bias: Any, **attrs: Any) -> Any:
+def _conv(x: Array, weight: Array, *bias: Array, **attrs: AttrValue) -> Array:
     weight = _grouped(_channels_first(weight, attrs), attrs["groups"])
     sizes = zip(
         x.shape[1:3], attrs["padding_before"], attrs["padding_after"], _spans(attrs),
@@ -138,11 +139,13 @@ def _conv(x: Any, weight: Any, *bias: Any, **attrs: Any) -> Any:
     )  # fmt: skip
     out = [(n + b + a - span) // s + 1 for n, b, a, span, s in sizes]
     padded = _padded(x, attrs, out)
-    y = sum(padded[part] @ weight[:, :, i, j].T for (i, j), part in _taps(attrs, out))
+    y = np.zeros((len(x), *out, len(weight)), x.dtype)
+    for (i, j), part in _taps(attrs, out):
+        y = y + padded[part] @ weight[:, :, i, j].T
     return ACTIVATIONS[attrs["activation"]](y + bias[0] if bias else y)
 
 
-def _data_grad(dy: Any, weight: Any, **attrs: Any) -> Any:
+def _data_grad(dy: Array, weight: Array, **attrs: AttrValue) -> Array:
     weight = _grouped(_channels_first(weight, attrs), attrs["groups"])
     out, (h, w) = dy.shape[1:3], attrs["space"]
     padded = np.zeros((len(dy), *_padded_size(attrs, (h, w), out), weight.shape[1]), dy.dtype)
@@ -152,7 +155,7 @@ def _data_grad(dy: Any, weight: Any, **attrs: Any) -> Any:
     return padded[:, top : top + h, left : left + w]
 
 
-def _filter_grad(dy: Any, x: Any, **attrs: Any) -> Any:
+def _filter_grad(dy: Array, x: Array, **attrs: AttrValue) -> Array | tuple[Array, ...]:
     groups, out = attrs["groups"], dy.shape[1:3]
     padded = _padded(x, attrs, out)
     filters, channels = dy.shape[-1], x.shape[-1]
@@ -169,7 +172,7 @@ def _filter_grad(dy: Any, x: Any, **attrs: Any) -> Any:
     return (dw, dy.sum((0, 1, 2))) if attrs["bias"] else dw
 
 
-CASES: tuple[tuple[tuple[int, int, int, int], int, dict[str, Any]], ...] = (
+CASES: tuple[tuple[tuple[int, int, int, int], int, dict[str, AttrValue]], ...] = (
     ((2, 6, 7, 3), 4, {"kernel_size": (3, 3), "strides": (1, 1), "padding_before": (1, 1)}),
     ((1, 7, 5, 2), 6, {"kernel_size": (3, 2), "strides": (2, 1), "padding_before": (0, 1)}),
     ((3, 5, 5, 16), 32, {"kernel_size": (1, 1), "strides": (2, 2), "padding_before": (0, 0)}),
@@ -180,7 +183,7 @@ CASES: tuple[tuple[tuple[int, int, int, int], int, dict[str, Any]], ...] = (
 )
 
 
-def _cases(rng: Any) -> Iterator[tuple[Any, Any, Any, dict[str, Any]]]:
+def _cases(rng: np.random.Generator) -> Iterator[tuple[Array, Array, Array, dict[str, AttrValue]]]:
     """Yield random x, weights, bias and attributes."""
     for shape, filters, geometry in CASES:
         attrs = {"dilation_rate": (1, 1), "groups": 1, **geometry}
@@ -191,25 +194,25 @@ def _cases(rng: Any) -> Iterator[tuple[Any, Any, Any, dict[str, Any]]]:
         yield x, np.moveaxis(weight, 1, -1).copy(), bias, attrs | {"weights_last": True}
 
 
-def _conv_samples(rng: Any) -> Iterator[Sample]:
+def _conv_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for x, weight, bias, attrs in _cases(rng):
         attrs = attrs | {"padding_after": attrs["padding_before"]}
         yield Sample((x, weight), attrs, gradient=False)
         yield Sample((x, weight, bias), attrs | {"activation": "relu"}, gradient=False)
 
 
-def _gradient_case(x: Any, weight: Any, attrs: dict[str, Any]) -> Any:
+def _gradient_case(x: Array, weight: Array, attrs: dict[str, AttrValue]) -> Array:
     after = {"padding_after": attrs["padding_before"], "activation": ""}
     return np.ones_like(_conv(x, weight, **attrs, **after))
 
 
-def _data_grad_samples(rng: Any) -> Iterator[Sample]:
+def _data_grad_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for x, weight, _, attrs in _cases(rng):
         dy = rng.uniform(-1, 1, _gradient_case(x, weight, attrs).shape)
         yield Sample((dy, weight), attrs | {"space": x.shape[1:3]}, gradient=False)
 
 
-def _filter_grad_samples(rng: Any) -> Iterator[Sample]:
+def _filter_grad_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for x, weight, _, attrs in _cases(rng):
         dy = rng.uniform(-1, 1, _gradient_case(x, weight, attrs).shape)
         for bias in (False, True):
@@ -229,14 +232,14 @@ def _matmul_type(ctx: InferContext) -> Types:
     return (_like(ctx, *stack, m, n),)
 
 
-def _matmul(a: Any, b: Any, *bias: Any, **attrs: Any) -> Any:
+def _matmul(a: Array, b: Array, *bias: Array, **attrs: AttrValue) -> Array:
     left = np.swapaxes(a, -1, -2) if attrs["transpose_a"] else a
     right = np.swapaxes(b, -1, -2) if attrs["transpose_b"] else b
     y = attrs["alpha"] * (left @ right)
     return ACTIVATIONS[attrs["activation"]](y + bias[0] if bias else y)
 
 
-def _matmul_samples(rng: Any) -> Iterator[Sample]:
+def _matmul_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for m, k, n in ((3, 5, 4), (33, 17, 65), (1, 7, 1)):
         for t in range(4):
             a = rng.uniform(-1, 1, (k, m) if t & 1 else (m, k))
@@ -287,15 +290,23 @@ def _joined_type(ctx: InferContext) -> Types:
 
 
 def _joined(
-    x: Any, moving_mean: Any, moving_variance: Any, gamma: Any, beta: Any, addend: Any,
+    x: Array, moving_mean: Array, moving_variance: Array, gamma: Array, beta: Array, addend: Array,
     *, epsilon: float, momentum: float,
-) -> Any:  # fmt: skip
+) -> tuple[Array, ...]:  # fmt: skip
     rows = x.reshape(-1, x.shape[-1])
-    mean, inverse = rows.mean(0), 1 / np.sqrt(rows.var(0) + epsilon)
-    return np.maximum((x - mean) * inverse * gamma + beta + addend, 0), mean, inverse
+    mean, variance = rows.mean(0), rows.var(0)
+    inverse = 1 / np.sqrt(variance + epsilon)
+    unbiased = variance * len(rows) / max(len(rows) - 1, 1)
+    return (
+        np.maximum((x - mean) * inverse * gamma + beta + addend, 0),
+        mean,
+        inverse,
+        momentum * moving_mean + (1 - momentum) * mean,
+        momentum * moving_variance + (1 - momentum) * unbiased,
+    )
 
 
-def _joined_samples(rng: Any) -> Iterator[Sample]:
+def _joined_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape in ((2, 5, 3, 4), (70, 33), (1, 3)):
         x, addend = rng.uniform(1, 3, shape), rng.uniform(-1, 1, shape)
         vectors = (rng.uniform(0.5, 2, shape[-1]) for _ in range(4))
@@ -309,7 +320,7 @@ def _reorder_type(ctx: InferContext) -> Types:
     return (_like(ctx, *(ctx.inputs[0].shape[i] for i in ctx.attrs["perm"])),)
 
 
-def _reorder_samples(rng: Any) -> Iterator[Sample]:
+def _reorder_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape in ((2, 3, 4, 5), (1, 16, 7, 7), (3, 1, 2, 9)):
         for perm in (TO_LAST, TO_FIRST):
             yield Sample((rng.uniform(-1, 1, shape),), {"perm": perm}, gradient=False)
@@ -318,7 +329,7 @@ def _reorder_samples(rng: Any) -> Iterator[Sample]:
 # --- rows of embedding tables
 
 
-def _add_to_rows(base: Any, index: Any, rows: Any, *, axis: int, first: int) -> Any:
+def _add_to_rows(base: Array, index: Array, rows: Array, *, axis: int, first: int) -> Array:
     out, flat = base.copy(), rows.reshape(-1, *base.shape[1:])
     for row, k in zip(flat, index.reshape(-1).tolist(), strict=True):
         if 0 <= k - first < len(base):
@@ -326,7 +337,7 @@ def _add_to_rows(base: Any, index: Any, rows: Any, *, axis: int, first: int) -> 
     return out
 
 
-def _add_to_rows_samples(rng: Any) -> Iterator[Sample]:
+def _add_to_rows_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape, count in (((5, 3), (4,)), ((9,), (2, 3)), ((3, 2, 2), (6,))):
         index = rng.integers(-1, shape[0] + 1, count).astype(np.int32)
         rows = rng.uniform(-1, 1, (*count, *shape[1:]))
@@ -393,6 +404,7 @@ def _joined_spec(row: Joined) -> OpSpec:
     first = ("learning_rate", "scale_by_tensor", *(("train_step",) if row.rule.step else ()))
     return OpSpec(
         type=row.type,
+        internal=True,
         inputs=(*first, "rows*"),
         outputs=(),
         infer=infer,
@@ -409,6 +421,7 @@ OPS: tuple[OpSpec, ...] = (
     *map(_joined_spec, JOINED),
     OpSpec(
         type="onednn_conv",
+        internal=True,
         inputs=("x", "weight", "bias?"),
         infer=_conv_type,
         attrs={**GEOMETRY, "padding_after": REQUIRED, "activation": "", **MATH, **NOTED},
@@ -418,6 +431,7 @@ OPS: tuple[OpSpec, ...] = (
     ),
     OpSpec(
         type="onednn_conv_data_grad",
+        internal=True,
         inputs=("dy", "weight"),
         outputs=("dx",),
         infer=_data_grad_type,
@@ -428,6 +442,7 @@ OPS: tuple[OpSpec, ...] = (
     ),
     OpSpec(
         type="onednn_conv_filter_grad",
+        internal=True,
         inputs=("dy", "x"),
         outputs=("dw*",),
         infer=_filter_grad_type,
@@ -438,6 +453,7 @@ OPS: tuple[OpSpec, ...] = (
     ),
     OpSpec(
         type="onednn_matmul",
+        internal=True,
         inputs=("a", "b", "bias?"),
         infer=_matmul_type,
         attrs={
@@ -454,6 +470,7 @@ OPS: tuple[OpSpec, ...] = (
     ),
     OpSpec(
         type="onednn_pack",
+        internal=True,
         inputs=("b",),
         infer=lambda ctx: (_like(ctx, ctx.attrs["size"]),),
         attrs={**_PACKED, "transpose_b": REQUIRED, "bias": REQUIRED, "size": REQUIRED},
@@ -461,6 +478,7 @@ OPS: tuple[OpSpec, ...] = (
     ),
     OpSpec(
         type="onednn_packed_matmul",
+        internal=True,
         inputs=("a", "packed", "bias?"),
         infer=lambda ctx: (_like(ctx, ctx.attrs["rows"], ctx.attrs["columns"]),),
         attrs=_PACKED,
@@ -468,6 +486,7 @@ OPS: tuple[OpSpec, ...] = (
     ),
     OpSpec(
         type="onednn_max_pool",
+        internal=True,
         inputs=("x",),
         outputs=("y", "places"),
         infer=_pool_type,
@@ -476,6 +495,7 @@ OPS: tuple[OpSpec, ...] = (
     ),
     OpSpec(
         type="onednn_max_pool_grad",
+        internal=True,
         inputs=("dy", "places"),
         outputs=("dx",),
         infer=_pool_grad_type,
@@ -484,6 +504,7 @@ OPS: tuple[OpSpec, ...] = (
     ),
     OpSpec(
         type="onednn_norm_relu",
+        internal=True,
         inputs=("x", "moving_mean", "moving_variance", "gamma", "beta"),
         outputs=("y", "mean", "inv_variance", "mask"),
         infer=_norm_type,
@@ -493,6 +514,7 @@ OPS: tuple[OpSpec, ...] = (
     ),
     OpSpec(
         type="onednn_norm_relu_grad",
+        internal=True,
         inputs=("x", "dy", "mean", "inv_variance", "gamma", "mask"),
         outputs=("dx", "gamma_diff", "beta_diff"),
         infer=_norm_grad_type,
@@ -501,6 +523,7 @@ OPS: tuple[OpSpec, ...] = (
     ),
     OpSpec(
         type="onednn_norm_add_relu",
+        internal=True,
         inputs=("x", "moving_mean", "moving_variance", "gamma", "beta", "addend"),
         outputs=("y", "mean", "inv_variance"),
         infer=_joined_type,
@@ -512,6 +535,7 @@ OPS: tuple[OpSpec, ...] = (
     ),
     OpSpec(
         type="onednn_add_to_rows",
+        internal=True,
         inputs=("base", "index", "rows"),
         infer=lambda ctx: ctx.inputs[:1],
         attrs={"axis": 0, "first": 0},
@@ -522,6 +546,7 @@ OPS: tuple[OpSpec, ...] = (
     ),
     OpSpec(
         type="onednn_sparse_adam",
+        internal=True,
         inputs=("model", "index", "model_diff", "learning_rate", "m", "v", "scale_by_tensor?"),
         outputs=(),
         infer=lambda _: (),
@@ -540,6 +565,7 @@ OPS: tuple[OpSpec, ...] = (
     ),
     OpSpec(
         type="onednn_sparse_sgd",
+        internal=True,
         inputs=("model", "index", "model_diff", "learning_rate", "scale_by_tensor?"),
         outputs=(),
         infer=lambda _: (),
@@ -550,6 +576,7 @@ OPS: tuple[OpSpec, ...] = (
     ),
     OpSpec(
         type="onednn_matmul_sgd",
+        internal=True,
         inputs=("model", "a", "b", "learning_rate", "scale_by_tensor?"),
         outputs=(),
         infer=lambda _: (),
@@ -560,6 +587,7 @@ OPS: tuple[OpSpec, ...] = (
     ),
     OpSpec(
         type="onednn_reorder",
+        internal=True,
         inputs=("x",),
         infer=_reorder_type,
         attrs={"perm": REQUIRED, **NOTED},

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from flow_core.base.errors import ConfigError
 from flow_core.base.thread_budget import Budget, asked
 
+HOST_FALLBACK = ("off", "warn", "silent")
+"""Whether ops without a kernel for their devices run on the CPU; the first value is the default."""
+
 CHECK_FEEDS = ("sometimes", "always", "never")
 """How often processes compare their feeds; the first value is the default."""
 
@@ -31,6 +34,8 @@ class Settings:
             (FLOW_STREAM_THREADS: "auto" or a number).
         check_feeds: how often the processes of a program compare their feeds, one of
             `CHECK_FEEDS` (FLOW_CHECK_FEEDS).
+        host_fallback: whether ops without a kernel for their devices run on the CPU, one of
+            `HOST_FALLBACK` (FLOW_HOST_FALLBACK).
         cores: the cores that the process may keep busy (ONEFLOW_CPU_THREADS, else
             OMP_NUM_THREADS), None for all.
     """
@@ -44,6 +49,7 @@ class Settings:
     verify_passes: bool = False
     stream_threads: int | None = None
     check_feeds: str = "sometimes"
+    host_fallback: str = "off"
     cores: Budget | None = None
 
     @classmethod
@@ -64,6 +70,7 @@ class Settings:
             verify_passes=_flag(env, "FLOW_VERIFY_PASSES"),
             stream_threads=_count(env, "FLOW_STREAM_THREADS", "auto") or None,
             check_feeds=_word(env, "FLOW_CHECK_FEEDS", CHECK_FEEDS),
+            host_fallback=_word(env, "FLOW_HOST_FALLBACK", HOST_FALLBACK),
             cores=asked(env),
         )
 

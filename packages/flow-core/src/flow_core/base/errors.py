@@ -144,6 +144,10 @@ class ZeroWeightsWarning(FlowWarning):
     """Weights of a train job start at zero and can never change."""
 
 
+class HostFallbackWarning(FlowWarning):
+    """Ops without a kernel for their devices run on the CPU."""
+
+
 def warn(text: str, category: type[FlowWarning], at: SourceLine | None) -> None:
     """Issue a warning at a line of the user's program."""
     place = at or SourceLine("<unknown>", 1)

@@ -7,6 +7,9 @@ from dataclasses import replace
 
 from flow_core.base.errors import KernelNotFoundError, KernelUser, MissingKernel, SourceLine
 
+HOST = "cpu"
+"""The device type that runs ops without a kernel for their own devices, if a setting allows it."""
+
 SHOWN = 5
 """Maximum number of ops that the message lists per missing kernel."""
 
@@ -44,10 +47,18 @@ def job_error(found: Sequence[tuple[KernelUser, KernelNotFoundError]]) -> Kernel
         at=first.line,
         found=_FIELD.join((f"{count} missing:", *map(_text, missing))),
         allowed="device types with a kernel: " + "; ".join(dict.fromkeys(elsewhere)),
-        hint=found[0][1].hint,
+        hint=_hint(missing, found[0][1].hint or ""),
     )
     error.missing = missing
     return error
+
+
+def _hint(missing: Sequence[MissingKernel], general: str) -> str:
+    """Return the next steps: the fallback, where the host has all kernels, and a general hint."""
+    if not all(HOST in m.elsewhere for m in missing):
+        return general
+    fallback = 'function_config.host_fallback("warn"), or FLOW_HOST_FALLBACK=warn'
+    return f"run these ops on the CPU: {fallback}; or {general}"
 
 
 def _grouped(found: Iterable[tuple[KernelUser, KernelNotFoundError]]) -> Iterator[MissingKernel]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 
 from flow_core.builtin.ops_plugin import FAMILIES
+from flow_core.plugins.batchable import of_elements
 from flow_core.plugins.specs import Available, DeviceSpec, KernelSpec
 
 FLOW_PLUGIN_API = "1.0"
@@ -26,6 +28,12 @@ def flow_register_devices() -> tuple[DeviceSpec, ...]:
 
 
 def flow_register_kernels() -> Iterator[KernelSpec]:
-    """Yield the numpy kernels of all families."""
+    """Yield the numpy kernels of all families.
+
+    NumPy computes each element of an elementwise op alone, so all these kernels are batchable.
+    """
     for family in FAMILIES:
-        yield from importlib.import_module(f"flow_core.builtin.numpy_kernels.{family}").KERNELS
+        specs = importlib.import_module(f"flow_core.ops.{family}").OPS
+        elementwise = {spec.type for spec in specs if spec.elementwise}
+        for kernel in importlib.import_module(f"flow_core.builtin.numpy_kernels.{family}").KERNELS:
+            yield replace(kernel, batchable=of_elements) if kernel.op in elementwise else kernel

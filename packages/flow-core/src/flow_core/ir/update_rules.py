@@ -18,9 +18,10 @@ states, and has no output.  With r = scale * scale_by_tensor * model_diff + l1 *
 * ``lamb_update``: m and v as in Adam, beta1_t *= beta1, beta2_t *= beta2,
   a = m / (1 - beta1_t) / sqrt(v / (1 - beta2_t) + epsilon);
   model -= lr * |model| / |a| * (a + weight_decay * model) with |x| the Euclidean norm
-  (the factor is 1 where one of them is 0)
+  (the factor is 1 unless both are positive)
 
-If ``skip_if`` is not 0, nothing changes.
+If ``skip_if`` is not 0, nothing changes.  A coefficient l1, l2 or weight_decay of 0 leaves its term
+out, even if the model is not finite.
 
 Backends take names, order and number of states and attributes from `TABLE`.  Each orders the
 arithmetic for its hardware (tiles of numpy calls, fused loops, GPU threads), so results are equal
@@ -72,6 +73,11 @@ class Update:
     def first_state(self) -> int:
         """Index of the first state among the inputs."""
         return RATE + 1 + self.step
+
+    @property
+    def scalars(self) -> tuple[int, ...]:
+        """Indices of the inputs that are numbers: rate, step, scale and whether to skip."""
+        return (*range(RATE, self.first_state), len(self.inputs), len(self.inputs) + 1)
 
     @property
     def mutates(self) -> tuple[int, ...]:

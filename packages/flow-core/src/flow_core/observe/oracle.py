@@ -125,7 +125,8 @@ class _Oracle:
         graph, physical, spread = compiled.optimized_logical, compiled.physical, False
         if not physical.layouts:
             graph, spread = _spread(job, graph, devices), True
-            problem = Problem(graph, session.registry.ops)
+            registry = session.registry
+            problem = Problem(graph, registry.ops, host_numbers=registry.host_numbers)
             ways = Ways.of(session.registry)
             physical = to_physical(problem, str(job.config.get("sbp_selector")), ways)
         rng = np.random.default_rng(seed)
@@ -443,7 +444,8 @@ class _Alone:
         spec: OpSpec,
         origin: Origin,
     ) -> None:
-        self.oracle, self.op, self.types, self.origin = oracle, op, types, origin
+        self.oracle, self.op, self.types, self.spec = oracle, op, types, spec
+        self.origin = origin
         self.mutated = [i for i in spec.mutates if i < len(op.inputs)]
 
     def run(self, arrays: Sequence[Array], step: int) -> list[Array]:
@@ -457,7 +459,9 @@ class _Alone:
                 kind, values[name] = "variable", array
             else:
                 fed.append(name)
-            ops[name] = Op(name, kind, (), Attrs(), self.op.placement)
+            on_host = self.oracle.session.registry.host_numbers
+            placement = self.spec.input_placement(self.op.placement, i, on_host)
+            ops[name] = Op(name, kind, (), Attrs(), placement)
             types[name] = (tensor_type(array.shape, as_dtype(array.dtype)),)
         inputs = tuple(Value(f"in{i}", 0) for i in range(len(arrays)))
         op = replace(self.op, inputs=inputs, control=())

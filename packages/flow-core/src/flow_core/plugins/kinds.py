@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from flow_core.base.alignment import ALIGNMENT
 from flow_core.base.errors import PluginResultError
 from flow_core.plugins.specs import (
     AnnotationSpec,
@@ -40,6 +41,7 @@ class Kind:
         lazy: fields that are ``"package.module:attribute"`` strings or callables.
         optional: lazy fields that may be None.
         calls: fields that are callables, never strings.
+        alignments: fields that are alignments in bytes.
     """
 
     hook: str
@@ -51,12 +53,16 @@ class Kind:
     lazy: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
     calls: tuple[str, ...] = ()
+    alignments: tuple[str, ...] = ()
 
 
 KINDS: tuple[Kind, ...] = (
     Kind("flow_register_ops", "ops", OpSpec, "op", "type", calls=("infer", "sbp")),
     Kind("flow_register_kernels", "kernels", KernelSpec, "kernel", "op", ("device",), ("load",)),
-    Kind("flow_register_devices", "devices", DeviceSpec, "device", "type", (), ("probe", "driver")),
+    Kind(
+        "flow_register_devices", "devices", DeviceSpec, "device", "type",
+        lazy=("probe", "driver"), alignments=("alignment",),
+    ),
     Kind(
         "flow_register_comms", "comms", CommSpec, "comm",
         lazy=("bootstrap", "load"), optional=("world", "static_bootstrap"),
@@ -118,10 +124,16 @@ def _rules(kind: Kind) -> Iterable[tuple[str, Any, str]]:
         yield field, _is_optional_lazy, 'a callable, "package.module:attribute" or None'
     for field in kind.calls:
         yield field, callable, "a callable"
+    for field in kind.alignments:
+        yield field, _is_alignment, f"a power of two, at least {ALIGNMENT}"
     if kind.spec is FormatSpec:
         yield "file", _is_optional_file, "a file name with a suffix, or None"
     if kind.spec is PassSpec:
         yield "stage", STAGES.__contains__, f"one of {', '.join(STAGES)}"
+
+
+def _is_alignment(value: object) -> bool:
+    return type(value) is int and value >= ALIGNMENT and value & (value - 1) == 0
 
 
 def _is_name(value: object) -> bool:

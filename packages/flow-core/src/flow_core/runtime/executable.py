@@ -14,6 +14,7 @@ import numpy as np
 from flow_core.base.arrays import Array
 from flow_core.base.dtypes import tensor_buffer
 from flow_core.base.errors import FlowError, PlanError, SourceLine, UnsupportedError
+from flow_core.base.shapes import Shape
 from flow_core.base.thread_pools import find_open_mp, sized_pools, with_sized_pools
 from flow_core.comm.exchange import BOXING, DevicePair, exchange_of, pack, unpack
 from flow_core.device import Arena, Comm, Driver, Launch, World
@@ -30,6 +31,10 @@ class KernelSource(Protocol):
 
     def find_kernel(self, query: KernelQuery, device_type: str) -> KernelSpec:
         """Return the kernel for a query."""
+
+
+VariableSource = Callable[[str, Device, Region | None, Shape], Any]
+"""Returns the array of a variable's part: of a name, on a device, of a region, in a shape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +59,7 @@ class Executable:
         kernels: the registry.
         driver: returns the driver of a device.
         variable: returns the session's array of a variable's part on a device, by the variable's
-            name, the device and the part's region (None for all of it).
+            name, the device, the part's region (None for all of it) and the array's shape.
         finished: observers, called with the step's number and its statistics: job and seconds.
         step: the step counter, an int64 scalar that plans of one job share; None for its own.
         comm: creates the comm between the plan's devices.  Tasks of its
@@ -79,7 +84,7 @@ class Executable:
         plan: Plan,
         kernels: KernelSource,
         driver: Callable[[Device], Driver],
-        variable: Callable[[str, Device, Region | None], Any],
+        variable: VariableSource,
         finished: Sequence[Callable[[int, Mapping[str, Any]], object]] = (),
         comm: Callable[[Sequence[Device]], Comm] | None = None,
         step: Array | None = None,
@@ -126,13 +131,13 @@ class Executable:
         except MemoryError as error:
             raise plan.too_large("allocating", f"what is left there: {error}") from None
 
-    def _array(self, buffer: Buffer, variable: Callable[[str, Device, Region | None], Any]) -> Any:
+    def _array(self, buffer: Buffer, variable: VariableSource) -> Any:
         is_here = buffer.device in self._local
         if is_here and buffer.memory not in self._local:
             raise _not_shared(self.plan, buffer)
         if buffer.kind == "variable" and (is_here or self._world):
             logical, region = self.plan.shards.get(buffer.op, (buffer.op, None))
-            found = variable(logical, buffer.memory, region)
+            found = variable(logical, buffer.memory, region, buffer.type.shape)
             return found if is_here else None
         if not is_here:
             return None

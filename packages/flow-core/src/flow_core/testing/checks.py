@@ -52,13 +52,14 @@ def is_floating(array: Array) -> bool:
 
 
 def cast_sample(sample: Sample, dtype: DType) -> tuple[Array, ...]:
-    """Return a sample's inputs, with the floating point ones cast to ``dtype``.
+    """Return a sample's inputs, with the floating point ones cast to ``dtype`` unless fixed.
 
     >>> x = np.array([-1.8, 0.4])
     >>> cast_sample(Sample((x,)), as_dtype("int8")), cast_sample(Sample((x,)), as_dtype("uint8"))
     ((array([-2,  0], dtype=int8),), (array([2, 0], dtype=uint8),))
     """
-    return tuple(_cast(np.asarray(x), dtype) for x in sample.inputs)
+    rows = enumerate(map(np.asarray, sample.inputs))
+    return tuple(x if i in sample.fixed else _cast(x, dtype) for i, x in rows)
 
 
 def _cast(x: Array, dtype: DType) -> Array:
@@ -105,20 +106,50 @@ def as_tuple(results: Array | tuple[Array, ...]) -> tuple[Array, ...]:
     return results if isinstance(results, tuple) else (results,)
 
 
-def reference_outputs(
+def overwritten(spec: OpSpec, asked: KernelQuery) -> tuple[int, ...]:
+    """Return the given inputs that an op overwrites."""
+    return tuple(i for i in spec.overwrites(asked.attrs) if i < len(asked.inputs))
+
+
+def written(spec: OpSpec, asked: KernelQuery) -> tuple[TensorType, ...]:
+    """Return the types of an op's results: the outputs, then the overwritten inputs."""
+    return (*asked.outputs, *(asked.inputs[i] for i in overwritten(spec, asked)))
+
+
+def evaluate_op(spec: OpSpec, asked: KernelQuery, arrays: Sequence[Array]) -> tuple[Array, ...]:
+    """Return the outputs and the overwritten inputs by the reference, in the arrays' types."""
+    assert spec.reference is not None, (
+        f"{spec.type} has no reference to compare with: set `OpSpec.reference`"
+    )
+    with np.errstate(all="ignore"):
+        found = as_tuple(spec.reference(*map(_read_only, arrays), **asked.attrs))
+    count, given = len(asked.outputs), [i for i in spec.mutates if i < len(arrays)]
+    assert len(found) == count + len(given), (
+        f"{spec.type}: the reference returns {len(found)} arrays instead of {count} outputs and "
+        f"the new values of {len(given)} mutated inputs"
+    )
+    new = dict(zip(given, found[count:], strict=True))
+    return (*found[:count], *(new[i] for i in overwritten(spec, asked)))
+
+
+def reference_results(
     spec: OpSpec, asked: KernelQuery, arrays: Sequence[Array]
 ) -> tuple[Array, ...]:
-    """Compute the outputs with the op's reference, in float64."""
-    assert spec.reference is not None, f"{spec.type} has no reference"
-    wide = [x.astype(np.float64) if is_floating(x) else x for x in arrays]
-    with np.errstate(all="ignore"):
-        expected = as_tuple(spec.reference(*wide, **asked.attrs))
-    assert len(expected) == len(asked.outputs), f"{spec.type}: {len(expected)} reference outputs"
-    for want, type_ in zip(expected, asked.outputs, strict=True):
+    """Compute `evaluate_op` in float64, and check the shapes of the results."""
+    results = evaluate_op(
+        spec, asked, [x.astype(np.float64) if is_floating(x) else x for x in arrays]
+    )
+    for want, type_ in zip(results, written(spec, asked), strict=True):
         assert np.shape(want) == type_.shape, (
-            f"{spec.type}: the reference returns shape {np.shape(want)}, inference {type_}"
+            f"{spec.type}: the reference returns shape {np.shape(want)} for {type_}"
         )
-    return expected
+    return results
+
+
+def _read_only(array: Array) -> Array:
+    view = np.asarray(array).view()
+    view.flags.writeable = False
+    return view
 
 
 def assert_close(name: str, dtype: DType, want: Array, have: Array, tolerance: Tolerance) -> None:
@@ -139,11 +170,10 @@ def check_kernel(
     driver: Driver | None = None,
     tolerance: Callable[[DType], Tolerance] = TOLERANCE.__getitem__,
     repeatable: bool = True,
-) -> None:
+) -> int:
     """Check that a kernel agrees with the op's reference, and writes only its results.
 
-    The kernel is launched twice, on poisoned outputs and workspace.  Samples that the kernel does
-    not accept are skipped.
+    The kernel is launched twice, on poisoned outputs and workspace.
 
     Args:
         spec, kernel: the op and its kernel.
@@ -151,29 +181,51 @@ def check_kernel(
         driver: the kernel's device; by default host memory.
         tolerance: relative and absolute tolerance of an output's type.
         repeatable: whether both launches must be bitwise equal.
+
+    Returns:
+        The number of elements compared.
+
+    Raises:
+        AssertionError: the kernel is wrong, or does not accept the sample.
     """
     arrays = cast_sample(sample, dtype)
     asked = query(spec, arrays, sample.attrs)
-    if kernel.accepts is None or kernel.accepts(asked):
-        rig = Rig(driver or NumpyDriver(Device("cpu", 0, 0)), kernel, asked, mutates=spec.mutates)
-        check_rig(spec, rig, arrays, tolerance, repeatable)
+    assert kernel.accepts is None or kernel.accepts(asked), (
+        f"nothing to compare: {kernel.name} does not accept {', '.join(map(str, asked.inputs))}"
+    )
+    device = driver or NumpyDriver(Device("cpu", 0, 0))
+    rig = Rig(device, kernel, asked, mutates=overwritten(spec, asked))
+    return check_rig(spec, rig, (arrays,), tolerance, repeatable)
 
 
 def check_rig(
     spec: OpSpec,
     rig: Rig,
-    arrays: Sequence[Array],
+    given: Sequence[Sequence[Array]],
     tolerance: Callable[[DType], Tolerance] = TOLERANCE.__getitem__,
     repeatable: bool = True,
-) -> None:
-    """Check that a rig's results on given arrays agree with the op's reference."""
-    found = rig.check(arrays, repeatable)
-    if not found and spec.reference is None:
-        return  # an update of variables
-    expected = reference_outputs(spec, rig.asked, arrays)
-    for type_, want, have in zip(rig.asked.outputs, expected, found, strict=True):
-        bounds = tolerance(type_.dtype) if type_.dtype.is_floating else (0.0, 0.0)
-        assert_close(f"{spec.type} ({rig.kernel.name})", type_.dtype, want, have, bounds)
+) -> int:
+    """Check that a rig's results agree with the op's reference.
+
+    Args:
+        spec: the op.
+        rig: the bound kernel.
+        given: inputs of successive launches, the first of which is repeated at the end.
+        tolerance: relative and absolute tolerance of an output's type.
+        repeatable: whether both launches on the first inputs must be bitwise equal.
+
+    Returns:
+        The number of elements compared.
+    """
+    types = written(spec, rig.asked)
+    assert types, f"{spec.type} has no results to compare: neither outputs nor mutated inputs"
+    launches = zip((*given, given[0]), rig.check(given, repeatable), strict=True)
+    for arrays, found in launches:
+        expected = reference_results(spec, rig.asked, arrays)
+        for type_, want, have in zip(types, expected, found, strict=True):
+            bounds = tolerance(type_.dtype) if type_.dtype.is_floating else (0.0, 0.0)
+            assert_close(f"{spec.type} ({rig.kernel.name})", type_.dtype, want, have, bounds)
+    return (len(given) + 1) * sum(t.size for t in types)
 
 
 def check_gradient(

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from flow_core.base.alignment import ALIGNMENT
+from flow_core.base.arrays import DeviceArray
 from flow_core.base.dtypes import ALL, DType, as_dtype
 from flow_core.device import Arena, Driver, Launch, Stream
 from flow_core.plugins.specs import Available, Unavailable
@@ -27,12 +28,10 @@ class DeviceKit(Kit):
     Attributes:
         device_type: the device type under test.
         index: index of the device.
-        alignment: bytes that arenas are aligned to; plans place buffers at multiples of 64.
     """
 
     device_type: ClassVar[str] = "cpu"
     index: ClassVar[int] = 0
-    alignment: ClassVar[int] = ALIGNMENT
 
     def driver(self) -> Driver:
         """Return the driver under test; skip the test if no device is available."""
@@ -114,20 +113,24 @@ class DeviceKit(Kit):
             assert self.driver().allocate(nbytes).nbytes == nbytes
 
     def test_views_know_their_type(self, name: str, dtype: str) -> None:
-        """Views have the requested shape and element type."""
+        """Views are `DeviceArray`s with the requested shape and element type."""
         for shape in SHAPES:
             array = self.array(shape, dtype)
-            assert tuple(array.shape) == shape
+            assert isinstance(array, DeviceArray), f"{type(array).__name__} lacks an attribute"
+            assert isinstance(array.shape, tuple)
+            assert array.shape == shape
+            assert isinstance(array.dtype, np.dtype)
             assert array.dtype == as_dtype(dtype).numpy
 
     def test_alignment(self, name: str) -> None:
-        """Arenas are aligned, and a view starts at its offset."""
+        """Arenas are aligned as `DeviceSpec.alignment` says, and a view starts at its offset."""
+        alignment = self.shared_registry().devices[name].alignment
         for nbytes in (64, 1000, 100_000):
             arena = self.driver().allocate(nbytes)
             start = self.address(arena.view(0, (1,), np.uint8))
             if start is None:
                 pytest.skip("arrays do not expose their address: override `address`")
-            assert start % self.alignment == 0, f"arena of {nbytes} bytes at {start:#x}"
+            assert start % alignment == 0, f"arena of {nbytes} bytes at {start:#x}"
             assert self.address(arena.view(16, (8,), np.float32)) == start + 16
 
     def test_views_share_the_arena(self, name: str) -> None:

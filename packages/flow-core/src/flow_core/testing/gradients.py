@@ -32,8 +32,9 @@ class GradientKit(Kit):
     no_gradient: ClassVar[Exceptions] = {}
 
     def parameters(self, check: str) -> Iterator[Parameters]:
-        """Return the ops of the plugin under test."""
-        return ((op,) for op in self.own_ops())
+        """Return the ops of the plugin under test that are not internal."""
+        specs = self.shared_registry().ops
+        return ((op,) for op in self.own_ops() if not specs[op].internal)
 
     def test_there_is_something_to_test(self) -> None:
         """The plugin has ops."""

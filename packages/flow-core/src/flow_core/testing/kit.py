@@ -141,7 +141,7 @@ class Kit:
 
 def floating_inputs(sample: Sample) -> bool:
     """Whether a sample has floating point inputs, which are cast to the type under test."""
-    return any(is_floating(x) for x in sample.inputs)
+    return any(is_floating(x) for i, x in enumerate(sample.inputs) if i not in sample.fixed)
 
 
 Exceptions = Mapping[str, str]

@@ -2,7 +2,7 @@
 
 For each case of an op and for 1 to 4 devices, the prover tries all combinations of S(i), B and the
 three kinds of P on the inputs.  It splits the inputs, computes each device's part with the op's
-reference (an update of variables with its kernel) and the attributes of `OpSpec.localize`, and
+reference and the attributes of `OpSpec.localize`, and
 tries every SBP to reassemble each output.  A combination that yields the logical result for all
 numbers of devices and all draws is a rule; it need not be listed if another rule `implies` it.
 
@@ -21,7 +21,7 @@ Exclusions:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import chain, product
@@ -36,7 +36,6 @@ from flow_core.ir.graph import AttrValue, TensorType, tensor_type
 from flow_core.plugins.specs import (
     InferContext,
     KernelQuery,
-    KernelSpec,
     LocalContext,
     OpSpec,
     Part,
@@ -55,7 +54,7 @@ from flow_core.sharding.sbp import (
     local_region,
     region_shape,
 )
-from flow_core.testing.checks import as_tuple, input_name, run_kernel
+from flow_core.testing.checks import evaluate_op, input_name, overwritten
 from flow_core.testing.prover_cases import NONSENSE, UNIT, Arrays, Case
 from flow_core.testing.scattering import CannotForm, gather, is_close, is_exact, largest, scatter
 
@@ -75,7 +74,6 @@ Rules = Mapping[int, tuple[Signature, ...]]
 """Rules per number of devices."""
 Wrong = tuple[Signature, int, str]
 """A rule, a number of devices, and the reason why it does not hold on them."""
-FindKernel = Callable[[KernelQuery], KernelSpec]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +84,6 @@ class Trial:
         case: the case.
         arrays: the logical inputs.
         parts: number of devices.
-        find: finds kernels of ops without a reference.
         seed: seed of the random terms of partial sums.
         localized: whether a device's computation may depend on the position of its part.
         held, done, logical, shapes: caches of parts, results of devices, logical results, and
@@ -96,7 +93,6 @@ class Trial:
     case: Case
     arrays: Arrays
     parts: int
-    find: FindKernel | None = None
     seed: int = 0
     localized: bool = field(init=False)
     held: dict[tuple[int, Sbp], list[Any]] = field(default_factory=dict)
@@ -116,14 +112,7 @@ class Trial:
         return self.logical
 
     def _compute(self, inputs: Sequence[Array], asked: KernelQuery) -> tuple[Array, ...]:
-        spec = self.case.spec
-        with np.errstate(all="ignore"):
-            if spec.reference is not None:
-                return as_tuple(spec.reference(*inputs, **asked.attrs))
-            assert self.find is not None, f"{spec.type} has no reference to brute-force"
-            copies = [np.array(x) for x in inputs]
-            results = run_kernel(self.find(asked), asked, copies)
-        return (*results, *(copies[i] for i in _overwritten(self.case)))
+        return evaluate_op(self.case.spec, asked, inputs)
 
     def part(self, index: int, sbp: Sbp, rank: int) -> Any:
         """Return a device's part of an input."""
@@ -215,7 +204,8 @@ class Trial:
 
     def completions(self, inputs: tuple[Sbp, ...]) -> Iterator[Signature]:
         """Yield all valid rules with the given inputs."""
-        types, overwritten = self.case.asked.outputs, _overwritten(self.case)
+        types = self.case.asked.outputs
+        keeps = not overwritten(self.case.spec, self.case.asked)
         options = [kinds(t, self.parts) for t in types]
         if not self.localized and options:
             blank = Signature(inputs, (B,) * len(types))
@@ -225,7 +215,7 @@ class Trial:
             ]
         for outputs in product(*options):
             rule = Signature(inputs, outputs)
-            if (options and not self.localized and not overwritten) or self.holds(rule):
+            if (options and not self.localized and keeps) or self.holds(rule):
                 yield rule
 
     def ignores(self, index: int) -> bool:
@@ -247,15 +237,9 @@ class Trial:
             table.clear()
 
 
-def _overwritten(case: Case) -> tuple[int, ...]:
-    spec = case.spec
-    given = range(len(case.asked.inputs))
-    return tuple(i for i in spec.mutates if i in given) if spec.reference is None else ()
-
-
 def results_of(case: Case, rule: Signature) -> tuple[Sbp, ...]:
     """Return the SBP of all results: outputs, then variables, which keep theirs."""
-    return (*rule.outputs, *(rule.inputs[i] for i in _overwritten(case)))
+    return (*rule.outputs, *(rule.inputs[i] for i in overwritten(case.spec, case.asked)))
 
 
 def local_context(asked: KernelQuery, rule: Signature, parts: int, rank: int) -> LocalContext:
@@ -350,11 +334,11 @@ class Proof:
 class Prover:
     """The valid rules of a case, computed once and compared with lists of rules."""
 
-    def __init__(self, case: Case, find: FindKernel | None = None) -> None:
+    def __init__(self, case: Case) -> None:
         self.case = case
         self.trials = {
             parts: [
-                Trial(case, arrays, parts, find, seed)
+                Trial(case, arrays, parts, seed)
                 for seed, arrays in enumerate(case.draws * self._tries(case))
             ]
             for parts in DEVICES
@@ -396,19 +380,16 @@ class Prover:
         return tuple(i for i in range(len(self.case.asked.inputs)) if self._is_unread(i))
 
     def _is_unread(self, index: int) -> bool:
-        if self.case.spec.reference is None:
+        if index in self.case.spec.mutates:
             return False
         return all(trial.ignores(index) for trial in self.trials[1])
 
     def choices(self, index: int, parts: int) -> tuple[Sbp, ...]:
         """Return the SBP to try for an input, except P(max) and P(min)."""
-        spec = self.case.spec
         if not self.is_conclusive(index):
             return (B,)
         row = (s for s in kinds(self.case.asked.inputs[index], parts) if s not in EXTREMES)
-        if index in spec.mutates and not self._is_listed(index, P):
-            row = (s for s in row if s != P)
-        return tuple(row)
+        return tuple(s for s in row if s != P or self.may_be(index, P))
 
     def extremes(self, index: int) -> tuple[Sbp, ...]:
         """Return which of P(max) and P(min) to try for an input."""
@@ -416,9 +397,12 @@ class Prover:
         if index in self.unread or is_gradient(spec, index) or not self.is_conclusive(index):
             return ()
         row = (s for s in EXTREMES if s in kinds(type_, 2))
-        return tuple(s for s in row if index not in spec.mutates or self._is_listed(index, s))
+        return tuple(s for s in row if self.may_be(index, s))
 
-    def _is_listed(self, index: int, sbp: Sbp) -> bool:
+    def may_be(self, index: int, sbp: Sbp) -> bool:
+        """Whether an input or output may be partial: a variable only if a rule lists it."""
+        if index not in self.case.spec.mutates:
+            return True
         return any(rule.inputs[index] == sbp for rule in self.rules[2])
 
     def searches(self, rule: Signature) -> bool:

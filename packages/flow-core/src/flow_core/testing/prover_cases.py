@@ -25,7 +25,14 @@ from flow_core.base.dtypes import float64
 from flow_core.base.errors import FlowError
 from flow_core.ir.graph import AttrValue
 from flow_core.plugins.specs import KernelQuery, OpSpec, Sample
-from flow_core.testing.checks import as_tuple, cast_sample, is_floating, query
+from flow_core.testing.checks import (
+    cast_sample,
+    evaluate_op,
+    is_floating,
+    overwritten,
+    query,
+    written,
+)
 
 SIZES = (5, 6, 7, 9, 10, 11, 13)
 """Replacements of the sizes of a sample, in ascending order: some are even, and none is a multiple
@@ -96,7 +103,7 @@ def _cases(spec: OpSpec, samples: Iterable[Sample], seed: int, tells: Tells) -> 
 def _case(
     spec: OpSpec, sample: Sample, note: str, rng: np.random.Generator, tells: Tells
 ) -> Case | None:
-    own = arrays_of(spec, sample)
+    own = arrays_of(sample)
     if any(x.size == 0 for x in own):
         return None
     for shapes, attrs in _larger(own, sample.attrs):
@@ -111,15 +118,13 @@ def _case(
     return None
 
 
-def arrays_of(spec: OpSpec, sample: Sample) -> Arrays:
-    """Return the sample's inputs in multiples of `UNIT`; updates of variables keep their types."""
-    if spec.reference is None:
-        return tuple(map(np.asarray, sample.inputs))
+def arrays_of(sample: Sample) -> Arrays:
+    """Return the sample's inputs in multiples of `UNIT`."""
     return tuple(map(_exact, cast_sample(sample, float64)))
 
 
 def _exact(x: Array) -> Array:
-    whole = np.rint(x * UNIT) / UNIT if is_floating(x) else x
+    whole = np.rint(x.astype(np.float64) * UNIT) / UNIT if is_floating(x) else x
     return np.asarray(whole).astype(x.dtype)
 
 
@@ -223,20 +228,19 @@ def _draw(x: Array, shape: Any, wild: bool, rng: np.random.Generator) -> Any:
 
 
 def _told(spec: OpSpec, asked: KernelQuery, arrays: Arrays, tells: Tells) -> str:
-    """Return why results are inconclusive: not finite, or too uniform; empty if conclusive.
-
-    Updates are always accepted.
+    """Return whether results tell "much", "little" (if too uniform), or "nothing" (if not
+    finite, or if the op changes nothing).
     """
-    if spec.reference is None:
-        return "much"
     try:
-        with np.errstate(all="ignore"):
-            results = as_tuple(spec.reference(*arrays, **asked.attrs))
+        results = evaluate_op(spec, asked, arrays)
     except NONSENSE:
         return "nothing"
-    if [np.shape(r) for r in results] != [t.shape for t in asked.outputs]:
+    if [np.shape(r) for r in results] != [t.shape for t in written(spec, asked)]:
         return "nothing"
     if not all(np.isfinite(np.asarray(r, np.float64)).all() for r in results):
+        return "nothing"
+    old = [arrays[i] for i in overwritten(spec, asked)]
+    if old and not asked.outputs and all(map(np.array_equal, results, old)):
         return "nothing"
     return "much" if all(map(tells, results)) else "little"
 

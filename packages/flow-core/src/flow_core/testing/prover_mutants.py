@@ -45,13 +45,17 @@ def mutants(prover: Prover) -> Iterator[Mutant]:
 
 
 def _variants(prover: Prover, rule: Signature) -> Iterator[Signature]:
-    """Yield the rule with one entry changed; P and B of unread inputs are equivalent."""
+    """Yield the rule with one entry changed; P and B of unread inputs are equivalent.
+
+    Variables that an op overwrites are P only in rules that say so.
+    """
     asked, unread = prover.case.asked, prover.unread
     entries, count = (*rule.inputs, *rule.outputs), len(rule.inputs)
     for i, type_ in enumerate((*asked.inputs, *asked.outputs)):
         for sbp in kinds(type_, 3):
             silent = i in unread and _is_equivalent(entries[i], sbp)
             silent = silent or (i < count and not prover.is_conclusive(i))
+            silent = silent or (isinstance(sbp, Partial) and not prover.may_be(i, sbp))
             if sbp != entries[i] and not silent:
                 changed: tuple[Sbp, ...] = (*entries[:i], sbp, *entries[i + 1 :])
                 yield Signature(changed[:count], changed[count:])

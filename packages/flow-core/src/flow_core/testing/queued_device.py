@@ -2,7 +2,7 @@
 
 It is the strictest device that the contract of drivers allows: a thread per stream runs each piece
 of work some milliseconds after it was enqueued, and arrays raise on every access by numpy.  It runs
-numpy's kernels.  As a plugin, this module provides two devices of type "queued".
+numpy's kernels.  As a plugin, this module provides four devices of type "queued".
 """
 
 from __future__ import annotations
@@ -63,10 +63,6 @@ class QueuedArray:
         self._hidden = hidden
         self.shape: tuple[int, ...] = hidden.shape
         self.dtype: np.dtype[Any] = hidden.dtype
-
-    def reshape(self, shape: tuple[int, ...]) -> QueuedArray:
-        """Return a view of the elements in another shape."""
-        return QueuedArray(self._hidden.reshape(shape))
 
     __array_interface__ = __array_struct__ = property(_refuse)
     __array__ = __array_ufunc__ = __array_function__ = __buffer__ = __dlpack__ = _refuse
@@ -189,10 +185,12 @@ class QueuedDriver:
         self._synchronize()
         np.copyto(target._hidden, source)
 
-    def copy_out(self, source: QueuedArray) -> Array:
-        """Return the values after all earlier work."""
+    def copy_out(self, source: QueuedArray, target: Array | None = None) -> Array:
+        """Copy the values after all earlier work to the host."""
         self._synchronize()
-        return source._hidden.copy()
+        found = np.empty(source.shape, source.dtype) if target is None else target
+        np.copyto(found, source._hidden)
+        return found
 
     def compile(self, launches: Sequence[Launch]) -> Launch:
         """Return a callable that calls the launches, which enqueue their work."""
@@ -276,15 +274,9 @@ def fill(stream: Any, target: QueuedArray, value: int) -> Launch:
     return lambda: stream.enqueue(partial(target._hidden.fill, value))
 
 
-def devices(**options: Any) -> tuple[DeviceSpec, ...]:
-    """Return the device type "queued" with two devices, given options of `QueuedDriver`."""
-    probe = partial(Available, 2, "threads of this process")
-    return (DeviceSpec("queued", probe, partial(QueuedDriver, **options)),)
-
-
 def flow_register_devices() -> tuple[DeviceSpec, ...]:
-    """Return the device type "queued"."""
-    return devices()
+    """Return the device type "queued" with four devices."""
+    return (DeviceSpec("queued", partial(Available, 4, "threads of this process"), QueuedDriver),)
 
 
 def flow_register_kernels() -> tuple[KernelSpec, ...]:

@@ -96,6 +96,7 @@ class Rig:
         self._arena = driver.allocate(self._end)
         self._whole = self._arena.view(0, (self._end,), np.uint8)
         self._stream = driver.stream("kit")
+        self._allocated = 0
         self.launch = self._bound(seed, step)
 
     def _slot(self, name: str, type_: TensorType) -> Slot:
@@ -153,8 +154,11 @@ class Rig:
             stored = np.ascontiguousarray(array).reshape(-1)[: slot.type.size]
             before[slot.bytes] = stored.view(np.uint8)
         self.driver.copy_in(self._whole, before)
+        count = getattr(self.driver, "allocations", lambda: 0)
+        allocated = count()
         self.launch()
         self._stream.synchronize()
+        self._allocated = count() - allocated
         after = self.driver.copy_out(self._whole)
         self._check_rest(before, after)
         return after
@@ -167,21 +171,33 @@ class Rig:
         """Return the outputs and the mutated inputs in an image of the arena."""
         return tuple(slot.read(image) for slot in self._results)
 
-    def check(self, arrays: Sequence[Array], repeatable: bool = True) -> tuple[Array, ...]:
-        """Run twice, with different poison, and return the outputs.
+    def check(
+        self, given: Sequence[Sequence[Array]], repeatable: bool = True
+    ) -> list[tuple[Array, ...]]:
+        """Launch on each of the given inputs, and on the first again with other poison.
+
+        Returns:
+            The results of each launch.
 
         Raises:
-            AssertionError: see `run`; or the results are not bitwise equal (if ``repeatable``).
+            AssertionError: see `run`; or the results of the first and the last launch are not
+                bitwise equal (if ``repeatable``); or the last launch allocates, on a device whose
+                driver counts allocations.
         """
-        first, second = (self.run(arrays, poison) for poison in POISONS)
+        images = [self.run(arrays) for arrays in given] + [self.run(given[0], POISONS[1])]
+        first, last = images[0], images[-1]
+        assert not self._allocated, (
+            f"{self.kernel.name} allocates {self._allocated} times in its last launch: put "
+            "temporaries into the workspace"
+        )
         for slot in self._results if repeatable else ():
-            same = np.array_equal(first[slot.bytes], second[slot.bytes])
+            same = np.array_equal(first[slot.bytes], last[slot.bytes])
             assert same, (
                 f"{self.kernel.name}: two launches on the same inputs give {slot.name} =\n"
-                f"{slot.read(first)}\nand\n{slot.read(second)}\n"
+                f"{slot.read(first)}\nand\n{slot.read(last)}\n"
                 "(the kernel read uninitialized memory, or state of an earlier launch)"
             )
-        return self.outputs(first)
+        return list(map(self.results, images))
 
     def _writable(self) -> Iterator[Slot]:
         yield from self._results

@@ -12,7 +12,7 @@ from typing import ClassVar
 import pytest
 
 from flow_core.ir.graph import TensorType
-from flow_core.plugins.specs import KernelQuery, KernelSpec, SbpContext
+from flow_core.plugins.specs import KernelQuery, OpSpec, SbpContext
 from flow_core.sharding.sbp import B, Sbp, Signature, Split
 from flow_core.testing.checks import query
 from flow_core.testing.kit import Kit, Parameters
@@ -24,27 +24,33 @@ from flow_core.testing.prover_mutants import survivors
 class SbpRuleKit(Kit):
     """Prove SBP rules by brute force: rules are valid and complete, and mutants are rejected.
 
-    See `flow_core.testing.prover` for the method.  Updates of variables, which have no reference,
-    run the kernels of ``device_type``.
+    See `flow_core.testing.prover` for the method.  Internal ops have no rules; an op with
+    `OpSpec.per_device` passes parts on, so the rules that it does not list are not searched for.
 
     Attributes:
         cases: how many cases of an op to try, None for all; each may take seconds.
         searched: the ops to check for missing rules and mutants, None for all; this takes longer
             than checking the listed rules.
-        device_type: see above.
     """
 
     draws = 1
     cases: ClassVar[int | None] = 2
     searched: ClassVar[tuple[str, ...] | None] = None
-    device_type: ClassVar[str] = "cpu"
 
     def parameters(self, check: str) -> Iterator[Parameters]:
         """Return the ops of the plugin under test."""
-        search = check in ("no_rule_is_missing", "mutants_are_killed")
         for op in self.own_ops():
-            if not search or self.searched is None or op in self.searched:
+            if self._applies(check, self.shared_registry().ops[op]):
                 yield (op,)
+
+    def _applies(self, check: str, spec: OpSpec) -> bool:
+        """Whether a test applies to an op."""
+        if spec.internal:
+            return False
+        searches = check in ("no_rule_is_missing", "mutants_are_killed")
+        if searches and self.searched is not None and spec.type not in self.searched:
+            return False
+        return check != "no_rule_is_missing" or spec.per_device is None
 
     @classmethod
     def totals(cls) -> Counter[str]:
@@ -61,10 +67,6 @@ class SbpRuleKit(Kit):
         """Record the start time."""
         cls.started()
 
-    def find_kernel(self, asked: KernelQuery) -> KernelSpec:
-        """Return the kernel of an op without a reference."""
-        return self.shared_registry().find_kernel(asked, self.device_type)
-
     def provers(self, op: str) -> tuple[Prover, ...]:
         """Return a prover per case of an op; skip the test if all samples are special cases."""
         made = self.once(("provers", op), lambda: tuple(self._provers(op)))
@@ -75,7 +77,7 @@ class SbpRuleKit(Kit):
     def _provers(self, op: str) -> Iterator[Prover]:
         spec = self.shared_registry().ops[op]
         self.totals()["ops"] += 1
-        found = (Prover(case, self.find_kernel) for case in cases(spec, self.drawn(op)))
+        found = (Prover(case) for case in cases(spec, self.drawn(op)))
         for prover in islice(found, self.cases):
             able = prover.combinations <= MOST
             self.totals()["cases" if able else "cases left out"] += 1
@@ -106,7 +108,7 @@ class SbpRuleKit(Kit):
         """Each rule has an entry per tensor and valid axes; no rule is duplicate or all B."""
         spec = self.shared_registry().ops[name]
         for sample in self.drawn(name):
-            asked = query(spec, arrays_of(spec, sample), sample.attrs)
+            asked = query(spec, arrays_of(sample), sample.attrs)
             rules = spec.sbp(SbpContext(asked.inputs, asked.outputs, asked.attrs))
             assert len(set(rules)) == len(rules), f"{name} has a duplicate rule: {_text(rules)}"
             for rule in rules:

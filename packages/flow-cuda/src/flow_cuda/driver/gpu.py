@@ -112,6 +112,10 @@ class GpuDriver:
         """Return the number of bytes that can still be allocated."""
         return self.hardware.free_bytes()
 
+    def allocations(self) -> int:
+        """Return the number of allocations of device and page-locked memory so far."""
+        return self.hardware.allocations
+
 
 class Step:
     """One step on one or several devices: CUDA graphs, and host calls between them.

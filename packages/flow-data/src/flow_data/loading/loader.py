@@ -22,6 +22,7 @@ import numpy as np
 
 from flow_core.authoring.backends import BOXING, Launch
 from flow_core.authoring.specs import BindContext, KernelQuery, load
+from flow_core.base.arrays import Array, NumpyType
 from flow_core.base.philox import op_seed
 from flow_data.instances import RowError
 from flow_data.loading.body import Member, copies, decode
@@ -152,7 +153,7 @@ class Slot:
         self._stats.add_stages(seconds)
 
 
-def _read(source: Source, ref: Any, row: int, arrays: Sequence[Any]) -> None:
+def _read(source: Source, ref: Any, row: int, arrays: Sequence[Array]) -> None:
     try:
         source.read(ref, row, arrays)
     except RowError as error:
@@ -160,7 +161,7 @@ def _read(source: Source, ref: Any, row: int, arrays: Sequence[Any]) -> None:
         raise
 
 
-def _buffer(shape: tuple[int, ...], dtype: Any) -> Any:
+def _buffer(shape: tuple[int, ...], dtype: NumpyType) -> Array:
     return np.empty(shape, dtype)
 
 

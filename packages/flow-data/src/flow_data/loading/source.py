@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from flow_core.authoring.specs import load
+from flow_core.authoring.specs import AttrValue, load
+from flow_core.base.arrays import Array
 from flow_data.loading.sampler import BatchSampler, Sampler, SamplerOptions
 from flow_data.records.ofrecord import OFRecordFiles, part_paths
 from flow_data.records.record import Origin, Record
 
-Attrs = Mapping[str, Any]
+Attrs = Mapping[str, AttrValue]
 
 
 class Source(Protocol):
@@ -21,7 +22,7 @@ class Source(Protocol):
     def refs(self, step: int) -> list[Any]:
         """Return references to the samples of a step, for `read`."""
 
-    def read(self, ref: Any, row: int, outputs: Sequence[Any]) -> None:
+    def read(self, ref: Any, row: int, outputs: Sequence[Array]) -> None:
         """Read a sample into a row of the op's outputs."""
 
     def origin(self, ref: Any) -> Origin:
@@ -53,7 +54,7 @@ class RecordSource:
         """Return the records of a step."""
         return self._batches.refs(step)
 
-    def read(self, ref: Any, row: int, outputs: Sequence[Any]) -> None:
+    def read(self, ref: Any, row: int, outputs: Sequence[Array]) -> None:
         """Read a record."""
         record: Record = self._files.read(*ref)
         outputs[0][row] = record

@@ -188,6 +188,10 @@ class Names:
         return self._places.setdefault((*texts, team), Place(op, what, at, team))
 
 
+FIELDS = frozenset({"step", "finished", "sequence", "line", "teams", "sites", "counts", "site"})
+"""The fields of a report; see `Position.update`."""
+
+
 @dataclass(slots=True)
 class Position:
     """The position of a rank, according to its reports.
@@ -229,6 +233,8 @@ class Position:
 
     def update(self, changes: Mapping[str, Any], names: Names) -> None:
         """Apply the changes of a report.  Raises `WireError` for invalid ones."""
+        unknown = sorted(changes.keys() - FIELDS)
+        _check(not unknown, unknown, f"the fields {', '.join(sorted(FIELDS))}")
         for name in ("step", "finished", "sequence"):
             if name in changes:
                 setattr(self, name, field_of(changes, name, int))

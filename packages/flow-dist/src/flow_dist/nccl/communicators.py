@@ -321,11 +321,11 @@ def check_members(what: str, descriptions: Sequence[Mapping[str, Any]]) -> None:
         raise LaunchError(
             what, found=f"different versions of NCCL: {'; '.join(rows)}", allowed="one version"
         )
-    seen: dict[str, str] = {}
+    owners: dict[str, str] = {}
     for rank, process in enumerate(descriptions):
         for device, place in process["places"].items():
             text = f"{device} of rank {rank}"
-            other = seen.setdefault(place, text)
+            other = owners.setdefault(place, text)
             if other != text:
                 raise LaunchError(
                     what,

@@ -237,8 +237,8 @@ class Checkpoints:
         session, world = default_session(), _world()
         for path in reversed(self._agreed(world)):
             found, problem = _checked(path, world)
-            said = [text.decode() for text in world.gather(problem.encode(), f"check {path.name}")]
-            problems = [text for text in said if text]
+            gathered = world.gather(problem.encode(), f"check {path.name}")
+            problems = [text.decode() for text in gathered if text]
             if found is not None and not problems:
                 _load(session, found)
                 _log(world, f"resuming at step {found.step} from {path}")

@@ -49,9 +49,11 @@ import numpy as np
 
 from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import Device
+from flow_core.base.arrays import Array
 from flow_dist.control.waiting import WAIT_POLICY
 from flow_dist.phases import (
     Box,
+    Combine,
     Gather,
     Phases,
     Route,
@@ -75,7 +77,7 @@ MIN_SHARED_PARTS = 3
 Key = tuple[object, ...]
 """The key of a box, or for a sum the keys of its parts."""
 
-Slots = Mapping[Key, Sequence[Any]]
+Slots = Mapping[Key, Sequence[Array]]
 """Arrays by key and slot number."""
 
 GathersByParts = dict[Key, list[Gather]]
@@ -190,7 +192,7 @@ class _Published:
 
 
 def _bind(
-    combine: Callable[..., Any],
+    combine: Combine,
     gathers: Sequence[Gather],
     memory: SharedMemory,
     group: PeerGroup,
@@ -297,7 +299,7 @@ def _sums(gathers: GathersByParts) -> dict[Key, Box]:
 
 
 def _combine_slot(
-    combine: Callable[..., Any], mine: GathersByParts, received: Slots, sums: Slots, slot: int
+    combine: Combine, mine: GathersByParts, received: Slots, sums: Slots, slot: int
 ) -> Iterator[Launch]:
     """Combine own boxes and peers' slots into the sum slots, if there are any, and the targets."""
     for key, same in mine.items():
@@ -315,7 +317,7 @@ def _copy_sums(mine: GathersByParts, sums: Slots, slot: int) -> Iterator[Launch]
             yield copy_launch(gather.target.view, sums[key][slot])
 
 
-def _combine(combine: Callable[..., Any], target: Any, parts: Sequence[Any]) -> Iterator[Launch]:
+def _combine(combine: Combine, target: Array, parts: Sequence[Array]) -> Iterator[Launch]:
     """Combine in the order of `combine_launches`, but never in place, which is slower in numpy."""
     if len(parts) < 3:
         yield from combine_launches(combine, target, parts)

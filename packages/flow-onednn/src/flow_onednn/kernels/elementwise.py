@@ -7,7 +7,7 @@ from functools import partial
 from math import prod
 from typing import Any
 
-from flow_core.authoring.backends import Launch
+from flow_core.authoring.backends import Launch, of_elements
 from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec, TensorType
 from flow_onednn.native import compiler
 from flow_onednn.native.expressions import C_TYPES, CDEF, SCALARS, TABLE, Loop, Step, write
@@ -151,5 +151,14 @@ def _strides(sizes: Shape, varies: Sequence[bool]) -> Shape:
 
 
 KERNELS: tuple[KernelSpec, ...] = tuple(
-    KernelSpec(op, "cpu", bind, accepts, PRIORITY, name=f"c.{op}") for op in ("fused", *TABLE)
+    KernelSpec(
+        op,
+        "cpu",
+        bind,
+        accepts,
+        PRIORITY,
+        name=f"c.{op}",
+        batchable=None if op == "fused" else of_elements,
+    )
+    for op in ("fused", *TABLE)
 )

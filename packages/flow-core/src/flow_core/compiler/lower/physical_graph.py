@@ -231,12 +231,12 @@ class _Lowering:
         reshard_steps = self.ways.reshard_steps(type_, source, layout, self.links)
         others = tuple(alternatives(reshard_steps, type_.shape, size, source, layout, self.links))
         for number, step in enumerate(reshard_steps, 1):
-            again = self.local.get((value, step.target))
-            if again is None:
+            resharded = self.local.get((value, step.target))
+            if resharded is None:
                 entry = self._entry(value, step, source, layout, reader)
                 entry = replace(entry, step=number, steps=len(reshard_steps), runners_up=others)
-                again = self._reshard(value, type_, step, values, entry)
-            values = self.local[value, step.target] = again
+                resharded = self._reshard(value, type_, step, values, entry)
+            values = self.local[value, step.target] = resharded
         return values
 
     def _entry(

@@ -20,7 +20,7 @@ from flow_core.base.errors import InferenceError, KernelNotFoundError
 from flow_core.compiler.memory.aliases import alias_roots
 from flow_core.compiler.memory.replica_dedup import ReplicaDedup
 from flow_core.ir.graph import Graph, Op, Value
-from flow_core.plugins.batchable import of_elements, side_by_side
+from flow_core.plugins.batchable import side_by_side
 from flow_core.plugins.specs import InferContext, KernelQuery, KernelSpec, OpSpec
 
 Parts = tuple[Value, ...]
@@ -156,7 +156,9 @@ class _Batching:
             kernel, *others = map(find, (whole, *parts))
         except KernelNotFoundError:
             return False
-        return all(k == kernel for k in others) and self._keeps_bits(kernel, whole, parts)
+        if kernel.batchable is None or any(k != kernel for k in others):
+            return False
+        return kernel.batchable(whole, parts)
 
     def _is_inferred(self, whole: KernelQuery) -> bool:
         """Whether the op's shape inference gives the expected types for all rows."""
@@ -166,13 +168,6 @@ class _Batching:
         except InferenceError:
             return False
         return tuple(made) == whole.outputs
-
-    def _keeps_bits(
-        self, kernel: KernelSpec, whole: KernelQuery, parts: Sequence[KernelQuery]
-    ) -> bool:
-        if kernel.batchable is not None:
-            return kernel.batchable(whole, parts)
-        return self.specs[whole.op].elementwise and of_elements(whole, parts)
 
 
 def batched_query(

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 from flow_core.compiler.lower.physical_graph import Physical, to_physical
@@ -17,6 +18,7 @@ from flow_core.compiler.reshard.plugin_steps import Ways
 from flow_core.compiler.select import Problem, Selector
 from flow_core.frontend.config.function_config import micro_batches
 from flow_core.frontend.job.compile_settings import lowering_options
+from flow_core.frontend.job.host_fallback import announce, compile_with_fallback, explained
 from flow_core.frontend.job.memory_fallback import compile_within_memory
 from flow_core.frontend.job.pass_pipeline import logical_pipeline, physical_pipeline
 from flow_core.frontend.job.placement_checks import check_placements
@@ -99,9 +101,11 @@ def compile_graph(
     verify(logical)
 
     def attempt(changed: JobBuild, memory: float) -> Compiled:
-        return _compile(changed, logical, inputs, select, memory)
+        compile_once = partial(_compile, changed, logical, inputs, select, memory)
+        return compile_with_fallback(changed, compile_once)
 
     found = compile_within_memory(build, attempt) if select is None else attempt(build, 1.0)
+    announce(build)
     _keep_layouts(build.session, found.optimized_logical, found.layouts)
     return found
 
@@ -132,6 +136,7 @@ def _compile(
         len(graph),
         lambda: lower(graph, build.session.registry, inputs, build.name, options),
     )
+    physical.ledger = list(explained(completed(physical.ledger, plan), build, optimized))
     plan = _annotated(plan, physical, parts)
     timings = [*before.timings, distributing, *after.timings, lowering]
     return Compiled(logical, optimized, graph, plan, timings, physical, tuple(inputs))
@@ -141,7 +146,14 @@ def _distribute(build: JobBuild, graph: Graph, select: Selector | None, memory: 
     """Select SBP signatures and expand the logical graph over its devices."""
     session, seconds = build.session, float(build.config.get("sbp_selector_seconds"))
     fixed = dict(session.layouts)
-    problem = Problem(graph, session.registry.ops, fixed=fixed, seconds=seconds, memory=memory)
+    problem = Problem(
+        graph,
+        session.registry.ops,
+        fixed=fixed,
+        seconds=seconds,
+        memory=memory,
+        host_numbers=session.registry.host_numbers,
+    )
     selector = select or str(build.config.get("sbp_selector"))
     return to_physical(problem, selector, Ways.of(session.registry))
 
@@ -149,7 +161,6 @@ def _distribute(build: JobBuild, graph: Graph, select: Selector | None, memory: 
 def _annotated(plan: Plan, physical: Physical, parts: int) -> Plan:
     """The plan with its shards, micro-batches and ledger."""
     shards = {n: (s.variable, s.region) for n, s in physical.shards.items()}
-    physical.ledger = completed(physical.ledger, plan)
     ledger = tuple(map(_transfer, physical.ledger))
     return replace(plan, shards=shards, micro_batches=parts, ledger=ledger)
 

@@ -16,6 +16,7 @@ from flow_core.frontend.job.compile_settings import (
     pass_options,
     physical_pass_options,
 )
+from flow_core.frontend.job.host_fallback import fallback_pass
 from flow_core.frontend.trace.job_build import JobBuild
 from flow_core.frontend.trace.job_session import JobSession, SessionJob
 from flow_core.ir.graph import Graph
@@ -31,7 +32,8 @@ from flow_core.plugins.specs import load
 
 def logical_pipeline(build: JobBuild) -> tuple[Pipeline, PassContext]:
     """The passes on the logical graph, and their context."""
-    passes = [*_requested_passes(build), *_plugin_passes(build.session, physical=False)]
+    plugins = _plugin_passes(build.session, physical=False)
+    passes = [*_requested_passes(build), *plugins, *fallback_pass(build)]
     registry = build.session.registry
     context = PassContext(registry.ops, pass_options(build), registry)
     return Pipeline(passes, build.session.settings.verify_passes), context

@@ -200,6 +200,7 @@ class _Training:
     emitter: Emitter
     options: TrainOptions
     placement: Placement
+    numbers: Placement
     line: SourceLine | None
     job: str
 
@@ -209,6 +210,10 @@ class _Training:
     def one(self, type_: str, *inputs: Value, **attrs: AttrValue) -> Value:
         """Add a system op and return its first output."""
         return self.at(self.placement, type_, *inputs, **attrs)
+
+    def number(self, type_: str, *inputs: Value, **attrs: AttrValue) -> Value:
+        """Add a system op on single numbers and return its first output."""
+        return self.at(self.numbers, type_, *inputs, **attrs)
 
     def at(self, placement: Placement, type_: str, *inputs: Value, **attrs: AttrValue) -> Value:
         name = self.emitter.builder.unique_name(f"{SYSTEM}/{type_}")
@@ -230,6 +235,7 @@ def build_training(
     step: Value,
     placement: Placement,
     line: SourceLine | None,
+    numbers: Placement | None = None,
     watched: Sequence[Value] = (),
     job: str = "",
     micro_batches: int = 1,
@@ -246,6 +252,7 @@ def build_training(
         step: number of the running step, int64, starting at 0.
         placement: the devices of ops that belong to the whole job.
         line: the user's line.
+        numbers: the devices of learning rates, step numbers and loss scales; ``placement`` if None.
         watched: further values whose gradients are needed.
         job: name of the job, part of the names of its own states.
         micro_batches: the number of micro-batches of a step; the losses are those of one.
@@ -260,7 +267,7 @@ def build_training(
         JobError: no loss, losses of different types, or no trainable variable with a gradient.
     """
     options = optimizer.options()
-    t = _Training(emitter, options, placement, line, job)
+    t = _Training(emitter, options, placement, numbers or placement, line, job)
     count = _loss_elements(t, losses) if elements is None else elements
     trained = [v for v in variables if v.trainable]
     scale = _loss_scale(t)
@@ -330,8 +337,8 @@ def _loss_scale(t: _Training) -> LossScale:
     if not isinstance(policy, DynamicLossScale):
         return LossScale(float(policy))
     variable = _number_variable(t, "LossScale", "float32", policy.initial)
-    number = t.one("reshape", variable, shape=())
-    return LossScale(1.0, variable, number, t.one("reciprocal", number))
+    number = t.number("reshape", variable, shape=())
+    return LossScale(1.0, variable, number, t.number("reciprocal", number))
 
 
 def _dynamic_name(t: _Training, name: str) -> str:
@@ -349,7 +356,7 @@ def _number_variable(t: _Training, name: str, dtype: str, initial: float) -> Val
         "initializer": ("constant", initial),
         "trainable": False,
     }
-    (value,) = t.emitter.emit("variable", (), attrs, placement=t.placement, name=full, line=t.line)
+    (value,) = t.emitter.emit("variable", (), attrs, placement=t.numbers, name=full, line=t.line)
     return value
 
 
@@ -396,7 +403,7 @@ def _clipped(
     finished = [_finished(t, g, inverse) for g in gradients]
     squares = [_square_sum(t, g) for g in finished]
     total = squares[0] if len(squares) == 1 else t.one("add_n", *squares)
-    return finished, t.one("global_norm_clip_factor", total, clip_norm=t.options.clip_norm)
+    return finished, t.number("global_norm_clip_factor", total, clip_norm=t.options.clip_norm)
 
 
 def _finished(t: _Training, g: Gradient, inverse: Value | None) -> Gradient:
@@ -430,8 +437,8 @@ def _learning_rate(t: _Training, step: Value) -> tuple[Value, Value]:
     if options.rule.bias_correction is None:
         return rate, now
     beta1, beta2 = options.rule.bias_correction
-    corrected = t.one("adam_bias_correction_learning_rate", rate, now, beta1=beta1, beta2=beta2)
-    return corrected, now
+    betas = {"beta1": beta1, "beta2": beta2}
+    return t.number("adam_bias_correction_learning_rate", rate, now, **betas), now
 
 
 def _scheduled(t: _Training, step: Value) -> Value:
@@ -441,7 +448,7 @@ def _scheduled(t: _Training, step: Value) -> Value:
         "learning_rate_decay": schedule.decay,
         "warmup_conf": schedule.warmup,
     }
-    return t.one("learning_rate_schedule", step, **attrs)
+    return t.number("learning_rate_schedule", step, **attrs)
 
 
 def _named(t: _Training, blob: str, dtype: DType) -> Value:
@@ -516,7 +523,7 @@ def _adapt_loss_scale(t: _Training, scale: Value, skip: Value) -> None:
             "dynamic_loss_scale_schedule",
             [skip, scale, good_steps],
             {"increment_period": policy.increment_period, "multiplier": policy.multiplier},
-            placement=t.placement,
+            placement=t.numbers,
             name=t.emitter.builder.unique_name(_dynamic_name(t, "Schedule")),
             line=t.line,
         )

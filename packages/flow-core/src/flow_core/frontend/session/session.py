@@ -30,7 +30,7 @@ from flow_core.base.errors import (
     warn,
 )
 from flow_core.base.forks import check_process, owned
-from flow_core.base.shapes import num_elements
+from flow_core.base.shapes import Shape, num_elements
 from flow_core.base.shutdown import run_shutdown_calls
 from flow_core.base.thread_budget import Budget, find_budget, host_memory
 from flow_core.base.thread_pools import set_budget
@@ -252,10 +252,18 @@ class Session:
             self.declared = before
             raise
 
-    def variable(self, name: str, device: Device, region: Region | None = None) -> DeviceArray:
+    def variable(
+        self, name: str, device: Device, region: Region | None = None, shape: Shape | None = None
+    ) -> DeviceArray | None:
         """A device's array of a variable (or its part), initialized at its first use.
 
         A collective operation; processes without the device get None.
+
+        Args:
+            name: the variable.
+            device: the device.
+            region: the part; None for the whole variable.
+            shape: the array's shape, if it differs from the part's.
         """
         stored = self._stored.get(name) or self._store(name, device)
         wanted = region or whole(stored.info)
@@ -271,7 +279,7 @@ class Session:
                 allowed="jobs of one session that lay out a shared variable alike",
                 hint="give both jobs the same placement and distribution",
             )
-        return part.array
+        return part.view(shape)
 
     def is_still_zero(self, name: str) -> bool:
         """Whether a variable initialized to zero is still zero; False if unknown."""
@@ -297,15 +305,17 @@ class Session:
             self._updated.setdefault(name, set()).update(devices)
         for name, devices in self._updated.items():
             stored = self._stored[name]
-            kept = {id(stored.parts[d]) for d in devices}
-            behind = [d for d, part in stored.parts.items() if id(part) not in kept]
-            if behind:
-                updated_on, copied_on = (", ".join(map(str, d)) for d in (sorted(devices), behind))
+            updated_parts = {id(stored.parts[d]) for d in devices}
+            outdated = [d for d, part in stored.parts.items() if id(part) not in updated_parts]
+            if outdated:
+                owners_text, copies_text = (
+                    ", ".join(map(str, d)) for d in (sorted(devices), outdated)
+                )
                 raise UnsupportedError(
                     f"binding job {job!r}",
                     at=stored.info.line,
-                    found=f"variable {name!r}, updated on {updated_on} only, "
-                    f"with a copy on {copied_on}",
+                    found=f"variable {name!r}, updated on {owners_text} only, "
+                    f"with a copy on {copies_text}",
                     allowed="jobs that use a variable where another job updates it",
                     hint="give both jobs the same placement",
                 )
@@ -345,7 +355,8 @@ class Session:
         if free is not None and nbytes > free:
             raise too_large(stored.info, device, nbytes, f"{free:,} free bytes")
         try:
-            part = Part(region, driver.allocate(nbytes).view(0, shape, dtype.numpy), driver, root)
+            arena = driver.allocate(nbytes)
+            part = Part(region, arena.view(0, shape, dtype.numpy), driver, root, arena)
             driver.copy_in(part.array, stored.initial_part(region))
         except MemoryError as error:
             raise too_large(stored.info, device, nbytes, f"what is left: {error}") from None

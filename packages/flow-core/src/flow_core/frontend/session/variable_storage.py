@@ -12,8 +12,8 @@ import numpy as np
 from flow_core.base.arrays import Array, DeviceArray
 from flow_core.base.errors import OutOfMemoryError
 from flow_core.base.philox import op_seed
-from flow_core.base.shapes import num_elements
-from flow_core.device import World
+from flow_core.base.shapes import Shape, num_elements
+from flow_core.device import Arena, World
 from flow_core.frontend.trace.variable_info import VariableInfo
 from flow_core.ir.initializers import generate
 from flow_core.sharding.sbp import Region, region_shape
@@ -32,12 +32,20 @@ class Part:
         array: device array, None if another process owns the device.
         driver: driver of the device, None if another process owns the device.
         root: the rank of the device's process.
+        arena: the memory of the array, None if another process owns the device.
     """
 
     region: Region
-    array: DeviceArray
+    array: DeviceArray | None
     driver: Any
     root: int = 0
+    arena: Arena | None = None
+
+    def view(self, shape: Shape | None) -> DeviceArray | None:
+        """The array, in another shape if one is given."""
+        if self.arena is None or self.array is None or shape in (None, self.array.shape):
+            return self.array
+        return self.arena.view(0, shape, self.array.dtype)
 
     @property
     def window(self) -> tuple[slice, ...]:

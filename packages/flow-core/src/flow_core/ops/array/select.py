@@ -492,6 +492,8 @@ OPS: tuple[OpSpec, ...] = (
         attrs=SLICE_ATTRS,
         sbp=_slice_update_sbp,
         localize=_windowed(0),
+        reference=_slice_update,
+        samples=_slice_samples("whole", "part"),
         mutates=(0,),
         effect=True,
     ),

@@ -149,7 +149,11 @@ def _number_of(token: int, pairs: Any, size: Any) -> int:
             size[0] += 1
             pair[:] = token, size[0]
             return int(size[0])
-    raise DataError(
+    raise _is_full(token, capacity)
+
+
+def _is_full(token: int, capacity: int) -> DataError:
+    return DataError(
         f"numbering token {token}",
         found=f"a table full of {capacity} others",
         allowed="no more distinct tokens than its capacity",
@@ -157,10 +161,24 @@ def _number_of(token: int, pairs: Any, size: Any) -> int:
     )
 
 
-def _encode(table: Array, size: Any, tokens: Array, hash_precomputed: bool) -> Array:
-    out = np.empty_like(tokens)
-    number_tokens(table.copy(), size.copy(), tokens, out)
-    return out
+def _encode(
+    table: Array, size: Any, tokens: Array, hash_precomputed: bool
+) -> tuple[Array, Array, Array]:
+    pairs, count = table.reshape(-1, 2).copy(), int(size[0])
+    known = {int(token): int(number) for token, number in pairs if token} | {0: 0}
+    capacity = len(pairs)
+    for token in tokens.reshape(-1).tolist():
+        if token in known:
+            continue
+        places = ((token + step) % WORD % capacity for step in range(capacity))
+        free = next((place for place in places if pairs[place][0] == 0), None)
+        if free is None:
+            raise _is_full(token, capacity)
+        count = int(np.array(count + 1).astype(table.dtype))  # may wrap around
+        known[token] = count
+        pairs[free] = token, count
+    numbers = np.array([known[token] for token in tokens.reshape(-1).tolist()], tokens.dtype)
+    return numbers.reshape(tokens.shape), pairs.reshape(-1), np.full_like(size, count)
 
 
 def _encode_samples(_: np.random.Generator) -> Iterator[Sample]:

@@ -115,6 +115,7 @@ OPS: tuple[OpSpec, ...] = (
         },
         reference=_reference,
         samples=_samples,
+        internal=True,
         doc="""Copy and combine boxes of its inputs; run by a comm, not by a kernel.
 
         ``collective`` is a name of `flow_core.plan.COLLECTIVES`, ``blocks`` has the fields

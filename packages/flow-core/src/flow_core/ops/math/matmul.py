@@ -128,9 +128,10 @@ def _multiply(g: GradContext, a: Sym, b: Sym, transpose_a: bool, transpose_b: bo
     )  # fmt: skip
 
 
-def _matmul_reference(
+def matmul_reference(
     a: Array, b: Array, *, transpose_a: bool, transpose_b: bool, alpha: float
 ) -> Any:
+    """Return the product of two matrices, or of each pair in two stacks."""
     left = np.swapaxes(a, -1, -2) if transpose_a else a
     right = np.swapaxes(b, -1, -2) if transpose_b else b
     product = np.matmul(left, right)
@@ -169,19 +170,13 @@ def _onto_type(ctx: InferContext) -> tuple[TensorType, ...]:
     return (product,)
 
 
-def _onto_sbp(ctx: SbpContext) -> Signatures:
-    """Give the base the product's SBP; P(max) and P(min) of the base pass."""
-    rules = [Signature((*r.inputs, *r.outputs), r.outputs) for r in matmul_sbp(ctx)]
-    return (*rules, *(nondecreasing(ctx, 2) if floating(ctx) else ()))
-
-
 def _onto_reference(a: Array, b: Array, base: Array, **attrs: AttrValue) -> Any:
-    return base + _matmul_reference(a, b, **attrs)
+    return base + matmul_reference(a, b, **attrs)
 
 
 def _onto_samples(rng: Any) -> Iterator[Sample]:
     for sample in _product_samples(())(rng):
-        product = _matmul_reference(*sample.inputs, **{**MATMUL_ATTRS, **sample.attrs})
+        product = matmul_reference(*sample.inputs, **{**MATMUL_ATTRS, **sample.attrs})
         base = rng.uniform(-2, 2, product.shape).astype(product.dtype)
         yield replace(sample, inputs=(*sample.inputs, base), gradient=False)
 
@@ -244,7 +239,7 @@ OPS: tuple[OpSpec, ...] = (
         infer=_matmul_type,
         sbp=matmul_sbp,
         gradient=_matmul_gradient,
-        reference=_matmul_reference,
+        reference=matmul_reference,
         samples=_product_samples(()),
         work=_work,
         doc="alpha op(a) op(b) of two matrices, where op is an optional transposition.",
@@ -254,11 +249,11 @@ OPS: tuple[OpSpec, ...] = (
         inputs=("a", "b", "base"),
         attrs=MATMUL_ATTRS,
         infer=_onto_type,
-        sbp=_onto_sbp,
         reference=_onto_reference,
         samples=_onto_samples,
         work=_work,
         inplace=(2,),
+        internal=True,
         doc="base plus the `matmul` of a and b, which is rounded before it is added.",
     ),
     OpSpec(
@@ -268,7 +263,7 @@ OPS: tuple[OpSpec, ...] = (
         infer=_batch_matmul_type,
         sbp=matmul_sbp,
         gradient=_matmul_gradient,
-        reference=_matmul_reference,
+        reference=matmul_reference,
         samples=_product_samples((2,), (2, 3)),
         work=_work,
         doc="`matmul` of each pair in two stacks of matrices.",

@@ -156,14 +156,20 @@ def _batch_norm(
     x: Array, moving_mean: Array, moving_variance: Array, gamma: Array, beta: Array, *,
     axis: int, epsilon: float, training: bool, momentum: float,
 ) -> tuple[Array, ...]:  # fmt: skip
-    mean, variance = moving_mean, moving_variance
+    mean, variance, moving = moving_mean, moving_variance, (moving_mean, moving_variance)
     if training:
         others = tuple(i for i in range(x.ndim) if i != axis % x.ndim)
         mean, variance = x.mean(others), x.var(others)
+        count = x.size // max(mean.size, 1)
+        unbiased = variance * count / max(count - 1, 1)
+        moving = (
+            momentum * moving_mean + (1 - momentum) * mean,
+            momentum * moving_variance + (1 - momentum) * unbiased,
+        )
     inverse = 1 / np.sqrt(variance + epsilon)
     shape = channel_shape(x.shape, axis)
     m, k, b = (v.reshape(shape) for v in (mean, inverse * gamma, beta))
-    return (x - m) * k + b, mean, inverse
+    return (x - m) * k + b, mean, inverse, *moving
 
 
 def _batch_norm_grad(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -139,11 +140,22 @@ def _average(mean: Array, new: Array, momentum: float) -> None:
 
 def _moving(
     x: Array, step: Array, high: Array, low: Array, **attrs: AttrValue
-) -> tuple[Array, Array]:
-    high, low = high.copy(), low.copy()
-    move(x, step, high, low, attrs)
-    range_to_grid(high, low, attrs)
-    return high, low
+) -> tuple[Array, Array, Array, Array]:
+    symmetric, top = is_symmetric(attrs), levels(attrs)
+    if attrs["training"] and step[0] <= attrs["stop_update_after_iters"]:
+        above, below = x.max(), x.min()
+        if symmetric:
+            above = below = np.maximum(abs(above), abs(below))
+        high = _averaged(high, above, attrs["momentum"])
+        low = high if symmetric else _averaged(low, below, attrs["momentum"])
+    if symmetric:
+        return high / top, np.zeros_like(low), high.copy(), low.copy()
+    scale = (high - low) / top
+    return scale, -low / scale, high.copy(), low.copy()
+
+
+def _averaged(mean: Array, new: Any, momentum: float) -> Any:
+    return np.where(mean == 0, new, mean * momentum + new * (1 - momentum))
 
 
 def _moving_sbp(ctx: SbpContext) -> Signatures:
@@ -161,6 +173,9 @@ def _moving_samples(rng: np.random.Generator) -> Iterator[Sample]:
             attrs = {"quantization_scheme": scheme, "training": training, **STOP}
             high, low = np.array([start]), np.array([-start])
             yield Sample((rng.uniform(-3, 3, (4, 5)), step, high, low), attrs, False)
+        late = np.array([2]), np.array([1.5]), np.array([-1.5])
+        attrs = {"quantization_scheme": scheme, "training": True, **STOP}
+        yield Sample((rng.uniform(-3, 3, (4, 5)), *late), attrs, False, "after the last update")
 
 
 STOP = {"stop_update_after_iters": 1, "momentum": 0.95}

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from flow_core.base.arrays import Array
 from flow_core.base.dtypes import as_dtype
+from flow_core.base.shapes import Shape
 from flow_core.ir.graph import AttrValue, TensorType, tensor_type
-from flow_core.ops.rules import broadcast_sbp
-from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec
+from flow_core.plugins.host import default_registry
+from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,59 @@ def _infer(ctx: InferContext) -> tuple[TensorType, ...]:
     return tuple(results[i] for i in ctx.attrs["outputs"])
 
 
+def _reference(
+    *inputs: Array, body: tuple[AttrValue, ...], outputs: tuple[int, ...]
+) -> tuple[Array, ...]:
+    specs = default_registry().ops
+    results: list[Array] = []
+    for member in decode(body):
+        spec = specs[member.type]
+        if spec.reference is None:
+            raise LookupError(f"{member.type}, a member of a group, has no reference")
+        arrays = (results[r] if r >= 0 else inputs[-1 - r] for r in member.refs)
+        results.append(spec.reference(*arrays, **{**spec.attrs, **member.attrs}))
+    return tuple(results[i] for i in outputs)
+
+
+DTYPES = ("float32", "float64", "float16", "bfloat16")
+
+
+def _samples(rng: Any) -> Iterator[Sample]:
+    """Yield groups with chains, shared intermediates, several outputs, and broadcast inputs."""
+    for dtype in DTYPES:
+        for shape, other in (((7,), (7,)), ((3, 5), (5,)), ((2, 1, 4), (3, 1)), ((), ())):
+            x, y = rng.uniform(-2, 2, shape), rng.uniform(0.5, 2, other)
+            space = np.broadcast_shapes(shape, other)
+            yield _sample(dtype, (x, y), _ROWS, (2,), space)
+            if shape == other:
+                yield _sample(dtype, (x, y), _ROWS, (0, 2), space)
+                yield _sample(dtype, (x, y), (*_ROWS, *_MORE), (1, 4), space)
+    x, y = rng.uniform(-2, 2, (300, 200)), rng.uniform(0.5, 2, (1, 200))
+    yield _sample("float32", (x, y), _ROWS, (2,), (300, 200))
+    yield _sample("float32", (np.zeros((0, 3)), np.zeros(3)), _ROWS, (2,), (0, 3))
+
+
+_ROWS: tuple[tuple[str, tuple[int, ...]], ...] = (
+    ("broadcast_sub", (-1, -2)), ("sigmoid", (0,)), ("broadcast_mul", (1, 0)),
+)  # fmt: skip
+_MORE: tuple[tuple[str, tuple[int, ...]], ...] = (("relu", (2,)), ("broadcast_div", (3, -2)))
+"""Types and references of the members of samples."""
+
+
+def _sample(
+    dtype: str,
+    inputs: tuple[Array, ...],
+    rows: Sequence[tuple[str, tuple[int, ...]]],
+    outputs: tuple[int, ...],
+    space: Shape,
+) -> Sample:
+    result = tensor_type(space, as_dtype(dtype))
+    members = [Member(type_, refs, {}, result) for type_, refs in rows]
+    arrays = tuple(np.asarray(x).astype(result.dtype.numpy) for x in inputs)
+    attrs = {"body": encode(members), "outputs": outputs}
+    return Sample(arrays, attrs, gradient=False, fixed=tuple(range(len(arrays))))
+
+
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
         type="fused",
@@ -52,7 +109,9 @@ OPS: tuple[OpSpec, ...] = (
         outputs=("out*",),
         infer=_infer,
         attrs={"body": REQUIRED, "outputs": REQUIRED},
-        sbp=broadcast_sbp,
+        reference=_reference,
+        samples=_samples,
+        internal=True,
         doc="Elementwise ops in one launch; see `flow_core.ops.system.fused`.",
     ),
 )

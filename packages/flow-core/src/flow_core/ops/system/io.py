@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,10 @@ import numpy as np
 from flow_core.base.arrays import Array
 from flow_core.base.dtypes import as_dtype
 from flow_core.base.shapes import num_elements
-from flow_core.ir.graph import TensorType, tensor_type
+from flow_core.ir.graph import AttrValue, TensorType, tensor_type
 from flow_core.ops.build import GradContext, Sym
 from flow_core.ops.rules import like_input, linear, split_all_axes, with_nondecreasing
-from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample
+from flow_core.plugins.specs import REQUIRED, InferContext, LocalContext, OpSpec, Sample
 
 
 def _declared(ctx: InferContext) -> tuple[TensorType, ...]:
@@ -28,6 +29,13 @@ def _literal(ctx: InferContext) -> tuple[TensorType, ...]:
     return (type_,)
 
 
+def _literal_part(ctx: LocalContext) -> Mapping[str, AttrValue]:
+    part, data = ctx.outputs[0], ctx.attrs["data"]
+    window = tuple(slice(*bounds) for bounds in part.region)
+    chosen = np.arange(len(data)).reshape(part.type.shape)[window].reshape(-1)
+    return {"shape": part.shape, "data": tuple(data[i] for i in chosen)}
+
+
 def _literal_reference(*, shape: tuple[int, ...], dtype: str, data: tuple[Any, ...]) -> Array:
     return np.array(data, as_dtype(dtype).numpy).reshape(shape)
 
@@ -38,6 +46,20 @@ def _copy_gradient(g: GradContext) -> tuple[Sym]:
 
 def _copy_samples(rng: np.random.Generator) -> Any:
     yield Sample((rng.normal(size=(3, 4)),))
+
+
+def _literal_samples(_: Any) -> Iterator[Sample]:
+    for shape, dtype, data in (
+        ((2, 3), "float16", (1.5, 2.0, -3.0, 4.0, 5.0, 6.5)), ((3,), "float32", (0.1, -7.0, 1e9)),
+        ((2, 1), "int64", (2**40, -5)), ((2,), "bool", (True, False)), ((), "uint8", (200,)),
+        ((2,), "float64", (1 / 3, -2e100)), ((1,), "bfloat16", (2.5,)), ((0,), "int8", ()),
+    ):  # fmt: skip
+        yield Sample((), {"shape": shape, "dtype": dtype, "data": data})
+
+
+def _step_samples(_: Any) -> Iterator[Sample]:
+    for step in (np.array(0), np.array(41), np.array([2**40]), np.array(7, np.int32)):
+        yield Sample((step,), gradient=False)
 
 
 OPS: tuple[OpSpec, ...] = (
@@ -55,7 +77,9 @@ OPS: tuple[OpSpec, ...] = (
         infer=_literal,
         attrs={"shape": REQUIRED, "dtype": REQUIRED, "data": REQUIRED},
         sbp=split_all_axes,
+        localize=_literal_part,
         reference=_literal_reference,
+        samples=_literal_samples,
         doc="Numbers known at compile time, in C order.",
     ),
     OpSpec(
@@ -73,6 +97,8 @@ OPS: tuple[OpSpec, ...] = (
         inputs=("step",),
         outputs=(),
         infer=lambda _: (),
+        reference=lambda step: step + 1,
+        samples=_step_samples,
         mutates=(0,),
         effect=True,
         doc="Increment a counter variable.",

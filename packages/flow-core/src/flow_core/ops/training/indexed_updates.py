@@ -17,6 +17,7 @@ from flow_core.ir.graph import TensorType
 from flow_core.ir.update_rules import BY_TYPE, INDEXED, INDEXED_PREFIX, Update
 from flow_core.ops.array.index import checked_index, first_input, from_row
 from flow_core.ops.training.schedules import is_number
+from flow_core.ops.training.update_references import indexed_reference, indexed_samples
 from flow_core.plugins.specs import InferContext, OpSpec, SbpContext
 from flow_core.sharding.sbp import B, S, Signature, Signatures, signature
 
@@ -75,6 +76,9 @@ def _spec(row: Update) -> OpSpec:
         attrs=defaults,
         sbp=_sbp,
         localize=from_row(first_input, lambda _: 0),
+        reference=indexed_reference(row),
+        samples=indexed_samples(row),
+        numbers=(RATE,),
         mutates=(MODEL, *range(STATES, STATES + len(row.states))),
         effect=True,
         doc="Update the rows of a table that have a gradient; see the module's docstring.",

@@ -17,6 +17,7 @@ from flow_core.ir.update_rules import COMMON, DIFF, MODEL, RATE, TABLE, Update
 from flow_core.ops.build import GradContext, Sym
 from flow_core.ops.rules import floating_like_input, linear, nonincreasing, split_all_axes
 from flow_core.ops.training.schedules import is_number, sum_sbp
+from flow_core.ops.training.update_references import update_reference, update_samples
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
 from flow_core.sharding.sbp import B, P, S, Signatures, signature
 
@@ -109,7 +110,10 @@ def update_spec(row: Update) -> OpSpec:
         infer=_infer(row),
         attrs={**COMMON, **row.attrs},
         sbp=_sbp(row),
+        reference=update_reference(row),
+        samples=update_samples(row),
         mutates=row.mutates,
+        numbers=row.scalars,
         effect=True,
         doc="Update a variable by its gradient; `flow_core.ir.update_rules` has the formula.",
     )

@@ -285,6 +285,29 @@ def _infer_loss_scale(ctx: InferContext) -> tuple[TensorType, ...]:
     return ()
 
 
+def _loss_scale_reference(
+    bad: Any, scale: Any, good_steps: Any, *, increment_period: int, multiplier: float
+) -> tuple[Any, Any]:
+    if np.max(bad):
+        return np.maximum(scale / multiplier, 1.0), np.zeros_like(good_steps)
+    if np.max(good_steps) + 1 < increment_period:
+        return scale.copy(), good_steps + 1
+    largest = float(np.finfo(np.float32).max)
+    larger = scale.astype(np.float64) * multiplier
+    return np.minimum(larger, largest), np.zeros_like(good_steps)
+
+
+def _loss_scale_samples(_: Any) -> Iterator[Sample]:
+    for bad, scale, good_steps in (
+        (0, 8.0, 0), (3, 8.0, 0), (0, 8.0, 3), (2, 8.0, 3), (1, 1.5, 2), (0, 3e38, 3), (0, 8.0, 2),
+    ):  # fmt: skip
+        inputs = np.array(bad), np.array(scale, np.float32), np.array(good_steps)
+        attrs = {"increment_period": 4, "multiplier": 4.0}
+        yield Sample(inputs, attrs, False, fixed=(1,))
+    inputs = np.array([0]), np.array([8.0], np.float32), np.array([1999])
+    yield Sample(inputs, {}, False, "shape (1,)", fixed=(1,))
+
+
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
         type="learning_rate_schedule",
@@ -321,6 +344,8 @@ OPS: tuple[OpSpec, ...] = (
         outputs=(),
         infer=_infer_loss_scale,
         attrs={"increment_period": 2000, "multiplier": 2.0},
+        reference=_loss_scale_reference,
+        samples=_loss_scale_samples,
         mutates=(1, 2),
         effect=True,
         doc="Increase the loss scale after many finite steps, decrease it after a non-finite one.",

@@ -14,7 +14,8 @@ from dataclasses import replace
 
 from flow_core.ir.graph import Attrs, AttrValue, TensorType
 from flow_core.ir.update_rules import COMMON, DIFF, MODEL, TABLE, Update
-from flow_core.ops.math.matmul import MATMUL_ATTRS
+from flow_core.ops.math.matmul import MATMUL_ATTRS, matmul_reference
+from flow_core.ops.training.update_references import summed_reference, summed_samples
 from flow_core.plugins.specs import REQUIRED, InferContext, KernelQuery, OpSpec
 
 PREFIX = "summed_"
@@ -65,8 +66,11 @@ def _spec(name: str, row: Update) -> OpSpec:
         outputs=(),
         infer=_infer,
         attrs={**COMMON, **row.attrs, **MATMUL_ATTRS, "parts": REQUIRED},
+        reference=summed_reference(row, matmul_reference, PRODUCT_ATTRS),
+        samples=summed_samples(row),
         mutates=tuple(i - (i > DIFF) for i in row.mutates),
         effect=True,
+        internal=True,
         doc=f"`{row.type}` by the sum of matrix products, each rounded before it is added.",
     )
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 from flow_core.base.dtypes import as_dtype
 from flow_core.ir.graph import TensorType, tensor_type
 from flow_core.ir.initializers import attr_problem
 from flow_core.ops.rules import split_all_axes
-from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, SbpContext
+from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
 from flow_core.sharding.sbp import P, S, Sbp, Signature, Signatures
 
 
@@ -39,6 +42,12 @@ def _assign_sbp(ctx: SbpContext) -> Signatures:
     return tuple(Signature((kind, kind), ()) for kind in kinds)
 
 
+def _assign_samples(rng: Any) -> Iterator[Sample]:
+    for shape in ((7,), (3, 5), (), (0, 2)):
+        yield Sample((rng.uniform(-3, 3, shape), rng.uniform(-3, 3, shape)), gradient=False)
+    yield Sample((rng.integers(-9, 9, (4,)), rng.integers(-9, 9, (4,))), gradient=False)
+
+
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
         type="variable",
@@ -61,6 +70,8 @@ OPS: tuple[OpSpec, ...] = (
         outputs=(),
         infer=_infer_assign,
         sbp=_assign_sbp,
+        reference=lambda ref, value: value.copy(),
+        samples=_assign_samples,
         mutates=(0,),
         effect=True,
         doc="Overwrite a variable.",

@@ -1,0 +1,283 @@
+"""References and samples of the update ops: the formulas of `flow_core.ir.update_rules` in NumPy.
+
+Each reference returns the new values of the variable and its states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from flow_core.base.arrays import Array
+from flow_core.ir.update_rules import DIFF, MODEL, RATE, Update
+from flow_core.plugins.specs import Sample
+
+Attrs = Mapping[str, Any]
+States = tuple[Array, ...]
+Formula = Callable[[Attrs, Array, Array, float, int, States], tuple[Array, ...]]
+"""Maps attributes, model, regularized gradient, learning rate, step number and states to the new
+model and states."""
+
+
+def _number(array: Any) -> Any:
+    return np.reshape(array, ()).item()
+
+
+def _times(coefficient: float, array: Array) -> Any:
+    """Return the product, or 0 for a coefficient of 0, even if a factor is not finite."""
+    return coefficient * array if coefficient else 0.0
+
+
+def _sgd(
+    attrs: Attrs, model: Array, r: Array, rate: float, step: int, states: States
+) -> tuple[Array, ...]:
+    return (model - rate * (r + _times(attrs["weight_decay"], model)),)
+
+
+def _momentum(
+    attrs: Attrs, model: Array, r: Array, rate: float, step: int, states: States
+) -> tuple[Array, ...]:
+    momentum = attrs["beta"] * states[0] - rate * r
+    return model + momentum - rate * _times(attrs["weight_decay"], model), momentum
+
+
+def _moments(attrs: Attrs, r: Array, states: States) -> tuple[Array, Array]:
+    beta1, beta2 = attrs["beta1"], attrs["beta2"]
+    return beta1 * states[0] + (1 - beta1) * r, beta2 * states[1] + (1 - beta2) * r * r
+
+
+def _adam(
+    attrs: Attrs, model: Array, r: Array, rate: float, step: int, states: States
+) -> tuple[Array, ...]:
+    m, v = _moments(attrs, r, states)
+    change = m / (np.sqrt(v) + attrs["epsilon"]) + _times(attrs["weight_decay"], model)
+    return model - rate * change, m, v
+
+
+def _rmsprop(
+    attrs: Attrs, model: Array, r: Array, rate: float, step: int, states: States
+) -> tuple[Array, ...]:
+    decay = attrs["decay_rate"]
+    new = [decay * states[0] + (1 - decay) * r * r]
+    variance = new[0]
+    if len(states) == 2:
+        new.append(decay * states[1] + (1 - decay) * r)
+        variance = variance - new[1] * new[1]
+    change = r / np.sqrt(variance + attrs["epsilon"]) + _times(attrs["weight_decay"], model)
+    return model - rate * change, *new
+
+
+def _root_mean_square(x: Array) -> Any:
+    return np.sqrt(np.sum(x * x) / max(x.size, 1))
+
+
+def _lars(
+    attrs: Attrs, model: Array, r: Array, rate: float, step: int, states: States
+) -> tuple[Array, ...]:
+    decay, size = attrs["weight_decay"], _root_mean_square(model)
+    below = attrs["epsilon"] + _root_mean_square(r) + (_times(decay, size) if step else 0.0)
+    local = rate * attrs["lars_coefficient"] * size / below
+    momentum = attrs["momentum_beta"] * states[0] - local * (r + _times(decay, model))
+    return model + momentum, momentum
+
+
+def _lamb(
+    attrs: Attrs, model: Array, r: Array, rate: float, step: int, states: States
+) -> tuple[Array, ...]:
+    m, v = _moments(attrs, r, states)
+    powers = states[2] * attrs["beta1"], states[3] * attrs["beta2"]
+    first, second = map(_number, powers)
+    change = m / (1 - first) / np.sqrt(v / (1 - second) + attrs["epsilon"])
+    size, length = (np.sqrt(np.sum(x * x)) for x in (model, change))
+    factor = size / length if size > 0 and length > 0 else 1.0
+    new = model - rate * factor * (change + _times(attrs["weight_decay"], model))
+    return new, m, v, *powers
+
+
+FORMULAS: Mapping[str, Formula] = {
+    "sgd_update": _sgd,
+    "momentum_update": _momentum,
+    "adam_update": _adam,
+    "rmsprop_update": _rmsprop,
+    "centered_rmsprop_update": _rmsprop,
+    "lars_update": _lars,
+    "lamb_update": _lamb,
+}
+
+
+def update_reference(row: Update) -> Callable[..., tuple[Array, ...]]:
+    """Return the reference of an update."""
+
+    def reference(*inputs: Array, **attrs: Any) -> tuple[Array, ...]:
+        extra = inputs[len(row.inputs) :]
+        if any(_number(x) for x in extra if x.dtype.kind == "i"):  # skip_if
+            return tuple(inputs[i].copy() for i in row.mutates)
+        model, diff, rate = inputs[MODEL], inputs[DIFF], _number(inputs[RATE])
+        scale = attrs["scale"]
+        for factor in (x for x in extra if x.dtype.kind != "i"):
+            scale = scale * _number(factor)
+        step = _number(inputs[RATE + 1]) if row.step else 0
+        r = scale * diff + _times(attrs["l1"], np.sign(model)) + _times(attrs["l2"], model)
+        return FORMULAS[row.type](
+            attrs, model, r, rate, step, inputs[row.first_state : len(row.inputs)]
+        )
+
+    return reference
+
+
+def indexed_reference(row: Update) -> Callable[..., tuple[Array, ...]]:
+    """Return the reference of an update of the rows that were looked up."""
+
+    def reference(
+        model: Array, index: Array, values: Array, rate: Array, *states: Array, **attrs: Any
+    ) -> tuple[Array, ...]:
+        flat = values.reshape(index.size, *model.shape[1:])
+        sums: dict[int, Array] = {}
+        for place, value in zip(index.reshape(-1).tolist(), flat, strict=True):
+            at = place - attrs["first"]
+            if 0 <= at < len(model):
+                sums[at] = sums.get(at, 0) + value
+        tables = [x.copy() for x in (model, *states)]
+        for at, total in sums.items():
+            own = tuple(x[at] for x in states)
+            r = attrs["scale"] * total
+            new = FORMULAS[row.type](attrs, model[at], r, _number(rate), 0, own)
+            for table, changed in zip(tables, new, strict=True):
+                table[at] = changed
+        return tuple(tables)
+
+    return reference
+
+
+# ------------------------------------------------------------------------------------- samples
+
+SHAPES: tuple[tuple[int, ...], ...] = ((7,), (3, 5), ())
+ATTRS: tuple[Mapping[str, Any], ...] = (
+    {},
+    {"scale": 0.5, "l1": 0.1, "l2": 0.2, "weight_decay": 0.05},
+)
+LARS = {"lars_coefficient": 0.5, "epsilon": 0.1}
+"""The default coefficient changes a variable by less than the tolerance of 16-bit types."""
+SQUARES = ("v", "mean_square")
+
+
+def _signed(rng: Any, shape: tuple[int, ...]) -> Array:
+    """Return numbers of both signs, none of which is small."""
+    return np.asarray(rng.uniform(0.5, 2, shape) * rng.choice((-1, 1), shape))
+
+
+def _state(rng: Any, name: str, shape: tuple[int, ...]) -> Array:
+    """Return a state; variances stay positive."""
+    low, high = (1.5, 3.0) if name in SQUARES else (-1.0, 1.0)
+    return np.asarray(rng.uniform(low, high, shape))
+
+
+def _rate(rng: Any) -> Array:
+    return np.array(rng.uniform(0.2, 0.6), np.float32)
+
+
+def _sample(rng: Any, row: Update, shape: tuple[int, ...], step: int) -> tuple[Array, ...]:
+    """Return the required inputs of an update."""
+    steps = [np.array(step, np.int64)] * row.step
+    states = [_state(rng, name, shape) for name in row.states]
+    powers = [np.array(rng.uniform(0.3, 0.7)) for _ in row.numbers]
+    return (_signed(rng, shape), _signed(rng, shape), _rate(rng), *steps, *states, *powers)
+
+
+def update_samples(row: Update) -> Callable[[Any], Iterator[Sample]]:
+    """Return the samples of an update."""
+    own = LARS if row.type == "lars_update" else {}
+
+    def samples(rng: Any) -> Iterator[Sample]:
+        def sample(inputs: tuple[Array, ...], attrs: Attrs = own, note: str = "") -> Sample:
+            return Sample(inputs, attrs, False, note, fixed=(RATE,))
+
+        for shape in SHAPES:
+            for attrs in ATTRS:
+                yield sample(_sample(rng, row, shape, 3), {**own, **attrs})
+        scale, run, skip = np.array(0.5), np.array(0, np.int64), np.array(1, np.int64)
+        yield sample((*_sample(rng, row, (4, 2), 3), scale))
+        yield sample((*_sample(rng, row, (4, 2), 3), scale, run), {**own, **ATTRS[1]})
+        yield sample((*_sample(rng, row, (4, 2), 3), skip), note="skipped")
+        yield sample(_sample(rng, row, (6,), 0), {**own, **ATTRS[1]}, "first step")
+        own_attrs = {name: value / 2 for name, value in row.attrs.items()}
+        yield sample(_sample(rng, row, (5,), 3), {**own_attrs, **own})
+        zero = _sample(rng, row, (4,), 3)
+        yield sample((np.zeros(4), *zero[1:]), {**own, **ATTRS[1]}, "a variable of zeros")
+        yield sample(_sample(rng, row, (0, 2), 3), note="no elements")
+
+    return samples
+
+
+TABLES: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
+    ((7,), (3,)), ((5, 3), (2, 4)), ((4, 2, 3), (1,)), ((6, 2), (0,)),
+)  # fmt: skip
+"""Shapes of a table and of the indices."""
+
+
+def indexed_samples(row: Update) -> Callable[[Any], Iterator[Sample]]:
+    """Return samples with repeated indices and indices out of range."""
+
+    def sample(
+        rng: Any, shape: tuple[int, ...], index: Array, attrs: Attrs, note: str = ""
+    ) -> Sample:
+        values = _signed(rng, (*index.shape, *shape[1:]))
+        states = [_state(rng, name, shape) for name in row.states]
+        inputs = (_signed(rng, shape), index, values, _rate(rng), *states)
+        return Sample(inputs, attrs, False, note, fixed=(3,))
+
+    def samples(rng: Any) -> Iterator[Sample]:
+        for dtype in (np.int32, np.int64):
+            for shape, lookups in TABLES:
+                index = rng.integers(-1, shape[0] + 1, lookups).astype(dtype)
+                yield sample(rng, shape, index, {"scale": 0.5, "weight_decay": 0.05})
+        repeated = np.array([4, 1, 4, 9, -1], np.int32)
+        yield sample(rng, (5, 3), repeated, {}, "repeated and out of range")
+        yield sample(rng, (5, 3), repeated, {"first": 2}, "a table that starts at row 2")
+        many = rng.integers(0, 40, 300).astype(np.int32)
+        yield sample(rng, (40, 2), many, {"scale": 0.125}, "many repetitions")
+
+    return samples
+
+
+def summed_reference(
+    row: Update, product: Callable[..., Any], attr_names: Sequence[str]
+) -> Callable[..., tuple[Array, ...]]:
+    """Return the reference of an update that also computes its gradient.
+
+    Args:
+        row: the update.
+        product: the reference of a matrix product.
+        attr_names: names of its attributes.
+    """
+    update = update_reference(row)
+
+    def reference(*inputs: Array, parts: int, **attrs: Any) -> tuple[Array, ...]:
+        (model, *rest), operands = inputs[: -2 * parts], inputs[-2 * parts :]
+        own = {name: attrs.pop(name) for name in attr_names}
+        pairs = zip(operands[::2], operands[1::2], strict=True)
+        diff = sum(product(a, b, **own) for a, b in pairs)
+        return update(model, diff, *rest, **attrs)
+
+    return reference
+
+
+def summed_samples(row: Update) -> Callable[[Any], Iterator[Sample]]:
+    """Return samples of one to three products."""
+
+    def samples(rng: Any) -> Iterator[Sample]:
+        for rows, deep, columns, parts, turned, scaled in (
+            (5, 3, 4, 2, True, False), (40, 2, 3, 3, True, True), (4, 6, 3, 1, False, False),
+        ):  # fmt: skip
+            shape = (rows, columns)
+            model, _, rate, *states = _sample(rng, row, shape, 3)
+            arrays = [model, rate, *states, *([np.array(0.5)] if scaled else [])]
+            for _ in range(parts):
+                arrays.append(rng.uniform(0.25, 1, (deep, rows) if turned else (rows, deep)))
+                arrays.append(rng.uniform(0.25, 1, (deep, columns)))
+            attrs = {"transpose_a": turned, "parts": parts, "l2": 0.2, "weight_decay": 0.05}
+            yield Sample(tuple(arrays), attrs, False, fixed=(1,))
+
+    return samples
