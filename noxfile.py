@@ -395,7 +395,10 @@ def plugin_tests(session: nox.Session, folder: Path) -> None:
 @nox.parametrize("package", EXAMPLE_PLUGINS, ids=EXAMPLE_PLUGINS)
 @timed
 def plugins(session: nox.Session, package: str) -> None:
-    """Install an example plugin from its folder against built wheels, and run its tests."""
+    """Install an example plugin from its folder against built wheels, and run its tests.
+
+    With ``UV_TORCH_BACKEND=cpu``, torch is installed without the libraries of CUDA.
+    """
     core_wheels(session)
     plugin_tests(session, ROOT / "examples" / "plugins" / package)
 
@@ -459,7 +462,7 @@ def onednn(session: nox.Session, wheel: str) -> None:
 @timed
 def docs(session: nox.Session) -> None:
     """Build the site into site/; ``nox -s docs -- serve`` shows it."""
-    sync(session, "--only-group", "docs")
+    sync(session, "--all-packages", "--group", "docs")
     env = {"NO_MKDOCS_2_WARNING": "1"}
     session.run("mkdocs", *(session.posargs or ("build", "--strict")), env=env)
 

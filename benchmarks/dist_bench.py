@@ -61,22 +61,22 @@ def seconds(call: Callable[[], object], times: int) -> float:
 
 def cases(comm: Any, nbytes: int) -> Iterator[tuple[str, tuple[Callable[[], None], Any]]]:
     """Compare a collective of flow with MPI's."""
-    from flow_core.testing import comms
+    from flow_core.testing import comm_cases
 
     count, p = nbytes // 4, comm.size
     whole, out = np.ones(count, np.float32), np.empty(count, np.float32)
-    yield "all_reduce", (bound(comms.all_reduce((count,))), lambda: comm.Allreduce(whole, out))
-    yield "broadcast", (bound(comms.broadcast(0, (count,))), lambda: comm.Bcast(out, 0))
+    yield "all_reduce", (bound(comm_cases.all_reduce((count,))), lambda: comm.Allreduce(whole, out))
+    yield "broadcast", (bound(comm_cases.broadcast(0, (count,))), lambda: comm.Bcast(out, 0))
     part = count // p
     if not part:
         return
     mine, full = np.ones(part, np.float32), np.ones(part * p, np.float32)
     even, each = [part] * p, part // p
-    yield "all_gather", (bound(comms.all_gather(even)), lambda: comm.Allgather(mine, full))
-    scattered = bound(comms.reduce_scatter(even))
+    yield "all_gather", (bound(comm_cases.all_gather(even)), lambda: comm.Allgather(mine, full))
+    scattered = bound(comm_cases.reduce_scatter(even))
     yield "reduce_scatter", (scattered, lambda: comm.Reduce_scatter_block(full, mine))
     row, column = full[: each * p], np.empty(each * p, np.float32)
-    exchanged = bound(comms.all_to_all(lambda s, t: each))
+    exchanged = bound(comm_cases.all_to_all(lambda s, t: each))
     yield "all_to_all", (exchanged, lambda: comm.Alltoall(row, column))
 
 
@@ -166,12 +166,12 @@ def windows() -> None:
     """Compare flow with a shared window in the same run."""
     from mpi4py import MPI
 
-    from flow_core.testing import comms
+    from flow_core.testing import comm_cases
     from flow_dist.mpi.world import world
 
     comm, joined = MPI.COMM_WORLD, world()
     for nbytes in (1 << 20, 64 << 20):
-        window, draft = Window(comm, nbytes // 4), comms.all_reduce((nbytes // 4,))
+        window, draft = Window(comm, nbytes // 4), comm_cases.all_reduce((nbytes // 4,))
         best = {
             "ours in place": bound(draft, in_place=True),
             "ours": bound(draft),

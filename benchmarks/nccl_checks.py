@@ -25,7 +25,7 @@ from flow_core.device import strided
 from flow_core.plugins.specs import Unavailable
 from flow_core.sharding.topology import Device
 from flow_core.testing import CommKit, comms
-from flow_cuda.device.arrays import DeviceArray
+from flow_core.testing import comm_cases as kinds
 from flow_cuda.driver.capture import describe
 from flow_cuda.driver.gpu import GpuDriver
 from flow_dist.control import waiting
@@ -80,9 +80,7 @@ class Setup:
 
     def array(self, device: Device, value: Any) -> Any:
         driver = self.drivers[device]
-        made = driver.allocate(value.nbytes).view(0, value.shape, value.dtype)
-        array = OnDevice(made.memory, made.address, made.shape, made.dtype, made.hardware)
-        DRIVERS[id(array.hardware)] = driver
+        array = driver.allocate(value.nbytes).view(0, value.shape, value.dtype)
         driver.copy_in(array, value)
         return array
 
@@ -94,26 +92,13 @@ class Setup:
             self.world.gather(b"", what)
 
 
-DRIVERS: dict[int, GpuDriver] = {}
-
-
-class OnDevice(DeviceArray):
-    """A device array that accepts host numbers from the comm kit."""
-
-    def __setitem__(self, index: Any, value: Any) -> None:
-        DRIVERS[id(self.hardware)].copy_in(self, value)
-
-
 class Kit(CommKit):
     """The kit's arrays on devices."""
 
     setup: Setup
 
-    def array(self, device: Device, value: Any) -> Any:
-        return self.setup.array(device, value) if device else value
-
-    def host(self, array: Any) -> Any:
-        return DRIVERS[id(array.hardware)].copy_out(array)
+    def driver(self, device: Device) -> GpuDriver:
+        return self.setup.drivers[device]
 
 
 # ------------------------------------------------------------------------------------ checks
@@ -174,12 +159,12 @@ def cases(devices: Sequence[str], dtype: Any) -> Iterator[Exchange]:
     p = len(devices)
     even, uneven = [3] * p, [(5 * i + 2) % 7 for i in range(p)]
     drafts = (
-        comms.all_reduce((4, 3)), comms.all_reduce((3,), (2, 2), (), (5,), combine="max"),
-        comms.all_gather(even), comms.all_gather(uneven), comms._columns,
-        comms.reduce_scatter(even), comms.reduce_scatter(uneven, "min"), comms._reduced_columns,
-        comms.all_to_all(lambda s, t: 2), comms.all_to_all(comms._irregular), comms._transpose,
-        comms.gather(p - 1, uneven), comms.scatter(0, uneven), comms.broadcast(p - 1, (2, 3)),
-        comms.reduce_to(0, (3, 2)), comms._send_recv, comms._pads("max"),
+        kinds.all_reduce((4, 3)), kinds.all_reduce((3,), (2, 2), (), (5,), combine="max"),
+        kinds.all_gather(even), kinds.all_gather(uneven), kinds.columns,
+        kinds.reduce_scatter(even), kinds.reduce_scatter(uneven, "min"), kinds.reduced_columns,
+        kinds.all_to_all(lambda s, t: 2), kinds.all_to_all(kinds.irregular), kinds.transpose,
+        kinds.gather(p - 1, uneven), kinds.scatter(0, uneven), kinds.broadcast(p - 1, (2, 3)),
+        kinds.reduce_to(0, (3, 2)), kinds.send_recv, kinds.pads("max"),
     )  # fmt: skip
     for number, draft in enumerate(drafts):
         yield replace(draft(devices, dtype), name=f"check{number}")
@@ -192,7 +177,7 @@ def exchanges(setup: Setup) -> Iterator[Row]:
         for name in DTYPE_NAMES:
             comm = setup.comm(ordered)
             for exchange in cases(setup.devices, as_dtype(name)):
-                run = comms._Run(setup.kit, comm, exchange, count)
+                run = comms.BoundExchange(setup.kit, comm, exchange, count)
                 for seed in range(2):
                     run.refill(seed)
                     run.launch()
@@ -204,7 +189,7 @@ def exchanges(setup: Setup) -> Iterator[Row]:
 def captured(setup: Setup) -> Iterator[Row]:
     """Check that a step of exchanges is one graph per device, and that replays move new numbers."""
     comm, driver = setup.comm(), next(iter(setup.drivers.values()))
-    runs = [comms._Run(setup.kit, comm, e, 0) for e in cases(setup.devices, float32)]
+    runs = [comms.BoundExchange(setup.kit, comm, e, 0) for e in cases(setup.devices, float32)]
     step = driver.compile([launch for run in runs for launch in run._launches])
     for number in range(5):
         for run in runs:
@@ -221,16 +206,16 @@ def captured(setup: Setup) -> Iterator[Row]:
 
 def repeatable(setup: Setup) -> Iterator[Row]:
     """Check that floating-point sums are bit-identical on all devices and in each run."""
-    exchange = comms.all_reduce((LARGE // 16,))(setup.devices, float32)
+    exchange = kinds.all_reduce((LARGE // 16,))(setup.devices, float32)
     rng = np.random.default_rng(0)
     data = [rng.normal(size=LARGE // 16).astype("f4") for _ in setup.devices]
     for ordered in (False, True):
-        run = comms._Run(setup.kit, setup.comm(ordered), exchange, 0)
+        run = comms.BoundExchange(setup.kit, setup.comm(ordered), exchange, 0)
         run.refill_with(data)
         found = []
         for _ in range(3):
             run.launch()
-            found += [setup.kit.host(out) for out in run.outputs if out is not None]
+            found += [run.host(device, out) for device, out in run.local_outputs()]
         same = all(np.array_equal(found[0], other) for other in found)
         want = sum(data[1:], data[0])
         exact = np.array_equal(found[0], want)
@@ -243,8 +228,8 @@ def speed(setup: Setup) -> Iterator[Row]:
     """Time an all-reduce, queued and replayed."""
     driver = next(iter(setup.drivers.values()))
     for size in (SMALL, LARGE):
-        exchange = comms.all_reduce((size,))(setup.devices, float32)
-        run = comms._Run(setup.kit, setup.comm(), exchange, 0)
+        exchange = kinds.all_reduce((size,))(setup.devices, float32)
+        run = comms.BoundExchange(setup.kit, setup.comm(), exchange, 0)
         step = driver.compile(run._launches)
         times = {}
         for name, call in (("queued", run.launch), ("step", step)):
@@ -274,9 +259,9 @@ def abort(setup: Setup) -> Iterator[Row]:
 
     This check runs last because communicators are unusable afterwards.
     """
-    exchange = comms.all_reduce((SMALL,))(setup.devices, float32)
+    exchange = kinds.all_reduce((SMALL,))(setup.devices, float32)
     comm = setup.comm()
-    run = comms._Run(setup.kit, comm, exchange, 0)
+    run = comms.BoundExchange(setup.kit, comm, exchange, 0)
     run.launch()
     setup.meet("before the abort")
     guard = Guard(setup.groups, poll=0.1)

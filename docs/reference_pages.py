@@ -1,4 +1,4 @@
-"""MkDocs hook that generates a reference page for each public module from its docstrings."""
+"""MkDocs hook that generates the reference: a page per public module, and a page of all ops."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,6 +6,11 @@ from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+
+from flow_core.cli.op_reports import page as op_page
+
+OPS = "reference/ops.md"
+"""The page of all ops."""
 
 
 def public_modules(root: Path) -> Iterator[tuple[str, str]]:
@@ -33,7 +38,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
         for parent in parents:
             branch = branch[parent]
         branch[last] = {"": page} if page.endswith("/index.md") else page
-    config.nav = [*(config.nav or []), {"Reference": _nav(tree)}]
+    config.nav = [*(config.nav or []), {"Ops": OPS}, {"Reference": _nav(tree)}]
     return config
 
 
@@ -46,8 +51,9 @@ def _nav(tree: dict[str, Any]) -> list[Any]:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages to those found in docs/."""
+    """Add the pages of the modules and of the ops to those found in docs/."""
     for page, name in public_modules(Path(config.config_file_path).parent):
         content = f"# {name.rpartition('.')[2]}\n\n`{name}`\n\n::: {name}\n"
         files.append(File.generated(config, page, content=content))
+    files.append(File.generated(config, OPS, content=op_page()))
     return files

@@ -49,6 +49,11 @@ class Gpu:
     def bytes_at(self, address: int, nbytes: int) -> Any:
         return np.frombuffer((ctypes.c_char * nbytes).from_address(address), np.uint8)
 
+    def array(self, value: Any) -> Any:
+        made = self.driver.allocate(value.nbytes).view(0, value.shape, value.dtype)
+        self.driver.copy_in(made, value)
+        return made
+
 
 GPUS: dict[int, Gpu] = {}
 

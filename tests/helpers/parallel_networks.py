@@ -332,3 +332,12 @@ def train_here(network: Network, form: Form, job: Any) -> tuple[Any, dict[str, A
     steps = [job(*step_of(form, batch)) for batch in batches(network)]
     losses = np.array([np.concatenate(x) if form.mirrored else x for x in steps])
     return losses, {name: v.numpy() for name, v in flow.get_all_variables().items()}
+
+
+TOLERANCE = 1e-10
+"""Sums of float64 in another order differ by about 1e-13."""
+
+
+def assert_near(found: Any, wanted: Any, what: str) -> None:
+    scale = max(1.0, float(np.abs(wanted).max(initial=0.0)))
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=TOLERANCE * scale, err_msg=what)

@@ -28,6 +28,7 @@ def registry(
     without: Collection[str] = COMBINED,
     accepts: Callable[[KernelQuery], bool] | None = None,
     devices: int = 4,
+    shares_memory: bool = True,
 ) -> Registry:
     """Load core's plugins and the device type, whose kernels are numpy's.
 
@@ -35,6 +36,8 @@ def registry(
         without: op types without a kernel.
         accepts: predicate of all kernels.
         devices: the number of devices.
+        shares_memory: whether to register a comm whose devices share memory; else core's comm of
+            any devices connects them.
     """
 
     def kernels() -> Iterator[KernelSpec]:
@@ -44,6 +47,14 @@ def registry(
                 yield replace(spec, device=TYPE, name=name, accepts=accepts or spec.accepts)
 
     comm = "flow_core.builtin.in_process"
+    shared = CommSpec(
+        "plain_comm",
+        ("cpu", TYPE),
+        f"{comm}:bootstrap",
+        f"{comm}:InProcessComm",
+        priority=1,
+        shares_memory=True,
+    )
     plugin = types.ModuleType("plain_device_plugin")
     vars(plugin).update(
         FLOW_PLUGIN_API="1.0",
@@ -53,16 +64,7 @@ def registry(
                 TYPE, lambda: Available(devices), "flow_core.builtin.numpy_driver:NumpyDriver"
             )
         ],
-        flow_register_comms=lambda: [
-            CommSpec(
-                "plain_comm",
-                ("cpu", TYPE),
-                f"{comm}:bootstrap",
-                f"{comm}:InProcessComm",
-                priority=1,
-                shares_memory=True,
-            )
-        ],
+        flow_register_comms=lambda: [shared] if shares_memory else [],
     )
     settings = replace(Settings.from_env(), disabled_plugins=OTHERS)
     return load_plugins(settings, extra=[plugin])
@@ -80,10 +82,15 @@ def session(found: Registry) -> Iterator[sessions.Session]:
         sessions._default[:] = before
 
 
-def perceptron(device: str, ids: str = "0:0", config: Any = None) -> Any:
-    """Define a train job with two dense layers on devices."""
+def perceptron(device: str, ids: str = "0:0", config: Any = None, name: str = "job") -> Any:
+    """Define a train job with two dense layers on devices.
 
-    @flow.global_function("train", config or flow.function_config())
+    Args:
+        device, ids: the devices.
+        config: the settings of the job.
+        name: its name.
+    """
+
     def job(
         x: tp.Numpy.Placeholder((8, 40)), y: tp.Numpy.Placeholder((8,), flow.int32)
     ) -> tp.Numpy:
@@ -98,4 +105,5 @@ def perceptron(device: str, ids: str = "0:0", config: Any = None) -> Any:
             flow.optimizer.SGD(rate, momentum=0.9).minimize(loss)
         return loss
 
-    return job
+    job.__name__ = name
+    return flow.global_function("train", config or flow.function_config())(job)

@@ -10,8 +10,7 @@ import sys
 from collections import Counter
 from typing import Any
 
-import numpy as np
-from parallel_networks import NETWORKS, STEPS, Form, batches, step_of, train, train_job
+from parallel_networks import NETWORKS, STEPS, Form, assert_near, batches, step_of, train, train_job
 
 import oneflow as flow
 from flow_core.comm.exchange import DevicePair, exchanges, links_of
@@ -42,16 +41,10 @@ FORMS = {
     "zero-pipeline": Patient(4, stages=2, optimizer="distributed_split", micro=2),
     "mirrored": Patient(4, mirrored=True),
 }
-TOLERANCE = 1e-10
 
 
 def arrays(found: tuple[Any, dict[str, Any]]) -> dict[str, Any]:
     return {"the losses": found[0], **found[1]}
-
-
-def assert_near(found: Any, wanted: Any, what: str) -> None:
-    scale = max(1.0, float(np.abs(wanted).max(initial=0.0)))
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=TOLERANCE * scale, err_msg=what)
 
 
 def check_bytes(network: str, form: str) -> None:

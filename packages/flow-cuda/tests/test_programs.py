@@ -15,6 +15,7 @@ from flow_core.observe.text import plan_report
 from flow_core.ops.system.python_kernel import PythonOp, known
 from flow_core.plan import Plan
 from flow_cuda.codegen import host_compiler
+from flow_cuda.driver.gpu import GpuDriver
 from flow_cuda.simulator import plugin
 
 pytestmark = pytest.mark.skipif(
@@ -186,13 +187,15 @@ def test_one_error_lists_all_missing_kernels() -> None:
 @pytest.mark.usefixtures("doubled")
 def test_ops_fall_back_to_the_host_if_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     results = {}
-    monkeypatch.setenv("FLOW_CUDA_ALLOW_CPU_FALLBACK", "1")
+    monkeypatch.setenv("FLOW_HOST_FALLBACK", "silent")
     for device, registry in REGISTRIES.items():
         session = sessions.Session(registry)
         sessions._default[:] = [session]
         step = only_host(device)
         results[device] = [step() for _ in range(3)]
-        for driver in session._drivers.values() if device == "gpu" else ():
+        gpus = [d for d in session._drivers.values() if isinstance(d, GpuDriver)]
+        assert len(gpus) == (device == "gpu")
+        for driver in gpus:
             captured = [x for x in driver.hardware.log if x.startswith("replay")]
             assert captured, "the other ops are still captured"
     for gpu, cpu in zip(results["gpu"], results["cpu"], strict=True):
@@ -218,7 +221,7 @@ def on_both(device: str) -> Any:
 @pytest.mark.usefixtures("doubled")
 def test_plan_reports_interruptions_of_a_captured_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fallback ops and CPU ops are reported; nothing is reported if no device captures."""
-    monkeypatch.setenv("FLOW_CUDA_ALLOW_CPU_FALLBACK", "1")
+    monkeypatch.setenv("FLOW_HOST_FALLBACK", "silent")
     reasons = {}
     for device, registry in REGISTRIES.items():
         sessions._default[:] = [sessions.Session(registry)]
@@ -228,7 +231,7 @@ def test_plan_reports_interruptions_of_a_captured_step(monkeypatch: pytest.Monke
         assert Plan.from_json(plan.to_json()).tasks == plan.tasks
         assert ("launches outside of the recorded step" in plan_report(job)) is (device == "gpu")
     assert not reasons["cpu"]
-    assert "runs on the host" in reasons["gpu"].pop("python_kernel")
+    assert reasons["gpu"]["python_kernel"] == "runs on cpu:0:0"
     assert set(reasons["gpu"].values()) == {"runs on cpu:0:0"}
 
 

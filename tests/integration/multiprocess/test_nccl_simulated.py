@@ -160,9 +160,9 @@ def test_a_plan_on_two_gpus_computes_what_it_does_on_two_cpus(ordered: bool) -> 
             made.append(NcclComm(devices, groups, ordered=ordered))
             return made[0]
 
-        def variable(name: str, device: Device, region: Any) -> Any:
+        def variable(name: str, device: Device, region: Any, shape: Any) -> Any:
             window = (...,) if region is None else tuple(slice(a, b) for a, b in region)
-            return gpu.array(np.ascontiguousarray(initial[name][window]))
+            return gpu.array(np.ascontiguousarray(initial[name][window]).reshape(shape))
 
         part = Executable(plan, registry, lambda device: gpu.driver, variable, comm=comm)
         assert set(part.arenas) == set(made[0].local)

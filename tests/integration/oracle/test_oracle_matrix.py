@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from parallel_networks import NETWORKS, Form, batches, step_of, train, train_job
+from parallel_networks import NETWORKS, Form, assert_near, batches, step_of, train, train_job
 
 from flow_core.testing import assert_like_one_device
 
@@ -46,7 +46,6 @@ SAMPLE = {
 """What is tried each time; the rest is exhaustive."""
 ALL = (pytest.mark.slow, pytest.mark.exhaustive)
 
-TOLERANCE = 1e-10
 """Relative to the largest element; float64 sums in other orders differ by 1e-13 or so."""
 
 
@@ -63,11 +62,6 @@ def cases(sample: set[tuple[str, str]]) -> list[Any]:
 def alone(network: str, form: Form) -> tuple[Any, dict[str, Any]]:
     """The losses and weights of a network on one device."""
     return train(NETWORKS[network], form)
-
-
-def assert_near(found: Any, wanted: Any, what: str) -> None:
-    scale = max(1.0, float(np.abs(wanted).max(initial=0.0)))
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=TOLERANCE * scale, err_msg=what)
 
 
 def _arrays(fed: Any) -> Iterator[Any]:

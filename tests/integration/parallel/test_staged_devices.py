@@ -10,15 +10,24 @@ from typing import Any
 import numpy as np
 import pytest
 from opaque_devices import OpaqueDriver, opaque_registry
+from parallel_networks import (
+    NETWORKS,
+    STEPS,
+    Form,
+    assert_near,
+    batches,
+    step_of,
+    train,
+    train_here,
+    train_job,
+)
 
 import oneflow as flow
 import oneflow.typing as tp
 from flow_core.comm.exchange import exchanges, links_of
 from flow_core.frontend.session import session as sessions
 from flow_core.sharding.topology import Device
-
-from .networks import NETWORKS, STEPS, Form, batches, step_of, train, train_here, train_job
-from .test_oracle_matrix import assert_near
+from flow_core.testing import assert_like_one_device
 
 OPAQUE, MIXED = ("opaque",), ("opaque", "cpu")
 FORMS = {
@@ -38,14 +47,16 @@ FORMS = {
     "mirrored-2": Form(2, mirrored=True, kinds=OPAQUE),
 }
 MORE = {("lenet", "data-2"), ("transformer", "grid-2x2"), ("wide_deep", "pipeline-2-with-cpu")}
-REGISTRY = opaque_registry()
+REGISTRIES = {
+    numbers: opaque_registry(host_numbers=numbers == "host") for numbers in ("device", "host")
+}
 
 
-@pytest.fixture
-def session(fresh_session: None) -> Iterator[sessions.Session]:
-    """A default session whose registry has the device type."""
+@pytest.fixture(params=REGISTRIES)
+def session(fresh_session: None, request: pytest.FixtureRequest) -> Iterator[sessions.Session]:
+    """A default session whose registry has the device type, which reads numbers here or there."""
     before = list(sessions._default)
-    made = sessions.Session(REGISTRY)
+    made = sessions.Session(REGISTRIES[request.param])
     sessions._default[:] = [made]
     yield made
     made.close()
@@ -77,6 +88,12 @@ def test_training_equals_the_cpu(session: sessions.Session, network: str, form: 
     assert weights.keys() == wanted_weights.keys()
     for name, value in weights.items():
         assert_near(value, wanted_weights[name], name)
+
+
+def test_the_oracle_compares_it_with_one_device(session: sessions.Session) -> None:
+    form = FORMS["hybrid-2"]
+    feeds = [[*batch[0], batch[1]] for batch in batches(NETWORKS["mlp"])]
+    assert len(assert_like_one_device(train_job(NETWORKS["mlp"], form), feeds=feeds).ops) > 20
 
 
 @pytest.mark.parametrize("ids", ["0:0", "0:0-1", "0:1-3"])

@@ -42,7 +42,7 @@ class TestNull(DeviceKit):
             for check in (
                 "views_share_the_arena", "arenas_are_separate", "arrays_outlive_names",
                 "copy_in_takes_any_host_layout", "copy_in_is_done_with_its_source",
-                "copy_out_is_independent", "round_trip",
+                "copy_out_fills_a_given_array", "copy_out_is_independent", "round_trip",
             )
         ),
         *(

@@ -27,6 +27,7 @@ def test_wrong_names_are_refused(name: str, tmp_path: Path) -> None:
     [
         ("op", "flow-relu", "registers 'relu' in ops"),
         ("pass", "flow-dead-code", "registers 'dead_code' in passes"),
+        ("backend", "flow-cpu", "registers 'cpu' in devices"),
         ("op", "flow-core", "the module 'flow_core' exists"),
         ("op", "json", "the module 'json' exists"),
     ],

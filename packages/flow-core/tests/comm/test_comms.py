@@ -243,9 +243,11 @@ def test_processes_running_their_parts_of_a_plan_compute_the_same(rows: bool) ->
     results: list[Any] = []
     sent: Counter[DevicePair] = Counter()
 
-    def variable(name: str, device: Device, region: Any) -> Any:
+    def variable(name: str, device: Device, region: Any, shape: Any) -> Any:
         window = (...,) if region is None else tuple(slice(a, b) for a, b in region)
-        return held.setdefault((name, device), (window, initial[name][window].copy()))[1]
+        return held.setdefault((name, device), (window, initial[name][window].copy()))[1].reshape(
+            shape
+        )
 
     def body(comm: Comm) -> None:
         part = Executable(plan, session.registry, session.driver, variable, comm=lambda _: comm)

@@ -1,4 +1,4 @@
-"""Launches of several drivers: who compiles them, and the order that events enforce."""
+"""Launches of several drivers: the driver that compiles them, and the order of events."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from flow_core.base.dtypes import float64
 from flow_core.base.hazards import Access, find_waits
 from flow_core.builtin.numpy_driver import NumpyDriver
+from flow_core.comm.exchange import BOXING
 from flow_core.device import Driver, Event, Launch
-from flow_core.exchange import BOXING
 from flow_core.ir.graph import tensor_type
 from flow_core.plan import ArenaPlan, Buffer, Plan, Task
 from flow_core.runtime.launch_order import Calls, LaunchOrder
@@ -44,7 +44,7 @@ def task(device: Device, reads: Sequence[int], writes: int, type_: str = "t") ->
 
 
 def plan_of(devices: Sequence[Device], buffers: Sequence[Device], tasks: Sequence[Task]) -> Plan:
-    made = [Buffer(f"b{i}", "temp", d, 64 * i, TYPE) for i, d in enumerate(buffers)]
+    made = [Buffer(f"b{i}", 0, "temp", d, 64 * i, TYPE) for i, d in enumerate(buffers)]
     arenas = tuple(ArenaPlan(d, 0, 0) for d in devices)
     return Plan("job", arenas, tuple(made), (), tuple(tasks), (), (), {})
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -10,9 +12,13 @@ import numpy as np
 import pytest
 
 from flow_core.base.config import Settings
+from flow_core.base.dtypes import float32
 from flow_core.device import Event, Launch
+from flow_core.ir.graph import tensor_type
 from flow_core.plugins.host import load_plugins
 from flow_core.plugins.registry import Registry
+from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
+from flow_core.sharding.topology import Device
 from flow_core.testing import DeviceKit, queued_device
 from flow_core.testing.queued_device import (
     HostAccessError,
@@ -21,6 +27,7 @@ from flow_core.testing.queued_device import (
     QueuedEvent,
     QueuedStream,
 )
+from flow_core.testing.rig import Rig
 
 
 class QueuedKit(DeviceKit):
@@ -86,9 +93,9 @@ class NewStreams(QueuedDriver):
 class Allocating(QueuedDriver):
     """Allocates for each copy."""
 
-    def copy_out(self, source: QueuedArray) -> Any:
+    def copy_out(self, source: QueuedArray, target: Any = None) -> Any:
         self.allocate(64)
-        return super().copy_out(source)
+        return super().copy_out(source, target)
 
 
 def with_stream(stream: Callable[[float], QueuedStream]) -> Callable[..., QueuedDriver]:
@@ -107,18 +114,60 @@ BROKEN: dict[str, tuple[Callable[..., QueuedDriver], str]] = {
 }
 
 
+@pytest.mark.parametrize(
+    ("attribute", "value"), [("dtype", "float32"), ("shape", [3]), ("dtype", None)]
+)
+def test_arrays_need_the_protocol(attribute: str, value: object) -> None:
+    """The kit checks what `flow_core.base.arrays.DeviceArray` states."""
+
+    class Named(QueuedKit):
+        def array(self, shape: tuple[int, ...], dtype: Any) -> Any:
+            made = super().array(shape, dtype)
+            delattr(made, attribute) if value is None else setattr(made, attribute, value)
+            return made
+
+    with pytest.raises(AssertionError):
+        Named().test_views_know_their_type("queued", "float32")
+
+
 @pytest.mark.parametrize(("driver", "check"), BROKEN.values(), ids=list(BROKEN))
 def test_broken_drivers_fail(driver: Callable[..., QueuedDriver], check: str) -> None:
     class Broken(QueuedKit):
         def registry(self) -> Registry:
             module: Any = ModuleType("broken")
             module.FLOW_PLUGIN_API = "1.0"
-            (spec,) = queued_device.devices()
-            module.flow_register_devices = lambda: [type(spec)(spec.type, spec.probe, driver)]
+            (spec,) = queued_device.flow_register_devices()
+            module.flow_register_devices = lambda: [replace(spec, driver=driver)]
             return load_plugins(Settings(plugins=()), [module])
 
     with pytest.raises((AssertionError, pytest.fail.Exception)):
         getattr(Broken(), f"test_{check}")("queued")
+
+
+@pytest.mark.parametrize("allocates", [False, True])
+def test_allocating_launch_fails(allocates: bool) -> None:
+    """A kernel that allocates device memory in each launch is detected on any device."""
+    driver = QueuedDriver(Device("queued", 0, 0), delay=0)
+    type_ = tensor_type((3,), float32)
+
+    def bind(ctx: BindContext) -> Launch:
+        negative = partial(np.negative, ctx.inputs[0]._hidden, out=ctx.outputs[0]._hidden)
+
+        def launch() -> None:
+            if allocates:
+                driver.allocate(12)
+            ctx.stream.enqueue(negative)
+
+        return launch
+
+    kernel = KernelSpec("negative", "queued", bind, name="kits.negative")
+    rig = Rig(driver, kernel, KernelQuery("negative", {}, (type_,), (type_,)))
+    arrays = [np.float32([1, 2, 3])]
+    if allocates:
+        with pytest.raises(AssertionError, match=r"kits\.negative allocates 1 times in its last"):
+            rig.check([arrays])
+    else:
+        assert rig.check([arrays])[0][0].tolist() == [-1, -2, -3]
 
 
 def test_asynchronous_driver_needs_work() -> None:

@@ -17,4 +17,3 @@ def kernels() -> Iterator[KernelSpec]:
     """Yield the kernels of all families."""
     for family in FAMILIES:
         yield from importlib.import_module(f"flow_cuda.kernels.{family}").KERNELS
-    yield from importlib.import_module("flow_cuda.driver.host_fallback").KERNELS

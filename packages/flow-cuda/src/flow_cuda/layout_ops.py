@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -23,7 +22,7 @@ def _type(ctx: InferContext) -> tuple[TensorType]:
     return (tensor_type(tuple(x.shape[axis] for axis in ctx.attrs["perm"]), x.dtype),)
 
 
-def _samples(rng: Any) -> Iterator[Sample]:
+def _samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape in ((2, 3, 4, 5), (2, 40, 7, 9), (1, 33, 1, 64), (3, 1, 2, 9)):
         for perm in (TO_LAST, TO_FIRST):
             yield Sample((rng.uniform(-1, 1, shape),), {"perm": perm}, gradient=False)
@@ -32,6 +31,7 @@ def _samples(rng: Any) -> Iterator[Sample]:
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
         type="cuda_reorder",
+        internal=True,
         inputs=("x",),
         infer=_type,
         attrs={"perm": REQUIRED, "reason": "", "reordered": 0},

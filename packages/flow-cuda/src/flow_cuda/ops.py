@@ -12,28 +12,30 @@ import numpy as np
 
 from flow_core.authoring.specs import (
     REQUIRED,
+    AttrValue,
     InferContext,
     OpSpec,
     Sample,
     TensorType,
     tensor_type,
 )
+from flow_core.base.arrays import Array
 from flow_core.base.dtypes import uint8
 
 Types = tuple[TensorType, ...]
-Attrs = Mapping[str, Any]
+Attrs = Mapping[str, AttrValue]
 PRODUCT = {"transpose_a": False, "transpose_b": False, "alpha": 1.0}
 MASK_BITS, SAVED_STEP = 128, 8
 
 _ROOT = 0.7978845608028654  # sqrt(2 / pi)
 
 
-def gelu(x: Any) -> Any:
+def gelu(x: Array) -> Any:
     """Compute GELU in its tanh approximation."""
     return 0.5 * x * (1 + np.tanh(_ROOT * (x + 0.044715 * x**3)))
 
 
-def gelu_slope(x: Any) -> Any:
+def gelu_slope(x: Array) -> Any:
     """Compute the derivative of `gelu`."""
     t = np.tanh(_ROOT * (x + 0.044715 * x**3))
     return 0.5 * (1 + t) + 0.5 * x * (1 - t**2) * _ROOT * (1 + 3 * 0.044715 * x**2)
@@ -74,23 +76,23 @@ def _sum_types(ctx: InferContext) -> Types:
     return out, tensor_type((out.shape[0 if ctx.attrs["side"] == "a" else 1],), out.dtype)
 
 
-def _operands(a: Any, b: Any, attrs: Attrs) -> tuple[Any, Any]:
+def _operands(a: Array, b: Array, attrs: Attrs) -> tuple[Array, Array]:
     return (a.T if attrs["transpose_a"] else a), (b.T if attrs["transpose_b"] else b)
 
 
-def _product(a: Any, b: Any, attrs: Attrs) -> Any:
+def _product(a: Array, b: Array, attrs: Attrs) -> Any:
     left, right = _operands(a, b, attrs)
     return attrs["alpha"] * (left @ right)
 
 
-def _matmul(a: Any, b: Any, bias: Any, **attrs: Any) -> Any:
+def _matmul(a: Array, b: Array, bias: Array, **attrs: AttrValue) -> Array | tuple[Array, ...]:
     value = _product(a, b, attrs) + bias
     activation = {"": lambda x: x, "relu": lambda x: np.maximum(x, 0), "gelu": gelu}
     y = activation[attrs["activation"]](value)
     return (y, _saved(value, attrs["activation"])) if attrs["saved"] else y
 
 
-def _saved(value: Any, activation: str) -> Any:
+def _saved(value: Array, activation: str) -> Array:
     n = value.shape[1]
     if activation == "gelu":
         return np.pad(value, ((0, 0), (0, -n % SAVED_STEP)))
@@ -98,7 +100,7 @@ def _saved(value: Any, activation: str) -> Any:
     return np.packbits(bits, axis=1, bitorder="little")
 
 
-def _grad(a: Any, b: Any, saved: Any, **attrs: Any) -> Any:
+def _grad(a: Array, b: Array, saved: Array, **attrs: AttrValue) -> Array | tuple[Array, ...]:
     dz = _product(a, b, attrs)
     n = dz.shape[1]
     if attrs["activation"] == "gelu":
@@ -108,12 +110,14 @@ def _grad(a: Any, b: Any, saved: Any, **attrs: Any) -> Any:
     return (dz, dz.sum(0)) if attrs["summed"] else dz
 
 
-def _sum(a: Any, b: Any, **attrs: Any) -> Any:
+def _sum(a: Array, b: Array, **attrs: AttrValue) -> tuple[Array, Array]:
     left, right = _operands(a, b, attrs)
     return _product(a, b, attrs), left.sum(1) if attrs["side"] == "a" else right.sum(0)
 
 
-def _cases(rng: Any) -> Iterator[tuple[Any, Any, tuple[int, int], dict[str, Any]]]:
+def _cases(
+    rng: np.random.Generator,
+) -> Iterator[tuple[Array, Array, tuple[int, int], dict[str, AttrValue]]]:
     for m, k, n in ((3, 5, 4), (9, 17, 131), (1, 7, 1)):
         for t in range(4):
             a = rng.uniform(-1, 1, (k, m) if t & 1 else (m, k))
@@ -121,13 +125,13 @@ def _cases(rng: Any) -> Iterator[tuple[Any, Any, tuple[int, int], dict[str, Any]
             yield a, b, (m, n), {"transpose_a": bool(t & 1), "transpose_b": bool(t & 2)}
 
 
-def _samples(rng: Any) -> Iterator[Sample]:
+def _samples(rng: np.random.Generator) -> Iterator[Sample]:
     for i, (a, b, (_, n), attrs) in enumerate(_cases(rng)):
         given = {**attrs, "activation": ("", "relu", "gelu")[i % 3], "alpha": 1.0 + i % 2}
         yield Sample((a, b, rng.uniform(-1, 1, n)), given, gradient=False)
 
 
-def _grad_samples(rng: Any) -> Iterator[Sample]:
+def _grad_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for i, (a, b, (m, n), attrs) in enumerate(_cases(rng)):
         activation = ("relu", "gelu")[i % 2]
         saved = _saved(rng.uniform(-1, 1, (m, n)), activation)
@@ -135,7 +139,7 @@ def _grad_samples(rng: Any) -> Iterator[Sample]:
         yield Sample((a, b, saved), given, gradient=False)
 
 
-def _sum_samples(rng: Any) -> Iterator[Sample]:
+def _sum_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for i, (a, b, _, attrs) in enumerate(_cases(rng)):
         yield Sample((a, b), {**attrs, "side": "ab"[i % 2]}, gradient=False)
 
@@ -143,6 +147,7 @@ def _sum_samples(rng: Any) -> Iterator[Sample]:
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
         type="cuda_matmul",
+        internal=True,
         inputs=("a", "b", "bias"),
         outputs=("out*",),
         infer=_types,
@@ -153,6 +158,7 @@ OPS: tuple[OpSpec, ...] = (
     ),
     OpSpec(
         type="cuda_matmul_grad",
+        internal=True,
         inputs=("a", "b", "saved"),
         outputs=("out*",),
         infer=_grad_types,
@@ -163,6 +169,7 @@ OPS: tuple[OpSpec, ...] = (
     ),
     OpSpec(
         type="cuda_matmul_sum",
+        internal=True,
         inputs=("a", "b"),
         outputs=("out", "sum"),
         infer=_sum_types,

@@ -33,6 +33,9 @@ CUPY = {"cupy-cuda12x": 12, "cupy-cuda13x": 13}
 """CUDA major version of CuPy's wheels."""
 
 DRIVER = "flow_cuda.driver.cupy_hardware"
+ALIGNMENT = 256
+"""Bytes: that of ``cudaMalloc``, which cuBLASLt also requires of workspaces."""
+
 OPS = (
     "flow_cuda.ops", "flow_cuda.cudnn.ops", "flow_cuda.cudnn.attention_ops",
     "flow_cuda.cudnn.norm_ops", "flow_cuda.layout_ops",
@@ -133,7 +136,11 @@ def flow_register_devices(config: Settings) -> Iterable[DeviceSpec]:
     if config.emulate_gpus:
         return ()
     driver = "flow_cuda.driver.cupy_hardware:CudaDriver"
-    return (DeviceSpec("gpu", "flow_cuda.plugin:probe", driver, records_launches=True),)
+    return (
+        DeviceSpec(
+            "gpu", "flow_cuda.plugin:probe", driver, records_launches=True, alignment=ALIGNMENT
+        ),
+    )
 
 
 def flow_register_comms(config: Settings) -> Iterable[CommSpec]:

@@ -238,3 +238,6 @@ def test_layers_may_alternate_between_cpu_and_gpu() -> None:
     parts = [part for step in steps for part in step.parts]
     kinds = [line.split(":")[0].split()[0] for line in describe(parts).splitlines()]
     assert "graph" in kinds, "device work between host calls is captured"
+    placed = [b for b in job.executable().plan.buffers if b.device.type == "gpu" and b.offset > 0]
+    assert placed
+    assert not [b for b in placed if b.offset % 256], "cuBLASLt requires workspaces at 256 bytes"

@@ -180,6 +180,12 @@ def test_capture_must_join_all_forked_streams() -> None:
     assert two.compute.recording is None
 
 
+def test_capture_ends_after_it_began() -> None:
+    one, _, _, _ = pair()
+    with pytest.raises(SimulatorError, match="ending the capture"):
+        one.end_capture(one.compute)
+
+
 def test_capture_accepts_no_outside_events() -> None:
     one, two, _, _ = pair()
     outside = two.record(two.compute)

@@ -51,7 +51,7 @@ def libraries() -> dict[str, str]:
     }
 
 
-def decode(data: Any, color_space: str = "BGR") -> Array:
+def decode(data: bytes | bytearray | memoryview, color_space: str = "BGR") -> Array:
     """Decode an image file to uint8 (height, width, channels); 1 channel for "GRAY".
 
     Raises:
@@ -71,7 +71,7 @@ def decode(data: Any, color_space: str = "BGR") -> Array:
     return _by_pillow(data, color_space) if cv2 is None else _by_opencv(cv2, data, color_space)
 
 
-def _by_turbo(turbo: Any, data: Any, color_space: str) -> Array:
+def _by_turbo(turbo: Any, data: bytes, color_space: str) -> Array:
     height, width, *_ = turbo.decode_jpeg_header(data)
     channels = 1 if color_space == "GRAY" else 3
     pixels = POOL.allocate((height, width, channels), np.uint8)
@@ -84,7 +84,7 @@ def _has_four_channels(message: str) -> bool:
     return "colorspace" in message.lower()
 
 
-def _by_opencv(cv2: Any, data: Any, color_space: str) -> Array:
+def _by_opencv(cv2: Any, data: bytes, color_space: str) -> Array:
     encoded = np.frombuffer(data, np.uint8)
     flag = cv2.IMREAD_GRAYSCALE if color_space == "GRAY" else cv2.IMREAD_COLOR
     try:
@@ -98,7 +98,7 @@ def _by_opencv(cv2: Any, data: Any, color_space: str) -> Array:
     return pixels.reshape(*pixels.shape[:2], -1)
 
 
-def _by_pillow(data: Any, color_space: str) -> Array:
+def _by_pillow(data: bytes, color_space: str) -> Array:
     from PIL import Image
 
     try:

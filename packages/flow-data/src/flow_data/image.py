@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from flow_core.authoring.specs import emit
-from flow_core.base.dtypes import as_dtype, float32, int32, tensor_buffer, uint8
+from flow_core.base.dtypes import DType, as_dtype, float32, int32, tensor_buffer, uint8
 from flow_core.base.errors import InferenceError, user_line
 from flow_data.decoders import crop_attrs
 from flow_data.ragged import tensor_buffer_to_tensor
@@ -35,7 +35,7 @@ def _refuse(what: str, found: object, allowed: str) -> NoReturn:
 
 def decode(
     images_bytes_buffer: Blob,
-    dtype: Any = uint8,
+    dtype: object = uint8,
     color_space: str = "BGR",
     name: str | None = None,
 ) -> Blob:
@@ -68,7 +68,7 @@ def resize(
     keep_aspect_ratio: bool = False,
     resize_side: str = "shorter",
     channels: int = 3,
-    dtype: Any = None,
+    dtype: object = None,
     interpolation_type: str = "auto",
     name: str | None = None,
     color_space: str | None = None,
@@ -147,7 +147,7 @@ def _resize_sides(
 
 
 def _resize_fixed(
-    image: Blob, target: Any, channels: int, dtype: Any, kind: str, name: str | None
+    image: Blob, target: Any, channels: int, dtype: DType, kind: str, name: str | None
 ) -> tuple[Blob, Blob, None]:
     sizes = isinstance(target, list | tuple) and len(target) == 2
     if not sizes or not all(isinstance(n, int) for n in target):
@@ -199,7 +199,7 @@ def crop_mirror_normalize(
     crop_pos_x: float = 0.5,
     mean: Sequence[float] = (0.0,),
     std: Sequence[float] = (1.0,),
-    output_dtype: Any = float32,
+    output_dtype: object = float32,
     name: str | None = None,
 ) -> Blob:
     """Crop images, mirror some of them, and compute ``(pixel - mean) / std``.
@@ -254,7 +254,7 @@ def random_crop(
 
 
 def batch_align(
-    images: Blob, shape: Sequence[int], dtype: Any, alignment: int, name: str | None = None
+    images: Blob, shape: Sequence[int], dtype: object, alignment: int, name: str | None = None
 ) -> Blob:
     """Copy images to the upper left corner of a batch of zeros.
 
@@ -280,14 +280,14 @@ def normalize(
     return emit("image_normalize", image, std=stds, mean=means, name=name)
 
 
-def emit_flip(op: str, blobs: Sequence[Blob], flip_code: Any, name: str | None) -> Blob:
+def emit_flip(op: str, blobs: Sequence[Blob], flip_code: Blob | int, name: str | None) -> Blob:
     """Emit an op with a flip code: one number for all samples, or a blob with one per sample."""
     if isinstance(flip_code, int):
         return emit(op, *blobs, code=flip_code, name=name)
     return emit(op, *blobs, flip_code, name=name)
 
 
-def flip(image: Blob, flip_code: Any, name: str | None = None) -> Blob:
+def flip(image: Blob, flip_code: Blob | int, name: str | None = None) -> Blob:
     """Flip images of a TensorBuffer.
 
     Args:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flow_core.authoring.backends import Launch
+from flow_core.base.arrays import Array
 from flow_core.base.errors import FlowError
 from flow_data.instances import RowError, instance_error
 
@@ -26,7 +27,7 @@ class RowWork:
 
     op: str
     count: int
-    work: Callable[[int], Any]
+    work: Callable[[int], object]
 
     def __call__(self) -> None:
         """Process all rows."""
@@ -51,12 +52,12 @@ class RowWork:
             raise instance_error(self.op, row, found, allowed) from error
 
 
-def for_each_row(op: str, count: int, work: Callable[[int], Any]) -> RowWork:
+def for_each_row(op: str, count: int, work: Callable[[int], object]) -> RowWork:
     """Return a launch of ``work(row)`` for all rows; its errors have the row number."""
     return RowWork(op, count, work)
 
 
-def for_each_instance(op: str, x: Any, out: Any, work: Callable[[Any], Any]) -> RowWork:
+def for_each_instance(op: str, x: Array, out: Array, work: Callable[[Any], object]) -> RowWork:
     """Return a launch of ``out[i] = work(x[i])`` for all instances."""
 
     def one(row: int) -> None:

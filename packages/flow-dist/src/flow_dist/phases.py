@@ -31,6 +31,7 @@ from flow_core.authoring.collectives import (
     reductions,
 )
 from flow_core.authoring.specs import Device
+from flow_core.base.arrays import Array, NumpyType
 from flow_core.base.shapes import Shape
 
 ONE_PHASE_BYTES = 16384
@@ -40,6 +41,12 @@ all others, and each combines everything."""
 
 LOCKED_COPY_BYTES = 4096
 """Copies of at most this many bytes keep the interpreter lock."""
+
+Operand = Any
+"""A host array, or a `flow_core.device.Strided` of device memory; None on other processes."""
+
+Combine = Callable[..., object]
+"""Combines two arrays into a third: a ufunc of numpy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +64,7 @@ class Box:
     device: Device
     key: tuple[object, ...]
     shape: Shape
-    dtype: Any
+    dtype: NumpyType
     view: Any = None
 
     @property
@@ -83,12 +90,12 @@ class Phases:
         what: collective, element type and largest shape, for messages.
         combine: the ufunc that combines two parts.
         fills: launches that initialize outputs; they run first.
-        phases: gathers; those of one phase are independent of each other.
+        phases: gathers; the gathers of one phase are independent of each other.
     """
 
     name: str
     what: str
-    combine: Callable[..., Any]
+    combine: Combine
     fills: tuple[Launch, ...]
     phases: tuple[tuple[Gather, ...], ...]
 
@@ -116,7 +123,7 @@ def routes(gathers: Iterable[Gather], owner: Callable[[Device], int]) -> dict[Ro
     return {route: list(boxes.values()) for route, boxes in found.items()}
 
 
-def phases_of(exchange: Exchange, inputs: Sequence[Any], outputs: Sequence[Any]) -> Phases:
+def phases_of(exchange: Exchange, inputs: Sequence[Operand], outputs: Sequence[Operand]) -> Phases:
     """Lower an exchange of arrays; the arrays of other processes are None."""
     combine = COMBINE[exchange.combine]
     if exchange.collective == "all_reduce":
@@ -135,7 +142,7 @@ def _what(exchange: Exchange) -> str:
     return f"{exchange.collective} {largest}"
 
 
-def _fills(exchange: Exchange, outputs: Sequence[Any]) -> Iterator[Launch]:
+def _fills(exchange: Exchange, outputs: Sequence[Operand]) -> Iterator[Launch]:
     for index, operation in exchange.fills:
         if outputs[index] is not None:
             value = neutral(operation, exchange.outputs[index].dtype)
@@ -143,14 +150,22 @@ def _fills(exchange: Exchange, outputs: Sequence[Any]) -> Iterator[Launch]:
 
 
 def _bound(
-    exchange: Exchange, plan: GatherPlan, inputs: Sequence[Any], outputs: Sequence[Any]
+    exchange: Exchange,
+    plan: GatherPlan,
+    inputs: Sequence[Operand],
+    outputs: Sequence[Operand],
 ) -> Gather:
     """Bind a gather plan to arrays."""
     target, *parts = (_box(exchange, ref, inputs, outputs) for ref in (plan.target, *plan.parts))
     return Gather(target, tuple(parts))
 
 
-def _box(exchange: Exchange, ref: BoxRef, inputs: Sequence[Any], outputs: Sequence[Any]) -> Box:
+def _box(
+    exchange: Exchange,
+    ref: BoxRef,
+    inputs: Sequence[Operand],
+    outputs: Sequence[Operand],
+) -> Box:
     array = ref.array(inputs, outputs)
     types = exchange.outputs if ref.is_output else exchange.inputs
     view = None if array is None else ref.view(array)
@@ -158,7 +173,7 @@ def _box(exchange: Exchange, ref: BoxRef, inputs: Sequence[Any], outputs: Sequen
 
 
 def _reduced(exchange: Exchange) -> tuple[tuple[GatherPlan, ...], ...]:
-    """Each device combines its chunk, in rank order, and gives it to all others.
+    """Each device combines its chunk, in rank order, and sends it to all others.
 
     A small one is a single phase: twice the work, half the latency.
     """
@@ -173,7 +188,10 @@ def _reduced(exchange: Exchange) -> tuple[tuple[GatherPlan, ...], ...]:
 
 
 def link_bytes(
-    exchange: Exchange, local: Sequence[Device], inputs: Sequence[Any], outputs: Sequence[Any]
+    exchange: Exchange,
+    local: Sequence[Device],
+    inputs: Sequence[Operand],
+    outputs: Sequence[Operand],
 ) -> Counter[DevicePair]:
     """Return the bytes per launch that local devices send, by (sender, receiver).
 
@@ -189,7 +207,7 @@ def link_bytes(
     return found
 
 
-def copy_launch(target: Any, source: Any) -> Launch:
+def copy_launch(target: Array, source: Array) -> Launch:
     """Return a launch that copies an array; small contiguous ones bypass numpy's set-up cost."""
     arrays = (target, source)
     is_plain = all(a.flags.c_contiguous and not a.dtype.hasobject for a in arrays)
@@ -212,9 +230,7 @@ def in_sequence(launches: Iterable[Launch]) -> Launch:
     return launch
 
 
-def combine_launches(
-    combine: Callable[..., Any], target: Any, parts: Sequence[Any]
-) -> Iterator[Launch]:
+def combine_launches(combine: Combine, target: Array, parts: Sequence[Array]) -> Iterator[Launch]:
     """Yield launches that combine arrays from left to right; a single one is copied.
 
     The target may be one of the parts.
@@ -231,15 +247,15 @@ def combine_launches(
         yield partial(combine, sums, parts[-1], target)
 
 
-def same_address(one: Any, other: Any) -> bool:
+def same_address(one: Array, other: Array) -> bool:
     """Return whether two arrays of the same shape start at the same address."""
     ends = (array.__array_interface__["data"][0] for array in (one, other))
     return len(set(ends)) == 1
 
 
 def copy_overwritten_inputs(
-    exchange: Exchange, inputs: Sequence[Any], outputs: Sequence[Any]
-) -> tuple[tuple[Any, ...], list[Launch]]:
+    exchange: Exchange, inputs: Sequence[Operand], outputs: Sequence[Operand]
+) -> tuple[tuple[Operand, ...], list[Launch]]:
     """Copy inputs that an output of this process would overwrite too early.
 
     This happens when every device combines everything it receives, in place, and this process owns

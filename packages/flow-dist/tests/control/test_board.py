@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flow_dist.control.board import Board, Failure, Limits
+from flow_dist.control.ranges import to_runs
+from flow_dist.control.report import Reporter
 from flow_dist.control.watch import Site, Watch
 
 GROUPS = [g for n in (2, 3, 4) for g in itertools.combinations(range(4), n)]
@@ -29,27 +31,27 @@ def place(
     ranks: tuple[int, ...] = (0, 1, 2),
     what: str = "all_reduce float32[4]",
 ) -> dict[str, Any]:
-    found: dict[str, Any] = {"step": 7, "sequence": count, "at": "train.py:9", "groups": []}
+    """The report of a rank that waits in an exchange, or works."""
+    found: dict[str, Any] = {"step": 7, "sequence": count, "line": "train.py:9", "site": -1}
     if op:
         key = crc32((op + what).encode())
-        found["groups"] = [[list(ranks), "", count, [key]]]
-        found |= {
-            "op": op,
-            "what": "all_reduce float32[4]",
-            "ranks": list(ranks),
-            "count": count,
-            "lane": "",
+        return found | {
+            "teams": [[0, to_runs(ranks), ""]],
+            "sites": [[0, op, "all_reduce float32[4]", "train.py:9", 0]],
+            "counts": [[0, count, f"{key:08x}"]],
+            "site": 0,
         }
     return found
 
 
 def run(made: Board, places: dict[int, dict[str, Any]], until: float, began: float = 0) -> Failure:
     """All ranks but those of no place send a report every half second."""
-    now = began
+    now, sent = began, set[int]()
     while now < until and not made.check(now):
         now += 0.5
         for rank, status in places.items():
-            made.beat(rank, status, now)
+            made.beat(rank, {} if rank in sent else status, now)
+            sent.add(rank)
     failure = made.verdict(now)
     assert failure is not None
     return failure
@@ -155,8 +157,10 @@ def test_sends_that_do_not_wait_hide_nothing() -> None:
         for site in sites[: 3 if watch is watches[0] else 1]:
             site.leave()
             site.enter()
-    reports = {n: watch.report() for n, watch in enumerate(watches)}
-    assert (reports[0]["op"], reports[1]["op"]) == ("c", "x")
+    reports = {}
+    for n, reporter in enumerate(map(Reporter, watches)):
+        reports[n] = reporter.changes() | reporter.changes()  # the keys follow
+    assert [reports[n]["sites"][0][1] for n in (0, 1)] == ["c", "x"]
     failure = run(board(2), reports, 20)
     assert (failure.kind, failure.rank) == ("diverged", 1)
 
@@ -191,7 +195,7 @@ def test_an_exchange_that_all_ranks_are_in() -> None:
 
 
 def at_work(line: str, finished: int = 3) -> dict[str, Any]:
-    return {**place(), "at": line, "line": line, "finished": finished}
+    return {**place(), "line": line, "finished": finished}
 
 
 def test_ranks_that_make_no_progress_are_reported_ever_more_rarely() -> None:
@@ -279,6 +283,7 @@ def test_no_verdict_on_a_healthy_job(groups: list[tuple[int, ...]], seed: int) -
     """Any groups, any speeds: a rank enters its next exchange when its last one was complete."""
     made, random = Board(4, LIMITS, 0.0), Random(seed)
     watches = [Watch() for _ in range(4)]
+    reporters = [Reporter(watch) for watch in watches]
     todo: list[list[tuple[int, Site]]] = []
     for rank, watch in enumerate(watches):
         made.joined(rank, "h", "::1", 0.0)
@@ -290,7 +295,7 @@ def test_no_verdict_on_a_healthy_job(groups: list[tuple[int, ...]], seed: int) -
         for rank in random.sample(range(4), 4):
             for _ in range(random.randint(0, 2)):
                 _advance(rank, todo[rank], entered, groups)
-            made.beat(rank, watches[rank].report(), now)
+            made.beat(rank, reporters[rank].changes(), now)
         assert not made.check(now), made.verdict(now)
 
 
@@ -330,11 +335,11 @@ def test_a_site_makes_few_calls_and_keeps_no_objects() -> None:
 
 
 def test_a_report_names_the_line_of_the_main_thread() -> None:
-    assert Watch().report()["at"].startswith(__file__)
+    assert Reporter(Watch()).changes()["line"].startswith(__file__)
 
 
 def test_an_error_leaves_the_place() -> None:
     watch = Watch()
     with pytest.raises(KeyError), watch.site("op", "x", ranks=(0, 1)):
         raise KeyError
-    assert watch.report()["op"] == "op"
+    assert Reporter(watch).changes()["sites"][0][1] == "op"

@@ -19,7 +19,13 @@ import pytest
 from flow_dist.bootstrap.membership import LaunchError, Membership
 from flow_dist.control.board import Limits
 from flow_dist.control.client import ControlClient, JobStoppedError, describe_error
-from flow_dist.control.listener import LOG_LINES, LOG_PERIOD, MAX_UNAUTHENTICATED, DropLog
+from flow_dist.control.listener import (
+    LOG_LINES,
+    LOG_PERIOD,
+    MAX_UNAUTHENTICATED,
+    DropLog,
+    allow_connections,
+)
 from flow_dist.control.server import ControlServer
 from flow_dist.control.watch import Watch
 from flow_dist.control.wire import TO_RANK, Framing, WireError, pack
@@ -174,6 +180,65 @@ def test_gathering_other_things_is_a_divergence() -> None:
 def _try(client: ControlClient, key: str) -> None:
     with contextlib.suppress(JobStoppedError):
         client.gather(key, 1, 10)
+
+
+def test_values_that_are_too_large_together() -> None:
+    """Each fits into a message to the server; all ranks get an error, and the job goes on."""
+    with job(10) as made:
+        errors: queue.Queue[LaunchError] = queue.Queue()
+
+        def gather(rank: int) -> None:
+            with pytest.raises(LaunchError, match=r"gathering 'big'[^z]*smaller values") as caught:
+                made.clients[rank].gather("big", f"{rank}" + "z" * 1_000_000, 30)
+            errors.put(caught.value)
+
+        threads = [threading.Thread(target=gather, args=(rank,)) for rank in range(10)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert errors.qsize() == 10
+        assert made.server.wait(0.2) is None
+
+
+def test_a_program_with_many_open_files() -> None:
+    """The descriptor of the connection is larger than `select.select` allows."""
+    files = [open("/dev/null") for _ in range(1100)]  # noqa: SIM115
+    try:
+        with job(2) as made:
+            assert made.clients[1]._socket.fileno() > 1024
+            time.sleep(2 * FAST.silence)
+            assert made.server.wait(0.1) is None
+            assert made.stops.empty()
+    finally:
+        for file in files:
+            file.close()
+
+
+def test_more_ranks_than_files_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = [(1024, 1 << 20)]
+    monkeypatch.setattr("resource.getrlimit", lambda _: limits[-1])
+    monkeypatch.setattr("resource.setrlimit", lambda _, pair: limits.append(pair))
+    allow_connections(4096)
+    assert 4096 < limits[-1][0] < limits[-1][1]
+    limits.append((1024, 4096))
+    with pytest.raises(LaunchError, match="limit of 4096 open files"):
+        ControlServer(4096, "secret")
+
+
+def test_all_ranks_may_join_at_once() -> None:
+    """As many connections as ranks may authenticate at a time."""
+    size = 3 * MAX_UNAUTHENTICATED
+    with job(size, join=False) as made:
+        sockets = [socket.create_connection(("127.0.0.1", made.server.port)) for _ in range(size)]
+        for connection in sockets:
+            assert connection.recv(4096)
+        made.join(0, size)
+        for connection in sockets:
+            connection.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                connection.recv(1)
+            connection.close()
 
 
 def test_a_server_that_is_gone() -> None:
@@ -468,52 +533,30 @@ def test_an_unauthenticated_peer_receives_only_a_nonce() -> None:
         assert set(told) == {"is", "nonce"}
 
 
-PLACE = {
-    "step": 0,
-    "sequence": 0,
-    "groups": [],
-    "op": "x",
-    "what": "y",
-    "lane": "",
-    "ranks": [0],
-    "count": 1,
-}
+NONSENSE: list[dict[str, object]] = [
+    {"step": "many"},
+    {"finished": "all"},
+    {"line": 3},
+    {"site": 3},
+    {"counts": [3]},
+    {"counts": [[0, 1]]},
+    {"teams": [[0, [["a", 1, 1]], ""]]},
+    {"teams": [[0, [[0, 3, 1]], ""]]},
+    {"teams": [[0, [[0, 1, 1], [0, 1, 1]], ""]]},
+    {"teams": [[0, [[0, 2, 0]], ""]]},
+    {"teams": [[0, 1, ""]]},
+    {"groups": []},
+    {"teams": [[0, [[0, 2, 1]], ""]], "counts": [[0, []]]},
+    {"teams": [[0, [[0, 2, 1]], ""]], "counts": [[0, 1, "abc"]]},
+    {"teams": [[0, [[0, 2, 1]], ""]], "sites": [[0, "op", "what", 3, 0]]},
+    {"sites": [[0, "op", "what", "at", 0]]},
+]
 
 
-@pytest.mark.parametrize(
-    "nonsense",
-    [
-        {},
-        {"step": "many", "sequence": 0, "groups": []},
-        {"step": 0, "sequence": 0, "groups": [], "finished": "all"},
-        {"step": 0, "sequence": 0, "groups": [], "line": 3},
-        {"step": 0, "sequence": 0, "groups": [3]},
-        {"step": 0, "sequence": 0, "groups": [[["a"], "", 0, []]]},
-        {
-            "step": 0,
-            "sequence": 0,
-            "groups": [],
-            "op": "x",
-            "what": "y",
-            "lane": "",
-            "ranks": 1,
-            "count": 1,
-        },
-        {
-            "step": 0,
-            "sequence": 0,
-            "groups": [],
-            "op": "x",
-            "what": "y",
-            "lane": "",
-            "ranks": [],
-            "count": [],
-        },
-    ],
-)
+@pytest.mark.parametrize("nonsense", NONSENSE)
 def test_a_rank_that_says_nonsense_is_lost(nonsense: dict[str, object]) -> None:
     with job(2) as made:
-        made.clients[1]._send({"is": "beat", "status": nonsense})
+        made.clients[1]._send({"is": "beat", "report": nonsense})
         failure = made.server.wait(60)
         assert failure is not None
         assert (failure.kind, failure.rank) == ("died", 1)

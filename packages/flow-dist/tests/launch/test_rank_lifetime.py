@@ -81,13 +81,18 @@ def test_a_rank_that_does_not_reach_the_first_job_is_named(
 def test_the_first_job_has_the_longer_one_of_two_limits() -> None:
     def verdict(limits: Limits, key: str, now: float) -> str:
         board = Board(2, limits, 0.0)
-        place = {"step": 0, "sequence": 1, "groups": [[[0, 1], "control", 1, [1]]], "at": ""}
-        place |= {"op": f"gather {key}", "what": "", "ranks": [0, 1], "lane": "control", "count": 1}
+        waiting = {
+            "sequence": 1,
+            "teams": [[0, [[0, 2, 1]], "control"]],
+            "sites": [[0, f"gather {key}", "", "", 0]],
+            "counts": [[0, 1]],
+            "site": 0,
+        }
         for rank in (0, 1):
             board.joined(rank, "h", "a", 0.0)
         for second in (0.0, now):
-            board.beat(0, place, second)
-            board.beat(1, {"step": 0, "sequence": 0, "groups": []}, second)
+            board.beat(0, waiting if second == 0 else {}, second)
+            board.beat(1, {}, second)
         board.check(now)
         found = board.verdict(now)
         return found.kind if found else "healthy"

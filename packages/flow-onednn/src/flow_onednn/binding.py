@@ -7,6 +7,11 @@ each enumerator with the loaded library, and rejects the library if one differs.
 
 from __future__ import annotations
 
+from typing import Any, TypeAlias
+
+CData: TypeAlias = Any
+"""A cffi object: a library, pointer or array; cffi has no type information."""
+
 CDEF = """
 typedef int64_t dnnl_dim_t;
 typedef struct dnnl_engine *dnnl_engine_t;

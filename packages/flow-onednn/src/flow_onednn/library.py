@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from flow_core.base.errors import FlowError
 from flow_core.base.thread_pools import process_budget
 from flow_onednn import binding, threads
+from flow_onednn.binding import CData
 from flow_onednn.native import compiler
 
 SETTING = "FLOW_ONEDNN_LIBRARY"
@@ -55,10 +55,10 @@ class Library:
             thread executes then stays on that thread.
     """
 
-    ffi: Any
-    lib: Any
-    engine: Any
-    stream: Any
+    ffi: CData
+    lib: CData
+    engine: CData
+    stream: CData
     path: str
     version: tuple[int, int, int]
     runtime: str
@@ -166,7 +166,7 @@ def _installed() -> Iterator[Path]:
         yield from (Path(str(f.locate())).resolve() for f in files if f.name in NAMES)
 
 
-def _open(ffi: Any, path: str) -> Library | Missing:
+def _open(ffi: CData, path: str) -> Library | Missing:
     threads.runtime()  # must precede the library, which loads the same runtime
     try:
         lib = ffi.dlopen(path)
@@ -189,7 +189,7 @@ def _open(ffi: Any, path: str) -> Library | Missing:
     return _start(ffi, lib, path, version, raw.cpu_runtime)
 
 
-def _enum_mismatch(ffi: Any, lib: Any) -> str:
+def _enum_mismatch(ffi: CData, lib: CData) -> str:
     """Describe the first enumerator whose name differs in the library; empty if none does."""
     for kind, names in binding.NAMES.items():
         to_string = getattr(lib, f"dnnl_{kind}2str")
@@ -201,7 +201,7 @@ def _enum_mismatch(ffi: Any, lib: Any) -> str:
 
 
 def _start(
-    ffi: Any, lib: Any, path: str, version: tuple[int, int, int], runtime: int
+    ffi: CData, lib: CData, path: str, version: tuple[int, int, int], runtime: int
 ) -> Library | Missing:
     engine, stream = ffi.new("dnnl_engine_t *"), ffi.new("dnnl_stream_t *")
     status = lib.dnnl_engine_create(engine, binding.CPU, 0)

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import erf, sqrt
-from typing import Any
 
 import numpy as np
 
 from flow_core.authoring.layouts import TO_FIRST, TO_LAST
 from flow_core.authoring.specs import (
     REQUIRED,
+    AttrValue,
     InferContext,
     OpSpec,
     Sample,
@@ -25,6 +25,7 @@ from flow_core.authoring.specs import (
     tensor_type,
 )
 from flow_core.authoring.update_rules import BY_TYPE, COMMON, Update
+from flow_core.base.arrays import Array
 from flow_core.base.dtypes import float32, uint8
 from flow_onednn.update_references import (
     joined_reference,
@@ -38,9 +39,9 @@ from flow_onednn.update_references import (
 
 _op = partial(OpSpec, internal=True)
 Types = tuple[TensorType, ...]
-Attrs = Mapping[str, Any]
+Attrs = Mapping[str, AttrValue]
 
-ACTIVATIONS: Mapping[str, Callable[[Any], Any]] = {
+ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
     "": lambda y: y,
     "relu": lambda y: np.maximum(y, 0),
     "gelu": lambda y: 0.5 * y * (1 + np.vectorize(erf, otypes=[float])(y / sqrt(2))),
@@ -100,7 +101,7 @@ def _filter_grad_type(ctx: InferContext) -> Types:
     return (dw, _like(ctx, filters)) if ctx.attrs["bias"] else (dw,)
 
 
-def _taps(attrs: Attrs, out: Sequence[int]) -> Iterator[tuple[tuple[int, int], Any]]:
+def _taps(attrs: Attrs, out: Sequence[int]) -> Iterator[tuple[tuple[int, int], tuple[slice, ...]]]:
     """Yield each element of the kernel and the slice of the padded input that it multiplies."""
     for i in range(attrs["kernel_size"][0]):
         for j in range(attrs["kernel_size"][1]):
@@ -117,7 +118,7 @@ def _padded_size(attrs: Attrs, size: Sequence[int], out: Sequence[int]) -> list[
     return [max(b + n, (o - 1) * s + span) for n, b, o, s, span in columns]
 
 
-def _padded(x: Any, attrs: Attrs, out: Sequence[int]) -> Any:
+def _padded(x: Array, attrs: Attrs, out: Sequence[int]) -> Array:
     n, h, w, c = x.shape
     padded = np.zeros((n, *_padded_size(attrs, (h, w), out), c), x.dtype)
     top, left = attrs["padding_before"]
@@ -125,11 +126,11 @@ def _padded(x: Any, attrs: Attrs, out: Sequence[int]) -> Any:
     return padded
 
 
-def _channels_first(weight: Any, attrs: Attrs) -> Any:
+def _channels_first(weight: Array, attrs: Attrs) -> Array:
     return np.moveaxis(weight, -1, 1) if attrs["weights_last"] else weight
 
 
-def _grouped(weight: Any, groups: int) -> Any:
+def _grouped(weight: Array, groups: int) -> Array:
     """Expand grouped weights to all channels, with zeros between groups."""
     filters, channels = weight.shape[:2]
     full = np.zeros((filters, channels * groups, *weight.shape[2:]), weight.dtype)
@@ -141,7 +142,7 @@ def _grouped(weight: Any, groups: int) -> Any:
     return full
 
 
-def _conv(x: Any, weight: Any, *bias: Any, **attrs: Any) -> Any:
+def _conv(x: Array, weight: Array, *bias: Array, **attrs: AttrValue) -> Array:
     weight = _grouped(_channels_first(weight, attrs), attrs["groups"])
     sizes = zip(
         x.shape[1:3], attrs["padding_before"], attrs["padding_after"], _spans(attrs),
@@ -149,11 +150,13 @@ def _conv(x: Any, weight: Any, *bias: Any, **attrs: Any) -> Any:
     )  # fmt: skip
     out = [(n + b + a - span) // s + 1 for n, b, a, span, s in sizes]
     padded = _padded(x, attrs, out)
-    y = sum(padded[part] @ weight[:, :, i, j].T for (i, j), part in _taps(attrs, out))
+    y = np.zeros((len(x), *out, len(weight)), x.dtype)
+    for (i, j), part in _taps(attrs, out):
+        y = y + padded[part] @ weight[:, :, i, j].T
     return ACTIVATIONS[attrs["activation"]](y + bias[0] if bias else y)
 
 
-def _data_grad(dy: Any, weight: Any, **attrs: Any) -> Any:
+def _data_grad(dy: Array, weight: Array, **attrs: AttrValue) -> Array:
     weight = _grouped(_channels_first(weight, attrs), attrs["groups"])
     out, (h, w) = dy.shape[1:3], attrs["space"]
     padded = np.zeros((len(dy), *_padded_size(attrs, (h, w), out), weight.shape[1]), dy.dtype)
@@ -163,7 +166,7 @@ def _data_grad(dy: Any, weight: Any, **attrs: Any) -> Any:
     return padded[:, top : top + h, left : left + w]
 
 
-def _filter_grad(dy: Any, x: Any, **attrs: Any) -> Any:
+def _filter_grad(dy: Array, x: Array, **attrs: AttrValue) -> Array | tuple[Array, ...]:
     groups, out = attrs["groups"], dy.shape[1:3]
     padded = _padded(x, attrs, out)
     filters, channels = dy.shape[-1], x.shape[-1]
@@ -180,7 +183,7 @@ def _filter_grad(dy: Any, x: Any, **attrs: Any) -> Any:
     return (dw, dy.sum((0, 1, 2))) if attrs["bias"] else dw
 
 
-CASES: tuple[tuple[tuple[int, int, int, int], int, dict[str, Any]], ...] = (
+CASES: tuple[tuple[tuple[int, int, int, int], int, dict[str, AttrValue]], ...] = (
     ((2, 6, 7, 3), 4, {"kernel_size": (3, 3), "strides": (1, 1), "padding_before": (1, 1)}),
     ((1, 7, 5, 2), 6, {"kernel_size": (3, 2), "strides": (2, 1), "padding_before": (0, 1)}),
     ((3, 5, 5, 16), 32, {"kernel_size": (1, 1), "strides": (2, 2), "padding_before": (0, 0)}),
@@ -191,7 +194,7 @@ CASES: tuple[tuple[tuple[int, int, int, int], int, dict[str, Any]], ...] = (
 )
 
 
-def _cases(rng: Any) -> Iterator[tuple[Any, Any, Any, dict[str, Any]]]:
+def _cases(rng: np.random.Generator) -> Iterator[tuple[Array, Array, Array, dict[str, AttrValue]]]:
     """Yield random x, weights, bias and attributes."""
     for shape, filters, geometry in CASES:
         attrs = {"dilation_rate": (1, 1), "groups": 1, **geometry}
@@ -202,25 +205,25 @@ def _cases(rng: Any) -> Iterator[tuple[Any, Any, Any, dict[str, Any]]]:
         yield x, np.moveaxis(weight, 1, -1).copy(), bias, attrs | {"weights_last": True}
 
 
-def _conv_samples(rng: Any) -> Iterator[Sample]:
+def _conv_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for x, weight, bias, attrs in _cases(rng):
         attrs = attrs | {"padding_after": attrs["padding_before"]}
         yield Sample((x, weight), attrs, gradient=False)
         yield Sample((x, weight, bias), attrs | {"activation": "relu"}, gradient=False)
 
 
-def _gradient_case(x: Any, weight: Any, attrs: dict[str, Any]) -> Any:
+def _gradient_case(x: Array, weight: Array, attrs: dict[str, AttrValue]) -> Array:
     after = {"padding_after": attrs["padding_before"], "activation": ""}
     return np.ones_like(_conv(x, weight, **attrs, **after))
 
 
-def _data_grad_samples(rng: Any) -> Iterator[Sample]:
+def _data_grad_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for x, weight, _, attrs in _cases(rng):
         dy = rng.uniform(-1, 1, _gradient_case(x, weight, attrs).shape)
         yield Sample((dy, weight), attrs | {"space": x.shape[1:3]}, gradient=False)
 
 
-def _filter_grad_samples(rng: Any) -> Iterator[Sample]:
+def _filter_grad_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for x, weight, _, attrs in _cases(rng):
         dy = rng.uniform(-1, 1, _gradient_case(x, weight, attrs).shape)
         for bias in (False, True):
@@ -240,14 +243,14 @@ def _matmul_type(ctx: InferContext) -> Types:
     return (_like(ctx, *stack, m, n),)
 
 
-def _matmul(a: Any, b: Any, *bias: Any, **attrs: Any) -> Any:
+def _matmul(a: Array, b: Array, *bias: Array, **attrs: AttrValue) -> Array:
     left = np.swapaxes(a, -1, -2) if attrs["transpose_a"] else a
     right = np.swapaxes(b, -1, -2) if attrs["transpose_b"] else b
     y = attrs["alpha"] * (left @ right)
     return ACTIVATIONS[attrs["activation"]](y + bias[0] if bias else y)
 
 
-def _matmul_samples(rng: Any) -> Iterator[Sample]:
+def _matmul_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for m, k, n in ((3, 5, 4), (33, 17, 65), (1, 7, 1)):
         for t in range(4):
             a = rng.uniform(-1, 1, (k, m) if t & 1 else (m, k))
@@ -298,9 +301,9 @@ def _joined_type(ctx: InferContext) -> Types:
 
 
 def _joined(
-    x: Any, moving_mean: Any, moving_variance: Any, gamma: Any, beta: Any, addend: Any,
+    x: Array, moving_mean: Array, moving_variance: Array, gamma: Array, beta: Array, addend: Array,
     *, epsilon: float, momentum: float,
-) -> Any:  # fmt: skip
+) -> tuple[Array, ...]:  # fmt: skip
     rows = x.reshape(-1, x.shape[-1])
     mean, variance = rows.mean(0), rows.var(0)
     inverse = 1 / np.sqrt(variance + epsilon)
@@ -314,7 +317,7 @@ def _joined(
     )
 
 
-def _joined_samples(rng: Any) -> Iterator[Sample]:
+def _joined_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape in ((2, 5, 3, 4), (70, 33), (1, 3)):
         x, addend = rng.uniform(1, 3, shape), rng.uniform(-1, 1, shape)
         vectors = (rng.uniform(0.5, 2, shape[-1]) for _ in range(4))
@@ -328,7 +331,7 @@ def _reorder_type(ctx: InferContext) -> Types:
     return (_like(ctx, *(ctx.inputs[0].shape[i] for i in ctx.attrs["perm"])),)
 
 
-def _reorder_samples(rng: Any) -> Iterator[Sample]:
+def _reorder_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape in ((2, 3, 4, 5), (1, 16, 7, 7), (3, 1, 2, 9)):
         for perm in (TO_LAST, TO_FIRST):
             yield Sample((rng.uniform(-1, 1, shape),), {"perm": perm}, gradient=False)
@@ -337,7 +340,7 @@ def _reorder_samples(rng: Any) -> Iterator[Sample]:
 # --- rows of embedding tables
 
 
-def _add_to_rows(base: Any, index: Any, rows: Any, *, axis: int, first: int) -> Any:
+def _add_to_rows(base: Array, index: Array, rows: Array, *, axis: int, first: int) -> Array:
     out, flat = base.copy(), rows.reshape(-1, *base.shape[1:])
     for row, k in zip(flat, index.reshape(-1).tolist(), strict=True):
         if 0 <= k - first < len(base):
@@ -345,7 +348,7 @@ def _add_to_rows(base: Any, index: Any, rows: Any, *, axis: int, first: int) -> 
     return out
 
 
-def _add_to_rows_samples(rng: Any) -> Iterator[Sample]:
+def _add_to_rows_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape, count in (((5, 3), (4,)), ((9,), (2, 3)), ((3, 2, 2), (6,))):
         index = rng.integers(-1, shape[0] + 1, count).astype(np.int32)
         rows = rng.uniform(-1, 1, (*count, *shape[1:]))

@@ -6,22 +6,24 @@ import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 
 from flow_core.authoring.backends import Launch
 from flow_core.base.alignment import aligned
+from flow_core.base.arrays import Array
 from flow_onednn import binding, threads
+from flow_onednn.binding import CData
 from flow_onednn.library import Library, OneDnnError, library, status_text
 
 _LOG = logging.getLogger("flow_onednn")
 
-Md = Any
+Md: TypeAlias = CData
 """A memory descriptor: a cffi pointer that owns it or keeps its owner alive."""
 
 
-def dims(values: Sequence[int]) -> Any:
+def dims(values: Sequence[int]) -> CData:
     """Return a C array of sizes."""
     return library().ffi.new("dnnl_dim_t[]", list(values))
 
@@ -37,7 +39,7 @@ def any_layout(shape: Sequence[int], dtype: str) -> Md:
     return _create_descriptor("with_tag", shape, dtype, binding.ANY)
 
 
-def _create_descriptor(how: str, shape: Sequence[int], dtype: str, layout: Any) -> Md:
+def _create_descriptor(how: str, shape: Sequence[int], dtype: str, layout: CData) -> Md:
     one = library()
     out = one.ffi.new("dnnl_memory_desc_t *")
     create = getattr(one.lib, f"dnnl_memory_desc_create_{how}")
@@ -79,7 +81,7 @@ class Primitive:
         threads: the required number of threads; 0 for all threads of the pool.
     """
 
-    desc: Any
+    desc: CData
     implementation: str
     threads: int = 0
 
@@ -194,7 +196,7 @@ def _trial_outputs(primitive: Primitive, count: int, roles: Roles) -> list[bytes
 
 
 @functools.cache
-def _trial_values() -> Any:
+def _trial_values() -> Array:
     """Return pairs of bfloat16, which are valid float32 as well.
 
     Their number is a prime: a periodic sum could hide how it is divided.
@@ -203,7 +205,7 @@ def _trial_values() -> Any:
     return (drawn.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
 
 
-def _trial_data(size: int) -> Any:
+def _trial_data(size: int) -> Array:
     return np.resize(_trial_values(), size)
 
 
@@ -246,7 +248,7 @@ def _with_engine(one: Library, kind: str, arguments: Sequence[Any]) -> Sequence[
     return one.engine, *arguments
 
 
-def _attributes(one: Library, post: PostOps, math: str) -> Any:
+def _attributes(one: Library, post: PostOps, math: str) -> CData:
     lib = one.lib
     out = one.ffi.new("dnnl_primitive_attr_t *")
     one.check(lib.dnnl_primitive_attr_create(out), "creating attributes")
@@ -261,7 +263,7 @@ def _attributes(one: Library, post: PostOps, math: str) -> Any:
     return attributes
 
 
-def _append(one: Library, attributes: Any, post: PostOps) -> None:
+def _append(one: Library, attributes: CData, post: PostOps) -> None:
     lib = one.lib
     out = one.ffi.new("dnnl_post_ops_t *")
     one.check(lib.dnnl_post_ops_create(out), "creating post-ops")
@@ -283,7 +285,7 @@ Tensor = tuple[Md, int]
 """A descriptor and the address of its memory."""
 
 
-def address(array: Any) -> int:
+def address(array: Array) -> int:
     """Return the address of a numpy array."""
     return int(array.ctypes.data)
 
@@ -299,8 +301,8 @@ class BoundPrimitive:
         kept: objects that must outlive the primitive.
     """
 
-    primitive: Any
-    arguments: Any
+    primitive: CData
+    arguments: CData
     count: int
     kept: tuple[Any, ...]
 
@@ -348,7 +350,7 @@ def _limited(pool: Any, count: int, run: Launch) -> None:
         pool.omp_set_num_threads(before)
 
 
-def _memory(one: Library, md: Md, at: int) -> Any:
+def _memory(one: Library, md: Md, at: int) -> CData:
     out = one.ffi.new("dnnl_memory_t *")
     handle = one.ffi.cast("void *", at)
     one.check(one.lib.dnnl_memory_create(out, md, one.engine, handle), "creating a memory object")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import AttrValue, BindContext, KernelQuery, KernelSpec, TensorType
@@ -179,7 +179,7 @@ class Problem:
     items: tuple[tuple[str, AttrValue], ...]
 
     @property
-    def attrs(self) -> dict[str, Any]:
+    def attrs(self) -> dict[str, AttrValue]:
         """The attributes of the op."""
         return dict(self.items)
 

@@ -1,4 +1,4 @@
-"""The API of optimizer updates: the table of rules that backends implement."""
+"""The API of optimizer updates: the table of rules that backends implement, and schedules."""
 
 from flow_core.ir.update_rules import (
     BY_TYPE,
@@ -12,6 +12,7 @@ from flow_core.ir.update_rules import (
     Update,
     optional_inputs,
 )
+from flow_core.ops.training.schedules import corrected_rate, scheduled_rate
 from flow_core.ops.training.update_references import update_inputs, update_reference
 
 __all__ = [
@@ -24,7 +25,9 @@ __all__ = [
     "RATE",
     "TABLE",
     "Update",
+    "corrected_rate",
     "optional_inputs",
+    "scheduled_rate",
     "update_inputs",
     "update_reference",
 ]

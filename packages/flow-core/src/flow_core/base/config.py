@@ -10,8 +10,14 @@ from dataclasses import dataclass
 from flow_core.base.errors import ConfigError
 from flow_core.base.thread_budget import Budget, asked
 
+HOST_FALLBACK = ("off", "warn", "silent")
+"""Whether ops without a kernel for their devices run on the CPU; the first value is the default."""
+
 CHECK_FEEDS = ("sometimes", "always", "never")
 """How often processes compare their feeds; the first value is the default."""
+
+PROBE_SECONDS = 30
+"""Default of the time limit of a device's probe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +31,16 @@ class Settings:
         plugins: allow-list of plugins, None for all (FLOW_PLUGINS).
         disabled_plugins: plugins not to load (FLOW_DISABLE_PLUGINS).
         plugin_strict: raise a plugin's failure at once (FLOW_PLUGIN_STRICT).
+        probe_seconds: time limit of a device's probe, and of the diagnostics of a plugin
+            (FLOW_PROBE_SECONDS).
         trace_plugins: report each hook call on standard error (FLOW_TRACE_PLUGINS).
         verify_passes: verify the graph after every pass (FLOW_VERIFY_PASSES).
         stream_threads: threads for the streams of a plan, None for as many as are profitable
             (FLOW_STREAM_THREADS: "auto" or a number).
         check_feeds: how often the processes of a program compare their feeds, one of
             `CHECK_FEEDS` (FLOW_CHECK_FEEDS).
+        host_fallback: whether ops without a kernel for their devices run on the CPU, one of
+            `HOST_FALLBACK` (FLOW_HOST_FALLBACK).
         cores: the cores that the process may keep busy (ONEFLOW_CPU_THREADS, else
             OMP_NUM_THREADS), None for all.
     """
@@ -40,10 +50,12 @@ class Settings:
     plugins: tuple[str, ...] | None = None
     disabled_plugins: tuple[str, ...] = ()
     plugin_strict: bool = False
+    probe_seconds: int = PROBE_SECONDS
     trace_plugins: bool = False
     verify_passes: bool = False
     stream_threads: int | None = None
     check_feeds: str = "sometimes"
+    host_fallback: str = "off"
     cores: Budget | None = None
 
     @classmethod
@@ -60,10 +72,12 @@ class Settings:
             plugins=_names(env["FLOW_PLUGINS"]) if "FLOW_PLUGINS" in env else None,
             disabled_plugins=_names(env.get("FLOW_DISABLE_PLUGINS", "")),
             plugin_strict=_flag(env, "FLOW_PLUGIN_STRICT"),
+            probe_seconds=_count(env, "FLOW_PROBE_SECONDS") or PROBE_SECONDS,
             trace_plugins=_flag(env, "FLOW_TRACE_PLUGINS"),
             verify_passes=_flag(env, "FLOW_VERIFY_PASSES"),
             stream_threads=_count(env, "FLOW_STREAM_THREADS", "auto") or None,
             check_feeds=_word(env, "FLOW_CHECK_FEEDS", CHECK_FEEDS),
+            host_fallback=_word(env, "FLOW_HOST_FALLBACK", HOST_FALLBACK),
             cores=asked(env),
         )
 

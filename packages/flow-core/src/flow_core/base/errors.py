@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import TYPE_CHECKING, Self
-
-if TYPE_CHECKING:
-    from flow_core.base.missing_kernels import MissingKernel
+from typing import Self
 
 _packages = ["flow_core", "oneflow", "flow_typing", "flow_data", "flow_cuda", "flow_dist", "numpy"]
 """Packages whose frames are skipped; numpy is one, as it calls methods of our objects."""
@@ -78,11 +77,19 @@ def _is_own_frame(frame: FrameType) -> bool:
 
 def user_line(depth: int = 1) -> SourceLine | None:
     """The innermost source line outside `_packages`, None if there is none."""
-    frame = sys._getframe(depth)
+    return _user_line_from(sys._getframe(depth))
+
+
+def user_line_of_thread(thread: threading.Thread) -> SourceLine | None:
+    """The innermost source line outside `_packages` that another thread executes."""
+    return _user_line_from(sys._current_frames().get(thread.ident or 0))
+
+
+def _user_line_from(frame: FrameType | None) -> SourceLine | None:
     while frame is not None:
         if not _is_own_frame(frame):
             return SourceLine(frame.f_code.co_filename, frame.f_lineno)
-        frame = frame.f_back  # type: ignore[assignment]  # the outermost frame has no caller
+        frame = frame.f_back
     return None
 
 
@@ -94,6 +101,40 @@ def raising_line(error: BaseException) -> SourceLine | None:
             found = SourceLine(traceback.tb_frame.f_code.co_filename, traceback.tb_lineno)
         traceback = traceback.tb_next
     return found
+
+
+def plugin_line(error: BaseException) -> SourceLine | None:
+    """Return the innermost line of an error outside of core, numpy and Python's own library.
+
+    That is the line of the plugin that failed; for an invalid source file, the invalid line.
+    """
+    if isinstance(error, SyntaxError) and error.filename:
+        return SourceLine(error.filename, error.lineno or 1)
+    core = (os.path.dirname(os.path.dirname(__file__)) + os.sep, *_numpy_folder())
+    found, traceback = None, error.__traceback__
+    while traceback is not None:
+        file = traceback.tb_frame.f_code.co_filename
+        library = file.startswith(_STANDARD_LIBRARY) and not file.startswith(_INSTALLED)
+        if not (library or file.startswith(("<frozen", *core))):
+            found = SourceLine(file, traceback.tb_lineno)
+        traceback = traceback.tb_next
+    return found
+
+
+def _numpy_folder() -> Iterator[str]:
+    file = getattr(sys.modules.get("numpy"), "__file__", None)
+    if file:
+        yield os.path.dirname(file) + os.sep
+
+
+def described(error: BaseException) -> str:
+    """Return an error's type, text and line in a plugin, for the message of another error.
+
+    >>> described(ValueError("no cubes"))
+    'ValueError: no cubes'
+    """
+    line = plugin_line(error)
+    return f"{type(error).__name__}: {error}" + (f" (at {line})" if line else "")
 
 
 def visible(text: str) -> str:
@@ -134,8 +175,16 @@ class BrokenJobWarning(FlowWarning):
     """A job that cannot be defined was excluded from an operation on all jobs."""
 
 
+class PluginWarning(FlowWarning):
+    """A plugin, or some of its records, is not used."""
+
+
 class ZeroWeightsWarning(FlowWarning):
     """Weights of a train job start at zero and can never change."""
+
+
+class HostFallbackWarning(FlowWarning):
+    """Ops without a kernel for their devices run on the CPU."""
 
 
 def warn(text: str, category: type[FlowWarning], at: SourceLine | None) -> None:
@@ -190,6 +239,17 @@ class FlowError(Exception):
         if self.hint:
             lines.append(f"  {'next:':9}{self.hint}")
         return visible("\n".join(lines))
+
+
+@contextmanager
+def located(line: SourceLine | None) -> Iterator[None]:
+    """Set the user's line of the errors of flow that have none."""
+    try:
+        yield
+    except FlowError as error:
+        if error.at is None and line is not None:
+            error.with_context(at=line)
+        raise
 
 
 class GraphError(FlowError):
@@ -252,6 +312,47 @@ class OutOfMemoryError(FlowError):
     """
 
     nbytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class KernelUser:
+    """An op of a job that needs a missing kernel.
+
+    Attributes:
+        name: the name of the op in the logical graph.
+        line: the user's line, if known.
+        members: type, name and line of each op that was merged into it; empty if none were.
+    """
+
+    name: str
+    line: SourceLine | None = None
+    members: tuple[tuple[str, str, SourceLine | None], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MissingKernel:
+    """An op type with concrete types for which a device type has no kernel.
+
+    Attributes:
+        op: type of the op.
+        device_type: the device type.
+        types: text of the types of inputs and outputs.
+        reasons: why each registered kernel does not apply; empty if there are none.
+        elsewhere: device types that have a kernel.
+        users: the ops of the job that need it; empty for a lookup outside of compilation.
+    """
+
+    op: str
+    device_type: str
+    types: str
+    reasons: tuple[str, ...] = ()
+    elsewhere: tuple[str, ...] = ()
+    users: tuple[KernelUser, ...] = ()
+
+    @property
+    def why(self) -> tuple[str, ...]:
+        """The reasons, of which there is at least one."""
+        return self.reasons or ("no kernel is registered for this op",)
 
 
 class KernelNotFoundError(FlowError):

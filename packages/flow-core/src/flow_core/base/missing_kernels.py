@@ -3,55 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from flow_core.base.errors import KernelNotFoundError, SourceLine
+from flow_core.base.errors import KernelNotFoundError, KernelUser, MissingKernel, SourceLine
+
+HOST = "cpu"
+"""The device type that runs ops without a kernel for their own devices, if a setting allows it."""
 
 SHOWN = 5
 """Maximum number of ops that the message lists per missing kernel."""
 
 _FIELD, _NESTED = "\n           ", "\n             "
-
-
-@dataclass(frozen=True, slots=True)
-class KernelUser:
-    """An op of a job that needs a missing kernel.
-
-    Attributes:
-        name: the name of the op in the logical graph.
-        line: the user's line, if known.
-        members: type, name and line of each op that was merged into it; empty if none were.
-    """
-
-    name: str
-    line: SourceLine | None = None
-    members: tuple[tuple[str, str, SourceLine | None], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class MissingKernel:
-    """An op type with concrete types for which a device type has no kernel.
-
-    Attributes:
-        op: type of the op.
-        device_type: the device type.
-        types: text of the types of inputs and outputs.
-        reasons: why each registered kernel does not apply; empty if there are none.
-        elsewhere: device types that have a kernel.
-        users: the ops of the job that need it; empty for a lookup outside of compilation.
-    """
-
-    op: str
-    device_type: str
-    types: str
-    reasons: tuple[str, ...] = ()
-    elsewhere: tuple[str, ...] = ()
-    users: tuple[KernelUser, ...] = ()
-
-    @property
-    def why(self) -> tuple[str, ...]:
-        """The reasons, of which there is at least one."""
-        return self.reasons or ("no kernel is registered for this op",)
 
 
 def lookup_error(
@@ -85,10 +47,18 @@ def job_error(found: Sequence[tuple[KernelUser, KernelNotFoundError]]) -> Kernel
         at=first.line,
         found=_FIELD.join((f"{count} missing:", *map(_text, missing))),
         allowed="device types with a kernel: " + "; ".join(dict.fromkeys(elsewhere)),
-        hint=found[0][1].hint,
+        hint=_hint(missing, found[0][1].hint or ""),
     )
     error.missing = missing
     return error
+
+
+def _hint(missing: Sequence[MissingKernel], general: str) -> str:
+    """Return the next steps: the fallback, where the host has all kernels, and a general hint."""
+    if not all(HOST in m.elsewhere for m in missing):
+        return general
+    fallback = 'function_config.host_fallback("warn"), or FLOW_HOST_FALLBACK=warn'
+    return f"run these ops on the CPU: {fallback}; or {general}"
 
 
 def _grouped(found: Iterable[tuple[KernelUser, KernelNotFoundError]]) -> Iterator[MissingKernel]:

@@ -102,13 +102,9 @@ def _host_arrays(
         if _is_host(exchange.receivers[target])
     }
 
-    def host(device: Device, array: Array, shared: Array | None, type_: TensorType) -> Array:
-        if _is_host(device):
-            return array
-        if shared is not None:
-            return shared
-        staged: Array = staging.array(type_.shape, type_.dtype.numpy)
-        return staged
+    def host(device: Device, array: Any, shared: Array | None, type_: TensorType) -> Any:
+        found = array if _is_host(device) else shared
+        return staging.array(type_.shape, type_.dtype.numpy) if found is None else found
 
     given = [
         host(device, array, direct.get(index), type_)

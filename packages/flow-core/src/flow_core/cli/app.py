@@ -85,6 +85,25 @@ def doctor(ctx: click.Context, config: bool, traceback: bool) -> None:
     ctx.exit(1 if diagnosis.problems else 0)
 
 
+@cli.command(short_help="List the ops and their kernels.")
+@click.option("--device", metavar="TYPE", help="Show the kernels that a device type has and lacks.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+@click.argument("name", required=False)
+def ops(device: str | None, as_json: bool, name: str | None) -> None:
+    """List all ops with their inputs, attributes, types, gradients, SBP signatures and kernels.
+
+    With NAME, show that op in full.  With --device, show which kernels a device type has, which it
+    lacks, and which of them the smallest prediction and train jobs need.
+    """
+    from flow_core.cli.op_reports import report
+
+    found = report(name, device)
+    if as_json:
+        click.echo(found.to_json())
+    else:
+        show(found.tables)
+
+
 @cli.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @emulate_gpus
 @click.argument("script", type=click.Path(exists=True))

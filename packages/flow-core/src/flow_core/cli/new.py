@@ -35,6 +35,7 @@ class Kind:
 
 
 KINDS = {
+    "backend": Kind("devices", "device type"),
     "op": Kind("ops", "op"),
     "pass": Kind("passes", "pass", ("flow-core",)),
     "format": Kind("readers", "record format", ("flow-core", "flow-data", "numpy")),

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from flow_core.base.arrays import Array
+from flow_core.base.shapes import Shape
 from flow_core.compiler.lower.inputs import LEAVES, CompileOptions
 from flow_core.compiler.lower.tasks import lower
-from flow_core.device import Driver
 from flow_core.frontend.session.session import Session
+from flow_core.frontend.session.variable_storage import Part, window
 from flow_core.ir.graph import Graph, Value
 from flow_core.plan import Plan
 from flow_core.plugins.specs import load
@@ -32,46 +33,43 @@ class Variables:
     def __init__(self, session: Session, values: Mapping[str, Array]) -> None:
         self._session = session
         self._values = dict(values)
-        self._parts: dict[tuple[str, Device], tuple[Region, Any, Driver]] = {}
+        self._parts: dict[tuple[str, Device], Part] = {}
 
-    def part(self, name: str, device: Device, region: Region | None = None) -> Any:
-        """Return a device's array of a variable, or of a region of it."""
+    def part(self, name: str, device: Device, region: Region | None, shape: Shape) -> Any:
+        """Return a device's array of a variable, or of a region of it, in a shape."""
         known = self._parts.get((name, device))
         if known is None:
             value = self._values[name]
             region = region or tuple((0, n) for n in value.shape)
             driver = self._session.driver(device)
-            window = value[_window(region)]
-            array = driver.allocate(window.nbytes).view(0, window.shape, window.dtype)
-            driver.copy_in(array, window)
-            known = self._parts[name, device] = (region, array, driver)
-        return known[1]
+            content = value[window(region)]
+            arena = driver.allocate(content.nbytes)
+            array = arena.view(0, content.shape, content.dtype)
+            driver.copy_in(array, content)
+            known = self._parts[name, device] = Part(region, array, driver, arena=arena)
+        return known.view(shape)
 
     def assign(self, values: Mapping[str, Array]) -> None:
         """Overwrite variables with logical values."""
         self._values.update(values)
-        for (name, _), (region, array, driver) in self._parts.items():
+        for (name, _), part in self._parts.items():
             if name in values:
-                driver.copy_in(array, values[name][_window(region)])
+                part.driver.copy_in(part.array, values[name][part.window])
 
     def values(self) -> dict[str, Any]:
         """Return the logical values of all allocated variables."""
         found: dict[str, Any] = {}
         for (name, _), (region, array) in self.parts().items():
             found.setdefault(name, self._values[name].copy())
-            found[name][_window(region)] = array
+            found[name][window(region)] = array
         return found
 
     def parts(self) -> dict[tuple[str, Device], tuple[Region, Array]]:
         """Return region and values of each variable on each device, by (name, device)."""
         return {
-            key: (region, driver.copy_out(array))
-            for key, (region, array, driver) in self._parts.items()
+            key: (part.region, part.driver.copy_out(part.array))
+            for key, part in self._parts.items()
         }
-
-
-def _window(region: Region) -> tuple[slice, ...]:
-    return tuple(slice(low, high) for low, high in region)
 
 
 @dataclass(slots=True)

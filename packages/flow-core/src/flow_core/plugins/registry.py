@@ -9,12 +9,13 @@ from typing import Any
 from flow_core.base.errors import (
     DeviceUnavailableError,
     KernelNotFoundError,
-    PluginError,
+    MissingKernel,
     PluginResultError,
     SourceLine,
+    described,
     nearest,
 )
-from flow_core.base.missing_kernels import MissingKernel, lookup_error
+from flow_core.base.missing_kernels import lookup_error
 from flow_core.plugins.records import Origin, PluginFailure, PluginRecord
 from flow_core.plugins.specs import (
     ANY_DEVICE_TYPE,
@@ -34,6 +35,7 @@ from flow_core.plugins.specs import (
     Unavailable,
     load,
 )
+from flow_core.plugins.time_limit import CallTimeoutError, call_within
 from flow_core.sharding.topology import Device
 
 ANY_OP = "*"
@@ -55,6 +57,16 @@ EMULATION = "ONEFLOW_EMULATE_GPUS=1 (or `flow run --emulate-gpus 1 script.py`)"
 def kernel_key(spec: KernelSpec) -> tuple[str, str, int, str]:
     """Return the unique key of a kernel."""
     return (spec.op, spec.device, spec.priority, spec.name)
+
+
+def describe_kernel(spec: KernelSpec) -> str:
+    """Return a kernel in words.
+
+    >>> describe_kernel(KernelSpec("cube", "cpu", "a:b", name="fast"))
+    "kernel 'fast' of op 'cube' on device type 'cpu'"
+    """
+    name = f" {spec.name!r}" if spec.name else ""
+    return f"kernel{name} of op {spec.op!r} on device type {spec.device!r}"
 
 
 def _lines(texts: Iterable[str]) -> str:
@@ -88,6 +100,7 @@ class Registry:
         calls: implementations of the hooks that are called after loading, by hook.
         plugins: the result of loading each plugin.
         origins: the plugin of each record, by (table, name).
+        probe_seconds: the time limit of a probe.
     """
 
     ops: Mapping[str, OpSpec]
@@ -104,12 +117,18 @@ class Registry:
     calls: Mapping[str, tuple[HookCall, ...]]
     plugins: tuple[PluginRecord, ...]
     origins: Mapping[tuple[str, Any], Origin]
+    probe_seconds: float
     _probed: dict[str, Available | Unavailable] = field(default_factory=dict, compare=False)
 
     @property
     def failures(self) -> tuple[PluginFailure, ...]:
         """The failures of plugins that could not be loaded."""
         return tuple(record.failure for record in self.plugins if record.failure)
+
+    @property
+    def host_numbers(self) -> frozenset[str]:
+        """The device types whose kernels read numbers in host memory."""
+        return frozenset(type_ for type_, spec in self.devices.items() if spec.host_numbers)
 
     @property
     def commands(self) -> tuple[HookCall, ...]:
@@ -175,20 +194,9 @@ class Registry:
     def accepting_kernel(self, query: KernelQuery, device_type: str) -> KernelSpec | None:
         """Return the kernel for an op with concrete types on a device type, or None."""
         for spec in self.kernels(query.op, device_type):
-            if spec.accepts is None or self._accepts(spec, query):
+            if spec.accepts is None or spec.accepts(query):
                 return spec
         return None
-
-    def _accepts(self, spec: KernelSpec, query: KernelQuery) -> bool:
-        accepts = spec.accepts
-        try:
-            return accepts is None or bool(accepts(query))
-        except Exception as error:
-            raise PluginError(
-                f"calling `accepts` of kernel {self._kernel_text(spec)} for {query.op}",
-                found=f"{type(error).__name__}: {error}",
-                hint="predicates must return True or False and must not raise",
-            ) from error
 
     def _kernel_text(self, spec: KernelSpec) -> str:
         origin = self.origins["kernels", kernel_key(spec)]
@@ -225,10 +233,17 @@ class Registry:
         spec = self.devices.get(device_type)
         if spec is None:
             return self._not_registered(device_type)
+        limit = self.probe_seconds
         try:
-            found = load(spec.probe)()
+            found = call_within(limit, lambda: load(spec.probe)())
+        except CallTimeoutError:
+            return Unavailable(
+                f"its probe did not return within {limit:g} seconds",
+                "allow more time: FLOW_PROBE_SECONDS; or disable the plugin: "
+                f"FLOW_DISABLE_PLUGINS={self.origins['devices', device_type].plugin}",
+            )
         except Exception as error:  # noqa: BLE001  # the plugin's error is the reason
-            return Unavailable(f"its probe raised {type(error).__name__}: {error}")
+            return Unavailable(f"its probe raised {described(error)}")
         if isinstance(found, Available | Unavailable):
             return found
         raise PluginResultError(
@@ -264,7 +279,11 @@ class Registry:
             DeviceUnavailableError: no library connects these device types; lists the reasons.
         """
         types = {device.type for device in devices}
-        fitting = [spec for spec in self.comms.values() if spec.connects(types)]
+        fitting = [
+            spec
+            for spec in self.comms.values()
+            if types <= set(spec.device_types) or ANY_DEVICE_TYPE in spec.device_types
+        ]
         for spec in sorted(fitting, key=lambda spec: (-spec.priority, spec.name)):
             if isinstance(self._joined(spec), Available):
                 return spec

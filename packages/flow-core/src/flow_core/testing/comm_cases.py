@@ -231,7 +231,7 @@ def columns(group: Sequence[Device], dtype: DType) -> Exchange:
     return exchange_between("columns", "all_gather", given, made, blocks, dtype=dtype)
 
 
-def _transpose(group: Sequence[Device], dtype: DType) -> Exchange:
+def transpose(group: Sequence[Device], dtype: DType) -> Exchange:
     """From rows to columns: blocks that are not contiguous in the inputs."""
     p = len(group)
     given, made = [(d, (2, 3 * p)) for d in group], [(d, (2 * p, 3)) for d in group]
@@ -239,7 +239,7 @@ def _transpose(group: Sequence[Device], dtype: DType) -> Exchange:
     return exchange_between("transpose", "all_to_all", given, made, blocks, dtype=dtype)
 
 
-def _reduced_columns(group: Sequence[Device], dtype: DType) -> Exchange:
+def reduced_columns(group: Sequence[Device], dtype: DType) -> Exchange:
     """A reduce-scatter on axis 1."""
     p = len(group)
     given, made = [(d, (3, 2 * p)) for d in group], [(d, (3, 2)) for d in group]
@@ -247,7 +247,9 @@ def _reduced_columns(group: Sequence[Device], dtype: DType) -> Exchange:
     return exchange_between("reduced_columns", "reduce_scatter", given, made, blocks, dtype=dtype)
 
 
-def _pads(operation: str) -> Draft:
+def pads(operation: str) -> Draft:
+    """A larger output is filled with the neutral element around the input."""
+
     def draft(group: Sequence[Device], dtype: DType) -> Exchange:
         ends = [(group[0], (2, 3))], [(group[0], (4, 3))]
         block, fill = Block(0, (0, 0), 0, (1, 0), (2, 3)), ((0, operation),)
@@ -274,7 +276,8 @@ def _slice(group: Sequence[Device], dtype: DType) -> Exchange:
 UNEVEN, EVEN, HOLES, EMPTY = (5, 3, 4, 2), (3, 3, 3, 3), (4, 0, 0, 1), (0, 0, 0, 0)
 
 
-def _irregular(s: int, t: int) -> int:
+def irregular(s: int, t: int) -> int:
+    """Return the different numbers of elements that pairs of devices exchange."""
     return (3 * s + 5 * t) % 4
 
 
@@ -289,7 +292,7 @@ CASES: dict[str, Case] = {
     "reduce_scatter": Case(reduce_scatter(EVEN)),
     "reduce_scatter_uneven": Case(reduce_scatter(UNEVEN)),
     "reduce_scatter_holes": Case(reduce_scatter(HOLES, "max")),
-    "reduce_scatter_columns": Case(_reduced_columns),
+    "reduce_scatter_columns": Case(reduced_columns),
     "reduce_scatter_pairs": Case(reduce_scatter((3, 2), "min"), _pairs, 4),
     "all_reduce": Case(all_reduce((4, 3))),
     "all_reduce_uneven": Case(all_reduce((3, 3))),
@@ -300,9 +303,9 @@ CASES: dict[str, Case] = {
     "all_reduce_some": Case(all_reduce((5,)), _some, 2),
     "all_reduce_pairs": Case(all_reduce((5,), (3,)), _pairs, 4),
     "all_to_all": Case(all_to_all(lambda s, t: 2)),
-    "all_to_all_uneven": Case(all_to_all(_irregular)),
-    "all_to_all_transpose": Case(_transpose),
-    "all_to_all_pairs": Case(all_to_all(_irregular), _pairs, 4),
+    "all_to_all_uneven": Case(all_to_all(irregular)),
+    "all_to_all_transpose": Case(transpose),
+    "all_to_all_pairs": Case(all_to_all(irregular), _pairs, 4),
     "gather": Case(gather(2, UNEVEN)),
     "gather_holes": Case(gather(0, HOLES)),
     "scatter": Case(scatter(1, UNEVEN)),
@@ -314,9 +317,9 @@ CASES: dict[str, Case] = {
     "reduce_max": Case(reduce_to(0, (5,), "max")),
     "send_recv": Case(send_recv, _some, 2),
     "slice": Case(_slice),
-    "pad_sum": Case(_pads("sum")),
-    "pad_max": Case(_pads("max")),
-    "pad_min": Case(_pads("min")),
+    "pad_sum": Case(pads("sum")),
+    "pad_max": Case(pads("max")),
+    "pad_min": Case(pads("min")),
     "pad_nothing": Case(_nothing),
 }
 """Every collective: even, uneven and empty parts, boxes, and groups of some devices."""

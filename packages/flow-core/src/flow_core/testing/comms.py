@@ -179,19 +179,20 @@ class CommKit(Kit):
         sender, receiver = self.devices[-1], self.devices[0]
         good = send_recv((sender, receiver), as_dtype("float32"))
 
-        def bad(comm: Comm, device: Device) -> Iterator[Any]:
-            if device in comm.local:
-                yield self.local_array(comm, device, (5,), np.dtype("f4"))
-                yield self.local_array(comm, device, (4,), np.dtype("f8"))
-                yield None
+        def bad(comm: Comm, device: Device) -> list[Any]:
+            if device not in comm.local:
+                return []
+            rows = ((5,), np.dtype("f4")), ((4,), np.dtype("f8"))
+            return [*(self.local_array(comm, device, *row) for row in rows), None]
 
         def body(comm: Comm) -> None:
             given = [self.local_array(comm, sender, (4,), np.dtype("f4"))]
             made = [self.local_array(comm, receiver, (4,), np.dtype("f4"))]
-            for array in bad(comm, sender):
+            inputs, outputs = bad(comm, sender), bad(comm, receiver)
+            for array in inputs:
                 with pytest.raises(PlanError, match="send_recv"):
                     comm.bind(good, [array], made)
-            for array in bad(comm, receiver):
+            for array in outputs:
                 with pytest.raises(PlanError, match="send_recv"):
                     comm.bind(good, given, [array])
             with pytest.raises(PlanError, match="2 inputs"):

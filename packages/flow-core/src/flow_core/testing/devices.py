@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from flow_core.base.alignment import ALIGNMENT
+from flow_core.base.arrays import DeviceArray, DriverArray
 from flow_core.base.dtypes import ALL, DType, as_dtype
 from flow_core.device import Arena, Driver, Launch, Stream
 from flow_core.plugins.specs import Available, Unavailable
@@ -27,12 +28,10 @@ class DeviceKit(Kit):
     Attributes:
         device_type: the device type under test.
         index: index of the device.
-        alignment: bytes that arenas are aligned to; plans place buffers at multiples of 64.
     """
 
     device_type: ClassVar[str] = "cpu"
     index: ClassVar[int] = 0
-    alignment: ClassVar[int] = ALIGNMENT
 
     def driver(self) -> Driver:
         """Return the driver under test; skip the test if no device is available."""
@@ -44,7 +43,7 @@ class DeviceKit(Kit):
         )
         return driver
 
-    def address(self, array: Any) -> int | None:
+    def address(self, array: DriverArray) -> int | None:
         """Return the address of a device array, or None; by default from its array interface."""
         for name in ("__cuda_array_interface__", "__array_interface__"):
             interface = getattr(array, name, None)
@@ -52,7 +51,7 @@ class DeviceKit(Kit):
                 return int(interface["data"][0])
         return None
 
-    def work(self, driver: Driver, stream: Stream, target: Any, value: int) -> Launch:
+    def work(self, driver: Driver, stream: Stream, target: DriverArray, value: int) -> Launch:
         """Return a launch that fills a device array with a number, on a stream.
 
         The default copies in.  Tests of an asynchronous driver override it: the launch must only
@@ -82,7 +81,7 @@ class DeviceKit(Kit):
             return ((self.device_type, dtype) for dtype in dtypes)
         return iter([(self.device_type,)])
 
-    def array(self, shape: tuple[int, ...], dtype: DType | str) -> Any:
+    def array(self, shape: tuple[int, ...], dtype: DType | str) -> DriverArray:
         """Create a device array in its own arena, at an offset."""
         type_ = as_dtype(dtype)
         count = int(np.prod(shape))
@@ -114,20 +113,24 @@ class DeviceKit(Kit):
             assert self.driver().allocate(nbytes).nbytes == nbytes
 
     def test_views_know_their_type(self, name: str, dtype: str) -> None:
-        """Views have the requested shape and element type."""
+        """Views are `DeviceArray`s with the requested shape and element type."""
         for shape in SHAPES:
             array = self.array(shape, dtype)
-            assert tuple(array.shape) == shape
+            assert isinstance(array, DeviceArray), f"{type(array).__name__} lacks an attribute"
+            assert isinstance(array.shape, tuple)
+            assert array.shape == shape
+            assert isinstance(array.dtype, np.dtype)
             assert array.dtype == as_dtype(dtype).numpy
 
     def test_alignment(self, name: str) -> None:
-        """Arenas are aligned, and a view starts at its offset."""
+        """Arenas are aligned as `DeviceSpec.alignment` says, and a view starts at its offset."""
+        alignment = self.shared_registry().devices[name].alignment
         for nbytes in (64, 1000, 100_000):
             arena = self.driver().allocate(nbytes)
             start = self.address(arena.view(0, (1,), np.uint8))
             if start is None:
                 pytest.skip("arrays do not expose their address: override `address`")
-            assert start % self.alignment == 0, f"arena of {nbytes} bytes at {start:#x}"
+            assert start % alignment == 0, f"arena of {nbytes} bytes at {start:#x}"
             assert self.address(arena.view(16, (8,), np.float32)) == start + 16
 
     def test_views_share_the_arena(self, name: str) -> None:
@@ -193,6 +196,14 @@ class DeviceKit(Kit):
         np.testing.assert_array_equal(found, 1)
         found[:] = 7
         np.testing.assert_array_equal(driver.copy_out(array), 0)
+
+    def test_copy_out_fills_a_given_array(self, name: str) -> None:
+        """A host array that the caller gives is filled and returned, at every call."""
+        driver, array, found = self.driver(), self.array((3, 4), "float32"), np.empty((3, 4), "f4")
+        for value in (1, 2):
+            driver.copy_in(array, np.full((3, 4), value, np.float32))
+            assert driver.copy_out(array, found) is found
+            np.testing.assert_array_equal(found, value)
 
     def test_compile_runs_in_order(self, name: str) -> None:
         """Compiled launches run in order at every call."""

@@ -148,7 +148,7 @@ def run(
         plan,
         registry(),
         lambda device: registry().driver(Device("cpu", 0, device.index)),
-        lambda name, device, region: held[name],
+        lambda name, device, region, shape: held[name].reshape(shape),
         comm=registry().comm,
     )
     rng = np.random.default_rng(0)

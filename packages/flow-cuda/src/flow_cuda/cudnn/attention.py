@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 from flow_core.authoring.specs import TensorType
-from flow_cuda.cudnn.problems import TensorLayout
+from flow_cuda.cudnn.problems import LibraryEnum, LibraryGraph, LibraryTensor, TensorLayout, Tensors
 
 
 def rows(type_: TensorType, rank: int = 0) -> TensorLayout:
@@ -69,7 +68,7 @@ class _Operands:
         given = {"q": self.q, "k": self.k, "v": self.v} | {name: known[name] for name in more}
         return given if self.mask is None else given | {"mask": self.mask}
 
-    def _given(self, inputs: Mapping[str, Any], *more: str) -> dict[str, Any]:
+    def _given(self, inputs: Tensors, *more: str) -> dict[str, LibraryTensor]:
         """Return the keyword arguments of the library's node."""
         given = {name: inputs[name] for name in ("q", "k", "v", *more)}
         mask = {} if self.mask is None else {"bias": inputs["mask"]}
@@ -101,7 +100,7 @@ class Attention(_Operands):
         """The result, and the log-sum-exp if saved."""
         return {"o": self.o, "stats": statistic(self.q)} if self.saves else {"o": self.o}
 
-    def build(self, graph: Any, types: Any, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+    def build(self, graph: LibraryGraph, types: LibraryEnum, inputs: Tensors) -> Tensors:
         """Add one node."""
         o, stats = graph.sdpa(**self._given(inputs), generate_stats=self.saves)
         return {"o": o, "stats": stats}
@@ -132,7 +131,7 @@ class AttentionGrad(_Operands):
         """The gradients."""
         return {"dq": self.q, "dk": self.k, "dv": self.v}
 
-    def build(self, graph: Any, types: Any, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+    def build(self, graph: LibraryGraph, types: LibraryEnum, inputs: Tensors) -> Tensors:
         """Add one node."""
         made = graph.sdpa_backward(
             **self._given(inputs, "o", "stats"), dO=inputs["do"],

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from flow_core.authoring.specs import (
     REQUIRED,
+    AttrValue,
     InferContext,
     OpSpec,
     Sample,
@@ -16,6 +16,7 @@ from flow_core.authoring.specs import (
     TensorType,
     tensor_type,
 )
+from flow_core.base.arrays import Array
 from flow_core.base.dtypes import float32
 from flow_cuda.cudnn.ops import PLAN
 
@@ -36,13 +37,15 @@ def _work(ctx: SbpContext) -> float:
     return 2.0 * products * q.size * k.shape[-2]
 
 
-def scores(q: Any, k: Any, mask: tuple[Any, ...], scale: float) -> Any:
+def scores(q: Array, k: Array, mask: tuple[Array, ...], scale: float) -> Array:
     """The scores before softmax."""
     value = scale * (q @ k.swapaxes(-1, -2))
     return value + mask[0] if mask else value
 
 
-def _attention(q: Any, k: Any, v: Any, *mask: Any, **attrs: Any) -> Any:
+def _attention(
+    q: Array, k: Array, v: Array, *mask: Array, **attrs: AttrValue
+) -> Array | tuple[Array, ...]:
     value = scores(q, k, mask, attrs["scale"])
     top = value.max(-1, keepdims=True)
     weights = np.exp(value - top)
@@ -51,7 +54,16 @@ def _attention(q: Any, k: Any, v: Any, *mask: Any, **attrs: Any) -> Any:
     return (out, top + np.log(total)) if attrs["saves"] else out
 
 
-def _grad(q: Any, k: Any, v: Any, o: Any, do: Any, stats: Any, *mask: Any, **attrs: Any) -> Any:
+def _grad(
+    q: Array,
+    k: Array,
+    v: Array,
+    o: Array,
+    do: Array,
+    stats: Array,
+    *mask: Array,
+    **attrs: AttrValue,
+) -> tuple[Array, ...]:
     weights = np.exp(scores(q, k, mask, attrs["scale"]) - stats)
     slope = weights * (do @ v.swapaxes(-1, -2) - (o * do).sum(-1, keepdims=True))
     dq, dk = slope @ k * attrs["scale"], slope.swapaxes(-1, -2) @ q * attrs["scale"]
@@ -67,7 +79,7 @@ SHAPES: tuple[tuple[tuple[int, ...], int, int, tuple[int, ...] | None], ...] = (
 """Shape of q, sequence length of k, feature size of v, and shape of the mask."""
 
 
-def operands(rng: Any) -> Iterator[tuple[Any, ...]]:
+def operands(rng: np.random.Generator) -> Iterator[tuple[Array, ...]]:
     """Yield q, k, v and optionally a mask."""
     for shape, places, numbers, mask in SHAPES:
         *outer, _, size = shape
@@ -76,14 +88,14 @@ def operands(rng: Any) -> Iterator[tuple[Any, ...]]:
         yield (*arrays, *(() if mask is None else (rng.normal(0, 1, mask),)))
 
 
-def _samples(rng: Any) -> Iterator[Sample]:
+def _samples(rng: np.random.Generator) -> Iterator[Sample]:
     for given in operands(rng):
         for saves in (False, True):
             attrs = {"scale": 0.3, "saves": saves, "workspace": 4096}
             yield Sample(given, attrs, gradient=False)
 
 
-def _grad_samples(rng: Any) -> Iterator[Sample]:
+def _grad_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for q, k, v, *mask in operands(rng):
         out, stats = _attention(q, k, v, *mask, scale=0.3, saves=True)
         attrs = {"scale": 0.3, "workspace": 4096}
@@ -94,6 +106,7 @@ def _grad_samples(rng: Any) -> Iterator[Sample]:
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
         type="cudnn_attention",
+        internal=True,
         inputs=("q", "k", "v", "mask?"),
         outputs=("out*",),
         infer=_types,
@@ -101,11 +114,11 @@ OPS: tuple[OpSpec, ...] = (
         reference=_attention,
         samples=_samples,
         work=_work,
-        internal=True,
         doc="softmax(scale q k^T + mask) v, and the log-sum-exp for the backward pass.",
     ),
     OpSpec(
         type="cudnn_attention_grad",
+        internal=True,
         inputs=("q", "k", "v", "o", "do", "stats", "mask?"),
         outputs=("dq", "dk", "dv"),
         infer=lambda ctx: ctx.inputs[:3],
@@ -113,7 +126,6 @@ OPS: tuple[OpSpec, ...] = (
         reference=_grad,
         samples=_grad_samples,
         work=_work,
-        internal=True,
         doc="The gradients of ``cudnn_attention`` with respect to q, k and v.",
     ),
 )

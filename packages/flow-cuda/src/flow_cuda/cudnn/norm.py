@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from flow_cuda.cudnn.problems import TensorLayout, vector
+from flow_cuda.cudnn.problems import LibraryEnum, LibraryGraph, TensorLayout, Tensors, vector
 
 STATISTICS = ("moving_mean", "moving_variance")
 
@@ -56,7 +55,7 @@ class Norm:
         """Epsilon and momentum; cuDNN's momentum is the weight of the new statistics."""
         return {"epsilon": self.epsilon, "momentum": 1 - self.momentum}
 
-    def build(self, graph: Any, types: Any, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+    def build(self, graph: LibraryGraph, types: LibraryEnum, inputs: Tensors) -> Tensors:
         """Add the normalization, then addition and ReLU."""
         t = inputs
         y, mean, inverse, next_mean, next_variance = graph.batchnorm(
@@ -102,7 +101,7 @@ class NormGrad:
         """None."""
         return {}
 
-    def build(self, graph: Any, types: Any, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+    def build(self, graph: LibraryGraph, types: LibraryEnum, inputs: Tensors) -> Tensors:
         """Add one node."""
         t = inputs
         made = graph.batchnorm_backward(
@@ -152,7 +151,7 @@ class LayerNorm:
         """Epsilon."""
         return {"epsilon": self.epsilon}
 
-    def build(self, graph: Any, types: Any, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+    def build(self, graph: LibraryGraph, types: LibraryEnum, inputs: Tensors) -> Tensors:
         """Add one node."""
         t = inputs
         y, _, _ = graph.layernorm(

@@ -14,6 +14,7 @@ import numpy as np
 
 from flow_core.authoring.specs import (
     REQUIRED,
+    AttrValue,
     InferContext,
     OpSpec,
     Sample,
@@ -21,11 +22,12 @@ from flow_core.authoring.specs import (
     TensorType,
     tensor_type,
 )
+from flow_core.base.arrays import Array
 from flow_core.base.dtypes import float32
 from flow_core.base.shapes import window_output
 
 Types = tuple[TensorType, ...]
-Attrs = Mapping[str, Any]
+Attrs = Mapping[str, AttrValue]
 Ints = tuple[int, ...]
 
 PLAN = {"plan": "", "workspace": 0}
@@ -102,23 +104,29 @@ def _work(ctx: SbpContext) -> float:
 # --- references
 
 
-def _to_channels_first(x: Any, attrs: Attrs) -> Any:
+Index = tuple[slice | int, ...]
+"""An index of an array, per axis."""
+CHANNELS = (slice(None), slice(None))
+"""The index of the first two axes: all of them."""
+
+
+def _to_channels_first(x: Array, attrs: Attrs) -> Array:
     return x if attrs["data_format"] == "channels_first" else np.moveaxis(x, -1, 1)
 
 
-def _from_channels_first(x: Any, attrs: Attrs) -> Any:
+def _from_channels_first(x: Array, attrs: Attrs) -> Array:
     return x if attrs["data_format"] == "channels_first" else np.moveaxis(x, 1, -1)
 
 
-def _taps(attrs: Attrs, out: Ints) -> Iterator[tuple[Ints, tuple[Any, ...]]]:
-    """Yield each kernel position, and the slice of the padded input that it reads."""
+def _taps(attrs: Attrs, out: Ints) -> Iterator[tuple[Index, Index]]:
+    """Yield the weights of each kernel position, and the part of the padded input they read."""
     for tap in itertools.product(*map(range, attrs["kernel_size"])):
         rows = zip(tap, attrs["dilation_rate"], attrs["strides"], out, strict=True)
         part = tuple(slice(i * d, i * d + (n - 1) * s + 1, s) for i, d, s, n in rows)
-        yield tap, (slice(None), slice(None), *part)
+        yield (*CHANNELS, *tap), (*CHANNELS, *part)
 
 
-def _padded_extent(space: Ints, attrs: Attrs, out: Ints) -> tuple[Ints, tuple[Any, ...]]:
+def _padded_extent(space: Ints, attrs: Attrs, out: Ints) -> tuple[Ints, Index]:
     """Return the shape of the padded input, and the slice that the input occupies."""
     rows = zip(
         space, attrs["kernel_size"], attrs["strides"], attrs["dilation_rate"],
@@ -126,17 +134,17 @@ def _padded_extent(space: Ints, attrs: Attrs, out: Ints) -> tuple[Ints, tuple[An
     )  # fmt: skip
     sizes = tuple(max(b + n, (o - 1) * s + (k - 1) * d + 1) for n, k, s, d, b, o in rows)
     inside = zip(attrs["padding_before"], space, strict=True)
-    return sizes, (slice(None), slice(None), *(slice(b, b + n) for b, n in inside))
+    return sizes, (*CHANNELS, *(slice(b, b + n) for b, n in inside))
 
 
-def _grouped_product(x: Any, w: Any, groups: int) -> Any:
+def _grouped_product(x: Array, w: Array, groups: int) -> Array:
     """Multiply channels with the weights of one kernel position, group by group."""
     inputs, filters = np.split(x, groups, 1), np.split(w, groups, 0)
     parts = (np.einsum("nc...,fc->nf...", a, b) for a, b in zip(inputs, filters, strict=True))
     return np.concatenate(list(parts), 1)
 
 
-def _conv(x: Any, weight: Any, *more: Any, **attrs: Any) -> Any:
+def _conv(x: Array, weight: Array, *more: Array, **attrs: AttrValue) -> Array:
     x, w = _to_channels_first(x, attrs), _to_channels_first(weight, attrs)
     pads = zip(attrs["padding_before"], attrs["padding_after"], strict=True)
     rows = zip(
@@ -146,10 +154,9 @@ def _conv(x: Any, weight: Any, *more: Any, **attrs: Any) -> Any:
     sizes, inside = _padded_extent(x.shape[2:], attrs, out)
     padded = np.zeros((*x.shape[:2], *sizes), x.dtype)
     padded[inside] = x
-    y = sum(
-        _grouped_product(padded[part], w[(..., *tap)], attrs["groups"])
-        for tap, part in _taps(attrs, out)
-    )
+    y = np.zeros((len(x), len(w), *out), x.dtype)
+    for tap, part in _taps(attrs, out):
+        y = y + _grouped_product(padded[part], w[tap], attrs["groups"])
     if more:
         y = y + more[0].reshape(1, -1, *(1,) * len(out))
     y = _from_channels_first(y, attrs)
@@ -157,14 +164,14 @@ def _conv(x: Any, weight: Any, *more: Any, **attrs: Any) -> Any:
     return np.maximum(y, 0) if attrs["activation"] else y
 
 
-def _conv_sums(x: Any, weight: Any, **attrs: Any) -> Any:
+def _conv_sums(x: Array, weight: Array, **attrs: AttrValue) -> tuple[Array, ...]:
     y = _conv(x, weight, **attrs)
     first = _to_channels_first(y, attrs)
     others = (0, *range(2, first.ndim))
     return y, first.sum(others), np.square(first).sum(others)
 
 
-def _data_grad(dy: Any, weight: Any, **attrs: Any) -> Any:
+def _data_grad(dy: Array, weight: Array, **attrs: AttrValue) -> Array:
     dy, w, groups = (
         _to_channels_first(dy, attrs),
         _to_channels_first(weight, attrs),
@@ -173,13 +180,13 @@ def _data_grad(dy: Any, weight: Any, **attrs: Any) -> Any:
     sizes, inside = _padded_extent(attrs["space"], attrs, dy.shape[2:])
     padded = np.zeros((len(dy), w.shape[1] * groups, *sizes), dy.dtype)
     for tap, part in _taps(attrs, dy.shape[2:]):
-        blocks = np.split(w[(..., *tap)], groups, 0)
+        blocks = np.split(w[tap], groups, 0)
         across = np.concatenate([b.T for b in blocks], 0)
         padded[part] += _grouped_product(dy, across, groups)
     return _from_channels_first(padded[inside], attrs)
 
 
-def _filter_grad(dy: Any, x: Any, **attrs: Any) -> Any:
+def _filter_grad(dy: Array, x: Array, **attrs: AttrValue) -> Array:
     dy, x, groups = _to_channels_first(dy, attrs), _to_channels_first(x, attrs), attrs["groups"]
     sizes, inside = _padded_extent(x.shape[2:], attrs, dy.shape[2:])
     padded = np.zeros((*x.shape[:2], *sizes), x.dtype)
@@ -195,7 +202,7 @@ def _filter_grad(dy: Any, x: Any, **attrs: Any) -> Any:
 
 # --- samples
 
-_CASES: tuple[tuple[Ints, int, dict[str, Any]], ...] = (
+_CASES: tuple[tuple[Ints, int, dict[str, AttrValue]], ...] = (
     ((2, 3, 6, 5), 4, {"kernel_size": (3, 2)}),
     ((3, 2, 6, 5), 3, {
         "kernel_size": (3, 3), "padding_before": (2, 1), "padding_after": (1, 0), "strides": (2, 1),
@@ -211,11 +218,11 @@ _CASES: tuple[tuple[Ints, int, dict[str, Any]], ...] = (
 )  # fmt: skip
 
 
-def _cases(rng: Any) -> Iterator[tuple[Any, Any, Any, dict[str, Any]]]:
+def _cases(rng: np.random.Generator) -> Iterator[tuple[Array, Array, Array, dict[str, AttrValue]]]:
     """Yield input, weights, bias and attributes, in both layouts."""
     for shape, filters, given in _CASES:
         dims = len(shape) - 2
-        attrs: dict[str, Any] = {
+        attrs: dict[str, AttrValue] = {
             "strides": (1,) * dims, "dilation_rate": (1,) * dims, "padding_before": (0,) * dims,
             "padding_after": (0,) * dims, "groups": 1, **given,
         }  # fmt: skip
@@ -224,11 +231,11 @@ def _cases(rng: Any) -> Iterator[tuple[Any, Any, Any, dict[str, Any]]]:
         bias = rng.uniform(-1, 1, filters)
         for form in ("channels_first", "channels_last"):
             attrs = attrs | {"data_format": form}
-            arrays = (np.ascontiguousarray(_from_channels_first(a, attrs)) for a in (x, w))
-            yield (*arrays, bias, attrs)
+            image, weights = (np.ascontiguousarray(_from_channels_first(a, attrs)) for a in (x, w))
+            yield image, weights, bias, attrs
 
 
-def _conv_samples(rng: Any) -> Iterator[Sample]:
+def _conv_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for i, (x, w, bias, attrs) in enumerate(_cases(rng)):
         workspace = {"workspace": (0, WORKSPACE)[i % 2]}
         yield Sample((x, w), {**attrs, "activation": "", **workspace}, gradient=False)
@@ -239,7 +246,7 @@ def _conv_samples(rng: Any) -> Iterator[Sample]:
             yield Sample((x, w, bias, addend), attrs | more, gradient=False)
 
 
-def _sums_samples(rng: Any) -> Iterator[Sample]:
+def _sums_samples(rng: np.random.Generator) -> Iterator[Sample]:
     """Samples with channel counts in multiples of eight, as cuDNN requires."""
     for size, strides, pads in ((3, (1, 1), (1, 1)), (3, (2, 1), (0, 2)), (1, (2, 2), (0, 0))):
         x, w = rng.uniform(-1, 1, (2, 9, 7, 8)), rng.uniform(-1, 1, (16, size, size, 8))
@@ -251,21 +258,24 @@ def _sums_samples(rng: Any) -> Iterator[Sample]:
         yield Sample((x, w), attrs, gradient=False)
 
 
-def _case_grads(rng: Any) -> Iterator[tuple[Any, Any, Any, dict[str, Any]]]:
+def _case_grads(
+    rng: np.random.Generator,
+) -> Iterator[tuple[Array, Array, Array, dict[str, AttrValue]]]:
     """Yield input, weights, output gradient, and the attributes of the gradient ops."""
     for x, w, _, attrs in _cases(rng):
         shape = _conv(x, w, activation="", **attrs).shape
-        yield x, w, rng.uniform(-1, 1, shape), {k: v for k, v in attrs.items() if k in WINDOW}
+        dy: Array = rng.uniform(-1, 1, (*shape,))
+        yield x, w, dy, {k: v for k, v in attrs.items() if k in WINDOW}
 
 
-def _data_grad_samples(rng: Any) -> Iterator[Sample]:
+def _data_grad_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for x, w, dy, attrs in _case_grads(rng):
         space = _channels_first_shape(x.shape, attrs)[2:]
         more = {"space": space, "workspace": WORKSPACE}
         yield Sample((dy, w), attrs | more, gradient=False)
 
 
-def _filter_grad_samples(rng: Any) -> Iterator[Sample]:
+def _filter_grad_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for x, _, dy, attrs in _case_grads(rng):
         yield Sample((dy, x), attrs | {"workspace": WORKSPACE}, gradient=False)
 
@@ -273,17 +283,18 @@ def _filter_grad_samples(rng: Any) -> Iterator[Sample]:
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
         type="cudnn_conv",
+        internal=True,
         inputs=("x", "weight", "bias?", "addend?"),
         infer=_conv_type,
         attrs={**WINDOW, "padding_after": REQUIRED, "activation": ""},
         reference=_conv,
         samples=_conv_samples,
         work=_work,
-        internal=True,
         doc="A convolution with optional bias, addition and activation.",
     ),
     OpSpec(
         type="cudnn_conv_sums",
+        internal=True,
         inputs=("x", "weight"),
         outputs=("y", "sum", "squares"),
         infer=_sums_type,
@@ -291,11 +302,11 @@ OPS: tuple[OpSpec, ...] = (
         reference=_conv_sums,
         samples=_sums_samples,
         work=_work,
-        internal=True,
         doc="A convolution, and the sums of its result and of its squares per channel.",
     ),
     OpSpec(
         type="cudnn_conv_data_grad",
+        internal=True,
         inputs=("dy", "weight"),
         outputs=("dx",),
         infer=_data_grad_type,
@@ -303,11 +314,11 @@ OPS: tuple[OpSpec, ...] = (
         reference=_data_grad,
         samples=_data_grad_samples,
         work=_work,
-        internal=True,
         doc="The gradient with respect to the input, whose spatial sizes are ``space``.",
     ),
     OpSpec(
         type="cudnn_conv_filter_grad",
+        internal=True,
         inputs=("dy", "x"),
         outputs=("dw",),
         infer=_filter_grad_type,
@@ -315,7 +326,6 @@ OPS: tuple[OpSpec, ...] = (
         reference=_filter_grad,
         samples=_filter_grad_samples,
         work=_work,
-        internal=True,
         doc="The gradient with respect to the weights.",
     ),
 )

@@ -31,7 +31,7 @@ import numpy as np
 
 from flow_core.base.disk_cache import CacheWarning, DiskCache
 from flow_core.base.errors import FlowError
-from flow_cuda.cudnn.problems import FAMILIES, Choice, Problem, Search
+from flow_cuda.cudnn.problems import FAMILIES, Choice, LibraryGraph, Problem, Search
 
 TYPES = {
     "float16": "HALF", "bfloat16": "BFLOAT16", "float32": "FLOAT", "float64": "DOUBLE",
@@ -55,7 +55,7 @@ class Library(Protocol):
     norm_forward_phase: Any
     cudnnGraphNotSupportedError: type[Exception]
 
-    def pygraph(self, **settings: Any) -> Any:
+    def pygraph(self, **settings: Any) -> LibraryGraph:
         """Create an empty graph."""
 
     def create_handle(self) -> Any:
@@ -106,7 +106,7 @@ class Planned:
         )  # fmt: skip
 
 
-def _planned_at(problem: Problem, graph: Any, index: int) -> Planned:
+def _planned_at(problem: Problem, graph: LibraryGraph, index: int) -> Planned:
     """Describe a built plan of a graph."""
     numbers = np.array(list(problem.scalars.values()), np.float32)
     return Planned(graph, index, graph.get_workspace_size_plan_at_index(index), numbers)
@@ -186,7 +186,7 @@ class DnnPlans:
         self._cache_plan(problem, choice.plan, planned)
         return choice
 
-    def _restrict(self, graph: Any, problem: Problem, search: Search) -> None:
+    def _restrict(self, graph: LibraryGraph, problem: Problem, search: Search) -> None:
         """Exclude the plans that a search does not allow."""
         note, family = self.library.numerical_note, FAMILIES[search.family]
         refused = dict.fromkeys(family.refuses)
@@ -203,20 +203,20 @@ class DnnPlans:
             graph.select_numeric_notes([getattr(note, name) for name in family.needs])
         graph.deselect_workspace_greater_than(search.limit)
 
-    def _buildable(self, graph: Any) -> Iterator[int]:
+    def _buildable(self, graph: LibraryGraph) -> Iterator[int]:
         """Yield the allowed plans that can be built, in the order of the heuristics."""
         for index in range(graph.get_execution_plan_count()):
             if self._builds(graph, index):
                 yield index
 
-    def _builds(self, graph: Any, index: int) -> bool:
+    def _builds(self, graph: LibraryGraph, index: int) -> bool:
         try:
             graph.build_plan_at_index(index)
         except self._refusals:
             return False
         return True
 
-    def _fastest(self, problem: Problem, graph: Any, found: Iterator[int]) -> int | None:
+    def _fastest(self, problem: Problem, graph: LibraryGraph, found: Iterator[int]) -> int | None:
         tensors = (*problem.reads.values(), *problem.writes.values())
         nbytes = [t.nbytes for t in tensors]
         self._set_stream(self._bench.stream)
@@ -305,7 +305,7 @@ class DnnPlans:
         """The cache key of a compiled plan: problem, library version, and device architecture."""
         return repr(problem), plan, *self._origin
 
-    def _graph(self, problem: Problem) -> Any:
+    def _graph(self, problem: Problem) -> LibraryGraph:
         """Return the graph of a problem with all plans, not yet built; None if not supported."""
         library, graph = self.library, self._build_graph(problem)
         try:
@@ -316,14 +316,14 @@ class DnnPlans:
             return None
         return graph
 
-    def _empty(self, problem: Problem) -> Any:
+    def _empty(self, problem: Problem) -> LibraryGraph:
         types = self._types
         return self.library.pygraph(
             io_data_type=types["float32"], intermediate_data_type=types["float32"],
             compute_data_type=types[problem.compute], handle=self._handle,
         )  # fmt: skip
 
-    def _build_graph(self, problem: Problem) -> Any:
+    def _build_graph(self, problem: Problem) -> LibraryGraph:
         """Return the graph of a problem; tensor uids from 1: inputs, outputs, scalars."""
         types, wide, graph = self._types, self._types["float32"], self._empty(problem)
         given = {

@@ -10,12 +10,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from flow_core.authoring.specs import TensorType
 from flow_core.base.dtypes import as_dtype
 
 Ints = tuple[int, ...]
+LibraryGraph: TypeAlias = Any
+LibraryTensor: TypeAlias = Any
+LibraryEnum: TypeAlias = Any
+"""Objects of the package ``cudnn``, which has no type information, or of its simulation."""
+
+Tensors = Mapping[str, LibraryTensor]
 SUMS = ("sum", "squares")
 
 
@@ -91,7 +97,7 @@ class Problem(Protocol):
     def scalars(self) -> Mapping[str, float]:
         """Scalars passed by value."""
 
-    def build(self, graph: Any, types: Any, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+    def build(self, graph: LibraryGraph, types: LibraryEnum, inputs: Tensors) -> Tensors:
         """Add the nodes to a graph of the library and return the output tensors.
 
         Args:
@@ -160,7 +166,7 @@ class Convolution:
         """None."""
         return {}
 
-    def build(self, graph: Any, types: Any, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+    def build(self, graph: LibraryGraph, types: LibraryEnum, inputs: Tensors) -> Tensors:
         """Add the convolution, then bias, addition and ReLU."""
         t, window = inputs, {
             "pre_padding": list(self.before), "post_padding": list(self.after),

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from flow_core.base.errors import ConfigError
 
-FALLBACK, TANH_GELU = "FLOW_CUDA_ALLOW_CPU_FALLBACK", "FLOW_CUDA_TANH_GELU"
-LAYOUT = "FLOW_CUDA_LAYOUT"
+TANH_GELU, LAYOUT = "FLOW_CUDA_TANH_GELU", "FLOW_CUDA_LAYOUT"
 LAYOUTS = ("auto", "nhwc", "nchw")
 TENSOR_FLOAT_32 = "enable_tensor_float_32_compute"
 
@@ -19,13 +18,11 @@ class CudaSettings:
     """Kernel settings from the environment.
 
     Attributes:
-        allow_cpu_fallback: whether ops without a kernel for the device run on the host.
         tanh_gelu: whether matrix products may fuse GELU in its tanh approximation, the only form in
             cuBLASLt; it differs from the exact form by up to 5e-4.
         layout: "nhwc" or "nchw" for all convolutions; "auto" to choose by element type.
     """
 
-    allow_cpu_fallback: bool = False
     tanh_gelu: bool = False
     layout: str = LAYOUTS[0]
 
@@ -40,7 +37,7 @@ def settings(env: Mapping[str, str] | None = None) -> CudaSettings:
     layout = given.get(LAYOUT) or LAYOUTS[0]
     if layout not in LAYOUTS:
         raise ConfigError(f"setting {LAYOUT}", found=repr(layout), allowed=" or ".join(LAYOUTS))
-    return CudaSettings(_flag(given, FALLBACK), _flag(given, TANH_GELU), layout)
+    return CudaSettings(_flag(given, TANH_GELU), layout)
 
 
 def _flag(env: Mapping[str, str], name: str) -> bool:

@@ -8,13 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from flow_core.authoring.backends import Workbench
+from flow_core.base.arrays import Array
 from flow_core.base.dtypes import as_dtype
 from flow_cuda.codegen.program import Kernel
 from flow_cuda.cudnn.plans import DnnPlans
 from flow_cuda.cudnn.problems import Problem
+
+Stream: TypeAlias = Any
+Event: TypeAlias = Any
+CapturedGraph: TypeAlias = Any
+"""Objects of the implementation, CuPy's or the simulator's, which the driver only passes on."""
+
+T = TypeVar("T")
 
 Span = tuple[int, int]
 """A half-open address range."""
@@ -175,6 +183,7 @@ class Hardware(Protocol):
         numbers: device copies of host numbers, by object identity; see
             `flow_cuda.device.launch.host_number`.
         uploads: the `flow_cuda.device.staging.Staging` that transfers their values.
+        allocations: number of allocations of device and page-locked memory so far.
     """
 
     index: int
@@ -184,6 +193,7 @@ class Hardware(Protocol):
     compute: Any
     numbers: dict[int, Any]
     uploads: Any
+    allocations: int
 
     @property
     def dnn(self) -> DnnPlans | None:
@@ -192,7 +202,7 @@ class Hardware(Protocol):
     def allocate(self, nbytes: int) -> Memory:
         """Allocate device memory, aligned to 256 bytes."""
 
-    def pinned(self, nbytes: int) -> Any:
+    def pinned(self, nbytes: int) -> Array:
         """Return a uint8 array of page-locked host memory."""
 
     def free_bytes(self) -> int:
@@ -201,10 +211,10 @@ class Hardware(Protocol):
     def function(self, kernel: Kernel) -> Function:
         """Return a compiled kernel; each kernel is compiled once."""
 
-    def stream(self, name: str) -> Any:
+    def stream(self, name: str) -> Stream:
         """Create a stream."""
 
-    def lane(self, name: str) -> Any:
+    def lane(self, name: str) -> Stream:
         """Return the stream of a name, created on first use; ``compute`` for the empty name."""
 
     def reach(self, other: int) -> None:
@@ -212,7 +222,7 @@ class Hardware(Protocol):
 
     def launch(
         self,
-        stream: Any,
+        stream: Stream,
         function: Function,
         blocks: int,
         threads: int,
@@ -221,28 +231,28 @@ class Hardware(Protocol):
     ) -> None:
         """Queue a kernel launch with its `flow_cuda.device.launch.Arguments`."""
 
-    def copy(self, stream: Any, target: int, source: int, nbytes: int) -> None:
+    def copy(self, stream: Stream, target: int, source: int, nbytes: int) -> None:
         """Queue a copy between any of: this device, another device, pinned host memory."""
 
-    def zero(self, stream: Any, target: int, nbytes: int) -> None:
+    def zero(self, stream: Stream, target: int, nbytes: int) -> None:
         """Queue setting memory to zero."""
 
     def supports(self, product: Product, workspace_bytes: int) -> bool:
         """Whether one kernel can compute the product with a workspace of that size."""
 
-    def product(self, stream: Any, product: Product, operands: Operands) -> None:
+    def product(self, stream: Stream, product: Product, operands: Operands) -> None:
         """Queue a matrix product."""
 
-    def dnn_call(self, stream: Any, call: DnnCall, access: Access) -> None:
+    def dnn_call(self, stream: Stream, call: DnnCall, access: Access) -> None:
         """Queue a cuDNN graph."""
 
-    def record(self, stream: Any) -> Any:
+    def record(self, stream: Stream) -> Event:
         """Record an event on a stream; a stream under capture records it in the graph."""
 
-    def wait(self, stream: Any, event: Any) -> None:
+    def wait(self, stream: Stream, event: Event) -> None:
         """Make a stream wait for an event; an event under capture adds the stream to it."""
 
-    def synchronize(self, event: Any) -> None:
+    def synchronize(self, event: Event) -> None:
         """Block the caller until an event has completed."""
 
     def host_writes(self, spans: Sequence[Span]) -> None:
@@ -251,13 +261,13 @@ class Hardware(Protocol):
     def host_reads(self, spans: Sequence[Span]) -> None:
         """Declare that the caller is about to read pinned memory."""
 
-    def begin_capture(self, stream: Any) -> None:
+    def begin_capture(self, stream: Stream) -> None:
         """Begin graph capture on a stream."""
 
-    def end_capture(self, stream: Any) -> Any:
+    def end_capture(self, stream: Stream) -> CapturedGraph:
         """End the capture and return the executable graph; forked streams must have been joined."""
 
-    def replay(self, stream: Any, graph: Any) -> None:
+    def replay(self, stream: Stream, graph: CapturedGraph) -> None:
         """Queue a graph launch."""
 
     @property
@@ -267,8 +277,8 @@ class Hardware(Protocol):
     def uuid(self) -> str:
         """Return the unique identifier of the device."""
 
-    def handle(self, stream: Any) -> int:
+    def handle(self, stream: Stream) -> int:
         """Return the native handle of a stream, for other libraries."""
 
-    def within(self, call: Callable[[], Any]) -> Any:
+    def within(self, call: Callable[[], T]) -> T:
         """Call a function with this device current in the calling thread."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.base.dtypes import as_dtype
 from flow_cuda.codegen.program import C_TYPES, Kernel, make_kernel
 from flow_cuda.cudnn.problems import Problem
@@ -21,13 +22,14 @@ from flow_cuda.device.hardware import (
     Hardware,
     Operands,
     Product,
+    Stream,
     product_access,
 )
 
 AXES = 8
 
 
-def space(sizes: Sequence[int]) -> Any:
+def space(sizes: Sequence[int]) -> Array:
     """Return a ``Space`` struct of `source/prelude.h`.
 
     >>> space((2, 3))[:4].tolist()
@@ -36,7 +38,7 @@ def space(sizes: Sequence[int]) -> Any:
     return np.array([int(np.prod(sizes)), len(sizes), *_pad_row(sizes)], np.int64)
 
 
-def strides(steps: Sequence[int]) -> Any:
+def strides(steps: Sequence[int]) -> Array:
     """Return a ``Strides`` struct of `source/prelude.h`."""
     return np.array(_pad_row(steps), np.int64)
 
@@ -120,7 +122,7 @@ class Queued(ABC):
     peers: tuple[Hardware, ...] = ()
 
     @abstractmethod
-    def queue(self, stream: Any) -> None:
+    def queue(self, stream: Stream) -> None:
         """Queue the work on a stream of its device."""
 
     @abstractmethod
@@ -192,7 +194,7 @@ class KernelLaunch(Queued):
     numbers: tuple[HostNumber, ...] = ()
     shared: MergeableCall | None = None
 
-    def queue(self, stream: Any) -> None:
+    def queue(self, stream: Stream) -> None:
         """Queue the launch on a stream."""
         self.hardware.launch(
             stream,
@@ -222,7 +224,7 @@ class CopyLaunch(Queued):
         other = self.source.hardware
         return () if other is self.hardware else (other,)
 
-    def queue(self, stream: Any) -> None:
+    def queue(self, stream: Stream) -> None:
         """Queue the copy on a stream."""
         self.hardware.copy(stream, self.target.address, self.source.address, self.source.nbytes)
 
@@ -239,7 +241,7 @@ class UploadLaunch(Queued):
     target: DeviceArray
     pinned: Any
 
-    def queue(self, stream: Any) -> None:
+    def queue(self, stream: Stream) -> None:
         """Queue the copy on a stream."""
         source = self.pinned.ctypes.data
         self.hardware.copy(stream, self.target.address, source, self.target.nbytes)
@@ -256,7 +258,7 @@ class ZeroLaunch(Queued):
     hardware: Hardware
     target: DeviceArray
 
-    def queue(self, stream: Any) -> None:
+    def queue(self, stream: Stream) -> None:
         """Queue the work on a stream."""
         self.hardware.zero(stream, self.target.address, self.target.nbytes)
 
@@ -278,7 +280,7 @@ class ProductLaunch(Queued):
     saved: DeviceArray | None = None
     workspace: DeviceArray | None = None
 
-    def queue(self, stream: Any) -> None:
+    def queue(self, stream: Stream) -> None:
         """Queue the product on a stream."""
         self.hardware.product(stream, self.product, self._operands())
 
@@ -310,7 +312,7 @@ class DnnLaunch(Queued):
     writes: Mapping[str, DeviceArray]
     workspace: DeviceArray | None = None
 
-    def queue(self, stream: Any) -> None:
+    def queue(self, stream: Stream) -> None:
         """Queue the graph on a stream."""
         addresses = tuple(x.address for x in (*self.reads.values(), *self.writes.values()))
         workspace = 0 if self.workspace is None else self.workspace.address

@@ -33,11 +33,14 @@ class Staging:
         self._next = 0
 
     def _free_slot(self) -> int:
-        """Return a free buffer; wait for one if necessary."""
-        if len(self._pieces) < self._slots:
-            self._pieces.append(self._hardware.pinned(self._chunk))
-            self._events.append(None)
-            return len(self._pieces) - 1
+        """Return a free buffer; wait for one if necessary.
+
+        The first call allocates all buffers, so that no later copy allocates.
+        """
+        if not self._pieces:
+            memory = self._hardware.pinned(self._chunk * self._slots)
+            self._pieces = np.split(memory, self._slots)
+            self._events = [None] * self._slots
         slot, self._next = self._next, (self._next + 1) % self._slots
         if self._events[slot] is not None:
             self._hardware.synchronize(self._events[slot])

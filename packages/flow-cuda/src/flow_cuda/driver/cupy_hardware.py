@@ -14,11 +14,21 @@ from typing import Any
 import numpy as np
 
 from flow_core.authoring.specs import Device
+from flow_core.base.arrays import Array
 from flow_core.base.disk_cache import DiskCache, user_folder
 from flow_cuda.codegen import nvrtc
 from flow_cuda.codegen.program import Kernel
 from flow_cuda.cudnn.plans import DnnPlans
-from flow_cuda.device.hardware import Access, DnnCall, Operands, Product, Span
+from flow_cuda.device.hardware import (
+    Access,
+    CapturedGraph,
+    DnnCall,
+    Event,
+    Operands,
+    Product,
+    Span,
+    Stream,
+)
 from flow_cuda.driver.cublaslt import TYPES, LtProducts, compute_type
 from flow_cuda.driver.gpu import GpuDriver
 from flow_cuda.driver.relu_mask_check import masks_match
@@ -72,6 +82,7 @@ class CupyHardware:
         self._lanes: dict[str, Any] = {}
         self._functions: dict[str, CupyFunction] = {}
         self.compute = self.stream("compute")
+        self.allocations = 0
         with self._device:
             self._blas = self._device.cublas_handle
             self._lt = _load_cublaslt()
@@ -79,12 +90,14 @@ class CupyHardware:
 
     def allocate(self, nbytes: int) -> CupyMemory:
         """Allocate with ``cudaMalloc``, outside of CuPy's memory pool."""
+        self.allocations += 1
         with self._device:
             memory = self._cupy.cuda.Memory(max(nbytes, 256))
         return CupyMemory(nbytes, memory, memory.ptr)
 
-    def pinned(self, nbytes: int) -> Any:
+    def pinned(self, nbytes: int) -> Array:
         """Return a uint8 array of page-locked host memory."""
+        self.allocations += 1
         with self._device:
             memory = self._cupy.cuda.alloc_pinned_memory(nbytes)
         return np.frombuffer(memory, np.uint8, nbytes)
@@ -121,12 +134,12 @@ class CupyHardware:
                 pointer = module.get_function(kernel.name).ptr
                 self._functions[kernel.name] = CupyFunction(kernel, module, pointer)
 
-    def stream(self, name: str) -> Any:
+    def stream(self, name: str) -> Stream:
         """Create a stream that does not synchronize with the default stream."""
         with self._device:
             return self._cupy.cuda.Stream(non_blocking=True)
 
-    def lane(self, name: str) -> Any:
+    def lane(self, name: str) -> Stream:
         """Return the stream of a name, created on first use."""
         if name not in self._lanes:
             self._lanes[name] = self.stream(name) if name else self.compute
@@ -146,7 +159,7 @@ class CupyHardware:
 
     def launch(
         self,
-        stream: Any,
+        stream: Stream,
         function: Any,
         blocks: int,
         threads: int,
@@ -159,13 +172,13 @@ class CupyHardware:
         with self._device:
             self._driver.launchKernel(function.pointer, *grid, *block, 0, stream.ptr, pointers, 0)
 
-    def copy(self, stream: Any, target: int, source: int, nbytes: int) -> None:
+    def copy(self, stream: Stream, target: int, source: int, nbytes: int) -> None:
         """Queue a copy; CUDA derives the direction from the addresses."""
         kind = self._cupy.cuda.runtime.memcpyDefault
         with self._device:
             self._cupy.cuda.runtime.memcpyAsync(target, source, nbytes, kind, stream.ptr)
 
-    def zero(self, stream: Any, target: int, nbytes: int) -> None:
+    def zero(self, stream: Stream, target: int, nbytes: int) -> None:
         """Queue setting memory to zero."""
         with self._device:
             self._cupy.cuda.runtime.memsetAsync(target, 0, nbytes, stream.ptr)
@@ -185,7 +198,7 @@ class CupyHardware:
             self._mask_check = masks_match(self)
         return self._mask_check
 
-    def product(self, stream: Any, product: Product, operands: Operands) -> None:
+    def product(self, stream: Stream, product: Product, operands: Operands) -> None:
         """Queue a matrix product; cuBLAS computes those that cuBLASLt has no algorithm for."""
         with self._device:
             if (
@@ -196,7 +209,7 @@ class CupyHardware:
             else:
                 self._cublas_product(stream, product, operands)
 
-    def _cublas_product(self, stream: Any, p: Product, o: Operands) -> None:
+    def _cublas_product(self, stream: Stream, p: Product, o: Operands) -> None:
         """Compute with cuBLAS on the transposed matrices: its columns are our rows."""
         wide = np.float64 if p.dtype == "float64" else np.float32
         alpha, beta = np.array(p.alpha, wide), np.array(0, wide)
@@ -216,7 +229,7 @@ class CupyHardware:
         """The cuDNN execution plans; the library is loaded on first access."""
         return dnn_plans(self.index)
 
-    def dnn_call(self, stream: Any, call: DnnCall, access: Access) -> None:
+    def dnn_call(self, stream: Stream, call: DnnCall, access: Access) -> None:
         """Queue a cuDNN graph."""
         plans = self.dnn
         if plans is None:
@@ -224,18 +237,18 @@ class CupyHardware:
         with self._device:
             plans.queue(call.problem, call.plan, call.addresses, call.workspace, stream.ptr)
 
-    def record(self, stream: Any) -> Any:
+    def record(self, stream: Stream) -> Event:
         """Record an event on a stream."""
         with self._device:
             event = self._cupy.cuda.Event(disable_timing=True)
             event.record(stream)
         return event
 
-    def wait(self, stream: Any, event: Any) -> None:
+    def wait(self, stream: Stream, event: Event) -> None:
         """Make a stream wait for an event."""
         stream.wait_event(event)
 
-    def synchronize(self, event: Any) -> None:
+    def synchronize(self, event: Event) -> None:
         """Block until an event has completed."""
         event.synchronize()
 
@@ -245,17 +258,17 @@ class CupyHardware:
     def host_reads(self, spans: Sequence[Span]) -> None:
         """Do nothing; only simulators check it."""
 
-    def begin_capture(self, stream: Any) -> None:
+    def begin_capture(self, stream: Stream) -> None:
         """Begin graph capture on a stream."""
         with self._device:
             stream.begin_capture(self._cupy.cuda.runtime.streamCaptureModeThreadLocal)
 
-    def end_capture(self, stream: Any) -> Any:
+    def end_capture(self, stream: Stream) -> CapturedGraph:
         """End the capture and return the executable graph."""
         with self._device:
             return stream.end_capture()
 
-    def replay(self, stream: Any, graph: Any) -> None:
+    def replay(self, stream: Stream, graph: CapturedGraph) -> None:
         """Queue a graph launch."""
         with self._device:
             graph.launch(stream)
@@ -270,7 +283,7 @@ class CupyHardware:
         raw = bytes(self._cupy.cuda.runtime.getDeviceProperties(self.index)["uuid"])
         return f"GPU-{uuid.UUID(bytes=raw[:16])}"
 
-    def handle(self, stream: Any) -> int:
+    def handle(self, stream: Stream) -> int:
         """Return the CUDA stream handle."""
         return int(stream.ptr)
 

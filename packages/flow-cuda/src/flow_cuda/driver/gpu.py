@@ -94,9 +94,9 @@ class GpuDriver:
         """Copy a host array to the device; see `flow_cuda.device.staging.HostCopies.upload`."""
         self._host_copies.upload(target, source)
 
-    def copy_out(self, source: DeviceArray) -> Any:
-        """Return a new host array with the values after all queued work."""
-        result = np.empty(source.shape, source.dtype)
+    def copy_out(self, source: DeviceArray, target: Any = None) -> Any:
+        """Copy the values after all queued work into ``target``, by default a new host array."""
+        result = np.empty(source.shape, source.dtype) if target is None else target
         self._host_copies.download(source, result)
         return result
 
@@ -111,6 +111,10 @@ class GpuDriver:
     def memory(self) -> int | None:
         """Return the number of bytes that can still be allocated."""
         return self.hardware.free_bytes()
+
+    def allocations(self) -> int:
+        """Return the number of allocations of device and page-locked memory so far."""
+        return self.hardware.allocations
 
 
 class Step:
@@ -187,6 +191,12 @@ class Step:
             over = first.record(first.compute)
             for other in self._others:
                 other.wait(other.compute, over)
+
+
+def recorded_parts(launch: Launch) -> tuple[Part, ...]:
+    """Return the parts of all GPU steps in a bound step."""
+    calls = getattr(launch, "calls", (launch,))
+    return tuple(part for call in calls if isinstance(call, Step) for part in call.parts)
 
 
 def numbers_of(launches: Sequence[Launch]) -> tuple[HostNumber, ...]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.base.dtypes import as_dtype
 from flow_cuda.driver.cublaslt import (
     BATCH_COUNT,
@@ -147,7 +148,7 @@ class SimulatedLt:
         return np.lib.stride_tricks.as_strided(flat, (count, rows, columns), strides)
 
 
-def array_at(address: int, count: int, dtype: str) -> Any:
+def array_at(address: int, count: int, dtype: str) -> Array:
     """Return the elements at an address as an array."""
     kind = as_dtype(dtype).numpy
     raw = (ctypes.c_char * (count * kind.itemsize)).from_address(address)

@@ -16,8 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.base.dtypes import as_dtype
 from flow_cuda.cudnn.plans import TYPES
+from flow_cuda.cudnn.problems import LibraryEnum
 from flow_cuda.simulator.cublaslt import array_at
 from flow_cuda.simulator.cudnn_engines import ENGINES, FakeEngine
 from flow_cuda.simulator.cudnn_nodes import NODES, window_sizes
@@ -50,7 +52,7 @@ class Stage(enum.IntEnum):
     PLANNED = 3
 
 
-def _names(*names: str) -> Any:
+def _names(*names: str) -> LibraryEnum:
     """Create an enumeration."""
     return enum.Enum("names", names)
 
@@ -124,15 +126,17 @@ class FakeGraph:
     # ------------------------------------------------------------------------ construction
 
     def tensor(
-        self, *, name: str, dim: Sequence[int], stride: Sequence[int], data_type: Any, uid: int,
-        is_pass_by_value: bool = False,
+        self, *, name: str, dim: Sequence[int], stride: Sequence[int], data_type: LibraryEnum,
+        uid: int, is_pass_by_value: bool = False,
     ) -> FakeTensor:  # fmt: skip
         """Add an input; one passed by value is in host memory."""
         made = FakeTensor(name, tuple(dim), tuple(stride), data_type, uid, False, is_pass_by_value)
         self.given.append(made)
         return made
 
-    def _add(self, kind: str, inputs: Mapping[str, FakeTensor], dim: Ints, **params: Any) -> Any:
+    def _add(
+        self, kind: str, inputs: Mapping[str, FakeTensor], dim: Ints, **params: Any
+    ) -> FakeTensor:
         if self.stage is not Stage.OPEN:
             raise MisuseError(f"{kind} added to a graph that has been validated")
         out = FakeTensor(f"{kind}::out", dim, data_type=self.intermediate_data_type)
@@ -145,28 +149,28 @@ class FakeGraph:
         sizes = window_sizes(image.dim, weight.dim, self.nodes[-1])
         return made.set_dim((image.dim[0], weight.dim[0], *sizes))
 
-    def conv_dgrad(self, *, loss: FakeTensor, filter: FakeTensor, **params: Any) -> Any:
+    def conv_dgrad(self, *, loss: FakeTensor, filter: FakeTensor, **params: Any) -> FakeTensor:
         """Add the gradient with respect to the input."""
         return self._add("conv_dgrad", {"loss": loss, "filter": filter}, (), **params)
 
-    def conv_wgrad(self, *, image: FakeTensor, loss: FakeTensor, **params: Any) -> Any:
+    def conv_wgrad(self, *, image: FakeTensor, loss: FakeTensor, **params: Any) -> FakeTensor:
         """Add the gradient with respect to the weights."""
         return self._add("conv_wgrad", {"image": image, "loss": loss}, (), **params)
 
-    def genstats(self, *, input: FakeTensor, compute_data_type: Any) -> list[Any]:
+    def genstats(self, *, input: FakeTensor, compute_data_type: LibraryEnum) -> list[Any]:
         """Add the sums of values and of squares per channel."""
         row = (1, input.dim[1], *(1 for _ in input.dim[2:]))
         return [self._add("genstats", {"input": input}, row), self._extra_output(row)]
 
-    def bias(self, *, input: FakeTensor, bias: FakeTensor) -> Any:
+    def bias(self, *, input: FakeTensor, bias: FakeTensor) -> FakeTensor:
         """Add a broadcast addition."""
         return self._add("bias", {"input": input, "bias": bias}, input.dim)
 
-    def relu(self, *, input: FakeTensor) -> Any:
+    def relu(self, *, input: FakeTensor) -> FakeTensor:
         """Add a ReLU."""
         return self._add("relu", {"input": input}, input.dim)
 
-    def add(self, *, a: FakeTensor, b: FakeTensor) -> Any:
+    def add(self, *, a: FakeTensor, b: FakeTensor) -> FakeTensor:
         """Add an addition."""
         return self._add("add", {"a": a, "b": b}, a.dim)
 
@@ -174,7 +178,7 @@ class FakeGraph:
         self, *, input: FakeTensor, scale: FakeTensor, bias: FakeTensor,
         in_running_mean: FakeTensor, in_running_var: FakeTensor, epsilon: FakeTensor,
         momentum: FakeTensor,
-    ) -> list[Any]:  # fmt: skip
+    ) -> list[FakeTensor | None]:  # fmt: skip
         """Add batch normalization with batch and moving statistics."""
         given = {
             "input": input, "scale": scale, "bias": bias, "in_running_mean": in_running_mean,
@@ -186,7 +190,7 @@ class FakeGraph:
     def batchnorm_backward(
         self, *, grad: FakeTensor, input: FakeTensor, scale: FakeTensor, mean: FakeTensor,
         inv_variance: FakeTensor,
-    ) -> list[Any]:  # fmt: skip
+    ) -> list[FakeTensor | None]:  # fmt: skip
         """Add the gradients of batch normalization."""
         given = {
             "grad": grad, "input": input, "scale": scale, "mean": mean,
@@ -196,9 +200,9 @@ class FakeGraph:
         return [dx, self._extra_output(scale.dim), self._extra_output(scale.dim)]
 
     def layernorm(
-        self, *, norm_forward_phase: Any, input: FakeTensor, scale: FakeTensor, bias: FakeTensor,
-        epsilon: FakeTensor,
-    ) -> list[Any]:  # fmt: skip
+        self, *, norm_forward_phase: LibraryEnum, input: FakeTensor, scale: FakeTensor,
+        bias: FakeTensor, epsilon: FakeTensor,
+    ) -> list[FakeTensor | None]:  # fmt: skip
         """Add layer normalization for inference."""
         if norm_forward_phase is not self.library.norm_forward_phase.INFERENCE:
             raise NotSupportedError("layer normalization with statistics")
@@ -208,7 +212,7 @@ class FakeGraph:
     def sdpa(
         self, *, q: FakeTensor, k: FakeTensor, v: FakeTensor, bias: FakeTensor | None = None,
         attn_scale: float, generate_stats: bool,
-    ) -> list[Any]:  # fmt: skip
+    ) -> list[FakeTensor | None]:  # fmt: skip
         """Add attention, optionally with the log-sum-exp."""
         given = {"q": q, "k": k, "v": v} | ({} if bias is None else {"bias": bias})
         out = self._add("sdpa", given, (*q.dim[:3], v.dim[3]), attn_scale=attn_scale)
@@ -220,7 +224,7 @@ class FakeGraph:
         self, *, q: FakeTensor, k: FakeTensor, v: FakeTensor, o: FakeTensor, dO: FakeTensor,
         stats: FakeTensor, bias: FakeTensor | None = None, attn_scale: float,
         use_deterministic_algorithm: bool,
-    ) -> list[Any]:  # fmt: skip
+    ) -> list[FakeTensor | None]:  # fmt: skip
         """Add the gradients of attention."""
         given = {"q": q, "k": k, "v": v, "o": o, "dO": dO, "stats": stats}
         given |= {} if bias is None else {"bias": bias}
@@ -437,7 +441,7 @@ class FakeGraph:
         self.library.calls += 1
         self.library.cost = plan.cost
 
-    def _array(self, tensor: FakeTensor, address: int) -> Any:
+    def _array(self, tensor: FakeTensor, address: int) -> Array:
         """Return a view of a tensor's memory."""
         last = sum((n - 1) * s for n, s in zip(tensor.dim, tensor.stride, strict=True))
         flat = array_at(address, last + 1, self.type_name(tensor))

@@ -12,11 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
+from flow_cuda.simulator.cudnn_tensors import FakeNode
+
 Ints = tuple[int, ...]
-Arrays = Mapping[str, Any]
+Arrays = Mapping[str, Array]
 
 
-def window_sizes(x: Ints, w: Ints, node: Any) -> Ints:
+def window_sizes(x: Ints, w: Ints, node: FakeNode) -> Ints:
     """Return the spatial output sizes of a convolution."""
     columns = zip(
         x[2:], w[2:], node.params["stride"], node.params["dilation"], node.params["pre_padding"],
@@ -25,7 +28,7 @@ def window_sizes(x: Ints, w: Ints, node: Any) -> Ints:
     return tuple((n + a + b - (k - 1) * d - 1) // s + 1 for n, k, s, d, a, b in columns)
 
 
-def _columns(x: Any, kernel: Ints, out: Ints, stride: Ints, dilation: Ints, groups: int) -> Any:
+def _columns(x: Array, kernel: Ints, out: Ints, stride: Ints, dilation: Ints, groups: int) -> Array:
     """Unfold windows of a padded tensor: batch, groups, positions, channels and window elements."""
     n, channels, *_ = x.shape
     axes = zip(x.strides[2:], stride, strict=True), zip(x.strides[2:], dilation, strict=True)
@@ -40,12 +43,12 @@ def _columns(x: Any, kernel: Ints, out: Ints, stride: Ints, dilation: Ints, grou
     return windows.transpose(order).reshape(n, groups, prod(out), taps)
 
 
-def _padded(x: Any, node: Any) -> Any:
+def _padded(x: Array, node: FakeNode) -> Array:
     pads = zip(node.params["pre_padding"], node.params["post_padding"], strict=True)
     return np.pad(x, ((0, 0), (0, 0), *pads))
 
 
-def conv_fprop(node: Any, t: Arrays, out: Ints) -> Any:
+def conv_fprop(node: FakeNode, t: Arrays, out: Ints) -> Array:
     """Compute a convolution."""
     x, w = t["image"], t["weight"]
     groups = x.shape[1] // w.shape[1]
@@ -56,7 +59,7 @@ def conv_fprop(node: Any, t: Arrays, out: Ints) -> Any:
     return y.swapaxes(2, 3).reshape(out)
 
 
-def conv_wgrad(node: Any, t: Arrays, out: Ints) -> Any:
+def conv_wgrad(node: FakeNode, t: Arrays, out: Ints) -> Any:
     """Compute the gradient with respect to the weights."""
     x, dy = t["image"], t["loss"]
     groups = x.shape[1] // out[1]
@@ -66,7 +69,7 @@ def conv_wgrad(node: Any, t: Arrays, out: Ints) -> Any:
     return (grads @ rows).sum(0).reshape(out)
 
 
-def conv_dgrad(node: Any, t: Arrays, out: Ints) -> Any:
+def conv_dgrad(node: FakeNode, t: Arrays, out: Ints) -> Array:
     """Compute the input gradient: reversed kernel over the gradient dilated by the stride."""
     dy, w = t["loss"], t["filter"]
     stride, dilation = node.params["stride"], node.params["dilation"]
@@ -85,23 +88,23 @@ def conv_dgrad(node: Any, t: Arrays, out: Ints) -> Any:
     cut = (slice(max(-a, 0), grown.shape[2 + i] - max(-b, 0)) for i, (a, b) in enumerate(pads))
     grown = grown[(slice(None), slice(None), *cut)]
     grouped = w.reshape(groups, w.shape[0] // groups, *w.shape[1:])
-    flipped = grouped[(..., *(slice(None, None, -1) for _ in range(rank)))].swapaxes(1, 2)
+    flipped = np.flip(grouped, tuple(range(-rank, 0))).swapaxes(1, 2)
     rows = _columns(grown, w.shape[2:], out[2:], (1,) * rank, dilation, groups)
     filters = flipped.reshape(groups, w.shape[1], -1)
     return (rows @ filters.swapaxes(1, 2)).swapaxes(2, 3).reshape(out)
 
 
-def bias(node: Any, t: Arrays, out: Ints) -> Any:
+def bias(node: FakeNode, t: Arrays, out: Ints) -> Array:
     """Add one element per channel."""
     return t["input"] + t["bias"]
 
 
-def relu(node: Any, t: Arrays, out: Ints) -> Any:
+def relu(node: FakeNode, t: Arrays, out: Ints) -> Array:
     """Compute a ReLU."""
     return np.maximum(t["input"], 0)
 
 
-def _probabilities(node: Any, t: Arrays) -> tuple[Any, Any]:
+def _probabilities(node: FakeNode, t: Arrays) -> tuple[Array, Array]:
     """Return the softmax of the scores, and the log-sum-exp of each row."""
     value = np.einsum("bhsd,bhtd->bhst", t["q"], t["k"]) * node.params["attn_scale"]
     value = value + t["bias"] if "bias" in t else value
@@ -109,13 +112,13 @@ def _probabilities(node: Any, t: Arrays) -> tuple[Any, Any]:
     return np.exp(value - stats), stats
 
 
-def sdpa(node: Any, t: Arrays, out: Ints) -> tuple[Any, Any]:
+def sdpa(node: FakeNode, t: Arrays, out: Ints) -> tuple[Array, Array]:
     """Compute attention and the log-sum-exp."""
     weights, stats = _probabilities(node, t)
     return np.einsum("bhst,bhtd->bhsd", weights, t["v"]), stats
 
 
-def sdpa_backward(node: Any, t: Arrays, out: Ints) -> tuple[Any, Any, Any]:
+def sdpa_backward(node: FakeNode, t: Arrays, out: Ints) -> tuple[Array, Array, Array]:
     """Compute the gradients from the saved log-sum-exp."""
     value = np.einsum("bhsd,bhtd->bhst", t["q"], t["k"]) * node.params["attn_scale"]
     weights = np.exp((value + t["bias"] if "bias" in t else value) - t["stats"])
@@ -127,17 +130,17 @@ def sdpa_backward(node: Any, t: Arrays, out: Ints) -> tuple[Any, Any, Any]:
     return dq, np.einsum("bhst,bhsd->bhtd", slope, t["q"]), dv
 
 
-def add(node: Any, t: Arrays, out: Ints) -> Any:
+def add(node: FakeNode, t: Arrays, out: Ints) -> Array:
     """Add two tensors."""
     return t["a"] + t["b"]
 
 
-def _per_channel(x: Any) -> Any:
+def _per_channel(x: Array) -> Array:
     """Return one row per channel."""
     return x.swapaxes(0, 1).reshape(x.shape[1], -1)
 
 
-def batchnorm(node: Any, t: Arrays, out: Ints) -> tuple[Any, ...]:
+def batchnorm(node: FakeNode, t: Arrays, out: Ints) -> tuple[Array, ...]:
     """Compute batch normalization, batch statistics, and moving ones (unbiased variance)."""
     rows, shape = _per_channel(t["input"]), t["scale"].shape
     mean, spread = rows.mean(1).reshape(shape), rows.var(1).reshape(shape)
@@ -151,7 +154,7 @@ def batchnorm(node: Any, t: Arrays, out: Ints) -> tuple[Any, ...]:
     return y, mean, inverse, *moved
 
 
-def batchnorm_backward(node: Any, t: Arrays, out: Ints) -> tuple[Any, ...]:
+def batchnorm_backward(node: FakeNode, t: Arrays, out: Ints) -> tuple[Array, ...]:
     """Compute the gradients of batch normalization."""
     shape = t["scale"].shape
     normal = (t["input"] - t["mean"]) * t["inv_variance"]
@@ -161,13 +164,13 @@ def batchnorm_backward(node: Any, t: Arrays, out: Ints) -> tuple[Any, ...]:
     return rest * t["scale"] * t["inv_variance"], dscale, dbias
 
 
-def genstats(node: Any, t: Arrays, out: Ints) -> tuple[Any, Any]:
+def genstats(node: FakeNode, t: Arrays, out: Ints) -> tuple[Array, Array]:
     """Compute the sums of values and of squares per channel."""
     rows = _per_channel(t["input"])
     return rows.sum(1).reshape(out), np.square(rows).sum(1).reshape(out)
 
 
-def layernorm(node: Any, t: Arrays, out: Ints) -> Any:
+def layernorm(node: FakeNode, t: Arrays, out: Ints) -> Any:
     """Normalize each sample by its own statistics."""
     x = t["input"]
     axes = tuple(range(1, x.ndim))
@@ -176,7 +179,7 @@ def layernorm(node: Any, t: Arrays, out: Ints) -> Any:
     return inner / np.sqrt(spread + t["epsilon"]) * t["scale"] + t["bias"]
 
 
-NODES: Mapping[str, Callable[[Any, Arrays, Ints], Any]] = {
+NODES: Mapping[str, Callable[[FakeNode, Arrays, Ints], Array | tuple[Array, ...]]] = {
     "conv_fprop": conv_fprop,
     "conv_dgrad": conv_dgrad,
     "conv_wgrad": conv_wgrad,

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.base.errors import FlowError
 from flow_cuda.codegen.host_compiler import HostCompiler, HostFunction
 from flow_cuda.codegen.program import Kernel
@@ -267,6 +268,7 @@ class Simulator:
         self._lanes: dict[str, FakeStream] = {}
         self._handles: dict[int, FakeStream] = {}
         self.compute = self.stream("compute")
+        self.allocations = 0
 
     # ------------------------------------------------------------------------------- memory
 
@@ -274,14 +276,16 @@ class Simulator:
         """Allocate memory filled with 0xA5, so that kernels cannot rely on its content."""
         if nbytes > self.free_bytes():
             raise SimulatorError("allocating", found=f"{nbytes} bytes, {self.free_bytes()} free")
+        self.allocations += 1
         self.log.append(f"allocate {nbytes}")
         raw = np.full(nbytes + 256, 0xA5, np.uint8)
         memory = HostMemory(nbytes, raw, raw.ctypes.data + -raw.ctypes.data % 256)
         self.machine.register(memory, memory.address, nbytes, self.index)
         return memory
 
-    def pinned(self, nbytes: int) -> Any:
+    def pinned(self, nbytes: int) -> Array:
         """Return host memory."""
+        self.allocations += 1
         self.log.append(f"pinned {nbytes}")
         made = np.full(nbytes, 0xA5, np.uint8)
         self.machine.register(made, made.ctypes.data, nbytes, None)
@@ -306,13 +310,13 @@ class Simulator:
     def reach(self, other: int) -> None:
         """Do nothing: all memory is on the host."""
 
-    def record(self, stream: Any) -> FakeEvent:
+    def record(self, stream: FakeStream) -> FakeEvent:
         """Return an event with the clock of the stream."""
         if stream.recording is not None:
             return FakeEvent(dict(stream.clock), stream.recording)
         return FakeEvent(_merged(stream.clock, self.machine.clock))
 
-    def wait(self, stream: Any, event: Any) -> None:
+    def wait(self, stream: FakeStream, event: FakeEvent) -> None:
         """Order later work of the stream after the event."""
         self.log.append(f"{stream.name} waits")
         if stream.recording is None and event.capture is not None:
@@ -325,7 +329,7 @@ class Simulator:
             )
         stream.clock = self.machine.prune(_merged(stream.clock, event.clock))
 
-    def synchronize(self, event: Any) -> None:
+    def synchronize(self, event: FakeEvent) -> None:
         """Run the work before the event, and nothing else."""
         self.log.append("synchronize")
         if event.capture is not None:
@@ -343,7 +347,12 @@ class Simulator:
         self.machine.check("the host", Access(tuple(spans)), self.machine.clock)
 
     def _add(
-        self, stream: Any, name: str, run: Callable[[], None], access: Access, peers: bool = False
+        self,
+        stream: FakeStream,
+        name: str,
+        run: Callable[[], None],
+        access: Access,
+        peers: bool = False,
     ) -> None:
         self._check_place(stream, name, access, peers)
         clock = stream.clock if stream.recording else _merged(stream.clock, self.machine.clock)
@@ -356,7 +365,7 @@ class Simulator:
             self.machine.add(work)
         stream.clock = clock
 
-    def _check_place(self, stream: Any, name: str, access: Access, peers: bool) -> None:
+    def _check_place(self, stream: FakeStream, name: str, access: Access, peers: bool) -> None:
         """Check that work uses streams and, unless it copies, memory of its own device."""
         if stream.device != self.index:
             raise SimulatorError(
@@ -386,7 +395,7 @@ class Simulator:
 
     def launch(
         self,
-        stream: Any,
+        stream: FakeStream,
         function: Any,
         blocks: int,
         threads: int,
@@ -404,14 +413,14 @@ class Simulator:
 
         self._add(stream, function.kernel.name, run, access)
 
-    def copy(self, stream: Any, target: int, source: int, nbytes: int) -> None:
+    def copy(self, stream: FakeStream, target: int, source: int, nbytes: int) -> None:
         """Queue a copy."""
         access = Access(((source, source + nbytes),), ((target, target + nbytes),))
         run = _Call(ctypes.memmove, target, source, nbytes)
         if nbytes:
             self._add(stream, f"copy {nbytes}", run, access, peers=True)
 
-    def zero(self, stream: Any, target: int, nbytes: int) -> None:
+    def zero(self, stream: FakeStream, target: int, nbytes: int) -> None:
         """Queue setting memory to zero."""
         access = Access((), ((target, target + nbytes),))
         if nbytes:
@@ -421,13 +430,13 @@ class Simulator:
         """Whether the library has an algorithm."""
         return self.products.plan(product, workspace_bytes) is not None
 
-    def product(self, stream: Any, product: Product, operands: Operands) -> None:
+    def product(self, stream: FakeStream, product: Product, operands: Operands) -> None:
         """Queue a matrix product."""
         run = _Call(self.products.queue, product, operands, 0)
         name = f"product {product.epilogue}".strip()
         self._add(stream, name, run, product_access(product, operands))
 
-    def dnn_call(self, stream: Any, call: DnnCall, access: Access) -> None:
+    def dnn_call(self, stream: FakeStream, call: DnnCall, access: Access) -> None:
         """Queue a cuDNN graph."""
         run = _Call(
             self.dnn.queue, call.problem, call.plan, call.addresses, call.workspace,
@@ -437,15 +446,17 @@ class Simulator:
 
     # ------------------------------------------------------------------------------- graphs
 
-    def begin_capture(self, stream: Any) -> None:
+    def begin_capture(self, stream: FakeStream) -> None:
         """Begin graph capture."""
         self.log.append("begin capture")
         Capture(stream).join(stream)
 
-    def end_capture(self, stream: Any) -> FakeGraph:
+    def end_capture(self, stream: FakeStream) -> FakeGraph:
         """End the capture and return the graph."""
         self.log.append("end capture")
         capture = stream.recording
+        if capture is None:
+            raise SimulatorError(f"ending the capture of {stream.name}", found="no capture")
         if late := capture.end():
             raise SimulatorError(
                 f"ending the capture of {stream.name}",
@@ -454,7 +465,7 @@ class Simulator:
             )
         return FakeGraph(self.machine.unique_name("graph"), tuple(capture.steps))
 
-    def replay(self, stream: Any, graph: Any) -> None:
+    def replay(self, stream: FakeStream, graph: FakeGraph) -> None:
         """Queue a captured graph; each captured stream runs on a stream of the graph."""
         self.log.append(f"replay {len(graph.steps)}")
         before = self.machine.prune(_merged(stream.clock, self.machine.clock))
@@ -479,7 +490,7 @@ class Simulator:
         """Return a name."""
         return f"simulated {self.index}"
 
-    def handle(self, stream: Any) -> int:
+    def handle(self, stream: FakeStream) -> int:
         """Return a handle by which `enqueue` finds the stream."""
         self._handles[id(stream)] = stream
         return id(stream)

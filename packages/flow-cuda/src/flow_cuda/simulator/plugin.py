@@ -32,6 +32,7 @@ from flow_cuda.passes.convolutions import Convolutions
 from flow_cuda.passes.layer_norms import LayerNorms
 from flow_cuda.passes.norms import Norms
 from flow_cuda.plugin import (
+    ALIGNMENT,
     attention_pass,
     conv_sums_pass,
     convolutions_pass,
@@ -89,7 +90,8 @@ def probe(count: int = 4) -> Available | Unavailable:
 
 def flow_register_devices() -> tuple[DeviceSpec, ...]:
     """The device type "gpu"."""
-    return (DeviceSpec("gpu", partial(probe), Drivers(), records_launches=True),)
+    spec = DeviceSpec("gpu", partial(probe), Drivers(), records_launches=True, alignment=ALIGNMENT)
+    return (spec,)
 
 
 def flow_register_comms() -> tuple[CommSpec, ...]:

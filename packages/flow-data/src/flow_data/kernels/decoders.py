@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from flow_core.authoring.backends import Launch
-from flow_core.authoring.specs import BindContext, load
+from flow_core.authoring.specs import AttrValue, BindContext, load
 from flow_core.base.dtypes import as_dtype
 from flow_data import codec
 from flow_data.instances import Array
@@ -83,7 +83,9 @@ def decoded(ctx: BindContext) -> Launch:
     return for_each_row("record_decoder", len(out), one)
 
 
-def _called(decode: Callable[[bytes], Any], record: Record, attrs: Any) -> Array:
+def _called(
+    decode: Callable[[bytes], Any], record: Record, attrs: Mapping[str, AttrValue]
+) -> Array:
     """Call a decoder; convert its exceptions to errors about the record."""
     data = record.blob(attrs["field"])
     try:
@@ -163,7 +165,9 @@ def onerec(ctx: BindContext) -> Launch:
     return for_each_row("onerec_decoder", len(out), one)
 
 
-def _limits(shape: tuple[int, ...], attrs: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _limits(
+    shape: tuple[int, ...], attrs: Mapping[str, AttrValue]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the minimum and maximum sizes of a sample."""
     padding = (attrs["batch_padding"] or (0,))[0]
     high = (padding, *shape[1:]) if padding > 0 else shape
@@ -172,7 +176,7 @@ def _limits(shape: tuple[int, ...], attrs: Any) -> tuple[tuple[int, ...], tuple[
     return (0, *shape[1:]) if padding else shape, high
 
 
-def _tensor_of(record: Record, attrs: Any) -> Array:
+def _tensor_of(record: Record, attrs: Mapping[str, AttrValue]) -> Array:
     kind, values = record.field(attrs["key"])
     wanted = _ONEREC_LISTS[attrs["data_type"]]
     if kind != wanted:
@@ -216,7 +220,7 @@ def blob(ctx: BindContext) -> Launch:
     return for_each_row("ofrecord_blob_decoder", len(out), one)
 
 
-def _fill_image(record: Record, out: Array, attrs: Any) -> None:
+def _fill_image(record: Record, out: Array, attrs: Mapping[str, AttrValue]) -> None:
     pixels = decode_field(record, attrs["field"], "BGR" if out.shape[-1] == 3 else "GRAY")
     for kind, *arguments in attrs["image_steps"]:
         pixels = _IMAGE_STEPS[kind](pixels, *arguments)
@@ -227,6 +231,6 @@ def _fill_image(record: Record, out: Array, attrs: Any) -> None:
     np.copyto(out, pixels, casting="unsafe")
 
 
-def _fill_numbers(record: Record, out: Array, attrs: Any) -> None:
+def _fill_numbers(record: Record, out: Array, attrs: Mapping[str, AttrValue]) -> None:
     padded = attrs["auto_zero_padding"] or attrs["codec"] == "bytes_list"
     numbers_into(record, attrs["field"], out.reshape(prod(out.shape)), False, padded)

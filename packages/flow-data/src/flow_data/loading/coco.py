@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.authoring.specs import AttrValue
+from flow_core.base.arrays import Array
 from flow_core.base.errors import DataError
 from flow_data.records.record import Origin, corrupt
 
@@ -79,7 +81,7 @@ class CocoAnnotations:
         image = self._images[image_id]
         return int(image["height"]), int(image["width"])
 
-    def boxes(self, image_id: int) -> tuple[Any, Any]:
+    def boxes(self, image_id: int) -> tuple[Array, Array]:
         """Return boxes (xmin, ymin, xmax, ymax) within the image, and labels from 1."""
         height, width = self.size(image_id)
         boxes, labels = [], []
@@ -90,7 +92,7 @@ class CocoAnnotations:
                 boxes.append(box)
         return _floats(boxes, 4), np.array(labels, np.int32)
 
-    def polygons(self, image_id: int) -> tuple[Any, Any]:
+    def polygons(self, image_id: int) -> tuple[Array, Array]:
         """Return points (x, y), and their indices (point, polygon, object) from 0."""
         points: list[Any] = []
         index: list[tuple[int, int, int]] = []
@@ -107,7 +109,7 @@ def _described(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _floats(rows: Sequence[Any], width: int) -> Any:
+def _floats(rows: Sequence[Any], width: int) -> Array:
     with np.errstate(over="ignore"):
         found = np.array(rows, np.float32).reshape(-1, width)
     if not np.isfinite(found).all():
@@ -159,7 +161,7 @@ class _Shard:
         number: index of the shard.
     """
 
-    def __init__(self, known: CocoAnnotations, attrs: Mapping[str, Any], number: int) -> None:
+    def __init__(self, known: CocoAnnotations, attrs: Mapping[str, AttrValue], number: int) -> None:
         self._known = known
         self._attrs = attrs
         self._number = number
@@ -218,7 +220,7 @@ class CocoSource:
         rows: images per step of this device.
     """
 
-    def __init__(self, attrs: Mapping[str, Any], rows: int) -> None:
+    def __init__(self, attrs: Mapping[str, AttrValue], rows: int) -> None:
         self._known = CocoAnnotations(
             attrs["annotation_file"], attrs["image_dir"], attrs["remove_images_without_annotations"]
         )
@@ -253,7 +255,7 @@ class CocoSource:
                 self._ready.pop(early - _KEPT, None)
             return self._next_batch()
 
-    def read(self, ref: int, row: int, outputs: Sequence[Any]) -> None:
+    def read(self, ref: int, row: int, outputs: Sequence[Array]) -> None:
         """Read an image and its objects."""
         image, image_id, size, boxes, labels, points, index = outputs
         try:

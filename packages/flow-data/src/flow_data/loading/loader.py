@@ -22,6 +22,7 @@ import numpy as np
 
 from flow_core.authoring.backends import BOXING, Launch
 from flow_core.authoring.specs import BindContext, KernelQuery, load
+from flow_core.base.arrays import Array, NumpyType
 from flow_core.base.philox import op_seed
 from flow_data.instances import RowError
 from flow_data.loading.body import Member, copies, decode
@@ -102,7 +103,8 @@ class Slot:
                 return
             except RowError as error:
                 if not self._may_skip(error):
-                    raise self._with_origin(error, refs) from None
+                    self._add_origin(error, refs)
+                    raise
                 self._replace(refs, error, bad)
                 for rows in unread.values():
                     rows.add(error.row)
@@ -115,18 +117,17 @@ class Slot:
     def _may_skip(self, error: RowError) -> bool:
         return error.row >= 0 and any(source.skip for source in self._sources.values())
 
-    def _with_origin(self, error: RowError, refs: dict[int, list[Any]]) -> RowError:
+    def _add_origin(self, error: RowError, refs: dict[int, list[Any]]) -> None:
         """Add the origin of the sample to an error."""
         for i, rows in refs.items():
             if 0 <= error.row < len(rows):
                 origin = str(self._sources[i].origin(rows[error.row]))
                 if origin not in str(error):
                     error.add_note(f"  sample: {origin}")
-        return error
 
     def _replace(self, refs: dict[int, list[Any]], error: RowError, bad: set[int]) -> None:
         """Replace a corrupt sample by a valid sample of the batch."""
-        self._with_origin(error, refs)
+        self._add_origin(error, refs)
         bad.add(error.row)
         count = min(len(rows) for rows in refs.values())
         order = [*range(error.row - 1, -1, -1), *range(error.row + 1, count)]
@@ -152,7 +153,7 @@ class Slot:
         self._stats.add_stages(seconds)
 
 
-def _read(source: Source, ref: Any, row: int, arrays: Sequence[Any]) -> None:
+def _read(source: Source, ref: Any, row: int, arrays: Sequence[Array]) -> None:
     try:
         source.read(ref, row, arrays)
     except RowError as error:
@@ -160,7 +161,7 @@ def _read(source: Source, ref: Any, row: int, arrays: Sequence[Any]) -> None:
         raise
 
 
-def _buffer(shape: tuple[int, ...], dtype: Any) -> Any:
+def _buffer(shape: tuple[int, ...], dtype: NumpyType) -> Array:
     return np.empty(shape, dtype)
 
 

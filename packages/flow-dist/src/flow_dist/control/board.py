@@ -1,19 +1,21 @@
 """The state of all ranks as their messages report it, and the verdict: which rank is at fault.
 
-The board has no sockets and no clock: its owner passes each event and the time.
+The board has no sockets and no clock: its owner passes each event and the time.  A
+check takes time in proportion to the number of ranks, and an event takes constant time.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-Instance = tuple[tuple[int, ...], int, str, str]
-"""An exchange in progress: its ranks, its number in a lane, the lane, and what it exchanges."""
-
+from flow_dist.control import exchanges
+from flow_dist.control.exchanges import Waiting
+from flow_dist.control.positions import Rank, outlier, position, positions
+from flow_dist.control.report import Names, Team
 
 FIRST_JOB = "all ranks at their first job"
 """Key of the gather in which ranks wait for each other before MPI is initialized."""
@@ -69,62 +71,6 @@ class Failure:
     status: int = 1
 
 
-@dataclass(slots=True)
-class Rank:
-    """One rank, according to its last messages.
-
-    Attributes:
-        host, address: name of its host, and source address of its connection.
-        heard: time of its last message.
-        since: time at which it was first reported at its current position.
-        status: its last report; see `Watch.report`.
-        ended: its exit status once it has said goodbye.
-        gone: time at which its connection was lost, None while it is connected.
-    """
-
-    host: str
-    address: str
-    heard: float
-    since: float
-    status: Mapping[str, Any] = field(default_factory=dict)
-    ended: int | None = None
-    gone: float | None = None
-
-    @property
-    def op(self) -> str:
-        """The exchange in which it waits, else ""."""
-        return str(self.status.get("op", "")) if self.ended is None else ""
-
-    @property
-    def step(self) -> int:
-        """The step that it has reached."""
-        return int(self.status.get("step", 0))
-
-    @property
-    def instance(self) -> Instance | None:
-        """The exchange in which it waits, else None."""
-        if not self.op:
-            return None
-        what = f"{self.op}: {self.status['what']}"
-        ranks, lane = tuple(self.status["ranks"]), self.status["lane"]
-        return ranks, self.status["count"], lane, what
-
-    @property
-    def groups(self) -> dict[tuple[tuple[int, ...], str], tuple[int, Sequence[int]]]:
-        """Per group and lane, the number of exchanges it has entered, and the last ones' keys."""
-        groups = self.status.get("groups", ())
-        return {(tuple(ranks), lane): (count, last) for ranks, lane, count, last in groups}
-
-    def silent(self, now: float, limit: float) -> bool:
-        """Return whether it is connected but has not been heard for a time."""
-        return self.gone is None and now - self.heard > limit
-
-    def entered(self, instance: Instance) -> bool:
-        """Return whether it has entered an exchange, so that the others need not wait for it."""
-        members, number, lane, _ = instance
-        return self.groups.get((members, lane), (0, ()))[0] >= number
-
-
 class Board:
     """The ranks of a job.
 
@@ -132,14 +78,23 @@ class Board:
         size: number of ranks.
         limits: time limits.
         now: the time, in seconds.
+
+    Attributes:
+        size, limits: see above.
+        ranks: the ranks that have joined.
+        open: number of ranks that have neither disconnected nor said goodbye.
     """
 
     def __init__(self, size: int, limits: Limits, now: float) -> None:
         self.size = size
         self.limits = limits
         self.ranks: dict[int, Rank] = {}
+        self.open = 0
+        self._names = Names(size)
+        self._succeeded = 0
         self._began = now
         self._cause: tuple[str, int, str] | None = None
+        self._unheard: set[str] = set()
         self._progress = now
         self._reports = 0
 
@@ -148,37 +103,53 @@ class Board:
     def joined(self, rank: int, host: str, address: str, now: float) -> None:
         """A rank has joined."""
         self.ranks[rank] = Rank(host, address, now, now)
+        self.open += 1
         self._progressed(now)
 
-    def beat(self, rank: int, status: Mapping[str, Any], now: float) -> None:
-        """A rank has sent a heartbeat with its position."""
+    def beat(self, rank: int, changes: Mapping[str, Any], now: float) -> None:
+        """A rank has sent a heartbeat with the changes of its position.
+
+        Raises:
+            WireError: the changes are invalid.
+        """
         known = self.ranks[rank]
-        if status.get("sequence") != known.status.get("sequence") or known.op != status.get(
-            "op", ""
-        ):
-            known.since = now
-        if status.get("finished") != known.status.get("finished"):
-            self._progressed(now)
-        known.status, known.heard = status, now
+        if changes:
+            finished = known.position.finished
+            known.position.update(changes, self._names)
+            if "sequence" in changes or "site" in changes:
+                known.since = now
+            if known.position.finished != finished:
+                self._progressed(now)
+        known.heard = now
+        self._unheard.discard(known.address)
 
-    def ended(self, rank: int, status: int, report: Mapping[str, Any], now: float) -> None:
+    def ended(self, rank: int, status: int, changes: Mapping[str, Any], now: float) -> None:
         """A rank has said goodbye, with its last position."""
-        self.beat(rank, report, now)
-        self.ranks[rank].ended = status
+        self.beat(rank, changes, now)
+        known = self.ranks[rank]
+        self.open -= known.is_open
+        known.ended = status
         self._progressed(now)
-        if status != 0:
+        if status == 0:
+            self._succeeded += 1
+        else:
             self._fail("status", rank, f"ended with status {status}")
 
     def lost(self, rank: int, now: float) -> None:
         """A rank's connection is lost, which is expected after a goodbye."""
-        self.ranks[rank].gone = now
-        if self.ranks[rank].ended is None:
+        known = self.ranks[rank]
+        self.open -= known.is_open
+        known.gone = now
+        self._unheard.discard(known.address)
+        if known.ended is None and self._cause is None:
             text = "died without an error: killed, out of memory, or a crash in native code"
             self._fail("died", rank, text)
+            heard = {other.address for other in self.ranks.values() if other.gone is not None}
+            self._unheard = {other.address for _, other in self._alive()} - heard
 
-    def raised(self, rank: int, error: str, status: Mapping[str, Any], now: float) -> None:
+    def raised(self, rank: int, error: str, changes: Mapping[str, Any], now: float) -> None:
         """An exception ended the program of a rank."""
-        self.beat(rank, status, now)
+        self.beat(rank, changes, now)
         self._fail("exception", rank, f"raised {error}")
 
     def discount(self, seconds: float) -> None:
@@ -194,7 +165,7 @@ class Board:
     @property
     def over(self) -> bool:
         """Whether all ranks have ended with status 0."""
-        return len(self.ranks) == self.size and all(r.ended == 0 for r in self.ranks.values())
+        return self._succeeded == self.size
 
     # ---------------------------------------------------------------- verdicts
 
@@ -204,26 +175,27 @@ class Board:
 
         A launcher that loses a host kills all other ranks, so these disconnect first.
         """
-        return bool(self._suspects())
+        return bool(self._unheard)
 
     def check(self, now: float) -> bool:
         """Return whether the job has failed; the first cause stays, as it causes the others."""
-        suspects = self._suspects()
-        if suspects and now - min(r.heard for r in suspects.values()) <= self.limits.silence:
+        alive = self._alive()
+        suspects = [rank.heard for _, rank in alive if rank.address in self._unheard]
+        if suspects and now - min(suspects) <= self.limits.silence:
             return False
         if suspects:
-            self._cause = None
-        self._silent(now)
-        self._missing(now)
-        for rule in (self._ended_early, self._divergence, self._deadlock, self._timeout):
-            rule()
-        if self._alive() and now - self._progress > self.limits.stall_limit:
+            self._cause, self._unheard = None, set()
+        if self._cause is None:
+            self._silent(alive, now)
+            self._missing(now)
+            self._contradictions(alive)
+        if self._cause is None and alive and now - self._progress > self.limits.stall_limit:
             self._fail("stalled", -1, self._stall(now))
         return self._cause is not None
 
     def stalled(self, now: float) -> str | None:
         """Return a report of all positions if no step has finished for long, else None."""
-        if not self._alive() or now - self._progress < self.limits.stall * 2**self._reports:
+        if now - self._progress < self.limits.stall * 2**self._reports or not self._alive():
             return None
         self._reports += 1
         return self._message(-1, self._stall(now), now)
@@ -231,12 +203,10 @@ class Board:
     def _stall(self, now: float) -> str:
         """Describe a job that makes no progress, and a rank at another place than most."""
         text = f"no step has finished for {now - self._progress:.0f} s"
-        places = {
-            n: rank.op or str(rank.status.get("line", "")) for n, rank in self._alive().items()
-        }
+        places = {n: rank.position.op or rank.position.line for n, rank in self._alive()}
         (_, most), *others = Counter(places.values()).most_common()
         if others and most > len(places) / 2:
-            text += f"; rank {_outlier(places)} is not where most ranks are"
+            text += f"; rank {outlier(places)} is not where most ranks are"
         return text
 
     def verdict(self, now: float) -> Failure | None:
@@ -250,177 +220,152 @@ class Board:
         if waiting is not None:  # the rank got further than its last report
             number, other = waiting
             joint = "\n  " if "\n" in text else "; "
-            text += f"{joint}rank {number} waits for it {_position(other)}"
+            text += f"{joint}rank {number} waits for it {position(other)}"
             step, op = max((step, op), (other.step, other.op))
         message = self._message(rank, text, now)
         status = (blamed.ended if blamed and kind == "status" else 0) or 1
-        return Failure(kind, rank, host, step, op, message, self._silent_hosts(now), status)
+        silent = self._silent_hosts(self._alive(), now)
+        return Failure(kind, rank, host, step, op, message, silent, status)
 
-    def _suspects(self) -> dict[int, Rank]:
-        """Return the ranks of hosts that have sent nothing since a rank of another host died."""
-        kind, dead, _ = self._cause or ("", -1, "")
-        if kind != "died":
-            return {}
-        victim = self.ranks[dead]
-        since = victim.gone or 0.0
-        heard = [r for r in list(self.ranks.values()) if r.heard > since or r.gone is not None]
-        known = {victim.address, *(rank.address for rank in heard)}
-        return {n: rank for n, rank in self._alive().items() if rank.address not in known}
-
-    def _waiting_rank(self, rank: int) -> tuple[int, Rank] | None:
+    def _waiting_rank(self, rank: int) -> Waiting | None:
         """Return a rank that waits in an exchange that the given rank has not entered."""
-        for number, other in self._alive().items():
-            place = other.instance
-            if number != rank and place and rank in self._not_entered(place):
+        known = self.ranks.get(rank)
+        for number, other in self._alive():
+            place = other.position.place
+            if number == rank or place is None or rank not in place.team.members:
+                continue
+            if known is None or known.entered(place.team) < other.position.number:
                 return number, other
         return None
 
-    def _silent_hosts(self, now: float) -> tuple[str, ...]:
+    def _silent_hosts(self, alive: Iterable[Waiting], now: float) -> tuple[str, ...]:
         """Return the addresses of which no rank responds; ranks that have ended do not count."""
-        alive = self._alive().values()
-        quiet = {rank.address for rank in alive if rank.silent(now, self.limits.silence)}
-        answering = [r for r in alive if not r.silent(now, self.limits.silence)]
-        return tuple(sorted(quiet - {rank.address for rank in answering}))
+        quiet, answering = set[str](), set[str]()
+        for _, rank in alive:
+            silent = rank.silent(now, self.limits.silence)
+            (quiet if silent else answering).add(rank.address)
+        return tuple(sorted(quiet - answering))
 
     def _fail(self, kind: str, rank: int, text: str) -> None:
         if self._cause is None:
             self._cause = kind, rank, text
 
-    def _alive(self) -> dict[int, Rank]:
-        return {n: rank for n, rank in sorted(self.ranks.items()) if rank.ended is None}
+    def _alive(self) -> list[Waiting]:
+        """Return the ranks that have not ended, by number."""
+        return [(n, rank) for n, rank in sorted(self.ranks.items()) if rank.ended is None]
 
-    def _silent(self, now: float) -> None:
-        quiet = {n: r for n, r in self._alive().items() if r.silent(now, self.limits.silence)}
-        for number, rank in quiet.items():
-            text = f"has not responded for {now - rank.heard:.1f} s: stopped, or its link is down"
-            others = [r for r in self._alive().values() if r.address == rank.address]
-            if len(others) > 1 and rank.address in self._silent_hosts(now):
-                text += f"; neither has any other rank on {rank.host}"
-            self._fail("silent", number, text)
+    def _silent(self, alive: list[Waiting], now: float) -> None:
+        quiet = (pair for pair in alive if pair[1].silent(now, self.limits.silence))
+        number, rank = next(quiet, (-1, None))
+        if rank is None:
+            return
+        text = f"has not responded for {now - rank.heard:.1f} s: stopped, or its link is down"
+        others = [other for _, other in alive if other.address == rank.address]
+        if len(others) > 1 and rank.address in self._silent_hosts(alive, now):
+            text += f"; neither has any other rank on {rank.host}"
+        self._fail("silent", number, text)
 
     def _missing(self, now: float) -> None:
-        absent = [n for n in range(self.size) if n not in self.ranks]
-        if absent and now - self._began > self.limits.start:
-            text = f"did not join within {self.limits.start:g} s"
-            self._fail("missing", absent[0], text)
+        if len(self.ranks) < self.size and now - self._began > self.limits.start:
+            absent = next(n for n in range(self.size) if n not in self.ranks)
+            self._fail("missing", absent, f"did not join within {self.limits.start:g} s")
 
-    def _waits(self) -> Iterator[tuple[int, Rank, Instance]]:
-        """Yield the ranks that have been in one exchange for at least `Limits.settle`.
+    # ---------------------------------------------------------- contradictions
 
-        A rank may move on between two reports, so the time counts from the first to the last report
-        of a position, not until now.
+    def _contradictions(self, alive: list[Waiting]) -> None:
+        """Fail if ranks wait for others that will not come.
+
+        Only ranks count that have been in one exchange for at least `Limits.settle`.  A rank may
+        move on between two reports, so the time counts from the first to the last report of a
+        position, not until now.
         """
-        for number, rank in self._alive().items():
-            if rank.instance is not None and rank.heard - rank.since >= self.limits.settle:
-                yield number, rank, rank.instance
+        waiting: dict[Team, list[Waiting]] = defaultdict(list)
+        for number, rank in alive:
+            place = rank.position.place
+            if place is not None and rank.heard - rank.since >= self.limits.settle:
+                waiting[place.team].append((number, rank))
+        for team, ranks in waiting.items():
+            self._ended_early(team, ranks)
+        for team in waiting:
+            self._divergence(team)
+        self._deadlock(alive, waiting)
+        self._timeout(waiting)
 
-    def _ended_early(self) -> None:
+    def _ended_early(self, team: Team, waiting: list[Waiting]) -> None:
         """Fail if a rank waits for one that has ended."""
-        for number, rank, instance in self._waits():
-            for other in instance[0]:
-                gone = self.ranks.get(other)
-                if gone is None or gone.ended is None or gone.entered(instance):
-                    continue
-                if rank.heard - gone.heard >= self.limits.settle:
-                    text = f"has ended, while rank {number} waits for it in {rank.op!r}"
-                    self._fail("ended", other, text)
+        if self.open == len(self.ranks):
+            return
+        number, rank = max(waiting, key=lambda pair: pair[1].position.number)
+        for other in exchanges.not_entered(team, rank.position.number, self.ranks):
+            gone = self.ranks.get(other)
+            if gone is None or gone.ended is None:
+                continue
+            if rank.heard - gone.heard >= self.limits.settle:
+                text = f"has ended, while rank {number} waits for it in {rank.op!r}"
+                self._fail("ended", other, text)
 
-    def _divergence(self) -> None:
-        """Fail if a rank waits while a member of its group has entered a different exchange."""
-        for number, rank, (members, _, lane, what) in self._waits():
-            for other in members:
-                known = self.ranks.get(other)
-                if known is not None and _has_diverged(rank, known, (members, lane)):
-                    entered = known.instance
-                    state = entered[3] if entered else f"at work at step {known.step}"
-                    self._fail_diverged({number: what, other: state})
+    def _divergence(self, team: Team) -> None:
+        """Fail if members of a team have entered different exchanges under the same number."""
+        found = exchanges.divergence(team, self.ranks)
+        if found is not None:
+            one, other = ((n, _whereabouts(self.ranks[n])) for n in found)
+            self._fail_diverged(one, other)
 
-    def _deadlock(self) -> None:
+    def _deadlock(self, alive: list[Waiting], waiting: Mapping[Team, list[Waiting]]) -> None:
         """Fail if all ranks wait for ranks that wait elsewhere."""
-        waits = {number: instance for number, _, instance in self._waits()}
-        alive = self._alive().values()
+        waits = [pair for ranks in waiting.values() for pair in ranks]
         if len(waits) < max(2, self.size):  # `_ended_early` handles ranks that have ended
             return
-        together = min(rank.heard for rank in alive) - max(rank.since for rank in alive)
-        if together >= self.limits.settle and all(map(self._not_entered, waits.values())):
-            self._fail_diverged({n: f"{what} of ranks {g}" for n, (g, _, _, what) in waits.items()})
+        together = min(rank.heard for _, rank in alive) - max(rank.since for _, rank in alive)
+        incomplete = all(
+            exchanges.fewest(team, self.ranks) < min(rank.position.number for _, rank in ranks)
+            for team, ranks in waiting.items()
+        )
+        if together >= self.limits.settle and incomplete:
+            places = {
+                n: f"{_whereabouts(rank)} of ranks {team.text}"
+                for team, ranks in waiting.items()
+                for n, rank in ranks
+            }
+            odd = outlier(places)
+            other = next(n for n in places if n != odd)
+            self._fail_diverged((odd, places[odd]), (other, places[other]))
 
-    def _not_entered(self, instance: Instance) -> list[int]:
-        """Return the members that have not entered an exchange."""
-        known = self.ranks
-        return [n for n in instance[0] if not (n in known and known[n].entered(instance))]
+    def _fail_diverged(self, one: tuple[int, str], other: tuple[int, str]) -> None:
+        text = f"diverged: it is in {one[1]}; rank {other[0]} in {other[1]}"
+        self._fail("diverged", one[0], text)
 
-    def _fail_diverged(self, places: Mapping[int, str]) -> None:
-        rank = _outlier(places)
-        other = next(n for n in places if n != rank)
-        text = f"diverged: it is in {places[rank]}; rank {other} in {places[other]}"
-        self._fail("diverged", rank, text)
-
-    def _timeout(self) -> None:
-        for number, rank, instance in self._waits():
-            waited = rank.heard - rank.since
-            if waited > self._limit(rank):
-                late = self._not_entered(instance)
-                text = f"keeps rank {number} waiting in {rank.op!r} for {waited:.1f} s"
-                if not late:
-                    text = f"has been in {rank.op!r} with all other ranks for {waited:.1f} s"
-                self._fail("stuck", late[0] if late else number, text)
+    def _timeout(self, waiting: Mapping[Team, list[Waiting]]) -> None:
+        """Fail if the exchange of a rank takes too long."""
+        late = [
+            (number, rank)
+            for ranks in waiting.values()
+            for number, rank in ranks
+            if rank.heard - rank.since > self._limit(rank)
+        ]
+        number, rank = min(late, key=lambda pair: pair[0], default=(-1, None))
+        place = None if rank is None else rank.position.place
+        if rank is None or place is None:
+            return
+        waited = rank.heard - rank.since
+        missing = exchanges.not_entered(place.team, rank.position.number, self.ranks)
+        text = f"keeps rank {number} waiting in {rank.op!r} for {waited:.1f} s"
+        if not missing:
+            text = f"has been in {rank.op!r} with all other ranks for {waited:.1f} s"
+        self._fail("stuck", missing[0] if missing else number, text)
 
     def _limit(self, rank: Rank) -> float:
         """Return the time limit of a rank's wait; before the first job, others may read data."""
         first = rank.op == f"gather {FIRST_JOB}"
         return max(self.limits.exchange, self.limits.start if first else 0)
 
-    # ---------------------------------------------------------------- messages
-
     def _message(self, number: int, text: str, now: float) -> str:
         blamed = self.ranks.get(number)
-        where = f" on {blamed.host}, {_position(blamed)}," if blamed else ""
-        lines = [f"rank {number} of {self.size}{where} {text}" if number >= 0 else text]
-        for n in range(self.size):
-            lines.append(f"  rank {n}: {self._line(self.ranks.get(n), now)}")
-        return "\n".join(lines)
-
-    def _line(self, rank: Rank | None, now: float) -> str:
-        if rank is None:
-            return "never joined"
-        if rank.ended is not None:
-            return f"on {rank.host}, ended with status {rank.ended}"
-        quiet = now - rank.heard
-        heard = f", last heard {quiet:.1f} s ago" if quiet > 2 * self.limits.beat else ""
-        if rank.gone is not None:
-            heard = f", disconnected {now - rank.gone:.1f} s ago"
-        line = str(rank.status.get("line", ""))
-        called = f", called at {line}" if rank.op and line not in ("", rank.status["at"]) else ""
-        return f"on {rank.host}, {_position(rank)}, for {now - rank.since:.1f} s{heard}{called}"
+        where = f" on {blamed.host}, {position(blamed)}," if blamed else ""
+        head = f"rank {number} of {self.size}{where} {text}" if number >= 0 else text
+        return "\n".join([head, *positions(self.ranks, self.size, now, 2 * self.limits.beat)])
 
 
-def _position(rank: Rank) -> str:
-    at = f" ({rank.status['at']})" if rank.status.get("at") else ""
-    if not rank.op:
-        return f"at work at step {rank.step}{at}"
-    others = ", ".join(map(str, rank.status["ranks"]))
-    return (
-        f"at step {rank.step} in {rank.op!r}{at}, {rank.status['what']}, waiting for ranks {others}"
-    )
-
-
-def _has_diverged(one: Rank, other: Rank, group: tuple[tuple[int, ...], str]) -> bool:
-    """Return whether two ranks have entered different exchanges under the same number."""
-    (count, last), (far, past) = (rank.groups.get(group, (0, ())) for rank in (one, other))
-    both = min(count, far)
-    pairs = zip(_by_number(count, last, both), _by_number(far, past, both), strict=False)
-    return any(key != other_key for key, other_key in pairs)
-
-
-def _by_number(count: int, last: Sequence[int], until: int) -> Iterator[int]:
-    """Iterate over the keys of the exchanges up to a number, the newest first."""
-    return reversed(last[: len(last) - (count - until)] if count - until < len(last) else [])
-
-
-def _outlier(places: Mapping[int, str]) -> int:
-    """Return the rank at another place than most; of two halves, not that of the lowest rank."""
-    votes = Counter(places.values())
-    most = max(votes.values())
-    usual = next(places[n] for n in sorted(places) if votes[places[n]] == most)
-    return min((n for n, what in places.items() if what != usual), default=max(places))
+def _whereabouts(rank: Rank) -> str:
+    place = rank.position.place
+    return f"{place.op}: {place.what}" if place else f"at work at step {rank.step}"

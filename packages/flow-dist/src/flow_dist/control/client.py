@@ -18,6 +18,8 @@ from typing import Any
 from flow_core.base.errors import FlowError
 from flow_dist.bootstrap.membership import LaunchError, Membership
 from flow_dist.control.board import FIRST_JOB
+from flow_dist.control.ranges import unpack_equal
+from flow_dist.control.report import Reporter
 from flow_dist.control.server import HANDSHAKE
 from flow_dist.control.termination import prepare
 from flow_dist.control.watch import WATCH, Watch, line_of
@@ -92,14 +94,17 @@ class ControlClient:
         self.in_child = False
         self.failing: tuple[int, BaseException | None] = 0, None
         self._watch = watch or WATCH
+        self._reporter = Reporter(self._watch)
         self._stop = stop or end_process
         self._sending = threading.Lock()
         self._changed = threading.Condition()
-        self._gathered: dict[str, list[Any]] = {}
+        self._gathered: dict[str, tuple[list[Any], object]] = {}
         self._started = self._said_goodbye = self._closed = self._failed = False
         self._at_end: list[Callable[[], None]] = []
         self._server = f"{address}:{port}"
         self._beat, self._silence = self._join(address, port, token, time.monotonic() + patience)
+        self._readable = select.poll()
+        self._readable.register(self._socket, select.POLLIN)
         self._thread = threading.Thread(target=self._run, name="flow-heartbeat", daemon=True)
         self._thread.start()
 
@@ -186,7 +191,7 @@ class ControlClient:
         if self._said_goodbye or self._closed or self._failed:
             return
         self._said_goodbye = True
-        self._send({"is": "bye", "exit": status, "status": self._watch.report()})
+        self._send_report({"is": "bye", "exit": status})
         with self._changed:  # the reply shows that the message arrived before the process exits
             self._changed.wait_for(lambda: self._closed, 2.0)
         self.close()
@@ -233,9 +238,7 @@ class ControlClient:
         """Report that an exception ends this rank's program."""
         if not (self._failed or self._closed):
             self._failed = True
-            self._send(
-                {"is": "raised", "error": describe_error(error), "status": self._watch.report()}
-            )
+            self._send_report({"is": "raised", "error": describe_error(error)})
 
     # ------------------------------------------------------------------- exchange
 
@@ -248,7 +251,7 @@ class ControlClient:
         self.gather(FIRST_JOB, None)
 
     def gather(self, key: str, value: Any, seconds: float | None = None) -> list[Any]:
-        """All-gather a small JSON value, below 60 KiB.
+        """All-gather a small JSON value, below 1 MB.
 
         Args:
             key: equal in all ranks.
@@ -257,14 +260,17 @@ class ControlClient:
 
         Raises:
             JobStoppedError: the job ends before all ranks have sent their values.
-            LaunchError: the wait has timed out.
+            LaunchError: the wait has timed out, or all values together are too large.
         """
         ranks = range(self.membership.size)
         what = "control values"
         with self._watch.site(f"gather {key}", what, ranks=ranks, lane="control"):
             self._send({"is": "gather", "key": key, "value": value})
             self._await(lambda: key in self._gathered, seconds, f"gathering {key!r}")
-        return self._gathered.pop(key)
+        values, problem = self._gathered.pop(key)
+        if problem is not None:
+            raise LaunchError(f"gathering {key!r}", found=str(problem), allowed="smaller values")
+        return values
 
     def _await(self, done: Callable[[], bool], seconds: float | None, attempted: str) -> None:
         with self._changed:
@@ -282,6 +288,12 @@ class ControlClient:
         with self._sending, contextlib.suppress(OSError):  # the thread detects a lost connection
             self._socket.sendall(data)
 
+    def _send_report(self, message: Message) -> None:
+        """Send a message with the changes of the position, which follow each other in order."""
+        with self._sending, contextlib.suppress(OSError):
+            changes = self._reporter.changes()
+            self._socket.sendall(pack({**message, "report": changes} if changes else message))
+
     def _run(self) -> None:
         heard = beaten = time.monotonic()
         for message in self._early:
@@ -289,7 +301,7 @@ class ControlClient:
         while not self._closed:
             now = time.monotonic()
             if now >= beaten:
-                self._send({"is": "beat", "status": self._watch.report()})
+                self._send_report({"is": "beat"})
                 beaten = now + self._beat
             if self._read(beaten - now):
                 heard = time.monotonic()
@@ -298,7 +310,7 @@ class ControlClient:
 
     def _read(self, seconds: float) -> bool:
         try:
-            if not select.select([self._socket], [], [], max(seconds, 0))[0]:
+            if not self._readable.poll(max(seconds, 0) * 1000):
                 return False
             data = self._socket.recv(1 << 16)
             for message in self._framing.feed(data):
@@ -315,15 +327,17 @@ class ControlClient:
         if kind == "stop":
             self._halt(str(message.get("message", "")))
         elif kind == "where":
-            self._send({"is": "beat", "status": self._watch.report()})
+            self._send_report({"is": "beat"})
         elif kind == "bye":
             self._end()
         elif kind in ("start", "gathered"):
             with self._changed:
                 if kind == "start":
-                    self.hosts, self._started = tuple(field(message, "hosts", list)), True
+                    self.hosts = tuple(unpack_equal(field(message, "hosts", list)))
+                    self._started = True
                 else:
-                    self._gathered[field(message, "key", str)] = field(message, "values", list)
+                    values = unpack_equal(field(message, "values", list))
+                    self._gathered[field(message, "key", str)] = values, message.get("problem")
                 self._changed.notify_all()
 
     def _lost(self, how: str) -> None:

@@ -8,15 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import resource
 import socket
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
+from flow_dist.bootstrap.membership import LaunchError
+
 LOG = logging.getLogger(__name__)
 
 MAX_UNAUTHENTICATED = 64
-"""Maximum number of connections that are still authenticating."""
+"""Maximum number of connections that are still authenticating, beyond one per missing rank."""
+
+BACKLOG = 4096
+"""Connections that may wait to be accepted, as far as the system allows: all ranks may start at
+once."""
 
 ACCEPT_RATE = 50
 """Connections accepted per second once all ranks have joined; unlimited before."""
@@ -27,27 +35,52 @@ LOG_LINES, LOG_PERIOD = 8, 60.0
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
+_OTHER_FILES = 128
+"""File descriptors that the program of the server may use besides its connections."""
+
+
+def allow_connections(count: int) -> None:
+    """Raise this process's limit of open files to what a number of connections needs.
+
+    Raises:
+        LaunchError: the system does not allow as many.
+    """
+    needed = count + len(os.listdir("/proc/self/fd")) + _OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise LaunchError(
+            f"opening {count} connections to ranks",
+            found=f"a limit of {hard} open files per process",
+            allowed=f"{needed} files",
+            hint=f"raise the limit where the program starts: ulimit -Hn {needed}",
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
 class Listener:
     """Accepts connections on one address and passes them to a handler.
 
     Args:
         address, port: where to listen; port 0 for any free port.
         serve: handles a connection, and closes it.
+        missing: number of ranks that are to join.
 
     Attributes:
         port: the port it listens on.
-        complete: whether all ranks have joined, so that the accept rate is limited.
+        missing: number of ranks that have not joined; without any, the accept rate is limited.
 
     Raises:
         OSError: the address is not available.
     """
 
-    def __init__(self, address: str, port: int, serve: Serve) -> None:
+    def __init__(self, address: str, port: int, serve: Serve, missing: int) -> None:
         family, _, _, _, place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
-        self._socket = socket.create_server(place[:2], family=family)
+        self._socket = socket.create_server(place[:2], family=family, backlog=BACKLOG)
         self._socket.setblocking(False)
         self.port: int = self._socket.getsockname()[1]
-        self.complete = False
+        self.missing = missing
         self._serve = serve
         self._unauthenticated: dict[asyncio.StreamWriter, str] = {}
         self._tasks: set[asyncio.Future[None]] = set()
@@ -64,7 +97,7 @@ class Listener:
                 await asyncio.sleep(1.0)
                 continue
             await self._start_serving(connection)
-            await asyncio.sleep(1 / ACCEPT_RATE if self.complete else 0)
+            await asyncio.sleep(1 / ACCEPT_RATE if self.missing == 0 else 0)
 
     async def _start_serving(self, connection: socket.socket) -> None:
         try:
@@ -81,7 +114,7 @@ class Listener:
 
     def _evict(self) -> None:
         """At the limit, abort the oldest connection of the host that has the most."""
-        if len(self._unauthenticated) >= MAX_UNAUTHENTICATED:
+        if len(self._unauthenticated) >= MAX_UNAUTHENTICATED + self.missing:
             host = Counter(self._unauthenticated.values()).most_common(1)[0][0]
             oldest = next(writer for writer, of in self._unauthenticated.items() if of == host)
             self.release(oldest)

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -18,7 +19,8 @@ from typing import Any
 from flow_dist.bootstrap.membership import LaunchError
 from flow_dist.bootstrap.output import report as print_report
 from flow_dist.control.board import Board, Failure, Limits
-from flow_dist.control.listener import Listener
+from flow_dist.control.listener import MAX_UNAUTHENTICATED, Listener, allow_connections
+from flow_dist.control.ranges import pack_equal
 from flow_dist.control.wire import (
     TO_RANK,
     TO_SERVER,
@@ -56,7 +58,8 @@ class ControlServer:
         address, port: where it listens.
 
     Raises:
-        LaunchError: the address is not available.
+        LaunchError: the address is not available, or this process may not open a file descriptor
+            per rank.
     """
 
     def __init__(
@@ -75,9 +78,10 @@ class ControlServer:
         self._board = Board(size, self.limits, time.monotonic())
         self._writers: dict[int, asyncio.StreamWriter] = {}
         self._gathered: dict[str, dict[int, Any]] = {}
-        self._locals: dict[int, str] = {}
+        self._doubted = False
         self._verdict: Failure | None = None
         self._concluded = threading.Event()
+        allow_connections(size + MAX_UNAUTHENTICATED)
         self._loop = asyncio.new_event_loop()
         self._event = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -106,8 +110,7 @@ class ControlServer:
     @property
     def has_open_ranks(self) -> bool:
         """Whether a rank has neither disconnected nor said goodbye, and may turn out silent."""
-        ranks = list(self._board.ranks.values())
-        return any(rank.gone is None and rank.ended is None for rank in ranks)
+        return self._board.open > 0
 
     @property
     def hosts(self) -> dict[int, str]:
@@ -136,7 +139,7 @@ class ControlServer:
 
     def _listen(self, port: int) -> int:
         try:
-            self._listener = Listener(self.address, port, self._serve)
+            self._listener = Listener(self.address, port, self._serve, self._board.size)
         except OSError as error:
             self._loop.close()
             raise LaunchError(
@@ -172,9 +175,15 @@ class ControlServer:
     async def _supervise(self) -> None:
         """Send heartbeats and check the board until the job fails."""
         rhythm = min(self.limits.beat, self.limits.settle, self.limits.silence / 4) / 2
-        while not self._board.check(time.monotonic()):
-            self._broadcast({"is": "beat"})
-            stalled = self._board.stalled(time.monotonic())
+        beaten = -math.inf
+        while not self._board.check(now := time.monotonic()):
+            if now - beaten >= self.limits.silence / 5:
+                self._broadcast({"is": "beat"})
+                beaten = now
+            if self._doubted:
+                self._doubted = False
+                self._broadcast({"is": "where"})
+            stalled = self._board.stalled(now)
             if stalled is not None:
                 self._report(stalled)
             asleep = time.monotonic()
@@ -202,9 +211,10 @@ class ControlServer:
         self._concluded.set()
 
     def _broadcast(self, message: Message) -> None:
+        data = pack(message, TO_RANK)
         for writer in list(self._writers.values()):
             if not writer.is_closing():
-                writer.write(pack(message, TO_RANK))
+                writer.write(data)
 
     # --------------------------------------------------------------- connections
 
@@ -232,9 +242,9 @@ class ControlServer:
 
     def _disconnected(self, rank: int) -> None:
         self._board.lost(rank, time.monotonic())
+        self._doubted = True  # a rank that does not answer may have failed first
         self._event.set()
         self._writers.pop(rank, None)
-        self._broadcast({"is": "where"})  # a rank that does not answer may have failed first
 
     async def _authenticate(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -278,10 +288,10 @@ class ControlServer:
 
     def _start_if_all(self) -> None:
         ranks = self._board.ranks
-        if len(ranks) == self._board.size:
-            self._listener.complete = True
+        self._listener.missing = self._board.size - len(ranks)
+        if self._listener.missing == 0:
             hosts = [ranks[n].host for n in range(self._board.size)]
-            self._broadcast({"is": "start", "hosts": hosts})
+            self._broadcast({"is": "start", "hosts": pack_equal(hosts)})
 
     def _dispatch(self, rank: int, message: Message) -> None:
         handler = self._HANDLERS.get(field(message, "is", str))
@@ -290,18 +300,19 @@ class ControlServer:
         handler(self, rank, message)
 
     def _on_beat(self, rank: int, message: Message) -> None:
-        self._board.beat(rank, _status(message), time.monotonic())
-        if self._board.in_doubt:
+        in_doubt = self._board.in_doubt
+        self._board.beat(rank, _changes(message), time.monotonic())
+        if in_doubt and not self._board.in_doubt:
             self._event.set()
 
     def _on_bye(self, rank: int, message: Message) -> None:
         status = field(message, "exit", int)
-        self._board.ended(rank, status, _status(message), time.monotonic())
+        self._board.ended(rank, status, _changes(message), time.monotonic())
         self._writers[rank].write(pack({"is": "bye"}))
 
     def _on_raised(self, rank: int, message: Message) -> None:
         error = field(message, "error", str)
-        self._board.raised(rank, error, _status(message), time.monotonic())
+        self._board.raised(rank, error, _changes(message), time.monotonic())
         self._event.set()
 
     def _on_gather(self, rank: int, message: Message) -> None:
@@ -310,8 +321,12 @@ class ControlServer:
         values[rank] = message.get("value")
         if len(values) == self._board.size:
             del self._gathered[key]
-            ordered = [values[n] for n in range(self._board.size)]
-            self._broadcast({"is": "gathered", "key": key, "values": ordered})
+            ordered = pack_equal(values[n] for n in range(self._board.size))
+            reply = {"is": "gathered", "key": key, "values": ordered}
+            try:
+                self._broadcast(reply)
+            except WireError as error:
+                self._broadcast({**reply, "values": [], "problem": str(error)})
 
     _HANDLERS: dict[str, Callable[[ControlServer, int, Message], None]] = {  # noqa: RUF012 - constant
         "beat": _on_beat,
@@ -328,25 +343,6 @@ async def _first(reader: asyncio.StreamReader, framing: Framing) -> Message:
     raise WireError("a connection", found="its end before the first message")
 
 
-def _status(message: Message) -> Message:
-    """Return the report in a message, checked as `Board` requires it."""
-    status: Message = field(message, "status", dict)
-    for name in ("step", "sequence"):
-        field(status, name, int)
-    field({"finished": 0, **status}, "finished", int)
-    field({"line": "", **status}, "line", str)
-    for entry in field(status, "groups", list):
-        if not (isinstance(entry, list) and len(entry) == 4 and isinstance(entry[1], str)):
-            raise WireError("a report", found=f"{entry!r:.40}", allowed="ranks, lane, count, keys")
-        _check_ranks(entry[0], entry[2:3], entry[3])
-    if "op" in status:
-        for name in ("op", "what", "lane"):
-            field(status, name, str)
-        _check_ranks(status.get("ranks"), [status.get("count")])
-    return status
-
-
-def _check_ranks(*lists: object) -> None:
-    for numbers in lists:
-        if not (isinstance(numbers, list) and all(type(n) is int for n in numbers)):
-            raise WireError("a report", found=f"{numbers!r:.40}", allowed="numbers")
+def _changes(message: Message) -> Message:
+    changes: Message = field({"report": {}, **message}, "report", dict)
+    return changes

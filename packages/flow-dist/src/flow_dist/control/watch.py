@@ -23,9 +23,6 @@ from flow_core.base.errors import SourceLine, user_line
 HISTORY = 32
 """Exchanges of a group that are remembered, to detect ranks that diverge."""
 
-MAX_GROUPS = 32
-"""Maximum number of groups in a report: those with the most exchanges."""
-
 
 class Group:
     """A set of ranks that exchange with each other, and the last exchanges that they entered.
@@ -49,10 +46,14 @@ class Group:
         self.sites = 0
         self.current: Site | None = None
 
-    def history(self) -> list[int]:
-        """Keys of the last exchanges, the newest last."""
-        count = self.count
-        return [self.last[n % HISTORY] for n in range(max(count - HISTORY, 0) + 1, count + 1)]
+    def keys(self, count: int) -> list[int]:
+        """Return the keys of the last exchanges up to ``count``, the newest last.
+
+        Empty if another exchange has been entered meanwhile; the oldest slot is left out, which the
+        next one overwrites before it is counted.
+        """
+        found = [self.last[n % HISTORY] for n in range(max(count - HISTORY + 1, 0) + 1, count + 1)]
+        return found if self.count == count else []
 
 
 class Site:
@@ -80,8 +81,9 @@ class Site:
 
         def launch() -> None:
             self.count += 1
-            group.count = count = group.count + 1
+            count = group.count + 1
             last[count % HISTORY] = key
+            group.count = count
             group.current = self
             wait()
             group.current = None
@@ -91,8 +93,9 @@ class Site:
     def enter(self) -> None:
         """Mark the process as waiting here; a launch."""
         group = self.group
-        group.count += 1
-        group.last[group.count % HISTORY] = self._key
+        count = group.count + 1
+        group.last[count % HISTORY] = self._key
+        group.count = count
         group.current = self
 
     def leave(self) -> None:
@@ -118,11 +121,9 @@ class Watch:
     >>> watch = Watch()
     >>> site = watch.site("loss", "all_reduce float32[4]", ranks=(0, 1), at="train.py:7")
     >>> site.enter()
-    >>> watch.report()["op"], watch.report()["count"]
-    ('loss', 1)
+    >>> [(group.ranks, group.count) for group in watch.groups()]
+    [((0, 1), 1)]
     >>> site.leave()
-    >>> sorted(watch.report())
-    ['at', 'finished', 'groups', 'line', 'sequence', 'step']
     """
 
     def __init__(self) -> None:
@@ -153,29 +154,9 @@ class Watch:
         group = self._groups.setdefault((members, lane), Group(members, lane))
         return Site(op, what, str(at or user_line(2) or ""), group)
 
-    def report(self) -> dict[str, Any]:
-        """Return the current position as plain data; of several waiting threads, one."""
-        groups = sorted(self._groups.copy().values(), key=lambda group: -group.count)
-        line = line_of_main()
-        found = {
-            "step": int(self.steps),
-            "finished": self.finished,
-            "sequence": sum([group.count for group in groups]),
-            "groups": [[list(g.ranks), g.lane, g.count, g.history()] for g in groups[:MAX_GROUPS]],
-            "line": line,
-            "at": line,
-        }
-        site = next((s for s in [group.current for group in groups] if s is not None), None)
-        if site is not None:
-            found |= {
-                "op": site.op,
-                "what": site.what,
-                "at": site.at,
-                "ranks": list(site.group.ranks),
-                "lane": site.group.lane,
-                "count": site.group.count,
-            }
-        return found
+    def groups(self) -> list[Group]:
+        """Return all groups so far."""
+        return list(self._groups.copy().values())
 
 
 def line_of_main() -> str:

@@ -18,8 +18,8 @@ from flow_core.base.errors import FlowError
 
 Message = Mapping[str, Any]
 
-TO_SERVER = 1 << 16
-"""Maximum size in bytes of a message to the server."""
+TO_SERVER = 1 << 20
+"""Maximum size in bytes of a message to the server, once the rank is authenticated."""
 
 TO_RANK = 1 << 23
 """Maximum size in bytes of a message from the server, which may hold values of all ranks."""

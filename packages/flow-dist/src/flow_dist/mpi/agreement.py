@@ -10,18 +10,20 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 from zlib import crc32
 
 import numpy as np
 from xxhash import xxh3_64_intdigest
 
+from flow_core.base.arrays import Array
 from flow_core.base.errors import (
     FeedsDifferError,
     FlowError,
     ProcessesDifferError,
     SourceLine,
 )
+from flow_dist.control.ranges import ranks_text
 from flow_dist.control.watch import line_of, line_of_main
 from flow_dist.shm.event_log import EventLog
 
@@ -44,36 +46,41 @@ MAX_DIGESTS = 256
 Tell = Callable[[Any], Sequence[Any]]
 """All-gathers a JSON value; raises `FlowError` if a process does not reply in time."""
 
+Description: TypeAlias = Mapping[str, Any]
+"""An event as a JSON object, with ``what``, ``at`` and ``fed``."""
+
 
 # -------------------------------------------------------------------------------------- digests
 
 
-def next_full(calls: int, often: str) -> int:
+def next_full(calls: int, policy: str) -> int:
     """Return the number of the next call of a job whose feeds are compared in full; -1 for none.
 
     Args:
         calls: number of calls so far.
-        often: one of `flow_core.base.config.CHECK_FEEDS`.
+        policy: one of `flow_core.base.config.CHECK_FEEDS`.
 
     >>> [next_full(calls, "sometimes") for calls in (0, 3, 4, 5, 9, 600, 1024, 1025)]
     [0, 3, 4, 8, 16, 1024, 1024, 2048]
     """
-    if often == "never":
+    if policy == "never":
         return -1
-    if often == "always" or calls < FULL_CALLS:
+    if policy == "always" or calls < FULL_CALLS:
         return calls
     return min(1 << (calls - 1).bit_length(), -(-calls // PERIOD) * PERIOD)
 
 
-def digest(array: Any) -> int:
-    """Return a 64-bit hash of an array's bytes and shape."""
+def digest(array: Array) -> int:
+    """Return a 64-bit hash of an array's bytes and shape; of a partial feed, of its shape."""
+    if not isinstance(array, np.ndarray):
+        return hash(array.shape)
     if array.dtype.hasobject:
         return hash(tuple([digest(part) for part in array.reshape(-1)]))
     raw: Any = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     return hash((array.shape, xxh3_64_intdigest(raw)))
 
 
-def sample(array: Any, calls: int) -> int:
+def sample(array: Array, calls: int) -> int:
     """Return a hash of some elements of an array; other elements at each call."""
     if array.dtype.hasobject:
         return digest(array) if array.size < 2 else sample(array.flat[calls % array.size], calls)
@@ -90,20 +97,20 @@ _PRIME = 7919
 
 
 class Job:
-    """A job whose calls are compared with those of the other processes.
+    """A job whose calls are compared with the calls of the other processes.
 
     Args:
         log: the event log of steps.
         name: name of the job.
         arrays: names of the arrays that it is fed.
-        often: how often feeds are compared, one of `flow_core.base.config.CHECK_FEEDS`.
+        policy: how often feeds are compared, one of `flow_core.base.config.CHECK_FEEDS`.
     """
 
-    def __init__(self, log: EventLog, name: str, arrays: Sequence[str], often: str) -> None:
-        self._post, self._name, self._arrays, self._often = log.post, name, arrays, often
+    def __init__(self, log: EventLog, name: str, arrays: Sequence[str], policy: str) -> None:
+        self._post, self._name, self._arrays, self._policy = log.post, name, arrays, policy
         self._key = crc32(name.encode())
         self._calls = self._before = 0
-        self._whole = next_full(0, often)
+        self._whole = next_full(0, policy)
         self._digests: tuple[int, ...] = ()
         self._sampled = -1
 
@@ -116,7 +123,7 @@ class Job:
     def step(self, number: int) -> None:
         self._before = number - self._calls
 
-    def __call__(self, feeds: Sequence[Any]) -> None:
+    def __call__(self, feeds: Sequence[Array]) -> None:
         """Record a call and its feeds, in the user's thread."""
         calls, sampled = self._calls, self._sampled
         self._calls = calls + 1
@@ -129,7 +136,7 @@ class Job:
             seen = xxh3_64_intdigest(array.tobytes()) if is_small else sample(array, calls)
         self._post((self._key, seen), (self, calls, seen))
 
-    def _all(self, feeds: Sequence[Any]) -> tuple[int, ...]:
+    def _all(self, feeds: Sequence[Array]) -> tuple[int, ...]:
         """Return digests of all feeds, and choose the array that the next calls sample.
 
         It is the smallest array that has changed: cheap to hash, and different for every batch.
@@ -139,11 +146,11 @@ class Job:
         changed = [i for i, (old, new) in enumerate(zip(known, digests, strict=True)) if old != new]
         if changed:
             self._sampled = min(changed, key=lambda i: int(feeds[i].nbytes))
-        self._whole = next_full(self._calls, self._often)
+        self._whole = next_full(self._calls, self._policy)
         self._digests = digests
         return digests
 
-    def describe(self, calls: int, digests: Any) -> dict[str, Any]:
+    def describe(self, calls: int, digests: int | tuple[int, ...]) -> Description:
         """Describe a call for the other processes."""
         if isinstance(digests, int):
             fed = {self._arrays[self._sampled]: f"{digests:x}"}
@@ -158,7 +165,7 @@ class _Collective(NamedTuple):
 
     what: str
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Description:
         """Describe it for the other processes."""
         return {"what": self.what, "fed": {}}
 
@@ -167,7 +174,7 @@ class _Collective(NamedTuple):
 
 
 class Agreement:
-    """Compares the events of this process with those of the other processes.
+    """Compares the events of this process with the events of the other processes.
 
     Args:
         rank: rank of this process.
@@ -182,16 +189,16 @@ class Agreement:
         self._lock = threading.Lock()
         self._error: ProcessesDifferError | None = None
 
-    def job(self, name: str, arrays: Sequence[str], often: str) -> Job:
+    def job(self, name: str, arrays: Sequence[str], policy: str) -> Job:
         """Return a job whose calls are compared; see `Job`."""
-        return Job(self._steps, name, arrays, often)
+        return Job(self._steps, name, arrays, policy)
 
     def enter(self, what: str) -> None:
         """Record that this process enters a host collective."""
         self._lanes[COLLECTIVES].post(crc32(what.encode()), (_Collective(what),))
 
     def check(self) -> None:
-        """Compare the steps with those of neighbours, at negligible cost.
+        """Compare the steps with the neighbours' steps, at negligible cost.
 
         Raises:
             ProcessesDifferError: one of them has run something else.
@@ -200,7 +207,7 @@ class Agreement:
             self.check_all()
 
     def check_all(self) -> None:
-        """Compare all events with those of all processes.
+        """Compare all events of this process with the events of all others.
 
         Raises:
             ProcessesDifferError: one of them has run something else.
@@ -236,7 +243,7 @@ class Agreement:
             return {self._rank: own}
 
 
-def _describe(log: EventLog) -> list[dict[str, Any]]:
+def _describe(log: EventLog) -> list[Description]:
     """Describe the last events, with their numbers and the current source line."""
     events = [event.describe(*rest) for event, *rest in list(log.events)]
     first = log.count - len(events) + 1
@@ -265,16 +272,16 @@ def _error(rank: int, descriptions: Mapping[int, Any]) -> ProcessesDifferError:
     return _other_feeds(own, events, names) if names else _unknown(own, events)
 
 
-UNKNOWN: Mapping[str, Any] = {"what": "an earlier call", "at": "", "fed": {}}
+UNKNOWN: Description = {"what": "an earlier call", "at": "", "fed": {}}
 """The description of an event that is no longer kept."""
 
 
-def _has_reached(events: Sequence[Mapping[str, Any]], number: int) -> bool:
+def _has_reached(events: Sequence[Description], number: int) -> bool:
     """Return whether a process has reached an event."""
     return bool(events) and events[-1]["number"] >= number
 
 
-def _event(events: Sequence[Mapping[str, Any]], number: int) -> Mapping[str, Any]:
+def _event(events: Sequence[Description], number: int) -> Description:
     return next((event for event in events if event["number"] == number), UNKNOWN)
 
 
@@ -287,27 +294,25 @@ def _ranks_by_text(texts: Mapping[int, str]) -> dict[str, list[int]]:
 
 
 def _ranks(ranks: Sequence[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+    return f"rank{'s' if len(ranks) > 1 else ''} {ranks_text(ranks)}"
 
 
-def _places(events: Mapping[int, Mapping[str, Any]]) -> dict[int, str]:
+def _places(events: Mapping[int, Description]) -> dict[int, str]:
     return {r: f" (at {event['at']})" if event["at"] else "" for r, event in events.items()}
 
 
-def _common_place(events: Mapping[int, Mapping[str, Any]], ranks: Sequence[int]) -> str:
+def _common_place(events: Mapping[int, Description], ranks: Sequence[int]) -> str:
     """Return the most frequent source line of a group; ranks may have gone on to other lines."""
     places = _places(events)
     return next(iter(_ranks_by_text({rank: places[rank] for rank in ranks})))
 
 
-def _line(event: Mapping[str, Any]) -> SourceLine | None:
+def _line(event: Description) -> SourceLine | None:
     file, _, line = str(event["at"]).rpartition(":")
     return SourceLine(file, int(line)) if file and line.isdigit() else None
 
 
-def _other_events(
-    own: Mapping[str, Any], events: Mapping[int, Mapping[str, Any]]
-) -> ProcessesDifferError:
+def _other_events(own: Description, events: Mapping[int, Description]) -> ProcessesDifferError:
     groups = _ranks_by_text({r: event["what"] for r, event in events.items()})
     found = (
         f"{_ranks(ranks)} in {what}{_common_place(events, ranks)}" for what, ranks in groups.items()
@@ -323,7 +328,7 @@ def _other_events(
 
 
 def _other_feeds(
-    own: Mapping[str, Any], events: Mapping[int, Mapping[str, Any]], names: Sequence[str]
+    own: Description, events: Mapping[int, Description], names: Sequence[str]
 ) -> FeedsDifferError:
     places = _places(events)
     arrays = {r: str([event["fed"].get(name) for name in names]) for r, event in events.items()}
@@ -344,9 +349,7 @@ def _other_feeds(
     )
 
 
-def _unknown(
-    own: Mapping[str, Any], events: Mapping[int, Mapping[str, Any]]
-) -> ProcessesDifferError:
+def _unknown(own: Description, events: Mapping[int, Description]) -> ProcessesDifferError:
     others = "" if len(events) > 1 else "; the other processes did not report what they run"
     return ProcessesDifferError(
         f"comparing {own['what']} with the calls of the other processes",

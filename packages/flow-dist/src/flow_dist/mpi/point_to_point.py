@@ -159,7 +159,7 @@ def _combine(
         if transport.owner(gather.target.device) != transport.rank:
             continue
         local = all(transport.owner(part.device) == transport.rank for part in gather.parts)
-        parts = [arrived.get(p.key) if p.view is None else p.view for p in gather.parts]
+        parts = [arrived[p.key] if p.view is None else p.view for p in gather.parts]
         target = gather.target.view
         if len(parts) == 1 and parts[0] is target:
             continue  # received in place

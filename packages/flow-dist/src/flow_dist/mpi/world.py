@@ -16,6 +16,7 @@ import numpy as np
 
 from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import Device
+from flow_core.base.arrays import Array
 from flow_core.base.thread_budget import Budget
 from flow_dist.bootstrap.membership import LaunchError
 from flow_dist.bootstrap.output import choose_output
@@ -174,15 +175,15 @@ class MpiWorld:
             with WATCH.site("the end of the program", "event logs", ranks=ranks, lane="end"):
                 self._agreement.finish()
 
-    def agree(self, job: str, arrays: Sequence[str], often: str) -> Job | None:
+    def agree(self, job: str, arrays: Sequence[str], policy: str) -> Job | None:
         """Return a callable that a job calls with its feeds, to compare them over all processes.
 
         Args:
             job: name of the job.
             arrays: names of the arrays that it is fed.
-            often: how often feeds are compared, one of `flow_core.base.config.CHECK_FEEDS`.
+            policy: how often feeds are compared, one of `flow_core.base.config.CHECK_FEEDS`.
         """
-        return None if self._agreement is None else self._agreement.job(job, arrays, often)
+        return None if self._agreement is None else self._agreement.job(job, arrays, policy)
 
     # -------------------------------------------------------------- collectives
 
@@ -200,7 +201,7 @@ class MpiWorld:
         self._complete(request, what)
         return tuple(found[end - n : end].tobytes() for n, end in zip(sizes, ends, strict=True))
 
-    def gather_json(self, value: Any) -> list[Any]:
+    def gather_json(self, value: object) -> list[Any]:
         """All-gather a JSON value over all processes."""
         return [json.loads(text) for text in self.gather(json.dumps(value).encode(), "joining")]
 
@@ -271,13 +272,13 @@ class MpiWorld:
             self._mpi_tokens[key] = _launches(requests)
         return self._mpi_tokens.get(key, ())
 
-    def broadcast(self, array: Any, root: int, what: str) -> None:
+    def broadcast(self, array: Array, root: int, what: str) -> None:
         """Broadcast a contiguous host array from rank ``root``."""
         self._enter(what)
         request = self._collectives.Ibcast(_as_bytes(array), root)
         self._complete(request, what)
 
-    def share(self, arrays: Sequence[Any], roots: Sequence[int], what: str) -> None:
+    def share(self, arrays: Sequence[Array], roots: Sequence[int], what: str) -> None:
         """Broadcast the results of a step, at the end of which all processes enter."""
         for array, root in zip(arrays, roots, strict=True):
             request = self._results.Ibcast(_as_bytes(array), root)
@@ -319,7 +320,7 @@ def free_requests(requests: Sequence[Any]) -> None:
             request.Free()
 
 
-def _as_bytes(array: Any) -> Any:
+def _as_bytes(array: Array) -> Array:
     return array.reshape(-1).view(np.uint8)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from importlib import metadata
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from flow_core.authoring.specs import Available, Unavailable
 from flow_core.base.errors import FlowError
@@ -43,6 +43,10 @@ rank's input for `all_gather`, of the part for each rank for `all_to_all`.
 Primitive = Callable[..., object]
 
 
+Communicator: TypeAlias = Any
+"""A communicator object of the binding, which has no type information."""
+
+
 class NcclStatus(FlowError):
     """A call of NCCL has failed.
 
@@ -72,7 +76,7 @@ class Library(Protocol):
     def unique_id(self) -> bytes:
         """Return 128 bytes by which the ranks of a new communicator find each other."""
 
-    def join(self, size: int, unique_id: bytes, rank: int) -> Any:
+    def join(self, size: int, unique_id: bytes, rank: int) -> Communicator:
         """Create the current device's handle of a communicator; wait until all ranks have joined.
 
         The device is the current one of the calling thread.
@@ -84,19 +88,19 @@ class Library(Protocol):
     def group_end(self) -> None:
         """Enqueue the calls of the group as one."""
 
-    def primitive(self, name: str, comm: Any) -> Primitive:
+    def primitive(self, name: str, comm: Communicator) -> Primitive:
         """Return a function of `PRIMITIVES` for a communicator; it enqueues and returns."""
 
-    def async_error(self, comm: Any) -> int:
+    def async_error(self, comm: Communicator) -> int:
         """Return the result of enqueued work: success, in progress or an error."""
 
-    def last_error(self, comm: Any) -> str:
+    def last_error(self, comm: Communicator) -> str:
         """Return NCCL's message about the last error of this process, else ""."""
 
-    def abort(self, comm: Any) -> None:
+    def abort(self, comm: Communicator) -> None:
         """Abort all enqueued work, also of waiting kernels, and free the communicator."""
 
-    def destroy(self, comm: Any) -> None:
+    def destroy(self, comm: Communicator) -> None:
         """Free a communicator after its work is done."""
 
 
@@ -144,12 +148,12 @@ class Nccl4py:
         """Return 128 bytes by which the ranks of a new communicator find each other."""
         return bytes(memoryview(self._module.get_unique_id()).cast("B"))
 
-    def join(self, size: int, unique_id: bytes, rank: int) -> Any:
+    def join(self, size: int, unique_id: bytes, rank: int) -> Communicator:
         """Create the current device's handle of a communicator."""
         place = self._module.UniqueId.from_buffer(bytearray(unique_id))
         return self._module.comm_init_rank(size, place, rank)
 
-    def primitive(self, name: str, comm: Any) -> Primitive:
+    def primitive(self, name: str, comm: Communicator) -> Primitive:
         """Return a function of `PRIMITIVES`."""
         if name == "all_to_all" and self.version < ALL_TO_ALL:
             return partial(all_to_all_by_pairs, self, int(self._module.comm_count(comm)), comm)
@@ -160,11 +164,11 @@ class Nccl4py:
 
         return call
 
-    def async_error(self, comm: Any) -> int:
+    def async_error(self, comm: Communicator) -> int:
         """Return the result of enqueued work."""
         return int(self._module.comm_get_async_error(comm))
 
-    def last_error(self, comm: Any) -> str:
+    def last_error(self, comm: Communicator) -> str:
         """Return NCCL's message about the last error of this process."""
         return str(self._module.get_last_error(comm))
 
@@ -186,14 +190,14 @@ class CupyNccl:
         self.unique_id: Callable[[], bytes] = module.get_unique_id
         self.join: Callable[[int, bytes, int], Any] = module.NcclCommunicator
 
-    def primitive(self, name: str, comm: Any) -> Primitive:
+    def primitive(self, name: str, comm: Communicator) -> Primitive:
         """Return a function of `PRIMITIVES`; the all-to-all is `all_to_all_by_pairs`."""
         if name == "all_to_all":
             return partial(all_to_all_by_pairs, self, int(comm.size()), comm)
         function: Primitive = getattr(comm, _IN_CUPY[name])
         return function
 
-    def async_error(self, comm: Any) -> int:
+    def async_error(self, comm: Communicator) -> int:
         """Return the result of enqueued work."""
         try:
             comm.check_async_error()
@@ -201,15 +205,15 @@ class CupyNccl:
             return int(getattr(error, "status", -1))
         return SUCCESS
 
-    def last_error(self, comm: Any) -> str:
+    def last_error(self, comm: Communicator) -> str:
         """Return "": this binding provides no message."""
         return ""
 
-    def abort(self, comm: Any) -> None:
+    def abort(self, comm: Communicator) -> None:
         """Abort all enqueued work, and free the communicator."""
         comm.abort()
 
-    def destroy(self, comm: Any) -> None:
+    def destroy(self, comm: Communicator) -> None:
         """Free a communicator."""
         comm.destroy()
 
@@ -221,7 +225,7 @@ ITEMSIZES = (1, 1, 4, 4, 8, 8, 2, 4, 8, 2)
 def all_to_all_by_pairs(
     library: Library,
     size: int,
-    comm: Any,
+    comm: Communicator,
     send: int,
     receive: int,
     count: int,

@@ -49,9 +49,11 @@ import numpy as np
 
 from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import Device
+from flow_core.base.arrays import Array
 from flow_dist.control.waiting import WAIT_POLICY
 from flow_dist.phases import (
     Box,
+    Combine,
     Gather,
     Phases,
     Route,
@@ -75,7 +77,7 @@ MIN_SHARED_PARTS = 3
 Key = tuple[object, ...]
 """The key of a box, or for a sum the keys of its parts."""
 
-Slots = Mapping[Key, Sequence[Any]]
+Slots = Mapping[Key, Sequence[Array]]
 """Arrays by key and slot number."""
 
 GathersByParts = dict[Key, list[Gather]]
@@ -190,24 +192,26 @@ class _Published:
 
 
 def _bind(
-    combine: Callable[..., Any],
+    combine: Combine,
     gathers: Sequence[Gather],
     memory: SharedMemory,
     group: PeerGroup,
 ) -> _BoundPhase:
-    found = routes(gathers, group.owner)
-    targets, sources = peers(found, group.rank)
+    routed = routes(gathers, group.owner)
+    targets, sources = peers(routed, group.rank)
     by_rank = _gathers_by_rank(gathers, group.owner)
-    mine, depth = by_rank.get(group.rank, {}), _depth(found)
+    own_gathers, depth = by_rank.get(group.rank, {}), _depth(routed)
     partners = _sum_partners(by_rank, group.rank, targets & sources & WAIT_POLICY.same_core)
-    sent = {b.key: b for (source, _), boxes in found.items() if source == group.rank for b in boxes}
+    sent = {
+        b.key: b for (source, _), boxes in routed.items() if source == group.rank for b in boxes
+    }
     own = _Published(
         memory.stage(_COUNTERS),
         _stage_slots(memory, sent, depth),
-        _stage_slots(memory, _sums(mine) if partners else {}, depth),
+        _stage_slots(memory, _sums(own_gathers) if partners else {}, depth),
     )
     own.counters[:] = 0
-    others = _connect(own, found, {r: _sums(by_rank[r]) for r in partners}, memory, group)
+    others = _connect(own, routed, {r: _sums(by_rank[r]) for r in partners}, memory, group)
     counters = {r: published.counter_views() for r, published in others.items()}
     received = {key: row for published in others.values() for key, row in published.boxes.items()}
     unidirectional = targets - sources
@@ -221,10 +225,10 @@ def _bind(
                     [copy_launch(own.boxes[key][slot], box.view) for key, box in sent.items()]
                 ),
                 [
-                    (counters[r].summed, in_sequence(_copy_sums(mine, others[r].sums, slot)))
+                    (counters[r].summed, in_sequence(_copy_sums(own_gathers, others[r].sums, slot)))
                     for r in partners
                 ],
-                list(_combine_slot(combine, mine, received, own.sums, slot)),
+                list(_combine_slot(combine, own_gathers, received, own.sums, slot)),
             )
             for slot in range(depth)
         ),
@@ -234,20 +238,22 @@ def _bind(
 
 def _connect(
     own: _Published,
-    found: Mapping[Route, Sequence[Box]],
+    routed: Mapping[Route, Sequence[Box]],
     sums: Mapping[int, Mapping[Key, Box]],
     memory: SharedMemory,
     group: PeerGroup,
 ) -> dict[int, _Published]:
     """Swap locations with all peers, and map their boxes and their partners' sums."""
-    targets, sources = peers(found, group.rank)
-    messages = {r: own.locations(memory, found.get((group.rank, r), ())) for r in targets | sources}
+    targets, sources = peers(routed, group.rank)
+    messages = {
+        r: own.locations(memory, routed.get((group.rank, r), ())) for r in targets | sources
+    }
     others = {}
     for r, message in group.swap(messages, messages.keys()).items():
         counters, box_slots, sum_slots = json.loads(message)
         others[r] = _Published(
             memory.open(counters, None, _COUNTERS),
-            _open_slots(memory, {b.key: b for b in found.get((r, group.rank), ())}, box_slots),
+            _open_slots(memory, {b.key: b for b in routed.get((r, group.rank), ())}, box_slots),
             _open_slots(memory, sums[r], sum_slots) if r in sums else {},
         )
     group.swap(dict.fromkeys(messages, b""), messages)  # peers have mapped it; it may be freed now
@@ -297,7 +303,7 @@ def _sums(gathers: GathersByParts) -> dict[Key, Box]:
 
 
 def _combine_slot(
-    combine: Callable[..., Any], mine: GathersByParts, received: Slots, sums: Slots, slot: int
+    combine: Combine, mine: GathersByParts, received: Slots, sums: Slots, slot: int
 ) -> Iterator[Launch]:
     """Combine own boxes and peers' slots into the sum slots, if there are any, and the targets."""
     for key, same in mine.items():
@@ -315,7 +321,7 @@ def _copy_sums(mine: GathersByParts, sums: Slots, slot: int) -> Iterator[Launch]
             yield copy_launch(gather.target.view, sums[key][slot])
 
 
-def _combine(combine: Callable[..., Any], target: Any, parts: Sequence[Any]) -> Iterator[Launch]:
+def _combine(combine: Combine, target: Array, parts: Sequence[Array]) -> Iterator[Launch]:
     """Combine in the order of `combine_launches`, but never in place, which is slower in numpy."""
     if len(parts) < 3:
         yield from combine_launches(combine, target, parts)

@@ -17,11 +17,13 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import Device
 from flow_core.base.alignment import aligned
-from flow_dist.phases import Box, Gather, Phases, Route, combine_launches, routes
+from flow_core.base.arrays import Array
+from flow_dist.phases import Box, Combine, Gather, Phases, Route, combine_launches, routes
 from flow_dist.shm.large_pages import enlarge, mapped
 
 ENABLED = "FLOW_DIST_SHARED_MEMORY"
@@ -63,12 +65,12 @@ class Segment:
         if hasattr(self, "_file"):
             os.close(self._file)
 
-    def view(self, offset: int, shape: tuple[int, ...], dtype: Any) -> Any:
+    def view(self, offset: int, shape: tuple[int, ...], dtype: DTypeLike) -> Any:
         """Return the C-contiguous array of ``shape`` at byte ``offset``, as any arena does."""
         size = prod(shape) * np.dtype(dtype).itemsize
         return self.bytes[offset : offset + size].view(dtype).reshape(shape)
 
-    def offset_of(self, array: Any) -> int | None:
+    def offset_of(self, array: Array) -> int | None:
         """Return the byte offset of an array in the segment, None if it is not in it."""
         offset = int(array.__array_interface__["data"][0]) - self.address
         return offset if 0 <= offset < self.nbytes else None
@@ -95,11 +97,12 @@ def shared_memory_peers(gather: Callable[[bytes], Sequence[bytes]]) -> tuple[fro
     """
     probe = _Probe()
     texts = gather(probe.text)
-    seen = [other for other, text in enumerate(texts) if _is_readable(text)]
-    all_seen = [set(map(int, text.split())) for text in gather(b" ".join(b"%d" % o for o in seen))]
+    readable = [other for other, text in enumerate(texts) if _is_readable(text)]
+    rows = gather(b" ".join(b"%d" % other for other in readable))
+    readable_by = [set(map(int, text.split())) for text in rows]
     return tuple(
-        frozenset(other for other in mine if rank in all_seen[other])
-        for rank, mine in enumerate(all_seen)
+        frozenset(other for other in peers if rank in readable_by[other])
+        for rank, peers in enumerate(readable_by)
     )
 
 
@@ -147,7 +150,7 @@ class SharedMemory:
         self._segments.append(segment)
         return segment
 
-    def location_of(self, array: Any) -> Location | None:
+    def location_of(self, array: Array) -> Location | None:
         """Return the location of an array, None if it is not in shared memory."""
         for segment in self._segments:
             offset = segment.offset_of(array)
@@ -163,7 +166,7 @@ class SharedMemory:
         self._used += aligned(box.nbytes)
         return slot
 
-    def open(self, location: Sequence[int], strides: Sequence[int] | None, box: Box) -> Any:
+    def open(self, location: Sequence[int], strides: Sequence[int] | None, box: Box) -> Array:
         """Map a box of a peer; without strides it is contiguous."""
         process, file, size, offset = location
         memory = self._opened(process, file, size)
@@ -285,7 +288,7 @@ class Exports:
 
 def open_views(
     accesses: Sequence[Access], exports: Exports, memory: SharedMemory, group: PeerGroup
-) -> dict[object, Any]:
+) -> dict[object, Array]:
     """Map the boxes of peers that this process accesses, by key.
 
     Args:
@@ -310,7 +313,7 @@ def open_views(
 
 
 def combine_in_chunks(
-    combine: Callable[..., Any], targets: Sequence[Any], parts: Sequence[Any]
+    combine: Combine, targets: Sequence[Array], parts: Sequence[Array]
 ) -> Iterator[Launch]:
     """Yield launches that combine rows in order into every target, chunk by chunk.
 
@@ -332,7 +335,7 @@ def combine_in_chunks(
             yield partial(np.copyto, other[low : low + step], target)
 
 
-def _combine(combine: Callable[..., Any], target: Any, parts: Sequence[Any]) -> Iterator[Launch]:
+def _combine(combine: Combine, target: Array, parts: Sequence[Array]) -> Iterator[Launch]:
     """Return the launches of `combine_launches`; large rows of three or more parts in chunks."""
     rows = [target, *parts]
     if len(parts) < 3 or target.nbytes <= CHUNK_BYTES or any(row.ndim != 1 for row in rows):

@@ -12,8 +12,10 @@ from flow_core.authoring.backends import Launch, of_all
 from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec
 from flow_core.authoring.update_rules import BY_TYPE, COMMON
 from flow_core.base.alignment import aligned
+from flow_core.base.arrays import Array
 from flow_core.base.errors import DataError
 from flow_onednn import threads
+from flow_onednn.binding import CData
 from flow_onednn.kernels.upcast import with_upcast
 from flow_onednn.native import compiler
 from flow_onednn.primitives import address
@@ -24,12 +26,12 @@ Accepts = Callable[[KernelQuery], bool]
 FLOAT_BYTES = 4
 
 
-def pointer(array: Any, kind: str = "float *") -> Any:
+def pointer(array: Array, kind: str = "float *") -> CData:
     """Return the C pointer to an array."""
     return compiler.ffi(compiler.CDEF).cast(kind, address(array))
 
 
-def null() -> Any:
+def null() -> CData:
     """Return the null pointer, for an absent argument."""
     return compiler.ffi(compiler.CDEF).NULL
 
@@ -146,7 +148,7 @@ def _mask(ctx: BindContext) -> Launch:
     return _keeping(launch, ctx.step)
 
 
-def _keeping(launch: Launch, *arrays: Any) -> Launch:
+def _keeping(launch: Launch, *arrays: Array) -> Launch:
     """Keep arrays alive with a launch that holds their addresses."""
     launch.arrays = arrays  # type: ignore[attr-defined]  # partials have attributes
     return launch
@@ -249,7 +251,7 @@ def _checked(run: Callable[[], int], ctx: BindContext) -> Launch:
     return launch
 
 
-def _raise_label(op: str, label: Any, depth: int) -> None:
+def _raise_label(op: str, label: Array, depth: int) -> None:
     bad = label[(label < 0) | (label >= depth)]
     raise DataError(
         f"running {op}",

@@ -9,7 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.authoring.specs import Attrs, BindContext, KernelQuery, KernelSpec, TensorType
+from flow_core.authoring.specs import (
+    Attrs,
+    AttrValue,
+    BindContext,
+    KernelQuery,
+    KernelSpec,
+    TensorType,
+)
+from flow_core.base.arrays import Array
 from flow_onednn import binding
 from flow_onednn.kernels.upcast import product
 from flow_onednn.library import library
@@ -87,7 +95,7 @@ def build(p: Problem) -> Recipe | RecipeSequence | None:
     return made[0] if len(made) == 1 else RecipeSequence(made)
 
 
-def _tiles(a: Matrix, b: Matrix, attrs: dict[str, Any]) -> tuple[str, list[Span]]:
+def _tiles(a: Matrix, b: Matrix, attrs: dict[str, AttrValue]) -> tuple[str, list[Span]]:
     """Return the axis along which a product is tiled, "m", "n" or "k", and the spans."""
     (*stack, rows, deep), columns = a.shape, b.shape[-1]
     size = 4 * deep * columns
@@ -139,7 +147,7 @@ def row_major_matrix(a: Matrix, b: Matrix) -> tuple[int, ...]:
     return (rows * columns, columns, 1) if len(a.shape) == 3 else (columns, 1)
 
 
-def run(implementation: Implementation | None, p: Problem, operands: Sequence[Any]) -> Any:
+def run(implementation: Implementation | None, p: Problem, operands: Sequence[Array]) -> Any:
     """Return the product of ``operands``; None without an implementation."""
     if implementation is None:
         return None

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import BindContext
+from flow_core.base.arrays import Array
 from flow_onednn.kernels.loops import pointer
 from flow_onednn.native import compiler
 from flow_onednn.recipes import Build, Implementation, Problem
@@ -61,7 +61,7 @@ class NanPreserving:
         return exact if self.fast is None else [_checked(ctx.inputs, self.fast.bind(ctx), exact)]
 
 
-def _relu(y: Any) -> Launch:
+def _relu(y: Array) -> Launch:
     """Return a launch that applies relu in place and propagates NaN."""
     if not compiler.available():
         return partial(np.maximum, y, np.zeros((), y.dtype), y)
@@ -70,7 +70,7 @@ def _relu(y: Any) -> Launch:
     return partial(compiler.native().relu_inplace_bf16, pointer(y, "uint16_t *"), y.size)
 
 
-def _checked(inputs: Sequence[Any], fast: Sequence[Launch], exact: Sequence[Launch]) -> Launch:
+def _checked(inputs: Sequence[Array], fast: Sequence[Launch], exact: Sequence[Launch]) -> Launch:
     """Return a launch that runs ``fast`` if all inputs are moderate, else ``exact``."""
     checks = tuple(map(_check, inputs))
 
@@ -81,7 +81,7 @@ def _checked(inputs: Sequence[Any], fast: Sequence[Launch], exact: Sequence[Laun
     return run
 
 
-def _check(x: Any) -> Callable[[], int]:
+def _check(x: Array) -> Callable[[], int]:
     if x.dtype == np.float32:
         return partial(compiler.native().is_moderate, pointer(x), x.size)
     return partial(compiler.native().is_moderate_bf16, pointer(x, "uint16_t *"), x.size)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec, TensorType
 from flow_core.base.alignment import aligned
+from flow_core.base.arrays import Array
 from flow_onednn import binding
 from flow_onednn.kernels.loops import FLOAT_BYTES, pointer
 from flow_onednn.kernels.upcast import is_half, upcast_kernel, upcast_type
@@ -29,6 +29,8 @@ from flow_onednn.primitives import (
 )
 from flow_onednn.recipes import PRIORITY, Problem, cached, problem
 
+MakePrimitive = Callable[[Problem], Primitive | None]
+Bind = Callable[[BindContext], Sequence[Launch]]
 FLAGS = binding.USE_SCALE | binding.USE_SHIFT
 
 
@@ -89,7 +91,7 @@ def _has_half_vectors(query: KernelQuery) -> bool:
     return any(is_half(t) for t in query.inputs if len(t.shape) == 1)
 
 
-def _takes(make: Any) -> Any:
+def _takes(make: MakePrimitive) -> Callable[[KernelQuery], bool]:
     return lambda query: _accepts(query) and make(problem(query)) is not None
 
 
@@ -97,14 +99,25 @@ def _vector_bytes(query: KernelQuery) -> int:
     return aligned(query.inputs[0].shape[-1] * FLOAT_BYTES)
 
 
-def _workspace(make: Any) -> Any:
+def _workspace(make: MakePrimitive) -> Callable[[KernelQuery], int]:
     """Return the function of the workspace: the variance and the scratchpad."""
-    return lambda query: _vector_bytes(query) + aligned(make(problem(query)).scratchpad)
+
+    def size(query: KernelQuery) -> int:
+        return _vector_bytes(query) + aligned(_checked(make(problem(query)), query).scratchpad)
+
+    return size
 
 
-def _vector(ctx: BindContext) -> Any:
+def _checked(made: Primitive | None, query: KernelQuery) -> Primitive:
+    if made is None:
+        raise LookupError(f"no primitive for {query.op}, which was accepted")
+    return made
+
+
+def _vector(ctx: BindContext) -> Array:
     size = ctx.query.inputs[0].shape[-1]
-    return ctx.workspace[: size * FLOAT_BYTES].view(np.float32)
+    vector: Array = ctx.workspace[: size * FLOAT_BYTES].view(np.float32)
+    return vector
 
 
 def _bind_forward(ctx: BindContext) -> list[Launch]:
@@ -130,7 +143,7 @@ def _bind_forward(ctx: BindContext) -> list[Launch]:
     ]
 
 
-def _nonfinite_channels(x: Any, y: Any, *vectors: Any) -> Launch:
+def _nonfinite_channels(x: Array, y: Array, *vectors: Array) -> Launch:
     """Return a launch that recomputes channels with NaN, which the library's relu drops."""
     half = x.dtype != np.float32
     run = getattr(compiler.native(), "norm_relu_nonfinite" + "_bf16" * half)
@@ -139,7 +152,7 @@ def _nonfinite_channels(x: Any, y: Any, *vectors: Any) -> Launch:
     return partial(run, *images, *map(pointer, vectors), x.size // columns, columns)
 
 
-def _move(moving: Any, batch: Any, rate: float, unbias: float, scratch: Any) -> list[Launch]:
+def _move(moving: Array, batch: Array, rate: float, unbias: float, scratch: Array) -> list[Launch]:
     """Return launches of ``moving = moving (1 - rate) + batch unbias rate``."""
     return [
         partial(np.multiply, moving, np.float32(1 - rate), moving),
@@ -165,9 +178,10 @@ def _bind_backward(ctx: BindContext) -> list[Launch]:
     ]
 
 
-def _run(made: Primitive | None, ctx: BindContext, mask: Sequence[Any], **arrays: Any) -> Launch:
-    if made is None:
-        raise LookupError(f"no primitive for {ctx.query.op}, which was accepted")
+def _run(
+    made: Primitive | None, ctx: BindContext, mask: Sequence[Array], **arrays: Array
+) -> Launch:
+    made = _checked(made, ctx.query)
     image = _image(ctx.query.inputs[0])
     vector = plain((ctx.query.inputs[0].shape[-1],), "float32")
     tensors = {
@@ -181,7 +195,7 @@ def _run(made: Primitive | None, ctx: BindContext, mask: Sequence[Any], **arrays
     return launch(made, tensors, allocator.allocate(made.scratchpad))
 
 
-def _spec(op: str, make: Any, bind: Any) -> KernelSpec:
+def _spec(op: str, make: MakePrimitive, bind: Bind) -> KernelSpec:
     spec = KernelSpec(op, "cpu", bind, _takes(make), PRIORITY, _workspace(make), f"onednn.{op}")
     return upcast_kernel(spec, unless=_has_half_vectors)
 

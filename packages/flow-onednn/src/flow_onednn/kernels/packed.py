@@ -7,12 +7,11 @@ a process multiply few rows each by the same weight, packing it once is less wor
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from flow_core.authoring.backends import agree, factors, multiplications
-from flow_core.authoring.specs import Attrs, BindContext, KernelQuery, KernelSpec
+from flow_core.authoring.specs import Attrs, AttrValue, BindContext, KernelQuery, KernelSpec
+from flow_core.base.arrays import Array
 from flow_onednn.kernels import partitioned_matmul
 from flow_onednn.kernels.matmul import ACTIVATIONS
 from flow_onednn.kernels.nan_relu import preserve_nan
@@ -33,7 +32,7 @@ from flow_onednn.threads import whole_budget
 PACK, PRODUCT = "onednn_pack", "onednn_packed_matmul"
 
 
-def _product(attrs: dict[str, Any], has_bias: bool) -> Primitive | None:
+def _product(attrs: dict[str, AttrValue], has_bias: bool) -> Primitive | None:
     """Create the product of plain rows and weights in the primitive's layout.
 
     A pass queries this layout before streams divide the cores, so that it is selected for the
@@ -49,7 +48,7 @@ def _product(attrs: dict[str, Any], has_bias: bool) -> Primitive | None:
         )  # fmt: skip
 
 
-def _weights(attrs: dict[str, Any]) -> Md:
+def _weights(attrs: dict[str, AttrValue]) -> Md:
     """Return the descriptor of the variable's weights as a (deep, columns) matrix."""
     deep, columns = attrs["deep"], attrs["columns"]
     strides = (1, deep) if attrs["transpose_b"] else (columns, 1)
@@ -81,7 +80,7 @@ def _build_product(p: Problem) -> Recipe | None:
     return recipe(product, operands)
 
 
-def attrs_of(p: Problem) -> dict[str, Any]:
+def attrs_of(p: Problem) -> dict[str, AttrValue]:
     """Return the attributes of the pack and product ops that replace a matrix product."""
     rows, deep = p.inputs[0].shape
     return {
@@ -107,7 +106,7 @@ def packed_size(p: Problem) -> int | None:
     return size if packs and _same_bits(p, attrs, size, direct) else None
 
 
-def _same_bits(p: Problem, attrs: dict[str, Any], size: int, direct: Implementation) -> bool:
+def _same_bits(p: Problem, attrs: dict[str, AttrValue], size: int, direct: Implementation) -> bool:
     transposed, has_bias = p.attrs["transpose_b"], len(p.inputs) == 3
     how = {**attrs, "transpose_b": transposed, "bias": has_bias}
     pack, product = (
@@ -130,7 +129,7 @@ def _same_bits(p: Problem, attrs: dict[str, Any], size: int, direct: Implementat
     return agree(multiplications(p.inputs[:2], transposed), same)
 
 
-def _run(implementation: Implementation, p: Problem, operands: list[Any], out: Any) -> None:
+def _run(implementation: Implementation, p: Problem, operands: list[Array], out: Array) -> None:
     query = KernelQuery(p.op, Attrs(p.attrs), p.inputs, p.outputs)
     workspace = np.empty(implementation.workspace, np.uint8)
     for launch in implementation.bind(BindContext(query, tuple(operands), (out,), workspace)):

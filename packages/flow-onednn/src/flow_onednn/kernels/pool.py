@@ -12,13 +12,14 @@ from math import prod
 from typing import Any
 
 from flow_core.authoring.backends import Launch
-from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec, TensorType
+from flow_core.authoring.specs import AttrValue, BindContext, KernelQuery, KernelSpec, TensorType
 from flow_core.base.alignment import aligned
 from flow_onednn import binding
+from flow_onednn.binding import CData
 from flow_onednn.kernels.convolution.conv import LAST, first, image
 from flow_onednn.kernels.loops import null, pointer, thread_parts, upcast_loop_kernel
 from flow_onednn.native import compiler
-from flow_onednn.primitives import Primitive, create, dims
+from flow_onednn.primitives import Md, Primitive, create, dims
 from flow_onednn.recipes import Operand, Problem, Recipe, kernel, recipe
 
 Shape = tuple[int, ...]
@@ -27,7 +28,7 @@ PLACES = 256
 """Maximum elements of a window: positions are bytes."""
 
 
-def window(attrs: dict[str, Any], x: Shape, y: Shape) -> tuple[Any, ...] | None:
+def window(attrs: dict[str, AttrValue], x: Shape, y: Shape) -> tuple[Any, ...] | None:
     """Return strides, kernel, dilation, padding before and after as C arrays.
 
     Returns:
@@ -44,7 +45,7 @@ def window(attrs: dict[str, Any], x: Shape, y: Shape) -> tuple[Any, ...] | None:
     return tuple(dims(v) for v in (stride, kernel_, (0, 0), before, after))
 
 
-def _before(attrs: dict[str, Any], x: Shape, y: Shape) -> list[int]:
+def _before(attrs: dict[str, AttrValue], x: Shape, y: Shape) -> list[int]:
     padding = attrs["padding"]
     if padding == "valid":
         return [0, 0]
@@ -60,7 +61,7 @@ def _space(shape: Shape, last: bool) -> Shape:
 
 
 def forward(
-    attrs: dict[str, Any], x: Shape, y: Shape, prop: int, dtype: str = FLOAT
+    attrs: dict[str, AttrValue], x: Shape, y: Shape, prop: int, dtype: str = FLOAT
 ) -> Primitive | None:
     """Create the primitive of average pooling."""
     last = attrs["data_format"] == LAST
@@ -71,7 +72,9 @@ def forward(
     return create("pooling_forward", prop, binding.POOLING["avg"], *ends, *widths)
 
 
-def backward(attrs: dict[str, Any], x: Shape, y: Shape, dtype: str = FLOAT) -> Primitive | None:
+def backward(
+    attrs: dict[str, AttrValue], x: Shape, y: Shape, dtype: str = FLOAT
+) -> Primitive | None:
     """Create the primitive of the gradient of average pooling."""
     last = attrs["data_format"] == LAST
     hint = forward(attrs, x, y, binding.FORWARD_TRAINING, dtype)
@@ -82,7 +85,7 @@ def backward(attrs: dict[str, Any], x: Shape, y: Shape, dtype: str = FLOAT) -> P
     return create("pooling_backward", binding.POOLING["avg"], *ends, *widths, hint.desc)
 
 
-def max_sizes(attrs: dict[str, Any], x: Shape, y: Shape) -> tuple[int, ...] | None:
+def max_sizes(attrs: dict[str, AttrValue], x: Shape, y: Shape) -> tuple[int, ...] | None:
     """Return the sizes of a max pooling for the C loops.
 
     Returns:
@@ -99,13 +102,13 @@ def max_sizes(attrs: dict[str, Any], x: Shape, y: Shape) -> tuple[int, ...] | No
     return (*planes, oh, ow, *kernel_, *stride, *before)
 
 
-def places_bytes(attrs: dict[str, Any], x: Shape, y: Shape) -> int | None:
+def places_bytes(attrs: dict[str, AttrValue], x: Shape, y: Shape) -> int | None:
     """Return the size of the positions output of `onednn_max_pool`; None without a kernel."""
     few = prod(attrs["pool_size"]) <= PLACES and compiler.available()
     return prod(y) if few and max_sizes(attrs, x, y) else None
 
 
-def _images(p: Problem, x: Shape, y: Shape) -> tuple[Any, Any]:
+def _images(p: Problem, x: Shape, y: Shape) -> tuple[Md, Md]:
     last, dtype = p.attrs["data_format"] == LAST, _dtype(p)
     return image(x, last, dtype), image(y, last, dtype)
 
@@ -134,7 +137,7 @@ def _c_sizes(query: KernelQuery, x: TensorType, y: TensorType) -> tuple[int, ...
     return max_sizes(dict(query.attrs), x.shape, y.shape)
 
 
-def _c_array(sizes: tuple[int, ...] | None) -> Any:
+def _c_array(sizes: tuple[int, ...] | None) -> CData:
     return compiler.ffi(compiler.CDEF).new("long[]", list(sizes or ()))
 
 

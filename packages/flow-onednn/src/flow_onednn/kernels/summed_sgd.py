@@ -17,6 +17,7 @@ import numpy as np
 from flow_core.authoring.backends import Launch, agree, factors, multiplications
 from flow_core.authoring.specs import Attrs, BindContext, KernelQuery, KernelSpec
 from flow_core.base.alignment import aligned
+from flow_core.base.arrays import Array
 from flow_onednn import binding
 from flow_onednn.kernels import matmul
 from flow_onednn.kernels.loops import null, pointer
@@ -103,7 +104,7 @@ class SummedSgd:
 ONE = np.ones(1, np.float32)
 
 
-def _rate(ctx: BindContext, rate: Any, factor: Sequence[Any], at: int) -> Launch:
+def _rate(ctx: BindContext, rate: Array, factor: Sequence[Array], at: int) -> Launch:
     """Return a launch that writes the factor of the gradient: the negative, scaled rate."""
     given = pointer(factor[0]) if factor else null()
     number = compiler.ffi(compiler.CDEF).cast("float *", at)
@@ -152,7 +153,7 @@ def _made(p: Problem) -> SummedSgd | None:
     return SummedSgd(first, adding, closing, src, weights, total, p.inputs[0].nbytes)
 
 
-def _drawn(p: Problem, rng: np.random.Generator) -> Iterator[Any]:
+def _drawn(p: Problem, rng: np.random.Generator) -> Iterator[Array]:
     """Yield trial data: a variable of both signs, a positive rate and factor, and operands."""
     first = len(p.inputs) - 2 * int(p.attrs["parts"])
     for i, type_ in enumerate(p.inputs[:first]):
@@ -184,7 +185,7 @@ def _same(p: Problem, made: SummedSgd, rng: np.random.Generator) -> bool:
     return np.array_equal(arrays[0], wanted)
 
 
-def _apart(p: Problem, operands: Sequence[Any]) -> Any:
+def _apart(p: Problem, operands: Sequence[Array]) -> Array:
     """Return the sum of separately computed products."""
     pairs = (operands[at : at + 2] for at in range(0, len(operands), 2))
     return reduce(np.add, (matmul.run(matmul.build(p), p, pair) for pair in pairs))

@@ -19,6 +19,7 @@ from flow_core.authoring.specs import (
     tensor_type,
 )
 from flow_core.base.alignment import aligned
+from flow_core.base.arrays import Array
 from flow_core.base.dtypes import float32
 from flow_onednn.library import NO_AMX
 from flow_onednn.native import compiler
@@ -123,7 +124,9 @@ def _upcast_bytes(query: KernelQuery) -> int:
     return sum(aligned(4 * t.size) for t in (*query.inputs, *query.outputs) if is_half(t))
 
 
-def _bind(ctx: BindContext, bind: Any) -> list[Launch]:
+def _bind(
+    ctx: BindContext, bind: Callable[[BindContext], Launch | Sequence[Launch]]
+) -> list[Launch]:
     copies = _float32_copies(ctx)
     inputs, before = _swapped(ctx.query.inputs, ctx.inputs, copies)
     outputs, after = _swapped(ctx.query.outputs, ctx.outputs, copies)
@@ -132,11 +135,11 @@ def _bind(ctx: BindContext, bind: Any) -> list[Launch]:
         replace(ctx, query=upcast_query(ctx.query), inputs=inputs, outputs=outputs, workspace=rest)
     )
     launches = [_copy("bf16_to_f32_array", half, copy) for half, copy in before]
-    launches += bound if isinstance(bound, list | tuple) else [bound]
+    launches += [bound] if callable(bound) else bound
     return launches + [_copy("f32_to_bf16_array", copy, half) for half, copy in after]
 
 
-def _float32_copies(ctx: BindContext) -> Iterator[Any]:
+def _float32_copies(ctx: BindContext) -> Iterator[Array]:
     """Yield a float32 array in the workspace for each bfloat16 array in turn."""
     at = 0
     for type_ in (*ctx.query.inputs, *ctx.query.outputs):
@@ -147,14 +150,14 @@ def _float32_copies(ctx: BindContext) -> Iterator[Any]:
 
 
 def _swapped(
-    types: Sequence[TensorType], arrays: Sequence[Any], copies: Iterator[Any]
-) -> tuple[tuple[Any, ...], list[tuple[Any, Any]]]:
+    types: Sequence[TensorType], arrays: Sequence[Array], copies: Iterator[Array]
+) -> tuple[tuple[Array, ...], list[tuple[Array, Array]]]:
     """Replace bfloat16 arrays by their float32 copies; return these pairs as well."""
     found = tuple(next(copies) if is_half(t) else a for t, a in zip(types, arrays, strict=True))
     return found, [(a, t) for a, t in zip(arrays, found, strict=True) if a is not t]
 
 
-def _copy(name: str, source: Any, target: Any) -> Launch:
+def _copy(name: str, source: Array, target: Array) -> Launch:
     make = compiler.ffi(compiler.CDEF)
     kinds = ("uint16_t *", "float *") if name == "bf16_to_f32_array" else ("float *", "uint16_t *")
     pointers = (make.cast(k, address(a)) for k, a in zip(kinds, (source, target), strict=True))

@@ -49,6 +49,7 @@ class CompileOptions:
         budget: the cores of the process.
         settings: settings in kernel queries; part of the plan.
         recording: the device types of the plan whose drivers record steps.
+        alignment: bytes to which offsets are aligned, by device type.
     """
 
     seed: int = 0
@@ -62,6 +63,7 @@ class CompileOptions:
     budget: Budget = field(default_factory=lambda: find_budget(asked(os.environ)))
     settings: Mapping[str, AttrValue] = NO_ATTRS
     recording: frozenset[str] = frozenset()
+    alignment: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from flow_core.base.alignment import aligned
+from flow_core.base.alignment import ALIGNMENT, aligned
 from flow_core.base.dtypes import uint8
 from flow_core.base.errors import GraphError
 from flow_core.base.hazards import Access, find_waits
@@ -138,7 +138,13 @@ def _emit(state: _Phases, inputs: Sequence[str], job: str) -> Plan:
     held = [op for op in state.order.ops if op.type == "variable"]
     variables = {op.name: _view(state, buffers, op.output()) for op in held}
     options = state.given.options
-    arenas, placed = place(buffers, state.graph.lines, options.memory_limit, options.is_resident)
+    arenas, placed = place(
+        buffers,
+        state.graph.lines,
+        options.memory_limit,
+        options.is_resident,
+        lambda device: options.alignment.get(device.type, ALIGNMENT),
+    )
     registers = step_registers(state.given.options.width)
     check_no_deadlock(registers)
     streams = list(dict.fromkeys(stream_name(state.graph.ops[t.op]) for t in tasks))
@@ -235,13 +241,13 @@ def _view(state: _Phases, buffers: Buffers, value: Value) -> int:
 
 
 def _arrays(state: _Phases, buffers: Buffers, op: Op) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the buffers that an op reads and writes; a batched op uses those of all devices."""
+    """Return the buffers that an op reads and writes; for a batched op, of all devices."""
     count, sharing = len(state.graph.types[op.name]), state.order.sharing
     if op.name not in sharing.batched:
         _, _, inputs = lowered_form(state.graph, sharing, op)
         outputs = (Value(op.name, k) for k in range(count))
-        seen = (tuple(_view(state, buffers, v) for v in side) for side in (inputs, outputs))
-        return next(seen), next(seen)
+        sides = (tuple(_view(state, buffers, v) for v in side) for side in (inputs, outputs))
+        return next(sides), next(sides)
     ops = sharing.executed_with(state.graph, op)
     rows = zip(zip(*(o.inputs for o in ops), strict=True), sharing.batched[op.name], strict=True)
     read = tuple(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from flow_core.base.alignment import aligned
+from flow_core.base.alignment import ALIGNMENT, aligned
 from flow_core.base.errors import SourceLine
 from flow_core.compiler.memory.arena import ArenaLayout, Block, plan_arena
 from flow_core.ir.graph import TensorType, Value
@@ -78,6 +78,7 @@ def place(
     lines: Mapping[str, SourceLine],
     limit: Limit | None,
     is_resident: IsResident,
+    alignment: Callable[[Device], int] = lambda _: ALIGNMENT,
 ) -> tuple[tuple[ArenaPlan, ...], tuple[Buffer, ...]]:
     """Plan the arena of each device; return the arenas, and all buffers with their offsets.
 
@@ -86,6 +87,7 @@ def place(
         lines: the user's lines, by op.
         limit: the memory of the devices.
         is_resident: whether a variable already has memory.
+        alignment: bytes to which the offsets on a device are aligned, a multiple of `ALIGNMENT`.
 
     Raises:
         OutOfMemoryError: an arena and the new variables exceed a device's memory.
@@ -103,7 +105,7 @@ def place(
     types = list(dict.fromkeys(device.type for device in by_device))
     for device in sorted(by_device, key=partial(_position, types)):
         blocks = by_device[device]
-        layout = _layout([block for _, block in blocks], known)
+        layout = _layout([block for _, block in blocks], known, alignment(device))
         offsets.update(zip([i for i, _ in blocks], layout.offsets, strict=True))
         owners = _owners(buffers, lines, blocks, layout.peak)
         arena = ArenaPlan(device, layout.nbytes, layout.lower_bound, layout.peak, owners)
@@ -114,18 +116,25 @@ def place(
 
 
 def _position(types: Sequence[str], device: Device) -> tuple[int, int, int]:
-    """Where the arena of a device comes among all: those of one type by their numbers."""
+    """Return the sort key of a device: its type, then its numbers."""
     return types.index(device.type), device.machine, device.index
 
 
-def _layout(blocks: Sequence[Block], known: dict[tuple[Block, ...], ArenaLayout]) -> ArenaLayout:
-    """Plan the arena of a device, or reuse that of a device with equal blocks."""
+def _layout(
+    blocks: Sequence[Block], known: dict[tuple[Block, ...], ArenaLayout], alignment: int
+) -> ArenaLayout:
+    """Plan the arena of a device, or reuse the layout of a device with equal blocks.
+
+    Offsets are sums of sizes, so sizes that are multiples of the alignment keep it.
+    """
     times = sorted({time for b in blocks for time in (b.first, b.last)})
     rank = {time: i for i, time in enumerate(times)}
-    alike = tuple(Block(b.nbytes, rank[b.first], rank[b.last]) for b in blocks)
-    if alike not in known:
-        known[alike] = plan_arena(alike)
-    layout = known[alike]
+    sizes = [aligned(b.nbytes, alignment) for b in blocks]
+    pairs = zip(blocks, sizes, strict=True)
+    normalized = tuple(Block(size, rank[b.first], rank[b.last]) for b, size in pairs)
+    if normalized not in known:
+        known[normalized] = plan_arena(normalized)
+    layout = known[normalized]
     return replace(layout, peak=times[layout.peak] if times else 0)
 
 

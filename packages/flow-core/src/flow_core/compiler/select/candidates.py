@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from flow_core.base.errors import located
 from flow_core.base.shapes import Shape, balanced_split
 from flow_core.ir.graph import AttrValue, Graph, Op, TensorType, tensor_type
 from flow_core.plugins.specs import LocalContext, OpSpec, Part, SbpContext, local_attrs
@@ -72,13 +73,14 @@ def signatures(
     if spec.is_per_device(op.placement):
         yield _between_views(op, spec, len(inputs), len(outputs))
         return
-    seen: dict[NdSignature, None] = {}
+    unique: dict[NdSignature, None] = {}
     dims = hierarchy or op.placement.hierarchy
-    for chain in _chains(spec, op.attrs, inputs, outputs, dims, hollow):
-        found = _transposed(chain, len(inputs), len(outputs))
-        if not any(map(_mixes, (*found.inputs, *found.outputs))):
-            seen[found] = None
-    yield from seen
+    with located(graph.lines.get(op.name)):
+        for chain in _chains(spec, op.attrs, inputs, outputs, dims, hollow):
+            found = _transposed(chain, len(inputs), len(outputs))
+            if not any(map(_mixes, (*found.inputs, *found.outputs))):
+                unique[found] = None
+    yield from unique
 
 
 def _between_views(op: Op, spec: OpSpec, n_in: int, n_out: int) -> NdSignature:
@@ -97,10 +99,11 @@ def _mixes(nd: NdSbp) -> bool:
 def makes_extremes(graph: Graph, op: Op, spec: OpSpec) -> bool:
     """Whether an op may produce maxima or minima of parts from inputs that are none."""
     context = SbpContext(graph.input_types(op), graph.types[op.name], op.attrs)
-    return any(
-        set(EXTREMES) & {*rule.outputs} and not set(EXTREMES) & {*rule.inputs}
-        for rule in spec.sbp(context)
-    )
+    with located(graph.lines.get(op.name)):
+        return any(
+            set(EXTREMES) & {*rule.outputs} and not set(EXTREMES) & {*rule.inputs}
+            for rule in spec.sbp(context)
+        )
 
 
 def has_extremes(candidate: NdSignature) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flow_core.base.config import CHECK_FEEDS
+from flow_core.base.config import CHECK_FEEDS, HOST_FALLBACK
 from flow_core.base.dtypes import DType, as_dtype, float32
 from flow_core.base.errors import ConfigError, InferenceError, nearest, user_line
 from flow_core.compiler.select import SELECTORS
@@ -120,6 +120,12 @@ def _seconds(name: str, value: object) -> float:
 def _check_feeds(name: str, value: object) -> str:
     if value not in CHECK_FEEDS:
         raise _wrong(name, value, " or ".join(map(repr, CHECK_FEEDS)))
+    return str(value)
+
+
+def _host_fallback(name: str, value: object) -> str:
+    if value not in HOST_FALLBACK:
+        raise _wrong(name, value, " or ".join(map(repr, HOST_FALLBACK)))
     return str(value)
 
 
@@ -251,6 +257,7 @@ EFFECTIVE: tuple[Setting, ...] = (
     Setting("share_replicas", True, "whether devices with shared memory share replicas", _switch),
     Setting("math_mode", MATH_MODES[0], "the type to which products may round float32", _math_mode),
     Setting("check_feeds", None, "how often processes compare their feeds", _check_feeds),
+    Setting("host_fallback", None, "whether ops without a kernel run on the CPU", _host_fallback),
     Setting("random_seed", 0, "seed of the job's random ops", _whole),
     Setting(
         "enable_all_reduce_group", True, "whether all-reduces of gradients are bucketed", _switch

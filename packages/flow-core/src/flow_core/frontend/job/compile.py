@@ -7,16 +7,18 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 from flow_core.compiler.lower.physical_graph import Physical, to_physical
 from flow_core.compiler.lower.tasks import lower
 from flow_core.compiler.reshard.ledger import BoxingEntry, completed
 from flow_core.compiler.reshard.planner import TensorLayout
-from flow_core.compiler.reshard.plugin_steps import Ways
+from flow_core.compiler.reshard.plugin_steps import BoxingMethods
 from flow_core.compiler.select import Problem, Selector
 from flow_core.frontend.config.function_config import micro_batches
 from flow_core.frontend.job.compile_settings import lowering_options
+from flow_core.frontend.job.host_fallback import announce, compile_with_fallback, explained
 from flow_core.frontend.job.memory_fallback import compile_within_memory
 from flow_core.frontend.job.pass_pipeline import logical_pipeline, physical_pipeline
 from flow_core.frontend.job.placement_checks import check_placements
@@ -90,7 +92,7 @@ def compile_graph(
         results: values to fetch at each step.
         inputs: names of the ``input`` ops in the order in which they are fed.
         effects: whether to keep ops that only have side effects.
-        select: the selector; that of the job's settings if None.
+        select: the selector; the one of the job's settings if None.
     """
     build.builder.results = tuple(results)
     logical = build.builder.build()
@@ -99,9 +101,11 @@ def compile_graph(
     verify(logical)
 
     def attempt(changed: JobBuild, memory: float) -> Compiled:
-        return _compile(changed, logical, inputs, select, memory)
+        compile_once = partial(_compile, changed, logical, inputs, select, memory)
+        return compile_with_fallback(changed, compile_once)
 
     found = compile_within_memory(build, attempt) if select is None else attempt(build, 1.0)
+    announce(build)
     _keep_layouts(build.session, found.optimized_logical, found.layouts)
     return found
 
@@ -132,6 +136,7 @@ def _compile(
         len(graph),
         lambda: lower(graph, build.session.registry, inputs, build.name, options),
     )
+    physical.ledger = list(explained(completed(physical.ledger, plan), build, optimized))
     plan = _annotated(plan, physical, parts)
     timings = [*before.timings, distributing, *after.timings, lowering]
     return Compiled(logical, optimized, graph, plan, timings, physical, tuple(inputs))
@@ -141,15 +146,21 @@ def _distribute(build: JobBuild, graph: Graph, select: Selector | None, memory: 
     """Select SBP signatures and expand the logical graph over its devices."""
     session, seconds = build.session, float(build.config.get("sbp_selector_seconds"))
     fixed = dict(session.layouts)
-    problem = Problem(graph, session.registry.ops, fixed=fixed, seconds=seconds, memory=memory)
+    problem = Problem(
+        graph,
+        session.registry.ops,
+        fixed=fixed,
+        seconds=seconds,
+        memory=memory,
+        host_numbers=session.registry.host_numbers,
+    )
     selector = select or str(build.config.get("sbp_selector"))
-    return to_physical(problem, selector, Ways.of(session.registry))
+    return to_physical(problem, selector, BoxingMethods.of(session.registry))
 
 
 def _annotated(plan: Plan, physical: Physical, parts: int) -> Plan:
     """The plan with its shards, micro-batches and ledger."""
     shards = {n: (s.variable, s.region) for n, s in physical.shards.items()}
-    physical.ledger = completed(physical.ledger, plan)
     ledger = tuple(map(_transfer, physical.ledger))
     return replace(plan, shards=shards, micro_batches=parts, ledger=ledger)
 
@@ -182,7 +193,7 @@ def _timed(name: str, before: int, work: Callable[[], T]) -> tuple[T, PassTiming
 
 
 def _keep_layouts(session: JobSession, graph: Graph, layouts: Mapping[Value, TensorLayout]) -> None:
-    """Record the layouts of variables, which fix those of jobs compiled later."""
+    """Record the layouts of variables, which bind jobs compiled later."""
     for op in graph.of_type("variable"):
         layout = layouts.get(op.output()) or TensorLayout(op.placement, (B,))
         session.layouts.setdefault(op.name, layout)

@@ -92,6 +92,7 @@ def lowering_options(build: JobBuild, physical: Physical, sharing: ReplicaDedup)
         budget=session.budget,
         settings=kernel_settings(build),
         recording=_recording(build),
+        alignment={kind: spec.alignment for kind, spec in session.registry.devices.items()},
     )
 
 

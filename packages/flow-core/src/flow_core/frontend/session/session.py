@@ -30,20 +30,27 @@ from flow_core.base.errors import (
     warn,
 )
 from flow_core.base.forks import check_process, owned
-from flow_core.base.shapes import num_elements
+from flow_core.base.shapes import Shape, num_elements
 from flow_core.base.shutdown import run_shutdown_calls
 from flow_core.base.thread_budget import Budget, find_budget, host_memory
 from flow_core.base.thread_pools import set_budget
 from flow_core.compiler.reshard.planner import TensorLayout
 from flow_core.device import Driver, World
-from flow_core.frontend.session.variable_storage import Part, StoredVariable, too_large, whole
+from flow_core.frontend.session.variable_storage import (
+    Part,
+    ReadRegion,
+    StoredVariable,
+    too_large,
+    whole,
+)
 from flow_core.frontend.session.variables import check_savable
 from flow_core.frontend.trace.job_build import maybe_current_job
 from flow_core.frontend.trace.variable_info import VariableInfo
-from flow_core.ir.graph import TensorType
+from flow_core.ir.graph import TensorType, tensor_type
 from flow_core.plugins.host import default_registry
 from flow_core.plugins.registry import Registry
 from flow_core.plugins.specs import Available
+from flow_core.runtime.failures import allocated, viewed
 from flow_core.runtime.pipeline import Pipeline
 from flow_core.sharding.sbp import Region, region_shape
 from flow_core.sharding.topology import Device, Placement
@@ -101,6 +108,7 @@ class Session:
         self._left_out: set[Any] = set()
         self.checked_weights: set[str] = set()
         self._world: World | None = self.registry.world()
+        self.pipeline.one_caller = self._world is not None
         self._joined_machines: tuple[str, ...] = ()
         self.budget = self._find_budget()
         owned(self)
@@ -146,6 +154,7 @@ class Session:
                 allowed="flow.env.machine before the first job is called",
             )
         self._world = found
+        self.pipeline.one_caller = found is not None
         self.budget = self._find_budget()
 
     def _find_budget(self) -> Budget:
@@ -244,10 +253,18 @@ class Session:
             self.declared = before
             raise
 
-    def variable(self, name: str, device: Device, region: Region | None = None) -> DeviceArray:
+    def variable(
+        self, name: str, device: Device, region: Region | None = None, shape: Shape | None = None
+    ) -> DeviceArray | None:
         """A device's array of a variable (or its part), initialized at its first use.
 
         A collective operation; processes without the device get None.
+
+        Args:
+            name: the variable.
+            device: the device.
+            region: the part; None for the whole variable.
+            shape: the array's shape, if it differs from the part's.
         """
         stored = self._stored.get(name) or self._store(name, device)
         wanted = region or whole(stored.info)
@@ -263,7 +280,7 @@ class Session:
                 allowed="jobs of one session that lay out a shared variable alike",
                 hint="give both jobs the same placement and distribution",
             )
-        return part.array
+        return part.view(shape)
 
     def is_still_zero(self, name: str) -> bool:
         """Whether a variable initialized to zero is still zero; False if unknown."""
@@ -289,15 +306,17 @@ class Session:
             self._updated.setdefault(name, set()).update(devices)
         for name, devices in self._updated.items():
             stored = self._stored[name]
-            kept = {id(stored.parts[d]) for d in devices}
-            behind = [d for d, part in stored.parts.items() if id(part) not in kept]
-            if behind:
-                updated_on, copied_on = (", ".join(map(str, d)) for d in (sorted(devices), behind))
+            updated_parts = {id(stored.parts[d]) for d in devices}
+            outdated = [d for d, part in stored.parts.items() if id(part) not in updated_parts]
+            if outdated:
+                owners_text, copies_text = (
+                    ", ".join(map(str, d)) for d in (sorted(devices), outdated)
+                )
                 raise UnsupportedError(
                     f"binding job {job!r}",
                     at=stored.info.line,
-                    found=f"variable {name!r}, updated on {updated_on} only, "
-                    f"with a copy on {copied_on}",
+                    found=f"variable {name!r}, updated on {owners_text} only, "
+                    f"with a copy on {copies_text}",
                     allowed="jobs that use a variable where another job updates it",
                     hint="give both jobs the same placement",
                 )
@@ -309,6 +328,8 @@ class Session:
 
     def _adopt(self, stored: StoredVariable, device: Device, region: Region) -> Part:
         """Add a part to a variable: in the memory of an equal part, else in new memory."""
+        if not stored.parts:
+            stored.memory = self.memory(device)
         if stored.memory != self.memory(device):
             devices = " and ".join(map(str, [*stored.parts, device]))
             raise UnsupportedError(
@@ -335,7 +356,9 @@ class Session:
         if free is not None and nbytes > free:
             raise too_large(stored.info, device, nbytes, f"{free:,} free bytes")
         try:
-            part = Part(region, driver.allocate(nbytes).view(0, shape, dtype.numpy), driver, root)
+            arena = allocated(driver, device, nbytes, self.registry)
+            array = viewed(arena, 0, tensor_type(shape, dtype), device, self.registry)
+            part = Part(region, array, driver, root, arena)
             driver.copy_in(part.array, stored.initial_part(region))
         except MemoryError as error:
             raise too_large(stored.info, device, nbytes, f"what is left: {error}") from None
@@ -395,6 +418,14 @@ class Session:
         Raises:
             JobError: called while a job is under definition.
         """
+        for name in self.requested_types():
+            if name not in self._stored or not self._stored[name].parts:
+                self._allocate(name)
+        self.drop_initial_values()
+        return {name: self._stored[name] for name in sorted(self._stored)}
+
+    def requested_types(self) -> dict[str, TensorType]:
+        """The types of all variables that jobs request, allocated or not; see `stored`."""
         job = maybe_current_job()
         if job is not None:
             raise JobError(
@@ -406,11 +437,7 @@ class Session:
             )
         for _ in self.each(lambda job: job.prepare()):
             pass
-        for name in list(self.declared):
-            if name not in self._stored:
-                self._allocate(name)
-        self.drop_initial_values()
-        return {name: self._stored[name] for name in sorted(self._stored)}
+        return {name: info.type for name, info in self.declared.items()}
 
     def _allocate(self, name: str) -> None:
         """Allocate a variable that no job has bound, on the device of its first job."""
@@ -443,8 +470,25 @@ class Session:
             stored = self.stored()
             for name, value in values.items():
                 if name not in stored:
-                    raise VariableError(f"assigning variable {name!r}", found="no such variable")
+                    raise _unknown_variable(name)
                 stored[name].assign(np.asarray(value, stored[name].info.type.dtype.numpy))
+            self._resume()
+
+    def load_regions(self, readers: Mapping[str, ReadRegion]) -> None:
+        """Overwrite variables, of which each process reads the regions that it holds.
+
+        A variable that no job has laid out yet is read when a job requests its parts.
+
+        Raises:
+            VariableError: no job has a variable of a name.
+        """
+        with self.quiesced():
+            known = self.requested_types()
+            for name, read in readers.items():
+                if name not in known:
+                    raise _unknown_variable(name)
+                stored = self._stored.get(name) or self._store(name, self._first_user(name)[1])
+                stored.load(read)
             self._resume()
 
     def initialize(self) -> None:
@@ -510,6 +554,10 @@ class Session:
         self.layouts.clear()
         self.sharing.clear()
         return errors
+
+
+def _unknown_variable(name: str) -> VariableError:
+    return VariableError(f"assigning variable {name!r}", found="no such variable")
 
 
 _default: list[Session] = []

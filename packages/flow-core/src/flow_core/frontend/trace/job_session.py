@@ -7,6 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 from flow_core.base.arrays import Array, DeviceArray
 from flow_core.base.config import Settings
+from flow_core.base.shapes import Shape
 from flow_core.base.thread_budget import Budget
 from flow_core.compiler.reshard.planner import TensorLayout
 from flow_core.device import Driver
@@ -77,7 +78,9 @@ class JobSession(Protocol):
     def declare_variable(self, info: VariableInfo) -> None:
         """Record a request for a variable; see `Session.declare_variable`."""
 
-    def variable(self, name: str, device: Device, region: Region | None = None) -> DeviceArray:
+    def variable(
+        self, name: str, device: Device, region: Region | None = None, shape: Shape | None = None
+    ) -> DeviceArray | None:
         """A device's array of a variable."""
 
     def value(self, name: str) -> Array:

@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
-from flow_core.authoring.specs import KernelSpec
+from flow_core.authoring.specs import AttrValue, KernelSpec
 from flow_onednn import binding, threads
 from flow_onednn.kernels.convolution import im2col, pointwise, split_batch
 from flow_onednn.kernels.nan_relu import preserve_nan
@@ -27,7 +27,7 @@ from flow_onednn.primitives import (
     plain,
     row_major,
 )
-from flow_onednn.recipes import Implementation, Operand, Problem, Recipe, recipe
+from flow_onednn.recipes import Build, Implementation, Operand, Problem, Recipe, recipe
 
 LAST = "channels_last"
 SUMS = "float32"
@@ -77,7 +77,7 @@ class Geometry:
         arguments: strides, dilations minus 1, padding before and after.
     """
 
-    def __init__(self, attrs: dict[str, Any], x: Sequence[int], y: Sequence[int]) -> None:
+    def __init__(self, attrs: dict[str, AttrValue], x: Sequence[int], y: Sequence[int]) -> None:
         """Compute the padding after, which ends at the last window."""
         kernel_, stride, dilation, before = (
             attrs[k] for k in ("kernel_size", "strides", "dilation_rate", "padding_before")
@@ -91,7 +91,7 @@ class Geometry:
 
 
 def _forward(
-    attrs: dict[str, Any], ends: tuple[Md, Md], w: Md, bias: Any, g: Geometry
+    attrs: dict[str, AttrValue], ends: tuple[Md, Md], w: Md, bias: Any, g: Geometry
 ) -> Primitive | None:
     post = PostOps(activation=ACTIVATIONS[attrs.get("activation", "")])
     return create(
@@ -203,12 +203,12 @@ def _split_filter_grad(p: Problem) -> Implementation | None:
     return split_batch.filter_grad(p, build_filter_grad) if _is_last(p)[0] else None
 
 
-def _two(build: Any) -> Any:
+def _two(build: Build) -> Build:
     """Restrict a build function to two spatial dimensions."""
     return lambda p: build(p) if len(p.inputs[0].shape) == 4 else None
 
 
-def _either(product: Any, build: Any) -> Any:
+def _either(product: Build, build: Build) -> Build:
     """Build a matrix product if it applies, else a convolution."""
     return lambda p: product(p) or build(p)
 

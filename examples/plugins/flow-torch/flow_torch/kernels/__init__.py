@@ -1,0 +1,1 @@
+"""Kernels: functions that bind torch's functions to tensors, by op, in namespaces ``KERNELS``."""

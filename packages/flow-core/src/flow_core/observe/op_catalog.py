@@ -1,0 +1,214 @@
+"""The op catalog: every op type with its inputs, attributes, types, SBP rules and kernels.
+
+Everything is read from the registry: the specs, the rules applied to the samples of an op, and the
+registered kernels.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from flow_core.base.dtypes import ALL, DType, as_dtype
+from flow_core.base.errors import (
+    DeviceUnavailableError,
+    FlowError,
+    GraphError,
+    PluginError,
+    nearest,
+)
+from flow_core.ir.graph import TensorType, tensor_type
+from flow_core.ops.build import complete_attrs
+from flow_core.plugins.registry import ANY_OP, Registry, kernel_key
+from flow_core.plugins.specs import REQUIRED, InferContext, KernelSpec, OpSpec, Sample, SbpContext
+
+TYPES = tuple(dtype for dtype in ALL if dtype.name != "char")
+"""Element types to try."""
+
+SAMPLES = 8
+"""Maximum number of samples per op to which its rules are applied."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelEntry:
+    """A kernel of an op on a device type.
+
+    Attributes:
+        name: name of the kernel.
+        plugin: the plugin that registered it.
+        priority: its priority.
+        selective: whether it accepts some types or attributes only.
+    """
+
+    name: str
+    plugin: str
+    priority: int
+    selective: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OpEntry:
+    """An op type.
+
+    Attributes:
+        type: its name.
+        doc: what it computes, where its name does not tell.
+        inputs, outputs: names; ``?`` marks an optional input, ``*`` any number.
+        attrs: the default of each attribute as text, "required" if it has none.
+        types: element types that the floating point inputs of its samples may have; those of the
+            samples if none is floating point; empty for an op without samples.
+        gradient: whether it has a gradient.
+        sbp: the SBP signatures that its rules allow for its samples.
+        internal: whether only passes create it.
+        host: whether it always runs on the CPU.
+        view: whether it returns a view of an input, so that it needs no kernel.
+        kernels: its kernels in order of choice, by device type.
+    """
+
+    type: str
+    doc: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attrs: Mapping[str, str]
+    types: tuple[str, ...]
+    gradient: bool
+    sbp: tuple[str, ...]
+    internal: bool
+    host: bool
+    view: bool
+    kernels: Mapping[str, tuple[KernelEntry, ...]]
+
+    def to_json(self) -> dict[str, object]:
+        """Return the entry as JSON data."""
+        return asdict(self)
+
+
+def catalog(registry: Registry) -> tuple[OpEntry, ...]:
+    """Return all ops that plugins have registered, by name."""
+    return tuple(op_entry(registry, type_) for type_ in sorted(registry.ops))
+
+
+def op_entry(registry: Registry, type_: str) -> OpEntry:
+    """Return the entry of an op type.
+
+    Raises:
+        GraphError: no plugin registers the op.
+        PluginError: its samples or rules raise.
+    """
+    spec = registry.ops.get(type_)
+    if spec is None:
+        raise GraphError(
+            f"looking up op {type_!r}",
+            found="no plugin registers that op",
+            hint=nearest(type_, registry.ops) or "`flow ops` lists all ops",
+        )
+    try:
+        return _entry(registry, spec)
+    except Exception as error:
+        raise PluginError(
+            f"describing op {type_!r} of {registry.origins['ops', type_]}",
+            found=f"{type(error).__name__}: {error}",
+            hint="its samples and rules must not raise",
+        ) from error
+
+
+def _entry(registry: Registry, spec: OpSpec) -> OpEntry:
+    samples = tuple(_samples(spec))
+    return OpEntry(
+        type=spec.type,
+        doc=spec.doc,
+        inputs=spec.inputs,
+        outputs=spec.outputs,
+        attrs={name: _default(value) for name, value in spec.attrs.items()},
+        types=tuple(_element_types(spec, samples)),
+        gradient=spec.gradient is not None,
+        sbp=tuple(dict.fromkeys(_signatures(spec, samples))),
+        internal=spec.internal,
+        host=spec.host,
+        view=spec.is_view(len(spec.inputs)),
+        kernels={
+            device: found
+            for device in registry.devices
+            if (found := _kernels(registry, spec.type, device))
+        },
+    )
+
+
+def check_device_type(registry: Registry, device_type: str) -> None:
+    """Raise `DeviceUnavailableError` if no plugin registers a device type."""
+    if device_type not in registry.devices:
+        raise DeviceUnavailableError(
+            f"looking up device type {device_type!r}",
+            found="no plugin registers this type",
+            allowed=", ".join(registry.devices),
+            hint=nearest(device_type, registry.devices) or "see `flow doctor` for the plugins",
+        )
+
+
+def _default(value: object) -> str:
+    return "required" if value is REQUIRED else repr(value)
+
+
+def _kernels(registry: Registry, op: str, device: str) -> tuple[KernelEntry, ...]:
+    return tuple(
+        _kernel(registry, spec) for spec in registry.kernels(op, device) if spec.op != ANY_OP
+    )
+
+
+def _kernel(registry: Registry, spec: KernelSpec) -> KernelEntry:
+    plugin = registry.origins["kernels", kernel_key(spec)].plugin
+    return KernelEntry(spec.name or spec.op, plugin, spec.priority, spec.accepts is not None)
+
+
+def _samples(spec: OpSpec) -> Iterable[Sample]:
+    found = () if spec.samples is None else spec.samples(np.random.default_rng(0))
+    return itertools.islice(found, SAMPLES)
+
+
+def _input_types(sample: Sample, dtype: DType | None) -> tuple[TensorType, ...]:
+    """Return the input types of a sample, with another type for free floating point inputs."""
+    arrays = [np.asarray(x) for x in sample.inputs]
+    own = [as_dtype(x.dtype) for x in arrays]
+    free = _free_inputs(sample) if dtype else ()
+    return tuple(
+        tensor_type(x.shape, dtype if dtype and i in free else own[i]) for i, x in enumerate(arrays)
+    )
+
+
+def _free_inputs(sample: Sample) -> tuple[int, ...]:
+    """Return the floating point inputs of a sample whose type may change."""
+    arrays = enumerate(map(np.asarray, sample.inputs))
+    return tuple(i for i, x in arrays if x.dtype.kind == "f" and i not in sample.fixed)
+
+
+def _inferred(spec: OpSpec, sample: Sample, dtype: DType | None) -> SbpContext | None:
+    """Return types and attributes of a sample, None if the op does not accept it."""
+    types = _input_types(sample, dtype)
+    try:
+        attrs = complete_attrs(spec, sample.attrs, "sample")
+        made = spec.infer(InferContext("sample", spec.type, types, attrs))
+    except FlowError:
+        return None
+    return SbpContext(types, tuple(made), attrs)
+
+
+def _element_types(spec: OpSpec, samples: Iterable[Sample]) -> Iterator[str]:
+    """Yield the names of the element types that an op accepts."""
+    accepted: set[str] = set()
+    for sample in samples:
+        if _free_inputs(sample):
+            accepted |= {d.name for d in TYPES if _inferred(spec, sample, d) is not None}
+        else:
+            accepted |= {as_dtype(np.asarray(x).dtype).name for x in sample.inputs}
+    yield from (d.name for d in ALL if d.name in accepted)
+
+
+def _signatures(spec: OpSpec, samples: Iterable[Sample]) -> Iterator[str]:
+    """Yield the text of the signatures that an op's rules allow for its samples."""
+    for sample in samples:
+        context = _inferred(spec, sample, None)
+        if context is not None:
+            yield from map(str, spec.sbp(context))

@@ -1,0 +1,143 @@
+"""`flow ops`: what is known of each op, and what a device type has and lacks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import plain_device
+import pytest
+from click.testing import CliRunner
+
+import oneflow as flow
+from flow_core.base.errors import FlowError, PluginError
+from flow_core.cli import op_reports
+from flow_core.cli.app import cli
+from flow_core.cli.job_ops import LABELS, ROWS, _network, needed_ops
+from flow_core.observe.op_catalog import catalog, op_entry
+from flow_core.plugins.host import default_registry
+from flow_core.plugins.registry import Registry
+
+NEEDED = needed_ops(default_registry())
+
+
+def run(*arguments: str) -> str:
+    result = CliRunner().invoke(cli, ["ops", *arguments])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.fixture
+def plain(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
+    """A device type with kernels of the ops of prediction only, and of `exp`."""
+    ops = {op for op, kind in NEEDED.items() if kind == "predict"} | {"exp"}
+    registry = plain_device.registry(set(default_registry().ops) - ops)
+    monkeypatch.setattr(op_reports, "default_registry", lambda: registry)
+    return registry
+
+
+def test_all_ops_are_listed() -> None:
+    rows = [line.split()[0] for line in run().splitlines()[2:] if line.strip()]
+    assert rows == sorted(default_registry().ops)
+    assert [entry["type"] for entry in json.loads(run("--json"))] == rows
+
+
+def test_one_op_in_full() -> None:
+    text = run("matmul")
+    spec = default_registry().ops["matmul"]
+    for expected in (*spec.attrs, "(S(0), B) -> S(0)", "(S(1), S(0)) -> P", "numpy.matmul"):
+        assert expected in text
+    data = json.loads(run("matmul", "--json"))
+    assert data["inputs"] == ["a", "b"]
+    assert data["attrs"]["alpha"] == "1.0"
+    assert "float16" in data["types"]
+    assert data["gradient"] is True
+    assert [k["plugin"] for k in data["kernels"]["cpu"]] == ["core.numpy"]
+
+
+def test_entries_come_from_the_rules() -> None:
+    found = {entry.type: entry for entry in catalog(default_registry())}
+    assert not found["relu_grad"].gradient
+    assert found["relu"].types == ("float16", "bfloat16", "float32", "float64")
+    assert found["sgd_update"].types == ("float16", "bfloat16", "float32", "float64")
+    assert found["fused"].internal
+    assert found["cast"].attrs == {"dtype": "required"}
+    assert found["reshape"].view
+    assert not found["transpose"].view
+    assert found["reduce_sum"].sbp[0] == "(S(0)) -> P"
+
+
+@pytest.mark.usefixtures("plain")
+def test_the_kernels_that_a_device_type_has_and_lacks() -> None:
+    text = run("--device", "plain")
+    lines = {line.split()[0]: line.split()[1:] for line in text.splitlines() if line.strip()}
+    assert lines["exp"] == ["plain.numpy.exp", "plain_device_plugin"]
+    assert lines["matmul"] == ["plain.numpy.matmul", "plain_device_plugin", "predict"]
+    assert lines["sgd_update"] == ["missing", "train"]
+    assert lines["conv2d"] == ["missing"]
+    assert "reshape" not in lines
+    assert "a predict job needs at least  3 ops; none is missing" in text
+    absent = ", ".join(op for op, kind in NEEDED.items() if kind == "train")
+    assert f"a train job needs at least    {len(NEEDED)} ops; missing: {absent}" in text
+    data = json.loads(run("--device", "plain", "--json"))
+    assert data["ops"]["sgd_update"]["kernels"] == []
+    assert data["ops"]["sgd_update"]["needed_by"] == "train"
+
+
+def test_the_needed_ops_are_enough() -> None:
+    """A device type with kernels of exactly these ops trains; without any of them it does not."""
+
+    def losses(missing: set[str]) -> list[float]:
+        with plain_device.session(plain_device.registry(set(default_registry().ops) - missing)):
+
+            @flow.global_function("train")
+            def job(x=ROWS, y=LABELS):  # type: ignore[no-untyped-def]
+                with flow.scope.placement("plain", "0:0"):
+                    loss = flow.nn.sparse_softmax_cross_entropy_with_logits(y, _network(x))
+                    loss = flow.math.reduce_mean(loss)
+                    rate = flow.optimizer.PiecewiseConstantScheduler([], [0.1])
+                    flow.optimizer.SGD(rate, momentum=0).minimize(loss)
+                return loss
+
+            x = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
+            return [job(x, np.arange(4, dtype=np.int32)).get().item() for _ in range(3)]
+
+    made = losses(set(NEEDED))
+    assert made[0] > made[1] > made[2]
+    for op in NEEDED:
+        with pytest.raises(FlowError, match=op):
+            losses(set(NEEDED) - {op})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [(("matmull",), "did you mean matmul"), (("--device", "cup"), "did you mean cpu?")],
+)
+def test_unknown_names(arguments: tuple[str, ...], hint: str) -> None:
+    result = CliRunner().invoke(cli, ["ops", *arguments])
+    assert result.exit_code == 1
+    assert hint in result.output
+
+
+def test_the_page_has_a_row_per_op() -> None:
+    rows = [line for line in op_reports.page().splitlines() if line.startswith("| `")]
+    assert [row.split("`")[1] for row in rows] == sorted(default_registry().ops)
+    assert all(row.replace("\\|", "").count("|") == 8 for row in rows)
+    (row,) = (row for row in rows if row.startswith("| `relu` |"))
+    assert "(S(0)) -> S(0)" in row
+    assert "floating" in row
+
+
+def test_rules_that_raise_are_named() -> None:
+    registry = default_registry()
+    broken = replace(registry.ops["exp"], sbp=lambda ctx: ctx.nothing)
+    found = replace(registry, ops={**registry.ops, "exp": broken})
+    with pytest.raises(PluginError, match=r"describing op 'exp' of plugin 'core.ops'"):
+        op_entry(found, "exp")
+
+
+def test_an_entry_needs_a_registered_op() -> None:
+    with pytest.raises(FlowError, match="no plugin registers that op"):
+        op_entry(default_registry(), "nothing_like_it")
