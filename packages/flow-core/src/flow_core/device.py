@@ -354,7 +354,7 @@ class World(Protocol):
     order.  One thread may make these calls while another runs a step.  A world that divides the
     cores of its hosts among its processes has an attribute ``cores``, a
     `flow_core.base.thread_budget.Budget`, the same in all processes.  A world that checks that all
-    processes run the same steps has a method ``agree(job, arrays, often)``, called once per job in
+    processes run the same steps has a method ``agree(job, arrays, policy)``, called once per job in
     all processes with the job's name, the names of the fed arrays, and one of
     `flow_core.base.config.CHECK_FEEDS`; it returns an `AgreedJob`.
 
