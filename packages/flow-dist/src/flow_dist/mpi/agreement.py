@@ -71,7 +71,9 @@ def next_full(calls: int, policy: str) -> int:
 
 
 def digest(array: Array) -> int:
-    """Return a 64-bit hash of an array's bytes and shape."""
+    """Return a 64-bit hash of an array's bytes and shape; of a partial feed, of its shape."""
+    if not isinstance(array, np.ndarray):
+        return hash(array.shape)
     if array.dtype.hasobject:
         return hash(tuple([digest(part) for part in array.reshape(-1)]))
     raw: Any = np.ascontiguousarray(array).reshape(-1).view(np.uint8)

@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from flow_core.authoring.specs import Region, region_shape
 from flow_core.base.errors import CheckpointError, JobError
@@ -33,7 +33,6 @@ from flow_core.checkpoint import guard, swap
 from flow_core.checkpoint.layout import DONE
 from flow_core.checkpoint.store import match
 from flow_core.frontend.session.session import Session, default_session
-from flow_core.frontend.session.variable_storage import StoredVariable
 from flow_dist.control.watch import WATCH
 from flow_dist.recovery.restart_files import (
     Array,
@@ -320,8 +319,8 @@ def _share_of(session: Session, world: ProcessGroup) -> tuple[str, list[Held]]:
     ]
 
 
-def _writers(stored: Mapping[str, StoredVariable]) -> dict[tuple[str, Region], int]:
-    """Return the rank that writes each region of the variables; the same in all processes.
+def _writers(stored: Mapping[str, Any]) -> dict[tuple[str, Region], int]:
+    """Return the rank that writes each region of the session's variables; equal in all processes.
 
     Every process knows which ones hold a region.  Regions with the same holders are assigned to
     them in turns, the largest first.
@@ -339,7 +338,7 @@ def _writers(stored: Mapping[str, StoredVariable]) -> dict[tuple[str, Region], i
     return writers
 
 
-def _copy(variable: StoredVariable, region: Region) -> Array:
+def _copy(variable: Any, region: Region) -> Array:
     """Return a copy of a region that a device of this process holds."""
     parts = variable.parts.values()
     part = next(part for part in parts if part.region == region and part.array is not None)

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from flow_core.base.errors import SourceLine
+from flow_core.base.errors import SourceLine, located
 from flow_core.compiler.lower.collectives import exchange_op
 from flow_core.compiler.reshard.ledger import BoxingEntry, alternatives
 from flow_core.compiler.reshard.planner import ReshardStep, TensorLayout, groups_of, is_in_place
@@ -172,7 +172,8 @@ class _Lowering:
             tuple(Part(t, at.region(t.shape, rank)) for t, at in zip(*row, strict=True))
             for row in zip(types, (inputs, outputs), strict=True)
         ]
-        return Attrs(local_attrs(self.problem.specs[op.type], LocalContext(op.attrs, *parts)))
+        with located(self.graph.lines.get(op.name)):
+            return Attrs(local_attrs(self.problem.specs[op.type], LocalContext(op.attrs, *parts)))
 
     def _regroup(self, op: Op, parts: list[Value]) -> None:
         """Take values per device as the parts of a logical value, or vice versa, without an op."""

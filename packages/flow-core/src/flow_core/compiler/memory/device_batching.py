@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 
-from flow_core.base.errors import InferenceError, KernelNotFoundError
+from flow_core.base.errors import InferenceError, KernelNotFoundError, located
 from flow_core.compiler.memory.aliases import alias_roots
 from flow_core.compiler.memory.replica_dedup import ReplicaDedup
 from flow_core.ir.graph import Graph, Op, Value
@@ -152,13 +152,14 @@ class _Batching:
         for op in ops:
             types = self.graph.input_types(op), self.graph.types[op.name]
             parts.append(KernelQuery(op.type, op.attrs, *types, find))
-        try:
-            kernel, *others = map(find, (batched, *parts))
-        except KernelNotFoundError:
-            return False
-        if kernel.batchable is None or any(k != kernel for k in others):
-            return False
-        return kernel.batchable(batched, parts)
+        with located(self.graph.lines.get(ops[0].name)):
+            try:
+                kernel, *others = map(find, (batched, *parts))
+            except KernelNotFoundError:
+                return False
+            if kernel.batchable is None or any(k != kernel for k in others):
+                return False
+            return kernel.batchable(batched, parts)
 
     def _is_inferred(self, batched: KernelQuery) -> bool:
         """Whether the op's shape inference gives the expected types for all rows."""

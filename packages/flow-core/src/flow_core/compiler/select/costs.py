@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from flow_core.base.dtypes import DType
+from flow_core.base.errors import located
 from flow_core.compiler.reshard.planner import BoxingError, ReshardStep, TensorLayout, plan_boxing
 from flow_core.compiler.select.candidates import NdSignature, first_device
 from flow_core.compiler.select.price import NEVER, NOTHING, Cost, picoseconds
@@ -181,7 +182,8 @@ class Costs:
         if not op.inputs:
             return Cost(memory=picoseconds(self.problem.memory * device.held * held))
         touched = held + sum(map(assumed_nbytes, local.inputs))
-        flops = spec.work(local) if spec.work is not None else 0.0
+        with located(self.problem.graph.lines.get(op.name)):
+            flops = spec.work(local) if spec.work is not None else 0.0
         return Cost(
             compute=picoseconds(device.seconds(flops, touched)),
             memory=picoseconds(self.problem.memory * device.held * held),

@@ -323,7 +323,8 @@ class JobFunction:
         feeding = self._feeding or self._feed()
         session = self.active_session()
         if session.eager:
-            return self._call_eagerly(session, feeding.feed(args, kwargs), feeding)
+            feeds = [feed[...] for feed in feeding.feed(args, kwargs)]  # all rows of partial ones
+            return self._call_eagerly(session, feeds, feeding)
         variant = None if feeding.declared else self._variant()
         if variant is not None:  # raise compilation errors before argument errors
             self._executable(variant)
