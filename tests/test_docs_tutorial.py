@@ -32,6 +32,7 @@ PAGES = (
     "architecture.md",
     "checkpoints.md",
     "onnx.md",
+    "plugins/backend.md",
     "plugins/passes.md",
     "plugins/formats.md",
     "adr/0007-philox.md",
@@ -48,6 +49,7 @@ PROCESSOR = re.compile(
     re.MULTILINE,
 )
 """Output that depends on the rounding of the processor's BLAS, as the pages state."""
+PYTHON_PATH = os.environ.get("PYTHONPATH", "")
 COMMANDS = {"flow": ("-m", "flow_core.cli"), "pytest": ("-m", "pytest"), "python": ()}
 
 
@@ -105,8 +107,12 @@ def write_file(path: Path, text: str) -> None:
     """Write a file of the page; for a pyproject.toml also the metadata of an installation."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
-    if path.name != "pyproject.toml":
-        return
+    if path.name == "pyproject.toml":
+        write_metadata(text)
+
+
+def write_metadata(text: str) -> None:
+    """Write the metadata of an installation of a pyproject.toml into the working directory."""
     project = tomllib.loads(text)["project"]
     info = Path(f"{project['name'].replace('-', '_')}-{project['version']}.dist-info")
     info.mkdir()
@@ -124,6 +130,8 @@ def run_command(command: str) -> str:
     while "=" in words[0]:
         name, _, value = words.pop(0).partition("=")
         settings[name] = value
+    if words[:4] == ["uv", "pip", "install", "-e"]:
+        return install(Path(words[4]))
     done = subprocess.run(
         [sys.executable, *COMMANDS[words[0]], *words[1:]],
         env={**os.environ, **settings},
@@ -133,6 +141,13 @@ def run_command(command: str) -> str:
         check=False,
     )
     return done.stdout
+
+
+def install(package: Path) -> str:
+    """Make a package with a folder src importable for the following programs; print nothing."""
+    write_metadata((package / "pyproject.toml").read_text())
+    os.environ["PYTHONPATH"] = os.pathsep.join((str(package.resolve() / "src"), PYTHON_PATH))
+    return ""
 
 
 # ---------------------------------------------------------------------------------- comparison

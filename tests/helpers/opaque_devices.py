@@ -102,18 +102,22 @@ class OpaquePlugin:
 
     Args:
         core: the registry whose CPU kernels run.
+        host_numbers: whether kernels read learning rates and step numbers in host memory.
     """
 
     FLOW_PLUGIN_API = "1.0"
     __name__ = "opaque"
 
-    def __init__(self, core: Registry) -> None:
-        self._core = core
+    def __init__(self, core: Registry, host_numbers: bool = False) -> None:
+        self._core, self._host_numbers = core, host_numbers
 
     def _numpy(self, query: KernelQuery) -> KernelSpec:
         return self._core.find_kernel(query, "cpu")
 
-    def _bind(self, ctx: BindContext) -> Any:
+    def bind(self, ctx: BindContext) -> Any:
+        numbers = self._core.ops[ctx.query.op].numbers if self._host_numbers else ()
+        for index, array in enumerate(ctx.inputs):
+            assert isinstance(array, OpaqueArray) != (index in numbers), ctx.query.op
         find = partial(self._core.find_kernel, device_type="cpu")
         inner = replace(
             ctx,
@@ -124,15 +128,16 @@ class OpaquePlugin:
         )
         return load(self._numpy(inner.query).load)(inner)
 
-    def _workspace(self, query: KernelQuery) -> int:
+    def workspace(self, query: KernelQuery) -> int:
         find = self._numpy(query).workspace
         return 0 if find is None else find(query)
 
     def flow_register_kernels(self) -> Iterator[KernelSpec]:
-        yield KernelSpec("*", "opaque", self._bind, None, 0, self._workspace, "opaque")
+        yield KernelSpec("*", "opaque", self.bind, None, 0, self.workspace, "opaque")
 
     def flow_register_devices(self) -> list[DeviceSpec]:
-        return [DeviceSpec("opaque", lambda: Available(4), OpaqueDriver)]
+        numbers = self._host_numbers
+        return [DeviceSpec("opaque", lambda: Available(4), OpaqueDriver, host_numbers=numbers)]
 
 
 OTHERS = ("flow-cuda", "flow-onednn", "flow-data")
@@ -143,9 +148,10 @@ def core_registry(**settings: Any) -> Registry:
     return load_plugins(_settings(settings))
 
 
-def opaque_registry(*extra: Any, **settings: Any) -> Registry:
+def opaque_registry(*extra: Any, host_numbers: bool = False, **settings: Any) -> Registry:
     """Core, the device type and more plugins."""
-    return load_plugins(_settings(settings), [OpaquePlugin(core_registry()), *extra])
+    plugin = OpaquePlugin(core_registry(), host_numbers)
+    return load_plugins(_settings(settings), [plugin, *extra])
 
 
 def _settings(changed: Any) -> Settings:

@@ -1,16 +1,21 @@
-"""The backend of the author's guide: it is what the page says, and the kits pass."""
+"""The backend of the author's guide, with core's comm and with its own."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from functools import cache
+from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
+import plain_device
 import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
+from flow_core.cli.new import create_package
 from flow_core.comm.exchange import exchanges, links_of
 from flow_core.frontend.session import session as sessions
 from flow_core.frontend.session.session import Session
@@ -20,42 +25,29 @@ from flow_core.passes.fuse_elementwise import FuseElementwise
 from flow_core.plugins.host import load_plugins
 from flow_core.plugins.registry import Registry
 from flow_core.sharding.topology import Device
-from flow_core.testing import CommKit, DeviceKit, Gap, KernelKit
+from flow_core.testing import CommKit
 
 HERE = Path(__file__).parent
-SOURCE = HERE / "toy_backend" / "toy_backend.py"
-COMM = SOURCE.with_name("toy_comm.py")
+COMM = HERE / "toy_backend" / "toy_comm.py"
 PAGE = HERE.parents[1] / "docs" / "plugins" / "backend.md"
 
 
+@cache
+def package() -> TemporaryDirectory[str]:
+    """The package that the guide creates."""
+    folder = TemporaryDirectory(prefix="toy-backend-")
+    create_package("backend", "toy", Path(folder.name), load_plugins())
+    return folder
+
+
 def load(*more: str) -> Registry:
-    sys.path.insert(0, str(SOURCE.parent))
+    paths = [str(Path(package().name, "toy", "src")), str(COMM.parent)]
+    sys.path[:0] = paths
     try:
-        return load_plugins(extra=["toy_backend", *more])
+        import_module("toy.driver")
+        return load_plugins(extra=["toy.plugin", *more])
     finally:
-        sys.path.remove(str(SOURCE.parent))
-
-
-class Toy:
-    plugin = "toy_backend"
-    device_type = "toy"
-
-    def registry(self) -> Registry:
-        return load()
-
-
-def buffered(op: str) -> Gap:
-    reason = "numpy's ufuncs copy 8192 elements at a time where operands broadcast"
-    return Gap(op, "never", reason, ("allocates_nothing",))
-
-
-class TestKernels(Toy, KernelKit):
-    dtypes = ("float32",)
-    gaps = tuple(map(buffered, ("bias_add", "broadcast_add", "broadcast_mul", "broadcast_sub")))
-
-
-class TestDevice(Toy, DeviceKit):
-    pass
+        del sys.path[: len(paths)]
 
 
 class TestComm(CommKit):
@@ -114,15 +106,6 @@ def test_the_page_has_the_comm() -> None:
     assert code.split("```")[0] == COMM.read_text()
 
 
-def test_the_page_has_all_of_it() -> None:
-    code = PAGE.read_text().split("```python\n")
-    found = "".join(block.split("```")[0] for block in code[1:])
-    lines = [line for line in SOURCE.read_text().splitlines() if line.strip()]
-    shown = [line for line in found.splitlines() if line.strip()]
-    assert shown == lines, "docs/plugins/backend.md and toy_backend.py have parted"
-    assert len(SOURCE.read_text().splitlines()) < 150
-
-
 @pytest.mark.parametrize("op", ["matmul", "tanh"])
 def test_its_kernels_are_for_its_device_only(op: str) -> None:
     registry = load()
@@ -145,3 +128,30 @@ y = relu(s:0) : float32[2,2] @toy[0:0] {}
 return y:0
 effects
 """
+
+
+def test_it_runs_jobs_from_its_first_kernels_on() -> None:
+    """Twelve kernels are enough for a product and its scale, and with the CPU for training."""
+    x, w = np.random.default_rng(0).normal(size=(2, 8, 40)).astype(np.float32)
+    with plain_device.session(load()):
+
+        @flow.global_function()
+        def scaled(x: tp.Numpy.Placeholder((8, 40)), w: tp.Numpy.Placeholder((8, 40))) -> tp.Numpy:
+            with flow.scope.placement("toy", "0:0"):
+                return flow.math.relu(flow.matmul(x, w, transpose_b=True) * 2)
+
+        np.testing.assert_allclose(scaled(x, w), np.maximum(x @ w.T * 2, 0), rtol=1e-5)
+        kernels = {t.kernel for t in scaled.plan().tasks if t.device.type == "toy"}
+        assert {"toy.matmul", "toy.scalar_mul", "toy.relu"} <= kernels
+    labels = np.arange(8, dtype=np.int32) % 5
+    losses = {}
+    for device in ("cpu", "toy"):
+        config = flow.function_config()
+        config.host_fallback("silent")
+        with plain_device.session(load()):
+            job = plain_device.perceptron(device, "0:0", config)
+            losses[device] = [job(x, labels).item() for _ in range(5)]
+            used = {task.device.type for task in job.plan().tasks if task.type == "matmul"}
+            assert used == {device}
+    np.testing.assert_allclose(losses["toy"], losses["cpu"], rtol=1e-5)
+    assert losses["toy"][-1] < losses["toy"][0]

@@ -47,14 +47,16 @@ FORMS = {
     "mirrored-2": Form(2, mirrored=True, kinds=OPAQUE),
 }
 MORE = {("lenet", "data-2"), ("transformer", "grid-2x2"), ("wide_deep", "pipeline-2-with-cpu")}
-REGISTRY = opaque_registry()
+REGISTRIES = {
+    numbers: opaque_registry(host_numbers=numbers == "host") for numbers in ("device", "host")
+}
 
 
-@pytest.fixture
-def session(fresh_session: None) -> Iterator[sessions.Session]:
-    """A default session whose registry has the device type."""
+@pytest.fixture(params=REGISTRIES)
+def session(fresh_session: None, request: pytest.FixtureRequest) -> Iterator[sessions.Session]:
+    """A default session whose registry has the device type, which reads numbers here or there."""
     before = list(sessions._default)
-    made = sessions.Session(REGISTRY)
+    made = sessions.Session(REGISTRIES[request.param])
     sessions._default[:] = [made]
     yield made
     made.close()

@@ -37,19 +37,6 @@ class TorchArray:
         """Return the number of elements."""
         return self.tensor.numel()
 
-    @property
-    def nbytes(self):
-        """Return the number of bytes of the elements."""
-        return self.size * self.dtype.itemsize
-
-    def reshape(self, shape):
-        """Return the same elements in another shape."""
-        return TorchArray(self.tensor.reshape(shape), self.dtype)
-
-    def __getitem__(self, index):
-        """Return a part, as numpy does for slices."""
-        return TorchArray(self.tensor[index], self.dtype)
-
     def host(self):
         """Return a numpy array of the same memory, which must be the host's."""
         flat = (

@@ -9,32 +9,44 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from numpy.typing import DTypeLike
 
-from flow_core.base.arrays import Array, DeviceArray
+from flow_core.base.arrays import Array, DeviceArray, DriverArray
 from flow_core.comm.exchange import DevicePair, Exchange
 from flow_core.sharding.topology import Device
 
 Launch = Callable[[], object]
-"""Zero-argument callable that runs one bound kernel; its result is ignored."""
+"""Zero-argument callable that runs a bound kernel, or enqueues it on its stream.
+
+The launches of a device are called one at a time, in the order of the plan, in a thread that runs
+the step.  A launch of an asynchronous driver may return before its work is done; it then reads host
+memory, such as `BindContext.step`, while it is called, not when the work runs.  Its result is
+ignored.
+
+An exception that a launch raises ends the step: later launches are not called, and the caller of
+the job gets the exception.  Work that fails later raises when the host waits for it; see `Driver`.
+"""
 
 
 class Event(Protocol):
     """A point in a stream that other streams and threads can wait for."""
 
     def wait(self) -> None:
-        """Block the calling thread until the event has completed."""
+        """Block the calling thread until the event has completed; raise deferred errors."""
 
 
 class Stream(Protocol):
-    """An in-order queue of launches on one device."""
+    """An in-order queue of work on one device."""
 
     def record(self) -> Event:
-        """Return an event that completes when all work queued so far is done."""
+        """Return an event that completes when all work enqueued so far is done."""
 
     def wait_event(self, event: Event) -> None:
-        """Make later work wait for an event of any stream."""
+        """Make later work wait for an event of any stream.
+
+        An event of another driver has no methods but ``wait``, which this method may call.
+        """
 
     def synchronize(self) -> None:
-        """Block until all queued work is done."""
+        """Block until all enqueued work is done; raise deferred errors."""
 
 
 class Arena(Protocol):
@@ -52,22 +64,43 @@ class Arena(Protocol):
 class Driver(Protocol):
     """Allocation, copies and execution on one device; one object per device.
 
-    A driver whose launches only queue work may have an attribute ``asynchronous`` that is True: it
-    then receives the launches of all devices of a plan at once, in the plan's order, and no
-    threads.
+    A plan's launches are compiled by their device's driver: each run of consecutive ones is a call
+    of `compile`.  Between runs of different drivers, the runtime waits for the earlier launches: by
+    events for an asynchronous driver, and by nothing else for one whose launches run synchronously.
+    An exchange is compiled by the driver of its first asynchronous device, else of its first one.
+
+    Optional attributes:
+
+    - ``asynchronous``, a bool: launches may return before their work is done.  They are then called
+      by one thread.  The error of work that fails is raised once, at the latest by the next
+      `Event.wait`, `Stream.synchronize` or `copy_out` of the device: when results of the job are
+      copied to the host, or in a later step.
+    - ``compile_group``, a hashable object: drivers of a plan that name the same one compile their
+      launches together, in one call of the first one's `compile`.  The work of all of them is then
+      ordered on the first one's stream: it starts after, and ends before, what is enqueued there
+      before and after the compiled callable.
+    - ``allocations()``: the number of allocations so far, in memory that the driver manages.  The
+      kits use it to check that launches and copies allocate nothing.
     """
 
     def allocate(self, nbytes: int) -> Arena:
-        """Allocate ``nbytes`` bytes, not initialised."""
+        """Allocate ``nbytes`` bytes, not initialised, aligned to `DeviceSpec.alignment`."""
 
     def stream(self, name: str) -> Stream:
-        """Create a stream; the name is for traces."""
+        """Return a stream of the device; equal names mean the same stream.
 
-    def copy_in(self, target: DeviceArray, source: Array) -> None:
-        """Copy a host array into a device array of the same shape and dtype."""
+        All launches of plans are bound to the stream "compute".
+        """
 
-    def copy_out(self, source: DeviceArray, target: Array | None = None) -> Array:
-        """Copy a device array to the host, after all work queued before.
+    def copy_in(self, target: DriverArray, source: Array) -> None:
+        """Copy a host array into a device array of the same shape and dtype.
+
+        It is ordered between the work enqueued before and after it, on all streams of the device.
+        The source may change when it returns.
+        """
+
+    def copy_out(self, source: DriverArray, target: Array | None = None) -> Array:
+        """Copy a device array to the host, after all work enqueued before.
 
         Args:
             source: the device array.
@@ -78,7 +111,11 @@ class Driver(Protocol):
         """
 
     def compile(self, launches: Sequence[Launch]) -> Launch:
-        """Return one callable that runs all launches of a stream's step in order."""
+        """Return one callable that runs launches in order, called once per step.
+
+        It calls each launch, except those whose work it has recorded in an earlier call and
+        replays.  A driver may only record launches that it recognizes as its own kernels'.
+        """
 
     def memory(self) -> int | None:
         """Return the number of bytes available to a plan, None for no known limit."""
@@ -89,7 +126,7 @@ class Strided:
     """A box of a device array: a view for array types without views.
 
     Attributes:
-        array: the C-contiguous array.
+        array: the C-contiguous array, a `flow_core.base.arrays.DeviceArray`.
         offset: number of elements before the first element of the box.
         shape: shape of the box.
         strides: distance between adjacent elements along each axis, in elements.
@@ -100,7 +137,7 @@ class Strided:
     (8, (2, 4), (6, 1), False)
     """
 
-    array: DeviceArray
+    array: DriverArray
     offset: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -267,13 +304,14 @@ class Comm(Protocol):
     def bind(
         self,
         exchange: Exchange,
-        inputs: Sequence[DeviceArray | None],
-        outputs: Sequence[DeviceArray | None],
+        inputs: Sequence[DriverArray],
+        outputs: Sequence[DriverArray],
     ) -> Sequence[Launch]:
         """Return the launches of this process's part of an exchange, between fixed arrays.
 
         They are called in order, once per step; when the last one returns (or has run on the
-        stream), outputs are complete and inputs may be overwritten.  Partial results are combined
+        compute stream of the exchange's first asynchronous device, see `Driver`), outputs are
+        complete and inputs may be overwritten.  Partial results are combined
         in an order that depends on the exchange only, so that runs are bitwise reproducible; the
         results of an all-reduce are bitwise identical on all devices.
 
@@ -305,7 +343,7 @@ class AgreedJob(Protocol):
 
     step: int
 
-    def __call__(self, feeds: Sequence[DeviceArray]) -> None:
+    def __call__(self, feeds: Sequence[Array]) -> None:
         """Record a call and its feeds; called before the step, in the caller's thread."""
 
 
@@ -316,7 +354,7 @@ class World(Protocol):
     order.  One thread may make these calls while another runs a step.  A world that divides the
     cores of its hosts among its processes has an attribute ``cores``, a
     `flow_core.base.thread_budget.Budget`, the same in all processes.  A world that checks that all
-    processes run the same steps has a method ``agree(job, arrays, often)``, called once per job in
+    processes run the same steps has a method ``agree(job, arrays, policy)``, called once per job in
     all processes with the job's name, the names of the fed arrays, and one of
     `flow_core.base.config.CHECK_FEEDS`; it returns an `AgreedJob`.
 
@@ -342,8 +380,8 @@ class World(Protocol):
     def gather(self, text: bytes, what: str) -> tuple[bytes, ...]:
         """Return the texts of all processes, in the order of the ranks (all-gather)."""
 
-    def broadcast(self, array: DeviceArray, root: int, what: str) -> None:
+    def broadcast(self, array: Array, root: int, what: str) -> None:
         """Broadcast the contents of a contiguous host array from process ``root``."""
 
-    def share(self, arrays: Sequence[DeviceArray], roots: Sequence[int], what: str) -> None:
+    def share(self, arrays: Sequence[Array], roots: Sequence[int], what: str) -> None:
         """Broadcast the results of a step, each from its root, in the thread that runs steps."""

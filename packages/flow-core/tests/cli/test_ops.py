@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import plain_device
@@ -11,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 import oneflow as flow
-from flow_core.base.errors import FlowError
+from flow_core.base.errors import FlowError, PluginError
 from flow_core.cli import op_reports
 from flow_core.cli.app import cli
 from flow_core.cli.job_ops import LABELS, ROWS, _network, needed_ops
@@ -60,6 +61,8 @@ def test_entries_come_from_the_rules() -> None:
     found = {entry.type: entry for entry in catalog(default_registry())}
     assert not found["relu_grad"].gradient
     assert found["relu"].types == ("float16", "bfloat16", "float32", "float64")
+    assert found["sgd_update"].types == ("float16", "bfloat16", "float32", "float64")
+    assert found["fused"].internal
     assert found["cast"].attrs == {"dtype": "required"}
     assert found["reshape"].view
     assert not found["transpose"].view
@@ -125,6 +128,14 @@ def test_the_page_has_a_row_per_op() -> None:
     (row,) = (row for row in rows if row.startswith("| `relu` |"))
     assert "(S(0)) -> S(0)" in row
     assert "floating" in row
+
+
+def test_rules_that_raise_are_named() -> None:
+    registry = default_registry()
+    broken = replace(registry.ops["exp"], sbp=lambda ctx: ctx.nothing)
+    found = replace(registry, ops={**registry.ops, "exp": broken})
+    with pytest.raises(PluginError, match=r"describing op 'exp' of plugin 'core.ops'"):
+        op_entry(found, "exp")
 
 
 def test_an_entry_needs_a_registered_op() -> None:

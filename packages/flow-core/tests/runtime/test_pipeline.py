@@ -155,3 +155,46 @@ def test_deadlocking_call_inside_a_callback_is_rejected() -> None:
     with pytest.raises(JobError, match="concurrency_width"):
         pipeline.sync()
     pipeline.close()
+
+
+class Gate:
+    """An executable whose step lasts until it is told to end."""
+
+    def __init__(self) -> None:
+        self.began, self.end = threading.Event(), threading.Event()
+
+    def run(self, feeds: Sequence[Any]) -> tuple[Any, ...]:
+        self.began.set()
+        assert self.end.wait(10)
+        return ()
+
+
+@pytest.mark.parametrize("one_caller", [True, False])
+def test_a_second_caller_is_refused_where_processes_wait_for_each_other(one_caller: bool) -> None:
+    """The order of two threads' steps may differ between processes; the error has both lines."""
+    pipeline, gate, errors = Pipeline(), Gate(), list[JobError]()
+    pipeline.one_caller = one_caller
+
+    def other() -> None:
+        try:
+            pipeline.run(Step(Work(), [2], Credit(1)))
+        except JobError as error:
+            errors.append(error)
+
+    first = threading.Thread(target=lambda: pipeline.run(Step(gate, [1], Credit(1))), name="one")
+    second = threading.Thread(target=other, name="two")
+    first.start()
+    assert gate.began.wait(10)
+    second.start()
+    if one_caller:
+        second.join(10)
+    gate.end.set()
+    first.join(10)
+    second.join(10)
+    assert len(errors) == one_caller
+    for error in errors:
+        assert error.attempted == "calling a job in thread 'two'"
+        assert f"a step of thread 'one' (at {__file__}:" in str(error)
+        assert str(error.at).startswith(__file__)
+    pipeline.run(Step(Work(), [3], Credit(1)))
+    pipeline.close()

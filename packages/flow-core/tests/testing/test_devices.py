@@ -114,6 +114,22 @@ BROKEN: dict[str, tuple[Callable[..., QueuedDriver], str]] = {
 }
 
 
+@pytest.mark.parametrize(
+    ("attribute", "value"), [("dtype", "float32"), ("shape", [3]), ("dtype", None)]
+)
+def test_arrays_need_the_protocol(attribute: str, value: object) -> None:
+    """The kit checks what `flow_core.base.arrays.DeviceArray` states."""
+
+    class Named(QueuedKit):
+        def array(self, shape: tuple[int, ...], dtype: Any) -> Any:
+            made = super().array(shape, dtype)
+            delattr(made, attribute) if value is None else setattr(made, attribute, value)
+            return made
+
+    with pytest.raises(AssertionError):
+        Named().test_views_know_their_type("queued", "float32")
+
+
 @pytest.mark.parametrize(("driver", "check"), BROKEN.values(), ids=list(BROKEN))
 def test_broken_drivers_fail(driver: Callable[..., QueuedDriver], check: str) -> None:
     class Broken(QueuedKit):
@@ -148,10 +164,10 @@ def test_allocating_launch_fails(allocates: bool) -> None:
     rig = Rig(driver, kernel, KernelQuery("negative", {}, (type_,), (type_,)))
     arrays = [np.float32([1, 2, 3])]
     if allocates:
-        with pytest.raises(AssertionError, match=r"kits\.negative allocates 1 times in its second"):
-            rig.check(arrays)
+        with pytest.raises(AssertionError, match=r"kits\.negative allocates 1 times in its last"):
+            rig.check([arrays])
     else:
-        assert rig.check(arrays)[0].tolist() == [-1, -2, -3]
+        assert rig.check([arrays])[0][0].tolist() == [-1, -2, -3]
 
 
 def test_asynchronous_driver_needs_work() -> None:

@@ -31,6 +31,7 @@ def _samples(rng: np.random.Generator) -> Iterator[Sample]:
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
         type="cuda_reorder",
+        internal=True,
         inputs=("x",),
         infer=_type,
         attrs={"perm": REQUIRED, "reason": "", "reordered": 0},

@@ -147,6 +147,7 @@ def _sum_samples(rng: np.random.Generator) -> Iterator[Sample]:
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
         type="cuda_matmul",
+        internal=True,
         inputs=("a", "b", "bias"),
         outputs=("out*",),
         infer=_types,
@@ -157,6 +158,7 @@ OPS: tuple[OpSpec, ...] = (
     ),
     OpSpec(
         type="cuda_matmul_grad",
+        internal=True,
         inputs=("a", "b", "saved"),
         outputs=("out*",),
         infer=_grad_types,
@@ -167,6 +169,7 @@ OPS: tuple[OpSpec, ...] = (
     ),
     OpSpec(
         type="cuda_matmul_sum",
+        internal=True,
         inputs=("a", "b"),
         outputs=("out", "sum"),
         infer=_sum_types,

@@ -41,11 +41,11 @@ def mpi() -> str:
     """Return the MPI library that mpi4py loads, and the launcher, which must match."""
     if importlib.util.find_spec("mpi4py") is None:
         return _text(Unavailable("mpi4py is not installed", MPI_EXTRA))
-    asked = subprocess.run([sys.executable, "-c", _ASK], capture_output=True, text=True)
-    if asked.returncode:
-        said = asked.stderr.strip().rpartition("\n")[2] or f"status {asked.returncode}"
-        return _text(Unavailable(f"mpi4py cannot load an MPI library: {said:.200}", MPI_EXTRA))
-    library = asked.stdout.strip()
+    done = subprocess.run([sys.executable, "-c", _ASK], capture_output=True, text=True)
+    if done.returncode:
+        message = done.stderr.strip().rpartition("\n")[2] or f"status {done.returncode}"
+        return _text(Unavailable(f"mpi4py cannot load an MPI library: {message:.200}", MPI_EXTRA))
+    library = done.stdout.strip()
     try:
         launcher = Launcher.find()
     except LaunchError as error:

@@ -31,7 +31,7 @@ from flow_core.authoring.collectives import (
     reductions,
 )
 from flow_core.authoring.specs import Device
-from flow_core.base.arrays import Array, DeviceArray, NumpyType
+from flow_core.base.arrays import Array, NumpyType
 from flow_core.base.shapes import Shape
 
 ONE_PHASE_BYTES = 16384
@@ -41,6 +41,9 @@ all others, and each combines everything."""
 
 LOCKED_COPY_BYTES = 4096
 """Copies of at most this many bytes keep the interpreter lock."""
+
+Operand = Any
+"""A host array, or a `flow_core.device.Strided` of device memory; None on other processes."""
 
 Combine = Callable[..., object]
 """Combines two arrays into a third: a ufunc of numpy."""
@@ -87,7 +90,7 @@ class Phases:
         what: collective, element type and largest shape, for messages.
         combine: the ufunc that combines two parts.
         fills: launches that initialize outputs; they run first.
-        phases: gathers; those of one phase are independent of each other.
+        phases: gathers; the gathers of one phase are independent of each other.
     """
 
     name: str
@@ -120,9 +123,7 @@ def routes(gathers: Iterable[Gather], owner: Callable[[Device], int]) -> dict[Ro
     return {route: list(boxes.values()) for route, boxes in found.items()}
 
 
-def phases_of(
-    exchange: Exchange, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]
-) -> Phases:
+def phases_of(exchange: Exchange, inputs: Sequence[Operand], outputs: Sequence[Operand]) -> Phases:
     """Lower an exchange of arrays; the arrays of other processes are None."""
     combine = COMBINE[exchange.combine]
     if exchange.collective == "all_reduce":
@@ -141,7 +142,7 @@ def _what(exchange: Exchange) -> str:
     return f"{exchange.collective} {largest}"
 
 
-def _fills(exchange: Exchange, outputs: Sequence[DeviceArray]) -> Iterator[Launch]:
+def _fills(exchange: Exchange, outputs: Sequence[Operand]) -> Iterator[Launch]:
     for index, operation in exchange.fills:
         if outputs[index] is not None:
             value = neutral(operation, exchange.outputs[index].dtype)
@@ -151,8 +152,8 @@ def _fills(exchange: Exchange, outputs: Sequence[DeviceArray]) -> Iterator[Launc
 def _bound(
     exchange: Exchange,
     plan: GatherPlan,
-    inputs: Sequence[DeviceArray],
-    outputs: Sequence[DeviceArray],
+    inputs: Sequence[Operand],
+    outputs: Sequence[Operand],
 ) -> Gather:
     """Bind a gather plan to arrays."""
     target, *parts = (_box(exchange, ref, inputs, outputs) for ref in (plan.target, *plan.parts))
@@ -162,8 +163,8 @@ def _bound(
 def _box(
     exchange: Exchange,
     ref: BoxRef,
-    inputs: Sequence[DeviceArray],
-    outputs: Sequence[DeviceArray],
+    inputs: Sequence[Operand],
+    outputs: Sequence[Operand],
 ) -> Box:
     array = ref.array(inputs, outputs)
     types = exchange.outputs if ref.is_output else exchange.inputs
@@ -172,7 +173,7 @@ def _box(
 
 
 def _reduced(exchange: Exchange) -> tuple[tuple[GatherPlan, ...], ...]:
-    """Each device combines its chunk, in rank order, and gives it to all others.
+    """Each device combines its chunk, in rank order, and sends it to all others.
 
     A small one is a single phase: twice the work, half the latency.
     """
@@ -189,8 +190,8 @@ def _reduced(exchange: Exchange) -> tuple[tuple[GatherPlan, ...], ...]:
 def link_bytes(
     exchange: Exchange,
     local: Sequence[Device],
-    inputs: Sequence[DeviceArray],
-    outputs: Sequence[DeviceArray],
+    inputs: Sequence[Operand],
+    outputs: Sequence[Operand],
 ) -> Counter[DevicePair]:
     """Return the bytes per launch that local devices send, by (sender, receiver).
 
@@ -253,8 +254,8 @@ def same_address(one: Array, other: Array) -> bool:
 
 
 def copy_overwritten_inputs(
-    exchange: Exchange, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]
-) -> tuple[tuple[DeviceArray, ...], list[Launch]]:
+    exchange: Exchange, inputs: Sequence[Operand], outputs: Sequence[Operand]
+) -> tuple[tuple[Operand, ...], list[Launch]]:
     """Copy inputs that an output of this process would overwrite too early.
 
     This happens when every device combines everything it receives, in place, and this process owns

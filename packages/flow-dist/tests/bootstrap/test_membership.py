@@ -1,6 +1,8 @@
 """Rank and size from the variables of every launcher, and of several at once."""
 
+import re
 import socket
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -35,7 +37,9 @@ def test_sets_that_agree(place: tuple[int, int, tuple[int, int]], sets: list[Var
     for names in sets:
         env |= variables(names, rank, size, local)
     found = Membership.from_env(env)
-    assert (found.rank, found.size, found.local_rank) == (rank, size, local[0] if size > 1 else 0)
+    says_rank = any(names.local_rank for names in sets)
+    local_rank = 0 if size == 1 else local[0] if says_rank else None
+    assert (found.rank, found.size, found.local_rank) == (rank, size, local_rank)
     says_size = any(names.local_size for names in sets)
     assert found.local_size == (1 if size == 1 else local[1] if says_size else None)
     assert found.source == next(names.name for names in SETS if names in sets)
@@ -64,9 +68,41 @@ def test_sets_that_disagree(
 
 @pytest.mark.parametrize("names", SETS, ids=lambda names: names.name)
 def test_half_a_set(names: VariableSet) -> None:
+    selected = {LAUNCHER: names.name} if names.optional else {}
     for given_one, missing in ((names.rank, names.size), (names.size, names.rank)):
         with pytest.raises(LaunchError, match=f"without {missing}"):
-            Membership.from_env({given_one: "1"})
+            Membership.from_env({given_one: "1", **selected})
+
+
+def test_pods_of_an_indexed_job() -> None:
+    pod = {"JOB_COMPLETION_INDEX": "2"}
+    assert Membership.from_env(pod).source == "alone"  # each index is a program of its own
+    under_torchrun = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+    assert Membership.from_env(pod | under_torchrun).rank == 5
+    found = Membership.from_env({**pod, "JOB_COMPLETIONS": "4", "FLOW_DIST_HOST": "train-2"})
+    assert found == Membership(2, 4, None, None, "train-2", "kubernetes")
+
+
+MANIFEST = Path(__file__).parents[4] / "docs" / "cluster.md"
+
+
+@pytest.mark.parametrize("kind", ["Job", "JobSet"])
+def test_the_manifests_of_the_documentation(kind: str) -> None:
+    """Their variables make the pods ranks of one program, with an address and a shared token."""
+    blocks = re.findall(r"```yaml\n(.*?)```", MANIFEST.read_text(), re.DOTALL)
+    (text,) = [block for block in blocks if re.search(rf"^kind: {kind}$", block, re.MULTILINE)]
+    env = dict(re.findall(r'- \{name: (\w+), value: "([^"]*)"\}', text))
+    (pods,) = set(re.findall(r"(?:completions|parallelism): (\d+)", text))
+    assert "completionMode: Indexed" in text
+    assert re.search(r"name: FLOW_DIST_TOKEN\n +valueFrom:\n +secretKeyRef:", text)
+    service = re.findall(r"(?:subdomain|^  name): (\w+)", text, re.MULTILINE)
+    for index in range(int(pods)):
+        found = Membership.from_env(env | {"JOB_COMPLETION_INDEX": str(index)})
+        assert (found.rank, found.size, found.source) == (index, int(pods), "kubernetes")
+        assert found.master is not None
+        host, name = found.master[0].split(".")
+        assert host.endswith("-0")
+        assert name in service
 
 
 @pytest.mark.parametrize(

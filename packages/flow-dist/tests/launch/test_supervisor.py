@@ -493,26 +493,27 @@ def test_all_ranks_hear_why_rank_0_cannot_listen(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
-    ("fault", "statuses"),
+    ("names", "fault", "statuses"),
     [
-        pytest.param((), (0, 0), marks=pytest.mark.slow),
-        (("raise",), (1, 1)),
-        pytest.param(("quit",), (1, 0), marks=pytest.mark.slow),
+        pytest.param(("RANK", "WORLD_SIZE"), (), (0, 0), marks=pytest.mark.slow),
+        (("RANK", "WORLD_SIZE"), ("raise",), (1, 1)),
+        pytest.param(("RANK", "WORLD_SIZE"), ("quit",), (1, 0), marks=pytest.mark.slow),
+        (("JOB_COMPLETION_INDEX", "JOB_COMPLETIONS"), (), (0, 0)),
     ],
 )
 def test_ranks_of_another_launcher(
-    script: str, fault: tuple[str, ...], statuses: tuple[int, int]
+    script: str, names: tuple[str, str], fault: tuple[str, ...], statuses: tuple[int, int]
 ) -> None:
-    """Processes that only torchrun's variables tell apart: rank 0 has the server."""
+    """Processes that only the variables of torchrun or Kubernetes tell apart."""
     free = _free_port()
-    common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free - 1)}
+    common = {names[1]: "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free - 1)}
     common |= {"FLOW_DIST_TOKEN": "secret", "FLOW_DIST_RESTART": "0"}
     joining = "import sys\nfrom flow_dist.control import channel as control\ncontrol.join()\n"
     Path(script).write_text(joining + SCRIPT)
     processes = [
         subprocess.Popen(
             [sys.executable, script, *fault],
-            env={**os.environ, **common, "RANK": str(rank)},
+            env={**os.environ, **common, names[0]: str(rank)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

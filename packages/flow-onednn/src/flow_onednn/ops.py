@@ -404,6 +404,7 @@ def _joined_spec(row: Joined) -> OpSpec:
     first = ("learning_rate", "scale_by_tensor", *(("train_step",) if row.rule.step else ()))
     return OpSpec(
         type=row.type,
+        internal=True,
         inputs=(*first, "rows*"),
         outputs=(),
         infer=infer,
@@ -420,6 +421,7 @@ OPS: tuple[OpSpec, ...] = (
     *map(_joined_spec, JOINED),
     OpSpec(
         type="onednn_conv",
+        internal=True,
         inputs=("x", "weight", "bias?"),
         infer=_conv_type,
         attrs={**GEOMETRY, "padding_after": REQUIRED, "activation": "", **MATH, **NOTED},
@@ -429,6 +431,7 @@ OPS: tuple[OpSpec, ...] = (
     ),
     OpSpec(
         type="onednn_conv_data_grad",
+        internal=True,
         inputs=("dy", "weight"),
         outputs=("dx",),
         infer=_data_grad_type,
@@ -439,6 +442,7 @@ OPS: tuple[OpSpec, ...] = (
     ),
     OpSpec(
         type="onednn_conv_filter_grad",
+        internal=True,
         inputs=("dy", "x"),
         outputs=("dw*",),
         infer=_filter_grad_type,
@@ -449,6 +453,7 @@ OPS: tuple[OpSpec, ...] = (
     ),
     OpSpec(
         type="onednn_matmul",
+        internal=True,
         inputs=("a", "b", "bias?"),
         infer=_matmul_type,
         attrs={
@@ -465,6 +470,7 @@ OPS: tuple[OpSpec, ...] = (
     ),
     OpSpec(
         type="onednn_pack",
+        internal=True,
         inputs=("b",),
         infer=lambda ctx: (_like(ctx, ctx.attrs["size"]),),
         attrs={**_PACKED, "transpose_b": REQUIRED, "bias": REQUIRED, "size": REQUIRED},
@@ -472,6 +478,7 @@ OPS: tuple[OpSpec, ...] = (
     ),
     OpSpec(
         type="onednn_packed_matmul",
+        internal=True,
         inputs=("a", "packed", "bias?"),
         infer=lambda ctx: (_like(ctx, ctx.attrs["rows"], ctx.attrs["columns"]),),
         attrs=_PACKED,
@@ -479,6 +486,7 @@ OPS: tuple[OpSpec, ...] = (
     ),
     OpSpec(
         type="onednn_max_pool",
+        internal=True,
         inputs=("x",),
         outputs=("y", "places"),
         infer=_pool_type,
@@ -487,6 +495,7 @@ OPS: tuple[OpSpec, ...] = (
     ),
     OpSpec(
         type="onednn_max_pool_grad",
+        internal=True,
         inputs=("dy", "places"),
         outputs=("dx",),
         infer=_pool_grad_type,
@@ -495,6 +504,7 @@ OPS: tuple[OpSpec, ...] = (
     ),
     OpSpec(
         type="onednn_norm_relu",
+        internal=True,
         inputs=("x", "moving_mean", "moving_variance", "gamma", "beta"),
         outputs=("y", "mean", "inv_variance", "mask"),
         infer=_norm_type,
@@ -504,6 +514,7 @@ OPS: tuple[OpSpec, ...] = (
     ),
     OpSpec(
         type="onednn_norm_relu_grad",
+        internal=True,
         inputs=("x", "dy", "mean", "inv_variance", "gamma", "mask"),
         outputs=("dx", "gamma_diff", "beta_diff"),
         infer=_norm_grad_type,
@@ -512,6 +523,7 @@ OPS: tuple[OpSpec, ...] = (
     ),
     OpSpec(
         type="onednn_norm_add_relu",
+        internal=True,
         inputs=("x", "moving_mean", "moving_variance", "gamma", "beta", "addend"),
         outputs=("y", "mean", "inv_variance"),
         infer=_joined_type,
@@ -523,6 +535,7 @@ OPS: tuple[OpSpec, ...] = (
     ),
     OpSpec(
         type="onednn_add_to_rows",
+        internal=True,
         inputs=("base", "index", "rows"),
         infer=lambda ctx: ctx.inputs[:1],
         attrs={"axis": 0, "first": 0},
@@ -533,6 +546,7 @@ OPS: tuple[OpSpec, ...] = (
     ),
     OpSpec(
         type="onednn_sparse_adam",
+        internal=True,
         inputs=("model", "index", "model_diff", "learning_rate", "m", "v", "scale_by_tensor?"),
         outputs=(),
         infer=lambda _: (),
@@ -551,6 +565,7 @@ OPS: tuple[OpSpec, ...] = (
     ),
     OpSpec(
         type="onednn_sparse_sgd",
+        internal=True,
         inputs=("model", "index", "model_diff", "learning_rate", "scale_by_tensor?"),
         outputs=(),
         infer=lambda _: (),
@@ -561,6 +576,7 @@ OPS: tuple[OpSpec, ...] = (
     ),
     OpSpec(
         type="onednn_matmul_sgd",
+        internal=True,
         inputs=("model", "a", "b", "learning_rate", "scale_by_tensor?"),
         outputs=(),
         infer=lambda _: (),
@@ -571,6 +587,7 @@ OPS: tuple[OpSpec, ...] = (
     ),
     OpSpec(
         type="onednn_reorder",
+        internal=True,
         inputs=("x",),
         infer=_reorder_type,
         attrs={"perm": REQUIRED, **NOTED},

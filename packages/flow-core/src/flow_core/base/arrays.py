@@ -7,7 +7,7 @@ for values that a function only inspects by attributes.
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
@@ -20,5 +20,24 @@ NumpyType: TypeAlias = np.dtype[Any]
 Operand: TypeAlias = Array | float
 """An array, or a number that stands for an array of it."""
 
-DeviceArray: TypeAlias = Any
-"""An array in device memory, whose type the driver chooses: numpy arrays on the CPU."""
+
+@runtime_checkable
+class DeviceArray(Protocol):
+    """An array in device memory, as an arena returns it: all that core requires of it.
+
+    Core reads these attributes and passes the array to its driver, to kernels and to comms; see
+    `DriverArray`.
+    """
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Size of each axis."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Element type, as in numpy."""
+
+
+DriverArray: TypeAlias = Any
+"""A `DeviceArray` where a driver's own code receives it: its kernels and comms use the other
+attributes of the driver's class."""

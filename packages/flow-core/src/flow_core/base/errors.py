@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -76,11 +77,19 @@ def _is_own_frame(frame: FrameType) -> bool:
 
 def user_line(depth: int = 1) -> SourceLine | None:
     """The innermost source line outside `_packages`, None if there is none."""
-    frame = sys._getframe(depth)
+    return _user_line_from(sys._getframe(depth))
+
+
+def user_line_of_thread(thread: threading.Thread) -> SourceLine | None:
+    """The innermost source line outside `_packages` that another thread executes."""
+    return _user_line_from(sys._current_frames().get(thread.ident or 0))
+
+
+def _user_line_from(frame: FrameType | None) -> SourceLine | None:
     while frame is not None:
         if not _is_own_frame(frame):
             return SourceLine(frame.f_code.co_filename, frame.f_lineno)
-        frame = frame.f_back  # type: ignore[assignment]  # the outermost frame has no caller
+        frame = frame.f_back
     return None
 
 

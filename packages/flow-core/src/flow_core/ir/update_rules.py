@@ -75,6 +75,11 @@ class Update:
         return RATE + 1 + self.step
 
     @property
+    def scalars(self) -> tuple[int, ...]:
+        """Indices of the inputs that are numbers: rate, step, scale and whether to skip."""
+        return (*range(RATE, self.first_state), len(self.inputs), len(self.inputs) + 1)
+
+    @property
     def mutates(self) -> tuple[int, ...]:
         """Indices of the inputs that are overwritten."""
         return (MODEL, *range(self.first_state, len(self.inputs)))

@@ -9,12 +9,17 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 
 from flow_core.base.dtypes import ALL, DType, as_dtype
-from flow_core.base.errors import DeviceUnavailableError, FlowError, GraphError, nearest
+from flow_core.base.errors import (
+    DeviceUnavailableError,
+    FlowError,
+    GraphError,
+    PluginError,
+    nearest,
+)
 from flow_core.ir.graph import TensorType, tensor_type
 from flow_core.ops.build import complete_attrs
 from flow_core.plugins.registry import ANY_OP, Registry, kernel_key
@@ -76,7 +81,7 @@ class OpEntry:
     view: bool
     kernels: Mapping[str, tuple[KernelEntry, ...]]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the entry as JSON data."""
         return asdict(self)
 
@@ -91,6 +96,7 @@ def op_entry(registry: Registry, type_: str) -> OpEntry:
 
     Raises:
         GraphError: no plugin registers the op.
+        PluginError: its samples or rules raise.
     """
     spec = registry.ops.get(type_)
     if spec is None:
@@ -99,9 +105,20 @@ def op_entry(registry: Registry, type_: str) -> OpEntry:
             found="no plugin registers that op",
             hint=nearest(type_, registry.ops) or "`flow ops` lists all ops",
         )
+    try:
+        return _entry(registry, spec)
+    except Exception as error:
+        raise PluginError(
+            f"describing op {type_!r} of {registry.origins['ops', type_]}",
+            found=f"{type(error).__name__}: {error}",
+            hint="its samples and rules must not raise",
+        ) from error
+
+
+def _entry(registry: Registry, spec: OpSpec) -> OpEntry:
     samples = tuple(_samples(spec))
     return OpEntry(
-        type=type_,
+        type=spec.type,
         doc=spec.doc,
         inputs=spec.inputs,
         outputs=spec.outputs,
@@ -115,7 +132,7 @@ def op_entry(registry: Registry, type_: str) -> OpEntry:
         kernels={
             device: found
             for device in registry.devices
-            if (found := _kernels(registry, type_, device))
+            if (found := _kernels(registry, spec.type, device))
         },
     )
 
@@ -152,12 +169,19 @@ def _samples(spec: OpSpec) -> Iterable[Sample]:
 
 
 def _input_types(sample: Sample, dtype: DType | None) -> tuple[TensorType, ...]:
-    """Return the input types of a sample, with another type for floating point inputs."""
+    """Return the input types of a sample, with another type for free floating point inputs."""
     arrays = [np.asarray(x) for x in sample.inputs]
+    own = [as_dtype(x.dtype) for x in arrays]
+    free = _free_inputs(sample) if dtype else ()
     return tuple(
-        tensor_type(x.shape, dtype if dtype and x.dtype.kind == "f" else as_dtype(x.dtype))
-        for x in arrays
+        tensor_type(x.shape, dtype if dtype and i in free else own[i]) for i, x in enumerate(arrays)
     )
+
+
+def _free_inputs(sample: Sample) -> tuple[int, ...]:
+    """Return the floating point inputs of a sample whose type may change."""
+    arrays = enumerate(map(np.asarray, sample.inputs))
+    return tuple(i for i, x in arrays if x.dtype.kind == "f" and i not in sample.fixed)
 
 
 def _inferred(spec: OpSpec, sample: Sample, dtype: DType | None) -> SbpContext | None:
@@ -175,11 +199,10 @@ def _element_types(spec: OpSpec, samples: Iterable[Sample]) -> Iterator[str]:
     """Yield the names of the element types that an op accepts."""
     accepted: set[str] = set()
     for sample in samples:
-        kinds = {np.asarray(x).dtype for x in sample.inputs}
-        if any(kind.kind == "f" for kind in kinds):
+        if _free_inputs(sample):
             accepted |= {d.name for d in TYPES if _inferred(spec, sample, d) is not None}
         else:
-            accepted |= {as_dtype(kind).name for kind in kinds}
+            accepted |= {as_dtype(np.asarray(x).dtype).name for x in sample.inputs}
     yield from (d.name for d in ALL if d.name in accepted)
 
 

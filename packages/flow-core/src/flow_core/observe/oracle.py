@@ -24,7 +24,7 @@ from flow_core.compiler.lower.inputs import CompileOptions
 from flow_core.compiler.lower.physical_graph import Physical, local_origins, to_physical
 from flow_core.compiler.lower.tasks import lower
 from flow_core.compiler.reshard.planner import TensorLayout
-from flow_core.compiler.reshard.plugin_steps import Ways
+from flow_core.compiler.reshard.plugin_steps import BoxingMethods
 from flow_core.compiler.select import Problem
 from flow_core.frontend.job.function import JobFunction
 from flow_core.frontend.session.session import Session
@@ -125,9 +125,10 @@ class _Oracle:
         graph, physical, spread = compiled.optimized_logical, compiled.physical, False
         if not physical.layouts:
             graph, spread = _spread(job, graph, devices), True
-            problem = Problem(graph, session.registry.ops)
-            ways = Ways.of(session.registry)
-            physical = to_physical(problem, str(job.config.get("sbp_selector")), ways)
+            registry = session.registry
+            problem = Problem(graph, registry.ops, host_numbers=registry.host_numbers)
+            methods = BoxingMethods.of(session.registry)
+            physical = to_physical(problem, str(job.config.get("sbp_selector")), methods)
         rng = np.random.default_rng(seed)
         names = [op.name for op in graph.of_type("variable")]
         values = {name: draw_variable(session.declared[name], rng) for name in names}
@@ -423,8 +424,8 @@ class _Trial:
             part = _Alone(oracle, local, types, self.spec, oracle.graph.origin(op.name))
             results.append(part.run([parts[rank] for parts in inputs], self.step))
         changed = [signature.inputs[i] for i in self.spec.mutates if i < len(op.inputs)]
-        ways = [TensorLayout(op.placement, sbp) for sbp in (*signature.outputs, *changed)]
-        for k, layout in enumerate(ways):
+        layouts = [TensorLayout(op.placement, sbp) for sbp in (*signature.outputs, *changed)]
+        for k, layout in enumerate(layouts):
             whole = assemble(layout, self.right[k].shape, [r[k] for r in results])
             wrong = over(difference(self.right[k], whole.array), SLACK * self.bounds[k]) > 1
             if wrong or whole.disagreeing:
@@ -443,7 +444,8 @@ class _Alone:
         spec: OpSpec,
         origin: Origin,
     ) -> None:
-        self.oracle, self.op, self.types, self.origin = oracle, op, types, origin
+        self.oracle, self.op, self.types, self.spec = oracle, op, types, spec
+        self.origin = origin
         self.mutated = [i for i in spec.mutates if i < len(op.inputs)]
 
     def run(self, arrays: Sequence[Array], step: int) -> list[Array]:
@@ -457,7 +459,9 @@ class _Alone:
                 kind, values[name] = "variable", array
             else:
                 fed.append(name)
-            ops[name] = Op(name, kind, (), Attrs(), self.op.placement)
+            on_host = self.oracle.session.registry.host_numbers
+            placement = self.spec.input_placement(self.op.placement, i, on_host)
+            ops[name] = Op(name, kind, (), Attrs(), placement)
             types[name] = (tensor_type(array.shape, as_dtype(array.dtype)),)
         inputs = tuple(Value(f"in{i}", 0) for i in range(len(arrays)))
         op = replace(self.op, inputs=inputs, control=())

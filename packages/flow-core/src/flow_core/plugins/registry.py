@@ -126,6 +126,11 @@ class Registry:
         return tuple(record.failure for record in self.plugins if record.failure)
 
     @property
+    def host_numbers(self) -> frozenset[str]:
+        """The device types whose kernels read numbers in host memory."""
+        return frozenset(type_ for type_, spec in self.devices.items() if spec.host_numbers)
+
+    @property
     def commands(self) -> tuple[HookCall, ...]:
         """Implementations of ``flow_register_commands``."""
         return self.calls["flow_register_commands"]
@@ -274,7 +279,11 @@ class Registry:
             DeviceUnavailableError: no library connects these device types; lists the reasons.
         """
         types = {device.type for device in devices}
-        fitting = [spec for spec in self.comms.values() if spec.connects(types)]
+        fitting = [
+            spec
+            for spec in self.comms.values()
+            if types <= set(spec.device_types) or ANY_DEVICE_TYPE in spec.device_types
+        ]
         for spec in sorted(fitting, key=lambda spec: (-spec.priority, spec.name)):
             if isinstance(self._joined(spec), Available):
                 return spec

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from flow_core.base.alignment import ALIGNMENT
-from flow_core.base.arrays import DeviceArray
+from flow_core.base.arrays import DriverArray
 from flow_core.base.dtypes import DType
 from flow_core.base.errors import InferenceError, PluginError, SourceLine, described
 from flow_core.base.thread_budget import NOT_DIVIDED, Cores
@@ -193,6 +193,8 @@ class OpSpec:
         inplace: inputs that output 0 may overwrite while it is computed.
         mutates: inputs (variables) that the op overwrites.
         mutates_if: attribute that enables `mutates`; see `overwrites`.
+        numbers: inputs of one element, such as learning rates and step numbers, that kernels of
+            some device types read in host memory; see `DeviceSpec.host_numbers`.
         effect: the op has a side effect: never removed and never merged with another op.
         random: needs seed and step; never merged, never folded.
         per_device: "inputs" or "outputs" if these are one value per device of the op's placement,
@@ -222,6 +224,7 @@ class OpSpec:
     inplace: tuple[int, ...] = ()
     mutates: tuple[int, ...] = ()
     mutates_if: str | None = None
+    numbers: tuple[int, ...] = ()
     effect: bool = False
     random: bool = False
     per_device: str | None = None
@@ -252,8 +255,12 @@ class OpSpec:
         applies = self.per_device is not None and side in (None, self.per_device)
         return applies and placement.size > 1
 
-    def input_placement(self, placement: Placement, index: int) -> Placement:
-        """Return the placement of an input of an op on ``placement``."""
+    def input_placement(
+        self, placement: Placement, index: int, host_numbers: Set[str] = frozenset()
+    ) -> Placement:
+        """Return the placement of an input of an op; ``host_numbers`` are device types."""
+        if index in self.numbers and placement.device_type in host_numbers:
+            return placement.on_host()
         return placement.only(index) if self.is_per_device(placement, "inputs") else placement
 
     def output_placement(self, placement: Placement, index: int) -> Placement:
@@ -307,19 +314,21 @@ class BindContext:
     Attributes:
         query: the op with its types and attributes.
         inputs, outputs: device arrays at their final addresses; outputs are uninitialized and may
-            share memory with an input that the op's spec lists as ``inplace``.
+            share memory with an input that the op's spec lists as ``inplace``.  With
+            `DeviceSpec.host_numbers`, inputs of `OpSpec.numbers` are host arrays of one element, to
+            be read when a launch is called, not later.
         workspace: uint8 device array of the size that `KernelSpec.workspace` returned, or None.
         step: 0-d int64 host array with the number of the current step.
         seed: 64-bit seed of the op, derived from the job's seed and the op's name.
-        stream: the stream for the work.
+        stream: the `flow_core.device.Stream` of the device, on which launches enqueue.
         cores: how the plan divides the cores of the process.  Most kernels ignore it: lookup,
             binding and launches run with the OpenMP and BLAS thread counts already set.
     """
 
     query: KernelQuery
-    inputs: tuple[DeviceArray, ...]
-    outputs: tuple[DeviceArray, ...]
-    workspace: DeviceArray = None
+    inputs: tuple[DriverArray, ...]
+    outputs: tuple[DriverArray, ...]
+    workspace: DriverArray = None
     step: Any = None
     seed: int = 0
     stream: Any = None
@@ -348,8 +357,9 @@ class KernelSpec:
             along axis 0, is bitwise equal to one launch per array.  Inputs that are equal in
             ``whole`` and in the parts are shared by all parts.  None: never, also for
             elementwise ops, for which `flow_core.plugins.batchable.of_elements` may be set.
-        unrecordable: why the driver cannot record and replay the launches (such as in a CUDA
-            graph); empty if it can.
+        unrecordable: why a driver that records launches (`DeviceSpec.records_launches`) must call
+            those of this kernel in every step, such as because they call the host; empty if it
+            can replay them.
     """
 
     op: str
@@ -389,11 +399,15 @@ class DeviceSpec:
         driver: lazy ``driver(device) -> flow_core.device.Driver``, with a
             `flow_core.sharding.topology.Device`.
         kernels: device type whose kernels also run here ("cpu" for emulated devices).
-        records_launches: whether the driver records the launches of a step and replays them as one
-            unit; plans then report which kernels prevent it.
+        records_launches: whether the driver records the work that launches enqueue, and replays
+            it in later steps without calling them, such as by a CUDA graph.  Plans then report the
+            kernels that prevent it.
         alignment: bytes, a power of two and at least 64.  The driver aligns its arenas to it, and
             plans the offset of each value and workspace; the rows of an op that runs for several
             devices at once (`KernelSpec.batchable`) lie side by side.
+        host_numbers: whether kernels read the inputs of `OpSpec.numbers` in host memory.  Step
+            counters, learning rates and loss scales are then computed on the CPU; numbers that the
+            device computes, such as the norm of all gradients, are copied in each step.
     """
 
     type: str
@@ -402,6 +416,7 @@ class DeviceSpec:
     kernels: str | None = None
     records_launches: bool = False
     alignment: int = ALIGNMENT
+    host_numbers: bool = False
 
 
 ANY_DEVICE_TYPE = "*"
@@ -419,13 +434,11 @@ class CommSpec:
             program; called once.  `Unavailable` if the program was not launched for it.
         load: lazy ``load(devices) -> flow_core.device.Comm``, with the
             `flow_core.sharding.topology.Device` objects of a plan.
-        priority: the available library with the highest priority connects a plan's devices.  The
-            in-process one of CPUs has 0, and the one that stages the data of all other device
-            types in host memory -100.
+        priority: the available library with the highest priority connects a plan's devices; the
+            in-process one of CPUs has 0, the one of all device types -100.
         world: lazy ``world() -> flow_core.device.World``, the same object at each call: the
-            processes that it connects; None if it connects devices of one process only, or the
-            processes of another library's world.  With ``device_types=("*",)``, None limits it to
-            programs of one process.
+            processes that it connects; None if it connects devices of one process only, or those
+            of another library.  With ``device_types=("*",)``, None excludes several processes.
         static_bootstrap: lazy ``connect(machines, used, port) -> World | None``, called if
             ``flow.env.machine`` names several machines and no launcher started the program:
             connects one manually started process per machine; returns None if this process is not
@@ -443,14 +456,6 @@ class CommSpec:
     world: Lazy | None = None
     shares_memory: bool = False
     static_bootstrap: Lazy | None = None
-
-    def connects(self, types: Set[str]) -> bool:
-        """Whether it connects devices of these types.
-
-        >>> CommSpec("ring", ("cpu", "gpu"), "rings:join", "rings:Ring").connects({"cpu"})
-        True
-        """
-        return ANY_DEVICE_TYPE in self.device_types or types <= set(self.device_types)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from flow_core.base.arrays import Array
 from flow_core.base.changes import Changes
-from flow_core.base.errors import JobError, user_line
+from flow_core.base.errors import JobError, user_line, user_line_of_thread
 from flow_core.base.forks import refusal
 from flow_core.base.thread_pools import process_budget, set_kernel_threads
 from flow_core.runtime.registers import Register
@@ -130,6 +130,8 @@ class Pipeline:
 
     Attributes:
         process: the id of the process that owns the threads.
+        one_caller: whether only one thread at a time may call jobs, since other processes wait for
+            the steps of this one in the same order.
     """
 
     def __init__(self) -> None:
@@ -144,6 +146,7 @@ class Pipeline:
         self._errors: list[BaseException] = []
         self._closed = False
         self.process = os.getpid()
+        self.one_caller = False
         self._left = False
 
     def leave_to_parent(self) -> None:
@@ -192,11 +195,26 @@ class Pipeline:
         elif self._enter_inline(step):
             self._run_inline(step)
         else:
+            self._refuse_second_caller()
             self.submit(step)
             self.wait_for(step)
         if step.error is not None:
             self.forget(step.error)
             raise step.error
+
+    def _refuse_second_caller(self) -> None:
+        other = self._inline
+        if self.one_caller and other is not None:
+            line = user_line_of_thread(other)
+            raise JobError(
+                f"calling a job in thread {threading.current_thread().name!r}",
+                at=user_line(3),
+                found=f"a step of thread {other.name!r}{f' (at {line})' if line else ''}, in a "
+                "program of several processes, whose steps must have the same order everywhere",
+                allowed="calls of one thread at a time",
+                hint="call all jobs in one thread, or pass the turn between threads in an order "
+                "that is the same in all processes",
+            )
 
     def _enter_inline(self, step: Step) -> bool:
         with self._changes.lock:

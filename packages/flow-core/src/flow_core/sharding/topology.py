@@ -119,6 +119,16 @@ class Placement:
         """
         return Placement(self.device_type, self.devices[rank : rank + 1])
 
+    def on_host(self) -> Placement:
+        """Return the CPUs of the machines of the devices, one per device.
+
+        >>> str(Placement.parse("gpu", "0:1-2").on_host())
+        'cpu[0:1-2]'
+        """
+        if self.device_type == "cpu":
+            return self
+        return Placement("cpu", self.devices, self.hierarchy)
+
     def __str__(self) -> str:
         text = ",".join(_format_ranges(self.devices))
         shape = "" if len(self.hierarchy) == 1 else " as " + "x".join(map(str, self.hierarchy))

@@ -70,7 +70,9 @@ def _addends(array: Array, parts: int, rng: np.random.Generator, unit: float) ->
         return [array - noise.sum(0, dtype=array.dtype), *noise]
 
 
-def _between(low: Any, high: Any, dtype: Any, shape: tuple[int, ...], rng: Any) -> Any:
+def _between(
+    low: Any, high: Any, dtype: Any, shape: tuple[int, ...], rng: np.random.Generator
+) -> Any:
     """Draw random integers between bounds."""
     return rng.integers(low, high, shape, dtype, endpoint=True)
 
@@ -84,7 +86,7 @@ def _noise(array: Array, shape: tuple[int, ...], rng: np.random.Generator, unit:
     return rng.integers(1, 5, shape).astype(array.dtype)
 
 
-def _worse(array: Any, op: str, rng: Any, unit: float) -> Any:
+def _worse(array: Any, op: str, rng: np.random.Generator, unit: float) -> Any:
     """Draw values that do not change a maximum or minimum, including the neutral element.
 
     The sum of truth values is "or", as in numpy.

@@ -30,7 +30,7 @@ def test_offsets_are_aligned(alignment: int, count: int) -> None:
         first = int(rng.integers(0, 50))
         type_ = tensor_type((int(rng.integers(1, 900)),), uint8)
         where = other if i % 5 == 0 else device
-        buffers.add(Buffer(f"b{i}", "temp", where, -1, type_, first, first + 5))
+        buffers.add(Buffer(f"b{i}", 0, "temp", where, -1, type_, first, first + 5))
     arenas, placed = place(
         buffers, {}, None, lambda _, __: False, lambda d: alignment if d == device else 64
     )

@@ -147,11 +147,11 @@ def test_every_order_finds_the_minimum_cost_with_the_predicted_work(
     wanted, fresh = least(net), copy.deepcopy(net)
     if wanted >= NEVER:
         return
-    found = order(net.sizes, net.near, rule)
+    found = order(net.sizes, net.neighbours, rule)
     widths, states = [], [0] * len(net.sizes)
     steps = []
     for node in found.nodes:
-        widths.append(net.sizes[node] * int(np.prod([net.sizes[n] for n in net.near[node]])))
+        widths.append(net.sizes[node] * int(np.prod([net.sizes[n] for n in net.neighbours[node]])))
         steps += net.eliminate([node])
     assert sorted(found.nodes) == list(range(len(net.sizes)))
     assert (found.widest, found.total) == (max(widths), sum(widths))
@@ -202,7 +202,7 @@ def by_definition(sizes: list[int], near: list[set[int]], rule: str) -> tuple[in
     relations = Relations(sizes, near)
     left, found = set(range(len(sizes))), []
     while left:
-        node = min(left, key=lambda n: (RULES[rule](relations, n), len(relations.near[n]), n))
+        node = min(left, key=lambda n: (RULES[rule](relations, n), len(relations.neighbours[n]), n))
         relations.eliminate(node)
         left.discard(node)
         found.append(node)
@@ -218,6 +218,6 @@ def test_hubs_are_eliminated_last() -> None:
 
 def test_best_of_several_orders_is_selected() -> None:
     net = clique(7)
-    found = best_order(net.sizes, net.near, 3**7)
-    assert found.total == min(order(net.sizes, net.near, rule).total for rule in RULES)
-    assert narrow_order(net.sizes, net.near).nodes == ()
+    found = best_order(net.sizes, net.neighbours, 3**7)
+    assert found.total == min(order(net.sizes, net.neighbours, rule).total for rule in RULES)
+    assert narrow_order(net.sizes, net.neighbours).nodes == ()

@@ -98,6 +98,7 @@ def _samples(rng: np.random.Generator) -> Iterator[Sample]:
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
         type="cudnn_attention",
+        internal=True,
         inputs=("q", "k", "v", "mask?"),
         outputs=("out*",),
         infer=_types,
@@ -109,6 +110,7 @@ OPS: tuple[OpSpec, ...] = (
     ),
     OpSpec(
         type="cudnn_attention_grad",
+        internal=True,
         inputs=("q", "k", "v", "o", "do", "stats", "mask?"),
         outputs=("dq", "dk", "dv"),
         infer=lambda ctx: ctx.inputs[:3],

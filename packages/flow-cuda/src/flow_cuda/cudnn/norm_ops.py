@@ -102,6 +102,7 @@ def _layer_samples(rng: np.random.Generator) -> Iterator[Sample]:
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
         type="cudnn_norm",
+        internal=True,
         inputs=("x", "moving_mean", "moving_variance", "gamma", "beta", "addend?"),
         outputs=("y", "mean", "inv_variance"),
         infer=lambda ctx: (ctx.inputs[0], _row(ctx), _row(ctx)),
@@ -113,6 +114,7 @@ OPS: tuple[OpSpec, ...] = (
     ),
     OpSpec(
         type="cudnn_norm_grad",
+        internal=True,
         inputs=("x", "dy", "mean", "inv_variance", "gamma"),
         outputs=("dx", "gamma_diff", "beta_diff"),
         infer=lambda ctx: (ctx.inputs[0], _row(ctx), _row(ctx)),
@@ -123,6 +125,7 @@ OPS: tuple[OpSpec, ...] = (
     ),
     OpSpec(
         type="cudnn_layer_norm",
+        internal=True,
         inputs=("x", "beta", "gamma"),
         outputs=("y",),
         infer=lambda ctx: (ctx.inputs[0],),

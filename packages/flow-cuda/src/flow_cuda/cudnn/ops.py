@@ -283,6 +283,7 @@ def _filter_grad_samples(rng: np.random.Generator) -> Iterator[Sample]:
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
         type="cudnn_conv",
+        internal=True,
         inputs=("x", "weight", "bias?", "addend?"),
         infer=_conv_type,
         attrs={**WINDOW, "padding_after": REQUIRED, "activation": ""},
@@ -293,6 +294,7 @@ OPS: tuple[OpSpec, ...] = (
     ),
     OpSpec(
         type="cudnn_conv_sums",
+        internal=True,
         inputs=("x", "weight"),
         outputs=("y", "sum", "squares"),
         infer=_sums_type,
@@ -304,6 +306,7 @@ OPS: tuple[OpSpec, ...] = (
     ),
     OpSpec(
         type="cudnn_conv_data_grad",
+        internal=True,
         inputs=("dy", "weight"),
         outputs=("dx",),
         infer=_data_grad_type,
@@ -315,6 +318,7 @@ OPS: tuple[OpSpec, ...] = (
     ),
     OpSpec(
         type="cudnn_conv_filter_grad",
+        internal=True,
         inputs=("dy", "x"),
         outputs=("dw",),
         infer=_filter_grad_type,

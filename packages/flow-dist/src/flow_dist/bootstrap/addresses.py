@@ -88,3 +88,18 @@ def _ways(addresses: set[str], towards: Callable[[str], str]) -> set[str]:
         except LaunchError:  # a network of the other host only
             continue
     return found - {LOOPBACK}
+
+
+def resolvable(address: str) -> str:
+    """Return a name of this host, or its host name while the other one does not resolve.
+
+    The service that names the pods of a Kubernetes job may not know a pod that has just started.
+
+    >>> resolvable("127.0.0.1"), resolvable("no.such.host.invalid") == socket.gethostname()
+    ('127.0.0.1', True)
+    """
+    try:
+        socket.getaddrinfo(address, None)
+    except OSError:
+        return socket.gethostname()
+    return address

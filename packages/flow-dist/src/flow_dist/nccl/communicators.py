@@ -235,7 +235,7 @@ class Communicators:
         benches: Mapping[Device, Workbench],
         what: str,
     ) -> None:
-        """Initialize every local device in a thread of its own, as each waits for all others."""
+        """Initialize every local device in its own thread, as each waits for all others."""
 
         def join(device: Device) -> Callable[[], Any]:
             size, rank = len(communicator.devices), communicator.rank(device)
@@ -321,11 +321,11 @@ def check_members(what: str, descriptions: Sequence[Mapping[str, Any]]) -> None:
         raise LaunchError(
             what, found=f"different versions of NCCL: {'; '.join(rows)}", allowed="one version"
         )
-    seen: dict[str, str] = {}
+    owners: dict[str, str] = {}
     for rank, process in enumerate(descriptions):
         for device, place in process["places"].items():
             text = f"{device} of rank {rank}"
-            other = seen.setdefault(place, text)
+            other = owners.setdefault(place, text)
             if other != text:
                 raise LaunchError(
                     what,

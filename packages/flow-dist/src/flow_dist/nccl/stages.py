@@ -195,12 +195,12 @@ def _members(exchange: Exchange, site: Site) -> Iterator[_Member | None]:
     for m in range(count):
         sendbuf = {exchange.senders[i]: i for i in range(m * inputs, (m + 1) * inputs)}
         recvbuf = {exchange.receivers[i]: i for i in range(m * outputs, (m + 1) * outputs)}
-        own = [b for b in exchange.blocks if b.target in recvbuf.values()]
-        ends = [(exchange.senders[b.source], exchange.receivers[b.target]) for b in own]
-        blocks = dict(zip(ends, own, strict=True))
-        alone = len(sendbuf) == inputs and len(recvbuf) == outputs and len(blocks) == len(own)
-        inside = all(b.source in sendbuf.values() for b in own)
-        yield _Member(exchange, site, sendbuf, recvbuf, blocks) if alone and inside else None
+        moved = [b for b in exchange.blocks if b.target in recvbuf.values()]
+        ends = [(exchange.senders[b.source], exchange.receivers[b.target]) for b in moved]
+        blocks = dict(zip(ends, moved, strict=True))
+        is_whole = len(sendbuf) == inputs and len(recvbuf) == outputs and len(blocks) == len(moved)
+        is_closed = all(b.source in sendbuf.values() for b in moved)
+        yield _Member(exchange, site, sendbuf, recvbuf, blocks) if is_whole and is_closed else None
 
 
 def _native(exchange: Exchange, site: Site) -> list[Stage] | None:

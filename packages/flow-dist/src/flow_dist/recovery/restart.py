@@ -15,17 +15,20 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
-from flow_core.authoring.specs import Region
+from flow_core.authoring.specs import Region, region_shape
 from flow_core.base.errors import CheckpointError, JobError
 from flow_core.base.forks import refusal
 from flow_core.base.planning import end_script
+from flow_core.base.shapes import num_elements
 from flow_core.checkpoint import guard, swap
 from flow_core.checkpoint.layout import DONE
 from flow_core.checkpoint.store import match
@@ -234,8 +237,8 @@ class Checkpoints:
         session, world = default_session(), _world()
         for path in reversed(self._agreed(world)):
             found, problem = _checked(path, world)
-            said = [text.decode() for text in world.gather(problem.encode(), f"check {path.name}")]
-            problems = [text for text in said if text]
+            gathered = world.gather(problem.encode(), f"check {path.name}")
+            problems = [text.decode() for text in gathered if text]
             if found is not None and not problems:
                 _load(session, found)
                 _log(world, f"resuming at step {found.step} from {path}")
@@ -292,20 +295,11 @@ def _checked(path: Path, world: ProcessGroup) -> tuple[Parts | None, str]:
 
 
 def _load(session: Session, found: Parts) -> None:
-    wanted = session.types()
+    wanted = session.requested_types()
+    if not found.keys() >= wanted.keys():  # a job whose variables do not fit is left out
+        wanted = session.types()
     match(wanted, found, attempted=f"loading {found.folder}")
-    session.assign(_Wanted(found, wanted))
-
-
-class _Wanted(dict[str, Array]):
-    """The wanted variables, each of which is read when iteration reaches it."""
-
-    def __init__(self, found: Parts, names: Any) -> None:
-        super().__init__(dict.fromkeys(names))
-        self._found = found
-
-    def items(self) -> Any:
-        return ((name, self._found[name]) for name in self)
+    session.load_regions({name: partial(found.read, name) for name in wanted})
 
 
 def _world() -> ProcessGroup:
@@ -314,35 +308,42 @@ def _world() -> ProcessGroup:
 
 
 def _share_of(session: Session, world: ProcessGroup) -> tuple[str, list[Held]]:
-    """Return an id of this save, and copies of the parts that this process writes.
-
-    Parts that several processes hold are assigned to them round-robin.
-    """
-    held = {(name, part.region): part for name, part in _parts(session)}
-    own = json.dumps([secrets.token_hex(8), [list(key) for key in held]])
-    said = [json.loads(text) for text in world.gather(own.encode(), "parts of a checkpoint")]
-    holders: dict[str, list[int]] = {}
-    for rank, (_, keys) in enumerate(said):
-        for key in keys:
-            holders.setdefault(json.dumps(key), []).append(rank)
-    writers = {
-        key: ranks[number % len(ranks)]
-        for number, (key, ranks) in enumerate(sorted(holders.items()))
-    }
+    """Return an id of this save, and copies of the regions that this process writes."""
+    mark = secrets.token_hex(8) if world.rank == 0 else ""
+    job = world.gather(mark.encode(), "id of a checkpoint")[0].decode()
     stored = session.stored()
-    arrays = [
-        (name, stored[name].info.type.shape, region, part.driver.copy_out(part.array))
-        for (name, region), part in held.items()
-        if writers[json.dumps([name, region])] == world.rank
+    own = [key for key, writer in _writers(stored).items() if writer == world.rank]
+    return job, [
+        (name, stored[name].info.type.shape, region, _copy(stored[name], region))
+        for name, region in own
     ]
-    return said[0][0], arrays
 
 
-def _parts(session: Session) -> Iterator[tuple[str, Any]]:
-    for name, stored in session.stored().items():
-        for part in stored.parts.values():
-            if part.array is not None:  # otherwise it belongs to another process
-                yield name, part
+def _writers(stored: Mapping[str, Any]) -> dict[tuple[str, Region], int]:
+    """Return the rank that writes each region of the session's variables; equal in all processes.
+
+    Every process knows which ones hold a region.  Regions with the same holders are assigned to
+    them in turns, the largest first.
+    """
+    holders: dict[tuple[str, Region], set[int]] = {}
+    for name, variable in stored.items():
+        for part in variable.parts.values():
+            holders.setdefault((name, part.region), set()).add(part.root)
+    turns: Counter[tuple[int, ...]] = Counter()
+    writers = {}
+    for key in sorted(holders, key=lambda key: (-num_elements(region_shape(key[1])), key)):
+        ranks = tuple(sorted(holders[key]))
+        writers[key] = ranks[turns[ranks] % len(ranks)]
+        turns[ranks] += 1
+    return writers
+
+
+def _copy(variable: Any, region: Region) -> Array:
+    """Return a copy of a region that a device of this process holds."""
+    parts = variable.parts.values()
+    part = next(part for part in parts if part.region == region and part.array is not None)
+    copied: Array = part.driver.copy_out(part.array)
+    return copied
 
 
 @contextmanager

@@ -21,6 +21,7 @@ import zlib
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from io import FileIO
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -40,6 +41,9 @@ from flow_core.checkpoint.swap import sync
 Array = np.ndarray[Any, np.dtype[Any]]
 
 VERSION = 1
+
+PIECE_BYTES = 1 << 22
+"""Maximum size of a piece, except of a single element: readers read and verify whole pieces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +65,6 @@ class Piece:
     offset: int
     nbytes: int
     crc: int
-
-    @property
-    def window(self) -> tuple[slice, ...]:
-        """The region as slices of the variable."""
-        return tuple(slice(low, high) for low, high in self.region)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,17 +115,53 @@ def write_part(
     data = data_file(folder, rank)
     offset = 0
     with data.open("wb") as file:
-        for name, shape, region, array in arrays:
-            raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-            file.write(raw)
+        for name, shape, whole, array in arrays:
             dtype = as_dtype(array.dtype).name
-            crc = zlib.crc32(raw)
-            pieces.append(Piece(name, dtype, shape, region, offset, raw.nbytes, crc))
-            offset += raw.nbytes
+            for region in divided(whole, PIECE_BYTES // array.itemsize):
+                values = array[_window(region, whole)]
+                raw = np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
+                file.write(raw)
+                crc = zlib.crc32(raw)
+                pieces.append(Piece(name, dtype, shape, region, offset, raw.nbytes, crc))
+                offset += raw.nbytes
     sync(data)
     body = asdict(Contents(step, rank, of, job, tuple(pieces)))
     _write_list(list_file(folder, rank), {"version": VERSION, **body})
     sync(folder)
+
+
+def divided(region: Region, most: int) -> Iterator[Region]:
+    """Divide a region in halves along its longest axis until each has at most ``most`` elements.
+
+    >>> list(divided(((0, 4), (2, 8)), 8))
+    [((0, 2), (2, 5)), ((2, 4), (2, 5)), ((0, 2), (5, 8)), ((2, 4), (5, 8))]
+    """
+    shape = region_shape(region)
+    if num_elements(shape) <= max(most, 1):
+        yield region
+        return
+    axis = max(range(len(shape)), key=shape.__getitem__)
+    low, high = region[axis]
+    middle = (low + high) // 2
+    for ends in ((low, middle), (middle, high)):
+        yield from divided((*region[:axis], ends, *region[axis + 1 :]), most)
+
+
+def _window(region: Region, of: Region) -> tuple[slice, ...]:
+    """Return a region as slices of an array that holds a region around it."""
+    return tuple(
+        slice(low - first, high - first) for (low, high), (first, _) in zip(region, of, strict=True)
+    )
+
+
+def _overlap(one: Region, other: Region) -> Region:
+    """Return the elements that two regions share; of negative length if they share none.
+
+    >>> _overlap(((0, 4), (2, 8)), ((2, 6), (0, 3)))
+    ((2, 4), (2, 3))
+    """
+    pairs = zip(one, other, strict=True)
+    return tuple((max(a, c), min(b, d)) for (a, b), (c, d) in pairs)
 
 
 def _write_list(path: Path, body: Mapping[str, Any]) -> None:
@@ -207,8 +242,8 @@ def _covers(regions: Collection[Region], shape: Sequence[int]) -> bool:
     """Return whether regions tile a shape without gaps and overlaps, in linear time.
 
     The indicator function of a box is determined by signs at its corners, so regions tile the shape
-    exactly if the signs of their corners add up to those of the shape.  Axes that no region splits
-    are ignored.
+    exactly if the signs of their corners add up to the signs of the shape's corners.  Axes that no
+    region splits are ignored.
 
     >>> _covers([((0, 1), (0, 3)), ((1, 2), (0, 3))], (2, 3))
     True
@@ -225,6 +260,14 @@ def _covers(regions: Collection[Region], shape: Sequence[int]) -> bool:
         for corner in product(*(((region[axis][0], 1), (region[axis][1], -1)) for axis in cut)):
             signs[tuple(at for at, _ in corner)] += times * prod(sign for _, sign in corner)
     return not any(signs.values())
+
+
+def read_into(file: FileIO, target: memoryview) -> int:
+    """Fill a buffer from an unbuffered file; return the bytes read, fewer at its end."""
+    done = 0
+    while done < len(target) and (more := file.readinto(target[done:])):
+        done += more
+    return done
 
 
 def _corrupt(path: Path, found: str) -> CheckpointError:
@@ -307,32 +350,43 @@ class Parts(Mapping[str, Array]):
         return TensorType(piece.shape, as_dtype(piece.dtype))
 
     def __getitem__(self, name: str) -> Array:
-        kind = self.type_of(name)
-        value = np.empty(kind.shape, kind.dtype.numpy)
+        return self.read(name, tuple((0, n) for n in self.type_of(name).shape))
+
+    def read(self, name: str, region: Region) -> Array:
+        """Return a region of a variable; only the pieces that overlap it are read.
+
+        Raises:
+            CheckpointError: one of them is damaged.
+        """
+        dtype = self.type_of(name).dtype.numpy
+        value = np.empty(region_shape(region), dtype)
         for rank, piece in self._pieces[name]:
-            raw = self._read(rank, piece)
-            value[piece.window] = raw.view(kind.dtype.numpy).reshape(region_shape(piece.region))
+            common = _overlap(region, piece.region)
+            if any(low >= high for low, high in common):
+                continue
+            found = self._read(rank, piece).view(dtype).reshape(region_shape(piece.region))
+            value[_window(common, region)] = found[_window(common, piece.region)]
         return value
 
     def _read(self, rank: int, piece: Piece) -> Array:
         path = data_file(self.folder, rank)
         try:
-            with path.open("rb") as file:
+            raw = np.empty(piece.nbytes, np.uint8)
+            with path.open("rb", 0) as file:
                 file.seek(piece.offset)
-                raw = file.read(piece.nbytes)
+                size = read_into(file, raw.data)
         except (OSError, MemoryError) as error:
             raise self._refused(path, str(error) or "more than fits into memory") from error
-        if len(raw) != piece.nbytes or zlib.crc32(raw) != piece.crc:
-            found = f"{piece.name!r}, {len(raw)} of {piece.nbytes} bytes, with a wrong checksum"
+        if size != piece.nbytes or zlib.crc32(raw.data) != piece.crc:
+            found = f"{piece.name!r}, {size} of {piece.nbytes} bytes, with a wrong checksum"
             raise self._refused(path, found)
-        return np.frombuffer(raw, np.uint8)
+        return raw
 
     def check(self, rank: int = 0, of: int = 1) -> None:
-        """Read every ``of``-th file, and verify its checksums.  Raises `CheckpointError`."""
-        for pieces in self._pieces.values():
-            for number, piece in pieces:
-                if number % of == rank:
-                    self._read(number, piece)
+        """Verify the checksums of every ``of``-th piece.  Raises `CheckpointError`."""
+        pieces = [piece for pieces in self._pieces.values() for piece in pieces]
+        for number, piece in pieces[rank::of]:
+            self._read(number, piece)
 
 
 def read(path: Path) -> Parts:

@@ -97,11 +97,12 @@ def shared_memory_peers(gather: Callable[[bytes], Sequence[bytes]]) -> tuple[fro
     """
     probe = _Probe()
     texts = gather(probe.text)
-    seen = [other for other, text in enumerate(texts) if _is_readable(text)]
-    all_seen = [set(map(int, text.split())) for text in gather(b" ".join(b"%d" % o for o in seen))]
+    readable = [other for other, text in enumerate(texts) if _is_readable(text)]
+    rows = gather(b" ".join(b"%d" % other for other in readable))
+    readable_by = [set(map(int, text.split())) for text in rows]
     return tuple(
-        frozenset(other for other in mine if rank in all_seen[other])
-        for rank, mine in enumerate(all_seen)
+        frozenset(other for other in peers if rank in readable_by[other])
+        for rank, peers in enumerate(readable_by)
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from flow_core.base.config import HOST_FALLBACK
 from flow_core.base.errors import ConfigError, UnsupportedError, shown, user_line
 from flow_core.frontend.job.compile_settings import TENSOR_FLOAT_32
 from flow_core.frontend.session.session import default_session
@@ -117,6 +118,7 @@ __all__ = [
     "cpu_device_num",
     "enable_tensor_float_32_compute",
     "gpu_device_num",
+    "host_fallback",
     "legacy_model_io_enabled",
     "load_library",
     "load_library_now",
@@ -173,6 +175,19 @@ def enable_tensor_float_32_compute(val: bool = True) -> None:
         attempted = f"config.{TENSOR_FLOAT_32}"
         raise ConfigError(attempted, at=user_line(2), found=shown(val), allowed="True or False")
     default_session().resources.others[TENSOR_FLOAT_32] = val
+
+
+def host_fallback(val: str) -> None:
+    """Set whether ops without a kernel for their devices run on the CPU: "off", "warn" or "silent".
+
+    It applies to jobs compiled afterwards, unless their ``function_config.host_fallback`` is set.
+    """
+    if val not in HOST_FALLBACK:
+        allowed = " or ".join(map(repr, HOST_FALLBACK))
+        raise ConfigError(
+            "config.host_fallback", at=user_line(2), found=shown(val), allowed=allowed
+        )
+    default_session().resources.others["host_fallback"] = val
 
 
 def load_library(val: str) -> None:

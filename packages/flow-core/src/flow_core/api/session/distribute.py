@@ -1,12 +1,17 @@
-"""Requested distributions: ``flow.distribute``."""
+"""Requested distributions, and feeds of parts of a batch: ``flow.distribute``."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from flow_core.api.deprecation import deprecates
-from flow_core.base.errors import InferenceError, user_line
+from flow_core.base.errors import FeedError, InferenceError, user_line
+from flow_core.base.shapes import balanced_range
 from flow_core.frontend.config.scope import Entering, consistent_view, current_scope, mirrored_view
+from flow_core.frontend.job.partial_feeds import LocalRows, RowsFunction, merged
+from flow_core.frontend.session.session import default_session
 
 __all__ = [
     "assert_is_valid_distribute",
@@ -14,8 +19,11 @@ __all__ = [
     "broadcast",
     "consistent_strategy",
     "consistent_strategy_enabled",
+    "local_rows",
     "mirrored_strategy",
     "mirrored_strategy_enabled",
+    "rows",
+    "rows_from",
     "split",
 ]
 
@@ -50,6 +58,75 @@ def broadcast() -> Distribution:
 def auto() -> Distribution:
     """Leave the distribution to the compiler."""
     return Distribution("auto")
+
+
+def rows(array: object, at: int | range | Sequence[range]) -> LocalRows:
+    """Feed some rows of a batch, where other processes feed the others.
+
+    Processes do not compare these rows.
+
+    Args:
+        array: the rows, as a job accepts them for the whole batch.
+        at: the index of the first row in the whole batch, or the ranges of indices whose rows the
+            array holds one after the other; see `local_rows`.
+
+    Raises:
+        FeedError: ``at`` is neither.
+    """
+    where: Any = at
+    if not isinstance(at, int):
+        where = tuple(at) if isinstance(at, list | tuple) else (at,)
+    if isinstance(at, bool) or not (isinstance(at, int) or all(map(_is_plain, where))):
+        raise FeedError(
+            "distribute.rows",
+            at=user_line(2),
+            found=f"at={at!r:.60}",
+            allowed="an index, or ranges of indices with step 1",
+        )
+    return LocalRows(array, where)
+
+
+def _is_plain(part: object) -> bool:
+    return isinstance(part, range) and part.step == 1
+
+
+def rows_from(function: Callable[[int, int], object]) -> RowsFunction:
+    """Feed a batch by a function, which is asked for the rows that this process needs.
+
+    Args:
+        function: called at each step with the indices of the first row and of the one after the
+            last, once per device and also several times for the same rows; returns these rows.
+
+    Raises:
+        FeedError: the argument cannot be called.
+    """
+    if not callable(function):
+        raise FeedError(
+            "distribute.rows_from",
+            at=user_line(2),
+            found=f"{function!r:.60}",
+            allowed="a function of two row indices",
+        )
+    return RowsFunction(function)
+
+
+def local_rows(count: int) -> tuple[range, ...]:
+    """Return the rows of a batch that this process needs if the batch is split over the devices.
+
+    The devices are those of the scope in which it is called, or those of jobs without a scope.
+
+    Args:
+        count: number of rows of the whole batch.
+    """
+    session = default_session()
+    world = session.world
+    placement = current_scope().placement or session.default_placement
+    own = [
+        range(*balanced_range(count, placement.size, i))
+        for i in range(placement.size)
+        if world is None or world.owner(placement.device(i)) == world.rank
+    ]
+    return merged(own)
 
 
 def assert_is_valid_distribute(distribute: object) -> None:

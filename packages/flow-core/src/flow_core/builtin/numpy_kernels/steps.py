@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from flow_core.base.alignment import aligned
-from flow_core.base.arrays import Array, Operand
+from flow_core.base.arrays import Array, NumpyType, Operand
 from flow_core.base.dtypes import DType
 from flow_core.builtin.calls import call
 from flow_core.builtin.numpy_kernels.binding import kernel
@@ -127,12 +127,12 @@ Body = Callable[[Steps], object]
 Widen = Callable[[DType], Any]
 
 
-def half_to_single(dtype: DType) -> Any:
+def half_to_single(dtype: DType) -> NumpyType:
     """Return the NumPy type for computation: float32 for 16-bit types, else the type itself."""
     return dtype.accumulate.numpy
 
 
-def to_double(dtype: DType) -> Any:
+def to_double(dtype: DType) -> NumpyType:
     """Return float64 for every floating-point type."""
     return np.dtype(np.float64) if dtype.is_floating else dtype.numpy
 
@@ -154,7 +154,7 @@ def _record(
     return steps.launches
 
 
-def _widened(steps: Steps, x: Any, narrow: Any, wide: Any) -> Any:
+def _widened(steps: Steps, x: Array, narrow: Any, wide: Any) -> Array:
     return steps.copy(steps.scratch.take(x.shape, wide), x) if x.dtype == narrow else x
 
 

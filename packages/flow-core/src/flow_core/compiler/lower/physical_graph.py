@@ -20,7 +20,7 @@ from flow_core.base.errors import SourceLine, located
 from flow_core.compiler.lower.collectives import exchange_op
 from flow_core.compiler.reshard.ledger import BoxingEntry, alternatives
 from flow_core.compiler.reshard.planner import ReshardStep, TensorLayout, groups_of, is_in_place
-from flow_core.compiler.reshard.plugin_steps import Ways
+from flow_core.compiler.reshard.plugin_steps import BoxingMethods
 from flow_core.compiler.select import SELECTORS, NdSignature, Problem, Selection, Selector
 from flow_core.compiler.select.costs import result_layout
 from flow_core.compiler.select.problem import fed_as
@@ -69,11 +69,11 @@ class Physical:
     problem: Problem | None = None
 
 
-NO_PLUGINS = Ways()
+NO_PLUGINS = BoxingMethods()
 
 
 def to_physical(
-    problem: Problem, selector: str | Selector = "auto", ways: Ways = NO_PLUGINS
+    problem: Problem, selector: str | Selector = "auto", methods: BoxingMethods = NO_PLUGINS
 ) -> Physical:
     """Select signatures for a logical graph and expand it to its physical graph."""
     select = SELECTORS[selector] if isinstance(selector, str) else selector
@@ -82,7 +82,7 @@ def to_physical(
     devices |= {problem.home(op) for op in graph.of_type("variable")}
     if len(devices) <= 1 and all(p.size == 1 for p in devices):
         return Physical(graph)
-    return _Lowering(problem, graph, select(problem), problem.links, ways).run()
+    return _Lowering(problem, graph, select(problem), problem.links, methods).run()
 
 
 @dataclass(slots=True)
@@ -104,7 +104,7 @@ class _Lowering:
     graph: Graph
     selection: Selection
     links: LinkModel
-    ways: Ways
+    methods: BoxingMethods
     ops: dict[str, Op] = field(default_factory=dict)
     types: dict[str, tuple[TensorType, ...]] = field(default_factory=dict)
     lines: dict[str, SourceLine] = field(default_factory=dict)
@@ -229,15 +229,15 @@ class _Lowering:
         source = self._fed(value, layout) if is_fed else self.selection.layouts[value]
         values = self.local[value, source]
         size = type_.dtype.itemsize
-        reshard_steps = self.ways.reshard_steps(type_, source, layout, self.links)
+        reshard_steps = self.methods.reshard_steps(type_, source, layout, self.links)
         others = tuple(alternatives(reshard_steps, type_.shape, size, source, layout, self.links))
         for number, step in enumerate(reshard_steps, 1):
-            again = self.local.get((value, step.target))
-            if again is None:
+            resharded = self.local.get((value, step.target))
+            if resharded is None:
                 entry = self._entry(value, step, source, layout, reader)
                 entry = replace(entry, step=number, steps=len(reshard_steps), runners_up=others)
-                again = self._reshard(value, type_, step, values, entry)
-            values = self.local[value, step.target] = again
+                resharded = self._reshard(value, type_, step, values, entry)
+            values = self.local[value, step.target] = resharded
         return values
 
     def _entry(

@@ -241,13 +241,13 @@ def _view(state: _Phases, buffers: Buffers, value: Value) -> int:
 
 
 def _arrays(state: _Phases, buffers: Buffers, op: Op) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the buffers that an op reads and writes; a batched op uses those of all devices."""
+    """Return the buffers that an op reads and writes; for a batched op, of all devices."""
     count, sharing = len(state.graph.types[op.name]), state.order.sharing
     if op.name not in sharing.batched:
         _, _, inputs = lowered_form(state.graph, sharing, op)
         outputs = (Value(op.name, k) for k in range(count))
-        seen = (tuple(_view(state, buffers, v) for v in side) for side in (inputs, outputs))
-        return next(seen), next(seen)
+        sides = (tuple(_view(state, buffers, v) for v in side) for side in (inputs, outputs))
+        return next(sides), next(sides)
     ops = sharing.executed_with(state.graph, op)
     rows = zip(zip(*(o.inputs for o in ops), strict=True), sharing.batched[op.name], strict=True)
     read = tuple(

@@ -116,23 +116,25 @@ def place(
 
 
 def _position(types: Sequence[str], device: Device) -> tuple[int, int, int]:
-    """Where the arena of a device comes among all: those of one type by their numbers."""
+    """Return the sort key of a device: its type, then its numbers."""
     return types.index(device.type), device.machine, device.index
 
 
 def _layout(
     blocks: Sequence[Block], known: dict[tuple[Block, ...], ArenaLayout], alignment: int
 ) -> ArenaLayout:
-    """Plan the arena of a device, or reuse that of a device with equal blocks.
+    """Plan the arena of a device, or reuse the layout of a device with equal blocks.
 
     Offsets are sums of sizes, so sizes that are multiples of the alignment keep it.
     """
     times = sorted({time for b in blocks for time in (b.first, b.last)})
     rank = {time: i for i, time in enumerate(times)}
-    alike = tuple(Block(aligned(b.nbytes, alignment), rank[b.first], rank[b.last]) for b in blocks)
-    if alike not in known:
-        known[alike] = plan_arena(alike)
-    layout = known[alike]
+    sizes = [aligned(b.nbytes, alignment) for b in blocks]
+    pairs = zip(blocks, sizes, strict=True)
+    normalized = tuple(Block(size, rank[b.first], rank[b.last]) for b, size in pairs)
+    if normalized not in known:
+        known[normalized] = plan_arena(normalized)
+    layout = known[normalized]
     return replace(layout, peak=times[layout.peak] if times else 0)
 
 

@@ -125,10 +125,10 @@ class _Sums:
         if len(running) != 1 or any(value in self.graph.results for value in sums):
             return None
         (update,) = running.values()
-        once = sum(value in sums for value in update.inputs) == 1
-        alike = all(merged.get(op.name, op.name) == update.name for op in readers)
+        one_input = sum(value in sums for value in update.inputs) == 1
+        one_update = all(merged.get(op.name, op.name) == update.name for op in readers)
         products = [self.graph.ops[value.op] for value in parts]
-        fits = once and alike and self._may_make(update, products)
+        fits = one_input and one_update and self._may_make(update, products)
         return update if fits and update.inputs[DIFF] in sums else None
 
     def _may_make(self, update: Op, products: Sequence[Op]) -> bool:
@@ -143,11 +143,11 @@ class _Sums:
             return False
         row = BY_TYPE[update.type]
         written = {self._root(update.inputs[i]) for i in row.mutates}
-        read = {self._root(value) for op in products for value in op.inputs}
-        small = sum(self.graph.type_of(v).nbytes for v in read) <= types[MODEL].nbytes
-        alike = all(op.attrs == products[0].attrs for op in products)
+        operands = {self._root(value) for op in products for value in op.inputs}
+        small = sum(self.graph.type_of(v).nbytes for v in operands) <= types[MODEL].nbytes
+        same_attrs = all(op.attrs == products[0].attrs for op in products)
         floating = all(t.dtype.is_floating for t in types[len(row.inputs) :])
-        return alike and floating and small and not written & read
+        return same_attrs and floating and small and not written & operands
 
     def _root(self, value: Value) -> Value:
         return self.roots.get(value, value)

@@ -43,15 +43,15 @@ class Registered(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
+class _Method:
     spec: BoxingSpec
     reshard_steps: tuple[ReshardStep, ...]
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class Ways:
-    """All boxing methods: the planner's routes, and those of plugins.
+class BoxingMethods:
+    """All boxing methods: the routes of the planner and the methods of plugins.
 
     Attributes:
         specs: the methods of plugins.
@@ -62,10 +62,10 @@ class Ways:
     choose: Choose | None = None
 
     @classmethod
-    def of(cls, registry: Registered) -> Ways:
+    def of(cls, registry: Registered) -> BoxingMethods:
         """Return the boxing methods of a registry."""
-        asked = registry.observers("flow_choose_boxing")
-        return cls(tuple(registry.boxing.values()), registry.choose_boxing if asked else None)
+        observers = registry.observers("flow_choose_boxing")
+        return cls(tuple(registry.boxing.values()), registry.choose_boxing if observers else None)
 
     def reshard_steps(
         self, tensor: TensorType, source: TensorLayout, target: TensorLayout, links: LinkModel
@@ -79,14 +79,13 @@ class Ways:
         fitting = [spec for spec in self.specs if _fits(spec, source, target)]
         if not planned or not (fitting or self.choose):
             return planned
-        ways = [*_own(tensor, source, target, links)]
-        ways += [_foreign(spec, tensor, source, target) for spec in fitting]
-        ways.sort(key=lambda way: way.seconds)
-        specs = [way.spec for way in ways]
+        methods = [*_own(tensor, source, target, links)]
+        methods += [_foreign(spec, tensor, source, target) for spec in fitting]
+        methods.sort(key=lambda method: method.seconds)
+        specs = [method.spec for method in methods]
         name = self.choose and self.choose(source, target, tensor, specs)
-        return next(
-            (way.reshard_steps for way in ways if way.spec.name == name), ways[0].reshard_steps
-        )
+        chosen = next((method for method in methods if method.spec.name == name), methods[0])
+        return chosen.reshard_steps
 
 
 def _fits(spec: BoxingSpec, source: TensorLayout, target: TensorLayout) -> bool:
@@ -109,29 +108,29 @@ def _matches(pattern: str, sbp: NdSbp) -> bool:
 
 def _own(
     tensor: TensorType, source: TensorLayout, target: TensorLayout, links: LinkModel
-) -> Iterator[_Way]:
+) -> Iterator[_Method]:
     """Yield the planner's routes, named by their steps, and numbered where names repeat."""
-    seen: dict[str, int] = {}
+    counts: dict[str, int] = {}
     ends = format_nd_sbp(source.sbp), format_nd_sbp(target.sbp)
     types = source.placement.device_type, target.placement.device_type
     for route in plan_routes(tensor.shape, tensor.dtype.itemsize, source, target, links):
         name = "+".join(step.name for step in route.reshard_steps)
-        seen[name] = seen.get(name, 0) + 1
-        name = name if seen[name] == 1 else f"{name}#{seen[name]}"
+        counts[name] = counts.get(name, 0) + 1
+        name = name if counts[name] == 1 else f"{name}#{counts[name]}"
         seconds = route.seconds + STEP_SECONDS * len(route.reshard_steps)
         cost = partial(float, seconds)
         spec = BoxingSpec(name, *ends, tuple(dict.fromkeys(types)), cost, tuple)
-        yield _Way(spec, route.reshard_steps, seconds)
+        yield _Method(spec, route.reshard_steps, seconds)
 
 
 def _foreign(
     spec: BoxingSpec, tensor: TensorType, source: TensorLayout, target: TensorLayout
-) -> _Way:
+) -> _Method:
     ends = (source.placement, source.sbp), (target.placement, target.sbp)
     between = [TensorLayout(*layout) for layout in load(spec.load)(tensor, *ends)]
     stops = [source, *between, target]
     reshard_steps = tuple(_direct(spec, tensor, a, b) for a, b in pairwise(stops) if a != b)
-    return _Way(spec, reshard_steps, float(load(spec.cost)(tensor, *ends)))
+    return _Method(spec, reshard_steps, float(load(spec.cost)(tensor, *ends)))
 
 
 def _direct(

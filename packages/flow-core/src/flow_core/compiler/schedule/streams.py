@@ -255,7 +255,7 @@ def _limits(graph: Graph, micro: Mapping[str, int], stream_of: Mapping[str, str]
     ordered as micro-batches reach them.
     """
     stage: dict[str, str] = {}
-    seen: dict[Origin, str] = {}
+    stream_of_op: dict[Origin, str] = {}
 
     def find(name: str) -> str:
         while stage[name] != name:
@@ -267,7 +267,7 @@ def _limits(graph: Graph, micro: Mapping[str, int], stream_of: Mapping[str, str]
         if number == ONCE or not stream.endswith(COMPUTE):
             continue
         stage.setdefault(stream, stream)
-        first = seen.setdefault(graph.origin(name).unsharded, stream)
+        first = stream_of_op.setdefault(graph.origin(name).unsharded, stream)
         stage[find(stream)] = find(first)
     stages = list(dict.fromkeys(map(find, stage)))
     return {stream: len(stages) - stages.index(find(stream)) for stream in stage}

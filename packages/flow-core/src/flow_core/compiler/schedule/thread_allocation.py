@@ -58,7 +58,7 @@ def divided(
 
 
 def kernel_threads(
-    graph: Graph, specs: Mapping[str, OpSpec], budget: Budget, apart: Collection[str] = ()
+    graph: Graph, specs: Mapping[str, OpSpec], budget: Budget, accelerators: Collection[str] = ()
 ) -> int:
     """Return the threads of a kernel, the same in all processes of a host.
 
@@ -70,13 +70,13 @@ def kernel_threads(
         graph: the physical graph, with the devices of all processes.
         specs: op specs of the registry.
         budget: the cores of the process.
-        apart: device types that do not compute on the cores of the host.
+        accelerators: device types that do not compute on the cores of the host.
     """
     found: dict[str, set[Placement]] = {}
     seconds, count = 0.0, 0
     for op in graph.ops.values():
         type_ = op.placement.device_type
-        if op.type != BOXING and type_ not in apart and not specs[op.type].host:
+        if op.type != BOXING and type_ not in accelerators and not specs[op.type].host:
             found.setdefault(type_, set()).add(op.placement)
             seconds += op_seconds(graph, op)
             count += 1

@@ -73,14 +73,14 @@ def signatures(
     if spec.is_per_device(op.placement):
         yield _between_views(op, spec, len(inputs), len(outputs))
         return
-    seen: dict[NdSignature, None] = {}
+    unique: dict[NdSignature, None] = {}
     dims = hierarchy or op.placement.hierarchy
     with located(graph.lines.get(op.name)):
         for chain in _chains(spec, op.attrs, inputs, outputs, dims, hollow):
             found = _transposed(chain, len(inputs), len(outputs))
             if not any(map(_mixes, (*found.inputs, *found.outputs))):
-                seen[found] = None
-    yield from seen
+                unique[found] = None
+    yield from unique
 
 
 def _between_views(op: Op, spec: OpSpec, n_in: int, n_out: int) -> NdSignature:

@@ -31,10 +31,10 @@ from flow_core.sharding.sbp import B, NdSbp, Split, region_shape
 from flow_core.sharding.topology import Link, LinkModel, Placement, device_model
 
 BUCKET = 16 << 20
-"""Bytes of a bucket, whatever the settings, so that bucket sizes do not change the selection."""
+"""Bytes of a bucket under any settings, so that bucket sizes do not change the selection."""
 
 OBJECT = 1 << 17
-"""Assumed bytes of a record or a tensor of changing shape: about those of an encoded picture.
+"""Assumed bytes of a record or a tensor of changing shape: about the size of an encoded image.
 
 With the size of its pointer, every device would read and decode whole batches.
 """

@@ -44,8 +44,8 @@ def relaxations(
         selector: the optimal one, or another that makes reports.
         most: the number of hints to try, in graph order.
     """
-    asked = [hint for hint in hints(problem) if not hint.earlier]
-    for hint in asked[:most]:
+    own_hints = [hint for hint in hints(problem) if not hint.earlier]
+    for hint in own_hints[:most]:
         selection = selector(without(problem, (hint,)))
         if selection.report is not None:
             found = selection.report.cost

@@ -80,14 +80,14 @@ class Network:
         self.constant = 0
         self.memory = Memory()
         self.tables: list[dict[Scope, InternedTable]] = []
-        self.near: list[set[int]] = []
+        self.neighbours: list[set[int]] = []
 
     def node(self, costs: Sequence[int] | Any) -> int:
         """Add a node with a cost per state; return its number."""
         name = len(self.sizes)
         self.sizes.append(len(costs))
         self.tables.append({})
-        self.near.append(set())
+        self.neighbours.append(set())
         self.add((name,), np.asarray(costs, np.int64))
         return name
 
@@ -99,8 +99,8 @@ class Network:
         interned = self.memory.intern(table)
         for node in scope:
             self.tables[node][scope] = interned
-            self.near[node].update(scope)
-            self.near[node].discard(node)
+            self.neighbours[node].update(scope)
+            self.neighbours[node].discard(node)
 
     def pair(self, a: int, b: int, table: Table) -> None:
         """Add a table over two nodes, the states of the first one along its first axis."""
@@ -115,7 +115,7 @@ class Network:
             TooWide: a table has more entries than ``limit``.
             Infeasible: every choice is impossible.
         """
-        order = best_order(self.sizes, self.near, limit)
+        order = best_order(self.sizes, self.neighbours, limit)
         if order.widest > limit:
             raise TooWide
         steps = list(self.eliminate(order.nodes))
@@ -128,7 +128,7 @@ class Network:
             Infeasible: every choice is impossible.
         """
         for node in nodes:
-            scope = tuple(sorted(self.near[node]))
+            scope = tuple(sorted(self.neighbours[node]))
             table, least, best = self._eliminated(node, tuple(sorted((*scope, node))))
             self._remove(node)
             self.constant += least
@@ -170,19 +170,19 @@ class Network:
         for scope in list(self.tables[node]):
             for n in scope:
                 del self.tables[n][scope]
-        for n in self.near[node]:
-            self.near[n].discard(node)
+        for n in self.neighbours[node]:
+            self.neighbours[n].discard(node)
 
     def decode(self, steps: Sequence[Step], states: list[int]) -> list[int]:
-        """Fill in the states of eliminated nodes, given those of the others."""
+        """Fill in the states of eliminated nodes, given the states of the others."""
         for step in reversed(steps):
             states[step.node] = int(step.best[tuple(states[n] for n in step.scope)])
         return states
 
     def cost(self, states: Sequence[int]) -> int:
         """Return the cost of a choice of states; no node may have been eliminated."""
-        seen = {scope: table for tables in self.tables for scope, table in tables.items()}
-        parts = (int(t.costs[tuple(states[n] for n in scope)]) for scope, t in seen.items())
+        initial = {scope: table for tables in self.tables for scope, table in tables.items()}
+        parts = (int(t.costs[tuple(states[n] for n in scope)]) for scope, t in initial.items())
         return self.constant + sum(parts)
 
 

@@ -160,7 +160,7 @@ def search(net: Network, budget: SearchBudget, limit: int = LIMIT) -> Answer:
     """Search the best states of a network within a budget.
 
     Args:
-        net: the network, which the search takes apart.
+        net: the network, whose nodes the search eliminates.
         budget: the search deducts its work.
         limit: entries of the largest table that may be added up.
 
@@ -169,7 +169,7 @@ def search(net: Network, budget: SearchBudget, limit: int = LIMIT) -> Answer:
     """
     if net.constant >= NEVER:
         raise Infeasible
-    order = best_order(net.sizes, net.near, limit)
+    order = best_order(net.sizes, net.neighbours, limit)
     if order.widest > limit or not budget.allows(order.total, ENTRY):
         return _program(net, budget, f"elimination would add up {order.total:.1e} numbers")
     budget.spend(order.total, ENTRY)
@@ -181,7 +181,7 @@ def _program(net: Network, budget: SearchBudget, why: str) -> Answer:
     """Eliminate the nodes of at most two neighbours and solve the rest as an integer program."""
     if not ilp.available():
         return Answer(None, None, f"{why}, too many; flow-core[optimal] is not installed")
-    order = narrow_order(net.sizes, net.near)
+    order = narrow_order(net.sizes, net.neighbours)
     budget.spend(order.total, ENTRY)
     steps = list(net.eliminate(order.nodes))
     left = sorted(set(range(len(net.sizes))) - {step.node for step in steps})

@@ -38,37 +38,37 @@ class Ordering:
 class Relations:
     """The nodes of a network that share a table with each node, while nodes are eliminated."""
 
-    def __init__(self, sizes: Sequence[int], near: Sequence[Iterable[int]]) -> None:
+    def __init__(self, sizes: Sequence[int], neighbours: Sequence[Iterable[int]]) -> None:
         self.sizes = sizes
         self.bits = [round(1024 * log2(n)) for n in sizes]
-        self.near = [set(around) for around in near]
+        self.neighbours = [set(nodes) for nodes in neighbours]
 
     def width(self, node: int) -> int:
         """Return the entries of the table that eliminating a node adds up."""
-        return self.sizes[node] * prod([self.sizes[n] for n in self.near[node]])
+        return self.sizes[node] * prod([self.sizes[n] for n in self.neighbours[node]])
 
     def related(self, node: int, weights: Sequence[int]) -> int:
         """Return the weight of the pairs of nodes that an elimination newly relates."""
-        around, near, new = self.near[node], self.near, 0
-        for a in around:
-            others = around - near[a]
+        adjacent, neighbours, weight = self.neighbours[node], self.neighbours, 0
+        for a in adjacent:
+            others = adjacent - neighbours[a]
             if len(others) > 1:  # itself is one of them
-                new += weights[a] * (sum([weights[b] for b in others]) - weights[a])
-        return new
+                weight += weights[a] * (sum([weights[b] for b in others]) - weights[a])
+        return weight
 
     def eliminate(self, node: int) -> set[int]:
         """Relate a node's neighbours to one another; return all nodes that this affects."""
-        around, near = self.near[node], self.near
-        changed = set(around)
-        for a in around:
-            near[a].discard(node)
-            fresh = around - near[a]
+        adjacent, neighbours = self.neighbours[node], self.neighbours
+        changed = set(adjacent)
+        for a in adjacent:
+            neighbours[a].discard(node)
+            fresh = adjacent - neighbours[a]
             fresh.discard(a)
             if fresh:
-                near[a] |= fresh
+                neighbours[a] |= fresh
                 for b in fresh:
-                    changed |= near[a] & near[b]
-        near[node] = set()
+                    changed |= neighbours[a] & neighbours[b]
+        neighbours[node] = set()
         return changed
 
 
@@ -81,7 +81,7 @@ RULES: Mapping[str, Callable[[Relations, int], int]] = {
 
 
 def order(
-    sizes: Sequence[int], near: Sequence[Iterable[int]], rule: str, neighbours: int = 1 << 30
+    sizes: Sequence[int], neighbours: Sequence[Iterable[int]], rule: str, limit: int = 1 << 30
 ) -> Ordering:
     """Return the order by a rule.
 
@@ -90,15 +90,15 @@ def order(
 
     Args:
         sizes: states per node.
-        near: the nodes that share a table with each.
+        neighbours: the nodes that share a table with each.
         rule: one of `RULES`.
-        neighbours: nodes with more neighbours are not eliminated.
+        limit: nodes with more neighbours are not eliminated.
     """
-    relations, number = Relations(sizes, near), RULES[rule]
+    relations, number = Relations(sizes, neighbours), RULES[rule]
 
     def turn(node: int) -> Turn | None:
-        count = len(relations.near[node])
-        if count > neighbours:
+        count = len(relations.neighbours[node])
+        if count > limit:
             return None
         return (MANY, count, node) if count > CROWD else (number(relations, node), count, node)
 
@@ -121,16 +121,16 @@ def order(
     return Ordering(tuple(found), max(found.values(), default=0), sum(found.values()))
 
 
-def narrow_order(sizes: Sequence[int], near: Sequence[Iterable[int]]) -> Ordering:
+def narrow_order(sizes: Sequence[int], neighbours: Sequence[Iterable[int]]) -> Ordering:
     """Return an order of the nodes with at most two neighbours; tables of pairs remain."""
-    return order(sizes, near, "least bits related", neighbours=2)
+    return order(sizes, neighbours, "least bits related", limit=2)
 
 
-def best_order(sizes: Sequence[int], near: Sequence[Iterable[int]], limit: int) -> Ordering:
+def best_order(sizes: Sequence[int], neighbours: Sequence[Iterable[int]], limit: int) -> Ordering:
     """Return the cheapest order of all nodes, within the limit on tables if one is."""
     found: list[Ordering] = []
     for rule in RULES:
-        found.append(order(sizes, near, rule))
+        found.append(order(sizes, neighbours, rule))
         if found[-1].widest <= limit and found[-1].total <= CHEAP:
             break
     return min(found, key=lambda one: (one.widest > limit, one.total))

@@ -55,6 +55,7 @@ class Problem:
         fixed: layouts of variables that other jobs of the session use.
         seconds: the budget of an exact search; see `search_budget`.
         memory: a factor on the price of memory.
+        host_numbers: the device types whose ops read `OpSpec.numbers` in host memory.
     """
 
     graph: Graph
@@ -63,10 +64,11 @@ class Problem:
     fixed: Mapping[str, TensorLayout] = field(default_factory=dict)
     seconds: float = 10.0
     memory: float = 1.0
+    host_numbers: frozenset[str] = frozenset()
 
     def reads(self, op: Op, index: int) -> Placement:
-        """Return where an op reads an input: on its placement, or on a device per input."""
-        return self.specs[op.type].input_placement(op.placement, index)
+        """Return where an op reads an input: on its placement, a device per input, or the host."""
+        return self.specs[op.type].input_placement(op.placement, index, self.host_numbers)
 
     def home(self, op: Op, index: int = 0) -> Placement:
         """Return the placement of an op's output: fed arrays on the first device, else its own.
@@ -180,19 +182,20 @@ class Space:
         graph = self.problem.graph
         home = self.problem.home(op)
         inputs, outputs = graph.input_types(op), graph.types[op.name]
-        asked = bool(op.sbp) or self.problem.held(op) is not None
-        key = (op.type, op.attrs, inputs, outputs, home.hierarchy, asked)
-        known = self._all.get(key)
-        if known is None:
+        is_requested = bool(op.sbp) or self.problem.held(op) is not None
+        key = (op.type, op.attrs, inputs, outputs, home.hierarchy, is_requested)
+        states = self._all.get(key)
+        if states is None:
             between = self.problem.specs[op.type].is_per_device(op.placement)
-            alone = home.size == 1 and not op.sbp and not between
-            known = Interned([whole(op, graph, home)] if alone else self._listed(op, home, asked))
-            self._all[key] = known
-        return known
+            is_single = home.size == 1 and not op.sbp and not between
+            found = [whole(op, graph, home)] if is_single else self._listed(op, home, is_requested)
+            states = Interned(found)
+            self._all[key] = states
+        return states
 
-    def _listed(self, op: Op, home: Placement, asked: bool) -> Iterator[NdSignature]:
+    def _listed(self, op: Op, home: Placement, is_requested: bool) -> Iterator[NdSignature]:
         graph, spec = self.problem.graph, self.problem.specs[op.type]
-        hollow = (asked and op.type in HOLDERS) or bool(spec.mutates)
+        hollow = (is_requested and op.type in HOLDERS) or bool(spec.mutates)
         found = signatures(graph, op, spec, home.hierarchy, hollow=hollow)
         return (c for c in found if self.extremes or not has_extremes(c))
 

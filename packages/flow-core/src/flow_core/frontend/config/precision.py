@@ -20,7 +20,7 @@ WIDENING = "numpy."
 PRODUCT = Attrs({"transpose_a": False, "transpose_b": False, "alpha": 1.0})
 
 
-def half_type(registry: Registry, ops: Iterable[Op], asked: str | None = None) -> str:
+def half_type(registry: Registry, ops: Iterable[Op], requested: str | None = None) -> str:
     """The half type whose products have the kernels of highest priority on all devices of ops.
 
     Ties are resolved to float16, as in OneFlow.  Logs a warning, once per device type, if there
@@ -29,7 +29,7 @@ def half_type(registry: Registry, ops: Iterable[Op], asked: str | None = None) -
     Args:
         registry: the registry of kernels.
         ops: the ops of the job.
-        asked: the half type that the job requests.
+        requested: the half type that the job requests.
     """
     devices = sorted({op.placement.device_type for op in ops if op.type in WHITE})
     found = {half: [kernel(registry, half, d) for d in devices] for half in HALVES}
@@ -37,7 +37,7 @@ def half_type(registry: Registry, ops: Iterable[Op], asked: str | None = None) -
     def rank(half: str) -> int:
         return min((k.priority if k else -1 for k in found[half]), default=0)
 
-    chosen = asked or max(HALVES, key=rank)
+    chosen = requested or max(HALVES, key=rank)
     for device, spec in zip(devices, found[chosen], strict=True):
         if spec is not None and spec.name.startswith(WIDENING):
             _warn_once(device, chosen)

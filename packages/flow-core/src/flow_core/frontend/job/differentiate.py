@@ -37,7 +37,7 @@ def differentiate(traced: Traced) -> dict[Value, Value]:
     if build.kind == "train":
         requests = _train_requests(build, line)
         placement = requests[0].placement or _placement_of(build, requests[0].losses[0])
-        _add_step_variable(build, placement)
+        _add_step_variable(build, _of_numbers(build, placement))
         _quantize(build, traced.fetched)
         gradients = _add_training(build, requests, placement)
     else:
@@ -65,11 +65,11 @@ def _train_requests(build: JobBuild, line: SourceLine | None) -> list[TrainReque
 
 def _quantize(build: JobBuild, fetched: Sequence[Value]) -> None:
     """Round the values that int8 kernels would read and write, if the job requests it."""
-    asked = quantization(build.config, _step_value(build).op if build.kind == "train" else None)
-    if asked is None:
+    rounding = quantization(build.config, _step_value(build).op if build.kind == "train" else None)
+    if rounding is None:
         return
-    before = replace(build.builder.build(), results=tuple(fetched))
-    graph = asked.apply(before, PassContext(build.session.registry.ops))
+    traced = replace(build.builder.build(), results=tuple(fetched))
+    graph = rounding.apply(traced, PassContext(build.session.registry.ops))
     build.rounded = dict(zip(fetched, graph.results, strict=True))
     build.builder = GraphBuilder(replace(graph, results=()))
     build.emitter = Emitter(build.builder, build.session.registry.ops)
@@ -80,13 +80,19 @@ def _add_training(
 ) -> dict[Value, Value]:
     """Add backward pass and updates, and advance the step counter."""
     build.forward = frozenset(build.builder.ops)
-    counter = _step_value(build)
-    (step,) = build.emitter.emit("reshape", [counter], {"shape": ()}, placement=placement)
+    counter, numbers = _step_value(build), _of_numbers(build, placement)
+    (step,) = build.emitter.emit("reshape", [counter], {"shape": ()}, placement=numbers)
     gradients: dict[Value, Value] = {}
     for request in requests:
         gradients |= _minimize(build, request, step, placement)
-    build.emitter.emit("advance_step", [counter], placement=placement)
+    build.emitter.emit("advance_step", [counter], placement=numbers)
     return gradients
+
+
+def _of_numbers(build: JobBuild, placement: Placement) -> Placement:
+    """The devices that compute step numbers and learning rates for a placement."""
+    on_host = placement.device_type in build.session.registry.host_numbers
+    return placement.on_host() if on_host else placement
 
 
 def _placement_of(build: JobBuild, value: Value) -> Placement:
@@ -118,6 +124,7 @@ def _minimize(
         variables=_train_variables(build),
         step=step,
         placement=placement,
+        numbers=_of_numbers(build, placement),
         line=request.line,
         watched=watched,
         job=build.name,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from math import prod
 from typing import Any, NoReturn
 
@@ -12,6 +13,7 @@ from flow_core.annotations import JobSignature, PlaceholderSpec
 from flow_core.base.arrays import Array
 from flow_core.base.errors import FeedError, FlowError, user_line
 from flow_core.base.shapes import Shape
+from flow_core.frontend.job.partial_feeds import LocalRows, RowsFunction, partial_feed
 
 Shapes = tuple[tuple[Shape, ...], ...]
 """The shapes of arrays fed in lists: per placeholder, per device."""
@@ -144,6 +146,9 @@ class Feeder:
 
     def _leaf(self, spec: PlaceholderSpec, value: object, path: str, arrays: list[Array]) -> None:
         if not is_list(spec):
+            if isinstance(value, LocalRows | RowsFunction):
+                arrays.append(self._partial(spec, value, path))
+                return
             value = self._array(spec, value, path)
             if value.shape != spec.shape:
                 hint = _about_size(spec, value.shape)
@@ -155,6 +160,11 @@ class Feeder:
             self._fail(path, _describe(value), f"a list of arrays, one per device: {wanted}")
         for device, item in enumerate(value):
             arrays.append(self._item(spec, item, f"{path}[{device}]"))
+
+    def _partial(self, spec: PlaceholderSpec, value: LocalRows | RowsFunction, path: str) -> Any:
+        """A feed that answers the slices of a step like the whole array."""
+        convert = partial(self._array, spec, path=path)
+        return partial_feed(value, spec, f"feeding {path!r} of job {self._job!r}", convert)
 
     def _item(self, spec: PlaceholderSpec, value: object, path: str) -> Array:
         """One device's array of a list placeholder."""
@@ -265,7 +275,12 @@ class StagingBuffers:
         """
         buffers = self._sets.get(slot)
         if buffers is None:
-            buffers = self._sets[slot] = [np.empty_like(x, order="C") for x in arrays]
+            buffers = self._sets[slot] = [
+                np.empty_like(x, order="C")
+                if isinstance(x, np.ndarray)
+                else x.staging([window for of, window in windows if of == index])
+                for index, x in enumerate(arrays)
+            ]
         for index, window in windows:
             np.copyto(buffers[index][window], arrays[index][window])
         return buffers

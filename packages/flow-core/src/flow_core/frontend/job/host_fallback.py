@@ -22,7 +22,7 @@ from flow_core.base.errors import (
 from flow_core.base.missing_kernels import HOST
 from flow_core.compiler.reshard.ledger import BoxingEntry
 from flow_core.compiler.reshard.planner import TensorLayout
-from flow_core.frontend.trace.job_build import HostedOp, JobBuild, on_host
+from flow_core.frontend.trace.job_build import HostedOp, JobBuild
 from flow_core.ir.graph import Graph, Op, Value
 from flow_core.ir.rewriter import Rewriter
 from flow_core.passes.base import PassContext
@@ -32,8 +32,10 @@ Found = TypeVar("Found")
 
 
 def fallback_policy(build: JobBuild) -> str:
-    """Whether ops without a kernel run on the CPU: by the job's settings, else the session's."""
-    return str(build.config.get("host_fallback") or build.session.settings.host_fallback)
+    """Whether ops without a kernel run on the CPU: by job, else session, else environment."""
+    session = build.session
+    by_session = session.resources.others.get("host_fallback", session.settings.host_fallback)
+    return str(build.config.get("host_fallback") or by_session)
 
 
 def compile_with_fallback(build: JobBuild, attempt: Callable[[], Found]) -> Found:
@@ -140,12 +142,12 @@ class HostFallback:
         rewriter = Rewriter(graph)
         for op in [op for op in graph.ops.values() if op.name in moved]:
             self._check_free(graph, groups, op)
-            rewriter.replace(op, replace(op, placement=on_host(op.placement)))
+            rewriter.replace(op, replace(op, placement=op.placement.on_host()))
         return rewriter.finish()
 
     def _is_hosted(self, graph: Graph, op: Op) -> bool:
         held = self.held.get(op.name) if op.type == "variable" else None
-        by_fallback = held is not None and held.placement == on_host(op.placement)
+        by_fallback = held is not None and held.placement == op.placement.on_host()
         return by_fallback or graph.origin(op.name).logical in self.hosted
 
     def _check_free(self, graph: Graph, groups: Iterable[Set[str]], variable: Op) -> None:

@@ -1,4 +1,4 @@
-"""The passes of a job: those that its settings request, then those of the plugins."""
+"""The passes of a job: first the ones that its settings request, then the plugins' passes."""
 
 from __future__ import annotations
 

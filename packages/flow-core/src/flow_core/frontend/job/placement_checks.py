@@ -21,11 +21,11 @@ def check_placements(build: JobBuild, graph: Graph) -> None:
 
 def _require_devices(build: JobBuild, graph: Graph) -> None:
     """Require every device of a job, starting at the last, so that an error names the number."""
-    session, seen = build.session, set()
+    session, checked = build.session, set()
     for name, op in graph.ops.items():
-        if op.placement in seen:
+        if op.placement in checked:
             continue
-        seen.add(op.placement)
+        checked.add(op.placement)
         line = graph.lines.get(name)
         for machine, index in sorted(op.placement.devices, key=lambda d: (-d[0], -d[1])):
             if machine >= session.resources.machine_num:
@@ -45,14 +45,14 @@ def _check_variables(build: JobBuild, graph: Graph) -> None:
         if not op.sbp or op.sbp[0] is None:
             continue
         (type_,) = graph.types[op.name]
-        wanted = TensorLayout(op.placement, op.sbp[0])
+        requested = TensorLayout(op.placement, op.sbp[0])
         for rank in range(op.placement.size):
             held = session.held_region(op.name, op.placement.device(rank))
-            if held not in (None, wanted.region(type_.shape, rank)):
+            if held not in (None, requested.region(type_.shape, rank)):
                 raise JobError(
                     f"laying out variable {op.name!r} in job {build.name!r}",
                     at=graph.lines.get(op.name),
-                    found=f"a request for {wanted}",
+                    found=f"a request for {requested}",
                     allowed=f"{session.layouts.get(op.name, 'parts')} that an earlier job of "
                     "the session has allocated",
                     hint="request one distribution in both jobs, or drop the later request",

@@ -169,8 +169,8 @@ def _when(stage: str, ours: list[list[str]], theirs: list[list[str]]) -> str:
         return "before the first pass"
     lists = [[name for name, _ in rows] for rows in (ours, theirs)]
     odd = [name for name in (*lists[0], *lists[1]) if (name in lists[0]) != (name in lists[1])]
-    alone = f" (pass {odd[0]!r} runs in one of the two only)" if odd else ""
-    return f"after pass {stage!r}{alone}"
+    only_one = f" (pass {odd[0]!r} runs in one of the two only)" if odd else ""
+    return f"after pass {stage!r}{only_one}"
 
 
 def _first_difference(found: list[list[list[str]]]) -> tuple[str, int]:

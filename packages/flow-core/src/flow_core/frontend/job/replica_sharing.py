@@ -66,9 +66,9 @@ def _wanted(build: JobBuild, copies: Copies, updated: Set[str]) -> list[list[lis
 
 def _may_share(build: JobBuild, graph: Graph) -> bool:
     devices = {d for op in graph.ops.values() for d in map(op.placement.device, _ranks(op))}
-    limited = build.session.settings.emulate_gpu_memory is not None
-    asked = bool(build.config.get("share_replicas")) and not limited
-    return asked and len(devices) > 1 and build.session.shares_memory(sorted(devices))
+    is_limited = build.session.settings.emulate_gpu_memory is not None
+    is_enabled = bool(build.config.get("share_replicas")) and not is_limited
+    return is_enabled and len(devices) > 1 and build.session.shares_memory(sorted(devices))
 
 
 def _ranks(op: Op) -> range:

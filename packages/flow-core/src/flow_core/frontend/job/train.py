@@ -115,7 +115,7 @@ class WeightDecay:
     excludes: tuple[str, ...] | None = None
 
     def of(self, name: str) -> float:
-        """The decay of the variable of that name; patterns may match anywhere in it."""
+        """Return the decay of a variable; patterns may match anywhere in its name."""
         if self.includes is not None and not _matches(self.includes, name):
             return 0.0
         return 0.0 if _matches(self.excludes or (), name) else self.rate
@@ -155,7 +155,7 @@ class TrainOptions:
     step_blob: str | None = None
 
     def options(self) -> TrainOptions:
-        """Itself, so that options may replace an optimizer."""
+        """Return these options, which may be used in place of an optimizer."""
         return self
 
 
@@ -163,7 +163,7 @@ class HasOptions(Protocol):
     """An optimizer, as `build_training` needs it."""
 
     def options(self) -> TrainOptions:
-        """All options of the optimizer."""
+        """Return all options of the optimizer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +200,7 @@ class _Training:
     emitter: Emitter
     options: TrainOptions
     placement: Placement
+    numbers: Placement
     line: SourceLine | None
     job: str
 
@@ -209,6 +210,10 @@ class _Training:
     def one(self, type_: str, *inputs: Value, **attrs: AttrValue) -> Value:
         """Add a system op and return its first output."""
         return self.at(self.placement, type_, *inputs, **attrs)
+
+    def number(self, type_: str, *inputs: Value, **attrs: AttrValue) -> Value:
+        """Add a system op on single numbers and return its first output."""
+        return self.at(self.numbers, type_, *inputs, **attrs)
 
     def at(self, placement: Placement, type_: str, *inputs: Value, **attrs: AttrValue) -> Value:
         name = self.emitter.builder.unique_name(f"{SYSTEM}/{type_}")
@@ -230,6 +235,7 @@ def build_training(
     step: Value,
     placement: Placement,
     line: SourceLine | None,
+    numbers: Placement | None = None,
     watched: Sequence[Value] = (),
     job: str = "",
     micro_batches: int = 1,
@@ -246,9 +252,10 @@ def build_training(
         step: number of the running step, int64, starting at 0.
         placement: the devices of ops that belong to the whole job.
         line: the user's line.
+        numbers: the devices of learning rates, step numbers and loss scales; ``placement`` if None.
         watched: further values whose gradients are needed.
         job: name of the job, part of the names of its own states.
-        micro_batches: the number of micro-batches of a step; the losses are those of one.
+        micro_batches: the number of micro-batches of a step; the losses belong to one of them.
         sums: receives the names of the ops whose input is accumulated over them.
         elements: the divisor of the gradients; by default the elements of each loss.
 
@@ -260,7 +267,7 @@ def build_training(
         JobError: no loss, losses of different types, or no trainable variable with a gradient.
     """
     options = optimizer.options()
-    t = _Training(emitter, options, placement, line, job)
+    t = _Training(emitter, options, placement, numbers or placement, line, job)
     count = _loss_elements(t, losses) if elements is None else elements
     trained = [v for v in variables if v.trainable]
     scale = _loss_scale(t)
@@ -309,7 +316,7 @@ def _fail_without_gradients(t: _Training, trainable: int) -> NoReturn:
 
 
 def _loss_elements(t: _Training, losses: Sequence[Value]) -> int:
-    """The number of elements of each loss."""
+    """Return the number of elements of each loss."""
     types = dict.fromkeys(map(t.type_of, losses))
     if len(types) != 1:
         _fail(
@@ -330,8 +337,8 @@ def _loss_scale(t: _Training) -> LossScale:
     if not isinstance(policy, DynamicLossScale):
         return LossScale(float(policy))
     variable = _number_variable(t, "LossScale", "float32", policy.initial)
-    number = t.one("reshape", variable, shape=())
-    return LossScale(1.0, variable, number, t.one("reciprocal", number))
+    number = t.number("reshape", variable, shape=())
+    return LossScale(1.0, variable, number, t.number("reciprocal", number))
 
 
 def _dynamic_name(t: _Training, name: str) -> str:
@@ -339,7 +346,7 @@ def _dynamic_name(t: _Training, name: str) -> str:
 
 
 def _number_variable(t: _Training, name: str, dtype: str, initial: float) -> Value:
-    """A state of the dynamic loss scale: one number, in OneFlow's shape (1,)."""
+    """Return a state of the dynamic loss scale: one number, in OneFlow's shape (1,)."""
     full = _dynamic_name(t, name)
     if full in t.emitter.builder.ops:
         return Value(full, 0)
@@ -349,12 +356,12 @@ def _number_variable(t: _Training, name: str, dtype: str, initial: float) -> Val
         "initializer": ("constant", initial),
         "trainable": False,
     }
-    (value,) = t.emitter.emit("variable", (), attrs, placement=t.placement, name=full, line=t.line)
+    (value,) = t.emitter.emit("variable", (), attrs, placement=t.numbers, name=full, line=t.line)
     return value
 
 
 def _seed(t: _Training, loss: Value, scale: LossScale) -> Value:
-    """The gradient of a loss: ones, times the loss scale."""
+    """Return the gradient of a loss: ones, times the loss scale."""
     op, type_ = t.emitter.builder.ops[loss.op], t.type_of(loss)
     maker = t.maker(op.placement, f"{op.name}/grad")
     factor = scale.factor if type_.dtype.is_floating else int(scale.factor)
@@ -375,7 +382,7 @@ def _count_not_finite(t: _Training, gradients: Sequence[Gradient]) -> Value:
 
 
 def _penalized(t: _Training, g: Gradient) -> Gradient:
-    """A gradient with its variable's regularization factors."""
+    """Return a gradient with its variable's regularization factors."""
     if g.variable.regularizer is None:
         return g
     kind, *factors = g.variable.regularizer
@@ -389,18 +396,18 @@ def _clipped(
 ) -> tuple[list[Gradient], Value | None]:
     """Clip the gradients: return them, and the scalar by which the updates must scale them.
 
-    The norm is that of the fully scaled and regularized gradients.
+    The norm is computed from the fully scaled and regularized gradients.
     """
     if t.options.clip_norm is None:
         return gradients, inverse
     finished = [_finished(t, g, inverse) for g in gradients]
     squares = [_square_sum(t, g) for g in finished]
     total = squares[0] if len(squares) == 1 else t.one("add_n", *squares)
-    return finished, t.one("global_norm_clip_factor", total, clip_norm=t.options.clip_norm)
+    return finished, t.number("global_norm_clip_factor", total, clip_norm=t.options.clip_norm)
 
 
 def _finished(t: _Training, g: Gradient, inverse: Value | None) -> Gradient:
-    """A gradient with scales and regularization applied, in the accumulation type."""
+    """Return a gradient with scales and regularization applied, in the accumulation type."""
     maker = t.maker(g.variable.placement, f"{g.variable.name}/clip")
     wide = tensor_type((), g.variable.type.dtype.accumulate)
     value = _cast(maker, g.value, wide)
@@ -415,14 +422,14 @@ def _finished(t: _Training, g: Gradient, inverse: Value | None) -> Gradient:
 
 
 def _square_sum(t: _Training, g: Gradient) -> Value:
-    """The float32 sum of a gradient's squares."""
+    """Return the float32 sum of a gradient's squares."""
     maker = t.maker(g.variable.placement, f"{g.variable.name}/clip")
     square_sum = maker.one("square_sum", Sym(maker, g.value))
     return _cast(maker, square_sum.value, tensor_type((), float32)).value
 
 
 def _learning_rate(t: _Training, step: Value) -> tuple[Value, Value]:
-    """The learning rate and the step number for the update ops."""
+    """Return the learning rate and the step number for the update ops."""
     options = t.options
     now = step if options.step_blob is None else _named(t, options.step_blob, int64)
     schedule = options.schedule
@@ -430,8 +437,8 @@ def _learning_rate(t: _Training, step: Value) -> tuple[Value, Value]:
     if options.rule.bias_correction is None:
         return rate, now
     beta1, beta2 = options.rule.bias_correction
-    corrected = t.one("adam_bias_correction_learning_rate", rate, now, beta1=beta1, beta2=beta2)
-    return corrected, now
+    betas = {"beta1": beta1, "beta2": beta2}
+    return t.number("adam_bias_correction_learning_rate", rate, now, **betas), now
 
 
 def _scheduled(t: _Training, step: Value) -> Value:
@@ -441,11 +448,11 @@ def _scheduled(t: _Training, step: Value) -> Value:
         "learning_rate_decay": schedule.decay,
         "warmup_conf": schedule.warmup,
     }
-    return t.one("learning_rate_schedule", step, **attrs)
+    return t.number("learning_rate_schedule", step, **attrs)
 
 
 def _named(t: _Training, blob: str, dtype: DType) -> Value:
-    """The value of a blob by name: an op's name, or ``<op>/<output>`` in OneFlow's notation."""
+    """Return the value of a blob: an op's name, or ``<op>/<output>`` in OneFlow's notation."""
     ops = t.emitter.builder.ops
     op = blob if blob in ops else blob.rpartition("/")[0]
     if op not in ops:
@@ -516,7 +523,7 @@ def _adapt_loss_scale(t: _Training, scale: Value, skip: Value) -> None:
             "dynamic_loss_scale_schedule",
             [skip, scale, good_steps],
             {"increment_period": policy.increment_period, "multiplier": policy.multiplier},
-            placement=t.placement,
+            placement=t.numbers,
             name=t.emitter.builder.unique_name(_dynamic_name(t, "Schedule")),
             line=t.line,
         )

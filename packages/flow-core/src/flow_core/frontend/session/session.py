@@ -36,7 +36,13 @@ from flow_core.base.thread_budget import Budget, find_budget, host_memory
 from flow_core.base.thread_pools import set_budget
 from flow_core.compiler.reshard.planner import TensorLayout
 from flow_core.device import Driver, World
-from flow_core.frontend.session.variable_storage import Part, StoredVariable, too_large, whole
+from flow_core.frontend.session.variable_storage import (
+    Part,
+    ReadRegion,
+    StoredVariable,
+    too_large,
+    whole,
+)
 from flow_core.frontend.session.variables import check_savable
 from flow_core.frontend.trace.job_build import maybe_current_job
 from flow_core.frontend.trace.variable_info import VariableInfo
@@ -102,6 +108,7 @@ class Session:
         self._left_out: set[Any] = set()
         self.checked_weights: set[str] = set()
         self._world: World | None = self.registry.world()
+        self.pipeline.one_caller = self._world is not None
         self._joined_machines: tuple[str, ...] = ()
         self.budget = self._find_budget()
         owned(self)
@@ -147,6 +154,7 @@ class Session:
                 allowed="flow.env.machine before the first job is called",
             )
         self._world = found
+        self.pipeline.one_caller = found is not None
         self.budget = self._find_budget()
 
     def _find_budget(self) -> Budget:
@@ -247,7 +255,7 @@ class Session:
 
     def variable(
         self, name: str, device: Device, region: Region | None = None, shape: Shape | None = None
-    ) -> DeviceArray:
+    ) -> DeviceArray | None:
         """A device's array of a variable (or its part), initialized at its first use.
 
         A collective operation; processes without the device get None.
@@ -298,15 +306,17 @@ class Session:
             self._updated.setdefault(name, set()).update(devices)
         for name, devices in self._updated.items():
             stored = self._stored[name]
-            kept = {id(stored.parts[d]) for d in devices}
-            behind = [d for d, part in stored.parts.items() if id(part) not in kept]
-            if behind:
-                updated_on, copied_on = (", ".join(map(str, d)) for d in (sorted(devices), behind))
+            updated_parts = {id(stored.parts[d]) for d in devices}
+            outdated = [d for d, part in stored.parts.items() if id(part) not in updated_parts]
+            if outdated:
+                owners_text, copies_text = (
+                    ", ".join(map(str, d)) for d in (sorted(devices), outdated)
+                )
                 raise UnsupportedError(
                     f"binding job {job!r}",
                     at=stored.info.line,
-                    found=f"variable {name!r}, updated on {updated_on} only, "
-                    f"with a copy on {copied_on}",
+                    found=f"variable {name!r}, updated on {owners_text} only, "
+                    f"with a copy on {copies_text}",
                     allowed="jobs that use a variable where another job updates it",
                     hint="give both jobs the same placement",
                 )
@@ -318,6 +328,8 @@ class Session:
 
     def _adopt(self, stored: StoredVariable, device: Device, region: Region) -> Part:
         """Add a part to a variable: in the memory of an equal part, else in new memory."""
+        if not stored.parts:
+            stored.memory = self.memory(device)
         if stored.memory != self.memory(device):
             devices = " and ".join(map(str, [*stored.parts, device]))
             raise UnsupportedError(
@@ -406,6 +418,14 @@ class Session:
         Raises:
             JobError: called while a job is under definition.
         """
+        for name in self.requested_types():
+            if name not in self._stored or not self._stored[name].parts:
+                self._allocate(name)
+        self.drop_initial_values()
+        return {name: self._stored[name] for name in sorted(self._stored)}
+
+    def requested_types(self) -> dict[str, TensorType]:
+        """The types of all variables that jobs request, allocated or not; see `stored`."""
         job = maybe_current_job()
         if job is not None:
             raise JobError(
@@ -417,11 +437,7 @@ class Session:
             )
         for _ in self.each(lambda job: job.prepare()):
             pass
-        for name in list(self.declared):
-            if name not in self._stored:
-                self._allocate(name)
-        self.drop_initial_values()
-        return {name: self._stored[name] for name in sorted(self._stored)}
+        return {name: info.type for name, info in self.declared.items()}
 
     def _allocate(self, name: str) -> None:
         """Allocate a variable that no job has bound, on the device of its first job."""
@@ -454,8 +470,25 @@ class Session:
             stored = self.stored()
             for name, value in values.items():
                 if name not in stored:
-                    raise VariableError(f"assigning variable {name!r}", found="no such variable")
+                    raise _unknown_variable(name)
                 stored[name].assign(np.asarray(value, stored[name].info.type.dtype.numpy))
+            self._resume()
+
+    def load_regions(self, readers: Mapping[str, ReadRegion]) -> None:
+        """Overwrite variables, of which each process reads the regions that it holds.
+
+        A variable that no job has laid out yet is read when a job requests its parts.
+
+        Raises:
+            VariableError: no job has a variable of a name.
+        """
+        with self.quiesced():
+            known = self.requested_types()
+            for name, read in readers.items():
+                if name not in known:
+                    raise _unknown_variable(name)
+                stored = self._stored.get(name) or self._store(name, self._first_user(name)[1])
+                stored.load(read)
             self._resume()
 
     def initialize(self) -> None:
@@ -521,6 +554,10 @@ class Session:
         self.layouts.clear()
         self.sharing.clear()
         return errors
+
+
+def _unknown_variable(name: str) -> VariableError:
+    return VariableError(f"assigning variable {name!r}", found="no such variable")
 
 
 _default: list[Session] = []

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -16,6 +18,9 @@ from flow_core.frontend.trace.variable_info import VariableInfo
 from flow_core.ir.initializers import generate
 from flow_core.sharding.sbp import Region, region_shape
 from flow_core.sharding.topology import Device
+
+ReadRegion: TypeAlias = Callable[[Region], Array]
+"""Returns the values of a region of a logical variable."""
 
 
 @dataclass(slots=True)
@@ -31,14 +36,14 @@ class Part:
     """
 
     region: Region
-    array: DeviceArray
+    array: DeviceArray | None
     driver: Any
     root: int = 0
     arena: Arena | None = None
 
-    def view(self, shape: Shape | None) -> DeviceArray:
+    def view(self, shape: Shape | None) -> DeviceArray | None:
         """The array, in another shape if one is given."""
-        if self.arena is None or shape in (None, tuple(self.array.shape)):
+        if self.arena is None or self.array is None or shape in (None, self.array.shape):
             return self.array
         return self.arena.view(0, shape, self.array.dtype)
 
@@ -56,7 +61,7 @@ class StoredVariable:
         info: name, type and attributes.
         memory: the memory kind: the device type whose kernels can read it.
         parts: the parts by device.
-        first: the logical initial value, while some regions have no part.
+        first: reads regions of the logical initial value, while some regions have no part.
         provisional: whether no job has requested it, so that its layout is unknown.
         world: the processes that hold its parts, None for one.
         pristine: whether all parts hold ``first``, or else the initial value; equal in all
@@ -66,7 +71,7 @@ class StoredVariable:
     info: VariableInfo
     memory: str
     parts: dict[Device, Part] = field(default_factory=dict)
-    first: Any = None
+    first: ReadRegion | None = None
     provisional: bool = False
     world: World | None = None
     pristine: bool = True
@@ -74,13 +79,15 @@ class StoredVariable:
     def settle(self, device: Device, region: Region) -> None:
         """Adopt the layout of the first job that requests a part on a device."""
         if self.provisional and (device not in self.parts or self.parts[device].region != region):
-            self.first, self.pristine = self.numpy(), True
+            self.first, self.pristine = region_reader(self.numpy()), True
             self.parts.clear()
         self.provisional = False
 
     def numpy(self) -> Any:
         """A copy of the logical value; collective with several processes."""
         parts = list({part.region: part for part in reversed(self.parts.values())}.values())
+        if not parts:
+            return self.initial_part(whole(self.info))
         if parts[-1].region == whole(self.info):
             return self._content(parts[-1])
         value = np.empty(self.info.type.shape, self.info.type.dtype.numpy)
@@ -106,7 +113,7 @@ class StoredVariable:
         """
         self.refresh()
         if self.first is not None:
-            return self.first[window(region)]
+            return self.first(region)
         for part in self.parts.values():
             if part.region == region and part.array is not None:
                 return part.driver.copy_out(part.array)
@@ -115,7 +122,7 @@ class StoredVariable:
     def refresh(self) -> None:
         """Gather the value for new parts in all processes, unless ``first`` has it."""
         if not self.pristine:
-            self.first, self.pristine = self.numpy(), True
+            self.first, self.pristine = region_reader(self.numpy()), True
 
     def forget_first(self) -> None:
         """Drop ``first`` once the parts hold everything."""
@@ -124,17 +131,27 @@ class StoredVariable:
 
     def assign(self, value: Array) -> None:
         """Overwrite all parts from a host array of the logical shape."""
-        for part in self.parts.values():
-            if part.array is not None:
-                part.driver.copy_in(part.array, value[part.window])
+        self._fill(region_reader(value))
         if self.first is not None:
-            self.first[...] = value
+            self.first = region_reader(value.copy())
+
+    def load(self, read: ReadRegion) -> None:
+        """Overwrite all parts, of which this process reads its own; later parts read theirs."""
+        if self.provisional:
+            self.parts.clear()
+            self.provisional = False
+        self._fill(read)
+        if not self.parts or self.first is not None:
+            self.first, self.pristine = read, True
 
     def reset(self) -> None:
         """Reset all local parts to their initial values."""
+        self._fill(partial(initial_value, self.info))
+
+    def _fill(self, read: ReadRegion) -> None:
         local = [part for part in self.parts.values() if part.array is not None]
         for region in {part.region for part in local}:
-            value = initial_value(self.info, region)
+            value = read(region)
             for part in local:
                 if part.region == region:
                     part.driver.copy_in(part.array, value)
@@ -175,6 +192,11 @@ def whole(info: VariableInfo) -> Region:
 def window(region: Region) -> tuple[slice, ...]:
     """A region as slices of the logical variable."""
     return tuple(slice(low, high) for low, high in region)
+
+
+def region_reader(value: Array) -> ReadRegion:
+    """A function that returns regions of an array."""
+    return lambda region: value[window(region)]
 
 
 def initial_value(info: VariableInfo, region: Region | None = None) -> Array:

@@ -95,12 +95,12 @@ def get_variable(
     info = VariableInfo(full, tensor_type(attrs["shape"], element), Attrs(attrs), job.name, line)
     value = _known(job, info, reuse)
     job.session.declare_variable(info)
-    asking = f"distribution of {full!r} in job {job.name!r}"
-    sbp = decode_distribution(distribute, info.type.shape, asking, line)
+    attempted = f"distribution of {full!r} in job {job.name!r}"
+    sbp = decode_distribution(distribute, info.type.shape, attempted, line)
     if value is None:
         texts = either("get_variable", parallel_distribution, nd_sbp, line)
-        asked = _Request(distribute, sbp, texts, parallel_hierarchy)
-        value = _new_variable(job, info, name, asked)
+        request = _Request(distribute, sbp, texts, parallel_hierarchy)
+        value = _new_variable(job, info, name, request)
     blob = BlobDef(job, value).with_request(distribute, sbp)
     return stale_value(blob, current_scope().stale) if _used_stale(job, info) else blob
 
@@ -114,9 +114,9 @@ def _full_name(name: str, line: SourceLine | None) -> str:
 
 def _used_stale(job: JobBuild, info: VariableInfo) -> bool:
     """Whether the job uses a stale value of a variable (SSP)."""
-    asked = job.config.is_set("enable_ssp") and job.config.get("enable_ssp")
+    is_enabled = job.config.is_set("enable_ssp") and job.config.get("enable_ssp")
     trained = job.kind == "train" and info.attrs["trainable"]
-    return bool(asked and trained and current_scope().stale > 1)
+    return bool(is_enabled and trained and current_scope().stale > 1)
 
 
 def stale_value(variable: BlobDef, size: int) -> BlobDef:
@@ -215,30 +215,30 @@ def _known(job: JobBuild, info: VariableInfo, reuse: bool) -> Value | None:
     return value
 
 
-def _new_variable(job: JobBuild, info: VariableInfo, name: str, asked: _Request) -> Value:
+def _new_variable(job: JobBuild, info: VariableInfo, name: str, request: _Request) -> Value:
     """Add a ``variable`` op under the variable's name and return its output."""
-    taken = job.builder.ops.get(info.name)
-    if taken is not None:
+    existing = job.builder.ops.get(info.name)
+    if existing is not None:
         raise VariableError(
             f"variable {info.name!r} in job {job.name!r}",
             at=info.line,
-            found=f"another op of that name ({taken.type}), made at "
+            found=f"another op of that name ({existing.type}), made at "
             f"{job.builder.lines.get(info.name)}",
             allowed="a name that no op of the job has",
         )
-    placement = reshaped("get_variable", scope_placement(job), asked.hierarchy, info.line)
+    placement = reshaped("get_variable", scope_placement(job), request.hierarchy, info.line)
     rank = len(info.type.shape)
-    if asked.texts is not None and asked.distribute is not None:
+    if request.texts is not None and request.distribute is not None:
         raise VariableError(
             f"variable {info.name!r} in job {job.name!r}",
             at=info.line,
-            found=f"distribute={asked.distribute!r} and parallel_distribution={asked.texts!r}",
+            found=f"distribute={request.distribute!r} and parallel_distribution={request.texts!r}",
             allowed="one of them",
         )
-    if asked.texts is None:
-        sbp = over_placement(asked.sbp, scope_placement(job))
+    if request.texts is None:
+        sbp = over_placement(request.sbp, scope_placement(job))
     else:
-        sbp = decode_nd_sbp("get_variable", asked.texts, placement, rank, info.line)
+        sbp = decode_nd_sbp("get_variable", request.texts, placement, rank, info.line)
     (value,) = job.add(
         "variable", (), info.attrs, name=name, line=info.line, sbp=sbp, placement=placement
     )

@@ -32,10 +32,10 @@ class TrainRequest:
 
     Attributes:
         optimizer: the optimizer.
-        losses: the values to minimize; in the mirrored view those of all devices.
+        losses: the values to minimize; in the mirrored view the losses of all devices.
         line: the user's line.
         elements: the divisor of the sum of the losses; None for the elements of each.
-        placement: the devices of the mirrored view, None for those of the first loss.
+        placement: the devices of the mirrored view, None for the devices of the first loss.
     """
 
     optimizer: Any
@@ -181,7 +181,7 @@ class JobBuild:
         placement = placement or scope.placement or self.default_placement
         spec = self.emitter.specs.get(op_type)
         if spec is not None and spec.host:
-            placement = on_host(placement)
+            placement = placement.on_host()
             sbp = sbp or _source_sbp(spec, placement)
         return self.emitter.emit(
             op_type,
@@ -274,13 +274,6 @@ class JobBuild:
             )
         blobs = [_checked_loss(self, loss, line) for loss in losses]
         self.train_requests.append(train_request(optimizer, blobs, line))
-
-
-def on_host(placement: Placement) -> Placement:
-    """The CPUs of the machines of some devices, one per device."""
-    if placement.device_type == "cpu":
-        return placement
-    return Placement("cpu", placement.devices, placement.hierarchy)
 
 
 def _source_sbp(spec: OpSpec, placement: Placement) -> tuple[NdSbp | None, ...]:

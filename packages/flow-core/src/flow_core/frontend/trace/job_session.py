@@ -80,7 +80,7 @@ class JobSession(Protocol):
 
     def variable(
         self, name: str, device: Device, region: Region | None = None, shape: Shape | None = None
-    ) -> DeviceArray:
+    ) -> DeviceArray | None:
         """A device's array of a variable."""
 
     def value(self, name: str) -> Array:

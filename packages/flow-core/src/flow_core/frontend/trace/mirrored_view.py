@@ -62,15 +62,15 @@ def emit_mirrored(
         )
         for rank in range(devices.size)
     ]
-    alike = not (spec.random or differs(tuple(attrs.values())) or any(x.differs for x in taken))
+    is_equal = not (spec.random or differs(tuple(attrs.values())) or any(x.differs for x in taken))
     dynamic = op_type != "cast_to_static_shape" and any(x.is_dynamic for x in taken)
-    made = [
-        MirroredBlob(job, parts, devices, differs=not alike, is_dynamic=dynamic)
+    blobs = [
+        MirroredBlob(job, parts, devices, differs=not is_equal, is_dynamic=dynamic)
         for parts in zip(*outputs, strict=True)
     ]
-    for blob in made:
+    for blob in blobs:
         blob.batch_axis = kept_batch_axis(blob, taken)
-    return tuple(made)
+    return tuple(blobs)
 
 
 def kept_batch_axis(output: BlobDef, inputs: Sequence[BlobDef]) -> int | None:

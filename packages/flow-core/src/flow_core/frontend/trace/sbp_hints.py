@@ -75,7 +75,7 @@ def hierarchical_parallel_cast(
             empty list requests nothing.
         grad_mode: "manual" (the gradient gets ``grad_parallel_distribution``), "restore" (it
             gets the SBP requested for the input) or None (the compiler chooses).
-        grad_parallel_distribution: SBP of the gradient; its length is that of the hierarchy.
+        grad_parallel_distribution: SBP of the gradient, one per dimension of the hierarchy.
         name: name of the op.
         parallel_hierarchy: hierarchy of the same devices, instead of the placement's.
         grad_parallel_hierarchy: the same for the gradient.
@@ -88,20 +88,30 @@ def hierarchical_parallel_cast(
     attempted = "hierarchical_parallel_cast"
     job, line = _consistent_job(attempted), user_line(2)
     placement = reshaped(attempted, scope_placement(job), parallel_hierarchy, line)
-    backward = reshaped(
+    backward_placement = reshaped(
         attempted, scope_placement(job), grad_parallel_hierarchy or parallel_hierarchy, line
     )
     rank = len(input.shape)
-    asked = either(attempted, parallel_distribution, nd_sbp, line)
-    if asked is None:
+    requested = either(attempted, parallel_distribution, nd_sbp, line)
+    if requested is None:
         allowed = 'an SBP per hierarchy dimension, such as ["S(0)", "B"], or an empty list'
         raise JobError(attempted, at=line, found="no distribution", allowed=allowed)
-    wanted = decode_nd_sbp(attempted, asked, placement, rank, line)
-    given = either(attempted, grad_parallel_distribution, grad_nd_sbp, line)
-    gradient = _gradient_sbp(job, input, grad_mode, given, line)
-    back = gradient and decode_nd_sbp(attempted, gradient, backward, rank, line)
+    forward_sbp = decode_nd_sbp(attempted, requested, placement, rank, line)
+    grad_request = either(attempted, grad_parallel_distribution, grad_nd_sbp, line)
+    gradient = _gradient_sbp(job, input, grad_mode, grad_request, line)
+    backward_sbp = gradient and decode_nd_sbp(attempted, gradient, backward_placement, rank, line)
     value = input_value(job, "parallel_cast", input)
-    return _cast(job, input, value, name, wanted, back or (), placement, backward, line)
+    return _cast(
+        job,
+        input,
+        value,
+        name,
+        forward_sbp,
+        backward_sbp or (),
+        placement,
+        backward_placement,
+        line,
+    )
 
 
 def _consistent_job(attempted: str) -> JobBuild:
@@ -168,9 +178,9 @@ def _gradient_sbp(
         )
     if mode != "restore" or scope_placement(job).size == 1:
         return given
-    op = job.builder.ops[input.value.op]
-    asked = op.sbp[input.value.index] if op.sbp else None
-    if asked is None:
+    producer = job.builder.ops[input.value.op]
+    requested = producer.sbp[input.value.index] if producer.sbp else None
+    if requested is None:
         raise JobError(
             "hierarchical_parallel_cast",
             at=line,
@@ -178,7 +188,7 @@ def _gradient_sbp(
             allowed="the result of another cast, or a variable with a requested SBP",
             hint='say what it is: grad_mode="manual", grad_parallel_distribution=["B"]',
         )
-    return [str(sbp) for sbp in asked]
+    return [str(sbp) for sbp in requested]
 
 
 def _cast(
@@ -186,7 +196,7 @@ def _cast(
     input: BlobDef,
     value: Value,
     name: str | None,
-    wanted: tuple[NdSbp, ...],
+    sbp: tuple[NdSbp, ...],
     gradient: tuple[NdSbp, ...],
     placement: Placement,
     backward: Placement,
@@ -197,7 +207,7 @@ def _cast(
         "gradient_hierarchy": backward.hierarchy,
     }
     (out,) = job.add(
-        "parallel_cast", [value], attrs, name=name, line=line, sbp=wanted, placement=placement
+        "parallel_cast", [value], attrs, name=name, line=line, sbp=sbp, placement=placement
     )
     blob = BlobDef(job, out, input.batch_axis, input.is_dynamic)
     return blob if input.rows is None else blob.with_rows(input.rows)

@@ -49,7 +49,7 @@ def rows_passed(
     outputs: Sequence[BlobDef],
     line: SourceLine | None,
 ) -> tuple[Rows | None, ...]:
-    """The valid rows of each output, given those of the inputs.
+    """Return the valid rows of each output, given the valid rows of the inputs.
 
     Raises:
         JobError: the op does not treat rows independently, or the inputs' numbers differ.

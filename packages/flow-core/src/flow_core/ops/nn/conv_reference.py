@@ -54,7 +54,7 @@ def _pad_widths(size: Ints, kernel: Ints, out: Ints, attrs: Mapping[str, AttrVal
     ]
 
 
-def conv_reference(x: Any, weight: Any, **attrs: Any) -> Any:
+def conv_reference(x: Array, weight: Any, **attrs: AttrValue) -> Array:
     """Return the sum over kernel positions of shifted inputs times weights."""
     form, groups = attrs["data_format"], attrs["groups"]
     x, weight = to_first(x, form), to_first(weight, form)
@@ -77,7 +77,7 @@ def _flat(y: Array) -> Array:
     return y.reshape(y.shape[0], y.shape[1] * y.shape[2], *y.shape[3:])
 
 
-def data_grad_reference(dy: Any, weight: Any, x_like: Any, **attrs: Any) -> Any:
+def data_grad_reference(dy: Array, weight: Any, x_like: Array, **attrs: AttrValue) -> Array:
     """Return the transpose of `conv_reference` in its first argument."""
     form, groups = attrs["data_format"], attrs["groups"]
     dy, weight = to_first(dy, form), to_first(weight, form)
@@ -112,7 +112,7 @@ def filter_grad_reference(dy: Array, x: Array, **attrs: AttrValue) -> Array:
     return from_first(grad.reshape(grad.shape[0] * grad.shape[1], *grad.shape[2:]), form)
 
 
-def deconv_reference(x: Array, weight: Array, **attrs: AttrValue) -> Any:
+def deconv_reference(x: Array, weight: Array, **attrs: AttrValue) -> Array:
     """Return `data_grad_reference` with the input as dy."""
     form, channels = attrs["data_format"], to_first(weight, attrs["data_format"]).shape[1]
     first = to_first(x, form)
@@ -125,17 +125,17 @@ def deconv_reference(x: Array, weight: Array, **attrs: AttrValue) -> Any:
 
 
 def _case(
-    dims: int, n: int, channels: int, filters: int, size: Ints, kernel: Ints, **changes: Any
-) -> tuple[Ints, Ints, dict[str, Any]]:
+    dims: int, n: int, channels: int, filters: int, size: Ints, kernel: Ints, **changes: AttrValue
+) -> tuple[Ints, Ints, dict[str, AttrValue]]:
     """Return shapes of x and of weights, and attributes of a convolution, channels first."""
-    attrs: dict[str, Any] = {
+    attrs: dict[str, AttrValue] = {
         "filters": filters, "padding_before": (0,) * dims, "data_format": "channels_first",
         "kernel_size": kernel, "strides": (1,) * dims, "dilation_rate": (1,) * dims, "groups": 1,
     } | changes  # fmt: skip
     return (n, channels, *size), (filters, channels // attrs["groups"], *kernel), attrs
 
 
-def _cases(dims: int) -> Iterator[tuple[Ints, Ints, dict[str, Any]]]:
+def _cases(dims: int) -> Iterator[tuple[Ints, Ints, dict[str, AttrValue]]]:
     size, two = ((7,), (6, 5), (4, 3, 3))[dims - 1], (2,) * dims
     yield _case(dims, 2, 3, 4, size, (3, 2, 2)[:dims])
     yield _case(
@@ -156,7 +156,7 @@ def _last(array: Array) -> Array:
 
 
 def _both_formats(
-    arrays: tuple[Array, ...], attrs: dict[str, AttrValue], **more: Any
+    arrays: tuple[Array, ...], attrs: dict[str, AttrValue], **more: AttrValue
 ) -> Iterator[Sample]:
     yield Sample(arrays, attrs, **more)
     yield Sample(tuple(map(_last, arrays)), attrs | {"data_format": "channels_last"}, **more)

@@ -78,6 +78,7 @@ def _spec(row: Update) -> OpSpec:
         localize=from_row(first_input, lambda _: 0),
         reference=indexed_reference(row),
         samples=indexed_samples(row),
+        numbers=(RATE,),
         mutates=(MODEL, *range(STATES, STATES + len(row.states))),
         effect=True,
         doc="Update the rows of a table that have a gradient; see the module's docstring.",

@@ -113,6 +113,7 @@ def update_spec(row: Update) -> OpSpec:
         reference=update_reference(row),
         samples=update_samples(row),
         mutates=row.mutates,
+        numbers=row.scalars,
         effect=True,
         doc="Update a variable by its gradient; `flow_core.ir.update_rules` has the formula.",
     )

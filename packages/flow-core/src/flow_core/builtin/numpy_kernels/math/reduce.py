@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from flow_core.base.alignment import ALIGNMENT, aligned
-from flow_core.base.arrays import Array
+from flow_core.base.arrays import Array, NumpyType
 from flow_core.builtin.calls import call
 from flow_core.builtin.numpy_kernels.binding import kernel
 from flow_core.builtin.numpy_kernels.widening import widened
@@ -69,7 +69,7 @@ def _longest_ones(dtype: DTypeLike) -> Array:
     return ones
 
 
-def _ones(n: int, dtype: Any) -> Any:
+def _ones(n: int, dtype: NumpyType) -> Array:
     return _longest_ones(dtype)[:n]
 
 
@@ -108,7 +108,7 @@ def _sum_leading(x: Array, out: Array, workspace: Array) -> Sequence[Launch]:
     return (*launches, *ufunc_reduce(np.add, sums, (0,), out))
 
 
-def _sum_trailing(x: Any, out: Any, _: Any) -> Sequence[Launch] | None:
+def _sum_trailing(x: Array, out: Array, _: Any) -> Sequence[Launch] | None:
     columns = x.shape[1]
     if columns > ROW_LIMIT:
         return None
@@ -137,7 +137,7 @@ _SUMS: dict[str, Callable[[Any, Any, Any], Sequence[Launch] | None]] = {
 }  # fmt: skip
 
 
-def _typed(workspace: Any, dtype: Any, shape: tuple[int, ...]) -> Any:
+def _typed(workspace: Any, dtype: NumpyType, shape: tuple[int, ...]) -> Any:
     return workspace[: prod(shape) * dtype.itemsize].view(dtype).reshape(shape)
 
 

@@ -143,7 +143,7 @@ def _batch_norm_training(ctx: BindContext) -> Launches:
 
 
 def _centre_and_square(
-    fold: _Channels, x: Any, mean: Any, out: Any, scratch: Any, other: Any = None
+    fold: _Channels, x: Array, mean: Array, out: Array, scratch: Array, other: Array | None = None
 ) -> Iterator[Launch]:
     """``out`` = x - mean; scratch = its partial inner products with ``other`` or itself."""
     for k, block in enumerate(fold.blocks):
@@ -269,7 +269,7 @@ def _normalise_rows(x: Array, y: Array, mean: Array, inverse: Array, epsilon: fl
     )
 
 
-def _affine(y: Any, gamma: Any, beta: Any) -> Iterator[Launch]:
+def _affine(y: Array, gamma: Any, beta: Any) -> Iterator[Launch]:
     for function, vector in ((np.multiply, gamma), (np.add, beta)):
         if vector is not None:
             rows = y.reshape(-1, vector.size)

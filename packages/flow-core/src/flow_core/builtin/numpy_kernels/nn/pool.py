@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from flow_core.base.arrays import Array
+from flow_core.base.arrays import Array, NumpyType
 from flow_core.base.shapes import balanced_range
 from flow_core.builtin.calls import call
 from flow_core.builtin.numpy_kernels.binding import carve, carved_bytes, kernel
@@ -100,7 +100,7 @@ def _cut(shape: Ints, axis: int, size: int) -> Ints:
     return (*shape[:axis], size, *shape[axis + 1 :])
 
 
-def _at(array: Array, axis: int, part: slice) -> Any:
+def _at(array: Array, axis: int, part: slice) -> Array:
     return array[(slice(None),) * axis + (part,)]
 
 
@@ -135,7 +135,7 @@ class Passes:
         return [(shape, self.dtype) for shape in shapes]
 
 
-def _passes(query: KernelQuery, function: Any, part: slice | None = None) -> Passes:
+def _passes(query: KernelQuery, function: np.ufunc, part: slice | None = None) -> Passes:
     """Return the passes of a group of images; by default of the largest group."""
     shape = _split_shape(query, query.inputs[0].shape)
     dtype = query.outputs[0].dtype
@@ -155,7 +155,7 @@ def _groups(query: KernelQuery, passes: Passes) -> list[slice]:
 
 
 def _bind_passes(
-    ctx: BindContext, function: Any, backward: bool
+    ctx: BindContext, function: np.ufunc, backward: bool
 ) -> Iterator[tuple[Passes, slice, list[Array], list[Array]]]:
     """Yield passes, images, temporaries and buffers for each group of images."""
     for part in _groups(ctx.query, _passes(ctx.query, function)):
@@ -186,11 +186,11 @@ def _pass(
         yield from apply(function, (goal, part), goal, temporaries)
 
 
-def _forward_workspace(function: Any) -> Callable[[KernelQuery], int]:
+def _forward_workspace(function: np.ufunc) -> Callable[[KernelQuery], int]:
     return lambda query: carved_bytes(*_passes(query, function).parts())
 
 
-def _bind_forward(function: Any) -> Callable[[BindContext], list[Launch]]:
+def _bind_forward(function: np.ufunc) -> Callable[[BindContext], list[Launch]]:
     def bind(ctx: BindContext) -> list[Launch]:
         x, y = _split(ctx)
         launches: list[Launch] = []
@@ -227,7 +227,7 @@ def _forward(
         yield partial(np.copyto, y, source, casting="unsafe")
 
 
-def _lowest(dtype: Any) -> Any:
+def _lowest(dtype: NumpyType) -> Any:
     return np.iinfo(dtype).min if dtype.kind in "iu" else -np.inf
 
 
