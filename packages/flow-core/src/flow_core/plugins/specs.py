@@ -26,12 +26,7 @@ Lazy = str | Callable[..., Any]
 def load(target: Lazy, owner: str = "") -> Any:
     """Import the object that a lazy target names.
 
-    Args:
-        target: the lazy target.
-        owner: the record and plugin that it belongs to, for the error.
-
-    Raises:
-        PluginError: the import fails, or the module has no such attribute.
+    Raises `PluginError`, which names the record and plugin ``owner`` that the target belongs to.
 
     >>> load("math:sqrt")(4.0)
     2.0
