@@ -457,8 +457,12 @@ def step(run: Run, workload: str) -> Iterator[Row]:
         for _ in range(1 if run.simulated else WARM):
             job(*feeds)
     from flow_cuda.driver.capture import describe
+    from flow_cuda.driver.gpu import recorded_parts
 
-    host, cut = min(times) * 1e6, describe(job.executable()._launch.parts).replace("\n", "; ")
+    host, cut = (
+        min(times) * 1e6,
+        describe(recorded_parts(job.executable()._launch)).replace("\n", "; "),
+    )
     yield Row(f"{workload}: host time of a step", f"{host:.1f} us", cut[:200])
 
 

@@ -114,7 +114,7 @@ class OpaquePlugin:
     def _numpy(self, query: KernelQuery) -> KernelSpec:
         return self._core.find_kernel(query, "cpu")
 
-    def _bind(self, ctx: BindContext) -> Any:
+    def bind(self, ctx: BindContext) -> Any:
         numbers = self._core.ops[ctx.query.op].numbers if self._host_numbers else ()
         for index, array in enumerate(ctx.inputs):
             assert isinstance(array, OpaqueArray) != (index in numbers), ctx.query.op
@@ -128,12 +128,12 @@ class OpaquePlugin:
         )
         return load(self._numpy(inner.query).load)(inner)
 
-    def _workspace(self, query: KernelQuery) -> int:
+    def workspace(self, query: KernelQuery) -> int:
         find = self._numpy(query).workspace
         return 0 if find is None else find(query)
 
     def flow_register_kernels(self) -> Iterator[KernelSpec]:
-        yield KernelSpec("*", "opaque", self._bind, None, 0, self._workspace, "opaque")
+        yield KernelSpec("*", "opaque", self.bind, None, 0, self.workspace, "opaque")
 
     def flow_register_devices(self) -> list[DeviceSpec]:
         numbers = self._host_numbers

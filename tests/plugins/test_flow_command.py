@@ -14,7 +14,7 @@ def test_doctor_lists_versions_plugins_and_devices(site: Site) -> None:
     out = site.install("good").flow("doctor", ONEFLOW_EMULATE_GPUS="2").stdout
     lines = [" ".join(line.split()) for line in out.splitlines()]
     assert any(line.startswith("flow-core ") for line in lines)
-    assert "cubes flow-cubes 1.2.3 loaded 1 ops, 1 kernels, 1 devices" in lines
+    assert "cubes flow-cubes 1.2.3 1.0 loaded 1 ops, 1 kernels, 1 devices" in lines
     assert "cubes flow-cubes available 3, made of cubes" in lines
     assert "gpu flow-core available 2, emulated on the CPU" in lines
     assert "ONEFLOW_EMULATE_GPUS 2" in lines

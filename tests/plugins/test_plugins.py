@@ -107,13 +107,18 @@ def test_an_unavailable_device_is_no_failure(site: Site) -> None:
 def test_duplicates_name_both_distributions(site: Site, name: str, version: str, what: str) -> None:
     site.install("good", name)
     dashed = name.replace("_", "-")
-    error = site.error()
-    for part in ("PluginConflictError", "flow-cubes 1.2.3", f"flow-{dashed} {version}", what):
-        assert part in error
-    assert "FLOW_DISABLE_PLUGINS" in error
+    own = f"plugin '{dashed}' of flow-{dashed} {version} "
+    done = site.run("-c", "from flow_core.plugins.host import load_plugins; load_plugins()")
+    assert done.returncode == 0
     doctor = site.flow("doctor")
     assert doctor.returncode == 1
-    assert "flow-cubes 1.2.3" in doctor.stdout
+    for text in (done.stderr, doctor.stdout):
+        for part in (own, "flow-cubes 1.2.3", what, "FLOW_DISABLE_PLUGINS"):
+            assert part in text
+    assert "PluginWarning" in done.stderr
+    assert "PluginConflictError" in site.error(FLOW_PLUGIN_STRICT="1")
+    loaded = "print(registry.find_kernel(query, 'cpu').name, *registry.failures)"
+    assert site.python(QUERY + loaded).startswith(f"cubes.cube {own}failed (conflict)")
     assert site.python("print('cube' in registry.ops)", FLOW_DISABLE_PLUGINS=dashed) == "True\n"
 
 
@@ -193,9 +198,9 @@ def test_order_of_loading_does_not_depend_on_the_file_system(site: Site) -> None
 
 def test_two_distributions_with_one_plugin_name(site: Site) -> None:
     site.install("good").write_metadata("other-cubes", "9.9", {"cubes": "flow_cubes.plugin"}, [])
-    error = site.error()
-    for part in ("PluginConflictError", "flow-cubes 1.2.3", "other-cubes 9.9"):
-        assert part in error
+    out = site.python(QUERY + "print(registry.find_kernel(query, 'cpu').name)\n" + FAILURES)
+    for part in ("cubes.cube", "PluginConflictError", "flow-cubes 1.2.3", "other-cubes 9.9"):
+        assert part in out
 
 
 def test_emulated_gpus_come_from_the_setting(site: Site) -> None:

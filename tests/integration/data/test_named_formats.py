@@ -12,7 +12,8 @@ from mistakes import here, mistake
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.base.errors import DataError
+from flow_core.base.errors import DataError, PluginError
+from flow_core.plugins import records
 from flow_core.plugins.host import default_registry
 from flow_core.plugins.specs import DecoderSpec, ReaderSpec
 from flow_data import formats
@@ -45,12 +46,33 @@ def numbers(data: bytes) -> Any:
 def named(monkeypatch: pytest.MonkeyPatch) -> None:
     """The registry with a format "lines" and a decoder "numbers", as a plugin brings them."""
     known = default_registry()
-    readers = [ReaderSpec("lines", f"{__name__}:LineFiles"), ReaderSpec("object", LineFiles)]
-    decoders = {"numbers": DecoderSpec("numbers", f"{__name__}:numbers")}
+    readers = [
+        ReaderSpec("lines", f"{__name__}:LineFiles"),
+        ReaderSpec("object", LineFiles),
+        ReaderSpec("no module", "no_lines:Files"),
+        ReaderSpec("closed", f"{__name__}:fails"),
+        ReaderSpec("unreadable", f"{__name__}:UnreadableFiles"),
+    ]
+    decoders = {
+        "numbers": DecoderSpec("numbers", f"{__name__}:numbers"),
+        "no function": DecoderSpec("no function", "math:numbers"),
+    }
+    here = records.Origin("lines", "flow-lines", "1.2")
+    origins = {**known.origins, **{("decoders", name): here for name in decoders}}
     more = SimpleNamespace(
-        readers={**known.readers, **{spec.name: spec for spec in readers}}, decoders=decoders
+        readers={**known.readers, **{spec.name: spec for spec in readers}},
+        decoders=decoders,
+        origins=origins | {("readers", spec.name): here for spec in readers},
     )
     monkeypatch.setattr(formats, "default_registry", lambda: more)
+
+
+def fails(*_: object) -> None:
+    raise RuntimeError("no lines today")
+
+
+class UnreadableFiles(LineFiles):
+    read = fails  # type: ignore[assignment]
 
 
 def write(folder: Path, *texts: str) -> list[str]:
@@ -131,6 +153,52 @@ def test_names_that_nobody_has_registered(format: str, decoder: str, text: str) 
             job()
         finally:
             line.append(lines[-1])
+
+
+@pytest.mark.parametrize(
+    ("format", "decoder", "parts"),
+    [
+        ("no module", "numbers", ("loading 'no_lines:Files', format 'no module'",
+                                  "ModuleNotFoundError: No module named 'no_lines'")),
+        ("lines", "no function", ("loading 'math:numbers', decoder 'no function'",
+                                  "AttributeError: module 'math' has no attribute 'numbers'")),
+    ],
+)  # fmt: skip
+def test_missing_targets_are_errors_of_the_line_that_names_them(
+    format: str, decoder: str, parts: tuple[str, ...]
+) -> None:
+    @flow.global_function()
+    def job() -> tp.Numpy:
+        found = flow.data.record_reader(format, "a.csv")
+        return flow.data.record_decoder(found, "x", decoder, flow.float, (2,))
+
+    with pytest.raises(PluginError) as caught:
+        job()
+    first = job.function.__code__.co_firstlineno  # type: ignore[attr-defined]
+    for part in (*parts, "plugin 'lines' of flow-lines 1.2", f"(at {__file__}:{first + 2}"):
+        assert part in str(caught.value).replace(f":{first + 3}", f":{first + 2}")
+
+
+@pytest.mark.parametrize(
+    ("format", "what"), [("closed", "opening 1 files"), ("unreadable", "0.csv")]
+)
+def test_readers_that_raise_are_named(tmp_path: Path, format: str, what: str) -> None:
+    files = write(tmp_path, "1,2\n")
+
+    @flow.global_function()
+    def job() -> tp.Numpy:
+        with flow.scope.placement("cpu", "0:0"):
+            found = flow.data.record_reader(format, files, 1)
+            return flow.data.record_decoder(found, "x", "numbers", flow.int32, shape=(2,))
+
+    with pytest.raises(DataError) as caught:
+        job()
+    line = fails.__code__.co_firstlineno + 1
+    assert what in str(caught.value)
+    assert f"RuntimeError: no lines today (at {__file__}:{line})" in str(caught.value)
+    assert isinstance(caught.value.__cause__, RuntimeError)
+    assert caught.value.at is not None
+    assert caught.value.at.file == __file__
 
 
 def test_formats_of_flow_data_go_by_their_names_too(tmp_path: Path) -> None:

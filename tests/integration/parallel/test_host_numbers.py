@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from opaque_devices import OpaqueDriver, opaque_registry
+from opaque_devices import OTHERS, OpaqueDriver, opaque_registry
 
 import oneflow as flow
 import oneflow.typing as tp
+from flow_core.base.config import Settings
 from flow_core.comm.exchange import exchanges, links_of
 from flow_core.frontend.session import session as sessions
 from flow_core.plan import Plan
+from flow_core.plugins.host import load_plugins
+from flow_core.plugins.registry import Registry
+from flow_core.plugins.specs import DeviceSpec
 from flow_core.sharding.topology import Device
+from flow_core.testing import queued_device
 
 REGISTRIES = {host: opaque_registry(host_numbers=host) for host in (False, True)}
 STEPS = 5
@@ -57,9 +63,11 @@ OPTIMIZERS = {
 """Optimizers, and the numbers that only the device can compute."""
 
 
-def trained(name: str, ids: str, host: bool) -> tuple[Any, Any, list[Any]]:
+def trained(
+    name: str, ids: str, host: bool, registry: Registry | None = None, kind: str = "opaque"
+) -> tuple[Any, Any, list[Any]]:
     """Train in a session of its own; return the job, the session and all results."""
-    session = sessions.Session(REGISTRIES[host])
+    session = sessions.Session(registry or REGISTRIES[host])
     sessions._default[:] = [session]
     init = flow.random_normal_initializer(stddev=0.3)
 
@@ -68,7 +76,7 @@ def trained(name: str, ids: str, host: bool) -> tuple[Any, Any, list[Any]]:
         x: tp.Numpy.Placeholder((6, 10)),  # type: ignore[valid-type]
         y: tp.Numpy.Placeholder((6,), dtype=flow.int32),  # type: ignore[valid-type]
     ) -> tp.Numpy:
-        with flow.scope.placement("opaque", ids):
+        with flow.scope.placement(kind, ids):
             h = flow.layers.dense(x, 7, kernel_initializer=init, name="h")
             h = flow.layers.dense(flow.nn.relu(h), 4, kernel_initializer=init, name="o")
             loss = flow.nn.sparse_softmax_cross_entropy_with_logits(y, h)
@@ -81,9 +89,9 @@ def trained(name: str, ids: str, host: bool) -> tuple[Any, Any, list[Any]]:
         x, y = rng.normal(size=(6, 10)).astype("f4"), rng.integers(0, 4, 6).astype("i4")
         if step == 3 and name.startswith("dynamic"):
             x[0] = np.inf  # the updates are skipped
-        for index in range(2):
-            driver: OpaqueDriver = session.driver(Device("opaque", 0, index))
-            driver.copies.clear()
+        for driver in (session.driver(Device(kind, 0, index)) for index in range(2)):
+            if isinstance(driver, OpaqueDriver):
+                driver.copies.clear()
         losses.append(job(x, y))
     weights = [v.numpy() for _, v in sorted(flow.get_all_variables().items())]
     return job, session, [*losses, *weights]
@@ -107,6 +115,28 @@ def test_a_step_copies_only_what_the_device_computes(name: str) -> None:
     _, session, _ = trained(name, "0:0", host=True)
     driver: OpaqueDriver = session.driver(Device("opaque", 0, 0))
     assert driver.copies["out"] == OPTIMIZERS[name]
+
+
+class Queued:
+    """The asynchronous test device, whose kernels read numbers in host memory."""
+
+    FLOW_PLUGIN_API = "1.0"
+    __name__ = "queued"
+    flow_register_kernels = staticmethod(queued_device.flow_register_kernels)
+
+    def flow_register_devices(self) -> list[DeviceSpec]:
+        (spec,) = queued_device.flow_register_devices()
+        return [replace(spec, host_numbers=True)]
+
+
+@pytest.mark.parametrize("name", ["momentum", "lars", "dynamic-clip"])
+def test_asynchronous_kernels_read_the_numbers_of_their_step(name: str) -> None:
+    """Each update runs after the numbers of the next step could have been computed."""
+    *_, wanted = trained(name, "0:0-1", host=False)
+    registry = load_plugins(Settings(disabled_plugins=OTHERS), [Queued()])
+    *_, found = trained(name, "0:0-1", True, registry, "queued")
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 def devices_of(plan: Plan) -> dict[str, set[str]]:

@@ -21,7 +21,7 @@ from flow_core.device import Launch
 from flow_core.frontend.session import session as sessions
 from flow_core.plugins.host import load_plugins
 from flow_core.sharding.topology import Device
-from flow_core.testing import queued_device
+from flow_core.testing import assert_like_one_device, queued_device
 
 QUEUED, MIXED = ("queued",), ("queued", "cpu")
 FORMS = {
@@ -129,3 +129,46 @@ def test_deferred_error_reaches_the_caller(session: sessions.Session) -> None:
     with pytest.raises(Exception, match="label"):
         job(x, np.int32([0, 7]))
     np.testing.assert_allclose(job(x, np.int32([0, 1])), np.log(3), rtol=1e-6)
+
+
+def test_ops_match_one_device(session: sessions.Session) -> None:
+    """The oracle runs the plan task by task next to that of one device."""
+
+    @flow.global_function("train")
+    def job(x: tp.Numpy.Placeholder((4, 3))) -> tp.Numpy:
+        with flow.scope.placement("queued", "0:0-1"):
+            draw = flow.random_normal_initializer(stddev=0.3)
+            y = flow.layers.dense(x, 5, flow.nn.relu, kernel_initializer=draw, name="a")
+            y = flow.layers.dense(y, 2, kernel_initializer=draw, name="b")
+            rate = flow.optimizer.PiecewiseConstantScheduler([], [0.1])
+            flow.optimizer.Adam(rate).minimize(flow.math.reduce_mean(y))
+        return y
+
+    assert_like_one_device(job, devices=2)
+
+
+def test_asynchronous_calls_draw_the_numbers_of_their_step(session: sessions.Session) -> None:
+    """Launches read the step number when they are called, not when their work runs."""
+
+    def dropout(device: str) -> Any:
+        @flow.global_function("train")
+        def job(x: tp.Numpy.Placeholder((4, 30))) -> tp.Callback[tp.Numpy]:
+            with flow.scope.placement(device, "0:0"):
+                w = flow.get_variable("w", (30,), initializer=flow.ones_initializer())
+                y = flow.nn.dropout(x * w, rate=0.5, seed=7)
+                rate = flow.optimizer.PiecewiseConstantScheduler([], [0.1])
+                flow.optimizer.SGD(rate, momentum=0).minimize(y)
+            return y
+
+        return job
+
+    found: dict[str, list[Any]] = {"cpu": [], "queued": []}
+    for device, results in found.items():
+        job = dropout(device)
+        for i in range(5):
+            job(np.full((4, 30), i + 1, np.float32))(results.append)
+        flow.sync_default_session()
+        flow.clear_default_session()
+    for own, want in zip(found["queued"], found["cpu"], strict=True):
+        np.testing.assert_allclose(own, want, rtol=1e-6)
+    assert len({(x != 0).tobytes() for x in found["cpu"]}) == 5

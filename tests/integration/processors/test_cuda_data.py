@@ -16,6 +16,7 @@ from flow_core.frontend.session import session as sessions
 from flow_core.plugins.host import load_plugins
 from flow_cuda.codegen import host_compiler
 from flow_cuda.driver.capture import describe
+from flow_cuda.driver.gpu import recorded_parts
 
 pytestmark = pytest.mark.skipif(
     host_compiler.compiler() is None, reason="no C++ compiler to run the kernels with"
@@ -59,6 +60,6 @@ def test_readers_feed_gpus(tmp_path: Path, count: int) -> None:
     for have in (job() for _ in range(4)):
         for one, other in zip(have, want.pop(0), strict=True):
             np.testing.assert_array_equal(one, other)
-    parts = describe(job.executable()._launch.parts)
+    parts = describe(recorded_parts(job.executable()._launch))
     assert "graph of" in parts
     assert "runs on the host" in parts

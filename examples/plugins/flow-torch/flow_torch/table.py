@@ -108,11 +108,6 @@ def update_workspace(query):
     return query.inputs[0].nbytes
 
 
-def _never(whole, parts):
-    """Refuse to merge launches: torch rounds the ends of arrays differently."""
-    return False
-
-
 def _specs(module, ops, accepts=None, workspace=None):
     for op in ops:
         yield KernelSpec(
@@ -122,7 +117,6 @@ def _specs(module, ops, accepts=None, workspace=None):
             accepts,
             workspace=workspace,
             name=f"torch.{op}",
-            batchable=_never,
         )
 
 

@@ -5,7 +5,8 @@ import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.base.errors import DataError
+from flow_core.base.errors import DataError, KernelNotFoundError
+from flow_core.testing import assert_like_one_device
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.normal(size=(20, 1, 28, 28)).astype(np.float32)
@@ -56,11 +57,13 @@ def adam():
     return flow.optimizer.Adam(rate, do_bias_correction=True)
 
 
-def job(device, ids, model, optimizer):
+def job(device, ids, model, optimizer, fallback="off"):
     """Return a train job in a new session."""
     flow.clear_default_session()
+    config = flow.function_config()
+    config.host_fallback(fallback)
 
-    @flow.global_function(type="train")
+    @flow.global_function(type="train", function_config=config)
     def train(
         images: tp.Numpy.Placeholder(IMAGES.shape),
         labels: tp.Numpy.Placeholder(LABELS.shape, dtype=flow.int32),
@@ -90,6 +93,26 @@ def test_losses_equal_those_of_the_cpu_to_six_digits(model, optimizer, ids):
     expected = losses("cpu", "0:0", model, optimizer).mean(1)
     np.testing.assert_allclose(found, expected, rtol=1e-6)
     assert found[-1] < found[0]
+
+
+def normalized(x):
+    """Return logits through an op that has no kernel here."""
+    x = flow.layers.dense(flow.reshape(x, (x.shape[0], -1)), 16, kernel_initializer=INIT, name="fc")
+    return head(flow.layers.layer_norm(x, name="norm"))
+
+
+@pytest.mark.parametrize("ids", ["0:0", "0:0-1"])
+def test_ops_without_a_kernel_run_on_the_host_if_allowed(ids):
+    with pytest.raises(KernelNotFoundError, match=r"(?s)test_training.py.*layer_norm"):
+        job("torch", ids, normalized, sgd).compile()
+    found = losses("torch", ids, normalized, sgd, "silent").mean(1)
+    expected = losses("cpu", "0:0", normalized, sgd).mean(1)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("model", [lenet, perceptron])
+def test_all_ops_agree_with_one_device(model):
+    assert_like_one_device(job("torch", "0:0-1", model, momentum))
 
 
 def test_passes_replace_what_they_should():

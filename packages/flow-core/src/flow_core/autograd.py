@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from flow_core.base.errors import GraphError
+from flow_core.base.errors import GraphError, located
 from flow_core.ir.graph import Op, TensorType, Value
 from flow_core.ops.build import Emitter, GradContext, Maker, Sym
 
@@ -78,7 +78,8 @@ def _backward_op(
         needed=tuple([v in needed for v in op.inputs]),
         maker=maker,
     )
-    results = tuple(spec.gradient(context))
+    with located(line):
+        results = tuple(spec.gradient(context))
     if len(results) != len(op.inputs):
         raise GraphError(
             f"gradient of {op.type} {op.name!r}",

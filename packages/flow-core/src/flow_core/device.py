@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from numpy.typing import DTypeLike
 
-from flow_core.base.arrays import Array, DeviceArray
+from flow_core.base.arrays import Array, DeviceArray, DriverArray
 from flow_core.comm.exchange import DevicePair, Exchange
 from flow_core.sharding.topology import Device
 
@@ -92,14 +92,14 @@ class Driver(Protocol):
         All launches of plans are bound to the stream "compute".
         """
 
-    def copy_in(self, target: Any, source: Array) -> None:
+    def copy_in(self, target: DriverArray, source: Array) -> None:
         """Copy a host array into a device array of the same shape and dtype.
 
         It is ordered between the work enqueued before and after it, on all streams of the device.
         The source may change when it returns.
         """
 
-    def copy_out(self, source: Any, target: Array | None = None) -> Array:
+    def copy_out(self, source: DriverArray, target: Array | None = None) -> Array:
         """Copy a device array to the host, after all work enqueued before.
 
         Args:
@@ -137,7 +137,7 @@ class Strided:
     (8, (2, 4), (6, 1), False)
     """
 
-    array: Any
+    array: DriverArray
     offset: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -304,8 +304,8 @@ class Comm(Protocol):
     def bind(
         self,
         exchange: Exchange,
-        inputs: Sequence[Any],
-        outputs: Sequence[Any],
+        inputs: Sequence[DriverArray],
+        outputs: Sequence[DriverArray],
     ) -> Sequence[Launch]:
         """Return the launches of this process's part of an exchange, between fixed arrays.
 
@@ -354,7 +354,7 @@ class World(Protocol):
     order.  One thread may make these calls while another runs a step.  A world that divides the
     cores of its hosts among its processes has an attribute ``cores``, a
     `flow_core.base.thread_budget.Budget`, the same in all processes.  A world that checks that all
-    processes run the same steps has a method ``agree(job, arrays, often)``, called once per job in
+    processes run the same steps has a method ``agree(job, arrays, policy)``, called once per job in
     all processes with the job's name, the names of the fed arrays, and one of
     `flow_core.base.config.CHECK_FEEDS`; it returns an `AgreedJob`.
 

@@ -19,7 +19,9 @@ from flow_core.plugins.registry import Registry
 from flow_core.plugins.specs import Available, BindContext, KernelQuery, load
 from flow_core.sharding.topology import Device
 
-BUILTINS = ("flow_core.builtin.null_plugin", "flow_core.builtin.emulated_plugin")
+BUILTINS = tuple(
+    f"flow_core.builtin.{name}_plugin" for name in ("ops", "numpy", "null", "emulated")
+)
 
 
 def registry(emulate_gpus: int = 0, *extra: object) -> Registry:

@@ -19,6 +19,7 @@ from flow_core.base.errors import (
     PluginError,
     PluginOrderError,
     PluginResultError,
+    PluginWarning,
 )
 from flow_core.ops.rules import like_input
 from flow_core.plugins import host
@@ -27,6 +28,7 @@ from flow_core.plugins.host import Host
 from flow_core.plugins.registry import Registry
 from flow_core.plugins.specs import (
     BoxingSpec,
+    CommSpec,
     DeviceSpec,
     ExporterSpec,
     FormatSpec,
@@ -76,7 +78,7 @@ def test_hook_markers_are_optional_and_hooks_may_take_fewer_arguments() -> None:
     marked = plugin("marked", flow_register_ops=hookimpl(flow_register_ops))
     bare = plugin("bare", flow_register_readers=lambda: (ReaderSpec("tar", "tars:Reader"),))
     registry = load(marked, bare)
-    assert registry.ops["cube"] is CUBE
+    assert registry.ops["cube"].inputs == CUBE.inputs
     assert list(registry.readers) == ["tar"]
     assert registry.origins["readers", "tar"].plugin == "bare"
 
@@ -112,6 +114,12 @@ def test_hook_may_return_nothing(result: object) -> None:
         ("flow_register_passes", [PassSpec("a", "late", "a:B")], "'late'", "logical, train, lower"),
         ("flow_register_checkpoint_formats", [FormatSpec("a", "x", "a:b")], "can_open", "callable"),  # type: ignore[arg-type]
         ("flow_register_exporters", [ExporterSpec("a", "write")], "load", "module:attribute"),
+        ("flow_register_ops", [OpSpec("a", "x", like_input)], "inputs is 'x'", "a tuple of texts"),  # type: ignore[arg-type]
+        ("flow_register_ops", [OpSpec("a", ("x",), like_input, work=3)], "work", "or None"),  # type: ignore[arg-type]
+        ("flow_register_kernels", [KernelSpec("a", "cpu", "a:b", True)], "accepts", "None"),  # type: ignore[arg-type]
+        ("flow_register_kernels", [KernelSpec("a", "cpu", "a:b", None, "")], "priority", "integer"),  # type: ignore[arg-type]
+        ("flow_register_comms", [CommSpec("a", "cpu", "a:b", "a:c")], "device_types", "a tuple"),  # type: ignore[arg-type]
+        ("flow_register_passes", [PassSpec("a", "logical", "a:b", after="dce")], "after", "tuple"),  # type: ignore[arg-type]
     ],
 )  # fmt: skip
 def test_wrong_hook_results(hook: str, result: object, found: str, allowed: str) -> None:
@@ -155,8 +163,8 @@ def test_hook_wrappers_are_rejected() -> None:
     assert "wrapper" in str(error.found)
 
 
-@pytest.mark.parametrize("api", ["2.0", "0.9", "10.0"])
-def test_other_major_version_error_names_both_versions_and_the_install_command(api: str) -> None:
+@pytest.mark.parametrize("api", ["2.0", "0.9", "10.0", "1.7"])
+def test_other_version_error_names_both_versions_and_the_install_command(api: str) -> None:
     error = failure(plugin("bad", api=api))
     assert isinstance(error, PluginError)
     assert api in str(error.found)
@@ -170,8 +178,78 @@ def test_missing_or_malformed_version_is_rejected(api: object) -> None:
     assert "FLOW_PLUGIN_API" in str(error.found)
 
 
-def test_newer_minor_version_is_accepted() -> None:
-    assert not load(plugin("newer", api="1.7")).failures
+NEWER = "FLOW_PLUGIN_API = '1.7'\nfrom flow_core.authoring.specs import CubeSpec\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "line", "parts"),
+    [
+        (NEWER, 0, ("checking the plugin API", "FLOW_PLUGIN_API = '1.7'", "plugin API 1.0",
+                    "uv pip install --upgrade flow-core")),
+        (NEWER.replace("1.7", "1.0"), 2, ("cannot import name 'CubeSpec'",)),
+        ("import math\n\nimport no_cubes\n", 3, ("No module named 'no_cubes'",)),
+        ("x = 1\ndef f(:\n", 2, ("SyntaxError", "invalid syntax")),
+        ("def f():\n    raise OSError('libcubes')\nf()\n", 2, ("OSError: libcubes",)),
+        ("FLOW_PLUGIN_API = '1.0'\ndef flow_register_ops():\n    return 1 / 0\n", 3,
+         ("flow_register_ops", "ZeroDivisionError")),
+    ],
+)  # fmt: skip
+def test_failures_name_file_and_line_of_the_plugin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, line: int, parts: tuple[str, ...]
+) -> None:
+    name = f"broken_{abs(hash(source))}"
+    file = tmp_path / f"{name}.py"
+    file.write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    registry = load(name)
+    (found,) = registry.failures
+    assert states(registry) == {name: "failed"}
+    for part in parts:
+        assert part in str(found)
+    assert (f"(at {file}:{line})" in str(found)) == bool(line)
+
+
+def test_kernels_of_unknown_ops_and_device_types_are_refused() -> None:
+    kernels = [
+        KernelSpec("cube", "cpu", "a:b", name="good"),
+        KernelSpec("cubee", "cpu", "a:b", name="typo"),
+        KernelSpec("cube", "cpuu", "a:b"),
+        KernelSpec("*", "cpu", "a:b", name="any"),
+        KernelSpec("cube", "gpu", "a:b", name="elsewhere"),
+    ]
+    own = plugin(
+        "own",
+        flow_register_ops=lambda: [CUBE],
+        flow_register_devices=lambda: [
+            DeviceSpec("cpu", "a:b", "a:c"),
+            DeviceSpec("toy", "a:b", "a:c", kernels="cpuuu"),
+        ],
+        flow_register_kernels=lambda: [*kernels, KernelSpec("cube", "toy", "a:b")],
+    )
+    with pytest.warns(PluginWarning, match="records are not used(.|\n)*and 3 more"):
+        registry = load(own)
+    assert [k.name for k in registry.kernels("cube", "cpu")] == ["good", "any"]
+    assert [k.name for k in registry.kernels("cube", "gpu")] == ["elsewhere"]
+    assert list(registry.devices) == ["cpu"]
+    (record,) = (r for r in registry.plugins if r.state == "loaded")
+    texts = [str(error) for error in record.refused]
+    for refused, (what, name, hint) in zip(
+        texts,
+        [
+            ("device 'toy'", "device type 'cpuuu'", "did you mean cpu?"),
+            ("kernel 'typo' of op 'cubee'", "op 'cubee'", "did you mean cube?"),
+            ("kernel of op 'cube' on device type 'cpuu'", "'cpuu'", "did you mean cpu?"),
+            ("kernel of op 'cube' on device type 'toy'", "device type 'toy'", "flow doctor"),
+        ],
+        strict=True,
+    ):
+        assert f"registering {what}" in refused
+        assert "plugin 'own'" in refused
+        assert f"{name}\n" in refused
+        assert hint in refused
+    strict = Settings(plugins=(), plugin_strict=True)
+    with pytest.raises(PluginError, match="cpuuu"):
+        load(own, settings=strict)
 
 
 def test_failing_hook_registers_nothing() -> None:
@@ -217,6 +295,17 @@ def test_core_is_never_isolated() -> None:
         Host(ALONE, builtins=("flow_core.builtin.no_such_plugin",)).load()
 
 
+def conflict(*plugins: types.ModuleType) -> PluginConflictError:
+    """Return the error that disables the last plugin; the others stay loaded."""
+    with pytest.warns(PluginWarning, match=f"plugin '{plugins[-1].__name__}' is not used"):
+        registry = load(*plugins)
+    (found,) = registry.failures
+    assert found.stage == "conflict" or "already loaded" in str(found.error)
+    assert list(states(registry).values()) == ["loaded"] * (len(states(registry)) - 1) + ["failed"]
+    assert isinstance(found.error, PluginConflictError)
+    return found.error
+
+
 @pytest.mark.parametrize(
     ("hook", "spec"),
     [
@@ -231,24 +320,22 @@ def test_core_is_never_isolated() -> None:
 )
 def test_duplicate_registration_names_both_plugins(hook: str, spec: object) -> None:
     first, second = (plugin(name, **{hook: lambda: [spec]}) for name in ("first", "second"))
-    with pytest.raises(PluginConflictError) as caught:
-        load(first, second)
-    assert "'first'" in str(caught.value.found)
-    assert "'second'" in caught.value.attempted
-    assert "FLOW_DISABLE_PLUGINS=second or =first" in str(caught.value.hint)
+    error = conflict(first, second)
+    assert "'first'" in str(error.found)
+    assert "'second'" in error.attempted
+    assert "FLOW_DISABLE_PLUGINS=second or =first" in str(error.hint)
     assert not load(
         first, second, settings=Settings(plugins=(), disabled_plugins=("first",))
     ).failures
 
 
 def test_duplicate_within_one_plugin() -> None:
-    with pytest.raises(PluginConflictError):
-        load(plugin("one", flow_register_ops=lambda: [CUBE, CUBE]))
+    error = conflict(plugin("one", flow_register_ops=lambda: [CUBE, CUBE]))
+    assert "'one'" in str(error.found)
 
 
 def test_two_plugins_with_one_name() -> None:
-    with pytest.raises(PluginConflictError, match="already loaded"):
-        load(plugin("same"), plugin("same"))
+    assert "already loaded" in str(conflict(plugin("same"), plugin("same")).found)
 
 
 def never(_: object) -> bool:
@@ -256,7 +343,7 @@ def never(_: object) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "conflict"),
+    ("first", "second", "is_conflict"),
     [
         (KernelSpec("a", "cpu", "x:y"), KernelSpec("a", "cpu", "x:z"), True),
         (KernelSpec("a", "cpu", "x:y", name="p"), KernelSpec("a", "cpu", "x:z", name="q"), True),
@@ -267,14 +354,18 @@ def never(_: object) -> bool:
         (KernelSpec("a", "cpu", "x:y"), KernelSpec("b", "cpu", "x:z"), False),
     ],
 )
-def test_kernel_conflicts(first: KernelSpec, second: KernelSpec, conflict: bool) -> None:
-    one = plugin("one", flow_register_kernels=lambda: [first])
+def test_kernel_conflicts(first: KernelSpec, second: KernelSpec, is_conflict: bool) -> None:
+    one = plugin(
+        "one",
+        flow_register_ops=lambda: [OpSpec(name, ("x",), like_input) for name in "ab"],
+        flow_register_devices=lambda: [DeviceSpec("cpu", "a:b", "a:c")],
+        flow_register_kernels=lambda: [first],
+    )
     two = plugin("two", flow_register_kernels=lambda: [second])
-    if not conflict:
-        load(one, two)
+    if is_conflict:
+        assert "priority" in str(conflict(one, two).hint)
         return
-    with pytest.raises(PluginConflictError, match="priority"):
-        load(one, two)
+    assert not load(one, two).failures
 
 
 def a_pass(name: str, stage: str = "logical", **order: tuple[str, ...]) -> PassSpec:

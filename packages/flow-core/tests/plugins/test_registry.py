@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import threading
+import time
 import types
 from collections.abc import Iterable
 from typing import Any
@@ -19,7 +21,9 @@ from flow_core.base.errors import (
     PluginResultError,
     SourceLine,
 )
+from flow_core.builtin.null_driver import NullDriver
 from flow_core.ir.graph import tensor_type
+from flow_core.ops.rules import like_input
 from flow_core.plugins.host import Host
 from flow_core.plugins.registry import Registry
 from flow_core.plugins.specs import (
@@ -28,11 +32,13 @@ from flow_core.plugins.specs import (
     DeviceSpec,
     KernelQuery,
     KernelSpec,
+    OpSpec,
     Unavailable,
 )
 from flow_core.sharding.topology import Device
 
 LINE = SourceLine("train.py", 12)
+CUBE = OpSpec("cube", ("x",), like_input)
 
 
 def module(name: str, **hooks: Any) -> types.ModuleType:
@@ -46,10 +52,13 @@ def load(*plugins: object, **settings: Any) -> Registry:
 
 
 def registry_of(
-    kernels: Iterable[KernelSpec], devices: Iterable[DeviceSpec] = (), **settings: Any
+    kernels: Iterable[KernelSpec], devices: Iterable[DeviceSpec] | None = None, **settings: Any
 ) -> Registry:
     own = module(
-        "own", flow_register_kernels=lambda: kernels, flow_register_devices=lambda: devices
+        "own",
+        flow_register_ops=lambda: [CUBE],
+        flow_register_kernels=lambda: kernels,
+        flow_register_devices=lambda: [device("cpu")] if devices is None else devices,
     )
     return load(own, **settings)
 
@@ -59,7 +68,7 @@ def kernel(name: str, priority: int = 0, op: str = "cube", device: str = "cpu", 
 
 
 def device(type_: str, count: int = 1, **more: Any) -> DeviceSpec:
-    return DeviceSpec(type_, lambda: Available(count), "builtins:str", **more)
+    return DeviceSpec(type_, lambda: Available(count), NullDriver, **more)
 
 
 def query(dtype: Any = float32) -> KernelQuery:
@@ -104,7 +113,8 @@ def test_borrowing_device_type_ignores_kernels_for_the_real_device() -> None:
     cuda = module("cuda", flow_register_kernels=lambda: [kernel("cuda", 10, device="gpu")])
     stand_in = module(
         "stand-in",
-        flow_register_devices=lambda: [device("gpu", kernels="cpu")],
+        flow_register_ops=lambda: [CUBE],
+        flow_register_devices=lambda: [device("gpu", kernels="cpu"), device("cpu")],
         flow_register_kernels=lambda: [kernel("numpy"), kernel("special", 1, device="gpu")],
     )
     registry = load(cuda, stand_in)
@@ -118,6 +128,7 @@ def broken() -> None:
 def test_no_kernel_error_lists_candidates_devices_and_failures() -> None:
     own = module(
         "own",
+        flow_register_ops=lambda: [CUBE],
         flow_register_kernels=lambda: [
             kernel("own.cube", 3, accepts=floats),
             kernel("gpu.cube", device="gpu"),
@@ -147,7 +158,7 @@ def test_no_kernel_at_all() -> None:
 
 def test_raising_predicate_is_named() -> None:
     registry = registry_of([kernel("bad", accepts=lambda asked: asked.nothing)])
-    with pytest.raises(PluginError, match=r"'bad' \(plugin 'own'"):
+    with pytest.raises(PluginError, match=r"`accepts` of kernel 'bad' of op 'cube' .* 'own'"):
         registry.find_kernel(query(), "cpu")
 
 
@@ -179,6 +190,23 @@ def test_raising_probe_is_a_reason() -> None:
     found = registry_of([], [DeviceSpec("cpu", probe, "math:sqrt")]).probe("cpu")
     assert isinstance(found, Unavailable)
     assert "OSError: no such library" in found.reason
+
+
+def test_hanging_probe_is_abandoned_and_named() -> None:
+    stop = threading.Event()
+    hangs = DeviceSpec("abacus", stop.wait, NullDriver)
+    registry = registry_of([], [device("cpu"), hangs], probe_seconds=0.2)
+    started = time.perf_counter()
+    with pytest.raises(DeviceUnavailableError, match="abacus") as caught:
+        registry.require_device("abacus")
+    assert registry.require_device("cpu")
+    unavailable(registry, "abacuss")  # an unrelated error, which lists the available devices
+    assert time.perf_counter() - started < 5
+    stop.set()
+    assert "did not return within 0.2 seconds" in str(caught.value.found)
+    assert "provided by plugin 'own'" in caught.value.attempted
+    assert "FLOW_PROBE_SECONDS" in str(caught.value.hint)
+    assert "FLOW_DISABLE_PLUGINS=own" in str(caught.value.hint)
 
 
 def test_probe_result_of_wrong_type_is_an_error() -> None:
@@ -224,7 +252,8 @@ def test_unknown_device_type() -> None:
 
 
 def test_driver_of_a_device() -> None:
-    assert registry_of([], [device("cpu", 5)]).driver(Device("cpu", 0, 4)) == "cpu:0:4"
+    driver = registry_of([], [device("cpu", 5)]).driver(Device("cpu", 0, 4))
+    assert isinstance(driver, NullDriver)
     with pytest.raises(DeviceUnavailableError):
         registry_of([], [device("cpu", 4)]).driver(Device("cpu", 0, 4))
 

@@ -164,7 +164,7 @@ def test_allocating_launch_fails(allocates: bool) -> None:
     rig = Rig(driver, kernel, KernelQuery("negative", {}, (type_,), (type_,)))
     arrays = [np.float32([1, 2, 3])]
     if allocates:
-        with pytest.raises(AssertionError, match=r"kits\.negative allocates 1 times in its second"):
+        with pytest.raises(AssertionError, match=r"kits\.negative allocates 1 times in its last"):
             rig.check([arrays])
     else:
         assert rig.check([arrays])[0][0].tolist() == [-1, -2, -3]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from flow_core.base.errors import DataError, nearest, user_line
+from flow_core.authoring.specs import load
+from flow_core.base.errors import DataError, located, nearest, user_line
 from flow_core.plugins.host import default_registry
 
 
@@ -14,8 +12,9 @@ def find_format(name: str) -> str:
 
     Raises:
         DataError: no plugin registered it, or not by an import string.
+        PluginError: the import fails.
     """
-    return _lazy_text("format", name, default_registry().readers, "flow_register_readers")
+    return _lazy_text("format", name, "readers")
 
 
 def find_decoder(name: str) -> str:
@@ -23,17 +22,20 @@ def find_decoder(name: str) -> str:
 
     Raises:
         DataError: no plugin registered it, or not by an import string.
+        PluginError: the import fails.
     """
-    return _lazy_text("decoder", name, default_registry().decoders, "flow_register_decoders")
+    return _lazy_text("decoder", name, "decoders")
 
 
-def _lazy_text(kind: str, name: str, known: Mapping[str, Any], hook: str) -> str:
+def _lazy_text(kind: str, name: str, table: str) -> str:
     """Return the import string of a registration, which plans store for other processes."""
+    registry = default_registry()
+    known = getattr(registry, table)
     if name not in known:
         raise DataError(
             f"looking for {kind} {name!r}",
             at=user_line(3),
-            found=f"no plugin that has registered it with {hook}",
+            found=f"no plugin that has registered it with flow_register_{table}",
             allowed=", ".join(sorted(known)) or f"none: no plugin provides a {kind}",
             hint=nearest(str(name), known) or "flow doctor lists the plugins, and which failed",
         )
@@ -45,4 +47,6 @@ def _lazy_text(kind: str, name: str, known: Mapping[str, Any], hook: str) -> str
             found=f"{text!r:.60}",
             allowed='an import string "package.module:attribute" as its load',
         )
+    with located(user_line(3)):
+        load(text, f"{kind} {name!r}, {registry.origins[table, name]}")
     return text

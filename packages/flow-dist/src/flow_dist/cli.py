@@ -98,8 +98,8 @@ def run(
 ) -> None:
     """Run SCRIPT with ARGS in N processes, and stop all of them when one fails.
 
-    SCRIPT runs as under python.  The exit status is 0 only if all processes succeed, else that of
-    the process at fault.  Options precede SCRIPT.
+    SCRIPT runs as under python.  The exit status is 0 only if all processes succeed, else the
+    status of the process at fault.  Options precede SCRIPT.
     """
     check_script(script)
     _check_ray(ray, hosts, agent, mpiexec, each)

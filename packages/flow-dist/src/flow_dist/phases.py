@@ -90,7 +90,7 @@ class Phases:
         what: collective, element type and largest shape, for messages.
         combine: the ufunc that combines two parts.
         fills: launches that initialize outputs; they run first.
-        phases: gathers; those of one phase are independent of each other.
+        phases: gathers; the gathers of one phase are independent of each other.
     """
 
     name: str
@@ -173,7 +173,7 @@ def _box(
 
 
 def _reduced(exchange: Exchange) -> tuple[tuple[GatherPlan, ...], ...]:
-    """Each device combines its chunk, in rank order, and gives it to all others.
+    """Each device combines its chunk, in rank order, and sends it to all others.
 
     A small one is a single phase: twice the work, half the latency.
     """

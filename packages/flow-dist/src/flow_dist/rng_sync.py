@@ -59,8 +59,8 @@ def synchronize_seeds(secret: str) -> None:
 def adopt_rank_0_state(rank: int, gather: Callable[[Any], Sequence[Any]]) -> None:
     """Copy rank 0's generator states to all processes.
 
-    The states are those of `random`, ``numpy.random`` and `Entropy`.  If the script has seeded them
-    alike, nothing changes.
+    The states belong to `random`, ``numpy.random`` and `Entropy`.  If the script has seeded them
+    equally, nothing changes.
 
     Args:
         rank: rank of this process.

@@ -25,8 +25,8 @@ Operand: TypeAlias = Array | float
 class DeviceArray(Protocol):
     """An array in device memory, as an arena returns it: all that core requires of it.
 
-    Core reads these attributes and passes the array to its driver, to kernels and to comms, which
-    may require more of their own arrays; parameters for them have the type ``Any``.
+    Core reads these attributes and passes the array to its driver, to kernels and to comms; see
+    `DriverArray`.
     """
 
     @property
@@ -36,3 +36,8 @@ class DeviceArray(Protocol):
     @property
     def dtype(self) -> np.dtype[Any]:
         """Element type, as in numpy."""
+
+
+DriverArray: TypeAlias = Any
+"""A `DeviceArray` where a driver's own code receives it: its kernels and comms use the other
+attributes of the driver's class."""

@@ -16,6 +16,9 @@ HOST_FALLBACK = ("off", "warn", "silent")
 CHECK_FEEDS = ("sometimes", "always", "never")
 """How often processes compare their feeds; the first value is the default."""
 
+PROBE_SECONDS = 30
+"""Default of the time limit of a device's probe."""
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -28,6 +31,8 @@ class Settings:
         plugins: allow-list of plugins, None for all (FLOW_PLUGINS).
         disabled_plugins: plugins not to load (FLOW_DISABLE_PLUGINS).
         plugin_strict: raise a plugin's failure at once (FLOW_PLUGIN_STRICT).
+        probe_seconds: time limit of a device's probe, and of the diagnostics of a plugin
+            (FLOW_PROBE_SECONDS).
         trace_plugins: report each hook call on standard error (FLOW_TRACE_PLUGINS).
         verify_passes: verify the graph after every pass (FLOW_VERIFY_PASSES).
         stream_threads: threads for the streams of a plan, None for as many as are profitable
@@ -45,6 +50,7 @@ class Settings:
     plugins: tuple[str, ...] | None = None
     disabled_plugins: tuple[str, ...] = ()
     plugin_strict: bool = False
+    probe_seconds: int = PROBE_SECONDS
     trace_plugins: bool = False
     verify_passes: bool = False
     stream_threads: int | None = None
@@ -66,6 +72,7 @@ class Settings:
             plugins=_names(env["FLOW_PLUGINS"]) if "FLOW_PLUGINS" in env else None,
             disabled_plugins=_names(env.get("FLOW_DISABLE_PLUGINS", "")),
             plugin_strict=_flag(env, "FLOW_PLUGIN_STRICT"),
+            probe_seconds=_count(env, "FLOW_PROBE_SECONDS") or PROBE_SECONDS,
             trace_plugins=_flag(env, "FLOW_TRACE_PLUGINS"),
             verify_passes=_flag(env, "FLOW_VERIFY_PASSES"),
             stream_threads=_count(env, "FLOW_STREAM_THREADS", "auto") or None,

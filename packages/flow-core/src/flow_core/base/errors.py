@@ -10,7 +10,8 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 from typing import Self
@@ -102,6 +103,40 @@ def raising_line(error: BaseException) -> SourceLine | None:
     return found
 
 
+def plugin_line(error: BaseException) -> SourceLine | None:
+    """Return the innermost line of an error outside of core, numpy and Python's own library.
+
+    That is the line of the plugin that failed; for an invalid source file, the invalid line.
+    """
+    if isinstance(error, SyntaxError) and error.filename:
+        return SourceLine(error.filename, error.lineno or 1)
+    core = (os.path.dirname(os.path.dirname(__file__)) + os.sep, *_numpy_folder())
+    found, traceback = None, error.__traceback__
+    while traceback is not None:
+        file = traceback.tb_frame.f_code.co_filename
+        library = file.startswith(_STANDARD_LIBRARY) and not file.startswith(_INSTALLED)
+        if not (library or file.startswith(("<frozen", *core))):
+            found = SourceLine(file, traceback.tb_lineno)
+        traceback = traceback.tb_next
+    return found
+
+
+def _numpy_folder() -> Iterator[str]:
+    file = getattr(sys.modules.get("numpy"), "__file__", None)
+    if file:
+        yield os.path.dirname(file) + os.sep
+
+
+def described(error: BaseException) -> str:
+    """Return an error's type, text and line in a plugin, for the message of another error.
+
+    >>> described(ValueError("no cubes"))
+    'ValueError: no cubes'
+    """
+    line = plugin_line(error)
+    return f"{type(error).__name__}: {error}" + (f" (at {line})" if line else "")
+
+
 def visible(text: str) -> str:
     r"""Escape the control and invisible characters of a text.
 
@@ -138,6 +173,10 @@ class FlowWarning(UserWarning):
 
 class BrokenJobWarning(FlowWarning):
     """A job that cannot be defined was excluded from an operation on all jobs."""
+
+
+class PluginWarning(FlowWarning):
+    """A plugin, or some of its records, is not used."""
 
 
 class ZeroWeightsWarning(FlowWarning):
@@ -200,6 +239,17 @@ class FlowError(Exception):
         if self.hint:
             lines.append(f"  {'next:':9}{self.hint}")
         return visible("\n".join(lines))
+
+
+@contextmanager
+def located(line: SourceLine | None) -> Iterator[None]:
+    """Set the user's line of the errors of flow that have none."""
+    try:
+        yield
+    except FlowError as error:
+        if error.at is None and line is not None:
+            error.with_context(at=line)
+        raise
 
 
 class GraphError(FlowError):

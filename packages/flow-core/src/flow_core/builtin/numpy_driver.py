@@ -5,10 +5,11 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from math import prod
-from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
+from flow_core.base.arrays import Array
 from flow_core.device import Event, Launch, Stream
 from flow_core.sharding.topology import Device
 
@@ -29,7 +30,7 @@ class NumpyArena:
         start = -self.memory.ctypes.data % PAGE
         self._bytes = self.memory[start : start + nbytes]
 
-    def view(self, offset: int, shape: tuple[int, ...], dtype: Any) -> Any:
+    def view(self, offset: int, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
         """Return the C-contiguous array of ``shape`` at byte ``offset``."""
         size = prod(shape) * np.dtype(dtype).itemsize
         return self._bytes[offset : offset + size].view(dtype).reshape(shape)
@@ -94,11 +95,11 @@ class NumpyDriver:
         """Create a stream."""
         return NumpyStream()
 
-    def copy_in(self, target: Any, source: Any) -> None:
+    def copy_in(self, target: Array, source: Array) -> None:
         """Copy a host array into a planned array."""
         np.copyto(target, source)
 
-    def copy_out(self, source: Any, target: Any = None) -> Any:
+    def copy_out(self, source: Array, target: Array | None = None) -> Array:
         """Copy a planned array into ``target``, by default a new array, and return it."""
         if target is None:
             return source.copy()

@@ -14,7 +14,7 @@ from pathlib import Path
 import flow_core
 from flow_core.base import thread_pools
 from flow_core.base.config import Settings
-from flow_core.base.errors import PluginError
+from flow_core.base.errors import PluginError, described
 from flow_core.base.thread_budget import find_budget, usable_cores
 from flow_core.cli.plugin_commands import collect_commands
 from flow_core.observe.tables import Table
@@ -22,6 +22,7 @@ from flow_core.plugins.host import Host
 from flow_core.plugins.records import PluginRecord
 from flow_core.plugins.registry import PROVIDERS, HookCall, Registry
 from flow_core.plugins.specs import Available
+from flow_core.plugins.time_limit import CallTimeoutError, call_within
 
 LIBRARIES = ("numpy", "pluggy", "ml_dtypes", "click", "rich")
 FACADE = "oneflow"
@@ -58,6 +59,7 @@ def diagnose(settings: Settings, commands: Iterable[str] = ()) -> Diagnosis:
     failures = [record.failure for record in host.records if record.failure]
     quoted = " ".join(problems)  # core's own failures are also raised; list them once
     problems += [str(f) for f in failures if str(f.error) not in quoted]
+    problems += [str(error) for record in host.records for error in record.refused]
     problems += _facade_problems()
     tables = [_versions(), _environment(os.environ), _plugins(host.records)]
     if registry is not None:
@@ -99,19 +101,20 @@ def _plugins(records: Sequence[PluginRecord]) -> Table:
         (
             record.origin.plugin,
             f"{record.origin.distribution} {record.origin.version}".strip(),
+            record.api,
             record.state,
             _details(record),
         )
         for record in records
     )
-    return Table("Plugins", ("plugin", "distribution", "state", "details"), rows)
+    return Table("Plugins", ("plugin", "distribution", "API", "state", "details"), rows)
 
 
 def _details(record: PluginRecord) -> str:
     if record.failure:
-        error = record.failure.error
-        return f"{record.failure.stage}: {type(error).__name__}: {error}"
-    return ", ".join(f"{count} {what}" for what, count in record.counts.items())
+        return f"{record.failure.stage}: {record.failure.reason}"
+    refused = [f"{len(record.refused)} records refused"] if record.refused else []
+    return ", ".join([*(f"{count} {what}" for what, count in record.counts.items()), *refused])
 
 
 def _devices(registry: Registry) -> Table:
@@ -159,12 +162,19 @@ def _lines(registry: Registry, settings: Settings) -> Table:
 
 def _doctor_lines(entry: HookCall, settings: Settings) -> Iterator[str]:
     try:
-        lines = tuple(entry.call(settings) or ())
-    except (Exception, SystemExit) as error:  # noqa: BLE001  # foreign code; shown to the user
-        yield f"flow_doctor failed: {type(error).__name__}: {error}"
+        lines = call_within(settings.probe_seconds, lambda: _as_tuple(entry.call(settings)))
+    except CallTimeoutError:
+        yield f"flow_doctor did not return within {settings.probe_seconds} seconds"
         return
-    for line in (lines,) if isinstance(lines, str) else lines:
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # foreign code; shown to the user
+        yield f"flow_doctor failed: {described(error)}"
+        return
+    for line in lines:
         yield line if isinstance(line, str) else f"flow_doctor returned {line!r} instead of a text"
+
+
+def _as_tuple(lines: Iterable[object] | None) -> tuple[object, ...]:
+    return (lines,) if isinstance(lines, str) else tuple(lines or ())
 
 
 def _command_problems(registry: Registry, commands: Iterable[str]) -> list[str]:

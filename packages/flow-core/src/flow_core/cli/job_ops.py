@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from flow_core.api.array import initializers
 from flow_core.api.math import reduce, unary
@@ -15,13 +14,14 @@ from flow_core.comm.exchange import BOXING
 from flow_core.compiler.lower.inputs import LEAVES
 from flow_core.frontend.job.function import JobFunction
 from flow_core.frontend.session.session import Session
+from flow_core.frontend.trace.blob import BlobDef
 from flow_core.plugins.registry import Registry
 
 ROWS = FixedTensorDef((4, 6))
 LABELS = FixedTensorDef((4,), int32)
 
 
-def _network(x: Any) -> Any:
+def _network(x: BlobDef) -> BlobDef:
     """Apply two dense layers."""
     draw = initializers.random_normal_initializer(stddev=0.1)
     hidden = layers.dense(x, 8, unary.relu, kernel_initializer=draw, name="first")
@@ -40,7 +40,7 @@ def _train(x=ROWS, y=LABELS):  # type: ignore[no-untyped-def]
     return loss
 
 
-JOBS: tuple[tuple[str, Callable[..., Any]], ...] = (("predict", _predict), ("train", _train))
+JOBS: tuple[tuple[str, Callable[..., object]], ...] = (("predict", _predict), ("train", _train))
 """A classifier with two dense layers: prediction, and training with SGD."""
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from flow_core.base.errors import JobError
 from flow_core.cli.job_ops import needed_ops
@@ -26,7 +25,7 @@ class Report:
     """A report as tables and as JSON data."""
 
     tables: Sequence[Table]
-    data: Any
+    data: object
 
     def to_json(self) -> str:
         """Return the data as text."""
@@ -60,7 +59,7 @@ def report(name: str | None = None, device: str | None = None) -> Report:
 
 def _device_data(
     entries: Sequence[OpEntry], device: str, needed: Mapping[str, str]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     ops = {
         entry.type: {
             "kernels": [kernel.name for kernel in entry.kernels.get(device, ())],

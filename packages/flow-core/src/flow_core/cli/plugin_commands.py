@@ -6,8 +6,10 @@ from collections.abc import Iterable
 
 import click
 
-from flow_core.base.errors import PluginConflictError, PluginError, PluginResultError
+from flow_core.base.errors import FlowError, PluginConflictError, PluginError, PluginResultError
+from flow_core.plugins.guards import plugin_error
 from flow_core.plugins.host import default_registry
+from flow_core.plugins.records import Origin
 from flow_core.plugins.registry import HookCall, Registry
 
 
@@ -17,8 +19,6 @@ def plugin_commands(taken: Iterable[str]) -> dict[str, click.Command]:
     Args:
         taken: names of core's commands.
 
-    Raises:
-        PluginConflictError: two plugins, or a plugin and core, have a command of the same name.
     """
     try:
         registry = default_registry()
@@ -36,8 +36,7 @@ def collect_commands(
 ) -> tuple[dict[str, click.Command], list[PluginError]]:
     """Return the commands of a registry's plugins, and the errors of plugins that failed.
 
-    Raises:
-        PluginConflictError: see `plugin_commands`.
+    If a plugin has a command of a name that is taken, none of its commands are used.
     """
     owners = dict.fromkeys(taken, "flow-core")
     found: dict[str, click.Command] = {}
@@ -45,14 +44,32 @@ def collect_commands(
     for entry in registry.commands:
         try:
             commands = _commands_of(entry)
+            for name in commands:
+                _check_free(name, entry, owners)
         except PluginError as error:
             failures.append(error)
             continue
         for name, command in commands.items():
-            _check_free(name, entry, owners)
             owners[name] = str(entry.origin)
-            found[name] = command
+            found[name] = _named(name, command, entry.origin)
     return found, failures
+
+
+def _named(name: str, command: click.Command, origin: Origin) -> click.Command:
+    """Return a command whose exceptions name it and its plugin."""
+    invoke = command.invoke
+
+    def guarded(ctx: click.Context) -> object:
+        passing = (FlowError, click.ClickException, click.Abort, click.exceptions.Exit)
+        try:
+            return invoke(ctx)
+        except passing:
+            raise
+        except Exception as error:
+            raise plugin_error(f"running command {name!r} of {origin}", origin, error) from error
+
+    command.invoke = guarded  # type: ignore[method-assign]  # also runs subcommands
+    return command
 
 
 def _commands_of(entry: HookCall) -> dict[str, click.Command]:
@@ -62,7 +79,7 @@ def _commands_of(entry: HookCall) -> dict[str, click.Command]:
     try:
         entry.call(group)
     except (Exception, SystemExit) as error:
-        raise PluginError(attempted, found=f"{type(error).__name__}: {error}") from error
+        raise plugin_error(attempted, entry.origin, error) from error
     for name, command in group.commands.items():
         if not isinstance(command, click.Command):
             raise PluginResultError(

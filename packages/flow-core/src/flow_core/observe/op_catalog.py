@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 
@@ -82,7 +81,7 @@ class OpEntry:
     view: bool
     kernels: Mapping[str, tuple[KernelEntry, ...]]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the entry as JSON data."""
         return asdict(self)
 

@@ -24,7 +24,7 @@ from flow_core.compiler.lower.inputs import CompileOptions
 from flow_core.compiler.lower.physical_graph import Physical, local_origins, to_physical
 from flow_core.compiler.lower.tasks import lower
 from flow_core.compiler.reshard.planner import TensorLayout
-from flow_core.compiler.reshard.plugin_steps import Ways
+from flow_core.compiler.reshard.plugin_steps import BoxingMethods
 from flow_core.compiler.select import Problem
 from flow_core.frontend.job.function import JobFunction
 from flow_core.frontend.session.session import Session
@@ -127,8 +127,8 @@ class _Oracle:
             graph, spread = _spread(job, graph, devices), True
             registry = session.registry
             problem = Problem(graph, registry.ops, host_numbers=registry.host_numbers)
-            ways = Ways.of(session.registry)
-            physical = to_physical(problem, str(job.config.get("sbp_selector")), ways)
+            methods = BoxingMethods.of(session.registry)
+            physical = to_physical(problem, str(job.config.get("sbp_selector")), methods)
         rng = np.random.default_rng(seed)
         names = [op.name for op in graph.of_type("variable")]
         values = {name: draw_variable(session.declared[name], rng) for name in names}
@@ -424,8 +424,8 @@ class _Trial:
             part = _Alone(oracle, local, types, self.spec, oracle.graph.origin(op.name))
             results.append(part.run([parts[rank] for parts in inputs], self.step))
         changed = [signature.inputs[i] for i in self.spec.mutates if i < len(op.inputs)]
-        ways = [TensorLayout(op.placement, sbp) for sbp in (*signature.outputs, *changed)]
-        for k, layout in enumerate(ways):
+        layouts = [TensorLayout(op.placement, sbp) for sbp in (*signature.outputs, *changed)]
+        for k, layout in enumerate(layouts):
             whole = assemble(layout, self.right[k].shape, [r[k] for r in results])
             wrong = over(difference(self.right[k], whole.array), SLACK * self.bounds[k]) > 1
             if wrong or whole.disagreeing:

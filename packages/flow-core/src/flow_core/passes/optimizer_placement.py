@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from math import prod
 
+from flow_core.base.errors import located
 from flow_core.ir.graph import NO_ATTRS, Graph, Op, Value
 from flow_core.ir.rewriter import Rewriter
 from flow_core.passes.base import PassContext
@@ -130,7 +131,8 @@ def _split(variable: Op) -> NdSbp:
 def _splits(graph: Graph, context: PassContext, update: Op, split: NdSbp) -> bool:
     """Whether an update supports a split with a part for every device."""
     types, sizes = graph.input_types(update), update.placement.hierarchy
-    rules = context.specs[update.type].sbp(SbpContext(types, (), update.attrs))
+    with located(graph.lines.get(update.name)):
+        rules = context.specs[update.type].sbp(SbpContext(types, (), update.attrs))
     valid = {rule.inputs[0] for rule in rules}
     shape = types[0].shape
     return (all(s in valid for s in split) or takes_apart(update)) and all(

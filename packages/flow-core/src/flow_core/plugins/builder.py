@@ -6,11 +6,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from flow_core.base.errors import PluginConflictError
+from flow_core.base.errors import PluginConflictError, PluginError, nearest
+from flow_core.plugins.guards import guarded
 from flow_core.plugins.kinds import KINDS, Kind
 from flow_core.plugins.order import ordered_passes
 from flow_core.plugins.records import Origin, PluginRecord
-from flow_core.plugins.registry import ANY_OP, HookCall, Registry, kernel_key
+from flow_core.plugins.registry import (
+    ANY_OP,
+    PROVIDERS,
+    HookCall,
+    Registry,
+    describe_kernel,
+    kernel_key,
+)
 from flow_core.plugins.specs import DeviceSpec, KernelSpec
 
 Kernels = Mapping[tuple[str, str], tuple[KernelSpec, ...]]
@@ -24,38 +32,50 @@ class RegistryBuilder:
         self._origins: dict[tuple[str, Any], Origin] = {}
         self._unconditional: dict[tuple[str, str, int], KernelSpec] = {}
 
-    def add(self, origin: Origin, records: Mapping[Kind, Iterable[Any]]) -> None:
-        """Add all records of one plugin.
+    def add(self, origin: Origin, records: Mapping[Kind, Iterable[object]], guard: bool) -> None:
+        """Add all records of one plugin, or none.
+
+        Args:
+            origin: the plugin.
+            records: its records.
+            guard: whether failures of their functions are reported as the plugin's.
 
         Raises:
             PluginConflictError: this or another plugin has registered a record with the same key.
         """
+        new: dict[str, dict[Any, Any]] = {}
+        alone: dict[tuple[str, str, int], KernelSpec] = {}
         for kind, specs in records.items():
+            table = new[kind.table] = {}
             for spec in specs:
-                if isinstance(spec, KernelSpec):
-                    self._check_unconditional(origin, kind, spec)
-                    self._add(origin, kind, kernel_key(spec), spec)
-                else:
-                    self._add(origin, kind, getattr(spec, kind.key), spec)
+                key = kernel_key(spec) if isinstance(spec, KernelSpec) else getattr(spec, kind.key)
+                if key in table or key in self._tables[kind.table]:
+                    raise self._conflict(origin, kind, key, key)
+                if isinstance(spec, KernelSpec) and spec.accepts is None:
+                    self._check_unconditional(origin, kind, spec, alone)
+                table[key] = guarded(spec, record_text(kind, spec), origin) if guard else spec
+        self._unconditional |= alone
+        for name, table in new.items():
+            self._tables[name] |= table
+            self._origins |= {(name, key): origin for key in table}
 
-    def _add(self, origin: Origin, kind: Kind, key: object, spec: object) -> None:
-        table = self._tables[kind.table]
-        if key in table:
-            raise self._conflict(origin, kind, key, key)
-        table[key] = spec
-        self._origins[kind.table, key] = origin
-
-    def _check_unconditional(self, origin: Origin, kind: Kind, spec: KernelSpec) -> None:
+    def _check_unconditional(
+        self,
+        origin: Origin,
+        kind: Kind,
+        spec: KernelSpec,
+        own: dict[tuple[str, str, int], KernelSpec],
+    ) -> None:
         """Reject two kernels without predicates at the same priority: the order is undefined."""
-        if spec.accepts is None:
-            first = self._unconditional.setdefault((spec.op, spec.device, spec.priority), spec)
-            if first is not spec:
-                raise self._conflict(origin, kind, kernel_key(spec), kernel_key(first))
+        key = (spec.op, spec.device, spec.priority)
+        first = self._unconditional.get(key) or own.setdefault(key, spec)
+        if first is not spec:
+            raise self._conflict(origin, kind, kernel_key(spec), kernel_key(first))
 
     def _conflict(
         self, origin: Origin, kind: Kind, key: object, other: object
     ) -> PluginConflictError:
-        owner = self._origins[kind.table, other]
+        owner = self._origins.get((kind.table, other), origin)
         kernel_hint = "give one kernel another priority, or " if kind.spec is KernelSpec else ""
         return PluginConflictError(
             f"registering {kind.noun} {_key_text(key)} of {origin}",
@@ -65,10 +85,57 @@ class RegistryBuilder:
             + ("" if owner.plugin == origin.plugin else f" or ={owner.plugin}"),
         )
 
+    def refuse_unknown(self) -> dict[Origin, list[PluginError]]:
+        """Remove the kernels and devices that refer to ops or device types that no plugin has.
+
+        Returns:
+            An error for each of them, by plugin.
+        """
+        refused: dict[Origin, list[PluginError]] = {}
+        ops, known = self._tables["ops"], {*self._tables["devices"], *PROVIDERS}
+        for key, device in list(self._tables["devices"].items()):
+            if device.kernels not in (None, *known):
+                self._refuse("devices", key, ("device type", device.kernels, known), refused)
+        known = {*self._tables["devices"], *PROVIDERS}
+        for key, kernel in list(self._tables["kernels"].items()):
+            if kernel.op not in ops and kernel.op != ANY_OP:
+                self._refuse("kernels", key, ("op", kernel.op, ops), refused)
+            elif kernel.device not in known:
+                self._refuse("kernels", key, ("device type", kernel.device, known), refused)
+        return refused
+
+    def _refuse(
+        self,
+        table: str,
+        key: object,
+        unknown: tuple[str, str, Iterable[str]],
+        refused: dict[Origin, list[PluginError]],
+    ) -> None:
+        """Remove a record that refers to an unknown noun and name, of some known names."""
+        noun, name, known = unknown
+        spec = self._tables[table].pop(key)
+        origin = self._origins.pop((table, key))
+        (kind,) = (kind for kind in KINDS if kind.table == table)
+        error = PluginError(
+            f"registering {record_text(kind, spec)} of {origin}",
+            found=f"no plugin has registered {noun} {name!r}",
+            allowed=f"a registered {noun}",
+            hint=nearest(name, known) or "`flow doctor` lists plugins that failed",
+        )
+        refused.setdefault(origin, []).append(error)
+
     def build(
-        self, plugins: Sequence[PluginRecord], calls: Mapping[str, tuple[HookCall, ...]]
+        self,
+        plugins: Sequence[PluginRecord],
+        calls: Mapping[str, tuple[HookCall, ...]],
+        probe_seconds: float,
     ) -> Registry:
         """Create the frozen registry.
+
+        Args:
+            plugins: the result of loading each plugin.
+            calls: implementations of the hooks that are called after loading.
+            probe_seconds: the time limit of a probe.
 
         Raises:
             PluginOrderError: ``before`` and ``after`` of the passes form a cycle.
@@ -86,6 +153,7 @@ class RegistryBuilder:
             calls=MappingProxyType(dict(calls)),
             plugins=tuple(plugins),
             origins=MappingProxyType(dict(self._origins)),
+            probe_seconds=probe_seconds,
         )
 
     def _kernel_table(
@@ -141,6 +209,13 @@ def _by_op(kernels: Sequence[KernelSpec]) -> dict[str, tuple[KernelSpec, ...]]:
 
 def _rank(spec: KernelSpec) -> tuple[Any, ...]:
     return (-spec.priority, spec.op == ANY_OP, spec.accepts is None, spec.name, spec.device)
+
+
+def record_text(kind: Kind, spec: object) -> str:
+    """Return a record in words."""
+    if isinstance(spec, KernelSpec):
+        return describe_kernel(spec)
+    return f"{kind.noun} {getattr(spec, kind.key)!r}"
 
 
 def _key_text(key: Any) -> str:

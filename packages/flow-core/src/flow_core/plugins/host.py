@@ -1,19 +1,20 @@
 """Find plugins, call the hooks of each plugin separately, and create the registry.
 
 A plugin that fails is isolated: none of its records stay registered, and a `PluginFailure` gives
-the reason.  Conflicts between plugins (duplicate records, cyclic passes) are raised.
+the reason.  So is the later one of two plugins with a record of the same key.  A cycle of passes
+is raised.
 """
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import inspect
 import re
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -28,12 +29,18 @@ from flow_core.base.errors import (
     PluginConflictError,
     PluginError,
     PluginResultError,
+    PluginWarning,
     hide_frames,
     nearest,
+    plugin_line,
+    user_line,
+    warn,
 )
 from flow_core.plugins import hookspecs
+from flow_core.plugins.api_version import checked_api
 from flow_core.plugins.builder import RegistryBuilder
-from flow_core.plugins.hookspecs import API_VERSION, GROUP, PROJECT, hook_arguments, signature
+from flow_core.plugins.guards import guarded_hook
+from flow_core.plugins.hookspecs import GROUP, PROJECT, hook_arguments, signature
 from flow_core.plugins.kinds import KINDS, Kind, checked_records
 from flow_core.plugins.records import Origin, PluginFailure, PluginRecord
 from flow_core.plugins.registry import HookCall, Registry
@@ -51,6 +58,8 @@ BUILTINS: tuple[str, ...] = (
 
 Records = Mapping[Kind, tuple[Any, ...]]
 _REGISTERING = {kind.hook for kind in KINDS}
+_REPORTED = {"flow_register_commands", "flow_doctor", "flow_step_finished"}
+"""Hooks whose callers report failures themselves."""
 _ERRORS = (Exception, SystemExit)
 
 
@@ -63,12 +72,23 @@ class Candidate:
         load: imports it.
         listed: whether FLOW_PLUGINS, if set, must name it.
         builtin: whether its failure is always raised.
+        module: name of its module, or empty.
     """
 
     origin: Origin
     load: Callable[[], object]
     listed: bool = False
     builtin: bool = False
+    module: str = ""
+
+    def declared_api(self) -> str | None:
+        """Return the API version in the source of the plugin's module, which cannot be imported."""
+        spec = importlib.util.find_spec(self.module) if self.module else None
+        text = Path(spec.origin).read_text() if spec and spec.has_location and spec.origin else ""
+        found = re.search(
+            r"""^FLOW_PLUGIN_API\b[^=\n]*=\s*["'](\d+\.\d+)["']""", text, re.MULTILINE
+        )
+        return found[1] if found else None
 
     def is_named_in(self, names: Iterable[str]) -> bool:
         """Whether a setting names this plugin or its distribution."""
@@ -129,8 +149,11 @@ class Host:
     def load(self) -> Registry:
         """Load all plugins; call once.
 
+        Warns:
+            PluginWarning: a plugin is not used because of a duplicate, or some of its records
+                because no plugin registers their op or device type.
+
         Raises:
-            PluginConflictError: two plugins register records with the same key.
             PluginOrderError: ``before`` and ``after`` of passes form a cycle.
             PluginError: a plugin failed and FLOW_PLUGIN_STRICT is set, or one of flow-core's did.
         """
@@ -142,7 +165,8 @@ class Host:
             else:
                 self._load_one(candidate)
         self._check_listed()
-        return self._builder.build(self.records, self._calls())
+        self._refuse_unknown()
+        return self._builder.build(self.records, self._calls(), self.settings.probe_seconds)
 
     def _candidates(self) -> Iterator[Candidate]:
         for name in self._builtins:
@@ -161,16 +185,30 @@ class Host:
         return ""
 
     def _load_one(self, candidate: Candidate) -> None:
-        self._check_name(candidate)
         attempt = _Attempt(candidate.origin)
         try:
+            self._check_name(candidate)
             records = self._collect(attempt, candidate)
+            attempt.stage = "conflict"
+            self._builder.add(candidate.origin, records, guard=not candidate.builtin)
         except _ERRORS as error:
-            self._fail(attempt, error, candidate.builtin)
+            self._fail(attempt, _explained(error, candidate), candidate.builtin)
+            if isinstance(error, PluginConflictError):
+                _warn(f"{candidate.origin} is not used: {error}")
             return
         counts = {kind.table: len(specs) for kind, specs in records.items() if specs}
-        self.records.append(PluginRecord(candidate.origin, "loaded", counts))
-        self._builder.add(candidate.origin, records)
+        self.records.append(PluginRecord(candidate.origin, "loaded", counts, api=attempt.api))
+
+    def _refuse_unknown(self) -> None:
+        """Drop the records that refer to unknown ops or device types; warn once per plugin."""
+        for origin, errors in self._builder.refuse_unknown().items():
+            if self.settings.plugin_strict:
+                raise errors[0]
+            for i, record in enumerate(self.records):
+                if record.origin == origin:
+                    self.records[i] = replace(record, refused=tuple(errors))
+            more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+            _warn(f"records are not used: {errors[0]}{more}")
 
     def _check_name(self, candidate: Candidate) -> None:
         origin = candidate.origin
@@ -189,7 +227,7 @@ class Host:
         self._trace(f"{candidate.origin}: importing")
         plugin = candidate.load()
         attempt.stage = "api"
-        _check_api(candidate.origin, plugin)
+        attempt.api = checked_api(candidate.origin, getattr(plugin, "FLOW_PLUGIN_API", None))
         attempt.stage = "validate"
         self._check_hooks(candidate.origin, plugin)
         self._manager.register(plugin, candidate.origin.plugin)
@@ -212,9 +250,7 @@ class Host:
         start = perf_counter()
         results = caller(config=self.settings)
         records = tuple(
-            record
-            for result in results
-            for record in checked_records(kind, attempt.origin.plugin, result)
+            record for result in results for record in checked_records(kind, attempt.origin, result)
         )
         took = (perf_counter() - start) * 1e3
         self._trace(f"{attempt.origin}: {kind.hook} -> {len(records)} in {took:.1f} ms")
@@ -226,10 +262,11 @@ class Host:
         origin, stage = attempt.origin, attempt.stage
         text = "".join(traceback.format_exception(error))
         failure = PluginFailure(
-            origin.plugin, origin.distribution, origin.version, stage, error, text
-        )
+            origin.plugin, origin.distribution, origin.version, stage, error, text,
+            plugin_line(error),
+        )  # fmt: skip
         self._trace(str(failure))
-        self.records.append(PluginRecord(origin, "failed", failure=failure))
+        self.records.append(PluginRecord(origin, "failed", failure=failure, api=attempt.api))
         if fatal or self.settings.plugin_strict:
             if isinstance(error, PluginError):
                 raise error
@@ -259,9 +296,13 @@ class Host:
         for impl in reversed(getattr(self._manager.hook, hook).get_hookimpls()):
             call = _positional(impl.function, impl.argnames, hook_arguments()[hook])
             origin = self._origins[impl.plugin_name]
+            if hook not in _REPORTED:
+                call = guarded_hook(call, hook, origin)
             yield HookCall(origin, self._traced(origin, hook, call))
 
-    def _traced(self, origin: Origin, hook: str, call: Callable[..., object]) -> Callable[..., Any]:
+    def _traced(
+        self, origin: Origin, hook: str, call: Callable[..., object]
+    ) -> Callable[..., object]:
         if not self.settings.trace_plugins:
             return call
 
@@ -284,14 +325,32 @@ class _Attempt:
     origin: Origin
     stage: str = "import"
     registered: object = None
+    api: str = ""
 
 
 def _typed(failure: PluginFailure) -> PluginError:
     return PluginError(
         f"loading {failure.origin} ({failure.stage})",
-        found=f"{type(failure.error).__name__}: {failure.error}",
-        hint=f"fix the plugin, or disable it: FLOW_DISABLE_PLUGINS={failure.plugin}",
+        found=failure.reason,
+        hint=failure.origin.remedy,
     )
+
+
+def _explained(error: BaseException, candidate: Candidate) -> BaseException:
+    """Replace a failed import from core by the plugin's version, if it needs a newer core."""
+    from_core = isinstance(error, ImportError) and (error.name or "").startswith("flow_core")
+    declared = candidate.declared_api() if from_core else None
+    if declared is not None:
+        try:
+            checked_api(candidate.origin, declared)
+        except PluginError as newer:
+            newer.__cause__ = error
+            return newer
+    return error
+
+
+def _warn(text: str) -> None:
+    warn(text, PluginWarning, user_line())
 
 
 def _builtin_name(module: str) -> str:
@@ -308,7 +367,12 @@ def _installed() -> Iterator[Candidate]:
 def _entry_candidate(entry: metadata.EntryPoint) -> Candidate:
     owner = entry.dist
     name, version = (owner.name, owner.version) if owner else ("", "")
-    return Candidate(Origin(entry.name, name, version), partial(_entry_plugin, entry), listed=True)
+    return Candidate(
+        Origin(entry.name, name, version),
+        partial(_entry_plugin, entry),
+        listed=True,
+        module=entry.module,
+    )
 
 
 def _entry_plugin(entry: metadata.EntryPoint) -> Any:
@@ -327,25 +391,9 @@ def _entry_plugin(entry: metadata.EntryPoint) -> Any:
 
 def _extra_candidate(plugin: object) -> Candidate:
     if isinstance(plugin, str):
-        return Candidate(Origin(plugin), partial(importlib.import_module, plugin))
+        return Candidate(Origin(plugin), partial(importlib.import_module, plugin), module=plugin)
     name = getattr(plugin, "__name__", None) or type(plugin).__name__
     return Candidate(Origin(name), lambda: plugin)
-
-
-def _check_api(origin: Origin, plugin: object) -> None:
-    own = ".".join(map(str, API_VERSION))
-    found = getattr(plugin, "FLOW_PLUGIN_API", None)
-    match = re.fullmatch(r"(\d+)\.(\d+)", found) if isinstance(found, str) else None
-    if match and int(match[1]) == API_VERSION[0]:
-        return
-    too_new = match is not None and int(match[1]) > API_VERSION[0]
-    update = "flow-core" if too_new else origin.distribution
-    raise PluginError(
-        f"checking the plugin API of {origin}",
-        found=f"FLOW_PLUGIN_API = {found!r}" if found is not None else "no FLOW_PLUGIN_API",
-        allowed=f"{API_VERSION[0]}.x: flow-core {flow_core.__version__} has plugin API {own}",
-        hint=f"uv pip install --upgrade {update}" if update else f'FLOW_PLUGIN_API = "{own}"',
-    )
 
 
 def _check_hook(
@@ -401,7 +449,7 @@ def load_plugins(settings: Settings | None = None, extra: Sequence[object] = ())
         extra: modules, objects with hooks, or names of modules.
 
     Raises:
-        PluginConflictError, PluginOrderError, PluginError: see `Host.load`.
+        PluginOrderError, PluginError: see `Host.load`.
     """
     return Host(settings or Settings.from_env(), extra).load()
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from flow_core.base.alignment import ALIGNMENT
-from flow_core.base.errors import PluginResultError
+from flow_core.base.errors import PluginResultError, shown
+from flow_core.plugins.records import Origin
 from flow_core.plugins.specs import (
     AnnotationSpec,
     BoxingSpec,
@@ -41,6 +42,8 @@ class Kind:
         lazy: fields that are ``"package.module:attribute"`` strings or callables.
         optional: lazy fields that may be None.
         calls: fields that are callables, never strings.
+        optional_calls: such fields that may be None.
+        tuples: fields that are tuples of texts.
         alignments: fields that are alignments in bytes.
     """
 
@@ -53,12 +56,20 @@ class Kind:
     lazy: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
     calls: tuple[str, ...] = ()
+    optional_calls: tuple[str, ...] = ()
+    tuples: tuple[str, ...] = ()
     alignments: tuple[str, ...] = ()
 
 
 KINDS: tuple[Kind, ...] = (
-    Kind("flow_register_ops", "ops", OpSpec, "op", "type", calls=("infer", "sbp")),
-    Kind("flow_register_kernels", "kernels", KernelSpec, "kernel", "op", ("device",), ("load",)),
+    Kind(
+        "flow_register_ops", "ops", OpSpec, "op", "type", calls=("infer", "sbp", "localize"),
+        optional_calls=("gradient", "reference", "samples", "work"), tuples=("inputs", "outputs"),
+    ),
+    Kind(
+        "flow_register_kernels", "kernels", KernelSpec, "kernel", "op", ("device",), ("load",),
+        optional_calls=("accepts", "workspace", "batchable"),
+    ),
     Kind(
         "flow_register_devices", "devices", DeviceSpec, "device", "type",
         lazy=("probe", "driver"), alignments=("alignment",),
@@ -66,10 +77,11 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         "flow_register_comms", "comms", CommSpec, "comm",
         lazy=("bootstrap", "load"), optional=("world", "static_bootstrap"),
+        tuples=("device_types",),
     ),
     Kind(
         "flow_register_boxing", "boxing", BoxingSpec, "boxing",
-        names=("source", "target"), lazy=("cost", "load"),
+        names=("source", "target"), lazy=("cost", "load"), tuples=("device_types",),
     ),
     Kind("flow_register_readers", "readers", ReaderSpec, "reader", lazy=("load",)),
     Kind("flow_register_decoders", "decoders", DecoderSpec, "decoder", lazy=("load",)),
@@ -77,7 +89,10 @@ KINDS: tuple[Kind, ...] = (
         "flow_register_annotations", "annotations", AnnotationSpec, "annotation",
         optional=("placeholder", "fetch"), calls=("matches",),
     ),
-    Kind("flow_register_passes", "passes", PassSpec, "pass", lazy=("load",)),
+    Kind(
+        "flow_register_passes", "passes", PassSpec, "pass", lazy=("load",),
+        tuples=("before", "after"),
+    ),
     Kind(
         "flow_register_checkpoint_formats", "formats", FormatSpec, "checkpoint format",
         lazy=("reader",), optional=("writer",), calls=("can_open",),
@@ -88,7 +103,7 @@ KINDS: tuple[Kind, ...] = (
 _LAZY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
-def checked_records(kind: Kind, plugin: str, result: object) -> tuple[Any, ...]:
+def checked_records(kind: Kind, origin: Origin, result: object) -> tuple[Any, ...]:
     """Validate and return the records that a hook returned.
 
     Raises:
@@ -97,24 +112,20 @@ def checked_records(kind: Kind, plugin: str, result: object) -> tuple[Any, ...]:
     if result is None:
         return ()
     if isinstance(result, str | dict) or not isinstance(result, Iterable):
-        raise _wrong(kind, plugin, f"{_show(result)}", f"an iterable of {kind.spec.__name__}")
-    records = tuple(result)
+        raise _wrong(kind, origin, f"{show(result)}", f"an iterable of {kind.spec.__name__}")
+    records, rules = tuple(result), tuple(_rules(kind))
     for index, record in enumerate(records):
-        _check_record(kind, plugin, index, record)
+        if not isinstance(record, kind.spec):
+            raise _wrong(kind, origin, f"element {index} is {show(record)}", kind.spec.__name__)
+        for field, good, allowed in rules:
+            value = getattr(record, field)
+            if not good(value):
+                where = f"element {index}: {kind.spec.__name__}.{field} is {show(value)}"
+                raise _wrong(kind, origin, where, allowed)
     return records
 
 
-def _check_record(kind: Kind, plugin: str, index: int, record: object) -> None:
-    if not isinstance(record, kind.spec):
-        raise _wrong(kind, plugin, f"element {index} is {_show(record)}", kind.spec.__name__)
-    for field, good, allowed in _rules(kind):
-        value = getattr(record, field)
-        if not good(value):
-            where = f"element {index}: {kind.spec.__name__}.{field} is {_show(value)}"
-            raise _wrong(kind, plugin, where, allowed)
-
-
-def _rules(kind: Kind) -> Iterable[tuple[str, Any, str]]:
+def _rules(kind: Kind) -> Iterable[tuple[str, Callable[[object], object], str]]:
     """Yield (field, predicate, allowed values) for all fields of a kind."""
     for field in (kind.key, *kind.names):
         yield field, _is_name, "a non-empty text"
@@ -124,6 +135,12 @@ def _rules(kind: Kind) -> Iterable[tuple[str, Any, str]]:
         yield field, _is_optional_lazy, 'a callable, "package.module:attribute" or None'
     for field in kind.calls:
         yield field, callable, "a callable"
+    for field in kind.optional_calls:
+        yield field, _is_optional_call, "a callable or None"
+    for field in kind.tuples:
+        yield field, _is_names, "a tuple of texts"
+    if kind.spec is KernelSpec:
+        yield "priority", _is_whole, "an integer"
     for field in kind.alignments:
         yield field, _is_alignment, f"a power of two, at least {ALIGNMENT}"
     if kind.spec is FormatSpec:
@@ -140,6 +157,18 @@ def _is_name(value: object) -> bool:
     return isinstance(value, str) and bool(value)
 
 
+def _is_names(value: object) -> bool:
+    return isinstance(value, tuple | list) and all(isinstance(name, str) for name in value)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int)
+
+
+def _is_optional_call(value: object) -> bool:
+    return value is None or callable(value)
+
+
 def _is_optional_file(value: object) -> bool:
     return value is None or (isinstance(value, str) and bool(re.fullmatch(r"[^/\\]+\.\w+", value)))
 
@@ -152,15 +181,17 @@ def _is_optional_lazy(value: object) -> bool:
     return value is None or _is_lazy(value)
 
 
-def _show(value: object) -> str:
-    text = repr(value)
+def show(value: object) -> str:
+    """Return a value and its type for an error.
+
+    >>> show("cube")
+    "'cube' (a str)"
+    """
+    text = shown(value, 61)
     return f"{text if len(text) <= 60 else text[:57] + '...'} (a {type(value).__name__})"
 
 
-def _wrong(kind: Kind, plugin: str, found: str, allowed: str) -> PluginResultError:
+def _wrong(kind: Kind, origin: Origin, found: str, allowed: str) -> PluginResultError:
     return PluginResultError(
-        f"hook {kind.hook} of plugin {plugin!r}",
-        found=found,
-        allowed=allowed,
-        hint=f"fix the plugin, or disable it: FLOW_DISABLE_PLUGINS={plugin}",
+        f"hook {kind.hook} of {origin}", found=found, allowed=allowed, hint=origin.remedy
     )

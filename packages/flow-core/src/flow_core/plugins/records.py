@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from flow_core.base.errors import PluginError, SourceLine
+
 
 @dataclass(frozen=True, slots=True)
 class Origin:
@@ -27,6 +29,11 @@ class Origin:
         owner = f" of {self.distribution} {self.version}".rstrip() if self.distribution else ""
         return f"plugin {self.plugin!r}{owner}"
 
+    @property
+    def remedy(self) -> str:
+        """What the user can do if the plugin fails."""
+        return f"fix the plugin, or disable it: FLOW_DISABLE_PLUGINS={self.plugin}"
+
     def is_family(self, other: Origin) -> bool:
         """Whether both are the same plugin or come from the same distribution."""
         same = bool(self.distribution) and self.distribution == other.distribution
@@ -41,9 +48,10 @@ class PluginFailure:
         plugin: its name.
         distribution: its distribution, or empty.
         version: the distribution's version.
-        stage: "find", "import", "api", "validate" or the name of the hook that failed.
+        stage: "find", "import", "api", "validate", "conflict" or the name of the hook that failed.
         error: the exception.
         traceback: the traceback as text.
+        at: the line of the plugin that raised it, if known.
     """
 
     plugin: str
@@ -52,6 +60,7 @@ class PluginFailure:
     stage: str
     error: BaseException = field(compare=False)
     traceback: str = field(default="", compare=False, repr=False)
+    at: SourceLine | None = None
 
     @property
     def origin(self) -> Origin:
@@ -59,8 +68,14 @@ class PluginFailure:
         return Origin(self.plugin, self.distribution, self.version)
 
     def __str__(self) -> str:
+        return f"{self.origin} failed ({self.stage}): {self.reason}"
+
+    @property
+    def reason(self) -> str:
+        """The exception and the line that raised it, as one line of text."""
         text = " ".join(str(self.error).split())
-        return f"{self.origin} failed ({self.stage}): {type(self.error).__name__}: {text}"
+        where = "" if self.at is None else f" (at {self.at})"
+        return f"{type(self.error).__name__}: {text}{where}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +88,13 @@ class PluginRecord:
             (FLOW_PLUGINS).
         counts: number of its records per kind.
         failure: the reason if it failed.
+        api: the version of the plugin API that it declares, empty if unknown.
+        refused: errors of single records that are not used.
     """
 
     origin: Origin
     state: str
     counts: Mapping[str, int] = field(default_factory=dict)
     failure: PluginFailure | None = None
+    api: str = ""
+    refused: tuple[PluginError, ...] = ()

@@ -10,9 +10,9 @@ from flow_core.base.errors import (
     DeviceUnavailableError,
     KernelNotFoundError,
     MissingKernel,
-    PluginError,
     PluginResultError,
     SourceLine,
+    described,
     nearest,
 )
 from flow_core.base.missing_kernels import lookup_error
@@ -35,6 +35,7 @@ from flow_core.plugins.specs import (
     Unavailable,
     load,
 )
+from flow_core.plugins.time_limit import CallTimeoutError, call_within
 from flow_core.sharding.topology import Device
 
 ANY_OP = "*"
@@ -56,6 +57,16 @@ EMULATION = "ONEFLOW_EMULATE_GPUS=1 (or `flow run --emulate-gpus 1 script.py`)"
 def kernel_key(spec: KernelSpec) -> tuple[str, str, int, str]:
     """Return the unique key of a kernel."""
     return (spec.op, spec.device, spec.priority, spec.name)
+
+
+def describe_kernel(spec: KernelSpec) -> str:
+    """Return a kernel in words.
+
+    >>> describe_kernel(KernelSpec("cube", "cpu", "a:b", name="fast"))
+    "kernel 'fast' of op 'cube' on device type 'cpu'"
+    """
+    name = f" {spec.name!r}" if spec.name else ""
+    return f"kernel{name} of op {spec.op!r} on device type {spec.device!r}"
 
 
 def _lines(texts: Iterable[str]) -> str:
@@ -89,6 +100,7 @@ class Registry:
         calls: implementations of the hooks that are called after loading, by hook.
         plugins: the result of loading each plugin.
         origins: the plugin of each record, by (table, name).
+        probe_seconds: the time limit of a probe.
     """
 
     ops: Mapping[str, OpSpec]
@@ -105,6 +117,7 @@ class Registry:
     calls: Mapping[str, tuple[HookCall, ...]]
     plugins: tuple[PluginRecord, ...]
     origins: Mapping[tuple[str, Any], Origin]
+    probe_seconds: float
     _probed: dict[str, Available | Unavailable] = field(default_factory=dict, compare=False)
 
     @property
@@ -181,20 +194,9 @@ class Registry:
     def accepting_kernel(self, query: KernelQuery, device_type: str) -> KernelSpec | None:
         """Return the kernel for an op with concrete types on a device type, or None."""
         for spec in self.kernels(query.op, device_type):
-            if spec.accepts is None or self._accepts(spec, query):
+            if spec.accepts is None or spec.accepts(query):
                 return spec
         return None
-
-    def _accepts(self, spec: KernelSpec, query: KernelQuery) -> bool:
-        accepts = spec.accepts
-        try:
-            return accepts is None or bool(accepts(query))
-        except Exception as error:
-            raise PluginError(
-                f"calling `accepts` of kernel {self._kernel_text(spec)} for {query.op}",
-                found=f"{type(error).__name__}: {error}",
-                hint="predicates must return True or False and must not raise",
-            ) from error
 
     def _kernel_text(self, spec: KernelSpec) -> str:
         origin = self.origins["kernels", kernel_key(spec)]
@@ -231,10 +233,17 @@ class Registry:
         spec = self.devices.get(device_type)
         if spec is None:
             return self._not_registered(device_type)
+        limit = self.probe_seconds
         try:
-            found = load(spec.probe)()
+            found = call_within(limit, lambda: load(spec.probe)())
+        except CallTimeoutError:
+            return Unavailable(
+                f"its probe did not return within {limit:g} seconds",
+                "allow more time: FLOW_PROBE_SECONDS; or disable the plugin: "
+                f"FLOW_DISABLE_PLUGINS={self.origins['devices', device_type].plugin}",
+            )
         except Exception as error:  # noqa: BLE001  # the plugin's error is the reason
-            return Unavailable(f"its probe raised {type(error).__name__}: {error}")
+            return Unavailable(f"its probe raised {described(error)}")
         if isinstance(found, Available | Unavailable):
             return found
         raise PluginResultError(

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from flow_core.base.alignment import ALIGNMENT
+from flow_core.base.arrays import DriverArray
 from flow_core.base.dtypes import DType
-from flow_core.base.errors import InferenceError, PluginError, SourceLine
+from flow_core.base.errors import InferenceError, PluginError, SourceLine, described
 from flow_core.base.thread_budget import NOT_DIVIDED, Cores
 from flow_core.ir.graph import NO_ATTRS, Attrs, AttrValue, Graph, TensorType, Value
 from flow_core.sharding.sbp import Region, Signatures, region_shape
@@ -22,8 +23,10 @@ from flow_core.sharding.topology import Placement
 Lazy = str | Callable[..., Any]
 
 
-def load(target: Lazy) -> Any:
+def load(target: Lazy, owner: str = "") -> Any:
     """Import the object that a lazy target names.
+
+    Raises `PluginError`, which names the record and plugin ``owner`` that the target belongs to.
 
     >>> load("math:sqrt")(4.0)
     2.0
@@ -35,9 +38,9 @@ def load(target: Lazy) -> Any:
         value: Any = importlib.import_module(module)
         for part in attribute.split("."):
             value = getattr(value, part)
-    except (ImportError, AttributeError) as error:
+    except Exception as error:
         raise PluginError(
-            f"loading {target!r}", found=f"{type(error).__name__}: {error}"
+            f"loading {target!r}" + (f", {owner}" if owner else ""), found=described(error)
         ) from error
     return value
 
@@ -323,9 +326,9 @@ class BindContext:
     """
 
     query: KernelQuery
-    inputs: tuple[Any, ...]
-    outputs: tuple[Any, ...]
-    workspace: Any = None
+    inputs: tuple[DriverArray, ...]
+    outputs: tuple[DriverArray, ...]
+    workspace: DriverArray = None
     step: Any = None
     seed: int = 0
     stream: Any = None

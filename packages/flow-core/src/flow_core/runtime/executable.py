@@ -6,32 +6,32 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from traceback import walk_tb
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from flow_core.base.arrays import Array
 from flow_core.base.dtypes import tensor_buffer
-from flow_core.base.errors import FlowError, PlanError, SourceLine, UnsupportedError
+from flow_core.base.errors import PlanError, UnsupportedError
 from flow_core.base.shapes import Shape
 from flow_core.base.thread_pools import find_open_mp, sized_pools, with_sized_pools
 from flow_core.comm.exchange import BOXING, DevicePair, exchange_of, pack, unpack
 from flow_core.device import Arena, Comm, Driver, Launch, World
 from flow_core.plan import ArenaPlan, Buffer, Plan, Task, check_no_deadlock, check_streams
-from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec, load
+from flow_core.plugins.guards import result_error
+from flow_core.plugins.kinds import show
+from flow_core.plugins.specs import BindContext, load
+from flow_core.runtime.failures import (
+    Blame,
+    KernelSource,
+    allocated,
+    line_of,
+    viewed,
+)
 from flow_core.runtime.launch_order import LaunchOrder
 from flow_core.runtime.streams import StreamRunner, own_tasks, segments
 from flow_core.sharding.sbp import Region
 from flow_core.sharding.topology import Device
-
-
-class KernelSource(Protocol):
-    """The registry, as far as the runtime needs it."""
-
-    def find_kernel(self, query: KernelQuery, device_type: str) -> KernelSpec:
-        """Return the kernel for a query."""
-
 
 VariableSource = Callable[[str, Device, Region | None, Shape], Any]
 """Returns the array of a variable's part: of a name, on a device, of a region, in a shape."""
@@ -99,6 +99,7 @@ class Executable:
         devices = [a.device for a in plan.arenas]
         self._world = world
         self.comm = comm(devices) if comm and (world or _has_exchanges(plan)) else None
+        self._blame = Blame(plan, kernels, getattr(self.comm, "name", ""))
         self._before = getattr(self.comm, "before_step", None)
         self._after = getattr(self.comm, "after_step", None)
         if attach := getattr(self.comm, "attach", None):
@@ -116,10 +117,8 @@ class Executable:
         self._results = [self._copy_out(i, driver) for i in range(len(self.fetches))]
         find_open_mp()
         with sized_pools(plan.cores):
-            constants = [self.bind_task(task) for task in plan.prologue]
-            self._once = self._order.compile(plan.prologue, constants)
-            self._once()  # enqueued: its operands must live until it has run
-            self._launch = self._compiled(lambda _, launches: launches)
+            self._once = self._prologue()  # enqueued: its operands must live until it has run
+            self._launch = self._checked_once(self._compiled(lambda _, launches: launches))
         self._roots = self._owners_of_fetches(world) if world else ()
 
     def _arena(self, plan: ArenaPlan, driver: Driver) -> Arena:
@@ -127,7 +126,9 @@ class Executable:
         special = getattr(self.comm, "arena", None)
         try:
             found: Arena | None = special(plan.device, plan.nbytes) if special else None
-            return driver.allocate(plan.nbytes) if found is None else found
+            if found is None:
+                return allocated(driver, plan.device, plan.nbytes, self._kernels)
+            return found
         except MemoryError as error:
             raise plan.too_large("allocating", f"what is left there: {error}") from None
 
@@ -144,24 +145,24 @@ class Executable:
         if buffer.type.dtype.is_object:
             return np.empty(buffer.type.shape, object)
         arena = self.arenas[buffer.memory]
-        return arena.view(buffer.offset, buffer.type.shape, buffer.type.dtype.numpy)
+        return viewed(arena, buffer.offset, buffer.type, buffer.memory, self._kernels)
+
+    def _prologue(self) -> Launch:
+        """Run the tasks before the first step, and return their launch."""
+        bound = [self.bind_task(task) for task in self.plan.prologue]
+        launch = self._order.compile(self.plan.prologue, bound)
+        with self._blame.step(self.plan.prologue, bound):
+            launch()
+        return launch
 
     def bind_task(self, task: Task) -> Sequence[Launch]:
         """The launches of one task; none for a task of another process."""
-        buffers, arrays = self.plan.buffers, self._arrays
+        arrays = self._arrays
         if task.type == BOXING:
             return self._bind_exchange(task)
         if task.device not in self._local:
             return ()
-        find = partial(self._kernels.find_kernel, device_type=task.device.type)
-        query = KernelQuery(
-            task.type,
-            task.attrs,
-            tuple([buffers[i].type for i in task.inputs]),
-            tuple([buffers[i].type for i in task.outputs]),
-            find,
-            self.plan.settings,
-        )
+        query = self._blame.query(task)
         context = BindContext(
             query=query,
             inputs=tuple([arrays[i] for i in task.inputs]),
@@ -172,7 +173,8 @@ class Executable:
             stream=self._order.streams[task.device],
             cores=self.plan.cores,
         )
-        bound = load(find(query).load)(context)
+        with self._blame.task("binding", task):
+            bound = load(self._kernels.find_kernel(query, task.device.type).load)(context)
         return bound if isinstance(bound, tuple | list) else (bound,)
 
     def _bind_exchange(self, task: Task) -> Sequence[Launch]:
@@ -183,7 +185,17 @@ class Executable:
                 allowed="a communicator that joins the plan's devices",
             )
         inputs, outputs = ([self._arrays[i] for i in x] for x in (task.inputs, task.outputs))
-        return self.comm.bind(exchange_of(task, self.plan.buffers), inputs, outputs)
+        with self._blame.task("binding", task):
+            bound = self.comm.bind(exchange_of(task, self.plan.buffers), inputs, outputs)
+            launches = list(bound)
+        if not all(map(callable, launches)):
+            raise result_error(
+                *self._blame.attempted("binding", task),
+                show(bound),
+                "a sequence of launches (callables without arguments)",
+                line_of(task),
+            )
+        return launches
 
     def _compiled(self, wrap: Callable[[int, Sequence[Launch]], Sequence[Launch]]) -> Launch:
         """The launch of a step: tasks in the order of the plan, or streams on threads.
@@ -202,6 +214,16 @@ class Executable:
             launches = [bound[positions[i]] for i in part.tasks]
             part.launch = self._order.compile([tasks[i] for i in part.tasks], launches)
         return StreamRunner(parts, self.plan.workers, cores)
+
+    def _checked_once(self, launch: Launch) -> Launch:
+        """The launch of a step, with a check of the outputs after the first one."""
+
+        def first() -> None:
+            launch()
+            self._blame.check_outputs(self.plan.tasks, self._arrays)
+            self._launch = launch
+
+        return first
 
     def _takes_part(self, task: Task) -> tuple[bool, bool]:
         """Whether this process runs a part of a task, and whether other processes do, too."""
@@ -238,34 +260,27 @@ class Executable:
         if self._before is not None:
             self._before()
         started = time.perf_counter() if self._finished else 0.0
-        for copy, (index, window) in zip(self._copies, self.windows, strict=True):
-            copy(feeds[index][window])
         try:
+            for copy, (index, window) in zip(self._copies, self.windows, strict=True):
+                copy(feeds[index][window])
             self._launch()
-        except FlowError as error:
-            self._locate(error)
-            raise
-        self.step += 1
-        results = tuple([copy() for copy in self._results])
+            self.step += 1
+            results = tuple([copy() for copy in self._results])
+        except Exception:
+            with self._blame.step(self.plan.tasks, self._bound):
+                raise
         if self._after is not None:
             self._after()
         if self._world is not None:
             results = self._shared(self._world, results)
         for observer in self._finished:
             seconds = time.perf_counter() - started
-            observer(int(self.step) - 1, {"job": self.plan.job, "seconds": seconds})
+            try:
+                observer(int(self.step) - 1, {"job": self.plan.job, "seconds": seconds})
+            except Exception:
+                with self._blame.observer(observer):
+                    raise
         return results
-
-    def _locate(self, error: FlowError) -> None:
-        """Add the user's line, which only the plan knows, to an error of a kernel."""
-        tasks = zip(self.plan.tasks, self._bound, strict=True)
-        lines = {id(launch): task.line for task, launches in tasks for launch in launches}
-        frames = [frame for frame, _ in walk_tb(error.__traceback__)]
-        held = (lines.get(id(value)) for frame in frames for value in frame.f_locals.values())
-        line = next(filter(None, held), "")
-        file, _, number = line.rpartition(":")
-        if error.at is None and number.isdigit():
-            error.with_context(at=SourceLine(file, int(number)))
 
     def _windows(self) -> Iterator[tuple[int, Any]]:
         """Compute `windows`; micro-batches are slices of axis 0."""

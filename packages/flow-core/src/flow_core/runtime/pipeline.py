@@ -205,11 +205,11 @@ class Pipeline:
     def _refuse_second_caller(self) -> None:
         other = self._inline
         if self.one_caller and other is not None:
-            here, there = threading.current_thread().name, user_line_of_thread(other)
+            line = user_line_of_thread(other)
             raise JobError(
-                f"calling a job in thread {here!r}",
+                f"calling a job in thread {threading.current_thread().name!r}",
                 at=user_line(3),
-                found=f"a step of thread {other.name!r}{f' (at {there})' if there else ''}, in a "
+                found=f"a step of thread {other.name!r}{f' (at {line})' if line else ''}, in a "
                 "program of several processes, whose steps must have the same order everywhere",
                 allowed="calls of one thread at a time",
                 hint="call all jobs in one thread, or pass the turn between threads in an order "

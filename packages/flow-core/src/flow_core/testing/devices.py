@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from flow_core.base.alignment import ALIGNMENT
-from flow_core.base.arrays import DeviceArray
+from flow_core.base.arrays import DeviceArray, DriverArray
 from flow_core.base.dtypes import ALL, DType, as_dtype
 from flow_core.device import Arena, Driver, Launch, Stream
 from flow_core.plugins.specs import Available, Unavailable
@@ -43,7 +43,7 @@ class DeviceKit(Kit):
         )
         return driver
 
-    def address(self, array: Any) -> int | None:
+    def address(self, array: DriverArray) -> int | None:
         """Return the address of a device array, or None; by default from its array interface."""
         for name in ("__cuda_array_interface__", "__array_interface__"):
             interface = getattr(array, name, None)
@@ -51,7 +51,7 @@ class DeviceKit(Kit):
                 return int(interface["data"][0])
         return None
 
-    def work(self, driver: Driver, stream: Stream, target: Any, value: int) -> Launch:
+    def work(self, driver: Driver, stream: Stream, target: DriverArray, value: int) -> Launch:
         """Return a launch that fills a device array with a number, on a stream.
 
         The default copies in.  Tests of an asynchronous driver override it: the launch must only
@@ -81,7 +81,7 @@ class DeviceKit(Kit):
             return ((self.device_type, dtype) for dtype in dtypes)
         return iter([(self.device_type,)])
 
-    def array(self, shape: tuple[int, ...], dtype: DType | str) -> Any:
+    def array(self, shape: tuple[int, ...], dtype: DType | str) -> DriverArray:
         """Create a device array in its own arena, at an offset."""
         type_ = as_dtype(dtype)
         count = int(np.prod(shape))

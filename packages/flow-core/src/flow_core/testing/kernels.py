@@ -171,6 +171,18 @@ class KernelKit(Kit):
             pytest.skip("not accepted: no kernel of this op supports this element type")
         return found
 
+    def rig(self, case: Case, **binding: Any) -> Rig:
+        """Bind the kernel of a case; see `Rig`."""
+        on_host = self.device_type in self.shared_registry().host_numbers
+        return Rig(
+            self.driver(),
+            case.kernel,
+            case.asked,
+            mutates=case.mutates,
+            host=case.spec.numbers if on_host else (),
+            **binding,
+        )
+
     def check(self, case: Case, between: Sequence[Array] | None = None, **binding: Any) -> int:
         """Check that a case agrees with the reference for a given binding of buffers.
 
@@ -182,7 +194,7 @@ class KernelKit(Kit):
         Returns:
             The number of elements compared.
         """
-        rig = Rig(self.driver(), case.kernel, case.asked, mutates=case.mutates, **binding)
+        rig = self.rig(case, **binding)
         tolerance = partial(self.tolerance, case.spec.type)
         given = (case.arrays,) if between is None else (case.arrays, between)
         count = check_rig(case.spec, rig, given, tolerance, self.repeatable)
@@ -274,8 +286,7 @@ class KernelKit(Kit):
             for count, trial in enumerate(_trials(own)):
                 for i in self._chosen(own, trial, count):
                     if i not in rigs:
-                        case, mutates = own[i], own[i].mutates
-                        rigs[i] = Rig(self.driver(), kernel, case.asked, mutates=mutates)
+                        rigs[i] = self.rig(own[i])
                     yield from self._tried(own[i], rigs[i], trial, dtype)
 
     def _chosen(self, cases: Sequence[Case], trial: Trial, count: int) -> set[int]:
@@ -339,7 +350,7 @@ class KernelKit(Kit):
             assert at_once == one_by_one, f"{whole.kernel.name} on {whole.asked.inputs}"
 
     def _launched(self, case: Case) -> tuple[Array, ...]:
-        rig = Rig(self.driver(), case.kernel, case.asked, mutates=case.mutates)
+        rig = self.rig(case)
         return rig.results(rig.run(case.arrays))
 
     def test_stretched_inputs(self, name: str, dtype: str) -> None:
@@ -360,7 +371,7 @@ class KernelKit(Kit):
 
     def _check_steady(self, case: Case) -> None:
         case = case.grown(max(1, self.steady_elements // case.size))
-        rig = Rig(self.driver(), case.kernel, case.asked, mutates=case.mutates)
+        rig = self.rig(case)
         rig.run(case.arrays)
         with self.steady_context():
             peak = peak_growth(rig.launch)

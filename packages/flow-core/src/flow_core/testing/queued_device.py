@@ -13,11 +13,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
+from numpy.typing import DTypeLike
 
-from flow_core.base.arrays import Array
+from flow_core.base.arrays import Array, NumpyType
 from flow_core.base.config import Settings
 from flow_core.builtin.numpy_driver import NumpyArena
 from flow_core.device import Event, Launch, Stream
@@ -62,7 +63,7 @@ class QueuedArray:
     def __init__(self, hidden: Array) -> None:
         self._hidden = hidden
         self.shape: tuple[int, ...] = hidden.shape
-        self.dtype: np.dtype[Any] = hidden.dtype
+        self.dtype: NumpyType = hidden.dtype
 
     __array_interface__ = __array_struct__ = property(_refuse)
     __array__ = __array_ufunc__ = __array_function__ = __buffer__ = __dlpack__ = _refuse
@@ -80,7 +81,7 @@ class QueuedArena:
         """Size in bytes."""
         return self.memory.nbytes
 
-    def view(self, offset: int, shape: tuple[int, ...], dtype: Any) -> QueuedArray:
+    def view(self, offset: int, shape: tuple[int, ...], dtype: DTypeLike) -> QueuedArray:
         """Return the array at byte ``offset``."""
         return QueuedArray(self.memory.view(offset, shape, dtype))
 
@@ -246,30 +247,33 @@ def workspace(query: KernelQuery) -> int:
 
 def bind(ctx: BindContext) -> Launch:
     """Return a launch that enqueues numpy's launches on the stream."""
-    kernel, step = _kernel(ctx.query), np.array(ctx.step)
-    hidden = partial(map, lambda array: array._hidden)
+    kernel = _kernel(ctx.query)
+    host = {id(x): x for x in (ctx.step, *ctx.inputs) if isinstance(x, np.ndarray)}
+    copies = {key: np.array(x) for key, x in host.items()}
+    hidden = partial(map, lambda x: x._hidden if isinstance(x, QueuedArray) else copies[id(x)])
     context = replace(
         ctx,
         query=_on_host(ctx.query),
         inputs=tuple(hidden(ctx.inputs)),
         outputs=tuple(hidden(ctx.outputs)),
         workspace=ctx.workspace._hidden if kernel.workspace else None,
-        step=step,
+        step=copies[id(ctx.step)],
     )
     bound = load(kernel.load)(context)
     launches = tuple(bound) if isinstance(bound, tuple | list) else (bound,)
 
-    def work(number: int) -> None:
-        step[...] = number
+    def work(numbers: Sequence[Array]) -> None:
+        for target, number in zip(copies.values(), numbers, strict=True):
+            target[...] = number
         with np.errstate(all="ignore"):
             for launch in launches:
                 launch()
 
-    # The step number is host memory: it is read when the launch is called.
-    return lambda: ctx.stream.enqueue(partial(work, int(ctx.step)))
+    # Step numbers and learning rates in host memory are read when the launch is called.
+    return lambda: ctx.stream.enqueue(partial(work, [x.copy() for x in host.values()]))
 
 
-def fill(stream: Any, target: QueuedArray, value: int) -> Launch:
+def fill(stream: QueuedStream, target: QueuedArray, value: int) -> Launch:
     """Return a launch that enqueues filling an array."""
     return lambda: stream.enqueue(partial(target._hidden.fill, value))
 

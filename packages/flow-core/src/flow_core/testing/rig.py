@@ -52,6 +52,7 @@ class Rig:
         inplace: the input whose memory output 0 shares, or None.
         shift: offset of buffers from their alignment in elements, as in tiles.
         stretch: inputs of one element, bound as a view of stride 0 (host memory only).
+        host: inputs bound as host arrays, see `flow_core.plugins.specs.DeviceSpec.host_numbers`.
         seed, step: seed and step of random ops.
 
     >>> from flow_core.builtin.numpy_driver import NumpyDriver
@@ -80,12 +81,16 @@ class Rig:
         inplace: int | None = None,
         shift: int = 0,
         stretch: Collection[int] = (),
+        host: Collection[int] = (),
         seed: int = 0,
         step: int = 0,
     ) -> None:
         self.driver, self.kernel, self.asked = driver, kernel, asked
         self._shift, self._end = shift, ALIGNMENT
         self._stretch = stretch
+        self._host = {
+            i: np.empty(t.shape, t.dtype.numpy) for i, t in enumerate(asked.inputs) if i in host
+        }
         self._inputs = [self._input(i, t) for i, t in enumerate(asked.inputs)]
         self._outputs = [self._slot(f"output {i}", t) for i, t in enumerate(asked.outputs)]
         if inplace is not None:
@@ -122,6 +127,8 @@ class Rig:
         return self._arena.view(slot.offset, slot.type.shape, slot.type.dtype.numpy)
 
     def _input_array(self, index: int) -> Any:
+        if index in self._host:
+            return self._host[index]
         array = self._array(self._inputs[index])
         if index not in self._stretch:
             return array
@@ -153,6 +160,8 @@ class Rig:
         for slot, array in zip(self._inputs, arrays, strict=True):
             stored = np.ascontiguousarray(array).reshape(-1)[: slot.type.size]
             before[slot.bytes] = stored.view(np.uint8)
+        for index, number in self._host.items():
+            np.copyto(number, arrays[index])
         self.driver.copy_in(self._whole, before)
         count = getattr(self.driver, "allocations", lambda: 0)
         allocated = count()

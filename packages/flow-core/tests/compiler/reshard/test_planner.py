@@ -11,7 +11,7 @@ import pytest
 from flow_core.base.config import Settings
 from flow_core.base.dtypes import float32
 from flow_core.compiler.reshard.planner import BoxingError, TensorLayout
-from flow_core.compiler.reshard.plugin_steps import Ways
+from flow_core.compiler.reshard.plugin_steps import BoxingMethods
 from flow_core.ir.graph import tensor_type
 from flow_core.plugins.host import load_plugins
 from flow_core.plugins.specs import BoxingSpec
@@ -28,8 +28,8 @@ def plugin(**hooks: Any) -> ModuleType:
     return module
 
 
-def names(ways: Ways, source: Sbp, target: Sbp) -> list[str]:
-    reshard_steps = ways.reshard_steps(
+def names(methods: BoxingMethods, source: Sbp, target: Sbp) -> list[str]:
+    reshard_steps = methods.reshard_steps(
         TYPE, TensorLayout(GPUS, (source,)), TensorLayout(GPUS, (target,)), LinkModel()
     )
     return [hop.name for hop in reshard_steps]
@@ -39,11 +39,11 @@ def by_way_of(*stops: Sbp) -> Any:
     return lambda tensor, source, target: [(source[0], (stop,)) for stop in stops]
 
 
-def ways(*specs: BoxingSpec, choose: Any = None) -> Ways:
+def methods(*specs: BoxingSpec, choose: Any = None) -> BoxingMethods:
     hooks = {"flow_register_boxing": lambda: specs}
     if choose is not None:
         hooks["flow_choose_boxing"] = choose
-    return Ways.of(load_plugins(Settings(plugins=None), [plugin(**hooks)]))
+    return BoxingMethods.of(load_plugins(Settings(plugins=None), [plugin(**hooks)]))
 
 
 def spec(seconds: float, *stops: Sbp, source: str = "P", target: str = "B") -> BoxingSpec:
@@ -52,15 +52,15 @@ def spec(seconds: float, *stops: Sbp, source: str = "P", target: str = "B") -> B
 
 
 def test_cheaper_alternative_is_selected() -> None:
-    assert names(ways(spec(0.0, S(1))), P, B) == ["reduce_scatter", "all_gather"]
-    assert names(ways(spec(1.0, S(1))), P, B) == ["all_reduce"]
+    assert names(methods(spec(0.0, S(1))), P, B) == ["reduce_scatter", "all_gather"]
+    assert names(methods(spec(1.0, S(1))), P, B) == ["all_reduce"]
 
 
 def test_alternatives_apply_to_their_sbp_and_devices() -> None:
-    found = ways(spec(0.0, S(1), source="S(0)"))
+    found = methods(spec(0.0, S(1), source="S(0)"))
     assert names(found, P, B) == ["all_reduce"]
     assert names(found, S(0), B) == ["all_to_all", "all_gather"]
-    elsewhere = ways(BoxingSpec("rings.cpu", "P", "B", ("cpu",), float, by_way_of(S(1))))
+    elsewhere = methods(BoxingSpec("rings.cpu", "P", "B", ("cpu",), float, by_way_of(S(1))))
     assert names(elsewhere, P, B) == ["all_reduce"]
 
 
@@ -72,20 +72,20 @@ def test_plugins_select_among_all_alternatives() -> None:
         asked.append([c.name for c in candidates])
         return "reduce_scatter+all_gather"
 
-    found = ways(spec(1.0, S(1)), choose=choose)
+    found = methods(spec(1.0, S(1)), choose=choose)
     assert names(found, P, B) == ["reduce_scatter", "all_gather"]
     assert asked[0][0] == "all_reduce"
     assert asked[0][-1] == "rings.way"
     assert len(set(asked[0])) == len(asked[0])
-    assert names(ways(choose=lambda: None), P, B) == ["all_reduce"]
+    assert names(methods(choose=lambda: None), P, B) == ["all_reduce"]
 
 
 def test_plugins_are_not_called_without_movement() -> None:
-    assert names(ways(choose=lambda: "wrong"), S(0), S(0)) == []
+    assert names(methods(choose=lambda: "wrong"), S(0), S(0)) == []
 
 
 def test_alternative_must_consist_of_steps() -> None:
     others = Placement.parse("gpu", "0:4-5"), (B,)
     bad = BoxingSpec("rings.way", "P", "B", ("gpu",), lambda *_: 0.0, lambda *_: [others])
     with pytest.raises(BoxingError, match=r"rings\.way"):
-        names(ways(bad), P, B)
+        names(methods(bad), P, B)

@@ -26,6 +26,7 @@ from flow_core.comm.exchange import exchanges, links_of
 from flow_core.frontend.session import session as sessions
 from flow_core.observe.oracle import verify
 from flow_core.observe.text import plan_report
+from flow_core.testing import queued_device
 
 WIDE = np.random.default_rng(0).normal(size=(8, 40)).astype(np.float32)
 Y = np.arange(8, dtype=np.int32) % 5
@@ -76,6 +77,17 @@ def test_ops_move_with_the_variables_that_they_overwrite() -> None:
         assert devices_of(job, "matmul") == {"plain"}
         held = {b.name: b.memory.type for b in plan.buffers if b.kind == "variable"}
         assert {held[name] for name in held if "weight" in name or "bias" in name} == {"cpu"}
+
+
+def test_members_of_fused_groups_move_alone() -> None:
+    others = [op for op in ALL if op != "fused"]
+    found = plain_device.registry((*others, "tanh", "tanh_grad"), shares_memory=False)
+    with plain_device.session(found):
+        job = plain_device.perceptron("plain", "0:0", config("silent"))
+        losses = [job(WIDE, Y).item() for _ in range(4)]
+        assert devices_of(job, "tanh") == {"cpu"}
+        assert devices_of(job, "fused") == {"plain"}
+    np.testing.assert_allclose(losses, trained("cpu", "0:0", ()), rtol=1e-5)
 
 
 def test_transfers_are_counted_and_explained() -> None:
@@ -186,7 +198,7 @@ def test_variables_that_an_earlier_job_holds_are_refused() -> None:
         assert "compile job 'job' before the others" in text
 
 
-def test_micro_batches_and_recomputation() -> None:
+def test_micro_batches() -> None:
     def losses(device: str) -> list[float]:
         chosen = config("silent")
         chosen.train.num_gradient_accumulation_steps(2)
@@ -197,20 +209,21 @@ def test_micro_batches_and_recomputation() -> None:
     np.testing.assert_allclose(losses("plain"), losses("cpu"), rtol=1e-5)
 
 
-def test_devices_whose_memory_the_host_can_only_copy() -> None:
+@pytest.mark.parametrize("device", ["opaque", "queued"])
+def test_devices_whose_memory_the_host_can_only_copy(device: str) -> None:
+    """The second one is asynchronous."""
     lacks = ("tanh", "relu_grad", "momentum_update", "fused", "literal", "matmul_onto")
-    found = opaque_registry()
-    (kernel,) = found.kernels("tanh", "opaque")
+    found = opaque_registry(queued_device)
+    (kernel,) = found.kernels("tanh", device)
     some = replace(kernel, accepts=lambda query: query.op not in lacks)
-    with plain_device.session(replace(found, all_kernels={**found.all_kernels, ANY: (some,)})):
-        job = plain_device.perceptron("opaque", "0:0-1", config("silent"))
+    kernels = {key: rows for key, rows in found.all_kernels.items() if key[1] != device}
+    kernels["*", device] = (some,)
+    with plain_device.session(replace(found, all_kernels=kernels)):
+        job = plain_device.perceptron(device, "0:0-1", config("silent"))
         losses = [job(WIDE, Y).item() for _ in range(4)]
         assert devices_of(job, "momentum_update") == {"cpu"}
-        assert devices_of(job, "bias_add") == {"opaque"}
+        assert devices_of(job, "bias_add") == {device}
     np.testing.assert_allclose(losses, trained("cpu", "0:0", ()), rtol=1e-5)
-
-
-ANY = ("*", "opaque")
 
 
 def test_the_oracle_verifies_plans_with_ops_on_the_cpu() -> None:

@@ -193,6 +193,12 @@ class Step:
                 other.wait(other.compute, over)
 
 
+def recorded_parts(launch: Launch) -> tuple[Part, ...]:
+    """Return the parts of all GPU steps in a bound step."""
+    calls = getattr(launch, "calls", (launch,))
+    return tuple(part for call in calls if isinstance(call, Step) for part in call.parts)
+
+
 def numbers_of(launches: Sequence[Launch]) -> tuple[HostNumber, ...]:
     """Return the host numbers that the launches read."""
     works = [launch for launch in launches if isinstance(launch, Queued)]

@@ -103,10 +103,10 @@ class _Readers:
             return None
         if softmax.attrs["axis"] % len(type_.shape) != len(type_.shape) - 1:
             return None
-        way = self._scores(softmax.inputs[0])
-        if way is None:
+        scores = self._scores(softmax.inputs[0])
+        if scores is None:
             return None
-        product, between, scale, mask = way
+        product, between, scale, mask = scores
         forward = self._read_by(value, "batch_matmul")
         training = self._read_by(value, "batch_matmul", "batch_matmul", "softmax_grad")
         found = forward or training

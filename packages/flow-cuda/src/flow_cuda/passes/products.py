@@ -70,15 +70,15 @@ class _Joins:
 
     def _source(self, value: Value) -> tuple[Op | None, list[Op]]:
         """Return the matmul that only a value depends on, and the aliases between them."""
-        way: list[Op] = []
+        aliases: list[Op] = []
         op = self.rewriter.graph.ops[value.op]
-        while op.type in ALIASES and self._alone(op.output()):
-            way.append(op)
+        while op.type in ALIASES and self._has_one_reader(op.output()):
+            aliases.append(op)
             op = self.rewriter.graph.ops[op.inputs[0].op]
-        fits = op.type == "matmul" and self._alone(op.output())
-        return (op if fits and self.rewriter.is_untouched(op, *way) else None), way
+        fits = op.type == "matmul" and self._has_one_reader(op.output())
+        return (op if fits and self.rewriter.is_untouched(op, *aliases) else None), aliases
 
-    def _alone(self, value: Value) -> bool:
+    def _has_one_reader(self, value: Value) -> bool:
         return len(self.rewriter.readers(value)) == 1 and not self.rewriter.is_result(value)
 
     def _row_sum(self, value: Value) -> Op | None:
@@ -105,7 +105,7 @@ class _Joins:
         last = activation or add
         kind = last.type if activation else ""
         grad = self._gradient(add, activation) if activation else None
-        if kind == "gelu" and grad is None and not self._alone(add.output()):
+        if kind == "gelu" and grad is None and not self._has_one_reader(add.output()):
             return
         attrs = {**product.attrs, "activation": kind, "saved": grad is not None}
         out = self._type(last.output())
@@ -135,20 +135,22 @@ class _Joins:
         if len(grads) != 1 or not self.rewriter.is_untouched(*grads):
             return None
         (grad,) = grads
-        product, way = self._source(grad.inputs[1])
+        product, aliases = self._source(grad.inputs[1])
         if product is None or product.placement != grad.placement:
             return None
         same = self._type(product.output()) == self._type(grad.output())
         full = all(self._type(v).size for v in product.inputs)
-        return (grad, product, way) if same and full else None
+        return (grad, product, aliases) if same and full else None
 
-    def _join_gradient(self, forward: Op, kind: str, grad: Op, product: Op, way: list[Op]) -> None:
+    def _join_gradient(
+        self, forward: Op, kind: str, grad: Op, product: Op, aliases: list[Op]
+    ) -> None:
         total, out = self._row_sum(grad.output()), self._type(grad.output())
         attrs = {**product.attrs, "activation": kind, "summed": total is not None}
         types = (out, *((self._type(total.output()),) if total else ()))
         inputs = (*product.inputs, Value(forward.name, 1))
         self.rewriter.replace(grad, like(grad, "cuda_matmul_grad", attrs, inputs), types)
-        for dropped in (product, *way, *((total,) if total else ())):
+        for dropped in (product, *aliases, *((total,) if total else ())):
             self.rewriter.drop(dropped)
         if total:
             self.rewriter.replace_value(total.output(), grad.output(1))

@@ -103,7 +103,8 @@ class Slot:
                 return
             except RowError as error:
                 if not self._may_skip(error):
-                    raise self._with_origin(error, refs) from None
+                    self._add_origin(error, refs)
+                    raise
                 self._replace(refs, error, bad)
                 for rows in unread.values():
                     rows.add(error.row)
@@ -116,18 +117,17 @@ class Slot:
     def _may_skip(self, error: RowError) -> bool:
         return error.row >= 0 and any(source.skip for source in self._sources.values())
 
-    def _with_origin(self, error: RowError, refs: dict[int, list[Any]]) -> RowError:
+    def _add_origin(self, error: RowError, refs: dict[int, list[Any]]) -> None:
         """Add the origin of the sample to an error."""
         for i, rows in refs.items():
             if 0 <= error.row < len(rows):
                 origin = str(self._sources[i].origin(rows[error.row]))
                 if origin not in str(error):
                     error.add_note(f"  sample: {origin}")
-        return error
 
     def _replace(self, refs: dict[int, list[Any]], error: RowError, bad: set[int]) -> None:
         """Replace a corrupt sample by a valid sample of the batch."""
-        self._with_origin(error, refs)
+        self._add_origin(error, refs)
         bad.add(error.row)
         count = min(len(rows) for rows in refs.values())
         order = [*range(error.row - 1, -1, -1), *range(error.row + 1, count)]

@@ -7,9 +7,10 @@ from typing import Any, Protocol
 
 from flow_core.authoring.specs import AttrValue, load
 from flow_core.base.arrays import Array
+from flow_core.base.errors import DataError, FlowError, described
 from flow_data.loading.sampler import BatchSampler, Sampler, SamplerOptions
 from flow_data.records.ofrecord import OFRecordFiles, part_paths
-from flow_data.records.record import Origin, Record
+from flow_data.records.record import Origin, Record, corrupt
 
 Attrs = Mapping[str, AttrValue]
 
@@ -56,7 +57,12 @@ class RecordSource:
 
     def read(self, ref: Any, row: int, outputs: Sequence[Array]) -> None:
         """Read a record."""
-        record: Record = self._files.read(*ref)
+        try:
+            record: Record = self._files.read(*ref)
+        except FlowError:
+            raise
+        except Exception as error:
+            raise corrupt(self.origin(ref), described(error), "a record") from error
         outputs[0][row] = record
 
     def origin(self, ref: Any) -> Origin:
@@ -88,7 +94,14 @@ def _ofrecord(attrs: Attrs, seed: int, rows: int) -> Source:
 
 
 def _other(attrs: Attrs, seed: int, rows: int) -> Source:
-    files = load(attrs["format"])(list(attrs["files"]), attrs["on_error"] == "skip")
+    opened = load(attrs["format"])
+    try:
+        files = opened(list(attrs["files"]), attrs["on_error"] == "skip")
+    except FlowError:
+        raise
+    except Exception as error:
+        attempted = f"opening {len(attrs['files'])} files by {attrs['format']!r}"
+        raise DataError(attempted, found=described(error)) from error
     return RecordSource(files, attrs, seed, rows)
 
 

@@ -125,7 +125,7 @@ master=None, restart=0)
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None) -> Membership:
-        """Read the membership from an environment (default: that of this process).
+        """Read the membership from an environment, by default the one of this process.
 
         Raises:
             LaunchError: a set of variables is incomplete or out of range, or two sets disagree.

@@ -140,7 +140,7 @@ class Launcher:
 
         Args:
             env: the environment to extend.
-            folder: for the files of Open MPI's launcher.  By default they lie in a folder named by
+            folder: for the files of Open MPI's launcher.  By default they are in a folder named by
                 its process id; after a kill they stay, and the next launcher with the same id would
                 fail.
             one_host: whether all ranks run on this host, so that no other needs to reach them.

@@ -39,7 +39,7 @@ def adopt_orphans() -> None:
 
 
 def start(command: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Start a program in a session of its own, so that terminal signals reach only this process."""
+    """Start a program in its own session, so that terminal signals reach only this process."""
     stdin = subprocess.DEVNULL if sys.stdin is None or sys.stdin.isatty() else None
     return subprocess.Popen(command, env=env, stdin=stdin, start_new_session=True)
 

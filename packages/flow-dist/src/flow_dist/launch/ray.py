@@ -54,13 +54,13 @@ def run(
 
     Args:
         script, args: the program, at the same path on all hosts.
-        ranks: number of processes, each in an actor of its own.
+        ranks: number of processes, each in its own actor.
         each: resources to reserve per rank, such as ``{"CPU": 2, "GPU": 1}``; one CPU when None.
         strategy: Ray's placement strategy: "PACK", "SPREAD", "STRICT_PACK" or "STRICT_SPREAD".
         restarts: maximum number of restarts after failures.
         least: minimum number of ranks to continue with if resources are short.
         limits: time limits; ``start`` also limits the wait for resources.
-        address: where this host listens for the ranks; that of its Ray node when None.
+        address: where this host listens for the ranks; by default the one of its Ray node.
 
     Returns:
         The exit status, 0 only if all ranks succeeded.
@@ -111,9 +111,9 @@ class Cluster:
             LaunchError: there are resources for too few ranks.
         """
         self._release()  # a placement group that lost a node must be created again
-        own = self._ray.util.get_node_ip_address()
+        node_address = self._ray.util.get_node_ip_address()
         size = self._reserve(job)
-        return replace(job, size=size, address=job.address or own)
+        return replace(job, size=size, address=job.address or node_address)
 
     def start(self, job: Job, env: Mapping[str, str]) -> Processes:
         """Start an actor per rank, and the rank in it."""
@@ -152,15 +152,15 @@ class Cluster:
 
     def _actor(self, number: int) -> Any:
         strategies = self._ray.util.scheduling_strategies
-        place = strategies.PlacementGroupSchedulingStrategy(
+        scheduling = strategies.PlacementGroupSchedulingStrategy(
             self._reserved, placement_group_bundle_index=number
         )
-        rest = {name: n for name, n in self._each.items() if name not in ("CPU", "GPU")}
+        custom_resources = {name: n for name, n in self._each.items() if name not in ("CPU", "GPU")}
         actor = self._ray.remote(Process).options(
             num_cpus=self._each.get("CPU", 0),
             num_gpus=self._each.get("GPU", 0),
-            resources=rest,
-            scheduling_strategy=place,
+            resources=custom_resources,
+            scheduling_strategy=scheduling,
             max_concurrency=2,  # `end` is called while `run` runs
         )
         return actor.remote()
@@ -206,7 +206,7 @@ class Actors:
         self._statuses: dict[int, int] = {}
         nodes = ray.get([actor.node.remote() for actor in actors])
         for rank, (number, local_rank, local_size) in enumerate(assign_ranks(nodes)):
-            own = {
+            rank_env = {
                 **env,
                 LAUNCHER: "flow-dist",
                 "FLOW_DIST_RANK": str(rank),
@@ -215,7 +215,7 @@ class Actors:
                 "FLOW_DIST_LOCAL_SIZE": str(local_size),
             }
             run = actors[number].run.options(num_returns="streaming")
-            outputs = run.remote(list(command), own, os.getcwd())
+            outputs = run.remote(list(command), rank_env, os.getcwd())
             threading.Thread(target=self._follow, args=(rank, outputs), daemon=True).start()
 
     def poll(self) -> int | None:
@@ -226,9 +226,9 @@ class Actors:
 
     def end(self) -> None:
         """Terminate the processes, then the actors."""
-        ends = [actor.end.remote() for actor in self._actors]
+        pending = [actor.end.remote() for actor in self._actors]
         with contextlib.suppress(self._ray.exceptions.RayError):
-            self._ray.wait(ends, num_returns=len(ends), timeout=_END_SECONDS)
+            self._ray.wait(pending, num_returns=len(pending), timeout=_END_SECONDS)
         _kill(self._ray, self._actors)
 
     def _follow(self, rank: int, outputs: Iterable[Any]) -> None:
@@ -236,11 +236,11 @@ class Actors:
         status = LOST
         try:
             for reference in outputs:
-                name, what = self._ray.get(reference)
+                name, content = self._ray.get(reference)
                 if name == "status":
-                    status = what
+                    status = content
                 else:
-                    _print(name, what)
+                    _print(name, content)
         except self._ray.exceptions.RayTaskError as error:
             report(f"the actor of rank {rank} failed to run it: {error}")
         except self._ray.exceptions.RayError as error:  # killed, or its node is lost

@@ -100,7 +100,7 @@ class Starter(Protocol):
 def supervise(job: Job, starter: Starter | None = None) -> int:
     """Run a job to its end, and return its exit status.
 
-    The status is 0 only if all ranks succeeded, else that of the rank at fault, or 1.
+    The status is 0 only if all ranks succeeded, else the status of the rank at fault, or 1.
 
     Args:
         job: what to run.

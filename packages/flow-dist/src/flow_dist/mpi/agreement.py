@@ -53,19 +53,19 @@ Description: TypeAlias = Mapping[str, Any]
 # -------------------------------------------------------------------------------------- digests
 
 
-def next_full(calls: int, often: str) -> int:
+def next_full(calls: int, policy: str) -> int:
     """Return the number of the next call of a job whose feeds are compared in full; -1 for none.
 
     Args:
         calls: number of calls so far.
-        often: one of `flow_core.base.config.CHECK_FEEDS`.
+        policy: one of `flow_core.base.config.CHECK_FEEDS`.
 
     >>> [next_full(calls, "sometimes") for calls in (0, 3, 4, 5, 9, 600, 1024, 1025)]
     [0, 3, 4, 8, 16, 1024, 1024, 2048]
     """
-    if often == "never":
+    if policy == "never":
         return -1
-    if often == "always" or calls < FULL_CALLS:
+    if policy == "always" or calls < FULL_CALLS:
         return calls
     return min(1 << (calls - 1).bit_length(), -(-calls // PERIOD) * PERIOD)
 
@@ -97,20 +97,20 @@ _PRIME = 7919
 
 
 class Job:
-    """A job whose calls are compared with those of the other processes.
+    """A job whose calls are compared with the calls of the other processes.
 
     Args:
         log: the event log of steps.
         name: name of the job.
         arrays: names of the arrays that it is fed.
-        often: how often feeds are compared, one of `flow_core.base.config.CHECK_FEEDS`.
+        policy: how often feeds are compared, one of `flow_core.base.config.CHECK_FEEDS`.
     """
 
-    def __init__(self, log: EventLog, name: str, arrays: Sequence[str], often: str) -> None:
-        self._post, self._name, self._arrays, self._often = log.post, name, arrays, often
+    def __init__(self, log: EventLog, name: str, arrays: Sequence[str], policy: str) -> None:
+        self._post, self._name, self._arrays, self._policy = log.post, name, arrays, policy
         self._key = crc32(name.encode())
         self._calls = self._before = 0
-        self._whole = next_full(0, often)
+        self._whole = next_full(0, policy)
         self._digests: tuple[int, ...] = ()
         self._sampled = -1
 
@@ -146,7 +146,7 @@ class Job:
         changed = [i for i, (old, new) in enumerate(zip(known, digests, strict=True)) if old != new]
         if changed:
             self._sampled = min(changed, key=lambda i: int(feeds[i].nbytes))
-        self._whole = next_full(self._calls, self._often)
+        self._whole = next_full(self._calls, self._policy)
         self._digests = digests
         return digests
 
@@ -174,7 +174,7 @@ class _Collective(NamedTuple):
 
 
 class Agreement:
-    """Compares the events of this process with those of the other processes.
+    """Compares the events of this process with the events of the other processes.
 
     Args:
         rank: rank of this process.
@@ -189,16 +189,16 @@ class Agreement:
         self._lock = threading.Lock()
         self._error: ProcessesDifferError | None = None
 
-    def job(self, name: str, arrays: Sequence[str], often: str) -> Job:
+    def job(self, name: str, arrays: Sequence[str], policy: str) -> Job:
         """Return a job whose calls are compared; see `Job`."""
-        return Job(self._steps, name, arrays, often)
+        return Job(self._steps, name, arrays, policy)
 
     def enter(self, what: str) -> None:
         """Record that this process enters a host collective."""
         self._lanes[COLLECTIVES].post(crc32(what.encode()), (_Collective(what),))
 
     def check(self) -> None:
-        """Compare the steps with those of neighbours, at negligible cost.
+        """Compare the steps with the neighbours' steps, at negligible cost.
 
         Raises:
             ProcessesDifferError: one of them has run something else.
@@ -207,7 +207,7 @@ class Agreement:
             self.check_all()
 
     def check_all(self) -> None:
-        """Compare all events with those of all processes.
+        """Compare all events of this process with the events of all others.
 
         Raises:
             ProcessesDifferError: one of them has run something else.

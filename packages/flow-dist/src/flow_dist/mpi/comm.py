@@ -89,7 +89,7 @@ class MpiComm:
 
     Args:
         devices: all devices; `MpiWorld.owner` maps each to a rank.
-        joined: the processes; those of the program when None.
+        joined: the processes; by default all of the program.
 
     Attributes:
         devices: all devices that it connects.
@@ -104,12 +104,12 @@ class MpiComm:
         self.local = tuple(d for d in devices if self._world.owner(d) == self._world.rank)
         self._memory = SharedMemory()
         peers = self._world.shared_memory_peers  # a collective, so on all processes
-        self._alone = len(peers[self._world.rank]) == 1
+        self._has_peers = len(peers[self._world.rank]) > 1
         self._sent: list[tuple[Site, Counter[DevicePair]]] = []
 
     def arena(self, device: Device, nbytes: int) -> Arena | None:
         """Return memory for a local device that peers on this host can map, if there are any."""
-        return None if self._alone or not nbytes else self._memory.arena(nbytes)
+        return self._memory.arena(nbytes) if self._has_peers and nbytes else None
 
     def bind(
         self, exchange: Exchange, inputs: Sequence[Any], outputs: Sequence[Any]

@@ -7,7 +7,7 @@ from flow_dist.bootstrap.membership import JOINED, LaunchError, Membership
 
 
 def membership() -> Membership:
-    """Return the membership with which this process has joined, else that of its environment."""
+    """Return the membership with which this process has joined, else the one of its environment."""
     return JOINED[0] if JOINED else Membership.from_env()
 
 

@@ -1,4 +1,4 @@
-"""MPI between processes that no MPI launcher has started, such as those of torchrun, Ray or Slurm.
+"""MPI between processes started without an MPI launcher, such as by torchrun, Ray or Slurm.
 
 MPICH obtains its rank and exchanges addresses with the other ranks over PMI version 1, a protocol
 of text lines on a file descriptor.  Here a thread of the process itself is the PMI server, which
@@ -24,7 +24,7 @@ OWN = ("PMI_FD", "PMI_PORT", "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
 
 _VALUE = 1024
 _MAXES = f"maxes rc=0 kvsname_max=256 keylen_max=64 vallen_max={_VALUE}"
-"""Maximum lengths of names and values, equal to those of MPICH's own launcher."""
+"""Maximum lengths of names and values, equal to the limits of MPICH's own launcher."""
 
 _ENDED = b"cmd=finalize_ack rc=0\n"
 """The last reply, sent in advance: MPICH finalizes when no Python thread runs any more."""
@@ -118,7 +118,7 @@ class Service:
 
     Args:
         size: number of ranks.
-        name: distinguishes the shared memory of these ranks from that of other jobs on a host.
+        name: distinguishes these ranks' shared memory from other jobs' on the same host.
         mapping: see `process_mapping`.
         exchange: called by all ranks at a barrier, with the values put since the last one.
 

@@ -175,15 +175,15 @@ class MpiWorld:
             with WATCH.site("the end of the program", "event logs", ranks=ranks, lane="end"):
                 self._agreement.finish()
 
-    def agree(self, job: str, arrays: Sequence[str], often: str) -> Job | None:
+    def agree(self, job: str, arrays: Sequence[str], policy: str) -> Job | None:
         """Return a callable that a job calls with its feeds, to compare them over all processes.
 
         Args:
             job: name of the job.
             arrays: names of the arrays that it is fed.
-            often: how often feeds are compared, one of `flow_core.base.config.CHECK_FEEDS`.
+            policy: how often feeds are compared, one of `flow_core.base.config.CHECK_FEEDS`.
         """
-        return None if self._agreement is None else self._agreement.job(job, arrays, often)
+        return None if self._agreement is None else self._agreement.job(job, arrays, policy)
 
     # -------------------------------------------------------------- collectives
 

@@ -90,7 +90,7 @@ class NcclComm:
 
     Args:
         devices: all devices; the world's ``owner`` maps each to a rank.
-        groups: the communicators; those of this process when None.
+        groups: the communicators; by default all of this process.
         ordered: whether floating-point sums are added in the plan's order; the setting when None.
 
     Attributes:
@@ -140,7 +140,7 @@ class NcclComm:
         stages = stages_of(exchange, site, self._ordered)
         counts = self._counts(exchange, stages, site)
         launches = tuple(self._launches(exchange, stages, site, communicator, counts))
-        if len(self.local) > 1:  # every device computes on a stream of its own
+        if len(self.local) > 1:  # every device computes on its own stream
             return tuple([_Call(launch) for launch in launches])
         return launches
 
@@ -191,7 +191,7 @@ class NcclComm:
     def _counts(
         self, exchange: Exchange, stages: Sequence[Stage], site: Site
     ) -> Callable[[], None] | None:
-        """Return a launch that counts bytes; an all-reduce counts those of its chunks."""
+        """Return a launch that counts bytes; an all-reduce counts the bytes of its chunks."""
         links: Counter[DevicePair] = Counter()
         if exchange.collective == "all_reduce":
             links = link_bytes(exchange, self.local, site.inputs, site.outputs)

@@ -235,7 +235,7 @@ class Communicators:
         benches: Mapping[Device, Workbench],
         what: str,
     ) -> None:
-        """Initialize every local device in a thread of its own, as each waits for all others."""
+        """Initialize every local device in its own thread, as each waits for all others."""
 
         def join(device: Device) -> Callable[[], Any]:
             size, rank = len(communicator.devices), communicator.rank(device)

@@ -242,8 +242,8 @@ def _covers(regions: Collection[Region], shape: Sequence[int]) -> bool:
     """Return whether regions tile a shape without gaps and overlaps, in linear time.
 
     The indicator function of a box is determined by signs at its corners, so regions tile the shape
-    exactly if the signs of their corners add up to those of the shape.  Axes that no region splits
-    are ignored.
+    exactly if the signs of their corners add up to the signs of the shape's corners.  Axes that no
+    region splits are ignored.
 
     >>> _covers([((0, 1), (0, 3)), ((1, 2), (0, 3))], (2, 3))
     True

@@ -38,7 +38,7 @@ Event = tuple[Any, ...]
 
 
 class EventLog(ABC):
-    """The hashes of this process's events and those of its peers; events are numbered from 1.
+    """The hashes of the events of this process and of its peers; events are numbered from 1.
 
     Attributes:
         count: number of events of this process.

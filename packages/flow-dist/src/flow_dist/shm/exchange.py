@@ -197,19 +197,21 @@ def _bind(
     memory: SharedMemory,
     group: PeerGroup,
 ) -> _BoundPhase:
-    found = routes(gathers, group.owner)
-    targets, sources = peers(found, group.rank)
+    routed = routes(gathers, group.owner)
+    targets, sources = peers(routed, group.rank)
     by_rank = _gathers_by_rank(gathers, group.owner)
-    mine, depth = by_rank.get(group.rank, {}), _depth(found)
+    own_gathers, depth = by_rank.get(group.rank, {}), _depth(routed)
     partners = _sum_partners(by_rank, group.rank, targets & sources & WAIT_POLICY.same_core)
-    sent = {b.key: b for (source, _), boxes in found.items() if source == group.rank for b in boxes}
+    sent = {
+        b.key: b for (source, _), boxes in routed.items() if source == group.rank for b in boxes
+    }
     own = _Published(
         memory.stage(_COUNTERS),
         _stage_slots(memory, sent, depth),
-        _stage_slots(memory, _sums(mine) if partners else {}, depth),
+        _stage_slots(memory, _sums(own_gathers) if partners else {}, depth),
     )
     own.counters[:] = 0
-    others = _connect(own, found, {r: _sums(by_rank[r]) for r in partners}, memory, group)
+    others = _connect(own, routed, {r: _sums(by_rank[r]) for r in partners}, memory, group)
     counters = {r: published.counter_views() for r, published in others.items()}
     received = {key: row for published in others.values() for key, row in published.boxes.items()}
     unidirectional = targets - sources
@@ -223,10 +225,10 @@ def _bind(
                     [copy_launch(own.boxes[key][slot], box.view) for key, box in sent.items()]
                 ),
                 [
-                    (counters[r].summed, in_sequence(_copy_sums(mine, others[r].sums, slot)))
+                    (counters[r].summed, in_sequence(_copy_sums(own_gathers, others[r].sums, slot)))
                     for r in partners
                 ],
-                list(_combine_slot(combine, mine, received, own.sums, slot)),
+                list(_combine_slot(combine, own_gathers, received, own.sums, slot)),
             )
             for slot in range(depth)
         ),
@@ -236,20 +238,22 @@ def _bind(
 
 def _connect(
     own: _Published,
-    found: Mapping[Route, Sequence[Box]],
+    routed: Mapping[Route, Sequence[Box]],
     sums: Mapping[int, Mapping[Key, Box]],
     memory: SharedMemory,
     group: PeerGroup,
 ) -> dict[int, _Published]:
     """Swap locations with all peers, and map their boxes and their partners' sums."""
-    targets, sources = peers(found, group.rank)
-    messages = {r: own.locations(memory, found.get((group.rank, r), ())) for r in targets | sources}
+    targets, sources = peers(routed, group.rank)
+    messages = {
+        r: own.locations(memory, routed.get((group.rank, r), ())) for r in targets | sources
+    }
     others = {}
     for r, message in group.swap(messages, messages.keys()).items():
         counters, box_slots, sum_slots = json.loads(message)
         others[r] = _Published(
             memory.open(counters, None, _COUNTERS),
-            _open_slots(memory, {b.key: b for b in found.get((r, group.rank), ())}, box_slots),
+            _open_slots(memory, {b.key: b for b in routed.get((r, group.rank), ())}, box_slots),
             _open_slots(memory, sums[r], sum_slots) if r in sums else {},
         )
     group.swap(dict.fromkeys(messages, b""), messages)  # peers have mapped it; it may be freed now

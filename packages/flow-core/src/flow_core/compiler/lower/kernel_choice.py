@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from flow_core.base.errors import GraphError, KernelNotFoundError, KernelUser
+from flow_core.base.errors import GraphError, KernelNotFoundError, KernelUser, located
 from flow_core.base.missing_kernels import job_error
 from flow_core.base.thread_budget import Cores
 from flow_core.base.thread_pools import sized_pools
@@ -71,12 +71,10 @@ def _found(inputs: Inputs, order: Order) -> KernelChoice:
         if inputs.specs[op.type].is_view(len(op.inputs)):
             continue
         try:
-            _choose(inputs, order, op, choice)
+            with located(inputs.graph.lines.get(op.name)):
+                _choose(inputs, order, op, choice)
         except KernelNotFoundError as error:
             missing.append((_user(inputs.graph, op), error))
-        except Exception as error:
-            _name_line(error, inputs.graph, op)
-            raise
     if missing:
         raise job_error(missing)
     return choice
@@ -109,9 +107,3 @@ def _query(inputs: Inputs, order: Order, op: Op) -> KernelQuery:
             f"batching {op.name!r} over devices", found="rows that do not form one array"
         )
     return replace(query, settings=inputs.options.settings)
-
-
-def _name_line(error: Exception, graph: Graph, op: Op) -> None:
-    line = graph.lines.get(op.name)
-    if line is not None:
-        error.add_note(f"  {op.type} {op.name!r} at {line}")

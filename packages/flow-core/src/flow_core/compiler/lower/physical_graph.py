@@ -16,11 +16,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from flow_core.base.errors import SourceLine
+from flow_core.base.errors import SourceLine, located
 from flow_core.compiler.lower.collectives import exchange_op
 from flow_core.compiler.reshard.ledger import BoxingEntry, alternatives
 from flow_core.compiler.reshard.planner import ReshardStep, TensorLayout, groups_of, is_in_place
-from flow_core.compiler.reshard.plugin_steps import Ways
+from flow_core.compiler.reshard.plugin_steps import BoxingMethods
 from flow_core.compiler.select import SELECTORS, NdSignature, Problem, Selection, Selector
 from flow_core.compiler.select.costs import result_layout
 from flow_core.compiler.select.problem import fed_as
@@ -69,11 +69,11 @@ class Physical:
     problem: Problem | None = None
 
 
-NO_PLUGINS = Ways()
+NO_PLUGINS = BoxingMethods()
 
 
 def to_physical(
-    problem: Problem, selector: str | Selector = "auto", ways: Ways = NO_PLUGINS
+    problem: Problem, selector: str | Selector = "auto", methods: BoxingMethods = NO_PLUGINS
 ) -> Physical:
     """Select signatures for a logical graph and expand it to its physical graph."""
     select = SELECTORS[selector] if isinstance(selector, str) else selector
@@ -82,7 +82,7 @@ def to_physical(
     devices |= {problem.home(op) for op in graph.of_type("variable")}
     if len(devices) <= 1 and all(p.size == 1 for p in devices):
         return Physical(graph)
-    return _Lowering(problem, graph, select(problem), problem.links, ways).run()
+    return _Lowering(problem, graph, select(problem), problem.links, methods).run()
 
 
 @dataclass(slots=True)
@@ -104,7 +104,7 @@ class _Lowering:
     graph: Graph
     selection: Selection
     links: LinkModel
-    ways: Ways
+    methods: BoxingMethods
     ops: dict[str, Op] = field(default_factory=dict)
     types: dict[str, tuple[TensorType, ...]] = field(default_factory=dict)
     lines: dict[str, SourceLine] = field(default_factory=dict)
@@ -172,7 +172,8 @@ class _Lowering:
             tuple(Part(t, at.region(t.shape, rank)) for t, at in zip(*row, strict=True))
             for row in zip(types, (inputs, outputs), strict=True)
         ]
-        return Attrs(local_attrs(self.problem.specs[op.type], LocalContext(op.attrs, *parts)))
+        with located(self.graph.lines.get(op.name)):
+            return Attrs(local_attrs(self.problem.specs[op.type], LocalContext(op.attrs, *parts)))
 
     def _regroup(self, op: Op, parts: list[Value]) -> None:
         """Take values per device as the parts of a logical value, or vice versa, without an op."""
@@ -228,7 +229,7 @@ class _Lowering:
         source = self._fed(value, layout) if is_fed else self.selection.layouts[value]
         values = self.local[value, source]
         size = type_.dtype.itemsize
-        reshard_steps = self.ways.reshard_steps(type_, source, layout, self.links)
+        reshard_steps = self.methods.reshard_steps(type_, source, layout, self.links)
         others = tuple(alternatives(reshard_steps, type_.shape, size, source, layout, self.links))
         for number, step in enumerate(reshard_steps, 1):
             resharded = self.local.get((value, step.target))

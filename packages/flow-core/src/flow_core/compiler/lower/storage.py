@@ -63,7 +63,7 @@ class Storage:
 
 
 def device_of(op: Op, output: int = 0) -> Device:
-    """Return the device of a physical op's output; those of an exchange cycle over its devices."""
+    """Return the device of an output of a physical op; exchanges cycle over their devices."""
     return op.placement.device(output % op.placement.size)
 
 

@@ -241,7 +241,7 @@ def _view(state: _Phases, buffers: Buffers, value: Value) -> int:
 
 
 def _arrays(state: _Phases, buffers: Buffers, op: Op) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the buffers that an op reads and writes; a batched op uses those of all devices."""
+    """Return the buffers that an op reads and writes; for a batched op, of all devices."""
     count, sharing = len(state.graph.types[op.name]), state.order.sharing
     if op.name not in sharing.batched:
         _, _, inputs = lowered_form(state.graph, sharing, op)

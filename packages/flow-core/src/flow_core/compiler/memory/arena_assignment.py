@@ -116,14 +116,14 @@ def place(
 
 
 def _position(types: Sequence[str], device: Device) -> tuple[int, int, int]:
-    """Where the arena of a device comes among all: those of one type by their numbers."""
+    """Return the sort key of a device: its type, then its numbers."""
     return types.index(device.type), device.machine, device.index
 
 
 def _layout(
     blocks: Sequence[Block], known: dict[tuple[Block, ...], ArenaLayout], alignment: int
 ) -> ArenaLayout:
-    """Plan the arena of a device, or reuse that of a device with equal blocks.
+    """Plan the arena of a device, or reuse the layout of a device with equal blocks.
 
     Offsets are sums of sizes, so sizes that are multiples of the alignment keep it.
     """

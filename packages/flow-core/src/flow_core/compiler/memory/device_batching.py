@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 
-from flow_core.base.errors import InferenceError, KernelNotFoundError
+from flow_core.base.errors import InferenceError, KernelNotFoundError, located
 from flow_core.compiler.memory.aliases import alias_roots
 from flow_core.compiler.memory.replica_dedup import ReplicaDedup
 from flow_core.ir.graph import Graph, Op, Value
@@ -45,18 +45,18 @@ def with_device_batching(
     """
     if not sharing.same:
         return sharing
-    found = _Batching(graph, sharing, specs, find, alias_roots(graph, specs, sharing))
-    busy = sharing.idle() | sharing.executes.keys() | sharing.accumulated.keys() | once
+    batching = _Batching(graph, sharing, specs, find, alias_roots(graph, specs, sharing))
+    excluded = sharing.idle() | sharing.executes.keys() | sharing.accumulated.keys() | once
     for ops in _groups(graph):
-        if not busy & {op.name for op in ops} and not any(op.control for op in ops):
-            found.search(ops)
-    merged = {op: ops[0] for ops in found.groups.values() for op in ops[1:]}
+        if not excluded & {op.name for op in ops} and not any(op.control for op in ops):
+            batching.search(ops)
+    merged = {op: ops[0] for ops in batching.groups.values() for op in ops[1:]}
     return replace(
         sharing,
         merged={**sharing.merged, **merged},
-        executes={**sharing.executes, **{name: ops[1:] for name, ops in found.groups.items()}},
-        batched=found.batched,
-        adjacent=found.adjacent,
+        executes={**sharing.executes, **{name: ops[1:] for name, ops in batching.groups.items()}},
+        batched=batching.batched,
+        adjacent=batching.adjacent,
     )
 
 
@@ -103,15 +103,15 @@ class _Batching:
             self._search_fed(ops)
             return
         spec = self.specs[ops[0].type]
-        fixed = spec.alias is not None or spec.random or spec.effect or spec.mutates
+        is_unsuitable = spec.alias is not None or spec.random or spec.effect or spec.mutates
         columns = zip(*(op.inputs for op in ops), strict=True)
         flags = [self._is_adjacent(values) for values in columns]
-        if fixed or None in flags or True not in flags:
+        if is_unsuitable or None in flags or True not in flags:
             return
-        which = tuple(map(bool, flags))
-        if self._may_batch(ops, which):
+        adjacent = tuple(map(bool, flags))
+        if self._may_batch(ops, adjacent):
             self.groups[ops[0].name] = tuple(op.name for op in ops)
-            self.batched[ops[0].name] = which
+            self.batched[ops[0].name] = adjacent
             for k in range(len(self.graph.types[ops[0].name])):
                 self._place_adjacent(tuple(op.output(k) for op in ops))
 
@@ -125,10 +125,10 @@ class _Batching:
         if None in regions or not all(regions):
             return
         rows = [region[0] for region in regions]  # type: ignore[index]  # not None
-        rest = {region[1:] for region in regions}  # type: ignore[index]
-        follow = all(a[1] == b[0] for a, b in pairwise(rows))
+        other_axes = {region[1:] for region in regions}  # type: ignore[index]
+        are_consecutive = all(a[1] == b[0] for a, b in pairwise(rows))
         types = [self.graph.types[op.name][0] for op in ops]
-        if follow and len(rest) == 1 and side_by_side(types) is not None:
+        if are_consecutive and len(other_axes) == 1 and side_by_side(types) is not None:
             self._place_adjacent(tuple(op.output() for op in ops))
 
     def _is_adjacent(self, values: Parts) -> bool | None:
@@ -142,48 +142,53 @@ class _Batching:
             return None
         return True if positions == [(first[0], k) for k in range(len(values))] else None
 
-    def _may_batch(self, ops: Sequence[Op], which: Sequence[bool]) -> bool:
+    def _may_batch(self, ops: Sequence[Op], adjacent: Sequence[bool]) -> bool:
         """Whether one kernel computes the rows of all devices to the same bits as one for each."""
         find = partial(self.find, device_type=ops[0].placement.device_type)
-        whole = batched_query(self.graph, ops, which, find)
-        if whole is None or not self._is_inferred(whole):
+        batched = batched_query(self.graph, ops, adjacent, find)
+        if batched is None or not self._is_inferred(batched):
             return False
         parts = []
         for op in ops:
             types = self.graph.input_types(op), self.graph.types[op.name]
             parts.append(KernelQuery(op.type, op.attrs, *types, find))
-        try:
-            kernel, *others = map(find, (whole, *parts))
-        except KernelNotFoundError:
-            return False
-        if kernel.batchable is None or any(k != kernel for k in others):
-            return False
-        return kernel.batchable(whole, parts)
+        with located(self.graph.lines.get(ops[0].name)):
+            try:
+                kernel, *others = map(find, (batched, *parts))
+            except KernelNotFoundError:
+                return False
+            if kernel.batchable is None or any(k != kernel for k in others):
+                return False
+            return kernel.batchable(batched, parts)
 
-    def _is_inferred(self, whole: KernelQuery) -> bool:
+    def _is_inferred(self, batched: KernelQuery) -> bool:
         """Whether the op's shape inference gives the expected types for all rows."""
-        spec = self.specs[whole.op]
+        spec = self.specs[batched.op]
         try:
-            made = spec.infer(InferContext(whole.op, whole.op, whole.inputs, whole.attrs))
+            outputs = spec.infer(
+                InferContext(batched.op, batched.op, batched.inputs, batched.attrs)
+            )
         except InferenceError:
             return False
-        return tuple(made) == whole.outputs
+        return tuple(outputs) == batched.outputs
 
 
 def batched_query(
     graph: Graph,
     ops: Sequence[Op],
-    which: Sequence[bool],
+    adjacent: Sequence[bool],
     find: Callable[[KernelQuery], KernelSpec],
 ) -> KernelQuery | None:
     """Return the query for one kernel that computes the ops of several devices at once.
 
     None where their rows do not form one array.
     """
-    rows = zip(*(graph.input_types(op) for op in ops), strict=True)
-    inputs = [side_by_side(t) if w else t[0] for t, w in zip(rows, which, strict=True)]
-    outs = [side_by_side(t) for t in zip(*(graph.types[op.name] for op in ops), strict=True)]
-    if None in inputs or None in outs:
+    columns = zip(*(graph.input_types(op) for op in ops), strict=True)
+    inputs = [side_by_side(t) if w else t[0] for t, w in zip(columns, adjacent, strict=True)]
+    outputs = [side_by_side(t) for t in zip(*(graph.types[op.name] for op in ops), strict=True)]
+    if None in inputs or None in outputs:
         return None
-    read, made = (tuple(t for t in side if t is not None) for side in (inputs, outs))
-    return KernelQuery(ops[0].type, ops[0].attrs, read, made, find)
+    input_types, output_types = (
+        tuple(t for t in side if t is not None) for side in (inputs, outputs)
+    )
+    return KernelQuery(ops[0].type, ops[0].attrs, input_types, output_types, find)

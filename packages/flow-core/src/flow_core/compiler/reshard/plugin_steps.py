@@ -43,15 +43,15 @@ class Registered(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
+class _Method:
     spec: BoxingSpec
     reshard_steps: tuple[ReshardStep, ...]
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class Ways:
-    """All boxing methods: the planner's routes, and those of plugins.
+class BoxingMethods:
+    """All boxing methods: the routes of the planner and the methods of plugins.
 
     Attributes:
         specs: the methods of plugins.
@@ -62,7 +62,7 @@ class Ways:
     choose: Choose | None = None
 
     @classmethod
-    def of(cls, registry: Registered) -> Ways:
+    def of(cls, registry: Registered) -> BoxingMethods:
         """Return the boxing methods of a registry."""
         observers = registry.observers("flow_choose_boxing")
         return cls(tuple(registry.boxing.values()), registry.choose_boxing if observers else None)
@@ -108,7 +108,7 @@ def _matches(pattern: str, sbp: NdSbp) -> bool:
 
 def _own(
     tensor: TensorType, source: TensorLayout, target: TensorLayout, links: LinkModel
-) -> Iterator[_Way]:
+) -> Iterator[_Method]:
     """Yield the planner's routes, named by their steps, and numbered where names repeat."""
     counts: dict[str, int] = {}
     ends = format_nd_sbp(source.sbp), format_nd_sbp(target.sbp)
@@ -120,17 +120,17 @@ def _own(
         seconds = route.seconds + STEP_SECONDS * len(route.reshard_steps)
         cost = partial(float, seconds)
         spec = BoxingSpec(name, *ends, tuple(dict.fromkeys(types)), cost, tuple)
-        yield _Way(spec, route.reshard_steps, seconds)
+        yield _Method(spec, route.reshard_steps, seconds)
 
 
 def _foreign(
     spec: BoxingSpec, tensor: TensorType, source: TensorLayout, target: TensorLayout
-) -> _Way:
+) -> _Method:
     ends = (source.placement, source.sbp), (target.placement, target.sbp)
     between = [TensorLayout(*layout) for layout in load(spec.load)(tensor, *ends)]
     stops = [source, *between, target]
     reshard_steps = tuple(_direct(spec, tensor, a, b) for a, b in pairwise(stops) if a != b)
-    return _Way(spec, reshard_steps, float(load(spec.cost)(tensor, *ends)))
+    return _Method(spec, reshard_steps, float(load(spec.cost)(tensor, *ends)))
 
 
 def _direct(

@@ -58,8 +58,8 @@ def _predecessors(
         name: {v.op for v in sharing.reads(graph, op)} | set(op.control)
         for name, op in graph.ops.items()
     }
-    for name, first in (*sharing.merged.items(), *sharing.accumulated.items()):
-        before[name].add(first)
+    for name, executed in (*sharing.merged.items(), *sharing.accumulated.items()):
+        before[name].add(executed)
     for parts in sharing.adjacent.values():
         for value in parts[1:]:
             before[value.op].add(parts[0].op)
@@ -69,16 +69,17 @@ def _predecessors(
     for op in running:
         for value in sharing.reads(graph, op):
             readers.setdefault(roots.get(value, value), set()).add(op.name)
-    changed: dict[Value, str] = {}
+    last_writer: dict[Value, str] = {}
     for op in running:
         for target in overwritten(op, specs, roots):
             others = readers[target] - {op.name}
             before[op.name] |= {
                 o for o in others if target not in overwritten(graph.ops[o], specs, roots)
             }
-            if target in changed:  # ops that overwrite the same value keep their order in the graph
-                before[op.name].add(changed[target])
-            changed[target] = op.name
+            # ops that overwrite the same value keep their order in the graph
+            if target in last_writer:
+                before[op.name].add(last_writer[target])
+            last_writer[target] = op.name
     return before
 
 

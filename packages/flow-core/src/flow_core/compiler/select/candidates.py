@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from flow_core.base.errors import located
 from flow_core.base.shapes import Shape, balanced_split
 from flow_core.ir.graph import AttrValue, Graph, Op, TensorType, tensor_type
 from flow_core.plugins.specs import LocalContext, OpSpec, Part, SbpContext, local_attrs
@@ -74,10 +75,11 @@ def signatures(
         return
     unique: dict[NdSignature, None] = {}
     dims = hierarchy or op.placement.hierarchy
-    for chain in _chains(spec, op.attrs, inputs, outputs, dims, hollow):
-        found = _transposed(chain, len(inputs), len(outputs))
-        if not any(map(_mixes, (*found.inputs, *found.outputs))):
-            unique[found] = None
+    with located(graph.lines.get(op.name)):
+        for chain in _chains(spec, op.attrs, inputs, outputs, dims, hollow):
+            found = _transposed(chain, len(inputs), len(outputs))
+            if not any(map(_mixes, (*found.inputs, *found.outputs))):
+                unique[found] = None
     yield from unique
 
 
@@ -97,10 +99,11 @@ def _mixes(nd: NdSbp) -> bool:
 def makes_extremes(graph: Graph, op: Op, spec: OpSpec) -> bool:
     """Whether an op may produce maxima or minima of parts from inputs that are none."""
     context = SbpContext(graph.input_types(op), graph.types[op.name], op.attrs)
-    return any(
-        set(EXTREMES) & {*rule.outputs} and not set(EXTREMES) & {*rule.inputs}
-        for rule in spec.sbp(context)
-    )
+    with located(graph.lines.get(op.name)):
+        return any(
+            set(EXTREMES) & {*rule.outputs} and not set(EXTREMES) & {*rule.inputs}
+            for rule in spec.sbp(context)
+        )
 
 
 def has_extremes(candidate: NdSignature) -> bool:

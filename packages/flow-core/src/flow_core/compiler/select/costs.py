@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from flow_core.base.dtypes import DType
+from flow_core.base.errors import located
 from flow_core.compiler.reshard.planner import BoxingError, ReshardStep, TensorLayout, plan_boxing
 from flow_core.compiler.select.candidates import NdSignature, first_device
 from flow_core.compiler.select.price import NEVER, NOTHING, Cost, picoseconds
@@ -30,10 +31,10 @@ from flow_core.sharding.sbp import B, NdSbp, Split, region_shape
 from flow_core.sharding.topology import Link, LinkModel, Placement, device_model
 
 BUCKET = 16 << 20
-"""Bytes of a bucket, whatever the settings, so that bucket sizes do not change the selection."""
+"""Bytes of a bucket under any settings, so that bucket sizes do not change the selection."""
 
 OBJECT = 1 << 17
-"""Assumed bytes of a record or a tensor of changing shape: about those of an encoded picture.
+"""Assumed bytes of a record or a tensor of changing shape: about the size of an encoded image.
 
 With the size of its pointer, every device would read and decode whole batches.
 """
@@ -181,7 +182,8 @@ class Costs:
         if not op.inputs:
             return Cost(memory=picoseconds(self.problem.memory * device.held * held))
         touched = held + sum(map(assumed_nbytes, local.inputs))
-        flops = spec.work(local) if spec.work is not None else 0.0
+        with located(self.problem.graph.lines.get(op.name)):
+            flops = spec.work(local) if spec.work is not None else 0.0
         return Cost(
             compute=picoseconds(device.seconds(flops, touched)),
             memory=picoseconds(self.problem.memory * device.held * held),

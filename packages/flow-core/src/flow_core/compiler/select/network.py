@@ -174,7 +174,7 @@ class Network:
             self.neighbours[n].discard(node)
 
     def decode(self, steps: Sequence[Step], states: list[int]) -> list[int]:
-        """Fill in the states of eliminated nodes, given those of the others."""
+        """Fill in the states of eliminated nodes, given the states of the others."""
         for step in reversed(steps):
             states[step.node] = int(step.best[tuple(states[n] for n in step.scope)])
         return states

@@ -160,7 +160,7 @@ def search(net: Network, budget: SearchBudget, limit: int = LIMIT) -> Answer:
     """Search the best states of a network within a budget.
 
     Args:
-        net: the network, which the search takes apart.
+        net: the network, whose nodes the search eliminates.
         budget: the search deducts its work.
         limit: entries of the largest table that may be added up.
 

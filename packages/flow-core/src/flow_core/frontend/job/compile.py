@@ -14,7 +14,7 @@ from flow_core.compiler.lower.physical_graph import Physical, to_physical
 from flow_core.compiler.lower.tasks import lower
 from flow_core.compiler.reshard.ledger import BoxingEntry, completed
 from flow_core.compiler.reshard.planner import TensorLayout
-from flow_core.compiler.reshard.plugin_steps import Ways
+from flow_core.compiler.reshard.plugin_steps import BoxingMethods
 from flow_core.compiler.select import Problem, Selector
 from flow_core.frontend.config.function_config import micro_batches
 from flow_core.frontend.job.compile_settings import lowering_options
@@ -92,7 +92,7 @@ def compile_graph(
         results: values to fetch at each step.
         inputs: names of the ``input`` ops in the order in which they are fed.
         effects: whether to keep ops that only have side effects.
-        select: the selector; that of the job's settings if None.
+        select: the selector; the one of the job's settings if None.
     """
     build.builder.results = tuple(results)
     logical = build.builder.build()
@@ -155,7 +155,7 @@ def _distribute(build: JobBuild, graph: Graph, select: Selector | None, memory: 
         host_numbers=session.registry.host_numbers,
     )
     selector = select or str(build.config.get("sbp_selector"))
-    return to_physical(problem, selector, Ways.of(session.registry))
+    return to_physical(problem, selector, BoxingMethods.of(session.registry))
 
 
 def _annotated(plan: Plan, physical: Physical, parts: int) -> Plan:
@@ -193,7 +193,7 @@ def _timed(name: str, before: int, work: Callable[[], T]) -> tuple[T, PassTiming
 
 
 def _keep_layouts(session: JobSession, graph: Graph, layouts: Mapping[Value, TensorLayout]) -> None:
-    """Record the layouts of variables, which fix those of jobs compiled later."""
+    """Record the layouts of variables, which bind jobs compiled later."""
     for op in graph.of_type("variable"):
         layout = layouts.get(op.output()) or TensorLayout(op.placement, (B,))
         session.layouts.setdefault(op.name, layout)

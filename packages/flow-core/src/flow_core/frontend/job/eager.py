@@ -36,7 +36,7 @@ def evaluate_blob(blob: BlobDef) -> LocalBlob:
 
 
 def _step(build: JobBuild) -> int:
-    """The step number; a train job that is defined anew continues to count."""
+    """Return the step number; a redefined train job continues the count."""
     try:
         return int(build.session.value(STEP_VARIABLE.format(job=build.name))[0])
     except KeyError:

@@ -90,7 +90,7 @@ class JobFunction:
         return self.signature.at
 
     def detach(self) -> None:
-        """Drop all state of a closed session; the next call starts anew."""
+        """Drop all state of a closed session; the next call compiles again."""
         self.session = None
         self._reset()
 
@@ -114,7 +114,7 @@ class JobFunction:
     def _join(self, session: Session) -> None:
         """Register the job with a session; names of train jobs must be unique.
 
-        A job that is defined anew, in eager mode or by a cell of a notebook, replaces the last
+        A redefined job, in eager mode or by a cell of a notebook, replaces the last
         one of its name, and continues with its variables and its step counter.
         """
         eager = session.eager
@@ -137,7 +137,7 @@ class JobFunction:
         return self._variant().traced
 
     def compile(self) -> Compiled:
-        """Trace and compile the job; with several plans, that of the last call."""
+        """Trace and compile the job; with several plans, return the plan of the last call."""
         return self._compiled(self._variant())
 
     @property
@@ -277,8 +277,8 @@ class JobFunction:
         agree = getattr(session.world, "agree", None)
         if agree is None:
             return None
-        often = feed_check_policy(session, self.config)
-        found: AgreedJob | None = agree(self.name, self._feed().names, often)
+        policy = feed_check_policy(session, self.config)
+        found: AgreedJob | None = agree(self.name, self._feed().names, policy)
         return found
 
     def resume(self) -> None:

@@ -1,9 +1,11 @@
-"""The passes of a job: those that its settings request, then those of the plugins."""
+"""The passes of a job: first the ones that its settings request, then the plugins' passes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
+from flow_core.base.errors import user_line
 from flow_core.compiler.lower.physical_graph import Physical
 from flow_core.frontend.config.function_config import (
     MIXED,
@@ -18,7 +20,7 @@ from flow_core.frontend.job.compile_settings import (
 )
 from flow_core.frontend.job.host_fallback import fallback_pass
 from flow_core.frontend.trace.job_build import JobBuild
-from flow_core.frontend.trace.job_session import JobSession, SessionJob
+from flow_core.frontend.trace.job_session import SessionJob
 from flow_core.ir.graph import Graph
 from flow_core.passes.base import Pass, PassContext, Pipeline
 from flow_core.passes.checkpointing import Checkpointing
@@ -27,12 +29,15 @@ from flow_core.passes.indexed_slices import IndexedSlices
 from flow_core.passes.mixed_precision import MixedPrecision
 from flow_core.passes.optimizer_placement import Owned, SharedPlacement, owners
 from flow_core.passes.split_norms import SplitNorms, takes_apart
-from flow_core.plugins.specs import load
+from flow_core.plugins.guards import plugin_code, result_error
+from flow_core.plugins.kinds import show
+from flow_core.plugins.records import Origin
+from flow_core.plugins.specs import PassSpec, load
 
 
 def logical_pipeline(build: JobBuild) -> tuple[Pipeline, PassContext]:
     """The passes on the logical graph, and their context."""
-    plugins = _plugin_passes(build.session, physical=False)
+    plugins = _plugin_passes(build, physical=False)
     passes = [*_requested_passes(build), *plugins, *fallback_pass(build)]
     registry = build.session.registry
     context = PassContext(registry.ops, pass_options(build), registry)
@@ -41,7 +46,7 @@ def logical_pipeline(build: JobBuild) -> tuple[Pipeline, PassContext]:
 
 def physical_pipeline(build: JobBuild, physical: Physical) -> tuple[Pipeline, PassContext]:
     """The passes on the physical graph, and their context."""
-    passes = _plugin_passes(build.session, physical=True)
+    passes = _plugin_passes(build, physical=True)
     registry = build.session.registry
     context = PassContext(registry.ops, physical_pass_options(build, physical), registry)
     return Pipeline(passes, build.session.settings.verify_passes), context
@@ -61,9 +66,45 @@ def _replay(graph: Graph, pipeline: Pipeline, context: PassContext) -> Iterator[
         yield item.name, graph
 
 
-def _plugin_passes(session: JobSession, physical: bool) -> list[Pass]:
-    specs = [spec for spec in session.registry.passes if spec.default]
-    return [load(s.load)() for s in specs if (s.stage == "physical") == physical]
+@dataclass(frozen=True, slots=True)
+class _PluginPass:
+    """A pass of a plugin, whose failures name it.
+
+    Attributes:
+        name: its name.
+        origin: its plugin.
+        job: name of the job that it rewrites.
+        spec: the pass as registered.
+    """
+
+    name: str
+    origin: Origin
+    job: str
+    spec: PassSpec
+
+    def apply(self, graph: Graph, context: PassContext) -> Graph:
+        """Return the rewritten graph.
+
+        Raises:
+            PluginError: the pass raises, or does not return a graph.
+        """
+        attempted = f"running pass {self.name!r} on job {self.job!r}, {self.origin}"
+        at = user_line()
+        with plugin_code(attempted, self.origin, at):
+            found = load(self.spec.load, f"pass {self.name!r}, {self.origin}")()
+            result = found.apply(graph, context)
+        if not isinstance(result, Graph):
+            raise result_error(attempted, self.origin, show(result), "a Graph", at)
+        return result
+
+
+def _plugin_passes(build: JobBuild, physical: bool) -> list[Pass]:
+    registry = build.session.registry
+    return [
+        _PluginPass(spec.name, registry.origins["passes", spec.name], build.name, spec)
+        for spec in registry.passes
+        if spec.default and (spec.stage == "physical") == physical
+    ]
 
 
 def _requested_passes(build: JobBuild) -> Iterator[Pass]:

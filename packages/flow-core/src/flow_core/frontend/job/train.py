@@ -115,7 +115,7 @@ class WeightDecay:
     excludes: tuple[str, ...] | None = None
 
     def of(self, name: str) -> float:
-        """The decay of the variable of that name; patterns may match anywhere in it."""
+        """Return the decay of a variable; patterns may match anywhere in its name."""
         if self.includes is not None and not _matches(self.includes, name):
             return 0.0
         return 0.0 if _matches(self.excludes or (), name) else self.rate
@@ -155,7 +155,7 @@ class TrainOptions:
     step_blob: str | None = None
 
     def options(self) -> TrainOptions:
-        """Itself, so that options may replace an optimizer."""
+        """Return these options, which may be used in place of an optimizer."""
         return self
 
 
@@ -163,7 +163,7 @@ class HasOptions(Protocol):
     """An optimizer, as `build_training` needs it."""
 
     def options(self) -> TrainOptions:
-        """All options of the optimizer."""
+        """Return all options of the optimizer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +255,7 @@ def build_training(
         numbers: the devices of learning rates, step numbers and loss scales; ``placement`` if None.
         watched: further values whose gradients are needed.
         job: name of the job, part of the names of its own states.
-        micro_batches: the number of micro-batches of a step; the losses are those of one.
+        micro_batches: the number of micro-batches of a step; the losses belong to one of them.
         sums: receives the names of the ops whose input is accumulated over them.
         elements: the divisor of the gradients; by default the elements of each loss.
 
@@ -316,7 +316,7 @@ def _fail_without_gradients(t: _Training, trainable: int) -> NoReturn:
 
 
 def _loss_elements(t: _Training, losses: Sequence[Value]) -> int:
-    """The number of elements of each loss."""
+    """Return the number of elements of each loss."""
     types = dict.fromkeys(map(t.type_of, losses))
     if len(types) != 1:
         _fail(
@@ -346,7 +346,7 @@ def _dynamic_name(t: _Training, name: str) -> str:
 
 
 def _number_variable(t: _Training, name: str, dtype: str, initial: float) -> Value:
-    """A state of the dynamic loss scale: one number, in OneFlow's shape (1,)."""
+    """Return a state of the dynamic loss scale: one number, in OneFlow's shape (1,)."""
     full = _dynamic_name(t, name)
     if full in t.emitter.builder.ops:
         return Value(full, 0)
@@ -361,7 +361,7 @@ def _number_variable(t: _Training, name: str, dtype: str, initial: float) -> Val
 
 
 def _seed(t: _Training, loss: Value, scale: LossScale) -> Value:
-    """The gradient of a loss: ones, times the loss scale."""
+    """Return the gradient of a loss: ones, times the loss scale."""
     op, type_ = t.emitter.builder.ops[loss.op], t.type_of(loss)
     maker = t.maker(op.placement, f"{op.name}/grad")
     factor = scale.factor if type_.dtype.is_floating else int(scale.factor)
@@ -382,7 +382,7 @@ def _count_not_finite(t: _Training, gradients: Sequence[Gradient]) -> Value:
 
 
 def _penalized(t: _Training, g: Gradient) -> Gradient:
-    """A gradient with its variable's regularization factors."""
+    """Return a gradient with its variable's regularization factors."""
     if g.variable.regularizer is None:
         return g
     kind, *factors = g.variable.regularizer
@@ -396,7 +396,7 @@ def _clipped(
 ) -> tuple[list[Gradient], Value | None]:
     """Clip the gradients: return them, and the scalar by which the updates must scale them.
 
-    The norm is that of the fully scaled and regularized gradients.
+    The norm is computed from the fully scaled and regularized gradients.
     """
     if t.options.clip_norm is None:
         return gradients, inverse
@@ -407,7 +407,7 @@ def _clipped(
 
 
 def _finished(t: _Training, g: Gradient, inverse: Value | None) -> Gradient:
-    """A gradient with scales and regularization applied, in the accumulation type."""
+    """Return a gradient with scales and regularization applied, in the accumulation type."""
     maker = t.maker(g.variable.placement, f"{g.variable.name}/clip")
     wide = tensor_type((), g.variable.type.dtype.accumulate)
     value = _cast(maker, g.value, wide)
@@ -422,14 +422,14 @@ def _finished(t: _Training, g: Gradient, inverse: Value | None) -> Gradient:
 
 
 def _square_sum(t: _Training, g: Gradient) -> Value:
-    """The float32 sum of a gradient's squares."""
+    """Return the float32 sum of a gradient's squares."""
     maker = t.maker(g.variable.placement, f"{g.variable.name}/clip")
     square_sum = maker.one("square_sum", Sym(maker, g.value))
     return _cast(maker, square_sum.value, tensor_type((), float32)).value
 
 
 def _learning_rate(t: _Training, step: Value) -> tuple[Value, Value]:
-    """The learning rate and the step number for the update ops."""
+    """Return the learning rate and the step number for the update ops."""
     options = t.options
     now = step if options.step_blob is None else _named(t, options.step_blob, int64)
     schedule = options.schedule
@@ -452,7 +452,7 @@ def _scheduled(t: _Training, step: Value) -> Value:
 
 
 def _named(t: _Training, blob: str, dtype: DType) -> Value:
-    """The value of a blob by name: an op's name, or ``<op>/<output>`` in OneFlow's notation."""
+    """Return the value of a blob: an op's name, or ``<op>/<output>`` in OneFlow's notation."""
     ops = t.emitter.builder.ops
     op = blob if blob in ops else blob.rpartition("/")[0]
     if op not in ops:

@@ -46,10 +46,11 @@ from flow_core.frontend.session.variable_storage import (
 from flow_core.frontend.session.variables import check_savable
 from flow_core.frontend.trace.job_build import maybe_current_job
 from flow_core.frontend.trace.variable_info import VariableInfo
-from flow_core.ir.graph import TensorType
+from flow_core.ir.graph import TensorType, tensor_type
 from flow_core.plugins.host import default_registry
 from flow_core.plugins.registry import Registry
 from flow_core.plugins.specs import Available
+from flow_core.runtime.failures import allocated, viewed
 from flow_core.runtime.pipeline import Pipeline
 from flow_core.sharding.sbp import Region, region_shape
 from flow_core.sharding.topology import Device, Placement
@@ -355,8 +356,9 @@ class Session:
         if free is not None and nbytes > free:
             raise too_large(stored.info, device, nbytes, f"{free:,} free bytes")
         try:
-            arena = driver.allocate(nbytes)
-            part = Part(region, arena.view(0, shape, dtype.numpy), driver, root, arena)
+            arena = allocated(driver, device, nbytes, self.registry)
+            array = viewed(arena, 0, tensor_type(shape, dtype), device, self.registry)
+            part = Part(region, array, driver, root, arena)
             driver.copy_in(part.array, stored.initial_part(region))
         except MemoryError as error:
             raise too_large(stored.info, device, nbytes, f"what is left: {error}") from None

@@ -341,7 +341,7 @@ class MirroredBlob(BlobDef):
         return f"{self.op_name}/out_{self._value.index}"
 
     def with_distribute(self, distribute: Distribution | None) -> BlobDef:
-        """Always an error: each device has a value of its own."""
+        """Raise an error: each device has a different value."""
         raise JobError(
             f"with_distribute of {self!r}",
             at=user_line(2),

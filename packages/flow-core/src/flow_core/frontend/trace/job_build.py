@@ -32,10 +32,10 @@ class TrainRequest:
 
     Attributes:
         optimizer: the optimizer.
-        losses: the values to minimize; in the mirrored view those of all devices.
+        losses: the values to minimize; in the mirrored view the losses of all devices.
         line: the user's line.
         elements: the divisor of the sum of the losses; None for the elements of each.
-        placement: the devices of the mirrored view, None for those of the first loss.
+        placement: the devices of the mirrored view, None for the devices of the first loss.
     """
 
     optimizer: Any

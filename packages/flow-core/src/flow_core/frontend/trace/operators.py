@@ -27,7 +27,7 @@ class Operators(_Base):  # type: ignore[misc]  # deliberately of type Any
 
     __slots__ = ()
 
-    __array_priority__ = 1000  # numpy's operators defer to those of blobs
+    __array_priority__ = 1000  # numpy's operators defer to the operators of blobs
     __hash__ = object.__hash__
 
     def __add__(self, other: Operators | float) -> Self:

@@ -20,7 +20,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class PeriodBlob(BlobDef):
-    """One blob per period; shape and element type are those of a single period.
+    """One blob per period; its shape and element type describe a single period.
 
     Attributes:
         periods: the blobs, in order; blobs of several periods where parts are nested.

@@ -75,7 +75,7 @@ def hierarchical_parallel_cast(
             empty list requests nothing.
         grad_mode: "manual" (the gradient gets ``grad_parallel_distribution``), "restore" (it
             gets the SBP requested for the input) or None (the compiler chooses).
-        grad_parallel_distribution: SBP of the gradient; its length is that of the hierarchy.
+        grad_parallel_distribution: SBP of the gradient, one per dimension of the hierarchy.
         name: name of the op.
         parallel_hierarchy: hierarchy of the same devices, instead of the placement's.
         grad_parallel_hierarchy: the same for the gradient.

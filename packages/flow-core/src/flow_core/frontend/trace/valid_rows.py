@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flow_core.base.errors import JobError, SourceLine
+from flow_core.base.errors import JobError, SourceLine, located
 from flow_core.frontend.trace.blob import BlobDef
 from flow_core.plugins.specs import OpSpec, SbpContext
 from flow_core.sharding.sbp import B, P, Sbp, Signature, Split
@@ -49,7 +49,7 @@ def rows_passed(
     outputs: Sequence[BlobDef],
     line: SourceLine | None,
 ) -> tuple[Rows | None, ...]:
-    """The valid rows of each output, given those of the inputs.
+    """Return the valid rows of each output, given the valid rows of the inputs.
 
     Raises:
         JobError: the op does not treat rows independently, or the inputs' numbers differ.
@@ -85,7 +85,9 @@ def _rules(
     before, after = (
         tuple(builder.type_of(x.parts[0]) for x in blobs) for blobs in (inputs, outputs)
     )
-    return tuple(spec.sbp(SbpContext(before, after, builder.ops[outputs[0].parts[0].op].attrs)))
+    op = outputs[0].parts[0].op
+    with located(builder.lines.get(op)):
+        return tuple(spec.sbp(SbpContext(before, after, builder.ops[op].attrs)))
 
 
 def _axes(

@@ -1,0 +1,203 @@
+"""Errors of plugins' code at run time: drivers, comms, and the launches of kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from traceback import walk_tb
+from typing import Protocol
+
+from flow_core.base.arrays import DeviceArray
+from flow_core.base.errors import FlowError, SourceLine, user_line
+from flow_core.comm.exchange import BOXING
+from flow_core.device import Arena, Driver, Launch
+from flow_core.ir.graph import TensorType
+from flow_core.plan import Plan, Task
+from flow_core.plugins.guards import plugin_code, plugin_error, result_error
+from flow_core.plugins.kinds import show
+from flow_core.plugins.records import Origin
+from flow_core.plugins.registry import HookCall, describe_kernel, kernel_key
+from flow_core.plugins.specs import KernelQuery, KernelSpec
+from flow_core.sharding.topology import Device
+
+
+class KernelSource(Protocol):
+    """The registry, as far as the runtime needs it.
+
+    Attributes:
+        origins: the plugin of each record, by (table, name).
+        calls: implementations of the hooks that are called after loading, by hook.
+    """
+
+    @property
+    def origins(self) -> Mapping[tuple[str, object], Origin]:
+        """The plugin of each record, by (table, name)."""
+
+    @property
+    def calls(self) -> Mapping[str, tuple[HookCall, ...]]:
+        """Implementations of the hooks that are called after loading, by hook."""
+
+    def find_kernel(self, query: KernelQuery, device_type: str) -> KernelSpec:
+        """Return the kernel for a query."""
+
+
+def line_of(task: Task) -> SourceLine | None:
+    """Return the user's line of a task, None if unknown."""
+    file, _, number = task.line.rpartition(":")
+    return SourceLine(file, int(number)) if number.isdigit() else None
+
+
+def allocated(driver: Driver, device: Device, nbytes: int, source: KernelSource) -> Arena:
+    """Allocate memory of a device.
+
+    Raises:
+        MemoryError: the device has not enough.
+        PluginError: the driver fails in another way, or returns no arena of that size.
+    """
+    origin = source.origins.get(("devices", device.type))
+    attempted = f"allocating {nbytes:,} bytes by the driver of {device}, {origin}"
+    with plugin_code(attempted, origin, user_line()):
+        arena = driver.allocate(nbytes)
+        size = getattr(arena, "nbytes", None)
+        if isinstance(size, int) and size >= nbytes and hasattr(arena, "view"):
+            return arena
+        found = show(arena) if size is None else f"an arena of {size} bytes"
+        allowed = f"an arena (`nbytes`, `view`) of at least {nbytes:,} bytes"
+        raise result_error(attempted, origin, found, allowed)
+
+
+def viewed(
+    arena: Arena, offset: int, type_: TensorType, device: Device, source: KernelSource
+) -> DeviceArray:
+    """Return an array in an arena.
+
+    Raises:
+        PluginError: the arena fails, or returns something else than an array of that shape.
+    """
+    try:
+        array = arena.view(offset, type_.shape, type_.dtype.numpy)
+    except (FlowError, MemoryError):
+        raise
+    except Exception as error:
+        raise plugin_error(*_viewing(device, source), error, user_line()) from error
+    shape = getattr(array, "shape", None)
+    if shape is not None and tuple(shape) == type_.shape:
+        return array
+    found = show(array) if shape is None else f"an array of shape {tuple(shape)}"
+    allowed = f"an array of shape {type_.shape}"
+    raise result_error(*_viewing(device, source), found, allowed, user_line())
+
+
+def _viewing(device: Device, source: KernelSource) -> tuple[str, Origin | None]:
+    origin = source.origins.get(("devices", device.type))
+    return f"calling `view` of an arena of the driver of {device}, {origin}", origin
+
+
+class Blame:
+    """Find the task, the kernel and the plugin of an error in a plan's launches.
+
+    Args:
+        plan: the plan.
+        source: the registry.
+        comm: name of the plan's comm, or empty.
+    """
+
+    def __init__(self, plan: Plan, source: KernelSource, comm: str) -> None:
+        self._plan = plan
+        self._source = source
+        self._comm = comm
+
+    def query(self, task: Task) -> KernelQuery:
+        """Return the query for the kernel of a task."""
+        buffers, device_type = self._plan.buffers, task.device.type
+        return KernelQuery(
+            task.type,
+            task.attrs,
+            tuple([buffers[i].type for i in task.inputs]),
+            tuple([buffers[i].type for i in task.outputs]),
+            lambda query: self._source.find_kernel(query, device_type),
+            self._plan.settings,
+        )
+
+    def attempted(self, doing: str, task: Task) -> tuple[str, Origin | None]:
+        """Return what was attempted with a task, in words, and the plugin that it ran."""
+        what = f"{doing} {task.type} {task.op!r} of job {self._plan.job!r} on {task.device}"
+        if task.type == BOXING:
+            origin = self._source.origins.get(("comms", self._comm))
+            return f"{what}, by comm {self._comm!r}, {origin}", origin
+        kernel = self._source.find_kernel(self.query(task), task.device.type)
+        origin = self._source.origins.get(("kernels", kernel_key(kernel)))
+        return f"{what}, by {describe_kernel(kernel)}, {origin}", origin
+
+    @contextmanager
+    def task(self, doing: str, task: Task) -> Iterator[None]:
+        """Report exceptions with the task's op, kernel, plugin and line."""
+        try:
+            yield
+        except FlowError as error:
+            _set_line(error, task)
+            raise
+        except Exception as error:
+            attempted, origin = self.attempted(doing, task)
+            raise plugin_error(attempted, origin, error, line_of(task)) from error
+
+    @contextmanager
+    def step(self, tasks: Sequence[Task], bound: Sequence[Sequence[Launch]]) -> Iterator[None]:
+        """Report exceptions of launches with the task's op, kernel, plugin and line.
+
+        Args:
+            tasks: the tasks of the step.
+            bound: the launches of each.
+        """
+        try:
+            yield
+        except Exception as error:
+            task = _failed(error, tasks, bound)
+            if task is not None:
+                with self.task("running", task):
+                    raise
+            if isinstance(error, FlowError):
+                raise
+            attempted = f"running a step of job {self._plan.job!r}"
+            raise plugin_error(attempted, None, error) from error
+
+    @contextmanager
+    def observer(self, call: Callable[..., object]) -> Iterator[None]:
+        """Report exceptions of an observer of steps with its plugin."""
+        calls = self._source.calls["flow_step_finished"]
+        origin = next((entry.origin for entry in calls if entry.call is call), None)
+        with plugin_code(f"calling hook flow_step_finished of {origin}", origin, user_line()):
+            yield
+
+    def check_outputs(self, tasks: Sequence[Task], arrays: Sequence[DeviceArray]) -> None:
+        """Check after the first step that kernels have not replaced or resized their outputs.
+
+        Raises:
+            PluginResultError: an array does not have the shape of its buffer.
+        """
+        for task in tasks:
+            for i in task.outputs:
+                shape, wanted = getattr(arrays[i], "shape", None), self._plan.buffers[i].type.shape
+                if shape is not None and tuple(shape) != wanted:
+                    raise result_error(
+                        *self.attempted("running", task),
+                        f"an output of shape {tuple(shape)} after the first step",
+                        f"shape {wanted}: launches write to the bound arrays",
+                        line_of(task),
+                    )
+
+
+def _set_line(error: FlowError, task: Task) -> None:
+    if error.at is None:
+        error.with_context(at=line_of(task))
+
+
+def _failed(
+    error: BaseException, tasks: Sequence[Task], bound: Sequence[Sequence[Launch]]
+) -> Task | None:
+    """Return the task whose launch is a local variable of a frame in an error's traceback."""
+    pairs = zip(tasks, bound, strict=True)
+    owners = {id(launch): task for task, launches in pairs for launch in launches}
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+    held = (owners.get(id(value)) for frame in frames for value in frame.f_locals.values())
+    return next(filter(None, held), None)

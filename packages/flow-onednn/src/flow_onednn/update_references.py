@@ -1,0 +1,133 @@
+"""References and samples of the ops that update variables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flow_core.authoring.specs import Sample
+from flow_core.authoring.update_rules import BY_TYPE, COMMON, update_inputs, update_reference
+from flow_core.base.arrays import Array
+
+if TYPE_CHECKING:
+    from flow_onednn.ops import Joined
+
+Attrs = Mapping[str, Any]
+PLAIN = dict(COMMON)
+
+
+def joined_reference(row: Joined) -> Callable[..., tuple[Array, ...]]:
+    """Return the reference of an op that updates several variables."""
+    update = update_reference(row.rule)
+
+    def reference(*inputs: Array, scaled: bool, **attrs: Any) -> tuple[Array, ...]:
+        rate, factor, *step = inputs[: row.head]
+        found: list[Array] = []
+        for at in range(row.head, len(inputs), row.row):
+            diff, model, *states = inputs[at : at + row.row]
+            found += update(
+                model, diff, rate, *step, *states, *([factor] if scaled else []), **attrs
+            )
+        return tuple(found)
+
+    return reference
+
+
+def joined_samples(row: Joined) -> Callable[[np.random.Generator], Iterator[Sample]]:
+    """Return samples of one to three variables."""
+
+    def samples(rng: np.random.Generator) -> Iterator[Sample]:
+        penalties = {"scale": 0.5, "l1": 0.1, "l2": 0.2, "weight_decay": 0.05}
+        for shapes, attrs in (
+            (((7,),), {"scaled": False}), (((3, 5), (4,), ()), {"scaled": True}),
+            (((33, 5), (2, 2)), {"scaled": True, **penalties}),
+        ):  # fmt: skip
+            rate, factor = (np.array(x, np.float32) for x in (0.3, 0.5))
+            step = [np.array(3, np.int64)] * row.rule.step
+            rows: list[Array] = []
+            for shape in shapes:
+                model, diff, _, *rest = update_inputs(rng, row.rule, shape)
+                rows += [diff, model, *rest[row.rule.step :]]
+            full = {**PLAIN, **row.rule.attrs, **attrs}
+            if "lars_coefficient" in full:
+                full["lars_coefficient"] = 0.5
+            yield Sample((rate, factor, *step, *rows), full, gradient=False, fixed=(0, 1))
+
+    return samples
+
+
+def _with_gradient(model: Array, index: Array, rows: Array, first: int) -> Array:
+    """Return the dense gradient of rows of a table."""
+    gradient = np.zeros_like(model)
+    flat = rows.reshape(-1, *model.shape[1:])
+    for row, place in zip(flat, index.reshape(-1).tolist(), strict=True):
+        if 0 <= place - first < len(model):
+            gradient[place - first] += row
+    return gradient
+
+
+def sparse_sgd(
+    model: Array, index: Array, rows: Array, rate: Array, *factor: Array,
+    axis: int, first: int, scale: float,
+) -> Any:  # fmt: skip
+    """Update the rows of a table that have a gradient."""
+    new, flat = model.copy(), rows.reshape(-1, *model.shape[1:])
+    for row, place in zip(flat, index.reshape(-1).tolist(), strict=True):
+        if 0 <= place - first < len(model):
+            new[place - first] -= rate * scale * np.prod(factor) * row
+    return new
+
+
+def sparse_adam(
+    model: Array, index: Array, rows: Array, rate: Array, m: Array, v: Array, *factor: Array,
+    axis: int, first: int, **attrs: float,
+) -> Any:  # fmt: skip
+    """Update a table and its moments by rows of its gradient."""
+    diff = _with_gradient(model, index, rows, first)
+    return update_reference(BY_TYPE["adam_update"])(
+        model, diff, rate, m, v, *factor, **{**PLAIN, **attrs}
+    )
+
+
+def sparse_samples(rule: str) -> Callable[[np.random.Generator], Iterator[Sample]]:
+    """Return samples with repeated indices and indices out of range."""
+
+    def samples(rng: np.random.Generator) -> Iterator[Sample]:
+        for shape, index, attrs in (
+            ((7,), [3, 3, 0], {}), ((30, 5), [[4, 29], [30, -1], [4, 4]], {"scale": 0.5}),
+            ((4, 2, 3), [5, 2, 3], {"first": 2}),
+        ):  # fmt: skip
+            where = np.array(index, np.int64 if attrs else np.int32)
+            model, _, rate, *states = update_inputs(rng, BY_TYPE[rule], shape)
+            rows = rng.uniform(-2, 2, (*where.shape, *shape[1:]))
+            given = model, where, rows, rate, *states
+            yield Sample(given, attrs, gradient=False, fixed=(3,))
+            scaled = (*given, np.array(0.25, np.float32))
+            yield Sample(scaled, attrs, gradient=False, fixed=(3, len(given)))
+
+    return samples
+
+
+def matmul_sgd(
+    model: Array, a: Array, b: Array, rate: Array, *factor: Array,
+    transpose_a: bool, transpose_b: bool, scale: float, **_: Any,
+) -> Any:  # fmt: skip
+    """Update a variable by a matrix product."""
+    product = (a.T if transpose_a else a) @ (b.T if transpose_b else b)
+    return update_reference(BY_TYPE["sgd_update"])(
+        model, product, rate, *factor, **{**PLAIN, "scale": scale}
+    )
+
+
+def matmul_sgd_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    """Yield both layouts of both operands."""
+    for rows, deep, columns, turned in ((5, 3, 4, (True, False)), (16, 33, 7, (False, True))):
+        a = rng.uniform(-1, 1, (deep, rows) if turned[0] else (rows, deep))
+        b = rng.uniform(-1, 1, (columns, deep) if turned[1] else (deep, columns))
+        given = rng.uniform(-2, 2, (rows, columns)), a, b, np.array(0.3, np.float32)
+        attrs = {"transpose_a": turned[0], "transpose_b": turned[1], "scale": 0.5}
+        yield Sample(given, attrs, gradient=False, fixed=(3,))
+        scaled = (*given, np.array(0.25, np.float32))
+        yield Sample(scaled, attrs, gradient=False, fixed=(3, 4))
