@@ -8,7 +8,6 @@ or channels-last if ``weights_last`` is set.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from math import erf, sqrt
 
@@ -24,10 +23,13 @@ from flow_core.authoring.specs import (
     TensorType,
     tensor_type,
 )
-from flow_core.authoring.update_rules import BY_TYPE, COMMON, Update
+from flow_core.authoring.update_rules import COMMON
 from flow_core.base.arrays import Array
 from flow_core.base.dtypes import float32, uint8
 from flow_onednn.update_references import (
+    JOINED,
+    MOST_ROWS,
+    Joined,
     joined_reference,
     joined_samples,
     matmul_sgd,
@@ -356,50 +358,6 @@ def _add_to_rows_samples(rng: np.random.Generator) -> Iterator[Sample]:
 
 
 # --- updates of several variables
-
-
-@dataclass(frozen=True, slots=True)
-class Joined:
-    """An update rule whose updates of small variables are joined into one op.
-
-    The inputs are the learning rate, a factor of the gradients (the rate again if ``scaled`` is
-    false), for LARS the step number, and then a row per variable: the gradient, the variable, its
-    states. The op type fixes the mutated inputs, and so lists those of the maximum number of rows.
-
-    Attributes:
-        rule: the rule of the op for one variable.
-    """
-
-    rule: Update
-
-    @property
-    def type(self) -> str:
-        """Type of the op for several variables."""
-        return f"onednn_{self.rule.type}s"
-
-    @property
-    def head(self) -> int:
-        """Inputs before the rows."""
-        return 2 + self.rule.step
-
-    @property
-    def row(self) -> int:
-        """Inputs per variable."""
-        return 2 + len(self.rule.states) + len(self.rule.numbers)
-
-    @property
-    def mutates(self) -> tuple[int, ...]:
-        """Mutated inputs: all of each row but the gradient."""
-        return tuple(self.head + i for i in range(MOST_ROWS * self.row) if i % self.row)
-
-
-MOST_ROWS = 128
-"""Maximum number of variables of one op."""
-JOINED: tuple[Joined, ...] = tuple(
-    Joined(BY_TYPE[type_])
-    for type_ in ("sgd_update", "momentum_update", "adam_update", "lars_update", "lamb_update")
-)
-"""In the order of the C enumerators."""
 
 
 def _joined_spec(row: Joined) -> OpSpec:

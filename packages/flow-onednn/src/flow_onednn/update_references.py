@@ -1,21 +1,69 @@
-"""References and samples of the ops that update variables."""
+"""The ops that update several variables, and references and samples of all updates."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from flow_core.authoring.specs import Sample
-from flow_core.authoring.update_rules import BY_TYPE, COMMON, update_inputs, update_reference
+from flow_core.authoring.update_rules import (
+    BY_TYPE,
+    COMMON,
+    Update,
+    update_inputs,
+    update_reference,
+)
 from flow_core.base.arrays import Array
-
-if TYPE_CHECKING:
-    from flow_onednn.ops import Joined
 
 Attrs = Mapping[str, Any]
 PLAIN = dict(COMMON)
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """An update rule whose updates of small variables are joined into one op.
+
+    The inputs are the learning rate, a factor of the gradients (the rate again if ``scaled`` is
+    false), for LARS the step number, and then a row per variable: the gradient, the variable, its
+    states. The op type fixes the mutated inputs, and so lists those of the maximum number of rows.
+
+    Attributes:
+        rule: the rule of the op for one variable.
+    """
+
+    rule: Update
+
+    @property
+    def type(self) -> str:
+        """Type of the op for several variables."""
+        return f"onednn_{self.rule.type}s"
+
+    @property
+    def head(self) -> int:
+        """Inputs before the rows."""
+        return 2 + self.rule.step
+
+    @property
+    def row(self) -> int:
+        """Inputs per variable."""
+        return 2 + len(self.rule.states) + len(self.rule.numbers)
+
+    @property
+    def mutates(self) -> tuple[int, ...]:
+        """Mutated inputs: all of each row but the gradient."""
+        return tuple(self.head + i for i in range(MOST_ROWS * self.row) if i % self.row)
+
+
+MOST_ROWS = 128
+"""Maximum number of variables of one op."""
+JOINED: tuple[Joined, ...] = tuple(
+    Joined(BY_TYPE[type_])
+    for type_ in ("sgd_update", "momentum_update", "adam_update", "lars_update", "lamb_update")
+)
+"""In the order of the C enumerators."""
 
 
 def joined_reference(row: Joined) -> Callable[..., tuple[Array, ...]]:

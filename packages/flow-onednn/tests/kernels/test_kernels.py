@@ -13,8 +13,8 @@ from flow_core.testing import Deviation, KernelKit
 from flow_core.testing.kit import Gap
 from flow_onednn.library import Missing, library, state
 from flow_onednn.native.expressions import TABLE
-from flow_onednn.ops import JOINED
 from flow_onednn.plugin import flow_register_kernels
+from flow_onednn.update_references import JOINED
 
 _STATE = state()
 pytestmark = [
