@@ -35,7 +35,9 @@ SUM = replace(comm_cases.all_reduce((4,))(DEVICES, float32), name="grads", line=
 
 
 @pytest.fixture(autouse=True)
-def verdict() -> Iterator[None]:
+def process_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Give each test the state of a new process: no groups of other jobs, no verdict."""
+    monkeypatch.setattr(WATCH, "_groups", {})
     yield
     VERDICT.error = None
 
