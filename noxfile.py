@@ -295,6 +295,15 @@ def mutants(session: nox.Session) -> None:
     in_workspace(session, "python", "packages/flow-core/tests/passes/mutants.py", env=QUIET)
 
 
+@nox.session(name="kernel-mutants", python=PYTHONS[0])
+@timed
+def kernel_mutants(session: nox.Session) -> None:
+    """Change one numpy kernel at a time, in thousands of ways; the kernel kit must notice each."""
+    workspace(session)
+    env = {**QUIET, "PYTHONPATH": "tests/helpers"}
+    in_workspace(session, "python", "-m", "kernel_mutation.mutants", env=env)
+
+
 @nox.session(python=PYTHONS[0])
 @timed
 def prover(session: nox.Session) -> None:

@@ -23,7 +23,6 @@ WORDS = {
 ABOUT_PEOPLE = (ROOT / "CODE_OF_CONDUCT.md",)
 """Pages in which the words name people."""
 IDENTIFIERS = {
-    "here": (r"packages/[^/]+/src/.*", "sender, local, own"),
     "there": (r".*", "receiver, target, out, installed"),
 }
 """Retired names of variables and arguments: a pattern of paths, and what to write instead."""

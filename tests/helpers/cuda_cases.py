@@ -1,6 +1,6 @@
 """All kernels of flow-cuda that the ops' samples ask for, and the kit that runs them."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -13,7 +13,7 @@ from flow_core.ir.graph import tensor_type
 from flow_core.ir.update_rules import BY_TYPE
 from flow_core.plugins.host import load_plugins
 from flow_core.plugins.registry import Registry
-from flow_core.plugins.specs import BindContext, KernelQuery, OpSpec, Sample
+from flow_core.plugins.specs import BindContext, KernelQuery
 from flow_core.testing import Deviation
 from flow_core.testing.kernels import AS_GIVEN, KernelKit
 from flow_core.testing.rig import Rig
@@ -41,14 +41,22 @@ def core_registry() -> Registry:
 INFINITE = ("inf", "-inf", "mixed")
 LABELS = ("integer_max", "integer_min", "mixed")
 TERMS = "infinities cancel or meet a zero, depending on how terms are grouped"
+WEIGHTS = "a weight that is not finite is multiplied by coefficients of 0, too"
 SPREAD = "a sum over all taps also has products with zeros"
 NO_ERRORS = "a kernel of a GPU raises no errors: losses of such labels are NaN"
 DEVIATIONS = (
-    *(Deviation(op, ("nan",), TERMS, INFINITE)
+    *(Deviation(op, ("nan",), WEIGHTS, ("nan", "-nan", *INFINITE))
       for op in (
-          "adam_update", "centered_rmsprop_update", "lamb_update", "lars_update",
-          "momentum_update", "rmsprop_update", "sgd_update",
+          "adam_update", "lamb_update", "lars_update", "momentum_update", "rmsprop_update",
+          "sgd_update",
       )),
+    *(Deviation(op, ("nan",), TERMS, INFINITE, everywhere=False)
+      for op in (
+          "indexed_slices_adam_update", "indexed_slices_momentum_update",
+          "indexed_slices_sgd_update",
+      )),
+    Deviation("centered_rmsprop_update", ("finite", "infinity", "lost", "nan"),
+              "a mean of squares less the square of a mean cancels", everywhere=False),
     Deviation("normalization_grad", ("nan",), TERMS, ("nan", "-nan", *INFINITE)),
     Deviation("cudnn_attention", ("nan",), TERMS, INFINITE, everywhere=False),
     Deviation("layer_norm_gamma_grad", ("lost",), "overflow depends on how terms are grouped",
@@ -67,7 +75,7 @@ DEVIATIONS = (
               LABELS),
     Deviation("reduce_prod_grad", ("finite",), "integers wrap around, the reference has wider ones",
               everywhere=False),
-    Deviation("lamb_update", ("finite", "lost"), "numpy adds up squares in float32",
+    Deviation("lamb_update", ("finite", "lost"), "the squares of a norm underflow or overflow",
               everywhere=False),
 )  # fmt: skip
 
@@ -87,12 +95,6 @@ class CudaKit(KernelKit):
     def registry(self) -> Registry:
         return simulated_registry()
 
-    def covered_ops(self) -> tuple[str, ...]:
-        return tuple(op for op in super().covered_ops() if op not in WITHOUT_SAMPLES)
-
-    def samples(self, spec: OpSpec, rng: Any) -> Iterable[Sample]:
-        return SAMPLES[spec.type](rng) if spec.type in SAMPLES else super().samples(spec, rng)
-
     def driver(self) -> Driver:
         driver = super().driver()
         if self.preloaded and isinstance(driver, GpuDriver):
@@ -107,7 +109,7 @@ class CudaKit(KernelKit):
             for dtype in self.dtypes_of(op):
                 for case in self.cases(op, dtype):
                     for each in (case, case.grown(2), case.grown(5)):
-                        Rig(driver, each.kernel, each.asked, mutates=each.spec.mutates)
+                        Rig(driver, each.kernel, each.asked, mutates=each.mutates)
         for op in BY_TYPE:
             for dtype in self.dtypes:
                 if as_dtype(dtype).is_floating:
@@ -158,78 +160,6 @@ class Collector:
         """A function that does nothing."""
         self.found[kernel.name] = kernel
         return HostFunction(kernel, lambda *_: 0)
-
-
-# --- samples of ops that have none, as they have no outputs
-
-
-def updates(op: str, rng: Any) -> Iterator[Sample]:
-    row = BY_TYPE[op]
-    for shape in ((7,), (3, 5), ()):
-        arrays = [rng.uniform(0.5, 2, shape) for _ in range(2)]
-        arrays.append(np.array(0.1, np.float32))
-        if op == "lars_update":
-            arrays.append(np.array(3, np.int64))
-        arrays += [rng.uniform(0.5, 2, shape) for _ in row.states]
-        if op == "lamb_update":
-            arrays += [np.array(0.81), np.array(0.98)]
-        factor, skip = np.array(0.5), np.array(1, np.int64)
-        for extra in ((), (factor,), (factor, skip), (np.array(0, np.int64),)):
-            yield Sample((*arrays, *extra), {"l1": 0.1, "l2": 0.2, "weight_decay": 0.01})
-        yield Sample(tuple(arrays))
-
-
-def row_updates(op: str, rng: Any) -> Iterator[Sample]:
-    """Repeated rows, rows outside of the table, and a table that begins at row 2."""
-    states = STATES[op]
-    for shape, index, dtype in (
-        ((5, 3), (4, 1, 4, 9, -1), np.int32), ((7,), (0, 6, 2), np.int64),
-        ((4, 2, 2), (3,), np.int32),
-    ):  # fmt: skip
-        where = np.array(index, dtype)
-        arrays = [rng.uniform(0.5, 2, shape), where, rng.uniform(0.5, 2, (len(index), *shape[1:]))]
-        arrays += [np.array(0.1, np.float32), *(rng.uniform(0.5, 2, shape) for _ in range(states))]
-        yield Sample(tuple(arrays), {"weight_decay": 0.01, "scale": 0.5})
-        yield Sample(tuple(arrays), {"first": 2})
-    many = rng.integers(0, 40, 1500).astype(np.int32)
-    arrays = [rng.uniform(0.5, 2, (40, 2)), many, rng.uniform(-1, 1, (1500, 2))]
-    arrays += [np.array(0.1, np.float32), *(rng.uniform(0.5, 2, (40, 2)) for _ in range(states))]
-    yield Sample(tuple(arrays))
-
-
-STATES = {
-    "indexed_slices_sgd_update": 0,
-    "indexed_slices_momentum_update": 1,
-    "indexed_slices_adam_update": 2,
-}
-
-
-def _assigned(rng: Any) -> Iterator[Sample]:
-    for shape in ((7,), (3, 5), (0, 2), ()):
-        yield Sample((rng.uniform(-1, 1, shape), rng.uniform(-1, 1, shape)))
-
-
-def _slice_assigned(rng: Any) -> Iterator[Sample]:
-    attrs = {"start": (1, 0), "stop": (4, 3), "step": (2, 1), "window": None}
-    yield Sample((rng.uniform(-1, 1, (5, 3)), rng.uniform(-1, 1, (2, 3))), attrs)
-
-
-def _scales(_: Any) -> Iterator[Sample]:
-    for bad, good in ((0, 0), (3, 4), (0, 4)):
-        numbers = (np.int64(bad), np.float32(8), np.int64(good))
-        yield Sample(tuple(map(np.array, numbers)), {"increment_period": 5})
-
-
-SAMPLES: dict[str, Any] = {
-    **{op: (lambda rng, op=op: row_updates(op, rng)) for op in STATES},
-    **{op: (lambda rng, op=op: updates(op, rng)) for op in BY_TYPE},
-    "assign": _assigned,
-    "logical_slice_assign": _slice_assigned,
-    "advance_step": lambda _: iter([Sample((np.array(4, np.int64),))]),
-    "dynamic_loss_scale_schedule": _scales,
-}
-WITHOUT_SAMPLES = ("fused", "literal", "cudnn_attention_grad")
-"""Ops that programs and tests of their own test: the kits make no samples of them."""
 
 
 class DeviceKernels(CudaKit):

@@ -57,7 +57,7 @@ def test_missing_library_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_plugin_yields_to_emulated_gpus() -> None:
     assert [spec.type for spec in plugin.flow_register_devices(Settings())] == ["gpu"]
     settings = Settings(plugins=(), emulate_gpus=2)
-    registry = Host(settings, [plugin], ["flow_core.builtin.emulated_plugin"]).load()
+    registry = Host(settings, [plugin]).load()
     assert registry.probe("gpu") == Available(2, "emulated on the CPU")
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kernel_mutation.deviations import DEVIATIONS, SUMMARIES
 
-from flow_core.ops.system import summary
-from flow_core.testing import Deviation, Gap, KernelKit
+from flow_core.testing import Gap, KernelKit
 
 pytestmark = [pytest.mark.arithmetic, pytest.mark.sampled(0.34)]
 
@@ -25,66 +25,11 @@ def small_buffers() -> Iterator[None]:
         np.setbufsize(size)
 
 
-SUMMARIES = tuple(spec.type for spec in summary.OPS)
 TEMPORARIES = "numpy makes temporary arrays"
 
 
 def temporaries(op: str, *dtypes: str) -> Gap:
     return Gap(op, "notyet", TEMPORARIES, ("allocates_nothing",), dtypes)
-
-
-INFINITE = ("inf", "-inf", "mixed")
-LABELS = ("integer_max", "integer_min", "mixed")
-ZEROS = "computed without branches: a sum, or the larger one, of zeros of both signs"
-SPREAD = "products of all weights are added where windows overlap, also those with zeros"
-TERMS = "infinities cancel or meet a zero, depending on how terms are grouped"
-CANCELS = "a mean of squares less the square of a mean cancels"
-REFUSED = "labels and indices outside of the classes are an error; the reference takes them"
-OWN_NAN = "max(x, 0) + slope min(x, 0): a slope that is not finite meets a zero"
-DEVIATIONS = (
-    *(Deviation(op, ("nan",), SPREAD, INFINITE)
-      for op in ("conv_data_grad", "deconv1d", "deconv2d", "deconv3d")),
-    *(Deviation(op, ("zero_sign",), ZEROS)
-      for op in ("elu", "hardtanh", "leaky_relu", "prelu")),
-    *(Deviation(op, ("zero_sign",), ZEROS, everywhere=False)
-      for op in (
-          "broadcast_maximum", "broadcast_minimum", "l1_l2_regularize_gradient", "relu", "sign",
-      )),
-    *(Deviation(op, ("nan",), TERMS, INFINITE)
-      for op in (
-          "adam_update", "lamb_update", "lars_update", "momentum_update", "normalization",
-          "normalization_grad", "rmsprop_update", "sgd_update", "softmax_cross_entropy",
-          "sparse_softmax_cross_entropy_grad",
-      )),
-    *(Deviation(op, ("nan",), TERMS, INFINITE, everywhere=False)
-      for op in (
-          "matmul_onto", "reduce_prod_grad", "summed_adam_update", "summed_momentum_update",
-          "summed_rmsprop_update", "summed_sgd_update",
-      )),
-    Deviation("normalization_grad", ("lost",), TERMS, ("largest", "lowest"), ("float64",), False),
-    *(Deviation(op, ("refused",), REFUSED, LABELS)
-      for op in ("one_hot", "sparse_cross_entropy_grad", "sparse_softmax_cross_entropy_grad")),
-    Deviation("prelu", ("nan",), OWN_NAN, ("nan", "-nan", *INFINITE)),
-    Deviation("digamma", ("infinity", "nan"), "the sign at a pole", ("-zero", "lowest", "mixed")),
-    Deviation("lgamma", ("nan",), "the reflection of -inf has no angle", ("-inf", "mixed")),
-    Deviation(
-        "softmax_cross_entropy", ("lost",),
-        "logarithms are bounded by the largest numbers: a probability of 0 times -inf is 0",
-        ("-inf", "mixed"),
-    ),
-    *(Deviation(op, ("finite", "infinity", "lost", "nan"), CANCELS)
-      for op in ("centered_rmsprop_update", "summed_centered_rmsprop_update")),
-    Deviation("lamb_update", ("finite", "lost"), "the squares of a norm underflow or overflow",
-              ("subnormal", "-subnormal", "mixed", "largest", "lowest"), everywhere=False),
-    Deviation("CategoricalOrdinalEncode", ("finite",),
-              "a table has only what the op has put there", ("mixed",)),
-    Deviation(
-        "upsample", ("lost", "nan"), "pixels of weight 0 are left out", ("nan", "-nan", *INFINITE)
-    ),
-    *(Deviation(op, ("finite",), "integers wrap around, the reference has wider ones",
-                ("integer_max", "integer_min", "mixed"), everywhere=False)
-      for op in ("reduce_prod_grad", "tril")),
-)  # fmt: skip
 
 
 class TestNumpyKernels(KernelKit):

@@ -13,12 +13,15 @@ import numpy as np
 import pytest
 
 from flow_core.base.config import Settings
+from flow_core.base.dtypes import float32
+from flow_core.base.errors import PluginError, PluginResultError
 from flow_core.ops.rules import like_input, linear, split_all_axes, with_nondecreasing
+from flow_core.plugins.batchable import of_elements
 from flow_core.plugins.host import load_plugins
 from flow_core.plugins.registry import Registry
-from flow_core.plugins.specs import BindContext, KernelSpec, OpSpec, Sample
+from flow_core.plugins.specs import BindContext, KernelSpec, OpSpec, Sample, no_rules
 from flow_core.sharding.sbp import P, S, Signature
-from flow_core.testing import Gap, GradientKit, KernelKit, Kit, SbpRuleKit
+from flow_core.testing import Gap, GradientKit, KernelKit, Kit, SbpRuleKit, check_kernel
 
 
 def samples(rng: Any) -> Any:
@@ -186,6 +189,137 @@ def test_no_samples() -> None:
         kit(KernelKit, replace(TWICE, samples=None)).test_agrees("twice", "as_given")
 
 
+def test_kernel_that_accepts_no_sample_is_detected() -> None:
+    tested = kit(KernelKit, accepts=lambda query: query.inputs[0].shape == (99,))
+    words = r"kits\.twice was never compared: of 2 samples of twice in float32, .* accepts 0"
+    with pytest.raises(AssertionError, match=words):
+        tested.test_every_kernel_is_compared("twice")
+
+
+def test_samples_without_elements_are_detected() -> None:
+    empty = replace(TWICE, samples=lambda rng: [Sample((rng.uniform(-2, 2, (0, 5)),))])
+    with pytest.raises(AssertionError, match="2 cases in float32 compare no element"):
+        kit(KernelKit, empty).test_agrees("twice", "float32")
+    with pytest.raises(AssertionError, match="accepts 16, none with results to compare"):
+        kit(KernelKit, empty).test_every_kernel_is_compared("twice")
+
+
+def test_op_without_a_reference_is_detected() -> None:
+    with pytest.raises(AssertionError, match=r"twice has no reference .* `OpSpec\.reference`"):
+        kit(KernelKit, replace(TWICE, reference=None)).test_agrees("twice", "float32")
+
+
+def test_op_without_results_is_detected() -> None:
+    nothing = replace(TWICE, outputs=(), infer=lambda ctx: (), reference=lambda x: ())
+    with pytest.raises(AssertionError, match="no results to compare: neither outputs nor mutated"):
+        kit(KernelKit, nothing, bind=lambda ctx: ()).test_agrees("twice", "float32")
+
+
+def test_rejected_sample_is_not_skipped() -> None:
+    kernel = KernelSpec("twice", "cpu", right, lambda query: False, name="kits.twice")
+    with pytest.raises(AssertionError, match=r"kits\.twice does not accept float32\[2\]"):
+        check_kernel(TWICE, kernel, Sample((np.ones(2),)), float32)
+    count = check_kernel(TWICE, replace(kernel, accepts=None), Sample((np.ones(2),)), float32)
+    assert count == 4  # two launches
+
+
+def counts(ctx: BindContext) -> Any:
+    total, step = ctx.inputs
+    return (partial(np.add, total, step, total),)
+
+
+COUNT = OpSpec(
+    "count_up",
+    inputs=("total", "step"),
+    outputs=(),
+    infer=lambda ctx: (),
+    reference=lambda total, step: total + step,
+    samples=lambda rng: [Sample((rng.uniform(-2, 2, (3,)), rng.uniform(-2, 2, (3,))))],
+    mutates=(0,),
+    effect=True,
+)
+
+
+def test_mutated_inputs_are_compared() -> None:
+    kit(KernelKit, COUNT, counts).test_agrees("count_up", "float32")
+    for change in (42, -1):
+        bind = lambda ctx, n=change: partial(np.add, ctx.inputs[0], n, ctx.inputs[0])  # noqa: E731
+        with pytest.raises(AssertionError, match=r"count_up \(kits.twice\)"):
+            kit(KernelKit, COUNT, bind).test_agrees("count_up", "float32")
+    tested = kit(KernelKit, replace(COUNT, reference=lambda total, step: (total, step)), counts)
+    with pytest.raises(AssertionError, match="returns 2 arrays instead of 0 outputs and the new"):
+        tested.test_agrees("count_up", "float32")
+
+
+def test_reference_may_not_change_its_arguments() -> None:
+    wrong = replace(COUNT, reference=lambda total, step: np.add(total, step, total))
+    with pytest.raises(ValueError, match="read-only"):
+        kit(KernelKit, wrong, counts).test_agrees("count_up", "float32")
+
+
+def test_disabled_mutation_may_not_write() -> None:
+    spec = replace(COUNT, attrs={"on": False}, mutates_if="on")
+    with pytest.raises(AssertionError, match="wrote input 0, which must not change"):
+        kit(KernelKit, replace(spec, outputs=("out",), infer=like_input, reference=like), both
+            ).test_agrees("count_up", "float32")  # fmt: skip
+
+
+def like(total: Any, step: Any, on: bool) -> Any:
+    return total, total
+
+
+def both(ctx: BindContext) -> Any:
+    return partial(np.copyto, ctx.outputs[0], ctx.inputs[0]), counts(ctx)[0]
+
+
+def remembers(ctx: BindContext) -> Any:
+    x, y, seen = ctx.inputs[0], ctx.outputs[0], []
+
+    def launch() -> None:
+        if not seen:
+            seen.append(x + x)
+        np.copyto(y, seen[0])
+
+    return launch
+
+
+def test_state_of_an_earlier_launch_is_detected() -> None:
+    with pytest.raises(AssertionError, match="Not equal to tolerance"):
+        kit(KernelKit, bind=remembers).test_agrees("twice", "float32")
+
+
+def test_false_promise_of_batches_is_detected() -> None:
+    def mean(ctx: BindContext) -> Any:
+        x, y = ctx.inputs[0], ctx.outputs[0]
+        return lambda: np.copyto(y, x - x.mean())
+
+    centered = replace(
+        TWICE, reference=lambda x: x - x.mean(), elementwise=False, inplace=(), gradient=None
+    )
+    tested = kit(KernelKit, centered, mean, batchable=of_elements)
+    assert list(tested.parameters("batchable"))
+    with pytest.raises(AssertionError, match=r"kits\.twice on"):
+        tested.test_batchable("twice", "float32")
+    assert not list(kit(KernelKit).parameters("batchable"))  # None promises nothing
+
+
+def test_elements_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    tested = kit(KernelKit)
+    tested.test_agrees("twice", "float32")
+    tested.teardown_class()
+    # two samples of 15 elements, each with three launches
+    assert "Tested: compared 90 elements of 2 cases with the references" in capsys.readouterr().out
+
+
+def test_internal_ops_need_no_gradient_and_no_rules() -> None:
+    internal = replace(TWICE, internal=True, gradient=None, sbp=no_rules)
+    assert not list(kit(GradientKit, internal).parameters("has_a_gradient"))
+    assert not list(kit(SbpRuleKit, internal).parameters("rules_hold"))
+    for wrong in ({"gradient": TWICE.gradient}, {"sbp": TWICE.sbp}):
+        with pytest.raises(PluginError, match="`internal=True` with a gradient or SBP rules"):
+            replace(internal, **wrong)
+
+
 def test_gaps_are_strict_xfails() -> None:
     class Tested(KernelKit):
         gaps = (Gap("twice", "notyet", "half", ("agrees",), ("float16",)),)
@@ -239,7 +373,7 @@ def test_wrong_rules_are_detected(rule: Signature, words: str) -> None:
 def test_invalid_rules_are_detected() -> None:
     both = Signature((S(0),), (S(0),))
     for spec in (rules(Signature((S(2),), (S(2),))), rules(both, both), rules(Signature((), (P,)))):
-        with pytest.raises(AssertionError):
+        with pytest.raises((AssertionError, PluginResultError)):
             kit(SbpRuleKit, spec).test_rules_are_well_formed("twice")
 
 

@@ -8,7 +8,7 @@ or channels-last if ``weights_last`` is set.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from math import erf, sqrt
 
 import numpy as np
@@ -23,10 +23,23 @@ from flow_core.authoring.specs import (
     TensorType,
     tensor_type,
 )
-from flow_core.authoring.update_rules import BY_TYPE, COMMON, Update
+from flow_core.authoring.update_rules import COMMON
 from flow_core.base.arrays import Array
 from flow_core.base.dtypes import float32, uint8
+from flow_onednn.update_references import (
+    JOINED,
+    MOST_ROWS,
+    Joined,
+    joined_reference,
+    joined_samples,
+    matmul_sgd,
+    matmul_sgd_samples,
+    sparse_adam,
+    sparse_samples,
+    sparse_sgd,
+)
 
+_op = partial(OpSpec, internal=True)
 Types = tuple[TensorType, ...]
 Attrs = Mapping[str, AttrValue]
 
@@ -347,50 +360,6 @@ def _add_to_rows_samples(rng: np.random.Generator) -> Iterator[Sample]:
 # --- updates of several variables
 
 
-@dataclass(frozen=True, slots=True)
-class Joined:
-    """An update rule whose updates of small variables are joined into one op.
-
-    The inputs are the learning rate, a factor of the gradients (the rate again if ``scaled`` is
-    false), for LARS the step number, and then a row per variable: the gradient, the variable, its
-    states. The op type fixes the mutated inputs, and so lists those of the maximum number of rows.
-
-    Attributes:
-        rule: the rule of the op for one variable.
-    """
-
-    rule: Update
-
-    @property
-    def type(self) -> str:
-        """Type of the op for several variables."""
-        return f"onednn_{self.rule.type}s"
-
-    @property
-    def head(self) -> int:
-        """Inputs before the rows."""
-        return 2 + self.rule.step
-
-    @property
-    def row(self) -> int:
-        """Inputs per variable."""
-        return 2 + len(self.rule.states) + len(self.rule.numbers)
-
-    @property
-    def mutates(self) -> tuple[int, ...]:
-        """Mutated inputs: all of each row but the gradient."""
-        return tuple(self.head + i for i in range(MOST_ROWS * self.row) if i % self.row)
-
-
-MOST_ROWS = 128
-"""Maximum number of variables of one op."""
-JOINED: tuple[Joined, ...] = tuple(
-    Joined(BY_TYPE[type_])
-    for type_ in ("sgd_update", "momentum_update", "adam_update", "lars_update", "lamb_update")
-)
-"""In the order of the C enumerators."""
-
-
 def _joined_spec(row: Joined) -> OpSpec:
     def infer(ctx: InferContext) -> Types:
         rest = ctx.inputs[row.head :]
@@ -402,13 +371,14 @@ def _joined_spec(row: Joined) -> OpSpec:
         return ()
 
     first = ("learning_rate", "scale_by_tensor", *(("train_step",) if row.rule.step else ()))
-    return OpSpec(
+    return _op(
         type=row.type,
-        internal=True,
         inputs=(*first, "rows*"),
         outputs=(),
         infer=infer,
         attrs={"scaled": False, **dict.fromkeys((*COMMON, *row.rule.attrs), REQUIRED)},
+        reference=joined_reference(row),
+        samples=joined_samples(row),
         mutates=row.mutates,
         effect=True,
         doc=f"`{row.rule.type}` of several small variables in one call.",
@@ -419,9 +389,8 @@ _PACKED = {"rows": REQUIRED, "deep": REQUIRED, "columns": REQUIRED, "activation"
 
 OPS: tuple[OpSpec, ...] = (
     *map(_joined_spec, JOINED),
-    OpSpec(
+    _op(
         type="onednn_conv",
-        internal=True,
         inputs=("x", "weight", "bias?"),
         infer=_conv_type,
         attrs={**GEOMETRY, "padding_after": REQUIRED, "activation": "", **MATH, **NOTED},
@@ -429,9 +398,8 @@ OPS: tuple[OpSpec, ...] = (
         samples=_conv_samples,
         doc="Convolution of NHWC activations, with bias and activation.",
     ),
-    OpSpec(
+    _op(
         type="onednn_conv_data_grad",
-        internal=True,
         inputs=("dy", "weight"),
         outputs=("dx",),
         infer=_data_grad_type,
@@ -440,9 +408,8 @@ OPS: tuple[OpSpec, ...] = (
         samples=_data_grad_samples,
         doc="Gradient of the convolution input, of height and width ``space``.",
     ),
-    OpSpec(
+    _op(
         type="onednn_conv_filter_grad",
-        internal=True,
         inputs=("dy", "x"),
         outputs=("dw*",),
         infer=_filter_grad_type,
@@ -451,9 +418,8 @@ OPS: tuple[OpSpec, ...] = (
         samples=_filter_grad_samples,
         doc="Gradients of the convolution weights and, if ``bias`` is set, of the bias.",
     ),
-    OpSpec(
+    _op(
         type="onednn_matmul",
-        internal=True,
         inputs=("a", "b", "bias?"),
         infer=_matmul_type,
         attrs={
@@ -468,43 +434,38 @@ OPS: tuple[OpSpec, ...] = (
         samples=_matmul_samples,
         doc="Matrix product with bias and activation.",
     ),
-    OpSpec(
+    _op(
         type="onednn_pack",
-        internal=True,
         inputs=("b",),
         infer=lambda ctx: (_like(ctx, ctx.attrs["size"]),),
         attrs={**_PACKED, "transpose_b": REQUIRED, "bias": REQUIRED, "size": REQUIRED},
         doc="Right operand of `onednn_packed_matmul`, packed in the library's layout.",
     ),
-    OpSpec(
+    _op(
         type="onednn_packed_matmul",
-        internal=True,
         inputs=("a", "packed", "bias?"),
         infer=lambda ctx: (_like(ctx, ctx.attrs["rows"], ctx.attrs["columns"]),),
         attrs=_PACKED,
         doc="`onednn_matmul` with packed weights.",
     ),
-    OpSpec(
+    _op(
         type="onednn_max_pool",
-        internal=True,
         inputs=("x",),
         outputs=("y", "places"),
         infer=_pool_type,
         attrs={**_POOL, "places": REQUIRED},
         doc="Max pooling to ``space``, and the positions of the maxima within their windows.",
     ),
-    OpSpec(
+    _op(
         type="onednn_max_pool_grad",
-        internal=True,
         inputs=("dy", "places"),
         outputs=("dx",),
         infer=_pool_grad_type,
         attrs=_POOL,
         doc="Gradient of `onednn_max_pool`, of height and width ``space``.",
     ),
-    OpSpec(
+    _op(
         type="onednn_norm_relu",
-        internal=True,
         inputs=("x", "moving_mean", "moving_variance", "gamma", "beta"),
         outputs=("y", "mean", "inv_variance", "mask"),
         infer=_norm_type,
@@ -512,18 +473,16 @@ OPS: tuple[OpSpec, ...] = (
         mutates=(1, 2),
         doc="Batch normalisation in training and relu, with relu's mask as bits.",
     ),
-    OpSpec(
+    _op(
         type="onednn_norm_relu_grad",
-        internal=True,
         inputs=("x", "dy", "mean", "inv_variance", "gamma", "mask"),
         outputs=("dx", "gamma_diff", "beta_diff"),
         infer=_norm_grad_type,
         attrs={"epsilon": 1e-5},
         doc="Gradient of `onednn_norm_relu`.",
     ),
-    OpSpec(
+    _op(
         type="onednn_norm_add_relu",
-        internal=True,
         inputs=("x", "moving_mean", "moving_variance", "gamma", "beta", "addend"),
         outputs=("y", "mean", "inv_variance"),
         infer=_joined_type,
@@ -533,9 +492,8 @@ OPS: tuple[OpSpec, ...] = (
         samples=_joined_samples,
         doc="Batch normalisation in training, residual addition and relu.",
     ),
-    OpSpec(
+    _op(
         type="onednn_add_to_rows",
-        internal=True,
         inputs=("base", "index", "rows"),
         infer=lambda ctx: ctx.inputs[:1],
         attrs={"axis": 0, "first": 0},
@@ -544,9 +502,8 @@ OPS: tuple[OpSpec, ...] = (
         samples=_add_to_rows_samples,
         doc="base with rows added at base[index]; indices out of range are ignored.",
     ),
-    OpSpec(
+    _op(
         type="onednn_sparse_adam",
-        internal=True,
         inputs=("model", "index", "model_diff", "learning_rate", "m", "v", "scale_by_tensor?"),
         outputs=(),
         infer=lambda _: (),
@@ -558,36 +515,39 @@ OPS: tuple[OpSpec, ...] = (
             "beta2": 0.999,
             "epsilon": 1e-8,
         },
+        reference=sparse_adam,
+        samples=sparse_samples("adam_update"),
         mutates=(0, 4, 5),
         effect=True,
         doc="Adam with the rows of model_diff summed at model[index], and gradient 0 elsewhere: as"
         " with a dense gradient, all rows with nonzero moments are updated.",
     ),
-    OpSpec(
+    _op(
         type="onednn_sparse_sgd",
-        internal=True,
         inputs=("model", "index", "model_diff", "learning_rate", "scale_by_tensor?"),
         outputs=(),
         infer=lambda _: (),
         attrs={"axis": 0, "first": 0, "scale": 1.0},
+        reference=sparse_sgd,
+        samples=sparse_samples("sgd_update"),
         mutates=(0,),
         effect=True,
         doc="model[index] -= learning_rate scale scale_by_tensor model_diff, row by row.",
     ),
-    OpSpec(
+    _op(
         type="onednn_matmul_sgd",
-        internal=True,
         inputs=("model", "a", "b", "learning_rate", "scale_by_tensor?"),
         outputs=(),
         infer=lambda _: (),
         attrs={"transpose_a": False, "transpose_b": False, "scale": 1.0, **MATH, **NOTED},
+        reference=matmul_sgd,
+        samples=matmul_sgd_samples,
         mutates=(0,),
         effect=True,
         doc="model -= learning_rate scale scale_by_tensor (a b); the gradient is not stored.",
     ),
-    OpSpec(
+    _op(
         type="onednn_reorder",
-        internal=True,
         inputs=("x",),
         infer=_reorder_type,
         attrs={"perm": REQUIRED, **NOTED},

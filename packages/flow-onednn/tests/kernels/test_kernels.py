@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
 import pytest
 
-from flow_core.authoring.update_rules import INDEXED_PREFIX
 from flow_core.base.config import Settings
 from flow_core.plugins.host import load_plugins
 from flow_core.plugins.registry import Registry
-from flow_core.plugins.specs import OpSpec, Sample
 from flow_core.testing import Deviation, KernelKit
 from flow_core.testing.kit import Gap
 from flow_onednn.library import Missing, library, state
 from flow_onednn.native.expressions import TABLE
-from flow_onednn.ops import JOINED
 from flow_onednn.plugin import flow_register_kernels
+from flow_onednn.update_references import JOINED
 
 _STATE = state()
 pytestmark = [
@@ -37,18 +32,8 @@ OPAQUE = (
     "onednn_max_pool_grad",
     "onednn_norm_relu",
     "onednn_norm_relu_grad",
-    "fused",
-    "onednn_matmul_sgd",
-    "summed_sgd_update",
-    "onednn_sparse_sgd",
-    "onednn_sparse_adam",
-    *(row.type for row in JOINED),
 )
-"""Ops with an output in the library's own layout: see test_norm_pool.py and test_packed.py.
-
-Updates without other kernels are tested in test_loops.py, test_matmul.py, test_summed_sgd.py and
-passes/test_join.py.
-"""
+"""Ops with an output in the library's own layout: see test_norm_pool.py and test_packed.py."""
 
 
 SAMPLED = (
@@ -62,38 +47,6 @@ SAMPLED = (
     "cast",
 )
 """Elementwise ops tested here; they share a generator, and test_loops.py tests all formulas."""
-
-UPDATES = {"sgd_update": 0, "momentum_update": 1, "adam_update": 2}
-
-
-def updates(states: int, rng: Any) -> Iterator[Sample]:
-    """Yield inputs of an optimizer's update; test_loops.py checks the values."""
-    for shape in ((7,), (3, 5), ()):
-        arrays = [rng.uniform(0.5, 2, shape) for _ in range(2)]
-        arrays += [np.array(0.1), *(rng.uniform(0.5, 2, shape) for _ in range(states))]
-        yield Sample(tuple(arrays), {"l1": 0.1, "l2": 0.2, "weight_decay": 0.01})
-        yield Sample((*arrays, np.array(0.5)))
-
-
-def row_updates(spec: OpSpec, rng: Any) -> Iterator[Sample]:
-    """Yield inputs of a sparse row update."""
-    for shape, lookups in (((7,), (3,)), ((30, 5), (20, 4)), ((4, 2, 3), (1,))):
-        model, *states = (rng.uniform(0.5, 2, shape) for _ in spec.mutates)
-        index = rng.integers(-1, shape[0] + 1, lookups).astype(np.int32)
-        values = rng.uniform(0.5, 2, (*lookups, *shape[1:]))
-        yield Sample((model, index, values, np.array(0.1), *states), {"weight_decay": 0.01})
-
-
-def scaled_updates(spec: OpSpec, rng: Any) -> Iterator[Sample]:
-    """Yield inputs of norm-scaled updates."""
-    for shape in ((7,), (33, 5), ()):
-        first = [rng.uniform(0.5, 2, shape), rng.uniform(0.5, 2, shape), np.array(0.1)]
-        states: list[Any] = [np.array(3, np.int64)] if spec.type == "lars_update" else []
-        states += [rng.uniform(0.5, 2, shape) for _ in range(2 - len(states))]
-        states += [np.array(0.5)] * (2 if spec.type == "lamb_update" else 0)
-        yield Sample((*first, *states), {"l1": 0.1, "l2": 0.2, "weight_decay": 0.01})
-        yield Sample((*first, *states, np.array(0.5)))
-
 
 INFINITE = ("inf", "-inf", "mixed")
 LABELS = ("integer_max", "integer_min", "mixed")
@@ -114,8 +67,17 @@ DEVIATIONS = (
       for op in ("conv2d", "onednn_conv")),
     *(Deviation(op, ("nan",), WEIGHTS, ("-nan", "nan", *INFINITE))
       for op in ("adam_update", "lamb_update", "lars_update", "momentum_update", "sgd_update")),
-    Deviation("lamb_update", ("finite", "lost"), "numpy adds up squares in float32",
-              everywhere=False),
+    *(Deviation(op, ("nan",), WEIGHTS, ("-nan", "nan", *INFINITE), everywhere=False)
+      for op in (*(row.type for row in JOINED), "onednn_matmul_sgd", "onednn_sparse_adam",
+                 "onednn_sparse_sgd", "summed_sgd_update")),
+    Deviation("onednn_sparse_adam", ("lost",), "rows without a gradient and moments are left out",
+              ("mixed",), everywhere=False),
+    *(Deviation(op, ("nan",), TERMS, INFINITE, everywhere=False)
+      for op in ("indexed_slices_adam_update", "indexed_slices_momentum_update",
+                 "indexed_slices_sgd_update")),
+    *(Deviation(op, ("finite", "lost"), "the squares of a norm underflow or overflow",
+                everywhere=False)
+      for op in ("lamb_update", "onednn_lamb_updates", "onednn_lars_updates")),
     Deviation("onednn_matmul", ("nan",), "the library's gelu of inf is NaN", INFINITE,
               everywhere=False),
     Deviation("dropout", ("finite",), "a mask has 0 and 1 only; others count as 1", LABELS),
@@ -161,12 +123,3 @@ class TestKernels(KernelKit):
         if name != "softmax_grad" or isa.startswith("AVX512"):
             return ""
         return f"oneDNN has a softmax_backward for AVX512, and for {isa} a reference only"
-
-    def samples(self, spec: OpSpec, rng: Any) -> Iterable[Sample]:
-        if spec.type in UPDATES:
-            return updates(UPDATES[spec.type], rng)
-        if spec.type in ("lars_update", "lamb_update"):
-            return scaled_updates(spec, rng)
-        if spec.type.startswith(INDEXED_PREFIX):
-            return row_updates(spec, rng)
-        return super().samples(spec, rng)

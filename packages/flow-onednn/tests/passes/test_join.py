@@ -20,8 +20,8 @@ from flow_core.plugins.host import default_registry
 from flow_core.plugins.specs import KernelQuery
 from flow_core.testing.checks import run_kernel
 from flow_onednn.native import compiler
-from flow_onednn.ops import JOINED, MOST_ROWS, Joined
 from flow_onednn.passes import join
+from flow_onednn.update_references import JOINED, MOST_ROWS, Joined
 
 SIZES = (1, 17, 5000, 9, join.SMALL)
 COMMON = {"scale": 0.5, "l1": 0.01, "l2": 0.02, "weight_decay": 0.1}

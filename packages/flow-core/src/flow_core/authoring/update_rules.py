@@ -13,6 +13,7 @@ from flow_core.ir.update_rules import (
     optional_inputs,
 )
 from flow_core.ops.training.schedules import corrected_rate, scheduled_rate
+from flow_core.ops.training.update_references import update_inputs, update_reference
 
 __all__ = [
     "BY_TYPE",
@@ -27,4 +28,6 @@ __all__ = [
     "corrected_rate",
     "optional_inputs",
     "scheduled_rate",
+    "update_inputs",
+    "update_reference",
 ]

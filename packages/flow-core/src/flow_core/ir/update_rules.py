@@ -20,8 +20,8 @@ states, and has no output.  With r = scale * scale_by_tensor * model_diff + l1 *
   model -= lr * |model| / |a| * (a + weight_decay * model) with |x| the Euclidean norm
   (the factor is 1 unless both are positive)
 
-If ``skip_if`` is not 0, nothing changes.  A coefficient l1, l2 or weight_decay of 0 leaves its term
-out, even if the model is not finite.
+If ``skip_if`` is not 0, nothing changes.  With a coefficient l1, l2 or weight_decay of 0, backends
+may leave its term out, so that a model that is not finite does not spread through it.
 
 Backends take names, order and number of states and attributes from `TABLE`.  Each orders the
 arithmetic for its hardware (tiles of numpy calls, fused loops, GPU threads), so results are equal

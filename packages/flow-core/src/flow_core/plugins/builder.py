@@ -32,7 +32,7 @@ class RegistryBuilder:
         self._origins: dict[tuple[str, Any], Origin] = {}
         self._unconditional: dict[tuple[str, str, int], KernelSpec] = {}
 
-    def add(self, origin: Origin, records: Mapping[Kind, Iterable[Any]], guard: bool) -> None:
+    def add(self, origin: Origin, records: Mapping[Kind, Iterable[object]], guard: bool) -> None:
         """Add all records of one plugin, or none.
 
         Args:
@@ -211,7 +211,7 @@ def _rank(spec: KernelSpec) -> tuple[Any, ...]:
     return (-spec.priority, spec.op == ANY_OP, spec.accepts is None, spec.name, spec.device)
 
 
-def record_text(kind: Kind, spec: Any) -> str:
+def record_text(kind: Kind, spec: object) -> str:
     """Return a record in words."""
     if isinstance(spec, KernelSpec):
         return describe_kernel(spec)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from operator import index
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from flow_core.base.errors import (
     FlowError,
@@ -39,6 +39,7 @@ from flow_core.plugins.specs import (
 )
 from flow_core.sharding.sbp import Signature, Split
 
+Item = TypeVar("Item")
 Args = tuple[Any, ...]
 Result = Callable[[Any, Args], object]
 """Check the result of a call with its arguments; return it, converted."""
@@ -157,18 +158,24 @@ def _wrong(value: object, allowed: str) -> _WrongError:
     return _WrongError(allowed, show(value))
 
 
-def _sequence(value: object, allowed: str) -> tuple[Any, ...]:
+def _sequence(value: object, allowed: str) -> tuple[object, ...]:
     if isinstance(value, str | Mapping) or not isinstance(value, Iterable):
         raise _wrong(value, allowed)
     return tuple(value)
 
 
-def _types(value: object, args: Args) -> tuple[TensorType, ...]:
-    found = _sequence(value, "a sequence of TensorType, one per output")
-    for type_ in found:
-        if not isinstance(type_, TensorType):
-            raise _wrong(type_, "a sequence of TensorType, one per output")
-    return found
+def _sequence_of(kind: type[Item], value: object) -> tuple[Item, ...]:
+    allowed = f"a sequence of {kind.__name__}"
+    found: list[Item] = []
+    for item in _sequence(value, allowed):
+        if not isinstance(item, kind):
+            raise _wrong(item, allowed)
+        found.append(item)
+    return tuple(found)
+
+
+def _types(value: object, _: Args) -> tuple[TensorType, ...]:
+    return _sequence_of(TensorType, value)
 
 
 def _types_of(spec: OpSpec) -> Result:
@@ -187,11 +194,9 @@ def _types_of(spec: OpSpec) -> Result:
 
 
 def _signatures(value: object, args: Args) -> tuple[Signature, ...]:
-    found = _sequence(value, "a sequence of Signature")
+    found = _sequence_of(Signature, value)
     inputs, outputs = args[0].inputs, args[0].outputs
     for rule in found:
-        if not isinstance(rule, Signature):
-            raise _wrong(rule, "a sequence of Signature")
         counts = len(rule.inputs), len(rule.outputs)
         if counts[0] != len(inputs) or (outputs and counts[1] != len(outputs)):
             raise _wrong(str(rule), f"an SBP for each of {len(inputs)} inputs and of the outputs")
@@ -201,7 +206,7 @@ def _signatures(value: object, args: Args) -> tuple[Signature, ...]:
     return found
 
 
-def _attrs(value: object, args: Args) -> Mapping[str, Any]:
+def _attrs(value: object, args: Args) -> Mapping[str, object]:
     known = args[0].attrs
     allowed = f"a mapping of attributes: {', '.join(known) or 'the op has none'}"
     if not isinstance(value, Mapping) or not {*value} <= {*known}:
@@ -209,7 +214,7 @@ def _attrs(value: object, args: Args) -> Mapping[str, Any]:
     return value
 
 
-def _gradients(value: object, args: Args) -> tuple[Any, ...]:
+def _gradients(value: object, args: Args) -> tuple[object, ...]:
     count = len(args[0].inputs)
     allowed = f"a gradient or None for each of {count} inputs"
     found = _sequence(value, allowed)
@@ -254,7 +259,7 @@ def _instance(*kinds: type) -> Result:
     return check
 
 
-def _layouts(value: object, _: Args) -> tuple[Any, ...]:
+def _layouts(value: object, _: Args) -> tuple[object, ...]:
     allowed = "a sequence of (placement, SBP) pairs"
     found = _sequence(value, allowed)
     for pair in found:
@@ -289,7 +294,7 @@ _RESULTS: Mapping[type, Mapping[str, Result]] = {
 _DEFAULTS = {kind: {f.name: f.default for f in fields(kind)} for kind in _RESULTS}
 
 
-def guarded(spec: Any, record: str, origin: Origin) -> Any:
+def guarded(spec: object, record: str, origin: Origin) -> object:
     """Return a record whose functions are guarded; fields with their default stay.
 
     Args:
@@ -303,9 +308,9 @@ def guarded(spec: Any, record: str, origin: Origin) -> Any:
     for name, result in _RESULTS.get(type(spec), {}).items():
         target = getattr(spec, name)
         if target is not None and target is not defaults[name]:
-            result = _types_of(spec) if name == "infer" else result
+            result = _types_of(spec) if isinstance(spec, OpSpec) and name == "infer" else result
             guards[name] = Guard(target, name, record, origin, result, by_op)
-    return replace(spec, **guards) if guards else spec
+    return replace(cast(Any, spec), **guards) if guards else spec
 
 
 def guarded_hook(call: Callable[..., object], hook: str, origin: Origin) -> Callable[..., object]:

@@ -300,7 +300,9 @@ class Host:
                 call = guarded_hook(call, hook, origin)
             yield HookCall(origin, self._traced(origin, hook, call))
 
-    def _traced(self, origin: Origin, hook: str, call: Callable[..., object]) -> Callable[..., Any]:
+    def _traced(
+        self, origin: Origin, hook: str, call: Callable[..., object]
+    ) -> Callable[..., object]:
         if not self.settings.trace_plugins:
             return call
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,7 +125,7 @@ def checked_records(kind: Kind, origin: Origin, result: object) -> tuple[Any, ..
     return records
 
 
-def _rules(kind: Kind) -> Iterable[tuple[str, Any, str]]:
+def _rules(kind: Kind) -> Iterable[tuple[str, Callable[[object], object], str]]:
     """Yield (field, predicate, allowed values) for all fields of a kind."""
     for field in (kind.key, *kind.names):
         yield field, _is_name, "a non-empty text"

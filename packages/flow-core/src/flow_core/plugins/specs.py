@@ -26,12 +26,7 @@ Lazy = str | Callable[..., Any]
 def load(target: Lazy, owner: str = "") -> Any:
     """Import the object that a lazy target names.
 
-    Args:
-        target: the lazy target.
-        owner: the record and plugin that it belongs to, for the error.
-
-    Raises:
-        PluginError: the import fails, or the module has no such attribute.
+    Raises `PluginError`, which names the record and plugin ``owner`` that the target belongs to.
 
     >>> load("math:sqrt")(4.0)
     2.0
@@ -362,9 +357,7 @@ class KernelSpec:
             along axis 0, is bitwise equal to one launch per array.  Inputs that are equal in
             ``whole`` and in the parts are shared by all parts.  None: never, also for
             elementwise ops, for which `flow_core.plugins.batchable.of_elements` may be set.
-        unrecordable: why a driver that records launches (`DeviceSpec.records_launches`) must call
-            those of this kernel in every step, such as because they call the host; empty if it
-            can replay them.
+        unrecordable: why a recording driver must call, not replay, the launches; empty if not.
     """
 
     op: str
@@ -405,11 +398,9 @@ class DeviceSpec:
             `flow_core.sharding.topology.Device`.
         kernels: device type whose kernels also run here ("cpu" for emulated devices).
         records_launches: whether the driver records the work that launches enqueue, and replays
-            it in later steps without calling them, such as by a CUDA graph.  Plans then report the
-            kernels that prevent it.
-        alignment: bytes, a power of two and at least 64.  The driver aligns its arenas to it, and
-            plans the offset of each value and workspace; the rows of an op that runs for several
-            devices at once (`KernelSpec.batchable`) lie side by side.
+            it in later steps; plans then report the kernels that prevent it.
+        alignment: bytes, a power of two and at least 64, of arenas, and of the offsets of values
+            (except rows of `KernelSpec.batchable`, which lie side by side) and workspaces.
         host_numbers: whether kernels read the inputs of `OpSpec.numbers` in host memory.  Step
             counters, learning rates and loss scales are then computed on the CPU; numbers that the
             device computes, such as the norm of all gradients, are copied in each step.

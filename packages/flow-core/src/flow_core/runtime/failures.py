@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from traceback import walk_tb
-from typing import Any, Protocol
+from typing import Protocol
 
+from flow_core.base.arrays import DeviceArray
 from flow_core.base.errors import FlowError, SourceLine, user_line
 from flow_core.comm.exchange import BOXING
 from flow_core.device import Arena, Driver, Launch
@@ -29,7 +30,7 @@ class KernelSource(Protocol):
     """
 
     @property
-    def origins(self) -> Mapping[tuple[str, Any], Origin]:
+    def origins(self) -> Mapping[tuple[str, object], Origin]:
         """The plugin of each record, by (table, name)."""
 
     @property
@@ -67,7 +68,7 @@ def allocated(driver: Driver, device: Device, nbytes: int, source: KernelSource)
 
 def viewed(
     arena: Arena, offset: int, type_: TensorType, device: Device, source: KernelSource
-) -> Any:
+) -> DeviceArray:
     """Return an array in an arena.
 
     Raises:
@@ -168,7 +169,7 @@ class Blame:
         with plugin_code(f"calling hook flow_step_finished of {origin}", origin, user_line()):
             yield
 
-    def check_outputs(self, tasks: Sequence[Task], arrays: Sequence[Any]) -> None:
+    def check_outputs(self, tasks: Sequence[Task], arrays: Sequence[DeviceArray]) -> None:
         """Check after the first step that kernels have not replaced or resized their outputs.
 
         Raises:

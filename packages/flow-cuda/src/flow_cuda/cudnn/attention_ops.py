@@ -95,6 +95,14 @@ def _samples(rng: np.random.Generator) -> Iterator[Sample]:
             yield Sample(given, attrs, gradient=False)
 
 
+def _grad_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for q, k, v, *mask in operands(rng):
+        out, stats = _attention(q, k, v, *mask, scale=0.3, saves=True)
+        attrs = {"scale": 0.3, "workspace": 4096}
+        given = (q, k, v, out, rng.normal(0, 1, out.shape), stats.astype(np.float32), *mask)
+        yield Sample(given, attrs, gradient=False, fixed=(5,))
+
+
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
         type="cudnn_attention",
@@ -116,6 +124,7 @@ OPS: tuple[OpSpec, ...] = (
         infer=lambda ctx: ctx.inputs[:3],
         attrs={**ATTRS, "deterministic": False},
         reference=_grad,
+        samples=_grad_samples,
         work=_work,
         doc="The gradients of ``cudnn_attention`` with respect to q, k and v.",
     ),

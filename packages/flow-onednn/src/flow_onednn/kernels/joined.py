@@ -12,8 +12,8 @@ from flow_core.authoring.update_rules import COMMON
 from flow_core.base.alignment import aligned
 from flow_onednn.kernels.loops import FLOAT_BYTES, PAIR_BYTES, loop_kernel, null, pointer
 from flow_onednn.native import compiler
-from flow_onednn.ops import JOINED, Joined
 from flow_onednn.threads import MAX_PARTITIONS
+from flow_onednn.update_references import JOINED, Joined
 
 STEP = 2
 """Position of the step number, if the rule reads it."""

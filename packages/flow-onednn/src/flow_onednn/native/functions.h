@@ -90,12 +90,24 @@ static inline bfloat16 f32_to_bf16(float x) {
 
 #define PARALLEL 16384
 
+// Threads start at multiples of VECTORS elements: the elements that remain after the last full vector,
+// for which the compiler may contract products and sums differently, are the same for all numbers of
+// threads.
+#define VECTORS 64
+
 // Run a statement for each i below n. Short loops skip the parallel region, which costs time even
 // with one thread.
 #define EACH(n, ...) \
     if ((n) > PARALLEL) { \
-        _Pragma("omp parallel for simd schedule(static)") \
-        for (long i = 0; i < (n); i++) __VA_ARGS__ \
+        _Pragma("omp parallel") \
+        { \
+            long count_ = (n), threads_ = omp_get_num_threads(); \
+            long share_ = ((count_ + VECTORS - 1) / VECTORS + threads_ - 1) / threads_ * VECTORS; \
+            long low_ = omp_get_thread_num() * share_, high_ = low_ + share_; \
+            high_ = high_ < count_ ? high_ : count_; \
+            _Pragma("omp simd") \
+            for (long i = low_; i < high_; i++) __VA_ARGS__ \
+        } \
     } else { \
         _Pragma("omp simd") \
         for (long i = 0; i < (n); i++) __VA_ARGS__ \

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from flow_core.authoring.pass_api import KernelRewriter, PassContext
 from flow_core.authoring.specs import Attrs, AttrValue, Graph, KernelSpec, Op, OpSpec, Value
 from flow_core.authoring.update_rules import COMMON, DIFF, MODEL, RATE
-from flow_onednn.ops import JOINED, MOST_ROWS, Joined
+from flow_onednn.update_references import JOINED, MOST_ROWS, Joined
 
 SMALL = 1 << 14
 """Number of elements up to which a variable is small: loops over them use one thread."""

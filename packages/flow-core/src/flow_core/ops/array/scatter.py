@@ -228,6 +228,7 @@ def _scatter_nd_samples(rng: np.random.Generator) -> Iterator[Sample]:
 def _scatter_nd_like_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for table, index, slices in _nd_cases(rng):
         yield Sample((table, index, slices))
+        yield Sample((table, index, slices), {"first": (1,) * table.ndim}, note="a part")
 
 
 def _tensor_scatter_samples(rng: np.random.Generator) -> Iterator[Sample]:

@@ -161,7 +161,7 @@ SHAPES = ((7,), (3, 5), (2, 1, 4), (3, 1))
 def _distinct(rng: np.random.Generator, shape: Sequence[int]) -> Array:
     """Return numbers that are distinct in every floating type."""
     count = int(np.prod(shape))
-    return (rng.permutation(count).reshape(shape) - count // 2) * 0.25
+    return (rng.permutation(count).reshape(shape) - count // 2) * 0.3
 
 
 def _ties(rng: np.random.Generator) -> Array:
@@ -206,7 +206,11 @@ def _one_hot_samples(rng: np.random.Generator) -> Iterator[Sample]:
                                 ((4,), 3, "int8"), ((0,), 3, "float64")):  # fmt: skip
         indices = rng.integers(0, depth, shape).astype(np.int32)
         yield Sample((indices,), {"depth": depth, "dtype": dtype})
-    values = {"floating_on_value": 0.5, "floating_off_value": -1.0}
+    values: dict[str, float] = {"integer_on_value": 7, "integer_off_value": -2}
+    yield Sample((np.array([1, 0], np.int64),), {"depth": 3, "dtype": "int32", **values})
+    values = {"floating_on_value": 0.1, "floating_off_value": -1.7}
+    yield Sample((np.array([1, 2], np.int64),), {"depth": 3, "dtype": "float64", **values})
+    values = {"floating_on_value": 0.5, "floating_off_value": -1.1}
     yield Sample((np.array([1, 0], np.int64),), {"depth": 3, "dtype": "float32", **values})
     part = {"depth": 3, "dtype": "float32", "first": 2, "classes": 7}
     yield Sample((np.array([[4, 0, 6], [2, 3, 1]], np.int32),), part, note="a part")

@@ -58,6 +58,7 @@ def _constant_samples(_: np.random.Generator) -> Iterator[Sample]:
     for value, shape, dtype in (
         (1.5, (2, 3), "float32"), (-3, (4,), "int64"), (0, (2, 1), "bfloat16"), (7, (1,), "uint8"),
         (True, (2,), "bool"), (2.0, (0, 3), "float64"), (0.5, (3,), "float16"), (-1, (2,), "int8"),
+        (0.1, (3,), "float32"), (0.1, (2,), "float64"),
     ):  # fmt: skip
         yield Sample((), {"value": value, "shape": shape, "dtype": dtype})
 
@@ -89,7 +90,13 @@ def _constant_like(like: Array, *, value: Any, dtype: str | None) -> Array:
 
 
 def _constant_like_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for shape, value, dtype in (((2, 3), 1.5, None), ((3,), 4, "int32"), ((2, 1), 0, "float64")):
+    for shape, value, dtype in (
+        ((2, 3), 1.5, None),
+        ((3,), 4, "int32"),
+        ((2, 1), 0, "float64"),
+        ((2,), 0.1, "float32"),
+        ((2,), 0.1, "float64"),
+    ):
         yield Sample((rng.uniform(-3, 3, shape),), {"value": value, "dtype": dtype})
     yield Sample((rng.integers(0, 5, (4,)),), {"value": 3})
 
@@ -118,7 +125,8 @@ def _range(*, start: int, limit: int, delta: int, dtype: str) -> Array:
 
 def _range_samples(_: np.random.Generator) -> Iterator[Sample]:
     for start, limit, delta, dtype in (
-        (0, 10, 1, "int64"), (1, 10, 3, "int32"), (5, -2, -3, "float32"), (2, 3, 9, "float64"),
+        (0, 10, 1, "int64"), (1, 10, 3, "int32"), (5, -2, -3, "float32"),
+        (250, 1000, 77, "float32"), (2**25 + 1, 2**25 + 9, 3, "float64"), (2, 3, 9, "float64"),
     ):  # fmt: skip
         yield Sample((), {"start": start, "limit": limit, "delta": delta, "dtype": dtype})
 

@@ -94,6 +94,9 @@ def _samples(rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample((a, b), attrs, gradient=False)
     attrs = boxing_attrs("all_reduce", "int32", ((4, 3), (4, 3)), combine="max")
     yield Sample((b, b[::-1]), attrs, gradient=False)
+    shapes = ((2, 3), (2, 3), (4, 3), (4, 3))
+    attrs = boxing_attrs("all_reduce", "int32", shapes, members=("first", "second"))
+    yield Sample((a, -a * 2, b, b * 3), attrs, gradient=False, note="a bucket")
     attrs = boxing_attrs("all_reduce", "int32", ((), ()))
     yield Sample((a[0, 0], b[0, 0]), attrs, gradient=False, note="scalars")
 

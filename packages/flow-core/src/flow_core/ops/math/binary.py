@@ -378,7 +378,8 @@ def _where_samples(values: int) -> Callable[[np.random.Generator], Iterator[Samp
         for dtype in (np.int32, np.int64, np.bool_, np.float64):
             condition = rng.integers(0, 2, (3, 4)).astype(dtype)
             arrays = tuple(rng.integers(0, 9, (3, 4)) for _ in range(values))
-            yield Sample((condition, *arrays), attrs, False)
+            other = {"operand": -3} if attrs else {}
+            yield Sample((condition, *arrays), other, False)
 
     return samples
 

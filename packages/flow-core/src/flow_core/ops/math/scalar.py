@@ -178,16 +178,19 @@ def _clip_grad(dy: Array, x: Array, **attrs: AttrValue) -> Array:
 
 
 def _clip_samples(name: str, sides: tuple[str, ...], grad: bool) -> Callable[[Any], Any]:
-    values = {"floating_min": -0.5, "integral_min": -1, "floating_max": 1.25, "integral_max": 2}
-    attrs = {k: v for k, v in values.items() if k.endswith(sides)}
+    bounds = [
+        {"floating_min": -0.5, "integral_min": -1, "floating_max": 1.25, "integral_max": 2},
+        {"floating_min": 0.25, "integral_min": 0, "floating_max": 0.75, "integral_max": 3},
+    ]
+    some, others = ({k: v for k, v in row.items() if k.endswith(sides)} for row in bounds)
 
     def samples(rng: np.random.Generator) -> Iterator[Sample]:
-        for shape in ((7,), (3, 5), (0, 2)):
+        for shape, attrs in (((7,), some), ((3, 5), others), ((0, 2), some)):
             arrays = [rng.uniform(-2, 2, shape) for _ in range(1 + grad)]
             yield Sample(tuple(arrays), attrs, gradient=not grad)
-        if not grad:
-            x = rng.integers(-4, 5, (3, 4)).astype(np.int32)
-            yield Sample((x,), attrs, gradient=False, note="int32")
+        for attrs in (some, others):
+            numbers = [rng.integers(-4, 5, (3, 4)).astype(np.int32) for _ in range(1 + grad)]
+            yield Sample(tuple(numbers), attrs, gradient=False, note="int32")
 
     return samples
 

@@ -197,7 +197,7 @@ def _batch_norm_samples(rng: np.random.Generator) -> Iterator[Sample]:
             n = shape[axis]
             x, spread = rng.normal(0.5, 1.5, shape), rng.uniform(0.5, 2, n)
             vectors = rng.normal(0, 1, n), spread, rng.uniform(0.5, 1.5, n), rng.normal(0, 1, n)
-            attrs = {"axis": axis, "training": training, "epsilon": 1e-3, "momentum": 0.9}
+            attrs = {"axis": axis, "training": training, "epsilon": 1e-3, "momentum": 0.75}
             yield Sample((x, *vectors), attrs)
     ones = np.ones(3)
     off = {"axis": 1, "training": False}
@@ -408,7 +408,9 @@ def _layer_norm_samples(rng: np.random.Generator) -> Iterator[Sample]:
             center, scale = bool(flags & 1), bool(flags & 2)
             x = rng.normal(0.5, 1.5, shape)
             vectors = tuple(rng.normal(1, 0.5, shape[params:]) for _ in range(center + scale))
-            yield Sample((x, *vectors), {**axes, "center": center, "scale": scale})
+            epsilon = 0.5 if center else 1e-5
+            attrs = {**axes, "center": center, "scale": scale, "epsilon": epsilon}
+            yield Sample((x, *vectors), attrs)
     bare = {"center": False, "scale": False}
     yield Sample((rng.normal(0, 1, (0, 3)),), bare, gradient=False, note="no rows")
     yield Sample((rng.normal(0, 1, (6,)),), {**bare, "begin_norm_axis": 0}, note="one row")

@@ -197,6 +197,9 @@ def _grad_samples(rng: np.random.Generator) -> Iterator[Sample]:
     chosen = np.array([3, 1, 11, 6], np.int32)  # two of each half
     weight = rng.uniform(-3, 3, (12, 3))
     yield Sample((rng.uniform(-3, 3, (4, 3)), chosen, weight), attrs, False)
+    part = {"num_sample": 8, "parts": 4, "classes": 16, "first": 8}
+    chosen = np.array([9, 8, 13, 15], np.int32)  # two of each quarter
+    yield Sample((rng.uniform(-3, 3, (4, 2)), chosen, rng.uniform(-3, 3, (8, 2))), part, False)
 
 
 OPS: tuple[OpSpec, ...] = (

@@ -311,7 +311,7 @@ FIRST, LAST = {"data_format": "channels_first"}, {"data_format": "channels_last"
 
 def _distinct(rng: np.random.Generator, shape: Ints) -> Array:
     """Return numbers with gaps between them, so that no maximum is close to a tie."""
-    return (rng.permutation(prod(shape)).reshape(shape) - prod(shape) / 2) / 8
+    return (rng.permutation(prod(shape)).reshape(shape) - prod(shape) / 2) / 7
 
 
 def _samples(dims: int) -> Callable[[np.random.Generator], Iterator[Sample]]:
@@ -333,7 +333,7 @@ def _grad_samples(
         for sample in _samples(dims)(rng):
             (x,), attrs = sample.inputs, {"ceil_mode": False, **sample.attrs}
             y = reference(x, **attrs)
-            dy = rng.integers(-8, 9, y.shape) / 4
+            dy = rng.uniform(-2, 2, y.shape)
             yield Sample((x, y, dy), attrs, gradient=mode == "avg", note=sample.note)
 
     return samples

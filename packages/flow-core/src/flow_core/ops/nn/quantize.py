@@ -173,12 +173,14 @@ def _moving_samples(rng: np.random.Generator) -> Iterator[Sample]:
             attrs = {"quantization_scheme": scheme, "training": training, **STOP}
             high, low = np.array([start]), np.array([-start])
             yield Sample((rng.uniform(-3, 3, (4, 5)), step, high, low), attrs, False)
-        late = np.array([2]), np.array([1.5]), np.array([-1.5])
-        attrs = {"quantization_scheme": scheme, "training": True, **STOP}
-        yield Sample((rng.uniform(-3, 3, (4, 5)), *late), attrs, False, "after the last update")
+        for stop in (1, 2):
+            late = np.array([2]), np.array([1.5]), np.array([-1.5])
+            attrs = {**STOP, "stop_update_after_iters": stop, "quantization_bit": 4}
+            attrs |= {"quantization_scheme": scheme, "training": True}
+            yield Sample((rng.uniform(-3, 3, (4, 5)), *late), attrs, False, "the last updates")
 
 
-STOP = {"stop_update_after_iters": 1, "momentum": 0.95}
+STOP = {"stop_update_after_iters": 1, "momentum": 0.75}
 
 
 # -------------------------------------------------------------------------- rounding to a grid
@@ -246,7 +248,7 @@ def _fake_samples(rng: np.random.Generator) -> Iterator[Sample]:
         for scheme in SCHEMES:
             for rows in (1, shape[0]):
                 scale, zero = rng.uniform(0.02, 0.06, rows), rng.integers(0, 50, rows) * 1.0
-                attrs = {"quantization_scheme": scheme}
+                attrs = {"quantization_scheme": scheme, "quantization_bit": 8 if rows == 1 else 5}
                 yield Sample((rng.uniform(-3, 3, shape), scale, zero), attrs, False)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -66,7 +65,7 @@ def _reference(
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 
 
-def _samples(rng: Any) -> Iterator[Sample]:
+def _samples(rng: np.random.Generator) -> Iterator[Sample]:
     """Yield groups with chains, shared intermediates, several outputs, and broadcast inputs."""
     for dtype in DTYPES:
         for shape, other in (((7,), (7,)), ((3, 5), (5,)), ((2, 1, 4), (3, 1)), ((), ())):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from flow_core.base.arrays import Array
-from flow_core.base.dtypes import as_dtype
+from flow_core.base.dtypes import as_dtype, int64
 from flow_core.base.shapes import num_elements
 from flow_core.ir.graph import AttrValue, TensorType, tensor_type
 from flow_core.ops.build import GradContext, Sym
@@ -48,7 +48,13 @@ def _copy_samples(rng: np.random.Generator) -> Any:
     yield Sample((rng.normal(size=(3, 4)),))
 
 
-def _literal_samples(_: Any) -> Iterator[Sample]:
+def _infer_step(ctx: InferContext) -> tuple[TensorType, ...]:
+    (step,) = ctx.inputs
+    ctx.check(step.dtype is int64 and step.size == 1, f"a counter {step}", "int64[] or int64[1]")
+    return ()
+
+
+def _literal_samples(_: np.random.Generator) -> Iterator[Sample]:
     for shape, dtype, data in (
         ((2, 3), "float16", (1.5, 2.0, -3.0, 4.0, 5.0, 6.5)), ((3,), "float32", (0.1, -7.0, 1e9)),
         ((2, 1), "int64", (2**40, -5)), ((2,), "bool", (True, False)), ((), "uint8", (200,)),
@@ -57,8 +63,8 @@ def _literal_samples(_: Any) -> Iterator[Sample]:
         yield Sample((), {"shape": shape, "dtype": dtype, "data": data})
 
 
-def _step_samples(_: Any) -> Iterator[Sample]:
-    for step in (np.array(0), np.array(41), np.array([2**40]), np.array(7, np.int32)):
+def _step_samples(_: np.random.Generator) -> Iterator[Sample]:
+    for step in (np.array(0), np.array(41), np.array([2**40])):
         yield Sample((step,), gradient=False)
 
 
@@ -96,7 +102,7 @@ OPS: tuple[OpSpec, ...] = (
         type="advance_step",
         inputs=("step",),
         outputs=(),
-        infer=lambda _: (),
+        infer=_infer_step,
         reference=lambda step: step + 1,
         samples=_step_samples,
         mutates=(0,),

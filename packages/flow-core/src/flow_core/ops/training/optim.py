@@ -137,7 +137,7 @@ def _regularize_sbp(ctx: SbpContext) -> Signatures:
     return split_all_axes(ctx) if ctx.attrs["l1"] else linear(ctx)
 
 
-def _regularize_samples(rng: Any) -> Iterator[Sample]:
+def _regularize_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape in ((5,), (3, 4), (0, 2)):
         model, diff = rng.uniform(0.2, 2.0, shape), rng.uniform(-1, 1, shape)
         for l1, l2 in ((0.1, 0.2), (0.0, 0.3), (0.4, 0.0)):
@@ -156,7 +156,7 @@ def _square_sum_gradient(g: GradContext) -> tuple[Sym | None, ...]:
     return tuple(x * g.dy * 2 if n else None for x, n in zip(g.inputs, g.needed, strict=True))
 
 
-def _square_sum_samples(rng: Any) -> Iterator[Sample]:
+def _square_sum_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape in ((7,), (3, 5), ()):
         yield Sample((rng.uniform(-1, 1, shape),))
     yield Sample((rng.uniform(-1, 1, (0, 3)),), gradient=False, note="no elements")
@@ -178,7 +178,7 @@ def _multi_sum_sbp(ctx: SbpContext) -> Signatures:
     return tuple(signature(tuple(map(S, axes)), (P,)) for axes in product(*map(range, ranks)))
 
 
-def _multi_square_sum_samples(rng: Any) -> Iterator[Sample]:
+def _multi_square_sum_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shapes in (((7,),), ((3, 5), (2,)), ((), (4,), (2, 1, 3))):
         yield Sample(tuple(rng.uniform(-1, 1, shape) for shape in shapes))
     yield Sample((rng.uniform(-1, 1, (0, 3)), np.ones(2)), gradient=False, note="no elements")
@@ -193,9 +193,9 @@ def _infer_factor(ctx: InferContext) -> tuple[TensorType, ...]:
     return floating_like_input(ctx)
 
 
-def _factor_samples(_: Any) -> Iterator[Sample]:
-    for square_sum in (4.0, 0.25, 0.0):
-        yield Sample((np.array(square_sum),), {"clip_norm": 0.7}, gradient=False)
+def _factor_samples(_: np.random.Generator) -> Iterator[Sample]:
+    for square_sum, clip_norm in ((4.0, 0.7), (0.25, 0.7), (0.0, 0.7), (9.0, 1.5)):
+        yield Sample((np.array(square_sum),), {"clip_norm": clip_norm}, gradient=False)
 
 
 OPS: tuple[OpSpec, ...] = (

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.base.dtypes import FLOATS, float32, int64
 from flow_core.base.errors import nearest
 from flow_core.ir.graph import TensorType, tensor_type
@@ -212,7 +213,7 @@ RATE_EXAMPLES: tuple[tuple[Any, ...], ...] = (
 """Return one decay per kind and flag, for samples and tests."""
 
 
-def _rate_samples(_: Any) -> Iterator[Sample]:
+def _rate_samples(_: np.random.Generator) -> Iterator[Sample]:
     for decay in (None, *RATE_EXAMPLES):
         for step in (0, 11, 40):
             yield _rate_sample(step, decay, None)
@@ -221,7 +222,7 @@ def _rate_samples(_: Any) -> Iterator[Sample]:
             yield _rate_sample(step, RATE_EXAMPLES[0], warmup)
     yield Sample(
         (np.array([3], np.int64),),
-        {"learning_rate": 0.1, "learning_rate_decay": RATE_EXAMPLES[0]},
+        {"learning_rate": 0.25, "learning_rate_decay": RATE_EXAMPLES[0]},
         gradient=False,
         note="shape (1,)",
     )
@@ -247,7 +248,7 @@ def _corrected_reference(rate: Any, step: Any, *, beta1: float, beta2: float) ->
     )
 
 
-def _corrected_samples(_: Any) -> Iterator[Sample]:
+def _corrected_samples(_: np.random.Generator) -> Iterator[Sample]:
     for step in (0, 1, 7, 5000):
         yield Sample(
             (np.array(0.01, np.float32), np.array(step, np.int64)),
@@ -266,7 +267,7 @@ def sum_sbp(ctx: SbpContext) -> Signatures:
     return tuple(signature((S(i),), (P,)) for i in range(len(ctx.inputs[0].shape)))
 
 
-def _count_samples(rng: Any) -> Iterator[Sample]:
+def _count_samples(rng: np.random.Generator) -> Iterator[Sample]:
     x = rng.uniform(-1, 1, (3, 5))
     yield Sample((x,), gradient=False)
     x = x.copy()
@@ -286,18 +287,18 @@ def _infer_loss_scale(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _loss_scale_reference(
-    bad: Any, scale: Any, good_steps: Any, *, increment_period: int, multiplier: float
-) -> tuple[Any, Any]:
+    bad: Array, scale: Array, good_steps: Array, *, increment_period: int, multiplier: float
+) -> tuple[Array, Array]:
     if np.max(bad):
         return np.maximum(scale / multiplier, 1.0), np.zeros_like(good_steps)
-    if np.max(good_steps) + 1 < increment_period:
+    if int(np.max(good_steps)) + 1 < increment_period:
         return scale.copy(), good_steps + 1
     largest = float(np.finfo(np.float32).max)
     larger = scale.astype(np.float64) * multiplier
     return np.minimum(larger, largest), np.zeros_like(good_steps)
 
 
-def _loss_scale_samples(_: Any) -> Iterator[Sample]:
+def _loss_scale_samples(_: np.random.Generator) -> Iterator[Sample]:
     for bad, scale, good_steps in (
         (0, 8.0, 0), (3, 8.0, 0), (0, 8.0, 3), (2, 8.0, 3), (1, 1.5, 2), (0, 3e38, 3), (0, 8.0, 2),
     ):  # fmt: skip

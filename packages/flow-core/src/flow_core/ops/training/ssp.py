@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.base.dtypes import int64
 from flow_core.ir.graph import TensorType, tensor_type
 from flow_core.ops.build import GradContext, Sym
@@ -45,7 +46,7 @@ def rotate_ring(var: Any, ring: Any, count: Any, value: Any) -> None:
     count[0] += 1
 
 
-def _proxy(var: Any, ring: Any, count: Any) -> tuple[Any, Any, Any]:
+def _proxy(var: Array, ring: Array, count: Array) -> tuple[Array, Array, Array]:
     step = int(count[0])
     old = ring.copy() if step else np.broadcast_to(var, ring.shape)
     place = step % len(ring)
@@ -63,7 +64,7 @@ def _gradient(g: GradContext) -> tuple[Sym, None, None]:
     return g.dy, None, None
 
 
-def _samples(rng: Any) -> Iterator[Sample]:
+def _samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape, size, count in (((3, 4), 2, 0), ((5,), 3, 4), ((2, 3, 2), 1, 1)):
         var, ring = rng.uniform(-3, 3, shape), rng.uniform(-3, 3, (size, *shape))
         yield Sample((var, ring, np.array([count], np.int64)), {}, False)

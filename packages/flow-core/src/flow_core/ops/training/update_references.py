@@ -21,13 +21,14 @@ Formula = Callable[[Attrs, Array, Array, float, int, States], tuple[Array, ...]]
 model and states."""
 
 
-def _number(array: Any) -> Any:
-    return np.reshape(array, ()).item()
+def _number(array: Array) -> float:
+    value: float = np.reshape(array, ()).item()
+    return value
 
 
-def _times(coefficient: float, array: Array) -> Any:
+def _times(coefficient: float, factor: Array | float) -> Array | float:
     """Return the product, or 0 for a coefficient of 0, even if a factor is not finite."""
-    return coefficient * array if coefficient else 0.0
+    return coefficient * factor if coefficient else 0.0
 
 
 def _sgd(
@@ -69,8 +70,8 @@ def _rmsprop(
     return model - rate * change, *new
 
 
-def _root_mean_square(x: Array) -> Any:
-    return np.sqrt(np.sum(x * x) / max(x.size, 1))
+def _root_mean_square(x: Array) -> float:
+    return float(np.sqrt(np.sum(x * x) / max(x.size, 1)))
 
 
 def _lars(
@@ -118,7 +119,7 @@ def update_reference(row: Update) -> Callable[..., tuple[Array, ...]]:
         scale = attrs["scale"]
         for factor in (x for x in extra if x.dtype.kind != "i"):
             scale = scale * _number(factor)
-        step = _number(inputs[RATE + 1]) if row.step else 0
+        step = int(_number(inputs[RATE + 1])) if row.step else 0
         r = scale * diff + _times(attrs["l1"], np.sign(model)) + _times(attrs["l2"], model)
         return FORMULAS[row.type](
             attrs, model, r, rate, step, inputs[row.first_state : len(row.inputs)]
@@ -163,50 +164,52 @@ LARS = {"lars_coefficient": 0.5, "epsilon": 0.1}
 SQUARES = ("v", "mean_square")
 
 
-def _signed(rng: Any, shape: tuple[int, ...]) -> Array:
+def _signed(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
     """Return numbers of both signs, none of which is small."""
     return np.asarray(rng.uniform(0.5, 2, shape) * rng.choice((-1, 1), shape))
 
 
-def _state(rng: Any, name: str, shape: tuple[int, ...]) -> Array:
+def _state(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> Array:
     """Return a state; variances stay positive."""
     low, high = (1.5, 3.0) if name in SQUARES else (-1.0, 1.0)
     return np.asarray(rng.uniform(low, high, shape))
 
 
-def _rate(rng: Any) -> Array:
+def _rate(rng: np.random.Generator) -> Array:
     return np.array(rng.uniform(0.2, 0.6), np.float32)
 
 
-def _sample(rng: Any, row: Update, shape: tuple[int, ...], step: int) -> tuple[Array, ...]:
-    """Return the required inputs of an update."""
+def update_inputs(
+    rng: np.random.Generator, row: Update, shape: tuple[int, ...], step: int = 3
+) -> tuple[Array, ...]:
+    """Return random required inputs of an update, for samples."""
     steps = [np.array(step, np.int64)] * row.step
     states = [_state(rng, name, shape) for name in row.states]
     powers = [np.array(rng.uniform(0.3, 0.7)) for _ in row.numbers]
     return (_signed(rng, shape), _signed(rng, shape), _rate(rng), *steps, *states, *powers)
 
 
-def update_samples(row: Update) -> Callable[[Any], Iterator[Sample]]:
+def update_samples(row: Update) -> Callable[[np.random.Generator], Iterator[Sample]]:
     """Return the samples of an update."""
     own = LARS if row.type == "lars_update" else {}
 
-    def samples(rng: Any) -> Iterator[Sample]:
+    def samples(rng: np.random.Generator) -> Iterator[Sample]:
         def sample(inputs: tuple[Array, ...], attrs: Attrs = own, note: str = "") -> Sample:
             return Sample(inputs, attrs, False, note, fixed=(RATE,))
 
         for shape in SHAPES:
             for attrs in ATTRS:
-                yield sample(_sample(rng, row, shape, 3), {**own, **attrs})
+                yield sample(update_inputs(rng, row, shape), {**own, **attrs})
         scale, run, skip = np.array(0.5), np.array(0, np.int64), np.array(1, np.int64)
-        yield sample((*_sample(rng, row, (4, 2), 3), scale))
-        yield sample((*_sample(rng, row, (4, 2), 3), scale, run), {**own, **ATTRS[1]})
-        yield sample((*_sample(rng, row, (4, 2), 3), skip), note="skipped")
-        yield sample(_sample(rng, row, (6,), 0), {**own, **ATTRS[1]}, "first step")
+        yield sample((*update_inputs(rng, row, (4, 2)), scale))
+        yield sample((*update_inputs(rng, row, (4, 2)), scale, run), {**own, **ATTRS[1]})
+        yield sample((*update_inputs(rng, row, (4, 2)), skip), note="skipped")
+        yield sample(update_inputs(rng, row, (6,), 0), {**own, **ATTRS[1]}, "first step")
         own_attrs = {name: value / 2 for name, value in row.attrs.items()}
-        yield sample(_sample(rng, row, (5,), 3), {**own_attrs, **own})
-        zero = _sample(rng, row, (4,), 3)
+        yield sample(update_inputs(rng, row, (5,)), {**own_attrs, **own})
+        zero = update_inputs(rng, row, (4,))
         yield sample((np.zeros(4), *zero[1:]), {**own, **ATTRS[1]}, "a variable of zeros")
-        yield sample(_sample(rng, row, (0, 2), 3), note="no elements")
+        yield sample(update_inputs(rng, row, (0, 2), 3), note="no elements")
 
     return samples
 
@@ -217,18 +220,18 @@ TABLES: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
 """Shapes of a table and of the indices."""
 
 
-def indexed_samples(row: Update) -> Callable[[Any], Iterator[Sample]]:
+def indexed_samples(row: Update) -> Callable[[np.random.Generator], Iterator[Sample]]:
     """Return samples with repeated indices and indices out of range."""
 
     def sample(
-        rng: Any, shape: tuple[int, ...], index: Array, attrs: Attrs, note: str = ""
+        rng: np.random.Generator, shape: tuple[int, ...], index: Array, attrs: Attrs, note: str = ""
     ) -> Sample:
         values = _signed(rng, (*index.shape, *shape[1:]))
         states = [_state(rng, name, shape) for name in row.states]
         inputs = (_signed(rng, shape), index, values, _rate(rng), *states)
         return Sample(inputs, attrs, False, note, fixed=(3,))
 
-    def samples(rng: Any) -> Iterator[Sample]:
+    def samples(rng: np.random.Generator) -> Iterator[Sample]:
         for dtype in (np.int32, np.int64):
             for shape, lookups in TABLES:
                 index = rng.integers(-1, shape[0] + 1, lookups).astype(dtype)
@@ -237,7 +240,8 @@ def indexed_samples(row: Update) -> Callable[[Any], Iterator[Sample]]:
         yield sample(rng, (5, 3), repeated, {}, "repeated and out of range")
         yield sample(rng, (5, 3), repeated, {"first": 2}, "a table that starts at row 2")
         many = rng.integers(0, 40, 300).astype(np.int32)
-        yield sample(rng, (40, 2), many, {"scale": 0.125}, "many repetitions")
+        halved = {name: value / 2 for name, value in row.attrs.items()}
+        yield sample(rng, (40, 2), many, {"scale": 0.125, **halved}, "many repetitions")
 
     return samples
 
@@ -264,20 +268,25 @@ def summed_reference(
     return reference
 
 
-def summed_samples(row: Update) -> Callable[[Any], Iterator[Sample]]:
-    """Return samples of one to three products."""
+def summed_samples(row: Update) -> Callable[[np.random.Generator], Iterator[Sample]]:
+    """Return samples of one to three products, in all layouts of the operands."""
+    halved = {name: value / 2 for name, value in row.attrs.items()}
+    rows: tuple[tuple[tuple[int, int, int], int, Attrs], ...] = (
+        ((5, 3, 4), 2, {"transpose_a": True, **ATTRS[1]}),
+        ((40, 2, 3), 3, {"transpose_a": True}),
+        ((40, 33, 17), 2, {"transpose_a": True, "scale": 0.5}),
+        ((4, 6, 3), 1, {"transpose_b": True, "alpha": 0.5, **ATTRS[1], **halved}),
+        ((4, 6, 3), 1, {"weight_decay": 0.05, "l2": 0.2}),
+    )
 
-    def samples(rng: Any) -> Iterator[Sample]:
-        for rows, deep, columns, parts, turned, scaled in (
-            (5, 3, 4, 2, True, False), (40, 2, 3, 3, True, True), (4, 6, 3, 1, False, False),
-        ):  # fmt: skip
-            shape = (rows, columns)
-            model, _, rate, *states = _sample(rng, row, shape, 3)
-            arrays = [model, rate, *states, *([np.array(0.5)] if scaled else [])]
+    def samples(rng: np.random.Generator) -> Iterator[Sample]:
+        for number, ((height, deep, width), parts, attrs) in enumerate(rows):
+            model, _, rate, *states = update_inputs(rng, row, (height, width))
+            arrays = [model, rate, *states, *([np.array(0.5)] if number % 2 else [])]
+            left, right = (height, deep), (deep, width)
             for _ in range(parts):
-                arrays.append(rng.uniform(0.25, 1, (deep, rows) if turned else (rows, deep)))
-                arrays.append(rng.uniform(0.25, 1, (deep, columns)))
-            attrs = {"transpose_a": turned, "parts": parts, "l2": 0.2, "weight_decay": 0.05}
-            yield Sample(tuple(arrays), attrs, False, fixed=(1,))
+                arrays.append(rng.uniform(0.25, 1, left[:: -1 if "transpose_a" in attrs else 1]))
+                arrays.append(rng.uniform(0.25, 1, right[:: -1 if "transpose_b" in attrs else 1]))
+            yield Sample(tuple(arrays), {**attrs, "parts": parts}, False, fixed=(1,))
 
     return samples

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+
+import numpy as np
 
 from flow_core.base.dtypes import as_dtype
 from flow_core.ir.graph import TensorType, tensor_type
@@ -42,7 +43,7 @@ def _assign_sbp(ctx: SbpContext) -> Signatures:
     return tuple(Signature((kind, kind), ()) for kind in kinds)
 
 
-def _assign_samples(rng: Any) -> Iterator[Sample]:
+def _assign_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape in ((7,), (3, 5), (), (0, 2)):
         yield Sample((rng.uniform(-3, 3, shape), rng.uniform(-3, 3, shape)), gradient=False)
     yield Sample((rng.integers(-9, 9, (4,)), rng.integers(-9, 9, (4,))), gradient=False)

@@ -1,0 +1,104 @@
+"""The simulator checks the order and the location of work on several devices."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flow_cuda.driver.gpu import GpuDriver
+from flow_cuda.simulator.hardware import Machine, OrderError, Simulator, SimulatorError
+
+
+def devices() -> list[Simulator]:
+    machine = Machine()
+    return [GpuDriver(Simulator(i, machine=machine), chunk=64).hardware for i in range(2)]
+
+
+def pair() -> tuple[Simulator, Simulator, Any, Any]:
+    one, two = devices()
+    return one, two, one.allocate(64), two.allocate(64)
+
+
+def test_copy_from_another_device_must_wait_for_it() -> None:
+    one, two, near, far = pair()
+    two.zero(two.compute, far.address, 64)
+    with pytest.raises(OrderError, match="nothing orders the two"):
+        one.copy(one.compute, near.address, far.address, 64)
+    one.wait(one.compute, two.record(two.compute))
+    one.copy(one.compute, near.address, far.address, 64)
+
+
+def test_device_must_not_overwrite_memory_that_another_device_reads() -> None:
+    one, two, near, far = pair()
+    one.copy(one.compute, near.address, far.address, 64)
+    with pytest.raises(OrderError, match="nothing orders the two"):
+        two.zero(two.compute, far.address, 64)
+    two.wait(two.compute, one.record(one.compute))
+    two.zero(two.compute, far.address, 64)
+
+
+def test_only_copies_cross_devices() -> None:
+    one, _, _, far = pair()
+    with pytest.raises(SimulatorError, match="memory of device 1"):
+        one.zero(one.compute, far.address, 64)
+
+
+def test_stream_accepts_work_of_its_own_device_only() -> None:
+    one, two, near, _ = pair()
+    with pytest.raises(SimulatorError, match="a stream of device 1"):
+        one.zero(two.compute, near.address, 64)
+
+
+def test_wait_first_runs_pending_work_of_another_device() -> None:
+    one, two, near, far = pair()
+    two.zero(two.compute, far.address, 64)
+    one.wait(one.compute, two.record(two.compute))
+    one.copy(one.compute, near.address, far.address, 64)
+    one.synchronize(one.record(one.compute))
+    assert not np.frombuffer(
+        (np.ctypeslib.ctypes.c_char * 64).from_address(near.address), "u1"
+    ).any()
+
+
+def test_capture_must_join_all_forked_streams() -> None:
+    one, two, _, far = pair()
+    one.begin_capture(one.compute)
+    two.wait(two.compute, one.record(one.compute))
+    two.zero(two.compute, far.address, 64)
+    with pytest.raises(SimulatorError, match="does not wait for"):
+        one.end_capture(one.compute)
+    assert one.compute.recording is None
+    assert two.compute.recording is None
+
+
+def test_capture_ends_after_it_began() -> None:
+    one, _, _, _ = pair()
+    with pytest.raises(SimulatorError, match="ending the capture"):
+        one.end_capture(one.compute)
+
+
+def test_capture_accepts_no_outside_events() -> None:
+    one, two, _, _ = pair()
+    outside = two.record(two.compute)
+    one.begin_capture(one.compute)
+    with pytest.raises(SimulatorError, match="outside of that capture"):
+        one.wait(one.compute, outside)
+
+
+def test_replay_checks_the_order_within_the_graph() -> None:
+    one, two, near, far = pair()
+    one.begin_capture(one.compute)
+    two.wait(two.compute, one.record(one.compute))
+    two.zero(two.compute, far.address, 64)
+    one.copy(one.compute, near.address, far.address, 64)
+    one.wait(one.compute, two.record(two.compute))
+    graph = one.end_capture(one.compute)
+    with pytest.raises(OrderError, match="nothing orders the two"):
+        one.replay(one.compute, graph)
+
+
+def test_memory_is_counted_per_device() -> None:
+    one, two = devices()
+    before = one.free_bytes(), two.free_bytes()
+    held = one.allocate(1000)
+    assert (one.free_bytes(), two.free_bytes()) == (before[0] - held.nbytes, before[1])
