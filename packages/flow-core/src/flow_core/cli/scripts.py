@@ -124,11 +124,8 @@ def document_of(target: str, hints: int = 0, args: Sequence[str] = ()) -> PlanDo
         JobError: the script or the job does not exist.
         PlanError: the file is not a saved plan.
     """
-    from flow_core.frontend.session.session import (
-        ResourceConfig,
-        clear_default_session,
-        default_session,
-    )
+    from flow_core.frontend.session.resource_config import ResourceConfig
+    from flow_core.frontend.session.session import clear_default_session, default_session
     from flow_core.observe.document import PlanDocument, document
 
     if target.endswith(".json") and Path(target).is_file():

@@ -9,7 +9,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
@@ -36,6 +35,7 @@ from flow_core.base.thread_budget import Budget, find_budget, host_memory
 from flow_core.base.thread_pools import set_budget
 from flow_core.compiler.reshard.planner import TensorLayout
 from flow_core.device import Driver, World
+from flow_core.frontend.session.resource_config import ResourceConfig
 from flow_core.frontend.session.variable_storage import (
     Part,
     ReadRegion,
@@ -56,21 +56,6 @@ from flow_core.sharding.sbp import Region, region_shape
 from flow_core.sharding.topology import Device, Placement
 
 Found = TypeVar("Found")
-
-
-@dataclass(slots=True)
-class ResourceConfig:
-    """The settings of ``flow.config``."""
-
-    gpu_device_num: int | None = None
-    cpu_device_num: int | None = None
-    machine_num: int = 1
-    others: dict[str, Any] = field(default_factory=dict)
-
-    def kept(self) -> ResourceConfig:
-        """The settings that outlive a session: the machines and ``flow.env``."""
-        of_process = {k: v for k, v in self.others.items() if k.startswith("env.")}
-        return ResourceConfig(machine_num=self.machine_num, others=of_process)
 
 
 class Session:
