@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from flow_torch.arrays import ALIGNMENT, DTYPES, TorchArray, typed
+from flow_torch.plugin import cuda_devices
 
 
 class Arena:
@@ -59,8 +60,9 @@ class Driver:
 
     def __init__(self, device):
         self.device = device
-        cuda = torch.cuda.is_available()
-        self._torch_device = torch.device("cuda", device.index) if cuda else torch.device("cpu")
+        self._torch_device = torch.device("cpu")
+        if cuda_devices():
+            self._torch_device = torch.device("cuda", device.index)
 
     def allocate(self, nbytes):
         """Allocate the memory of a plan."""

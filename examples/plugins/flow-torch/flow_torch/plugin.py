@@ -1,5 +1,7 @@
 """The registered records; importing this module does not import torch."""
 
+import os
+from ctypes.util import find_library
 from importlib.metadata import version
 
 from flow_core.authoring.specs import Available, DeviceSpec, PassSpec
@@ -10,11 +12,18 @@ FLOW_PLUGIN_API = "1.0"
 CPU_DEVICES = 8
 
 
-def probe():
-    """Report the CUDA devices, or a number of devices that share the CPU."""
+def cuda_devices():
+    """Return the number of CUDA devices; import torch only if a driver of CUDA is installed."""
+    if find_library("nvcuda" if os.name == "nt" else "cuda") is None:
+        return 0
     import torch
 
-    count = torch.cuda.device_count()
+    return torch.cuda.device_count()
+
+
+def probe():
+    """Report the CUDA devices, or a number of devices that share the CPU."""
+    count = cuda_devices()
     return Available(count, "CUDA") if count else Available(CPU_DEVICES, "all on the CPU")
 
 

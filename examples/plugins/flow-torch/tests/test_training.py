@@ -1,7 +1,11 @@
 """Train jobs have the losses of the CPU's kernels, on one device and on two."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
+from flow_torch.plugin import cuda_devices
 
 import oneflow as flow
 import oneflow.typing as tp
@@ -137,3 +141,11 @@ def test_wrong_labels_are_an_error_with_the_line_of_the_program():
     train = job("torch", "0:0", perceptron, sgd)
     with pytest.raises(DataError, match=r"(?s)test_training.py.*labels from 10"):
         train(IMAGES, np.full_like(LABELS, 10))
+
+
+def test_probe_does_not_import_torch_without_a_driver_of_cuda():
+    program = (
+        "import sys; from flow_torch.plugin import probe; probe(); print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == f"{bool(cuda_devices())}\n", done.stderr
