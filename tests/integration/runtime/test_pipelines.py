@@ -26,6 +26,7 @@ from parallel_forms import (
 
 import oneflow as flow
 import oneflow.typing as tp
+from flow_core.base.errors import PluginError
 from flow_core.builtin.numpy_kernels.binding import kernel
 from flow_core.frontend.trace.blob import BlobDef
 from flow_core.frontend.trace.emit import emit
@@ -235,5 +236,6 @@ def test_an_error_in_a_stream_reaches_the_caller() -> None:
         executable._launch = executable._compiled(
             lambda i, launches: (fails,) if i == 7 else launches
         )
-        with pytest.raises(ZeroDivisionError, match="in a stream"):
+        with pytest.raises(PluginError, match="ZeroDivisionError: in a stream") as raised:
             job(*batches(1)[0])
+        assert isinstance(raised.value.__cause__, ZeroDivisionError)

@@ -32,6 +32,8 @@ class Origin:
     @property
     def remedy(self) -> str:
         """What the user can do if the plugin fails."""
+        if self.plugin.startswith("core."):
+            return f"report this as an error of {self.distribution}"
         return f"fix the plugin, or disable it: FLOW_DISABLE_PLUGINS={self.plugin}"
 
     def is_family(self, other: Origin) -> bool:

@@ -217,11 +217,16 @@ class Executable:
 
     def _checked_once(self, launch: Launch) -> Launch:
         """The launch of a step, with a check of the outputs after the first one."""
+        unchecked = True
 
         def first() -> None:
+            nonlocal unchecked
             launch()
-            self._blame.check_outputs(self.plan.tasks, self._arrays)
-            self._launch = launch
+            if unchecked:
+                self._blame.check_outputs(self.plan.tasks, self._arrays)
+                unchecked = False
+            if self._launch is first:
+                self._launch = launch
 
         return first
 
