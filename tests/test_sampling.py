@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -38,8 +39,9 @@ def cases(tmp_path: Path) -> Path:
 
 def run(folder: Path, *options: str) -> tuple[dict[str, set[str]], str]:
     """The cases that ran, by test, and the seed that was printed."""
-    command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", *options]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "pytest", "-v", "-p", "xdist", *options]
+    env = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
     found: dict[str, set[str]] = {}
     for test, case in re.findall(r"::(\w+)(\[\d+\])? ", done.stdout):

@@ -117,10 +117,12 @@ def test_retired_identifiers_are_not_used(retired: str) -> None:
     python = (path for path in tracked() if path.suffix == ".py")
     files = [path for path in python if re.fullmatch(pattern, str(path.relative_to(ROOT)))]
     assert len(files) > 600
+    texts = {path.relative_to(ROOT): path.read_text() for path in files}
     found = [
-        f"{path.relative_to(ROOT)}:{number}: {name} ({instead})"
-        for path in files
-        for number, name in identifiers(path.read_text())
+        f"{path}:{number}: {name} ({instead})"
+        for path, text in texts.items()
+        if re.search(rf"(?<![a-z]){retired}(?![a-z])", text, re.IGNORECASE)  # parsing takes longer
+        for number, name in identifiers(text)
         if name.strip("_").lower() == retired
     ]
     assert found == []

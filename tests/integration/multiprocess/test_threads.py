@@ -43,6 +43,7 @@ def test_processes_train_with_the_bits_of_one(kernels: str, processes: int) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(0.5)
 @pytest.mark.parametrize("kernels", KERNELS)
 @pytest.mark.parametrize("processes", [2, 4])
 def test_they_do_on_a_machine_with_more_cores(kernels: str, processes: int) -> None:

@@ -21,6 +21,8 @@ from flow_core.frontend.session.session import Session
 from flow_core.observe.text import plan_report
 from flow_core.plugins.host import load_plugins
 
+pytestmark = pytest.mark.arithmetic
+
 INIT = flow.random_normal_initializer(stddev=0.3)
 REGISTRY = load_plugins(Settings(emulate_gpus=4))
 HIDDEN, HEADS = 256, 8

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import islice
 
+import pytest
 from kernel_mutation.mutants import (
     KINDS,
     Kit,
@@ -17,6 +18,10 @@ from kernel_mutation.mutants import (
 OPS = ("adam_update", "broadcast_sub", "cast", "matmul", "normalization", "sgd_update", "softmax")
 
 
+pytestmark = pytest.mark.arithmetic
+
+
+@pytest.mark.exhaustive
 def test_original_kernels_survive() -> None:
     assert list(islice(refused_originals(), 1)) == []
 
