@@ -4,6 +4,7 @@ import gc
 import importlib
 import sys
 import tracemalloc
+import weakref
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -237,6 +238,25 @@ def test_results_are_the_only_arrays_of_a_step() -> None:
         tracemalloc.stop()
     assert 5 * x.nbytes <= after - before < 5 * x.nbytes + KIB
     assert all((k == kept[0]).all() for k in kept)
+
+
+def test_a_cleared_session_frees_its_plans_without_garbage_collection() -> None:
+    def executable() -> weakref.ref[Any]:
+        @flow.global_function(type="predict")
+        def job(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+            return x + flow.get_variable("w", shape=(4,))
+
+        job(np.zeros(4, np.float32))
+        found = weakref.ref(job.executable())
+        flow.clear_default_session()
+        return found
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert executable()() is None
+    finally:
+        gc.enable()
 
 
 def test_a_cleared_session_gives_its_memory_back() -> None:

@@ -118,7 +118,8 @@ class Executable:
         find_open_mp()
         with sized_pools(plan.cores):
             self._once = self._prologue()  # enqueued: its operands must live until it has run
-            self._launch = self._checked_once(self._compiled(lambda _, launches: launches))
+            self._launch = self._compiled(lambda _, launches: launches)
+        self._unchecked = True
         self._roots = self._owners_of_fetches(world) if world else ()
 
     def _arena(self, plan: ArenaPlan, driver: Driver) -> Arena:
@@ -215,20 +216,10 @@ class Executable:
             part.launch = self._order.compile([tasks[i] for i in part.tasks], launches)
         return StreamRunner(parts, self.plan.workers, cores)
 
-    def _checked_once(self, launch: Launch) -> Launch:
-        """The launch of a step, with a check of the outputs after the first one."""
-        unchecked = True
-
-        def first() -> None:
-            nonlocal unchecked
-            launch()
-            if unchecked:
-                self._blame.check_outputs(self.plan.tasks, self._arrays)
-                unchecked = False
-            if self._launch is first:
-                self._launch = launch
-
-        return first
+    def _check_outputs(self) -> None:
+        """Check the shapes of all outputs, which a wrong kernel may have changed."""
+        self._blame.check_outputs(self.plan.tasks, self._arrays)
+        self._unchecked = False
 
     def _takes_part(self, task: Task) -> tuple[bool, bool]:
         """Whether this process runs a part of a task, and whether other processes do, too."""
@@ -269,6 +260,8 @@ class Executable:
             for copy, (index, window) in zip(self._copies, self.windows, strict=True):
                 copy(feeds[index][window])
             self._launch()
+            if self._unchecked:
+                self._check_outputs()
             self.step += 1
             results = tuple([copy() for copy in self._results])
         except Exception:
