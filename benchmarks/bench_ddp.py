@@ -1,11 +1,11 @@
-"""Compare data-parallel LeNet on two processes with one of two threads and PyTorch's DDP on gloo.
+"""Compare data-parallel LeNet on two processes with one two-threaded process and DDP on gloo.
 
     python benchmarks/bench_ddp.py --torch PYTHON       # optional: an interpreter with torch
 
 All variants train the same network from the same weights on the same global batch, in one run: all
-start at the beginning, and take turns for a few steps each while the others sleep.  A step starts
-with a batch in ordinary memory and ends when the caller has the loss; DDP's loss is that of its own
-half of the batch.  `mpiexec` is taken from the folder of the interpreter.
+of them start at the beginning, and then each runs a few steps in turn while the others sleep.  A
+step starts with a batch in ordinary memory and ends when the caller has the loss; the loss of a DDP
+rank is that of its own half of the batch.  `mpiexec` is taken from the folder of the interpreter.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Group:
     Args:
         folder: folder of the command and reply pipes, one pair per rank.
         name: name of the group.
-        kind: the program of its ranks.
+        kind: the program that its ranks run.
         commands: the start commands, with additional environment variables.
         ranks: number of ranks.
         threads: threads per rank.
@@ -87,7 +87,7 @@ class Group:
 
 
 def serve(folder: Path, rank: int, step: Callable[[int], float]) -> None:
-    """Run the requested numbers of steps; reply with their seconds and the last loss."""
+    """Run as many steps as each command requests; reply with their seconds and the last loss."""
     with open(folder / f"orders{rank}") as orders, open(folder / f"answers{rank}", "w") as answers:
         number = 0
         for line in orders:
@@ -104,7 +104,7 @@ def serve(folder: Path, rank: int, step: Callable[[int], float]) -> None:
 
 
 def flow_rank(folder: Path, devices: str) -> None:
-    """Run a rank of flow, or the only process."""
+    """Run a rank of flow, or flow's only process."""
     from networks import lenet
 
     import oneflow as flow

@@ -1,18 +1,18 @@
-"""Break down the time of a training step by op class, with the lower bound of each class.
+"""Break down the time of a training step into op classes, with the lower bound of each class.
 
     python breakdown.py --workload mlp,lenet                    # tables in Markdown
     python breakdown.py --workload mlp --png breakdown.png      # and a plot, with matplotlib
     BENCH_THREADS=1 python breakdown.py --workload resnet50
 
-Jobs of this framework first measure the rates of this machine with the given threads.  The floor of
-a class is the time of its arithmetic at the rate of a large matrix product, or of its memory
-traffic: at the rate of main memory if an op accesses more than the cache holds, else at the cache's
-rate.  The floor of a step is the arithmetic of its products and convolutions alone.  Steps and ops
-are timed in turn, and all figures are minima.  The time of a step beyond the sum of its ops' minima
-is a separate class: feeds, calls between ops, and the variation between the best single ops and a
-whole step.
+Jobs of this framework first measure the rates of this machine with the given number of threads.
+The floor (lower bound) of a class is the time of its arithmetic at the rate of a large matrix
+product, or the time of its memory traffic: at the rate of main memory if an op accesses more bytes
+than the cache holds, else at the rate of the cache.  The floor of a step is the time of the
+arithmetic of its products and convolutions alone.  Steps and ops are timed in turn, and all figures
+are minima.  The time of a step beyond the sum of its ops' minima is a separate class: feeds, calls
+between ops, and the difference between the best runs of single ops and a whole step.
 """
-# ruff: noqa: E402 - numpy reads the variables set below when it is imported
+# ruff: noqa: E402 - numpy reads the environment variables set below when it is imported
 
 import os
 
@@ -44,10 +44,10 @@ CLASSES = {
     "moved data": ("onednn_reorder", "transpose", "gather", "batch_gather", "concat", "slice",
                    "unsorted_", "onednn_add_to_rows", "reshape", "cast", "split_like"),
 }  # fmt: skip
-"""Op type prefixes, or exact types, of each class; the first match wins."""
+"""Prefixes of op types, or exact op types, for each class; the first match wins."""
 ELEMENTWISE, AROUND = "elementwise and sums", "feeds, dispatch, unsteadiness"
 CACHE = 1 << 21
-"""Bytes per thread above which an op's arrays do not fit into a core's cache."""
+"""Number of bytes per thread above which an op's arrays do not fit into a core's cache."""
 
 
 def class_of(type_):
@@ -63,7 +63,7 @@ def class_of(type_):
 
 
 def arithmetic(task, types):
-    """Return the FLOPs of a product or convolution: 2 per multiply-add; 0 for other ops."""
+    """Return the FLOPs of a product or convolution, 2 per multiply-add; return 0 for other ops."""
     kind, ins, outs = class_of(task.type), *types
     if kind == "products":
         c = ins[0] if task.type == "onednn_matmul_sgd" else outs[0]
@@ -80,7 +80,7 @@ def arithmetic(task, types):
 
 
 def moved(task, types):
-    """Return the minimum bytes that an op reads and writes; of tables, the looked-up rows only."""
+    """Return the minimum bytes that an op reads and writes; of tables, only looked-up rows."""
     ins, outs = types
     sizes = [t.nbytes for t in (*ins, *outs)]
     if task.type in ("gather", "batch_gather"):
@@ -96,7 +96,7 @@ def moved(task, types):
 
 @dataclass
 class Rates:
-    """Rates of the machine in FLOPs and bytes per second."""
+    """The rates of this machine in FLOPs and bytes per second."""
 
     flops: float
     memory: float
@@ -111,7 +111,7 @@ class Rates:
 
 
 def measured_rates():
-    """Measure large products, and sums of arrays in main memory and in cache."""
+    """Measure the rates of large products, and of sums of arrays in main memory and in cache."""
     return Rates(
         max(2 * n**3 / _seconds(flow.matmul, (n, n), 30) for n in (512, 768, 1024)),
         3 * 4 * (1 << 24) / _seconds(flow.math.add, (1 << 24,), 16),
@@ -143,7 +143,7 @@ def _timed(launches):
 
 @dataclass
 class Row:
-    """An op class: seconds, floor, launches, and its slowest ops as (seconds, name)."""
+    """The figures of an op class: seconds, floor, launches, and the slowest ops (seconds, name)."""
 
     seconds: float = 0.0
     floor: float = 0.0
@@ -153,7 +153,7 @@ class Row:
 
 @dataclass
 class Breakdown:
-    """The step of a workload: time, floor, and classes."""
+    """The figures of a workload's step: time, floor, and op classes."""
 
     workload: str
     step: float
@@ -162,7 +162,7 @@ class Breakdown:
 
 
 def breakdown(workload, rates, steps=None):
-    """Time a workload's steps, and each of its ops between them."""
+    """Time the steps of a workload and, between the steps, each of its ops."""
     flow.clear_default_session()
     pool = data.batches(workload)
     job = make_job(workload, pool[0])
@@ -200,7 +200,7 @@ def _summed(workload, rates, plan, step, best, launches):
 
 
 def table(found):
-    """Format a breakdown as Markdown; times in ms."""
+    """Format a breakdown as Markdown, with times in ms."""
     title = f"`{found.workload}`: {found.step * 1e3:.3f} ms, {found.step / found.floor:.2f} times"
     lines = [
         f"{title} the floor of {found.floor * 1e3:.3f} ms", "",
@@ -216,7 +216,7 @@ def table(found):
 
 
 def picture(results, path):
-    """Plot a bar per workload in multiples of its floor, by class; the floor is dark."""
+    """Plot one bar per workload, in multiples of its floor, divided by class; floors are dark."""
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(10, 0.8 * len(results) + 1.6), layout="constrained")

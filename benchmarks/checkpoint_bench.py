@@ -2,10 +2,11 @@
 
     python checkpoint_bench.py --megabytes 1024 --ranks 4 --folder /var/tmp/checkpoints
 
-Saves variables that are split over the ranks, and compares with the same number of bytes that as
-many threads write and sync as plain files.  Then loads them into the same layout, into one split
-along the other axis, and into half as many processes, and compares with reading the files once in
-one process.  All reads are from the page cache.  Prints one row per measurement, in Markdown.
+The script saves variables that are split over the ranks, and compares the time with that of as many
+threads as ranks that write and sync the same number of bytes as plain files.  Then it loads the
+variables into the same layout, into a layout split along the other axis, and into half as many
+processes, and compares these times with reading the files once in one process.  All reads are from
+the page cache.  The output has one row per measurement, in Markdown.
 """
 
 import argparse
@@ -23,7 +24,7 @@ COUNT = 16
 
 
 def rank_program(action, folder, rows, axis):
-    """Run one rank, which saves or loads the variables, and prints seconds."""
+    """Run one rank, which saves or loads the variables and prints the seconds taken."""
     import oneflow as flow
     import oneflow.typing as tp
     from flow_dist.bootstrap.membership import Membership
@@ -69,7 +70,7 @@ def rank_program(action, folder, rows, axis):
 
 
 def launch(ranks, *arguments):
-    """Run the ranks; return the numbers that they print."""
+    """Run the ranks; return the numbers that the ranks print."""
     program = Path(sys.executable).with_name("flow-dist")
     command = [program, "run", "-n", str(ranks), __file__]
     done = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
@@ -79,7 +80,7 @@ def launch(ranks, *arguments):
 
 
 def plain_write(folder, nbytes, writers):
-    """Return the seconds that threads take to write and sync files of as many bytes in all."""
+    """Return the seconds that threads take to write and sync files of ``nbytes`` bytes in all."""
     block = np.ones(1 << 24, np.uint8).data
     folder.mkdir(parents=True, exist_ok=True)
 
@@ -96,7 +97,7 @@ def plain_write(folder, nbytes, writers):
 
 
 def plain_read(folder):
-    """Return the seconds that reading all files of a folder once takes."""
+    """Return the seconds that it takes to read all files of a folder once."""
     block = bytearray(1 << 24)
     began = time.perf_counter()
     for path in folder.iterdir():

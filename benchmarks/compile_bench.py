@@ -3,8 +3,9 @@
     python compile_bench.py lenet:1 resnet50:1 resnet50:4 bert_mini:2x2     # network:devices
     python compile_bench.py --beside ../../before resnet50:4                # and a second checkout
 
-Devices are emulated GPUs, ``2x2`` is a grid of four.  Prints the minimum CPU seconds over several
-rounds, interleaved with those of the other checkout, and the cost of the selected plan.
+Devices are emulated GPUs; ``2x2`` is a grid of four devices.  The script prints the minimum CPU
+seconds over several rounds, which alternate with rounds of the second checkout, and the cost of the
+selected plan.
 """
 
 import argparse
@@ -23,7 +24,7 @@ PLACES = {"1": ("0:0", None), "2": ("0:0-1", None), "4": ("0:0-3", None), "2x2":
 
 
 def gpt(ids, labels):
-    """Build a decoder of six layers whose output weights are those of the embedding."""
+    """Build a decoder of six layers that uses the embedding's weights for its output."""
     import networks
 
     import oneflow as flow
@@ -86,7 +87,7 @@ def job_of(workload, place):
 
 
 def measure(workload, place):
-    """Return the seconds of each stage, and the cost of the plan."""
+    """Return the seconds that each stage takes, and the cost of the plan."""
     clock = time.process_time
     times = [clock()]
     import oneflow  # noqa: F401 - the import is measured
@@ -116,7 +117,7 @@ def measure(workload, place):
 
 
 def asked(case, checkout):
-    """Return the measurements of a process with the sources of a checkout."""
+    """Return the measurements of a new process that uses the sources of a checkout."""
     paths = [str(p) for p in sorted(Path(checkout, "packages").glob("*/src"))]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "ONEFLOW_EMULATE_GPUS": "4"}
     command = [sys.executable, __file__, "--one", case]
@@ -125,7 +126,7 @@ def asked(case, checkout):
 
 
 def least(case, checkouts, rounds):
-    """Return the minimum times per checkout over interleaved rounds."""
+    """Return the minimum times of each checkout over interleaved rounds."""
     found = [[asked(case, checkout) for checkout in checkouts] for _ in range(rounds)]
     return [
         {**rows[-1], **{s: min(row[s] for row in rows) for s in STAGES}}

@@ -3,11 +3,12 @@
     python control_bench.py --ranks 320,1024,4096 --seconds 10
 
 The server is that of ``flow-dist run``.  The ranks are connections of a few other processes that
-speak the real protocol with the real limits, in hosts of 8 ranks each, and exchange in three
-groups: all ranks, the ranks of a host, and the equal ones of all hosts.  They train, then all wait
-for one straggler, then one disconnects.  A heartbeat counts as missed if the server has not heard a
-rank for two intervals.  Times to a name count from the limit that is exceeded (straggler), or from
-the disconnect (dead rank).  Prints one row per number of ranks, in Markdown.
+speak the real protocol with the real time limits.  The ranks form simulated hosts of 8 ranks each,
+and exchange in three groups: all ranks, the ranks on one host, and the ranks with the same local
+rank on all hosts.  The ranks train, then all wait for one straggler, then one rank disconnects.  A
+heartbeat counts as missed if the server has not heard from a rank for two intervals.  The time
+until the server names a rank is counted from the exceeded limit (straggler) or from the disconnect
+(dead rank).  The output has one row per number of ranks, in Markdown.
 """
 
 import argparse
@@ -27,11 +28,11 @@ from flow_dist.control.watch import Watch
 from flow_dist.control.wire import TO_RANK, Framing, field, pack, prove, random_token
 
 HOST = 8
-"""Ranks per simulated host."""
+"""Number of ranks per simulated host."""
 
 LIMITS = Limits(stall=5.0)
 STEPS = 5
-"""Steps of a rank per heartbeat while it trains; each has three exchanges."""
+"""Number of steps per heartbeat while a rank trains; each step has three exchanges."""
 
 
 class SimulatedRank:
@@ -66,7 +67,7 @@ class SimulatedRank:
         return self._inbox.pop(0)
 
     def send(self, trains):
-        """Send a heartbeat, after some steps."""
+        """Send a heartbeat; if the rank trains, count some steps first."""
         if trains:
             for _ in range(STEPS):
                 for site in self.sites:
@@ -77,20 +78,20 @@ class SimulatedRank:
         self.socket.sendall(pack({"is": "beat", "report": self.reporter.changes()}))
 
     def wait(self):
-        """Wait in an exchange of all ranks."""
+        """Enter an exchange of all ranks and wait in it."""
         self.sites[0].enter()
 
 
 class Simulator:
-    """Some ranks in one process, which obeys the commands of standard input.
+    """Some ranks in one process, which obeys commands from its standard input.
 
-    The commands are "train", "stall RANK" (all but one wait for it) and "die RANK".
+    The commands are "train", "stall RANK" (all other ranks wait for this rank) and "die RANK".
     """
 
     def __init__(self):
         self._selector = selectors.DefaultSelector()
         self._selector.register(sys.stdin, selectors.EVENT_READ)
-        self._ranks = deque()  # the next one to send a heartbeat first
+        self._ranks = deque()  # in the order of their next heartbeats
         self._trains = False
 
     def add(self, rank):
@@ -158,7 +159,7 @@ def watch(server, seconds):
 
 
 def measure(size, processes, seconds):
-    """Return the figures of one number of ranks."""
+    """Return the figures for one number of ranks."""
     token, reports = random_token(), Queue()
 
     def report(text):
@@ -197,7 +198,7 @@ class Simulators:
             process.wait()
 
     def tell(self, command):
-        """Send a command to all of them."""
+        """Send a command to all processes."""
         if (failure := self._server.wait(0)) is not None:
             sys.exit(failure.message)
         for process in self._processes:

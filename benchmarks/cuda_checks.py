@@ -4,20 +4,21 @@
         [--shared FOLDER] [--tree FOLDER] [--wheels FOLDER] [--simulate]
 
 Each part (`cuda_parts.py`) is a separate process with a share of the time (`cuda_order.py`), so
-that one that hangs or crashes does not affect the others.  Parts are ordered by information
-value.  A part whose share exceeds the remaining time is listed as "not run", and the last line
-prints the options that run it: ``--only`` takes names or name prefixes of parts and lets them use
-all of the time.  ``--compiled`` measures torch.compile, which takes minutes to tune, in a second
-call.  Both add to the table of the same folder.
+that a part that hangs or crashes does not affect the others.  The most informative parts come
+first.  A part whose share exceeds the remaining time is listed as "not run", and the last line
+of the output states the options that run it: ``--only`` takes names or name prefixes of parts and
+lets these parts use all of the time.  ``--compiled`` measures torch.compile, which takes minutes to
+tune, in a second call.  Calls with either option add rows to the table in the same folder.
 
-Rows are written to ``FOLDER/rows.jsonl`` as they arrive, and ``FOLDER/table.txt`` after each part,
-with step times side by side: an interrupted run leaves the table of its finished parts.
+Rows are written to ``FOLDER/rows.jsonl`` as they arrive.  ``FOLDER/table.txt``, which shows step
+times side by side, is written after each part, so an interrupted run leaves the table of its
+finished parts.
 
-Neither installation nor network is needed: packages that are not installed are imported from the
-checkout, and ``--wheels`` names a folder of additional wheels, such as those of
-nvmath-python, nccl4py and nvidia-cudnn-frontend.  Peers are measured if they are installed.
-``--shared`` is a folder with ``data/mnist.npz``, ``programs`` and ``conformance``, and ``--tree``
-a checkout of OneFlow's tests.
+The script needs neither an installation nor a network: packages that are not installed are imported
+from the checkout, and ``--wheels`` names a folder of additional wheels, such as those of
+nvmath-python, nccl4py and nvidia-cudnn-frontend.  Peers, which are other libraries, are measured if
+they are installed.  ``--shared`` names a folder with ``data/mnist.npz``, ``programs`` and
+``conformance``, and ``--tree`` names a checkout of OneFlow's tests.
 
 Without a GPU, the script prints what is missing and exits with status 1.  ``--simulate`` runs all
 parts on the host with small shapes, as a test of the script only.
@@ -57,7 +58,7 @@ class Report:
 
     Attributes:
         folder: folder of the files.
-        rows: all rows so far, by name.
+        rows: all rows so far, keyed by name.
     """
 
     folder: Path
@@ -78,7 +79,7 @@ class Report:
         (self.folder / "table.txt").write_text(table(self.rows) + "\n")
 
     def finish(self, again: str) -> int:
-        """Print comparisons and the parts not run; return status 0 if nothing failed."""
+        """Print comparisons and the parts that did not run; return status 0 if nothing failed."""
         print("\n".join(map(line, summary(self.rows))))
         waiting = [row.name for row in self.rows.values() if row.result == "not run"]
         if waiting:
@@ -136,9 +137,9 @@ class Call:
 
     Attributes:
         out: the folder of the files.
-        env: the environment of the parts.
-        stop: end of the available time, by `time.monotonic`.
-        unbound: whether parts may use all of it.
+        env: the environment variables for the parts.
+        stop: end of the available time, as a value of `time.monotonic`.
+        unbound: whether a part may use all of the available time.
         simulated: whether the host simulates the device, which takes longer.
     """
 
@@ -160,7 +161,7 @@ SHARED = (ROOT / "shared", ROOT.parent / "shared", ROOT.parents[1] / "shared")
 
 
 def run(part: Part, call: Call) -> list[Row]:
-    """Return the rows of a part, and one that reports a part not run or cut off."""
+    """Return the rows of a part, and a row that reports if the part was not run or was cut off."""
     limit = call.limit(part)
     if not limit:
         return [Row(part.name, "not run", f"too little time: limit {part.seconds:.0f} s")]
@@ -198,7 +199,7 @@ def read(file: Path) -> list[Row]:
 
 
 def environment(site: Path, given: argparse.Namespace) -> dict[str, str]:
-    """Return the environment of the parts, with the packages of the checkout."""
+    """Return the environment variables for the parts, with the packages of the checkout."""
     if given.wheels is not None:
         files = [str(path) for path in sorted(given.wheels.glob("*.whl"))]
         options = ["--no-index", "--no-deps", "--no-compile", "-q", "--target", str(site)]

@@ -2,9 +2,9 @@
 
     python benchmarks/cuda_dnn.py [--simulate]
 
-Each problem is planned twice: by the library's heuristic, and by measuring all plans.  For
-convolutions, the time with fused bias and relu is printed next to the plain one.  ``--simulate``
-runs on the host, as a test of the script.
+Each problem is planned twice: with the library's heuristic, and by measuring all plans.  For
+convolutions, the time with fused bias and relu is printed next to the time without them.
+``--simulate`` runs on the host, as a test of the script.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests" / "helpers")]
 
 Line = tuple[str, str, str]
-"""Name, result and note of a table row."""
+"""The name, result and note of a table row."""
 
 
 def cudnn_plans(hardware: Any, small: bool = False) -> Iterator[Line]:
-    """Yield a row per problem: time by the library's heuristic and by measuring.
+    """Yield one row per problem: times of the heuristic's plan and of the fastest measured plan.
 
     Args:
         hardware: a `flow_cuda.device.hardware.Hardware`.
-        small: whether to use sizes for a simulator.
+        small: whether to use sizes that suit a simulator.
     """
     from flow_cuda.cudnn.problems import Search
 
@@ -110,7 +110,7 @@ def microseconds(hardware: Any, problem: Any, choice: Any, times: int = 20) -> f
 
 
 def least(run: Callable[[], None], finish: Callable[[], None], times: int) -> float:
-    """Return the seconds of a run."""
+    """Return the seconds per run: the minimum over rounds of ``times`` runs."""
     run()
     finish()
     found = []

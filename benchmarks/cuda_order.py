@@ -1,7 +1,7 @@
 """The parts of `cuda_checks.py` in order of importance, and their time limits.
 
-The limits of the parts up to `LAST_SURE` fit into eight minutes together.  Most parts need less
-than theirs: the remaining time is available to later parts.
+Together, the limits of the parts up to `LAST_SURE` fit into eight minutes.  Most parts need less
+time than their limits, and leave the rest to later parts.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from flow_cuda import families  # noqa: E402 - found by the line above
 
 NETWORKS = ("mlp", "lenet", "resnet50", "bert_base", "wide_deep_sgd")
 PEERS = {"torch eager": "torch", "torch.compile": "torch", "jax jit": "jax"}
-"""Peers that steps are compared with, and the package that each needs."""
+"""Peers with which steps are compared, and the package that each peer needs."""
 
 FAMILIES = tuple(family for family in families.FAMILIES if family != "fallback")
 """Kernel families whose samples are checked against the references."""
 WORKERS = 8
-"""Parts that run concurrently because they time nothing."""
+"""Number of parts that run concurrently, which is possible because these parts time nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Row:
         name: what was checked.
         result: "passed", "FAILED", "skipped", "not run", or a number with its unit.
         note: additional information.
-        data: numbers by name.
+        data: numbers, keyed by name.
     """
 
     name: str
@@ -48,9 +48,9 @@ class Part:
     """The checks of one process.
 
     Attributes:
-        name: a function of `cuda_parts.py`, and its arguments, separated by colons.
-        seconds: its time limit: with less time left the part does not start.
-        together: consecutive parts with the same value run concurrently: they time
+        name: a function of `cuda_parts.py` and its arguments, separated by colons.
+        seconds: time limit of the part; with less time left, the part does not start.
+        together: consecutive parts with the same value run concurrently, because they time
             nothing.
     """
 
@@ -88,11 +88,11 @@ COMPILED: tuple[Part, ...] = tuple(
     Part(f"peer:{net}:torch.compile", seconds)
     for net, seconds in zip(NETWORKS, (50, 60, 160, 130, 60), strict=True)
 )
-"""The parts of a second call: max-autotune takes minutes."""
+"""The parts of a second call, because max-autotune takes minutes."""
 
 
 def chosen(only: tuple[str, ...], compiled: bool) -> tuple[Part, ...]:
-    """Return the parts of a call: those with given prefixes, those of the second call, or all."""
+    """Return the parts of a call: those with the given prefixes, or else of the first or second."""
     if only:
         return tuple(part for part in (*PARTS, *COMPILED) if part.name.startswith(only))
     return COMPILED if compiled else PARTS

@@ -2,8 +2,8 @@
 
     python benchmarks/cuda_parts.py steady --rows FILE [--simulate]
 
-A part writes each row of the table to the file as a line of JSON, as soon as it is known.  With
-``--simulate`` the same code runs on the host with small shapes.
+A part writes each row of the table to the file as a line of JSON as soon as the row is known.  With
+``--simulate``, the same code runs on the host with small shapes.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from cuda_table import ACCURACY  # noqa: E402
 
 STEPS, WARM = 20, 5
 TABLES = 1 << 14
-"""Bytes of tables outside of the plan, per twenty tasks."""
+"""Maximum number of bytes of tables outside of the plan, for every twenty tasks."""
 
 Check = Callable[..., Iterator[Row]]
 
@@ -84,7 +84,7 @@ def guarded(name: str, check: Callable[[], Iterator[Row]]) -> Iterator[Row]:
     """Yield the rows of a check; an exception becomes a row."""
     try:
         yield from check()
-    except Exception as error:  # noqa: BLE001 - the row says it
+    except Exception as error:  # noqa: BLE001 - the row reports it
         import traceback
 
         traceback.print_exc()
@@ -96,7 +96,7 @@ def guarded(name: str, check: Callable[[], Iterator[Row]]) -> Iterator[Row]:
 
 
 def environment(run: Run) -> Iterator[Row]:
-    """Report date, device and versions; without a GPU, what is missing."""
+    """Report date, device and versions; without a GPU, report what is missing."""
     yield Row("date", time.strftime("%Y-%m-%d"))
     yield Row("versions", f"Python {sys.version.split()[0]}", ", ".join(versions()))
     if run.simulated:
@@ -142,7 +142,7 @@ def nvidia_smi() -> list[str]:
 
 
 def products(run: Run) -> Iterator[Row]:
-    """Report the products with cuBLASLt algorithms, and whether its masks equal ours."""
+    """Report the products with cuBLASLt algorithms, and whether cuBLASLt's masks equal flow's."""
     from flow_cuda.device.hardware import EPILOGUES, Product
     from flow_cuda.driver.relu_mask_check import masks_match
 
@@ -203,7 +203,7 @@ def dropout(run: Run) -> Iterator[Row]:
 
 
 def steady(run: Run) -> Iterator[Row]:
-    """Measure memory, host time and allocations of a step of the mlp."""
+    """Measure the memory, host time and allocations of a step of ``mlp``."""
     with counted_allocations(run) as made:
         session, job, feeds = bench_job(run, "mlp")
         job(*feeds)
@@ -233,13 +233,13 @@ def memory_row(name: str, job: Any, made: list[tuple[Any, int]], hardware: Any) 
     arena = sum(arena.nbytes for arena in plan.arenas)
     held = {b.name: b.type.nbytes for b in plan.buffers if b.kind == "variable"}
     rest = allocated - arena - sum(held.values())
-    tables = TABLES * max(1, len(plan.tasks) // 20)  # addresses of merged updates, numbers
+    tables = TABLES * max(1, len(plan.tasks) // 20)  # for addresses of merged updates, and numbers
     note = f"{arena} bytes predicted, {sum(held.values())} in variables, {rest} in tables"
     return Row(f"{name}: arena as predicted", verdict(0 <= rest < tables), note)
 
 
 def programs(run: Run, device: str) -> Iterator[Row]:
-    """Run OneFlow's programs, unmodified, on gpu 0:0 and for comparison on emulating CPUs."""
+    """Run OneFlow's unmodified programs on gpu 0:0 or, for comparison, on CPUs that emulate it."""
     shared = Path(os.environ.get("FLOW_CHECKS_SHARED", ROOT / "shared"))
     archive, folder = shared / "data" / "mnist.npz", shared / "programs"
     if not (archive.exists() and folder.is_dir()):
@@ -266,7 +266,7 @@ def programs(run: Run, device: str) -> Iterator[Row]:
 
 
 def copy_mnist(archive: Path, folder: Path, few: bool) -> None:
-    """Copy the images, or 100 for training and 500 for testing if ``few``."""
+    """Copy the images of MNIST, or if ``few``, only 100 for training and 500 for testing."""
     if not few:
         shutil.copy(archive, folder / "mnist.npz")
         return
@@ -276,7 +276,7 @@ def copy_mnist(archive: Path, folder: Path, few: bool) -> None:
 
 
 def program_environment(run: Run, device: str) -> dict[str, str]:
-    """Return the environment that makes "gpu" a real device, a simulated one, or the CPU."""
+    """Return environment variables that make "gpu" a real device, a simulated one, or the CPU."""
     if device == "cpu":
         return {"ONEFLOW_EMULATE_GPUS": "1"}
     return {"FLOW_CHECKS_SIMULATE": "1"} if run.simulated else {}
@@ -310,7 +310,7 @@ runpy.run_path(path, init_globals={"range": short}, run_name="__main__")
 
 
 def kernels(run: Run, family: str) -> Iterator[Row]:
-    """Check all samples of a family's ops in all types against the references on the device."""
+    """Check the family's ops on the device, with all samples and types, against the references."""
     from cuda_cases import WITHOUT_SAMPLES, CudaKit, DeviceKernels
 
     module = importlib.import_module(f"flow_cuda.kernels.{family}")
@@ -353,7 +353,7 @@ def has_cases(kit: Any, op: str) -> bool:
 
 
 def nccl(run: Run) -> Iterator[Row]:
-    """Check every NCCL primitive on communicators of one and, if available, several devices."""
+    """Check every NCCL primitive on communicators for one and, if available, several devices."""
     import nccl_checks
 
     setup = simulated_nccl() if run.simulated else nccl_checks.found()
@@ -365,7 +365,7 @@ def nccl(run: Run) -> Iterator[Row]:
 
 
 def simulated_nccl() -> Any:
-    """Set up one simulated device and a fake NCCL of one rank."""
+    """Set up one simulated device and a fake NCCL with one rank."""
     import nccl_checks
     from nccl_simulated import Fabric, rank
 
@@ -378,7 +378,7 @@ def simulated_nccl() -> Any:
 
 
 def rates(run: Run) -> Iterator[Row]:
-    """Measure bytes and FLOPs per second, from which the lower bounds are computed."""
+    """Measure the bytes and FLOPs per second from which the lower bounds are computed."""
     from flow_cuda.device.hardware import Operands, Product
 
     driver = start(run).driver(Device("gpu", 0, 0))
@@ -417,7 +417,7 @@ def rates(run: Run) -> Iterator[Row]:
 
 
 def needs_of(session: Any, job: Any) -> tuple[float, float]:
-    """Return the bytes that a step's ops read and write separately, and its operations."""
+    """Return the bytes that the ops of a step read and write one by one, and the step's FLOPs."""
     from flow_core.plugins.specs import SbpContext
 
     graph, specs = job.compile().graph, session.registry.ops
@@ -437,7 +437,7 @@ def needs_of(session: Any, job: Any) -> tuple[float, float]:
 
 
 def step(run: Run, workload: str) -> Iterator[Row]:
-    """Measure the step of a network, from numpy to loss, and its lower bounds."""
+    """Measure the step of a network, from numpy arrays to the loss, and compute lower bounds."""
     with counted_allocations(run) as made:
         session, job, feeds = bench_job(run, workload)
         started = time.perf_counter()
@@ -494,7 +494,7 @@ def cudnn(run: Run) -> Iterator[Row]:
 
 
 def tests(run: Run) -> Iterator[Row]:
-    """Run OneFlow's own single-op tests, unmodified, on one GPU."""
+    """Run OneFlow's unmodified single-op tests on one GPU."""
     import cuda_tests
 
     yield from cuda_tests.op_tests(run)

@@ -1,8 +1,8 @@
-"""The benchmark networks in torch and JAX on a GPU, as calls that do one training step.
+"""The benchmark networks in torch and JAX on a GPU, as calls that run one training step.
 
-Parameters are those of `data.py`, so that first losses can be compared.  A step copies its feeds to
-the device and returns the loss, as a job does.  The networks are written once, in `Nets`; each
-library implements the building blocks.
+Parameters are those of `data.py`, so that first losses can be compared.  A step copies its feeds
+to the device and returns the loss, as a job does.  The networks are written once, in `Nets`; a
+subclass for each library implements the building blocks.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class Nets(ABC):
     """The networks of `networks.py`.
 
     Args:
-        p: parameters by name.
+        p: parameters, keyed by name.
     """
 
     def __init__(self, p: dict[str, Any]) -> None:
         self.p = p
 
     def body(self, workload: str) -> Callable[..., Any]:
-        """Return the loss of a batch."""
+        """Return the function that computes the loss of a batch."""
         if workload in networks.BERT:
             return lambda *feeds: self.bert(networks.BERT[workload], *feeds)
         return getattr(self, workload.removesuffix("_sgd"))  # type: ignore[no-any-return]
@@ -50,7 +50,7 @@ class Nets(ABC):
 
     @abstractmethod
     def product(self, x: Any, name: str, turned: bool = False) -> Any:
-        """Multiply rows by a parameter."""
+        """Multiply rows by a parameter, or by its transpose if ``turned``."""
 
     @abstractmethod
     def conv(self, name: str, x: Any, stride: int, pad: int) -> Any: ...
@@ -76,7 +76,7 @@ class Nets(ABC):
 
     @abstractmethod
     def rows(self, name: str, index: Any) -> Any:
-        """Look up rows of a table."""
+        """Look up rows of a table, which is a parameter."""
 
     @abstractmethod
     def beside(self, x: Any, y: Any) -> Any:
@@ -88,11 +88,11 @@ class Nets(ABC):
 
     @abstractmethod
     def mask(self, mask: Any) -> Any:
-        """Return the attention bias added to scores."""
+        """Return the attention bias that is added to the scores."""
 
     @abstractmethod
     def attention(self, q: Any, k: Any, v: Any, bias: Any) -> Any:
-        """Compute attention on arrays (batch, positions, heads, width); same axes in the result."""
+        """Compute attention; arguments and result have axes (batch, positions, heads, width)."""
 
     # --- networks
 
@@ -152,7 +152,7 @@ class Nets(ABC):
 
 
 def torch_step(workload: str, feeds: tuple[Any, ...], compiled: bool, amp: bool) -> Step:
-    """Return a step in torch; ``compiled`` uses max-autotune."""
+    """Return a step in torch; if ``compiled``, torch.compile tunes it with max-autotune."""
     import torch
 
     torch.backends.cudnn.benchmark = True
@@ -258,7 +258,7 @@ class TorchNets(Nets):
 
 
 def jax_step(workload: str, feeds: tuple[Any, ...], amp: bool) -> Step:
-    """Return a jitted step in JAX; moving statistics of normalisations are not updated."""
+    """Return a jitted step in JAX, which does not update moving statistics of normalisations."""
     import jax
 
     jax.config.update("jax_default_matmul_precision", "tensorfloat32")
@@ -305,7 +305,7 @@ class JaxNets(Nets):
     """The networks in JAX; XLA chooses layouts.
 
     Args:
-        p: parameters by name.
+        p: parameters, keyed by name.
         key: random key for dropout.
         amp: whether products use bfloat16.
     """

@@ -24,7 +24,7 @@ class Run:
 
     Attributes:
         simulated: whether the host simulates the device.
-        deadline: time limit, by `time.monotonic`.
+        deadline: end of the available time, as a value of `time.monotonic`.
     """
 
     simulated: bool
@@ -52,7 +52,7 @@ def shrink() -> None:
 
 
 def start(run: Run, device: str = "gpu") -> Any:
-    """Create a new session whose jobs run on a device, and yield it."""
+    """Create a new session whose jobs run on a device, and return the session."""
     from cuda_cases import core_registry, simulated_registry
 
     import oneflow as flow
@@ -71,7 +71,7 @@ def start(run: Run, device: str = "gpu") -> Any:
 
 
 def compiled_at_once(run: Run, make: Callable[[], Callable[[], Any]]) -> Callable[[], Any]:
-    """Return ``make()``; in a simulator, compile all of its kernels together first."""
+    """Return ``make()``; in a simulator, first compile all kernels of the result together."""
     if run.simulated:
         from unittest import mock
 
@@ -98,7 +98,7 @@ def hardware_of(session: Any) -> Any:
 
 @contextlib.contextmanager
 def counted_allocations(run: Run) -> Iterator[list[tuple[Any, int]]]:
-    """Record all device memory allocations in the context: the device and the bytes."""
+    """Record the device and size of every device memory allocation in a ``with`` block."""
     if run.simulated:
         from flow_cuda.simulator.hardware import Simulator as Hardware
     else:
@@ -119,7 +119,7 @@ def counted_allocations(run: Run) -> Iterator[list[tuple[Any, int]]]:
 
 @contextlib.contextmanager
 def timed_steps() -> Iterator[list[float]]:
-    """Record the host's seconds per call of a step: queueing without waiting."""
+    """Record the host's seconds for each call of a step, which queues work without waiting."""
     from flow_cuda.driver.gpu import Step
 
     found: list[float] = []
@@ -170,7 +170,7 @@ def bench_job(run: Run, workload: str) -> tuple[Any, Any, Any]:
 
 
 def bench_feeds(run: Run, workload: str) -> tuple[Any, ...]:
-    """Return a batch, of this part's size if it differs from `data.py`'s."""
+    """Return a batch, with the batch size of this run where that differs from `data.py`."""
     import data
 
     rng = np.random.RandomState(99)
@@ -185,7 +185,7 @@ def bench_feeds(run: Run, workload: str) -> tuple[Any, ...]:
 
 
 def best_of(run: Run, call: Callable[[], object], seconds: float) -> float:
-    """Return seconds per call: the minimum of means, measured for about the given time."""
+    """Return the seconds per call: the minimum of means, measured for about ``seconds`` seconds."""
     warm, rounds = (1, 1) if run.simulated else (3, 5)
     for _ in range(warm):
         call()

@@ -1,4 +1,4 @@
-"""Small programs whose training is compared between GPU and CPU."""
+"""Small programs that are trained on GPU and CPU for comparison."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import oneflow.typing as tp
 
 
 def programs() -> dict[str, tuple[Callable[[str], Any], tuple[Any, ...]]]:
-    """Return programs by name, each with its feeds."""
+    """Return the programs, keyed by name, each with its feeds."""
     rng, batch = np.random.default_rng(0), 16
     labels = rng.integers(0, 5, batch).astype(np.int32)
     rows = rng.normal(size=(batch, 24)).astype(np.float32)

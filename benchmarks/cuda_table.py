@@ -8,7 +8,7 @@ from cuda_order import NETWORKS, PEERS, Row
 
 ACCURACY = "accuracy of lenet_eval.py on the {}"
 CLOSE = 1.0
-"""Allowed difference of accuracies in per cent: seeds are equal, last digits are not."""
+"""Allowed difference of accuracies in percentage points: seeds are equal, last digits are not."""
 
 
 def line(row: Row, width: int = 44) -> str:

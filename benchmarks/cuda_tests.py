@@ -20,11 +20,11 @@ from cuda_rig import Run, verdict
 NAME = "OneFlow's op tests"
 FINE = ("passed", "skipped")
 FEW = ("test_tril.py", "test_square_sum.py")
-"""Test files for a simulator."""
+"""Test files that run in a simulator."""
 
 
 def op_tests(run: Run) -> Iterator[Row]:
-    """Yield a row of totals of as many files as the time allows."""
+    """Run as many test files as the time allows; yield a row with their totals."""
     shared, tree = (os.environ.get(f"FLOW_CHECKS_{name}", "") for name in ("SHARED", "TREE"))
     runner = Path(shared) / "conformance" / "run.py"
     missing = list(_missing(runner, tree))
@@ -61,7 +61,7 @@ def _missing(runner: Path, tree: str) -> Iterator[str]:
 
 
 def _ended(command: list[str], log: Path, seconds: float) -> bool:
-    """Run a command with output to a file; return whether it finished in time."""
+    """Run a command with its output in a file; return whether the command finished in time."""
     with log.open("w") as file:
         child = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True)
         try:
@@ -75,7 +75,7 @@ def _ended(command: list[str], log: Path, seconds: float) -> bool:
 
 
 def totals(text: str) -> tuple[int, Mapping[str, int]]:
-    """Count files, and methods by outcome, from the runner's line for each file.
+    """Count files, and methods by outcome, in the runner's output, which has a line per file.
 
     >>> totals("test_add.py        d=1   2.0s  failed 1, passed 3")
     (1, Counter({'passed': 3, 'failed': 1}))
@@ -89,11 +89,11 @@ def totals(text: str) -> tuple[int, Mapping[str, int]]:
 
 
 OTHERS = "flow-cuda,flow-onednn"
-"""Plugins that a simulated device replaces or would compete with."""
+"""Plugins that a simulated device replaces, or with which it would compete."""
 
 
 def simulated_plugin(folder: Path) -> Path:
-    """Create a folder that registers the simulated device in processes with it on their path."""
+    """Create a folder that registers the simulated device in processes that import from it."""
     info = folder / "site" / "flow_simulated-0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: flow-simulated\nVersion: 0\n")

@@ -1,4 +1,4 @@
-"""Seeded parameters and batches of the benchmark networks, the same for every framework."""
+"""Seeded parameters and batches of the benchmark networks, equal for every framework."""
 
 import math
 
@@ -7,7 +7,7 @@ from networks import BERT, RESNET_STAGES
 
 SEQUENCE, VOCABULARY, PREDICTIONS = 128, 30522, 20
 IMAGE, ROWS = 224, 1_000_000
-"""Image width of `resnet50`, and number of rows of the tables of `wide_deep`."""
+"""The image width of `resnet50`, and the number of rows of the tables of `wide_deep`."""
 
 
 def dense(name, inputs, outputs, init="glorot"):
@@ -101,7 +101,7 @@ def draw(rng, shape, init):
 
 
 def parameters(workload):
-    """Return initial values by variable name, including moving statistics."""
+    """Return the initial values of all variables, including moving statistics, keyed by name."""
     rng = np.random.RandomState(1234)
     values = {name: draw(rng, shape, init) for name, shape, init in spec_of(workload)}
     for name in [n for n in values if workload == "resnet50" and n.endswith(".g")]:
@@ -146,7 +146,7 @@ def batch(rng, workload):
 
 
 def batches(workload):
-    """Return the pool of batches, used in turn."""
+    """Return the pool of batches, which the steps use in turn."""
     rng = np.random.RandomState(99)
     count = {"resnet50": 2, "bert_mini": 4, "bert_base": 2, "overhead": 8}.get(workload, 8)
     return [batch(rng, workload) for _ in range(count)]

@@ -1,12 +1,12 @@
-"""Compare CPU time of emulated devices with one device at the same global batch.
+"""Compare the CPU time of several emulated devices with that of one, for the same global batch.
 
     python devices_bench.py --batch 100,1000 --devices 4
 
-Both jobs run interleaved in one process with one BLAS thread; the time is the CPU time of the
-whole process (all threads) over a series of steps, minimum of many series.
-Prints one line per job and batch: ``BENCHJSON {...}`` with the time and its ratio to one device.
+The jobs run interleaved in one process with one BLAS thread.  The time is the CPU time of the whole
+process (all threads) over a series of steps, and the minimum over many series.  The script prints
+one line per job and batch: ``BENCHJSON {...}`` with the time and its ratio to that of one device.
 """
-# ruff: noqa: E402 - numpy reads the variables set below when it is imported
+# ruff: noqa: E402 - numpy reads the environment variables set below when it is imported
 
 import os
 
@@ -31,7 +31,7 @@ FORMS = {
     "data, states split": ("greedy", "distributed_split", True),
     "auto": ("auto", None, True),  # the selector's cheapest plan
 }
-"""Selector, optimizer placement and replica sharing of each variant."""
+"""The selector, optimizer placement and replica sharing of each variant."""
 
 
 def mlp(x, y):

@@ -1,14 +1,15 @@
-"""Measure manual data parallelism in one process: the same split, written in numpy.
+"""Measure manual data parallelism in one process: a batch split into parts, written in numpy.
 
     python devices_floor.py --batch 100,1000 --parts 4
 
-One step of the MLP of `devices_bench.py` (784-512-10, SGD) as plain numpy calls on preallocated
-arrays: for the whole batch, and in parts, whose gradients are added in order before
-one update.  Without graph, plan or exchange, the additional time of the parts is the
-cost of smaller products and of the sum.  CPU time of the process with one BLAS thread, minimum
-of many runs; prints a line ``BENCHJSON {...}`` per batch and number of parts.
+One step of the MLP of `devices_bench.py` (784-512-10, SGD) runs as plain numpy calls on
+preallocated arrays: for the whole batch, and in parts, whose gradients are added in order before
+one update.  As there is no graph, plan or exchange, the additional time of the parts is the cost of
+smaller products and of the sum of gradients.  The time is the CPU time of the process with one BLAS
+thread, and the minimum of many runs.  The script prints a line ``BENCHJSON {...}`` for each batch
+and number of parts.
 """
-# ruff: noqa: E402 - numpy reads the variables set below when it is imported
+# ruff: noqa: E402 - numpy reads the environment variables set below when it is imported
 
 import os
 
@@ -22,7 +23,7 @@ import time
 import numpy as np
 
 ROWS = 32
-"""Rows of a gradient that are computed and added at a time, so that they stay in cache."""
+"""Number of rows of a gradient that are computed and added at a time, to keep them in cache."""
 
 
 class Part:
@@ -36,7 +37,7 @@ class Part:
 
 
 class Net:
-    """Weights, and gradients that all parts accumulate into."""
+    """The weights, and the gradients in which all parts are accumulated."""
 
     def __init__(self, rng):
         shapes = ((512, 784), (512,), (10, 512), (10,))
@@ -72,7 +73,7 @@ class Net:
             np.add.reduce(dy, 0, None, g) if first else np.add(g, dy.sum(0), g)
 
     def add(self, k, dy, x, first):
-        """Compute the gradient of a weight: write the first part's, add the others."""
+        """Compute the gradient of a weight: the first part writes it, the others add to it."""
         g = self.grads[k]
         if first:
             np.matmul(dy.T, x, g)

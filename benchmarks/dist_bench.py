@@ -1,9 +1,9 @@
-"""Compare collectives with the same calls of mpi4py, and with a shared-memory window.
+"""Compare flow's collectives with the same calls of mpi4py, and with a shared-memory window.
 
     mpiexec -n 2 python benchmarks/dist_bench.py collectives
     mpiexec -n 2 python benchmarks/dist_bench.py windows
 
-Ratios are of minima over interleaved rounds.  Training is in `bench_ddp.py`.
+Ratios compare minima over interleaved rounds.  `bench_ddp.py` compares training.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from flow_core.sharding.topology import Device
 
 SIZES = {4: 300, 4096: 200, 1 << 20: 10, 64 << 20: 1}
-"""Bytes per device, and launches per round."""
+"""Numbers of bytes per device, and the number of launches per round for each."""
 
 ROUNDS = 7
 
@@ -43,7 +43,7 @@ def collectives() -> None:
 
 
 def slowest(joined: Any, call: Callable[[], object], times: int) -> float:
-    """Return seconds per call until the last process finishes, when all start together.
+    """Return the seconds per call until the last process finishes if all start together.
 
     The root of a broadcast may finish long before the receivers.
     """
@@ -60,7 +60,7 @@ def seconds(call: Callable[[], object], times: int) -> float:
 
 
 def cases(comm: Any, nbytes: int) -> Iterator[tuple[str, tuple[Callable[[], None], Any]]]:
-    """Compare a collective of flow with MPI's."""
+    """Yield the name of each collective with flow's call and MPI's call."""
     from flow_core.testing import comm_cases
 
     count, p = nbytes // 4, comm.size
@@ -81,10 +81,10 @@ def cases(comm: Any, nbytes: int) -> Iterator[tuple[str, tuple[Callable[[], None
 
 
 def bound(draft: Any, in_place: bool = False) -> Callable[[], None]:
-    """Bind an exchange between the devices of all processes, in memory like a plan's.
+    """Bind an exchange between the devices of all processes, in memory like that of a plan.
 
-    In place, the outputs overwrite the inputs, as in a plan's all-reduces unless the inputs have
-    other readers.
+    If ``in_place``, the outputs overwrite the inputs, as in the all-reduces of a plan whose inputs
+    have no other readers.
     """
     from flow_core.base.dtypes import float32
     from flow_dist.mpi.comm import MpiComm
@@ -114,10 +114,9 @@ def bound(draft: Any, in_place: bool = False) -> Callable[[], None]:
 
 
 class Window:
-    """A manual all-reduce in an MPI window shared by all processes of a host.
+    """A manual all-reduce in an MPI window that all processes of a host share.
 
-    Each process sums its part of all inputs; the sums can then be read or copied by all
-    processes.
+    Each process sums its part of all inputs; all processes can then read or copy the sums.
     """
 
     def __init__(self, comm: Any, count: int) -> None:
@@ -143,7 +142,7 @@ class Window:
         self.shared.Sync()
 
     def left(self) -> None:
-        """Leave the sums in the window, once for all processes."""
+        """Compute the sums and leave one copy of them in the window for all processes."""
         self._meet()
         part = self.parts[self.rank]
         np.add(self.given[0][part], self.given[1][part], out=self.sums[part])
@@ -152,18 +151,18 @@ class Window:
         self._meet()
 
     def copied(self) -> None:
-        """Copy the sums to each process."""
+        """Compute the sums and copy them to each process."""
         self.left()
         np.copyto(self.own, self.sums)
 
     def end(self) -> None:
-        """Free the memory collectively: until then each process may access the others'."""
+        """Free the memory collectively; until then, each process may access that of the others."""
         self.shared.Unlock_all()
         self.shared.Free()
 
 
 def windows() -> None:
-    """Compare flow with a shared window in the same run."""
+    """Compare flow's all-reduce with a shared window in the same run."""
     from mpi4py import MPI
 
     from flow_core.testing import comm_cases

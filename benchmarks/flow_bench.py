@@ -2,10 +2,10 @@
 
     python flow_bench.py --workload mlp,lenet          # one JSON line per workload
 
-Prints one line per workload: ``BENCHJSON {...}`` with the median of the step times, the time to
-trace and compile, peak resident memory, the first losses, and the predictions of the plan.
+The script prints one line per workload: ``BENCHJSON {...}`` with the median of the step times, the
+time to trace and compile, peak resident memory, the first losses, and the predictions of the plan.
 """
-# ruff: noqa: E402 - numpy reads the variables set below when it is imported
+# ruff: noqa: E402 - numpy reads the environment variables set below when it is imported
 
 import os
 
@@ -80,7 +80,7 @@ def make_job(workload, example):
 
 
 LAZY = {"wide_deep_adam": ("deep", "wide")}
-"""Return tables of which Adam updates the looked-up rows only, like PyTorch's SparseAdam."""
+"""Tables of which Adam updates only the looked-up rows, like PyTorch's SparseAdam."""
 
 
 def settings(workload):

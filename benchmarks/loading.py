@@ -1,6 +1,6 @@
 """The workload "loader": a job that only turns JPEG files into normalised batches.
 
-python loading.py --step-ms 100    # the wait of a training step of this many milliseconds
+python loading.py --step-ms 100    # how long a training step of 100 ms waits for its batch
 """
 
 import argparse
@@ -45,13 +45,13 @@ def make_job(folder):
 
 
 def cpu_seconds():
-    """Return the CPU time of this process, all threads."""
+    """Return the CPU time of all threads of this process."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 
 
 def measure(name, steps=None, warm=7):
-    """Return the record of one run: rate over some batches after a warm-up."""
+    """Return the record of one run, with the rate over some batches after a warm-up."""
     steps = steps or 14
     job = make_job(os.environ["BENCH_JPEG_DIR"])
     started = time.perf_counter()
@@ -79,7 +79,7 @@ def measure(name, steps=None, warm=7):
 
 
 def train_job(layers, folder=None):
-    """Return a job of dense layers on the images; without a folder on constants."""
+    """Return a job of dense layers on the images of a folder, or on constants if it is None."""
 
     @flow.global_function(type="train")
     def train() -> tp.Numpy:
@@ -115,7 +115,7 @@ def seconds_per_step(job, steps):
 
 
 def measure_fed(step_ms, steps):
-    """Measure the wait for batches of a step of about the given milliseconds."""
+    """Measure how long a step of about ``step_ms`` milliseconds waits for its batch."""
     one, three = (seconds_per_step(train_job(n), 10) for n in (1, 3))
     layers = max(1, round((step_ms / 1e3 - one) / ((three - one) / 2)) + 1)
     alone = seconds_per_step(train_job(layers), 10)

@@ -1,7 +1,7 @@
-"""Run all checks of the NCCL comm that need GPUs, in a few minutes, and print one table.
+"""Run all checks of the NCCL communicator that need GPUs, in a few minutes, and print one table.
 
-One process uses all GPUs of the machine, several processes one each.  Without a GPU, the script
-prints what is missing and exits with status 1.
+A single process uses all GPUs of the machine; several processes use one GPU each.  Without a GPU,
+the script prints what is missing and exits with status 1.
 
     python benchmarks/nccl_checks.py
     flow-dist run -n 4 benchmarks/nccl_checks.py
@@ -57,8 +57,8 @@ class Setup:
     Attributes:
         devices: all devices.
         drivers: drivers of the local devices.
-        groups: communicators of this process.
-        world: the processes, None for a single one.
+        groups: the NCCL communicators of this process.
+        world: the processes; None if there is only one.
     """
 
     devices: tuple[str, ...]
@@ -93,7 +93,7 @@ class Setup:
 
 
 class Kit(CommKit):
-    """The kit's arrays on devices."""
+    """A `CommKit` whose arrays are on devices."""
 
     setup: Setup
 
@@ -113,7 +113,7 @@ def environment(setup: Setup) -> Iterator[Row]:
 
 
 def alone(setup: Setup) -> Iterator[Row]:
-    """Check every primitive in every element type, on a communicator of one device."""
+    """Check every primitive with every element type, on a communicator for one device."""
     device = next(iter(setup.drivers))
     driver, library = setup.drivers[device], setup.groups.library
     bench = setup.array(device, np.zeros(1, np.float32)).workbench
@@ -155,7 +155,7 @@ def _alone(
 
 
 def cases(devices: Sequence[str], dtype: Any) -> Iterator[Exchange]:
-    """Yield all collectives, even and uneven, of contiguous parts and of columns."""
+    """Yield all collectives, with even and uneven parts that are contiguous or columns."""
     p = len(devices)
     even, uneven = [3] * p, [(5 * i + 2) % 7 for i in range(p)]
     drafts = (
@@ -171,7 +171,7 @@ def cases(devices: Sequence[str], dtype: Any) -> Iterator[Exchange]:
 
 
 def exchanges(setup: Setup) -> Iterator[Row]:
-    """Check every exchange in every element type, in NCCL's order and in the plan's."""
+    """Check every exchange with every element type, in NCCL's order and in the plan's order."""
     for ordered in (False, True):
         count = 0
         for name in DTYPE_NAMES:
@@ -187,7 +187,7 @@ def exchanges(setup: Setup) -> Iterator[Row]:
 
 
 def captured(setup: Setup) -> Iterator[Row]:
-    """Check that a step of exchanges is one graph per device, and that replays move new numbers."""
+    """Check that exchanges are captured as one graph per device, and that replays move new data."""
     comm, driver = setup.comm(), next(iter(setup.drivers.values()))
     runs = [comms.BoundExchange(setup.kit, comm, e, 0) for e in cases(setup.devices, float32)]
     step = driver.compile([launch for run in runs for launch in run._launches])
@@ -205,7 +205,7 @@ def captured(setup: Setup) -> Iterator[Row]:
 
 
 def repeatable(setup: Setup) -> Iterator[Row]:
-    """Check that floating-point sums are bit-identical on all devices and in each run."""
+    """Check that floating-point sums are bit-identical on all devices and in all runs."""
     exchange = kinds.all_reduce((LARGE // 16,))(setup.devices, float32)
     rng = np.random.default_rng(0)
     data = [rng.normal(size=LARGE // 16).astype("f4") for _ in setup.devices]
@@ -225,7 +225,7 @@ def repeatable(setup: Setup) -> Iterator[Row]:
 
 
 def speed(setup: Setup) -> Iterator[Row]:
-    """Time an all-reduce, queued and replayed."""
+    """Time an all-reduce, both queued and replayed from a graph."""
     driver = next(iter(setup.drivers.values()))
     for size in (SMALL, LARGE):
         exchange = kinds.all_reduce((size,))(setup.devices, float32)
@@ -288,7 +288,7 @@ TOGETHER = (exchanges, captured, repeatable, speed)
 
 
 def rows_of(setup: Setup) -> Iterator[Row]:
-    """Yield all rows, including those of several devices if available."""
+    """Yield all rows, including those that need several devices if there are several."""
     several = len(setup.devices) > 1
     for check in (*CHECKS, *(TOGETHER if several else ())):
         yield from guarded(check, setup)

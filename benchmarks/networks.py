@@ -1,8 +1,8 @@
-"""The benchmark networks, written in the public API.
+"""The benchmark networks, written with the public API.
 
-Every function is the body of a job: it takes placeholders and returns the loss (or the result).
-Parameters are variables named like the seeded parameters in `data.py`; dense weights are
-``[in, out]``, convolutions ``OIHW``.
+Every network is the body of a job: it takes placeholders and returns the loss (or the result).
+Parameters are variables with the names of the seeded parameters in `data.py`; dense weights have
+the shape ``[in, out]``, and convolution weights have the layout ``OIHW``.
 """
 
 import oneflow as flow
@@ -18,7 +18,7 @@ UNROLLED = {"compile_5k": 5000, "compile_20k": 20000}
 
 
 def variable(name, shape, trainable=True):
-    small = flow.constant_initializer(0.01)  # cheap; the benchmarks load their own numbers
+    small = flow.constant_initializer(0.01)  # cheap; the benchmarks load other values
     return flow.get_variable(name, shape, initializer=small, trainable=trainable)
 
 
@@ -55,7 +55,7 @@ def lenet(x, y):
 
 
 def norm(name, x):
-    """Batch normalisation; its variables start with the ones and zeros of `data.py`."""
+    """Apply batch normalisation; its variables start with the ones and zeros of `data.py`."""
     return flow.layers.batch_normalization(x, axis=1, momentum=0.9, epsilon=1e-5, name=name)
 
 

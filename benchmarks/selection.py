@@ -1,9 +1,9 @@
 """Measure compile times of deep transformers on 4 devices, and the costs of the selectors' plans.
 
 ``python benchmarks/selection.py [12 24 48]`` compiles training jobs with these numbers of layers in
-three interleaved rounds and prints the minimum times; the target is a growth of at most 1.3 times
-that of the layers.
-``--plans`` prints costs of the selectors' plans for one layer and many batch sizes instead.
+three interleaved rounds and prints the minimum times; the target is that times grow at most 1.3
+times as fast as the number of layers.
+``--plans`` instead prints the costs of the selectors' plans for one layer and many batch sizes.
 """
 
 import argparse
@@ -66,7 +66,7 @@ def transformer(layers, batch, rows, selector="auto"):
 
 
 def measured(layers):
-    """Return the seconds of compilation and of the selection in it, and the number of ops."""
+    """Return the seconds of compilation, those of SBP selection in it, and the number of ops."""
     job = transformer(layers, 4, 8)
     gc.collect()
     started = time.perf_counter()

@@ -2,11 +2,11 @@
 
     python streams_bench.py --units 64,128,256,512,1024 --cores 2
 
-For data parallelism and for a pipeline of two stages, a plan of each kind runs interleaved
-in one process; times are minimum wall times of a step.  Prints ``BENCHJSON {...}`` with the times
-and the number of stream threads that the plan itself would choose.  ``--cores 1 --threads 2``
-compares stream threads with single-threaded kernels; with ``FLOW_DISABLE_PLUGINS=flow-onednn``
-kernels are numpy's.
+For data parallelism and for a pipeline of two stages, one plan of each kind runs, interleaved with
+the other, in one process; times are minimum wall times of a step.  The script prints
+``BENCHJSON {...}`` with the times and the number of stream threads that the compiler would choose
+for the plan.  ``--cores 1 --threads 2`` compares stream threads with single-threaded kernels; with
+``FLOW_DISABLE_PLUGINS=flow-onednn``, the kernels are numpy's.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from flow_core.plugins.host import load_plugins
 
 BATCH, LAYERS, MICRO_BATCHES = 512, 4, 4
 STRETCH = 8
-"""Consecutive steps of one kind: BLAS's threads spin for a while after the other kind."""
+"""Number of consecutive steps of one kind, as BLAS's threads spin for a while after the other."""
 
 
 def make_job(form, units):
@@ -52,7 +52,7 @@ def make_job(form, units):
 
 
 def compiled(form, units, cores, threads, feeds):
-    """Return a bound plan in a new session; with ``threads`` None the plan decides."""
+    """Return a bound plan in a new session; if ``threads`` is None, the plan decides."""
     disabled = tuple(filter(None, os.environ.get("FLOW_DISABLE_PLUGINS", "").split(",")))
     settings = Settings(
         emulate_gpus=2, disabled_plugins=disabled, stream_threads=threads,

@@ -1,6 +1,6 @@
 """Train a small convolutional network on real handwritten digits and plot its loss.
 
-The 1,797 images of 8 x 8 pixels ship with scikit-learn: nothing is downloaded.
+The 1,797 images of 8 x 8 pixels ship with scikit-learn, so nothing is downloaded.
 """
 
 import sys
@@ -70,7 +70,7 @@ def load_data():
 
 
 def batches(images, labels):
-    """Yield the batches of all epochs, each epoch in a different order."""
+    """Yield the batches of all epochs; the order of the images differs in each epoch."""
     rng = np.random.default_rng(1)
     for _ in range(EPOCHS):
         for batch in rng.permutation(len(images))[: STEPS * BATCH].reshape(STEPS, BATCH):
@@ -78,7 +78,7 @@ def batches(images, labels):
 
 
 def progress():
-    """Return a progress bar for terminals; standard output is for results only."""
+    """Return a progress bar that appears on terminals only; standard output is for results."""
     console = Console(stderr=True)
     columns = [
         TextColumn("training"),

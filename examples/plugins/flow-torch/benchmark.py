@@ -1,6 +1,7 @@
-"""Compare a train job of LeNet on the device type torch with the same program of plain torch.
+"""Compare a train job of LeNet on the device type torch with the same program in plain torch.
 
-Steps of both alternate, on two threads; medians are printed.  ``python benchmark.py [STEPS]``
+The steps of the two programs alternate, on two threads; the script prints the medians of their
+times.  Usage: ``python benchmark.py [STEPS]``.
 """
 
 import os
@@ -47,7 +48,7 @@ def train(
 
 
 class Eager:
-    """The same network and update in plain torch."""
+    """The same network and updates in plain torch."""
 
     def __init__(self):
         shapes = (

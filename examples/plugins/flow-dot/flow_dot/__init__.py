@@ -1,1 +1,1 @@
-"""Exports predict jobs as Graphviz graphs."""
+"""An exporter of predict jobs to Graphviz graphs."""

@@ -1,4 +1,4 @@
-"""The exporter."""
+"""The exporter to Graphviz."""
 
 import json
 import os
@@ -6,12 +6,12 @@ from pathlib import Path
 
 
 def write(job, path, rankdir="TB"):
-    """Write a job's graph: a node per op, an edge per value with its type.
+    """Write a job's graph, with a node for each op and an edge, labelled with the type, per value.
 
     Args:
         job: the `ExportedJob`.
-        path: the file; the complete text replaces it at once.
-        rankdir: direction of the edges, as in Graphviz.
+        path: the file, which the complete text replaces at once.
+        rankdir: direction of the edges, as Graphviz defines it.
     """
     lines = [f"digraph {quoted(job.name)} {{", f"  rankdir={quoted(rankdir)}", *edges(job), "}"]
     temporary = Path(f"{path}.{os.getpid()}.tmp")
@@ -23,7 +23,7 @@ def write(job, path, rankdir="TB"):
 
 
 def edges(job):
-    """Yield a line per op, per input of an op, and per result."""
+    """Yield one line for each op, for each input of an op, and for each result."""
     for op in job.graph.ops.values():
         size = f"\n{job.variables[op.name].nbytes:,} bytes" if op.type == "variable" else ""
         yield f"  {quoted(op.name)} [label={quoted(f'{op.type}{size}')}]"
@@ -34,11 +34,11 @@ def edges(job):
 
 
 def edge(job, value, target):
-    """Return the line of one edge."""
+    """Return the line for one edge."""
     label = quoted(str(job.graph.type_of(value)))
     return f"  {quoted(value.op)} -> {quoted(target)} [label={label}]"
 
 
 def quoted(text):
-    """Return a text as a quoted string of Graphviz."""
+    """Return a text as a quoted Graphviz string."""
     return json.dumps(text, ensure_ascii=False)

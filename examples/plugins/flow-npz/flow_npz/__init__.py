@@ -1,1 +1,1 @@
-"""Checkpoints in files of numpy."""
+"""Checkpoints in numpy's ``.npz`` files."""

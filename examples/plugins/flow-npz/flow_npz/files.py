@@ -1,4 +1,4 @@
-"""Files of the format.  numpy has no bfloat16: such arrays are stored as uint16, named so."""
+"""Write and read the files; bfloat16, which numpy lacks, is stored as uint16 and marked by name."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ def write(path, variables):
 
 
 def read(path):
-    """Return the variables by name."""
+    """Return the variables, keyed by name."""
     path = Path(path)
     with np.load(path / FILE if path.is_dir() else path) as arrays:
         return dict(_typed(name, array) for name, array in arrays.items())

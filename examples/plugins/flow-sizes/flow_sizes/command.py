@@ -1,4 +1,4 @@
-"""The command."""
+"""The command ``flow sizes``."""
 
 import click
 

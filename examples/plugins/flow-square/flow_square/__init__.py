@@ -1,1 +1,1 @@
-"""A pass that replaces ``x * x`` by ``square(x)``."""
+"""A pass that replaces ``x * x`` with ``square(x)``."""

@@ -1,4 +1,4 @@
-"""The pass."""
+"""The pass that replaces products of a value with itself."""
 
 from dataclasses import dataclass
 
@@ -7,12 +7,12 @@ from flow_core.authoring.pass_api import Rewriter, like
 
 @dataclass(frozen=True)
 class Square:
-    """Replace products of a value with itself."""
+    """A pass that replaces products of a value with itself."""
 
     name: str = "square"
 
     def apply(self, graph, context):
-        """Return the graph with an op ``square`` for each such product."""
+        """Return the graph with an op ``square`` in place of each such product."""
         rewriter = Rewriter(graph)
         for op in graph.of_type("broadcast_mul"):
             first, second = op.inputs

@@ -1,1 +1,1 @@
-"""A device type whose arrays are tensors of PyTorch, on CUDA devices where there are any."""
+"""A device type whose arrays are PyTorch tensors, on CUDA devices if there are any."""

@@ -1,4 +1,4 @@
-"""Arrays of the device: tensors with the interface that flow expects."""
+"""Device arrays: tensors with the interface that flow expects."""
 
 from math import prod
 
@@ -11,15 +11,15 @@ DTYPES = {
     np.dtype(name): getattr(torch, name)
     for name in ("bool", "uint8", "int8", "int32", "int64", "float16", "float32", "float64")
 } | {np.dtype(ml_dtypes.bfloat16): torch.bfloat16}
-"""Element types of torch by those of numpy."""
+"""The element type of torch for each element type of numpy."""
 
 
 class TorchArray:
     """A tensor in device memory.
 
     Attributes:
-        tensor: the tensor; contiguous.
-        dtype: its element type, as in numpy.
+        tensor: the tensor, which is contiguous.
+        dtype: the element type, as a numpy dtype.
     """
 
     __slots__ = ("dtype", "tensor")
@@ -38,7 +38,7 @@ class TorchArray:
         return self.tensor.numel()
 
     def host(self):
-        """Return a numpy array of the same memory, which must be the host's."""
+        """Return a numpy array that shares the tensor's memory, which must be host memory."""
         flat = (
             self.tensor.reshape(-1).view(torch.uint8)
             if self.size
@@ -48,14 +48,14 @@ class TorchArray:
 
 
 def typed(data, shape, dtype):
-    """Return bytes, a tensor of uint8 that is aligned, as a tensor of a shape and type."""
+    """Return an aligned tensor of bytes (uint8) as a tensor with another shape and type."""
     if not prod(shape):
         return data.new_empty(shape, dtype=dtype)
     return data.view(dtype).view(shape)
 
 
 def carve(workspace, *parts):
-    """Return tensors of the given shapes and types of numpy in a workspace, one after another."""
+    """Divide a workspace into tensors with the given shapes and numpy types."""
     found, start = [], 0
     for shape, dtype in parts:
         nbytes = prod(shape) * np.dtype(dtype).itemsize

@@ -1,4 +1,4 @@
-"""The driver: arenas are tensors of bytes; launches run, or are queued by torch, when called."""
+"""The driver: arenas are tensors of bytes; a called launch runs, or torch queues its work."""
 
 from math import prod
 
@@ -10,10 +10,10 @@ from flow_torch.plugin import cuda_devices
 
 
 class Arena:
-    """One allocation.
+    """One allocation of device memory.
 
     Attributes:
-        nbytes: its size.
+        nbytes: its size in bytes.
     """
 
     def __init__(self, nbytes, device):
@@ -29,14 +29,14 @@ class Arena:
 
 
 class Event:
-    """A point in a stream; on CUDA devices, torch's default stream keeps the order of all work."""
+    """A point in a stream; all work is ordered, on CUDA devices by torch's default stream."""
 
     def wait(self):
-        """Return at once."""
+        """Return at once, because all work is ordered."""
 
 
 class Stream:
-    """A queue of work in the order of the calls."""
+    """A queue that runs work in the order of the calls."""
 
     def __init__(self, device):
         self._device = device
@@ -46,7 +46,7 @@ class Stream:
         return Event()
 
     def wait_event(self, event):
-        """Make later work wait for an event, of this driver or of another one."""
+        """Make later work wait for an event of this driver or of another driver."""
         event.wait()
 
     def synchronize(self):
@@ -56,7 +56,7 @@ class Stream:
 
 
 class Driver:
-    """One device: a CUDA device where there are any, else the CPU."""
+    """One device: a CUDA device if there are any, else the CPU."""
 
     def __init__(self, device):
         self.device = device
@@ -82,7 +82,7 @@ class Driver:
             bytes_.copy_(torch.from_numpy(data if data.flags.writeable else data.copy()))
 
     def copy_out(self, source, target=None):
-        """Copy a device array into a host array, a new one by default."""
+        """Copy a device array into a host array, by default into a new array."""
         tensor = source.tensor.cpu()
         found = TorchArray(tensor, source.dtype).host()
         if target is not None:

@@ -1,4 +1,4 @@
-"""Ops of this package, which its passes put in the place of core's ops on its devices."""
+"""Ops of this package, with which its passes replace ops of flow-core on its devices."""
 
 from math import prod
 
@@ -31,7 +31,7 @@ def _infer_pool(ctx):
 
 
 def _windows(x, size, strides, padding, fill):
-    """Return a view of all windows: batch, channels, positions, then the elements of a window."""
+    """Return a view of all windows, with axes batch, channels, positions and window elements."""
     padded = np.pad(x, [(0, 0), (0, 0), *((p, p) for p in padding)], constant_values=fill)
     found = np.lib.stride_tricks.sliding_window_view(padded, size, (2, 3))
     return found[:, :, :: strides[0], :: strides[1]]

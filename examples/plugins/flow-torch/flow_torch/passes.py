@@ -1,4 +1,4 @@
-"""Passes over the graph with one op per device, for the devices of this package."""
+"""Passes over the physical graph (one op per device), for the devices of this package."""
 
 from dataclasses import dataclass
 
@@ -15,18 +15,18 @@ def _query(graph, op):
 
 
 def _ours(graph, type_):
-    """Yield the ops of a type on devices of this package."""
+    """Yield the ops of a type that run on devices of this package."""
     return (op for op in graph.of_type(type_) if op.placement.device_type == DEVICE)
 
 
 @dataclass(frozen=True)
 class FuseConvolutions:
-    """Merge a convolution, the addition of its bias, and relu."""
+    """A pass that merges a convolution, the addition of its bias, and relu."""
 
     name: str = "torch_fuse_convolutions"
 
     def apply(self, graph, context):
-        """Return the graph with an op ``torch_conv2d`` for each such chain."""
+        """Return the graph with an op ``torch_conv2d`` in place of each such chain."""
         rewriter = Rewriter(graph)
         for conv in _ours(graph, "conv2d"):
             add = rewriter.only_reader(conv.output(), "bias_add")
@@ -47,7 +47,7 @@ class FuseConvolutions:
 
 @dataclass(frozen=True)
 class KeepPoolIndices:
-    """Keep the places of maxima for the gradient, which would otherwise find them again."""
+    """A pass that keeps the places of maxima for gradients, which would otherwise search them."""
 
     name: str = "torch_keep_pool_indices"
 

@@ -1,4 +1,4 @@
-"""The registered records; importing this module does not import torch."""
+"""The records that the plugin registers; importing this module does not import torch."""
 
 import os
 from ctypes.util import find_library
@@ -13,7 +13,7 @@ CPU_DEVICES = 8
 
 
 def cuda_devices():
-    """Return the number of CUDA devices; import torch only if a driver of CUDA is installed."""
+    """Return the number of CUDA devices; import torch only if a CUDA driver is installed."""
     if find_library("nvcuda" if os.name == "nt" else "cuda") is None:
         return 0
     import torch
@@ -22,7 +22,7 @@ def cuda_devices():
 
 
 def probe():
-    """Report the CUDA devices, or a number of devices that share the CPU."""
+    """Report the CUDA devices or, if there are none, a number of devices that share the CPU."""
     count = cuda_devices()
     return Available(count, "CUDA") if count else Available(CPU_DEVICES, "all on the CPU")
 

@@ -1,6 +1,6 @@
-"""The table of kernels: which op runs which function, and for which types and attributes.
+"""The table of kernels: the function that runs each op, and for which types and attributes.
 
-The functions are named by text, so that torch is imported when a plan first uses one.
+The table names the functions as strings, so torch is imported only when a plan first uses one.
 """
 
 from math import prod
@@ -14,13 +14,13 @@ FLOATS = ("float32", "float64")
 
 
 def is_floating(query):
-    """Return whether all arrays have one type, float32 or float64."""
+    """Return whether all arrays have the same type, which is float32 or float64."""
     names = {dtype.name for dtype in query.dtypes}
     return len(names) == 1 and names <= set(FLOATS)
 
 
 def has_floating_input(query):
-    """Return whether the first input is float32 or float64, as are all but the second input."""
+    """Return whether all arrays but the second input have the same type, float32 or float64."""
     names = {t.dtype.name for t in (query.inputs[0], *query.inputs[2:], *query.outputs)}
     return len(names) == 1 and names <= set(FLOATS)
 
@@ -34,7 +34,7 @@ def is_plain_update(query):
 
 
 def is_plain_conv(query):
-    """Return whether torch has a convolution: channels first, equal padding on both sides."""
+    """Return whether torch supports a convolution: channels first, equal padding on both sides."""
     attrs = query.attrs
     first = attrs["data_format"] == "channels_first"
     return first and is_floating(query) and _some(query) and _has_torch_shape(query)
@@ -53,12 +53,12 @@ def _has_torch_shape(query):
 
 
 def is_conv_grad_2d(query):
-    """Return whether a gradient is one of `is_plain_conv`."""
+    """Return whether torch supports the convolution of a gradient, over two spatial axes."""
     return query.attrs["num_spatial_dims"] == 2 and is_plain_conv(query)
 
 
 def pool_padding(attrs, shape, out):
-    """Return torch's padding of a pooling op on the axes of space; None if it has none."""
+    """Return torch's padding for a pooling op on the spatial axes; None if torch has none."""
     padding = []
     columns = zip(shape, out, attrs["pool_size"], attrs["strides"], strict=True)
     for axis, (n, m, k, s) in enumerate(columns):
@@ -74,7 +74,7 @@ def pool_padding(attrs, shape, out):
 
 
 def is_plain_pool(query):
-    """Return whether torch has a pooling op of this padding."""
+    """Return whether torch supports a pooling op with its padding."""
     x, y = query.inputs[0], query.inputs[1] if len(query.inputs) == 3 else query.outputs[0]
     if query.attrs["data_format"] != "channels_first" or not is_floating(query) or not _some(query):
         return False
@@ -82,7 +82,7 @@ def is_plain_pool(query):
 
 
 def is_own_pool(query):
-    """Return whether one of this package's pooling ops has floating-point elements."""
+    """Return whether a pooling op of this package has floating-point elements."""
     return query.dtypes[0].name in FLOATS
 
 
@@ -91,20 +91,20 @@ def _some(query):
 
 
 def pool_workspace(query):
-    """Return the bytes of a pooling op's indices, and of its recomputed output."""
+    """Return the bytes for a pooling op's indices and, in a gradient, for its recomputed output."""
     y = query.inputs[1] if len(query.inputs) == 3 else query.outputs[0]
     return y.size * 8 + (-(-y.nbytes // 64) * 64 if len(query.inputs) == 3 else 0) + 64
 
 
 def loss_workspace(query):
-    """Return the bytes of an index per row, and of a mask of the element type."""
+    """Return the bytes for one index per row, and for a mask with the element type."""
     x = query.inputs[0]
     rows = prod(x.shape[:-1])
     return -(-rows * 8 // 64) * 64 + x.nbytes
 
 
 def update_workspace(query):
-    """Return the bytes of a temporary of the model's shape."""
+    """Return the bytes for a temporary array with the model's shape."""
     return query.inputs[0].nbytes
 
 

@@ -16,7 +16,7 @@ def backward(
 
     Args:
         emitter: the graph that holds the forward ops.
-        seeds: gradient of each differentiated value (the losses).
+        seeds: the initial gradient of each value to differentiate (the losses).
         wanted: values whose gradients are needed (the variables).
 
     Returns:
@@ -49,7 +49,7 @@ def _downstream(
 
 
 def _total(emitter: Emitter, op: Op, value: Value, parts: dict[Value, list[Value]]) -> Value:
-    """Return the sum of all gradient contributions of a value, which is computed once."""
+    """Return the sum of all gradient contributions of a value; it is computed only once."""
     grads = parts[value]
     if len(grads) > 1:
         placement = emitter.specs[op.type].output_placement(op.placement, value.index)

@@ -1,4 +1,7 @@
-"""The runtime's interface to hardware: protocols of drivers, comms and worlds."""
+"""The runtime's interface to hardware: protocols for drivers, communicators (comms) and worlds.
+
+A world is the set of processes that run one program.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,14 @@ from flow_core.sharding.topology import Device
 Launch = Callable[[], object]
 """Zero-argument callable that runs a bound kernel, or enqueues it on its stream.
 
-The launches of a device are called one at a time, in the order of the plan, in a thread that runs
-the step.  A launch of an asynchronous driver may return before its work is done; it then reads host
-memory, such as `BindContext.step`, while it is called, not when the work runs.  Its result is
-ignored.
+The launches of a device are called one by one, in the order of the plan, in the thread that runs
+the step.  A launch of an asynchronous driver may return before its work is done; such a launch must
+read host memory, such as `BindContext.step`, during the call and not when the work runs.  The
+return value of a launch is ignored.
 
 An exception that a launch raises ends the step: later launches are not called, and the caller of
-the job gets the exception.  Work that fails later raises when the host waits for it; see `Driver`.
+the job receives the exception.  If work fails after its launch has returned, the error is raised
+when the host waits for the work; see `Driver`.
 """
 
 
@@ -64,23 +68,24 @@ class Arena(Protocol):
 class Driver(Protocol):
     """Allocation, copies and execution on one device; one object per device.
 
-    A plan's launches are compiled by their device's driver: each run of consecutive ones is a call
-    of `compile`.  Between runs of different drivers, the runtime waits for the earlier launches: by
-    events for an asynchronous driver, and by nothing else for one whose launches run synchronously.
-    An exchange is compiled by the driver of its first asynchronous device, else of its first one.
+    The driver of a device compiles the launches of the device in a plan: one call of `compile` for
+    each sequence of consecutive launches.  Between sequences of different drivers, the runtime
+    waits for the earlier launches with events if their driver is asynchronous; launches that run
+    synchronously need no wait.  An exchange is compiled by the driver of its first asynchronous
+    device or, if all its devices are synchronous, by the driver of its first device.
 
     Optional attributes:
 
-    - ``asynchronous``, a bool: launches may return before their work is done.  They are then called
-      by one thread.  The error of work that fails is raised once, at the latest by the next
+    - ``asynchronous``, a bool: launches may return before their work is done.  One thread then
+      calls all launches.  The error of work that fails is raised once, at the latest by the next
       `Event.wait`, `Stream.synchronize` or `copy_out` of the device: when results of the job are
       copied to the host, or in a later step.
-    - ``compile_group``, a hashable object: drivers of a plan that name the same one compile their
-      launches together, in one call of the first one's `compile`.  The work of all of them is then
-      ordered on the first one's stream: it starts after, and ends before, what is enqueued there
-      before and after the compiled callable.
-    - ``allocations()``: the number of allocations so far, in memory that the driver manages.  The
-      kits use it to check that launches and copies allocate nothing.
+    - ``compile_group``, a hashable object: drivers of a plan whose groups are equal compile their
+      launches together, in one call of the first driver's `compile`.  The work of all these drivers
+      is then ordered on the first driver's stream: it starts after the work that was enqueued there
+      before the compiled callable, and ends before work that is enqueued there later starts.
+    - ``allocations()``, a method: returns the number of allocations so far in the memory that the
+      driver manages.  The test kits use it to check that launches and copies allocate nothing.
     """
 
     def allocate(self, nbytes: int) -> Arena:
@@ -95,12 +100,12 @@ class Driver(Protocol):
     def copy_in(self, target: DriverArray, source: Array) -> None:
         """Copy a host array into a device array of the same shape and dtype.
 
-        It is ordered between the work enqueued before and after it, on all streams of the device.
-        The source may change when it returns.
+        The copy runs after all work enqueued before this call, and before all work enqueued after
+        it, on all streams of the device.  The caller may change the source after the return.
         """
 
     def copy_out(self, source: DriverArray, target: Array | None = None) -> Array:
-        """Copy a device array to the host, after all work enqueued before.
+        """Copy a device array to the host, after all work that was enqueued before this call.
 
         Args:
             source: the device array.
@@ -113,17 +118,18 @@ class Driver(Protocol):
     def compile(self, launches: Sequence[Launch]) -> Launch:
         """Return one callable that runs launches in order, called once per step.
 
-        It calls each launch, except those whose work it has recorded in an earlier call and
-        replays.  A driver may only record launches that it recognizes as its own kernels'.
+        The callable calls each launch, except launches whose work it has recorded in an earlier
+        call and replays.  A driver may record only launches that it recognizes as launches of its
+        own kernels.
         """
 
     def memory(self) -> int | None:
-        """Return the number of bytes available to a plan, None for no known limit."""
+        """Return the number of bytes available to a plan, or None if no limit is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Strided:
-    """A box of a device array: a view for array types without views.
+    """A box (rectangular region) of a device array, for array types that provide no views.
 
     Attributes:
         array: the C-contiguous array, a `flow_core.base.arrays.DeviceArray`.
@@ -164,7 +170,7 @@ class Strided:
         return not self.size or all(n == 1 or have == want for n, have, want in rows)
 
     def __getitem__(self, index: Any) -> Strided:
-        """Return a box of the box: one slice per axis, with step 1; missing axes stay whole."""
+        """Return a part of the box, given by a slice of step 1 per axis; other axes stay whole."""
         said = [part for part in (index if isinstance(index, tuple) else (index,)) if part != ...]
         ranges = [part.indices(n) for part, n in zip(said, self.shape, strict=False)]
         starts = [start for start, _, _ in ranges]
@@ -173,7 +179,7 @@ class Strided:
         return Strided(self.array, offset, (*sizes, *self.shape[len(said) :]), self.strides)
 
     def reshape(self, shape: int | tuple[int, ...]) -> Strided:
-        """Return the elements of a contiguous box in another shape; an integer gives one axis."""
+        """Return the elements of a contiguous box in another shape; an integer means one axis."""
         sizes = (self.size,) if isinstance(shape, int) else shape
         return Strided(self.array, self.offset, sizes, _steps(sizes))
 
@@ -192,10 +198,11 @@ Result = TypeVar("Result")
 
 
 class Workbench(Protocol):
-    """Operations for comms of other packages on a device whose memory the host cannot access.
+    """Operations on a device whose memory the host cannot access, for comms of other packages.
 
-    Arrays of such a device have attributes ``workbench``, their device's, and ``address``.  The
-    driver can run all launches like its kernels, also inside captured graphs.
+    Arrays of such a device have the attributes ``workbench``, which is their device's workbench,
+    and ``address``.  The driver can run all launches that a workbench returns in the same way as
+    launches of its own kernels, including inside captured graphs.
 
     Attributes:
         place: globally unique name of the physical device, such as its UUID.
@@ -209,12 +216,15 @@ class Workbench(Protocol):
         """Allocate device memory, freed when neither the arena nor an array in it is referenced."""
 
     def copy(self, target: Strided, source: Strided) -> Sequence[Launch]:
-        """Return launches that copy a box to another of the same shape and type; none if empty."""
+        """Return launches that copy a box to another one of the same shape and type.
+
+        An empty box needs no launch.
+        """
 
     def combine(
         self, operation: str, target: Strided, parts: Sequence[Strided]
     ) -> Sequence[Launch]:
-        """Return launches that combine boxes (at least 2) in order by "sum", "max" or "min"."""
+        """Return launches that combine at least 2 boxes, in order, by "sum", "max" or "min"."""
 
     def fill(self, target: Strided, value: Any) -> Sequence[Launch]:
         """Return launches that fill a contiguous box with a number."""
@@ -226,12 +236,12 @@ class Workbench(Protocol):
         reads: Sequence[Strided],
         writes: Sequence[Strided],
     ) -> Launch:
-        """Return a launch by which another library queues work on the device.
+        """Return a launch with which another library enqueues work on the device.
 
         Args:
-            call: receives the handle of the stream and queues the work; if the stream is captured,
-                called once during the capture, not once per step.
-            name: name for reports.
+            call: a function that receives the handle of the stream and enqueues the work; if the
+                stream is captured, it is called once during the capture, not once per step.
+            name: name of the work in reports.
             reads, writes: the boxes that the work reads and writes.
         """
 
@@ -243,14 +253,14 @@ class Workbench(Protocol):
 
 
 SLAB, ALIGN = 1 << 22, 256
-"""Minimum bytes of a scratch allocation, and the alignment of its parts in bytes."""
+"""Minimum size of a scratch allocation, and the alignment of its parts, both in bytes."""
 
 
 class Scratch:
     """Staging memory of a device or the host, reused by exchanges that run one after another.
 
     Args:
-        allocate: returns an arena of at least a number of bytes.
+        allocate: a function that returns an arena of at least the given number of bytes.
     """
 
     def __init__(self, allocate: Callable[[int], Arena]) -> None:
@@ -259,7 +269,7 @@ class Scratch:
         self._at = self._used = 0
 
     def reuse(self) -> None:
-        """Release all arrays for the next exchange."""
+        """Release all arrays, so that the next exchange can use their memory."""
         self._at = self._used = 0
 
     def row(self, size: int, dtype: Any) -> Strided:
@@ -280,20 +290,21 @@ class Scratch:
 
 @runtime_checkable
 class Comm(Protocol):
-    """Devices that exchange data, some of them in other processes.
+    """A communicator, which connects devices that exchange data, in one or several processes.
 
     A comm is created once per plan, by the `CommSpec` that registers it.  All processes bind the
-    same exchanges in the same order, and launch them in one order.  A comm that allocates the
+    same exchanges in the same order, and launch them in the same order.  A comm that allocates the
     devices' memory itself has a method ``arena(device, nbytes) -> Arena | None``, which is called
     before a plan's arenas are allocated; None leaves the allocation to the driver.  A comm that
-    copies through the drivers has a method ``attach(driver)``, called once before anything is
-    bound, with a function that returns the `Driver` of a local device.  A comm whose launches only
-    queue work may have methods ``before_step()`` and ``after_step()``, called when a
-    step begins and when its results have been copied to the host; they raise deferred errors.
+    copies through the drivers has a method ``attach(driver)``, which is called once, before any
+    exchange is bound, with a function that returns the `Driver` of a local device.  A comm whose
+    launches only enqueue work may have methods ``before_step()`` and ``after_step()``, which are
+    called when a step begins and when its results have been copied to the host; these methods raise
+    deferred errors.
 
     Attributes:
         name: name of its `CommSpec`.
-        devices: all devices that it connects, the same in all processes.
+        devices: all devices that the comm connects, the same in all processes.
         local: the devices of this process.
     """
 
@@ -309,28 +320,29 @@ class Comm(Protocol):
     ) -> Sequence[Launch]:
         """Return the launches of this process's part of an exchange, between fixed arrays.
 
-        They are called in order, once per step; when the last one returns (or has run on the
-        compute stream of the exchange's first asynchronous device, see `Driver`), outputs are
-        complete and inputs may be overwritten.  Partial results are combined
-        in an order that depends on the exchange only, so that runs are bitwise reproducible; the
-        results of an all-reduce are bitwise identical on all devices.
+        The launches are called in order, once per step.  When the last launch returns (or, if the
+        exchange has asynchronous devices, when it has run on the compute stream of the first one;
+        see `Driver`), the outputs are complete and the inputs may be overwritten.  Partial results
+        are combined in an order that depends only on the exchange, so that runs are bitwise
+        reproducible; the results of an all-reduce are bitwise identical on all devices.
 
         Args:
             exchange: the exchange.
             inputs, outputs: an array per input and output of the exchange; None if its device
-                belongs to another process.  An output of an all-reduce may be the array of the
-                input on its device.  Only for a comm whose `CommSpec` sets ``shares_memory``,
-                equal inputs may be one array, and so may equal outputs; in an all-reduce, outputs
-                may also share the array of the first input of their member.
+                belongs to another process.  An output of an all-reduce may be the same array as
+                the input on its device.  If (and only if) the comm's `CommSpec` sets
+                ``shares_memory``, equal inputs may be one array, as may equal outputs; outputs of
+                an all-reduce may then also share the array of the first input of their member (one
+                of the all-reduces that a bucket combines).
 
         Raises:
             PlanError: The arrays do not match; see `flow_core.comm.exchange.check_arrays`.
         """
 
     def sent(self) -> Mapping[DevicePair, int]:
-        """Return the bytes sent by local devices so far, by (from, to), without zeros.
+        """Return the numbers of bytes that local devices have sent, by (from, to), without zeros.
 
-        They are counted from bound exchanges and their launches, not from the plan.
+        The bytes are counted from the bound exchanges and their launches, not from the plan.
         """
 
 
@@ -338,25 +350,25 @@ class AgreedJob(Protocol):
     """A job whose calls are compared with the calls in the other processes.
 
     Attributes:
-        step: the number of its next step.
+        step: the number of the job's next step.
     """
 
     step: int
 
     def __call__(self, feeds: Sequence[Array]) -> None:
-        """Record a call and its feeds; called before the step, in the caller's thread."""
+        """Record a call and its feeds; called before the step, in the thread that calls the job."""
 
 
 class World(Protocol):
     """The processes that run one program together, each with its own devices.
 
     All processes run the same script, so all take part in the same collective calls, in the same
-    order.  One thread may make these calls while another runs a step.  A world that divides the
-    cores of its hosts among its processes has an attribute ``cores``, a
+    order.  One thread may make these calls while another thread runs a step.  A world that divides
+    the cores of its hosts among its processes has an attribute ``cores``, a
     `flow_core.base.thread_budget.Budget`, the same in all processes.  A world that checks that all
-    processes run the same steps has a method ``agree(job, arrays, policy)``, called once per job in
-    all processes with the job's name, the names of the fed arrays, and one of
-    `flow_core.base.config.CHECK_FEEDS`; it returns an `AgreedJob`.
+    processes run the same steps has a method ``agree(job, arrays, policy)``, which is called once
+    per job in all processes with the job's name, the names of the fed arrays, and one of
+    `flow_core.base.config.CHECK_FEEDS`; this method returns an `AgreedJob`.
 
     Attributes:
         rank: rank of this process, from 0.
@@ -378,10 +390,10 @@ class World(Protocol):
         """Return the rank of the process that owns a device."""
 
     def gather(self, text: bytes, what: str) -> tuple[bytes, ...]:
-        """Return the texts of all processes, in the order of the ranks (all-gather)."""
+        """Return the byte strings of all processes, in rank order (an all-gather)."""
 
     def broadcast(self, array: Array, root: int, what: str) -> None:
         """Broadcast the contents of a contiguous host array from process ``root``."""
 
     def share(self, arrays: Sequence[Array], roots: Sequence[int], what: str) -> None:
-        """Broadcast the results of a step, each from its root, in the thread that runs steps."""
+        """Broadcast results of a step, each from its root; called by the thread that runs steps."""

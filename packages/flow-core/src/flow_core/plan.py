@@ -1,6 +1,7 @@
 """The physical plan: tasks on fixed buffers, and the actors and registers that schedule steps.
 
-It is the only data structure shared by compiler and runtime; JSON preserves it exactly.
+The plan is the only data structure that the compiler and the runtime share.  Converting a plan to
+JSON and back preserves it exactly.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Buffer:
         device: the device whose tasks use it.
         offset: bytes from the start of the arena; -1 for variables, which the session owns.
         type: shape and element type.
-        first, last: positions of the first and last task that use it (arena kinds).
+        first, last: positions of the first and last task that use it (only for arena kinds).
         home: the device whose memory holds it; None for ``device``.  Devices that share their
             memory store a value that is equal on all of them only once.
     """
@@ -89,9 +90,9 @@ class Task:
     Attributes:
         op: name of the op.
         type: type of the op.
-        attrs: its attributes.
-        inputs, outputs: buffers.
-        workspace: buffer; None if the kernel needs none.
+        attrs: attributes of the op.
+        inputs, outputs: the input and output buffers.
+        workspace: the workspace buffer; None if the kernel needs none.
         device: the device that runs it.
         kernel: name of the kernel, for reports.
         seed: 64-bit seed of a random op.
@@ -122,8 +123,9 @@ class ArenaPlan:
 
     Attributes:
         device: the device.
-        nbytes: size of the one allocation.
-        lower_bound: bytes of the largest live set, the minimum for any memory layout.
+        nbytes: size of the device's only allocation, in bytes.
+        lower_bound: total bytes of the largest set of buffers that are live at the same time, the
+            minimum for any memory layout.
         peak: position of the task at which this set is live.
         owners: (bytes, buffer name, user's line) of the live set at the peak, largest first.
     """
@@ -161,7 +163,7 @@ class ArenaPlan:
 
 @dataclass(frozen=True, slots=True)
 class RegisterPlan:
-    """Slots between actors.
+    """A register: the slots between an actor that fills them and the actors that read them.
 
     Attributes:
         name: unique name.
@@ -185,11 +187,11 @@ class Transfer:
     Attributes:
         value: the logical value.
         steps: the primitive steps, in order: "all_gather", "slice" ...
-        source, target: texts of the layouts: placement and SBP.
+        source, target: the layouts (placement and SBP) as text.
         nbytes: bytes sent between devices, per step of the job.
         seconds: predicted time.
         line: the user's line of the op that needs it.
-        links: bytes per pair of devices, as the text "from->to".
+        links: bytes per pair of devices, keyed by the text "from->to".
         why: the reason for the transfer.
         alternatives: the other possible sequences of steps, and their costs.
     """
@@ -229,19 +231,22 @@ class Plan:
         fed: per buffer of ``feeds``, the position of the fed array, in the order of the job's
             parameters (and their micro-batches), and the region of the array that it holds.
         fetches: buffers of the results.
-        variables: buffer of each variable, by name.
-        shards: per physical variable that is part of a logical one: its name and region.
+        variables: the buffer of each variable, by name.
+        shards: for each physical variable that is a part of a logical variable, by its name: the
+            name of the logical variable, and the region of the part.
         ledger: every transfer between devices and every change of a layout.
-        actors: names, in the direction of the data flow.
-        registers: between the actors.
+        actors: names of the actors, in the direction of the data flow.
+        registers: the registers between the actors.
         micro_batches: number of parts into which each parameter is split along axis 0; in the
             positions in ``fed``, the parts of one parameter are consecutive.
-        streams: names; a stream runs its tasks in the order of the plan.
-        flows: registers between streams: slots of each logical value between its producer and
-            its consumers, as allocated in the arenas.
-        workers: threads that run the streams; 1 runs all tasks in the order of the plan.
-        cores: threads of each worker for its kernels, and threads of loaders.
-        settings: kernel settings of session and job; see `flow_core.plugins.specs.KernelQuery`.
+        streams: names of the streams; a stream runs its tasks in the order of the plan.
+        flows: registers between streams, which hold the slots of each logical value between its
+            producer and its consumers, as allocated in the arenas.
+        workers: number of threads that run the streams; a single thread runs all tasks in the
+            order of the plan.
+        cores: number of threads of each worker for its kernels, and of the loaders.
+        settings: kernel settings of the session and the job; see
+            `flow_core.plugins.specs.KernelQuery`.
     """
 
     job: str
@@ -273,11 +278,12 @@ class Plan:
     def assert_budget(
         self, *, bytes_per_step: int | None = None, no: str | Iterable[str] = ()
     ) -> None:
-        """Assert limits on the transfers of a step; for tests.
+        """Assert limits on the transfers of a step; for use in tests.
 
         Args:
             bytes_per_step: maximum number of bytes sent between devices; None for no limit.
-            no: the name of a primitive step ("all_gather"), or several, that must not occur.
+            no: the name of a primitive step, such as "all_gather", that must not occur, or several
+                names.
 
         Raises:
             PlanError: No primitive step has this name.
@@ -334,7 +340,7 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
-        """Return the plan of a JSON text.  Raises `PlanError`."""
+        """Return the plan that a JSON text represents.  Raises `PlanError`."""
         try:
             return decode_plan(parsed(text))
         except Mismatch as error:
@@ -354,7 +360,7 @@ class Plan:
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Plan:
-        """Return the plan of parsed JSON.  Raises `PlanError`."""
+        """Return the plan that parsed JSON represents.  Raises `PlanError`."""
         try:
             return decode_plan(data)
         except Mismatch as error:
@@ -362,7 +368,7 @@ class Plan:
 
 
 def decode_plan(data: object) -> Plan:
-    """Return the plan of parsed JSON.  Raises `Mismatch`."""
+    """Return the plan that parsed JSON represents.  Raises `Mismatch`."""
     plan: Plan = _DECODER.decode(Plan, data)
     _check_references(plan)
     return plan
@@ -375,7 +381,7 @@ def unreadable(error: Mismatch) -> PlanError:
         "reading a saved plan",
         found=f"{error.found} at {where}" if where else error.found,
         allowed=error.allowed,
-        hint="flow plan script.py:job --json > plan.json",
+        hint="write the plan again: flow plan script.py:job --json > plan.json",
     )
 
 
@@ -400,7 +406,7 @@ class _Saved:
 
 
 def _device(data: Any) -> Device:
-    """Return the device of its text form."""
+    """Return the device that a text form represents."""
     try:
         return Device.parse(data)
     except GraphError:
@@ -454,7 +460,7 @@ def check_no_deadlock(registers: Iterable[RegisterPlan]) -> None:
             "checking a plan for deadlock",
             found=" -> ".join(cycle),
             allowed="registers in which every cycle of waits has a filled or a free slot",
-            hint="give one of these registers another slot",
+            hint="give one of these registers one more slot",
         )
 
 

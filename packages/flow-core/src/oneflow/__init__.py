@@ -1,11 +1,12 @@
 """OneFlow's job functions: ``import oneflow as flow``.
 
-In: the public names of `flow_core.api`, each listed once in the ``__all__`` of its module; from the
-optional package flow-typing ``oneflow.typing``; from flow-data ``oneflow.data``, ``oneflow.image``,
-``oneflow.detection`` and the functions on images, objects and ragged values.  Out: OneFlow's
-namespace.  Must not depend on any other package, nor define operations.
+In: the public names of `flow_core.api`, each listed once in the ``__all__`` of its module;
+``oneflow.typing`` from the optional package flow-typing; ``oneflow.data``, ``oneflow.image``,
+``oneflow.detection`` and the functions on images, objects and ragged values from the optional
+package flow-data.  Out: OneFlow's namespace.  Must not depend on any other package or define
+operations.
 
-The folder has more modules than others: each module is a public namespace of OneFlow.
+This folder has more modules than other folders, since each module is a public namespace of OneFlow.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ else:
     _PROVIDERS = {**_PIECES, **dict.fromkeys(_FROM_DATA, "flow_data")}
 
     def __getattr__(name):
-        """Import an optional piece on first use."""
+        """Import an optional part of the API on first use."""
         from importlib import import_module
 
         if name in _PROVIDERS and find_spec(_PROVIDERS[name]) is not None:
@@ -113,5 +114,5 @@ else:
         raise AttributeError(f"module 'oneflow' has no attribute {name!r}; {hint}".rstrip("; "))
 
     def __dir__():
-        """Return all names, including the installed optional pieces."""
+        """Return all names, including those of the optional parts that are installed."""
         return sorted({*globals(), *(p for p, m in _PROVIDERS.items() if find_spec(m))})

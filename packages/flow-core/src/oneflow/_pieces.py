@@ -16,7 +16,7 @@ def missing(piece: str, package: str) -> str:
 
 @contextmanager
 def piece(name: str, package: str) -> Iterator[None]:
-    """Name the package to install if importing a part of the API fails for lack of it."""
+    """If importing a part of the API fails, raise an error that names the package to install."""
     try:
         yield
     except ModuleNotFoundError as error:

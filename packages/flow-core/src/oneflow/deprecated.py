@@ -1,4 +1,4 @@
-"""``oneflow.deprecated``: older names that still work."""
+"""``oneflow.deprecated``: older names of functions, which still work."""
 
 from flow_core.api.compat.unsupported import delete_worker, init_worker
 from flow_core.api.session.scope import namespace as variable_scope

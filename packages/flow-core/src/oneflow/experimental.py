@@ -1,4 +1,4 @@
-"""``oneflow.experimental``."""
+"""``oneflow.experimental``: functions that OneFlow calls experimental."""
 
 from flow_core.api.array.encoding import indexed_slices_reduce_sum, unique_with_counts
 from flow_core.api.array.select import logical_slice, logical_slice_assign

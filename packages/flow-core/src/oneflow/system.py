@@ -1,4 +1,4 @@
-"""``oneflow.system``."""
+"""``oneflow.system``: `assign`; see `flow_core.api.array.assignment`."""
 
 from flow_core.api.array.assignment import system_assign as assign
 

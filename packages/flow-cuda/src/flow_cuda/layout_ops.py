@@ -1,4 +1,4 @@
-"""The layout conversion op, created after differentiation, on single devices."""
+"""The op that converts layouts; a pass creates it after differentiation, one op per device."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Matrix-product ops with fused operations, which replace ops of flow-core.
+"""Matrix products with fused operations; passes replace ops of flow-core by them.
 
-They have no gradients and no SBP rules: they are created after differentiation, on single devices.
+The ops have no gradients and no SBP rules, because passes create them after differentiation and
+after the split into one op per device.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ def out_type(a: TensorType, b: TensorType, attrs: Attrs) -> TensorType:
 
 
 def saved_type(out: TensorType, activation: str) -> TensorType:
-    """Return the type saved for the backward pass: a bit mask for ReLU, elements for GELU.
+    """Return the type of the tensor saved for the backward pass.
+
+    For ReLU, the tensor is a bit mask; for GELU, it holds the elements before activation.
 
     >>> from flow_core.base.dtypes import float32
     >>> saved_type(tensor_type((3, 130), float32), "relu").shape

@@ -1,7 +1,7 @@
-"""The plugin of flow-cuda; it detects CUDA without importing CuPy.
+"""The plugin of flow-cuda, which detects CUDA without importing CuPy.
 
-The probe queries NVIDIA's driver library and the metadata of installed packages, only when a
-program requests a "gpu" or ``flow doctor`` runs.
+The probe queries NVIDIA's driver library and the metadata of installed packages.  It runs only
+when a program requests a "gpu", or in ``flow doctor``.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from flow_core.base.config import Settings
 FLOW_PLUGIN_API = "1.0"
 
 CUPY = {"cupy-cuda12x": 12, "cupy-cuda13x": 13}
-"""CUDA major version of CuPy's wheels."""
+"""The CUDA major version that each of CuPy's wheels is built for."""
 
 DRIVER = "flow_cuda.driver.cupy_hardware"
 ALIGNMENT = 256
-"""Bytes: that of ``cudaMalloc``, which cuBLASLt also requires of workspaces."""
+"""The alignment of ``cudaMalloc`` in bytes, which cuBLASLt also requires for workspaces."""
 
 OPS = (
     "flow_cuda.ops", "flow_cuda.cudnn.ops", "flow_cuda.cudnn.attention_ops",
@@ -53,7 +53,7 @@ class Facts:
         problem: why NVIDIA's driver does not work; empty if it does.
         version: newest CUDA version that the driver supports, as (major, minor).
         devices: number of devices.
-        cupy: (distribution, version) of the installed CuPy; None if not installed.
+        cupy: (distribution, version) of the installed CuPy; None if CuPy is not installed.
         driver: whether this version of flow-cuda can run plans on a device.
     """
 
@@ -65,7 +65,7 @@ class Facts:
 
 
 def facts() -> Facts:
-    """Query the machine; initializes NVIDIA's driver library."""
+    """Query the machine; this initializes NVIDIA's driver library."""
     problem, version, devices = _query_driver()
     has_driver = importlib.util.find_spec(DRIVER) is not None
     return Facts(problem, version, devices, _cupy(), has_driver)
@@ -132,7 +132,7 @@ def probe() -> Available | Unavailable:
 
 
 def flow_register_devices(config: Settings) -> Iterable[DeviceSpec]:
-    """The device type "gpu"; nothing while GPUs are emulated."""
+    """Return the device type "gpu"; nothing while GPUs are emulated."""
     if config.emulate_gpus:
         return ()
     driver = "flow_cuda.driver.cupy_hardware:CudaDriver"
@@ -144,26 +144,26 @@ def flow_register_devices(config: Settings) -> Iterable[DeviceSpec]:
 
 
 def flow_register_comms(config: Settings) -> Iterable[CommSpec]:
-    """The comm between the GPUs and CPUs of one process; NCCL has priority if available."""
+    """Return the communicator (comm) of this process; NCCL has priority if available."""
     return () if config.emulate_gpus else (peers_comm(),)
 
 
 def peers_comm() -> CommSpec:
-    """Copies between the devices of this process, with the lowest priority."""
+    """Return the comm that copies between the devices of this process; its priority is lowest."""
     module = "flow_cuda.driver.peers"
     types = ("cpu", "gpu")
     return CommSpec("peers", types, f"{module}:bootstrap", f"{module}:PeerComm", priority=-1)
 
 
 def flow_register_kernels(config: Settings) -> Iterable[KernelSpec]:
-    """The kernels of the device type "gpu"; nothing while GPUs are emulated."""
+    """Return the kernels of the device type "gpu"; nothing while GPUs are emulated."""
     if config.emulate_gpus:
         return ()
     return importlib.import_module("flow_cuda.families").kernels()  # type: ignore[no-any-return]
 
 
 def flow_register_ops(config: Settings) -> Iterable[OpSpec]:
-    """The ops created by the passes."""
+    """Return the ops that the passes create."""
     if config.emulate_gpus:
         return ()
     modules = map(importlib.import_module, OPS)
@@ -171,7 +171,7 @@ def flow_register_ops(config: Settings) -> Iterable[OpSpec]:
 
 
 def flow_register_passes(config: Settings) -> Iterable[PassSpec]:
-    """The passes: fusion into library calls that are installed, layouts, and update scheduling."""
+    """Return the passes: fusion for the installed libraries, layouts, and update scheduling."""
     if config.emulate_gpus:
         return ()
     found = (
@@ -191,7 +191,7 @@ def flow_register_passes(config: Settings) -> Iterable[PassSpec]:
 
 
 def products_pass() -> PassSpec:
-    """Fuse matrix products before elementwise fusion."""
+    """Return the pass that fuses matrix products; it runs before elementwise fusion."""
     return PassSpec(
         "cuda_products",
         "physical",
@@ -201,7 +201,7 @@ def products_pass() -> PassSpec:
 
 
 def layout_pass() -> PassSpec:
-    """Convert convolutions to their fastest layout, before cuDNN planning."""
+    """Return the pass that converts convolutions to their fastest layout, before cuDNN planning."""
     return PassSpec(
         "cuda_layout",
         "physical",
@@ -211,33 +211,37 @@ def layout_pass() -> PassSpec:
 
 
 def convolutions_pass(load: Lazy = "flow_cuda.passes.convolutions:configured") -> PassSpec:
-    """Replace convolutions and the ops that follow them by cuDNN graphs."""
+    """Return the pass that replaces convolutions and the ops that follow them by cuDNN graphs."""
     return PassSpec("cudnn_convolutions", "physical", load, before=("fuse_elementwise",))
 
 
 def conv_sums_pass(load: Lazy = "flow_cuda.passes.conv_sums:configured") -> PassSpec:
-    """Compute the sums for batch normalization in the preceding convolution, if enabled."""
+    """Return the pass that computes batch-normalization sums in the preceding convolution."""
     before = ("cudnn_convolutions", "cudnn_norms")
     return PassSpec("cudnn_conv_sums", "physical", load, before=before, after=("cuda_layout",))
 
 
 def norms_pass(load: Lazy = "flow_cuda.passes.norms:configured") -> PassSpec:
-    """Replace batch normalization in training and the ops that follow it by cuDNN graphs."""
+    """Return the pass that replaces batch normalization in training by cuDNN graphs."""
     return PassSpec("cudnn_norms", "physical", load, before=("fuse_elementwise",))
 
 
 def layer_norms_pass(load: Lazy = "flow_cuda.passes.layer_norms:configured") -> PassSpec:
-    """Replace layer normalization in inference by cuDNN graphs."""
+    """Return the pass that replaces layer normalization in inference by cuDNN graphs."""
     return PassSpec("cudnn_layer_norms", "physical", load, before=("fuse_elementwise",))
 
 
 def attention_pass(load: Lazy = "flow_cuda.passes.attention:configured") -> PassSpec:
-    """Replace attention in 16-bit types by cuDNN graphs."""
+    """Return the pass that replaces attention in 16-bit types by cuDNN graphs."""
     return PassSpec("cudnn_attention", "physical", load, before=("fuse_elementwise",))
 
 
 def inference_passes() -> tuple[PassSpec, PassSpec]:
-    """Fold batch normalization in inference into weights and biases, or make it elementwise."""
+    """Return the passes for batch normalization in inference.
+
+    The first pass folds a normalization into weights and biases where possible; the second one
+    replaces the others by elementwise ops.
+    """
     folds, spreads = (
         "flow_cuda.passes.fold_norms:FoldNorms",
         "flow_cuda.passes.plain_norms:PlainNorms",
@@ -253,7 +257,10 @@ def inference_passes() -> tuple[PassSpec, PassSpec]:
 
 
 def updates_pass() -> PassSpec:
-    """Move updates behind the last gradient, after all passes that rename values."""
+    """Return the pass that moves updates behind the last gradient.
+
+    It runs after all passes that rename values.
+    """
     return PassSpec(
         "cuda_late_updates",
         "physical",
@@ -263,7 +270,7 @@ def updates_pass() -> PassSpec:
 
 
 def flow_doctor() -> list[str]:
-    """Report the CUDA installation."""
+    """Return lines that describe the CUDA installation."""
     found = facts()
     cupy = " ".join(found.cupy) if found.cupy else "not installed"
     return [
@@ -283,7 +290,7 @@ def _cublaslt_version() -> str:
 
 
 CUDNN = ("nvidia-cudnn-cu12", "nvidia-cudnn-cu13")
-"""The wheels of cuDNN; a system-wide installation is possible as well."""
+"""The wheels of cuDNN; cuDNN may be installed system-wide instead."""
 
 
 def _cudnn_version() -> str:

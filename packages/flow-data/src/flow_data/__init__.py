@@ -1,7 +1,8 @@
 """Readers, decoders, OFRecord files, and image augmentation: ``oneflow.data``.
 
 In: files of records and images. Out: ops, kernels, a pass, and the public functions of this module.
-Must not be imported by flow-core except by lazy names; import no decoder library at module level.
+flow-core must import this package by lazy names only, and no module may import a decoder library at
+module level.
 """
 
 from flow_data.decoders import (

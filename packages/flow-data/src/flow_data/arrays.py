@@ -14,7 +14,7 @@ from numpy.lib import format as npy
 from flow_data.instances import Array
 
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-"""The methods that numpy writes; both expand a byte to about 1,000 bytes at most."""
+"""The compression methods that numpy writes; each expands a byte to at most about 1,000 bytes."""
 
 _HEADERS: dict[tuple[int, int], Callable[..., Any]] = {
     (1, 0): npy.read_array_header_1_0,
@@ -25,13 +25,14 @@ _HEADERS: dict[tuple[int, int], Callable[..., Any]] = {
 def read_archive(
     path: str | os.PathLike[str], names: Iterable[str] | None = None
 ) -> dict[str, Array]:
-    """Read arrays of an archive by name, without unpickling.
+    """Read the arrays of an archive by name, without unpickling.
 
-    A header never determines an allocation: its size must match the stored bytes.
+    A header alone never determines an allocation: the size that it states must match the stored
+    bytes.
 
     Args:
         path: the archive.
-        names: names of the arrays; None for all.
+        names: names of the arrays to read; None for all arrays.
 
     Raises:
         OSError: the file cannot be opened.

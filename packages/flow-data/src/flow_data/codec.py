@@ -1,8 +1,9 @@
 """Decode, resize and normalise images with the fastest installed library.
 
-JPEG: simplejpeg (flow-data[turbo]), OpenCV (flow-data[opencv]) or Pillow, which take 0.8, 1.1 and
-1.8 ms for an image of 500x375 and give the same pixels. Decoding into pooled memory saves a fifth.
-Resizing: OpenCV, else Pillow, which unlike OpenCV filters when it shrinks an image.
+JPEG files are decoded by simplejpeg (flow-data[turbo]), OpenCV (flow-data[opencv]) or Pillow, which
+take 0.8, 1.1 and 1.8 ms for an image of 500x375 and give the same pixels. Decoding into pooled
+memory saves a fifth of that time. OpenCV resizes images if it is installed; otherwise, Pillow does,
+which unlike OpenCV filters when it shrinks an image.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def _simplejpeg() -> Any:
 
 
 def libraries() -> dict[str, str]:
-    """Return the libraries in use by task, with hints at faster ones."""
+    """Return the library in use for each task, with hints about faster libraries."""
     turbo, cv2 = _simplejpeg(), opencv()
     slower = "OpenCV" if cv2 else "Pillow"
     jpeg = "simplejpeg" if turbo else f"{slower} (faster: uv add flow-data[turbo])"
@@ -52,10 +53,10 @@ def libraries() -> dict[str, str]:
 
 
 def decode(data: bytes | bytearray | memoryview, color_space: str = "BGR") -> Array:
-    """Decode an image file to uint8 (height, width, channels); 1 channel for "GRAY".
+    """Decode an image file to uint8 (height, width, channels), with 1 channel for "GRAY".
 
     Raises:
-        ValueError: the bytes are not a readable image, or an image with more pixels than
+        ValueError: the bytes are not a readable image, or the image has more pixels than
             `flow_data.headers` allows.
     """
     data = data if isinstance(data, bytes) else bytes(data)
@@ -80,7 +81,7 @@ def _by_turbo(turbo: Any, data: bytes, color_space: str) -> Array:
 
 
 def _has_four_channels(message: str) -> bool:
-    """Return whether simplejpeg rejected a four-channel JPEG, which other libraries decode."""
+    """Whether simplejpeg rejected a four-channel JPEG, which other libraries decode."""
     return "colorspace" in message.lower()
 
 
@@ -182,11 +183,12 @@ def flip(x: Array, code: int) -> Array:
 
 
 class Normalizer:
-    """Computes ``(pixel - mean) / std`` from uint8 to float32, plane by plane.
+    """A function that maps uint8 pixels to float32 ``(pixel - mean) / std``, plane by plane.
 
     Args:
         mean, std: one number per channel.
-        planar: whether outputs are (channels, height, width), else (height, width, channels).
+        planar: whether outputs are (channels, height, width); otherwise, they are (height, width,
+            channels).
     """
 
     def __init__(self, mean: Any, std: Any, planar: bool) -> None:
@@ -209,7 +211,7 @@ class Normalizer:
             np.multiply(target, self._scale[channel], out=target)
 
     def _look_up(self, cv2: Any, pixels: Array, out: Array) -> None:
-        """Compute the same numbers by a lookup table per channel, in half the time."""
+        """Compute the same numbers with one lookup table per channel, in half the time."""
         for channel, plane in enumerate(cv2.split(pixels)):
             made = cv2.LUT(plane, self._tables[channel], dst=out[channel])
             if not np.may_share_memory(made, out):

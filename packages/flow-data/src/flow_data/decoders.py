@@ -1,4 +1,4 @@
-"""Decoders of ``flow.data``: convert fields of records to arrays."""
+"""The decoders of ``flow.data``, which convert fields of records to arrays."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def ofrecord_raw_decoder(
     auto_zero_padding: bool = False,
     name: str | None = None,
 ) -> Blob:
-    """Decode a field of numbers, or of bytes as numbers, to a tensor.
+    """Decode a field to a tensor; the field has numbers, or bytes that are read as numbers.
 
     Args:
         input_blob: records.
         blob_name: name of the field.
         shape: shape of a sample.
         dtype: element type of the result.
-        dim1_varying_length, auto_zero_padding: allow shorter fields, padded with zeros.
+        dim1_varying_length, auto_zero_padding: allow shorter fields, and pad them with zeros.
         name: name of the op.
     """
     return emit(
@@ -81,7 +81,7 @@ def record_decoder(
     Args:
         input_blob: records.
         blob_name: name of the field.
-        decoder: name under which a plugin registered the decoder.
+        decoder: the name under which a plugin registered the decoder.
         dtype: element type to which the decoder's result is cast.
         shape: shape of all samples; None if it varies.
         name: name of the op.
@@ -90,8 +90,8 @@ def record_decoder(
         A tensor of shape (records, *shape); without a shape, instances of a TensorBuffer.
 
     Raises:
-        DataError: no plugin registered the decoder; in a step, the decoder rejects the bytes or
-            returns another shape, with file and number of the record.
+        DataError: no plugin registered the decoder; or, in a step, the decoder rejects the bytes or
+            returns another shape. The latter error has the file and the number of the record.
     """
     return emit(
         "record_decoder",
@@ -107,7 +107,7 @@ def record_decoder(
 def ofrecord_image_decoder(
     input_blob: Blob, blob_name: str, color_space: str = "BGR", name: str | None = None
 ) -> Blob:
-    """Decode a field with an image file to instances of a TensorBuffer.
+    """Decode the image file in a field to an instance of a TensorBuffer per record.
 
     Args:
         input_blob: records.
@@ -126,7 +126,7 @@ def ofrecord_image_decoder(
 def crop_attrs(
     seed: int | None, num_attempts: int, area: Sequence[float], ratio: Sequence[float]
 ) -> dict[str, Any]:
-    """Return the attributes of ops that crop images at random."""
+    """Check the arguments of a random crop and return them as op attributes."""
     return {
         "num_attempts": num_attempts,
         "seed": -1 if seed is None else int(seed),
@@ -146,14 +146,14 @@ def ofrecord_image_decoder_random_crop(
     random_aspect_ratio: Sequence[float] = (0.75, 1.333333),
     name: str = "OFRecordImageDecoderRandomCrop",
 ) -> Blob:
-    """Decode a random crop of a field with an image file.
+    """Decode a random crop of the image file in a field.
 
     Args:
         input_blob: records.
         blob_name: name of the field.
         color_space: "BGR", "RGB" or "GRAY".
         num_attempts: number of random draws before the largest valid crop is used.
-        seed: seed of the draws; the default derives from the job's seed and the op's name.
+        seed: seed of the draws; by default derived from the job's seed and the op's name.
         random_area: minimum and maximum fraction of the image's area.
         random_aspect_ratio: minimum and maximum ratio of width to height.
         name: name of the op.
@@ -186,15 +186,16 @@ def image_decoder_random_crop_resize(
     """Decode images, crop them at random, and resize the crops to one size.
 
     Args:
-        input_blob: TensorBuffer of image files, such as the result of `ofrecord_bytes_decoder`.
+        input_blob: TensorBuffer of encoded image files, such as the result of
+            `ofrecord_bytes_decoder`.
         target_width, target_height: size of the result.
         num_attempts, seed, random_area, random_aspect_ratio: see
             `ofrecord_image_decoder_random_crop`.
-        num_workers, warmup_size, max_num_pixels: no effect; the loader's threads decode.
+        num_workers, warmup_size, max_num_pixels: no effect, because the loader's threads decode.
         name: name of the op.
 
     Returns:
-        uint8 (count, target_height, target_width, 3), RGB.
+        A uint8 tensor (count, target_height, target_width, 3) in RGB.
     """
     pixels = emit("image_decode", input_blob, color_space="RGB", name=name)
     ratio = random_aspect_ratio or (0.75, 1.333333)
@@ -221,12 +222,13 @@ def onerec_decoder(
     Args:
         input_blob: records.
         key: name of the tensor.
-        dtype: its element type: int8, int32, int64, float or double.
+        dtype: element type of the tensor: int8, int32, int64, float or double.
         shape: shape of a sample.
-        is_dynamic: allow smaller samples along each axis, padded with zeros.
-        reshape: shape to which samples are first reshaped; one size may be -1.
-        batch_padding: padding per axis; only the first may be nonzero. -1 allows samples shorter
-            than ``shape``; n limits their size to n. The rest is zeros.
+        is_dynamic: allow samples that are smaller along any axis, and pad them with zeros.
+        reshape: shape to which samples are reshaped before padding; one size may be -1.
+        batch_padding: padding per axis; only that of the first axis may be nonzero. -1 allows
+            samples that are shorter than ``shape``; n limits their size to n. Shorter samples are
+            padded with zeros.
         name: name of the op.
     """
     return emit(
@@ -260,7 +262,7 @@ def ofrecord_image_classification_reader(
     *,
     on_error: str = "raise",
 ) -> tuple[Blob, Blob]:
-    """Read images and labels of OFRecord files.
+    """Read images and labels from OFRecord files.
 
     Args:
         image_feature_name: field of the encoded image.

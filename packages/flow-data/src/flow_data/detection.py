@@ -19,10 +19,10 @@ __all__ = [
 
 
 def object_bbox_flip(bbox: Blob, image_size: Blob, flip_code: Any, name: str | None = None) -> Blob:
-    """Flip boxes with their images.
+    """Flip boxes in the same way as their images.
 
     Args:
-        bbox: TensorBuffer of floating boxes (objects, 4): xmin, ymin, xmax, ymax.
+        bbox: TensorBuffer of floating-point boxes (objects, 4): xmin, ymin, xmax, ymax.
         image_size: int32 (count, 2): width and height of each image.
         flip_code: see `flow_data.image.flip`.
         name: name of the op.
@@ -31,35 +31,35 @@ def object_bbox_flip(bbox: Blob, image_size: Blob, flip_code: Any, name: str | N
 
 
 def object_bbox_scale(bbox: Blob, scale: Blob, name: str | None = None) -> Blob:
-    """Scale boxes by float32 (count, 2) factors of width and height."""
+    """Scale boxes by factors of width and height, a float32 tensor (count, 2)."""
     return emit("object_bbox_scale", bbox, scale, name=name)
 
 
 def object_segmentation_polygon_flip(
     poly: Blob, image_size: Blob, flip_code: Any, name: str | None = None
 ) -> Blob:
-    """Flip polygon points (points, 2); see `object_bbox_flip` for the arguments."""
+    """Flip polygon points (points, 2); the arguments are those of `object_bbox_flip`."""
     return emit_flip("object_segmentation_polygon_flip", [poly, image_size], flip_code, name)
 
 
 def object_segmentation_polygon_scale(poly: Blob, scale: Blob, name: str | None = None) -> Blob:
-    """Scale polygon points by float32 (count, 2) factors of width and height."""
+    """Scale polygon points by factors of width and height, a float32 tensor (count, 2)."""
     return emit("object_segmentation_polygon_scale", poly, scale, name=name)
 
 
 def object_segmentation_polygon_to_mask(
     poly: Blob, poly_index: Blob, image_size: Blob, name: str | None = None
 ) -> Blob:
-    """Rasterise the polygons of each object to a mask.
+    """Rasterise the polygons of each object into a mask.
 
     Args:
         poly: TensorBuffer of points (points, 2).
-        poly_index: TensorBuffer of integers (points, 3): index of the point in its polygon, of the
-            polygon in its object, and of the object.
+        poly_index: TensorBuffer of integers (points, 3): the index of the point in its polygon, the
+            index of the polygon in its object, and the index of the object.
         image_size: int32 (count, 2): width and height of each image.
         name: name of the op.
 
     Returns:
-        TensorBuffer of int8 (objects, height, width).
+        A TensorBuffer of int8 masks (objects, height, width).
     """
     return emit("object_segmentation_polygon_to_mask", poly, poly_index, image_size, name=name)

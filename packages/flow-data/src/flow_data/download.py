@@ -1,4 +1,4 @@
-"""Download files with a progress line, and verify them before they get their final name."""
+"""Download files with a progress line, and verify each file before it gets its final name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from urllib.request import urlopen
 from flow_core.base.errors import DataError
 
 _CHUNK = 1 << 16
-_TIMEOUT = 30.0  # seconds without a byte
+_TIMEOUT = 30.0  # seconds without a received byte
 
 
 def sha256(path: Path) -> str:
@@ -31,7 +31,7 @@ def sha256(path: Path) -> str:
 
 
 def check_sha256(path: Path, expected: str, hint: str) -> None:
-    """Raise `DataError` if a file has another SHA-256."""
+    """Raise `DataError` if the SHA-256 of a file is not the expected one."""
     found = sha256(path)
     if found != expected.lower():
         raise DataError(
@@ -48,7 +48,7 @@ def download(url: str, target: Path, check: Callable[[Path], None]) -> None:
     Args:
         url: the source.
         target: the path; missing folders are created.
-        check: raises if the file is not the expected one.
+        check: called with the downloaded file; raises an error if the file is not the expected one.
 
     Raises:
         DataError: the server or the file system fails, or the transfer ends early.
@@ -65,7 +65,7 @@ def download(url: str, target: Path, check: Callable[[Path], None]) -> None:
 
 @contextmanager
 def _part_of(target: Path) -> Iterator[Path]:
-    """Yield a hidden path beside ``target``; remove a file that is left there."""
+    """Yield a hidden path beside ``target``; finally remove a file that is left at this path."""
     part = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
     try:
         yield part
@@ -94,7 +94,7 @@ def _copy(source: IO[bytes], out: IO[bytes], name: str, total: int) -> int:
 
 @contextmanager
 def _progress(name: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Yield a function that shows the megabytes so far; silent unless stderr is a terminal."""
+    """Yield a function that shows the megabytes so far if stderr is a terminal."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return

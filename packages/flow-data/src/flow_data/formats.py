@@ -11,7 +11,7 @@ def find_format(name: str) -> str:
     """Return the lazy import string of a registered format.
 
     Raises:
-        DataError: no plugin registered it, or not by an import string.
+        DataError: no plugin registered the name, or the registration has no import string.
         PluginError: the import fails.
     """
     return _lazy_text("format", name, "readers")
@@ -21,14 +21,14 @@ def find_decoder(name: str) -> str:
     """Return the lazy import string of a registered decoder.
 
     Raises:
-        DataError: no plugin registered it, or not by an import string.
+        DataError: no plugin registered the name, or the registration has no import string.
         PluginError: the import fails.
     """
     return _lazy_text("decoder", name, "decoders")
 
 
 def _lazy_text(kind: str, name: str, table: str) -> str:
-    """Return the import string of a registration, which plans store for other processes."""
+    """Return the import string of a registration; plans store this string for other processes."""
     registry = default_registry()
     known = getattr(registry, table)
     if name not in known:
@@ -37,7 +37,7 @@ def _lazy_text(kind: str, name: str, table: str) -> str:
             at=user_line(3),
             found=f"no plugin that has registered it with flow_register_{table}",
             allowed=", ".join(sorted(known)) or f"none: no plugin provides a {kind}",
-            hint=nearest(str(name), known) or "flow doctor lists the plugins, and which failed",
+            hint=nearest(str(name), known) or "run flow doctor to see the plugins and their errors",
         )
     text = known[name].load
     if not isinstance(text, str):

@@ -14,13 +14,15 @@ from flow_data.loading.workers import setting
 
 SETTING = "FLOW_DATA_MAX_PIXELS"
 DEFAULT_PIXELS = 1 << 26
-"""Default of the maximum number of pixels per image, as in OneFlow."""
+"""The default maximum number of pixels per image, as in OneFlow."""
 
 MAX_SCANS = 100
-"""Maximum number of scans of a JPEG; progressive JPEGs have about ten, and each takes time."""
+"""The maximum number of scans of a JPEG; progressive JPEGs have about ten, and each scan takes
+time."""
 
 SCANS_AT_LIMIT = 16
-"""Maximum number of scans of a JPEG with the maximum number of pixels; more for smaller ones."""
+"""The maximum number of scans of a JPEG with the maximum number of pixels; smaller JPEGs may have
+more."""
 
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 """Pillow's names of the decoded formats."""
@@ -29,7 +31,10 @@ Size = tuple[int, int]
 
 
 def max_pixels() -> int:
-    """Return the maximum number of pixels per image (``FLOW_DATA_MAX_PIXELS``)."""
+    """Return the maximum number of pixels per image.
+
+    The environment variable ``FLOW_DATA_MAX_PIXELS`` sets the number.
+    """
     return setting(SETTING, DEFAULT_PIXELS)
 
 
@@ -71,7 +76,7 @@ def _size(data: bytes) -> Size:
 
 
 def _jpeg(data: bytes) -> Size:
-    """Return the size in the first frame header; decoders reject a second one."""
+    """Return the size in the first frame header; decoders reject a second frame header."""
     at = data.find(b"\xff", 2)
     while at >= 0:
         while data[at] == 0xFF:
@@ -95,11 +100,11 @@ def _check_scans(count: int, pixels: int) -> None:
 
 
 _BARE = frozenset((0x00, 0x01, *range(0xD0, 0xDA)))
-"""JPEG markers without a length; 0 is not a marker, but escapes a byte 255 of other data."""
+"""JPEG markers without a length; 0 is not a marker but follows a byte 255 of other data."""
 
 
 def _png(data: bytes) -> Size:
-    """Return the size in the first chunk; check chunk lengths, which OpenCV does not."""
+    """Return the size in the first chunk; check the chunk lengths, which OpenCV does not check."""
     if data[12:16] != b"IHDR":
         raise ValueError("a PNG without a header")
     at, kind = 8, b""
@@ -113,10 +118,10 @@ def _png(data: bytes) -> Size:
 
 
 def _gif(data: bytes) -> Size:
-    """Return the size of the canvas, which some decoders enlarge to the size of the frame."""
+    """Return the canvas size, enlarged to the first frame, as some decoders do."""
     width, height, flags = struct.unpack_from("<HHB", data, 6)
     at = 13 + (3 << (flags & 7) + 1 if flags & 0x80 else 0)
-    while data[at] == 0x21:  # extension: label, then blocks up to an empty one
+    while data[at] == 0x21:  # extension: a label, then blocks until an empty block
         at += 2
         while data[at]:
             at += 1 + data[at]
@@ -128,7 +133,7 @@ def _gif(data: bytes) -> Size:
 
 
 def _bmp(data: bytes) -> Size:
-    """Return the size in the second header, which has 16-bit fields in the oldest version."""
+    """Return the size in the second header, whose fields have 16 bits in the oldest version."""
     if struct.unpack_from("<I", data, 14)[0] == 12:
         width, height = struct.unpack_from("<HH", data, 18)
     else:
@@ -137,7 +142,7 @@ def _bmp(data: bytes) -> Size:
 
 
 def _webp(data: bytes) -> Size:
-    """Return the size in the first chunk, which bounds all frames."""
+    """Return the size in the first chunk, which bounds the sizes of all frames."""
     kind = data[12:16]
     if kind == b"VP8X":
         wide, high = data[24:27], data[27:30]
@@ -156,7 +161,8 @@ _READERS: tuple[tuple[bytes, int, Callable[[bytes], Size]], ...] = (
     (b"BM", 0, _bmp),
     (b"WEBP", 8, _webp),
 )
-"""Signature of a format, its offset in the file, and the function that reads the size."""
+"""For each format: its signature, the signature's offset in the file, and the function that reads
+the size."""
 
 
 def _size_by_pillow(data: bytes) -> Size:

@@ -81,23 +81,24 @@ def resize(
 
     Args:
         image: TensorBuffer of images (height, width, channels) of uint8 or float32.
-        target_size: (width, height), or with ``keep_aspect_ratio`` the size of one side.
-        min_size: minimum size of the shorter side if the longer one is resized to the target.
-        max_size: maximum size of the longer side if the shorter one is resized to the target.
+        target_size: (width, height); with ``keep_aspect_ratio``, the size of one side.
+        min_size: minimum size of the shorter side if the longer side gets ``target_size``.
+        max_size: maximum size of the longer side if the shorter side gets ``target_size``.
         keep_aspect_ratio: whether images keep their aspect ratios, so that their sizes differ.
         resize_side: "shorter" or "longer": the side that gets ``target_size``.
-        channels: channels of all images, without ``keep_aspect_ratio``.
-        dtype: uint8 (the default) or float32, without ``keep_aspect_ratio``.
-        interpolation_type: "auto" (bilinear for enlarged images, else area), "bilinear",
+        channels: number of channels of all images; used only without ``keep_aspect_ratio``.
+        dtype: uint8 (the default) or float32; used only without ``keep_aspect_ratio``.
+        interpolation_type: "auto" (bilinear to enlarge images, area to shrink them), "bilinear",
             "nearest_neighbor", "bicubic" or "area".
         name: name of the op.
-        color_space, interp_type, resize_shorter, resize_x, resize_y: deprecated arguments; with
-            one of them only the images are returned.
+        color_space, interp_type, resize_shorter, resize_x, resize_y: deprecated arguments; if one
+            of them is passed, only the images are returned.
 
     Returns:
-        Images, scale and new size. With one size: a tensor (count, height, width, channels),
-        float32 factors (count, 2) of width and height, and None. With aspect ratios kept: a
-        TensorBuffer, the factors, and int32 (count, 2) of width and height.
+        The images, their scale and their new size. If all images get one size, these are a tensor
+        (count, height, width, channels), float32 factors (count, 2) of width and height, and None.
+        With ``keep_aspect_ratio``, these are a TensorBuffer, the factors, and an int32 tensor
+        (count, 2) of width and height.
     """
     older = any((color_space, interp_type, resize_shorter > 0, resize_x > 0 and resize_y > 0))
     if color_space is not None:
@@ -174,7 +175,7 @@ def target_resize(
     interpolation_type: str = "auto",
     name: str | None = None,
 ) -> tuple[Blob, Blob, Blob]:
-    """Resize with aspect ratios kept; return images, new size and scale."""
+    """Resize images with their aspect ratios kept; return the images, their new size and scale."""
     resized, scale, size = resize(
         images,
         target_size=target_size,
@@ -207,11 +208,11 @@ def crop_mirror_normalize(
     Args:
         input_blob: uint8 images: a TensorBuffer, or a tensor (count, height, width, channels).
         mirror_blob: int8 (count,): 1 for images to mirror horizontally.
-        color_space: "BGR", "RGB" or "GRAY": determines the number of channels.
+        color_space: "BGR", "RGB" or "GRAY"; it determines the number of channels.
         output_layout: "NCHW" or "NHWC".
-        crop_h, crop_w: size of the crop; 0 for the whole images of a tensor.
-        crop_pos_y, crop_pos_x: position of the crop, from 0 (top, left) to 1.
-        mean, std: one number, or one per channel.
+        crop_h, crop_w: size of the crop; 0 for no crop, if the images are a tensor.
+        crop_pos_y, crop_pos_x: position of the crop, from 0 (top or left) to 1 (bottom or right).
+        mean, std: one number, or one number per channel.
         output_dtype: float32.
         name: name of the op.
     """
@@ -275,13 +276,13 @@ def batch_align(
 def normalize(
     image: Blob, std: Sequence[float], mean: Sequence[float], name: str | None = None
 ) -> Blob:
-    """Compute ``(pixel - mean) / std`` by channel of a TensorBuffer of floating images."""
+    """Compute ``(pixel - mean) / std`` per channel for a TensorBuffer of floating-point images."""
     means, stds = tuple(map(float, mean)), tuple(map(float, std))
     return emit("image_normalize", image, std=stds, mean=means, name=name)
 
 
 def emit_flip(op: str, blobs: Sequence[Blob], flip_code: Blob | int, name: str | None) -> Blob:
-    """Emit an op with a flip code: one number for all samples, or a blob with one per sample."""
+    """Emit an op with a flip code: a number for all samples, or a blob with a number per sample."""
     if isinstance(flip_code, int):
         return emit(op, *blobs, code=flip_code, name=name)
     return emit(op, *blobs, flip_code, name=name)
@@ -292,8 +293,8 @@ def flip(image: Blob, flip_code: Blob | int, name: str | None = None) -> Blob:
 
     Args:
         image: the images.
-        flip_code: 0x01 for a horizontal flip, 0x10 vertical, 0x11 both, 0 neither; or an int8
-            blob (count,) of such numbers.
+        flip_code: 0x01 for a horizontal flip, 0x10 for a vertical flip, 0x11 for both flips, 0 for
+            no flip; or an int8 blob (count,) of such numbers.
         name: name of the op.
     """
     return emit_flip("image_flip", [image], flip_code, name)

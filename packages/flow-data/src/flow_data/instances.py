@@ -1,6 +1,6 @@
 """Instances of ragged values: arrays of variable shape in pooled memory.
 
-A value of type ``tensor_buffer`` holds an array per element. Kernels never modify the arrays of
+A value of type ``tensor_buffer`` holds one array per element. Kernels never modify the arrays of
 their inputs, so that arrays are passed by reference; memory returns to the pool when the last array
 on it is deleted.
 """
@@ -19,24 +19,24 @@ from flow_core.base.errors import DataError
 Array = Any  # numpy.ndarray, with element type and rank known at run time
 
 _SEARCHED = 5
-"""Number of size classes that are searched for a free block: those up to twice the size."""
+"""The number of size classes that are searched for a free block: those up to twice the size."""
 
 _SMALLEST = 4096
-"""Minimum bytes of a block; numpy's own cache is faster for smaller arrays."""
+"""The minimum size of a block in bytes; for smaller arrays, numpy's own cache is faster."""
 
 
 class RowError(DataError):
-    """A sample of a batch is invalid.
+    """The error for an invalid sample of a batch.
 
     Attributes:
-        row: its position in the batch, -1 if unknown.
+        row: the sample's position in the batch; -1 if it is unknown.
     """
 
     row: int = -1
 
 
 class InstanceError(RowError):
-    """An instance of a ragged value has the wrong type, shape or content for an op."""
+    """The error for an instance whose type, shape or content is wrong for an op."""
 
 
 def instance_error(
@@ -49,7 +49,7 @@ def instance_error(
 
 
 def describe(x: Array) -> str:
-    """Return element type and shape for error messages.
+    """Return the element type and shape of an array for error messages.
 
     >>> describe(np.zeros((2, 3), np.uint8))
     'uint8[2,3]'
@@ -58,7 +58,7 @@ def describe(x: Array) -> str:
 
 
 def size_class(nbytes: int) -> int:
-    """Round a number of bytes up to one of few block sizes, by a quarter at most.
+    """Round a number of bytes up to one of a few block sizes, by at most a quarter.
 
     >>> [size_class(n) for n in (1, 4097, 10_000, 1 << 20)]
     [4096, 5120, 10240, 1048576]
@@ -70,11 +70,11 @@ def size_class(nbytes: int) -> int:
 
 
 class Pool:
-    """Memory blocks in few sizes; a block is free when no array uses it.
+    """A pool of memory blocks of a few sizes; a block is free when no array uses it.
 
     Args:
-        patience: number of requests after which size classes without a new block release half of
-            their free blocks.
+        patience: number of requests after which each size class that got no new block since the
+            previous check releases half of its free blocks.
     """
 
     def __init__(self, patience: int = 8192) -> None:
@@ -94,7 +94,7 @@ class Pool:
         return np.ndarray(shape, dtype, buffer=block)
 
     def _block(self, size: int) -> Array:
-        """Return a free block of the size or up to twice as large, else a new block."""
+        """Return a free block of the size or up to twice the size, or else a new block."""
         self._requests += 1
         if self._requests >= self._patience:
             self._requests = 0
@@ -124,11 +124,11 @@ def _references(blocks: list[Array], index: int) -> int:
 
 
 _FREE = _references([np.empty(1, np.uint8)], 0)
-"""Reference count of a block that no array uses."""
+"""The reference count of a block that no array uses."""
 
 
 class _SizeClass:
-    """The blocks of one size; a cursor rotates, so that a request checks few of them."""
+    """The blocks of one size; a request starts at a cursor, so that it checks few blocks."""
 
     __slots__ = ("blocks", "cursor", "grown", "size")
 
@@ -139,7 +139,7 @@ class _SizeClass:
         self.grown = False
 
     def free(self) -> Array | None:
-        """Return a block that no array uses, None without one."""
+        """Return a block that no array uses, or None if all blocks are in use."""
         blocks = self.blocks
         for _ in range(len(blocks)):
             self.cursor = (self.cursor + 1) % len(blocks)
@@ -164,7 +164,7 @@ class _SizeClass:
 
 
 POOL = Pool()
-"""The pool of this process."""
+"""The memory pool of this process."""
 
 
 def pooled_copy(x: Array) -> Array:

@@ -1,4 +1,4 @@
-"""The deprecated ``flow.data.decode_ofrecord``, its codecs and preprocessors."""
+"""The deprecated ``flow.data.decode_ofrecord``, with its codecs and preprocessors."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def _message(what: object, proto: Any) -> Any:
             at=user_line(2),
             found="no message to fill",
             allowed="a message with OneFlow's fields",
-            hint="flow.data.decode_ofrecord takes the object itself",
+            hint="pass the object itself to flow.data.decode_ofrecord",
         )
     return proto
 
 
 @dataclass(frozen=True)
 class ImagePreprocessor:
-    """A step on an image: "bgr2rgb" reverses the channels, "mirror" flips horizontally.
+    """A preprocessing step: "bgr2rgb" reverses the channels, "mirror" flips horizontally.
 
     Attributes:
         preprocessor: the name of the step.
@@ -58,11 +58,11 @@ class ImagePreprocessor:
 
     @property
     def literal(self) -> tuple[Any, ...]:
-        """The step as an attribute."""
+        """The step in the form of an op attribute."""
         return (self.preprocessor.lower(),)
 
     def to_proto(self, proto: Any = None) -> Any:
-        """Fills a given message of OneFlow's with the step, and gives it back."""
+        """Fill a message of OneFlow's type with the step, and return it."""
         proto = _message(self, proto)
         getattr(proto, self.preprocessor.lower()).SetInParent()
         return proto
@@ -70,7 +70,7 @@ class ImagePreprocessor:
 
 @dataclass(frozen=True)
 class ImageResizePreprocessor:
-    """A step that resizes an image.
+    """A preprocessing step that resizes an image.
 
     Attributes:
         width, height: the new size.
@@ -81,11 +81,11 @@ class ImageResizePreprocessor:
 
     @property
     def literal(self) -> tuple[Any, ...]:
-        """The step as an attribute."""
+        """The step in the form of an op attribute."""
         return ("resize", self.width, self.height)
 
     def to_proto(self, proto: Any = None) -> Any:
-        """Fills a given message of OneFlow's with the step, and gives it back."""
+        """Fill a message of OneFlow's type with the step, and return it."""
         proto = _message(self, proto)
         proto.resize.width, proto.resize.height = self.width, self.height
         return proto
@@ -93,7 +93,7 @@ class ImageResizePreprocessor:
 
 @dataclass(frozen=True)
 class NormByChannelPreprocessor:
-    """A step that computes ``(x - mean) / std`` by channel.
+    """A preprocessing step that computes ``(x - mean) / std`` per channel.
 
     Attributes:
         mean_values, std_values: one number per channel.
@@ -110,12 +110,12 @@ class NormByChannelPreprocessor:
 
     @property
     def literal(self) -> tuple[Any, ...]:
-        """The step as an attribute."""
+        """The step in the form of an op attribute."""
         mean, std = tuple(map(float, self.mean_values)), tuple(map(float, self.std_values))
         return ("normalize", mean, std, self.data_format)
 
     def to_proto(self, proto: Any = None) -> Any:
-        """Fills a given message of OneFlow's with the step, and gives it back."""
+        """Fill a message of OneFlow's type with the step, and return it."""
         proto = _message(self, proto)
         proto.norm_by_channel_conf.mean_value.extend(self.mean_values)
         proto.norm_by_channel_conf.std_value.extend(self.std_values)
@@ -125,10 +125,10 @@ class NormByChannelPreprocessor:
 
 @dataclass(frozen=True)
 class ImageCodec:
-    """Decodes an image file to BGR.
+    """A codec that decodes an image file to BGR.
 
     Attributes:
-        image_preprocessors: steps on the decoded image.
+        image_preprocessors: preprocessing steps on the decoded image.
     """
 
     image_preprocessors: Sequence[ImagePreprocessor | ImageResizePreprocessor] | None = None
@@ -136,11 +136,11 @@ class ImageCodec:
 
     @property
     def steps(self) -> tuple[tuple[Any, ...], ...]:
-        """The steps as an attribute."""
+        """The steps in the form of an op attribute."""
         return tuple(p.literal for p in self.image_preprocessors or ())
 
     def to_proto(self, proto: Any = None) -> Any:
-        """Fills a given message of OneFlow's with codec and steps, and gives it back."""
+        """Fill a message of OneFlow's type with the codec and the steps, and return it."""
         proto = _message(self, proto)
         proto.jpeg.SetInParent()
         for step in self.image_preprocessors or ():
@@ -150,7 +150,7 @@ class ImageCodec:
 
 @dataclass(frozen=True)
 class RawCodec:
-    """Decodes numbers.
+    """A codec that decodes numbers.
 
     Attributes:
         auto_zero_padding: whether shorter fields are padded with zeros.
@@ -160,7 +160,7 @@ class RawCodec:
     kind: str = field(default="raw", init=False)
 
     def to_proto(self, proto: Any = None) -> Any:
-        """Fills a given message of OneFlow's with the codec, and gives it back."""
+        """Fill a message of OneFlow's type with the codec, and return it."""
         proto = _message(self, proto)
         proto.raw.dim1_varying_length = False
         proto.raw.auto_zero_padding = self.auto_zero_padding
@@ -169,12 +169,12 @@ class RawCodec:
 
 @dataclass(frozen=True)
 class BytesListCodec:
-    """Decodes bytes, padded with zeros."""
+    """A codec that decodes bytes and pads them with zeros."""
 
     kind: str = field(default="bytes_list", init=False)
 
     def to_proto(self, proto: Any = None) -> Any:
-        """Fills a given message of OneFlow's with the codec, and gives it back."""
+        """Fill a message of OneFlow's type with the codec, and return it."""
         proto = _message(self, proto)
         proto.bytes_list.SetInParent()
         return proto
@@ -182,14 +182,14 @@ class BytesListCodec:
 
 @dataclass(frozen=True)
 class BlobConf:
-    """One blob of `decode_ofrecord`.
+    """The description of one blob of `decode_ofrecord`.
 
     Attributes:
         name: name of the field.
         shape: shape of a sample.
         dtype: element type of the blob.
-        codec: how the field is encoded.
-        preprocessors: steps on the decoded array.
+        codec: the encoding of the field.
+        preprocessors: preprocessing steps on the decoded array.
     """
 
     name: str
@@ -212,17 +212,17 @@ def decode_ofrecord(
     *,
     on_error: str = "raise",
 ) -> tuple[Blob, ...]:
-    """Read and decode records; deprecated for `ofrecord_reader` and separate decoders.
+    """Read and decode records; deprecated: use `ofrecord_reader` and separate decoders.
 
     Args:
         blobs: the fields to decode.
-        shuffle: shuffle within a buffer.
-        buffer_size: records in the buffer.
+        shuffle: whether to shuffle within a buffer.
+        buffer_size: number of records in the buffer.
 
     See `ofrecord_reader` for the other arguments.
 
     Returns:
-        A tensor per blob, of shape (batch_size, ...).
+        One tensor for each blob, of shape (batch_size, ...).
     """
     records = ofrecord_reader(
         ofrecord_dir,

@@ -1,4 +1,4 @@
-"""The protobuf messages of OFRecord files, with the names of OneFlow's module."""
+"""The protobuf messages of OFRecord files, with the same names as in OneFlow's module."""
 
 from flow_data.records.schema import (
     BytesList,

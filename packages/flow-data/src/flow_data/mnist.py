@@ -1,4 +1,4 @@
-"""Load the MNIST handwritten digits, normalised and in batches."""
+"""Load the MNIST handwritten digits as normalised images in batches."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _WANTED = (
 
 
 class _DefaultHash(str):
-    """The type of the default of ``hash_check``, which differs from an explicit equal string."""
+    """The type of the default of ``hash_check``, which tells it apart from an equal string."""
 
     __slots__ = ()
 
@@ -48,16 +48,16 @@ def load_mnist(
 ) -> tuple[Split, Split]:
     """Load MNIST from ``mnist.npz`` in ``out_dir``; download the file if it is missing.
 
-    An existing file must contain the arrays of MNIST. It need not be the file at ``url``, unless
-    you pass a hash. Nothing is unpickled.
+    An existing file must contain the arrays of MNIST, but may differ from the file at ``url``
+    unless you pass a hash. No data is unpickled.
 
     Args:
-        train_batch_size: images per training batch; must divide 60000.
-        test_batch_size: images per test batch; must divide 10000.
+        train_batch_size: number of images per training batch; a divisor of 60000.
+        test_batch_size: number of images per test batch; a divisor of 10000.
         data_format: "NCHW" or "NHWC".
-        url: URL of the download.
-        hash_check: SHA-256 of the file. Downloads are always checked, existing files only if you
-            pass the argument; None disables the check.
+        url: the URL from which to download the file.
+        hash_check: SHA-256 of the file. A download is always checked, and an existing file only if
+            you pass the argument; None disables the check.
         out_dir: folder of the file.
 
     Returns:
@@ -97,7 +97,7 @@ def _image_shape(data_format: str) -> tuple[int, ...]:
 
 
 def _provide(path: Path, url: str, hash_check: str | None) -> None:
-    """Download the file if it is missing; else check its hash if the caller passed one."""
+    """Download the file if it is missing; otherwise, check its hash if the caller passed one."""
     if not path.is_file():
         _download(path, url, hash_check)
     elif hash_check and not isinstance(hash_check, _DefaultHash):
@@ -124,7 +124,7 @@ def _download(path: Path, url: str, hash_check: str | None) -> None:
 
 
 def _read(path: Path) -> dict[str, Array]:
-    """Return the four arrays of the file; raise `DataError` if they are not MNIST's."""
+    """Return the four arrays of the file; raise `DataError` if these are not MNIST's arrays."""
     names = [name for part in _PARTS for name in part]
     try:
         arrays = read_archive(path, names)

@@ -1,4 +1,4 @@
-"""Plugin entry point: ops, kernels and the loader pass; imports no decoder library."""
+"""The plugin of flow-data: ops, kernels and the loader pass, without decoder libraries."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FAMILIES: tuple[str, ...] = (
     "specs.ragged", "specs.readers", "specs.decoders", "specs.images", "specs.detection",
     "loading.body",
 )  # fmt: skip
-"""Modules of `flow_data` with ``OPS``."""
+"""The modules of `flow_data` that have a table ``OPS``."""
 
 KERNELS: Mapping[str, str] = {
     "tensor_to_tensor_buffer": "ragged:to_buffer",
@@ -48,7 +48,7 @@ KERNELS: Mapping[str, str] = {
     "object_segmentation_polygon_scale": "detection:polygon_scale",
     "object_segmentation_polygon_to_mask": "detection:polygon_to_mask",
 }
-"""Bind function of each op, in `flow_data.kernels`."""
+"""The bind function of each op, as ``module:function`` in `flow_data.kernels`."""
 
 _PASSES = (
     PassSpec(
@@ -67,7 +67,7 @@ def flow_register_ops() -> Iterator[OpSpec]:
 
 
 def flow_register_kernels() -> Iterator[KernelSpec]:
-    """Yield the kernels, which are loaded when a plan uses them."""
+    """Yield the kernels; a kernel is loaded when a plan uses it."""
     for op, target in KERNELS.items():
         yield KernelSpec(op, "cpu", f"flow_data.kernels.{target}", name=f"data.{op}")
     yield KernelSpec("data_loader", "cpu", "flow_data.loading.loader:bind", name="data.loader")
@@ -80,7 +80,8 @@ READERS: tuple[ReaderSpec, ...] = (
     ReaderSpec("webdataset", "flow_data.records.webdataset:WebDatasetFiles"),
     ReaderSpec("image_folder", "flow_data.records.folder:FolderFiles"),
 )
-"""File formats: classes as `flow_data.records.framed.Files`, called with paths and ``skip``."""
+"""The file formats: classes with the interface of `flow_data.records.framed.Files`, which are
+called with paths and ``skip``."""
 
 
 def flow_register_readers() -> tuple[ReaderSpec, ...]:
@@ -89,7 +90,7 @@ def flow_register_readers() -> tuple[ReaderSpec, ...]:
 
 
 def flow_doctor() -> list[str]:
-    """Return the libraries that decode and resize images."""
+    """Return lines about the libraries that decode and resize images."""
     libraries = importlib.import_module("flow_data.codec").libraries()
     return [f"JPEG: {libraries['jpeg']}", f"resizing: {libraries['resize']}"]
 
@@ -100,5 +101,5 @@ def flow_register_passes() -> tuple[PassSpec, ...]:
 
 
 def flow_register_commands(cli: Any) -> None:
-    """Add ``flow data``."""
+    """Add the command group ``flow data``."""
     importlib.import_module("flow_data.cli.commands").add_commands(cli)

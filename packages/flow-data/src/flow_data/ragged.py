@@ -1,4 +1,4 @@
-"""``flow.tensor_buffer_to_tensor`` and related functions: ragged values in jobs."""
+"""Ragged values in jobs: ``flow.tensor_buffer_to_tensor`` and related functions."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ def tensor_to_tensor_buffer(x: Blob, instance_dims: int, name: str | None = None
 
     Args:
         x: a tensor.
-        instance_dims: number of axes of an instance.
+        instance_dims: number of axes of an instance, counted from the last axis of ``x``.
         name: name of the op.
 
     Returns:
-        A blob of element type ``flow.tensor_buffer`` with the leading axes of ``x``.
+        A blob of element type ``flow.tensor_buffer`` whose shape is that of the leading axes of
+        ``x``.
 
     Raises:
         InferenceError: ``instance_dims`` leaves no leading axis.
@@ -40,7 +41,7 @@ def tensor_to_tensor_buffer(x: Blob, instance_dims: int, name: str | None = None
 def tensor_buffer_to_tensor(
     x: Blob, dtype: Any, instance_shape: Sequence[int], name: str | None = None
 ) -> Blob:
-    """Stack the instances of a TensorBuffer to a tensor.
+    """Stack the instances of a TensorBuffer into a tensor.
 
     Args:
         x: a blob of element type ``flow.tensor_buffer``.
@@ -49,8 +50,8 @@ def tensor_buffer_to_tensor(
         name: name of the op.
 
     Returns:
-        A tensor of the shape of ``x`` followed by ``instance_shape``. A step with an instance of
-        another type or shape raises `flow_data.instances.InstanceError`.
+        A tensor of the shape of ``x`` followed by ``instance_shape``. A step in which an instance
+        has another type or shape raises `flow_data.instances.InstanceError`.
     """
     shape = tuple(instance_shape)
     dtype = as_dtype(dtype).name
@@ -60,7 +61,7 @@ def tensor_buffer_to_tensor(
 def tensor_list_to_tensor_buffer(input: Blob, name: str | None = None) -> Blob:
     """Convert a TensorList to a TensorBuffer of shape (count,).
 
-    A list that is fed one array is a batch of tensors of one shape.
+    If one array is fed for the list, its rows are the tensors, which then have one shape.
     """
     if not input.dtype.is_object and not input.is_tensor_list:
         return tensor_to_tensor_buffer(input, len(input.shape) - 1, name)
@@ -74,7 +75,7 @@ def tensor_buffer_to_tensor_list(
 
     Args:
         input: a blob of element type ``flow.tensor_buffer``.
-        shape: bound of the instances: the same rank, and at least as many elements.
+        shape: bound of the instances, which must have the same rank and at most as many elements.
         dtype: element type of all instances.
         name: name of the op.
     """
@@ -93,7 +94,7 @@ def tensor_list_split(input_tensor_list: Blob, name: str | None = None) -> tuple
             at=user_line(2),
             found=f"{found!r}",
             allowed="a TensorList",
-            hint="flow.tensor_buffer_to_tensor_list converts a TensorBuffer",
+            hint="convert a TensorBuffer with flow.tensor_buffer_to_tensor_list",
         )
     shape, dtype = found.shape[1:], found.dtype
     if not found.is_tensor_list:

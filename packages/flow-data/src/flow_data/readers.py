@@ -1,4 +1,4 @@
-"""Readers of ``flow.data``: batches of records as inputs of decoders."""
+"""The readers of ``flow.data``, which produce batches of records for decoders."""
 
 from __future__ import annotations
 
@@ -43,33 +43,35 @@ def ofrecord_reader(
     on_error: str = "raise",
     seed: int | None = None,
 ) -> Blob:
-    """Read batches of records of OFRecord files.
+    """Read batches of records from OFRecord files.
 
     All epochs form one sequence, which the seed determines: batch k starts at sample
-    ``k * batch_size``. Each of several devices reads its part of every batch. Checkpoints include
-    the step counter of a train job, so that a restored job continues at the same sample, on any
-    number of devices.
+    ``k * batch_size``. If there are several devices, each reads its part of every batch.
+    Checkpoints include the step counter of a train job, so that a restored job continues at the
+    same sample, on any number of devices.
 
     Args:
         ofrecord_dir: folder of the part files.
-        batch_size: records per step, of all devices together.
+        batch_size: number of records per step, over all devices.
         data_part_num: number of part files.
         part_name_prefix: prefix of the file names.
-        part_name_suffix_length: zero-padded digits of the number in a file name; -1 for no padding.
-        random_shuffle: shuffle within a buffer, differently in each epoch.
-        shuffle_buffer_size: records in the buffer.
-        shuffle_after_epoch: read the files in another order in each epoch after the first.
+        part_name_suffix_length: digits of the zero-padded number in a file name; -1: no padding.
+        random_shuffle: whether to shuffle within a buffer, differently in each epoch.
+        shuffle_buffer_size: number of records in the buffer.
+        shuffle_after_epoch: whether to read the files in another order in each epoch after the
+            first.
         name: name of the op.
-        on_error: "raise" for an error with file, byte and record number at corrupt data; "skip" to
-            replace a corrupt sample by another one of the batch, and to omit the rest of a file
-            with a corrupt frame. Skipped data is logged and counted (``flow data stats``).
-        seed: seed of the shuffles; the default derives from the job's seed and the op's name.
+        on_error: "raise" to raise an error with file, byte and record number when data is corrupt;
+            "skip" to replace a corrupt sample by another sample of the batch, and to omit the rest
+            of a file after a corrupt frame. Skipped data is logged and counted (``flow data
+            stats``).
+        seed: seed of the shuffles; by default derived from the job's seed and the op's name.
 
     Returns:
         A blob of records, shape (batch_size,) and element type ``flow.record``.
 
     Raises:
-        DataError: no such folder, or a part is missing.
+        DataError: the folder does not exist, or a part is missing.
     """
     part_paths(ofrecord_dir, data_part_num, part_name_prefix, part_name_suffix_length)
     return emit(
@@ -101,7 +103,7 @@ def ofrecord_loader(
     on_error: str = "raise",
     seed: int | None = None,
 ) -> Blob:
-    """Deprecated name of `ofrecord_reader`, with ``shuffle`` for ``random_shuffle``."""
+    """Call `ofrecord_reader`; deprecated: its ``random_shuffle`` is named ``shuffle`` here."""
     return ofrecord_reader(
         ofrecord_dir,
         batch_size,
@@ -119,7 +121,9 @@ def ofrecord_loader(
 def _files(files: str | Sequence[str]) -> tuple[str, ...]:
     found = (files,) if isinstance(files, str) else tuple(files)
     if not found:
-        raise DataError("reading files", at=user_line(3), found="no file", allowed="one or more")
+        raise DataError(
+            "reading files", at=user_line(3), found="no file", allowed="one or more files"
+        )
     return found
 
 
@@ -156,11 +160,13 @@ def record_reader(
     on_error: str = "raise",
     seed: int | None = None,
 ) -> Blob:
-    """Read records of files in a registered format; see `ofrecord_reader` for other arguments.
+    """Read records from files of a registered format.
+
+    See `ofrecord_reader` for the other arguments.
 
     Args:
-        format: a name that flow-data or another plugin has registered: "ofrecord", "tfrecord",
-            "webdataset", "onerec", "image_folder", or one of yours.
+        format: the name of a format that a plugin has registered. flow-data registers "ofrecord",
+            "tfrecord", "webdataset", "onerec" and "image_folder".
         files: the files.
 
     Returns:
@@ -193,10 +199,12 @@ def tfrecord_reader(
     on_error: str = "raise",
     seed: int | None = None,
 ) -> Blob:
-    """Read tf.train.Example records of TFRecord files; see `ofrecord_reader` for other arguments.
+    """Read tf.train.Example records from TFRecord files.
 
-    Checksums of lengths and records are verified. Decoders accept features like the fields of
-    OFRecords.
+    See `ofrecord_reader` for the other arguments.
+
+    The checksums of lengths and records are verified. Decoders accept the features of an Example as
+    they accept the fields of an OFRecord.
     """
     return _record_reader(
         "flow_data.records.tfrecord:TFRecordFiles",
@@ -222,7 +230,7 @@ def webdataset_reader(
     on_error: str = "raise",
     seed: int | None = None,
 ) -> Blob:
-    """Read records of WebDataset tars; see `ofrecord_reader` for other arguments.
+    """Read records from WebDataset tar files; see `ofrecord_reader` for the other arguments.
 
     ``0001.jpg`` and ``0001.cls`` in a tar are the fields ``jpg`` and ``cls`` of one record.
     """
@@ -252,14 +260,16 @@ def onerec_reader(
     on_error: str = "raise",
     seed: int | None = None,
 ) -> Blob:
-    """Read records of OneRec files for `onerec_decoder`; see `ofrecord_reader` for the rest.
+    """Read records from OneRec files for `onerec_decoder`.
+
+    See `ofrecord_reader` for the other arguments.
 
     Args:
         files: the files.
-        shuffle_mode: "instance" to shuffle records, "batch" to shuffle runs of ``batch_size``
-            consecutive records; the buffer size then counts runs.
-        verify_example: parse a record completely when it is read, which detects corrupt records
-            of which no field is decoded. Checksums are always verified.
+        shuffle_mode: "instance" to shuffle records; "batch" to shuffle runs of ``batch_size``
+            consecutive records, in which case the buffer size counts runs.
+        verify_example: whether to parse a record completely when it is read, which detects
+            corruption in fields that no op decodes. Checksums are always verified.
     """
     if shuffle_mode not in ("instance", "batch"):
         what = f"shuffle_mode {shuffle_mode!r}"
@@ -288,11 +298,13 @@ def image_folder_reader(
     on_error: str = "raise",
     seed: int | None = None,
 ) -> Blob:
-    """Read images of a folder with a sub-folder per class; see `ofrecord_reader` for the rest.
+    """Read images from a folder with one sub-folder per class.
+
+    See `ofrecord_reader` for the other arguments.
 
     Returns:
-        Records with the fields ``encoded``, the file, and ``class/label``, the index of the
-        sub-folder in the order of names.
+        Records with two fields: ``encoded``, the bytes of the file, and ``class/label``, the index
+        of the sub-folder in the order of names.
 
     Raises:
         DataError: the folder is missing, or contains no image.
@@ -323,27 +335,30 @@ def coco_reader(
     shards: int = 1,
     on_error: str = "raise",
 ) -> tuple[Blob, ...]:
-    """Read images of a COCO data set with their objects.
+    """Read the images of a COCO data set with their objects.
 
     Args:
         annotation_file: JSON file of the objects; crowds and images without objects are omitted.
         image_dir: folder of the images.
-        batch_size: images per step, of all devices together.
-        shuffle: use another order in each epoch.
+        batch_size: number of images per step, over all devices.
+        shuffle: whether to use another order in each epoch.
         random_seed: seed of the orders.
-        group_by_aspect_ratio: group portrait images and other images in separate batches.
-        stride_partition: shards read every n-th image, else contiguous ranges of the data set.
+        group_by_aspect_ratio: whether to put portrait images and other images in separate batches.
+        stride_partition: whether each of n shards reads every n-th image; otherwise, shards read
+            contiguous ranges of the data set.
         name: name of the op.
-        shards: number of shards of the data set, each with its own groups, that contribute equally
-            to a batch. It determines the order, independently of the number of devices, each of
-            which reads its rows of the batch. OneFlow on n devices has n shards.
+        shards: number of shards of the data set, which contribute equally to a batch and form their
+            groups separately. The number of shards determines the order of images; the number of
+            devices does not, because each device reads its rows of the batch. OneFlow on n devices
+            uses n shards.
         on_error: see `ofrecord_reader`.
 
     Returns:
-        Encoded images, ids int64 (n,), sizes int32 (n, 2) of height and width, and per image:
-        boxes float32 (objects, 4) as xmin, ymin, xmax, ymax, labels int32 (objects,) from 1,
-        polygon points float32 (points, 2), and per point its index in its polygon, the polygon's
-        index in its object, and the object's index, int32 (points, 3).
+        The encoded images, their ids (int64 (n,)), their heights and widths (int32 (n, 2)), and for
+        each image: the boxes xmin, ymin, xmax, ymax (float32 (objects, 4)), the labels from 1
+        (int32 (objects,)), the polygon points (float32 (points, 2)), and for each point the index
+        of the point in its polygon, of the polygon in its object, and of the object (int32 (points,
+        3)).
     """
     if random_seed is None:
         random_seed = random.randrange(sys.maxsize)
@@ -371,13 +386,13 @@ def decode_random(
     tick: Blob | None = None,
     name: str | None = None,
 ) -> Blob:
-    """Return a synthetic batch of random numbers, the same in each step.
+    """Return a synthetic batch of random numbers, which are the same in each step.
 
     Args:
         shape: shape of a sample.
         dtype: element type.
-        batch_size: samples per step.
-        initializer: distribution of the numbers; uniform from 0 to 1 by default.
+        batch_size: number of samples per step.
+        initializer: the distribution of the numbers; by default uniform from 0 to 1.
         tick: no effect; accepted for compatibility with OneFlow.
         name: name of the op.
     """

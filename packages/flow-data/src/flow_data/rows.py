@@ -14,15 +14,15 @@ from flow_data.instances import RowError, instance_error
 
 @dataclass(frozen=True, slots=True)
 class RowWork:
-    """A launch that processes a batch row by row.
+    """A launch that processes a batch one row at a time.
 
-    Work on a row accesses only the same row of the op's inputs and outputs, so that a loader can
-    apply several ops to a row while it is in the cache.
+    The work on a row accesses only this row of the op's inputs and outputs, so that a loader can
+    apply several ops to a row while the row is in the processor's cache.
 
     Attributes:
         op: type of the op.
         count: number of rows.
-        work: processes one row.
+        work: the function that processes one row.
     """
 
     op: str
@@ -38,7 +38,7 @@ class RowWork:
         """Process one row.
 
         Raises:
-            RowError: its sample is invalid; the error has the row number.
+            RowError: the sample of the row is invalid; the error has the row number.
         """
         try:
             self.work(row)
@@ -53,12 +53,12 @@ class RowWork:
 
 
 def for_each_row(op: str, count: int, work: Callable[[int], object]) -> RowWork:
-    """Return a launch of ``work(row)`` for all rows; its errors have the row number."""
+    """Return a launch that calls ``work(row)`` for all rows; its errors have the row number."""
     return RowWork(op, count, work)
 
 
 def for_each_instance(op: str, x: Array, out: Array, work: Callable[[Any], object]) -> RowWork:
-    """Return a launch of ``out[i] = work(x[i])`` for all instances."""
+    """Return a launch that computes ``out[i] = work(x[i])`` for all instances."""
 
     def one(row: int) -> None:
         out[row] = work(x[row])
@@ -68,7 +68,7 @@ def for_each_instance(op: str, x: Array, out: Array, work: Callable[[Any], objec
 
 @dataclass(frozen=True, slots=True)
 class StepLaunch:
-    """A launch that reads no input of its op: its result depends on the step number only."""
+    """A launch that reads no input of its op; its result depends on the step number only."""
 
     launch: Launch
 

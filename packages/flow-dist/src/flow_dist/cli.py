@@ -15,7 +15,7 @@ from flow_dist.launch.supervisor import Job, check_script, supervise
 
 
 class _Group(click.Group):
-    """Prints errors for the user without a traceback."""
+    """A group of commands that prints errors for the user without a traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command."""
@@ -119,7 +119,7 @@ def run(
 
 
 def _check_ray(ray: bool, hosts: str, agent: str | None, mpiexec: str | None, each: str) -> None:
-    """Raise for options without effect: Ray chooses the hosts, and only Ray reserves resources."""
+    """Reject options without effect: Ray chooses the hosts, and only Ray reserves resources."""
     given = {"--hosts": hosts, "--agent": agent, "--mpiexec": mpiexec} if ray else {"--each": each}
     for name in filter(given.get, given):
         raise click.UsageError(f"{name} {'is incompatible with' if ray else 'requires'} --ray")

@@ -1,4 +1,4 @@
-"""The lines of ``flow doctor`` about flow-dist: what is available, what is missing, what to do."""
+"""The output of ``flow doctor`` about flow-dist: what is available or missing, and what to do."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ mpi4py.rc.initialize = mpi4py.rc.finalize = False
 from mpi4py import MPI
 print(" ".join(MPI.Get_library_version().strip("\\0 \\n").split("\\n")[0].split()[:3]))
 """
-"""Run in a child process: a loaded library cannot be unloaded, and may print errors."""
+"""A program for a child process: a loaded MPI library cannot be unloaded, and may print errors."""
 
 
 def lines() -> Iterator[str]:
-    """Yield a line each on MPI, shared memory, NCCL, Ray and the user's secret."""
+    """Yield one line each about MPI, shared memory, NCCL, Ray and the user's secret."""
     yield f"MPI: {mpi()}"
     yield f"Shared memory: {_shared_memory()}"
     yield f"NCCL: {_text(probe_nccl())}"
@@ -38,7 +38,7 @@ def lines() -> Iterator[str]:
 
 
 def mpi() -> str:
-    """Return the MPI library that mpi4py loads, and the launcher, which must match."""
+    """Describe the MPI library that mpi4py loads and the launcher, which must match it."""
     if importlib.util.find_spec("mpi4py") is None:
         return _text(Unavailable("mpi4py is not installed", MPI_EXTRA))
     done = subprocess.run([sys.executable, "-c", _ASK], capture_output=True, text=True)
@@ -54,7 +54,7 @@ def mpi() -> str:
 
 
 def mpi_text(library: str, launcher: Launcher) -> str:
-    """Describe library and launcher, and whether they match.
+    """Describe an MPI library and a launcher, and whether they match.
 
     >>> mpi_text("MPICH Version: 5.0", Launcher("/bin/mpiexec", MPICH))
     'available, MPICH Version: 5.0, launcher /bin/mpiexec'
@@ -70,7 +70,7 @@ def mpi_text(library: str, launcher: Launcher) -> str:
 
 
 def probe_ray() -> Available | Unavailable:
-    """Probe whether Ray is installed; clusters are only contacted on request."""
+    """Probe whether Ray is installed, without contacting a cluster."""
     try:
         return Available(1, f"ray {metadata.version('ray')}, for flow-dist run --ray")
     except metadata.PackageNotFoundError:

@@ -1,7 +1,7 @@
-"""Lower an exchange to phases of gathers: per target box, the parts to combine.
+"""Lower an exchange to phases of gathers; a gather is a target box with the parts to combine.
 
 Both ends of a transfer derive from the exchange alone which boxes travel between which ranks, and
-in which order; only the transport is left to the comm.
+in which order.  The communicator (comm) only transports the boxes.
 """
 
 from __future__ import annotations
@@ -36,14 +36,15 @@ from flow_core.base.shapes import Shape
 
 ONE_PHASE_BYTES = 16384
 """An all-reduce of at most this many bytes runs in one phase: every member sends its whole input to
-all others, and each combines everything."""
+all others, and each member combines all inputs."""
 
 
 LOCKED_COPY_BYTES = 4096
-"""Copies of at most this many bytes keep the interpreter lock."""
+"""Copies of at most this many bytes hold the interpreter lock while they run."""
 
 Operand = Any
-"""A host array, or a `flow_core.device.Strided` of device memory; None on other processes."""
+"""A host array, or a `flow_core.device.Strided` of device memory; None if another process owns the
+device."""
 
 Combine = Callable[..., object]
 """Combines two arrays into a third: a ufunc of numpy."""
@@ -54,11 +55,11 @@ class Box:
     """A rectangular region of an input or output.
 
     Attributes:
-        device: the device that holds it.
+        device: the device that holds the box.
         key: identifies the box; equal in all processes.
-        shape: its shape.
-        dtype: its element type, as a numpy dtype.
-        view: the array, None in processes that do not own the device.
+        shape: shape of the box.
+        dtype: element type of the box, as a numpy dtype.
+        view: the array; None in processes that do not own the device.
     """
 
     device: Device
@@ -75,7 +76,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Gather:
-    """A target box and the parts combined into it, in order; a single part is copied."""
+    """A target box and the parts that are combined into it, in order; a single part is copied."""
 
     target: Box
     parts: tuple[Box, ...]
@@ -87,7 +88,7 @@ class Phases:
 
     Attributes:
         name: name of the exchange.
-        what: collective, element type and largest shape, for messages.
+        what: the collective, its element type and its largest shape, for messages.
         combine: the ufunc that combines two parts.
         fills: launches that initialize outputs; they run first.
         phases: gathers; the gathers of one phase are independent of each other.
@@ -108,11 +109,11 @@ class Phases:
 
 
 Route = tuple[int, int]
-"""Sending rank, receiving rank."""
+"""A pair of ranks: the sender and the receiver."""
 
 
 def routes(gathers: Iterable[Gather], owner: Callable[[Device], int]) -> dict[Route, list[Box]]:
-    """Return the boxes sent per route, each once, in an order that is equal on all ranks."""
+    """Return the boxes that each route sends, each once, in an order that is equal on all ranks."""
     found: dict[Route, dict[object, Box]] = {}
     for gather in gathers:
         receiver = owner(gather.target.device)
@@ -173,9 +174,9 @@ def _box(
 
 
 def _reduced(exchange: Exchange) -> tuple[tuple[GatherPlan, ...], ...]:
-    """Each device combines its chunk, in rank order, and sends it to all others.
+    """Lower an all-reduce: each device combines its chunk, in rank order, and sends it to all.
 
-    A small one is a single phase: twice the work, half the latency.
+    A small all-reduce becomes a single phase, which takes twice the work and half the latency.
     """
     p = len(exchange.group)
     if sum(t.nbytes for t in exchange.inputs) <= ONE_PHASE_BYTES:
@@ -193,9 +194,9 @@ def link_bytes(
     inputs: Sequence[Operand],
     outputs: Sequence[Operand],
 ) -> Counter[DevicePair]:
-    """Return the bytes per launch that local devices send, by (sender, receiver).
+    """Return the bytes that local devices send per launch, keyed by (sender, receiver).
 
-    An all-reduce counts its chunks, once to the owner and once back.
+    A chunk of an all-reduce counts twice: on the way to its owner and on the way back.
     """
     found: Counter[DevicePair] = Counter()
     for gather in gather_plans(exchange):
@@ -208,7 +209,7 @@ def link_bytes(
 
 
 def copy_launch(target: Array, source: Array) -> Launch:
-    """Return a launch that copies an array; small contiguous ones bypass numpy's set-up cost."""
+    """Return a launch that copies an array; small contiguous arrays bypass numpy's set-up cost."""
     arrays = (target, source)
     is_plain = all(a.flags.c_contiguous and not a.dtype.hasobject for a in arrays)
     if target.nbytes > LOCKED_COPY_BYTES or not is_plain:
@@ -218,7 +219,7 @@ def copy_launch(target: Array, source: Array) -> Launch:
 
 
 def in_sequence(launches: Iterable[Launch]) -> Launch:
-    """Return one launch that runs several; a single launch is returned itself."""
+    """Return one launch that runs several in order; a single launch is returned unchanged."""
     steps = tuple(launches)
     if len(steps) == 1:
         return steps[0]
@@ -231,7 +232,7 @@ def in_sequence(launches: Iterable[Launch]) -> Launch:
 
 
 def combine_launches(combine: Combine, target: Array, parts: Sequence[Array]) -> Iterator[Launch]:
-    """Yield launches that combine arrays from left to right; a single one is copied.
+    """Yield launches that combine arrays from left to right; a single array is copied.
 
     The target may be one of the parts.
     """
@@ -240,7 +241,7 @@ def combine_launches(combine: Combine, target: Array, parts: Sequence[Array]) ->
         return
     late = any(same_address(target, part) for part in parts[2:])  # read after the target is written
     sums = np.empty(target.shape, target.dtype) if late else target
-    yield partial(combine, parts[0], parts[1], sums)  # by position: `out` by name takes longer
+    yield partial(combine, parts[0], parts[1], sums)  # a keyword `out` takes longer
     for part in parts[2:-1]:
         yield partial(combine, sums, part, sums)
     if len(parts) > 2:
@@ -258,11 +259,11 @@ def copy_overwritten_inputs(
 ) -> tuple[tuple[Operand, ...], list[Launch]]:
     """Copy inputs that an output of this process would overwrite too early.
 
-    This happens when every device combines everything it receives, in place, and this process owns
-    several of the devices.
+    This happens in small in-place all-reduces, in which every device combines all inputs, if this
+    process owns several of the devices.
 
     Returns:
-        The inputs, some replaced by copies, and the launches that fill the copies.
+        The inputs, some of them replaced by copies, and the launches that fill the copies.
     """
     is_small = sum(t.nbytes for t in exchange.inputs) <= ONE_PHASE_BYTES
     local = {d for d, x in zip(exchange.senders, inputs, strict=True) if x is not None}

@@ -1,4 +1,4 @@
-"""The plugin of flow-dist; importing it imports neither MPI nor NCCL."""
+"""The plugin of flow-dist; importing this module loads neither MPI nor NCCL."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def flow_register_comms(config: Settings) -> tuple[CommSpec, ...]:
 
 
 def flow_step_finished(step: int) -> None:
-    """Count finished steps, and set the number of the next one, for the supervisor."""
+    """Count a finished step and record the number of the next one, for the supervisor."""
     WATCH.steps = step + 1
     WATCH.finished += 1
 

@@ -1,6 +1,7 @@
 """Synchronize random number generators over all processes, for scripts that do not seed them.
 
-All processes feed their inputs to jobs, and a script may compare results with its own inputs.
+Every process feeds the inputs that its script generates to the same jobs, and the script may
+compare the results with its inputs, so all processes must generate the same inputs.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Entropy:
         return secrets.randbits(bits)
 
     def install(self) -> None:
-        """Replace numpy's entropy function, which is not configurable otherwise."""
+        """Replace numpy's entropy function, for which numpy has no setting."""
         vars(bit_generator)["randbits"] = self
 
 
@@ -48,7 +49,7 @@ ENTROPY = Entropy()
 
 
 def synchronize_seeds(secret: str) -> None:
-    """Seed all generators from a text: processes with the same text draw the same numbers."""
+    """Seed all generators, so that processes with the same secret draw the same numbers."""
     number = int.from_bytes(hashlib.sha256(b"chance " + secret.encode()).digest()[:4])
     random.seed(number)
     np.random.seed(number)  # noqa: NPY002 - used by scripts
@@ -59,8 +60,8 @@ def synchronize_seeds(secret: str) -> None:
 def adopt_rank_0_state(rank: int, gather: Callable[[Any], Sequence[Any]]) -> None:
     """Copy rank 0's generator states to all processes.
 
-    The states belong to `random`, ``numpy.random`` and `Entropy`.  If the script has seeded them
-    equally, nothing changes.
+    The states belong to `random`, ``numpy.random`` and `Entropy`.  If the script has seeded the
+    generators equally in all processes, nothing changes.
 
     Args:
         rank: rank of this process.
@@ -78,6 +79,6 @@ def adopt_rank_0_state(rank: int, gather: Callable[[Any], Sequence[Any]]) -> Non
 
 
 def _state(decoded: Sequence[Any]) -> tuple[Any, ...]:
-    """Convert a state of `random` that JSON has decoded as lists."""
+    """Convert the lists that JSON has decoded to the state that `random` expects."""
     version, numbers, rest = decoded
     return version, tuple(numbers), rest

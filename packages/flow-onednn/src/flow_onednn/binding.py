@@ -1,8 +1,8 @@
-"""The used part of the oneDNN 3 C API, and the values of its enumerators.
+"""The part of the oneDNN 3 C API that this package uses, and the values of its enumerators.
 
 The API and ABI are stable within version 3: the values below are the same in the headers of 3.2
-and 3.13, and `flow_onednn.library` rejects any other major version. It also compares the name of
-each enumerator with the loaded library, and rejects the library if one differs.
+and 3.13, and `flow_onednn.library` rejects any other major version. That module also compares the
+names of the enumerators with those in the loaded library, and rejects the library if one differs.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ DATA_TYPES = {
 }  # fmt: skip
 ANY = 1  # format tag: the primitive selects its layout
 SCRATCHPAD_USER = 1
-MATH = {"bfloat16": 1}  # types to which float32 operands may be rounded
+MATH = {"bfloat16": 1}  # types to which a primitive is allowed to round float32 operands
 FORWARD_TRAINING, FORWARD_INFERENCE, BACKWARD = 64, 96, 128
 CONVOLUTION_DIRECT = 0x1
 POOLING = {"max": 0x1FF, "avg": 0x3FF}
@@ -187,7 +187,7 @@ ARG = {
 RUNTIMES = {0: "none", 1: "sequential", 2: "OpenMP", 4: "TBB", 8: "threadpool", 512: "SYCL"}
 SYNCHRONOUS = (1, 2, 4)
 
-AMX, BF16 = 0xFEF, 0xE7  # AVX512 with AMX tiles; with bfloat16 dot products
+AMX, BF16 = 0xFEF, 0xE7  # AVX512 with AMX tiles; AVX512 with bfloat16 dot products
 ISAS = (
     (AMX, "AVX512 with AMX"), (0x1EF, "AVX512 with FP16"), (BF16, "AVX512 with BF16"),
     (0x67, "AVX512 with VNNI"), (0x27, "AVX512"), (0xF, "AVX2 with VNNI"), (0x7, "AVX2"),
@@ -215,4 +215,4 @@ NAMES: dict[str, dict[int, str]] = {
     "engine_kind": {CPU: "cpu"},
     "fmt_tag": {ANY: "any"},
 }  # fmt: skip
-"""Required library names of the values above, by enumeration."""
+"""The names that the library must have for the values above, by enumeration."""

@@ -1,7 +1,8 @@
 """Find and load oneDNN, or report why it is unavailable.
 
-Search order: the file that ``FLOW_ONEDNN_LIBRARY`` names, an installed distribution,
-``libdnnl.so.3`` of this environment (conda or a wheel), and the system library.
+The search order is: the file that the environment variable ``FLOW_ONEDNN_LIBRARY`` names, an
+installed distribution, ``libdnnl.so.3`` in this Python environment (from conda or a wheel), and the
+system library.
 """
 
 from __future__ import annotations
@@ -44,15 +45,15 @@ class Library:
     Attributes:
         ffi, lib: the cffi objects.
         engine, stream: the CPU engine and its stream.
-        path: the file, or the name that the system loader resolved.
+        path: the library file, or the name that the system loader resolved.
         version: (major, minor, patch).
-        runtime: the threading runtime.
-        isa: the highest allowed instruction set.
+        runtime: name of the threading runtime.
+        isa: name of the highest instruction set that oneDNN is allowed to use.
         half_types: half-precision types with vector instructions.
         has_amx: whether AMX makes half-precision products faster than float32.
         asynchronous: whether execution returns before the work is complete.
-        shares_pool: whether it uses the OpenMP runtime of the C loops; a primitive that a loop's
-            thread executes then stays on that thread.
+        shares_pool: whether oneDNN uses the OpenMP runtime of the C loops; if so, a primitive that
+            a thread of a loop executes runs on that thread only.
     """
 
     ffi: CData
@@ -69,7 +70,7 @@ class Library:
     shares_pool: bool
 
     def check(self, status: int, what: str) -> None:
-        """Raise `OneDnnError` unless the status is success."""
+        """Raise `OneDnnError` if a status code is not that of success."""
         if status:
             raise OneDnnError(
                 f"{what} with oneDNN {'.'.join(map(str, self.version))}",
@@ -126,7 +127,7 @@ def available() -> bool:
 
 
 def half_types() -> tuple[str, ...]:
-    """Return the half-precision types with native instructions; none without a library.
+    """Return the half-precision types with native instructions; an empty tuple without a library.
 
     >>> set(half_types()) <= {"bfloat16"}
     True
@@ -136,7 +137,7 @@ def half_types() -> tuple[str, ...]:
 
 
 def has_amx() -> bool:
-    """Return whether the processor has AMX.
+    """Return whether AMX makes half-precision products faster than float32 products.
 
     Without AMX, Intel processors multiply bfloat16 at half the rate of float32.
     """
@@ -145,7 +146,7 @@ def has_amx() -> bool:
 
 
 def candidates() -> Iterator[str]:
-    """Yield candidate paths of the library in search order."""
+    """Yield the paths or names under which to look for the library, in search order."""
     chosen = os.environ.get(SETTING)
     if chosen:
         yield chosen
@@ -167,7 +168,7 @@ def _installed() -> Iterator[Path]:
 
 
 def _open(ffi: CData, path: str) -> Library | Missing:
-    threads.runtime()  # must precede the library, which loads the same runtime
+    threads.runtime()  # must be called before the library is loaded, which uses the same runtime
     try:
         lib = ffi.dlopen(path)
     except OSError as error:
@@ -190,7 +191,7 @@ def _open(ffi: CData, path: str) -> Library | Missing:
 
 
 def _enum_mismatch(ffi: CData, lib: CData) -> str:
-    """Describe the first enumerator whose name differs in the library; empty if none does."""
+    """Describe the first enumerator whose name differs in the library; return "" if none does."""
     for kind, names in binding.NAMES.items():
         to_string = getattr(lib, f"dnnl_{kind}2str")
         for number, name in names.items():
@@ -226,7 +227,7 @@ def _start(
 
 
 def isa_text(mask: int) -> str:
-    """Highest allowed instruction set within a mask.
+    """Return the name of the highest instruction set that a mask contains.
 
     >>> isa_text(0x7)
     'AVX2'
@@ -235,7 +236,7 @@ def isa_text(mask: int) -> str:
 
 
 def doctor() -> list[str]:
-    """Return the lines of ``flow doctor``."""
+    """Return the lines about the library for ``flow doctor``."""
     found = state()
     if isinstance(found, Missing):
         return [f"oneDNN: not used, {found.reason}", f"to install it: {INSTALL}"]

@@ -1,8 +1,8 @@
-"""The ops that the passes of this package create: fused, and on NHWC activations.
+"""The ops that the passes of this package create: fused ops, and ops on NHWC activations.
 
-They have no gradients and no SBP rules, because they are created after differentiation, on single
-devices. Convolution weights keep the layout of their variables: (filters, channels, height, width),
-or channels-last if ``weights_last`` is set.
+These ops have no gradients and no SBP rules, because they are created after differentiation and
+after the split into ops on single devices. Convolution weights keep the layout of their variables:
+(filters, channels, height, width), or channels-last if ``weights_last`` is set.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
 
 
 NOTED = {"reordered": 0, "reason": "", "memory": ""}
-"""For reports: bytes that a kernel reorders at each launch, the reason, and memory that it
-allocates outside the plan."""
+"""Attributes for reports: bytes that a kernel reorders at each launch, the reason for this, and
+memory that the kernel allocates outside the plan."""
 
 
 MATH = {"math": ""}
-"""The type to which float32 operands of products may be rounded; empty for none."""
+"""The type to which a product is allowed to round its float32 operands; empty for none."""
 
 
 def _like(ctx: InferContext, *shape: int) -> TensorType:
@@ -72,7 +72,7 @@ GEOMETRY = {
 
 
 def _spans(attrs: Attrs) -> list[int]:
-    """Return the extent of the dilated kernel per axis."""
+    """Return the extent of the dilated kernel along each axis."""
     return [
         (k - 1) * d + 1 for k, d in zip(attrs["kernel_size"], attrs["dilation_rate"], strict=True)
     ]
@@ -104,7 +104,7 @@ def _filter_grad_type(ctx: InferContext) -> Types:
 
 
 def _taps(attrs: Attrs, out: Sequence[int]) -> Iterator[tuple[tuple[int, int], tuple[slice, ...]]]:
-    """Yield each element of the kernel and the slice of the padded input that it multiplies."""
+    """Yield each kernel position, and the slice of the padded input that it multiplies."""
     for i in range(attrs["kernel_size"][0]):
         for j in range(attrs["kernel_size"][1]):
             starts = [t * d for t, d in zip((i, j), attrs["dilation_rate"], strict=True)]
@@ -133,7 +133,7 @@ def _channels_first(weight: Array, attrs: Attrs) -> Array:
 
 
 def _grouped(weight: Array, groups: int) -> Array:
-    """Expand grouped weights to all channels, with zeros between groups."""
+    """Expand grouped weights to weights for all channels, with zeros between groups."""
     filters, channels = weight.shape[:2]
     full = np.zeros((filters, channels * groups, *weight.shape[2:]), weight.dtype)
     step = filters // groups

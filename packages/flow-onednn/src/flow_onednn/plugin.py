@@ -1,7 +1,7 @@
 """Plugin entry point: kernels of the device type "cpu", and the graph passes that use them.
 
-Registration loads no library. The first kernel query loads oneDNN; if it is unavailable, all
-kernels reject the query and the numpy kernels run.
+Registration loads no library. The first kernel query loads oneDNN. If oneDNN is unavailable, all
+its kernels reject all queries, and the numpy kernels run.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FAMILIES = (
 )
 
 UPCAST = ("pool", "softmax", "reorder")
-"""Families without mutated inputs: without bfloat16 instructions they run on float32 copies."""
+"""Families that mutate no input; without bfloat16 instructions, they run on float32 copies."""
 
 
 def flow_register_ops() -> tuple[OpSpec, ...]:
@@ -55,7 +55,7 @@ def flow_register_kernels() -> Iterator[KernelSpec]:
 
 
 def flow_register_passes(config: Settings) -> tuple[PassSpec, ...]:
-    """Return the passes: NHWC layout first, fusion second, both before elementwise grouping."""
+    """Return the passes; NHWC layout, then fusion, run before the fusion of elementwise ops."""
     devices = ("cpu", "gpu") if config.emulate_gpus else ("cpu",)
     return (
         _pass("onednn_layout", "flow_onednn.passes.layout:NhwcLayout", devices),
@@ -66,7 +66,7 @@ def flow_register_passes(config: Settings) -> tuple[PassSpec, ...]:
 
 
 def _pass(name: str, target: str, devices: tuple[str, ...], *after: str) -> PassSpec:
-    """Return the spec of a pass that leaves graphs unchanged if the library is unavailable."""
+    """Return the spec of a pass; without the library, the pass leaves graphs unchanged."""
 
     def make() -> Any:
         kernels: dict[str, list[KernelSpec]] = {}
@@ -89,7 +89,7 @@ class NoOpPass:
 
 
 def flow_doctor() -> list[str]:
-    """Return the lines of ``flow doctor``: the loaded library, or what to install."""
+    """Return the lines for ``flow doctor``, which name the loaded library or what to install."""
     from flow_onednn.library import doctor
     from flow_onednn.native import compiler
 

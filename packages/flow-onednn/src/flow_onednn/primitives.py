@@ -20,7 +20,7 @@ from flow_onednn.library import Library, OneDnnError, library, status_text
 _LOG = logging.getLogger("flow_onednn")
 
 Md: TypeAlias = CData
-"""A memory descriptor: a cffi pointer that owns it or keeps its owner alive."""
+"""A memory descriptor: a cffi pointer that owns the C object or keeps its owner alive."""
 
 
 def dims(values: Sequence[int]) -> CData:
@@ -29,7 +29,7 @@ def dims(values: Sequence[int]) -> CData:
 
 
 def plain(shape: Sequence[int], dtype: str, strides: Sequence[int] | None = None) -> Md:
-    """Return the descriptor of an array with strides in elements; row-major by default."""
+    """Return the descriptor of an array; strides are in elements and row-major by default."""
     shape = tuple(shape) or (1,)
     return _create_descriptor("with_strides", shape, dtype, dims(strides or row_major(shape)))
 
@@ -49,7 +49,7 @@ def _create_descriptor(how: str, shape: Sequence[int], dtype: str, layout: CData
 
 
 def row_major(shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the strides in elements of a C-contiguous array.
+    """Return the strides, in elements, of a C-contiguous array.
 
     >>> row_major((2, 3, 4))
     (12, 4, 1)
@@ -76,9 +76,9 @@ class Primitive:
     """A primitive descriptor: a problem and the selected implementation.
 
     Attributes:
-        desc: the cffi pointer.
-        implementation: its name in the library.
-        threads: the required number of threads; 0 for all threads of the pool.
+        desc: the cffi pointer to the descriptor.
+        implementation: the name of the implementation in the library.
+        threads: the number of threads that must execute it; 0 for all threads of the pool.
     """
 
     desc: CData
@@ -88,7 +88,7 @@ class Primitive:
     def md(self, role: str) -> Md:
         """Return the memory descriptor that the primitive requires for an argument.
 
-        The primitive descriptor owns it and is kept alive with it.
+        The primitive descriptor owns the memory descriptor, which keeps it alive.
         """
         one, owner = library(), self.desc
         found = one.lib.dnnl_primitive_desc_query_md(owner, binding.MD[role], 0)
@@ -96,20 +96,20 @@ class Primitive:
 
     @property
     def scratchpad(self) -> int:
-        """Bytes of scratch memory during execution."""
+        """Bytes of scratch memory that the primitive needs during execution."""
         return nbytes(self.md("scratchpad"))
 
 
 @dataclass(frozen=True, slots=True)
 class PostOps:
-    """The post-ops of a primitive: applied to its result before it is stored.
+    """The post-ops of a primitive, which change its result before the result is stored.
 
     Attributes:
-        operands: binary algorithms and the descriptors of their second operands, applied first;
+        operands: binary algorithms, applied first, with the descriptors of their second operands;
             the arguments are named "operand 0" and so on.
-        scale: factor of the result.
+        scale: factor by which the result is multiplied.
         accumulate: whether the old content of the destination is added.
-        activation: algorithm of an elementwise function, None for none.
+        activation: algorithm of an elementwise function; None for no function.
     """
 
     operands: tuple[tuple[int, Md], ...] = ()
@@ -124,10 +124,10 @@ NO_POST_OPS = PostOps()
 def create(
     kind: str, *arguments: Any, post: PostOps = NO_POST_OPS, math: str = ""
 ) -> Primitive | None:
-    """Create a primitive; None if the library has no implementation or only a reference one.
+    """Create a primitive whose result has the same bits for any number of threads.
 
-    Reference implementations can be a thousand times slower than the numpy kernels, which replace
-    them. The bits of the result do not depend on the number of threads.
+    Return None if the library has no implementation or only a reference implementation. The latter
+    can be a thousand times slower than the numpy kernel, which then runs instead.
     """
     make = functools.partial(_created, kind, arguments, post, math)
     roles, count = SUMMING_PRIMITIVES.get(kind), threads.count()
@@ -139,7 +139,7 @@ def create(
 
 
 Roles = Mapping[str, Md | None]
-"""The arguments of a primitive; None stands for a descriptor that the primitive provides."""
+"""Descriptors of a primitive's arguments; None stands for one that the primitive provides."""
 
 
 def _matmul_arguments(arguments: Sequence[Any], post: PostOps) -> Roles:
@@ -157,7 +157,7 @@ SUMMING_PRIMITIVES = {
     "matmul": _matmul_arguments,
     "convolution_backward_weights": _filter_grad_arguments,
 }
-"""Primitives that may divide a sum among threads, and the function that lists their arguments."""
+"""Primitives that can divide a sum among threads; each has a function that lists its arguments."""
 
 
 def _reproducible(
@@ -165,14 +165,14 @@ def _reproducible(
 ) -> Primitive:
     """Return the primitive with the most threads that has the bits of the single-threaded one.
 
-    The library splits a sum among threads if it has too few results for all of them. Its criterion
-    is undocumented, so the primitive runs on trial data.
+    The library splits sums among threads if there are fewer results than it needs to keep all
+    threads busy. Its criterion is undocumented, so both primitives run on trial data.
 
     Args:
-        make: creates the primitive for the threads of the pool.
+        make: creates the primitive for all threads of the pool.
         one: the single-threaded primitive.
         count: number of threads of the pool.
-        roles: its arguments.
+        roles: the descriptors of the primitive's arguments.
     """
     wanted, most = _trial_outputs(one, 1, roles), count
     while count > 1:
@@ -185,7 +185,7 @@ def _reproducible(
 
 
 def _trial_outputs(primitive: Primitive, count: int, roles: Roles) -> list[bytes]:
-    """Return the contents of all arguments after a run on trial data of both signs."""
+    """Return the contents of all arguments after a run on trial data with both signs."""
     mds = {role: primitive.md(role) if md is None else md for role, md in roles.items()}
     arrays = {role: _trial_data(nbytes(md)) for role, md in mds.items()}
     scratchpad = np.empty(primitive.scratchpad, np.uint8)
@@ -197,9 +197,9 @@ def _trial_outputs(primitive: Primitive, count: int, roles: Roles) -> list[bytes
 
 @functools.cache
 def _trial_values() -> Array:
-    """Return pairs of bfloat16, which are valid float32 as well.
+    """Return the bytes of bfloat16 numbers, each pair of which is a valid float32 number as well.
 
-    Their number is a prime: a periodic sum could hide how it is divided.
+    The number of values is prime: with periodic data, equal bits could hide that a sum is split.
     """
     drawn = np.random.default_rng(0).standard_normal(16381, np.float32)
     return (drawn.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
@@ -381,7 +381,7 @@ def raise_failure(primitive: Primitive, status: int) -> NoReturn:
 
 @dataclass(slots=True)
 class WorkspaceAllocator:
-    """Allocates aligned parts of a workspace; without a workspace it counts the bytes.
+    """An allocator of aligned parts of a workspace; without a workspace, it only counts bytes.
 
     Attributes:
         base: address of the workspace.
@@ -399,8 +399,10 @@ class WorkspaceAllocator:
 
 
 def reorder(source: Tensor, target: Tensor) -> Launch:
-    """Return a launch that copies from one layout to another."""
+    """Return a launch that copies a tensor from one memory layout to another."""
     made = create("reorder", source[0], target[0])
     if made is None:
-        raise OneDnnError("reordering", found="no implementation", allowed="plain layouts")
+        raise OneDnnError(
+            "reordering", found="no implementation for these layouts", allowed="plain layouts"
+        )
     return launch(made, {"src": source, "dst": target})

@@ -1,7 +1,8 @@
-"""Kernels as one primitive, or several in sequence, with the reorders of their operands.
+"""Kernels that run one primitive, or several in sequence, and reorder the operands as needed.
 
-An implementation is built once per problem. The kernel accepts a query if it exists, the plan
-provides its workspace, and binding it to arrays returns the launches.
+An implementation is built once per problem. The kernel accepts a query if there is an
+implementation, the plan provides the implementation's workspace, and binding the implementation to
+arrays returns the launches.
 """
 
 from __future__ import annotations
@@ -28,18 +29,18 @@ from flow_onednn.primitives import (
 )
 
 PRIORITY = 100
-"""Above the priority of the numpy kernels, 0."""
+"""Priority of the kernels of this package, above that of the numpy kernels, which is 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """An array of the op as an argument of the primitive.
+    """An array of the op that is an argument of the primitive.
 
     Attributes:
         role: name of the primitive's argument.
         index: position among the op's inputs, or among its outputs if ``result`` is set.
         md: descriptor of the array.
-        result: whether it is an output.
+        result: whether the array is an output of the op.
         offset: offset of the argument within the array, in bytes.
     """
 
@@ -52,11 +53,11 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """One primitive on an op's arrays.
+    """One primitive whose arguments are an op's arrays.
 
     Attributes:
         primitive: the primitive.
-        operands: its arguments.
+        operands: the arguments of the primitive.
     """
 
     primitive: Primitive
@@ -81,7 +82,7 @@ class Recipe:
     def allocates(self) -> bool:
         """Whether the library allocates memory at each launch.
 
-        Implementations by GEMM pack their operands into memory outside the scratchpad.
+        GEMM-based implementations pack their operands into memory outside the scratchpad.
         """
         return "gemm" in self.primitive.implementation.split(":")
 
@@ -91,7 +92,7 @@ class Recipe:
         )
 
     def bind(self, ctx: BindContext) -> list[Launch]:
-        """Return the launches: reorders of inputs, the primitive, reorders of outputs."""
+        """Return the launches: reorders of inputs, then the primitive, then reorders of outputs."""
         allocator = WorkspaceAllocator(0 if ctx.workspace is None else address(ctx.workspace))
         before: list[Launch] = []
         after: list[Launch] = []
@@ -114,7 +115,7 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class RecipeSequence:
-    """Several primitives in sequence, each on its part of the op's arrays.
+    """Several primitives that run in sequence, each on its own part of the op's arrays.
 
     Attributes:
         recipes: the parts.
@@ -124,7 +125,7 @@ class RecipeSequence:
 
     @property
     def workspace(self) -> int:
-        """Bytes of the largest workspace of a part."""
+        """Bytes of the largest workspace that a part needs."""
         return max(r.workspace for r in self.recipes)
 
     @property
@@ -147,7 +148,7 @@ class Implementation(Protocol):
 
     @property
     def workspace(self) -> int:
-        """Bytes of memory in addition to the op's arrays."""
+        """Bytes of memory that the launches need in addition to the op's arrays."""
 
     @property
     def reorders(self) -> int:
@@ -162,7 +163,7 @@ class Implementation(Protocol):
 
 
 def recipe(primitive: Primitive | None, operands: Sequence[Operand]) -> Recipe | None:
-    """Return the recipe of a primitive; None for None."""
+    """Return the recipe of a primitive; None if the primitive is None."""
     return None if primitive is None else Recipe(primitive, tuple(operands))
 
 
@@ -171,7 +172,7 @@ Types = tuple[TensorType, ...]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """The part of a kernel query that determines its implementation; hashable."""
+    """The part of a kernel query that determines its implementation, as a hashable object."""
 
     op: str
     inputs: Types
@@ -199,9 +200,10 @@ Made = TypeVar("Made")
 
 
 def cached(make: Callable[[Problem], Made]) -> Callable[[Problem], Made]:
-    """Cache a function of a problem, which each plan calls three times.
+    """Cache a function of a problem, which compiling a plan calls three times per problem.
 
-    The number of threads is a part of the key, because primitives are created for it.
+    The number of threads is a part of the cache key, because primitives are created for a specific
+    number of threads.
     """
 
     @functools.lru_cache(maxsize=4096)
@@ -212,24 +214,24 @@ def cached(make: Callable[[Problem], Made]) -> Callable[[Problem], Made]:
 
 
 def is_float32(query: KernelQuery) -> bool:
-    """Return whether all arrays are float32 and not empty."""
+    """Return whether no array is empty and all arrays are float32."""
     return all(t.dtype.name == "float32" and t.size for t in (*query.inputs, *query.outputs))
 
 
 def is_float(query: KernelQuery) -> bool:
-    """Return whether all arrays are not empty, and all float32 or all of a native half type."""
+    """Return whether no array is empty and all are float32, or all have a native half type."""
     types = (*query.inputs, *query.outputs)
     names = {t.dtype.name for t in types}
     return len(names) == 1 and names <= {"float32", *half_types()} and all(t.size for t in types)
 
 
 def is_product(query: KernelQuery) -> bool:
-    """Return whether a product is supported: half types need AMX to be faster than float32."""
+    """Return whether a product is supported; half types require AMX, as they are slow without."""
     return is_float32(query) or (is_float(query) and has_amx())
 
 
 BY_OP: dict[str, Build] = {}
-"""The build functions by op; passes read reorders and allocations of implementations."""
+"""The build functions by op; passes use them to read what implementations reorder and allocate."""
 
 
 def kernel(

@@ -1,8 +1,8 @@
 """The OpenMP thread pool that oneDNN and the compiled C loops share.
 
 `flow_core.base.thread_pools` sets the pool size in the thread that looks up, binds and runs
-kernels. This module loads the runtime with the thread budget of the process, which is the default
-of all other threads.
+kernels. This module loads the OpenMP runtime with the thread budget of the process, which is the
+default pool size for all other threads.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from flow_core.base.thread_pools import (
 def runtime() -> Any:
     """Load the OpenMP runtime of this process; None if it is not libgomp.
 
-    The thread count is passed in the runtime's environment variable: a count that is set later
-    applies to the calling thread only, and steps also run on stream and asynchronous-job threads.
+    The thread count is passed in the runtime's environment variable, because a count that is set
+    later applies to the calling thread only, whereas the threads of streams and of asynchronous
+    jobs run steps as well.
     """
     if sys.platform != "linux":
         return None
@@ -51,7 +52,7 @@ def _restore(value: str | None) -> None:
 
 
 def resize_pool() -> None:
-    """Set the pool size, also if another library loaded the runtime first."""
+    """Set the pool size, which is needed if another library loaded the runtime first."""
     if runtime() is not None:
         find_open_mp()
         set_kernel_threads(current_kernel_threads())
@@ -69,7 +70,7 @@ def count() -> int:
 
 @contextlib.contextmanager
 def limited(size: int) -> Iterator[None]:
-    """Set the size of this thread's pool for a ``with`` block."""
+    """Set the size of the calling thread's pool for a ``with`` block."""
     pool = runtime()
     if pool is None:
         yield
@@ -83,23 +84,23 @@ def limited(size: int) -> Iterator[None]:
 
 
 def single_threaded() -> contextlib.AbstractContextManager[None]:
-    """Set this thread's pool to one thread for a ``with`` block."""
+    """Set the calling thread's pool to one thread for a ``with`` block."""
     return limited(1)
 
 
 MAX_PARTITIONS = 8
-"""Maximum number of partial sums of one sum."""
+"""Maximum number of partial sums into which a sum is split."""
 
 
 def partition_count(work: int, minimum: int) -> int:
     """Return the number of partitions of a sum: 1, 2, 4 or 8.
 
-    It fixes the order of the additions, and so depends on sizes only, never on the number of
+    The number fixes the order of the additions, so it depends on sizes only, never on the number of
     threads. Each thread computes one or more partitions.
 
     Args:
-        work: elements or other units of work in total.
-        minimum: the least work of a partition.
+        work: total work, as a number of elements or other units.
+        minimum: the least work that a partition must have, in the same units.
 
     >>> [partition_count(work, 100) for work in (99, 200, 799, 10_000)]
     [1, 2, 4, 8]

@@ -1,4 +1,4 @@
-"""The ops that update several variables, and references and samples of all updates."""
+"""The ops that update several variables at once, and references and samples of all update ops."""
 
 from __future__ import annotations
 
@@ -27,43 +27,44 @@ class Joined:
     """An update rule whose updates of small variables are joined into one op.
 
     The inputs are the learning rate, a factor of the gradients (the rate again if ``scaled`` is
-    false), for LARS the step number, and then a row per variable: the gradient, the variable, its
-    states. The op type fixes the mutated inputs, and so lists those of the maximum number of rows.
+    false), the step number (for LARS only), and then a row of inputs per variable: the gradient,
+    the variable and its states. The mutated inputs are fixed per op type, so an op type lists those
+    of the maximum number of rows.
 
     Attributes:
-        rule: the rule of the op for one variable.
+        rule: the update rule of the op for one variable.
     """
 
     rule: Update
 
     @property
     def type(self) -> str:
-        """Type of the op for several variables."""
+        """Type of the op that updates several variables."""
         return f"onednn_{self.rule.type}s"
 
     @property
     def head(self) -> int:
-        """Inputs before the rows."""
+        """Number of inputs before the rows."""
         return 2 + self.rule.step
 
     @property
     def row(self) -> int:
-        """Inputs per variable."""
+        """Number of inputs per variable, which is the length of a row."""
         return 2 + len(self.rule.states) + len(self.rule.numbers)
 
     @property
     def mutates(self) -> tuple[int, ...]:
-        """Mutated inputs: all of each row but the gradient."""
+        """Positions of the mutated inputs: all inputs of each row except the gradient."""
         return tuple(self.head + i for i in range(MOST_ROWS * self.row) if i % self.row)
 
 
 MOST_ROWS = 128
-"""Maximum number of variables of one op."""
+"""Maximum number of variables that one op updates."""
 JOINED: tuple[Joined, ...] = tuple(
     Joined(BY_TYPE[type_])
     for type_ in ("sgd_update", "momentum_update", "adam_update", "lars_update", "lamb_update")
 )
-"""In the order of the C enumerators."""
+"""The joined ops, in the order of the C enumerators."""
 
 
 def joined_reference(row: Joined) -> Callable[..., tuple[Array, ...]]:
@@ -84,7 +85,7 @@ def joined_reference(row: Joined) -> Callable[..., tuple[Array, ...]]:
 
 
 def joined_samples(row: Joined) -> Callable[[np.random.Generator], Iterator[Sample]]:
-    """Return samples of one to three variables."""
+    """Return a function that yields samples with one to three variables."""
 
     def samples(rng: np.random.Generator) -> Iterator[Sample]:
         penalties = {"scale": 0.5, "l1": 0.1, "l2": 0.2, "weight_decay": 0.05}
@@ -107,7 +108,7 @@ def joined_samples(row: Joined) -> Callable[[np.random.Generator], Iterator[Samp
 
 
 def _with_gradient(model: Array, index: Array, rows: Array, first: int) -> Array:
-    """Return the dense gradient of rows of a table."""
+    """Return the dense gradient of a table from the gradients of its rows."""
     gradient = np.zeros_like(model)
     flat = rows.reshape(-1, *model.shape[1:])
     for row, place in zip(flat, index.reshape(-1).tolist(), strict=True):
@@ -132,7 +133,7 @@ def sparse_adam(
     model: Array, index: Array, rows: Array, rate: Array, m: Array, v: Array, *factor: Array,
     axis: int, first: int, **attrs: float,
 ) -> Any:  # fmt: skip
-    """Update a table and its moments by rows of its gradient."""
+    """Update a table and its moments from the gradients of its rows."""
     diff = _with_gradient(model, index, rows, first)
     return update_reference(BY_TYPE["adam_update"])(
         model, diff, rate, m, v, *factor, **{**PLAIN, **attrs}
@@ -140,7 +141,7 @@ def sparse_adam(
 
 
 def sparse_samples(rule: str) -> Callable[[np.random.Generator], Iterator[Sample]]:
-    """Return samples with repeated indices and indices out of range."""
+    """Return a function that yields samples with repeated and out-of-range indices."""
 
     def samples(rng: np.random.Generator) -> Iterator[Sample]:
         for shape, index, attrs in (
@@ -170,7 +171,7 @@ def matmul_sgd(
 
 
 def matmul_sgd_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    """Yield both layouts of both operands."""
+    """Yield samples with both layouts of each operand."""
     for rows, deep, columns, turned in ((5, 3, 4, (True, False)), (16, 33, 7, (False, True))):
         a = rng.uniform(-1, 1, (deep, rows) if turned[0] else (rows, deep))
         b = rng.uniform(-1, 1, (columns, deep) if turned[1] else (deep, columns))

@@ -22,7 +22,7 @@ class UnsupportedOp(Exception):
     """An op, or one of its attributes, has no ONNX equivalent.
 
     Args:
-        reason: the reason as text.
+        reason: why there is no equivalent.
     """
 
 
@@ -33,8 +33,8 @@ class Network:
     Attributes:
         opset: version of the ONNX operators.
         nodes: the nodes in topological order.
-        constants: arrays by name.
-        names: all used names.
+        constants: arrays of the constants, by name.
+        names: all names in use.
     """
 
     opset: int
@@ -53,7 +53,7 @@ class Network:
         return name
 
     def constant(self, array: Any, wanted: str) -> str:
-        """Return the name of a constant; equal arrays share one."""
+        """Return the name of a constant; equal arrays share one constant."""
         key = (array.dtype.str, array.shape, array.tobytes())
         name = self._known.get(key)
         if name is None:
@@ -64,7 +64,7 @@ class Network:
 
 @dataclass(slots=True)
 class Emission:
-    """The context of one op whose nodes are emitted.
+    """The context for emitting the nodes of one op.
 
     Attributes:
         network: receives the nodes.
@@ -72,8 +72,8 @@ class Emission:
         inputs: names of its inputs.
         types: types of its inputs.
         outputs: types of its outputs.
-        used: indices of outputs with readers.
-        open: axes of open size, per output.
+        used: indices of the outputs that some op reads.
+        open: axes of open size, for each output.
     """
 
     network: Network
@@ -118,7 +118,7 @@ class Emission:
         raise UnsupportedOp(reason)
 
     def require_opset(self, opset: int, what: str) -> None:
-        """Raise `UnsupportedOp` before an opset version."""
+        """Raise `UnsupportedOp` if the model's opset is lower than ``opset``."""
         if self.opset < opset:
             self.unsupported(f"{what} needs opset {opset} or later, and this is {self.opset}")
 
@@ -137,12 +137,12 @@ class Emission:
     # ----------------------------------------------------------------- constants and shapes
 
     def const(self, value: Any, dtype: DType | str) -> str:
-        """Return a constant."""
+        """Return the name of a constant with the given value."""
         kind = dtype.numpy if isinstance(dtype, DType) else np.dtype(dtype)
         return self.network.constant(np.asarray(value).astype(kind), f"{self.op.name}/const")
 
     def ints(self, values: Sequence[int]) -> str:
-        """Return a constant int64 vector, such as sizes or axes."""
+        """Return the name of a constant int64 vector, such as a list of sizes or axes."""
         return self.const(np.array(values, np.int64), "int64")
 
     def cast(self, x: str, dtype: DType | str) -> str:
@@ -150,7 +150,7 @@ class Emission:
         return self.node("Cast", x, to=element_type(dtype))
 
     def to_bool(self, x: str, kind: TensorType) -> str:
-        """Cast ``x`` to bool; nonzero is true."""
+        """Cast ``x`` to bool; every nonzero number becomes true."""
         return x if kind.dtype.name == "bool" else self.cast(x, "bool")
 
     def reshape(
@@ -161,9 +161,9 @@ class Emission:
         Args:
             x: the tensor.
             shape: the new shape.
-            open: its axes of open size: sizes equal to those of ``x`` are copied, and one more is
-                inferred.
-            source: the shape of ``x``, if sizes are to be copied.
+            open: the axes of ``shape`` that have an open size: a size equal to that of the same
+                axis of ``x`` is copied, and one other size can be inferred.
+            source: the shape of ``x``, from which sizes are copied; empty to copy none.
         """
         copied = {i for i in open if shape[: i + 1] == source[: i + 1]}
         if len(open - copied) > 1:
@@ -175,7 +175,7 @@ class Emission:
         return self.node("Reshape", x, self.ints(sizes))
 
     def as_output(self, x: str, source: Shape = ()) -> str:
-        """Reshape ``x`` to the first output; see `reshape` for ``source``."""
+        """Reshape ``x`` to the shape of the first output; see `reshape` for ``source``."""
         open = self.open[0] if self.open else frozenset()
         return self.reshape(x, self.outputs[0].shape, open, source)
 
@@ -188,7 +188,7 @@ class Emission:
     def node_with_axes(
         self, op_type: str, x: str, axes: Sequence[int], since: int, **attrs: Any
     ) -> str:
-        """Add a node with axes as an input since an opset, and as an attribute before."""
+        """Add a node whose axes are an input since opset ``since``, and an attribute before."""
         if self.opset >= since:
             return self.node(op_type, x, self.ints(axes), **attrs)
         return self.node(op_type, x, axes=list(axes), **attrs)

@@ -34,7 +34,8 @@ def write(
 
     Raises:
         ConfigError: an option is invalid.
-        UnsupportedError: ops have no equivalent, or the model is too large for one file.
+        UnsupportedError: ONNX has no equivalent of some ops, or the model is too large for one
+            file.
     """
     inputs = {name: job.graph.type_of(value) for name, value in job.inputs.items()}
     check = Checker(f"exporting job {job.name!r} to ONNX", job.at)
@@ -62,7 +63,7 @@ def converted(job: ExportedJob, options: Options) -> tuple[ModelProto, Weights]:
 
 
 def _built(job: ExportedJob, sized: Sized, options: Options) -> Built:
-    """Build the nodes; with open sizes, check that they are equal for other sizes."""
+    """Build the nodes; with open sizes, check that the nodes are the same for other sizes."""
     built = build(job, sized.graph, options, sized.open)
     if sized.other is not None:
         sized.check_agreement(job, built, build(job, sized.other, options, sized.open))
@@ -70,7 +71,7 @@ def _built(job: ExportedJob, sized: Sized, options: Options) -> Built:
 
 
 def _check_types(job: ExportedJob, graph: Graph, options: Options) -> None:
-    """Reject objects, and bfloat16 before opset 13."""
+    """Reject graphs with objects or, before opset 13, with bfloat16 values."""
     known = [name for name in ELEMENT_TYPES if options.opset >= 13 or name != "bfloat16"]
     for name, types in graph.types.items():
         odd = [t for t in types if t.dtype.name not in known]
@@ -80,14 +81,14 @@ def _check_types(job: ExportedJob, graph: Graph, options: Options) -> None:
                 at=graph.lines.get(name),
                 found=f"{graph.ops[name].type} {name!r} with a result {odd[0]}",
                 allowed=f"numbers: {', '.join(known)}",
-                hint="opset 13 or later has bfloat16"
+                hint="pass opset=13 or a later opset, which support bfloat16"
                 if odd[0].dtype.name == "bfloat16"
                 else "export a job with arrays as inputs, without readers and decoders",
             )
 
 
 def _model(job: ExportedJob, sized: Sized, built: Built, options: Options) -> ModelProto:
-    """Build the model; weights are declared as inputs until they are added."""
+    """Build the model; weights are declared as inputs until their arrays are added."""
     graph = sized.graph
     inputs, results, between = declared(built, graph, sized.dims)
     nodes, used = built.network.nodes, _used(built)
@@ -116,7 +117,7 @@ def _used(built: Built) -> set[str]:
 
 
 def _check(job: ExportedJob, model: ModelProto) -> None:
-    """Run ONNX's checker, including that inferred shapes and types are those of the job."""
+    """Run ONNX's checker, and check that inferred shapes and types are those of the job."""
     try:
         onnx.checker.check_model(model, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:

@@ -20,20 +20,20 @@ from flow_onnx.options import Checker
 from flow_onnx.types import element_type
 
 Weights = Mapping[str, Any]
-"""Arrays by name; some mappings read an array on access."""
+"""Arrays by name; some mappings read an array only when it is accessed."""
 
 SMALLEST = 1024
-"""Minimum bytes of a weight in the external data file, as in OneFlow."""
+"""Minimum size in bytes of a weight that goes to the external data file, as in OneFlow."""
 
 LARGEST = 2**31 - 2**20
-"""Maximum bytes of the weights in one file: protobuf's limit of 2 GiB less 1 MiB for nodes."""
+"""Maximum bytes of weights in one file: protobuf's limit of 2 GiB, minus 1 MiB for the nodes."""
 
 PAGE = 4096
-"""Alignment of external weights, so that they can be mapped from the file."""
+"""Alignment of external weights in bytes, so that the file can be mapped into memory."""
 
 
 def tensor(name: str, array: Any) -> TensorProto:
-    """Return an array as a tensor within the model."""
+    """Return an array as a tensor that is stored in the model itself."""
     found = _described(name, array)
     found.raw_data = _little(array).tobytes()
     return found
@@ -53,16 +53,16 @@ def _little(array: Any) -> Any:
 def save(model: ModelProto, weights: Weights, path: str, external: bool, check: Checker) -> None:
     """Write a model with its weights.
 
-    The files are first written under temporary names, and an existing model stays complete until it
-    is replaced. With an external data file, the old model is removed first, so that a model is
-    never beside the weights of another one.
+    The files are first written under temporary names, so that an existing model stays complete
+    until it is replaced. If there is an external data file, the old model is removed before the new
+    files get their names, so that no model is ever beside the weights of another model.
 
     Args:
         model: the model, with weights as inputs.
         weights: the weights by name.
         path: the file.
         external: whether large weights are written to the file ``<path>.data``.
-        check: for error messages.
+        check: provides the operation and the user's line for error messages.
 
     Raises:
         UnsupportedError: the model is too large for one file.
@@ -90,7 +90,7 @@ def _check_size(weights: Weights, path: str, check: Checker) -> None:
             at=check.at,
             found=f"{size / 2**30:.1f} GiB of weights for {path}",
             allowed="less than 2 GiB in one file",
-            hint="external_data=True writes them to a file beside the model",
+            hint="pass external_data=True to write the weights to a file beside the model",
         )
 
 
@@ -105,7 +105,7 @@ def _file_errors(path: str, check: Checker) -> Iterator[None]:
 
 @contextmanager
 def _folder(target: Path) -> Iterator[Path]:
-    """Create a temporary folder beside the target for a ``with`` block."""
+    """Create a temporary folder beside the target for the duration of a ``with`` block."""
     folder = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
         yield folder
@@ -114,7 +114,7 @@ def _folder(target: Path) -> Iterator[Path]:
 
 
 def _add_weights(model: ModelProto, weights: Weights, data: Path | None) -> None:
-    """Replace the inputs with names of weights by the weights."""
+    """Replace each input of the model that declares a weight by the weight's array."""
     kept = [entry for entry in model.graph.input if entry.name not in weights]
     del model.graph.input[:]
     model.graph.input.extend(kept)

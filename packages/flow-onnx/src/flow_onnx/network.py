@@ -1,4 +1,4 @@
-"""Build the nodes of a graph."""
+"""Convert a graph to ONNX nodes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flow_onnx.options import Options
 from flow_onnx.types import Dims, value_info
 
 SOURCES = ("input", "variable")
-"""Op types that become inputs and weights of the model instead of nodes."""
+"""Op types that become inputs or weights of the model and not nodes."""
 
 Open = Mapping[Value, frozenset[int]]
 
@@ -30,7 +30,7 @@ class Built:
         values: name of each value.
         results: names of the results, in order.
         made_by: the op of each node, by the node's name.
-        kept: unconverted ops without an equivalent, with the reason.
+        kept: ops that are kept unconverted, each with the reason why it has no equivalent.
     """
 
     network: Network
@@ -41,7 +41,7 @@ class Built:
 
 
 def build(job: ExportedJob, graph: Graph, options: Options, open_axes: Open) -> Built:
-    """Convert a graph.
+    """Convert a graph to ONNX nodes, constants and names.
 
     Args:
         job: the exported job.
@@ -50,7 +50,7 @@ def build(job: ExportedJob, graph: Graph, options: Options, open_axes: Open) -> 
         open_axes: the axes of open size, by value.
 
     Raises:
-        UnsupportedError: ops have no equivalent; the error lists all of them.
+        UnsupportedError: some ops have no ONNX equivalent; the error lists all of them.
     """
     built = Built(Network(options.opset))
     for name, value in job.inputs.items():
@@ -77,7 +77,7 @@ def build(job: ExportedJob, graph: Graph, options: Options, open_axes: Open) -> 
 def _emit(
     built: Built, graph: Graph, op: Op, used: frozenset[int], open_axes: Open, gaps: dict[str, str]
 ) -> None:
-    """Emit the nodes of an op, or add the reason to ``gaps`` if it is unsupported."""
+    """Emit the nodes of an op or, if the op is unsupported, add the reason to ``gaps``."""
     network, outputs = built.network, graph.types[op.name]
     emission = Emission(
         network=network,
@@ -106,7 +106,7 @@ def _no_counterpart(e: Emission) -> str:
 
 
 def _name_outputs(built: Built, op: Op, names: tuple[str, ...], new: list[NodeProto]) -> None:
-    """Rename the outputs of an op's nodes to the name of the op."""
+    """Rename the outputs of an op's nodes after the op."""
     made = {name for node in new for name in node.output}
     renamed: dict[str, str] = {}
     for i, name in enumerate(names):
@@ -119,7 +119,7 @@ def _name_outputs(built: Built, op: Op, names: tuple[str, ...], new: list[NodePr
 
 
 def _keep_custom_op(built: Built, graph: Graph, op: Op, options: Options) -> None:
-    """Add a node of the op's own type in a custom domain."""
+    """Add a node with the type of the op, in a custom ONNX domain."""
     outputs = [
         built.network.unique(op.name if i == 0 else f"{op.name}:{i}")
         for i in range(len(graph.types[op.name]))
@@ -138,7 +138,7 @@ def _keep_custom_op(built: Built, graph: Graph, op: Op, options: Options) -> Non
 
 
 def _is_attribute(value: Any) -> bool:
-    """Return whether ONNX supports attributes of this kind: numbers, strings, lists of one kind."""
+    """Return whether ONNX supports the value: a number, a string or a list of one of these."""
     if isinstance(value, tuple):
         kinds = {type(v) for v in value}
         return len(kinds) == 1 and kinds <= {int, float, str}
@@ -165,7 +165,7 @@ def _unsupported(
 
 
 def _name_results(built: Built, graph: Graph) -> None:
-    """Give results unique names: copy inputs and values that are returned twice."""
+    """Give each result a name of its own: copy returned inputs, and values returned twice."""
     nodes = built.network.nodes
     made = {name for node in nodes for name in node.output}
     for value in graph.results:

@@ -13,7 +13,7 @@ from flow_core.authoring.specs import TensorType
 from flow_core.base.errors import ConfigError, SourceLine, nearest
 
 DEFAULT_OPSET = 18
-"""The first opset with axes as inputs of all reductions; supported by ONNX Runtime since 1.14."""
+"""The first opset in which the axes of all reductions are inputs; ONNX Runtime 1.14 has it."""
 
 OPSETS = range(11, min(defs.onnx_opset_version(), 23) + 1)
 """The opsets that the emitters support."""
@@ -32,8 +32,8 @@ class Options:
     Attributes:
         opset: version of the ONNX operators.
         extra: additional domains and their versions.
-        keep: whether ops without an equivalent are kept unconverted in the model.
-        sizes: shapes of inputs by name, with a name for each open size.
+        keep: whether the model keeps ops without an equivalent unconverted.
+        sizes: overridden shapes of inputs, by input name; an open size is a name.
         external: whether large weights are stored in an external data file.
     """
 
@@ -50,11 +50,11 @@ class Options:
 
 
 class Checker:
-    """Checks options; errors name the user's line.
+    """A checker of options, whose errors name the line of the user's program.
 
     Args:
-        attempted: the attempted operation, for messages.
-        at: the user's line.
+        attempted: the attempted operation, for error messages.
+        at: the file and line of the user's program.
     """
 
     def __init__(self, attempted: str, at: SourceLine | None) -> None:
@@ -62,11 +62,11 @@ class Checker:
         self.at = at
 
     def wrong(self, found: str, allowed: str, hint: str | None = None) -> ConfigError:
-        """Return the error."""
+        """Return the error for an invalid option."""
         return ConfigError(self.attempted, at=self.at, found=found, allowed=allowed, hint=hint)
 
     def opset(self, value: Any) -> int:
-        """Return an opset version; the default for None and 0."""
+        """Return the checked opset version; None and 0 stand for the default."""
         if not value:
             return DEFAULT_OPSET
         if isinstance(value, bool) or not isinstance(value, int) or value not in OPSETS:
@@ -75,7 +75,7 @@ class Checker:
         return value
 
     def extra(self, value: Any) -> tuple[Opset, ...]:
-        """Return additional domains, given as pairs or ``OperatorSetIdProto``."""
+        """Return the additional domains, which are given as pairs or as ``OperatorSetIdProto``."""
         if value is None:
             return ()
         if isinstance(value, int | str) or not isinstance(value, Iterable):
@@ -95,7 +95,7 @@ class Checker:
         return self.wrong(f"extra_opset={value!r:.60}", allowed, 'extra_opset=[("my.ops", 1)]')
 
     def sizes(self, value: Any, inputs: Mapping[str, TensorType]) -> dict[str, Sizes]:
-        """Return shapes of inputs, with a name for each open size."""
+        """Return the overridden shapes of inputs, in which each open size has a name."""
         if value is None:
             return {}
         if not isinstance(value, Mapping):

@@ -1,7 +1,8 @@
 """Override sizes of inputs, and make sizes open.
 
-A graph has the same ops for all sizes, so that an override only needs new type inference. Open
-sizes are inferred for two numbers each: sizes that differ are open, and nodes must not differ.
+A graph has the same ops for all sizes, so that an override only needs new type inference. For each
+open size, types are inferred with two different numbers: sizes that then differ are open, and nodes
+that differ are an error.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ class Sized:
 
     Attributes:
         graph: the graph.
-        other: the same graph with other numbers for open sizes; None without open sizes.
-        names: names of open sizes, by their numbers in both graphs.
-        open: the axes of open size, by value.
+        other: the same graph with other numbers for open sizes; None if no size is open.
+        names: name of each open size, by its numbers in the two graphs.
+        open: the axes of open size, for each value.
     """
 
     graph: Graph
@@ -38,7 +39,7 @@ class Sized:
     open: Mapping[Value, frozenset[int]] = field(default_factory=dict)
 
     def dims(self, value: Value) -> Dims:
-        """Return the sizes of a value: numbers, and names or None for open sizes."""
+        """Return the sizes of a value: a number, or for open sizes a name or None."""
         shape = self.graph.type_of(value).shape
         if self.other is None:
             return shape
@@ -60,7 +61,7 @@ class Sized:
 
 
 def _content(built: Built, node: NodeProto) -> tuple[object, ...]:
-    """Return the content of a node without the names of values."""
+    """Return the content of a node, without the names of the values that it reads and makes."""
     constants = built.network.constants
     arrays = [constants[name] for name in node.input if name in constants]
     attributes = [attribute.SerializeToString() for attribute in node.attribute]
@@ -81,7 +82,7 @@ def resized(job: ExportedJob, options: Options) -> Sized:
     """Return the job's graph with the sizes of ``shape_override``.
 
     Raises:
-        UnsupportedError: an op rejects these sizes, or needs fixed numbers.
+        UnsupportedError: an op rejects these sizes, or requires fixed numbers.
     """
     sizes = options.sizes or {}
     if not sizes:
@@ -101,7 +102,7 @@ def resized(job: ExportedJob, options: Options) -> Sized:
 
 
 def _open_sizes(job: ExportedJob, sizes: Mapping[str, Sizes]) -> Iterator[tuple[str, int, Value]]:
-    """Yield the names of open sizes with their numbers in the job and their values."""
+    """Yield the name of each open size, its number in the job, and the value that has it."""
     for name, shape in sizes.items():
         value = job.inputs[name]
         for size, n in zip(shape, job.graph.type_of(value).shape, strict=True):
@@ -112,7 +113,7 @@ def _open_sizes(job: ExportedJob, sizes: Mapping[str, Sizes]) -> Iterator[tuple[
 def _shapes(
     job: ExportedJob, sizes: Mapping[str, Sizes], numbers: Mapping[str, int]
 ) -> dict[str, Shape]:
-    """Return the shapes by ``input`` op."""
+    """Return the shape of each ``input`` op, with numbers for open sizes."""
     return {
         job.inputs[name].op: tuple(numbers[n] if isinstance(n, str) else n for n in shape)
         for name, shape in sizes.items()
@@ -129,7 +130,7 @@ def _different(graph: Graph, other: Graph) -> Iterator[tuple[Value, frozenset[in
 
 
 def _inferred(job: ExportedJob, shapes: Mapping[str, Shape]) -> Graph:
-    """Return the graph with types inferred from other shapes of its inputs."""
+    """Return the graph with the types that follow from other input shapes."""
     types: dict[str, tuple[TensorType, ...]] = {}
     ops: dict[str, Op] = {}
     for op in job.graph.ops.values():
@@ -161,8 +162,8 @@ def _adapted(
 def reshaped(wanted: Shape, before: Shape, now: Shape) -> Shape:
     """Adapt the target shape of a reshape to another input shape.
 
-    Leading sizes equal to those of the input are replaced; if the number of elements then differs,
-    the first size is inferred.
+    Leading sizes that are equal to those of the input are replaced by the new ones. If the numbers
+    of elements then differ, the first size becomes -1, so that it is inferred.
 
     >>> reshaped((100, -1), (100, 28, 28), (7, 28, 28)), reshaped((100, 8), (800,), (56,))
     ((7, -1), (-1, 8))

@@ -22,11 +22,11 @@ ELEMENT_TYPES: Mapping[str, int] = {
 }
 
 Dims = Sequence[int | str | None]
-"""Sizes: a string for an open size with a name, None for one without a name."""
+"""Sizes: a number, a string for an open size with a name, None for an open size without one."""
 
 
 def element_type(dtype: DType | str) -> int:
-    """Return ONNX's number of an element type.
+    """Return the number by which ONNX denotes an element type.
 
     >>> element_type("float32"), element_type("int64")
     (1, 7)

@@ -1,6 +1,7 @@
 """The annotation classes.
 
-Type checkers see arrays and lists; at run time these are plain classes that the plugin matches.
+Type checkers see arrays and lists; at run time, the annotations are plain classes, which the plugin
+recognizes.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ else:
 
 
 class Numpy(_Array):
-    """An array: the result of a job, or with `Placeholder` a fed array.
+    """An array: a result of a job or, with `Placeholder`, a fed array.
 
     With ``-> Numpy``, a call of the job function waits for the step and returns a `numpy.ndarray`,
     which later steps do not overwrite.
@@ -41,8 +42,8 @@ class Numpy(_Array):
 
         Args:
             shape: positive sizes.
-            dtype: a flow dtype, its name, or a numpy dtype or its equivalent.
-            batch_axis: the sample axis, None for none.
+            dtype: a flow dtype, its name, or anything that numpy converts to a dtype.
+            batch_axis: the axis of the samples; None if the array has no such axis.
 
         Raises:
             AnnotationError: an argument is invalid.
@@ -61,8 +62,9 @@ class ListNumpy(_Arrays):
     def Placeholder(
         shape: Sequence[int], dtype: object = float32, batch_axis: int | None = 0
     ) -> PlaceholderSpec:
-        """Return the spec of a fed list of arrays of this rank and at most as many elements each.
+        """Return the spec of a fed list of arrays.
 
+        Each array has the rank of ``shape`` and at most as many elements as ``shape``.
         See `Numpy.Placeholder` for arguments and errors.
         """
         return placeholder("list", shape, dtype, batch_axis)
@@ -79,23 +81,24 @@ class ListListNumpy(_ArrayLists):
     def Placeholder(
         shape: Sequence[int], dtype: object = float32, batch_axis: int | None = 0
     ) -> PlaceholderSpec:
-        """Return the spec of fed lists of lists of arrays of this rank and at most this size.
+        """Return the spec of a fed list of lists of arrays.
 
+        Each array has the rank of ``shape`` and at most as many elements as ``shape``.
         See `Numpy.Placeholder` for arguments and errors.
         """
         return placeholder("list_list", shape, dtype, batch_axis)
 
 
 class Callback(Generic[T]):
-    """``-> Callback[T]`` makes a job asynchronous: ``job(...)(callback)``.
+    """The annotation ``-> Callback[T]`` of an asynchronous job: ``job(...)(callback)``.
 
-    The callback receives a result as annotated by ``T``; callbacks run in the order of the steps.
+    The callback receives a result of the form ``T``; callbacks run in the order of the steps.
     """
 
     if TYPE_CHECKING:
 
         def __call__(self, callback: Callable[[T], object]) -> None:
-            """Pass the function that receives the result."""
+            """Set the function that receives the result."""
 
 
 if TYPE_CHECKING:
@@ -103,7 +106,7 @@ if TYPE_CHECKING:
 else:
 
     class Bundle(Generic[T]):
-        """``-> Bundle[T]``: one value or tuples, lists and dicts of values, nested freely.
+        """The annotation ``-> Bundle[T]``: one value, or nested tuples, lists and dicts of values.
 
         The call returns the structure that the job function returned; ``T`` (`Numpy`, `ListNumpy`
         or `ListListNumpy`) is the annotation of each value.

@@ -24,7 +24,7 @@ hookimpl = pluggy.HookimplMarker("flow")
 
 
 def _leaf(form: type, kind: Kind) -> AnnotationSpec:
-    """Return the spec of a class, or its subclasses, that annotates one value."""
+    """Return the spec of a class that, like its subclasses, annotates one value."""
 
     def matches(annotation: Any) -> bool:
         return isinstance(annotation, type) and issubclass(annotation, form)

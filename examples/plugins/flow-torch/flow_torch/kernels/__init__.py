@@ -1,1 +1,1 @@
-"""Kernels: functions that bind torch's functions to tensors, by op, in namespaces ``KERNELS``."""
+"""Kernels: functions, one per op, that bind torch's functions to tensors."""

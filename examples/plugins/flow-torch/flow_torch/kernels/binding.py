@@ -1,15 +1,15 @@
-"""Common parts of kernels."""
+"""Functions that several kernels use."""
 
 from functools import partial
 
 
 def tensors(ctx):
-    """Return the tensors of the inputs, and of the outputs."""
+    """Return the tensors of the inputs and those of the outputs."""
     return [x.tensor for x in ctx.inputs], [y.tensor for y in ctx.outputs]
 
 
 def into(function, *keywords):
-    """Return the bind function of a function of torch with ``out=``, with some attributes."""
+    """Return a bind function for a torch function with ``out=``; some attributes are keywords."""
 
     def bind(ctx):
         inputs, (out,) = tensors(ctx)

@@ -1,4 +1,4 @@
-"""Elementwise ops; most are one function of torch."""
+"""Kernels for elementwise ops; most of them call a single torch function."""
 
 from functools import partial
 from types import SimpleNamespace
@@ -15,13 +15,13 @@ def relu(ctx):
 
 
 def relu_grad(ctx):
-    """Select dy where y > 0."""
+    """Select dy where y > 0, else 0."""
     (y, dy), (dx,) = tensors(ctx)
     return partial(torch.ops.aten.threshold_backward.grad_input, dy, y, 0, grad_input=dx)
 
 
 def gradient_from_y(function):
-    """Return the bind function of a gradient that reads the output of the op."""
+    """Return the bind function for a gradient that reads the output of the op."""
 
     def bind(ctx):
         (y, dy), (dx,) = tensors(ctx)
@@ -31,7 +31,7 @@ def gradient_from_y(function):
 
 
 def with_operand(function):
-    """Return the bind function of an op with a number of the graph."""
+    """Return the bind function for an op of which one operand is a constant of the graph."""
 
     def bind(ctx):
         (x,), (y,) = tensors(ctx)
@@ -41,7 +41,7 @@ def with_operand(function):
 
 
 def bias_add(ctx):
-    """Add a number per index of one axis."""
+    """Add a bias along one axis."""
     (x, bias), (y,) = tensors(ctx)
     shape = [1] * x.ndim
     shape[ctx.attrs["axis"]] = -1
@@ -49,7 +49,7 @@ def bias_add(ctx):
 
 
 def add_n(ctx):
-    """Add in order; the first input may be the output."""
+    """Add the inputs in order; the output may share the memory of the first input."""
     (first, *others), (y,) = tensors(ctx)
     if not others:
         return partial(y.copy_, first)

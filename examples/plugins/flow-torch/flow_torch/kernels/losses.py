@@ -1,4 +1,4 @@
-"""Softmax, and its cross entropy with class numbers."""
+"""Kernels for softmax, and for its cross entropy with class numbers."""
 
 from functools import partial
 from types import SimpleNamespace
@@ -13,7 +13,7 @@ aten = torch.ops.aten
 
 
 def along_axis(function):
-    """Return the bind function of softmax or its logarithm."""
+    """Return the bind function for softmax or its logarithm."""
 
     def bind(ctx):
         (x,), (y,) = tensors(ctx)
@@ -23,7 +23,7 @@ def along_axis(function):
 
 
 def along_axis_grad(function, **result):
-    """Return the bind function of their gradients; the result is named differently."""
+    """Return the bind function for a gradient of either op; ``result`` names torch's keyword."""
     (name,) = result
 
     def bind(ctx):
@@ -34,7 +34,7 @@ def along_axis_grad(function, **result):
 
 
 def _gathered(prob, indices, loss):
-    """Select the element of each row's label; torch refuses labels that are no classes."""
+    """Select the element of each row's label; torch refuses labels outside of the classes."""
     try:
         torch.gather(prob, -1, indices, out=loss)
     except RuntimeError as error:
@@ -51,7 +51,7 @@ def _parts(ctx):
 
 
 def sparse_softmax_cross_entropy(ctx):
-    """Compute probabilities, and the negative log-probability of each row's label."""
+    """Compute the probabilities, and the negative log-probability of each row's label."""
     (x, labels), (prob, loss) = tensors(ctx)
     indices, _ = carve(ctx.workspace, *_parts(ctx))
     return (

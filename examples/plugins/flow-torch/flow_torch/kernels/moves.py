@@ -1,4 +1,4 @@
-"""Ops that move or create elements, of any type."""
+"""Kernels for ops that move or create elements, whatever the element type."""
 
 from functools import partial
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ def zeros(ctx):
 
 
 def reshaped(ctx):
-    """Copy; called only if the output cannot share the memory of the input."""
+    """Copy the elements; this is needed only if the output cannot share the input's memory."""
     (x, *_), (y,) = tensors(ctx)
     return partial(y.copy_, x.view(y.shape))
 

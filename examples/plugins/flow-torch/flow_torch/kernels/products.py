@@ -1,4 +1,4 @@
-"""Matrix products and reductions."""
+"""Kernels for matrix products and reductions."""
 
 from functools import partial
 from types import SimpleNamespace
@@ -9,7 +9,7 @@ from flow_torch.kernels.binding import tensors
 
 
 def matmul(ctx):
-    """Multiply matrices, in batches if there are further axes."""
+    """Multiply matrices, or batches of matrices if there are further axes."""
     (a, b), (y,) = tensors(ctx)
     attrs = ctx.attrs
     a = a.transpose(-1, -2) if attrs["transpose_a"] else a

@@ -1,7 +1,7 @@
-"""Updates of variables, and the numbers of a step.
+"""Kernels for updates of variables, and for the learning rate and the step number.
 
-Learning rates and step numbers are tensors of one element.  Launches on the CPU read them as
-numbers; on CUDA devices that waits for queued work, so updates there multiply by the tensor.
+Learning rates and step numbers are tensors with one element.  Launches on the CPU read them as
+numbers; on CUDA devices, reading would wait for queued work, so updates multiply by the tensor.
 """
 
 from functools import partial
@@ -15,7 +15,7 @@ from flow_torch.kernels.binding import tensors
 
 
 def advance_step(ctx):
-    """Count the steps."""
+    """Add 1 to the step number."""
     (step,), _ = tensors(ctx)
     return partial(step.add_, 1)
 
@@ -44,13 +44,13 @@ def adam_bias_correction_learning_rate(ctx):
 
 
 def _decay(ctx, model, rate):
-    """Return the launches of the weight decay, before the model changes otherwise."""
+    """Return the launches of the weight decay, which run before other changes of the model."""
     decay = ctx.attrs["weight_decay"]
     return (partial(model.addcmul_, model, rate, value=-decay),) if decay else ()
 
 
 def _subtract(model, diff, rate, scale):
-    """Return a launch of model -= scale * rate * diff."""
+    """Return a launch that computes model -= scale * rate * diff."""
     if model.device.type != "cpu":
         return partial(model.addcmul_, diff, rate, value=-scale)
 

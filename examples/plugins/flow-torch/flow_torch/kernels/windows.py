@@ -1,4 +1,4 @@
-"""Convolutions and pooling over two axes of space."""
+"""Kernels for convolutions and pooling over two spatial axes."""
 
 from functools import partial
 from types import SimpleNamespace
@@ -13,7 +13,7 @@ aten = torch.ops.aten
 
 
 def _settings(attrs):
-    """Return the arguments of torch's convolutions from the stride on."""
+    """Return the arguments of torch's convolutions, starting with the stride."""
     windows = (attrs["strides"], attrs["padding_before"], attrs["dilation_rate"])
     return (*map(list, windows), False, [0, 0], attrs["groups"])
 
@@ -57,7 +57,7 @@ def _pool_settings(attrs, x, y):
 
 
 def max_pool_2d(ctx):
-    """Take the maximum per window."""
+    """Compute the maximum of each window."""
     (x,), (y,) = tensors(ctx)
     (indices,) = carve(ctx.workspace, (tuple(y.shape), "int64"))
     settings = _pool_settings(ctx.attrs, x, y)
@@ -65,7 +65,7 @@ def max_pool_2d(ctx):
 
 
 def max_pool_2d_grad(ctx):
-    """Find the maxima again, and add dy at their places."""
+    """Find the maxima again, and add dy at the places of the maxima."""
     (x, y, dy), (dx,) = tensors(ctx)
     indices, again = carve(
         ctx.workspace, (tuple(y.shape), "int64"), (tuple(y.shape), ctx.inputs[1].dtype)
@@ -79,7 +79,7 @@ def max_pool_2d_grad(ctx):
 
 
 def torch_conv2d(ctx):
-    """Convolve and add the bias; the copy of the result applies relu."""
+    """Convolve and add the bias; relu is applied while the result is copied."""
     (x, weight, bias), (y,) = tensors(ctx)
     settings = _settings(ctx.attrs)
     finish = partial(torch.clamp_min, min=0, out=y) if ctx.attrs["relu"] else y.copy_
@@ -96,7 +96,7 @@ def _own_pool_settings(attrs):
 
 
 def torch_max_pool_2d(ctx):
-    """Take the maximum per window, and its place."""
+    """Compute the maximum of each window, and the place of the maximum."""
     (x,), (y, indices) = tensors(ctx)
     settings = _own_pool_settings(ctx.attrs)
     return partial(aten.max_pool2d_with_indices.out, x, *settings, out=y, indices=indices)

@@ -1,8 +1,8 @@
-"""Annotations of job functions: the fed and fetched values, and their structure.
+"""Annotations of job functions, which describe the fed and fetched values and their structure.
 
-Core implements the structure (`Tuple`, `List`, `Dict`, None) and the neutral records below; leaves
-such as ``tp.Numpy`` are defined by `AnnotationSpec` records of plugins.  Without these, jobs can be
-written without annotations.
+Core implements the structure (`Tuple`, `List`, `Dict`, None) and the records below, to which all
+annotations are parsed; the leaves, such as ``tp.Numpy``, are defined by `AnnotationSpec` records of
+plugins.  Without such plugins, jobs can be written without annotations.
 
 `check_returned` checks a job's return value against its annotation, and `structure` arranges the
 fetched data of a step in the same form.

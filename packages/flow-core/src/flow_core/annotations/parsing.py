@@ -1,4 +1,4 @@
-"""Parsing of annotations to records: structure by core, leaves by the specs of plugins."""
+"""Parsing of annotations to records: core parses the structure, specs of plugins the leaves."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from flow_core.base.errors import AnnotationError, FlowError, SourceLine
 from flow_core.plugins.specs import AnnotationSpec, load
 
 _MOST_QUOTES = 16
-"""The limit of nested textual annotations."""
+"""The largest depth to which textual annotations may be nested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class _Parse:
         self.fail("a text that names a text, and so on", "a text that names an annotation")
 
     def _named(self, text: str) -> Any:
-        """Evaluate a text; any error concerns the annotation."""
+        """Evaluate a text; report any error as an error of the annotation."""
         try:
             return eval(text, dict(self.names))
         except FlowError:
@@ -68,7 +68,7 @@ class _Parse:
             raise self._wrong(f"{text!r:.200}: {why}", allowed) from error
 
     def spec(self, annotation: object) -> AnnotationSpec | None:
-        """The single spec that matches an annotation, None for no spec; several are an error."""
+        """Return the only spec that matches an annotation, None for none; several are an error."""
         known = [spec for spec in self.specs if spec.matches(annotation)]
         if len(known) > 1:
             self.fail(annotation, "one meaning", f"claimed by {_listed(s.name for s in known)}")
@@ -80,7 +80,7 @@ def _listed(names: Any) -> str:
 
 
 def annotation_name(annotation: object) -> str:
-    """The text of an annotation for messages.
+    """Return the text of an annotation for messages.
 
     >>> annotation_name(int), annotation_name(typing.Tuple[int, int])
     ('int', 'Tuple[int, int]')
@@ -91,7 +91,7 @@ def annotation_name(annotation: object) -> str:
 
 
 def _bare(annotation: Any) -> Any:
-    """The annotation without ``Annotated``."""
+    """Return the annotation without ``Annotated``."""
     return annotation.__origin__ if hasattr(annotation, "__metadata__") else annotation
 
 
@@ -110,9 +110,9 @@ def parse_result(
         annotation: the annotation, `inspect.Signature.empty` for none.
         specs: the registered annotations.
         job: name of the job, for messages.
-        at: the user's line, for messages.
-        names: what names in textual annotations stand for.
-        subject: what messages call the annotation; that of the job's result by default.
+        at: the user's source line, for messages.
+        names: the objects to which names in textual annotations refer.
+        subject: how messages refer to the annotation; by default, as the job's result annotation.
 
     >>> print(parse_result(None, ()))
     None
@@ -129,7 +129,7 @@ def parse_result(
 
 
 def _fetch(parse: _Parse, fetch: Fetch) -> Fetch:
-    """A fetch at the top of a result, where None is allowed but callbacks are not."""
+    """Check a fetch at the top of a result, where None is allowed but callbacks are not."""
     if isinstance(fetch, FetchOf):
         annotation = _bare(parse.evaluated(fetch.annotation))
         return _fetch(parse, _own_fetch(parse, annotation))
@@ -137,7 +137,7 @@ def _fetch(parse: _Parse, fetch: Fetch) -> Fetch:
 
 
 def _nested(parse: _Parse, fetch: Fetch) -> Fetch:
-    """A fetch inside another one, with every `FetchOf` resolved."""
+    """Return a fetch inside another fetch, with every `FetchOf` resolved."""
     match fetch:
         case FetchOf(annotation):
             return _nested(parse, _own_fetch(parse, _bare(parse.evaluated(annotation))))
@@ -252,7 +252,7 @@ def _placeholder(parse: _Parse, annotation: object) -> Placeholders:
 
 
 def _annotated(parse: _Parse, annotation: Any) -> Placeholders:
-    """``Annotated[type for checkers, placeholder]``, the form that static checkers accept."""
+    """Parse ``Annotated[type for checkers, placeholder]``, the form that static checkers accept."""
     found = [m for m in annotation.__metadata__ if isinstance(m, PlaceholderSpec)]
     if len(found) != 1:
         parse.fail(annotation, "Annotated[T, Numpy.Placeholder(...)] with one placeholder")

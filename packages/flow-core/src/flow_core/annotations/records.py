@@ -1,4 +1,4 @@
-"""The neutral records that annotations are parsed to."""
+"""The records to which annotations are parsed; they are independent of plugins."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flow_core.base.shapes import Shape
 
 Kind = Literal["numpy", "list", "list_list", "blob"]
 """Form of one fed or fetched value: an array, a list of arrays (one per device), a list of lists
-of arrays, or ("blob") a handle that provides any of these."""
+of arrays, or (kind "blob") a handle that provides any of these forms."""
 
 KIND_NAMES: Mapping[str, str] = {
     "numpy": "Numpy",
@@ -25,11 +25,11 @@ KIND_NAMES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class PlaceholderSpec:
-    """One fed value; `placeholder` creates checked records.
+    """The description of one fed value; `placeholder` creates checked records.
 
     Attributes:
         kind: form of the fed value.
-        shape: logical shape; for lists the largest shape of an element.
+        shape: logical shape; for lists, the largest shape of an element.
         dtype: element type.
         batch_axis: the axis of samples, None if there is none.
     """
@@ -50,7 +50,7 @@ Placeholders = Any  # PlaceholderSpec, or tuples, lists and dicts of these
 def placeholder(
     kind: Kind, shape: Sequence[int], dtype: object = float32, batch_axis: int | None = 0
 ) -> PlaceholderSpec:
-    """Create a checked `PlaceholderSpec`; raises `AnnotationError` at the user's line.
+    """Create a checked `PlaceholderSpec`; raises `AnnotationError` with the user's source line.
 
     >>> placeholder("numpy", (100, 28, 28), "int32", -3)
     PlaceholderSpec(kind='numpy', shape=(100, 28, 28), dtype=oneflow.int32, batch_axis=0)
@@ -81,7 +81,7 @@ def _checked_shape(kind: Kind, shape: object) -> Shape:
 
 
 def _size(value: Any) -> int | None:
-    """A positive integer below 2**63 as int, anything else as None."""
+    """Convert a positive integer below 2**63 to int, and any other value to None."""
     try:
         size = operator.index(value)
     except TypeError:
@@ -124,7 +124,7 @@ class FetchTuple:
 
 @dataclass(frozen=True, slots=True)
 class FetchList:
-    """A list; the job's return value determines its length."""
+    """A list, whose length is that of the list that the job returns."""
 
     item: Fetch
 
@@ -134,7 +134,7 @@ class FetchList:
 
 @dataclass(frozen=True, slots=True)
 class FetchDict:
-    """A dict with keys of type ``key``; the job's return value determines them."""
+    """A dict with keys of type ``key``; the keys are those of the dict that the job returns."""
 
     key: type
     item: Fetch
@@ -145,7 +145,7 @@ class FetchDict:
 
 @dataclass(frozen=True, slots=True)
 class FetchBundle:
-    """One value or tuples, lists and dicts of values, nested as the job returns them."""
+    """One value, or tuples, lists and dicts of values, nested as the job returns them."""
 
     leaf: Fetch
 
@@ -173,9 +173,10 @@ class FetchNone:
 
 @dataclass(frozen=True, slots=True)
 class FetchOf:
-    """The meaning of another annotation, for `AnnotationSpec.fetch` functions of generic types.
+    """A reference to another annotation that core parses, for specs of generic annotations.
 
-    A spec of ``Callback[T]`` returns ``FetchCallback(FetchOf(T))``, and core parses ``T``.
+    The `AnnotationSpec.fetch` function for ``Callback[T]`` returns ``FetchCallback(FetchOf(T))``,
+    and core parses ``T``.
     """
 
     annotation: Any
@@ -193,4 +194,4 @@ Fetch = (
 )
 
 UNANNOTATED = FetchBundle(FetchLeaf("blob"))
-"""The result of a job without return annotation: handles, nested as the job returns blobs."""
+"""The result of a job without a return annotation: handles, nested as the job returns blobs."""

@@ -1,4 +1,4 @@
-"""Checks of a job function's return value against its annotation, and result structure."""
+"""Checks of a job function's return value against its annotation, and the result's structure."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from flow_core.base.errors import AnnotationError, SourceLine
 
 @dataclass(frozen=True, slots=True)
 class ResultLayout:
-    """The concrete structure of a result.
+    """The structure of one container in a result.
 
     Attributes:
         container: `tuple`, `list` or `dict`.
-        items: structure of each element.
+        items: the structure of each element.
         keys: the keys of a dict, in order.
     """
 
@@ -36,7 +36,7 @@ class ResultLayout:
     keys: tuple[Any, ...] = ()
 
     def build(self, items: list[object]) -> object:
-        """The container with the given elements."""
+        """Return the container with the given elements."""
         if self.container is dict:
             return dict(zip(self.keys, items, strict=True))
         return items if self.container is list else tuple(items)
@@ -76,9 +76,9 @@ def structure(
     """Arrange fetched data in the structure that a job returned.
 
     Args:
-        layout: structure from `check_returned`.
-        results: data of each blob, in the order of `Returned.blobs`.
-        convert: ``convert(kind, result)`` converts data to the annotated form.
+        layout: the structure, from `check_returned`.
+        results: the fetched data of each blob, in the order of `Returned.blobs`.
+        convert: ``convert(kind, result)`` converts fetched data to the annotated form.
 
     >>> pair = ResultLayout(
     ...     tuple, (FetchLeaf("numpy"), ResultLayout(dict, (FetchLeaf("numpy"),), ("a",)))
@@ -141,11 +141,11 @@ def check_returned(
     """Check a job's return value against its annotation.
 
     Args:
-        fetch: the parsed annotation, `UNANNOTATED` for none.
+        fetch: the parsed annotation; `UNANNOTATED` if there is none.
         returned: the return value of the job function.
         is_blob: whether a value is a blob of the job.
         job: name of the job, for messages.
-        at: the user's line, for messages.
+        at: the user's source line, for messages.
         is_dynamic: whether the shape of a blob may differ between steps or devices.
 
     Raises:
@@ -176,13 +176,13 @@ def _show(value: object, is_blob: Callable[[object], bool]) -> str:
 
 
 def _owner(value: object) -> str | None:
-    """The job of a blob; None for other values."""
+    """Return the name of the job of a blob, None for other values."""
     owner: str | None = getattr(getattr(value, "job", None), "name", None)
     return owner
 
 
 def _instead_of(value: object, form: str) -> str | None:
-    """Advice on a result that is not a blob."""
+    """Return a hint for a result that is not a blob, None if there is none."""
     if isinstance(value, tuple | list | dict):
         return f"annotate several results as tuple[tp.{form}, ...], or as tp.Bundle[tp.{form}]"
     if _owner(value) is not None:

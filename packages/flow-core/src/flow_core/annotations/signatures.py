@@ -1,4 +1,4 @@
-"""Signatures: parameters and results of jobs, parameters of handlers."""
+"""Signatures: the parameters and results of jobs, and the parameters of handlers."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class JobSignature:
     """The signature of a job function.
 
     Attributes:
-        parameters: the placeholders of each parameter, by name, in order.
+        parameters: the placeholders of each parameter by its name, in order.
         result: the parsed return annotation.
-        at: the line of the function.
-        python: the Python signature, to bind arguments of calls.
+        at: the source line of the function.
+        python: the Python signature, which binds the arguments of calls.
     """
 
     parameters: Mapping[str, Placeholders]
@@ -50,8 +50,8 @@ def parse_signature(
     """Parse the signature of a job function.
 
     Either all parameters are annotated, or none is and each has a `PlaceholderSpec` (or tuples,
-    lists, dicts of them) as its default.  Textual annotations are resolved where the function was
-    defined, so this must be called from there (possibly through a decorator).
+    lists or dicts of these) as its default.  Textual annotations may use local names of the
+    functions around the definition, so this must be called while they run, as a decorator is.
 
     Raises:
         AnnotationError: an annotation is missing, unknown or misplaced.
@@ -87,8 +87,9 @@ def _parameter(
             subject,
             at=at,
             found=str(p.replace(annotation=p.empty)),
-            allowed="named parameters, as data are fed by name",
-            hint="for several arrays: name: Tuple[tp.Numpy.Placeholder(...), ...], fed as a tuple",
+            allowed="named parameters, because data are fed by name",
+            hint="to feed several arrays as a tuple, annotate one parameter with "
+            "Tuple[tp.Numpy.Placeholder(...), ...]",
         )
     if p.annotation is p.empty:
         return _default(p, subject, at)
@@ -112,7 +113,7 @@ def _default(p: inspect.Parameter, subject: str, at: SourceLine | None) -> Place
 
 
 def _advice(p: inspect.Parameter) -> str:
-    """Advice on a parameter that cannot be fed."""
+    """Return a hint for a parameter that cannot be fed."""
     if p.default is not p.empty:
         return f"drop it, and let the function use the variable {p.name} of the program around it"
     if p.name in ("self", "cls"):
@@ -135,15 +136,15 @@ def _check_uniform(python: inspect.Signature, job: str, at: SourceLine | None) -
             f"parameters of job {job!r}",
             at=at,
             found=f"no annotation of {', '.join(bare)}",
-            allowed="annotations of all parameters, or of none",
+            allowed="annotations of all parameters, or of no parameter",
         )
 
 
 def parse_handler(function: Callable[..., object], specs: Sequence[AnnotationSpec]) -> FetchLeaf:
-    """The form in which a handler of ``watch`` takes its argument.
+    """Return the form in which a handler of ``watch`` takes its argument.
 
-    Without an annotation it is a handle (kind "blob").  Further parameters must have defaults, by
-    which programs capture loop variables.  Raises `AnnotationError`.
+    Without an annotation, the argument is a handle (kind "blob").  Further parameters must have
+    defaults; programs use these to capture loop variables.  Raises `AnnotationError`.
 
     >>> parse_handler(lambda x, name="w": None, ())
     FetchLeaf(kind='blob')
@@ -171,7 +172,7 @@ def parse_handler(function: Callable[..., object], specs: Sequence[AnnotationSpe
 
 
 def _names_of(function: Callable[..., object]) -> dict[str, object]:
-    """Names that the annotations of a function may use: globals, enclosing scopes, closure."""
+    """Return what a function's annotations may name: globals, enclosing locals, the closure."""
     plain = inspect.unwrap(function)
     code = getattr(plain, "__code__", None)
     if code is None:
@@ -192,10 +193,10 @@ def _is_filled(cell: Any) -> bool:
 
 
 def _enclosing_locals(code: CodeType) -> dict[str, object]:
-    """Local names of the running functions in whose bodies ``code`` is written.
+    """Return the local names of the running functions whose bodies contain ``code``.
 
-    Names that only annotations use are not in the closure, so they are taken from frames: a
-    function body is a constant of the enclosing code.
+    Names that only annotations use are not in the closure, so they are read from the frames on the
+    stack; a frame encloses ``code`` if its own code object has ``code`` among its constants.
     """
     found: dict[str, Any] = {}
     frame = sys._getframe(1)

@@ -1,4 +1,4 @@
-"""The public functions and classes, a module per part of OneFlow's API.
+"""The public functions and classes: one module for each part of OneFlow's API.
 
 In: the calls of user programs.  Out: ops in the job under definition, and state of the session; the
 facade ``oneflow`` re-exports the names in ``__all__``.  Must not depend on kernels or the runtime.

@@ -1,4 +1,4 @@
-"""Validation of arguments, and names of inner steps, for all parts of the API."""
+"""Helpers of all parts of the API: validation of arguments, and names of a function's ops."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flow_core.frontend.trace.blob import BlobDef
 
 
 class Check(Protocol):
-    """Raise `InferenceError` at the user's line unless ``ok``."""
+    """A function that raises `InferenceError` at the user's line unless ``ok`` is true."""
 
     def __call__(
         self, ok: object, function: str, found: object, allowed: object, hint: str | None = None
@@ -21,7 +21,7 @@ class Check(Protocol):
 
 
 def checker(prefix: str) -> Check:
-    """Return a `Check` whose errors are about ``<prefix><function>``."""
+    """Return a `Check` whose errors name the function ``<prefix><function>``."""
 
     def check(
         ok: object, function: str, found: object, allowed: object, hint: str | None = None
@@ -50,7 +50,9 @@ def _is_finite(value: object) -> bool:
 
 
 def checked_axis(check: Check, function: str, x: BlobDef, axis: Any) -> int:
-    """Return a non-negative axis of ``x``; fail at the user's line if out of range."""
+    """Return an axis of ``x`` as a non-negative number; fail at the user's line if it is out of
+    range.
+    """
     rank = len(x.shape)
     fits = hasattr(axis, "__index__") and -rank <= axis < rank
     check(fits, function, f"axis {axis!r} for shape {x.shape}", f"-{rank} to {rank - 1}")
@@ -58,7 +60,8 @@ def checked_axis(check: Check, function: str, x: BlobDef, axis: Any) -> int:
 
 
 def inner(name: str | None, step: str) -> str | None:
-    """Return the name of an inner step, or None (a unique name) for a function without a name.
+    """Return the name of an op within a function: None, for a unique name, if the function has
+    none.
 
     >>> inner("act", "tanh"), inner(None, "tanh")
     ('act_tanh', None)

@@ -1,4 +1,4 @@
-"""Registry of the names that are kept for older programs only."""
+"""Registry of the names that are kept only for older programs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _deprecated: set[Any] = set()
 
 
 def deprecates(function_or_class: object) -> Any:
-    """Mark an older name for `is_deprecated`, and return it."""
+    """Mark a function or class as deprecated for `is_deprecated`, and return it."""
     _deprecated.add(function_or_class)
     return function_or_class
 
 
 def is_deprecated(func_or_class: object) -> bool:
-    """Whether a function or class of OneFlow is kept for older programs only."""
+    """Return whether a function or class of OneFlow is kept only for older programs."""
     try:
         return func_or_class in _deprecated
     except TypeError:  # unhashable, so never marked

@@ -1,4 +1,4 @@
-"""The API of kernels, drivers and communication backends."""
+"""The API for kernels, drivers and communication backends."""
 
 from flow_core.base.arrays import Array
 from flow_core.comm.exchange import (

@@ -1,4 +1,4 @@
-"""The API of collective algorithms: gather plans, which communication backends execute."""
+"""The API for collective algorithms: gather plans, which communication backends execute."""
 
 from flow_core.comm.gathers import (
     BoxRef,

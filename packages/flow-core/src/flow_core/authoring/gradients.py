@@ -1,4 +1,4 @@
-"""The API of gradient rules, and of other code that emits ops with inferred types."""
+"""The API for gradient rules, and for other code that emits ops with inferred types."""
 
 from flow_core.ops.build import Emitter, GradContext, Maker, Sym
 

@@ -1,4 +1,4 @@
-"""The API of data-layout passes: the conversion to NHWC, and its rules for core ops."""
+"""The API for data-layout passes: the conversion to NHWC, and its rules for core ops."""
 
 from flow_core.rewriting import layout_rules
 from flow_core.rewriting.layouts import (

@@ -1,4 +1,4 @@
-"""The API of op specs: named inference and SBP rules."""
+"""The API for op specs: named inference and SBP rules."""
 
 from flow_core.ops.rules import (
     any_partial,

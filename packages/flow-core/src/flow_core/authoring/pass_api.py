@@ -1,4 +1,4 @@
-"""The API of passes: graphs, the rewriter, decomposition of ops, data layouts."""
+"""The API for passes: the rewriter, the decomposition of ops, and rewrites that need kernels."""
 
 from flow_core.ir.rewriter import Rewriter, like
 from flow_core.passes.base import Pass, PassContext

@@ -1,6 +1,6 @@
-"""The API of plugin hooks: the records that they return, ops, graphs, SBP and placements.
+"""The API for plugin hooks: the records that hooks return, ops, graphs, SBP and placements.
 
-This module is light: it imports no kernels, passes or hardware libraries.
+This module is fast to import: it imports no kernels, passes or hardware libraries.
 """
 
 from flow_core.ir.graph import (

@@ -1,4 +1,4 @@
-"""The API of optimizer updates: the table of rules that backends implement, and schedules."""
+"""The API for optimizer updates: the table of rules that backends implement, and schedules."""
 
 from flow_core.ir.update_rules import (
     BY_TYPE,

@@ -1,5 +1,5 @@
 """Errors, element types, shapes, settings, random numbers and the process's threads.
 
-In: the environment. Out: value types and process-wide settings.
+In: environment variables. Out: value types and process-wide settings.
 Must not depend on any other package of flow_core.
 """

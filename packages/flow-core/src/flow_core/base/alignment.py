@@ -1,12 +1,12 @@
-"""The alignment of buffers: every address and offset that the framework chooses is a multiple.
+"""The alignment of buffers, of which every address and offset that flow chooses is a multiple.
 
-A device type may need a larger one: `flow_core.plugins.specs.DeviceSpec.alignment`.
+A device type may require a larger alignment: `flow_core.plugins.specs.DeviceSpec.alignment`.
 """
 
 from __future__ import annotations
 
 ALIGNMENT = 64
-"""Bytes: a cache line, and a register of the widest vector instructions."""
+"""Alignment in bytes: the size of a cache line, and of the widest vector register."""
 
 
 def aligned(nbytes: int, alignment: int = ALIGNMENT) -> int:

@@ -1,8 +1,8 @@
-"""Names of array types in annotations.
+"""Names for array types, for use in annotations.
 
-``Any`` remains in signatures where numpy's stubs infer no type, as for arithmetic on arrays of any
-element type; where a caller or plugin chooses the type, as for settings and results of jobs; and
-for values that a function only inspects by attributes.
+``Any`` remains in signatures where numpy's stubs infer no type, such as for arithmetic on arrays of
+any element type; where a caller or plugin chooses the type, such as for settings and results of
+jobs; and for values of which a function only inspects attributes.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-"""A numpy array of any shape and element type: ops and kernels take several of each."""
+"""A numpy array of any shape and element type, as ops and kernels accept several of each."""
 
 NumpyType: TypeAlias = np.dtype[Any]
-"""A numpy element type, whichever."""
+"""Any numpy element type."""
 
 Operand: TypeAlias = Array | float
-"""An array, or a number that stands for an array of it."""
+"""An array, or a number that stands for an array filled with it."""
 
 
 @runtime_checkable
 class DeviceArray(Protocol):
-    """An array in device memory, as an arena returns it: all that core requires of it.
+    """An array in device memory: the attributes that core requires of an arena's arrays.
 
-    Core reads these attributes and passes the array to its driver, to kernels and to comms; see
-    `DriverArray`.
+    Core reads only these attributes, and passes the array to its driver, to kernels and to
+    communicators (comms); see `DriverArray`.
     """
 
     @property
@@ -39,5 +39,5 @@ class DeviceArray(Protocol):
 
 
 DriverArray: TypeAlias = Any
-"""A `DeviceArray` where a driver's own code receives it: its kernels and comms use the other
-attributes of the driver's class."""
+"""A `DeviceArray` that is passed to code which knows the array class of the driver: the driver, its
+kernels and its comms, which use the other attributes of that class."""

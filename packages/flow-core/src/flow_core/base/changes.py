@@ -12,11 +12,11 @@ class Changes:
 
     Python raises KeyboardInterrupt between any two instructions of the main thread.  The methods of
     `threading.Condition` are written in Python, so an interrupt in them can leave its lock held
-    forever, or release it twice.  Here a thread enters the lock itself and waits without holding
-    it; both are C calls.
+    forever, or release it twice.  Here, a thread acquires the lock directly and waits without
+    holding it; acquiring and waiting are single C calls.
 
     Attributes:
-        lock: must be held, by ``with``, to read the state, to change it, and to `notify`.
+        lock: must be held, in a ``with`` block, to read or change the state and to `notify`.
     """
 
     __slots__ = ("_gates", "lock")
@@ -26,7 +26,10 @@ class Changes:
         self._gates: list[SimpleQueue[None]] = []
 
     def gate(self) -> SimpleQueue[None]:
-        """A queue that the next change puts to; call while holding the lock, `get` without it."""
+        """Return a queue in which the next change puts an item.
+
+        Call this method while holding the lock, and the queue's `get` without holding it.
+        """
         gate: SimpleQueue[None] = SimpleQueue()
         self._gates.append(gate)
         return gate
@@ -38,7 +41,10 @@ class Changes:
         self._gates.clear()
 
     def wait_until(self, attempt: Callable[[], bool]) -> None:
-        """Block until an attempt succeeds; it is repeated after each change, under the lock."""
+        """Block until ``attempt`` returns True.
+
+        ``attempt`` is called at the start and after each change, with the lock held.
+        """
         while True:
             with self.lock:
                 if attempt():

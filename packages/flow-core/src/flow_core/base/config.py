@@ -1,4 +1,4 @@
-"""Process-wide settings, read from the environment once and then frozen."""
+"""Process-wide settings, read once from environment variables and then frozen."""
 
 from __future__ import annotations
 
@@ -11,38 +11,40 @@ from flow_core.base.errors import ConfigError
 from flow_core.base.thread_budget import Budget, asked
 
 HOST_FALLBACK = ("off", "warn", "silent")
-"""Whether ops without a kernel for their devices run on the CPU; the first value is the default."""
+"""What to do with ops without a kernel for their devices: fail, or run on the CPU with or without a
+warning.  The first value is the default."""
 
 CHECK_FEEDS = ("sometimes", "always", "never")
 """How often processes compare their feeds; the first value is the default."""
 
 PROBE_SECONDS = 30
-"""Default of the time limit of a device's probe."""
+"""Default time limit of a device's probe, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings of a process, from its environment.
+    """Settings of a process, from its environment variables, whose names are in parentheses.
 
     Attributes:
         emulate_gpus: number of "gpu" devices to emulate on the CPU (ONEFLOW_EMULATE_GPUS).
-        emulate_gpu_memory: bytes of each of them (ONEFLOW_EMULATE_GPU_MEMORY, such as 2GiB), None
-            for no limit.  With a limit they share no memory, as devices of a cluster.
-        plugins: allow-list of plugins, None for all (FLOW_PLUGINS).
-        disabled_plugins: plugins not to load (FLOW_DISABLE_PLUGINS).
-        plugin_strict: raise a plugin's failure at once (FLOW_PLUGIN_STRICT).
-        probe_seconds: time limit of a device's probe, and of the diagnostics of a plugin
-            (FLOW_PROBE_SECONDS).
-        trace_plugins: report each hook call on standard error (FLOW_TRACE_PLUGINS).
-        verify_passes: verify the graph after every pass (FLOW_VERIFY_PASSES).
-        stream_threads: threads for the streams of a plan, None for as many as are profitable
-            (FLOW_STREAM_THREADS: "auto" or a number).
+        emulate_gpu_memory: memory of each emulated device in bytes (ONEFLOW_EMULATE_GPU_MEMORY,
+            such as 2GiB), None for no limit.  Emulated devices with a limit share no memory, like
+            the devices of a cluster.
+        plugins: names of the plugins that may be loaded, None for all (FLOW_PLUGINS).
+        disabled_plugins: names of the plugins not to load (FLOW_DISABLE_PLUGINS).
+        plugin_strict: whether to raise a plugin's failure at once (FLOW_PLUGIN_STRICT).
+        probe_seconds: time limit of a device's probe, and of the diagnostics of a plugin, in
+            seconds (FLOW_PROBE_SECONDS).
+        trace_plugins: whether to report each hook call on standard error (FLOW_TRACE_PLUGINS).
+        verify_passes: whether to verify the graph after every pass (FLOW_VERIFY_PASSES).
+        stream_threads: number of threads for the streams of a plan, None for as many as are
+            profitable (FLOW_STREAM_THREADS: "auto" or a number).
         check_feeds: how often the processes of a program compare their feeds, one of
             `CHECK_FEEDS` (FLOW_CHECK_FEEDS).
         host_fallback: whether ops without a kernel for their devices run on the CPU, one of
             `HOST_FALLBACK` (FLOW_HOST_FALLBACK).
-        cores: the cores that the process may keep busy (ONEFLOW_CPU_THREADS, else
-            OMP_NUM_THREADS), None for all.
+        cores: number of cores that the process may keep busy (ONEFLOW_CPU_THREADS or, if that is
+            not set, OMP_NUM_THREADS), None for all cores.
     """
 
     emulate_gpus: int = 0
@@ -60,7 +62,7 @@ class Settings:
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None) -> Settings:
-        """Read the settings from an environment (default: the process's own).
+        """Read the settings from environment variables, by default those of the process.
 
         >>> Settings.from_env({"ONEFLOW_EMULATE_GPUS": "4"}).emulate_gpus
         4
@@ -83,7 +85,7 @@ class Settings:
 
 
 def _count(env: Mapping[str, str], name: str, word: str = "0") -> int:
-    """A number; 0 if the variable is unset or is ``word``."""
+    """Read a number; 0 if the environment variable is unset or holds ``word``."""
     text = env.get(name, "0") or "0"
     if text == word:
         return 0
@@ -93,7 +95,7 @@ def _count(env: Mapping[str, str], name: str, word: str = "0") -> int:
 
 
 def _word(env: Mapping[str, str], name: str, words: Sequence[str]) -> str:
-    """One of several words; the first one if the variable is unset."""
+    """Read one of several words; the first one if the environment variable is unset."""
     text = env.get(name) or words[0]
     if text not in words:
         raise ConfigError(f"setting {name}", found=repr(text), allowed=" or ".join(words))
@@ -106,7 +108,7 @@ _BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", re.IGNORECASE)
 
 
 def _bytes(env: Mapping[str, str], name: str) -> int | None:
-    """A number of bytes; None if the variable is unset."""
+    """Read a number of bytes; None if the environment variable is unset."""
     text = env.get(name, "").strip()
     if not text:
         return None

@@ -1,7 +1,7 @@
-"""Dataclasses from parsed JSON, each value checked against the annotation of its field.
+"""Decode parsed JSON to dataclasses; check each value against the annotation of its field.
 
-External text is never trusted: a value of another type, a number beyond 64 bits, an unprintable
-text, a missing or an unknown field raises a `Mismatch` with its path.
+External text is never trusted: a value of a wrong type, an integer of more than 64 bits, a text
+that UTF-8 cannot encode, or a missing or unknown field raises a `Mismatch` that holds its path.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Mismatch(ValueError):
         allowed: the accepted values.
 
     Attributes:
-        where: path of the value, ``.tasks[3].inputs[0]``.
+        where: path of the value, such as ``.tasks[3].inputs[0]``.
     """
 
     def __init__(self, found: object, allowed: str) -> None:
@@ -40,13 +40,13 @@ class Mismatch(ValueError):
         self.where = ""
 
     def within(self, step: str) -> Mismatch:
-        """The same error with the path of the enclosing value prepended."""
+        """Prepend the path of the enclosing value to `where`, and return this error."""
         self.where = step + self.where
         return self
 
 
 def shown(value: object) -> str:
-    r"""A value for error messages, in ASCII and truncated.
+    r"""Return a truncated ASCII representation of a value, for error messages.
 
     >>> shown([1, 2]), shown("\ud800")
     ('a list', "the text '\\ud800'")
@@ -76,8 +76,8 @@ class Decoder:
     """Decodes parsed JSON to values of annotated types.
 
     Args:
-        types: converters of certain classes, instead of decoding their fields.
-        fields: converters of decoded fields, by ``"Class.field"``.
+        types: converters for the classes that are not decoded field by field, by class.
+        fields: converters that are applied to decoded fields, by ``"Class.field"``.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ def _object(value: object) -> dict[str, object]:
 
 
 def _text(value: object) -> str:
-    """A text that can be encoded as UTF-8."""
+    """Return a value after checking that it is a text that UTF-8 can encode."""
     if not isinstance(value, str):
         raise Mismatch(shown(value), "a text")
     if not value.isascii():
@@ -218,7 +218,7 @@ def _flag(value: object) -> bool:
 
 
 def _literal(value: object, depth: int = 64) -> object:
-    """A number, text, flag or None, or nested tuples of these."""
+    """Return a number, text, flag or None unchanged, and nested lists of these as tuples."""
     if isinstance(value, list):
         if not depth:
             raise Mismatch("lists nested too deep", "64 lists within each other at most")

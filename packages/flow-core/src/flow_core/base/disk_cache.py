@@ -1,4 +1,4 @@
-"""A folder of files that are keyed by what they were made from and validated on every read.
+"""A folder of files that are keyed by the inputs they were made from, and validated on every read.
 
 Packages keep compiled code here.  Code from disk is executed, so an entry is used only if it is
 intact and was written by this user.  Deleting the folder is always safe.
@@ -6,10 +6,10 @@ intact and was written by this user.  Deleting the folder is always safe.
 Invariants:
 
 * The folder and its entries belong to this user or root, and no other user may write to them.
-* An entry is published by renaming a file that is complete and synced to disk.  It ends in a
-  SHA-256 digest of its key and content; loaders of ELF files ignore what follows the sections.
+* An entry is published by renaming a file that is complete and synced to disk.  An entry ends in a
+  SHA-256 digest of its key and content; loaders of ELF files ignore data after the sections.
 * Entries are evicted, least recently used first, when their total size exceeds the limit.
-  Entries used within the last hour stay: another process may be about to load them.
+  Entries that were used within the last hour are kept: another process may be about to load them.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from pathlib import Path
 from flow_core.base.errors import FlowError
 
 LIMIT = 512 * 1024**2
-"""Bytes that the entries of a folder may take."""
+"""Maximum total size of the entries of a folder, in bytes."""
 
 GRACE = 3600.0
-"""Seconds since their last use for which entries are not evicted."""
+"""Time after its last use during which an entry is not evicted, in seconds."""
 
 MARK = b"\nflow disk cache 1\n"
 """Start of the trailer of an entry; the number changes with the format."""
@@ -51,11 +51,13 @@ class CacheError(FlowError):
 
 
 class CacheWarning(RuntimeWarning):
-    """A cache folder or an entry of one cannot be used and is replaced."""
+    """A cache folder, or an entry of one, cannot be used and is replaced."""
 
 
 def user_folder(name: str) -> Path:
-    """The folder of a package's caches: ``$XDG_CACHE_HOME/<name>``, ``~/.cache/<name>`` by default.
+    """Return the folder of a package's caches, ``$XDG_CACHE_HOME/<name>``.
+
+    If ``XDG_CACHE_HOME`` is unset, the folder is ``~/.cache/<name>``.
 
     A relative ``XDG_CACHE_HOME`` is ignored, as the XDG base directory specification requires.
     """
@@ -67,12 +69,13 @@ class DiskCache:
     """Entries of one kind in a folder.
 
     A folder that cannot be used is replaced with a temporary one, with one warning; a damaged
-    entry is made again, with a warning that names it.
+    entry is made again, with a warning that names the entry.
 
     Args:
-        folder: where entries are kept; made when the first one is written.
-        suffix: of the entries' file names.
-        limit: bytes that the entries of the folder may take, those of other suffixes included.
+        folder: the folder of the entries, which is made when the first entry is written.
+        suffix: the suffix of the entries' file names.
+        limit: maximum total size of the folder's entries in bytes, including entries with other
+            suffixes.
     """
 
     def __init__(self, folder: Path, suffix: str, limit: int = LIMIT) -> None:
@@ -84,11 +87,11 @@ class DiskCache:
         return _replacements.get(self._folder, self._folder)
 
     def entry(self, key: Sequence[str]) -> Path:
-        """The path of the entry for a key, whether or not it exists."""
+        """Return the path of the entry for a key, whether or not the entry exists."""
         return self.folder / (_digest(*key).hex()[:40] + self._suffix)
 
     def read(self, key: Sequence[str]) -> bytes | None:
-        """The content of an entry; None if it is missing or damaged."""
+        """Return the content of an entry; None if the entry is missing or damaged."""
         entry = self.entry(key)
         try:
             if not _is_trusted(os.stat(self.folder)):
@@ -104,7 +107,7 @@ class DiskCache:
         return content
 
     def write(self, key: Sequence[str], content: bytes) -> None:
-        """Publish an entry, in place of one that exists; warn if no folder takes it."""
+        """Publish an entry, replacing any existing one; warn if no folder can store it."""
         data = content + MARK + _signature(key, content)
         with _lock:
             try:
@@ -119,7 +122,7 @@ class DiskCache:
                 evict(self.folder, self._limit)
 
     def get(self, key: Sequence[str], make: Callable[[], bytes]) -> bytes:
-        """The content of an entry, which is made and published if missing."""
+        """Return the content of an entry; if the entry is missing, make and publish it."""
         found = self.read(key)
         if found is None:
             found = make()
@@ -127,7 +130,7 @@ class DiskCache:
         return found
 
     def path(self, key: Sequence[str], make: Callable[[], bytes]) -> Path:
-        """The file of a validated entry, for loaders that ignore what follows the content.
+        """Return the file of a validated entry, for loaders that ignore data after the content.
 
         Raises:
             CacheError: neither the folder nor a temporary one can be written to.
@@ -153,7 +156,7 @@ class DiskCache:
         _write_synced(self.entry(key), data)
 
     def _replace_folder(self, why: Exception) -> None:
-        """Use a temporary folder from now on, removed when this process ends."""
+        """Use a temporary folder from now on; remove it when this process ends."""
         try:
             fresh = Path(tempfile.mkdtemp(prefix=f"{self.folder.name}-"))
         except OSError:
@@ -169,7 +172,8 @@ class DiskCache:
 def evict(folder: Path, limit: int) -> None:
     """Remove the least recently used files until a folder's files take three quarters of a limit.
 
-    Nothing is removed below the limit, and nothing that was used within `GRACE` seconds.
+    Nothing is removed if the total is within the limit, and no file that was used within the last
+    `GRACE` seconds is removed.
     """
     found = sorted(_files(folder))
     total = sum(size for _, size, _ in found)
@@ -185,7 +189,7 @@ def evict(folder: Path, limit: int) -> None:
 
 
 def _files(folder: Path) -> Iterator[tuple[float, int, str]]:
-    """Time of last use, size and path of each file of a folder."""
+    """Yield the time of last use, the size and the path of each file of a folder."""
     with os.scandir(folder) as entries:
         for entry in entries:
             with contextlib.suppress(FileNotFoundError):
@@ -195,10 +199,10 @@ def _files(folder: Path) -> Iterator[tuple[float, int, str]]:
 
 
 def _owned_bytes(path: Path) -> bytes:
-    """The bytes of a regular file that only this user and root can write to.
+    """Return the bytes of a regular file that only this user and root can write to.
 
     Raises:
-        ValueError: it is another kind of file, or others own it or may write to it.
+        ValueError: the file is not regular, or other users own it or may write to it.
     """
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0))
     with open(handle, "rb") as file:
@@ -213,7 +217,7 @@ def _owned_bytes(path: Path) -> bytes:
 
 
 def _is_trusted(status: os.stat_result) -> bool:
-    """Whether a file or folder belongs to this user or root; other systems check it themselves."""
+    """Return whether a file or folder belongs to this user or root; True on non-POSIX systems."""
     return not hasattr(os, "geteuid") or status.st_uid in (0, os.geteuid())
 
 
@@ -235,13 +239,13 @@ def _signature(key: Sequence[str], content: bytes) -> bytes:
 
 
 def _digest(*key: str) -> bytes:
-    """A digest of some strings that depends on where one ends and the next one starts."""
+    """Return a digest of strings that also depends on the boundaries between the strings."""
     parts = (text.encode("utf-8", "surrogatepass") for text in key)
     return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).digest()
 
 
 def _write_synced(path: Path, data: bytes) -> None:
-    """Write a file beside its place, sync it, and rename it."""
+    """Write a temporary file in the same folder, sync it, and rename it to ``path``."""
     handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
     try:
         with open(handle, "wb") as file:
@@ -267,7 +271,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _remove_at_exit(folder: Path) -> None:
-    """Remove a folder when this process ends, and not when a forked child does."""
+    """Remove a folder when this process ends, but not when a forked child process ends."""
     import atexit
 
     owner = os.getpid()

@@ -1,4 +1,4 @@
-"""The element types, under their OneFlow names."""
+"""The element types, with the names that OneFlow uses."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class DType:
 
     @property
     def is_floating(self) -> bool:
-        """Whether gradients exist for this type."""
+        """Whether this is a floating-point type; only such types have gradients."""
         return self.kind == "f"
 
     @property
@@ -47,7 +47,7 @@ class DType:
 
     @cached_property
     def numpy(self) -> NumpyType:
-        """The numpy dtype of the same storage (``ml_dtypes`` for bfloat16)."""
+        """The numpy dtype with the same storage (from ``ml_dtypes`` for bfloat16)."""
         if self.is_object:
             return np.dtype(object)
         if self.name == "bfloat16":
@@ -92,7 +92,7 @@ def _from_numpy(dtype: NumpyType) -> DType | None:
 
 
 def as_dtype(value: object) -> DType:
-    """The DType for a DType, a name or anything numpy takes as dtype.
+    """Return the DType for a DType, a name, or anything that numpy accepts as a dtype.
 
     >>> as_dtype("float"), as_dtype(np.int64)
     (oneflow.float32, oneflow.int64)
@@ -110,7 +110,7 @@ def as_dtype(value: object) -> DType:
             ValueError,
             SyntaxError,
             OverflowError,
-        ):  # numpy parses some texts
+        ):  # numpy parses some strings
             found = None
     if found is None:
         raise InferenceError(

@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Self
 
 _packages = ["flow_core", "oneflow", "flow_typing", "flow_data", "flow_cuda", "flow_dist", "numpy"]
-"""Packages whose frames are skipped; numpy is one, as it calls methods of our objects."""
+"""Packages whose frames are skipped, including numpy, which calls methods of flow's objects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ _INSTALLED = tuple(
 
 
 def _is_own(filename: str) -> bool:
-    """Whether a frame's file belongs to one of `_packages` or to Python itself."""
+    """Return whether a frame's file belongs to one of `_packages` or to Python itself."""
     own = _own_files.get(filename)
     if own is None:
         own = filename.startswith(("<frozen", *_package_folders())) or (
@@ -61,14 +61,14 @@ def _is_own(filename: str) -> bool:
 
 
 def hide_frames(package: str) -> None:
-    """Skip the frames of a package, such as a plugin with public functions, in source lines."""
+    """Skip a package, such as a plugin with public functions, in the search for source lines."""
     if package not in _packages:
         _packages.append(package)
         _own_files.clear()
 
 
 def _is_own_frame(frame: FrameType) -> bool:
-    """Whether a frame is hidden; generated code belongs to the module whose globals it uses."""
+    """Return whether a frame is skipped; generated code counts as its globals' module."""
     file = frame.f_code.co_filename
     if file == "<string>":
         file = frame.f_globals.get("__file__") or file
@@ -76,12 +76,12 @@ def _is_own_frame(frame: FrameType) -> bool:
 
 
 def user_line(depth: int = 1) -> SourceLine | None:
-    """The innermost source line outside `_packages`, None if there is none."""
+    """Return the innermost source line outside `_packages`, or None if there is none."""
     return _user_line_from(sys._getframe(depth))
 
 
 def user_line_of_thread(thread: threading.Thread) -> SourceLine | None:
-    """The innermost source line outside `_packages` that another thread executes."""
+    """Return the innermost source line outside `_packages` that another thread executes."""
     return _user_line_from(sys._current_frames().get(thread.ident or 0))
 
 
@@ -94,7 +94,7 @@ def _user_line_from(frame: FrameType | None) -> SourceLine | None:
 
 
 def raising_line(error: BaseException) -> SourceLine | None:
-    """The innermost line outside `_packages` in an error's traceback, None if there is none."""
+    """Return the innermost line of a traceback outside `_packages`, or None if there is none."""
     found, traceback = None, error.__traceback__
     while traceback is not None:
         if not _is_own_frame(traceback.tb_frame):
@@ -104,9 +104,9 @@ def raising_line(error: BaseException) -> SourceLine | None:
 
 
 def plugin_line(error: BaseException) -> SourceLine | None:
-    """Return the innermost line of an error outside of core, numpy and Python's own library.
+    """Return the innermost line of a traceback outside of core, numpy and Python's own library.
 
-    That is the line of the plugin that failed; for an invalid source file, the invalid line.
+    This is the line of the plugin that failed or, for a file with a syntax error, the invalid line.
     """
     if isinstance(error, SyntaxError) and error.filename:
         return SourceLine(error.filename, error.lineno or 1)
@@ -128,7 +128,7 @@ def _numpy_folder() -> Iterator[str]:
 
 
 def described(error: BaseException) -> str:
-    """Return an error's type, text and line in a plugin, for the message of another error.
+    """Return the type and text of an error, and its line in a plugin, for another error's message.
 
     >>> described(ValueError("no cubes"))
     'ValueError: no cubes'
@@ -140,7 +140,7 @@ def described(error: BaseException) -> str:
 def visible(text: str) -> str:
     r"""Escape the control and invisible characters of a text.
 
-    Line feeds and tabs stay.
+    Line feeds and tabs are kept.
 
     >>> print(visible("red\x1b[31m \u202e\ud800 \u00e9"))
     red\x1b[31m \u202e\ud800 é
@@ -151,7 +151,7 @@ def visible(text: str) -> str:
 
 
 def shown(value: object, limit: int = 60) -> str:
-    """A value for a message: its truncated ``repr``, or its type if ``repr`` fails.
+    """Return a text for a value: its truncated ``repr``, or its type if ``repr`` fails.
 
     >>> shown("a" * 100, 8), shown(10**5000)
     ("'aaaaaaa", 'int of 16,610 bits')
@@ -221,7 +221,7 @@ class FlowError(Exception):
         super().__init__(self._message())
 
     def with_context(self, **parts: object) -> Self:
-        r"""Replace parts of the error by what a caller knows: ``at``, ``hint`` ...
+        r"""Replace parts of the error, such as ``at`` or ``hint``, with what a caller knows.
 
         >>> str(FlowError("adding", found="one").with_context(hint="add another"))
         'adding\n  found:   one\n  next:    add another'
@@ -243,7 +243,7 @@ class FlowError(Exception):
 
 @contextmanager
 def located(line: SourceLine | None) -> Iterator[None]:
-    """Set the user's line of the errors of flow that have none."""
+    """Add the user's line to errors of flow that the ``with`` block raises without one."""
     try:
         yield
     except FlowError as error:
@@ -273,7 +273,7 @@ class ForkError(JobError, RuntimeError):
 
 
 class NoValueError(JobError, TypeError):
-    """Python requested data of a placeholder, which has none while a job is defined."""
+    """Python code requested the data of a placeholder, which has none while a job is defined."""
 
 
 class AnnotationError(JobError, TypeError):
@@ -321,7 +321,7 @@ class KernelUser:
     Attributes:
         name: the name of the op in the logical graph.
         line: the user's line, if known.
-        members: type, name and line of each op that was merged into it; empty if none were.
+        members: type, name and line of each op that was merged into it; empty if no op was.
     """
 
     name: str
@@ -351,7 +351,7 @@ class MissingKernel:
 
     @property
     def why(self) -> tuple[str, ...]:
-        """The reasons, of which there is at least one."""
+        """The reasons, or a general reason if no kernel is registered."""
         return self.reasons or ("no kernel is registered for this op",)
 
 
@@ -359,14 +359,14 @@ class KernelNotFoundError(FlowError):
     """No registered kernel accepts an op on its device type with its types and attributes.
 
     Attributes:
-        missing: the missing kernels; those of a whole job if compilation raised the error.
+        missing: the missing kernels: all of a job's if compilation raised the error.
     """
 
     missing: tuple[MissingKernel, ...] = ()
 
 
 class PlanError(FlowError):
-    """A plan that cannot run: a possible deadlock, a bad offset, a missing kernel."""
+    """A plan cannot run, for example because of a possible deadlock or a bad offset."""
 
 
 class BudgetError(PlanError, AssertionError):
@@ -386,7 +386,7 @@ class DataError(FlowError):
 
 
 class UnsupportedError(FlowError, NotImplementedError):
-    """A documented feature that this version does not implement yet."""
+    """A program requested a documented feature that this version does not implement."""
 
 
 class PluginError(FlowError):
@@ -394,7 +394,7 @@ class PluginError(FlowError):
 
 
 class PluginConflictError(PluginError):
-    """Two plugins registered the same thing."""
+    """Two plugins registered records under the same key."""
 
 
 class PluginResultError(PluginError, TypeError):
@@ -402,11 +402,11 @@ class PluginResultError(PluginError, TypeError):
 
 
 class PluginOrderError(PluginError):
-    """before/after constraints of passes form a cycle."""
+    """The before/after constraints of passes form a cycle."""
 
 
 def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
-    """A "did you mean" list for an unknown name, empty if no name is close.
+    """Return a "did you mean" list for an unknown name; empty if no known name is similar.
 
     >>> nearest("relo", ["relu", "gelu", "conv"])
     'did you mean relu?'

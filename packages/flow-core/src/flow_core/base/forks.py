@@ -65,7 +65,7 @@ in_child(_leave_to_parent)
 
 
 def refusal(attempted: str, parent: int) -> ForkError:
-    """The error for using resources of the process from which this one was forked.
+    """Return the error for using resources of the process from which this one was forked.
 
     Args:
         attempted: the attempted action.
@@ -78,6 +78,6 @@ def refusal(attempted: str, parent: int) -> ForkError:
         "and devices",
         allowed=f"use of flow in process {parent} only; a process that is forked before the first "
         "job is compiled has a session of its own",
-        hint='start processes that run jobs by multiprocessing.get_context("spawn"); those that '
-        "only prepare data with numpy may be forked",
+        hint='start processes that run jobs with multiprocessing.get_context("spawn"); processes '
+        "that only prepare data with numpy may be forked",
     )

@@ -1,12 +1,13 @@
 """Hazard analysis: the waits that keep the streams of a program in order where they share memory.
 
-The tasks come in one order that is correct on a single stream.  A task must wait for the tasks of
-other streams that wrote what it reads (read after write), read what it overwrites (write after
-read), or wrote what it overwrites (write after write).  A vector clock per task, the last task of
-each stream that is known to be over, leaves out the waits that earlier waits imply.
+The tasks are given in an order that is correct on a single stream.  A task must wait for the tasks
+of other streams that wrote what it reads (read after write), read what it overwrites (write after
+read), or wrote what it overwrites (write after write).  Each task has a vector clock: for each
+stream, the last task that is known to be finished when the task ends.  The clocks serve to omit
+waits that other waits imply.
 
 Invariants: the ranges of a space are sorted and disjoint; waits point backwards in the order, so
-they cannot form a cycle; no wait can be removed.
+they cannot form a cycle; no wait is redundant.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ class Access:
 
     Attributes:
         space: identifies the memory: an arena's device, or a device and the name of a variable.
-        low, high: the first byte, and the one behind the last.
-        writes: whether it changes the bytes.
+        low, high: the first byte of the range, and the byte after the last one.
+        writes: whether the access changes the bytes.
     """
 
     space: Hashable
@@ -34,7 +35,7 @@ class Access:
 
 @dataclass(slots=True)
 class _Range:
-    """Bytes with one history: the last writer, and the last reader since then of each stream."""
+    """Bytes with a common history: the last writer, and each stream's last reader since then."""
 
     low: int
     high: int
@@ -46,14 +47,14 @@ class _Range:
 
 
 class _Space:
-    """The history of an address space, as ranges in order that do not overlap."""
+    """The history of an address space, as sorted ranges that do not overlap."""
 
     def __init__(self) -> None:
         self.ranges: list[_Range] = []
         self.lows: list[int] = []
 
     def cover(self, low: int, high: int) -> tuple[int, int]:
-        """Cut ranges at ``low`` and ``high`` and fill gaps; return the indices in between."""
+        """Split ranges at ``low`` and ``high``, fill gaps, and return the index range between."""
         self._split(low)
         self._split(high)
         at = low
@@ -75,7 +76,7 @@ class _Space:
             self.lows.insert(i + 1, at)
 
     def replace(self, first: int, last: int, new: _Range) -> None:
-        """Put one range in the place of several."""
+        """Replace several ranges with a single one."""
         self.ranges[first:last] = [new]
         self.lows[first:last] = [new.low]
 
@@ -83,7 +84,7 @@ class _Space:
 def find_waits(
     streams: Sequence[int], accesses: Sequence[Iterable[Access]]
 ) -> list[tuple[int, ...]]:
-    """Return, per task, the tasks of other streams that must be over before it starts.
+    """Return, for each task, the tasks of other streams that must be finished before it starts.
 
     >>> write, read = Access("arena", 0, 8, True), Access("arena", 4, 8, False)
     >>> find_waits([0, 1, 1, 0], [[write], [read], [read], [write]])

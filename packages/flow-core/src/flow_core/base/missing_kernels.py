@@ -35,7 +35,7 @@ def job_error(found: Sequence[tuple[KernelUser, KernelNotFoundError]]) -> Kernel
     """Return one error for all ops of a job that have no kernel.
 
     Args:
-        found: each such op, with the error of its lookup; at least one.
+        found: each such op, with the error of its kernel lookup; not empty.
     """
     missing = tuple(_grouped(found))
     kinds = ", ".join(sorted({repr(m.device_type) for m in missing}))
@@ -54,7 +54,7 @@ def job_error(found: Sequence[tuple[KernelUser, KernelNotFoundError]]) -> Kernel
 
 
 def _hint(missing: Sequence[MissingKernel], general: str) -> str:
-    """Return the next steps: the fallback, where the host has all kernels, and a general hint."""
+    """Return the general hint, preceded by the host fallback if the host has all kernels."""
     if not all(HOST in m.elsewhere for m in missing):
         return general
     fallback = 'function_config.host_fallback("warn"), or FLOW_HOST_FALLBACK=warn'

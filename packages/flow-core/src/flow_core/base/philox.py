@@ -2,8 +2,9 @@
 
 The generator is Philox4x64-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
 SC'11).  The key is (seed of the op, 0).  Block ``b`` of draw ``d`` of step ``s`` is the
-encryption of the counter ``(b + 1, s, d, 0)``, four 64-bit words, least significant halves
-first: eight 32-bit words.  Element i of a float32 draw is ``(word32[i] >> 8) * 2**-24``.
+encryption of the counter ``(b + 1, s, d, 0)``.  Its four 64-bit words are used as eight 32-bit
+words, the less significant half of each word first.  Element i of a float32 draw is
+``(word32[i] >> 8) * 2**-24``.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ WORDS = 8
 
 
 def op_seed(seed: int, name: str) -> int:
-    """The 64-bit seed of an op: FNV-1a of its name, mixed with the job's seed.
+    """Return the 64-bit seed of an op: the FNV-1a hash of its name, mixed with the job's seed.
 
     >>> op_seed(0, "dropout") != op_seed(0, "dropout_1") != op_seed(1, "dropout_1")
     True
@@ -36,7 +37,7 @@ def op_seed(seed: int, name: str) -> int:
 
 
 class Uniform:
-    """Uniform float32 numbers in [0, 1), addressed by step, draw and element index."""
+    """A generator of uniform float32 numbers in [0, 1), addressed by step, draw and index."""
 
     __slots__ = ("_bits", "_counter", "_generator", "_skipped", "_state")
 
@@ -66,23 +67,25 @@ class Uniform:
 
 
 Place = tuple[tuple[int, ...], tuple[int, ...]]
-"""The place of a box in a logical tensor: the tensor's shape, the box's first index per axis."""
+"""The place of a box in a logical tensor: the tensor's shape, and the box's first index per axis.
+"""
 
 CHUNK = 1 << 14
-"""Elements per draw: a multiple of `WORDS`, small enough for the cache."""
+"""Number of elements drawn at a time: a multiple of `WORDS`, small enough for the cache."""
 GAP = 1 << 10
-"""The number of unused draws that cost as much as a new start behind them (measured)."""
+"""Gap between rows, in elements, up to which drawing and discarding the gap's numbers is faster
+than restarting the generator after it (measured)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Consecutive logical elements, some of which are neighbours in a box.
+    """A range of consecutive logical elements, divided into rows that begin with a box's elements.
 
     Attributes:
-        start: number of the first logical element.
+        start: index of the first logical element.
         drawn: the number of elements to draw.
-        kept: the number of elements of each period that belong to the box.
-        period: distance between the first elements of consecutive periods.
+        kept: the number of elements of each row that belong to the box.
+        period: distance between the first elements of consecutive rows.
         first: index of the first kept element within the box.
     """
 
@@ -94,12 +97,12 @@ class Stretch:
 
     @property
     def rows(self) -> int:
-        """The number of periods."""
+        """The number of rows."""
         return -(-self.drawn // self.period)
 
 
 def stretches(shape: Sequence[int], place: Place | None = None) -> Iterator[Stretch]:
-    """The stretches to draw for a box of a shape; without a place, for the whole tensor.
+    """Yield the stretches to draw for a box of a shape at a place, or for a whole tensor if None.
 
     >>> list(stretches((2, 3), ((4, 5), (1, 2))))
     [Stretch(start=7, drawn=8, kept=3, period=5, first=0)]
@@ -121,7 +124,7 @@ def stretches(shape: Sequence[int], place: Place | None = None) -> Iterator[Stre
 
 
 def _rows(start: int, rows: int, kept: int, period: int, first: int) -> Iterator[Stretch]:
-    """Rows at equal distances; short, close rows are combined."""
+    """Yield stretches for rows at equal distances; short rows that are close share a stretch."""
     if period <= CHUNK and period - kept <= GAP:
         most = max(1, CHUNK // period)
         for row in range(0, rows, most):
@@ -136,20 +139,20 @@ def _rows(start: int, rows: int, kept: int, period: int, first: int) -> Iterator
 
 
 def kept_of(stretch: Stretch, drawn: Array) -> Array:
-    """A view (rows, kept) of the drawn elements of a stretch that belong to the box."""
+    """Return a view, of shape (rows, kept), of a stretch's drawn elements that are in the box."""
     step = drawn.strides[0]
     shape = stretch.rows, stretch.kept
     return np.lib.stride_tricks.as_strided(drawn, shape, (stretch.period * step, step))
 
 
 Numbers = Callable[[int], Any]
-"""``numbers(draw)``: a new float32 array of uniform numbers, those of a draw."""
+"""A function: ``numbers(draw)`` returns a new float32 array with a draw's uniform numbers."""
 
 
 def by_chunk(
     seed: int, out: Array, place: Place | None, step: int = 0
 ) -> Iterator[tuple[Any, Numbers]]:
-    """Iterate over a box in chunks: consecutive elements, and a function that draws numbers.
+    """Yield each chunk of a box: its consecutive elements, and a function that draws numbers.
 
     Args:
         seed: the op's seed.
@@ -169,7 +172,7 @@ def by_chunk(
 
 
 def _drawn(source: Uniform, batch: Sequence[Stretch], count: int, step: int, draw: int) -> Array:
-    """The concatenated numbers of several stretches."""
+    """Return the concatenated numbers of several stretches."""
     found, at = np.empty(count, np.float32), 0
     for s in batch:
         numbers, at = found[at : at + s.rows * s.kept], at + s.rows * s.kept
@@ -183,7 +186,7 @@ def _drawn(source: Uniform, batch: Sequence[Stretch], count: int, step: int, dra
 
 
 def normal(numbers: Numbers, attempt: int = 0) -> Any:
-    """Standard normal float32 numbers by Box and Muller, two uniforms per element.
+    """Return standard normal float32 numbers by the Box-Muller method, from two draws.
 
     >>> ((_, numbers),) = by_chunk(3, np.empty(10000, np.float32), None)
     >>> round(float(normal(numbers).std()), 1)
@@ -194,7 +197,7 @@ def normal(numbers: Numbers, attempt: int = 0) -> Any:
 
 
 def truncated_normal(numbers: Numbers) -> Any:
-    """Standard normal float32 numbers, redrawn where they leave [-2, 2].
+    """Return standard normal float32 numbers; those outside of [-2, 2] are drawn again.
 
     >>> ((_, numbers),) = by_chunk(3, np.empty(1000, np.float32), None)
     >>> float(abs(truncated_normal(numbers)).max()) <= 2
@@ -211,7 +214,7 @@ def truncated_normal(numbers: Numbers) -> Any:
 def placed_uniform(
     seed: int, shape: Sequence[int], place: Place | None, step: int = 0, draw: int = 0
 ) -> Array:
-    """`uniform` numbers of a box, equal to those of its elements in the logical tensor.
+    """Return the `uniform` numbers of a box, equal to its elements' numbers in the logical tensor.
 
     >>> whole, part = uniform(7, (4, 5)), placed_uniform(7, (2, 3), ((4, 5), (1, 2)))
     >>> bool((whole[1:3, 2:] == part).all())
@@ -224,7 +227,7 @@ def placed_uniform(
 
 
 def uniform(seed: int, shape: Sequence[int], step: int = 0, draw: int = 0) -> Array:
-    """A new float32 array of uniform numbers in [0, 1).
+    """Return a new float32 array of uniform numbers in [0, 1).
 
     >>> a, b = uniform(7, (20,)), np.empty(11, np.float32)
     >>> Uniform(7).fill(b, step=0, start=9)

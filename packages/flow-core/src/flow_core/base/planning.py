@@ -32,7 +32,7 @@ _active: list[None] = []
 
 
 def begin() -> None:
-    """Plan from now on, until the interpreter ends."""
+    """Start planning, which lasts until the interpreter ends."""
     _active.append(None)
 
 
@@ -56,7 +56,7 @@ def planning() -> Iterator[None]:
 
 
 def is_planning() -> bool:
-    """Whether the script runs for planning only."""
+    """Return whether the script runs only for planning."""
     return bool(_active)
 
 

@@ -1,7 +1,7 @@
-"""Running a user's script in this process as ``python SCRIPT ARGS`` runs it.
+"""Run a user's script in this process as ``python SCRIPT ARGS`` would run it.
 
-Commands that start a process for a script need `interpreter_options` only; commands that run it
-in their own process call `run_as_main`.
+Commands that start a process for a script need only `interpreter_options`; commands that run a
+script in their own process call `run_as_main`.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ _OWN_LINE = "x"
 
 
 def interpreter_options(argv: Sequence[str] | None = None) -> list[str]:
-    """Options of Python itself on the command line of this process, to start another one with.
+    """Return the interpreter's options on this process's command line, to start another process.
 
-    Settings from the environment are not among them, as processes inherit these.
+    Options that are set by environment variables are not included, because a child process inherits
+    these variables.
 
     Args:
-        argv: a command line without the interpreter; the process's own when None.
+        argv: a command line without the interpreter; None for the command line of this process.
 
     >>> interpreter_options(["-OW", "error", "-Xdev", "train.py", "-O"])
     ['-OW', 'error', '-Xdev']
@@ -53,7 +54,7 @@ def interpreter_options(argv: Sequence[str] | None = None) -> list[str]:
 
 
 def _option(word: str) -> tuple[str, bool, bool]:
-    """The options to keep of a word, whether a value follows, and whether it is the last one."""
+    """Return the options of a word to keep, whether a value follows, and whether options end."""
     for position, letter in enumerate(word):
         if letter in _LAST:
             return word[:position].replace(_OWN_LINE, ""), False, True
@@ -66,7 +67,7 @@ def _option(word: str) -> tuple[str, bool, bool]:
 def leave_own_folder() -> None:
     """Remove the entry of ``sys.path`` that Python added for the running command.
 
-    It is the folder of its file, or the working directory for ``python -m``.
+    The entry is the folder of the command's file or, for ``python -m``, the working directory.
     """
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     own = sys.argv[0] if sys.argv else ""  # an embedding program may leave it empty
@@ -87,13 +88,13 @@ def enter_script(script: str, args: Sequence[str]) -> None:
 def run_as_main(script: str, args: Sequence[str], loaded: Collection[str] | None = None) -> None:
     """Run a script as the main module of this process.
 
-    Its exceptions propagate; see `hide_own_frames` and `ended_by`.
+    Exceptions of the script propagate; see `hide_own_frames` and `ended_by`.
 
     Args:
-        script: a file of Python, or a folder or an archive with a ``__main__.py``.
-        args: its arguments.
-        loaded: names of the modules that Python itself had loaded.  Modules loaded since are
-            dropped if the script has modules of the same names.
+        script: a Python file, or a folder or an archive with a ``__main__.py``.
+        args: the script's arguments.
+        loaded: names of the modules that Python itself had loaded.  Modules that were loaded later
+            are unloaded if the script has modules of the same names.
     """
     enter_script(script, args)
     if loaded is not None:
@@ -102,7 +103,7 @@ def run_as_main(script: str, args: Sequence[str], loaded: Collection[str] | None
 
 
 def hide_own_frames() -> None:
-    """Have the interpreter show exceptions of `run_as_main` from the script's first frame on."""
+    """Make the interpreter show exceptions of `run_as_main` from the script's first frame on."""
     sys.excepthook = partial(_show, sys.excepthook)
 
 
@@ -117,7 +118,7 @@ def ended_by(error: BaseException) -> int:
 
 
 def can_run(script: str) -> bool:
-    """Whether there is a script that `run_as_main` takes."""
+    """Return whether a path is a script that `run_as_main` can run."""
     if not os.path.isdir(script):
         return os.path.isfile(script)
     return os.path.isfile(os.path.join(script, "__main__.py"))
@@ -138,7 +139,7 @@ def _execute(script: str) -> None:
 
 
 def _code(module: ModuleType, path: str) -> CodeType:
-    """The code of a file, for a module that gets the attributes of a main module."""
+    """Return the code of a file; give its module the attributes of a main module."""
     module.__file__ = path
     vars(module).update({} if sys.version_info >= (3, 15) else {"__cached__": None})
     if path.endswith(".pyc"):
@@ -172,7 +173,7 @@ def _show(
 
 
 def _of_script(trace: TracebackType | None) -> TracebackType | None:
-    """The part of a traceback below `_execute`: none for a script that does not compile."""
+    """Return the part of a traceback below `_execute`; None for a script that does not compile."""
     found = trace
     while trace is not None:
         if trace.tb_frame.f_code is _execute.__code__:
@@ -184,7 +185,7 @@ def _of_script(trace: TracebackType | None) -> TracebackType | None:
 
 
 def status_of(error: BaseException) -> int:
-    """The exit status of a process that ends with an exception, as a shell reports it."""
+    """Return the exit status, as a shell reports it, of a process that ends with an exception."""
     if isinstance(error, KeyboardInterrupt):
         return 128 + signal.SIGINT
     code = error.code if isinstance(error, SystemExit) else 1

@@ -9,7 +9,7 @@ Shape = tuple[int, ...]
 
 
 def num_elements(shape: Sequence[int]) -> int:
-    """The number of elements of a shape.
+    """Return the number of elements of a shape.
 
     >>> num_elements((2, 3)), num_elements(())
     (6, 1)
@@ -18,7 +18,7 @@ def num_elements(shape: Sequence[int]) -> int:
 
 
 def balanced_split(n: int, parts: int) -> tuple[int, ...]:
-    """Sizes of a balanced split: the first ``n % parts`` parts get one more.
+    """Return the sizes of a balanced split: the first ``n % parts`` parts get one more element.
 
     >>> balanced_split(7, 3), balanced_split(2, 4)
     ((3, 2, 2), (1, 1, 0, 0))
@@ -28,7 +28,7 @@ def balanced_split(n: int, parts: int) -> tuple[int, ...]:
 
 
 def balanced_range(n: int, parts: int, index: int) -> tuple[int, int]:
-    """Start and stop of part ``index`` of a balanced split.
+    """Return the start and the stop of part ``index`` of a balanced split.
 
     >>> balanced_range(7, 3, 1)
     (3, 5)
@@ -39,7 +39,7 @@ def balanced_range(n: int, parts: int, index: int) -> tuple[int, int]:
 
 
 def broadcast_shapes(*shapes: Shape) -> Shape:
-    """The numpy broadcast of shapes; raises ValueError if they are incompatible.
+    """Return the shape to which numpy broadcasts shapes; raises ValueError if it cannot.
 
     >>> broadcast_shapes((2, 1), (3,))
     (2, 3)
@@ -58,7 +58,7 @@ def broadcast_shapes(*shapes: Shape) -> Shape:
 
 
 def reduced_axes(from_shape: Shape, to_shape: Shape) -> tuple[int, ...]:
-    """The axes of ``from_shape`` to sum over to undo the broadcast of ``to_shape``.
+    """Return the axes of ``from_shape`` to sum over to undo the broadcast of ``to_shape``.
 
     >>> reduced_axes((4, 2, 3), (2, 1))
     (0, 2)
@@ -69,7 +69,7 @@ def reduced_axes(from_shape: Shape, to_shape: Shape) -> tuple[int, ...]:
 
 
 def normal_axis(axis: int, rank: int) -> int:
-    """A non-negative axis; raises ValueError if it is out of range.
+    """Return an axis as a non-negative number; raises ValueError if it is out of range.
 
     >>> normal_axis(-1, 3)
     2
@@ -80,7 +80,7 @@ def normal_axis(axis: int, rank: int) -> int:
 
 
 def resolve_reshape(shape: Shape, target: Sequence[int]) -> Shape:
-    """``target`` with its single -1 filled in; raises ValueError if the sizes differ.
+    """Return ``target`` with its single -1 filled in; raises ValueError if the sizes differ.
 
     >>> resolve_reshape((4, 6), (-1, 8))
     (3, 8)
@@ -98,7 +98,7 @@ def resolve_reshape(shape: Shape, target: Sequence[int]) -> Shape:
 
 
 def window_output(size: int, kernel: int, stride: int, pad: tuple[int, int], dilation: int) -> int:
-    """Output length of a sliding window (floor mode).
+    """Return the output length of a sliding window (floor mode).
 
     >>> window_output(28, 5, 1, (2, 2), 1)
     28
@@ -109,7 +109,9 @@ def window_output(size: int, kernel: int, stride: int, pad: tuple[int, int], dil
 def same_padding(
     size: int, kernel: int, stride: int, dilation: int, lower: bool = False
 ) -> tuple[int, int]:
-    """SAME padding of one axis; the odd element goes after (``lower``: before).
+    """Return the SAME padding (before, after) of one axis.
+
+    An odd element is added after the axis, or before it if ``lower`` is true.
 
     >>> same_padding(28, 5, 1, 1), same_padding(28, 2, 2, 1), same_padding(5, 2, 2, 1)
     ((2, 2), (0, 0), (0, 1))
@@ -121,7 +123,7 @@ def same_padding(
 
 
 def contiguous_strides(shape: Shape) -> Shape:
-    """Element strides of a C-contiguous array.
+    """Return the strides of a C-contiguous array, in elements.
 
     >>> contiguous_strides((2, 3, 4))
     (12, 4, 1)

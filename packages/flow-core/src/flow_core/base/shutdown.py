@@ -1,8 +1,9 @@
 """Shutdown hooks that run after the last pending step.
 
-A program may end while steps are pending; the session delivers them from `atexit`, which calls in
-reverse order.  Objects that are created after the session but that its steps use, such as loader
-threads, register here instead of with `atexit`.
+A program may end while steps are pending.  The session delivers these steps in an `atexit` handler,
+and `atexit` calls handlers in reverse order of registration.  Therefore, objects that are created
+after the session but used by its steps, such as loader threads, register here and not with
+`atexit`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _closers: list[Callable[[], object]] = []
 
 
 def call_at_shutdown(close: Callable[[], object]) -> None:
-    """Register a function to call after all pending steps are delivered, last in first out."""
+    """Register a function to call after the delivery of all pending steps, last in, first out."""
     _closers.append(close)
 
 

@@ -1,14 +1,14 @@
 """The budget of cores of a process, and its division among concurrent computations.
 
-Also `host_memory`, the bytes that the process may use.
+The module also defines `host_memory`, the amount of memory of the host.
 
 Cores are used by kernels (OpenMP threads), numpy's matrix products (BLAS threads), stream threads,
-and the loaders of flow-data.  The steps of a process, also asynchronous ones, run one at a time,
-so that each plan has the whole budget, which `divide` splits.
+and the loaders of flow-data.  The steps of a process, including asynchronous ones, run one at a
+time.  Therefore, each plan has the whole budget, which `divide` splits.
 
-The order in which BLAS sums depends on its number of threads.  The number for a device's kernels
-is therefore derived from the plan's devices and the cores of a host, which do not depend on the
-number of processes that share the host.
+The order in which BLAS adds numbers depends on its number of threads.  The number of threads for a
+device's kernels is therefore derived from the plan's devices and the cores of a host, neither of
+which depends on the number of processes that share the host.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Budget:
     Attributes:
         count: the number of cores, at least 1.
         source: the origin of the number, for messages.
-        pool: the cores that the processes of one host share; 0 stands for ``count``.
-        pools: the number of such pools in the program, each with its part of the devices.
+        pool: the number of cores that the processes of one host share; 0 stands for ``count``.
+        pools: the number of such pools in the program, each of which serves a part of the devices.
     """
 
     count: int
@@ -47,7 +47,9 @@ class Budget:
         return f"{self.count} by {self.source}"
 
     def per_device(self, devices: int) -> int:
-        """The cores for each of several devices, independent of the process that owns them.
+        """Return the number of cores for each of several devices.
+
+        The result does not depend on which processes own the devices.
 
         >>> Budget(4, "its cores").per_device(2)
         2
@@ -59,13 +61,13 @@ class Budget:
 
 
 def asked(env: Mapping[str, str]) -> Budget | None:
-    """The budget that an environment requests.
+    """Return the budget that environment variables request.
 
-    `SETTING` takes precedence over `STANDARD`; of a list (one number per nesting level) in
-    `STANDARD`, the first number counts.
+    `SETTING` takes precedence over `STANDARD`.  If `STANDARD` holds a list (one number per nesting
+    level), its first number counts.
 
     Raises:
-        ConfigError: `SETTING` is no positive number.
+        ConfigError: `SETTING` is not a positive number.
 
     >>> print(asked({"OMP_NUM_THREADS": "4,2", "ONEFLOW_CPU_THREADS": "3"}))
     3 by ONEFLOW_CPU_THREADS
@@ -84,10 +86,10 @@ def asked(env: Mapping[str, str]) -> Budget | None:
 def find_budget(
     wish: Budget | None = None, share: Budget | None = None, processes: int = 1
 ) -> Budget:
-    """The requested budget, else a share of the host's cores, else all usable cores.
+    """Return the requested budget, else a share of the host's cores, else all usable cores.
 
     Args:
-        wish: the budget that the environment requests, see `asked`.
+        wish: the budget that environment variables request; see `asked`.
         share: the cores left by other processes of the program; None for a single process.
         processes: the number of processes; a request applies to each of them.
 
@@ -100,7 +102,7 @@ def find_budget(
 
 
 def usable_cores() -> Collection[int]:
-    """The cores that this process may use."""
+    """Return the cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return os.sched_getaffinity(0)
     return range(os.cpu_count() or 1)
@@ -111,7 +113,7 @@ _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 @cache
 def host_memory() -> int | None:
-    """The bytes of memory of the host, or the limit of its container; None if unknown."""
+    """Return the host's memory in bytes, or its container's limit if lower; None if unknown."""
     try:
         physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
@@ -123,10 +125,10 @@ def host_memory() -> int | None:
 
 
 def fair_share(own: Collection[int], others: Collection[Collection[int]]) -> Budget:
-    """The cores of one of several processes on a host.
+    """Return the budget of one of several processes on a host.
 
-    Each core is divided evenly among the processes that may use it, so a process that is bound to
-    cores of its own gets all of them.
+    Each core is divided evenly among the processes that may use it.  Therefore, a process that is
+    bound to cores that no other process may use gets all of these cores.
 
     Args:
         own: the cores that the process may use.
@@ -148,12 +150,14 @@ class Cores:
     """The division of the budget in a plan.
 
     Attributes:
-        budget: cores of the process; 0 if undivided.
+        budget: number of cores of the process; 0 if the budget has not been divided.
         source: the origin of the budget.
-        kernels: OpenMP threads of a kernel; independent of the number of processes of a host.
-        products: BLAS threads of a matrix product, on which its bits may depend.
-        loaders: batches that loaders prepare at a time while a step computes.  A step that waits
-            for a batch leaves them the whole budget.
+        kernels: number of OpenMP threads of a kernel, which does not depend on the number of
+            processes on a host.
+        products: number of BLAS threads of a matrix product, on which the bits of the product may
+            depend.
+        loaders: number of batches that loaders prepare concurrently while a step computes.  While
+            a step waits for a batch, loaders may use the whole budget.
     """
 
     budget: int = 0
@@ -163,7 +167,7 @@ class Cores:
     loaders: int = 0
 
     def rows(self) -> Iterator[tuple[str, str]]:
-        """The division as rows of text."""
+        """Yield the division as rows of text, each with a label and a value."""
         yield "budget", f"{self.budget} by {self.source}"
         yield "each kernel", str(self.kernels)
         yield "each product by numpy", str(self.products)
@@ -174,15 +178,15 @@ NOT_DIVIDED = Cores()
 
 
 def divide(budget: Budget, streams: int, computes: bool, foreign: bool, kernels: int) -> Cores:
-    """The division of a budget.
+    """Divide a budget among the kernels, the matrix products and the loaders of a plan.
 
     Args:
         budget: the budget of the process.
         streams: the number of streams of this process that compute concurrently.
         computes: whether steps compute on these cores rather than on accelerators.
-        foreign: whether most work is in kernels with threads other than BLAS's, with which BLAS
-            threads would compete: they spin for tens of milliseconds after their work.
-        kernels: threads of a kernel.
+        foreign: whether most work is in kernels with threads other than BLAS's.  BLAS threads would
+            compete with these threads, because threads spin for tens of milliseconds after work.
+        kernels: the number of threads of a kernel.
 
     >>> divide(Budget(4, "its cores"), 2, True, False, 2)
     Cores(budget=4, source='its cores', kernels=2, products=2, loaders=1)

@@ -1,7 +1,7 @@
 """The thread pools of BLAS and OpenMP in this process, and their sizes.
 
 BLAS is the library that numpy is linked to; its pool belongs to the whole process.  An OpenMP
-runtime, present once a plugin has loaded one, keeps a number of threads per calling thread.
+runtime, which is present if a plugin has loaded one, has a number of threads per calling thread.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ LIBRARIES: Mapping[str, tuple[str, ...]] = {
     "MKL": ("MKL_Set_Num_Threads",),
     "BLIS": ("bli_thread_set_num_threads",),
 }
-"""Functions that set a BLAS library's number of threads; the getters have ``get`` in the name."""
+"""Functions that set a BLAS library's number of threads; getters have ``get`` instead of ``set``.
+"""
 
 CAPS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-"""Variables that limit BLAS alone."""
+"""Environment variables that limit only BLAS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +47,8 @@ class Blas:
 
     Attributes:
         name: the library's name.
-        put: sets the size.
-        get: returns the size.
+        put: the function that sets the size.
+        get: the function that returns the size.
         cap: the largest size that the environment allows.
     """
 
@@ -65,7 +66,7 @@ class Blas:
 
 @cache
 def blas() -> Blas | None:
-    """The BLAS that numpy is linked to; None for a library without a known setter."""
+    """Return the BLAS that numpy is linked to; None for a library without a known setter."""
     library = _linked()
     for name, symbols in LIBRARIES.items():
         for symbol in symbols:
@@ -77,7 +78,7 @@ def blas() -> Blas | None:
 
 
 def _linked() -> Any:
-    """Numpy's extension module, through which symbols of its BLAS resolve."""
+    """Return numpy's extension module, through which symbols of its BLAS resolve."""
     core = "numpy._core" if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else "numpy.core"
     try:
         return ctypes.CDLL(str(import_module(f"{core}._multiarray_umath").__file__))
@@ -86,7 +87,7 @@ def _linked() -> Any:
 
 
 def cap(env: Mapping[str, str]) -> int:
-    """The largest number of BLAS threads that an environment allows.
+    """Return the largest number of BLAS threads that environment variables allow.
 
     >>> cap({"OPENBLAS_NUM_THREADS": "2"}), cap({}) > 1000
     (2, True)
@@ -111,7 +112,7 @@ def find_open_mp() -> None:
 
 
 def open_mp() -> tuple[str, ...]:
-    """The OpenMP runtimes that `find_open_mp` has found."""
+    """Return the OpenMP runtimes that `find_open_mp` has found."""
     return tuple(_open_mp)
 
 
@@ -120,7 +121,7 @@ _own = threading.local()
 
 
 def set_budget(budget: Budget) -> None:
-    """Set the budget of the process, the size of all pools unless a plan sets less."""
+    """Set the process's budget, which is the size of all pools unless a plan sets a smaller one."""
     _budget[:] = [budget]
     find_open_mp()
     set_kernel_threads(budget.count)
@@ -130,12 +131,12 @@ def set_budget(budget: Budget) -> None:
 
 
 def process_budget() -> Budget:
-    """The budget of the process: that of `set_budget`, else that of the environment."""
+    """Return the budget passed to `set_budget`, or else the one that the environment requests."""
     return _budget[0] if _budget else find_budget(asked(os.environ))
 
 
 def current_kernel_threads() -> int:
-    """The number of threads of kernels that the calling thread looks up, binds or runs."""
+    """Return the number of threads of kernels that the calling thread looks up, binds or runs."""
     return getattr(_own, "count", 0) or process_budget().count
 
 
@@ -147,10 +148,10 @@ def set_kernel_threads(kernels: int) -> None:
 
 
 def with_sized_pools(cores: Cores, run: Callable[[], object]) -> Callable[[], object]:
-    """Wrap the work of a step in one thread with the resizing of pools that its plan needs.
+    """Wrap one thread's work of a step so that it resizes the pools as the plan requires.
 
-    Between steps the pools have the size of the budget, so that usually nothing is resized, or
-    BLAS's pool only.
+    Between steps, the pools have the size of the budget.  Usually, therefore, either no pool or
+    only BLAS's pool is resized.
     """
     usual, found = process_budget().count, blas()
     if cores.kernels not in (0, usual):
@@ -176,11 +177,11 @@ def _with_products(put: Any, get: Any, count: int, run: Callable[[], object]) ->
 
 @contextmanager
 def sized_pools(cores: Cores) -> Iterator[None]:
-    """Size the pools for a plan in a ``with`` block, and restore them.
+    """Set the sizes of the pools to those of a plan in a ``with`` block, and restore them after it.
 
-    Only OpenMP runtimes found before by `find_open_mp` are sized, since a search takes 0.1 ms.
-    BLAS's pool is process-wide: of threads that work together one uses this, and the others
-    call `set_kernel_threads`.
+    Only OpenMP runtimes that `find_open_mp` has found are resized, since a search takes 0.1 ms.
+    BLAS's pool is process-wide: if several threads work together, one of them uses this context
+    manager, and the others call `set_kernel_threads`.
     """
     if not cores.kernels:
         yield

@@ -1,4 +1,4 @@
-"""Launches of numpy's functions."""
+"""Launches that call numpy functions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flow_core.device import Launch
 def call(function: Callable[..., object], *arguments: Any, out: Any) -> Launch:
     """Return a launch of ``function(*arguments, out)`` with minimal overhead.
 
-    Scalars become 0-d arrays, which ufuncs accept without a conversion per call.
+    Scalar arguments should be 0-d arrays, which ufuncs accept without a conversion in each call.
     """
     if function in (np.maximum, np.minimum):
         return partial(function, *arguments, out=out)

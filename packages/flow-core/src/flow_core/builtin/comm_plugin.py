@@ -1,4 +1,4 @@
-"""Plugin of the comms within one process."""
+"""Plugin of the communicators (comms) that connect the devices of one process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ FLOW_PLUGIN_API = "1.0"
 
 
 def flow_register_comms(config: Settings) -> tuple[CommSpec, ...]:
-    """Return the comm of CPU devices and of emulated devices, if any, and the one of all others."""
+    """Return the comm of CPU and emulated devices, and the comm of all other device types."""
     types = ("cpu", "gpu") if config.emulate_gpus else ("cpu",)
     module = "flow_core.builtin.in_process"
     return (

@@ -1,4 +1,4 @@
-"""Plugin of devices of type "gpu" that run on the CPU, as many as ONEFLOW_EMULATE_GPUS says."""
+"""Plugin of "gpu" devices that run on the CPU; ONEFLOW_EMULATE_GPUS sets their number."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _driver(limit: int | None, device: Device) -> object:
 
 
 def flow_register_devices(config: Settings) -> tuple[DeviceSpec, ...]:
-    """Return device type "gpu" with the CPU's driver and kernels; nothing without the setting."""
+    """Return the device type "gpu" with the CPU's driver and kernels, if emulation is enabled."""
     if not config.emulate_gpus:
         return ()
     probe = partial(Available, config.emulate_gpus, "emulated on the CPU")

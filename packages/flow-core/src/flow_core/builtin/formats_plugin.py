@@ -26,5 +26,5 @@ FORMATS: tuple[FormatSpec, ...] = (
 
 @hookimpl
 def flow_register_checkpoint_formats(config: Settings) -> tuple[FormatSpec, ...]:
-    """Return OneFlow's folder layout and safetensors."""
+    """Return the specs of OneFlow's folder layout and of safetensors files."""
     return FORMATS

@@ -1,8 +1,8 @@
-"""The comm within one process: copy and combine devices' arrays, and count the bytes.
+"""The communicator (comm) of one process: copies and combines the devices' arrays, counts bytes.
 
-All devices share the process's memory, as CPU devices and emulated ones do.  A plan may assign one
-array to several devices for a common value: it is filled once, and transfers are counted as if each
-device had its own array.
+All devices share the memory of the process, as CPU devices and emulated GPUs do.  A plan may assign
+one array to several devices that need the same value: the array is filled once, and transfers are
+counted as if each device had an array of its own.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from flow_core.sharding.topology import Device
 
 
 def bootstrap() -> Available:
-    """Report one process: no other process takes part."""
+    """Report that exactly one process, this one, takes part."""
     return Available(1, "this process")
 
 
 @dataclass(slots=True)
 class Meter:
-    """Traffic of one exchange per launch, and the number of launches.
+    """Traffic of each launch of one exchange, and the number of launches.
 
     Attributes:
-        links: bytes per (from, to), summed over the copied arrays.
+        links: bytes per (from, to) pair of devices, summed over the copied arrays.
         launches: number of completed launches.
     """
 
@@ -41,18 +41,18 @@ class Meter:
     launches: int = 0
 
     def count(self) -> None:
-        """Count a launch; called as its last part."""
+        """Count a launch; the last callable of each launch."""
         self.launches += 1
 
 
 class InProcessComm:
-    """Comm of the devices of one process whose arrays are numpy's.
+    """Comm of the devices of one process that store their data in numpy arrays.
 
     Args:
         devices: all devices.
 
     Attributes:
-        devices: all devices that it connects.
+        devices: all devices that the comm connects.
         local: the devices of this process, which are all devices.
     """
 
@@ -65,7 +65,7 @@ class InProcessComm:
     def bind(
         self, exchange: Exchange, inputs: Sequence[Any], outputs: Sequence[Any]
     ) -> tuple[Launch, ...]:
-        """Return the launches of an exchange between fixed arrays.
+        """Return the launches that run an exchange between fixed arrays.
 
         Raises:
             PlanError: The arrays do not match the exchange.
@@ -109,12 +109,12 @@ class _Binding:
         for plan in block_gathers(self.exchange):
             (target, out), *parts = self._located(plan)
             launches = list(self._gather(combine, parts, target, out))
-            if _where(out) not in done:  # otherwise shared by devices and already filled
+            if _where(out) not in done:  # otherwise several devices share it, and it is filled
                 yield from launches
             done.add(_where(out))
 
     def _all_reduce(self, combine: Any) -> Iterator[Launch]:
-        """Combine each device's chunk, in rank order, and copy it to all others."""
+        """Combine the parts of each device's chunk in rank order; copy the result to the others."""
         for reduction in reductions(self.exchange):
             (target, out), *parts = self._located(reduction.combine)
             if reduction.member in self.exchange.summed:
@@ -135,7 +135,7 @@ class _Binding:
     def _take_sum(
         self, parts: Sequence[tuple[Device, Any]], target: Device, out: Any
     ) -> Iterator[Launch]:
-        """Copy a sum accumulated in one array, counted as if the target had received all parts."""
+        """Copy a sum that is complete in one array; count bytes as if the target got all parts."""
         for source, part in parts:
             self._note(source, target, part)
         yield from self._copy(target, parts[0][1], target, out)
@@ -143,9 +143,9 @@ class _Binding:
     def _gather(
         self, combine: Any, parts: Sequence[tuple[Device, Any]], target: Device, out: Any
     ) -> Iterator[Launch]:
-        """Combine parts in order, the first two in one call; copy a single part.
+        """Combine the parts in order, the first two in one call; a single part is copied.
 
-        The target may be one of the parts.
+        The target can be one of the parts.
         """
         if len(parts) == 1:
             yield from self._copy(*parts[0], target, out)
@@ -153,7 +153,7 @@ class _Binding:
         for source, part in parts:
             self._note(source, target, part)
         late = any(_where(part) == _where(out) for _, part in parts[2:])
-        sums = np.empty_like(out) if late else out  # else overwritten before it is read
+        sums = np.empty_like(out) if late else out  # a late part must be read before `out` changes
         yield call(combine, parts[0][1], parts[1][1], out=sums)
         for _, part in parts[2:-1]:
             yield call(combine, sums, part, out=sums)
@@ -161,7 +161,7 @@ class _Binding:
             yield call(combine, sums, parts[-1][1], out=out)
 
     def _copy(self, source: Device, part: Any, target: Device, out: Any) -> Iterator[Launch]:
-        """Copy a part unless both devices share its memory."""
+        """Count the bytes of a part, and copy it unless source and target share its memory."""
         self._note(source, target, part)
         if _where(part) != _where(out):
             yield partial(np.copyto, out, part)
@@ -172,5 +172,5 @@ class _Binding:
 
 
 def _where(array: Any) -> object:
-    """Return a key that is equal for arrays of the same memory."""
+    """Return a key that is equal for arrays with the same memory, shape and strides."""
     return array.ctypes.data, array.shape, array.strides

@@ -1,4 +1,4 @@
-"""A driver that allocates nothing, runs nothing, and counts requests."""
+"""Driver and comm of null devices, which allocate and run nothing but count the requests."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class NullArray:
 
     @property
     def nbytes(self) -> int:
-        """Number of bytes that it would occupy."""
+        """Number of bytes that the array would occupy on a real device."""
         return self.size * self.dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True)
 class NullArena:
-    """An arena of a size, without memory."""
+    """An arena that has a size but no memory."""
 
     nbytes: int
 
@@ -89,8 +89,8 @@ class NullDriver:
     Attributes:
         device: the device.
         allocated: bytes of all arenas together.
-        launched: launches that would have run.
-        copied_in, copied_out: bytes that would have moved.
+        launched: number of launches that a real device would have run.
+        copied_in, copied_out: bytes that a real device would have copied in and out.
 
     >>> driver = NullDriver(Device("null", 0, 0))
     >>> step = driver.compile([print, print])
@@ -127,7 +127,7 @@ class NullDriver:
         self.copied_in += target.nbytes
 
     def copy_out(self, source: NullArray, target: Array | None = None) -> Array:
-        """Return zeros of an array's shape and element type, since nothing was computed."""
+        """Return zeros with the shape and element type of ``source``: nothing was computed."""
         self.copied_out += source.nbytes
         if target is None:
             return np.zeros(source.shape, source.dtype)
@@ -135,7 +135,7 @@ class NullDriver:
         return target
 
     def compile(self, launches: Sequence[Launch]) -> Launch:
-        """Return a callable that counts a stream's launches instead of running them."""
+        """Return a callable that counts the launches instead of running them."""
         count = len(launches)
 
         def run() -> None:
@@ -144,19 +144,19 @@ class NullDriver:
         return run
 
     def memory(self) -> int | None:
-        """Return None: memory has no limit."""
+        """Return None, which means that memory has no limit."""
         return None
 
 
 class NullComm:
-    """Comm of null devices, which checks the bound arrays and sends nothing.
+    """Communicator (comm) of null devices, which checks the bound arrays and sends nothing.
 
     Args:
         devices: all devices.
 
     Attributes:
-        devices, local: all devices that it connects.
-        bound: the bound exchanges.
+        devices, local: all devices that the comm connects.
+        bound: the exchanges bound so far.
     """
 
     name = "null"
@@ -174,5 +174,5 @@ class NullComm:
         return ()
 
     def sent(self) -> Mapping[DevicePair, int]:
-        """Return an empty mapping."""
+        """Return an empty mapping, because no bytes are sent."""
         return {}

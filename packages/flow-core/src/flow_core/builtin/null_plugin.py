@@ -1,4 +1,4 @@
-"""Plugin of device type "null", which runs nothing: for planning without hardware, and tests."""
+"""Plugin of the device type "null", which runs nothing; for tests and planning without hardware."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DEVICES = 1 << 20
 
 
 def probe() -> Available:
-    """Report the maximum number of devices."""
+    """Report that the maximum number of devices is available."""
     return Available(DEVICES, "runs nothing")
 
 
@@ -36,5 +36,5 @@ def flow_register_comms() -> tuple[CommSpec, ...]:
 
 
 def flow_register_kernels() -> tuple[KernelSpec, ...]:
-    """Return one kernel for every op."""
+    """Return a single kernel that accepts every op."""
     return (KernelSpec("*", "null", bind, name="null"),)

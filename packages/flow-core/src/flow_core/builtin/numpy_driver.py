@@ -1,4 +1,4 @@
-"""Driver of the CPU with numpy: one allocation per plan, launches in a plain loop."""
+"""Driver of CPU devices, based on numpy: one allocation per plan; launches run in a plain loop."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ PAGE = 64
 
 
 class NumpyArena:
-    """One allocation, aligned to a cache line.
+    """One allocation whose start is aligned to a cache line.
 
     Attributes:
         nbytes: size in bytes.
-        memory: the array that owns the memory, referenced by all arrays in it.
+        memory: the array that owns the memory; all arrays in the arena keep it alive.
     """
 
     def __init__(self, nbytes: int) -> None:
@@ -37,14 +37,14 @@ class NumpyArena:
 
 
 class NumpyEvent:
-    """An event of a stream that is always up to date."""
+    """A completed event, since a stream never has pending work."""
 
     def wait(self) -> None:
         """Return at once: launches run synchronously."""
 
 
 class NumpyStream:
-    """A stream whose launches run when they are called, so that it never waits."""
+    """A stream whose launches run when they are called, so that nothing is ever pending."""
 
     def record(self) -> Event:
         """Return a completed event."""
@@ -63,11 +63,11 @@ class NumpyDriver:
 
     Args:
         device: the device.
-        limit: bytes of memory of the device, None for no limit.
+        limit: size of the device's memory in bytes; None for no limit.
 
     Attributes:
         device: the device.
-        compile_group: launches run in the calling thread, whichever device they belong to.
+        compile_group: one group for all devices, since all launches run in the calling thread.
 
     >>> driver = NumpyDriver(Device("cpu", 0, 0))
     >>> driver.allocate(64).view(0, (4, 2), "float32").shape
@@ -81,7 +81,7 @@ class NumpyDriver:
         self._free = limit
 
     def allocate(self, nbytes: int) -> NumpyArena:
-        """Allocate ``nbytes`` bytes, not initialised."""
+        """Allocate ``nbytes`` bytes of uninitialized memory."""
         arena = NumpyArena(nbytes)
         if self._free is not None:
             self._take(nbytes)
@@ -96,18 +96,18 @@ class NumpyDriver:
         return NumpyStream()
 
     def copy_in(self, target: Array, source: Array) -> None:
-        """Copy a host array into a planned array."""
+        """Copy a host array into an array of the plan."""
         np.copyto(target, source)
 
     def copy_out(self, source: Array, target: Array | None = None) -> Array:
-        """Copy a planned array into ``target``, by default a new array, and return it."""
+        """Copy an array of the plan into ``target``, or into a new array, and return the copy."""
         if target is None:
             return source.copy()
         np.copyto(target, source)
         return target
 
     def compile(self, launches: Sequence[Launch]) -> Launch:
-        """Return one callable for a step's launches, with floating-point warnings off."""
+        """Return one callable that runs a step's launches with floating-point warnings off."""
         steps = tuple(launches)
 
         def run() -> None:
@@ -118,5 +118,5 @@ class NumpyDriver:
         return run
 
     def memory(self) -> int | None:
-        """Return the remaining bytes of the limit, None for no limit but the operating system's."""
+        """Return the unused bytes of the limit; None if only the operating system sets a limit."""
         return self._free

@@ -1,4 +1,4 @@
-"""Plugin of the CPU and its numpy kernels."""
+"""Plugin of the device type "cpu" and its numpy kernels."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from flow_core.plugins.specs import Available, DeviceSpec, KernelSpec
 FLOW_PLUGIN_API = "1.0"
 
 DEVICES = 1 << 10
-"""Maximum number of "cpu" devices per machine; all share the same cores and memory."""
+"""Maximum number of "cpu" devices per machine; all of them share its cores and memory."""
 
 
 def probe() -> Available:
-    """Report the maximum number of devices: the CPU is always available."""
+    """Report that the maximum number of devices is available, since all of them share the CPU."""
     return Available(DEVICES, f"simulated on {os.cpu_count()} cores")
 
 
@@ -28,9 +28,10 @@ def flow_register_devices() -> tuple[DeviceSpec, ...]:
 
 
 def flow_register_kernels() -> Iterator[KernelSpec]:
-    """Yield the numpy kernels of all families.
+    """Yield the numpy kernels of all op families.
 
-    NumPy computes each element of an elementwise op alone, so all these kernels are batchable.
+    NumPy computes the elements of an elementwise op independently of each other, so all kernels of
+    elementwise ops can run the rows of several devices in one call (are batchable).
     """
     for family in FAMILIES:
         specs = importlib.import_module(f"flow_core.ops.{family}").OPS

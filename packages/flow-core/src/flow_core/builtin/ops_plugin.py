@@ -20,7 +20,7 @@ FAMILIES: tuple[str, ...] = (
     "system.summary", "system.io", "system.fused", "data_movement.boxing", "system.python_kernel",
     "data_movement.parallel_cast", "data_movement.mirrored",
 )  # fmt: skip
-"""Modules of `flow_core.ops` with ``OPS``, and of the numpy kernels with ``KERNELS``."""
+"""Modules that define ``OPS`` in `flow_core.ops` and ``KERNELS`` in `numpy_kernels`."""
 
 
 def flow_register_ops() -> Iterator[OpSpec]:

@@ -47,5 +47,5 @@ PASSES: tuple[PassSpec, ...] = (
 
 
 def flow_register_passes() -> tuple[PassSpec, ...]:
-    """Return the passes of every job's pipeline."""
+    """Return the passes that the compiler runs for every job."""
     return PASSES

@@ -1,8 +1,8 @@
-"""The comm of any device types in one process: exchanges staged in host memory.
+"""The communicator (comm) for devices of any types in one process: it stages data in host memory.
 
-It reads and writes device arrays with the drivers' ``copy_out`` and ``copy_in`` only, as a whole,
-and performs the exchange between host arrays like the comm of the CPUs.  Arrays of CPUs take part
-without copies.
+The comm copies whole device arrays to and from the host with the drivers' ``copy_out`` and
+``copy_in``, and performs the exchange between host arrays like the comm of CPU devices.  The arrays
+of CPU devices take part without copies.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from flow_core.sharding.topology import Device
 class StagedComm:
     """Comm of the devices of one process, whatever their types.
 
-    The staging memory is allocated when exchanges are bound.  Exchanges of one stream share it.
+    Staging memory is allocated when exchanges are bound; all exchanges of a stream share it.
 
     Args:
         devices: all devices.
 
     Attributes:
-        devices: all devices that it connects.
+        devices: all devices that the comm connects.
         local: the devices of this process, which are all devices.
     """
 
@@ -43,7 +43,7 @@ class StagedComm:
         self._staging: dict[int, Scratch] = {}
 
     def attach(self, driver: Callable[[Device], Driver]) -> None:
-        """Take the drivers that copy to and from the devices."""
+        """Store the drivers that copy to and from the devices."""
         self._drivers = {device: driver(device) for device in self.devices if not _is_host(device)}
 
     def bind(
@@ -52,7 +52,7 @@ class StagedComm:
         inputs: Sequence[DeviceArray],
         outputs: Sequence[DeviceArray],
     ) -> tuple[Launch, ...]:
-        """Return the launches of an exchange: read inputs, exchange on the host, write outputs.
+        """Return launches that read the inputs, exchange them on the host and write the outputs.
 
         Raises:
             PlanError: The arrays do not match the exchange.
@@ -70,7 +70,7 @@ class StagedComm:
     def _reads(
         self, exchange: Exchange, inputs: Sequence[DeviceArray], given: Sequence[Array]
     ) -> Iterator[Launch]:
-        """Copy the inputs on devices to the host."""
+        """Yield launches that copy the inputs on devices to the host."""
         for device, array, host in zip(exchange.senders, inputs, given, strict=True):
             if host is not array and host.size:
                 yield partial(self._drivers[device].copy_out, array, host)
@@ -78,7 +78,7 @@ class StagedComm:
     def _writes(
         self, exchange: Exchange, outputs: Sequence[DeviceArray], made: Sequence[Array]
     ) -> Iterator[Launch]:
-        """Copy the outputs on devices from the host."""
+        """Yield launches that copy the outputs from the host to their devices."""
         for device, array, host in zip(exchange.receivers, outputs, made, strict=True):
             if host is not array and host.size:
                 yield partial(self._drivers[device].copy_in, array, host)
@@ -91,9 +91,10 @@ class StagedComm:
 def _host_arrays(
     exchange: Exchange, inputs: Sequence[Any], outputs: Sequence[Any], staging: Scratch
 ) -> tuple[list[Array], list[Array]]:
-    """Return host arrays for the inputs and outputs: those of CPUs themselves, others staged.
+    """Return host arrays for all inputs and outputs: CPU arrays themselves, staging for others.
 
-    An output that is a copy of an input shares its host array if either is on a device.
+    An output that is a copy of an input shares that input's host array if at least one of the two
+    is not on a CPU.
     """
     copies = _copies(exchange)
     direct = {
@@ -122,7 +123,7 @@ def _host_arrays(
 
 
 def _copies(exchange: Exchange) -> dict[int, int]:
-    """Return the outputs that are copies of a whole input, with the input."""
+    """Return the index of each output that is a copy of a whole input, with that input's index."""
     parts = Counter(block.target for block in exchange.blocks)
     parts.update(index for index, _ in exchange.fills)
     return {
@@ -135,5 +136,5 @@ def _copies(exchange: Exchange) -> dict[int, int]:
 
 
 def _is_host(device: Device) -> bool:
-    """Whether the host reads and writes a device's arrays directly."""
+    """Return whether the host reads and writes the arrays of a device directly."""
     return device.type == "cpu"

@@ -1,7 +1,7 @@
-"""Saved variables on disk: formats, atomic saves, loading, comparing.
+"""Saved variables on disk: file formats, atomic saves, loading, and comparison with jobs.
 
-In: arrays by name, and a path.  Out: a checkpoint on disk, or the arrays of one.
-Must not depend on sessions or jobs.
+In: arrays by name, and a path.  Out: a checkpoint on disk, or the arrays of a checkpoint.
+This package must not depend on sessions or jobs.
 """
 
 from flow_core.checkpoint.manager import CheckpointManager

@@ -1,8 +1,10 @@
-"""Decide what a save may replace: a folder with a checkpoint's marker file and no foreign files.
+"""The rule for what a save may replace: a folder with a marker file and no foreign files.
 
-The files of a checkpoint are those that its ``flow.sha256`` lists; without that list, as in
-checkpoints that OneFlow wrote, the files ``out`` and ``meta`` of named subfolders with an ``out``.
-All other files are foreign; a folder with foreign files is never replaced.
+The marker file says that the folder is a complete checkpoint.  The files of a checkpoint are the
+files that its ``flow.sha256`` lists.  A checkpoint without that list, such as one that OneFlow
+wrote, owns the files ``out`` and ``meta`` of each subfolder that contains a file ``out`` and whose
+path is the name of a variable.  All other files are foreign; a folder with foreign files is never
+replaced.
 """
 
 from __future__ import annotations
@@ -19,10 +21,10 @@ from flow_core.checkpoint.layout import DATA, DONE, META, SUMS
 from flow_core.checkpoint.sums import is_marked, parents, read_sums
 
 _SHOWN = 5
-"""How many foreign files an error names."""
+"""The largest number of foreign files that an error names."""
 
 Owns = Callable[[str], bool]
-"""Whether a file at a path relative to a checkpoint belongs to it."""
+"""A predicate: whether the file at a path, relative to a checkpoint, belongs to the checkpoint."""
 
 
 def obstacle(folder: Path) -> str | None:
@@ -44,7 +46,7 @@ def foreign(folder: Path, owns: Owns | None = None) -> Iterator[str]:
 
     Args:
         folder: the checkpoint.
-        owns: whether a file belongs to the checkpoint; the module's rule if None.
+        owns: whether a file belongs to the checkpoint; if None, the rule of this module decides.
 
     Raises:
         OSError: a folder cannot be read.
@@ -58,7 +60,7 @@ def foreign(folder: Path, owns: Owns | None = None) -> Iterator[str]:
 
 
 def _contents(folder: Path) -> tuple[dict[str, bool], set[str]]:
-    """Return all files below a folder (path: whether it is a regular file), and all subfolders."""
+    """Return all files below a folder, mapped to whether they are regular, and all subfolders."""
     files: dict[str, bool] = {}
     folders: set[str] = set()
     waiting = [""]
@@ -77,7 +79,7 @@ def _contents(folder: Path) -> tuple[dict[str, bool], set[str]]:
 def _owner(folder: Path, files: dict[str, bool]) -> Owns:
     try:
         sums = read_sums(folder)
-    except CheckpointError:  # damaged: apply the rule for checkpoints without a list
+    except CheckpointError:  # the list is damaged: apply the rule for checkpoints without a list
         sums = None
     if sums is not None:
         return sums.digests.__contains__
@@ -96,7 +98,7 @@ def special(folder: Path) -> str | None:
     for name, find in (("the home folder", Path.home), ("the working directory", Path.cwd)):
         try:
             found = find().resolve()
-        except (OSError, RuntimeError):  # not defined
+        except (OSError, RuntimeError):  # the system does not define this folder
             continue
         if found.is_relative_to(folder):
             return name if found == folder else f"a parent of {name}"
@@ -104,7 +106,7 @@ def special(folder: Path) -> str | None:
 
 
 def remove(folder: Path, owns: Owns | None = None) -> None:
-    """Remove a replaced or outdated checkpoint, but no foreign files.
+    """Remove a replaced or outdated checkpoint, but keep foreign files.
 
     Raises:
         CheckpointError: the folder holds foreign files, which were created during the replacement;

@@ -1,4 +1,4 @@
-"""Map variable names to paths, and write and parse OneFlow's ``meta`` files."""
+"""The mapping from variable names to paths, and the format of OneFlow's ``meta`` files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PROTO_NAMES: Mapping[str, str] = {
     "int64": "kInt64",
     "uint8": "kUInt8",
     "float16": "kFloat16",
-    "bfloat16": "kBFloat16",  # bfloat16 and bool are newer than 0.3.4, which cannot read them
+    "bfloat16": "kBFloat16",  # OneFlow 0.3.4 cannot read bfloat16 and bool, which are newer
     "bool": "kBool",
 }
 _PROTO_NUMBERS: Mapping[str, str] = {
@@ -46,14 +46,15 @@ _DTYPES = {**_PROTO_NUMBERS, **{proto: name for name, proto in _PROTO_NAMES.item
 
 _LONGEST_PART = 255
 _LONGEST_NAME = 2000
-"""Limits in bytes: of a file name on common file systems, and of a variable's relative path."""
+"""Length limits in bytes: of a file name on common file systems, and of a variable's name, which is
+its relative path."""
 
 
 def name_problem(name: str) -> str | None:
     """Return why no checkpoint format can store a variable of this name, or None if it can.
 
-    A name is a path in a checkpoint, where a variable's folder holds the files ``out`` and
-    ``meta``: ``a/out`` would be the data of ``a``.
+    The name of a variable is the path of its folder in a checkpoint.  That folder holds the files
+    ``out`` and ``meta``, so a variable ``a/out`` would clash with the data of a variable ``a``.
 
     >>> name_problem("encoder/dense-weight")
     >>> name_problem("../weight")
@@ -121,9 +122,9 @@ def meta_text(kind: TensorType) -> str:
 
 
 LONGEST_META = 1 << 16
-"""Largest size of a ``meta`` file in bytes; it is read as a whole."""
+"""Largest size of a ``meta`` file in bytes; the file is read as a whole."""
 
-MOST_AXES = 64  # numpy's limit
+MOST_AXES = 64  # the limit of numpy
 MOST_BYTES = (1 << 63) - 1
 
 _TOKEN = re.compile(r"#[^\n]*|[A-Za-z_][A-Za-z_0-9]*|[0-9]+|\S", re.ASCII)
@@ -135,10 +136,11 @@ _META = tuple(re.compile(f"{one} {other}") for one, other in ((_SHAPE, _TYPE), (
 
 
 def parse_meta(text: str | bytes, file: Path) -> TensorType:
-    """Parse a ``meta`` file in any spelling of protobuf's text form, in linear time.
+    """Parse the text of a ``meta`` file, in any notation of protobuf's text format, in linear time.
 
     Raises:
-        CheckpointError: the text is not a ``meta`` file, or names a type that no array can have.
+        CheckpointError: the text is not that of a ``meta`` file, or describes a shape and element
+            type that no array can have.
 
     >>> str(parse_meta("data_type: 3 shape: <dim: [4, 5]>", Path("meta")))
     'float64[4,5]'
@@ -168,7 +170,7 @@ def stored_type(dims: Sequence[object], dtype: object) -> TensorType | None:
     """Return the type that a file declares for an array, or None if no array can have it.
 
     Args:
-        dims: integers, or their decimal digits.
+        dims: the dimensions, as integers or as strings of decimal digits.
         dtype: name of an element type.
 
     >>> str(stored_type(["2", 3], "int8")), stored_type([2, -1], "int8"), stored_type([], "record")

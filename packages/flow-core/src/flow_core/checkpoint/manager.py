@@ -1,4 +1,4 @@
-"""A series of checkpoints in one folder, named by their time."""
+"""A series of checkpoints in one folder, each named after the time at which it was saved."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _STAMP = "%Y%m%d_%H%M%S_%f"
 
 
 class CheckpointManager:
-    """Save checkpoints as ``root_path/prefix + time``, and find and restore the latest one.
+    """A manager that saves checkpoints named ``prefix + time`` in a folder, and restores them.
 
     Args:
-        root_path: the folder; created if missing.
+        root_path: the folder; it is created if missing.
         prefix: prefix of the checkpoints' names.
-        save: ``save(path)`` writes a checkpoint.
-        load: ``load(path)`` reads one.
+        save: the function ``save(path)``, which writes a checkpoint.
+        load: the function ``load(path)``, which reads a checkpoint.
 
     Raises:
         CheckpointError: ``root_path`` is a file.
@@ -56,7 +56,7 @@ class CheckpointManager:
             self._root.mkdir(parents=True, exist_ok=True)
 
     def list_checkpoints(self) -> list[str]:
-        """Names of all complete checkpoints, the oldest first."""
+        """Return the names of all complete checkpoints, the oldest first."""
         with self._explained():
             names = [entry.name for entry in self._root.iterdir() if (entry / DONE).is_file()]
         return sorted(name for name in names if name.startswith(self._prefix))
@@ -71,19 +71,19 @@ class CheckpointManager:
             raise CheckpointError(attempted, at=user_line(), found=str(error)) from error
 
     def latest_checkpoint(self) -> str | None:
-        """Name of the newest complete checkpoint, or None."""
+        """Return the name of the newest complete checkpoint, or None."""
         return next(reversed(self.list_checkpoints()), None)
 
     def path_of(self, name: str) -> str:
-        """Path of a checkpoint."""
+        """Return the path of the checkpoint with a name."""
         return str(self._root / name)
 
     def save(self) -> None:
-        """Save a new checkpoint; its name sorts after all others."""
+        """Save a new checkpoint, whose name sorts after the names of all others."""
         self._save(self.path_of(self._next_name()))
 
     def initialize_or_restore(self) -> None:
-        """Load the newest checkpoint, or save a first one."""
+        """Load the newest checkpoint, or save the first one if there is none."""
         latest = self.latest_checkpoint()
         if latest is None:
             self.save()
@@ -92,7 +92,7 @@ class CheckpointManager:
 
     def _next_name(self) -> str:
         now, latest = datetime.now(), self._latest_time()
-        if latest is not None and now <= latest:  # the clock went back or has not advanced
+        if latest is not None and now <= latest:  # the clock was set back or has not advanced
             now = latest + timedelta(microseconds=1)
         return self._prefix + now.strftime(_STAMP)
 
@@ -100,5 +100,5 @@ class CheckpointManager:
         latest = self.latest_checkpoint()
         try:
             return datetime.strptime(latest.removeprefix(self._prefix), _STAMP) if latest else None
-        except ValueError:  # a name in another format
+        except ValueError:  # the name has another format
             return None

@@ -1,16 +1,17 @@
-"""Read the files of exactly one save while other processes may replace the checkpoint.
+"""Reading the files of exactly one save while other processes may replace the checkpoint.
 
-Invariant: an `Origin` returns the bytes that the files had when it was created.  Two mechanisms
-ensure this:
+Invariant: an `Origin` returns the bytes that the files had when the `Origin` was created.  One of
+two mechanisms ensures this:
 
-- With ``flow.sha256``: the list is read once, and every file is read into memory and compared with
-  its digest.  Files of another save are rejected unless they are identical.
-- Without the list, as in checkpoints that OneFlow wrote: files are listed with their `Stamp`
-  (device, inode, size, modification time) until two consecutive lists are equal.  As a replaced
-  file does not come back, all files existed at the same time between the two.  A file must have
-  its stamp before and after it is read.
+- If the checkpoint has a list of digests, ``flow.sha256``, the list is read once, and every file is
+  read into memory and compared with its digest.  Files of another save are rejected unless their
+  contents are equal.
+- If it has no such list, as in checkpoints that OneFlow wrote, all files are listed with their
+  `Stamp` (device, inode, size, modification time) until two consecutive lists are equal.  Because
+  a replaced file does not come back, all listed files existed together between the two listings.
+  When a file is read, its stamp must equal the listed stamp both before and after.
 
-A mismatch raises `CheckpointReplacedError` if the path holds another checkpoint now, else
+A mismatch raises `CheckpointReplacedError` if the path now holds another checkpoint, else
 `CheckpointError`.
 """
 
@@ -31,14 +32,14 @@ from flow_core.checkpoint.sums import Sums, read_all, read_sums
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Stamp = tuple[int, ...]
-"""Identity of a file's contents: device, inode, size, modification time."""
+"""The identity of a file's contents: its device, inode, size and modification time."""
 
 TRIES = 20
-"""How often to retry a list of files or a load while other processes replace files."""
+"""How often to repeat a listing of files, or a load, while other processes replace files."""
 
 
 def stamp(path: str | Path | int) -> Stamp | None:
-    """Return the stamp of a regular file, or None."""
+    """Return the stamp of a regular file, or None if there is no such file."""
     try:
         found = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -53,8 +54,8 @@ class Origin:
 
     Attributes:
         root: the checkpoint's folder.
-        sums: its list of digests, or None.
-        stamps: stamps of all files if there is no list.
+        sums: the checkpoint's list of digests, or None.
+        stamps: the stamps of all files if the checkpoint has no list of digests.
     """
 
     __slots__ = ("root", "stamps", "sums")
@@ -66,7 +67,10 @@ class Origin:
 
     @classmethod
     def around(cls, folder: Path) -> Origin:
-        """Return the origin of one variable's folder: the checkpoint that lists it, if any."""
+        """Return the origin of one variable's folder.
+
+        It is the checkpoint whose list of digests contains the folder's files, if there is one.
+        """
         for root in folder.absolute().parents:
             sums = read_sums(root)
             if sums is not None and cls(root, sums)._name(folder.absolute() / DATA) in sums.digests:
@@ -74,13 +78,13 @@ class Origin:
         return cls(folder, None, {folder / name: stamp(folder / name) for name in (DATA, META)})
 
     def has(self, file: Path) -> bool:
-        """Whether the save contains a file."""
+        """Return whether the save contains a file."""
         if self.sums is not None:
             return self._name(file) in self.sums.digests
         return self.stamps.get(file) is not None
 
     def array(self, file: Path, nbytes: int) -> Array:
-        """Read a file of known size.  Raises `CheckpointError`."""
+        """Read a file of known size, or raise `CheckpointError`."""
         try:
             with self._opened(file) as handle:
                 size = os.fstat(handle.fileno()).st_size
@@ -94,7 +98,7 @@ class Origin:
         return data
 
     def text(self, file: Path, longest: int) -> bytes:
-        """Read a small file.  Raises `CheckpointError`."""
+        """Read a file of at most ``longest`` bytes, or raise `CheckpointError`."""
         try:
             with self._opened(file) as handle:
                 raw = read_all(handle, longest)
@@ -106,7 +110,7 @@ class Origin:
         return raw
 
     def is_current(self) -> bool:
-        """Whether the path still holds the files of this save."""
+        """Return whether the path still holds the files of this save."""
         if self.sums is None:
             return all(stamp(file) == known for file, known in self.stamps.items())
         try:
@@ -127,7 +131,7 @@ class Origin:
         return CheckpointError(f"reading {file}", found=found, allowed=allowed)
 
     def _opened(self, file: Path) -> Any:
-        known = stamp(file)  # before opening: a named pipe would wait for a writer
+        known = stamp(file)  # check before opening: opening a named pipe would wait for a writer
         if known is None:
             raise self.refused(file, "no file")
         if self.sums is None and known != self.stamps.get(file):

@@ -1,12 +1,13 @@
 """The safetensors format: all variables in one file.
 
-The package ``safetensors`` (``flow-core[safetensors]``, imported on use) writes files.  This module
-reads them: it copies each tensor into memory and verifies its digest.  It does not map the file, as
-another program that truncates a mapped file would crash the process.
+The package ``safetensors`` (``flow-core[safetensors]``, imported on use) writes the files.  This
+module reads the files: it copies each tensor into memory and verifies the tensor's digest.  It does
+not map the file, because this process would crash if another program truncated the mapped file.
 
-The digests are in the file's metadata, which other programs ignore: ``flow.version`` and, for each
-tensor, ``sha256:NAME``, the SHA-256 of its name, element type, shape and data.  Files that other
-programs wrote have no digests and are read unverified.
+The digests are entries of the file's metadata, which other programs ignore.  Besides
+``flow.version``, there is for each tensor the entry ``sha256:NAME``, the SHA-256 of the tensor's
+name, element type, shape and data.  Files that other programs wrote have no digests and are read
+without verification.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from flow_core.ir.graph import TensorType
 
 FILE = "model.safetensors"
 LONGEST_HEADER = 1 << 25
-"""Largest size of a header in bytes; it is read as a whole."""
+"""Largest size of a header in bytes; the header is read as a whole."""
 
 _DTYPES: Mapping[str, str] = {
     "BOOL": "bool",
@@ -53,7 +54,7 @@ _DIGEST = "sha256:"
 
 
 def can_open(path: Path) -> bool:
-    """Whether the path is a folder with ``model.safetensors``, or a ``.safetensors`` file."""
+    """Return whether a path is a ``.safetensors`` file or a folder with ``model.safetensors``."""
     file = _file(Path(path))
     return file.suffix == ".safetensors" and file.is_file()
 
@@ -67,9 +68,9 @@ class Entry:
     """A tensor in a file.
 
     Attributes:
-        tag: the format's name of the element type.
-        shape: its shape.
-        begin, end: byte offsets from the end of the header.
+        tag: the name of the element type in the format.
+        shape: the tensor's shape.
+        begin, end: the byte offsets of the tensor's data from the end of the header.
     """
 
     tag: str
@@ -79,9 +80,9 @@ class Entry:
 
 
 class SafeTensors(Mapping[str, Array]):
-    """The variables of a safetensors file; each is read and verified on access.
+    """The variables of a safetensors file; each variable is read and verified on access.
 
-    If the file was replaced or written to since it was opened, access raises
+    If the file was replaced or written to after it was opened, access raises
     `CheckpointReplacedError`.
 
     Raises:
@@ -164,12 +165,12 @@ class SafeTensors(Mapping[str, Array]):
 
 
 def read(path: Path) -> SafeTensors:
-    """Open a safetensors file or the folder around it.  Raises `CheckpointError`."""
+    """Open a safetensors file, given by its path or its folder; may raise `CheckpointError`."""
     return SafeTensors(_file(Path(path)))
 
 
 def _header(handle: BinaryIO, file: Path) -> tuple[bytes, int]:
-    """Return the header's JSON and the offset of the data."""
+    """Return the JSON text of the header, and the offset of the data in the file."""
     size = os.fstat(handle.fileno()).st_size
     length = int.from_bytes(handle.read(8), "little")
     if size < 8 or length > min(size - 8, LONGEST_HEADER):
@@ -181,7 +182,7 @@ def _header(handle: BinaryIO, file: Path) -> tuple[bytes, int]:
 
 
 def _parsed(header: bytes, size: int, file: Path) -> tuple[dict[str, Entry], dict[str, str]]:
-    """Parse a header to tensors and metadata.  Raises `CheckpointError`."""
+    """Parse a header into tensors and metadata, or raise `CheckpointError`."""
     try:
         fields = json.loads(header.decode(), object_pairs_hook=_unique)
         metadata = fields.pop(_METADATA, {})
@@ -212,7 +213,7 @@ def _entry(fields: dict[str, Any]) -> Entry:
 
 
 def _tiles(entries: Mapping[str, Entry], size: int) -> bool:
-    """Whether tensors fill a file without gaps and overlaps."""
+    """Return whether the tensors fill the file's data without gaps and overlaps."""
     at = 0
     for entry in sorted(entries.values(), key=lambda entry: (entry.begin, entry.end)):
         if entry.begin != at or entry.end < at:
@@ -224,7 +225,7 @@ def _tiles(entries: Mapping[str, Entry], size: int) -> bool:
 def _digests(
     metadata: Mapping[str, str], entries: Mapping[str, Entry], file: Path
 ) -> Mapping[str, str]:
-    """Return digests by tensor; none if another program wrote the file."""
+    """Return the digests by tensor name; the result is empty if another program wrote the file."""
     own = [key for key in metadata if key == _VERSION or key.startswith(_DIGEST)]
     found = {key.removeprefix(_DIGEST): metadata[key] for key in own if key != _VERSION}
     if own and (metadata.get(_VERSION) != "1" or found.keys() != entries.keys()):
@@ -243,7 +244,7 @@ def _corrupt(file: Path, found: str) -> CheckpointError:
 
 
 def write(path: Path, variables: Mapping[str, Array]) -> None:
-    """Write ``model.safetensors`` into a folder.  Raises `CheckpointError`."""
+    """Write ``model.safetensors`` into a folder; may raise `CheckpointError`."""
     library = _library(f"saving {path}")
     check_names(variables)
     arrays, metadata = {}, {_VERSION: "1"}
@@ -255,7 +256,7 @@ def write(path: Path, variables: Mapping[str, Array]) -> None:
         arrays[name] = array
     try:
         import_module("safetensors.numpy").save_file(arrays, str(Path(path) / FILE), metadata)
-    except library.SafetensorError as error:  # for instance a full disk
+    except library.SafetensorError as error:  # for instance, the disk is full
         raise CheckpointError(f"saving {path}", found=str(error)) from error
 
 

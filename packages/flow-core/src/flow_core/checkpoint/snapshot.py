@@ -1,8 +1,9 @@
-"""OneFlow's own layout: a folder per variable, raw data in ``out``, shape and type in ``meta``.
+"""OneFlow's own layout: a folder per variable with raw data in ``out`` and the type in ``meta``.
 
-Older versions of OneFlow wrote only ``out``; such variables are read with the shape and element
-type that the caller passes.  Slashes in names are nested folders.  `origin` defines the guarantees
-when another process replaces the checkpoint; `sums` defines the digests of the files.
+The file ``meta`` contains the shape and the element type.  Older versions of OneFlow wrote only
+``out``; such variables are read with the shape and element type that the caller passes.  A variable
+whose name contains slashes is in nested folders.  The module `origin` defines what is guaranteed
+when another process replaces the checkpoint; the module `sums` defines the digests of the files.
 """
 
 from __future__ import annotations
@@ -36,10 +37,11 @@ from flow_core.ir.graph import TensorType
 class StoredVariable:
     """A variable in its own folder; the data stay on disk until they are read.
 
-    Reads return data of the checkpoint that was opened, verified by the digest if there is one.
+    Every read returns data of the checkpoint that was opened.  If the checkpoint has a digest for
+    the data, the read verifies them.
 
     Attributes:
-        folder: the folder with its files.
+        folder: the folder with the variable's files.
     """
 
     __slots__ = ("_origin", "_type", "folder")
@@ -53,7 +55,7 @@ class StoredVariable:
 
     @property
     def type(self) -> TensorType | None:
-        """Shape and element type; None for the older layout without ``meta``.
+        """The shape and element type; None in the older layout without ``meta``.
 
         Raises:
             CheckpointError: ``meta`` cannot be read.
@@ -65,22 +67,22 @@ class StoredVariable:
 
     @property
     def file_path(self) -> str:
-        """Path of the file with the raw data."""
+        """The path of the file with the raw data."""
         return str(self.folder / DATA)
 
     @property
     def has_meta_info(self) -> bool:
-        """Whether shape and element type are known."""
+        """Whether the shape and element type are known."""
         return self.type is not None
 
     @property
     def shape(self) -> Shape:
-        """Shape; raises `CheckpointError` if unknown."""
+        """The shape; access raises `CheckpointError` if it is unknown."""
         return self._known().shape
 
     @property
     def dtype(self) -> DType:
-        """Element type; raises `CheckpointError` if unknown."""
+        """The element type; access raises `CheckpointError` if it is unknown."""
         return self._known().dtype
 
     def _known(self) -> TensorType:
@@ -88,21 +90,21 @@ class StoredVariable:
         if kind is None:
             raise CheckpointError(
                 f"reading {self.file_path}",
-                found="no file 'meta' beside it, as in checkpoints of older versions",
+                found="no file 'meta' beside it, as in checkpoints of older versions of OneFlow",
                 hint="load it into a variable, which supplies the shape and element type",
             )
         return kind
 
     def typed(self, wanted: TensorType) -> StoredVariable:
-        """Return the variable with a shape and element type, unless its own are known."""
+        """Return the variable with the given shape and element type, unless it has its own."""
         return self if self.has_meta_info else StoredVariable(self.folder, wanted, self._origin)
 
     def numpy(self) -> Array:
         """Read the data into memory and verify them.
 
         Raises:
-            CheckpointError: the file's size does not match shape and element type, or its bytes
-                differ from those saved.
+            CheckpointError: the file's size does not match the shape and element type, or its bytes
+                differ from the bytes that were saved.
             CheckpointReplacedError: another checkpoint was saved to the path in the meantime.
         """
         kind = self._known()
@@ -119,7 +121,7 @@ class StoredVariable:
             raise self._origin.refused(file, size, f"{kind.nbytes} for {kind}")
 
     def __array__(self, dtype: object = None, copy: bool | None = None) -> Array:
-        """Convert to a numpy array; see `numpy`."""
+        """Convert the variable to a numpy array, as `numpy` does."""
         found: Array = as_asked(self.numpy(), dtype, copy)
         return found
 
@@ -128,11 +130,11 @@ class StoredVariable:
 
 
 class Snapshot(Mapping[str, Array]):
-    """The variables of a checkpoint folder; each is read on access.
+    """The variables of a checkpoint folder; each variable is read on access.
 
     Attributes:
         variables: the variables by name.
-        problems: one line per problem of the checkpoint as a whole.
+        problems: one line for each problem of the checkpoint as a whole.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -179,11 +181,15 @@ def _typed(variable: StoredVariable, wanted: TensorType | None) -> StoredVariabl
 
 
 MOST_SEARCHED = 1000
-"""How many folders `can_open` searches: the path may be a home folder by mistake."""
+"""The largest number of folders that `can_open` searches.
+
+The limit is needed because a user may pass the path of a large folder, such as the home folder, by
+mistake.
+"""
 
 
 def can_open(path: Path) -> bool:
-    """Whether a folder has variables in this layout, or is a finished save without variables."""
+    """Return whether a folder has variables in this layout, or is a finished empty checkpoint."""
     path = Path(path)
     if not path.is_dir():
         return False
@@ -195,11 +201,11 @@ def _is_bare(names: list[str]) -> bool:
 
 
 def read(path: Path) -> Snapshot:
-    """Open a checkpoint folder; data are read on access.
+    """Open a checkpoint folder, whose data are read on access.
 
     Raises:
-        CheckpointError: its list of digests is damaged.
-        CheckpointReplacedError: other processes keep replacing its files.
+        CheckpointError: the checkpoint's list of digests is damaged.
+        CheckpointReplacedError: other processes keep replacing the checkpoint's files.
     """
     root = Path(path)
     for _ in range(TRIES):
@@ -215,7 +221,7 @@ def read(path: Path) -> Snapshot:
 
 
 def _read_listed(origin: Origin, sums: Sums) -> Snapshot | None:
-    """Open a checkpoint with digests; return None if its folders belong to another save."""
+    """Open a checkpoint with digests; return None if its folders are those of another save."""
     root = origin.root
     names = [name.removesuffix(f"/{DATA}") for name in sums.digests if name.endswith(f"/{DATA}")]
     folders = _folders(root)
@@ -226,7 +232,7 @@ def _read_listed(origin: Origin, sums: Sums) -> Snapshot | None:
 
 
 def _read_unlisted(root: Path) -> Snapshot | None:
-    """Open a checkpoint without digests at one point in time; return None if files changed."""
+    """Open a checkpoint without digests; return None if its files change in the meantime."""
     folders = _folders(root)
     stamps = _stamps(folders.values())
     problems = tuple(_problems(root, folders, folders))
@@ -235,7 +241,7 @@ def _read_unlisted(root: Path) -> Snapshot | None:
 
 
 def _problems(root: Path, present: Iterable[str], listed: Iterable[str]) -> Iterator[str]:
-    """Yield one line per problem of a checkpoint as a whole."""
+    """Yield one line for each problem of a checkpoint as a whole."""
     if not is_marked(root):
         yield f"incomplete no file {DONE!r}, which a save writes last"
     for name in sorted({*present} ^ {*listed}):
@@ -261,7 +267,7 @@ def _snapshot(folders: Mapping[str, Path], origin: Origin, problems: tuple[str, 
 
 
 def _variable_folders(root: Path, most: int | None = None) -> Iterator[Path]:
-    """Yield all folders below ``root`` with a data file; follow links, but each target once."""
+    """Yield all folders below ``root`` that have a data file; follow each link target only once."""
     seen: set[str] = set()
     for folder, subfolders, files in islice(os.walk(root, followlinks=True), most):
         real = os.path.realpath(folder)
@@ -291,7 +297,8 @@ def _write_variable(folder: Path, name: str, value: Array) -> None:
         raise CheckpointError(
             f"saving variable {name!r}",
             found=f"another variable in {str(folder)!r}",
-            hint="this file system ignores upper and lower case: rename one of them",
+            hint="rename one of the two variables: this file system does not distinguish upper and "
+            "lower case",
         )
     data = np.ascontiguousarray(value, kind.dtype.numpy).reshape(-1).view(np.uint8)
     (folder / DATA).write_bytes(data.data)
@@ -299,7 +306,7 @@ def _write_variable(folder: Path, name: str, value: Array) -> None:
 
 
 def variable_type(name: str, value: Array) -> TensorType:
-    """Return an array's shape and element type; raise `CheckpointError` if not supported."""
+    """Return an array's shape and element type, or raise `CheckpointError` if not supported."""
     try:
         dtype = as_dtype(value.dtype)
     except InferenceError as error:

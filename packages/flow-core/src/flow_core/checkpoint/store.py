@@ -1,8 +1,9 @@
-"""Save and load checkpoints in any format, and compare them with the variables of jobs.
+"""Saving and loading checkpoints in any format, and comparing them with the variables of jobs.
 
-Formats write into an empty folder and read from a finished one.  This module makes saves atomic,
-refuses to overwrite anything but a checkpoint, and cleans up, for all formats.  `guard` defines
-what a save may replace; `origin` defines what a load guarantees during concurrent saves.
+The writer of a format writes into an empty folder, and its reader reads from a finished one.  For
+all formats, this module makes saves atomic, refuses to overwrite anything but a checkpoint, and
+removes the leftovers of killed saves.  The module `guard` defines what a save may replace; the
+module `origin` defines what a load guarantees during concurrent saves.
 """
 
 from __future__ import annotations
@@ -64,8 +65,8 @@ def save(
         path: the folder, or the file of a single-file format; missing parents are created.
         variables: arrays by name.
         formats: the available formats.
-        format: name of the format to write; if None, the format with the suffix of ``path``
-            (``.safetensors``), else OneFlow's folders.
+        format: name of the format to write; if None, the format that the suffix of ``path`` selects
+            (such as ``.safetensors``), or else OneFlow's folders.
         overwrite: whether an existing checkpoint may be replaced.
 
     Raises:
@@ -79,7 +80,7 @@ def save(
     4.0
     """
     attempted = f"saving {path!s:.200}"
-    target = _resolved(path, attempted)  # replace the target of a symbolic link, not the link
+    target = _resolved(path, attempted)  # a save replaces the target of a symbolic link
     known = {spec.name: spec for spec in formats}
     spec, writer = _format_to_write(path, format, known, attempted)
     to_save = _Save(attempted, target, spec, writer, _is_file_of(path, spec), overwrite)
@@ -103,14 +104,14 @@ def _resolved(path: Any, attempted: str) -> Path:
         ValueError,
         OSError,
         RuntimeError,
-    ) as error:  # not a path, NUL, or cyclic links
+    ) as error:  # no path, a path with a NUL character, or cyclic links
         raise CheckpointError(
             attempted, at=user_line(), found=str(error), allowed="a path, as text or os.PathLike"
         ) from None
 
 
 def _is_file_of(path: str | Path, spec: FormatSpec) -> bool:
-    """Whether the suffix of a path selects a single-file format."""
+    """Return whether the suffix of a path selects a single-file format."""
     return spec.file is not None and Path(path).suffix == Path(spec.file).suffix
 
 
@@ -143,7 +144,7 @@ def _explained(attempted: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class _Save:
-    """One save.
+    """One save of a checkpoint, with its destination and format.
 
     Attributes:
         attempted: description for error messages.
@@ -198,14 +199,14 @@ class _Save:
         return None
 
     def write(self, variables: Mapping[str, Array]) -> None:
-        """Write a hidden folder, check the destination again, and move the folder there."""
+        """Write a hidden folder, check the destination again, and move the folder to it."""
         new = swap.fresh_folder(self.path)
         try:
             self._fill(new, variables)
             swap.sync_tree(new)
             self.check()
             self._put_in_place(new)
-        except BaseException:  # including Ctrl-C: remove the partial folder
+        except BaseException:  # on Ctrl-C, too, remove the partial folder
             shutil.rmtree(new, ignore_errors=True)
             raise
 
@@ -230,7 +231,7 @@ def open_path(
     """Open a checkpoint, or the folder of one variable in OneFlow's layout.
 
     Raises:
-        CheckpointError: see `load`.
+        CheckpointError: for the same reasons as in `load`.
     """
     _resolved(path, f"loading {path!s:.200}")
     if (Path(path) / DATA).is_file():
@@ -255,7 +256,7 @@ def load(
             or removed after the save.
 
     Raises:
-        CheckpointError: the path does not exist, not exactly one format can open it, or the
+        CheckpointError: the path does not exist, no format or more than one can open it, or the
             checkpoint is damaged; the error lists all problems.
     """
     attempted = f"loading {path!s:.200}"
@@ -280,13 +281,14 @@ def load(
 
 
 def steadily(path: str | Path, use: Callable[[], T]) -> T:
-    """Call a function that loads a checkpoint, and retry while concurrent saves replace it.
+    """Call a function that loads a checkpoint; retry if a concurrent save replaces the checkpoint.
 
-    After `TRIES` failures, the last call holds the lock that saves to the path need.
+    After `TRIES` failures, the last call is made while holding the lock that saves to the path
+    need.
 
     Args:
         path: the checkpoint.
-        use: opens the checkpoint and reads all that it needs.
+        use: the function, which opens the checkpoint and reads all that it needs.
 
     Raises:
         CheckpointError: the load fails for another reason.
@@ -332,7 +334,7 @@ def _unreadable(found: Mapping[str, Any], name: str) -> Iterator[str]:
 
 
 def _indented(lines: Iterable[str]) -> str:
-    """Join lines of an error message, each on an indented line of its own."""
+    """Join lines of an error message so that each is on an indented line of its own."""
     return "".join(f"\n    {line}" for line in lines)
 
 
@@ -352,7 +354,7 @@ def _format_to_read(path: Path, formats: list[FormatSpec], attempted: str) -> Fo
 
 
 def _alternative(path: Path) -> str:
-    """Suggest another path when a path holds no checkpoint."""
+    """Suggest another path for a path that holds no checkpoint."""
     others = path.parent.iterdir() if path.parent.is_dir() and not path.exists() else ()
     similar = nearest(path.name, [other.name for other in others])
     return similar or "check the path of the save; relative paths start at the working directory"
@@ -405,17 +407,19 @@ def match(
         wanted: variables of the jobs.
         found: arrays or `StoredVariable` records by name.
         missing: whether to reject a checkpoint that lacks a variable.
-        fewer: with ``missing``, accept a checkpoint that has at least one of the variables.
+        fewer: whether, if ``missing`` is set, to accept a checkpoint that has at least one of the
+            variables.
         extra: whether to reject variables that no job has.  OneFlow ignores them by default, as
-            checkpoints saved during training contain optimizer state.
-        incomplete: whether to reject a checkpoint that differs from what was saved.
+            checkpoints that were saved during training contain optimizer state.
+        incomplete: whether to reject a checkpoint whose contents differ from what was saved.
         attempted, at: description and source line for the error message.
 
     Returns:
         The missing and the extra variables.
 
     Raises:
-        CheckpointError: lists missing, misshapen and damaged variables, and then also extra ones.
+        CheckpointError: variables are missing, damaged or have another shape; the error lists these
+            variables, and extra variables, too.
         CheckpointReplacedError: another checkpoint was saved to the path in the meantime.
 
     >>> from flow_core.base.dtypes import float32
@@ -439,7 +443,8 @@ def match(
             found=_indented(lines),
             hint=_INCOMPLETE
             if whole
-            else "compare the names, shapes and element types of the jobs with those saved",
+            else "compare the names, shapes and element types of the jobs' variables with those "
+            "saved",
         )
     return Mismatch(absent, more)
 
@@ -465,7 +470,7 @@ def _misfit(name: str, kind: TensorType, found: Mapping[str, Any]) -> str | None
 
 
 def _check_size(found: Mapping[str, Any], name: str, kind: TensorType) -> None:
-    """Check the size of a variable's own file without reading the file."""
+    """Check the size of the file of a variable with its own file, without reading the file."""
     value = found.variables[name] if isinstance(found, snapshot.Snapshot) else None
     if isinstance(found, dict):
         value = found[name]

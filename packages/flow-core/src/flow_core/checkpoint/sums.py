@@ -1,8 +1,9 @@
 """``flow.sha256``: the digests of a checkpoint's files, in the format of ``sha256sum -c``.
 
 The file is at the top of a checkpoint folder, beside ``snapshot_done``, where OneFlow's reader
-ignores it.  Its last line is the digest of the lines above, which detects a damaged list.  Two
-saves have equal lists only if all their files are equal, so the list identifies a save.
+ignores it.  Its last line is the digest of the lines above that line, by which a reader detects a
+damaged list.  Two saves have equal lists only if all their files are equal, so the list identifies
+a save.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ class Sums:
     """A list of digests.
 
     Attributes:
-        digests: SHA-256 in hexadecimal by path relative to the checkpoint.
-        own: digest of the list itself.
+        digests: the SHA-256 digest of each file, in hexadecimal, by the file's path relative to the
+            checkpoint.
+        own: the digest of the list itself.
     """
 
     digests: Mapping[str, str]
@@ -65,7 +67,7 @@ def read_sums(folder: Path) -> Sums | None:
         raise CheckpointError(
             f"reading {file}",
             found="a damaged list of digests",
-            allowed="an unchanged list",
+            allowed="a list that has not changed since the save",
             hint="use another copy of the checkpoint; to load its files unchecked, at your own "
             f"risk, remove {SUMS}",
         )
@@ -94,14 +96,14 @@ def parse_sums(raw: bytes) -> Sums | None:
 
 
 def files_below(folder: Path) -> Iterator[str]:
-    """The regular files below a folder, as paths relative to it with slashes."""
+    """Yield the regular files below a folder, as paths with slashes, relative to the folder."""
     for root, _, names in os.walk(folder):
         for name in names:
             yield Path(root, name).relative_to(folder).as_posix()
 
 
 def parents(names: Iterable[str]) -> set[str]:
-    """Return all parent folders of files.
+    """Return all folders that contain some of the given files, directly or in subfolders.
 
     >>> sorted(parents(["a/b/out", "c"]))
     ['a', 'a/b']
@@ -116,7 +118,7 @@ def parents(names: Iterable[str]) -> set[str]:
 
 
 def is_marked(folder: Path) -> bool:
-    """Whether a folder has the marker file of a finished save."""
+    """Return whether a folder has the marker file of a finished save."""
     return (folder / DONE).is_file()
 
 
@@ -140,7 +142,10 @@ def _line(name: str, digest: str) -> str:
 
 
 def _entry(line: str) -> tuple[str, str] | None:
-    """Parse a line to path and digest; return None if invalid or outside the folder."""
+    """Parse a line into a path and a digest.
+
+    Return None if the line is invalid or the path is outside of the checkpoint's folder.
+    """
     match = _LINE.fullmatch(line)
     if match is None:
         return None

@@ -1,8 +1,10 @@
-"""Replace a folder by a finished one atomically: after a kill, one of them is complete.
+"""Atomic replacement of a folder by a finished one.
 
-A save writes into a hidden sibling, ``.NAME.saving-*``, and renames it.  An existing folder is
-exchanged with it in one system call where possible (Linux, macOS); elsewhere it is first renamed to
-``.NAME.replaced``, from which `recover` restores it if the save was killed in between.
+If the process is killed at any time, the old or the new folder is complete.  A save writes into a
+hidden sibling folder, ``.NAME.saving-*``, and renames that folder.  If the destination exists, the
+two folders are exchanged in one system call where possible (Linux, macOS).  On other systems, the
+existing folder is first renamed to ``.NAME.replaced``, from which `recover` restores it if the save
+was killed in between.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ _FUNCTION = {"linux": "renameat2", "darwin": "renameatx_np"}
 
 
 _TOKEN = 8
-"""Bytes of the random part of a hidden folder's name."""
+"""The number of random bytes in the name of a hidden folder."""
 
 
 def _saving(path: Path) -> str:
@@ -38,15 +40,16 @@ def _replaced(path: Path) -> Path:
 
 
 _mine = threading.local()
-"""Folders whose locks this thread holds; locking one again would deadlock."""
+"""The folders whose locks this thread holds; locking such a folder again would deadlock."""
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[bool]:
     """Hold the exclusive writer lock of a folder, across threads and processes.
 
-    The operating system releases it when its owner dies.  Yield False if the file system has no
-    such locks; folders of concurrent writers are then indistinguishable from leftovers.
+    The operating system releases the lock when the process that owns it dies.  Yield True, or False
+    if the file system has no such locks; in that case, the hidden folders of concurrent writers
+    cannot be told apart from leftovers.
     """
     held: dict[Path, bool] = vars(_mine).setdefault("held", {})
     if folder in held:
@@ -71,7 +74,7 @@ def _flock(folder: Path) -> Iterator[bool]:
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
-        except OSError:  # a file system without locks
+        except OSError:  # the file system has no locks
             yield False
         else:
             yield True
@@ -87,7 +90,7 @@ def fresh_folder(path: Path) -> Path:
 
 
 def remove_leftovers(path: Path) -> None:
-    """Remove hidden folders of killed saves of ``path``.  Requires the lock."""
+    """Remove the hidden folders of killed saves to ``path``; the caller must hold the lock."""
     form = re.compile(re.escape(_saving(path)) + f"[0-9a-f]{{{2 * _TOKEN}}}")
     for entry in list(path.parent.iterdir()):
         is_left = form.fullmatch(entry.name) or (entry == _replaced(path) and _is_marked(entry))
@@ -96,16 +99,16 @@ def remove_leftovers(path: Path) -> None:
 
 
 def recover(path: Path) -> None:
-    """Restore a checkpoint that a killed save had renamed and not yet replaced.
+    """Restore a checkpoint that a killed save had renamed but not yet replaced.
 
-    Requires the lock.
+    The caller must hold the lock.
     """
     if _is_aside(path):
         os.rename(_replaced(path), path)
 
 
 def recover_locked(path: Path) -> None:
-    """Call `recover` with the lock if a checkpoint has to be restored."""
+    """Call `recover` while holding the lock if a checkpoint has to be restored."""
     if _is_aside(path):
         with locked(path.parent):
             recover(path)
@@ -129,7 +132,7 @@ def sync_tree(folder: Path) -> None:
 
 def sync(path: str | Path) -> None:
     """Sync one file or folder to disk."""
-    if sys.platform == "win32":  # cannot open folders or sync read-only handles
+    if sys.platform == "win32":  # Windows cannot open folders or sync read-only handles
         return
     handle = os.open(path, os.O_RDONLY)
     try:
@@ -139,12 +142,12 @@ def sync(path: str | Path) -> None:
 
 
 def put_in_place(new: Path, path: Path, remove: Callable[[Path], object] = shutil.rmtree) -> None:
-    """Move ``new`` to ``path`` and remove the previous folder.  Requires the lock.
+    """Move ``new`` to ``path`` and remove the previous folder; the caller must hold the lock.
 
     Args:
         new: a synced folder beside ``path``.
-        path: destination.
-        remove: removes the previous folder.
+        path: the destination.
+        remove: the function that removes the previous folder.
     """
     if not path.exists() or not any(path.iterdir()):
         _rename_over(new, path)
@@ -157,20 +160,20 @@ def put_in_place(new: Path, path: Path, remove: Callable[[Path], object] = shuti
 
 
 def _rename_over(new: Path, path: Path) -> None:
-    if sys.platform == "win32" and path.exists():  # cannot rename over an empty folder
+    if sys.platform == "win32" and path.exists():  # Windows cannot rename over an empty folder
         path.rmdir()
     os.rename(new, path)
 
 
 def _replace_in_two_steps(new: Path, path: Path) -> None:
-    if _is_marked(_replaced(path)):  # left by a killed save on a file system without locks
+    if _is_marked(_replaced(path)):  # a killed save left it on a file system without locks
         shutil.rmtree(_replaced(path))
     os.rename(path, _replaced(path))
     os.rename(new, path)
 
 
 def exchange(one: Path, other: Path) -> bool:
-    """Exchange two folders atomically; return False if the system cannot."""
+    """Exchange two folders atomically; return False if the system does not support this."""
     rename = _rename_function()
     if rename is None:
         return False

@@ -1,6 +1,6 @@
 """The ``flow`` command; requires click and rich (``flow-core[cli]``).
 
-In: command line arguments.  Out: tables, JSON or an HTML page, and an exit status.
+In: command-line arguments.  Out: tables, JSON or an HTML page, and an exit status.
 Must not contain logic that other interfaces need.
 """
 
@@ -10,7 +10,7 @@ import sys
 
 
 def main() -> None:
-    """Run the command line; explain what to install if click or rich is missing."""
+    """Run the command; if click or rich is missing, say what to install."""
     try:
         from flow_core.cli.app import cli
     except ModuleNotFoundError as error:

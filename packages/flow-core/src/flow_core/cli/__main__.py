@@ -1,4 +1,4 @@
-"""``python -m flow_core.cli`` is ``flow``."""
+"""Entry point of ``python -m flow_core.cli``, which is equivalent to ``flow``."""
 
 from flow_core.cli import main
 

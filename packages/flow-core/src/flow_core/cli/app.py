@@ -28,22 +28,25 @@ emulate_gpus = click.option(
 
 
 def in_a_folder(ctx: click.Context, option: click.Parameter, file: str | None) -> str | None:
-    """Validate the path of a file to write: reject a missing folder before the work."""
+    """Check that the folder of a file to write exists, before the command does its work."""
     if file is not None and not Path(file).absolute().parent.is_dir():
         raise click.BadParameter(f"the folder {Path(file).parent} does not exist", ctx, option)
     return file
 
 
 class FlowGroup(click.Group):
-    """Core's commands, then those of plugins, which are loaded only if core lacks a command."""
+    """The commands of core and of plugins.
+
+    Plugins are loaded only to list all commands, or if core lacks the requested command.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return all names: core's, then the plugins'."""
+        """Return the names of all commands: core's, then those of plugins."""
         own = super().list_commands(ctx)
         return [*own, *sorted(plugin_commands(own))]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return core's command of a name, else a plugin's."""
+        """Return the command with a name: core's or, if core has none, a plugin's."""
         own = super().get_command(ctx, cmd_name)
         return own or plugin_commands(super().list_commands(ctx)).get(cmd_name)
 

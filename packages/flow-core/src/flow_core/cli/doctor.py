@@ -138,7 +138,7 @@ def _device(registry: Registry, device_type: str) -> tuple[str, ...]:
 
 
 def _cores(settings: Settings) -> Table:
-    """Return the thread budget and the thread pools; call after plugins have loaded theirs."""
+    """Return the thread budget and thread pools; to be called after plugins have loaded pools."""
     thread_pools.find_open_mp()
     found = thread_pools.blas()
     blas = f"{found.name}, {found.get()} threads now" if found else "its threads cannot be counted"

@@ -45,9 +45,9 @@ JOBS: tuple[tuple[str, Callable[..., object]], ...] = (("predict", _predict), ("
 
 
 def needed_ops(registry: Registry) -> dict[str, str]:
-    """Return the ops with kernels that each job needs, with the first job that needs them.
+    """Return the ops whose kernels the jobs need, each with the first job that needs it.
 
-    Optional ops that passes create are left out: those that combine several others.
+    Optional ops, which passes create to combine several other ops, are omitted.
     """
     found: dict[str, str] = {}
     session = Session(registry)

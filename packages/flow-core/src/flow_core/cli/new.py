@@ -24,9 +24,9 @@ class Kind:
     """A kind of package.
 
     Attributes:
-        table: the registry's table of the records that it registers.
-        noun: its record in the package's description.
-        requires: the distributions that it requires.
+        table: the registry's table of the records that such a package registers.
+        noun: term for such a record in the package's description.
+        requires: the distributions that such a package requires.
     """
 
     table: str
@@ -42,7 +42,7 @@ KINDS = {
 }
 ALLOWED_NAME = "lower-case words of letters and digits, joined by hyphens, such as flow-cubes"
 LONGEST_NAME = 30
-"""Maximum length of a name; lines of the templates stay within 100 columns."""
+"""Maximum length of a name, which keeps lines of the templates within 100 columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Names:
 
     Attributes:
         distribution: name of the package and of its plugin.
-        module: name of the package to import.
+        module: name under which the package is imported.
         record: name of the op, device type, pass or record format.
 
     >>> Names.of("flow-double-negation")
@@ -69,7 +69,7 @@ record='double_negation')
         return cls(name, name.replace("-", "_"), name.removeprefix("flow-").replace("-", "_"))
 
     def values(self, kind: Kind) -> dict[str, str]:
-        """Return the values of the placeholders of templates."""
+        """Return the values for the placeholders in templates."""
         major, minor, *_ = flow_core.__version__.split(".")
         bounds = f">={major}.{minor},<{int(major) + 1}"
         ends = {"numpy": ">=1.26"}
@@ -91,7 +91,7 @@ def create_package(kind: str, name: str, parent: Path, registry: Registry) -> tu
     Args:
         kind: a key of `KINDS`.
         name: name of the package.
-        parent: folder of the new folder.
+        parent: folder in which the new folder is created.
         registry: the installed plugins, whose records must not have the new record's name.
 
     Returns:
@@ -123,7 +123,7 @@ def _check_name(attempted: str, names: Names) -> None:
         )
     for word in (names.module, names.record):
         if keyword.iskeyword(word) or keyword.issoftkeyword(word):
-            raise PluginError(attempted, found=f"{word!r}, a keyword of Python", allowed="a name")
+            raise PluginError(attempted, found=f"{word!r}, a Python keyword", allowed="other words")
 
 
 def _check_free(attempted: str, names: Names, table: str, registry: Registry) -> None:
@@ -139,7 +139,7 @@ def _check_free(attempted: str, names: Names, table: str, registry: Registry) ->
 
 
 def _write(folder: Path, kind: str, names: Names) -> Iterator[Path]:
-    """Fill in the templates of a kind; yield the files."""
+    """Fill in the templates of a kind; yield the paths of the files."""
     values, own = names.values(KINDS[kind]), TEMPLATES / kind
     pairs = [(own, path) for path in sorted(own.rglob(f"*{SUFFIX}"))]
     for base, template in ((TEMPLATES, TEMPLATES / f"pyproject.toml{SUFFIX}"), *pairs):

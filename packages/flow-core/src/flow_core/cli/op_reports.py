@@ -72,6 +72,6 @@ def _device_data(
 
 
 def page() -> str:
-    """Return the page of all ops in the documentation."""
+    """Return the documentation page that lists all ops, as Markdown."""
     registry = default_registry()
     return markdown(catalog(registry), needed_ops(registry))

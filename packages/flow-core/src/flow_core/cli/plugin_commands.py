@@ -14,7 +14,7 @@ from flow_core.plugins.registry import HookCall, Registry
 
 
 def plugin_commands(taken: Iterable[str]) -> dict[str, click.Command]:
-    """Return the commands of all plugins by name; report plugins that fail on standard error.
+    """Return the commands of all plugins by name; print failures of plugins to standard error.
 
     Args:
         taken: names of core's commands.
@@ -36,7 +36,7 @@ def collect_commands(
 ) -> tuple[dict[str, click.Command], list[PluginError]]:
     """Return the commands of a registry's plugins, and the errors of plugins that failed.
 
-    If a plugin has a command of a name that is taken, none of its commands are used.
+    If the name of one of a plugin's commands is taken, none of that plugin's commands are used.
     """
     owners = dict.fromkeys(taken, "flow-core")
     found: dict[str, click.Command] = {}
@@ -56,7 +56,7 @@ def collect_commands(
 
 
 def _named(name: str, command: click.Command, origin: Origin) -> click.Command:
-    """Return a command whose exceptions name it and its plugin."""
+    """Make the exceptions of a command name the command and its plugin; return the command."""
     invoke = command.invoke
 
     def guarded(ctx: click.Context) -> object:

@@ -16,7 +16,7 @@ from flow_core.observe.tables import Table, plain
 def show(tables: Iterable[Table]) -> None:
     """Print tables to standard output.
 
-    On a terminal, paths below the working directory are relative.
+    On a terminal, paths below the working directory are shown relative to it.
     """
     if sys.stdout.isatty():
         _show_rich(tables)

@@ -21,10 +21,10 @@ if TYPE_CHECKING:  # load the compiler only if needed
 
 
 def run_script(script: str, args: Sequence[str], emulate_gpus: int | None) -> NoReturn:
-    """Replace this process by a script, with the environment of the options.
+    """Replace this process with one that runs a script in the environment that the options set.
 
     In a new interpreter, the script has its own ``__main__``, ``sys.argv``, ``sys.path``, exit
-    status and signals, and no modules that this command imported.
+    status and signals, and none of the modules that this command imported.
     """
     environment = dict(os.environ)
     if emulate_gpus is not None:
@@ -40,11 +40,11 @@ def run_script(script: str, args: Sequence[str], emulate_gpus: int | None) -> No
 def job_of(target: str, args: Sequence[str] = ()) -> Any:
     """Return the job that ``script.py:job`` names, or the only job of ``script.py``.
 
-    Imports the script up to its first call of a job, or of a function of flow that reads or writes
-    files: no step runs, and flow writes nothing.
+    The script is imported up to its first call of a job, or of a function of flow that reads or
+    writes files.  No step runs, and flow writes nothing.
 
     Args:
-        target: script and job.
+        target: the script and the job, as ``script.py:job``, or only the script.
         args: the script's arguments in ``sys.argv``.
 
     Raises:
@@ -78,7 +78,7 @@ TARGET = "script.py:job, a file and the name of a job function in it"
 
 
 def _jobs_of(module: ModuleType) -> dict[str, Any]:
-    """Return the job functions at the top level of a script, by their first name."""
+    """Return the job functions at the top level of a script, by the first name of each."""
     from flow_core.frontend.job.function import JobFunction
 
     jobs = {id(v): (n, v) for n, v in reversed(vars(module).items()) if isinstance(v, JobFunction)}
@@ -86,7 +86,7 @@ def _jobs_of(module: ModuleType) -> dict[str, Any]:
 
 
 def _inner_job(name: str) -> Any:
-    """Return the last job of a name that the script defined inside a function, or None."""
+    """Return the last job with a name that the script defined inside a function, or None."""
     from flow_core.frontend.job.function import defined_jobs
 
     return next((job for job in reversed([*defined_jobs()]) if job.name == name), None)
@@ -137,7 +137,7 @@ def document_of(target: str, hints: int = 0, args: Sequence[str] = ()) -> PlanDo
 
 
 def write_page(target: str, file: str, hints: int, args: Sequence[str] = ()) -> None:
-    """Write the page of ``script.py:job``, with a measured step, or of a saved plan.
+    """Write the HTML page of ``script.py:job``, with a measured step, or of a saved plan.
 
     Raises:
         JobError: the script or the job does not exist.
@@ -158,7 +158,7 @@ def write_page(target: str, file: str, hints: int, args: Sequence[str] = ()) -> 
 def _import_file(path: Path, args: Sequence[str]) -> tuple[ModuleType, ScriptEnd | None]:
     """Import a script with the ``sys.argv`` and ``sys.path`` that it would have as a program.
 
-    Returns the module, and where planning stopped the script, or None if it ran to its end.
+    Returns the module, and the place where planning stopped the script (None if it ran to its end).
     """
     name = f"flow_plan_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)

@@ -1,5 +1,5 @@
-"""Exchanges as plain data, and communication algorithms without a transport, for all comms.
+"""Exchanges as plain data, and algorithms without a transport, for all communicators (comms).
 
-In: boxing tasks of a plan.  Out: exchanges, and gather plans: which boxes are copied or combined
-into which.  Must not depend on devices, plugins or the compiler.
+In: boxing tasks of a plan.  Out: exchanges, and gather plans, which state which boxes are copied to
+or combined in each box of an output.  Must not depend on devices, plugins or the compiler.
 """

@@ -1,9 +1,9 @@
 """Exchanges: the transfers between a group of devices in one boxing task, as plain data.
 
-An exchange names its collective, so that a communication library can use its native one, and lists
-the blocks that move, so that any library, or a copy between two arrays, can perform it without
-knowing the collective.  In a plan it is a task of type ``boxing``, identical in all processes: each
-process performs the part of its own devices, in the order of the plan.
+An exchange names its collective, so that a communication library can use a native implementation.
+It also lists the blocks that move, so that any library, or copies between arrays, can perform the
+exchange without knowing the collective.  In a plan, an exchange is a task of type ``boxing`` that
+is identical in all processes; each process performs the part of its own devices, in plan order.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from flow_core.plan import COLLECTIVES, Buffer, Plan, Task
 from flow_core.sharding.topology import Device
 
 BOXING = "boxing"
-"""The type of ops and tasks that are exchanges."""
+"""The op type of exchanges, in graphs and in plans."""
 
 LOCAL = ("slice", "zero_pad", "copy")
 """Collectives without transfers between devices."""
@@ -47,7 +47,7 @@ class Block:
         target: position of the output.
         at: the first element of the box in the output.
         size: the shape of the box, never empty.
-        first: whether it is copied; else it is combined with the contents of the output.
+        first: whether the box is copied; otherwise it is combined with the contents of the output.
     """
 
     source: int
@@ -68,12 +68,13 @@ class Exchange:
         combine: "sum", "max" or "min".
         inputs, outputs: types of the arrays.
         senders, receivers: the device of each input and output.
-        blocks: what moves; blocks of one output either coincide or do not overlap.
+        blocks: the boxes that move; blocks of one output either coincide or do not overlap.
         fills: (output, operation) of outputs that start with the operation's neutral element.
         summed: the members of an all-reduce whose inputs are one array that already holds the
             sum, on devices that share a memory.
         member_names: the names of the exchanges between the same devices that were fused into
-            this one, whose inputs and outputs follow member by member; else its own name.
+            this one; inputs and outputs are then listed member by member.  For an exchange that
+            is not fused, only its own name.
     """
 
     name: str
@@ -101,7 +102,7 @@ class Exchange:
 
     @property
     def group(self) -> tuple[Device, ...]:
-        """The devices of an all-reduce, in rank order, which is the order of its sums."""
+        """The devices of an all-reduce, in rank order, which is the order of summation."""
         return self.senders[: len(self.senders) // len(self.member_names)]
 
     def moves(self) -> Iterator[tuple[Device, Device, int, int]]:
@@ -127,7 +128,7 @@ class Exchange:
                         yield owner, other, nbytes, member
 
     def chunks(self) -> tuple[tuple[tuple[int, int, int], ...], ...]:
-        """Return the (member, start, stop) ranges in elements that each device sums.
+        """Return, for each device, the (member, start, stop) ranges of elements that it sums.
 
         The concatenation of all flattened members is split into balanced parts.
         """
@@ -136,7 +137,7 @@ class Exchange:
         return tuple(tuple(_segments(sizes, p, rank)) for rank in range(p))
 
     def links(self, member: int | None = None) -> dict[DevicePair, int]:
-        """Return bytes per link, by (from, to), of all members or of one member of a bucket."""
+        """Return the bytes sent per link, by (from, to), for one member of a bucket or for all."""
         found: dict[DevicePair, int] = {}
         for sender, receiver, nbytes, of in self.moves():
             if member in (None, of):
@@ -187,7 +188,7 @@ def make_exchange(
         tuple([Block(*row) for row in attrs["blocks"]]),
         attrs["fills"],
         attrs["members"],
-        attrs.get("summed", ()),  # of tasks alone
+        attrs.get("summed", ()),  # an attribute of tasks only, not of ops
     )
 
 
@@ -199,7 +200,7 @@ def exchanges(plan: Plan, once: bool = False) -> Iterator[Exchange]:
 
 
 def links_of(found: Iterator[Exchange]) -> dict[DevicePair, int]:
-    """Return bytes per link, by (from, to), of several exchanges."""
+    """Return the total bytes that exchanges send per link, by (from, to)."""
     total: dict[DevicePair, int] = {}
     for exchange in found:
         for link, nbytes in exchange.links().items():
@@ -209,7 +210,7 @@ def links_of(found: Iterator[Exchange]) -> dict[DevicePair, int]:
 
 @dataclass(slots=True)
 class Steps:
-    """The step counter of a comm whose launches only queue work.
+    """The step counter of a comm whose launches only enqueue work.
 
     Attributes:
         done: the number of finished steps.
@@ -226,9 +227,10 @@ class Meter:
 
     Attributes:
         links: bytes per launch, by (from, to).
-        steps: the steps of the plan.
-        launches: the number of calls that queued it.
-        every_step: whether it is part of a step, and may be replayed in a graph without a call.
+        steps: the step counter of the plan.
+        launches: the number of calls that enqueued the exchange.
+        every_step: whether the exchange is part of a step; a captured graph may then replay it
+            without a call.
     """
 
     links: Counter[DevicePair] = field(default_factory=Counter)
@@ -237,13 +239,13 @@ class Meter:
     every_step: bool = False
 
     def count(self) -> None:
-        """Count a call."""
+        """Count a call that enqueues the exchange."""
         self.launches += 1
         self.every_step |= self.steps.running
 
     @property
     def times(self) -> int:
-        """The number of times it ran."""
+        """The number of times the exchange has run."""
         return self.steps.done if self.every_step else self.launches
 
 
@@ -296,7 +298,7 @@ def check_arrays(
         inputs, outputs: an array per input and output; None on devices of other processes.
 
     Raises:
-        PlanError: the collective is unknown, or an array is missing or of another type or shape.
+        PlanError: the collective is unknown, or an array is missing or has a wrong type or shape.
     """
     _check(
         exchange, exchange.collective in COLLECTIVES, exchange.collective, ", ".join(COLLECTIVES)
@@ -331,10 +333,10 @@ def _check(exchange: Exchange, ok: bool, found: str, allowed: str) -> None:
 
 
 def pack(objects: Any) -> Any:
-    """Pack tensors of changing shape into one message of bytes for another process.
+    """Pack tensors of variable shape into one message of bytes for another process.
 
     Args:
-        objects: an array of arrays; an element may be None, for a tensor not yet made.
+        objects: an array of arrays; an element is None if its tensor does not exist yet.
 
     >>> message = pack(np.array([np.arange(3, dtype=np.int8), None], object))
     >>> message.dtype, [x if x is None else x.tolist() for x in unpack(message)]
@@ -354,7 +356,7 @@ def pack(objects: Any) -> Any:
 
 
 def unpack(message: Any) -> Any:
-    """Unpack the tensors of a message by `pack`, as views of it, in a flat array."""
+    """Unpack the tensors of a message from `pack`, as views of it, in a one-dimensional array."""
     start = ALIGNMENT + int(message[:8].view(np.int64)[0])
     rows = json.loads(message[ALIGNMENT:start].tobytes())
     found = np.empty(len(rows), object)

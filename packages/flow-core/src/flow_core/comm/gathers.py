@@ -1,7 +1,8 @@
-"""Gather plans: an exchange as boxes that are copied, or combined in a fixed order.
+"""Gather plans: the boxes of an exchange that are copied, or combined in a fixed order.
 
-A comm adds the transport.  All processes derive the same plans from the exchange alone, in the
-same order, and every sum has the order of its parts, so that results are the same bits.
+A communicator (comm) adds the transport.  All processes derive the same plans, in the same order,
+from the exchange alone, and parts are always summed in the same order, so that results are bitwise
+reproducible.
 
 Invariants: the boxes of one output either coincide or do not overlap, and boxes that coincide are
 the parts of one gather; an all-reduce's reductions cover each output once.
@@ -23,8 +24,8 @@ class BoxRef:
     """A box of an input or output of an exchange.
 
     Attributes:
-        is_output: whether it is one of an output.
-        index: the input or output, by position.
+        is_output: whether the box belongs to an output; otherwise, it belongs to an input.
+        index: position of the input or output.
         start: the first element along each axis.
         shape: the box's shape.
         is_flat: whether the box is a range of the flattened array.
@@ -45,16 +46,16 @@ class BoxRef:
         return (outputs if self.is_output else inputs)[self.index]
 
     def view(self, array: Any) -> Any:
-        """Return the box of an array: numpy's, or a `flow_core.device.Strided`."""
+        """Return the box as a view of a numpy array or of a `flow_core.device.Strided`."""
         window = [slice(a, a + n) for a, n in zip(self.start, self.shape, strict=True)]
         if self.is_flat:
             return array.reshape(-1)[window[0]]
-        return array[(*window, ...)]  # `...`: a view of a 0-d array, too
+        return array[(*window, ...)]  # with `...`, a 0-d array also yields a view
 
 
 @dataclass(frozen=True, slots=True)
 class GatherPlan:
-    """A target box and the boxes that are combined in it, in order; a single one is copied."""
+    """A target box and the parts that are combined in it, in order; a single part is copied."""
 
     target: BoxRef
     parts: tuple[BoxRef, ...]
@@ -65,9 +66,9 @@ class Reduction:
     """A chunk of an all-reduce: its owner combines it, then the other devices copy the result.
 
     Attributes:
-        member: the member of the bucket that it belongs to.
+        member: the member of the bucket that the chunk belongs to.
         combine: the gather on the owner.
-        copies: a gather per other device.
+        copies: one gather for each other device.
     """
 
     member: int
@@ -86,7 +87,7 @@ def gather_plans(exchange: Exchange) -> Iterator[GatherPlan]:
 
 
 def block_gathers(exchange: Exchange) -> Iterator[GatherPlan]:
-    """Yield a gather per box of the outputs; blocks that fill the same box are combined in it."""
+    """Yield a gather for each box of the outputs; blocks with the same target box are combined."""
     found: dict[tuple[int, Shape, Shape], list[Block]] = {}
     for block in exchange.blocks:
         found.setdefault((block.target, block.at, block.size), []).append(block)
@@ -98,7 +99,7 @@ def block_gathers(exchange: Exchange) -> Iterator[GatherPlan]:
 
 
 def reductions(exchange: Exchange) -> Iterator[Reduction]:
-    """Yield the chunks of an all-reduce, by owner, each summed in rank order."""
+    """Yield the chunks of an all-reduce, owner by owner; each chunk is summed in rank order."""
     p = len(exchange.group)
     for owner, segments in enumerate(exchange.chunks()):
         for member, low, high in segments:

@@ -1,5 +1,6 @@
-"""The compiler: from a logical graph to the plan of a job.
+"""The compiler, which turns the logical graph of a job into its plan.
 
-In: a logical graph after its passes, the registry and the job's options. Out: a `Plan`.
-Must not depend on the frontend, the runtime, the public API or particular backends.
+In: a logical graph on which the passes have run, the registry, and the job's options.
+Out: a `Plan`.
+This package must not depend on the frontend, the runtime, the public API or particular backends.
 """

@@ -1,1 +1,1 @@
-"""The program-facing layer: job functions, scopes, blobs, variables, the session."""
+"""The layer that programs use: job functions, scopes, blobs, variables and the session."""

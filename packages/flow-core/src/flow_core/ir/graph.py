@@ -2,7 +2,7 @@
 
 An `Op` has a unique scoped name; a `Value` is one output of an op, identified by the op's name, so
 that equality and hashing never walk the graph.  A `Graph` stores its ops in topological order.
-`flow_core.ir.text` prints and parses it, `verify` checks its invariants.
+`flow_core.ir.text` prints and parses graphs, and `verify` checks their invariants.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class Op:
         inputs: values it reads.
         attrs: literal attributes.
         placement: the devices it runs on.
-        sbp: requested SBP per output, None where nothing is requested.
+        sbp: requested SBP of each output, None where no SBP is requested.
         control: names of ops that must run before it.
     """
 
@@ -151,7 +151,8 @@ class Origin(NamedTuple):
 
     Attributes:
         logical: name of the logical op.
-        rank: position of the copy's device in the placement of the logical op; None for all.
+        rank: position of the copy's device in the placement of the logical op; None if the op runs
+            on all devices of the placement.
         micro_batch: number of its micro-batch; None for an op that runs once per step.
         recomputed: whether it recomputes the value of a forward op in the backward pass.
 
@@ -180,8 +181,8 @@ class MergedOp(NamedTuple):
     """An op that a pass merged into another one.
 
     Attributes:
-        type: its type.
-        name: its name in the logical graph.
+        type: type of the merged op.
+        name: name of the merged op in the logical graph.
         line: the user's line, if known.
     """
 
@@ -277,7 +278,7 @@ class GraphBuilder:
         effect: bool = False,
         origin: Origin | None = None,
     ) -> Op:
-        """Append an op whose name must be free and whose inputs must be in the graph."""
+        """Append an op whose name must be unused and whose inputs must be in the graph."""
         if op.name in self.ops:
             raise GraphError(
                 f"adding op {op.name!r}",

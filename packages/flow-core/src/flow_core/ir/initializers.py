@@ -1,8 +1,8 @@
-"""Initial values of variables: initializers as literals, and the numbers that they generate.
+"""Initial values of variables: initializers as literals, and the values that they generate.
 
-Graphs store an initializer as a tuple ``(kind, *params)``.  The numbers depend on the seed and the
-logical element index only, so that they are the same in every layout and a part of a variable can
-be generated alone.
+Graphs store an initializer as a tuple ``(kind, *params)``.  The value of an element depends only on
+the seed and the logical element index.  Values are therefore the same in every layout, and a part
+of a variable can be generated alone.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Initializer:
 
     @classmethod
     def from_attr(cls, attr: Sequence[Any]) -> Initializer:
-        """Return the initializer of a literal; raises `InferenceError` for an invalid literal."""
+        """Return the initializer for a literal; raises `InferenceError` for an invalid literal."""
         problem = attr_problem(attr)
         if problem:
             raise InferenceError(
@@ -56,12 +56,12 @@ class Initializer:
 
 
 Make = Callable[[philox.Numbers], Any]
-"""Compute the values of elements, or one for all of them, from uniform random numbers."""
+"""A function that computes values of elements, or one value for all, from uniform numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """Parameter names of a kind, and the factory of its `Make`, given parameters and shape."""
+    """A kind's parameter names, and the function that returns its `Make` for values and a shape."""
 
     params: tuple[str, ...]
     make: Callable[[tuple[Any, ...], Shape], Make]
@@ -104,7 +104,7 @@ def generate(
 
 
 def attr_problem(attr: object) -> str | None:
-    """Return the problem with an initializer's literal, None if it is valid.
+    """Return the problem with an initializer's literal, or None if the literal is valid.
 
     >>> attr_problem(("random_normal", 0.0))
     'needs mean, stddev'
@@ -152,7 +152,7 @@ def _uniform(params: Any, shape: Shape) -> Make:
 
 
 def _uniform_int(params: Any, shape: Shape) -> Make:
-    low, high = params  # both are drawn
+    low, high = params  # both bounds may be drawn
     make = _uniform((low, high + 1), shape)
     return lambda numbers: np.minimum(np.floor(make(numbers)), high)
 

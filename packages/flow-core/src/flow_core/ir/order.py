@@ -29,7 +29,7 @@ class Dependencies:
         return [name for name, count in self._waiting.items() if not count]
 
     def finish(self, name: str) -> Iterator[str]:
-        """Mark a node as finished; yield the nodes that this makes free."""
+        """Mark a node as finished; yield the nodes that become free."""
         for other in self._followers.get(name, ()):
             self._waiting[other] -= 1
             if not self._waiting[other]:
@@ -39,7 +39,7 @@ class Dependencies:
 def topological_order(
     before: Mapping[str, Collection[str]], rank: Mapping[str, float]
 ) -> tuple[list[str], list[str]]:
-    """Order nodes after their predecessors (Kahn's algorithm); ties go by rank, then by name.
+    """Order nodes after their predecessors (Kahn's algorithm); break ties by rank, then by name.
 
     >>> topological_order({"a": [], "b": [], "c": ["b"]}, {"a": 2, "b": 0, "c": 1})
     (['b', 'c', 'a'], [])
@@ -49,7 +49,7 @@ def topological_order(
         rank: a number per node.
 
     Returns:
-        The order, and the nodes that it omits: those on a cycle or behind one.
+        The order, and the nodes that it omits: nodes on a cycle, or that depend on one.
     """
     dependencies = Dependencies(before)
     ready = [(rank[name], name) for name in dependencies.free()]

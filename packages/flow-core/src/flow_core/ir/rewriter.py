@@ -90,16 +90,19 @@ class Rewriter(GraphBuilder):
         return frozenset(self.graph.results)
 
     def readers(self, value: Value, *types: str) -> list[Op]:
-        """Return the readers of a value, in graph order, once per input; of ``types`` if given."""
+        """Return the ops that read a value, in graph order, once per input that reads it.
+
+        If ``types`` are given, only ops of these types are returned.
+        """
         found = self._readers.get(value, [])
         return [op for op in found if op.type in types] if types else found
 
     def is_result(self, value: Value) -> bool:
-        """Whether the job returns a value."""
+        """Return whether the job returns a value."""
         return value in self._results
 
     def is_used(self, value: Value) -> bool:
-        """Whether an op reads a value, or the job returns it."""
+        """Return whether an op reads a value, or the job returns it."""
         return value in self._readers or self.is_result(value)
 
     def only_reader(self, value: Value, *types: str) -> Op | None:
@@ -111,7 +114,7 @@ class Rewriter(GraphBuilder):
         return found[0] if fits and self.is_untouched(found[0]) else None
 
     def is_untouched(self, *ops: Op) -> bool:
-        """Whether no op of the given ones has been replaced or dropped."""
+        """Return whether none of the given ops has been replaced or dropped."""
         return all(self.ops.get(op.name) is op for op in ops)
 
     # ------------------------------------------------------------------ insertion point
@@ -177,13 +180,14 @@ class Rewriter(GraphBuilder):
         *,
         effect: bool | None = None,
     ) -> Op:
-        """Replace an op by another one, which inherits its line and control successors.
+        """Replace an op with another one, which inherits its line and control successors.
 
         Args:
             old: an op that has not been dropped.
             new: an op of the same or a new name; for a new name, also replace ``old``'s values.
             types: types of its outputs; by default the types of ``old``.
-            effect: whether it must run even if nothing reads its outputs; by default as ``old``.
+            effect: whether ``new`` must run even if nothing reads its outputs; by default, the
+                same as for ``old``.
         """
         effect = old.name in self.effects if effect is None else effect
         types = self.types[old.name] if types is None else types
@@ -213,11 +217,11 @@ class Rewriter(GraphBuilder):
         self.merged[into.name] = tuple(member for members in found for member in members)
 
     def replace_value(self, old: Value, new: Value) -> None:
-        """Replace a value by another one in all readers and in the results.
+        """Replace a value with another one in all readers and in the results.
 
-        Replacements chain: the replacement may be replaced itself.  If an op was replaced by one of
-        the same name, the same value means the new op's output as ``new`` and the old op's as
-        ``old``: replace ops before their values.
+        The replacement may itself be replaced.  If an op was replaced with an op of the same name,
+        a value of that name refers to the new op's output if passed as ``new``, and to the old op's
+        output if passed as ``old``; therefore, replace ops before their values.
 
         Raises:
             GraphError: The value replaces itself.
@@ -276,7 +280,7 @@ class Rewriter(GraphBuilder):
         """Return the changed graph, or the original graph if nothing has changed.
 
         Raises:
-            GraphError: An op reads a value that no op makes, or depends on itself.
+            GraphError: An op reads a value that no op produces, or depends on itself.
         """
         if not self._changed and self.results == self.graph.results:
             return self.graph
@@ -305,7 +309,7 @@ class Rewriter(GraphBuilder):
 
 
 def _is_topological(ops: Sequence[Op]) -> bool:
-    """Whether every op comes after its inputs and control predecessors."""
+    """Return whether every op comes after its inputs and control predecessors."""
     seen = set[str]()
     for op in ops:
         for value in op.inputs:
@@ -321,7 +325,7 @@ def _topological(ops: Sequence[Op]) -> list[Op]:
     """Return the ops in topological order; among ready ops, the first one in ``ops`` comes first.
 
     Raises:
-        GraphError: An op reads a value that no op makes, or depends on itself.
+        GraphError: An op reads a value that no op produces, or depends on itself.
     """
     index = {op.name: i for i, op in enumerate(ops)}
     before = {op.name: {*[v.op for v in op.inputs], *op.control} for op in ops}

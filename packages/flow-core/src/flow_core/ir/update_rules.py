@@ -20,12 +20,12 @@ states, and has no output.  With r = scale * scale_by_tensor * model_diff + l1 *
   model -= lr * |model| / |a| * (a + weight_decay * model) with |x| the Euclidean norm
   (the factor is 1 unless both are positive)
 
-If ``skip_if`` is not 0, nothing changes.  With a coefficient l1, l2 or weight_decay of 0, backends
-may leave its term out, so that a model that is not finite does not spread through it.
+If ``skip_if`` is not 0, nothing changes.  If a coefficient l1, l2 or weight_decay is 0, backends
+may omit its term; infinities and NaNs of the model then do not spread through that term.
 
-Backends take names, order and number of states and attributes from `TABLE`.  Each orders the
-arithmetic for its hardware (tiles of numpy calls, fused loops, GPU threads), so results are equal
-up to rounding.
+Backends take the names, order and number of states and attributes from `TABLE`.  Each backend
+orders the arithmetic for its hardware (tiles of numpy calls, fused loops, GPU threads), so the
+results of two backends are equal only up to rounding.
 """
 
 from __future__ import annotations
@@ -47,11 +47,12 @@ class Update:
 
     Attributes:
         type: op type.
-        states: names of the states of the model's shape.
-        attrs: attributes and defaults besides `COMMON`.
+        states: names of the states with the model's shape.
+        attrs: the attributes that are not in `COMMON`, with their defaults.
         step: whether the rule reads the step number.
-        numbers: names of the states of one element.
-        local: whether element i depends on elements i only, so that the update can be split.
+        numbers: names of the states with one element.
+        local: whether each element depends only on the elements at the same index, so that the
+            update can be split.
         unit: names of attributes that must be in [0, 1).
     """
 

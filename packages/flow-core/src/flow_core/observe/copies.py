@@ -1,7 +1,7 @@
-"""Model the per-device copies of variables that mirrored devices overwrite independently.
+"""A model of variables of which each device in the mirrored view overwrites its own copy.
 
-The statistics of a normalization in the mirrored view are an example: devices update them
-independently.  On one device, each copy becomes a separate variable.
+Examples are the statistics of a normalization in the mirrored view, which each device updates
+independently.  When such a graph runs on one device, each copy becomes a separate variable.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class Copy:
     """A device's own copy of a variable.
 
     Attributes:
-        variable: the variable.
-        device: the device.
-        name: name of the variable that represents the copy on one device.
-        window: the copy's part of the variable.
+        variable: name of the variable.
+        device: the device that holds the copy.
+        name: name of the separate variable that represents the copy when one device runs the graph.
+        window: the part of the variable that the copy holds.
     """
 
     variable: str
@@ -36,7 +36,7 @@ class Copy:
 
 
 def overwritten_copies(graph: Graph, specs: Mapping[str, OpSpec]) -> dict[Value, Copy]:
-    """Return the copies of all variables that devices of a logical graph overwrite."""
+    """Return the copies of all variables that mirrored devices of a logical graph overwrite."""
     changed = {
         graph.ops[value.op].inputs[0].op
         for op in graph.ops.values()

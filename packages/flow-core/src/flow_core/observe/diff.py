@@ -1,4 +1,4 @@
-"""Differences between two plans: boxing, bytes, memory, tasks."""
+"""The differences between two plans in boxing, bytes, memory and tasks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flow_core.sharding.topology import Device
 
 
 def diff_tables(a: PlanDocument, b: PlanDocument) -> Iterator[Table]:
-    """Yield the changes from plan ``a`` to plan ``b``: totals, then boxing and ops."""
+    """Yield tables of the changes from plan ``a`` to plan ``b``: totals, then boxing and ops."""
     yield Table(f"from {_title(a)}\nto   {_title(b)}", (), ())
     yield Table("in a step", ("", "from", "to", "change"), tuple(_totals(a.plan, b.plan)))
     boxing = tuple(_boxing(a.plan.ledger, b.plan.ledger))
@@ -66,7 +66,7 @@ def _boxing(a: Sequence[Transfer], b: Sequence[Transfer]) -> Iterator[Row]:
 
 
 def _numbered(ledger: Sequence[Transfer]) -> Mapping[tuple[str, str, str, int], Transfer]:
-    """Return entries by value and layouts, numbered if there are several of the same key."""
+    """Return the entries by value, layouts, and a number that tells apart otherwise equal keys."""
     found: dict[tuple[str, str, str, int], Transfer] = {}
     for entry in ledger:
         number = 0

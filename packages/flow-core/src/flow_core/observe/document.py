@@ -1,4 +1,4 @@
-"""A compiled job as plain data, the input of reports, comparisons and pages."""
+"""A compiled job as plain data, which reports, comparisons and pages take as input."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from flow_core.plan import Plan, decode_plan, unreadable
 from flow_core.sharding.sbp import format_nd_sbp
 
 FORMAT = "flow plan 1"
-"""Format name and version of a saved document."""
+"""The name and version of the format of a saved document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +28,14 @@ class OpRow:
     """A logical op.
 
     Attributes:
-        name: unique name.
-        type: its type; a fused group lists its members' types.
-        inputs: values that it reads.
-        wants: text form of the SBP in which it reads each input.
-        outputs: types of its outputs, as text.
-        placement: text form of its devices.
-        sbp: text form of the SBP of each output.
-        line: the user's line, empty if unknown.
+        name: the op's unique name.
+        type: the op's type; for a fused group, the types of its members.
+        inputs: the values that the op reads.
+        wants: for each input, the text form of the SBP in which the op reads the input.
+        outputs: the types of the outputs, as text.
+        placement: the text form of the op's devices.
+        sbp: for each output, the text form of its SBP.
+        line: the source line of the user's program, empty if unknown.
     """
 
     name: str
@@ -50,7 +50,7 @@ class OpRow:
 
 @dataclass(frozen=True, slots=True)
 class PassRow:
-    """A pass or stage of compilation: ops before and after, seconds."""
+    """A pass or stage of compilation: the number of ops before and after it, and its seconds."""
 
     name: str
     before: int
@@ -63,15 +63,16 @@ class PlanDocument:
     """All reportable data of a compiled job.
 
     Attributes:
-        job, kind, line: name, "train" or "predict", line of the definition.
+        job, kind, line: the job's name, "train" or "predict", and the line of the job's definition.
         traced: the number of traced ops.
         ops: the logical ops.
-        origins: the logical op of each task's op.
-        passes: passes and stages of compilation, in order.
+        origins: maps the op of each task to its logical op.
+        passes: the passes and stages of compilation, in order.
         plan: the physical plan.
-        selection: how signatures were selected for several devices, as pairs of texts.
-        hints: for each evaluated SBP hint of the program: the request, the plan's cost without it,
-            and the saving.
+        selection: the report on how signatures were selected for several devices, as pairs of
+            texts.
+        hints: for each evaluated SBP hint of the program: the request, the plan's cost without the
+            hint, and the saving.
     """
 
     job: str
@@ -86,7 +87,7 @@ class PlanDocument:
     hints: tuple[tuple[str, ...], ...] = ()
 
     def to_json(self) -> str:
-        """Encode the document as JSON; `from_json` decodes it."""
+        """Encode the document as JSON, which `from_json` decodes."""
         names = ("job", "kind", "line", "traced", "origins", "selection", "hints")
         fields = {n: getattr(self, n) for n in names}
         rows = {n: [asdict(row) for row in getattr(self, n)] for n in ("ops", "passes")}
@@ -124,7 +125,7 @@ class PlanDocument:
 
 
 def _value(data: Any) -> Value:
-    """Decode a value, which JSON has as a list of op and output."""
+    """Decode a value, which JSON represents as a list of an op name and an output number."""
     name, index = _DECODER.decode(tuple[str, int], data)
     return Value(name, index)
 
@@ -133,7 +134,7 @@ _DECODER = Decoder(types={Plan: decode_plan, Value: _value})
 
 
 def _content(data: Any) -> Any:
-    """Check the format of a document and return its other fields."""
+    """Check the format name and version of a document, and return the document's content."""
     found = data.get("format", "another kind of JSON") if isinstance(data, dict) else "no object"
     if found != FORMAT:
         raise Mismatch(found if isinstance(found, str) else shown(found), repr(FORMAT))
@@ -141,7 +142,7 @@ def _content(data: Any) -> Any:
 
 
 def _check_ops(ops: Sequence[OpRow]) -> None:
-    """Check that each input is an output of an op of the document, and has a wanted layout."""
+    """Check that each input has a wanted layout and is an output of an op of the document."""
     outputs = {op.name: len(op.sbp) for op in ops}
     for i, op in enumerate(ops):
         if len(op.wants) != len(op.inputs):
@@ -157,7 +158,7 @@ def document(job: JobFunction, hints: int = 0) -> PlanDocument:
 
     Args:
         job: the job function.
-        hints: how many of its SBP hints to evaluate; each repeats the SBP selection.
+        hints: how many of the job's SBP hints to evaluate; each one takes another SBP selection.
     """
     compiled = job.compile()
     graph = compiled.optimized_logical if compiled.layouts else compiled.graph
@@ -179,7 +180,7 @@ def document(job: JobFunction, hints: int = 0) -> PlanDocument:
 
 
 SECONDS_PER_HINT = 5.0
-"""Search budget, in nominal seconds, for the plan without a hint."""
+"""The search budget, in nominal seconds, for selecting the plan without a hint."""
 
 
 def _relaxed(physical: Physical, most: int) -> Iterator[tuple[str, ...]]:
@@ -218,6 +219,6 @@ def _kind(op: Op) -> str:
 
 
 def _sbp(compiled: Compiled, value: Value) -> str:
-    """A value's SBP; on a single device, everything is there."""
+    """Return the text form of a value's SBP; on a single device, it says so instead."""
     layout = compiled.layouts.get(value)
     return "B" if layout is None else format_nd_sbp(layout.sbp)

@@ -1,4 +1,4 @@
-"""Random inputs and weights for a job: seeded, and valid for the ops that read them."""
+"""Seeded random inputs and weights for a job, valid for the ops that read them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flow_core.ir.graph import Graph, Op, TensorType, Value
 
 
 def _rows(axis: str | None, table: int = 0) -> Any:
-    """Return the bound of indices: the size of the axis that they index."""
+    """Return a function for the bound of indices: the size of the axis that the indices index."""
 
     def bound(op: Op, types: tuple[TensorType, ...]) -> int:
         where = 0 if axis is None else int(op.attrs[axis])
@@ -24,7 +24,7 @@ def _rows(axis: str | None, table: int = 0) -> Any:
 
 
 def _classes(op: Op, types: tuple[TensorType, ...]) -> int:
-    """Return the bound of labels: the number of classes, the last axis of the prediction."""
+    """Return the bound of labels: the number of classes (size of the prediction's last axis)."""
     return int(op.attrs.get("depth") or types[0].shape[-1])
 
 
@@ -44,22 +44,23 @@ INDICES: Mapping[str, tuple[int, Any]] = {
     "sparse_softmax_cross_entropy": (1, _classes),
     "sparse_cross_entropy": (1, _classes),
 }
-"""Ops with an input of indices: the input's number, and the function for their bound."""
+"""For each op type that reads indices: the number of that input, and the function that returns the
+bound of its indices."""
 
 PASSING = frozenset(
     ("cast", "copy", "identity", "reshape", "squeeze", "expand_dims", "transpose", "concat",
      "slice", "parallel_cast")
 )  # fmt: skip
-"""Ops that pass indices through."""
+"""Types of ops that pass indices through unchanged."""
 
 UNKNOWN_BOUND = 2
-"""Bound of integers without a known bound: they are 0 or 1."""
+"""The bound for integer inputs whose bound is unknown: such inputs are 0 or 1."""
 
 
 def index_bounds(graph: Graph) -> dict[str, int]:
-    """Return the exclusive bound of each integer input, by name of the ``input`` op.
+    """Return the exclusive bound of each integer input, by the name of its ``input`` op.
 
-    It is the smallest bound of all ops that the input's elements reach unchanged.
+    The bound of an input is the smallest bound among all ops that its elements reach unchanged.
     """
     readers = graph.consumers()
     found: dict[str, int] = {}
@@ -96,11 +97,11 @@ NOISE = 0.1
 
 
 def draw_variable(info: VariableInfo, rng: np.random.Generator) -> Any:
-    """Draw a variable's initial value; add a little noise if it is constant.
+    """Draw a variable's initial value, and add a little noise if all its elements are equal.
 
-    With zero weights, many wrong rules would give correct results.  The noise is positive, as
-    second moments and variances must be.  Untrained scalars stay unchanged: powers of the beta
-    coefficients, as in LAMB, must stay below 1.
+    With zero weights, many wrong rules would give correct results.  The noise is positive because
+    second moments and variances must be positive.  Untrained scalars stay unchanged because the
+    powers of the beta coefficients, as in LAMB, must stay below 1.
     """
     value = initial_value(info)
     if value.size == 1 and not info.attrs["trainable"]:
@@ -112,7 +113,7 @@ def draw_variable(info: VariableInfo, rng: np.random.Generator) -> Any:
 
 
 def whole_batches(feeds: Sequence[Array], parts: int) -> list[Array]:
-    """Concatenate the feeds of micro-batches to the feeds of a job.
+    """Concatenate the feeds of all micro-batches into the feeds of a job.
 
     >>> [x.tolist() for x in whole_batches([np.zeros(1), np.ones(1), np.ones(1), np.ones(1)], 2)]
     [[0.0, 1.0], [1.0, 1.0]]
@@ -123,5 +124,5 @@ def whole_batches(feeds: Sequence[Array], parts: int) -> list[Array]:
 
 
 def micro_batches(feeds: Sequence[Array], parts: int) -> list[Array]:
-    """Split the feeds of a job into micro-batches: the inverse of `whole_batches`."""
+    """Split the feeds of a job into the feeds of micro-batches, the inverse of `whole_batches`."""
     return [part for array in feeds for part in np.split(array, parts)] if parts > 1 else [*feeds]

@@ -1,4 +1,4 @@
-"""Run plans in isolation: on their own variables, without changing the session."""
+"""Running plans in isolation: each on its own variables, without changes to the session."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ from flow_core.sharding.topology import Device
 
 
 class Variables:
-    """Variables by device and region, filled from logical values on first use.
+    """The variables of an isolated run: parts by name and device.
+
+    Each part is allocated, and filled from the variable's logical value, on first use.
 
     Args:
-        session: provides the drivers that allocate.
-        values: the logical values by name.
+        session: the session whose drivers allocate the parts.
+        values: the logical values of the variables, by name.
     """
 
     def __init__(self, session: Session, values: Mapping[str, Array]) -> None:
@@ -36,7 +38,7 @@ class Variables:
         self._parts: dict[tuple[str, Device], Part] = {}
 
     def part(self, name: str, device: Device, region: Region | None, shape: Shape) -> Any:
-        """Return a device's array of a variable, or of a region of it, in a shape."""
+        """Return a device's array for a variable or for a region of it, viewed in a shape."""
         known = self._parts.get((name, device))
         if known is None:
             value = self._values[name]
@@ -65,7 +67,7 @@ class Variables:
         return found
 
     def parts(self) -> dict[tuple[str, Device], tuple[Region, Array]]:
-        """Return region and values of each variable on each device, by (name, device)."""
+        """Return the region and the values of each allocated part, by (name, device)."""
         return {
             key: (part.region, part.driver.copy_out(part.array))
             for key, part in self._parts.items()
@@ -78,7 +80,7 @@ class IsolatedRun:
 
     Attributes:
         executable: the bound plan.
-        variables: its variables.
+        variables: the variables of this run.
         shown: the values that `run` returns, in the order of the plan's results.
     """
 
@@ -87,7 +89,7 @@ class IsolatedRun:
     shown: tuple[Value, ...]
 
     def run(self, feeds: Sequence[Any], step: int = 0) -> dict[Value, Any]:
-        """Run one step with a step number, and return the shown values."""
+        """Run one step with the given step number, and return the shown values."""
         self.executable.step[...] = step
         return dict(zip(self.shown, self.executable.run(feeds), strict=True))
 
@@ -111,7 +113,7 @@ def simulate_graph(
     options: CompileOptions,
     shards: Mapping[str, tuple[str, Region]],
 ) -> IsolatedRun:
-    """Lower and bind a physical graph such that every value can be read after the step.
+    """Lower and bind a physical graph such that every value can be read after a step.
 
     Memory is not reused, and nothing is computed in place.
     """
@@ -128,7 +130,7 @@ def simulate_graph(
 
 
 def same_bits(a: Array, b: Array) -> bool:
-    """Whether two arrays have the same shape and the same bits; all NaN values are equal.
+    """Return whether two arrays have the same shape and bits; all NaN values count as equal.
 
     >>> nan = np.array([np.nan, 0.0])
     >>> same_bits(nan, nan), same_bits(nan, -nan), same_bits(np.ones(2), np.ones(1))
@@ -140,7 +142,7 @@ def same_bits(a: Array, b: Array) -> bool:
 
 
 def states(found: Variables, wanted: Variables) -> list[tuple[Array, Array]]:
-    """Pair the variables of each device; in one of the runs, devices may share them."""
+    """Pair the variables of two runs, device by device; in one run, devices may share variables."""
     parts = found.parts()
     shared = {(name, region): array for (name, _), (region, array) in parts.items()}
     pairs = [

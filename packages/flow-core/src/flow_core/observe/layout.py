@@ -1,10 +1,11 @@
-"""Layout of the graph on the page: a tree of scopes, and layers within each scope.
+"""The layout of the graph on the HTML page: a tree of scopes, and layers within each scope.
 
-Forward, backward and update ops form three columns.  In each, ops are grouped by the components of
-their names; scopes with many children are split into runs.  The children of a scope are assigned
-to layers by longest paths, and ordered within a layer by the barycenters of their neighbors
-(Sugiyama's method).  Except for sorting, the algorithm is linear in ops and edges.  The page
-computes sizes and positions, as scopes can be opened and closed.
+Forward, backward and update ops form three columns.  In each column, ops are grouped into scopes
+according to the components of their names; scopes with many children are split into runs.  The
+children of a scope are assigned to layers according to longest paths, and ordered within a layer
+according to the barycenters of their neighbors (Sugiyama's method).  Except for sorting, the time
+of the algorithm is linear in the number of ops and edges.  The page itself computes sizes and
+positions because the reader can open and close scopes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ MOST_CHILDREN = 60
 
 RUN = 40
 WIDEST = 9
-"""Layers with more nodes are split."""
+"""Layers with more nodes than this are split."""
 
 SWEEPS = 4
 
@@ -32,12 +33,12 @@ class Node:
     """An op or a scope.
 
     Attributes:
-        label: the last part of its name.
-        op: number of the op, -1 for scopes.
-        children: numbers of its child nodes, in graph order.
-        parent: number of the enclosing scope, -1 for the outermost one.
-        layer, order: its position in that scope.
-        first: number of its first op.
+        label: the last part of the node's name.
+        op: number of the op, or -1 for a scope.
+        children: numbers of the child nodes, in graph order.
+        parent: number of the enclosing scope, or -1 for the outermost scope.
+        layer, order: the node's position in the enclosing scope.
+        first: number of the node's first op.
     """
 
     label: str
@@ -51,7 +52,7 @@ class Node:
 
 @dataclass(slots=True)
 class _Tree:
-    """Scopes under construction."""
+    """The tree of scopes under construction."""
 
     nodes: list[Node]
     scopes: dict[tuple[str, ...], int] = field(default_factory=dict)
@@ -75,7 +76,7 @@ def layout(names: Sequence[str], edges: Sequence[tuple[int, int]]) -> list[Node]
 
     Args:
         names: names of the ops, in graph order.
-        edges: (from, to) by numbers of ops.
+        edges: (from, to) pairs of op numbers.
 
     >>> nodes = layout(["a/x", "a/y", "b"], [(0, 1), (1, 2)])
     >>> [(n.label, n.op, n.layer) for n in nodes]
@@ -91,7 +92,7 @@ def layout(names: Sequence[str], edges: Sequence[tuple[int, int]]) -> list[Node]
     ]
     scopes = {path[:i] for path in paths for i in range(len(path))}
     for number, path in enumerate(paths):
-        around = path if path in scopes else path[:-1]  # belongs to its scope
+        around = path if path in scopes else path[:-1]  # an op named like a scope belongs to it
         tree.add(Node(path[-1], number, parent=tree.scope(around), first=number))
     nodes = _numbered(_without_singles(_with_runs(tree.nodes)))
     _arrange(nodes, edges)
@@ -99,7 +100,7 @@ def layout(names: Sequence[str], edges: Sequence[tuple[int, int]]) -> list[Node]
 
 
 def _path(name: str) -> list[str]:
-    """Return phase, scopes and label of an op.
+    """Return the path of an op on the page: its phase, its scopes and its label.
 
     >>> _path("conv-weight"), _path("fc/matmul/grad/matmul_1")
     (['forward', 'conv', 'weight'], ['backward', 'fc', 'matmul', 'matmul_1'])
@@ -120,7 +121,7 @@ def _path(name: str) -> list[str]:
 
 
 def _only_for_updates(names: Sequence[str], edges: Sequence[tuple[int, int]]) -> list[bool]:
-    """Return whether each op is read only by updates, such as optimizer state or the step."""
+    """Return, for each op, whether only updates read it, as for optimizer state or the step."""
     readers: dict[int, list[int]] = {}
     for a, b in edges:
         readers.setdefault(a, []).append(b)
@@ -148,13 +149,13 @@ def _with_runs(nodes: list[Node]) -> list[Node]:
                 nodes[number].children.append(len(nodes) - 1)
                 for child in run:
                     nodes[child].parent = len(nodes) - 1
-            continue  # the runs may be too many, too
+            continue  # the number of runs may exceed the limit, too
         number += 1
     return nodes
 
 
 def _without_singles(nodes: list[Node]) -> list[Node]:
-    """Merge scopes with their only child, and drop empty phases."""
+    """Merge each scope that has only one child with that child, and drop empty phases."""
     nodes[0].children = [child for child in nodes[0].children if nodes[child].children]
     for number in range(len(nodes) - 1, 0, -1):
         node = nodes[number]
@@ -169,7 +170,7 @@ def _without_singles(nodes: list[Node]) -> list[Node]:
 
 
 def _numbered(nodes: list[Node]) -> list[Node]:
-    """Renumber the used nodes, each after its scope."""
+    """Renumber the nodes in use so that each node comes after its scope."""
     new = {old: number for number, old in enumerate(_depth_first(nodes))}
     found = [nodes[old] for old in new]
     for node in found:
@@ -205,7 +206,7 @@ def _arrange(nodes: list[Node], edges: Sequence[tuple[int, int]]) -> None:
 
 
 def _meeting(nodes: list[Node], a: int, b: int) -> tuple[int, tuple[int, int]]:
-    """Return the innermost common scope of two nodes, and its children that contain them."""
+    """Return the innermost common scope of two nodes, and the child of it that contains each."""
     above: dict[int, int] = {}
     child = a
     while child >= 0:
@@ -217,7 +218,7 @@ def _meeting(nodes: list[Node], a: int, b: int) -> tuple[int, tuple[int, int]]:
 
 
 def _arrange_scope(nodes: list[Node], children: list[int], edges: list[tuple[int, int]]) -> None:
-    """Set layers and orders of the children of one scope; ignore edges against graph order."""
+    """Set the layers and orders of a scope's children; ignore edges against the graph order."""
     rank = {child: i for i, child in enumerate(sorted(children, key=lambda c: nodes[c].first))}
     before: dict[int, list[int]] = {child: [] for child in children}
     after: dict[int, list[int]] = {child: [] for child in children}
@@ -240,7 +241,10 @@ def _arrange_scope(nodes: list[Node], children: list[int], edges: list[tuple[int
 def _layers(
     rank: Mapping[int, int], before: Mapping[int, list[int]], after: Mapping[int, list[int]]
 ) -> dict[int, int]:
-    """Return layers by longest paths; nodes without inputs are right above their first reader."""
+    """Return the layer of each node according to longest paths.
+
+    Nodes without inputs are directly above their first reader.
+    """
     order = sorted(rank, key=rank.__getitem__)
     layers: dict[int, int] = {}
     for child in order:
@@ -254,7 +258,7 @@ def _layers(
 def _order(
     rows: list[list[int]], before: Mapping[int, list[int]], after: Mapping[int, list[int]]
 ) -> None:
-    """Order nodes by the barycenters of their neighbors above, then below."""
+    """Order nodes by the barycenters of their neighbors above, then of those below."""
     place = {child: i - len(row) / 2 for row in rows for i, child in enumerate(row)}
     for sweep in range(SWEEPS):
         near = before if sweep % 2 == 0 else after

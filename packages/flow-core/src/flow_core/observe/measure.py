@@ -1,4 +1,4 @@
-"""Measure the start and end of each task of a step, on isolated variables."""
+"""Measurement of the start and end of each task of a step that runs on isolated variables."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from flow_core.observe.feeds import draw_feeds, draw_variable, whole_batches
 from flow_core.observe.isolated_run import simulate
 
 STEPS = 5
-"""How many steps to run; the fastest is shown."""
+"""How many steps to run; the page shows the fastest one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One task of the measured step.
+    """The time span of one task of the measured step.
 
     Attributes:
-        task: position in `Plan.tasks`.
+        task: the task's position in `Plan.tasks`.
         start, stop: seconds since the first task began.
     """
 
@@ -29,7 +29,7 @@ class Span:
 
 
 def measure(job: JobFunction, seed: int = 0) -> tuple[Span, ...]:
-    """Run a few steps on random inputs; return the tasks of the fastest step, sorted by start.
+    """Run a few steps on random inputs, and return the spans of the fastest step by start time.
 
     The session's variables are not changed.
     """

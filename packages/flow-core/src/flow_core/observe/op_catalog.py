@@ -1,7 +1,7 @@
 """The op catalog: every op type with its inputs, attributes, types, SBP rules and kernels.
 
-Everything is read from the registry: the specs, the rules applied to the samples of an op, and the
-registered kernels.
+The catalog is derived from the registry alone: from the op specs, from the results of their rules
+on the samples of each op, and from the registered kernels.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from flow_core.plugins.registry import ANY_OP, Registry, kernel_key
 from flow_core.plugins.specs import REQUIRED, InferContext, KernelSpec, OpSpec, Sample, SbpContext
 
 TYPES = tuple(dtype for dtype in ALL if dtype.name != "char")
-"""Element types to try."""
+"""The element types that the catalog tries on each op."""
 
 SAMPLES = 8
-"""Maximum number of samples per op to which its rules are applied."""
+"""Maximum number of samples to which the rules of an op are applied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,9 @@ class KernelEntry:
 
     Attributes:
         name: name of the kernel.
-        plugin: the plugin that registered it.
-        priority: its priority.
-        selective: whether it accepts some types or attributes only.
+        plugin: the plugin that registered the kernel.
+        priority: the kernel's priority.
+        selective: whether the kernel accepts only some types or attributes.
     """
 
     name: str
@@ -54,18 +54,20 @@ class OpEntry:
     """An op type.
 
     Attributes:
-        type: its name.
-        doc: what it computes, where its name does not tell.
-        inputs, outputs: names; ``?`` marks an optional input, ``*`` any number.
-        attrs: the default of each attribute as text, "required" if it has none.
-        types: element types that the floating point inputs of its samples may have; those of the
-            samples if none is floating point; empty for an op without samples.
-        gradient: whether it has a gradient.
-        sbp: the SBP signatures that its rules allow for its samples.
-        internal: whether only passes create it.
-        host: whether it always runs on the CPU.
-        view: whether it returns a view of an input, so that it needs no kernel.
-        kernels: its kernels in order of choice, by device type.
+        type: the name of the op type.
+        doc: what the op computes, where its name does not tell.
+        inputs, outputs: names of inputs and outputs; ``?`` marks an optional one, and ``*`` a name
+            that stands for any number of them.
+        attrs: the default of each attribute as text, or "required" if the attribute has none.
+        types: the element types that the floating point inputs of the op's samples may have; the
+            types of the samples themselves if none is floating point; empty for an op without
+            samples.
+        gradient: whether the op has a gradient.
+        sbp: the SBP signatures that the op's rules allow for its samples.
+        internal: whether only passes create the op.
+        host: whether the op always runs on the CPU.
+        view: whether the op returns a view of an input, so that it needs no kernel.
+        kernels: the op's kernels by device type, in the order in which they are tried.
     """
 
     type: str
@@ -111,7 +113,7 @@ def op_entry(registry: Registry, type_: str) -> OpEntry:
         raise PluginError(
             f"describing op {type_!r} of {registry.origins['ops', type_]}",
             found=f"{type(error).__name__}: {error}",
-            hint="its samples and rules must not raise",
+            hint="fix the samples or rules of this op in its plugin, so that none raises",
         ) from error
 
 
@@ -144,7 +146,7 @@ def check_device_type(registry: Registry, device_type: str) -> None:
             f"looking up device type {device_type!r}",
             found="no plugin registers this type",
             allowed=", ".join(registry.devices),
-            hint=nearest(device_type, registry.devices) or "see `flow doctor` for the plugins",
+            hint=nearest(device_type, registry.devices) or "run `flow doctor` to list the plugins",
         )
 
 
@@ -169,7 +171,7 @@ def _samples(spec: OpSpec) -> Iterable[Sample]:
 
 
 def _input_types(sample: Sample, dtype: DType | None) -> tuple[TensorType, ...]:
-    """Return the input types of a sample, with another type for free floating point inputs."""
+    """Return a sample's input types, with ``dtype``, if given, for the free inputs."""
     arrays = [np.asarray(x) for x in sample.inputs]
     own = [as_dtype(x.dtype) for x in arrays]
     free = _free_inputs(sample) if dtype else ()
@@ -179,13 +181,13 @@ def _input_types(sample: Sample, dtype: DType | None) -> tuple[TensorType, ...]:
 
 
 def _free_inputs(sample: Sample) -> tuple[int, ...]:
-    """Return the floating point inputs of a sample whose type may change."""
+    """Return the numbers of the floating point inputs of a sample whose type may change."""
     arrays = enumerate(map(np.asarray, sample.inputs))
     return tuple(i for i, x in arrays if x.dtype.kind == "f" and i not in sample.fixed)
 
 
 def _inferred(spec: OpSpec, sample: Sample, dtype: DType | None) -> SbpContext | None:
-    """Return types and attributes of a sample, None if the op does not accept it."""
+    """Return the types and attributes of a sample, or None if the op does not accept them."""
     types = _input_types(sample, dtype)
     try:
         attrs = complete_attrs(spec, sample.attrs, "sample")
@@ -207,7 +209,7 @@ def _element_types(spec: OpSpec, samples: Iterable[Sample]) -> Iterator[str]:
 
 
 def _signatures(spec: OpSpec, samples: Iterable[Sample]) -> Iterator[str]:
-    """Yield the text of the signatures that an op's rules allow for its samples."""
+    """Yield the text forms of the signatures that an op's rules allow for its samples."""
     for sample in samples:
         context = _inferred(spec, sample, None)
         if context is not None:

@@ -1,4 +1,4 @@
-"""Reports of the op catalog: tables, and a page in Markdown."""
+"""Reports on the op catalog: tables, and a page in Markdown."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WIDTH = 60
 
 
 def list_table(entries: Sequence[OpEntry]) -> Table:
-    """Return a table with a row per op."""
+    """Return a table with one row for each op."""
     columns = ("op", "inputs", "attributes", "types", "gradient", "SBP", "made by", "kernels on")
     rows = tuple(
         (
@@ -35,7 +35,7 @@ def list_table(entries: Sequence[OpEntry]) -> Table:
 
 
 def op_tables(entry: OpEntry) -> Iterator[Table]:
-    """Yield the tables of one op: its properties, its SBP signatures, its kernels."""
+    """Yield the tables of one op: its properties, its SBP signatures and its kernels."""
     rows = (
         ("computes", entry.doc),
         ("inputs", ", ".join(entry.inputs) or "none"),
@@ -67,12 +67,12 @@ def run_on_devices(entries: Iterable[OpEntry]) -> list[OpEntry]:
 def device_tables(
     entries: Iterable[OpEntry], device_type: str, needed: Mapping[str, str]
 ) -> Iterator[Table]:
-    """Yield the kernels of a device type, and those that it lacks.
+    """Yield tables of the kernels that a device type has, and of the ops for which it lacks one.
 
     Args:
         entries: the catalog.
         device_type: the device type.
-        needed: the kind of the smallest job that needs an op, by op type.
+        needed: for each op type, the kind of the smallest job that needs the op.
     """
     shown = [e for e in run_on_devices(entries) if not e.internal or device_type in e.kernels]
     lacking = [e.type for e in shown if device_type not in e.kernels]
@@ -98,7 +98,7 @@ def _device_row(entry: OpEntry, device_type: str, needed: Mapping[str, str]) -> 
 
 
 def markdown(entries: Sequence[OpEntry], needed: Mapping[str, str]) -> str:
-    """Return a page with all ops."""
+    """Return a Markdown page with all ops."""
     columns = ("op", "inputs", "attributes", "types", "gradient", "SBP signatures", "kernels on")
     lines = [
         "# Ops",
@@ -144,7 +144,7 @@ INTEGRAL = ("int8", "int32", "int64", "uint8")
 
 
 def _types(entry: OpEntry) -> str:
-    """Return the element types, with the names of complete groups."""
+    """Return the element types as text; a complete group of types is shown by its name."""
     left = list(entry.types)
     groups = []
     for name, members in (("floating", FLOATING), ("integral", INTEGRAL)):

@@ -1,11 +1,14 @@
-"""The oracle: compare a job's plan with the plan of one device, op by op.
+"""The oracle, which compares a job's plan with the plan for one device, op by op.
 
 Both plans run on the same inputs and weights, without fusion and without memory reuse, so that
 every logical value can be assembled from its parts and compared.  An op whose value differs runs
-again, alone and on one device, on the inputs that it received; the remaining difference is its own
-error.  The bound for rounding is the change of the result when the inputs are perturbed by single
-roundings, times a factor for the length of sums.  A larger error is a wrong rule, or a wrong
-boxing if the op's parts, given inputs in the layouts of its SBP signature, are correct.
+again, alone and on one device, on the inputs that it received; the remaining difference is the
+op's own error.  The bound on rounding errors is the change of the result when the inputs are
+perturbed by single roundings, times a factor for the length of sums.  An error above the bound
+means that a rule is wrong, or that the boxing is wrong if the op's parts compute a correct result
+from inputs in the layouts of the op's SBP signature.
+
+The plan for several devices that runs without fusion and memory reuse is called the observed plan.
 """
 
 from __future__ import annotations
@@ -59,12 +62,13 @@ from flow_core.sharding.sbp import Partial, Split
 from flow_core.sharding.topology import Placement
 
 DISTURBANCES = 4
-"""How often inputs are perturbed to estimate the effect of rounding on an op."""
+"""The number of perturbations of an op's inputs that estimate the effect of rounding."""
 
 SEED_OF_DISTURBANCES = 20
 
 SLACK = 32
-"""Factor on the bound: random partial sums may be larger than those used for the estimate."""
+"""Factor on the bound: the random partial sums that test a rule may be larger than the partial sums
+on which the bound is based."""
 
 
 def verify(
@@ -75,14 +79,14 @@ def verify(
     seed: int = 0,
     feeds: Sequence[Sequence[Array]] | None = None,
 ) -> Verdict:
-    """Compare a job's plan with the plan of one device, op by op.
+    """Compare a job's plan with the plan for one device, op by op.
 
     Args:
         job: the job function; its session's variables are not changed.
         devices: number of devices over which to distribute a job that is placed on one device.
         steps: how many steps to run.
         seed: seed of the random inputs and of the noise on constant weights.
-        feeds: arrays for each step in the order of the job's inputs; random ones if None.
+        feeds: for each step, arrays in the order of the job's inputs; random arrays if None.
 
     Raises:
         JobError: the job is placed on one device, and `devices` is None.
@@ -92,7 +96,7 @@ def verify(
 
 @dataclass(slots=True)
 class _Oracle:
-    """Two simulations of a job, and the results of comparing them so far."""
+    """The simulations of a job on one and on several devices, and their comparison so far."""
 
     job: JobFunction
     session: Session
@@ -200,13 +204,16 @@ class _Oracle:
         )
 
     def _real(self) -> IsolatedRun:
-        """The plan that the job runs."""
+        """Return a run of the plan that the job uses."""
         compiled = self.job.compile()
-        results = compiled.physical.graph.results  # names before the last passes
+        results = compiled.physical.graph.results  # their names are those before the last passes
         return simulate(self.session, compiled.plan, self.values, results)
 
     def _apart(self) -> IsolatedRun | None:
-        """The plan that the job runs, with separate memory per device; None if it already has."""
+        """Return a run of the job's plan in which no devices share memory.
+
+        Return None if the plan already has separate memory for each device.
+        """
         compiled = self.job.compile()
         plan, physical = compiled.plan, compiled.physical
         if not any(buffer.home for buffer in plan.buffers):
@@ -227,13 +234,13 @@ class _Oracle:
         real: IsolatedRun,
         observed: IsolatedRun,
     ) -> None:
-        """Measure how far passes changed results, as they may reorder roundings."""
+        """Measure how far passes change the results; passes may reorder roundings."""
         pairs = [(x, seen[v]) for v, x in results.items() if v in seen]
         both = (*pairs, *states(real.variables, observed.variables))
         self.drift = max([self.drift, *(drift(found, wanted) for found, wanted in both)])
 
     def _check_drift(self, feeds: Sequence[Sequence[Array]]) -> None:
-        """Decide whether roundings explain the drift, in a program that may amplify them."""
+        """Decide whether roundings, which the program may amplify, explain the drift."""
         types = (type_ for row in self.graph.types.values() for type_ in row)
         if self.drift > allowed(types):
             shown = self.job.compile().physical.graph.results
@@ -241,7 +248,7 @@ class _Oracle:
             self.as_planned = self.as_planned and explained(self.drift, self.moved)
 
     def _observed(self, values: Mapping[str, Array]) -> IsolatedRun:
-        """The job without its passes, on given weights."""
+        """Return a run of the observed plan, which is compiled without passes, on given weights."""
         oracle = replace(self, values=dict(values))
         return oracle._single() if self.spread else oracle._several()
 
@@ -252,7 +259,7 @@ class _Oracle:
         real: IsolatedRun,
         apart: IsolatedRun,
     ) -> None:
-        """Check that sharing memory between devices changes no bit."""
+        """Check that sharing memory between devices does not change a bit of the results."""
         pairs = [(x, wanted[v]) for v, x in results.items()]
         both = (*pairs, *states(real.variables, apart.variables))
         self.as_planned = self.as_planned and all(same_bits(a, b) for a, b in both)
@@ -269,7 +276,7 @@ class _Oracle:
         feeds: Sequence[Array],
         step: int,
     ) -> None:
-        """Record the verdicts of one step; worse ones replace those of earlier steps."""
+        """Record the verdicts of one step; a worse verdict replaces that of an earlier step."""
         wholes = {Value(n, 0): Whole(x, np.abs(x)) for n, x in zip(self.inputs, feeds, strict=True)}
         states = {**self.values, **before}
         wholes |= {Value(n, 0): Whole(x, np.abs(x)) for n, x in states.items()}
@@ -290,7 +297,7 @@ class _Oracle:
             self._judge(op, spec, pairs, wholes, step)
 
     def _state(self, value: Value) -> str:
-        """Return the variable that an op overwrites."""
+        """Return the name of the variable, or of its copy, that an op overwrites."""
         return self.copies[value].name if value in self.copies else value.op
 
     def _held(self, many: IsolatedRun) -> dict[str, Any]:
@@ -305,7 +312,8 @@ class _Oracle:
         local = self.physical.passed.get(value) or local_values(self.graph, value, layout)
         op = self.graph.ops[value.op]
         reference = self.session.registry.ops[op.type].reference
-        if reference and any(v not in together for v in local):  # shards of variables, fed values
+        # the parts of variables and fed values are not among the observed values
+        if reference and any(v not in together for v in local):
             results = reference(*(wholes[v].array for v in op.inputs), **op.attrs)
             array = results[value.index] if isinstance(results, tuple) else results
             return Whole(array, np.abs(array))
@@ -346,9 +354,9 @@ class _Oracle:
         step: int,
         torn: tuple[int, int] | None,
     ) -> OpVerdict:
-        """Find why an op differs: run it alone, on the inputs that it received."""
+        """Find out why an op differs: run the op alone, on the inputs that it received."""
         had = [wholes[v] for v in op.inputs]
-        if any(whole.disagreeing for whole in had):  # the correct result is undefined
+        if any(whole.disagreeing for whole in had):  # the correct result is not defined
             return replace(verdict, verdict=INHERITED)
         trial = _Trial(self, op, spec, had, step)
         together = [pair[1] for pair in pairs]
@@ -367,7 +375,7 @@ class _Oracle:
 
 
 class _Trial:
-    """One op, run alone: on one device, or as the parts of its SBP signature."""
+    """One op that runs alone: on one device, or in parts according to its SBP signature."""
 
     def __init__(
         self, oracle: _Oracle, op: Op, spec: OpSpec, had: Sequence[Whole], step: int
@@ -381,7 +389,7 @@ class _Trial:
         self.bounds = self._bounds()
 
     def own_error(self, together: Sequence[Array]) -> tuple[float, str]:
-        """Return the largest ratio of error to bound, and its location."""
+        """Return the largest ratio of error to bound, and a description of where it occurs."""
         worst, note = 0.0, ""
         for k, (right, found) in enumerate(zip(self.right, together, strict=True)):
             error = difference(right, found)
@@ -391,7 +399,7 @@ class _Trial:
         return worst, note
 
     def _bounds(self) -> list[float]:
-        """Return the error bound of each output due to rounding."""
+        """Return, for each output, the bound on errors due to rounding."""
         moved = [0.0] * len(self.right)
         if any(is_float(x) for x in self.arrays):
             rng = np.random.default_rng(SEED_OF_DISTURBANCES)
@@ -408,9 +416,9 @@ class _Trial:
         ]
 
     def rule_is_wrong(self) -> bool:
-        """Whether the parts, given inputs in the layouts of the signature, are wrong."""
+        """Return whether the op's parts are wrong, given inputs in the signature's layouts."""
         oracle, op = self.oracle, self.op
-        if self.spec.is_per_device(op.placement):  # parts are passed through unchanged
+        if self.spec.is_per_device(op.placement):  # the op passes parts through unchanged
             return False
         signature = oracle.physical.signatures[op.name]
         layouts = [TensorLayout(op.placement, sbp) for sbp in signature.inputs]
@@ -434,7 +442,7 @@ class _Trial:
 
 
 class _Alone:
-    """A graph of one op whose inputs are fed, or are variables that it overwrites."""
+    """A graph of one op, whose inputs are fed values and the variables that the op overwrites."""
 
     def __init__(
         self,
@@ -449,7 +457,7 @@ class _Alone:
         self.mutated = [i for i in spec.mutates if i < len(op.inputs)]
 
     def run(self, arrays: Sequence[Array], step: int) -> list[Array]:
-        """Return the outputs, then the variables that it overwrote."""
+        """Return the outputs of the op, then the variables that the op overwrote."""
         ops: dict[str, Op] = {}
         types: dict[str, tuple[TensorType, ...]] = {}
         fed, values = [], {}
@@ -479,12 +487,12 @@ class _Alone:
 
 
 def first_of(placement: Placement) -> Placement:
-    """The first device of a placement."""
+    """Return a placement on the first device of a placement."""
     return Placement(placement.device_type, placement.devices[:1])
 
 
 def on_one_device(graph: Graph) -> Graph:
-    """Place a graph on one device, of the common device type or else the CPU."""
+    """Place a graph on one device: of the device type that all ops share, else a CPU."""
     types = {op.placement.device_type for op in graph.ops.values()}
     kind = types.pop() if len(types) == 1 else "cpu"
     return _placed(graph, Placement.parse(kind, "0:0"))
@@ -496,14 +504,14 @@ def _placed(graph: Graph, placement: Placement) -> Graph:
 
 
 def _spread(job: JobFunction, graph: Graph, devices: int | None) -> Graph:
-    """Distribute a graph that is placed on one device over several."""
+    """Distribute a graph that is placed on one device over several devices."""
     if devices is None or devices < 2:
         raise JobError(
             f"verifying job {job.name!r}",
             at=job.line,
             found="a job on one device",
-            allowed="a job on several devices, or a number of devices to distribute it over",
-            hint="flow verify script.py:job --devices 4",
+            allowed="a job on several devices, or a number of devices over which to distribute it",
+            hint="run `flow verify script.py:job --devices 4`",
         )
     kind = next(iter(graph.ops.values())).placement.device_type
     return _placed(graph, Placement.parse(kind, f"0:0-{devices - 1}"))
@@ -540,7 +548,7 @@ def sum_length(op: Op, spec: OpSpec, graph: Graph) -> int:
 
 
 def _where(k: int, right: Array, found: Array, error: Array, bound: float) -> str:
-    """Describe the worst element."""
+    """Describe the element with the largest error."""
     index = np.unravel_index(int(np.argmax(error)), error.shape) if error.size else ()
     place = f"output {k}" + (f" at {tuple(map(int, index))}" if index else "")
     allowed = f"rounding explains {bound:.2g}" if bound else "rounding explains nothing"

@@ -1,7 +1,7 @@
-"""A plan as one self-contained HTML page: no network, no other file.
+"""A plan as one self-contained HTML page, which needs no network and no other file.
 
 The page shows the graph, the ledger, the memory of each device over time, and the timeline of a
-measured step.  The scripts in ``assets`` draw everything on canvases from data in the page.
+measured step.  The scripts in ``assets`` draw these on canvases, from data that the page contains.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from flow_core.sharding.topology import Device
 ASSETS = Path(__file__).parent / "assets"
 
 STYLE, SCRIPTS = "page.css", ("drawing.js", "graph.js", "charts.js", "page.js")
-"""Files of the page; the scripts are concatenated in this order."""
+"""The files from which the page is built; the scripts are concatenated in this order."""
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
-"""Content security policy: the page may load nothing."""
+"""The content security policy of the page, which allows it to load nothing."""
 
 
 def page(doc: PlanDocument, spans: Sequence[Span] = ()) -> str:
-    """Return the page of a plan.
+    """Return the HTML text of the page for a plan.
 
     Args:
         doc: the plan.
@@ -67,12 +67,12 @@ def embedded(data: Any) -> str:
     >>> embedded({"x": "</script>"})
     '{"x":"\\u003c/script>"}'
     """
-    text = json.dumps(data, separators=(",", ":"))  # ASCII only
+    text = json.dumps(data, separators=(",", ":"))  # the result is ASCII only
     return text.replace("<", "\\u003c").replace("&", "\\u0026")
 
 
 def page_data(doc: PlanDocument, spans: Sequence[Span] = ()) -> dict[str, Any]:
-    """Return the page's data as lists; the script defines the columns."""
+    """Return the page's data as lists of rows; the page's scripts define the columns."""
     numbers = {op.name: i for i, op in enumerate(doc.ops)}
     edges = list(_edges(doc, numbers))
     nodes = layout([op.name for op in doc.ops], [(a, b) for a, b, *_ in edges])
@@ -125,7 +125,10 @@ def _facts(doc: PlanDocument, spans: Sequence[Span]) -> Iterator[tuple[str, str]
 
 
 def _edges(doc: PlanDocument, numbers: Mapping[str, int]) -> Iterator[tuple[Any, ...]]:
-    """Yield (from op, to op, produced SBP, wanted SBP, bytes of boxing or -1 without boxing)."""
+    """Yield an edge (from op, to op, produced SBP, wanted SBP, boxing bytes) per op input.
+
+    The number of bytes is -1 if the edge needs no boxing.
+    """
     moved: dict[str, list[Transfer]] = {}
     for entry in doc.plan.ledger:
         moved.setdefault(entry.value, []).append(entry)
@@ -141,7 +144,7 @@ def _edges(doc: PlanDocument, numbers: Mapping[str, int]) -> Iterator[tuple[Any,
 
 
 def _bytes_towards(entries: Sequence[Transfer], target: str) -> int:
-    """Return the bytes of the steps that lead to a layout."""
+    """Return the number of bytes that the reshard steps to a layout transfer."""
     total = 0
     while step := next((e for e in entries if e.target == target), None):
         total += step.nbytes
@@ -161,7 +164,7 @@ def _ledger_row(entry: Transfer) -> list[Any]:
 
 
 def _blocks(plan: Plan, device: Device) -> Iterator[list[Any]]:
-    """Yield [offset, bytes, first task, last task, kind, name, line] of a device's blocks."""
+    """Yield [offset, bytes, first task, last task, kind, name, line] for each block of a device."""
     lines, uses = {task.op: task.line for task in plan.tasks}, _uses(plan)
     for members in _pieces(plan, device).values():
         buffers = [plan.buffers[i] for i in members]
@@ -172,7 +175,7 @@ def _blocks(plan: Plan, device: Device) -> Iterator[list[Any]]:
 
 
 def _pieces(plan: Plan, device: Device) -> dict[tuple[int, int, int], list[int]]:
-    """Group buffers that share memory: views have the lifetime and location of their base."""
+    """Group the buffers that share memory; views have the lifetime and location of their base."""
     found: dict[tuple[int, int, int], list[int]] = {}
     mine = [
         (b.first, b.last, b.offset, -b.type.nbytes, i)

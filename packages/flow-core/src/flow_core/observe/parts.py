@@ -1,4 +1,4 @@
-"""Convert between a logical array and the parts on its devices."""
+"""Conversion between a logical array and the parts of it on devices."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ class Whole:
 
     Attributes:
         array: the logical value.
-        size: magnitudes of its terms; larger than the value if partial sums cancel.
+        size: for each element, the magnitude of the terms that were added up to it; larger than
+            the element's own magnitude if partial sums cancel.
         disagreeing: ranks of the first two devices whose replicas differ, if any.
     """
 
@@ -97,7 +98,7 @@ def take_apart(layout: TensorLayout, array: Array, rng: np.random.Generator) -> 
 
 
 def _terms(array: Any, count: int, kind: str, rng: np.random.Generator) -> list[Any]:
-    """Return terms that sum to an array: random ones, and a first one with the remainder."""
+    """Return terms that combine to an array: a first term with the remainder, then random terms."""
     if count == 1:
         return [array]
     if array.dtype.kind == "b":

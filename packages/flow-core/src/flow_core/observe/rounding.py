@@ -1,4 +1,4 @@
-"""Differences between arrays that may differ only by the order of roundings."""
+"""Differences between arrays that should be equal except for the order of roundings."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ from flow_core.ir.graph import TensorType
 from flow_core.observe.isolated_run import same_bits
 
 ALLOWED = {2: 2.0**-4, 4: 2.0**-13, 8: 2.0**-42}
-"""Allowed difference relative to the largest element, by bytes per element: a thousand roundings,
-fewer in 16-bit types, whose sums are accumulated in float32."""
+"""The allowed difference relative to the largest element, by bytes per element.
+
+It is about a thousand roundings; fewer for 16-bit types, whose sums are accumulated in float32.
+"""
 
 MANY = 16
-"""Allowed ratio between the change by passes and by a few roundings of weights and inputs."""
+"""The allowed ratio between the change of results that passes cause and the change that a few
+roundings of weights and inputs cause."""
 
 
 def drift(found: Array, wanted: Array) -> float:
-    """Return the largest difference relative to the largest element; 0.0 if bitwise equal.
+    """Return the largest difference, relative to the largest element; 0.0 if bitwise equal.
 
     >>> one = np.array([1.0, 2.0], np.float32)
     >>> drift(one, one), drift(one + np.float32(1), one), drift(one[:1], one)
@@ -44,7 +47,7 @@ def drift(found: Array, wanted: Array) -> float:
 
 
 def allowed(types: Iterable[TensorType]) -> float:
-    """Return the drift that reordered roundings explain in computations with these types.
+    """Return the largest drift that reordered roundings explain in computations with these types.
 
     >>> from flow_core.base.dtypes import float16, float32, int32
     >>> from flow_core.ir.graph import tensor_type
@@ -58,7 +61,7 @@ def allowed(types: Iterable[TensorType]) -> float:
 
 
 def explained(apart: float, moved: float) -> bool:
-    """Whether roundings explain a drift, given the change of results by a few roundings.
+    """Return whether roundings explain a drift, given how far a few roundings change the results.
 
     >>> explained(1e-2, 2e-3), explained(1e-1, 2e-3), explained(inf, inf)
     (True, False, False)
@@ -70,7 +73,7 @@ def explained(apart: float, moved: float) -> bool:
 
 
 def is_float(array: Array) -> bool:
-    """Whether rounding can change the elements of an array."""
+    """Return whether rounding can change the elements of an array."""
     return array.dtype.kind not in "iubOSU"
 
 
@@ -82,7 +85,10 @@ def epsilon(array: Array) -> float:
 
 
 def difference(a: Array, b: Array) -> Array:
-    """Return absolute differences; infinite if only one element is NaN, or infinities differ."""
+    """Return the absolute differences of elements.
+
+    A difference is infinite if only one of the two elements is NaN, or if infinities differ.
+    """
     x, y = (np.asarray(v).astype(np.float64) for v in (a, b))
     with np.errstate(all="ignore"):
         same = (x == y) | (np.isnan(x) & np.isnan(y))
@@ -96,7 +102,7 @@ def largest(array: Array) -> float:
 
 
 def relative_error(one: Array, many: Array) -> float:
-    """Return the largest difference relative to the largest element.
+    """Return the largest difference, relative to the largest element of the first array.
 
     >>> relative_error(np.array([1.0, 4.0]), np.array([1.0, 3.0]))
     0.25
@@ -106,18 +112,18 @@ def relative_error(one: Array, many: Array) -> float:
 
 
 def over(error: Array, bound: float) -> float:
-    """Return the largest ratio of error to bound; infinite for an error with bound 0."""
+    """Return the ratio of the largest error to the bound; infinite for an error if it is 0."""
     worst = float(error.max(initial=0.0))
     return worst / bound if bound else float("inf") if worst else 0.0
 
 
 def disturb(array: Array, size: Any, rng: np.random.Generator) -> Any:
-    """Perturb the elements of an array by about one rounding of their terms.
+    """Perturb each element of an array by about one rounding of the terms of which it is the sum.
 
     Args:
         array: the array.
-        size: the magnitude of the terms, per element.
-        rng: random generator of the perturbation.
+        size: for each element, the magnitude of the terms that were added up to it.
+        rng: the random generator for the perturbation.
     """
     if not is_float(array):
         return array

@@ -1,8 +1,9 @@
-"""The sensitivity of a program to a few roundings.
+"""How sensitive a program is to a few roundings.
 
-Some networks are ill-conditioned: if batch norm divides by the deviation of two or three images, a
-change in the last bit of a weight may be amplified a thousandfold.  Others are discontinuous: the
-last bit of an activation's input decides whether it is clipped, and so its share of a gradient.
+Some networks are ill-conditioned: if batch norm divides by the standard deviation of two or three
+images, a change in the last bit of a weight may be amplified a thousandfold.  Other networks are
+discontinuous: the last bit of an activation's input decides whether the input is clipped, and
+thereby whether it contributes to a gradient.
 """
 
 from __future__ import annotations
@@ -20,10 +21,13 @@ from flow_core.observe.rounding import disturb, drift, is_float
 SEED = 30
 
 TRIALS = 4
-"""How often weights and inputs are perturbed; discontinuities are found by chance only."""
+"""The number of perturbations of weights and inputs.
+
+Several are needed because a perturbation crosses a discontinuity only by chance.
+"""
 
 ROUNDINGS = 4
-"""Size of a perturbation in roundings."""
+"""The size of a perturbation, as a number of roundings."""
 
 
 def moved(
@@ -35,10 +39,10 @@ def moved(
     """Measure the change of results and variables when weights and inputs are perturbed.
 
     Args:
-        simulated: the program.
+        simulated: function that returns a run of the program on given weights.
         values: the weights by name.
         feeds: the inputs of each step.
-        results: the results to compare, besides the variables.
+        results: the results to compare, in addition to the variables.
 
     Returns:
         The largest drift of any step; see `flow_core.observe.rounding.drift`.

@@ -1,4 +1,4 @@
-"""The streams of a plan as table rows: their tasks, and the registers between them."""
+"""Table rows for the streams of a plan, their tasks, and the registers between streams."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ FLOW_COLUMNS = ("from", "value", "to", "slots")
 
 
 def stream_rows(plan: Plan) -> Iterator[tuple[str, int, int, str]]:
-    """Yield per stream: name, number of tasks, number of waiting tasks, awaited streams.
+    """Yield, for each stream, its name, its number of tasks, how many wait, and awaited streams.
 
-    Yields nothing for a plan with one stream.
+    Yield nothing for a plan with only one stream.
     """
     for number, name in enumerate(plan.streams):
         tasks = [task for task in plan.tasks if task.stream == number]
@@ -23,14 +23,14 @@ def stream_rows(plan: Plan) -> Iterator[tuple[str, int, int, str]]:
 
 
 def flow_rows(plan: Plan) -> Iterator[tuple[str, str, str, int]]:
-    """Yield per register between streams: producer, contents, consumers, and slots."""
+    """Yield, for each register between streams, its producer, contents, consumers and slots."""
     for register in plan.flows:
         value = register.name.removeprefix(f"{register.producer}: ")
         yield register.producer, value, ", ".join(register.consumers), register.slots
 
 
 def threads(plan: Plan) -> str:
-    """Describe the number of threads that run the streams, and of threads per kernel.
+    """Describe how many threads run the streams, and how many threads a kernel uses.
 
     >>> threads(Plan("job", (), (), (), (), (), (), {}, (), (), workers=2))
     'on 2 threads'

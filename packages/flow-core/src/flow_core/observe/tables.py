@@ -1,4 +1,4 @@
-"""Titled tables of texts, the elements of reports."""
+"""Titled tables of texts, of which reports consist."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Row = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A titled table of texts; without column names, it has no header."""
+    """A titled table of texts; a table without column names has no header."""
 
     title: str
     columns: Row

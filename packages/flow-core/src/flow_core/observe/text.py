@@ -1,4 +1,4 @@
-"""A plan as tables: ops, placements, SBP, ledger, memory map, time per pass."""
+"""A plan as tables of ops, placements, SBP, the ledger, the memory map and the time per pass."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from flow_core.plan import ArenaPlan, Buffer, Plan, Transfer
 from flow_core.sharding.topology import Device
 
 MOST_PLACES = 12
-"""How many inputs or outputs of a task the text shows."""
+"""The largest number of inputs or outputs of a task that the text shows."""
 
 
 def plan_report(job: JobFunction) -> str:
-    """Return the text of ``flow plan script.py:job``; compile the job if needed."""
+    """Return the output of ``flow plan script.py:job``; compile the job if needed."""
     return joined(plan_tables(document(job))) + "\n"
 
 
 def plan_tables(doc: PlanDocument) -> Iterator[Table]:
-    """Yield the tables of ``flow plan``."""
+    """Yield the tables that ``flow plan`` prints."""
     plan = doc.plan
     counts = f"{doc.traced} ops traced, {len(plan.tasks)} tasks per step, "
     half = plan.settings.get("mixed_precision_data_type")
@@ -76,9 +76,9 @@ def _tasks(plan: Plan) -> Iterator[Row]:
 
 
 def _layout_changes(plan: Plan) -> Iterator[Row]:
-    """Yield the tasks that copy bytes into another layout at each step.
+    """Yield table rows for the tasks that copy tensors into another memory layout at each step.
 
-    Kernels that allocate memory outside of the plan are included.
+    The rows include kernels that allocate memory outside of the plan.
     """
     for i, task in enumerate(plan.tasks):
         count, memory = (task.attrs.get(k) for k in ("reordered", "memory"))
@@ -88,7 +88,7 @@ def _layout_changes(plan: Plan) -> Iterator[Row]:
 
 
 def _places(plan: Plan, buffers: Sequence[int]) -> str:
-    """Format the locations that a task reads or writes; shorten long lists."""
+    """Format the memory locations that a task reads or writes; shorten long lists."""
     shown = [_place(plan.buffers[b]) for b in buffers[:MOST_PLACES]]
     more = len(buffers) - len(shown)
     return " ".join([*shown, f"and {more} more"] if more else shown)
@@ -121,7 +121,7 @@ def _blocks(plan: Plan, arena: ArenaPlan) -> Iterator[Row]:
 
 
 def _elsewhere(plan: Plan, arena: ArenaPlan) -> Mapping[Device, int]:
-    """Return the bytes that a device reads in other devices' memory, by device."""
+    """Return, for each other device, how many bytes of its memory the arena's device uses."""
     seen = {
         (b.home, b.offset, b.first, b.name if b.kind == "variable" else ""): b.type.nbytes
         for b in plan.buffers
@@ -139,7 +139,7 @@ def _owners(arena: ArenaPlan) -> Iterator[Row]:
 
 
 def ledger_tables(ledger: Iterable[Transfer]) -> Iterator[Table]:
-    """Yield the transfers between devices with reasons, links and alternatives."""
+    """Yield tables of the transfers between devices, with their reasons, links and alternatives."""
     entries = tuple(ledger)
     if not entries:
         return
@@ -167,7 +167,7 @@ def _boxing(ledger: Iterable[Transfer]) -> Iterator[Row]:
 
 
 def link_bytes(ledger: Iterable[Transfer]) -> Mapping[str, int]:
-    """Return the bytes per step over each link.
+    """Return the number of bytes that cross each link in a step.
 
     >>> entry = Transfer("x:0", ("copy",), "a", "b", 4, 0.0, links={"gpu:0:0->gpu:0:1": 4})
     >>> link_bytes([entry, entry])
@@ -181,7 +181,7 @@ def link_bytes(ledger: Iterable[Transfer]) -> Mapping[str, int]:
 
 
 def _streams(plan: Plan) -> Iterator[Table]:
-    """Yield the streams, and the registers between them."""
+    """Yield tables of the streams and of the registers between streams."""
     if plan.streams:
         rows = tuple(tuple(map(str, row)) for row in stream_rows(plan))
         yield Table(f"streams: {len(rows)}, {threads(plan)}", STREAM_COLUMNS, rows)

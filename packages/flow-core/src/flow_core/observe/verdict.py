@@ -14,18 +14,19 @@ KINDS = (EQUAL, INHERITED, ROUNDING, WRONG_RULE, WRONG_BOXING)
 
 @dataclass(frozen=True, slots=True)
 class OpVerdict:
-    """The comparison of one op on several devices with one device, over all steps.
+    """The result of comparing one op on several devices with the op on one device, over all steps.
 
     Attributes:
-        op, type, line: the logical op and the user's line.
-        signature: the SBP of inputs and outputs.
-        verdict: "equal" (bitwise), "inherited" (its inputs already differ), "rounding" (rounding
-            explains its own error), "wrong rule" (its result differs for the same inputs) or
-            "wrong boxing" (its inputs changed between producer and consumer).
-        error: largest difference from one device, relative to the largest element.
-        own: the op's own error in units of its bound: its error on the inputs that it received,
-            divided by the error that rounding explains.
-        step: the first step at which it differs, or -1.
+        op, type, line: name, type and source line of the logical op.
+        signature: the SBP of the op's inputs and outputs.
+        verdict: "equal" (bitwise), "inherited" (the op's inputs already differ), "rounding"
+            (rounding explains the op's own error), "wrong rule" (the op's result differs for the
+            same inputs) or "wrong boxing" (boxing changed the inputs between producer and op).
+        error: the largest difference from the result on one device, relative to the largest
+            element.
+        own: the op's own error, in units of its bound: the error on the inputs that the op
+            received, divided by the largest error that rounding explains.
+        step: the first step at which the op differs, or -1 if it never does.
         note: description of the problem, or empty.
     """
 
@@ -41,7 +42,7 @@ class OpVerdict:
 
     @property
     def wrong(self) -> bool:
-        """Whether the difference exceeds what rounding explains."""
+        """Whether the difference is larger than rounding explains."""
         return self.verdict in (WRONG_RULE, WRONG_BOXING)
 
 
@@ -50,18 +51,19 @@ class Verdict:
     """The oracle's verdict on a job.
 
     Attributes:
-        job, line: the job.
+        job, line: name and source line of the job.
         devices: text forms of the placements that were compared with one device.
         steps: how many steps were run.
-        ops: a verdict for each op, in graph order; a variable has the verdict of its update.
+        ops: a verdict for each op, in graph order; the verdict of an update covers its variables.
         repeatable: whether a second run was bitwise equal.
-        as_planned: whether the plan with all passes equals the observed plan (or that of one
-            device, if the job was distributed for the check) within rounding, and is bitwise equal
-            with and without memory shared between devices.
-        drift: largest difference between the plan with passes and the observed plan, relative to
-            the largest element; 0.0 if bitwise equal.
-        moved: change of results when weights and inputs are perturbed by a few roundings; measured
-            if the drift is unusually large, else 0.0.
+        as_planned: whether two conditions hold.  The results of the plan with all passes equal
+            those of the observed plan, without passes (or those of the plan for one device, if the
+            job was distributed for the check), within rounding.  They are bitwise equal with and
+            without memory shared between devices.
+        drift: the largest difference between the results of the plan with passes and of the
+            observed plan, relative to the largest element; 0.0 if they are bitwise equal.
+        moved: the change of the results when weights and inputs are perturbed by a few roundings;
+            measured only if the drift is unusually large, else 0.0.
         spread: whether the job, written for one device, was distributed over several.
     """
 
@@ -78,7 +80,7 @@ class Verdict:
 
     @property
     def first(self) -> OpVerdict | None:
-        """The first op that differs from one device, or None."""
+        """The first op whose result differs from that on one device, or None."""
         return next((op for op in self.ops if op.verdict != EQUAL), None)
 
     @property
@@ -88,12 +90,12 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
-        """Whether the job equals one device within rounding, and is repeatable."""
+        """Whether the job is repeatable and equals the plan for one device within rounding."""
         return not self.wrong and self.repeatable and self.as_planned
 
 
 def verdict_tables(found: Verdict) -> Iterator[Table]:
-    """Yield the tables of ``flow verify``."""
+    """Yield the tables that ``flow verify`` prints."""
     spread = ", spread over them for this check" if found.spread else ""
     title = f"job {found.job!r} at {found.line} on {', '.join(found.devices)}{spread}"
     yield Table(title, (), tuple(_summary(found)))

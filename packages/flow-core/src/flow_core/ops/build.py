@@ -1,4 +1,4 @@
-"""Build graphs op by op, with type inference as ops are added."""
+"""Construction of graphs op by op, with type inference for every op that is added."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flow_core.sharding.topology import Placement
 
 
 class Emitter:
-    """Add ops to a `GraphBuilder` with default attributes and inferred, checked types."""
+    """An interface to a `GraphBuilder` that completes attributes and infers types of ops."""
 
     def __init__(self, builder: GraphBuilder, specs: Mapping[str, OpSpec]) -> None:
         self.builder = builder
@@ -61,10 +61,10 @@ class Emitter:
 
 
 LARGEST = 2**63 - 1
-"""Maximum size of an axis, and of a tensor in bytes: the range of an index."""
+"""Maximum size of an axis, and of a tensor in bytes: the largest index of 64 bits."""
 
 LONGEST = 1024
-"""Maximum bit length of an integer attribute, beyond the range of float64."""
+"""Maximum number of bits of an integer attribute; such integers exceed the range of float64."""
 
 
 def _check_sizes(
@@ -82,7 +82,7 @@ def _check_sizes(
 
 
 def _refuse_long_numbers(type_: str, name: str, attrs: Attrs, line: SourceLine | None) -> None:
-    """Reject integers that Python does not convert to text."""
+    """Reject integers that are too long for Python to convert to text."""
     for key, value in attrs.items():
         for number in value if isinstance(value, tuple) else (value,):
             if isinstance(number, int) and number.bit_length() > LONGEST:
@@ -104,14 +104,14 @@ def _refuse_objects(
             at=line,
             found=f"a blob of type {found}",
             allowed="blobs of numbers",
-            hint="convert it: flow.tensor_buffer_to_tensor, a decoder or flow.image.Resize",
+            hint="use flow.tensor_buffer_to_tensor, a decoder or flow.image.Resize on the blob",
         )
 
 
 def complete_attrs(
     spec: OpSpec, given: Mapping[str, AttrValue], name: str, line: SourceLine | None = None
 ) -> Attrs:
-    """Return the attributes of an op, completed by the spec's defaults; reject unknown ones."""
+    """Return the attributes of an op, completed by the spec's defaults; reject unknown names."""
     if not spec.attrs and not given:
         return NO_ATTRS
     unknown = [key for key in given if key not in spec.attrs]
@@ -129,14 +129,14 @@ def complete_attrs(
 
 @dataclass(frozen=True, slots=True)
 class Sym:
-    """A value with its emitter, for gradient rules; its operators emit ops."""
+    """A value of a graph, for use in gradient rules; Python operators on the value emit ops."""
 
     maker: Maker
     value: Value
 
     @property
     def type(self) -> TensorType:
-        """Shape and element type."""
+        """The shape and element type."""
         return self.maker.emitter.builder.type_of(self.value)
 
     @property
@@ -186,7 +186,7 @@ class Sym:
 
 @dataclass(frozen=True, slots=True)
 class Maker:
-    """Emitter of ops under a name prefix, on one placement, for one source line."""
+    """An emitter of ops that share a name prefix, a placement and a source line."""
 
     emitter: Emitter
     placement: Placement
@@ -217,10 +217,10 @@ class GradContext:
 
     Attributes:
         op: the forward op.
-        inputs, outputs: its values.
+        inputs, outputs: the inputs and outputs of the forward op.
         grads: the gradient of each output; None for outputs without a gradient.
-        needed: per input, whether its gradient is needed.
-        maker: emits the backward ops.
+        needed: whether the gradient is needed, for each input.
+        maker: the emitter of the backward ops.
     """
 
     op: Op

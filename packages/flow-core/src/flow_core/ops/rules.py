@@ -1,4 +1,4 @@
-"""Named inference and SBP rules shared by the op families."""
+"""Rules for type inference and SBP that the op families share."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def same_inputs(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def broadcast_type(ctx: InferContext) -> TensorType:
-    """Infer the numpy broadcast of all inputs, which must share their element type."""
+    """Infer the numpy broadcast of all inputs, which must have the same element type."""
     dtype = ctx.inputs[0].dtype
     if any(t.dtype is not dtype for t in ctx.inputs):
         ctx.fail(", ".join(map(str, ctx.inputs)), "one element type", "flow.cast one of the inputs")
@@ -46,7 +46,7 @@ def broadcast_type(ctx: InferContext) -> TensorType:
 
 
 def checked_axis(ctx: InferContext, axis: int, rank: int) -> int:
-    """Return a non-negative axis; fail at the user's line if out of range."""
+    """Return an axis as a non-negative number; fail at the user's line if it is out of range."""
     try:
         return normal_axis(axis, rank)
     except ValueError as error:
@@ -74,7 +74,9 @@ def linear(ctx: SbpContext) -> Signatures:
 
 
 def floating(ctx: SbpContext) -> bool:
-    """Whether the first input is floating: sums of integers wrap around and lose their order."""
+    """Return whether the first input is floating; sums of integers wrap around, and lose their
+    order.
+    """
     return ctx.inputs[0].dtype.is_floating
 
 
@@ -115,7 +117,9 @@ def with_nonincreasing(
 
 
 def broadcast_sbp(ctx: SbpContext) -> Signatures:
-    """Split an elementwise op whose inputs broadcast; a repeated axis of size 1 stays B."""
+    """Split an elementwise op whose inputs broadcast; an input repeated along the split axis stays
+    B.
+    """
     out = ctx.outputs[0].shape
     return tuple(
         Signature(tuple(_input_split(t.shape, i, out) for t in ctx.inputs), (S(i),))
@@ -129,7 +133,7 @@ def _input_split(shape: tuple[int, ...], axis: int, out: tuple[int, ...]) -> Sbp
 
 
 def check_place(ctx: InferContext, shape: tuple[int, ...]) -> None:
-    """Fail unless a box of some shape fits at the position of the attribute ``place``."""
+    """Fail unless a box of the given shape fits at the position in the attribute ``place``."""
     place = ctx.attrs["place"]
     if place is not None:
         rows = zip(shape, *place, strict=False)
@@ -138,7 +142,7 @@ def check_place(ctx: InferContext, shape: tuple[int, ...]) -> None:
 
 
 def with_place(ctx: LocalContext) -> Mapping[str, AttrValue]:
-    """Return the attribute ``place`` of a device's part of a random op: a `base.philox.Place`."""
+    """Return the attribute ``place``, a `base.philox.Place`, for a device's part of a random op."""
     out = ctx.outputs[0]
     outer = ctx.attrs["place"] or (out.type.shape, (0,) * len(out.region))
     low = tuple(a + start for a, (start, _) in zip(outer[1], out.region, strict=True))

@@ -13,7 +13,7 @@ from flow_core.plugins.specs import KernelQuery, KernelSpec, OpSpec
 
 
 class KernelLookup(Protocol):
-    """The lookup of kernels: the registry."""
+    """The interface through which passes look up kernels; the registry implements it."""
 
     def find_kernel(self, query: KernelQuery, device_type: str) -> KernelSpec:
         """Return the kernel for a query, or raise `KernelNotFoundError`."""
@@ -24,13 +24,13 @@ class KernelLookup(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PassContext:
-    """Input of passes besides the graph.
+    """The inputs that a pass receives in addition to the graph.
 
     Attributes:
-        specs: the op specs, by type.
-        options: settings of session and job for single passes, by option name.
-        kernels: the lookup of kernels; None if every op is assumed to have one, as in a graph that
-            is not compiled for devices.
+        specs: the op specs, by op type.
+        options: the settings of the session and the job for individual passes, by option name.
+        kernels: the lookup of kernels; None if every op is assumed to have a kernel, as in a graph
+            that is not compiled for devices.
     """
 
     specs: Mapping[str, OpSpec]
@@ -40,15 +40,16 @@ class PassContext:
     def has_kernel(
         self, op: Op, inputs: Sequence[TensorType], outputs: Sequence[TensorType]
     ) -> bool:
-        """Whether a kernel of the device type of an op accepts it with some types; views need none.
+        """Return whether the op's device type has a kernel that accepts the op with these types.
 
-        Ask before creating an op that a backend need not support: keep the original ops if there
-        is no kernel.
+        The result is also True for views, which need no kernel.  A pass calls this method before it
+        creates an op that a backend need not support, and keeps the original ops if there is no
+        kernel.
 
         Args:
             op: the op, which need not be in a graph.
-            inputs: types of its inputs; those of a whole tensor in a logical graph.
-            outputs: types of its outputs.
+            inputs: types of the op's inputs; in a logical graph, the types of whole tensors.
+            outputs: types of the op's outputs.
         """
         if self.kernels is None or self.specs[op.type].is_view(len(inputs)):
             return True
@@ -60,11 +61,11 @@ class PassContext:
 
 
 class Pass(Protocol):
-    """A graph pass: a frozen dataclass of its options, with a name."""
+    """A graph pass: a frozen dataclass that holds the pass's options and a name."""
 
     @property
     def name(self) -> str:
-        """Unique name."""
+        """The pass's unique name."""
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:
         """Return the rewritten graph."""
@@ -72,7 +73,7 @@ class Pass(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PassTiming:
-    """Statistics of one pass: number of ops before and after, seconds."""
+    """Statistics of one pass: the number of ops before and after it, and its time in seconds."""
 
     name: str
     before: int
@@ -82,7 +83,7 @@ class PassTiming:
 
 @dataclass(slots=True)
 class Pipeline:
-    """Run passes in order and record the time of each."""
+    """A sequence of passes to run in order; the time of each pass is recorded."""
 
     passes: Sequence[Pass]
     verify_each: bool = False

@@ -1,9 +1,10 @@
-"""Batch normalisation over several devices: batch statistics from sums over its parts.
+"""Batch normalisation over several devices: statistics from sums over the parts of the batch.
 
-A single normalization op needs the whole batch on every device.  Decomposed into sums, which each
-device computes as partial results, training needs two all-reduces of a number per channel: for the
-mean and for the variance, which is computed from centred values to avoid cancellation.  The
-gradient needs two as well, which the gradients of the parameters require anyway.
+A single normalization op needs the whole batch on every device.  This pass decomposes the op into
+sums, which each device computes as partial results.  Training then needs two all-reduces of one
+number per channel: one for the mean, and one for the variance, which is computed from centred
+values to avoid cancellation.  The gradient also needs two all-reduces, which the gradients of the
+parameters require anyway.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from flow_core.sharding.sbp import B
 
 @dataclass(frozen=True)
 class BatchStatistics:
-    """Decompose training normalisation and its gradient on placements of several devices."""
+    """A pass that decomposes training normalisation and its gradient on several devices."""
 
     name: str = "batch_statistics"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:
-        """Return the graph without ``normalization`` of a split batch."""
+        """Return the graph in which no ``normalization`` op has a batch split over devices."""
         rules = {op.name: _RULES[op.type] for op in graph.ops.values() if _applies(op)}
         return take_apart(graph, context, rules) if rules else graph
 
@@ -37,7 +38,7 @@ def _applies(op: Op) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """A batch in the element type of its statistics, and the properties that channels share."""
+    """A batch, cast to the element type of its statistics, and its channel axis."""
 
     x: Sym
     axis: int
@@ -48,16 +49,19 @@ class _Batch:
 
     @property
     def share(self) -> float:
-        """One over the number of elements per channel."""
+        """The reciprocal of the number of elements per channel."""
         return 1 / max(prod(self.x.shape[i] for i in self.others), 1)
 
     def sum(self, values: Sym) -> Sym:
-        """Return sums per channel, broadcast: partial ones would make the batch partial."""
+        """Return the sums per channel, broadcast to all devices.
+
+        Partial sums would make the values that are computed from the sums and the batch partial.
+        """
         total = values.maker.one("reduce_sum", values, axis=self.others, keepdims=False)
         return constrain(total, (B,) * len(values.maker.placement.hierarchy))
 
     def wide(self, vector: Sym) -> Sym:
-        """Return numbers per channel in a shape that broadcasts against the batch."""
+        """Reshape a vector of one number per channel so that it broadcasts against the batch."""
         return vector.maker.one("reshape", vector, shape=channel_shape(self.x.shape, self.axis))
 
 

@@ -1,10 +1,11 @@
-"""Bucketing of all-reduces: start them early, and join small ones.
+"""Bucketing of all-reduces: start all-reduces early, and join small ones.
 
-Lowering inserts boxing before its first reader, which for gradients is after the whole backward
-pass.  This pass moves an all-reduce up to the last op that makes its inputs, and merges the
-following all-reduces of the same devices, type and operation into it, up to a size limit and only
-if no op waits for the bucket that would not have waited for its members.  Other collectives are
-treated alike if configured.
+Lowering inserts each boxing right before the first op that reads its result; for gradients, this
+is after the whole backward pass.  This pass moves an all-reduce up to directly after the last op
+that produces one of its inputs.  It then merges the following all-reduces with the same devices,
+element type and operation into it, up to a size limit, and only if the merge makes no op wait for
+an all-reduce that it did not wait for before.  Other collectives are treated in the same way if
+the configuration names them.
 """
 
 from __future__ import annotations
@@ -21,15 +22,16 @@ from flow_core.sharding.topology import Device
 MEGABYTE = 1 << 20
 
 FUSIBLE = ("all_reduce", "reduce", "reduce_scatter", "all_gather", "broadcast")
-"""Collectives that can be joined."""
+"""The collectives that can be joined."""
 
 
 @dataclass(frozen=True)
 class BucketAllReduces:
-    """Join exchanges of at most ``max_ops`` members and ``threshold_mb`` megabytes per device.
+    """A pass that joins exchanges into buckets.
 
-    Only the named ``collectives`` are joined.  The job's options "bucket_mb", "bucket_ops" and
-    "bucket_collectives" take precedence.
+    A bucket has at most ``max_ops`` members and ``threshold_mb`` megabytes per device.  Only the
+    named ``collectives`` are joined.  The job's options "bucket_mb", "bucket_ops" and
+    "bucket_collectives" take precedence over these attributes.
     """
 
     threshold_mb: float = 16.0
@@ -65,11 +67,11 @@ class _Member:
     """An exchange that can move.
 
     Attributes:
-        op: the op.
-        ready: position of the last op that makes its inputs.
-        needed: position of the first op that reads it.
-        nbytes: bytes per device.
-        key: the properties that members of a bucket share.
+        op: the exchange.
+        ready: position of the last op that produces one of the exchange's inputs.
+        needed: position of the first op that reads the exchange's result.
+        nbytes: number of bytes per device.
+        key: the properties that must be equal for all members of a bucket.
     """
 
     op: Op
@@ -81,7 +83,7 @@ class _Member:
 
 @dataclass(slots=True)
 class _Bucket:
-    """Members that become one op, after position ``ready``."""
+    """Exchanges that become one op, directly after the op at position ``ready``."""
 
     members: list[_Member] = field(default_factory=list)
     nbytes: int = 0
@@ -101,7 +103,10 @@ class _Bucket:
 
 
 def _leaves_first(graph: Graph) -> Graph:
-    """Return the graph with variables and inputs first, where ops that read only them are ready."""
+    """Return the graph with all variables and inputs first.
+
+    Ops that read nothing else can then move to the start of the graph.
+    """
     leaves = {n: op for n, op in graph.ops.items() if op.type in ("input", "variable")}
     return replace(graph, ops={**leaves, **graph.ops})
 
@@ -120,7 +125,7 @@ def _movable(rewriter: Rewriter, collectives: Collection[str]) -> Iterator[_Memb
     for op in moving.values():
         own_position, outputs = position[op.name], range(len(graph.types[op.name]))
         readers = [r.name for k in outputs for r in rewriter.readers(op.output(k))]
-        # an exchange that reads this one can move up to its position, but no further
+        # a reader that is itself an exchange can move up to the position of this op, no further
         waits = [own_position if name in moving else position[name] for name in readers]
         needed = min(waits, default=len(graph))
         ready = max(position[v.op] for v in op.inputs)
@@ -148,7 +153,7 @@ def _rewritten(rewriter: Rewriter, buckets: list[_Bucket]) -> Graph:
 
 
 def _join(rewriter: Rewriter, ops: list[Op]) -> None:
-    """Replace several exchanges by one."""
+    """Replace several exchanges by a single one."""
     first, graph = ops[0], rewriter.graph
     outputs = [op.output(k) for op in ops for k in range(len(graph.types[op.name]))]
     attrs = first.attrs.with_(
@@ -168,7 +173,7 @@ def _join(rewriter: Rewriter, ops: list[Op]) -> None:
 
 
 def _shifted_blocks(ops: list[Op]) -> Iterator[tuple[object, ...]]:
-    """Return the blocks of several exchanges with their inputs and outputs concatenated."""
+    """Yield the blocks of several exchanges, renumbered for concatenated inputs and outputs."""
     inputs = outputs = 0
     for op in ops:
         for source, start, target, *rest in op.attrs["blocks"]:

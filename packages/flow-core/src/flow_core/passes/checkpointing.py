@@ -1,10 +1,10 @@
 """Activation checkpointing: recompute the activations of a segment for the backward pass.
 
-A segment consists of the ops made in one ``with
-flow.experimental.scope.config(checkpointing=True)`` block.  Values that leave it in the forward
-pass are kept; all others that backward ops read are recomputed from the segment's inputs, right
-before their first reader, with the same random bits: the copy of an op draws the numbers of the
-original.  Ops that change variables (moving averages) run only once, as in OneFlow.
+A segment consists of the ops created in one ``with
+flow.experimental.scope.config(checkpointing=True)`` block.  Values that forward ops outside of the
+segment read are kept.  All other values that backward ops read are recomputed from the segment's
+inputs, right before their first reader.  The copy of a random op draws the same numbers as the
+original op.  Ops that change variables (such as moving averages) run only once, as in OneFlow.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def recomputed_name(name: str) -> str:
 
 @dataclass(frozen=True)
 class Checkpointing:
-    """Recompute the segments' activations in the backward pass.
+    """A pass that recomputes the segments' activations in the backward pass.
 
     Attributes:
-        segments: names of each segment's ops.
+        segments: for each segment, the names of its ops.
         forward: names of all ops of the forward pass.
     """
 
@@ -60,8 +60,8 @@ class Checkpointing:
 
         Args:
             rewriter: the graph under change.
-            names: names of the part's ops.
-            again: output; the recomputed value of each value.
+            names: names of the ops of the part.
+            again: maps each value to its recomputed copy; this function adds entries.
 
         Returns:
             The backward ops that read values of the part.
@@ -95,7 +95,7 @@ class Checkpointing:
 
 
 def _repeats(op: Op, context: PassContext) -> bool:
-    """Whether an op can run twice, and keeping its outputs has a cost."""
+    """Return whether an op can run twice and does more than produce fixed values."""
     spec = context.specs[op.type]
     fixed = not op.inputs and not spec.random
     return not (spec.effect or spec.mutates or fixed)
@@ -108,7 +108,7 @@ def _values(graph: Graph, names: Iterable[str]) -> Iterator[Value]:
 
 
 def _connected(graph: Graph, names: set[str]) -> list[set[str]]:
-    """Return the connected parts of some ops, in graph order."""
+    """Return the connected components of the named ops, in graph order."""
     part: dict[str, set[str]] = {}
     for name in graph.ops:
         if name in names:
@@ -119,7 +119,7 @@ def _connected(graph: Graph, names: set[str]) -> list[set[str]]:
 
 
 def _copies(ops: list[Op], inner: set[Value], after: str | None) -> Iterator[Op]:
-    """Yield copies of ops; those that read no other copy wait for the incoming gradient."""
+    """Yield copies of ops; copies that read no other copy wait for the op ``after``, if any."""
     copied = {op.name for op in ops}
     for op in ops:
         inputs = tuple(

@@ -11,7 +11,10 @@ from flow_core.passes.base import PassContext
 
 @dataclass(frozen=True)
 class CommonSubexpressions:
-    """Keep the first of several equal ops (type, inputs, attributes, placement, SBP)."""
+    """A pass that keeps only the first of several equal ops.
+
+    Ops are equal if their types, inputs, attributes, placements, SBPs and control inputs are.
+    """
 
     name: str = "common_subexpressions"
 

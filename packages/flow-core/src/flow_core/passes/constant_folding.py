@@ -15,13 +15,13 @@ from flow_core.passes.base import PassContext
 
 @dataclass(frozen=True)
 class ConstantFolding:
-    """Fold single-output ops on constants whose result has at most ``limit`` elements."""
+    """A pass that evaluates ops with constant inputs and one output of up to ``limit`` elements."""
 
     limit: int = 1024
     name: str = "constant_folding"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:
-        """Return the graph with constant ops folded into ``literal`` and ``constant`` ops."""
+        """Return the graph with evaluated ops replaced by ``literal`` and ``constant`` ops."""
         known: dict[Value, Any] = {}
         rewriter = Rewriter(graph)
         for op in graph.ops.values():

@@ -11,7 +11,7 @@ from flow_core.passes.base import PassContext
 
 @dataclass(frozen=True)
 class DeadCode:
-    """Keep the ops that results and effects depend on, and the inputs of the job."""
+    """A pass that keeps only the job's inputs and the ops on which results and effects depend."""
 
     name: str = "dead_code"
 

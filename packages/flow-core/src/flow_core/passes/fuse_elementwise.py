@@ -1,8 +1,9 @@
 """Fusion of runs of elementwise ops into groups that a backend lowers as one kernel.
 
-A run is a sequence of elementwise ops with one result shape that are adjacent among the ops of
-their device, in graph order.  All external inputs of a run are made before its first op, where the
-group is inserted: no path leaves a run and re-enters it, so groups form no cycle.
+A run is a sequence of elementwise ops with the same result shape that are adjacent, in graph order,
+among the ops of their device.  All external inputs of a run are produced before its first op, and
+the group is inserted at the position of that op.  Therefore no path leaves a run and re-enters it,
+and groups form no cycle.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from flow_core.sharding.topology import Placement
 
 @dataclass(frozen=True)
 class FuseElementwise:
-    """Form groups of at least two connected ops and at most ``limit``."""
+    """A pass that forms groups of at least two and at most ``limit`` connected ops."""
 
     limit: int = 1000
     name: str = "fuse_elementwise"
@@ -32,7 +33,7 @@ class FuseElementwise:
         return rewriter.finish()
 
     def _runs(self, rewriter: Rewriter, context: PassContext) -> list[list[Op]]:
-        """Return all ops as runs, in the order of the first op of each."""
+        """Partition all ops into runs, ordered by the first op of each run."""
         graph, position = rewriter.graph, rewriter.position
         runs: list[_Run] = []
         open_runs: dict[Placement, _Run] = {}
@@ -68,7 +69,7 @@ class FuseElementwise:
 
 @dataclass(slots=True)
 class _Run:
-    """Ops to fuse, and the position of the first."""
+    """The ops to fuse, their names, and the position of the first op."""
 
     ops: list[Op]
     names: set[str]
@@ -97,12 +98,12 @@ def _outputs(rewriter: Rewriter, run: list[Op]) -> list[Value]:
 
 
 def _fuse(rewriter: Rewriter, run: list[Op], context: PassContext) -> None:
-    """Replace a run by one fused op, by one for each half if no kernel accepts that, and so on."""
+    """Replace a run by one fused op; if no kernel accepts that op, do this for each half."""
     if len(run) < 2:
         return
     outputs = _outputs(rewriter, run)
     types = tuple(map(rewriter.graph.type_of, outputs))
-    if not outputs:  # computed by a device that only receives the result from another one
+    if not outputs:  # unread: the device receives the result of these ops from another device
         for op in run:
             rewriter.drop(op)
         return
@@ -122,7 +123,7 @@ def _replace(
     fused: Op,
     types: tuple[TensorType, ...],
 ) -> None:
-    """Replace a run by a fused op with some outputs and their types."""
+    """Replace a run by a fused op, whose outputs have the given types and replace ``outputs``."""
     first, *_, last = run
     for op in run[:-1]:
         rewriter.drop(op, last.name)
@@ -134,7 +135,7 @@ def _replace(
 
 
 def _fused(graph: Graph, run: list[Op], outputs: list[Value]) -> tuple[Op, tuple[Value, ...]]:
-    """Return the fused op of a run and its inputs, as values of the original graph."""
+    """Return the fused op of a run, and the op's inputs as values of the original graph."""
     position = {op.name: i for i, op in enumerate(run)}
     inputs: dict[Value, int] = {}
     members: list[Member] = []

@@ -1,9 +1,10 @@
-"""Gradient accumulation: a step processes its batch in micro-batches and updates once.
+"""Gradient accumulation: a step processes its batch in micro-batches and updates variables once.
 
 The graph is traced for one micro-batch.  Ops that depend on fed values or draw random numbers get
-one copy per micro-batch; gradients are added in the order of the micro-batches, each as soon as it
-is computed; ops that depend on the sums (updates) run once.  Results that depend on fed values are
-concatenated along axis 0, scalars to one element per micro-batch.
+one copy per micro-batch.  Gradients are added in the order of the micro-batches, each as soon as it
+is computed.  Ops that depend on the sums of gradients, such as updates, run once.  Results that
+depend on fed values are concatenated along axis 0; scalar results form a vector with one element
+per micro-batch.
 """
 
 from __future__ import annotations
@@ -23,21 +24,22 @@ ONCE = -1
 
 
 def draws_by_place(op: Op) -> bool:
-    """Whether the random numbers of an op depend on their position in a larger tensor.
+    """Return whether the random numbers of an op depend on their position in a larger tensor.
 
-    Its copies then share one name for seeding, and each draws its own rows of the whole batch: the
-    same numbers as without micro-batches if the batch is the outermost factor of axis 0.
+    The copies of such an op use the same name for seeding, and each copy draws its own rows of the
+    whole batch.  The numbers are the same as without micro-batches if the batch is the outermost
+    factor of axis 0.
     """
     return "place" in op.attrs
 
 
 @dataclass(frozen=True)
 class GradientAccumulation:
-    """Expand a step into several micro-batches.
+    """A pass that expands a step into several micro-batches.
 
     Attributes:
         steps: the number of micro-batches.
-        sums: names of the ``identity`` ops whose input is summed over the micro-batches.
+        sums: names of the ``identity`` ops whose inputs are summed over the micro-batches.
     """
 
     steps: int
@@ -69,7 +71,7 @@ class GradientAccumulation:
         return [op for op in graph.ops.values() if op.name in found - set(self.sums)]
 
     def _copied(self, graph: Graph, context: PassContext) -> set[str]:
-        """Return the ops that are copied for each micro-batch, without the sums."""
+        """Return the names of the ops to copy for each micro-batch, excluding the sums."""
         found: set[str] = set()
         for op in graph.ops.values():
             spec = context.specs[op.type]
@@ -107,7 +109,7 @@ class GradientAccumulation:
             work.rewriter.replace_value(marker.output(), gradient)
 
     def _packed(self, work: _Expansion, value: Value) -> Value:
-        """Return a result: the values of all micro-batches, concatenated."""
+        """Return a result of the whole step: its values for all micro-batches, concatenated."""
         if value.op not in work.copied:
             return value
         parts = [work.micro[index, value] for index in range(self.steps)]
@@ -131,15 +133,16 @@ class GradientAccumulation:
 
 @dataclass(slots=True)
 class _Expansion:
-    """The graph under change.
+    """The state of an expansion into micro-batches.
 
     Attributes:
-        rewriter: the graph of one micro-batch, under change.
-        emitter: emitter of ops into that graph.
+        rewriter: the rewriter of the graph of one micro-batch.
+        emitter: the emitter that adds ops to that graph.
         copied: names of the ops that are copied for each micro-batch.
         steps: the number of copies.
-        micro: the copies' values, by micro-batch and value.
-        totals: the running sum over micro-batches, by the name of its marker.
+        micro: the copy of each value, by micro-batch index and original value.
+        totals: the running sums over micro-batches, by the name of the ``identity`` op whose input
+            is summed.
     """
 
     rewriter: Rewriter
@@ -177,7 +180,7 @@ class _Expansion:
         return self.graph.origin(name)._replace(micro_batch=index)
 
     def _placed(self, op: Op, index: int) -> Attrs:
-        """Return a copy's attributes; random ops draw their rows of the whole batch's numbers."""
+        """Return a copy's attributes, by which a random op draws its rows of the whole batch."""
         types = self.graph.types[op.name]
         if not draws_by_place(op) or not types[0].shape or op.attrs["place"] is not None:
             return op.attrs
@@ -191,7 +194,10 @@ def _first_device(placement: Placement) -> Placement:
 
 
 def _refuse_update(graph: Graph, context: PassContext, op: Op) -> None:
-    """Reject updates that depend on fed values except through a gradient: they cannot run once."""
+    """Reject an update that depends on fed values other than through a gradient.
+
+    Such an update cannot run once per step.
+    """
     mutated = [op.inputs[i] for i in context.specs[op.type].mutates if i < len(op.inputs)]
     trained = [v for v in mutated if graph.ops[v.op].attrs.get("trainable")]
     if trained and op.type.endswith("_update"):

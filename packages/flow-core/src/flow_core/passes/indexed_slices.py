@@ -1,10 +1,11 @@
 """Sparse updates of embedding tables, for the variables that the job lists.
 
-The dense gradient of a table is the sum of the looked-up rows' gradients at their indices.  This
-pass replaces its update by one that reads rows and indices, which avoids a gradient of the table's
-size.  As in OneFlow's ``indexed_slices_optimizer_conf``, rows without a gradient keep their values
-and moments.  For momentum and Adam the result differs from the dense update; therefore the job
-lists the variables.
+The dense gradient of a table adds up, at each row index, the gradients of the lookups of that row.
+This pass replaces the table's update by an update that reads the gradients of the looked-up rows
+and their indices, which avoids a gradient with the size of the table.  As in OneFlow's
+``indexed_slices_optimizer_conf``, rows without a gradient keep their values and moments.  For
+momentum and Adam, the result therefore differs from that of the dense update; for this reason, the
+pass changes only the variables that the job lists.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from flow_core.passes.base import PassContext
 
 @dataclass(frozen=True)
 class IndexedSlices:
-    """Restrict the updates of some tables to the looked-up rows.
+    """A pass that restricts the updates of some tables to the looked-up rows.
 
     Attributes:
         variables: names of the tables.
@@ -47,8 +48,8 @@ class _Rows:
 
     Attributes:
         total: the op that sums the rows.
-        scale: factor of the sum.
-        gone: the ops that the sparse update makes obsolete.
+        scale: the factor by which the sum is multiplied.
+        gone: the ops that the sparse update makes unnecessary.
     """
 
     total: Op
@@ -57,10 +58,13 @@ class _Rows:
 
 
 def _rows(rewriter: Rewriter, update: Op) -> _Rows | None:
-    """Return the rows of an update's gradient, if nothing else reads or contributes to it."""
+    """Return the rows of an update's gradient.
+
+    Return None if another op reads the gradient, or if it is not a scaled sum of rows.
+    """
     states = len(update.inputs) - len(BY_TYPE[update.type].inputs)
     if states or update.attrs["l1"] or update.attrs["l2"]:
-        return None  # depends on the norm of all gradients, on a loss scale or on all weights
+        return None  # the update depends on a norm of gradients, a loss scale or all weights
     scale, gone, value = 1.0, list[Op](), update.inputs[1]
     while rewriter.only_reader(value) is not None:
         op = rewriter.graph.ops[value.op]

@@ -1,11 +1,12 @@
-"""Mixed precision: compute products, and ops between them, in a half type; the rest in float32.
+"""Mixed precision: products, and ops between products, use a half type; other ops use float32.
 
-Ops are in lists, as in OneFlow, with the ops of their gradients.  *White* ops are always computed
-in the half type.  *Gray* ops are if they are on a path from a white op to another one.  *Clear*
-ops, which only move numbers, also take the type of a neighbor.  *Trailing* ops are sums over
-gradients, for biases and the parameters of normalizations: they read half inputs without a cast,
-and sum in float32.  All other ops, such as losses, other sums and updates of variables, compute in
-float32: variables stay float32 and are cast where products read them.
+A half type is float16 or bfloat16.  As in OneFlow, lists divide the ops and the ops of their
+gradients into groups.  *White* ops are always computed in the half type.  *Gray* ops are computed
+in the half type if they are on a path from one white op to another.  *Clear* ops only move
+numbers; they are treated like gray ops, and also take the half type if a neighbor has it.
+*Trailing* ops sum gradients for biases and for the parameters of normalizations; they read half
+inputs without a cast, and sum in float32.  All other ops, such as losses, other sums and updates of
+variables, compute in float32.  Variables stay in float32 and are cast where products read them.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ KEPT: Mapping[str, tuple[int, ...]] = {
     "layer_norm_grad": (2, 3),
     "layer_norm_gamma_grad": (2, 3),
 }
-"""Inputs that stay float32: statistics and normalization parameters."""
+"""Numbers of the inputs that stay in float32: statistics and normalization parameters."""
 
 LISTED = WHITE | GRAY | CLEAR | TRAILING
 
@@ -56,11 +57,11 @@ Names = set[str]
 
 @dataclass(frozen=True)
 class MixedPrecision:
-    """Insert the casts.
+    """A pass that inserts the casts to and from the half type.
 
     Attributes:
-        half: the half type.
-        backward: names of the ops that compute gradients; only these can be trailing.
+        half: name of the half type.
+        backward: names of the ops that compute gradients; only these ops can be trailing.
     """
 
     half: str = "float16"
@@ -68,7 +69,7 @@ class MixedPrecision:
     name: str = "mixed_precision"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:
-        """Return the graph with casts, and with the types changed by them."""
+        """Return the graph with casts, and with the types that result from the casts."""
         return _Rewrite(graph, context, as_dtype(self.half), self.backward).graph()
 
 
@@ -78,8 +79,8 @@ def white_ops(
     """Return the names of the ops that compute in the half type.
 
     Args:
-        graph: the ops.
-        able: whether an op can compute in the half type.
+        graph: the graph of the ops.
+        able: predicate: whether an op can compute in the half type.
         backward: names of the ops that compute gradients.
     """
     can = {op.name: op for op in graph.ops.values() if able(op)}
@@ -106,7 +107,7 @@ def _readers(graph: Graph) -> dict[str, list[str]]:
 
 
 def _reach(start: Iterable[str], step: Callable[[str], Iterable[str]]) -> Names:
-    """Return the ops reachable from some ops by steps, including these."""
+    """Return the ops of ``start`` and all ops reachable from them by ``step``."""
     found, waiting = set(start), list(start)
     while waiting:
         for name in step(waiting.pop()):
@@ -117,7 +118,7 @@ def _reach(start: Iterable[str], step: Callable[[str], Iterable[str]]) -> Names:
 
 
 class _Rewrite:
-    """Rewriter of one graph."""
+    """The rewriting of one graph."""
 
     def __init__(
         self, graph: Graph, context: PassContext, half: DType, backward: frozenset[str]
@@ -129,10 +130,10 @@ class _Rewrite:
         self._casts: dict[tuple[Value, DType], Value] = {}
 
     def _able(self, op: Op) -> bool:
-        """Whether an op is listed, reads or makes float32, and accepts half inputs.
+        """Return whether an op is listed, reads or produces float32, and accepts half inputs.
 
-        White ops, which the job asks to be in the half type, are not required to have a kernel: the
-        error for a missing one tells more than a job that silently computes in float32.
+        The op must also have a kernel for the half type, except for white ops: an error about a
+        missing kernel tells the user more than a job that silently computes them in float32.
         """
         if op.type not in LISTED or op.type not in self._specs:
             return False
@@ -146,7 +147,7 @@ class _Rewrite:
         return op.type in WHITE or self._context.has_kernel(op, narrowed, inferred)
 
     def _narrowed(self, op: Op, types: Iterable[TensorType]) -> list[TensorType]:
-        """Return the types of an op's inputs if it computes in the half type."""
+        """Return the input types that an op has if it computes in the half type."""
         kept = KEPT.get(op.type, ())
         return [
             tensor_type(t.shape, self._half) if t.dtype is float32 and i not in kept else t
@@ -181,7 +182,7 @@ class _Rewrite:
             self._rewriter.replace(op, op.with_inputs(inputs), types)
 
     def _as(self, value: Value, dtype: DType) -> Value:
-        """Return a value in an element type, with one cast for all readers if necessary."""
+        """Return a value in an element type; all its readers share one cast, if one is needed."""
         type_ = self._rewriter.type_of(value)
         if type_.dtype is dtype:
             return value

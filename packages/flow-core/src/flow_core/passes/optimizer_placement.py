@@ -1,12 +1,13 @@
 """Optimizer-state sharding: each device stores and updates a part of the weights and their states.
 
-A broadcast weight and its optimizer states are either split on axis 0 over the devices
-("distributed_split") or placed on the least loaded device ("non_distributed").  In a hierarchy,
-"distributed_split" splits along the dimensions in which the weight is broadcast, such as
-data-parallel replicas of tensor-parallel parts.  Forward and backward ops read a copy that is
-gathered at the start of the step; gradients are sent to the owners only.  The volume of
-communication does not change; the memory of weights and states and the work of updates are divided
-by the number of devices.
+The devices that store and update a weight are called its owners.  A broadcast weight and its
+optimizer states are either split on axis 0 over the devices ("distributed_split") or placed on the
+least loaded device ("non_distributed").  In a hierarchy, "distributed_split" splits along the
+dimensions in which the weight is broadcast, such as the dimension of the data-parallel replicas of
+tensor-parallel parts.  Forward and backward ops read a copy of the weight that is gathered at the
+start of the step, and gradients are sent to the owners only.  The volume of communication does not
+change.  The memory for weights and states, and the work of updates, are divided by the number of
+devices.
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ from flow_core.sharding.topology import Placement
 
 MODES = ("non_distributed", "distributed_split")
 THRESHOLD = 1024
-"""Weights with fewer elements per device are not changed."""
+"""Minimum number of elements per device; smaller weights are not changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """Placement and SBP of a weight and its states."""
+    """The placement and SBP of a weight and its optimizer states on the owners."""
 
     placement: Placement
     sbp: tuple[NdSbp, ...]
 
 
 def owners(graph: Graph) -> dict[str, Owned]:
-    """Return the owners of the variables with gathered copies in a rewritten graph."""
+    """Return the owners of those variables of a rewritten graph that have a gathered copy."""
     found: dict[str, Owned] = {}
     for op in graph.of_type("variable"):
         if copy_name(op.name) in graph.ops:
@@ -53,7 +54,7 @@ def copy_name(variable: str) -> str:
 
 @dataclass(frozen=True)
 class OptimizerPlacement:
-    """Assign owners to data-parallel weights and their optimizer states.
+    """A pass that assigns owners to data-parallel weights and their optimizer states.
 
     Attributes:
         mode: "non_distributed" or "distributed_split".
@@ -65,7 +66,7 @@ class OptimizerPlacement:
     name: str = "optimizer_placement"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:
-        """Return the graph with weights and states at owners, and gathered copies for readers."""
+        """Return the graph with weights and states on owners, and gathered copies for readers."""
         updates = {v: op for v, op in _updates(graph, context) if self._allows(graph, v, op)}
         owned = self._owners(graph, context, updates)
         moved = {updates[weight].name: place for weight, place in owned.items()}
@@ -94,24 +95,24 @@ class OptimizerPlacement:
 
 
 def _alike(variable: Op) -> bool:
-    """Whether a variable is broadcast to all devices."""
+    """Return whether a variable is broadcast to all devices."""
     return not variable.sbp or all(s == B for s in variable.sbp[0] or ())
 
 
 def _partly_alike(variable: Op) -> bool:
-    """Whether a variable is broadcast along some hierarchy dimension."""
+    """Return whether a variable is broadcast along at least one hierarchy dimension."""
     sizes = variable.placement.hierarchy
     return any(s == B and n > 1 for s, n in zip(_sbp(variable), sizes, strict=True))
 
 
 def _sbp(variable: Op) -> NdSbp:
-    """Return the SBP of a variable: broadcast unless another one is requested."""
+    """Return the requested SBP of a variable, or broadcast if none is requested."""
     asked = variable.sbp[0] if variable.sbp else None
     return (B,) * len(variable.placement.hierarchy) if asked is None else asked
 
 
 def _updates(graph: Graph, context: PassContext) -> Iterator[tuple[Value, Op]]:
-    """Yield each trained variable with exactly one update, and the update."""
+    """Yield each trained variable that has exactly one update, together with the update."""
     found: dict[Value, list[Op]] = {}
     for op in graph.ops.values():
         for i in context.specs[op.type].mutates:
@@ -124,12 +125,12 @@ def _updates(graph: Graph, context: PassContext) -> Iterator[tuple[Value, Op]]:
 
 
 def _split(variable: Op) -> NdSbp:
-    """Return the SBP with broadcast dimensions replaced by splits of axis 0."""
+    """Return a variable's SBP with each broadcast dimension replaced by a split of axis 0."""
     return tuple(Split(0) if s == B else s for s in _sbp(variable))
 
 
 def _splits(graph: Graph, context: PassContext, update: Op, split: NdSbp) -> bool:
-    """Whether an update supports a split with a part for every device."""
+    """Return whether an update supports a split, and each device gets a part that is not empty."""
     types, sizes = graph.input_types(update), update.placement.hierarchy
     with located(graph.lines.get(update.name)):
         rules = context.specs[update.type].sbp(SbpContext(types, (), update.attrs))
@@ -142,7 +143,7 @@ def _splits(graph: Graph, context: PassContext, update: Op, split: NdSbp) -> boo
 
 
 def _in_turn(graph: Graph, updates: dict[Value, Op]) -> dict[Value, Owned]:
-    """Assign a device to each weight: the largest weight first, to the least loaded device."""
+    """Assign each weight to the least loaded device, starting with the largest weight."""
     load: dict[tuple[Placement, int], int] = {}
     owned: dict[Value, Owned] = {}
     for weight in sorted(updates, key=lambda v: -graph.type_of(v).nbytes):
@@ -156,17 +157,17 @@ def _in_turn(graph: Graph, updates: dict[Value, Op]) -> dict[Value, Owned]:
 
 @dataclass(frozen=True)
 class SharedPlacement:
-    """Lay out variables as in another job that shards them.
+    """A pass that gives variables the placement and SBP that another job has given them.
 
     Attributes:
-        owners: placement and SBP of that job's variables, by name.
+        owners: placement and SBP of the other job's sharded variables, by name.
     """
 
     owners: Mapping[str, Owned]
     name: str = "shared_placement"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:
-        """Return the graph with these variables at owners, and gathered copies for readers."""
+        """Return the graph with these variables on owners, and gathered copies for readers."""
         kept = {
             op.name: self.owners[op.name]
             for op in graph.of_type("variable")
@@ -184,7 +185,14 @@ class SharedPlacement:
 def _rewritten(
     graph: Graph, moved: Mapping[str, Owned], kept: Mapping[str, Owned], copied: Set[str]
 ) -> Graph:
-    """Return the graph with updates and variables at owners, and gathered copies of some."""
+    """Return the graph with updates and variables on owners.
+
+    Args:
+        graph: the graph.
+        moved: owners of the updates, by name.
+        kept: owners of the variables, by name.
+        copied: names of the variables to gather for their readers.
+    """
     rewriter = Rewriter(graph)
     copies: dict[Value, Value] = {}
     for op in graph.ops.values():
@@ -205,7 +213,7 @@ def _rewritten(
 def _states(
     context: PassContext, updates: dict[Value, Op], owned: dict[Value, Owned]
 ) -> dict[str, Owned]:
-    """Return the owner of each weight and state, which are the inputs that an update overwrites."""
+    """Return the owner of each weight and state; they are the inputs that an update overwrites."""
     return {
         updates[weight].inputs[i].op: place
         for weight, place in owned.items()

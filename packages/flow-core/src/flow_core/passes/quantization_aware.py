@@ -1,11 +1,13 @@
-"""Quantization-aware training: round the operands and results of int8 kernels to their grid.
+"""Quantization-aware training: round the operands and results of int8 kernels to int8 grids.
 
-As in OneFlow, the ops in `INT8` are those that would compute in int8, each convolution fused with
-the ops of `CHAIN` that follow it; reshapes pass values through.  Inputs and results of these ops
-are rounded by ``fake_quantization``.  Weights are rounded to the grid of their own range, biases of
-convolutions to the product of the input's and the weight's scale, and all other values to the grid
-of moving averages, which training updates.  The gradient of rounding is the identity, so this pass
-runs before the backward pass is generated.
+A grid is the set of values that int8 represents with a scale and a zero point.  As in OneFlow, the
+ops in `INT8` are those that would compute in int8; each convolution is fused with the ops of
+`CHAIN` that follow it, and reshapes pass values through.  The inputs and results of these ops are
+rounded by ``fake_quantization``.  The grid of a weight spans the weight's own range.  The grid of a
+convolution's bias has the product of the input's scale and the weight's scale as its scale.  The
+grids of all other values span moving averages of minimum and maximum, which training updates.  The
+gradient of rounding is defined as the identity; therefore this pass runs before the backward graph
+is constructed.
 """
 
 from __future__ import annotations
@@ -22,10 +24,10 @@ from flow_core.passes.base import PassContext
 
 INT8 = frozenset(("add_n", "matmul", "batch_matmul", "conv2d", "avg_pool_2d", "max_pool_2d"))
 CHAIN = ("bias_add", "normalization", "relu")
-"""Ops fused with a convolution, in this order, if each has one reader."""
+"""Ops that are fused with a convolution, in this order, if each fused op has only one reader."""
 
 PASSING = frozenset(("reshape", "identity", "parallel_cast", "cast_to_mirrored"))
-"""Ops that pass the values of their input through."""
+"""Ops whose output has the same values as their input."""
 
 Grid = tuple[Value, Value]
 Settings = Mapping[str, AttrValue]
@@ -36,14 +38,16 @@ STATE: Settings = {"initializer": ("constant", 0), "trainable": False}
 
 @dataclass(frozen=True)
 class QuantizationAware:
-    """Insert observers and fake quantization.
+    """A pass that inserts observers, which compute scales and zero points, and fake quantization.
 
     Attributes:
         step: name of the variable that counts the steps; None in jobs that do not train.
-        symmetric: whether the zero point is zero; otherwise the grid spans minimum to maximum.
-        per_channel: whether weights have a grid per row.
-        momentum: weight of the old moving average when a batch updates it.
-        stop_after: the step after which moving averages are frozen; required if any are used.
+        symmetric: whether the zero point is zero; otherwise the grid spans the range from minimum
+            to maximum.
+        per_channel: whether each row of a weight has its own grid.
+        momentum: weight of the old moving average when a batch updates the average.
+        stop_after: the step after which moving averages are frozen; required if the job uses
+            moving averages.
     """
 
     step: str | None
@@ -56,13 +60,13 @@ class QuantizationAware:
     def apply(self, graph: Graph, context: PassContext) -> Graph:
         """Return the graph in which readers of quantized values read rounded values.
 
-        Results are rounded, too; values keep their names.
+        Results of the job are rounded, too.  Existing values keep their names.
         """
         return _Rewrite(self, graph, context).graph()
 
 
 class _Rewrite:
-    """Rewriter of one graph."""
+    """The rewriting of one graph."""
 
     def __init__(self, options: QuantizationAware, graph: Graph, context: PassContext) -> None:
         self._options, self._graph, self._specs = options, graph, context.specs
@@ -89,7 +93,7 @@ class _Rewrite:
         return names
 
     def _followers(self, op: Op) -> Iterator[Op]:
-        """Yield the only reader of an op's first output, its only reader, and so on."""
+        """Yield the only reader of an op's first output, the only reader of that op, and so on."""
         while True:
             readers = self._rewriter.readers(op.output())
             if len(readers) != 1 or readers[0].inputs[0] != op.output():
@@ -115,8 +119,8 @@ class _Rewrite:
         return rewriter.finish()
 
     def _read(self, reader: Op, value: Value) -> Value:
-        """Return the value that an op reads instead of another one."""
-        if reader.type == "normalization":  # fused with its convolution
+        """Return the value that an op must read in place of ``value``."""
+        if reader.type == "normalization":  # it is fused with its convolution
             return value
         if value in self._made:
             return self._round(value)
@@ -128,7 +132,7 @@ class _Rewrite:
         return self._round(value)
 
     def _source(self, value: Value) -> Value:
-        """Return the origin of a value, before reshapes and identities."""
+        """Return the value from which reshapes and identities made a value."""
         while (op := self._graph.ops[value.op]).type in PASSING:
             value = op.inputs[0]
         return value
@@ -172,8 +176,8 @@ class _Rewrite:
                 f"quantization-aware training of {value}",
                 at=self._graph.lines.get(value.op),
                 found="no qat.moving_min_max_stop_update_after_iters",
-                allowed="the number of the last step that moves the averages of ranges",
-                hint="function_config.qat.moving_min_max_stop_update_after_iters(1000)",
+                allowed="the number of the last step that updates the moving averages of ranges",
+                hint="call function_config.qat.moving_min_max_stop_update_after_iters(1000)",
             )
         attrs = {
             "training": options.step is not None, "momentum": options.momentum,
@@ -197,7 +201,7 @@ class _Rewrite:
         )
 
     def _step(self, like: Value) -> Value:
-        """Return the step counter; a constant in jobs that do not train, which ignore it."""
+        """Return the step counter, or a constant in jobs that do not train, which ignore it."""
         if self._options.step is not None:
             return Value(self._options.step, 0)
         return self._emit(
@@ -212,7 +216,7 @@ class _Rewrite:
     def _emit(
         self, op_type: str, of: Value, suffix: str, inputs: list[Value], attrs: Settings = NO_ATTRS
     ) -> Value:
-        """Add an op for a value, named as in OneFlow."""
+        """Add an op for the value ``of``, named as in OneFlow, and return its first output."""
         op = self._graph.ops[of.op]
         return self._emitter.emit(
             op_type,

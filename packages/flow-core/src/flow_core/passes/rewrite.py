@@ -1,4 +1,4 @@
-"""Decompose ops into several others; helpers for the rules."""
+"""The decomposition of ops into several other ops, and helpers for decomposition rules."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from flow_core.plugins.specs import OpSpec
 from flow_core.sharding.sbp import NdSbp
 
 Parts = Sequence[Sym]
-"""Replacements of an op's outputs."""
+"""The values that replace an op's outputs."""
 Rule = Callable[[Maker, Op], Parts]
-"""Emit the ops that replace one op."""
+"""A decomposition rule: emits the ops that replace one op."""
 
 
 def take_apart(
@@ -27,8 +27,9 @@ def take_apart(
     Args:
         graph: the graph.
         context: the context of the pass.
-        rules: the rule of each op to replace, by its name.
-        required: whether to replace an op that has a kernel even if its parts have none.
+        rules: the rule for each op to replace, by the op's name.
+        required: whether to replace an op that has a kernel even if some op that would replace it
+            has none.
     """
     changed, made = _taken_apart(graph, context.specs, rules)
     kept = set() if required else set(_better_kept(graph, changed, context, made))
@@ -41,7 +42,7 @@ def take_apart(
 def _better_kept(
     graph: Graph, changed: Graph, context: PassContext, made: Mapping[str, Sequence[str]]
 ) -> Iterator[str]:
-    """Yield the ops that have a kernel, and whose replacements do not all have one."""
+    """Yield the names of ops that have a kernel and whose replacements do not all have one."""
 
     def has_kernel(graph: Graph, name: str) -> bool:
         op = graph.ops[name]
@@ -55,7 +56,7 @@ def _better_kept(
 def _taken_apart(
     graph: Graph, specs: Mapping[str, OpSpec], rules: Mapping[str, Rule]
 ) -> tuple[Graph, dict[str, list[str]]]:
-    """Return the graph without some ops, and the names of the ops that replace each."""
+    """Return the graph with ops replaced by rules, and the names of each op's replacements."""
     rewriter, made = Rewriter(graph), dict[str, list[str]]()
     emitter = Emitter(rewriter, specs)
     for op in [graph.ops[name] for name in graph.ops if name in rules]:
@@ -71,19 +72,19 @@ def _taken_apart(
 
 
 def as_type(value: Sym, dtype: DType) -> Sym:
-    """Return the value in an element type."""
+    """Return the value cast to an element type, or the value itself if it has that type."""
     return value if value.dtype is dtype else value.maker.one("cast", value, dtype=dtype.name)
 
 
 def constrain(value: Sym, sbp: NdSbp | None) -> Sym:
-    """Return the value with a requested SBP; the value itself for None."""
+    """Return the value with a requested SBP, or the value itself if ``sbp`` is None."""
     return value if sbp is None else asked(value.maker, sbp, "identity", value, name="cast")
 
 
 def asked(
     maker: Maker, sbp: NdSbp, type_: str, *inputs: Sym, name: str = "", **attrs: AttrValue
 ) -> Sym:
-    """Emit an op with a requested SBP of its output, and return the output."""
+    """Emit an op whose output has a requested SBP, and return the output."""
     emitter = maker.emitter
     (found,) = emitter.emit(
         type_,

@@ -1,9 +1,10 @@
-"""Softmax cross entropy of logits that are split over their classes.
+"""Softmax cross entropy for logits that are split along the class axis.
 
-The op needs all classes of an example.  If the requested SBP of the logits splits the classes, as
-for a vocabulary-parallel layer, the logits are not gathered: each device computes the maximum, the
-sum of exponentials and the logit at the label of its part as partial results.  This takes three
-all-reduces of a number per example instead of a gather of the logits, and none in the gradient.
+The loss op needs all classes of an example.  If the requested SBP of the logits splits the classes,
+as for a vocabulary-parallel layer, this pass avoids gathering the logits: each device computes the
+maximum, the sum of exponentials and the logit at the label for its part of the classes, as partial
+results.  This takes three all-reduces of one number per example instead of a gather of the logits;
+the gradient takes no all-reduce.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ LOSS = "sparse_softmax_cross_entropy"
 
 @dataclass(frozen=True)
 class SplitClasses:
-    """Decompose sparse softmax cross entropy of split classes, and its gradient."""
+    """A pass that decomposes sparse softmax cross entropy over split classes, and its gradient."""
 
     name: str = "split_classes"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:
-        """Return the graph without loss ops of split classes."""
+        """Return the graph in which no loss op reads logits with split classes."""
         rules = dict(_rules(graph))
         return take_apart(graph, context, rules) if rules else graph
 
@@ -45,7 +46,7 @@ def _rules(graph: Graph) -> Iterator[tuple[str, Rule]]:
 
 
 def _split(graph: Graph, op: Op) -> NdSbp | None:
-    """Return the requested SBP of the logits if it splits their classes."""
+    """Return the requested SBP of the logits if it splits the class axis, else None."""
     value = op.inputs[0]
     maker, last = graph.ops[value.op], len(graph.type_of(value).shape) - 1
     asked = maker.sbp[value.index] if maker.sbp else None
@@ -54,7 +55,7 @@ def _split(graph: Graph, op: Op) -> NdSbp | None:
 
 
 def _loss(maker: Maker, op: Op, *, layout: NdSbp) -> Parts:
-    """Return prob and loss; the maximum logit is subtracted first to avoid overflow."""
+    """Emit the ops for ``prob`` and the loss; they subtract the maximum logit against overflow."""
     logits, label = (Sym(maker, v) for v in op.inputs)
     x, classes = as_type(logits, logits.dtype.accumulate), len(logits.shape) - 1
     whole = _whole(layout, classes)
@@ -71,7 +72,7 @@ def _loss(maker: Maker, op: Op, *, layout: NdSbp) -> Parts:
 
 
 def _whole(layout: NdSbp, classes: int) -> NdSbp:
-    """Return the SBP of values per example: broadcast where the logits' classes are split."""
+    """Return the SBP of per-example values: broadcast in each dimension that splits the classes."""
     return tuple(sbp if isinstance(sbp, Split) and sbp != S(classes) else B for sbp in layout)
 
 
@@ -81,7 +82,7 @@ def _over_classes(reduction: str, x: Sym, whole: NdSbp) -> Sym:
 
 
 def _is_class(label: Sym, depth: int) -> Sym:
-    """Return 1 for a valid class, else 0, which makes the loss infinite."""
+    """Return 1 for each label that is a valid class, else 0, which makes the loss infinite."""
     label = as_type(label, int64)
     below = label.maker.one("scalar_logical_less", label, operand=depth)
     return below * label.maker.one("scalar_logical_greater_equal", label, operand=0)

@@ -1,9 +1,10 @@
-"""Updates scaled by norms, for variables that are split over devices.
+"""LARS and LAMB updates, which are scaled by norms, for variables that are split over devices.
 
-LARS and LAMB scale the change of a variable by norms of the whole variable and of its gradient or
-change.  A single op needs the whole variable on every device.  If the variable is split, each
-device computes the sum of squares of its part: a partial result, which boxing all-reduces as one
-number.  The rest is computed part by part, as in other updates.
+LARS and LAMB scale the change of a variable by the norm of the whole variable and by the norm of
+its gradient (LARS) or change (LAMB).  A single update op needs the whole variable on every device.
+If the variable is split, this pass makes each device compute the sum of squares of its part; this
+is a partial result, a single number, which boxing all-reduces.  Each device computes the rest of
+the update for its own part, as in other updates.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ from flow_core.sharding.sbp import NdSbp, Split
 
 @dataclass(frozen=True)
 class SplitNorms:
-    """Decompose the LARS and LAMB updates of split variables.
+    """A pass that decomposes the LARS and LAMB updates of split variables.
 
     Attributes:
-        fixed: layouts of variables fixed by earlier jobs, by name.
+        fixed: the SBP of each variable whose distribution an earlier job has fixed, by name.
     """
 
     fixed: Mapping[str, NdSbp] = field(default_factory=lambda: MappingProxyType({}))
     name: str = "split_norms"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:
-        """Return the graph without updates that need the whole of a split variable."""
+        """Return the graph in which no update needs the whole of a split variable."""
         rules: dict[str, Rule] = {}
         for op in graph.ops.values():
             if op.type in _RULES and (layout := self._split(graph, op)) is not None:
@@ -43,7 +44,7 @@ class SplitNorms:
         return take_apart(graph, context, rules, required=True) if rules else graph
 
     def _split(self, graph: Graph, op: Op) -> NdSbp | None:
-        """Return the SBP of an update's variable if it is split."""
+        """Return the SBP of an update's variable if the variable is split, else None."""
         variable = graph.ops[op.inputs[MODEL].op]
         asked = self.fixed.get(variable.name) or (variable.sbp[0] if variable.sbp else None)
         several = op.placement == variable.placement and op.placement.size > 1
@@ -52,18 +53,18 @@ class SplitNorms:
 
 
 def takes_apart(op: Op) -> bool:
-    """Whether this pass can decompose an update into ops on parts."""
+    """Return whether this pass can decompose an update into ops on parts of the variable."""
     return op.type in _RULES
 
 
 @dataclass(frozen=True, slots=True)
 class _Update:
-    """One update during its decomposition, with inputs in the type of its arithmetic.
+    """One update during its decomposition.
 
     Attributes:
         op: the update.
         layout: SBP of the variable and its states.
-        inputs: the inputs.
+        inputs: the inputs of the update.
     """
 
     op: Op
@@ -79,11 +80,11 @@ class _Update:
         return as_type(self.inputs[MODEL], self.wide)
 
     def state(self, index: int) -> Sym:
-        """Return a state; the states of one element come last."""
+        """Return the state at an index; states with a single element come last."""
         return self.inputs[BY_TYPE[self.op.type].first_state + index]
 
     def diff(self) -> Sym:
-        """Return the gradient with scales and penalties, split like the variable."""
+        """Return the gradient with scales and penalties applied, split like the variable."""
         attrs, (scale, _) = self.op.attrs, self._optional()
         diff = as_type(constrain(self.inputs[DIFF], self.layout), self.wide)
         if attrs["scale"] != 1.0:
@@ -100,11 +101,11 @@ class _Update:
         return maker.one("l1_l2_regularize_gradient", self.model, diff, l1=l1, l2=l2)
 
     def decayed(self, change: Sym) -> Sym:
-        """Return a change plus the term of the weight decay."""
+        """Return a change plus the weight decay term."""
         return self.penalized(change, 0.0, self.op.attrs["weight_decay"])
 
     def emit(self, type_: str, change: Sym, factor: Sym, *states: Sym, **attrs: float) -> None:
-        """Emit a plain update by a change that is scaled by a factor."""
+        """Emit an update op of another type for a change, scaled by a factor."""
         skip = self.skip()
         given = (self.inputs[MODEL], change, self.inputs[RATE], *states, as_type(factor, self.wide))
         change.maker.all(type_, *given, *(() if skip is None else (skip,)), **attrs)
@@ -133,7 +134,7 @@ def _apart(maker: Maker, op: Op, *, layout: NdSbp) -> Parts:
 
 
 def _lars(u: _Update) -> None:
-    """Emit momentum with a rate scaled by the norms of model and gradient."""
+    """Emit a momentum update with a factor from the norms of the variable and the gradient."""
     attrs, diff = u.op.attrs, u.diff()
     model_norm, diff_norm = _root_mean_square(u.model), _root_mean_square(diff)
     below = diff_norm + attrs["epsilon"]
@@ -146,7 +147,7 @@ def _lars(u: _Update) -> None:
 
 
 def _lamb(u: _Update) -> None:
-    """Emit Adam's change, scaled by the norms of model and change."""
+    """Emit an update by Adam's change, scaled by the norms of the variable and the change."""
     attrs, diff = u.op.attrs, u.diff()
     maker, betas = diff.maker, (attrs["beta1"], attrs["beta2"])
     shares = (diff, maker.one("square", diff))
@@ -169,7 +170,10 @@ def _lamb(u: _Update) -> None:
 
 
 def _power(state: Sym, beta: float) -> Sym:
-    """Return the next power of a beta, rounded like its state: 1 - power would lose digits."""
+    """Return the next power of a beta in float64, rounded to the type of its state.
+
+    The result is in float64 because ``1 - power`` would lose digits in a smaller type.
+    """
     return as_type(as_type(_number(state, float64) * beta, state.dtype), float64)
 
 
@@ -179,7 +183,7 @@ def _number(x: Sym, dtype: DType) -> Sym:
 
 
 def _norm(x: Sym) -> Sym:
-    """Return the root of the sum of squares over all devices."""
+    """Return the square root of the sum of squares over all devices."""
     return x.maker.one("sqrt", _number(x.maker.one("square_sum", x), float64))
 
 
@@ -188,7 +192,7 @@ def _root_mean_square(x: Sym) -> Sym:
 
 
 def _ratio(above: Sym, below: Sym, positive: Sym, otherwise: float) -> Sym:
-    """Return above / below if a number is positive, otherwise another number."""
+    """Return ``above / below`` where ``positive`` is above 0, else ``otherwise``."""
     maker = above.maker
     defined = maker.one("scalar_logical_greater", positive, operand=0.0)
     below = maker.one("where_scalar_y", defined, below, operand=1.0)

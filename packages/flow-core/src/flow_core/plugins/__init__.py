@@ -1,5 +1,6 @@
 """The plugin system: specs, hook specs, registry and host.
 
-In: modules with hooks, of flow-core and installed.  Out: a frozen `Registry` of their records.
+In: modules with hooks, from flow-core and from installed plugins.  Out: a frozen `Registry` of
+their records.
 Must not depend on the frontend, the compiler or the runtime.
 """

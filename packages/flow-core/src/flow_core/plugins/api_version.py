@@ -14,8 +14,8 @@ def checked_api(origin: Origin, declared: object) -> str:
     """Return a plugin's ``FLOW_PLUGIN_API``, the lowest version of the plugin API that it needs.
 
     Raises:
-        PluginError: the version is missing or malformed, has another major version, or a newer
-            minor one.
+        PluginError: the version is missing or malformed, or has another major version or a newer
+            minor version.
     """
     match = re.fullmatch(r"(\d+)\.(\d+)", declared) if isinstance(declared, str) else None
     needed = (int(match[1]), int(match[2])) if match else None

@@ -1,7 +1,7 @@
 """Predicates for `KernelSpec.batchable`: whether one launch may compute the rows of several arrays.
 
-Each takes the query of all rows and the queries of the parts, as `KernelSpec.batchable` does.  An
-input with the same type in both is shared by all parts; the others are concatenated along axis 0.
+Each predicate takes the query for all rows and the queries for the parts.  An input whose type is
+the same in all queries is shared by all parts; other inputs are concatenated along axis 0.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ def side_by_side(types: Sequence[TensorType]) -> TensorType | None:
 
 
 def is_split(whole: KernelQuery, parts: Parts) -> tuple[bool, ...]:
-    """Return for each input whether it is split into parts."""
+    """Return, for each input, whether it is split into parts."""
     return tuple(any(p.inputs[i] != t for p in parts) for i, t in enumerate(whole.inputs))
 
 
 def repeated(type_: TensorType, rank: int) -> bool:
-    """Whether an input is broadcast along axis 0 of a result of the given rank."""
+    """Return whether an input is broadcast along axis 0 of a result of the given rank."""
     return len(type_.shape) < rank or type_.shape[0] == 1
 
 
 def of_elements(whole: KernelQuery, parts: Parts) -> bool:
-    """For elementwise kernels."""
+    """Return whether one launch suffices, for elementwise kernels."""
     if len(whole.outputs) != 1:
         return False
     shape = whole.outputs[0].shape
@@ -52,18 +52,28 @@ def of_elements(whole: KernelQuery, parts: Parts) -> bool:
 
 
 def of_all(whole: KernelQuery, parts: Parts) -> bool:
-    """For kernels that compute each row from the same row of all inputs."""
+    """Return whether one launch suffices, for kernels that work on each row separately.
+
+    Each row of the result depends only on the same row of each input.
+    """
     return all(is_split(whole, parts))
 
 
 def of_first(whole: KernelQuery, parts: Parts) -> bool:
-    """For kernels that compute each row from the same row of the first input and all others."""
+    """Return whether one launch suffices, for kernels that work on each row of the first input.
+
+    Each row of the result may also depend on the whole of the other inputs, which all parts must
+    share.
+    """
     first, *others = is_split(whole, parts)
     return first and not any(others)
 
 
 def of_last(whole: KernelQuery, parts: Parts) -> bool:
-    """For kernels that update the rows of the last input identically, from all others."""
+    """Return whether one launch suffices, for kernels that update all rows of the last input alike.
+
+    The update of a row depends only on the row and on the other inputs, which all parts must share.
+    """
     *others, last = is_split(whole, parts)
     rank = len(whole.outputs[0].shape)
     return last and not any(others) and all(repeated(t, rank) for t in whole.inputs[:-1])

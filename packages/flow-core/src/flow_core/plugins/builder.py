@@ -37,8 +37,8 @@ class RegistryBuilder:
 
         Args:
             origin: the plugin.
-            records: its records.
-            guard: whether failures of their functions are reported as the plugin's.
+            records: the plugin's records.
+            guard: whether exceptions of the records' functions are reported with the plugin's name.
 
         Raises:
             PluginConflictError: this or another plugin has registered a record with the same key.
@@ -66,7 +66,7 @@ class RegistryBuilder:
         spec: KernelSpec,
         own: dict[tuple[str, str, int], KernelSpec],
     ) -> None:
-        """Reject two kernels without predicates at the same priority: the order is undefined."""
+        """Reject two kernels without predicates at one priority: they have no defined order."""
         key = (spec.op, spec.device, spec.priority)
         first = self._unconditional.get(key) or own.setdefault(key, spec)
         if first is not spec:
@@ -86,10 +86,10 @@ class RegistryBuilder:
         )
 
     def refuse_unknown(self) -> dict[Origin, list[PluginError]]:
-        """Remove the kernels and devices that refer to ops or device types that no plugin has.
+        """Remove kernels and devices that refer to ops or device types that no plugin registers.
 
         Returns:
-            An error for each of them, by plugin.
+            An error for each removed record, by plugin.
         """
         refused: dict[Origin, list[PluginError]] = {}
         ops, known = self._tables["ops"], {*self._tables["devices"], *PROVIDERS}
@@ -111,7 +111,14 @@ class RegistryBuilder:
         unknown: tuple[str, str, Iterable[str]],
         refused: dict[Origin, list[PluginError]],
     ) -> None:
-        """Remove a record that refers to an unknown noun and name, of some known names."""
+        """Remove a record that refers to an unknown op or device type, and record an error.
+
+        Args:
+            table: name of the record's table.
+            key: key of the record.
+            unknown: "op" or "device type", the unknown name, and the known names.
+            refused: the errors so far, by plugin, to which the new error is added.
+        """
         noun, name, known = unknown
         spec = self._tables[table].pop(key)
         origin = self._origins.pop((table, key))
@@ -120,7 +127,7 @@ class RegistryBuilder:
             f"registering {record_text(kind, spec)} of {origin}",
             found=f"no plugin has registered {noun} {name!r}",
             allowed=f"a registered {noun}",
-            hint=nearest(name, known) or "`flow doctor` lists plugins that failed",
+            hint=nearest(name, known) or "see `flow doctor` for plugins that failed",
         )
         refused.setdefault(origin, []).append(error)
 
@@ -159,7 +166,10 @@ class RegistryBuilder:
     def _kernel_table(
         self, kernels: Sequence[KernelSpec], devices: Mapping[str, DeviceSpec]
     ) -> Kernels:
-        """Return all kernels per (op, device type), best first, with borrowed and any-op ones."""
+        """Return all kernels by (op, device type), best first.
+
+        These include kernels borrowed from another device type, and kernels for any op.
+        """
         by_device: dict[str, list[KernelSpec]] = {device: [] for device in devices}
         for spec in kernels:
             by_device.setdefault(spec.device, []).append(spec)
@@ -180,8 +190,9 @@ class RegistryBuilder:
     ) -> list[KernelSpec]:
         """Return the kernels that run on a device type.
 
-        An emulated device type borrows the kernels of another one.  Kernels that other plugins
-        registered for the real device do not run on it, so it keeps only those of its own plugin.
+        An emulated device type borrows the kernels of another device type (`DeviceSpec.kernels`).
+        Kernels that other plugins registered under the same name for hardware cannot run on an
+        emulated device, so only kernels of the emulating plugin are kept besides the borrowed ones.
         """
         lender = devices[device].kernels if device in devices else None
         if lender is None:
@@ -212,7 +223,7 @@ def _rank(spec: KernelSpec) -> tuple[Any, ...]:
 
 
 def record_text(kind: Kind, spec: object) -> str:
-    """Return a record in words."""
+    """Return a description of a record."""
     if isinstance(spec, KernelSpec):
         return describe_kernel(spec)
     return f"{kind.noun} {getattr(spec, kind.key)!r}"

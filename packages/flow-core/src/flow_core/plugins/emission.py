@@ -1,7 +1,7 @@
-"""`emit` adds an op to the job under definition; packages of ops build their functions on it.
+"""`emit` adds an op to the job under definition; packages of ops use it in their functions.
 
-These packages may import the core up to the plugin system, and jobs are defined in a higher layer.
-So the frontend registers its implementation with `provide` when it is imported.
+These packages may import core modules up to the plugin system, but jobs are defined in a higher
+layer.  Therefore, the frontend registers the implementation with `provide` when it is imported.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def emit(op_type: str, *inputs: object, name: str | None = None, **attrs: AttrVa
     Args:
         op_type: type of the op.
         inputs: blobs of the same job.
-        name: name of the op below the current name scope; a unique one by default.
+        name: name of the op within the current name scope; by default, a new unique name.
         attrs: the op's attributes; lists become tuples.
 
     Returns:
@@ -49,6 +49,6 @@ def emit(op_type: str, *inputs: object, name: str | None = None, **attrs: AttrVa
             f"use of {op_type}",
             at=user_line(2),
             found="no job function under definition",
-            allowed="inside a function decorated with @flow.global_function",
+            allowed="use inside a function decorated with @flow.global_function",
         )
     return _provided[0](op_type, *inputs, name=name, **attrs)

@@ -1,4 +1,4 @@
-"""Wrap the functions in plugins' records, so that a failure names record, plugin and line.
+"""Wrap the functions in plugins' records, so that errors name the record, the plugin and the line.
 
 The records of core's own plugins are not wrapped.
 """
@@ -42,11 +42,11 @@ from flow_core.sharding.sbp import Signature, Split
 Item = TypeVar("Item")
 Args = tuple[Any, ...]
 Result = Callable[[Any, Args], object]
-"""Check the result of a call with its arguments; return it, converted."""
+"""A function that checks the result of a call, given the call's arguments, and converts it."""
 
 
 class _WrongError(Exception):
-    """A result is wrong: its argument says what is allowed."""
+    """A result is wrong; the arguments of the exception are what is allowed and what was found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +54,13 @@ class Guard:
     """A function of a record, whose failures name the record and its plugin.
 
     Attributes:
-        target: the function, or its lazy text.
-        field: the record's field.
-        record: the record in words.
-        origin: its plugin.
-        result: checks and converts results.
-        by_op: whether callers know the user's line of the op, and add it to errors.
+        target: the function, or its lazy ``"package.module:attribute"`` text.
+        field: the name of the record's field.
+        record: a description of the record for messages.
+        origin: the record's plugin.
+        result: the function that checks and converts results.
+        by_op: whether the function is called for an op; its errors then get the line of the op,
+            from the function's first argument or from the caller.
     """
 
     target: Lazy
@@ -73,8 +74,9 @@ class Guard:
         """Call the function.
 
         Raises:
-            PluginError: it raises; errors of flow pass, as does `OSError` of file formats.
-            PluginResultError: it returns something else than allowed.
+            PluginError: the function raises an exception.  Errors of flow, and `OSError` of file
+                formats, propagate unchanged.
+            PluginResultError: the function returns a value that is not allowed.
         """
         try:
             function = load(self.target, f"{self.field} of {self.record}, {self.origin}")
@@ -126,14 +128,14 @@ def result_error(
     allowed: str,
     at: SourceLine | None = None,
 ) -> PluginResultError:
-    """Return the error for a wrong result of a plugin's code; the arguments are its parts."""
+    """Return the error for a wrong result of a plugin's code; arguments are the error's parts."""
     hint = None if origin is None else origin.remedy
     return PluginResultError(attempted, at=at, found=found, allowed=allowed, hint=hint)
 
 
 @contextmanager
 def plugin_code(attempted: str, origin: Origin | None, at: SourceLine | None) -> Iterator[None]:
-    """Report exceptions of a plugin's code as `plugin_error`; errors of flow get the line only."""
+    """Raise exceptions of a plugin's code as `plugin_error`; add only the line to flow's errors."""
     try:
         yield
     except FlowError as error:
@@ -179,7 +181,7 @@ def _types(value: object, _: Args) -> tuple[TensorType, ...]:
 
 
 def _types_of(spec: OpSpec) -> Result:
-    """Return the check of the inferred types of an op, which also counts them if possible."""
+    """Return the check of an op's inferred types; it also checks their number, if that is fixed."""
     count = len(spec.outputs)
     if any(name.endswith("*") for name in spec.outputs):
         return _types
@@ -289,18 +291,18 @@ _RESULTS: Mapping[type, Mapping[str, Result]] = {
     FormatSpec: {"can_open": _truth, "reader": _instance(Mapping), "writer": _any},
     ExporterSpec: {"load": _any},
 }
-"""The guarded fields of each type of record, and the check of their results."""
+"""The guarded fields of each type of record, and the check of each field's results."""
 
 _DEFAULTS = {kind: {f.name: f.default for f in fields(kind)} for kind in _RESULTS}
 
 
 def guarded(spec: object, record: str, origin: Origin) -> object:
-    """Return a record whose functions are guarded; fields with their default stay.
+    """Return a record whose functions are guarded; fields with default values are unchanged.
 
     Args:
         spec: the record.
-        record: the record in words, for errors.
-        origin: its plugin.
+        record: a description of the record for errors.
+        origin: the record's plugin.
     """
     defaults = _DEFAULTS.get(type(spec), {})
     by_op = isinstance(spec, OpSpec | KernelSpec)
@@ -314,7 +316,7 @@ def guarded(spec: object, record: str, origin: Origin) -> object:
 
 
 def guarded_hook(call: Callable[..., object], hook: str, origin: Origin) -> Callable[..., object]:
-    """Return an implementation of a hook that is called after loading, with its errors named."""
+    """Wrap a hook implementation, called after loading, so that errors name the hook and plugin."""
 
     def guarded_call(*arguments: object) -> object:
         try:

@@ -1,9 +1,9 @@
 """The hooks of the entry-point group ``flow.plugins``.
 
 A plugin is a module that sets ``FLOW_PLUGIN_API = "1.0"`` and defines functions with these names;
-the marker `hookimpl` is optional.  It may omit any hook, and any argument of a hook.  Importing it
-must not access hardware: hooks return the frozen records of `flow_core.plugins.specs`, whose
-expensive parts are lazy ``"package.module:attribute"`` strings.
+the marker `hookimpl` is optional.  A plugin may omit any hook, and any argument of a hook.  The
+import of the module must not access hardware: hooks return the frozen records of
+`flow_core.plugins.specs`, whose expensive parts are lazy ``"package.module:attribute"`` strings.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 @hookspec
 def flow_register_ops(config: Settings) -> Iterable[OpSpec]:
-    """Op types: schema, inference, SBP rules and gradient.
+    """Register op types: schema, inference, SBP rules and gradient.
 
-    Returns `OpSpec` records.  Called once, while the registry is built.  A type that another
-    plugin has registered raises `PluginConflictError`.
+    Returns `OpSpec` records.  Called once, while the registry is built.  An op type that another
+    plugin has already registered raises `PluginConflictError`.
 
     Example::
 
@@ -58,10 +58,10 @@ def flow_register_ops(config: Settings) -> Iterable[OpSpec]:
 
 @hookspec
 def flow_register_kernels(config: Settings) -> Iterable[KernelSpec]:
-    """Kernels of ops on a device type.
+    """Register kernels for ops on a device type.
 
     Returns `KernelSpec` records; op ``"*"`` matches any op.  Called once, while the registry is
-    built.  Of the kernels that accept a query, the one with the highest priority runs.
+    built.  Among the kernels that accept a query, the one with the highest priority runs.
 
     Example::
 
@@ -73,12 +73,12 @@ def flow_register_kernels(config: Settings) -> Iterable[KernelSpec]:
 
 @hookspec
 def flow_register_devices(config: Settings) -> Iterable[DeviceSpec]:
-    """Device types.
+    """Register device types.
 
     Returns `DeviceSpec` records.  Called once, while the registry is built; the probe runs only
     when a program uses the device type.  A probe that finds no device returns `Unavailable` with a
-    reason; it must not raise.  The driver is loaded once per device, with its
-    `flow_core.sharding.topology.Device`.
+    reason; a probe must not raise an exception.  The driver is loaded once per device, with the
+    `flow_core.sharding.topology.Device` as its argument.
 
     Example::
 
@@ -92,9 +92,9 @@ def flow_register_devices(config: Settings) -> Iterable[DeviceSpec]:
 
 @hookspec
 def flow_register_comms(config: Settings) -> Iterable[CommSpec]:
-    """Communication libraries that connect devices of one or several processes.
+    """Register communication libraries, which connect devices of one or several processes.
 
-    Returns `CommSpec` records.  Called once, while the registry is built.  Of the libraries that
+    Returns `CommSpec` records.  Called once, while the registry is built.  Among the libraries that
     support a plan's device types and whose ``bootstrap`` returns `Available`, the one with the
     highest priority is loaded with the plan's `flow_core.sharding.topology.Device` objects; see
     `flow_core.device.Comm`.
@@ -109,7 +109,7 @@ def flow_register_comms(config: Settings) -> Iterable[CommSpec]:
 
 @hookspec
 def flow_register_boxing(config: Settings) -> Iterable[BoxingSpec]:
-    """Boxings (reshardings) from one SBP pattern to another.
+    """Register boxings (reshardings) from one SBP pattern to another.
 
     Returns `BoxingSpec` records.  Called once, while the registry is built.  A boxing is a
     sequence of intermediate layouts; core generates the exchanges.
@@ -128,10 +128,11 @@ def flow_choose_boxing(
 ) -> str | None:
     """Override the planner's choice of a boxing.
 
-    Returns the name of one of ``candidates`` (cheapest first), or None for no preference; the first
-    name wins, and plugins loaded last are called first.  The planner's own candidates are named by
-    their steps: ``"reduce_scatter+all_gather"``.  Called at compile time, once per transition.
-    ``src`` and ``dst`` are SBP on a placement, ``tensor`` is the logical type.
+    Returns the name of one of ``candidates`` (cheapest first), or None for no preference.  The
+    plugin that was loaded last is called first, and the first name that a plugin returns is used.
+    The planner's own candidates are named after their steps, as in ``"reduce_scatter+all_gather"``.
+    Called at compile time, once per transition.  ``src`` and ``dst`` are SBPs on a placement;
+    ``tensor`` is the logical type.
 
     Example::
 
@@ -144,7 +145,7 @@ def flow_choose_boxing(
 
 @hookspec
 def flow_register_readers(config: Settings) -> Iterable[ReaderSpec]:
-    """Readers of records.
+    """Register readers of records.
 
     Returns `ReaderSpec` records.  Called once, while the registry is built.
 
@@ -158,7 +159,7 @@ def flow_register_readers(config: Settings) -> Iterable[ReaderSpec]:
 
 @hookspec
 def flow_register_decoders(config: Settings) -> Iterable[DecoderSpec]:
-    """Decoders of the fields of records.
+    """Register decoders for the fields of records.
 
     Returns `DecoderSpec` records.  Called once, while the registry is built.
 
@@ -172,7 +173,7 @@ def flow_register_decoders(config: Settings) -> Iterable[DecoderSpec]:
 
 @hookspec
 def flow_register_annotations(config: Settings) -> Iterable[AnnotationSpec]:
-    """Annotations for parameters and results of job functions.
+    """Register annotations for parameters and results of job functions.
 
     Returns `AnnotationSpec` records.  Called once, while the registry is built.
 
@@ -186,9 +187,9 @@ def flow_register_annotations(config: Settings) -> Iterable[AnnotationSpec]:
 
 @hookspec
 def flow_register_passes(config: Settings) -> Iterable[PassSpec]:
-    """Graph passes.
+    """Register graph passes.
 
-    Returns `PassSpec` records.  Called once, while the registry is built, which orders the
+    Returns `PassSpec` records.  Called once, while the registry is built.  The registry orders the
     passes by stage and by ``before``/``after``; a cycle raises `PluginOrderError`.  Names of
     unregistered passes in ``before`` and ``after`` have no effect.
 
@@ -202,7 +203,7 @@ def flow_register_passes(config: Settings) -> Iterable[PassSpec]:
 
 @hookspec
 def flow_register_checkpoint_formats(config: Settings) -> Iterable[FormatSpec]:
-    """Checkpoint formats.
+    """Register checkpoint formats.
 
     Returns `FormatSpec` records.  Called once, while the registry is built.  ``can_open`` decides
     whether a path has the format.
@@ -217,10 +218,10 @@ def flow_register_checkpoint_formats(config: Settings) -> Iterable[FormatSpec]:
 
 @hookspec
 def flow_register_exporters(config: Settings) -> Iterable[ExporterSpec]:
-    """File formats to which predict jobs are exported for other programs.
+    """Register file formats to which predict jobs are exported for other programs.
 
     Returns `ExporterSpec` records.  Called once, while the registry is built.  The exporter
-    receives an `ExportedJob` and the options of the function that was called.
+    receives an `ExportedJob` and the options that were passed to the export function.
 
     Example::
 
@@ -232,9 +233,9 @@ def flow_register_exporters(config: Settings) -> Iterable[ExporterSpec]:
 
 @hookspec
 def flow_register_commands(cli: object) -> None:
-    """Subcommands of ``flow``.
+    """Add subcommands to ``flow``.
 
-    Returns nothing; adds commands to ``cli``, a `click.Group` of this plugin, whose commands are
+    Returns nothing; adds commands to ``cli``, a `click.Group` for this plugin, whose commands are
     then merged into ``flow``.  Called when ``flow`` lists its commands or runs a command that core
     does not have.  A duplicate name raises `PluginConflictError`.
 
@@ -249,9 +250,9 @@ def flow_register_commands(cli: object) -> None:
 
 @hookspec
 def flow_doctor(config: Settings) -> Iterable[str]:
-    """Diagnostics of this plugin for ``flow doctor``.
+    """Report diagnostics of this plugin for ``flow doctor``.
 
-    Returns lines of text.  Called by ``flow doctor`` only; may access hardware.
+    Returns lines of text.  Called only by ``flow doctor``; may access hardware.
 
     Example::
 

@@ -1,8 +1,8 @@
 """Find plugins, call the hooks of each plugin separately, and create the registry.
 
 A plugin that fails is isolated: none of its records stay registered, and a `PluginFailure` gives
-the reason.  So is the later one of two plugins with a record of the same key.  A cycle of passes
-is raised.
+the reason.  If two plugins register a record with the same key, the one loaded later fails.  A
+cycle in the order of passes raises an error.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ BUILTINS: tuple[str, ...] = (
     "flow_core.builtin.formats_plugin",
     "flow_core.builtin.passes_plugin",
 )
-"""Plugins of flow-core: loaded first; their failures are always raised."""
+"""Plugins of flow-core, which are loaded first and whose failures are always raised."""
 
 Records = Mapping[Kind, tuple[Any, ...]]
 _REGISTERING = {kind.hook for kind in KINDS}
@@ -68,11 +68,11 @@ class Candidate:
     """A plugin that can be loaded.
 
     Attributes:
-        origin: its name and distribution.
-        load: imports it.
-        listed: whether FLOW_PLUGINS, if set, must name it.
-        builtin: whether its failure is always raised.
-        module: name of its module, or empty.
+        origin: the plugin's name and distribution.
+        load: the function that imports the plugin.
+        listed: whether FLOW_PLUGINS, if set, must name the plugin for it to be loaded.
+        builtin: whether a failure of the plugin is always raised.
+        module: name of the plugin's module, or empty.
     """
 
     origin: Origin
@@ -82,7 +82,7 @@ class Candidate:
     module: str = ""
 
     def declared_api(self) -> str | None:
-        """Return the API version in the source of the plugin's module, which cannot be imported."""
+        """Return the API version that the source of a module declares, without importing it."""
         spec = importlib.util.find_spec(self.module) if self.module else None
         text = Path(spec.origin).read_text() if spec and spec.has_location and spec.origin else ""
         found = re.search(
@@ -91,7 +91,7 @@ class Candidate:
         return found[1] if found else None
 
     def is_named_in(self, names: Iterable[str]) -> bool:
-        """Whether a setting names this plugin or its distribution."""
+        """Return whether a setting names this plugin or its distribution."""
         own = {_normal(self.origin.plugin), _normal(self.origin.distribution)}
         return any(_normal(name) in own for name in names)
 
@@ -147,15 +147,16 @@ class Host:
         self._manager.add_hookspecs(hookspecs)
 
     def load(self) -> Registry:
-        """Load all plugins; call once.
+        """Load all plugins; must be called only once.
 
         Warns:
-            PluginWarning: a plugin is not used because of a duplicate, or some of its records
-                because no plugin registers their op or device type.
+            PluginWarning: a plugin is not used because it duplicates a record, or some records of a
+                plugin are not used because no plugin registers their op or device type.
 
         Raises:
             PluginOrderError: ``before`` and ``after`` of passes form a cycle.
-            PluginError: a plugin failed and FLOW_PLUGIN_STRICT is set, or one of flow-core's did.
+            PluginError: one of flow-core's plugins failed, or any plugin if FLOW_PLUGIN_STRICT is
+                set.
         """
         for candidate in self._candidates():
             state = self._skipped(candidate)
@@ -218,7 +219,7 @@ class Host:
                 f"loading {origin}",
                 found=f"{first}, which is already loaded",
                 allowed=f"one plugin per name (entry-point group {GROUP})",
-                hint="uninstall one, or disable one by its distribution: "
+                hint="uninstall one of them, or disable one by its distribution: "
                 f"FLOW_DISABLE_PLUGINS={origin.distribution or origin.plugin}",
             )
 
@@ -241,7 +242,7 @@ class Host:
                 _check_hook(origin, getattr(plugin, name), name, options)
 
     def _call(self, attempt: _Attempt, kind: Kind, plugin: object) -> tuple[Any, ...]:
-        """Call one hook of one plugin and validate its result; empty if it lacks the hook."""
+        """Call one hook of one plugin and validate the result; () if the plugin lacks the hook."""
         attempt.stage = kind.hook
         others = self._manager.get_plugins() - {plugin}
         caller = self._manager.subset_hook_caller(kind.hook, others)
@@ -337,7 +338,7 @@ def _typed(failure: PluginFailure) -> PluginError:
 
 
 def _explained(error: BaseException, candidate: Candidate) -> BaseException:
-    """Replace a failed import from core by the plugin's version, if it needs a newer core."""
+    """Return the error, or one about the API version if that explains a failed import from core."""
     from_core = isinstance(error, ImportError) and (error.name or "").startswith("flow_core")
     declared = candidate.declared_api() if from_core else None
     if declared is not None:
@@ -359,7 +360,7 @@ def _builtin_name(module: str) -> str:
 
 
 def _installed() -> Iterator[Candidate]:
-    """Yield the entry points of the group, in an order independent of the file system."""
+    """Yield the entry points of the group, in an order that does not depend on the file system."""
     found = [_entry_candidate(entry) for entry in metadata.entry_points(group=GROUP)]
     yield from sorted(found, key=lambda c: (c.origin.plugin, c.origin.distribution))
 
@@ -399,7 +400,7 @@ def _extra_candidate(plugin: object) -> Candidate:
 def _check_hook(
     origin: Origin, function: Callable[..., object], name: str, options: pluggy.HookimplOpts
 ) -> None:
-    """Check that a hook exists, adds no arguments, and is not a wrapper."""
+    """Check that a hook exists, and that its implementation has no other arguments or wrapper."""
     hook = options.get("specname") or name
     known = hook_arguments()
     if hook not in known:
@@ -427,7 +428,7 @@ def _check_hook(
 
 
 def _is_wrong(parameter: inspect.Parameter, hook: str) -> bool:
-    """Whether a parameter is unknown, or has a default, which pluggy would always use."""
+    """Return whether a parameter is unknown or has a default, which pluggy would always use."""
     return parameter.name not in hook_arguments()[hook] or parameter.default is not parameter.empty
 
 
@@ -442,10 +443,10 @@ def _positional(
 
 
 def load_plugins(settings: Settings | None = None, extra: Sequence[object] = ()) -> Registry:
-    """Load flow-core's own plugins, the installed ones and ``extra`` ones into a registry.
+    """Load flow-core's own plugins, installed plugins and ``extra`` plugins into a registry.
 
     Args:
-        settings: settings; by default those of the environment.
+        settings: the settings; by default, those of the environment variables.
         extra: modules, objects with hooks, or names of modules.
 
     Raises:
@@ -474,7 +475,8 @@ class _Default:
             raise PluginError(
                 "accessing the registry",
                 found="access by a plugin while plugins are being loaded",
-                hint="access it when a kernel, driver or pass is loaded, not in flow_register_...",
+                hint="move the access from flow_register_... to the code that loads a kernel, "
+                "driver or pass",
             )
         self.loading = True
         try:
@@ -487,10 +489,10 @@ _default = _Default()
 
 
 def default_registry() -> Registry:
-    """Return the process's registry, loaded on first use with the environment's settings."""
+    """Return the process's registry, loaded on first use with settings from the environment."""
     return _default.get()
 
 
 def reset_default_registry() -> None:
-    """Drop the process's registry, so that the next call loads it again (for tests)."""
+    """Drop the process's registry, so that the next access loads it again (for tests)."""
     _default.registry = None

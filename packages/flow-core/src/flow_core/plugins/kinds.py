@@ -34,15 +34,15 @@ class Kind:
 
     Attributes:
         hook: the hook that returns such records.
-        table: name of the registry's table of them.
+        table: name of the registry's table of these records.
         spec: type of the records.
-        noun: term for messages.
-        key: field with the unique name; kernels have their own key.
+        noun: term for such a record in messages.
+        key: field with the unique name; the key of a kernel combines several fields.
         names: other fields that are non-empty strings.
         lazy: fields that are ``"package.module:attribute"`` strings or callables.
         optional: lazy fields that may be None.
         calls: fields that are callables, never strings.
-        optional_calls: such fields that may be None.
+        optional_calls: fields that are callables or None.
         tuples: fields that are tuples of texts.
         alignments: fields that are alignments in bytes.
     """
@@ -182,7 +182,7 @@ def _is_optional_lazy(value: object) -> bool:
 
 
 def show(value: object) -> str:
-    """Return a value and its type for an error.
+    """Return a text with a value and its type, for an error.
 
     >>> show("cube")
     "'cube' (a str)"

@@ -49,7 +49,7 @@ def _predecessors(passes: Sequence[PassSpec]) -> dict[str, set[str]]:
 
 
 def _topological(passes: Sequence[PassSpec], origins: Mapping[str, Origin]) -> list[PassSpec]:
-    """Order passes; of those that may come next, the one registered first does."""
+    """Order passes; among those that may come next, choose the one that was registered first."""
     before = _predecessors(passes)
     order, blocked = topological_order(before, {spec.name: i for i, spec in enumerate(passes)})
     if blocked:

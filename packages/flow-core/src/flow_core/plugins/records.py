@@ -13,7 +13,7 @@ class Origin:
     """The plugin that registered a record.
 
     Attributes:
-        plugin: name of the plugin (of its entry point).
+        plugin: name of the plugin, which is the name of its entry point.
         distribution: name of the installed distribution, or empty.
         version: version of the distribution.
 
@@ -31,29 +31,29 @@ class Origin:
 
     @property
     def remedy(self) -> str:
-        """What the user can do if the plugin fails."""
+        """The next step for the user if the plugin fails."""
         if self.plugin.startswith("core."):
             return f"report this as an error of {self.distribution}"
         return f"fix the plugin, or disable it: FLOW_DISABLE_PLUGINS={self.plugin}"
 
     def is_family(self, other: Origin) -> bool:
-        """Whether both are the same plugin or come from the same distribution."""
+        """Return whether both are the same plugin or come from the same distribution."""
         same = bool(self.distribution) and self.distribution == other.distribution
         return same or self.plugin == other.plugin
 
 
 @dataclass(frozen=True, slots=True)
 class PluginFailure:
-    """Why a plugin is not registered.
+    """The reason why a plugin is not registered.
 
     Attributes:
-        plugin: its name.
-        distribution: its distribution, or empty.
+        plugin: name of the plugin.
+        distribution: the plugin's distribution, or empty.
         version: the distribution's version.
         stage: "find", "import", "api", "validate", "conflict" or the name of the hook that failed.
         error: the exception.
         traceback: the traceback as text.
-        at: the line of the plugin that raised it, if known.
+        at: the line of the plugin that raised the exception, if known.
     """
 
     plugin: str
@@ -88,10 +88,10 @@ class PluginRecord:
         origin: the plugin.
         state: "loaded", "failed", "disabled" (FLOW_DISABLE_PLUGINS) or "not allowed"
             (FLOW_PLUGINS).
-        counts: number of its records per kind.
-        failure: the reason if it failed.
-        api: the version of the plugin API that it declares, empty if unknown.
-        refused: errors of single records that are not used.
+        counts: number of the plugin's records of each kind.
+        failure: the reason if the plugin failed.
+        api: the version of the plugin API that the plugin declares, empty if unknown.
+        refused: one error for each single record that is not used.
     """
 
     origin: Origin

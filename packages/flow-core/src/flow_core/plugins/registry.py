@@ -39,12 +39,12 @@ from flow_core.plugins.time_limit import CallTimeoutError, call_within
 from flow_core.sharding.topology import Device
 
 ANY_OP = "*"
-"""Op of a kernel that runs any op."""
+"""The op type of a kernel that can run any op."""
 
 PROVIDERS: Mapping[str, tuple[str, str]] = {
     "gpu": ("flow-cuda", "uv add 'flow-cuda[cu12]' (or [cu13])"),
 }
-"""The distribution that provides a device type, and how to install it."""
+"""For each known device type: the distribution that provides it, and the command to install it."""
 
 _SKIPPED = {
     "disabled": "FLOW_DISABLE_PLUGINS names it",
@@ -60,7 +60,7 @@ def kernel_key(spec: KernelSpec) -> tuple[str, str, int, str]:
 
 
 def describe_kernel(spec: KernelSpec) -> str:
-    """Return a kernel in words.
+    """Return a description of a kernel.
 
     >>> describe_kernel(KernelSpec("cube", "cpu", "a:b", name="fast"))
     "kernel 'fast' of op 'cube' on device type 'cpu'"
@@ -70,7 +70,7 @@ def describe_kernel(spec: KernelSpec) -> str:
 
 
 def _lines(texts: Iterable[str]) -> str:
-    """Join texts as lines, indented to the values of a `FlowError`'s fields."""
+    """Join texts as lines with the indentation of the values in a `FlowError`'s message."""
     return "\n           ".join(texts)
 
 
@@ -80,7 +80,7 @@ class HookCall:
 
     Attributes:
         origin: the plugin.
-        call: the function; takes all arguments of the hook by position.
+        call: the function, which takes all arguments of the hook by position.
     """
 
     origin: Origin
@@ -95,12 +95,11 @@ class Registry:
         ops, devices, comms, boxing, readers, decoders, annotations, formats, exporters: records
             by name.
         passes: passes in execution order, by stage.
-        all_kernels: kernels by (op, device type) as registered; `kernels` and `find_kernel` search
-            them.
+        all_kernels: kernels by (op, device type); use `kernels` or `find_kernel` for lookups.
         calls: implementations of the hooks that are called after loading, by hook.
         plugins: the result of loading each plugin.
         origins: the plugin of each record, by (table, name).
-        probe_seconds: the time limit of a probe.
+        probe_seconds: the time limit of a probe, in seconds.
     """
 
     ops: Mapping[str, OpSpec]
@@ -138,7 +137,7 @@ class Registry:
     def observers(self, hook: str) -> tuple[Callable[..., Any], ...]:
         """Return the implementations of ``flow_plan_ready`` or ``flow_step_finished``.
 
-        They take positional arguments.  Look them up once per plan, not per step.
+        These functions take positional arguments.  Look them up once per plan, not once per step.
         """
         return tuple(entry.call for entry in self.calls[hook])
 
@@ -148,7 +147,7 @@ class Registry:
         """Return the boxing that a plugin chooses, or None if no plugin does.
 
         Raises:
-            PluginResultError: a plugin returned the name of no candidate.
+            PluginResultError: a plugin returned a name that is not a candidate's.
         """
         names = [spec.name for spec in candidates]
         for entry in self.calls["flow_choose_boxing"]:
@@ -167,8 +166,9 @@ class Registry:
     def kernels(self, op: str, device_type: str) -> tuple[KernelSpec, ...]:
         """Return the kernels of an op on a device type; the first that accepts a query runs.
 
-        They are sorted by descending priority; then kernels of this op come before kernels of any
-        op, kernels with a predicate before those without, and names in alphabetical order.
+        The kernels are sorted by descending priority.  Among kernels of equal priority, kernels for
+        this op come before kernels for any op, then kernels with a predicate before kernels
+        without, then names in alphabetical order.
         """
         found = self.all_kernels.get((op, device_type))
         return self.all_kernels.get((ANY_OP, device_type), ()) if found is None else found
@@ -184,7 +184,8 @@ class Registry:
             at: the user's line, for the error.
 
         Raises:
-            KernelNotFoundError: no kernel accepts the query; lists each candidate with a reason.
+            KernelNotFoundError: no kernel accepts the query; the error lists each candidate with
+                the reason.
         """
         found = self.accepting_kernel(query, device_type)
         if found is None:
@@ -223,7 +224,7 @@ class Registry:
         return _lines(["a plugin that failed to load may provide it:", *map(str, self.failures)])
 
     def probe(self, device_type: str) -> Available | Unavailable:
-        """Probe a device type: the number of devices, or why none is available; cached."""
+        """Return the number of devices of a type, or why none is available; cache the result."""
         found = self._probed.get(device_type)
         if found is None:
             found = self._probed[device_type] = self._probe(device_type)
@@ -265,10 +266,11 @@ class Registry:
         return Unavailable(str(record.failure or f"{record.origin}: {_SKIPPED[record.state]}"))
 
     def comm(self, devices: Sequence[Device]) -> Any:
-        """Create a comm between devices; collective over all processes.
+        """Create a comm between devices; all processes must call this together.
 
         Raises:
-            DeviceUnavailableError: no library connects these device types; lists the reasons.
+            DeviceUnavailableError: no library connects these device types; the error lists the
+                reasons.
         """
         return load(self.comm_spec(devices).load)(tuple(devices))
 
@@ -276,7 +278,8 @@ class Registry:
         """Return the communication library that connects devices.
 
         Raises:
-            DeviceUnavailableError: no library connects these device types; lists the reasons.
+            DeviceUnavailableError: no library connects these device types; the error lists the
+                reasons.
         """
         types = {device.type for device in devices}
         fitting = [
@@ -306,19 +309,19 @@ class Registry:
         """Connect the processes of a program that was started manually on each machine.
 
         Args:
-            machines: their addresses.
-            used: how many of them, from the first, the program uses.
+            machines: the addresses of the machines.
+            used: the number of machines that the program uses, counted from the first.
             port: the port on which the first machine listens.
 
         Returns:
-            A `flow_core.device.World`, or None if this process is not one of them.
+            A `flow_core.device.World`, or None if this process is not one of those processes.
         """
         for spec in self._comms_by_priority():
             if spec.static_bootstrap is None:
                 continue
             world = load(spec.static_bootstrap)(machines, used, port)
             if world is not None:
-                for comm in self.comms:  # results from before the rendezvous
+                for comm in self.comms:  # discard results from before the rendezvous
                     self._probed.pop(f"comm {comm}", None)
                 return world
         return None
@@ -327,7 +330,7 @@ class Registry:
         return sorted(self.comms.values(), key=lambda spec: (-spec.priority, spec.name))
 
     def _joined(self, spec: CommSpec) -> Available | Unavailable:
-        """Return the result of a comm's bootstrap; cached."""
+        """Return the result of a comm's bootstrap, which is cached."""
         one_process = ANY_DEVICE_TYPE in spec.device_types and spec.world is None
         if one_process and (world := self.world()) is not None:
             return Unavailable(f"the program runs in {world.size} processes")
@@ -342,8 +345,8 @@ class Registry:
         """Return the spec of a device type that has at least ``count`` devices.
 
         Raises:
-            DeviceUnavailableError: fewer devices are available; names the plugin, the reason and
-                what to do.
+            DeviceUnavailableError: fewer devices are available; the error names the plugin, the
+                reason and the next step.
         """
         found = self.probe(device_type)
         if isinstance(found, Available) and found.count >= count:

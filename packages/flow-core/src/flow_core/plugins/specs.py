@@ -26,7 +26,7 @@ Lazy = str | Callable[..., Any]
 def load(target: Lazy, owner: str = "") -> Any:
     """Import the object that a lazy target names.
 
-    Raises `PluginError`, which names the record and plugin ``owner`` that the target belongs to.
+    Raises `PluginError` with the text ``owner``, which describes the target's record and plugin.
 
     >>> load("math:sqrt")(4.0)
     2.0
@@ -105,9 +105,9 @@ class SbpContext:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A logical tensor and the region of it on one device.
+    """A logical tensor and its region on one device.
 
-    With P and B, the region is the whole tensor.
+    For P and B, the region is the whole tensor.
 
     >>> from flow_core.base.dtypes import float32
     >>> part = Part(TensorType((7, 2), float32), ((3, 5), (0, 2)))
@@ -124,7 +124,7 @@ class Part:
         return region_shape(self.region)
 
     def is_whole(self, axis: int) -> bool:
-        """Whether the region has the full extent of an axis."""
+        """Return whether the region has the full extent of an axis."""
         return self.region[axis] == (0, self.type.shape[axis])
 
 
@@ -138,12 +138,12 @@ class LocalContext:
 
 
 def local_shape(ctx: LocalContext) -> Mapping[str, AttrValue]:
-    """Set an attribute ``shape`` to the local shape of output 0; default of `OpSpec.localize`."""
+    """Return output 0's local shape if the op has ``shape``; the default of `OpSpec.localize`."""
     return {"shape": ctx.outputs[0].shape} if "shape" in ctx.attrs else {}
 
 
 def no_rules(_: SbpContext) -> Signatures:
-    """Return no signatures; default of `OpSpec.sbp`."""
+    """Return no signatures; the default of `OpSpec.sbp`."""
     return ()
 
 
@@ -173,40 +173,40 @@ class OpSpec:
     Attributes:
         type: unique name.
         inputs: names of inputs; ``"x?"`` (trailing) is optional, ``"x*"`` (last) takes any number.
-        outputs: names of outputs, ``"out*"`` when inference decides how many.
-        attrs: default per attribute; `REQUIRED` if it has none.
+        outputs: names of outputs; ``"out*"`` if inference determines their number.
+        attrs: default value of each attribute; `REQUIRED` for an attribute without one.
         infer: computes the output types from an `InferContext`.
         sbp: valid signatures for one hierarchy dimension, except all-broadcast, which is always
             valid.
-        localize: attributes whose values differ between one device's part of the op and the
-            logical op, from a `LocalContext`; called only if a tensor is split.
+        localize: returns the attributes whose values differ between one device's part of the op and
+            the logical op, from a `LocalContext`; called only if a tensor is split.
         gradient: builds the gradient of each input (or None) from a
             `flow_core.ops.build.GradContext`; None if the op has no gradient.
-        reference: numpy semantics: ``reference(*inputs, **attrs)`` returns the outputs, followed by
-            the value after the op of each given input in `mutates`, in that order, changed or not:
-            one array, or a tuple of arrays.  Computes in float64 if the inputs are float64, and
-            leaves its arguments unchanged.  None for ops whose results are not in memory, such as
-            files.
+        reference: numpy semantics: ``reference(*inputs, **attrs)`` returns one array or a tuple of
+            arrays: the outputs, then, for each given input in `mutates` (in that order), its value
+            after the op, even if unchanged.  The function computes in float64 if the inputs are
+            float64, and must not modify its arguments.  None for ops whose results are not in
+            memory, such as files.
         samples: ``samples(rng)`` yields `Sample`s for the kits.
-        elementwise: output element i depends only on elements i (after broadcasting).
+        elementwise: whether output element i depends only on input elements i, after broadcasting.
         alias: the input whose bytes output 0 shares (reshape, identity).
         inplace: inputs that output 0 may overwrite while it is computed.
         mutates: inputs (variables) that the op overwrites.
         mutates_if: attribute that enables `mutates`; see `overwrites`.
-        numbers: inputs of one element, such as learning rates and step numbers, that kernels of
+        numbers: inputs with one element, such as learning rates and step numbers, that kernels of
             some device types read in host memory; see `DeviceSpec.host_numbers`.
-        effect: the op has a side effect: never removed and never merged with another op.
-        random: needs seed and step; never merged, never folded.
-        per_device: "inputs" or "outputs" if these are one value per device of the op's placement,
-            in order; the other side has all devices, with the layout of the attribute ``sbp``.  On
-            several devices such an op does no work.
-        work: floating point operations of one device, given its local types; None for ops that do
-            little more than read and write their elements.
-        host: runs on the CPU of its devices' machines, regardless of the scope.  Only such ops
-            read or write values whose elements are objects (`flow_core.base.dtypes.OBJECTS`).  A
-            source op among them that has an attribute ``region`` is split on axis 0.
-        internal: only passes create the op, in graphs that are already differentiated and split
-            into one op per device.  Such an op has neither gradient nor SBP rules.
+        effect: whether the op has a side effect; such an op is never removed, and never merged.
+        random: whether the op needs a seed and the step number; it is never merged or folded.
+        per_device: "inputs" or "outputs" if that side has one value for each device of the op's
+            placement, in order; values of the other side are on all devices, with the layout in the
+            attribute ``sbp``.  On several devices, such an op does no work.
+        work: number of floating-point operations on one device, given its local types; None for ops
+            that do little more than read and write their elements.
+        host: whether the op runs on the CPUs of its devices' machines, regardless of the scope.
+            Only such ops read or write objects (`flow_core.base.dtypes.OBJECTS`).  A host op
+            without inputs that has an attribute ``region`` is split on axis 0.
+        internal: whether only passes create the op, in graphs that are already differentiated and
+            split into one op per device.  Such an op has neither a gradient nor SBP rules.
     """
 
     type: str
@@ -247,11 +247,11 @@ class OpSpec:
         return () if keeps else self.mutates
 
     def is_view(self, inputs: int) -> bool:
-        """Whether output 0 of an op with that many inputs is a view, so that no kernel runs."""
+        """Return whether output 0 of an op with that many inputs is a view, without a kernel."""
         return self.alias is not None and self.alias < inputs
 
     def is_per_device(self, placement: Placement, side: str | None = None) -> bool:
-        """Whether the values of a side (None: of any side) are on one device each."""
+        """Return whether each value of a side (None: of either side) is on a single device."""
         applies = self.per_device is not None and side in (None, self.per_device)
         return applies and placement.size > 1
 
@@ -285,9 +285,9 @@ class KernelQuery:
         op: type of the op.
         attrs: its attributes.
         inputs, outputs: types of inputs and outputs.
-        find: finds the kernel of another query on the same device; kernels of ``fused`` groups use
-            it to look up their members' kernels.
-        settings: settings of session and job for kernels; unset keys are absent.
+        find: returns the kernel for another query on the same device; kernels of ``fused`` groups
+            use it to look up the kernels of the group's members.
+        settings: settings of the session and the job for kernels; unset keys are absent.
             ``enable_tensor_float_32_compute``: whether float32 products may be rounded to 10
             mantissa bits.  ``mixed_precision_data_type``: the 16-bit type of a mixed-precision job.
     """
@@ -321,8 +321,8 @@ class BindContext:
         step: 0-d int64 host array with the number of the current step.
         seed: 64-bit seed of the op, derived from the job's seed and the op's name.
         stream: the `flow_core.device.Stream` of the device, on which launches enqueue.
-        cores: how the plan divides the cores of the process.  Most kernels ignore it: lookup,
-            binding and launches run with the OpenMP and BLAS thread counts already set.
+        cores: the plan's division of the process's cores.  Most kernels ignore this: the OpenMP and
+            BLAS thread counts are already set during lookup, binding and launches.
     """
 
     query: KernelQuery
@@ -349,15 +349,15 @@ class KernelSpec:
         device: device type.
         load: lazy ``bind(BindContext)`` that returns a launch or a sequence of launches.
         accepts: predicate on a `KernelQuery` (dtypes, attributes, shapes).
-        priority: of the kernels that accept a query, the one with the highest priority runs;
-            numpy's kernels have 0.
-        workspace: ``workspace(KernelQuery)`` in bytes.
-        name: shown in plans and conflicts.
+        priority: among the kernels that accept a query, the one with the highest priority runs;
+            the numpy kernels of core have priority 0.
+        workspace: ``workspace(KernelQuery)`` returns the size of the workspace in bytes.
+        name: name of the kernel in plans and in errors about conflicts.
         batchable: ``batchable(whole, parts)``: whether one launch on several arrays, concatenated
-            along axis 0, is bitwise equal to one launch per array.  Inputs that are equal in
-            ``whole`` and in the parts are shared by all parts.  None: never, also for
-            elementwise ops, for which `flow_core.plugins.batchable.of_elements` may be set.
-        unrecordable: why a recording driver must call, not replay, the launches; empty if not.
+            along axis 0, is bitwise equal to one launch per array.  Inputs of equal types in
+            ``whole`` and in all parts are shared by the parts.  None means never, even for
+            elementwise ops; their kernels may set `flow_core.plugins.batchable.of_elements`.
+        unrecordable: why a recording driver must not replay the launches; empty if it may.
     """
 
     op: str
@@ -373,7 +373,7 @@ class KernelSpec:
 
 @dataclass(frozen=True, slots=True)
 class Available:
-    """Result of a probe that found devices: their number."""
+    """Result of a probe that found devices: the number of devices."""
 
     count: int
     note: str = ""
@@ -396,11 +396,11 @@ class DeviceSpec:
         probe: lazy ``probe() -> Available | Unavailable``; may access hardware.
         driver: lazy ``driver(device) -> flow_core.device.Driver``, with a
             `flow_core.sharding.topology.Device`.
-        kernels: device type whose kernels also run here ("cpu" for emulated devices).
+        kernels: device type whose kernels also run on this one ("cpu" for emulated devices).
         records_launches: whether the driver records the work that launches enqueue, and replays
             it in later steps; plans then report the kernels that prevent it.
-        alignment: bytes, a power of two and at least 64, of arenas, and of the offsets of values
-            (except rows of `KernelSpec.batchable`, which lie side by side) and workspaces.
+        alignment: alignment in bytes, a power of two and at least 64, of arenas and of the offsets
+            of workspaces and values (except rows of `KernelSpec.batchable`, which are adjacent).
         host_numbers: whether kernels read the inputs of `OpSpec.numbers` in host memory.  Step
             counters, learning rates and loss scales are then computed on the CPU; numbers that the
             device computes, such as the norm of all gradients, are copied in each step.
@@ -425,23 +425,23 @@ class CommSpec:
 
     Attributes:
         name: unique name.
-        device_types: device types that it connects, alone or mixed; ``("*",)`` for all types.
+        device_types: device types that the library connects, alone or mixed; ``("*",)`` for all.
         bootstrap: lazy ``bootstrap() -> Available | Unavailable``: connects the processes of this
-            program; called once.  `Unavailable` if the program was not launched for it.
+            program; called once.  `Unavailable` if no launcher of this library started the program.
         load: lazy ``load(devices) -> flow_core.device.Comm``, with the
             `flow_core.sharding.topology.Device` objects of a plan.
-        priority: the available library with the highest priority connects a plan's devices; the
-            in-process one of CPUs has 0, the one of all device types -100.
+        priority: the available library with the highest priority connects a plan's devices; core's
+            in-process libraries have priorities 0 (for CPUs) and -100 (for all device types).
         world: lazy ``world() -> flow_core.device.World``, the same object at each call: the
-            processes that it connects; None if it connects devices of one process only, or those
-            of another library.  With ``device_types=("*",)``, None excludes several processes.
+            processes that the library connects; None if it connects only devices of one process, or
+            uses another library's world.  With ``device_types=("*",)``, None means one process.
         static_bootstrap: lazy ``connect(machines, used, port) -> World | None``, called if
             ``flow.env.machine`` names several machines and no launcher started the program:
             connects one manually started process per machine; returns None if this process is not
             one of them.
-        shares_memory: whether all devices belong to this process and can read one another's
-            memory, if of the same kind.  Replicated tensors are then stored once: arrays of an
-            exchange may be the same array, see `Comm.bind`.
+        shares_memory: whether all devices belong to this process, and devices of the same type can
+            read one another's memory.  Replicated tensors are then stored once, and several inputs
+            or outputs of an exchange may be the same array; see `Comm.bind`.
     """
 
     name: str
@@ -460,14 +460,14 @@ class BoxingSpec:
 
     Attributes:
         name: unique name.
-        source, target: the SBP that it applies to: text, ``"S(0)"`` or ``"(S(0), B)"``; kinds
-            without axes, ``"P"`` or ``"(S, B)"``; or with the wildcard ``*``.
-        device_types: device types that it applies to.
-        cost: lazy ``cost(tensor, source, target)`` in seconds, of a `TensorType` and two
-            (`Placement`, n-D SBP) pairs; the planner uses the cheapest boxing unless a plugin
+        source, target: the SBPs to which it applies: text such as ``"S(0)"`` or ``"(S(0), B)"``,
+            kinds without axes such as ``"P"`` or ``"(S, B)"``, or text with the wildcard ``*``.
+        device_types: device types to which it applies.
+        cost: lazy ``cost(tensor, source, target)``, which returns seconds for a `TensorType` and
+            two (`Placement`, n-D SBP) pairs; the planner uses the cheapest boxing unless a plugin
             chooses another.
-        load: lazy ``load(tensor, source, target)``: the intermediate layouts, in order, as such
-            pairs.
+        load: lazy ``load(tensor, source, target)``, which returns the intermediate layouts, in
+            order, as such pairs.
     """
 
     name: str
@@ -484,8 +484,8 @@ class ReaderSpec:
 
     Attributes:
         name: unique name.
-        load: lazy text of a class ``Files(paths, skip)`` with ``place``, ``read`` and ``origin``;
-            see `flow_data.records.framed.Files`.
+        load: lazy name of a class ``Files(paths, skip)`` with methods ``place``, ``read`` and
+            ``origin``; see `flow_data.records.framed.Files`.
     """
 
     name: str
@@ -498,8 +498,8 @@ class DecoderSpec:
 
     Attributes:
         name: unique name.
-        load: lazy text of ``decode(data: bytes) -> numpy.ndarray``; exceptions are reported with
-            the file and the number of the record.
+        load: lazy ``decode(data: bytes) -> numpy.ndarray``; its exceptions are reported with the
+            file and the number of the record.
     """
 
     name: str
@@ -531,8 +531,8 @@ class PassSpec:
         name: unique name.
         stage: "logical", "train" and "lower" passes run on the logical graph, in this order;
             "physical" passes run on the graph with one op per device.
-        before, after: names of passes of the same stage.
-        default: whether jobs run it by default.
+        before, after: names of passes of the same stage before, or after, which this pass runs.
+        default: whether jobs run the pass by default.
     """
 
     name: str

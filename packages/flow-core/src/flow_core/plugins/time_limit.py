@@ -15,7 +15,7 @@ class CallTimeoutError(Exception):
 
 
 def call_within(seconds: float, call: Callable[[], Result]) -> Result:
-    """Call a function in a thread of its own, and wait for its result.
+    """Call a function in a separate thread, and wait for its result.
 
     Args:
         seconds: the time limit.

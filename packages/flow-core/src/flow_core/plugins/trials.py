@@ -1,9 +1,9 @@
-"""Test by trial whether two ways to multiply matrices are bitwise equal.
+"""Test by trial whether two ways to multiply matrices give bitwise equal results.
 
-A library chooses kernels by processor and shape, and kernels with different summation orders agree
-on many elements.  A trial draws operands whose products nearly cancel, so that a different order
-changes most elements.  It repeats the draw, as the order may differ in a single element of a small
-product.
+A library chooses kernels according to processor and shape, and the results of kernels with
+different summation orders agree in many elements.  A trial draws operands whose products nearly
+cancel, so that a different order changes most elements.  A trial makes several draws, since the
+order may differ for only one element of a small product.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from flow_core.ir.graph import TensorType
 MOST, LEAST = 8, 2
 """Number of draws for small and for large products."""
 LARGE = 1 << 26
-"""Number of multiplications from which fewer draws are made."""
+"""Target for the number of multiplications of all draws, which limits the draws of large products.
+"""
 REST = 1e-3
-"""Relative size of the difference of two terms that nearly cancel."""
+"""Relative size of what remains of two terms that nearly cancel."""
 
 
 def agree(multiplications: int, same: Callable[[np.random.Generator], bool]) -> bool:
-    """Whether a comparison holds for several draws.
+    """Return whether a comparison holds for several draws.
 
     Args:
         multiplications: number of multiplications of one draw; determines the number of draws.
-        same: draws operands and compares the results.
+        same: a function that draws operands and compares the results.
 
     >>> agree(6, lambda rng: bool(rng.random() < 1))
     True

@@ -1,4 +1,4 @@
-"""Shared parts of backends' passes: queries of kernels during rewriting, data layouts.
+"""Shared parts of backends' passes: kernel lookups during rewriting, and data layouts.
 
 In: graphs, op specs, and the kernels and layout table of a backend.  Out: rewritten graphs.
 Must not depend on a backend, other passes, devices or the frontend.

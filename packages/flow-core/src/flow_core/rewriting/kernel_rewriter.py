@@ -10,7 +10,7 @@ from flow_core.plugins.specs import KernelQuery, KernelSpec
 
 
 class KernelRewriter(Rewriter):
-    """A rewriter with the kernels of a backend.
+    """A rewriter that knows the kernels of a backend.
 
     Args:
         graph: the graph to change.
@@ -22,11 +22,11 @@ class KernelRewriter(Rewriter):
         self.kernels = kernels
 
     def query(self, op: Op, types: tuple[TensorType, ...]) -> KernelQuery:
-        """Return the kernel query of an op that need not be in the graph, for its output types."""
+        """Return the kernel query for an op, which need not be in the graph, and output types."""
         return KernelQuery(op.type, op.attrs, tuple(map(self.type_of, op.inputs)), types)
 
     def accepts(self, op: Op, types: tuple[TensorType, ...]) -> bool:
-        """Whether a kernel of the backend accepts an op that need not be in the graph."""
+        """Return whether a kernel of the backend accepts an op, which need not be in the graph."""
         kernels = self.kernels.get(op.type, ())
         query = self.query(op, types) if kernels else None
         return query is not None and any(k.accepts is None or k.accepts(query) for k in kernels)
@@ -34,7 +34,7 @@ class KernelRewriter(Rewriter):
     def replace_if_accepted(
         self, old: Op, new: Op, types: tuple[TensorType, ...] | None = None
     ) -> bool:
-        """Replace an op if a kernel of the backend accepts the new one."""
+        """Replace an op if a kernel of the backend accepts the new op; return whether it does."""
         accepted = self.accepts(new, self.types[old.name] if types is None else types)
         if accepted:
             self.replace(old, new, types)

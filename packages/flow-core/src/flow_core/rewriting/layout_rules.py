@@ -13,7 +13,7 @@ POOLS = ("max_pool_2d", "avg_pool_2d")
 
 
 def pool(work: Layouts, op: Op) -> bool:
-    """Convert pooling over windows, or its gradient: all inputs are activations."""
+    """Convert window pooling or its gradient, all of whose inputs are activations."""
     if not work.is_first(op, 0):
         return False
     inputs = tuple(work.wide(v, op) for v in op.inputs)
@@ -24,7 +24,7 @@ def pool(work: Layouts, op: Op) -> bool:
 
 
 def norm(work: Layouts, op: Op) -> bool:
-    """Convert normalization, with activations in input 0, or its gradient, in inputs 0 and 1."""
+    """Convert normalization (activations: input 0) or its gradient (activations: inputs 0, 1)."""
     wide = 2 if op.type.endswith("_grad") else 1
     if op.attrs["axis"] not in (1, -3) or not work.movable(op, 0):
         return False

@@ -1,10 +1,10 @@
-"""Choice of data layouts: keep activations in NHWC between ops that are faster on it.
+"""Choice of data layouts: keep activations in NHWC between ops that are faster with it.
 
 Every value with four axes exists in NCHW (the program's layout), in NHWC, or in both.  A backend's
-table lists the ops that prefer NHWC, and those that follow: they use NHWC if one of their inputs is
-in it, as elementwise ops do without being listed.  All others read NCHW.  Between the layouts, an
-op of the backend reorders, with the reason as an attribute; each value is reordered at most once,
-and not at all if both layouts have the same bytes because of axes of size 1.
+table lists the ops that prefer NHWC, and the ops that follow, which use NHWC if one of their inputs
+is in NHWC.  Elementwise ops follow without being listed.  All other ops read NCHW.  An op of the
+backend converts between the layouts, with the reason as an attribute.  Each value is converted at
+most once, and not at all if both layouts have the same bytes because of axes of size 1.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ class LayoutTable:
     """Layout preferences of a backend's ops.
 
     Attributes:
-        wants: rewrite rules of the ops that prefer NHWC, by op type.
-        follows: rewrite rules of the ops that use NHWC if one of their inputs is in it.
-        dtypes: names of the element types that the rules apply to.
+        wants: rewrite rules for the ops that prefer NHWC, by op type.
+        follows: rewrite rules for the ops that use NHWC if one of their inputs is in NHWC, by op
+            type.
+        dtypes: names of the element types to which the rules apply.
         reorder: the backend's op that changes layouts; its attributes are ``perm``, ``reason``
             and ``reordered``, the number of bytes copied.
     """
@@ -60,9 +61,9 @@ class Layouts:
         table: the backend's preferences.
         rewriter: the graph under change.
         specs: the op specs, by type.
-        nhwc: the NHWC form of values of the graph, where one exists.
-        nchw: the NCHW form of moved values, where an op reads it.
-        moved: values whose op no longer computes their NCHW form.
+        nhwc: the NHWC forms of values of the graph, as far as they exist.
+        nchw: the NCHW forms of moved values, as far as ops read them.
+        moved: values that their ops now compute in NHWC instead of NCHW.
     """
 
     table: LayoutTable
@@ -79,14 +80,14 @@ class Layouts:
         return self.rewriter.graph.types[op.name]
 
     def movable(self, op: Op, *indices: int) -> bool:
-        """Whether some inputs of an op have four axes and an element type of the table."""
+        """Return whether some inputs of an op have four axes and an element type of the table."""
         types = self.rewriter.graph.input_types(op)
         return all(
             len(types[i].shape) == 4 and types[i].dtype.name in self.table.dtypes for i in indices
         )
 
     def is_first(self, op: Op, *indices: int) -> bool:
-        """Whether an op's format is NCHW, and the inputs are movable."""
+        """Return whether an op's data format is NCHW and the given inputs are movable."""
         return op.attrs.get("data_format") == FIRST and self.movable(op, *indices)
 
     # ---------------------------------------------------------------------- forms of values
@@ -121,8 +122,8 @@ class Layouts:
     ) -> tuple[Op, TensorType]:
         """Return an op that changes the layout of one of ``maker``'s values, and its output type.
 
-        The op is the backend's, a ``transpose`` if none of the backend's kernels accepts that, or a
-        ``reshape`` if both layouts have the same bytes.
+        This is a ``reshape`` if both layouts have the same bytes; otherwise the table's ``reorder``
+        op or, if none of the backend's kernels accepts that, a ``transpose``.
         """
         of = self.rewriter.type_of(source)
         type_ = tensor_type(tuple(of.shape[axis] for axis in perm), of.dtype)
@@ -141,7 +142,7 @@ class Layouts:
     # ---------------------------------------------------------------------- changes
 
     def replace(self, op: Op, new: Op, types: tuple[TensorType, ...], wide: int = 1) -> None:
-        """Replace an op by its NHWC form; the first ``wide`` outputs are in NHWC."""
+        """Replace an op with its NHWC form, whose first ``wide`` outputs are in NHWC."""
         self.rewriter.replace(op, new, types)
         for index in range(wide):
             value = Value(op.name, index)
@@ -149,14 +150,14 @@ class Layouts:
             self.moved.add(value)
 
     def attempt(self, op: Op, new: Op, *types: TensorType) -> bool:
-        """Replace an op if one of the backend's kernels accepts the new one."""
+        """Replace an op if a kernel of the backend accepts the new op; return whether it does."""
         if not self.rewriter.accepts(new, types):
             return False
         self.replace(op, new, types)
         return True
 
     def leave(self, op: Op) -> None:
-        """Keep an op unchanged, reading NCHW."""
+        """Keep an op unchanged, except that it reads the NCHW forms of its inputs."""
         inputs = tuple([self.plain(v, op) for v in op.inputs])
         if inputs != op.inputs:
             self.rewriter.replace(op, op.with_inputs(inputs))
@@ -177,7 +178,7 @@ class Layouts:
 
 
 Rule = Callable[[Layouts, Op], bool]
-"""Rewrite an op to NHWC; return whether it was rewritten."""
+"""A function that rewrites an op to NHWC, and returns whether it was rewritten."""
 
 
 def follow(work: Layouts, op: Op) -> bool:
@@ -211,8 +212,8 @@ def to_channels_last(
         graph: a graph with an op per device.
         table: the backend's preferences.
         specs: the op specs, by type.
-        kernels: the backend's kernels, by op type, for `Layouts.attempt`; a reordering that its
-            ``reorder`` kernels reject becomes a transpose, unless no such kernels are given.
+        kernels: the backend's kernels, by op type, for `Layouts.attempt`.  If they include kernels
+            for the ``reorder`` op but none of these accepts a conversion, it becomes a transpose.
         devices: types of the devices whose ops the backend computes.
     """
     if not any(op.type in table.wants for op in graph.ops.values()):

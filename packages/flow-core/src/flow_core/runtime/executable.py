@@ -1,4 +1,4 @@
-"""A plan bound to memory and kernels: what one step runs."""
+"""A plan that is bound to memory and kernels, and runs its steps."""
 
 from __future__ import annotations
 
@@ -34,16 +34,17 @@ from flow_core.sharding.sbp import Region
 from flow_core.sharding.topology import Device
 
 VariableSource = Callable[[str, Device, Region | None, Shape], Any]
-"""Returns the array of a variable's part: of a name, on a device, of a region, in a shape."""
+"""A function that returns the array of a part of a variable, given the variable's name, the device,
+the part's region (None for the whole variable) and the array's shape."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskTime:
-    """When a task ran, in seconds since the first of its step began.
+    """The time at which a task ran, in seconds since the first task of the step began.
 
     Attributes:
-        stream: its stream, by position in the plan.
-        start, stop: first launch begun, last launch over.
+        stream: position of the task's stream in the plan.
+        start, stop: when the first launch of the task began, and when the last one ended.
     """
 
     stream: int
@@ -52,31 +53,31 @@ class TaskTime:
 
 
 class Executable:
-    """A loaded plan.  Binding happens here, once; `run` calls launches only.
+    """A loaded plan.  Its tasks are bound once, when it is created; `run` only calls launches.
 
     Args:
         plan: the plan.
         kernels: the registry.
-        driver: returns the driver of a device.
-        variable: returns the session's array of a variable's part on a device, by the variable's
-            name, the device, the part's region (None for all of it) and the array's shape.
-        finished: observers, called with the step's number and its statistics: job and seconds.
-        step: the step counter, an int64 scalar that plans of one job share; None for its own.
-        comm: creates the comm between the plan's devices.  Tasks of its
-            local devices are bound and run here, the others by other processes.
-        world: the processes that run the plan together, None for one.  With several processes,
-            ``variable`` is called for the variables of all devices, in the order of the plan, and
-            may return None for those of other processes; every process gets all results.
+        driver: a function that returns the driver of a device.
+        variable: the function that returns the session's arrays of variables.
+        finished: observers, which are called after each step with the step's number and statistics
+            (job and seconds).
+        step: the step counter, an int64 scalar that the plans of a job share; None for a new one.
+        comm: a function that creates the communicator (comm) between the plan's devices.  Tasks of
+            the comm's local devices are bound and run here; other processes run the other tasks.
+        world: the processes that run the plan together, None for a single process.  With several
+            processes, ``variable`` is called for the variables of all devices, in the order of the
+            plan, and may return None for those of other processes; every process gets all results.
 
     Attributes:
         plan: the plan.
         step: number of the next step, a 0-d array.
-        comm: the communication library, None for a plan without exchanges.
+        comm: the comm, None for a plan without exchanges.
         arenas: memory of the local devices.
         feeds, fetches: arrays of (parts of) parameters and of results, None for those that
             another process holds.
-        windows: the regions of the parameters' arrays that this process copies in at each step:
-            index of the parameter, and slices; the rest is not read.
+        windows: the regions of fed arrays that this process copies to devices in each step, as
+            (index of the parameter, slices); other parts of the arrays are not read.
     """
 
     def __init__(
@@ -123,7 +124,7 @@ class Executable:
         self._roots = self._owners_of_fetches(world) if world else ()
 
     def _arena(self, plan: ArenaPlan, driver: Driver) -> Arena:
-        """The memory of a device, allocated by the comm if it has memory of its own."""
+        """Allocate the memory of a device: by the comm if it provides memory, or by the driver."""
         special = getattr(self.comm, "arena", None)
         try:
             found: Arena | None = special(plan.device, plan.nbytes) if special else None
@@ -149,7 +150,7 @@ class Executable:
         return viewed(arena, buffer.offset, buffer.type, buffer.memory, self._kernels)
 
     def _prologue(self) -> Launch:
-        """Run the tasks before the first step, and return their launch."""
+        """Run the tasks that precede the first step, and return their launch."""
         bound = [self.bind_task(task) for task in self.plan.prologue]
         launch = self._order.compile(self.plan.prologue, bound)
         with self._blame.step(self.plan.prologue, bound):
@@ -157,7 +158,7 @@ class Executable:
         return launch
 
     def bind_task(self, task: Task) -> Sequence[Launch]:
-        """The launches of one task; none for a task of another process."""
+        """Return the launches of one task; a task of another process has no launches."""
         arrays = self._arrays
         if task.type == BOXING:
             return self._bind_exchange(task)
@@ -199,10 +200,10 @@ class Executable:
         return launches
 
     def _compiled(self, wrap: Callable[[int, Sequence[Launch]], Sequence[Launch]]) -> Launch:
-        """The launch of a step: tasks in the order of the plan, or streams on threads.
+        """Return the launch of a step, which runs tasks in plan order, or streams on threads.
 
         Args:
-            wrap: wraps the launches of a task, given its position.
+            wrap: a function that wraps the launches of a task, given the task's position.
         """
         bound = [wrap(i, self.bind_task(task)) for i, task in enumerate(self.plan.tasks)]
         self._bound = bound
@@ -222,7 +223,7 @@ class Executable:
         self._unchecked = False
 
     def _takes_part(self, task: Task) -> tuple[bool, bool]:
-        """Whether this process runs a part of a task, and whether other processes do, too."""
+        """Return whether this process runs a part of a task, and whether other processes do."""
         if task.type != BOXING:
             return task.device in self._local, False
         found = {self.plan.buffers[i].device in self._local for i in (*task.inputs, *task.outputs)}
@@ -252,7 +253,7 @@ class Executable:
         )
 
     def run(self, feeds: Sequence[Array]) -> tuple[Array, ...]:
-        """Run one step: copy the feeds in, launch, copy the results out."""
+        """Run one step: copy the feeds to the devices, launch, and copy the results to the host."""
         if self._before is not None:
             self._before()
         started = time.perf_counter() if self._finished else 0.0
@@ -281,7 +282,7 @@ class Executable:
         return results
 
     def _windows(self) -> Iterator[tuple[int, Any]]:
-        """Compute `windows`; micro-batches are slices of axis 0."""
+        """Yield the elements of `windows`; micro-batches are slices of axis 0."""
         parts, sizes = self.plan.micro_batches, self._fed_sizes()
         for target, (index, region) in zip(self.feeds, self.plan.fed, strict=True):
             if target is None:
@@ -294,7 +295,7 @@ class Executable:
             yield index // parts, ... if whole else tuple(box)
 
     def _fed_sizes(self) -> dict[int, tuple[int, ...]]:
-        """The shapes of the fed arrays, or of their micro-batches."""
+        """Return the shapes of the fed arrays, or of their micro-batches, by position."""
         found: dict[int, tuple[int, ...]] = {}
         for index, region in self.plan.fed:
             ends = tuple([high for _, high in region])
@@ -304,14 +305,14 @@ class Executable:
     def _copy_in(
         self, position: int, driver: Callable[[Device], Driver]
     ) -> Callable[[Array], object]:
-        """A function that copies an array into a fed buffer; objects stay on the host."""
+        """Return a function that copies an array into a fed buffer; objects stay on the host."""
         target, buffer = self.feeds[position], self.plan.buffers[self.plan.feeds[position]]
         if buffer.type.dtype.is_object:
             return partial(target.__setitem__, ...)
         return partial(driver(buffer.device).copy_in, target)
 
     def _copy_out(self, position: int, driver: Callable[[Device], Driver]) -> Callable[[], Any]:
-        """A function that copies a result to the host; it returns None for remote results."""
+        """Return a function that copies a result to the host, or returns None if it is remote."""
         source, buffer = self.fetches[position], self.plan.buffers[self.plan.fetches[position]]
         if source is None:
             return _nothing
@@ -327,7 +328,7 @@ class Executable:
                     f"fetching {buffer.name!r} of job {self.plan.job!r}",
                     found=f"{buffer.type}, in a program of {world.size} processes",
                     allowed="arrays of numbers, and tensors of changing shape",
-                    hint="decode them before",
+                    hint="decode the records in the job, and fetch the decoded arrays",
                 )
         return tuple([world.owner(buffer.device) for buffer in buffers])
 
@@ -350,7 +351,7 @@ class Executable:
     def _share_ragged(
         self, world: World, arrays: Mapping[int, tuple[Any, bool]], what: str
     ) -> None:
-        """Share arrays of objects: first their sizes, then their bytes."""
+        """Share arrays of objects among all processes: first their sizes, then their bytes."""
         roots = [self._roots[i] for i in arrays]
         messages = [pack(x) if is_here else None for x, is_here in arrays.values()]
         sizes = [np.array([0 if m is None else m.size], np.int64) for m in messages]
@@ -365,11 +366,11 @@ class Executable:
                 array[...] = unpack(message).reshape(array.shape)
 
     def sent(self) -> Mapping[DevicePair, int]:
-        """The bytes that local devices have sent, by (source, target)."""
+        """Return the numbers of bytes that local devices have sent, by (source, target)."""
         return {} if self.comm is None else self.comm.sent()
 
     def measured(self) -> Mapping[Device, int]:
-        """The allocated bytes of each device; equal to the plan's prediction."""
+        """Return the number of bytes allocated on each device, which the plan predicts exactly."""
         return {device: arena.nbytes for device, arena in self.arenas.items()}
 
 

@@ -1,4 +1,4 @@
-"""Errors of plugins' code at run time: drivers, comms, and the launches of kernels."""
+"""Errors of plugins' code at run time: drivers, communicators (comms) and launches of kernels."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from flow_core.sharding.topology import Device
 
 
 class KernelSource(Protocol):
-    """The registry, as far as the runtime needs it.
+    """The part of the registry's interface that the runtime needs.
 
     Attributes:
         origins: the plugin of each record, by (table, name).
@@ -42,7 +42,7 @@ class KernelSource(Protocol):
 
 
 def line_of(task: Task) -> SourceLine | None:
-    """Return the user's line of a task, None if unknown."""
+    """Return the user's line of a task, or None if it is unknown."""
     file, _, number = task.line.rpartition(":")
     return SourceLine(file, int(number)) if number.isdigit() else None
 
@@ -51,8 +51,8 @@ def allocated(driver: Driver, device: Device, nbytes: int, source: KernelSource)
     """Allocate memory of a device.
 
     Raises:
-        MemoryError: the device has not enough.
-        PluginError: the driver fails in another way, or returns no arena of that size.
+        MemoryError: the device does not have enough memory.
+        PluginError: the driver fails in another way, or does not return an arena of that size.
     """
     origin = source.origins.get(("devices", device.type))
     attempted = f"allocating {nbytes:,} bytes by the driver of {device}, {origin}"
@@ -72,7 +72,7 @@ def viewed(
     """Return an array in an arena.
 
     Raises:
-        PluginError: the arena fails, or returns something else than an array of that shape.
+        PluginError: the arena fails, or does not return an array of that shape.
     """
     try:
         array = arena.view(offset, type_.shape, type_.dtype.numpy)
@@ -120,7 +120,7 @@ class Blame:
         )
 
     def attempted(self, doing: str, task: Task) -> tuple[str, Origin | None]:
-        """Return what was attempted with a task, in words, and the plugin that it ran."""
+        """Return a description of what was attempted with a task, and the plugin whose code ran."""
         what = f"{doing} {task.type} {task.op!r} of job {self._plan.job!r} on {task.device}"
         if task.type == BOXING:
             origin = self._source.origins.get(("comms", self._comm))
@@ -131,7 +131,7 @@ class Blame:
 
     @contextmanager
     def task(self, doing: str, task: Task) -> Iterator[None]:
-        """Report exceptions with the task's op, kernel, plugin and line."""
+        """Add the task's op, kernel, plugin and line to exceptions of the ``with`` block."""
         try:
             yield
         except FlowError as error:
@@ -143,11 +143,11 @@ class Blame:
 
     @contextmanager
     def step(self, tasks: Sequence[Task], bound: Sequence[Sequence[Launch]]) -> Iterator[None]:
-        """Report exceptions of launches with the task's op, kernel, plugin and line.
+        """Add the task's op, kernel, plugin and line to exceptions of launches.
 
         Args:
             tasks: the tasks of the step.
-            bound: the launches of each.
+            bound: the launches of each task.
         """
         try:
             yield
@@ -163,14 +163,14 @@ class Blame:
 
     @contextmanager
     def observer(self, call: Callable[..., object]) -> Iterator[None]:
-        """Report exceptions of an observer of steps with its plugin."""
+        """Add the name of its plugin to exceptions of an observer of steps."""
         calls = self._source.calls["flow_step_finished"]
         origin = next((entry.origin for entry in calls if entry.call is call), None)
         with plugin_code(f"calling hook flow_step_finished of {origin}", origin, user_line()):
             yield
 
     def check_outputs(self, tasks: Sequence[Task], arrays: Sequence[DeviceArray]) -> None:
-        """Check after the first step that kernels have not replaced or resized their outputs.
+        """Check, after the first step, that kernels have not replaced or resized their outputs.
 
         Raises:
             PluginResultError: an array does not have the shape of its buffer.
@@ -195,7 +195,7 @@ def _set_line(error: FlowError, task: Task) -> None:
 def _failed(
     error: BaseException, tasks: Sequence[Task], bound: Sequence[Sequence[Launch]]
 ) -> Task | None:
-    """Return the task whose launch is a local variable of a frame in an error's traceback."""
+    """Return the task whose launch is the value of a local variable in an error's traceback."""
     pairs = zip(tasks, bound, strict=True)
     owners = {id(launch): task for task, launches in pairs for launch in launches}
     frames = [frame for frame, _ in walk_tb(error.__traceback__)]

@@ -1,13 +1,15 @@
 """The order of a step's launches: the drivers that compile them, and the events between them.
 
-A compile group is one device, or several whose drivers name the same `compile_group`.  Consecutive
-tasks of a group become one call of its driver's ``compile``.  Within a group, launches are called
-in the order of the plan.  Between groups, a wait of the plan is an event if the earlier task may
-still be running when its launches return, that is, if its driver is asynchronous.
+A compile group is one device, or several devices whose drivers have the same `compile_group`.  The
+launches of consecutive tasks of a group are compiled by one call of its driver's ``compile``.
+Within a group, launches are called in the order of the plan.  A wait between tasks of different
+groups becomes an event if the earlier task may still be running when its launches return, that is,
+if its driver is asynchronous.
 
-An exchange belongs to the group of its first asynchronous device.  A step begins with events that
-make such visitors wait for the owners of the memory that they access, whose copies and other jobs
-may have changed it, and ends with events that make the owners wait for their visitors.
+An exchange belongs to the group of its first asynchronous device.  This group is then a visitor to
+the groups that own the other memory that the exchange accesses.  A step begins with events that
+make visitors wait for the owners of this memory, because copies and other jobs of the owners may
+have changed it.  A step ends with events that make the owners wait for their visitors.
 """
 
 from __future__ import annotations
@@ -29,9 +31,9 @@ class CompileGroup:
     """Devices whose launches one driver compiles.
 
     Attributes:
-        driver: the driver of its first device.
-        stream: that device's compute stream.
-        asynchronous: whether its launches only enqueue work.
+        driver: the driver of the group's first device.
+        stream: the compute stream of that device.
+        asynchronous: whether launches of the group only enqueue work.
     """
 
     driver: Driver
@@ -40,7 +42,7 @@ class CompileGroup:
 
 
 class Signal:
-    """The completion of a task, recorded in each step, for which other groups wait."""
+    """The completion of a task, which is recorded in each step, and for which other groups wait."""
 
     __slots__ = ("_event", "_stream")
 
@@ -67,15 +69,16 @@ class Signal:
 
 
 Visits = dict[tuple[CompileGroup, CompileGroup], int]
-"""By the owner of memory and another group that accesses it: the position of the last such task."""
+"""The position of the last task of a group that accesses another group's memory, keyed by the owner
+of the memory and the accessing group."""
 
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """A step of several compile groups.
+    """The launch of a step that involves several compile groups.
 
     Attributes:
-        calls: compiled runs of launches, records and waits, in order.
+        calls: compiled launches, and records of events and waits for them, in order.
     """
 
     calls: tuple[Launch, ...]
@@ -91,7 +94,7 @@ class LaunchOrder:
     Args:
         plan: the plan.
         local: the devices of this process, in the order of the plan.
-        driver: returns the driver of a device.
+        driver: a function that returns the driver of a device.
 
     Attributes:
         streams: the compute stream of each local device.
@@ -118,7 +121,8 @@ class LaunchOrder:
         """Return one callable that runs the launches of each task, in the order of the plan.
 
         Args:
-            tasks: the tasks.  If a driver is asynchronous, their waits are positions among them.
+            tasks: the tasks.  If a driver is asynchronous, the tasks' waits are positions in this
+                sequence.
             launches: the launches of each task; none for tasks of other processes.
         """
         groups = self._groups_of(tasks)
@@ -152,7 +156,7 @@ class LaunchOrder:
         return [task.device, *[buffers[i].device for i in (*task.inputs, *task.outputs)]]
 
     def _visits(self, tasks: Sequence[Task], groups: Sequence[CompileGroup]) -> Visits:
-        """Return the last accesses of groups to memory of other groups."""
+        """Return the last access of each group to the memory of each other group."""
         found: Visits = {}
         for position, (task, group) in enumerate(zip(tasks, groups, strict=True)):
             own = () if task.workspace is None else (task.workspace,)
@@ -167,8 +171,9 @@ class LaunchOrder:
     ) -> tuple[list[tuple[int, ...]], list[tuple[CompileGroup, int]]]:
         """Return the events that each task waits for, and those that owners of memory wait for.
 
-        The latter end the step: the copies of results, and later steps, come after all accesses to
-        the memory.  An event that an earlier wait of the same group implies is omitted.
+        The owners wait at the end of the step, so that copies of results, and later steps, run
+        after all accesses to the memory.  An event is omitted if an earlier wait of the same group
+        implies it.
         """
         known: dict[tuple[CompileGroup, CompileGroup], int] = {}
 
@@ -189,7 +194,7 @@ class LaunchOrder:
 
 
 def _begin(visits: Visits) -> Iterator[Launch]:
-    """Yield launches by which groups wait for the copies and steps that changed others' memory."""
+    """Yield launches that make visitors wait for earlier copies and steps of memory owners."""
     for owner, group in visits:
         if owner.asynchronous:
             signal = Signal(owner.stream)
@@ -202,7 +207,7 @@ def _runs(
     waits: Sequence[Collection[int]],
     signals: Mapping[int, Signal],
 ) -> Iterator[Launch]:
-    """Yield compiled runs of one group's tasks, and the records and waits between them."""
+    """Yield the compiled launches of consecutive tasks of a group, and event records and waits."""
     run: list[Launch] = []
     for position, group in enumerate(groups):
         yield from (signals[i].wait(group) for i in waits[position])

@@ -1,9 +1,9 @@
 """The actors of a session: feed (the caller), compute and callback, joined by registers.
 
-A step enters at `Pipeline.submit` when its job has a token, waits in ``fed`` for the compute
-actor and in ``results`` for the callback actor, whose acknowledgement releases the token.  A
-synchronous step on an idle pipeline runs in the caller's thread, with the same tokens but without
-a hand-over between threads.
+A step enters the pipeline in `Pipeline.submit` when its job has a free token.  The step waits in
+the register ``fed`` for the compute actor, then in the register ``results`` for the callback actor,
+which releases the token after the callback.  If the pipeline is idle, a synchronous step runs in
+the caller's thread: it holds a token but is not passed between threads.
 
 An interrupt (Ctrl-C) may hit the feeding thread anywhere.  Waits and `Pipeline.close` therefore
 depend on the registers, which only actors change, and not on the number of tokens in use.
@@ -29,7 +29,7 @@ COMPUTE, CALLBACK = "compute", "callback"
 
 
 class Runnable(Protocol):
-    """The executable of a step."""
+    """The interface of an executable to the pipeline."""
 
     def run(self, feeds: Sequence[Array]) -> tuple[Array, ...]:
         """Run one step."""
@@ -75,13 +75,14 @@ class Step:
         executable: the executable.
         feeds: the fed arrays, which must not change until the step has run.
         credit: the job's tokens.
-        deliver: called with the step, in order, in the callback actor.
-        release: makes `deliver` stop waiting for a callback when that blocks another thread.
-        slot: number of its token, from 0, and of its staging buffers.
-        results: the results, once computed.
-        error: the error of compute or callback.
-        fed: whether it has entered the pipeline; before that it can be cancelled.
-        done: whether it is delivered.
+        deliver: a function that the callback actor calls with the step; steps keep their order.
+        release: a function that makes `deliver` stop waiting for a callback while another thread
+            waits for the pipeline.
+        slot: number of the step's token, from 0, which is also that of its staging buffers.
+        results: the results, once they are computed.
+        error: the error of the computation or the callback.
+        fed: whether the step has entered the pipeline; until then, it can be cancelled.
+        done: whether the step has been delivered.
     """
 
     __slots__ = (
@@ -109,7 +110,7 @@ class Step:
         self.slot = 0
 
     def compute(self) -> None:
-        """Run the step and keep its results or error."""
+        """Run the step, and store its results or its error."""
         try:
             self.results = self.executable.run(self.feeds)
         except BaseException as error:  # noqa: BLE001 - raised where the caller waits
@@ -126,12 +127,12 @@ class Step:
 
 
 class Pipeline:
-    """Runs the steps of a session's jobs through compute and callback, in order.
+    """The pipeline of a session, which computes and delivers the steps of all jobs in order.
 
     Attributes:
         process: the id of the process that owns the threads.
-        one_caller: whether only one thread at a time may call jobs, since other processes wait for
-            the steps of this one in the same order.
+        one_caller: whether only one thread at a time may call jobs, because other processes must
+            run the same steps in the same order.
     """
 
     def __init__(self) -> None:
@@ -166,7 +167,7 @@ class Pipeline:
 
     @property
     def in_flight(self) -> int:
-        """Steps that hold a token: between their call and the end of their callback."""
+        """The number of steps that hold a token: from their call to the end of their callback."""
         return sum(len(credit.holders) for credit in self._credits)
 
     @property
@@ -175,7 +176,7 @@ class Pipeline:
 
     @property
     def in_callback(self) -> bool:
-        """Whether the caller is a callback run by the callback actor."""
+        """Whether the caller is a callback that the callback actor runs."""
         return threading.current_thread() is self._threads.get(CALLBACK)
 
     @property
@@ -188,7 +189,7 @@ class Pipeline:
     def run(self, step: Step) -> None:
         """Run a step to its end, in the caller's thread if nothing is in flight.
 
-        This also works inside a callback; steps already fed run before or after it.
+        This also works inside a callback; steps that were already fed run before or after the step.
         """
         if self.in_callback or self._in_handler:
             self._run_now(step)
@@ -211,7 +212,7 @@ class Pipeline:
                 at=user_line(3),
                 found=f"a step of thread {other.name!r}{f' (at {line})' if line else ''}, in a "
                 "program of several processes, whose steps must have the same order everywhere",
-                allowed="calls of one thread at a time",
+                allowed="calls from one thread at a time",
                 hint="call all jobs in one thread, or pass the turn between threads in an order "
                 "that is the same in all processes",
             )
@@ -228,7 +229,7 @@ class Pipeline:
         try:
             self._run_now(step)
         finally:
-            with self._changes.lock:  # "not inline" implies that the token is free
+            with self._changes.lock:  # other threads see `_inline` None only with the token free
                 self._inline = None
                 self.release_token(step)
 
@@ -239,14 +240,14 @@ class Pipeline:
         step.done = True
 
     def submit(self, step: Step) -> None:
-        """Feed a step; block while its job has no free token."""
+        """Feed a step; block until its job has a free token."""
         self.reserve(step)
         self.enter(step)
 
     def reserve(self, step: Step) -> None:
-        """Take a token for a step; block while its job has none.
+        """Take a token for a step; block until the step's job has a free one.
 
-        The step that last held this token no longer reads its staging buffers.
+        The step that last held this token no longer reads the token's staging buffers.
         """
 
         def attempt() -> bool:
@@ -274,7 +275,7 @@ class Pipeline:
             self.release_token(step)
 
     def _take_token(self, step: Step) -> None:
-        """Take a token; registers have a slot for each token of any job."""
+        """Take a token; widen the registers to one slot per token of all jobs."""
         credit = step.credit
         if credit not in self._credits:
             self._credits.add(credit)
@@ -284,7 +285,7 @@ class Pipeline:
         credit.take(step)
 
     def release_token(self, step: Step) -> None:
-        """Release the token of a step that has ended, or was never fed."""
+        """Release the token of a step that has ended or was never fed."""
         with self._changes.lock:
             step.credit.release(step)
             self._changes.notify()
@@ -306,7 +307,7 @@ class Pipeline:
         """Block until a step is delivered.
 
         Raises:
-            JobError: called by the callback of an earlier step, which must end first.
+            JobError: the caller is the callback of an earlier step, which must end first.
         """
         if self.in_callback and not step.done:
             raise JobError(
@@ -314,13 +315,13 @@ class Pipeline:
                 at=user_line(2),
                 found="a step that comes after this callback",
                 allowed="steps that are delivered",
-                hint="give it a callback of its own",
+                hint="pass a separate callback for that step instead of waiting for the step here",
             )
         if not (self._left and step.done):
             self._wait_until(lambda: step.done)
 
     def _wait_until(self, attempt: Callable[[], bool]) -> None:
-        """Wait as `Changes.wait_until`; release a delivery that waits for a callback."""
+        """Wait like `Changes.wait_until`, and call `Step.release` of the step under delivery."""
         self.check_process()
 
         def attempt_or_release() -> bool:
@@ -336,9 +337,9 @@ class Pipeline:
         self._changes.wait_until(attempt_or_release)
 
     def sync(self) -> None:
-        """Block until nothing else is in flight; raise errors of callbacks.
+        """Block until no other step is in flight; raise errors of asynchronous steps.
 
-        Inside a callback it does not wait, since later steps cannot end before it.
+        Inside a callback, return at once, since later steps cannot end before the callback.
         """
         if self.in_callback:
             return
@@ -350,16 +351,16 @@ class Pipeline:
 
     @contextmanager
     def quiesced(self) -> Iterator[None]:
-        """Deliver pending steps, then keep the device idle for a ``with`` block.
+        """Deliver pending steps, then keep the devices idle during a ``with`` block.
 
-        Inside a callback, steps already fed wait for the end of the block.
+        Inside a callback, steps that were already fed wait for the end of the block.
         """
         self.sync()
         with self._device:
             yield
 
     def raise_pending(self) -> None:
-        """Raise the first unreported error of an asynchronous step."""
+        """Raise the first error of an asynchronous step that has not been reported yet."""
         if not self._errors:
             return
         with self._changes.lock:
@@ -376,14 +377,14 @@ class Pipeline:
         """Deliver pending steps, end the threads, and return the unreported errors.
 
         Raises:
-            JobError: a callback calls this.
+            JobError: the caller is a callback.
         """
         if self.in_callback or self._in_handler:
             raise JobError(
                 "clearing the session inside a callback",
                 at=user_line(2),
                 found="the step of this callback, in flight",
-                allowed="outside of callbacks",
+                allowed="a call from outside of callbacks",
             )
         self._drain()
         with self._changes.lock:
@@ -406,7 +407,7 @@ class Pipeline:
                 self._threads[name] = thread
 
     def _take(self, register: Register, actor: str) -> Any:
-        """The actor's next step; None once the pipeline is closed."""
+        """Return the actor's next step; None if the pipeline is closed."""
         self._changes.wait_until(lambda: register.readable(actor) or self._closed)
         with self._changes.lock:
             available = register.readable(actor) and not self._left
@@ -420,7 +421,7 @@ class Pipeline:
             self._changes.wait_until(partial(self._pass_on, step))
 
     def _pass_on(self, step: Step) -> bool:
-        """Pass a computed step on; its slot is free before its callback may release its token."""
+        """Pass a computed step to the callback actor; free its slot before its token is free."""
         if not self._results.try_put(step):
             return False
         self._fed.acknowledge(COMPUTE)

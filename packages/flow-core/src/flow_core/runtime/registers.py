@@ -1,7 +1,7 @@
 """Registers: a fixed number of slots between a producer and its consumers.
 
-The protocol is a state machine without threads.  A slot is free, then filling, then full; it is
-free again when every consumer has acknowledged it.  Steps stay in order.
+The protocol is a state machine without threads.  A producer fills a free slot; the slot is free
+again when every consumer has acknowledged it.  Items keep their order.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from flow_core.base.errors import PlanError
 
 
 class Register:
-    """Slots between one producer and some consumers.
+    """Slots between one producer and one or more consumers.
 
     >>> r = Register("fed", ["compute"], slots=1)
     >>> r.try_put("step 0"), r.try_put("step 1")
@@ -43,7 +43,7 @@ class Register:
 
     @property
     def free(self) -> int:
-        """Free slots."""
+        """The number of free slots."""
         return self.slots - len(self._busy)
 
     @property
@@ -52,7 +52,7 @@ class Register:
         return not self._busy
 
     def try_put(self, item: object) -> bool:
-        """Fill a free slot; return False if there is none."""
+        """Fill a free slot; return False if no slot is free."""
         if self.free == 0:
             return False
         self._busy.append(
@@ -61,15 +61,15 @@ class Register:
         return True
 
     def widen(self, slots: int) -> None:
-        """Grow to at least ``slots`` slots."""
+        """Increase the number of slots to at least ``slots``."""
         self.slots = max(self.slots, slots)
 
     def readable(self, consumer: str) -> bool:
-        """Whether a consumer may take an item (one at a time: take, then acknowledge)."""
+        """Return whether a consumer may take an item, having acknowledged the previous one."""
         return self._taken[consumer] == 0 and any(consumer in left for _, left in self._busy)
 
     def try_take(self, consumer: str) -> Any:
-        """The consumer's next item, None if there is none."""
+        """Take and return the consumer's next item; return None if the consumer may take none."""
         if not self.readable(consumer):
             return None
         self._taken[consumer] = 1
@@ -83,7 +83,7 @@ class Register:
         if self._taken[consumer] == 0:
             raise PlanError(
                 f"register {self.name!r}",
-                found=f"an acknowledgement of {consumer!r}, which holds no item",
+                found=f"an acknowledgement by {consumer!r}, which holds no item",
             )
         self._taken[consumer] = 0
         self._next(consumer)[1].discard(consumer)

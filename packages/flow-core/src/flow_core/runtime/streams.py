@@ -1,8 +1,9 @@
 """Stream execution: threads take the next ready segment of any stream.
 
-A segment is a run of tasks of one stream without a wait inside.  It is ready when its predecessor
-in its stream and the segments that it waits for have finished.  No thread blocks inside a
-segment, so any number of threads works, and a single one runs the tasks in the order of the plan.
+A segment is a sequence of tasks of one stream without a wait inside.  A segment is ready when its
+predecessor in its stream and the segments that it waits for have finished.  No thread blocks inside
+a segment, so any number of threads can complete a step, and a single thread runs the tasks in the
+order of the plan.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ class Segment:
     """Tasks of one stream that run without waiting.
 
     Attributes:
-        tasks: their positions in the plan.
+        tasks: positions of the tasks in the plan.
         needs: the number of segments that must finish first.
-        followers: segments that wait for this one, by index.
-        launch: runs the tasks.
+        followers: indices of the segments that wait for this one.
+        launch: the function that runs the tasks.
     """
 
     tasks: list[int]
@@ -40,15 +41,16 @@ class Segment:
 def own_tasks(
     tasks: Sequence[Task], part: Callable[[Task], tuple[bool, bool]]
 ) -> tuple[list[int], list[Task]]:
-    """The tasks in which a process takes part: their positions, and the tasks with local waits.
+    """Return the positions of the tasks in which a process takes part, and the tasks themselves.
 
-    Waits for tasks of other processes are dropped, since their data arrives through exchanges.
-    Exchanges with other processes also wait for each other in the order of the plan; as every
-    process keeps that order, they cannot deadlock.
+    In the returned tasks, waits for tasks of other processes are dropped, since the data of such
+    tasks arrive through exchanges.  Each exchange with other processes also waits for the previous
+    one in the plan; as every process keeps that order, exchanges cannot deadlock.
 
     Args:
         tasks: all tasks.
-        part: returns whether the process takes part in a task, and whether others do, too.
+        part: a function that returns whether the process takes part in a task, and whether other
+            processes do, too.
     """
     kept: dict[int, int] = {}
     found: list[Task] = []
@@ -67,9 +69,9 @@ def own_tasks(
 
 
 def segments(tasks: Sequence[Task]) -> list[Segment]:
-    """The segments of a step, in the order of their first tasks.
+    """Return the segments of a step, in the order of their first tasks.
 
-    A segment ends before a task that waits, and after a task that others wait for.
+    A segment ends before a task that waits, and after a task for which other tasks wait.
     """
     awaited = {position for task in tasks for position in task.waits}
     found: list[Segment] = []
@@ -98,7 +100,7 @@ class StreamRunner:
 
     Args:
         parts: the segments, with their launches.
-        workers: the largest number of threads.
+        workers: the maximum number of threads.
         cores: the plan's division of cores.
     """
 
@@ -177,7 +179,7 @@ class StreamRunner:
 
 @lru_cache(maxsize=1)
 def _pool() -> ThreadPoolExecutor:
-    """The helper threads, kept for the next step."""
+    """Return the pool of helper threads, which is kept for later steps."""
     return ThreadPoolExecutor(MOST_HELPERS, "flow-stream")
 
 

@@ -1,8 +1,10 @@
 """The SBP algebra: the distribution of a logical tensor over the devices of a placement.
 
-``S(i)`` splits axis i into balanced parts, ``B`` repeats the tensor, ``P`` holds partial results
-whose sum (or max, min) it is.  Rules of ops are written for one hierarchy dimension; an `NdSbp`
-has one entry per dimension, outermost first.  This module depends on neither graphs nor devices.
+With ``S(i)``, each device holds one of the balanced parts of axis i; with ``B``, each device holds
+the whole tensor; with ``P``, each device holds a partial result, and the tensor is the sum (or
+maximum or minimum) of these.  Rules of ops are written for one dimension of the placement's
+hierarchy; an `NdSbp` has one entry per dimension, outermost first.  This module depends on neither
+graphs nor devices.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ class Broadcast:
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """Every device holds a tensor of full shape; ``op`` combines them to the logical one.
+    """Every device holds a tensor of full shape; ``op`` combines these to the logical tensor.
 
     >>> str(Partial()), str(Partial("max"))
     ('P', 'P(max)')
@@ -162,8 +164,8 @@ def coordinates(rank: int, hierarchy: Sequence[int]) -> tuple[int, ...]:
 def local_region(shape: Shape, nd: NdSbp, hierarchy: Sequence[int], rank: int) -> Region:
     """Return the part of the logical tensor that a device holds: (start, stop) per axis.
 
-    Splits of several hierarchy dimensions over one axis nest, outermost first; P and B hold
-    the whole extent.
+    If several hierarchy dimensions split the same axis, the splits are nested, outermost first.
+    For P and B, the device holds the whole extent of each axis.
 
     >>> local_region((7, 4), (S(0), S(0)), (2, 2), 1)
     ((2, 4), (0, 4))

@@ -30,7 +30,7 @@ class Device(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Device:
-        """Return the device of a text such as ``"gpu:0:1"``.
+        """Return the device that a text such as ``"gpu:0:1"`` names.
 
         Raises:
             GraphError: the text does not name a device.
@@ -80,7 +80,7 @@ class Placement:
     def parse(
         cls, device_type: str, ids: str | Sequence[str], hierarchy: Sequence[int] | None = None
     ) -> Placement:
-        """Return the placement of OneFlow's text: ``"0:0-3"`` or ``["0:0-1", "1:0-1"]``.
+        """Parse a placement in OneFlow's text form: ``"0:0-3"`` or ``["0:0-1", "1:0-1"]``.
 
         >>> Placement.parse("cpu", ["0:0", "1:2-3"]).devices
         ((0, 0), (1, 2), (1, 3))
@@ -120,7 +120,7 @@ class Placement:
         return Placement(self.device_type, self.devices[rank : rank + 1])
 
     def on_host(self) -> Placement:
-        """Return the CPUs of the machines of the devices, one per device.
+        """Return a placement with one CPU for each device, on the same machine as the device.
 
         >>> str(Placement.parse("gpu", "0:1-2").on_host())
         'cpu[0:1-2]'
@@ -143,7 +143,7 @@ _IDS = '"<machine>:<device>" or "<machine>:<first>-<last>", such as "0:0-3", or 
 
 
 def _range(text: str) -> tuple[int, int, int]:
-    """Return the machine, the first and the last device of a text."""
+    """Return the machine, the first device and the last device that a text names."""
     match = _RANGE.match(text.strip())
     if match is None or (match[3] and int(match[3]) < int(match[2])):
         raise GraphError("reading device ids", found=f"{text!r:.60}", allowed=_IDS)
@@ -217,10 +217,11 @@ class LinkModel:
 
 @dataclass(frozen=True, slots=True)
 class DeviceModel:
-    """Cost model of computation and memory on a device, to compare them with communication.
+    """Cost model of computation and memory on a device, in the same unit as communication costs.
 
-    The time of an op is that of its arithmetic, plus one read of its inputs and one write of its
-    outputs.  Memory has a cost too, so that the smaller of two equally fast plans wins.
+    The time of an op is the time of its arithmetic, plus the time of one read of its inputs and one
+    write of its outputs.  Memory has a cost as well, so that the smaller of two equally fast plans
+    wins.
 
     Attributes:
         flops: floating point operations per second.

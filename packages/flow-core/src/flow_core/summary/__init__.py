@@ -1,5 +1,5 @@
-"""TensorBoard event files: protobuf messages, and their writer.
+"""TensorBoard event files: their protobuf messages, and a writer.
 
 In: scalars, histograms, images and text of a step.  Out: event files.
-Must not depend on sessions or jobs.
+This package must not depend on sessions or jobs.
 """

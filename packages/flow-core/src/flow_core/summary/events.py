@@ -1,4 +1,4 @@
-"""Event files: scalars, histograms, images, and their writer."""
+"""Event files: summaries of scalars, histograms and images, and the writer of the files."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from flow_core.base.shutdown import call_at_shutdown, cancel_at_shutdown
 from flow_core.summary.messages import Fields, encoded, parsed
 
 VERSION = "brain.Event:2"
-"""The form of the files, as readers know it."""
+"""The version of the file format, as readers expect it in the first event."""
 
 MOST_WAITING, LONGEST_WAIT = 10, 120.0
-"""How many events wait to be written, and for how many seconds."""
+"""How many events may wait to be written, and for how many seconds at most."""
 
 
 # --------------------------------------------------------------------------- checksums, framing
@@ -40,7 +40,7 @@ _TABLE = _crc_table()
 
 
 def crc32c(data: bytes) -> int:
-    """Castagnoli's checksum.
+    """Return the CRC-32C (Castagnoli) checksum of some bytes.
 
     >>> hex(crc32c(b"123456789"))
     '0xe3069283'
@@ -57,7 +57,7 @@ def _masked(data: bytes) -> bytes:
 
 
 def record(data: bytes) -> bytes:
-    """A record of a file: length and data, each with its masked checksum."""
+    """Return a record of an event file: length and data, each with its masked checksum."""
     length = struct.pack("<Q", len(data))
     return length + _masked(length) + data + _masked(data)
 
@@ -70,12 +70,12 @@ def _value(tag: str, plugin: str, **fields: object) -> Fields:
 
 
 def scalar(tag: str, value: float) -> Fields:
-    """The summary of a number."""
+    """Return the summary of a number."""
     return {"value": [_value(tag, "scalars", simple_value=float(value))]}
 
 
 def _limits() -> Any:
-    """The upper limits of buckets: powers of 1.1 from 1e-12 on, and their negatives."""
+    """Return the upper limits of buckets: 1e-12 times powers of 1.1, zero, and the negatives."""
     positive = 1e-12 * 1.1 ** np.arange(500)
     largest = np.finfo(np.float64).max
     return np.concatenate([[-largest], -positive[::-1], [0.0], positive, [largest]])
@@ -85,7 +85,7 @@ _LIMITS = _limits()
 
 
 def histogram(tag: str, values: object) -> Fields:
-    """The summary of many numbers in buckets; adjacent empty buckets are merged."""
+    """Return the summary of numbers as a histogram; adjacent empty buckets are merged."""
     numbers = np.asarray(values, np.float64).reshape(-1)
     places = np.searchsorted(_LIMITS[:-1], numbers, side="right")
     counts = np.bincount(places, minlength=len(_LIMITS))
@@ -104,7 +104,7 @@ def histogram(tag: str, values: object) -> Fields:
 
 
 def images(tag: str, pixels: Any) -> Fields:
-    """The summary of images in (N, H, W, channels), uint8; tags of several are numbered."""
+    """Return the summary of uint8 images of shape (N, H, W, channels); number several tags."""
     tags = [tag] if len(pixels) == 1 else [f"{tag}{i}" for i in range(len(pixels))]
     return {
         "value": [_value(t, "images", image=_image(x)) for t, x in zip(tags, pixels, strict=True)]
@@ -122,11 +122,11 @@ def _image(pixels: Any) -> Fields:
 
 
 _COLORS = {1: 0, 2: 4, 3: 2, 4: 6}
-"""PNG's number of what the channels are."""
+"""PNG's color type for each number of channels."""
 
 
 def png(pixels: Any) -> bytes:
-    """An image of (H, W, channels), uint8, as a PNG file."""
+    """Return a uint8 image of shape (H, W, channels) as the bytes of a PNG file."""
     height, width, channels = pixels.shape
     header = struct.pack(">IIBBBBB", width, height, 8, _COLORS[channels], 0, 0, 0)
     rows = np.zeros((height, 1 + width * channels), np.uint8)
@@ -149,13 +149,13 @@ def from_text(text: str) -> Fields:
 
 
 class EventsWriter:
-    """Writes events to a new file below a folder.
+    """A writer of events to a new file below a folder.
 
     Args:
-        logdir: the folder; the file is ``event/event.*.tfevents.log`` below it.
+        logdir: the folder; the path of the file in it is ``event/event.*.tfevents.log``.
 
     Attributes:
-        path: the file.
+        path: path of the file.
     """
 
     def __init__(self, logdir: str | Path) -> None:
@@ -178,7 +178,7 @@ class EventsWriter:
         return path
 
     def add(self, step: int, summary: Fields) -> None:
-        """Add an event; it is written soon, or by `flush`."""
+        """Add an event, which is written to the file soon, or when `flush` is called."""
         event = {"wall_time": time.time(), "step": int(step), "summary": summary}
         data = record(encoded("Event", event))
         with self._lock:
@@ -203,7 +203,7 @@ class Unwritten:
     """A writer that discards events, for planning."""
 
     def add(self, step: int, summary: Fields) -> None:
-        """Drop an event."""
+        """Discard an event."""
 
     def flush(self) -> None:
         """Do nothing."""
@@ -227,15 +227,15 @@ def close_writer() -> None:
 
 
 def writer() -> EventsWriter | Unwritten:
-    """The process's event writer.
+    """Return the process's event writer.
 
     Raises:
-        DataError: there is none.
+        DataError: the process has no event writer.
     """
     if not _writers:
         raise DataError(
             "writing a summary",
-            found="no file of events",
+            found="no event file",
             allowed="flow.summary.create_summary_writer(logdir) in a job that has run",
         )
     return _writers[-1]

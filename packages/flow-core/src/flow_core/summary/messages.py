@@ -1,7 +1,7 @@
 """The messages of event files, in protobuf's wire format and text format.
 
-A message is a dict of its fields by name; a repeated field is a list.  `SCHEMA` defines the types;
-a new message needs only a new row.
+A message is a dict of its fields by name; the value of a repeated field is a list.  `SCHEMA`
+defines the message types; a new type needs only a new row.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ class Field:
     """A field of a message.
 
     Attributes:
-        number: its number on the wire.
-        type: a scalar type, an enumeration or a message.
-        many: whether it is repeated.
-        packed: whether its values are encoded in one block.
+        number: the field's number in the wire format.
+        type: name of a scalar type, an enumeration or a message type.
+        many: whether the field is repeated.
+        packed: whether the values of the repeated field are encoded in one block.
     """
 
     number: int
@@ -102,7 +102,7 @@ class Message:
         self.fields = fields
 
     def SerializeToString(self) -> bytes:
-        """The wire format."""
+        """Return the message in wire format."""
         return encoded(self.type, self.fields)
 
     def __str__(self) -> str:
@@ -113,7 +113,7 @@ class Message:
 
 
 def _varint(number: int) -> bytes:
-    r"""A whole number in groups of seven bits.
+    r"""Encode an integer as a varint: in groups of seven bits, the lowest first.
 
     >>> _varint(300), len(_varint(-1))
     (b'\xac\x02', 10)
@@ -139,11 +139,11 @@ SCALARS: dict[str, tuple[int, Callable[[Any], bytes]]] = {
     "string": (2, _as_bytes),
     "bytes": (2, _as_bytes),
 }
-"""Wire type and form of the scalar types."""
+"""For each scalar type: its wire type, and the function that encodes a value."""
 
 
 def encoded(type: str, fields: Mapping[str, Any]) -> bytes:
-    """The wire format of a message, with fields in the order of their numbers."""
+    """Encode a message in wire format, with the fields in the order of their numbers."""
     known = FIELDS[type]
     rows = sorted((known[name].number, known[name], value) for name, value in fields.items())
     return b"".join(part for _, field, value in rows for part in _parts(field, value))
@@ -209,13 +209,13 @@ _NAMED = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"a": b"\a", b"b": b"\b", b"f":
 
 
 def parsed(type: str, text: str) -> Fields:
-    r"""A message from its text.
+    r"""Parse the text form of a message, and return its fields.
 
     >>> parsed("PluginData", 'plugin_name: "a\101" content: "\000"')
     {'plugin_name': b'aA', 'content': b'\x00'}
 
     Raises:
-        DataError: the text is not that of such a message.
+        DataError: the text is not the text form of a message of this type.
     """
     tokens = [t for t in _TOKEN.findall(text) if t not in (";", ",")]
     if not _TOKEN.sub("", text).strip() == "":
@@ -231,12 +231,12 @@ def _unreadable(type: str, text: str) -> DataError:
     return DataError(
         f"reading the text of a {type}",
         found=f"{text!r:.80}",
-        allowed="what str(message) gives, of flow.summary.text or hparams",
+        allowed="the result of str(message) for a message of flow.summary.text or hparams",
     )
 
 
 def _fields(type: str, tokens: list[str], end: str) -> Fields:
-    """Parse fields up to a closing bracket or the end of the text."""
+    """Parse fields up to the closing bracket ``end``, or to the end of the text if it is empty."""
     found: Fields = {}
     while (tokens or end) and (tokens[-1] != end if tokens else True):
         name = tokens.pop()

@@ -1,4 +1,4 @@
-"""The checks of the kits: one kernel on one sample, one gradient on one sample."""
+"""The checks that the kits make: of one kernel, or of one gradient rule, on one sample."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from flow_core.testing.interpret import evaluate
 from flow_core.testing.rig import Rig
 
 Tolerance = tuple[float, float]
-"""Relative and absolute tolerance."""
+"""A relative and an absolute tolerance."""
 
 TOLERANCE: Mapping[DType, Tolerance] = {
     float16: (2e-2, 2e-2),
@@ -39,11 +39,11 @@ TOLERANCE: Mapping[DType, Tolerance] = {
 }
 CPU = Placement.parse("cpu", "0:0")
 DIRECTIONS = 24
-"""Inputs with more elements are differentiated along this number of random directions instead."""
+"""Inputs with more elements than this are differentiated along this number of random directions."""
 
 
 def is_floating(array: Array) -> bool:
-    """Whether an array's element type has gradients.
+    """Return whether an array's element type has gradients.
 
     >>> is_floating(np.float16([1])), is_floating([1])
     (True, False)
@@ -52,7 +52,7 @@ def is_floating(array: Array) -> bool:
 
 
 def cast_sample(sample: Sample, dtype: DType) -> tuple[Array, ...]:
-    """Return a sample's inputs, with the floating point ones cast to ``dtype`` unless fixed.
+    """Return a sample's inputs; floating point inputs that are not fixed are cast to ``dtype``.
 
     >>> x = np.array([-1.8, 0.4])
     >>> cast_sample(Sample((x,)), as_dtype("int8")), cast_sample(Sample((x,)), as_dtype("uint8"))
@@ -63,7 +63,7 @@ def cast_sample(sample: Sample, dtype: DType) -> tuple[Array, ...]:
 
 
 def _cast(x: Array, dtype: DType) -> Array:
-    """Cast an array; round to integer types, and take magnitudes for unsigned ones."""
+    """Cast an array; round for integer types, and take magnitudes for unsigned types."""
     if x.dtype.kind != "f" or dtype.is_floating:
         return x.astype(dtype.numpy) if x.dtype.kind == "f" else x
     whole = np.rint(x)
@@ -71,7 +71,7 @@ def _cast(x: Array, dtype: DType) -> Array:
 
 
 def query(spec: OpSpec, arrays: Sequence[Array], attrs: Mapping[str, AttrValue]) -> KernelQuery:
-    """Return the kernel query of an op on concrete arrays."""
+    """Return the kernel query for an op on concrete arrays."""
     full = complete_attrs(spec, attrs, "sample")
     types = tuple(tensor_type(x.shape, as_dtype(x.dtype)) for x in arrays)
     outputs = tuple(spec.infer(InferContext("sample", spec.type, types, full)))
@@ -107,7 +107,7 @@ def as_tuple(results: Array | tuple[Array, ...]) -> tuple[Array, ...]:
 
 
 def overwritten(spec: OpSpec, asked: KernelQuery) -> tuple[int, ...]:
-    """Return the given inputs that an op overwrites."""
+    """Return the indices of those given inputs that an op overwrites."""
     return tuple(i for i in spec.overwrites(asked.attrs) if i < len(asked.inputs))
 
 
@@ -117,7 +117,10 @@ def written(spec: OpSpec, asked: KernelQuery) -> tuple[TensorType, ...]:
 
 
 def evaluate_op(spec: OpSpec, asked: KernelQuery, arrays: Sequence[Array]) -> tuple[Array, ...]:
-    """Return the outputs and the overwritten inputs by the reference, in the arrays' types."""
+    """Return the outputs and the overwritten inputs as the reference computes them.
+
+    The reference runs on the given arrays, without a cast to float64.
+    """
     assert spec.reference is not None, (
         f"{spec.type} has no reference to compare with: set `OpSpec.reference`"
     )
@@ -135,7 +138,7 @@ def evaluate_op(spec: OpSpec, asked: KernelQuery, arrays: Sequence[Array]) -> tu
 def reference_results(
     spec: OpSpec, asked: KernelQuery, arrays: Sequence[Array]
 ) -> tuple[Array, ...]:
-    """Compute `evaluate_op` in float64, and check the shapes of the results."""
+    """Return the results of `evaluate_op` in float64, and check their shapes."""
     results = evaluate_op(
         spec, asked, [x.astype(np.float64) if is_floating(x) else x for x in arrays]
     )
@@ -153,7 +156,10 @@ def _read_only(array: Array) -> Array:
 
 
 def assert_close(name: str, dtype: DType, want: Array, have: Array, tolerance: Tolerance) -> None:
-    """Assert equality, within a tolerance for floating types; NaN and infinities must match."""
+    """Assert that two arrays are equal, for floating types within a tolerance.
+
+    NaN and infinities must be at the same positions.
+    """
     if not dtype.is_floating:
         np.testing.assert_array_equal(have, want, err_msg=name)
         return
@@ -177,10 +183,10 @@ def check_kernel(
 
     Args:
         spec, kernel: the op and its kernel.
-        sample, dtype: inputs, the floating point ones cast to ``dtype``.
-        driver: the kernel's device; by default host memory.
-        tolerance: relative and absolute tolerance of an output's type.
-        repeatable: whether both launches must be bitwise equal.
+        sample, dtype: the inputs; floating point inputs are cast to ``dtype``.
+        driver: the driver of the kernel's device; by default, the driver of host memory.
+        tolerance: returns the relative and absolute tolerance for an output's type.
+        repeatable: whether the results of both launches must be bitwise equal.
 
     Returns:
         The number of elements compared.
@@ -205,14 +211,14 @@ def check_rig(
     tolerance: Callable[[DType], Tolerance] = TOLERANCE.__getitem__,
     repeatable: bool = True,
 ) -> int:
-    """Check that a rig's results agree with the op's reference.
+    """Check that the results of a kernel, bound by a `Rig`, agree with the op's reference.
 
     Args:
         spec: the op.
         rig: the bound kernel.
-        given: inputs of successive launches, the first of which is repeated at the end.
-        tolerance: relative and absolute tolerance of an output's type.
-        repeatable: whether both launches on the first inputs must be bitwise equal.
+        given: inputs of successive launches; the first launch is repeated at the end.
+        tolerance: returns the relative and absolute tolerance for an output's type.
+        repeatable: whether the results of both launches on the first inputs must be bitwise equal.
 
     Returns:
         The number of elements compared.
@@ -242,7 +248,8 @@ def check_gradient(
         specs: specs of all ops that the rule may emit.
         spec, sample: the op under test.
         epsilon: half the step of the central differences.
-        constant: names of inputs that have a derivative, but deliberately no gradient.
+        constant: names of inputs that the rule deliberately gives no gradient, though the op has a
+            derivative with respect to them.
     """
     arrays = cast_sample(sample, float64)
     rng = np.random.default_rng(7)
@@ -259,7 +266,7 @@ def check_gradient(
 
 
 def input_name(spec: OpSpec, index: int) -> str:
-    """Return the name of an op's input in its schema.
+    """Return the name that an op's schema gives to an input.
 
     >>> concat = OpSpec("concat", ("axis", "in*"), like_input)
     >>> [input_name(concat, i) for i in range(4)]
@@ -274,11 +281,11 @@ def build_gradient(
     arrays: Sequence[Array],
     attrs: Mapping[str, AttrValue],
 ) -> tuple[GraphBuilder, Emitter, list[Value], dict[Value, Value], dict[Value, Array]]:
-    """Build a graph with one op ``op`` on inputs ``x0`` ... and its backward ops on ``seed0`` ...
+    """Build a graph of an op ``op`` on inputs ``x0``, ... and its backward ops on ``seed0``, ...
 
     Returns:
-        The graph, its emitter, the inputs, the gradient of each floating point input that has one,
-        and random gradients of the floating point outputs.
+        The graph, its emitter, the inputs, the gradients of those floating point inputs that have
+        one, and random gradients of the floating point outputs.
     """
     builder = GraphBuilder()
     emitter = Emitter(builder, {**specs, _INPUT.type: _INPUT})
@@ -320,7 +327,7 @@ class _Slope:
         self.arrays, self.attrs, self.weights, self.epsilon = arrays, attrs, weights, epsilon
 
     def check(self, index: int, grad: Array, rng: np.random.Generator) -> None:
-        """Check the components of an input's gradient, or its projections on random directions."""
+        """Check the elements of an input's gradient, or its projections on random directions."""
         shape = self.arrays[index].shape
         size = prod(shape)
         axes = np.eye(size) if size <= DIRECTIONS else rng.normal(0, 1, (DIRECTIONS, size))

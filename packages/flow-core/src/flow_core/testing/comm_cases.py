@@ -1,4 +1,7 @@
-"""Exchanges for `flow_core.testing.comms.CommKit`: all collectives, even, uneven and empty."""
+"""Exchanges for `flow_core.testing.comms.CommKit`: all collectives on various parts.
+
+The parts are of equal size, of different sizes, or empty.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from flow_core.ir.graph import tensor_type
 from flow_core.sharding.topology import Device
 
 Ends = Sequence[tuple[Device, Shape]]
-"""Device and shape of each input or output."""
+"""The device and shape of each input or output."""
 
 
 def exchange_between(
@@ -28,7 +31,7 @@ def exchange_between(
     fills: tuple[tuple[int, str], ...] = (),
     members: tuple[str, ...] = (),
 ) -> Exchange:
-    """Make an exchange between arrays of one element type; drop its empty blocks."""
+    """Return an exchange between arrays of one element type, without empty blocks."""
     return Exchange(
         name,
         collective,
@@ -56,12 +59,12 @@ def _all(devices: Sequence[Device]) -> Groups:
 
 
 def _some(devices: Sequence[Device]) -> Groups:
-    """Two of the devices, in another order."""
+    """Return one group of two of the devices, in another order."""
     return ((devices[-1], devices[(len(devices) - 1) // 2]),)
 
 
 def _pairs(devices: Sequence[Device]) -> Groups:
-    """Two groups at once."""
+    """Return two groups of devices, whose exchanges run at the same time."""
     return devices[0:4:2], devices[1:4:2]
 
 
@@ -70,9 +73,9 @@ class Case:
     """Exchanges of the same kind in one or several groups of devices.
 
     Attributes:
-        draft: makes the exchange of a group.
-        groups: the groups among all devices.
-        least: the smallest number of devices.
+        draft: returns the exchange of a group of devices.
+        groups: returns the groups, given all devices.
+        least: the smallest number of devices for the case.
     """
 
     draft: Draft
@@ -80,7 +83,7 @@ class Case:
     least: int = 1
 
     def __call__(self, devices: Sequence[Device], dtype: DType) -> list[Exchange]:
-        """Return the exchanges between devices."""
+        """Return the exchanges between the given devices."""
         found = [self.draft(group, dtype) for group in self.groups(devices)]
         if len(found) == 1:
             return found
@@ -88,7 +91,7 @@ class Case:
 
 
 def all_gather(counts: Sequence[int]) -> Draft:
-    """Every device receives the concatenation of all devices' parts."""
+    """Return an exchange in which every device receives the concatenated parts of all devices."""
 
     def draft(group: Sequence[Device], dtype: DType) -> Exchange:
         sizes = counts[: len(group)]
@@ -105,7 +108,7 @@ def all_gather(counts: Sequence[int]) -> Draft:
 
 
 def reduce_scatter(counts: Sequence[int], combine: str = "sum") -> Draft:
-    """Every device receives a part of the reduced result."""
+    """Return an exchange in which every device receives a part of the reduced result."""
 
     def draft(group: Sequence[Device], dtype: DType) -> Exchange:
         sizes = counts[: len(group)]
@@ -123,7 +126,7 @@ def reduce_scatter(counts: Sequence[int], combine: str = "sum") -> Draft:
 
 
 def all_reduce(*shapes: Shape, combine: str = "sum") -> Draft:
-    """Every device receives the reduced result of each shape."""
+    """Return an exchange in which every device receives a reduced result for each shape."""
 
     def draft(group: Sequence[Device], dtype: DType) -> Exchange:
         ends = [(d, shape) for shape in shapes for d in group]
@@ -136,7 +139,7 @@ def all_reduce(*shapes: Shape, combine: str = "sum") -> Draft:
 
 
 def all_to_all(counts: Callable[[int, int], int]) -> Draft:
-    """Device s sends ``counts(s, t)`` elements to device t."""
+    """Return an exchange in which device s sends ``counts(s, t)`` elements to device t."""
 
     def draft(group: Sequence[Device], dtype: DType) -> Exchange:
         ranks = range(len(group))
@@ -155,7 +158,7 @@ def all_to_all(counts: Callable[[int, int], int]) -> Draft:
 
 
 def gather(root: int, counts: Sequence[int]) -> Draft:
-    """The root receives all parts."""
+    """Return an exchange in which the root receives all parts."""
 
     def draft(group: Sequence[Device], dtype: DType) -> Exchange:
         whole, to = all_gather(counts)(group, dtype), root % len(group)
@@ -168,7 +171,7 @@ def gather(root: int, counts: Sequence[int]) -> Draft:
 
 
 def scatter(root: int, counts: Sequence[int]) -> Draft:
-    """The root sends a part to each device."""
+    """Return an exchange in which the root sends a part to each device."""
 
     def draft(group: Sequence[Device], dtype: DType) -> Exchange:
         sizes = counts[: len(group)]
@@ -184,7 +187,7 @@ def scatter(root: int, counts: Sequence[int]) -> Draft:
 
 
 def broadcast(root: int, shape: Shape) -> Draft:
-    """The root sends the same array to all devices."""
+    """Return an exchange in which the root sends the same array to all devices."""
 
     def draft(group: Sequence[Device], dtype: DType) -> Exchange:
         zero, of = (0,) * len(shape), root % len(group)
@@ -198,7 +201,7 @@ def broadcast(root: int, shape: Shape) -> Draft:
 
 
 def reduce_to(root: int, shape: Shape, combine: str = "sum") -> Draft:
-    """The root receives the reduction over all devices."""
+    """Return an exchange in which the root receives the reduction over all devices."""
 
     def draft(group: Sequence[Device], dtype: DType) -> Exchange:
         zero = (0,) * len(shape)
@@ -213,13 +216,13 @@ def reduce_to(root: int, shape: Shape, combine: str = "sum") -> Draft:
 
 
 def send_recv(group: Sequence[Device], dtype: DType) -> Exchange:
-    """The first device sends its array to the second one."""
+    """Return an exchange in which the first device sends its array to the second device."""
     ends, block = ([(group[0], (4,))], [(group[1], (4,))]), Block(0, (0,), 0, (0,), (4,))
     return exchange_between("send_recv", "send_recv", *ends, [block], dtype=dtype)
 
 
 def columns(group: Sequence[Device], dtype: DType) -> Exchange:
-    """An all-gather on axis 1: blocks that are not contiguous in the outputs."""
+    """Return an all-gather on axis 1, whose blocks are not contiguous in the outputs."""
     widths = [2 + i % 2 for i in range(len(group))]
     given = [(d, (3, n)) for d, n in zip(group, widths, strict=True)]
     made = [(d, (3, sum(widths))) for d in group]
@@ -232,7 +235,7 @@ def columns(group: Sequence[Device], dtype: DType) -> Exchange:
 
 
 def transpose(group: Sequence[Device], dtype: DType) -> Exchange:
-    """From rows to columns: blocks that are not contiguous in the inputs."""
+    """Return an exchange from rows to columns, whose blocks are not contiguous in the inputs."""
     p = len(group)
     given, made = [(d, (2, 3 * p)) for d in group], [(d, (2 * p, 3)) for d in group]
     blocks = [Block(s, (0, 3 * t), t, (2 * s, 0), (2, 3)) for s in range(p) for t in range(p)]
@@ -240,7 +243,7 @@ def transpose(group: Sequence[Device], dtype: DType) -> Exchange:
 
 
 def reduced_columns(group: Sequence[Device], dtype: DType) -> Exchange:
-    """A reduce-scatter on axis 1."""
+    """Return a reduce-scatter on axis 1."""
     p = len(group)
     given, made = [(d, (3, 2 * p)) for d in group], [(d, (3, 2)) for d in group]
     blocks = [Block(s, (0, 2 * t), t, (0, 0), (3, 2), s == 0) for t in range(p) for s in range(p)]
@@ -248,7 +251,7 @@ def reduced_columns(group: Sequence[Device], dtype: DType) -> Exchange:
 
 
 def pads(operation: str) -> Draft:
-    """A larger output is filled with the neutral element around the input."""
+    """Return a copy to a larger output whose rest is filled with a neutral element."""
 
     def draft(group: Sequence[Device], dtype: DType) -> Exchange:
         ends = [(group[0], (2, 3))], [(group[0], (4, 3))]
@@ -261,7 +264,7 @@ def pads(operation: str) -> Draft:
 
 
 def _nothing(group: Sequence[Device], dtype: DType) -> Exchange:
-    """An exchange that only writes neutral elements."""
+    """Return an exchange that only writes neutral elements."""
     return exchange_between(
         "nothing", "zero_pad", [], [(group[-1], (3,))], dtype=dtype, fills=((0, "sum"),)
     )
@@ -277,7 +280,7 @@ UNEVEN, EVEN, HOLES, EMPTY = (5, 3, 4, 2), (3, 3, 3, 3), (4, 0, 0, 1), (0, 0, 0,
 
 
 def irregular(s: int, t: int) -> int:
-    """Return the different numbers of elements that pairs of devices exchange."""
+    """Return a number of elements for device s to send to t, which differs between the pairs."""
     return (3 * s + 5 * t) % 4
 
 
@@ -322,4 +325,5 @@ CASES: dict[str, Case] = {
     "pad_min": Case(pads("min")),
     "pad_nothing": Case(_nothing),
 }
-"""Every collective: even, uneven and empty parts, boxes, and groups of some devices."""
+"""Cases of every collective: even, uneven and empty parts, parts that are not contiguous, and
+groups of some of the devices."""

@@ -1,4 +1,4 @@
-"""The kit for communication libraries: subclass `CommKit`."""
+"""The kit for communicators (comms), which run exchanges between devices: subclass `CommKit`."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from flow_core.testing.kit import Kit, Parameters
 
 
 class CommKit(Kit):
-    """Check that a comm transfers, reduces and counts as plans expect.
+    """Tests that a comm transfers, reduces and counts bytes as plans expect.
 
-    The name of a gap is the collective.  A comm with one device per process runs the kit in all
-    processes; each checks the arrays on its own devices.
+    The name in a `Gap` is that of the case's collective.  For a comm with one device per process,
+    the kit runs in all processes, and each process checks the arrays on its own devices.
 
     Attributes:
         comm_name: name of the `CommSpec` under test.
-        devices: the devices, at most four of which take part; cases with two groups need four.
-        dtypes: element types that it must support.
+        devices: the devices, of which at most four take part; cases with two groups need four.
+        dtypes: element types that the comm must support.
     """
 
     comm_name: ClassVar[str] = "in_process"
@@ -57,15 +57,15 @@ class CommKit(Kit):
         return found
 
     def allocate(self, comm: Comm, device: Device, nbytes: int) -> Arena:
-        """Allocate memory for an array; override for a comm with memory of its own."""
+        """Allocate memory for an array; override this for a comm with memory of its own."""
         return self.driver(device).allocate(nbytes)
 
     def everywhere(self, body: Callable[[Comm], None]) -> None:
-        """Run a test's body in this process; override to run it in several processes."""
+        """Run a test's body in this process; override this to run it in several processes."""
         body(self.comm())
 
     def parameters(self, check: str) -> Iterator[Parameters]:
-        """Return each case, and each element type for tests that take one."""
+        """Return each case, for tests that take an element type with each type."""
         cases = [name for name, case in CASES.items() if len(self.devices) >= case.least]
         names = cases if check in _PER_CASE else [self.comm_name]
         if check == "sums_in_place":
@@ -77,7 +77,7 @@ class CommKit(Kit):
     # --------------------------------------------------------------------------------- tests
 
     def test_is_a_comm(self, name: str) -> None:
-        """The comm implements the protocol, and connects the requested devices."""
+        """Check that the comm implements the protocol and connects the requested devices."""
 
         def body(comm: Comm) -> None:
             assert isinstance(comm, Comm)
@@ -90,7 +90,7 @@ class CommKit(Kit):
         self.everywhere(body)
 
     def test_moves(self, name: str, dtype: str) -> None:
-        """Outputs equal numpy's and inputs stay unchanged, for all element types."""
+        """Check that outputs equal those computed by numpy and inputs are unchanged."""
         cases = CASES[name](self.devices, as_dtype(dtype))
 
         def body(comm: Comm) -> None:
@@ -103,7 +103,7 @@ class CommKit(Kit):
         self.everywhere(body)
 
     def test_is_bound_once(self, name: str) -> None:
-        """Launches can be repeated; each reads the current inputs."""
+        """Check that launches can be repeated, and that each reads the current inputs."""
         cases = CASES[name](self.devices, as_dtype("float32"))
 
         def body(comm: Comm) -> None:
@@ -117,7 +117,7 @@ class CommKit(Kit):
         self.everywhere(body)
 
     def test_sums_in_place(self, name: str) -> None:
-        """An output of an all-reduce may be the input of its device, on all or some devices."""
+        """Check all-reduces whose output is the device's input, on all or some of the devices."""
         cases = CASES[name](self.devices, as_dtype("float32"))
 
         def body(comm: Comm) -> None:
@@ -132,7 +132,7 @@ class CommKit(Kit):
         self.everywhere(body)
 
     def test_counts_what_it_sends(self, name: str) -> None:
-        """Bytes per link equal those of the exchange per launch; binding sends nothing."""
+        """Check that each launch counts the exchange's bytes per link, and binding sends none."""
         cases = CASES[name](self.devices, as_dtype("float32"))
 
         def body(comm: Comm) -> None:
@@ -152,7 +152,7 @@ class CommKit(Kit):
         self.everywhere(body)
 
     def test_all_hold_the_same_bits(self, name: str) -> None:
-        """The result of an all-reduce is bitwise equal on all devices and at every launch."""
+        """Check that all-reduces return the same bits on all devices and at every launch."""
         shape = (1000,)
         everybody = [(device, shape) for device in self.devices[:4]]
         exchange = exchange_between(
@@ -175,7 +175,7 @@ class CommKit(Kit):
         self.everywhere(body)
 
     def test_refuses_what_does_not_fit(self, name: str) -> None:
-        """Binding missing, superfluous or wrongly typed arrays raises `PlanError`."""
+        """Check that binding missing, superfluous or wrongly typed arrays raises `PlanError`."""
         sender, receiver = self.devices[-1], self.devices[0]
         good = send_recv((sender, receiver), as_dtype("float32"))
 
@@ -204,7 +204,7 @@ class CommKit(Kit):
         self.everywhere(body)
 
     def local_array(self, comm: Comm, device: Device, shape: Shape, dtype: NumpyType) -> Any:
-        """Create an array of arbitrary contents; None for a device of another process."""
+        """Create an array with arbitrary contents; return None for a device of another process."""
         if device not in comm.local:
             return None
         nbytes = prod(shape) * dtype.itemsize
@@ -220,9 +220,9 @@ _PER_DTYPE = ("moves",)
 
 
 class BoundExchange:
-    """An exchange bound to arrays with random contents, the same in all processes.
+    """An exchange bound to arrays with random contents, which are the same in all processes.
 
-    With ``in_place``, every so many outputs are inputs.
+    With ``in_place`` = n, every n-th output is the input of its device.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The kit for drivers of devices: subclass `DeviceKit`."""
+"""The kit for device drivers: subclass `DeviceKit`."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ SHAPES: tuple[tuple[int, ...], ...] = ((), (1,), (7,), (3, 5), (2, 1, 4), (0,), 
 
 
 class DeviceKit(Kit):
-    """Check that a device's driver allocates, copies, orders and runs as the runtime expects.
+    """Tests that a driver allocates, copies, orders and runs work as the runtime expects.
 
-    The name of a gap is the device type; tests over element types also have a type.
+    The name in a `Gap` is the device type; for tests of several element types, a gap may also have
+    element types.
 
     Attributes:
         device_type: the device type under test.
@@ -44,7 +45,7 @@ class DeviceKit(Kit):
         return driver
 
     def address(self, array: DriverArray) -> int | None:
-        """Return the address of a device array, or None; by default from its array interface."""
+        """Return the address of a device array or None, by default from its array interface."""
         for name in ("__cuda_array_interface__", "__array_interface__"):
             interface = getattr(array, name, None)
             if interface is not None:
@@ -54,8 +55,8 @@ class DeviceKit(Kit):
     def work(self, driver: Driver, stream: Stream, target: DriverArray, value: int) -> Launch:
         """Return a launch that fills a device array with a number, on a stream.
 
-        The default copies in.  Tests of an asynchronous driver override it: the launch must only
-        enqueue, as kernels do.
+        The launch that this method returns copies from the host.  Tests of an asynchronous driver
+        override the method with a launch that only enqueues work, as kernels do.
         """
         if self.is_asynchronous(driver):
             pytest.fail("the driver is asynchronous: override `work`")
@@ -63,11 +64,11 @@ class DeviceKit(Kit):
         return lambda: driver.copy_in(target, source)
 
     def failing_work(self, driver: Driver, stream: Stream) -> Launch | None:
-        """Return a launch that enqueues work that fails, None if the device has none."""
+        """Return a launch that enqueues failing work; None if no work can fail on the device."""
         return None
 
     def is_asynchronous(self, driver: Driver) -> bool:
-        """Whether launches of the driver may return before their work is done."""
+        """Return whether launches of the driver may return before their work is done."""
         return bool(getattr(driver, "asynchronous", False))
 
     def burst(self, driver: Driver, stream: Stream, target: Any, value: int) -> None:
@@ -75,14 +76,14 @@ class DeviceKit(Kit):
         driver.compile([self.work(driver, stream, target, value)] * BURST)()
 
     def parameters(self, check: str) -> Iterator[Parameters]:
-        """Return the device type, and each element type for tests that take one."""
+        """Return the device type, for tests that take an element type with each type."""
         dtypes = [d.name for d in ALL if d.name != "char"]
         if check in _PER_DTYPE:
             return ((self.device_type, dtype) for dtype in dtypes)
         return iter([(self.device_type,)])
 
     def array(self, shape: tuple[int, ...], dtype: DType | str) -> DriverArray:
-        """Create a device array in its own arena, at an offset."""
+        """Create a device array in an arena of its own, at an offset."""
         type_ = as_dtype(dtype)
         count = int(np.prod(shape))
         arena = self.driver().allocate(ALIGNMENT + count * type_.itemsize)
@@ -91,7 +92,7 @@ class DeviceKit(Kit):
     # ------------------------------------------------------------------------------- tests
 
     def test_probe(self, name: str) -> None:
-        """A probe returns a number of devices, or a reason; it does not raise."""
+        """Check that the probe returns a number of devices or a reason, and does not raise."""
         found = self.shared_registry().probe(name)
         if isinstance(found, Available):
             assert found.count > 0, "Available without devices: return Unavailable with a reason"
@@ -99,21 +100,21 @@ class DeviceKit(Kit):
             assert found.reason, "Unavailable without a reason"
 
     def test_is_a_driver(self, name: str) -> None:
-        """The driver has all methods of the protocol."""
+        """Check that the driver has all methods of the protocol."""
         assert isinstance(self.driver(), Driver)
 
     def test_memory(self, name: str) -> None:
-        """``memory`` returns a number of bytes, or None."""
+        """Check that ``memory`` returns a number of bytes, or None."""
         found = self.driver().memory()
         assert found is None or (type(found) is int and found > 0), repr(found)
 
     def test_arena_size(self, name: str) -> None:
-        """An arena has the requested size, including 0."""
+        """Check that an arena has the requested size, including 0."""
         for nbytes in (0, 1, 64, 4097):
             assert self.driver().allocate(nbytes).nbytes == nbytes
 
     def test_views_know_their_type(self, name: str, dtype: str) -> None:
-        """Views are `DeviceArray`s with the requested shape and element type."""
+        """Check that views are `DeviceArray`s with the requested shape and element type."""
         for shape in SHAPES:
             array = self.array(shape, dtype)
             for name in ("shape", "dtype"):
@@ -124,7 +125,7 @@ class DeviceKit(Kit):
             assert array.dtype == as_dtype(dtype).numpy
 
     def test_alignment(self, name: str) -> None:
-        """Arenas are aligned as `DeviceSpec.alignment` says, and a view starts at its offset."""
+        """Check that arenas have the `DeviceSpec.alignment`, and views start at their offsets."""
         alignment = self.shared_registry().devices[name].alignment
         for nbytes in (64, 1000, 100_000):
             arena = self.driver().allocate(nbytes)
@@ -135,7 +136,7 @@ class DeviceKit(Kit):
             assert self.address(arena.view(16, (8,), np.float32)) == start + 16
 
     def test_views_share_the_arena(self, name: str) -> None:
-        """Writes through one view are visible through another one."""
+        """Check that writes through one view are visible through another view."""
         driver = self.driver()
         arena = driver.allocate(256)
         whole, part = arena.view(0, (64,), np.int32), arena.view(8, (2, 3), np.int32)
@@ -146,7 +147,7 @@ class DeviceKit(Kit):
         np.testing.assert_array_equal(driver.copy_out(whole), expected)
 
     def test_arenas_are_separate(self, name: str) -> None:
-        """Two arenas share no memory."""
+        """Check that two arenas share no memory."""
         driver = self.driver()
         first, second = (driver.allocate(64).view(0, (64,), np.uint8) for _ in range(2))
         for value, array in ((1, first), (2, second)):
@@ -154,7 +155,7 @@ class DeviceKit(Kit):
         np.testing.assert_array_equal(driver.copy_out(first), 1)
 
     def test_arrays_outlive_names(self, name: str) -> None:
-        """A view keeps its memory alive without a reference to the arena."""
+        """Check that a view keeps its memory alive without a reference to the arena."""
         array = self.array((1000,), "int32")
         self.driver().copy_in(array, np.arange(1000, dtype=np.int32))
         others = [self.array((1000,), "int32") for _ in range(8)]
@@ -163,7 +164,7 @@ class DeviceKit(Kit):
         np.testing.assert_array_equal(self.driver().copy_out(array), np.arange(1000))
 
     def test_round_trip(self, name: str, dtype: str) -> None:
-        """Copying in and out preserves all bits, for all shapes."""
+        """Check that copying in and out preserves all bits, for all shapes."""
         for shape in SHAPES:
             source = _bits(shape, as_dtype(dtype))
             array = self.array(shape, dtype)
@@ -174,7 +175,7 @@ class DeviceKit(Kit):
             assert found.tobytes() == source.tobytes(), f"{dtype}{list(shape)}: {found}"
 
     def test_copy_in_takes_any_host_layout(self, name: str) -> None:
-        """Sources may be non-contiguous and read-only."""
+        """Check that ``copy_in`` accepts non-contiguous and read-only sources."""
         source = np.arange(24, dtype=np.float32).reshape(4, 6)[::-1, ::2].T
         source.flags.writeable = False
         array = self.array(source.shape, "float32")
@@ -182,14 +183,14 @@ class DeviceKit(Kit):
         np.testing.assert_array_equal(self.driver().copy_out(array), source)
 
     def test_copy_in_is_done_with_its_source(self, name: str) -> None:
-        """The source may change as soon as ``copy_in`` returns."""
+        """Check that the source may change as soon as ``copy_in`` returns."""
         source, array = np.ones(1000, np.float32), self.array((1000,), "float32")
         self.driver().copy_in(array, source)
         source[:] = 2
         np.testing.assert_array_equal(self.driver().copy_out(array), 1)
 
     def test_copy_out_is_independent(self, name: str) -> None:
-        """Results belong to the caller and never change."""
+        """Check that results of ``copy_out`` belong to the caller and never change."""
         driver, array = self.driver(), self.array((3, 4), "float32")
         driver.copy_in(array, np.ones((3, 4), np.float32))
         found = driver.copy_out(array)
@@ -199,7 +200,7 @@ class DeviceKit(Kit):
         np.testing.assert_array_equal(driver.copy_out(array), 0)
 
     def test_copy_out_fills_a_given_array(self, name: str) -> None:
-        """A host array that the caller gives is filled and returned, at every call."""
+        """Check that ``copy_out`` fills and returns a given host array, at every call."""
         driver, array, found = self.driver(), self.array((3, 4), "float32"), np.empty((3, 4), "f4")
         for value in (1, 2):
             driver.copy_in(array, np.full((3, 4), value, np.float32))
@@ -207,7 +208,7 @@ class DeviceKit(Kit):
             np.testing.assert_array_equal(found, value)
 
     def test_compile_runs_in_order(self, name: str) -> None:
-        """Compiled launches run in order at every call."""
+        """Check that compiled launches run in order at every call."""
         seen: list[int] = []
         step = self.driver().compile([partial(seen.append, i) for i in range(5)])
         assert seen == [], "compiling must not run launches"
@@ -216,11 +217,11 @@ class DeviceKit(Kit):
         assert seen == [0, 1, 2, 3, 4] * 2
 
     def test_compile_of_nothing(self, name: str) -> None:
-        """Compiling no launches returns a callable that does nothing."""
+        """Check that compiling no launches returns a callable that does nothing."""
         self.driver().compile([])()
 
     def test_the_last_launch_wins(self, name: str) -> None:
-        """Device work of a step runs in order, and ``copy_out`` reads its result."""
+        """Check that the work of a step runs in order, and ``copy_out`` reads its result."""
         driver, array = self.driver(), self.array((100,), "int32")
         stream = driver.stream("kit")
         works = [self.work(driver, stream, array, value) for value in (1, 2, 3)]
@@ -231,7 +232,7 @@ class DeviceKit(Kit):
             np.testing.assert_array_equal(driver.copy_out(array), 3)
 
     def test_copies_wait_for_work(self, name: str) -> None:
-        """Copies run after all work enqueued before them on any stream of the device."""
+        """Check that copies run after all earlier work on any stream of the device."""
         driver, array = self.driver(), self.array((100,), "int32")
         for stream in map(driver.stream, ("first", "second")):
             self.burst(driver, stream, array, 1)
@@ -241,7 +242,7 @@ class DeviceKit(Kit):
             np.testing.assert_array_equal(driver.copy_out(array), 3)
 
     def test_work_waits_for_copies(self, name: str) -> None:
-        """Work enqueued after ``copy_in`` runs after it."""
+        """Check that work enqueued after ``copy_in`` runs after the copy."""
         driver, array = self.driver(), self.array((100,), "int32")
         step = driver.compile([self.work(driver, driver.stream("kit"), array, 2)])
         for _ in range(3):
@@ -250,14 +251,14 @@ class DeviceKit(Kit):
             np.testing.assert_array_equal(driver.copy_out(array), 2)
 
     def test_streams_of_one_name_are_one_stream(self, name: str) -> None:
-        """All plans of a device enqueue on the stream of one name, in order."""
+        """Check that two requests for a stream by the same name return one queue of work."""
         driver, array = self.driver(), self.array((100,), "int32")
         self.burst(driver, driver.stream("same"), array, 1)
         driver.compile([self.work(driver, driver.stream("same"), array, 2)])()
         np.testing.assert_array_equal(driver.copy_out(array), 2)
 
     def test_errors_of_launches_surface(self, name: str) -> None:
-        """An exception of a launch reaches the caller, and later steps still run."""
+        """Check that an exception of a launch reaches the caller, and later steps still run."""
         calls: list[int] = []
 
         def fails_once() -> None:
@@ -272,7 +273,10 @@ class DeviceKit(Kit):
         assert len(calls) == 2
 
     def test_failing_work_is_reported(self, name: str) -> None:
-        """Waiting for failed work, or copying its results, raises; later steps still run."""
+        """Check that waiting for failed work or copying its results raises an error.
+
+        Later steps must still run.
+        """
         driver, array = self.driver(), self.array((4,), "int32")
         stream = driver.stream("kit")
         fails = self.failing_work(driver, stream)
@@ -288,7 +292,7 @@ class DeviceKit(Kit):
             np.testing.assert_array_equal(driver.copy_out(array), 7)
 
     def test_events(self, name: str) -> None:
-        """Other streams and the host can wait for an event, repeatedly."""
+        """Check that other streams and the host can wait for an event, repeatedly."""
         driver = self.driver()
         first, second = driver.stream("first"), driver.stream("second")
         event = first.record()
@@ -300,7 +304,7 @@ class DeviceKit(Kit):
         second.synchronize()
 
     def test_streams_wait_for_events(self, name: str) -> None:
-        """Work after ``wait_event`` runs after the work before ``record``."""
+        """Check that work after ``wait_event`` runs after the work before ``record``."""
         driver, array = self.driver(), self.array((100,), "int32")
         first, second = driver.stream("first"), driver.stream("second")
         for one, other in ((first, second), (second, first)):
@@ -310,7 +314,7 @@ class DeviceKit(Kit):
             np.testing.assert_array_equal(driver.copy_out(array), 2)
 
     def test_the_host_waits_for_events(self, name: str) -> None:
-        """``Event.wait`` and ``synchronize`` return when the work before them is done."""
+        """Check that ``Event.wait`` and ``synchronize`` return only when earlier work is done."""
         driver, array = self.driver(), self.array((100,), "int32")
         first, second = driver.stream("first"), driver.stream("second")
         waits: tuple[Launch, ...] = (lambda: first.record().wait(), first.synchronize)
@@ -321,7 +325,7 @@ class DeviceKit(Kit):
             np.testing.assert_array_equal(driver.copy_out(array), 2)
 
     def test_streams_wait_for_other_drivers(self, name: str) -> None:
-        """A stream waits for an event of another driver by calling its ``wait``."""
+        """Check that a stream waits for another driver's event by calling the event's ``wait``."""
         driver, array = self.driver(), self.array((100,), "int32")
         stream, event = driver.stream("kit"), _HostEvent()
         driver.copy_in(array, np.zeros(100, np.int32))
@@ -331,7 +335,7 @@ class DeviceKit(Kit):
         assert event.waits, "`wait_event` must call `wait` of events that it does not know"
 
     def test_allocations_are_counted(self, name: str) -> None:
-        """An optional ``allocations`` counts allocations; copies and launches make none."""
+        """Check that copies and launches allocate nothing, if the driver counts ``allocations``."""
         driver = self.driver()
         count = getattr(driver, "allocations", None)
         if count is None:
@@ -353,7 +357,7 @@ class DeviceKit(Kit):
         assert count() == before, f"{count() - before} allocations by copies and launches"
 
     def test_empty_arena(self, name: str) -> None:
-        """A plan without buffers is valid."""
+        """Check that an arena of no bytes works, as for a plan without buffers."""
         arena: Arena = self.driver().allocate(0)
         assert tuple(arena.view(0, (0,), np.float32).shape) == (0,)
 
@@ -363,7 +367,7 @@ BURST = 20
 
 
 class _HostEvent:
-    """An event of another driver; it counts its waits."""
+    """An event of another driver, which counts how often ``wait`` is called."""
 
     waits = 0
 
@@ -383,7 +387,7 @@ _PER_DTYPE = ("views_know_their_type", "round_trip")
 
 
 def _bits(shape: tuple[int, ...], dtype: DType) -> Any:
-    """Return an array of varied bit patterns with NaN and infinities; truth values for bool."""
+    """Return an array of varied bit patterns with NaN and infinities; for bool, truth values."""
     rng = np.random.default_rng(11)
     high = 2 if dtype.kind == "b" else 256
     raw = rng.integers(0, high, int(np.prod(shape)) * dtype.itemsize, np.uint8)

@@ -21,12 +21,13 @@ from flow_core.testing.kit import Exceptions, Kit, Parameters, floating_inputs
 
 
 class GradientKit(Kit):
-    """Check that gradient rules agree with central differences of the references, in float64.
+    """Tests that gradient rules agree with central differences of the references, in float64.
 
     Attributes:
-        no_gradient: deliberate exceptions with their reasons: ops with floating point inputs and
-            outputs that have no gradient rule (or one that raises `UnsupportedError`), and
-            ``"op.input"`` for inputs that the rule treats as constants.  Unnecessary entries fail.
+        no_gradient: deliberate exceptions with their reasons.  An entry ``"op"`` is an op with
+            floating point inputs and outputs whose gradient rule is missing or raises
+            `UnsupportedError`; an entry ``"op.input"`` is an input that the rule treats as a
+            constant.  Tests fail for entries that are not needed.
     """
 
     no_gradient: ClassVar[Exceptions] = {}
@@ -37,11 +38,11 @@ class GradientKit(Kit):
         return ((op,) for op in self.own_ops() if not specs[op].internal)
 
     def test_there_is_something_to_test(self) -> None:
-        """The plugin has ops."""
+        """Check that the plugin has ops."""
         assert self.own_ops(), f"plugin {self.plugin!r} registers no ops"
 
     def test_has_a_gradient(self, name: str) -> None:
-        """An op with floating point inputs and outputs has a rule, or is a listed exception."""
+        """Check that an op with floating point inputs and outputs has a rule or is an exception."""
         spec = self.shared_registry().ops[name]
         if name in self.no_gradient:
             assert spec.gradient is None or self._refuses(spec), (
@@ -55,7 +56,7 @@ class GradientKit(Kit):
             )
 
     def test_gradient(self, name: str) -> None:
-        """The rule is correct where samples are smooth, and returns the inputs' types elsewhere."""
+        """Check that a rule is correct where samples are smooth, and returns the inputs' types."""
         registry = self.shared_registry()
         spec = registry.ops[name]
         if spec.gradient is None or name in self.no_gradient:
@@ -69,7 +70,7 @@ class GradientKit(Kit):
                 build_gradient(registry.ops, spec, cast_sample(sample, float64), sample.attrs)
 
     def test_exceptions_are_known(self) -> None:
-        """All entries of ``no_gradient`` exist."""
+        """Check that the ops and inputs in ``no_gradient`` exist."""
         ops = self.shared_registry().ops
         known = set(self.own_ops())
         known |= {
@@ -79,7 +80,7 @@ class GradientKit(Kit):
         assert set(self.no_gradient) <= known, sorted(set(self.no_gradient) - known)
 
     def _refuses(self, spec: OpSpec) -> bool:
-        """Whether the rule raises `UnsupportedError`."""
+        """Return whether the op's gradient rule raises `UnsupportedError`."""
         sample = next(sample for sample in self.drawn(spec.type) if floating_inputs(sample))
         ops = self.shared_registry().ops
         try:

@@ -1,4 +1,4 @@
-"""Evaluate graphs with the ops' numpy references: slow and simple, the oracle of the kits."""
+"""Evaluation of graphs with the numpy references of ops: slow, but simple enough for an oracle."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from flow_core.plugins.specs import OpSpec
 def evaluate(
     graph: Graph, specs: Mapping[str, OpSpec], feeds: Mapping[str, Any]
 ) -> dict[Value, Any]:
-    """Compute all values of a graph; ``feeds`` has the outputs of ops without inputs, by name.
+    """Compute all values of a graph; ``feeds`` has the outputs of ops without inputs, by op name.
 
-    Also evaluates physical graphs, whose ``input`` ops may be parts of logical ones.
+    The graph may be a physical graph, whose ``input`` ops may be parts of a logical ``input`` op.
     """
     values: dict[Value, Any] = {}
     for name, op in graph.ops.items():

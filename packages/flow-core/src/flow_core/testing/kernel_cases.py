@@ -1,4 +1,4 @@
-"""The cases of the kernel kit: one kernel and its inputs, enlarged, sliced and concatenated."""
+"""The cases of the kernel kit: a kernel with inputs, also enlarged, sliced or concatenated."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Case:
 
     Attributes:
         spec, kernel: the op and the kernel.
-        asked: the query: the op with concrete types.
+        asked: the kernel query, which is the op with concrete types.
         arrays: host arrays for the inputs.
     """
 
@@ -48,7 +48,7 @@ class Case:
         return written(self.spec, self.asked)
 
     def of(self, arrays: Sequence[Array]) -> Case | None:
-        """Return the same op and kernel on other arrays, or None if they reject them."""
+        """Return the case with other arrays; None if the op or the kernel rejects the arrays."""
         try:
             asked = replace(query(self.spec, arrays, self.asked.attrs), find=self.asked.find)
         except InferenceError:
@@ -58,9 +58,10 @@ class Case:
         return None
 
     def grown(self, copies: int) -> Case:
-        """Return the case with all split axes ``copies`` times as long, by the first valid rule.
+        """Return the case with some axes ``copies`` times as long.
 
-        An op that can be split along an axis also accepts the concatenation of more parts.
+        The axes are those that the first applicable SBP rule of the op splits: an op that can be
+        split along an axis also accepts the concatenation of more parts along that axis.
         """
         asked = self.asked
         context = SbpContext(asked.inputs, asked.outputs, asked.attrs)
@@ -79,7 +80,7 @@ def _repeated(array: Array, sbp: object, copies: int) -> Array:
 
 
 def _fits(small: KernelQuery, large: KernelQuery, rule: Signature, copies: int) -> bool:
-    """Whether the outputs grew according to the rule, and at least one grew."""
+    """Return whether the outputs grew according to the rule, and at least one of them grew."""
     wanted = []
     for type_, sbp in zip(small.outputs, rule.outputs, strict=True):
         axis = sbp.axis if isinstance(sbp, Split) else None
@@ -88,7 +89,7 @@ def _fits(small: KernelQuery, large: KernelQuery, rule: Signature, copies: int) 
 
 
 def tilings(case: Case) -> Iterator[list[Array]]:
-    """Yield inputs of a case sliced to a part of its elements, or of its leading axis."""
+    """Yield inputs of a case, sliced to a part of the elements or to a part of the leading axis."""
     shape = case.asked.outputs[0].shape
     size = case.asked.outputs[0].size
     if size > 2:
@@ -100,7 +101,10 @@ def tilings(case: Case) -> Iterator[list[Array]]:
 
 
 def side_by_side(case: Case) -> Iterator[tuple[Case, list[Case]]]:
-    """Yield a case of many rows and its parts, split in one, some, or all inputs with rows."""
+    """Yield a case of many rows and the cases of its parts.
+
+    One, some, or all of the inputs that have rows are split among the parts.
+    """
     count = len(case.arrays)
     choices = {tuple(range(count)), (0,), (count - 1,)}
     for split in choices if count else ():
@@ -115,18 +119,18 @@ def side_by_side(case: Case) -> Iterator[tuple[Case, list[Case]]]:
 
 
 def _are_rows(whole: Case, parts: Sequence[Case]) -> bool:
-    """Whether the concatenated results of the parts have the type of the whole."""
+    """Return whether the concatenated results of the parts have the type of the whole result."""
     made = zip(whole.asked.outputs, *(part.asked.outputs for part in parts), strict=True)
     return all(batchable.side_by_side(types) == out for out, *types in made)
 
 
 def _flat(array: Array, shape: tuple[int, ...]) -> Array:
-    """Flatten an input in the output's order; keep a single element."""
+    """Flatten an input in the order of the output's elements; keep an input of one element."""
     return array.reshape(1) if array.size == 1 else np.broadcast_to(array, shape).reshape(-1)
 
 
 def stretchings(case: Case) -> Iterator[tuple[int, tuple[Array, ...]]]:
-    """Yield, for each input of the output's shape, inputs where it has a constant value."""
+    """Yield, for each input of the output's shape, inputs in which that input is constant."""
     result = case.asked.outputs[0]
     for k, x in enumerate(case.arrays):
         if x.shape == result.shape and x.size > 1 and k < len(case.arrays):

@@ -49,35 +49,36 @@ from flow_core.testing.special import (
 )
 
 AS_GIVEN = "as_given"
-"""Parameter in place of an element type: the samples without floating point inputs, not cast."""
+"""Stands for an element type in test parameters: samples without floating point inputs, uncast."""
 
 
 class KernelKit(Kit):
-    """Check that kernels of one device type agree with the ops' references and their contract.
+    """Tests that kernels of a device type agree with the ops' references and obey their contract.
 
-    Each op is tested with each element type, on all its samples and on samples enlarged along
-    axes that its SBP rules split.
+    Each op is tested with each element type, on all samples of the op and on samples enlarged along
+    axes that the op's SBP rules split.
 
     Attributes:
         device_type: the device type of the kernels.
         dtypes: element types to which floating point samples are cast.
-        ops: op types; None for all ops with kernels of the plugin on the device type.
-        tolerances: (relative, absolute) per (op, element type of an output), overriding
+        ops: op types; None for all ops for which the plugin has kernels on the device type.
+        tolerances: (relative, absolute) by (op, element type of an output); these override
             `flow_core.testing.checks.TOLERANCE`.
         deviations: deliberate differences from the reference for special values.
-        repeatable: whether two launches on equal inputs are bitwise equal.
+        repeatable: whether the results of two launches on equal inputs are bitwise equal.
         tiles: whether elementwise kernels may be bound to slices, as `fused` kernels bind them.
-        stretches: whether they may also be bound to views of stride 0 (host memory only).
-        steady_bytes: peak allocation allowed during 50 launches, by tracemalloc; None if it cannot
-            be measured.
-        steady_elements: size to which samples are enlarged for that check, so that a temporary
-            array exceeds ``steady_bytes``.
-        thread_counts: numbers of OpenMP threads for which results are bitwise equal; empty if they
-            may differ.
-        shared_elements: size to which samples are enlarged for that check, so that several threads
-            work on them.
+        stretches: whether elementwise kernels may also be bound to views of stride 0 (host memory
+            only).
+        steady_bytes: peak allocation allowed during 50 launches, measured by tracemalloc; None if
+            it cannot be measured.
+        steady_elements: size to which samples are enlarged for the check of ``steady_bytes``, so
+            that a temporary array would exceed that limit.
+        thread_counts: numbers of OpenMP threads for which results are bitwise equal; empty if the
+            results may differ.
+        shared_elements: size to which samples are enlarged for the check of ``thread_counts``, so
+            that several threads work on them.
         special_dtypes: element types to test with special values; None for all of ``dtypes``.
-        special_cases: with how many of its cases a kernel is tested per special value.
+        special_cases: the number of its cases with which a kernel is tested per special value.
     """
 
     device_type: ClassVar[str] = "cpu"
@@ -98,7 +99,7 @@ class KernelKit(Kit):
     special_dtypes: ClassVar[tuple[str, ...] | None] = None
 
     def absent(self, name: str) -> str:
-        """Return why this machine may lack a kernel of an op, or an empty text.  To override."""
+        """Return why this machine may lack a kernel for an op, or an empty text; override it."""
         return ""
 
     def driver(self) -> Driver:
@@ -112,11 +113,11 @@ class KernelKit(Kit):
         return driver
 
     def steady_context(self) -> AbstractContextManager[Any]:
-        """Return a context for counting allocations, to exclude those of a library."""
+        """Return a context for counting allocations that excludes those of a library."""
         return nullcontext()
 
     def kernels(self, op: str) -> list[KernelSpec]:
-        """Return the kernels under test of an op."""
+        """Return the kernels under test for an op."""
         found = self.shared_registry().kernels(op, self.device_type)
         return [k for k in found if k.op == op and self.owns("kernels", kernel_key(k))]
 
@@ -126,7 +127,7 @@ class KernelKit(Kit):
         return tuple(op for op in known if self.kernels(op))
 
     def parameters(self, check: str) -> Iterator[Parameters]:
-        """Return the op, and for most tests the element type."""
+        """Return the ops, for most tests with each element type."""
         for op in self.covered_ops():
             spec = self.shared_registry().ops[op]
             if check == "takes_a_floating_type":
@@ -150,7 +151,7 @@ class KernelKit(Kit):
         return (*(self.dtypes if True in kinds else ()), *((AS_GIVEN,) if False in kinds else ()))
 
     def cases(self, op: str, dtype: str) -> list[Case]:
-        """Return the samples in an element type that kernels of an op accept."""
+        """Return the cases of an op: its samples, cast to an element type, that kernels accept."""
         registry = self.shared_registry()
         find = partial(registry.find_kernel, device_type=self.device_type)
         spec, found = registry.ops[op], []
@@ -165,14 +166,14 @@ class KernelKit(Kit):
         return [case for case in found if case is not None and _is_representable(case)]
 
     def accepted(self, op: str, dtype: str) -> list[Case]:
-        """Return `cases`; skip the test if there are none."""
+        """Return the result of `cases`; skip the test if there are no cases."""
         found = self.cases(op, dtype)
         if not found:
             pytest.skip("not accepted: no kernel of this op supports this element type")
         return found
 
     def rig(self, case: Case, **binding: Any) -> Rig:
-        """Bind the kernel of a case; see `Rig`."""
+        """Bind the kernel of a case to buffers; see `Rig`."""
         on_host = self.device_type in self.shared_registry().host_numbers
         return Rig(
             self.driver(),
@@ -188,8 +189,8 @@ class KernelKit(Kit):
 
         Args:
             case: the case.
-            between: other arrays of the same types for a launch in between.
-            binding: how to bind it, see `Rig`.
+            between: other arrays of the same types, for a launch between two on the case's arrays.
+            binding: arguments of `Rig` that tell how to bind the kernel.
 
         Returns:
             The number of elements compared.
@@ -202,17 +203,17 @@ class KernelKit(Kit):
         return count
 
     def tolerance(self, op: str, dtype: DType) -> Tolerance:
-        """Return relative and absolute tolerance of an output of an op."""
+        """Return the relative and absolute tolerance for an output of an op."""
         return self.tolerances.get((op, dtype.name), TOLERANCE[dtype])
 
     @classmethod
     def totals(cls) -> Counter[str]:
-        """Return the numbers of cases and of elements that were compared."""
+        """Return how many cases and how many elements were compared."""
         return cls.once("totals", Counter)
 
     @classmethod
     def teardown_class(cls) -> None:
-        """Print how much was compared."""
+        """Print how many cases and elements were compared."""
         count = cls.totals()
         sys.stdout.write(
             f"\n{cls.__name__}: compared {count['elements']} elements of {count['cases']} cases "
@@ -222,12 +223,12 @@ class KernelKit(Kit):
     # ------------------------------------------------------------------------------- tests
 
     def test_there_is_something_to_test(self) -> None:
-        """The plugin has kernels on the device type."""
+        """Check that the plugin has kernels on the device type."""
         where = f"device type {self.device_type!r}"
         assert self.covered_ops(), f"plugin {self.plugin!r} registers no kernels on {where}"
 
     def test_agrees(self, name: str, dtype: str) -> None:
-        """Kernels equal the reference and write only their results, at repeated launches."""
+        """Check that kernels agree with the reference and write only results, at every launch."""
         found = self.accepted(name, dtype)
         compared = sum(self.check(case, _same_types(case, found)) for case in found)
         assert compared, (
@@ -235,7 +236,7 @@ class KernelKit(Kit):
         )
 
     def test_every_kernel_is_compared(self, name: str) -> None:
-        """Each kernel accepts a sample with results to compare, in at least one element type."""
+        """Check that each kernel has a sample with results to compare, in some element type."""
         reason = self.absent(name)
         found = [case for dtype in self.dtypes_of(name) for case in self.cases(name, dtype)]
         if reason and not found:
@@ -249,19 +250,19 @@ class KernelKit(Kit):
             )
 
     def test_agrees_when_enlarged(self, name: str, dtype: str) -> None:
-        """Kernels agree with the reference for uneven sizes that are not in the samples."""
+        """Check that kernels agree with the reference for uneven sizes that samples do not have."""
         rng = np.random.default_rng(5)
         for case in self.accepted(name, dtype)[:: self.draws]:
             self.check(case.grown(int(rng.integers(2, 6))))
 
     def test_special_values(self, name: str, dtype: str) -> None:
-        """Kernels treat NaN, infinities, zeros, subnormals and extremes like the reference."""
+        """Check that kernels treat NaN, infinities and other special values like the reference."""
         self.accepted(name, dtype)
         found = [d for d in self.differences(name, dtype) if not self._deviations_of(d)]
         assert not found, f"{len(found)} differences:\n" + "\n".join(map(str, found[:20]))
 
     def test_deviations_are_needed(self, name: str) -> None:
-        """Each row of `deviations` matches an actual difference."""
+        """Check that each row of `deviations` matches an actual difference."""
         found = [d for t in self._special_dtypes_of(name) for d in self.differences(name, t)]
         rows = [row for row in self.deviations if row.op == name and row.everywhere]
         idle = [row for row in rows if not any(map(row.covers, found))]
@@ -290,7 +291,7 @@ class KernelKit(Kit):
                     yield from self._tried(own[i], rigs[i], trial, dtype)
 
     def _chosen(self, cases: Sequence[Case], trial: Trial, count: int) -> set[int]:
-        """Choose the cases of a trial: different ones for each trial."""
+        """Choose cases for a trial, which are different cases for each trial."""
         fit = [i for i, c in enumerate(cases) if trial.index in (None, *range(len(c.arrays)))]
         step = max(1, len(fit) // self.special_cases)
         return {fit[(count + k * step) % len(fit)] for k in range(self.special_cases)}
@@ -320,7 +321,7 @@ class KernelKit(Kit):
         return difference(dtype, want, have, bounds, skipped(trial, case.spec.elementwise))
 
     def test_in_place(self, name: str, dtype: str) -> None:
-        """Output 0 may share memory with each input that the op's spec lists."""
+        """Check that output 0 can share memory with each input that the op's spec allows."""
         for case in self.accepted(name, dtype):
             types, result = case.asked.inputs, case.asked.outputs[0]
             for k in case.spec.inplace:
@@ -328,7 +329,7 @@ class KernelKit(Kit):
                     self.check(case, inplace=k)
 
     def test_tiles(self, name: str, dtype: str) -> None:
-        """Elementwise kernels work on slices: flat ones, rows, inputs of one element."""
+        """Check elementwise kernels on slices: of flat arrays, of rows, with one-element inputs."""
         for case in self.accepted(name, dtype):
             for arrays in tilings(case):
                 tile = case.of(arrays)
@@ -336,7 +337,7 @@ class KernelKit(Kit):
                     self.check(tile, shift=1)
 
     def test_batchable(self, name: str, dtype: str) -> None:
-        """Where a kernel says so, one launch on several arrays equals separate launches."""
+        """Check that one launch of a batchable kernel on several arrays equals single launches."""
         for case in self.accepted(name, dtype):
             for whole, parts in side_by_side(case):
                 says = case.kernel.batchable
@@ -354,13 +355,13 @@ class KernelKit(Kit):
         return rig.results(rig.run(case.arrays))
 
     def test_stretched_inputs(self, name: str, dtype: str) -> None:
-        """Elementwise kernels work on inputs of stride 0."""
+        """Check elementwise kernels on inputs of stride 0."""
         for case in self.accepted(name, dtype):
             for k, arrays in stretchings(case):
                 self.check(Case(case.spec, case.kernel, case.asked, arrays), stretch=(k,))
 
     def test_allocates_nothing(self, name: str, dtype: str) -> None:
-        """Launches of a bound kernel do not allocate."""
+        """Check that launches of a bound kernel do not allocate."""
         cases = [case for case in self.accepted(name, dtype) if case.size]
         if not cases:
             pytest.skip("all samples of this op are without elements")
@@ -383,7 +384,7 @@ class KernelKit(Kit):
         )
 
     def test_same_bits_on_any_threads(self, name: str, dtype: str) -> None:
-        """Results are bitwise equal for all numbers of threads."""
+        """Check that results are bitwise equal for all numbers of threads."""
         for case in self.accepted(name, dtype)[:: self.draws]:
             big = case.grown(max(1, self.shared_elements // max(1, case.size)))
             first, *others = (self._launched_on(count, big) for count in self.thread_counts)
@@ -402,7 +403,7 @@ class KernelKit(Kit):
             set_kernel_threads(before)
 
     def test_takes_a_floating_type(self, name: str) -> None:
-        """An op with floating point inputs has a kernel for at least one floating type."""
+        """Check that an op with floating point inputs has a kernel for some floating type."""
         refused = [dtype.name for dtype in FLOATS if not self.cases(name, dtype.name)]
         reason = self.absent(name)
         if reason and len(refused) == len(FLOATS):
@@ -416,7 +417,7 @@ def _trials(cases: Sequence[Case]) -> list[Trial]:
 
 
 def _wanted(case: Case, arrays: Sequence[Array]) -> tuple[Array, ...] | None:
-    """Return the results of the reference in float64; None if it rejects the inputs."""
+    """Return the results of the reference in float64; None if the reference rejects the inputs."""
     try:
         return reference_results(case.spec, case.asked, arrays)
     except (FlowError, IndexError, ValueError):
@@ -433,12 +434,12 @@ def _same_types(case: Case, cases: Sequence[Case]) -> tuple[Any, ...] | None:
 
 
 def _is_castable(sample: Sample, dtype: DType) -> bool:
-    """Whether an element type can represent all values of a sample: no integer is NaN."""
+    """Return whether an element type can represent a sample's values; no integer is NaN."""
     return dtype.is_floating or all(np.isfinite(x).all() for x in sample.inputs)
 
 
 def _is_representable(case: Case) -> bool:
-    """Whether the element type can represent the sample's attributes: -1 is not a uint8."""
+    """Return whether the element type can represent the attributes, unlike uint8 and -1."""
     try:
         reference_results(case.spec, case.asked, case.arrays)
     except OverflowError:
@@ -478,7 +479,7 @@ def peak_growth(launch: Launch, launches: int = 50) -> int:
     if not tracing:
         tracemalloc.start()
     try:
-        # other threads and the collector also allocate: use the minimum of three tries
+        # other threads and the garbage collector also allocate: use the minimum of three tries
         return min(_peak_growth(launch, launches) for _ in range(3))
     finally:
         if not tracing:

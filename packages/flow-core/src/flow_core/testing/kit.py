@@ -1,4 +1,4 @@
-"""The base of all kits: gaps, parameters, the registry under test."""
+"""The base class of all kits: known gaps, test parameters, and the registry under test."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """An unsupported feature of a plugin, as a strict xfail: the test fails once it works.
+    """An unsupported feature of a plugin; its tests are strict xfails, which fail once they pass.
 
     Attributes:
         what: the op, device or other name over which the tests are parametrized.
-        kind: "notimpl" (possible, not planned), "notyet" (planned), "never" (impossible or
+        kind: "notimpl" (possible, but not planned), "notyet" (planned), or "never" (impossible or
             undesirable).
-        reason: the reason as text.
+        reason: why the feature is not supported.
         checks: names of the tests without ``test_``; empty for all.
         dtypes: element types; empty for all.
 
@@ -42,7 +42,7 @@ class Gap:
     dtypes: tuple[str, ...] = ()
 
     def covers(self, check: str, parameters: Parameters) -> bool:
-        """Whether a test with given parameters, the name first, is expected to fail."""
+        """Return whether a test is expected to fail; the first of its parameters is the name."""
         return (
             self.what == parameters[0]
             and (not self.checks or check in self.checks)
@@ -51,12 +51,14 @@ class Gap:
 
 
 class Kit:
-    """Base of the kits.  Subclass a kit in a test module, as ``class Test...``, and run pytest.
+    """The base class of the kits.
+
+    To use a kit, subclass it in a test module, as ``class Test...``, and run pytest.
 
     Attributes:
         plugin: name of the plugin or distribution whose records are tested; None for all plugins.
         gaps: known unsupported features.
-        draws: how often samples are drawn, each time with another random generator.
+        draws: how often the samples of an op are drawn, each time with another random generator.
     """
 
     plugin: ClassVar[str | None] = None
@@ -65,19 +67,19 @@ class Kit:
     _made: ClassVar[dict[Hashable, Any]] = {}
 
     def registry(self) -> Registry:
-        """Return the registry under test, called once; by default with all installed plugins."""
+        """Return the registry under test, by default with all installed plugins; called once."""
         return default_registry()
 
     def samples(self, spec: OpSpec, rng: np.random.Generator) -> Iterable[Sample]:
-        """Return the samples of an op; by default those of its spec."""
+        """Return the samples of an op, by default those of the op's spec."""
         return () if spec.samples is None else spec.samples(rng)
 
     def parameters(self, check: str) -> Iterable[Parameters]:
-        """Return the parameters of a test; the first one is the name that gaps use."""
+        """Return the parameters of a test; the first parameter is the name that gaps use."""
         return ()
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """Parametrize each test, and mark the gaps."""
+        """Parametrize each test, and mark the parameters that gaps cover."""
         check = metafunc.function.__name__.removeprefix("test_")
         names = [n for n in ("name", "dtype") if n in metafunc.fixturenames]
         if names:
@@ -92,7 +94,7 @@ class Kit:
         return pytest.param(*row, id="-".join(row), marks=marks)
 
     def owns(self, table: str, key: object) -> bool:
-        """Whether a record belongs to the plugin under test."""
+        """Return whether a record belongs to the plugin under test."""
         origin = self.shared_registry().origins[table, key]
         return self.plugin in (None, origin.plugin, origin.distribution)
 
@@ -102,7 +104,7 @@ class Kit:
 
     @classmethod
     def once(cls, key: Hashable, make: Callable[[], Made]) -> Made:
-        """Call ``make`` once per class and key: pytest creates one instance per test."""
+        """Call ``make`` once per class and key, because pytest creates an instance per test."""
         if key not in cls._made:
             cls._made[key] = make()
         found: Made = cls._made[key]
@@ -110,17 +112,17 @@ class Kit:
 
     @classmethod
     def shared_registry(cls) -> Registry:
-        """`registry`, cached per class."""
+        """Return the result of `registry`, cached per class."""
         return cls.once("registry", cls().registry)
 
     @classmethod
     def drawn_or_none(cls, op: str) -> tuple[Sample, ...]:
-        """Return all samples of an op, drawn once per class."""
+        """Return all samples of an op, which are drawn once per class; empty if there are none."""
         return cls.once(("samples", op), lambda: tuple(cls()._draw(op)))
 
     @classmethod
     def drawn(cls, op: str) -> tuple[Sample, ...]:
-        """Return `drawn_or_none`.
+        """Return all samples of an op, which are drawn once per class.
 
         Raises:
             AssertionError: the op has no samples.
@@ -140,9 +142,9 @@ class Kit:
 
 
 def floating_inputs(sample: Sample) -> bool:
-    """Whether a sample has floating point inputs, which are cast to the type under test."""
+    """Return whether a sample has floating point inputs, which are cast to the type under test."""
     return any(is_floating(x) for i, x in enumerate(sample.inputs) if i not in sample.fixed)
 
 
 Exceptions = Mapping[str, str]
-"""Deliberate exceptions: reasons by op."""
+"""Deliberate exceptions: the reason for each op."""

@@ -1,4 +1,4 @@
-"""The oracle for tests: a job's results on several devices equal those on one."""
+"""The oracle for tests, which compares a job's results on several devices with those on one."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def assert_like_one_device(
         devices: number of devices over which to distribute a job that is placed on one device.
         steps: how many steps to run.
         seed: seed of random inputs.
-        feeds: arrays for each step, in the order of the job's inputs; random ones if None.
+        feeds: arrays for each step, in the order of the job's inputs; random arrays if None.
 
     Returns:
-        The verdict, with the differences within rounding.
+        The verdict, with the differences that are within rounding.
 
     Raises:
         AssertionError: an op is wrong, or a second run was not bitwise equal; the report names the
-            ops and the user's lines.
+            ops and their source lines.
     """
     found = verify(job, devices, steps=steps, seed=seed, feeds=feeds)
     assert found.ok, "\n" + joined(verdict_tables(found))

@@ -2,21 +2,21 @@
 
 For each case of an op and for 1 to 4 devices, the prover tries all combinations of S(i), B and the
 three kinds of P on the inputs.  It splits the inputs, computes each device's part with the op's
-reference and the attributes of `OpSpec.localize`, and
-tries every SBP to reassemble each output.  A combination that yields the logical result for all
-numbers of devices and all draws is a rule; it need not be listed if another rule `implies` it.
+reference and the attributes of `OpSpec.localize`, and tries every SBP to reassemble each output.  A
+combination that yields the logical result for all numbers of devices and all draws of the inputs is
+a rule; it need not be listed if another rule `implies` it.
 
-Exclusions:
+The prover does not try the following combinations:
 
-* P of truth values, which have no sum.
-* Inputs of which only the shape is read are B, P or split: P(max) and P(min) are equivalent to P.
-* All unread inputs of a variadic op have the same SBP.
-* Variables that an op overwrites are not P, unless a rule lists it: no other variables are.
-* Gradients are not P(max) or P(min): the dual of a maximum is not a maximum.
-* P(max) and P(min) of an input are tried only if B is valid, which is a special case of them.
-* Rules that hold only for unsigned numbers, as they are never negative, are not searched for.
-* Tensors with few integers, such as a count, are B: rules would hold for them by chance.
-* Axes with fewer elements than devices.
+* P for truth values, which have no sum.
+* P(max) and P(min) for inputs of which only the shape is read: both are equivalent to P.
+* Different SBP for the inputs of a variadic op of which only the shape is read.
+* P for a variable that an op overwrites, unless a rule lists it.
+* P(max) and P(min) for gradients: the dual of a maximum is not a maximum.
+* P(max) and P(min) for an input for which B is not valid: B is a special case of both.
+* Rules that hold only for unsigned numbers, because these are never negative.
+* S and P for tensors with few integers, such as a count: rules would hold for them by chance.
+* Splits of axes with fewer elements than devices.
 """
 
 from __future__ import annotations
@@ -60,20 +60,20 @@ from flow_core.testing.scattering import CannotForm, gather, is_close, is_exact,
 
 DEVICES = (1, 2, 3, 4)
 TRIED = (2, 3, 4, 1)
-"""Numbers of devices, in the order that finds most errors soonest."""
+"""Numbers of devices, in the order that tends to find errors soonest."""
 FEW = 32
 """Results with fewer elements are drawn more often."""
 FEW_WHOLE = 12
-"""Inputs with fewer integers are not split, as rules would hold for them by chance."""
+"""Inputs with fewer integers are not split, because rules would hold for them by chance."""
 WORST = 1e4
-"""Largest ratio of terms to their sum for which a comparison is meaningful."""
+"""Largest ratio of the terms of a sum to the sum for which a comparison is meaningful."""
 MOST = 200_000
-"""Cases with more combinations of inputs are skipped, and counted as skipped."""
+"""Cases with more combinations of inputs' SBP are skipped, and counted as skipped."""
 
 Rules = Mapping[int, tuple[Signature, ...]]
-"""Rules per number of devices."""
+"""The rules for each number of devices."""
 Wrong = tuple[Signature, int, str]
-"""A rule, a number of devices, and the reason why it does not hold on them."""
+"""A rule, a number of devices, and the reason why the rule does not hold on that number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +86,8 @@ class Trial:
         parts: number of devices.
         seed: seed of the random terms of partial sums.
         localized: whether a device's computation may depend on the position of its part.
-        held, done, logical, shapes: caches of parts, results of devices, logical results, and
-            shapes of their parts.
+        held, done, logical, shapes: caches of the parts of inputs, the results of devices, the
+            logical results, and the shapes of the parts of results.
     """
 
     case: Case
@@ -125,7 +125,7 @@ class Trial:
         """Compute the results of a device.
 
         Raises:
-            CannotForm: the op does not support the parts.
+            CannotForm: the op rejects the parts of its inputs.
         """
         attrs = self._attrs(rule, rank)
         key = rule.inputs, rank, attrs
@@ -153,10 +153,10 @@ class Trial:
             return CannotForm(f"{', '.join(map(str, types))}: {type(error).__name__}: {error}")
 
     def gathered(self, index: int, sbp: Sbp, rule: Signature) -> tuple[Array, Sequence[Array]]:
-        """Reassemble a result from its parts with a given SBP; return both.
+        """Reassemble a result from its parts with a given SBP; return the result and the parts.
 
         Raises:
-            CannotForm: the parts are not valid for this SBP.
+            CannotForm: the parts are not valid for the SBP.
         """
         found = []
         for rank, wanted in enumerate(self._shapes(index, sbp)):
@@ -175,7 +175,7 @@ class Trial:
         return self.shapes[index, sbp]
 
     def agrees(self, index: int, sbp: Sbp, rule: Signature) -> bool:
-        """Whether the parts of a result are valid parts of the logical result with a given SBP."""
+        """Return whether a result's parts are parts of the logical result with a given SBP."""
         try:
             whole, found = self.gathered(index, sbp, rule)
         except CannotForm:
@@ -187,7 +187,7 @@ class Trial:
         return is_close(whole, want, scale) and not all(map(is_exact, (want, *found)))
 
     def holds(self, rule: Signature) -> bool:
-        """Whether a rule yields the logical results."""
+        """Return whether a rule yields the logical results."""
         rows = enumerate(results_of(self.case, rule))
         return all(self.agrees(index, sbp, rule) for index, sbp in rows)
 
@@ -203,7 +203,7 @@ class Trial:
         return "it holds"
 
     def completions(self, inputs: tuple[Sbp, ...]) -> Iterator[Signature]:
-        """Yield all valid rules with the given inputs."""
+        """Yield all valid rules with the given SBP of the inputs."""
         types = self.case.asked.outputs
         keeps = not overwritten(self.case.spec, self.case.asked)
         options = [kinds(t, self.parts) for t in types]
@@ -219,7 +219,7 @@ class Trial:
                 yield rule
 
     def ignores(self, index: int) -> bool:
-        """Whether the results do not depend on the values of an input."""
+        """Return whether the results do not depend on the values of an input."""
         x = self.arrays[index]
         for other in (np.zeros_like(x), x[::-1] if x.ndim else x, x + np.ones_like(x)):
             arrays = (*self.arrays[:index], other, *self.arrays[index + 1 :])
@@ -238,12 +238,12 @@ class Trial:
 
 
 def results_of(case: Case, rule: Signature) -> tuple[Sbp, ...]:
-    """Return the SBP of all results: outputs, then variables, which keep theirs."""
+    """Return the SBP of all results: of the outputs, then of overwritten inputs, which keep it."""
     return (*rule.outputs, *(rule.inputs[i] for i in overwritten(case.spec, case.asked)))
 
 
 def local_context(asked: KernelQuery, rule: Signature, parts: int, rank: int) -> LocalContext:
-    """Return one device's parts of an op's tensors."""
+    """Return the context that describes one device's parts of an op's tensors."""
 
     def of(types: Sequence[TensorType], sbps: Sequence[Sbp]) -> tuple[Part, ...]:
         rows = zip(types, sbps, strict=True)
@@ -253,7 +253,7 @@ def local_context(asked: KernelQuery, rule: Signature, parts: int, rank: int) ->
 
 
 def kinds(type_: TensorType, parts: int) -> tuple[Sbp, ...]:
-    """Return all SBP of a tensor for which every device has a non-empty part.
+    """Return all SBP of a tensor with which every device has a non-empty part.
 
     >>> from flow_core.base.dtypes import float32
     >>> [str(sbp) for sbp in kinds(tensor_type((5, 1), float32), 2)]
@@ -275,7 +275,7 @@ def all_broadcast(case: Case) -> Signature:
 
 
 def formable(case: Case, rule: Signature, parts: int) -> bool:
-    """Whether every device has a non-empty part of each axis that a rule splits."""
+    """Return whether every device has a non-empty part of each axis that a rule splits."""
     rows = zip(
         (*rule.inputs, *rule.outputs), (*case.asked.inputs, *case.asked.outputs), strict=True
     )
@@ -283,7 +283,7 @@ def formable(case: Case, rule: Signature, parts: int) -> bool:
 
 
 def is_gradient(spec: OpSpec, index: int) -> bool:
-    """Whether an input is a gradient, or a saved value of a gradient op.
+    """Return whether an input is a gradient, or a saved value that a gradient op reads.
 
     >>> is_gradient(OpSpec("relu_grad", ("y", "dy"), infer=lambda ctx: ctx.inputs), 0)
     True
@@ -292,7 +292,9 @@ def is_gradient(spec: OpSpec, index: int) -> bool:
 
 
 def implies(rule: Signature, other: Signature) -> bool:
-    """Whether a rule implies another one: a replicated value equals its maximum and minimum.
+    """Return whether a rule implies another rule.
+
+    The reason is that a replicated value is the maximum and the minimum of its replicas.
 
     >>> greatest, _ = EXTREMES
     >>> implies(Signature((B,), (B,)), Signature((B,), (greatest,)))
@@ -307,13 +309,13 @@ def implies(rule: Signature, other: Signature) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """The result for one case.
+    """The result of the prover for one case.
 
     Attributes:
         case: the case.
-        wrong: listed rules that do not hold, with number of devices and reason.
+        wrong: listed rules that do not hold, each with a number of devices and the reason.
         missing: valid rules that are not listed.
-        checks: number of trials, over rules, numbers of devices and draws.
+        checks: total number of trials, for all rules, numbers of devices and draws.
     """
 
     case: Case
@@ -332,7 +334,7 @@ class Proof:
 
 
 class Prover:
-    """The valid rules of a case, computed once and compared with lists of rules."""
+    """The prover for one case, which finds the valid rules once and compares lists with them."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
@@ -350,12 +352,12 @@ class Prover:
 
     @staticmethod
     def _tries(case: Case) -> int:
-        """Return how often to split a draw: more often if it has few elements."""
+        """Return how often to split a draw, which is more often for draws with few elements."""
         smallest = min((t.size for t in case.asked.inputs), default=FEW)
         return max(1, FEW // max(smallest, 1) // 4)
 
     def holds(self, rule: Signature, parts: int) -> bool:
-        """Whether a rule holds on a number of devices."""
+        """Return whether a rule holds on a number of devices."""
         if (rule, parts) not in self.known:
             self.known[rule, parts] = all(t.holds(rule) for t in self._counted(parts))
         return self.known[rule, parts]
@@ -366,11 +368,11 @@ class Prover:
             yield trial
 
     def holds_wherever(self, rule: Signature) -> bool:
-        """Whether a rule holds on all numbers of devices for which all parts are non-empty."""
+        """Return whether a rule holds on all numbers of devices with which no part is empty."""
         return all(self.holds(rule, n) for n in TRIED if formable(self.case, rule, n))
 
     def forget(self) -> None:
-        """Clear the caches, but keep the results."""
+        """Clear the caches of trials, but keep the results for rules."""
         for trial in chain.from_iterable(self.trials.values()):
             trial.forget()
 
@@ -392,7 +394,7 @@ class Prover:
         return tuple(s for s in row if s != P or self.may_be(index, P))
 
     def extremes(self, index: int) -> tuple[Sbp, ...]:
-        """Return which of P(max) and P(min) to try for an input."""
+        """Return those of P(max) and P(min) that are to be tried for an input."""
         spec, type_ = self.case.spec, self.case.asked.inputs[index]
         if index in self.unread or is_gradient(spec, index) or not self.is_conclusive(index):
             return ()
@@ -400,19 +402,19 @@ class Prover:
         return tuple(s for s in row if self.may_be(index, s))
 
     def may_be(self, index: int, sbp: Sbp) -> bool:
-        """Whether an input or output may be partial: a variable only if a rule lists it."""
+        """Return whether an input or output may be partial; a variable only if a rule lists it."""
         if index not in self.case.spec.mutates:
             return True
         return any(rule.inputs[index] == sbp for rule in self.rules[2])
 
     def searches(self, rule: Signature) -> bool:
-        """Whether a rule is among those to try."""
+        """Return whether a rule is among the rules to try."""
         return self.is_comparable(rule) and all(
             sbp in (*self.choices(i, 2), *self.extremes(i)) for i, sbp in enumerate(rule.inputs)
         )
 
     def input_kinds(self, parts: int) -> Iterator[tuple[Sbp, ...]]:
-        """Yield all SBP combinations of the inputs to try, except those with P(max) or P(min)."""
+        """Yield the combinations of the inputs' SBP to try, except with P(max) and P(min)."""
         spec, count = self.case.spec, len(self.case.asked.inputs)
         variadic = [i for i in self.unread if spec.inputs[-1][-1] == "*"]
         alike = [i for i in variadic if i >= len(spec.inputs) - 1]
@@ -422,7 +424,7 @@ class Prover:
 
     @property
     def combinations(self) -> int:
-        """Return the number of SBP combinations of the inputs on two devices."""
+        """Return the number of combinations of the inputs' SBP on two devices."""
         return prod(len(self.choices(i, 2)) for i in range(len(self.case.asked.inputs)))
 
     def valid(self) -> tuple[Signature, ...]:
@@ -453,7 +455,7 @@ class Prover:
     def _with_extremes(self, rule: Signature) -> Iterator[Signature]:
         """Yield the rule with one input changed from B to P(max) or P(min).
 
-        As B is a special case of these, no other rules have them.
+        B is a special case of P(max) and P(min), so only rules derived from valid rules have them.
         """
         for i, sbp in enumerate(rule.inputs):
             for extreme in self.extremes(i) if sbp == B else ():
@@ -461,7 +463,7 @@ class Prover:
                 yield Signature(inputs, rule.outputs)
 
     def _holds_everywhere(self, rule: Signature) -> bool:
-        """Whether a rule holds on 2, 3 (if its axes are long enough) and 4 devices."""
+        """Return whether a rule has no empty parts on 3 devices, and holds wherever it has none."""
         return formable(self.case, rule, 3) and self.holds_wherever(rule)
 
     def prove(self) -> Proof:
@@ -490,15 +492,15 @@ class Prover:
         return next(t.why(rule) for t in self.trials[parts] if not t.holds(rule))
 
     def is_conclusive(self, index: int) -> bool:
-        """Whether an input has enough elements: with few integers, rules hold by chance."""
+        """Return whether an input has enough elements; with few integers, rules hold by chance."""
         type_ = self.case.asked.inputs[index]
         return not type_.dtype.is_integer or type_.size >= FEW_WHOLE
 
     def is_comparable(self, rule: Signature) -> bool:
-        """Whether a rule is searched for with the types of the case.
+        """Return whether a rule is searched for with the types of the case.
 
-        Unsigned numbers are never negative, so that more rules hold for a maximum than in general.
-        A few indices may happen to be distinct, or out of range.
+        Unsigned numbers are never negative, so more rules hold for their maximum than in general.
+        If an input has few indices, these may happen to be distinct or out of range.
         """
         types = self.case.asked.inputs
         if any(t.size > 1 and not self.is_conclusive(i) for i, t in enumerate(types)):
@@ -507,6 +509,6 @@ class Prover:
         return not unsigned or not {*rule.inputs, *rule.outputs} & set(EXTREMES)
 
     def missing(self, rules: Rules) -> tuple[Signature, ...]:
-        """Return the valid rules that are missing in those for 2 and 3 devices."""
+        """Return the valid rules that are missing among the given rules for 2 and 3 devices."""
         lacked = (r for r in self.valid() if any(r not in rules[n] for n in (2, 3)))
         return tuple(filter(self.is_comparable, lacked))

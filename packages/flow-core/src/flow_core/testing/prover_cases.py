@@ -1,10 +1,11 @@
-"""Cases for the prover of SBP rules: shapes that split unevenly, and varied data.
+"""Cases for the prover of SBP rules, with shapes that split unevenly and varied data.
 
-A rule may hold by chance: because an axis has fewer elements than devices, because no number is
-negative, or because two numbers are equal.  So the samples of an op are enlarged (each size is
-consistently replaced by another one) and their values are drawn again several times: within the
-range of the sample, which may be all that the op accepts, and beyond it for one or all inputs.
-Floating point values are multiples of 1/16, so that sums and products of a few of them are exact.
+A wrong rule may hold by chance, because an axis has fewer elements than devices, because no number
+is negative, or because two numbers are equal.  Therefore, the samples of an op are enlarged (each
+size is consistently replaced by another size), and their values are drawn again several times:
+within the range of the sample, because the op might accept only those values, and beyond that range
+for one input or all inputs.  Floating point values are multiples of 1/16, so that sums and products
+of a few of them are exact.
 """
 
 from __future__ import annotations
@@ -35,28 +36,29 @@ from flow_core.testing.checks import (
 )
 
 SIZES = (5, 6, 7, 9, 10, 11, 13)
-"""Replacements of the sizes of a sample, in ascending order: some are even, and none is a multiple
-of all numbers of devices."""
+"""The sizes that replace those of a sample, in ascending order: some are even, and none is a
+multiple of all numbers of devices."""
 FLAT_SIZES = (13, 14, 15, 17, 19, 21, 22)
-"""Replacements for vectors and matrices, which would otherwise have too few elements."""
+"""The sizes that replace those of vectors and matrices, which would have too few elements with
+the other sizes."""
 UNIT = 16
-"""Floating point values are multiples of the reciprocal."""
+"""Floating point values are multiples of the reciprocal of this number."""
 ZEROS: tuple[Callable[[int], float], ...] = (
     *(partial(mul, share) for share in (0.4, 0.9, 0.1, 0.0, 1.0)),
     lambda size: 1,
     lambda size: size - 1,
 )
-"""Numbers of zeros, given the number of elements, in draws of small numbers."""
+"""The numbers of zeros, as functions of the number of elements, in draws of small numbers."""
 FEW = 8
 """Cases with fewer elements are drawn more often."""
 LARGEST = 4000
 """Largest number of elements of a tensor of a case."""
 NONSENSE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, FlowError)
-"""Exceptions of numpy references for invalid inputs."""
+"""The exceptions that numpy references raise for invalid inputs."""
 
 Arrays = tuple[Any, ...]
 Tells = Callable[[Any], bool]
-"""Whether a result is conclusive."""
+"""A function that tells whether a result is conclusive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +67,9 @@ class Case:
 
     Attributes:
         spec: the op.
-        asked: the query: its types and attributes.
-        draws: input arrays.
-        note: the sample from which it was derived.
+        asked: the kernel query, with the types and attributes of the op.
+        draws: the arrays of the inputs, for each draw.
+        note: text about the sample from which the case was derived.
     """
 
     spec: OpSpec
@@ -81,10 +83,10 @@ class Case:
 
 
 def cases(spec: OpSpec, samples: Iterable[Sample], seed: int = 0) -> Iterator[Case]:
-    """Yield the cases of an op, with distinct types or attributes.
+    """Yield the cases of an op, which differ in types or attributes.
 
-    Skips samples without elements, and inconclusive samples, in which all elements of a result are
-    equal, such as the softmax of one class, unless all samples of the op are like that.
+    Samples without elements are skipped.  Inconclusive samples, with a result whose elements are
+    all equal (such as the softmax of one class), are skipped unless the op has no other samples.
     """
     samples = tuple(samples)
     yield from _cases(spec, samples, seed, _varied) or _cases(spec, samples, seed, _not_zero)
@@ -119,7 +121,7 @@ def _case(
 
 
 def arrays_of(sample: Sample) -> Arrays:
-    """Return the sample's inputs in multiples of `UNIT`."""
+    """Return the inputs of a sample, rounded to multiples of 1 / `UNIT`."""
     return tuple(map(_exact, cast_sample(sample, float64)))
 
 
@@ -132,7 +134,7 @@ def _exact(x: Array) -> Array:
 
 
 def _larger(arrays: Arrays, attrs: Mapping[str, AttrValue]) -> Iterator[tuple[list[Any], Any]]:
-    """Yield shapes and attributes with as many sizes replaced as possible; unchanged ones last."""
+    """Yield shapes and attributes: first with most sizes replaced, last with none replaced."""
     shapes = [x.shape for x in arrays]
     given = {n for shape in shapes for n in shape} | set(_numbers(attrs.get("shape")))
     sizes = sorted(n for n in given if n > 1)[: len(SIZES)]
@@ -161,7 +163,7 @@ def _replaced(value: Any, new: Mapping[int, int]) -> Any:
 def _asked(
     spec: OpSpec, own: Arrays, shapes: Sequence[Array], attrs: AttrValue
 ) -> KernelQuery | None:
-    """Return the query of the op on given shapes; None if it rejects them or they are too large."""
+    """Return the query for given shapes; None if too large, or if the op rejects the shapes."""
     try:
         asked = query(spec, [np.empty(s, x.dtype) for s, x in zip(shapes, own, strict=True)], attrs)
     except NONSENSE:
@@ -174,9 +176,10 @@ def _asked(
 
 
 def _drawn(own: Arrays, shapes: Sequence[Array], rng: np.random.Generator) -> Iterator[Arrays]:
-    """Yield draws within the sample's range, then beyond it for each floating input and for all.
+    """Yield draws within the sample's range, then beyond that range.
 
-    Integers may be indices and stay in range, unless all inputs are integers.
+    The draws beyond the range are for each floating point input, then for all.  Integers, which may
+    be indices, stay in range unless all inputs are integers.
 
     The last draws have many zeros and equal values, for truth values and comparisons.
     """
@@ -195,7 +198,7 @@ def _drawn(own: Arrays, shapes: Sequence[Array], rng: np.random.Generator) -> It
 def _few(
     x: Array, shape: Any, zeros: Callable[[int], float], whole: bool, rng: np.random.Generator
 ) -> Any:
-    """Draw small whole numbers; keep integers, which may be indices."""
+    """Draw small whole numbers for a floating point input; keep integers, which may be indices."""
     if not (is_floating(x) or (whole and x.dtype.kind in "iu")):
         return _draw(x, shape, False, rng)
     order = rng.permutation(prod(shape)).reshape(shape)
@@ -205,7 +208,7 @@ def _few(
 
 
 def _any_integers(dtype: DTypeLike, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-    """Draw from the full range of a type, with many minima and maxima."""
+    """Draw from the full range of a type, with many smallest and largest values."""
     ends = np.iinfo(dtype).min, np.iinfo(dtype).max
     between = rng.integers(*ends, shape, dtype, endpoint=True)
     return np.where(
@@ -228,8 +231,10 @@ def _draw(x: Array, shape: Any, wild: bool, rng: np.random.Generator) -> Any:
 
 
 def _told(spec: OpSpec, asked: KernelQuery, arrays: Arrays, tells: Tells) -> str:
-    """Return whether results tell "much", "little" (if too uniform), or "nothing" (if not
-    finite, or if the op changes nothing).
+    """Return how much the results tell about rules: "much", "little" or "nothing".
+
+    They tell little if they are too uniform, and nothing if they are not finite or if the op
+    changes nothing.
     """
     try:
         results = evaluate_op(spec, asked, arrays)
@@ -246,11 +251,11 @@ def _told(spec: OpSpec, asked: KernelQuery, arrays: Arrays, tells: Tells) -> str
 
 
 def _varied(result: Array) -> bool:
-    """Whether a result has different elements, if several, and not only zeros."""
+    """Return whether a result has unequal elements, if it has several, and not only zeros."""
     array = np.asarray(result)
     return bool(array.any()) and (array.size == 1 or len(np.unique(array)) > 1)
 
 
 def _not_zero(result: Array) -> bool:
-    """Whether a result is `_varied`, or floating point, uniform and not 0."""
+    """Return whether a result is `_varied`, or is floating point, uniform and not 0."""
     return bool(np.any(result)) and (is_floating(result) or _varied(result))

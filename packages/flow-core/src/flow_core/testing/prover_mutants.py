@@ -1,4 +1,4 @@
-"""Mutation of correct lists of SBP rules: the prover must reject each mutant."""
+"""Mutants of correct lists of SBP rules, each of which the prover must reject."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from flow_core.testing.prover import DEVICES, Prover, all_broadcast, formable, i
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One wrong list of rules.
+    """One wrong list of rules, made by changing or dropping a rule of a correct list.
 
     Attributes:
         rule: the original rule.
-        instead: the changed rule, or None if it was dropped.
+        instead: the changed rule, or None if the rule was dropped.
     """
 
     rule: Signature
@@ -26,11 +26,11 @@ class Mutant:
 
 
 def mutants(prover: Prover) -> Iterator[Mutant]:
-    """Yield each rule dropped, and each of its entries changed such that the rule becomes invalid.
+    """Yield the mutants of an op's list of rules.
 
-    Rules with an SBP that the prover does not search for are not dropped.
-
-    Rules with empty parts on some number of devices are skipped: their mutants may be equivalent.
+    In each, one rule is dropped, or one entry of a rule is changed such that the rule is invalid.
+    Rules for which the prover does not search are not dropped.  Rules with empty parts on some
+    number of devices are skipped, because their mutants may be equivalent to them.
     """
     rules = prover.listed()
     known = {*rules[2], *rules[3], all_broadcast(prover.case)}
@@ -45,9 +45,10 @@ def mutants(prover: Prover) -> Iterator[Mutant]:
 
 
 def _variants(prover: Prover, rule: Signature) -> Iterator[Signature]:
-    """Yield the rule with one entry changed; P and B of unread inputs are equivalent.
+    """Yield the rule with one entry changed to an SBP that is not equivalent.
 
-    Variables that an op overwrites are P only in rules that say so.
+    P and B are equivalent for inputs of which only the shape is read.  An entry of a variable that
+    the op overwrites is changed to P only if some rule lists P for that variable.
     """
     asked, unread = prover.case.asked, prover.unread
     entries, count = (*rule.inputs, *rule.outputs), len(rule.inputs)
@@ -62,12 +63,12 @@ def _variants(prover: Prover, rule: Signature) -> Iterator[Signature]:
 
 
 def _is_equivalent(sbp: Sbp, other: Sbp) -> bool:
-    """Whether two SBP of an unread input are equivalent: both keep its full shape."""
+    """Return whether two SBP of an unread input are equivalent, as both keep its full shape."""
     return isinstance(other, Partial) or (other == B and isinstance(sbp, Partial))
 
 
 def is_noticed(prover: Prover, mutant: Mutant) -> bool:
-    """Whether the prover reports a dropped rule as missing, or a changed one as wrong."""
+    """Return whether the prover reports a dropped rule as missing, or a changed rule as wrong."""
     if mutant.instead is None:
         return mutant.rule in prover.valid()
     return not prover.holds_wherever(mutant.instead)

@@ -1,8 +1,9 @@
-"""A test device that works later, in memory that the host cannot read.
+"""A test device that runs work with a delay, in memory that the host cannot read.
 
-It is the strictest device that the contract of drivers allows: a thread per stream runs each piece
-of work some milliseconds after it was enqueued, and arrays raise on every access by numpy.  It runs
-numpy's kernels.  As a plugin, this module provides four devices of type "queued".
+This is the strictest device that the contract of drivers allows: a thread per stream runs each
+piece of work some milliseconds after it was enqueued, and arrays raise an error on every access by
+numpy.  The device uses numpy's kernels.  As a plugin, this module provides four devices of type
+"queued".
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ from flow_core.sharding.topology import Device
 FLOW_PLUGIN_API = "1.0"
 
 DELAY = 0.005
-"""Seconds between the start of a piece of work and its effect."""
+"""The delay in seconds before the effect of a piece of work."""
 
 
 class HostAccessError(RuntimeError):
-    """Host code accessed the elements of an array of a queued device."""
+    """An error: host code accessed the elements of an array of a queued device."""
 
 
 def _refuse(self: object, *_: object, **__: object) -> NoReturn:
@@ -49,7 +50,7 @@ def _refuse(self: object, *_: object, **__: object) -> NoReturn:
 
 
 class QueuedArray:
-    """An array that only kernels of its device read and write.
+    """An array that only kernels of its device can read and write.
 
     Args:
         hidden: the elements.
@@ -72,7 +73,7 @@ class QueuedArray:
 
 @dataclass(frozen=True, slots=True)
 class QueuedArena:
-    """One allocation."""
+    """One allocation of device memory."""
 
     memory: NumpyArena
 
@@ -82,7 +83,7 @@ class QueuedArena:
         return self.memory.nbytes
 
     def view(self, offset: int, shape: tuple[int, ...], dtype: DTypeLike) -> QueuedArray:
-        """Return the array at byte ``offset``."""
+        """Return an array that starts at byte ``offset``."""
         return QueuedArray(self.memory.view(offset, shape, dtype))
 
 
@@ -93,7 +94,7 @@ class QueuedEvent:
         self._stream, self.done = stream, done
 
     def wait(self) -> None:
-        """Block until the work is done; raise its first unreported error."""
+        """Block until the work is done; raise the first error that was not reported before."""
         self.done.result()
         self._stream.report()
 
@@ -111,7 +112,7 @@ class QueuedStream:
         self._errors: list[BaseException] = []
 
     def enqueue(self, work: Callable[[], object]) -> None:
-        """Run work later."""
+        """Add a piece of work, which runs after the delay."""
         self._thread.submit(self._run, work)
 
     def _run(self, work: Callable[[], object]) -> None:
@@ -122,30 +123,30 @@ class QueuedStream:
             self._errors.append(error)
 
     def report(self) -> None:
-        """Raise the first error of earlier work, once."""
+        """Raise the first error of earlier work, unless that has been done."""
         if self._errors:
             error = self._errors[0]
             self._errors.clear()
             raise error
 
     def record(self) -> Event:
-        """Return an event after the work enqueued so far."""
+        """Return an event for the completion of the work enqueued so far."""
         return QueuedEvent(self, self._thread.submit(lambda: None))
 
     def wait_event(self, event: Event) -> None:
-        """Make later work wait for an event; for one of another driver, the caller waits."""
+        """Make later work wait for an event; if it is of another driver, wait in the caller."""
         if isinstance(event, QueuedEvent):
             self._thread.submit(event.done.result)
         else:
             event.wait()
 
     def synchronize(self) -> None:
-        """Block until all work is done; raise its first unreported error."""
+        """Block until all work is done; raise the first error that was not reported before."""
         self.record().wait()
 
 
 class QueuedDriver:
-    """Driver of a queued device.
+    """The driver of a queued device.
 
     Args:
         device: the device.
@@ -167,12 +168,12 @@ class QueuedDriver:
         self._streams: dict[str, QueuedStream] = {}
 
     def allocate(self, nbytes: int) -> QueuedArena:
-        """Allocate memory."""
+        """Allocate device memory."""
         self._allocations += 1
         return QueuedArena(NumpyArena(nbytes))
 
     def stream(self, name: str) -> Stream:
-        """Return the stream of a name."""
+        """Return the stream with a given name."""
         if name not in self._streams:
             self._streams[name] = self._make(self._delay)
         return self._streams[name]
@@ -182,12 +183,12 @@ class QueuedDriver:
             stream.synchronize()
 
     def copy_in(self, target: QueuedArray, source: Array) -> None:
-        """Copy a host array after all earlier work."""
+        """Copy a host array to the device, after all earlier work."""
         self._synchronize()
         np.copyto(target._hidden, source)
 
     def copy_out(self, source: QueuedArray, target: Array | None = None) -> Array:
-        """Copy the values after all earlier work to the host."""
+        """Copy an array to the host, after all earlier work."""
         self._synchronize()
         found = np.empty(source.shape, source.dtype) if target is None else target
         np.copyto(found, source._hidden)
@@ -204,7 +205,7 @@ class QueuedDriver:
         return run
 
     def memory(self) -> int | None:
-        """Return None: no limit."""
+        """Return None, because memory has no limit."""
         return None
 
     def allocations(self) -> int:
@@ -221,7 +222,7 @@ def _numpy_registry() -> Registry:
 
 
 def _kernel(query: KernelQuery) -> KernelSpec:
-    """Return numpy's kernel for a query."""
+    """Return the numpy kernel for a query."""
     registry = _numpy_registry()
     return registry.find_kernel(_on_host(query), "cpu")
 
@@ -232,7 +233,7 @@ def _on_host(query: KernelQuery) -> KernelQuery:
 
 
 def accepts(query: KernelQuery) -> bool:
-    """Whether numpy has a kernel for the op."""
+    """Return whether there is a numpy kernel for the op."""
     if any(dtype.is_object for dtype in query.dtypes):
         return False
     asked, known = _on_host(query), _numpy_registry().kernels(query.op, "cpu")
@@ -240,13 +241,13 @@ def accepts(query: KernelQuery) -> bool:
 
 
 def workspace(query: KernelQuery) -> int:
-    """Return the bytes that numpy's kernel needs."""
+    """Return the number of bytes of workspace that the numpy kernel needs."""
     own = _kernel(query).workspace
     return own(_on_host(query)) if own else 0
 
 
 def bind(ctx: BindContext) -> Launch:
-    """Return a launch that enqueues numpy's launches on the stream."""
+    """Return a launch that enqueues the launches of the numpy kernel on the stream."""
     kernel = _kernel(ctx.query)
     host = {id(x): x for x in (ctx.step, *ctx.inputs) if isinstance(x, np.ndarray)}
     copies = {key: np.array(x) for key, x in host.items()}
@@ -269,7 +270,7 @@ def bind(ctx: BindContext) -> Launch:
             for launch in launches:
                 launch()
 
-    # Step numbers and learning rates in host memory are read when the launch is called.
+    # Step numbers and learning rates are in host memory; they are read when the launch is called.
     return lambda: ctx.stream.enqueue(partial(work, [x.copy() for x in host.values()]))
 
 
@@ -284,5 +285,5 @@ def flow_register_devices() -> tuple[DeviceSpec, ...]:
 
 
 def flow_register_kernels() -> tuple[KernelSpec, ...]:
-    """Return a kernel for every op for which numpy has one."""
+    """Return a kernel for every op for which there is a numpy kernel."""
     return (KernelSpec("*", "queued", bind, accepts, 0, workspace, "queued.numpy"),)

@@ -1,4 +1,4 @@
-"""Bind one kernel to buffers surrounded by guard bytes, on any device."""
+"""A test rig that binds one kernel, on any device, to buffers surrounded by guard bytes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from flow_core.ir.graph import TensorType, tensor_type
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec, load
 
 POISONS = (0xA5, 0x5A)
-"""Fill bytes of uninitialized memory: as floating point values, one is tiny, the other huge."""
+"""The bytes that fill uninitialized memory: as floating point values, one is tiny, one huge."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A buffer's location in the arena."""
+    """The location of a buffer in the arena."""
 
     name: str
     offset: int
@@ -29,17 +29,17 @@ class Slot:
 
     @property
     def bytes(self) -> slice:
-        """Range of its bytes in an image of the arena."""
+        """The range of the buffer's bytes in an image of the arena."""
         return slice(self.offset, self.offset + self.type.nbytes)
 
     def read(self, image: Array) -> Array:
-        """Copy its contents from an image of the arena."""
+        """Copy the buffer's contents from an image of the arena."""
         raw = image[self.bytes].copy()
         return raw.view(self.type.dtype.numpy).reshape(self.type.shape)
 
 
 class Rig:
-    """A kernel bound like in a plan: all buffers in one arena, inputs not yet written.
+    """A kernel, bound as in a plan: all buffers are in one arena, and inputs are not yet written.
 
     Every buffer is surrounded by at least `ALIGNMENT` guard bytes, and the workspace has exactly
     the size that the kernel requested.
@@ -47,10 +47,10 @@ class Rig:
     Args:
         driver: driver of the device.
         kernel: the kernel under test.
-        asked: the query: the op with its types.
+        asked: the kernel query, which is the op with its types.
         mutates: inputs that may be written.
         inplace: the input whose memory output 0 shares, or None.
-        shift: offset of buffers from their alignment in elements, as in tiles.
+        shift: number of elements by which buffers are offset from their alignment, as in tiles.
         stretch: inputs of one element, bound as a view of stride 0 (host memory only).
         host: inputs bound as host arrays, see `flow_core.plugins.specs.DeviceSpec.host_numbers`.
         seed, step: seed and step of random ops.
@@ -116,7 +116,7 @@ class Rig:
     def _workspace_slot(self) -> Slot | None:
         if self.kernel.workspace is None:
             return None
-        shift, self._shift = self._shift, 0  # workspaces are aligned, also those of tiles
+        shift, self._shift = self._shift, 0  # workspaces are aligned, even those of tiles
         slot = self._slot("the workspace", tensor_type((self.kernel.workspace(self.asked),), uint8))
         self._shift = shift
         return slot
@@ -148,13 +148,13 @@ class Rig:
         return self.driver.compile(bound if isinstance(bound, tuple | list) else (bound,))
 
     def run(self, arrays: Sequence[Array], poison: int = POISONS[0]) -> Any:
-        """Launch once on host arrays, with all other memory poisoned.
+        """Launch once on host arrays; all other memory is filled with a poison byte.
 
         Returns:
             The image of the arena after the launch.
 
         Raises:
-            AssertionError: the launch wrote outside of outputs, workspace and mutated inputs.
+            AssertionError: the launch wrote outside of the outputs, workspace and mutated inputs.
         """
         before = np.full(self._end, poison, np.uint8)
         for slot, array in zip(self._inputs, arrays, strict=True):
@@ -183,15 +183,15 @@ class Rig:
     def check(
         self, given: Sequence[Sequence[Array]], repeatable: bool = True
     ) -> list[tuple[Array, ...]]:
-        """Launch on each of the given inputs, and on the first again with other poison.
+        """Launch on each of the given inputs, and again on the first with another poison byte.
 
         Returns:
             The results of each launch.
 
         Raises:
-            AssertionError: see `run`; or the results of the first and the last launch are not
-                bitwise equal (if ``repeatable``); or the last launch allocates, on a device whose
-                driver counts allocations.
+            AssertionError: a launch fails as described for `run`; or, if ``repeatable``, the
+                results of the first and the last launch are not bitwise equal; or the last launch
+                allocates, on a device whose driver counts allocations.
         """
         images = [self.run(arrays) for arrays in given] + [self.run(given[0], POISONS[1])]
         first, last = images[0], images[-1]

@@ -22,15 +22,16 @@ from flow_core.testing.prover_mutants import survivors
 
 
 class SbpRuleKit(Kit):
-    """Prove SBP rules by brute force: rules are valid and complete, and mutants are rejected.
+    """Tests that prove by brute force that SBP rules are valid and complete.
 
-    See `flow_core.testing.prover` for the method.  Internal ops have no rules; an op with
-    `OpSpec.per_device` passes parts on, so the rules that it does not list are not searched for.
+    They also check that the prover rejects mutants of the rules.  See `flow_core.testing.prover`
+    for the method.  Internal ops have no rules.  An op with `OpSpec.per_device` treats each
+    device's part as a whole, so rules that the op does not list are not searched for.
 
     Attributes:
-        cases: how many cases of an op to try, None for all; each may take seconds.
-        searched: the ops to check for missing rules and mutants, None for all; this takes longer
-            than checking the listed rules.
+        cases: how many cases of an op to try, None for all; a case may take seconds.
+        searched: the ops to check for missing rules and mutants, None for all; these checks take
+            longer than checking the listed rules.
     """
 
     draws = 1
@@ -44,7 +45,7 @@ class SbpRuleKit(Kit):
                 yield (op,)
 
     def _applies(self, check: str, spec: OpSpec) -> bool:
-        """Whether a test applies to an op."""
+        """Return whether a test applies to an op."""
         if spec.internal:
             return False
         searches = check in ("no_rule_is_missing", "mutants_are_killed")
@@ -68,7 +69,7 @@ class SbpRuleKit(Kit):
         cls.started()
 
     def provers(self, op: str) -> tuple[Prover, ...]:
-        """Return a prover per case of an op; skip the test if all samples are special cases."""
+        """Return a prover for each case of an op; skip the test if the op has no case."""
         made = self.once(("provers", op), lambda: tuple(self._provers(op)))
         if not made:
             pytest.skip("all samples of this op are special cases")
@@ -85,7 +86,7 @@ class SbpRuleKit(Kit):
                 yield prover
 
     def _count(self, prover: Prover, what: str) -> None:
-        """Add a prover's trials to the counts, and clear its caches."""
+        """Add the number of a prover's trials to the counts, and clear the prover's caches."""
         self.totals()[f"trials of {what}"] += prover.checks
         prover.checks = 0
         prover.forget()
@@ -101,11 +102,11 @@ class SbpRuleKit(Kit):
     # ------------------------------------------------------------------------------- tests
 
     def test_there_is_something_to_test(self) -> None:
-        """The plugin has ops."""
+        """Check that the plugin has ops."""
         assert self.own_ops(), f"plugin {self.plugin!r} registers no ops"
 
     def test_rules_are_well_formed(self, name: str) -> None:
-        """Each rule has an entry per tensor and valid axes; no rule is duplicate or all B."""
+        """Check that rules have an entry per tensor and valid axes; no rule is double or all B."""
         spec = self.shared_registry().ops[name]
         for sample in self.drawn(name):
             asked = query(spec, arrays_of(sample), sample.attrs)
@@ -118,7 +119,7 @@ class SbpRuleKit(Kit):
                 assert {*rule.inputs, *rule.outputs} != {B}, f"{name} lists {rule}: always so"
 
     def test_rules_hold(self, name: str) -> None:
-        """Every listed rule yields the logical result, also for uneven splits."""
+        """Check that every listed rule yields the logical result, also for uneven splits."""
         for prover in self.provers(name):
             wrong = prover.wrong(prover.listed())
             self._count(prover, "rules")
@@ -126,14 +127,14 @@ class SbpRuleKit(Kit):
                 raise AssertionError(f"{prover.case} on {parts} devices: {rule} is wrong: {why}")
 
     def test_no_rule_is_missing(self, name: str) -> None:
-        """Every signature that holds for all devices and draws of a case is listed or implied."""
+        """Check that every signature that holds in all trials of a case is listed or implied."""
         for prover in self.provers(name):
             missing = prover.missing(prover.listed())
             self._count(prover, "rules searched")
             assert not missing, f"{prover.case} lacks {_text(missing)}"
 
     def test_mutants_are_killed(self, name: str) -> None:
-        """Dropping a rule, or changing any of its entries, is detected."""
+        """Check that the prover detects a dropped rule, and a change to any entry of a rule."""
         for prover in self.provers(name):
             count, alive = survivors(prover)
             self.totals()["mutants"] += count
@@ -142,7 +143,7 @@ class SbpRuleKit(Kit):
 
 
 def _tensors(asked: KernelQuery, rule: Signature) -> Iterator[tuple[Sbp, TensorType]]:
-    """Yield SBP and type of each input and output."""
+    """Yield the SBP and the type of each input and output."""
     types = (*asked.inputs, *asked.outputs)
     return zip((*rule.inputs, *rule.outputs), types, strict=True)
 

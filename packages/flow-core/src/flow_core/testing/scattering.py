@@ -1,4 +1,4 @@
-"""Split logical tensors over several devices, and reassemble them."""
+"""Functions that split logical tensors over several devices, and reassemble them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from flow_core.ops.math.reduce import highest, lowest
 from flow_core.sharding.sbp import Broadcast, Partial, Sbp, Split
 from flow_core.testing.checks import TOLERANCE
 
-"""How the parts of a partial tensor make up the whole."""
+"""For each operation, the function that combines the parts of a partial tensor to the whole."""
 
 
 class CannotForm(Exception):
-    """The local op, or a tensor with these parts, is not valid."""
+    """An error: an op on parts, or a tensor with given parts, is not valid."""
 
 
 # ------------------------------------------------------------------------------------- tensors
@@ -31,9 +31,9 @@ def scatter(
 ) -> list[Array]:
     """Split a logical array over devices.
 
-    Partial sums are random terms of it; partial maxima are random smaller values, except on one
-    random device per element.  The sum of truth values is "or".  The random numbers are multiples
-    of ``unit``, so that sums of a few of them are exact.
+    Partial sums are random terms whose sum is the array.  Partial maxima are random smaller values,
+    except that one random device per element has the element itself.  The sum of truth values is
+    "or".  The random numbers are multiples of ``unit``, so that sums of a few of them are exact.
 
     >>> [x.tolist() for x in scatter(np.arange(5), Split(0), 2, None)]
     [[0, 1, 2], [3, 4]]
@@ -52,9 +52,9 @@ def scatter(
 
 
 def _addends(array: Array, parts: int, rng: np.random.Generator, unit: float) -> list[Array]:
-    """Draw a term per device whose sum is the array; integers wrap around.
+    """Draw one term per device, so that the terms add up to the array; integers wrap around.
 
-    NaN and infinities may be on any of the devices.
+    NaN and infinities may be on any device.
     """
     shape = (parts - 1, *array.shape)
     noise = _noise(array, shape, rng, unit) - _noise(array, shape, rng, unit)
@@ -87,16 +87,16 @@ def _noise(array: Array, shape: tuple[int, ...], rng: np.random.Generator, unit:
 
 
 def _worse(array: Any, op: str, rng: np.random.Generator, unit: float) -> Any:
-    """Draw values that do not change a maximum or minimum, including the neutral element.
+    """Draw values that do not change the maximum or minimum, including the neutral element.
 
-    The sum of truth values is "or", as in numpy.
+    Truth values are drawn for "or", which is their sum in numpy.
     """
     if array.dtype.kind == "b":
         chance = rng.integers(0, 2, array.shape).astype(bool)
         return array | chance if op == "min" else array & chance
     last = highest(array.dtype) if op == "min" else lowest(array.dtype)
     noise = _noise(array, array.shape, rng, unit)
-    if array.dtype.kind != "f":  # do not wrap around
+    if array.dtype.kind != "f":  # integers must not wrap around
         limit = np.abs(last - array.astype(np.float64))
         noise = np.minimum(noise, limit).astype(array.dtype)
     loses = array + noise if op == "min" else array - noise
@@ -114,7 +114,7 @@ def gather(parts: Sequence[Array], sbp: Sbp) -> Array:
     """Reassemble the logical array from the parts on the devices.
 
     Raises:
-        CannotForm: replicas on the devices differ.
+        CannotForm: the replicas on the devices differ.
 
     >>> [gather([np.ones(2)] * 2, sbp).tolist() for sbp in (Partial(), Broadcast())]
     [[2.0, 2.0], [1.0, 1.0]]
@@ -130,15 +130,15 @@ def gather(parts: Sequence[Array], sbp: Sbp) -> Array:
 
 
 def largest(parts: Sequence[Array]) -> float:
-    """Return the largest finite magnitude of the parts, the scale of their sum's rounding."""
+    """Return the largest finite magnitude in the parts, which scales the rounding of their sum."""
     sizes = (np.abs(np.asarray(part, np.float64)) for part in parts if np.size(part))
     return max((float(size[np.isfinite(size)].max(initial=0)) for size in sizes), default=0.0)
 
 
 def is_close(found: Array, wanted: Array, scale: float = 1.0, exact: bool = False) -> bool:
-    """Whether shapes are equal, and elements are equal within the rounding of a few operations.
+    """Return whether shapes are equal, and elements up to the rounding of a few operations.
 
-    ``scale`` is the magnitude of the terms; ``exact`` requires equality.
+    ``scale`` is the magnitude of the terms of sums; ``exact`` requires that elements are equal.
     """
     if np.shape(found) != np.shape(wanted):
         return False
@@ -154,7 +154,7 @@ def is_close(found: Array, wanted: Array, scale: float = 1.0, exact: bool = Fals
 
 
 def is_exact(array: Array) -> bool:
-    """Whether numbers are exact: multiples of 2**-20 of limited size.
+    """Return whether numbers and their sums are exact: multiples of 2**-20 of limited size.
 
     >>> is_exact(np.array([0.25, 3.0])), is_exact(np.array([0.1]))
     (True, False)

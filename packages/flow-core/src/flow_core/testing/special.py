@@ -1,4 +1,4 @@
-"""Special values: kernels' results for NaN, infinities, zeros, subnormals and the extremes.
+"""Checks of kernels for special values: NaN, infinities, zeros, subnormals and extremes of a type.
 
 A *trial* puts one kind of value into one input of a case, or several kinds into all inputs.  A
 kernel agrees with the reference, computed in float64 and rounded to the output's type, if
@@ -7,10 +7,10 @@ kernel agrees with the reference, computed in float64 and rounded to the output'
 - infinities are at the same positions, with the same signs;
 - subnormal numbers do not become zero;
 - other numbers are equal within the tolerance of the type;
-- zeros of elementwise ops have the same sign (that of a sum depends on its order).
+- zeros have the same sign, if the op is elementwise (the sign of a sum depends on its order).
 
-An op that is not elementwise may overflow in intermediate results for the largest inputs: then only
-the non-finite elements of the reference must be non-finite in the result.
+With the largest inputs, intermediate results of an op that is not elementwise may overflow.  In
+such trials, the result must only be non-finite wherever the reference is non-finite.
 
 A deliberate difference is a `Deviation`: a row with a reason.
 """
@@ -30,7 +30,7 @@ from flow_core.base.dtypes import DType, as_dtype
 from flow_core.testing.checks import Tolerance
 
 Aspect = Literal["lost", "nan", "infinity", "zero_sign", "subnormal", "finite", "refused"]
-"""The kind of a difference; "lost": a finite number instead of NaN or infinity."""
+"""The kind of a difference; "lost" means a finite number instead of NaN or infinity."""
 
 FLOATING: Mapping[str, Callable[[Any], float]] = {
     "nan": lambda info: nan,
@@ -44,7 +44,7 @@ FLOATING: Mapping[str, Callable[[Any], float]] = {
     "largest": lambda info: float(info.max),
     "lowest": lambda info: float(info.min),
 }
-"""The special values of a floating type, given its ``finfo``."""
+"""The special values of a floating point type, given its ``finfo``."""
 
 INTEGERS: Mapping[str, Callable[[Any], int]] = {
     "integer_zero": lambda info: 0,
@@ -55,7 +55,7 @@ INTEGERS: Mapping[str, Callable[[Any], int]] = {
 
 HUGE = ("largest", "lowest")
 MIXED = "mixed"
-"""The value of trials with all kinds of values in all inputs."""
+"""The name for trials with all kinds of special values in all inputs."""
 EVERYWHERE = ("nan", "inf", "-inf", "zero", "-zero", "subnormal")
 """Values that some trials put into all elements of an input."""
 
@@ -67,7 +67,7 @@ class Trial:
     Attributes:
         value: a key of `FLOATING` or `INTEGERS`, or `MIXED`.
         index: number of the input; None for all inputs.
-        everywhere: whether all elements have the value, else some.
+        everywhere: whether all elements have the value, instead of some.
     """
 
     value: str
@@ -83,7 +83,7 @@ class Trial:
 class Deviation:
     """A deliberate difference between kernels and the reference.
 
-    The kit fails if a row is no longer needed.
+    The kit fails if a deviation is no longer needed.
 
     Attributes:
         op: type of the op.
@@ -91,8 +91,8 @@ class Deviation:
         reason: why the difference is correct, or cannot be avoided.
         values: values of trials (`Trial.value`); empty for all.
         dtypes: element types of samples, as in `KernelKit.dtypes`; empty for all.
-        everywhere: whether the difference occurs on every machine.  Only then does the kit check
-            that the row is needed.
+        everywhere: whether the difference occurs on every machine.  Only in this case, the kit
+            checks that the deviation is needed.
 
     >>> row = Deviation("relu", ("zero_sign",), "max(0, -0) may be either", ("-zero",))
     >>> row.covers(Difference("relu", "float32", Trial("-zero", 0), "zero_sign", 0, ""))
@@ -107,7 +107,7 @@ class Deviation:
     everywhere: bool = True
 
     def covers(self, found: Difference) -> bool:
-        """Whether this row covers a difference."""
+        """Return whether this deviation covers a difference."""
         return (
             self.op == found.op
             and found.aspect in self.aspects
@@ -122,11 +122,11 @@ class Difference:
 
     Attributes:
         op: type of the op.
-        dtype: element type of its samples.
+        dtype: element type of the op's samples.
         trial: the special values of the inputs.
-        aspect: the first aspect in which they differ.
-        output: number of the output; mutated inputs follow the outputs.
-        words: description of both values.
+        aspect: the first aspect in which kernel and reference differ.
+        output: number of the output; mutated inputs are numbered after the outputs.
+        words: description of the kernel's and the reference's values.
     """
 
     op: str
@@ -173,7 +173,7 @@ def trials(arrays: Sequence[Array]) -> list[Trial]:
 
 
 def placed(trial: Trial, arrays: Sequence[Array], seed: str) -> tuple[Array, ...]:
-    """Return the arrays of a trial; a huge number is in one element only."""
+    """Return the input arrays of a trial; a huge number is put into one element only."""
     rng = np.random.default_rng(crc32(f"{seed} {trial}".encode()))
     chosen = range(len(arrays)) if trial.index is None else (trial.index,)
     return tuple(
@@ -207,13 +207,13 @@ def difference(
     tolerance: Tolerance,
     skipped: Collection[Aspect] = (),
 ) -> tuple[Aspect, str] | None:
-    """Return the first aspect in which a result differs from the reference's, and the location.
+    """Return the first aspect in which a result differs from the reference, and the location.
 
     Args:
         dtype: element type of the result.
         want: the reference's result, in float64 if floating point.
         have: the result.
-        tolerance: relative and absolute tolerance for other numbers.
+        tolerance: relative and absolute tolerance for numbers that are not special.
         skipped: aspects not to compare.
     """
     if not dtype.is_floating:
@@ -237,7 +237,7 @@ def skipped(trial: Trial, elementwise: bool) -> tuple[Aspect, ...]:
 def _wrong(
     dtype: DType, want: Array, have: Array, tolerance: Tolerance
 ) -> Iterator[tuple[Aspect, Array]]:
-    """Yield masks of differences by aspect; each assumes that earlier aspects agree."""
+    """Yield each aspect with a mask of differences, assuming that earlier aspects agree."""
     info, (relative, absolute) = _finfo(dtype), tolerance
     with np.errstate(all="ignore"):
         rounded = want.astype(dtype.numpy).astype(np.float64)

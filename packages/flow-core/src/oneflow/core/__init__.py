@@ -1,1 +1,1 @@
-"""``oneflow.core``: modules that OneFlow programs import by this path."""
+"""``oneflow.core``: modules that OneFlow programs import under this path."""

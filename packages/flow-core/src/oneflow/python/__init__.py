@@ -1,1 +1,1 @@
-"""``oneflow.python``: modules that programs import by this path."""
+"""``oneflow.python``: modules that programs import under this path."""

@@ -1,5 +1,6 @@
-"""CUDA C++ source of kernels, and the compilers for devices and for the host.
+"""The CUDA C++ source of kernels, and compilers of this source for devices and for the host.
 
-In: op queries, C++ functions with arguments. Out: kernel source, cubins, host libraries.
+In: kernel queries of ops, and C++ functions with arguments. Out: kernel source, cubins, host
+libraries.
 Must not depend on drivers, kernels or passes.
 """

@@ -1,4 +1,4 @@
-"""One kernel per group of elementwise ops; a single op is a group of one."""
+"""Kernels of elementwise ops: one kernel per fused group; a single op is a group of one."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from flow_cuda.codegen.expressions import TABLE, computation_type
 from flow_cuda.codegen.program import C_TYPES, Kernel, Scalars, make_kernel
 
 AXES = 8
-"""Maximum rank of `source/prelude.h`; adjacent axes are collapsed where possible."""
+"""The maximum rank in `source/prelude.h`; adjacent axes are collapsed where possible."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One op of a group.
+    """One op of a fused group.
 
     Attributes:
         op: op type.
-        refs: arguments: step indices, or ``-1 - k`` for input k.
+        refs: the op's arguments: the index of a step, or ``-1 - k`` for input k of the group.
         attrs: attributes.
         types: types of the arguments.
         result: type of the result.
@@ -37,7 +37,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A group of ops to compile as one kernel.
+    """A group of elementwise ops to compile as one kernel.
 
     Attributes:
         steps: the ops.
@@ -53,7 +53,7 @@ class Group:
 
     @property
     def forms(self) -> tuple[str, ...]:
-        """How each input is indexed: "each" element, "one" scalar, or broadcast at a "place"."""
+        """How to index each input: "each" per element, "one" for a scalar, "place" if broadcast."""
         return tuple(_form(t.shape, self.shape) for t in self.inputs)
 
 
@@ -64,7 +64,7 @@ def _form(shape: tuple[int, ...], space: tuple[int, ...]) -> str:
 
 
 def make_group(query: KernelQuery) -> Group:
-    """Return the group of a ``fused`` op or of one elementwise op."""
+    """Return the group of a ``fused`` op, or the group that consists of one elementwise op."""
     if query.op != "fused":
         refs = tuple(-1 - k for k in range(len(query.inputs)))
         step = Step(query.op, refs, query.attrs, query.inputs, query.outputs[0])
@@ -90,7 +90,7 @@ def is_supported(query: KernelQuery) -> bool:
 
 
 def collapse_axes(group: Group) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
-    """Collapse adjacent axes; return the sizes and the strides of each broadcast input.
+    """Collapse adjacent axes; return the new sizes, and the strides of each broadcast input.
 
     >>> from flow_core.base.dtypes import float32
     >>> row = tensor_type((4,), float32)
@@ -128,9 +128,9 @@ def broadcast_strides(shape: Sequence[int], space: Sequence[int]) -> tuple[int, 
 
 
 def write(group: Group) -> tuple[Kernel, list[int | float]]:
-    """Return the kernel of a group, and the scalars passed after its other arguments.
+    """Return the kernel of a group, and the scalars to pass after the kernel's other arguments.
 
-    Sizes and scalars are parameters, so that groups that differ only in these share a kernel.
+    Sizes and scalars are parameters, so that groups that differ only in them share a kernel.
     """
     scalars = Scalars()
     elements = "\n".join(_element(group, scalars))
@@ -150,7 +150,10 @@ def write(group: Group) -> tuple[Kernel, list[int | float]]:
 
 
 def _element(group: Group, scalars: Scalars) -> Iterator[str]:
-    """The code of one element: all inputs are read before any output is written, for in-place."""
+    """Yield the code of one element.
+
+    It reads all inputs before it writes any output, because an output may overwrite an input.
+    """
     forms = group.forms
     if "place" in forms:
         yield "i64 at[8]; unravel(i, space, at);"

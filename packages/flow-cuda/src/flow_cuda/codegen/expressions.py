@@ -1,4 +1,4 @@
-"""Elementwise ops as C++ expressions: one table for single ops and for fused groups."""
+"""Elementwise ops as C++ expressions, in one table for single ops and for fused groups."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from flow_cuda.codegen.program import C_TYPES, Scalars
 
 Attrs = Mapping[str, Any]
 Expression = Callable[[Sequence[str], Attrs, Sequence[TensorType], TensorType, Scalars], str]
-"""Writes the C++ of an op, given the names of its arguments, the attributes, the input types, the
-output type, and the kernel's scalars, to which it adds the attributes that it uses."""
+"""A function that returns the C++ expression of an op, given the names of its arguments, the
+attributes, the input types, the output type, and the kernel's scalars, to which the function adds
+the attributes that the expression uses."""
 
 
 def computation_type(dtype: DType) -> str:
-    """The C++ type in which elements of a type are computed."""
+    """Return the C++ type in which elements of a type are computed."""
     return C_TYPES[dtype.accumulate.name]
 
 
@@ -35,10 +36,12 @@ def scalar(value: Any, dtype: DType, scalars: Scalars) -> str:
 
 
 def _expression(pattern: str, *attrs: str) -> Expression:
-    """Make an expression from a pattern of inputs ``{0}``, ``{1}`` ..., then attributes, and ``V``.
+    """Make an expression from a pattern.
 
-    ``V`` and the attributes have the computation type of the first floating-point input, or of
-    the first input if none is.
+    The pattern contains the inputs ``{0}``, ``{1}`` ..., then the attributes, and the type ``V``.
+
+    ``V`` and the attributes have the computation type of the first floating-point input, or of the
+    first input if no input is floating-point.
     """
 
     def write(
@@ -79,7 +82,7 @@ def _limits(back: bool) -> Expression:
 
 
 def _clip_limits(attrs: Attrs, dtype: DType) -> tuple[float, float] | tuple[int, int]:
-    """The limits of a clip op; defaults to those of the type."""
+    """Return the limits of a clip op; the default limits are those of the type."""
     if dtype.is_floating:
         low, high = attrs.get("floating_min"), attrs.get("floating_max")
         return -np.inf if low is None else float(low), np.inf if high is None else float(high)
@@ -103,7 +106,7 @@ def _fused_cast_scale(
 
 
 def _scalar_where(keeps: bool) -> Expression:
-    """A selection with a scalar as the other operand."""
+    """Return an expression that selects between an input and a scalar."""
 
     def write(
         names: Sequence[str],
@@ -172,7 +175,7 @@ FUNCTIONS = (
     "erf", "erfc", "exp", "expm1", "floor", "gelu", "lgamma", "log", "log1p", "rint", "sigmoid",
     "sign", "sin", "sinh", "softplus", "sqrt", "tan", "tanh",
 )  # fmt: skip
-"""Ops implemented by the prelude function of the same name."""
+"""Ops that the function of the same name in the prelude implements."""
 
 _MASKED = _expression("({0} * ({V}){1} * {2})", "scale")
 _SIGMOID_SLOPE = "({1} * {0} * (({V})1 - {0}))"
@@ -243,4 +246,4 @@ TABLE: Mapping[str, Expression] = {
     "smooth_l1_loss_grad": _smooth_grad,
     "l1_l2_regularize_gradient": _expression("({1} + {2} * sign_({0}) + {3} * {0})", "l1", "l2"),
 }
-"""C++ expression of each elementwise op."""
+"""The C++ expression of each elementwise op."""

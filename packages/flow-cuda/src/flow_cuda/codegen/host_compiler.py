@@ -1,7 +1,7 @@
-"""Compile kernels as host C++, to run and check them on machines without a GPU.
+"""Compile kernels as host C++, to run and check kernels on machines without a GPU.
 
-``FLOW_CUDA_CXX`` names the compiler (default: ``c++``).  Libraries are cached by content in
-``$XDG_CACHE_HOME/flow-cuda/host``; see `flow_core.base.disk_cache`.
+The environment variable ``FLOW_CUDA_CXX`` names the compiler (default: ``c++``). Libraries are
+cached by content in ``$XDG_CACHE_HOME/flow-cuda/host``; see `flow_core.base.disk_cache`.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from flow_core.base.errors import FlowError
 from flow_cuda.codegen.program import Kernel, translation_unit
 
 SETTING = "FLOW_CUDA_CXX"
-# -O0 compiles three times as fast as -O1, and kernels on the host only process small arrays
+# -O0 compiles three times as fast as -O1; on the host, kernels process only small arrays
 FLAGS = ("-O0", "-shared", "-fPIC", "-std=gnu++17", "-fwrapv", "-ffp-contract=off", "-w")
 
 
 class HostCompileError(FlowError):
-    """The host compiler rejected generated C++."""
+    """The host compiler is missing or rejected generated C++."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostFunction:
-    """A kernel as a C function of argument pointers, number of blocks and number of threads."""
+    """A kernel as a C function of argument pointers, the number of blocks and of threads."""
 
     kernel: Kernel
     call: Any
@@ -40,7 +40,7 @@ class HostFunction:
 
 @functools.cache
 def compiler() -> str | None:
-    """Return the path of the compiler; None if not found."""
+    """Return the path of the compiler; None if no compiler is found."""
     return shutil.which(os.environ.get(SETTING, "c++"))
 
 
@@ -51,14 +51,14 @@ def _version(path: str) -> str:
 
 
 class HostCompiler:
-    """Compiles kernels, one or many at a time, and caches them."""
+    """A compiler of kernels, with a cache; it compiles one or many kernels at a time."""
 
     def __init__(self, cache: DiskCache | None = None) -> None:
         self._cache = cache or DiskCache(user_folder("flow-cuda") / "host", ".so")
         self._functions: dict[str, HostFunction] = {}
 
     def function(self, kernel: Kernel) -> HostFunction:
-        """Return a kernel, compiled on first use.
+        """Return a kernel as a host function, compiled on first use.
 
         Raises:
             HostCompileError: no compiler is installed, or compilation failed.
@@ -68,7 +68,7 @@ class HostCompiler:
         return self._functions[kernel.name]
 
     def preload(self, kernels: Iterable[Kernel]) -> None:
-        """Compile kernels into one library, which is faster than one library each."""
+        """Compile many kernels into one library, which is faster than one library per kernel."""
         wanted = [k for k in kernels if k.name not in self._functions]
         wanted = list({k.name: k for k in wanted}.values())
         if not wanted:
@@ -78,7 +78,7 @@ class HostCompiler:
             raise HostCompileError(
                 "compiling a kernel for the host",
                 found=f"no C++ compiler {os.environ.get(SETTING, 'c++')!r}",
-                hint=f"install one, or name it in {SETTING}",
+                hint=f"install one, or set the environment variable {SETTING} to its name",
             )
         text = translation_unit(wanted, host=True)
         file = self._cache.path((text, _version(path), *FLAGS), lambda: _compile(path, text))

@@ -1,4 +1,7 @@
-"""Compile kernels with NVRTC through cuda-bindings; cached by content, toolkit, architecture."""
+"""Compile kernels with NVRTC through cuda-bindings.
+
+Cubins are cached on disk, keyed by content, toolkit version and architecture.
+"""
 
 from __future__ import annotations
 
@@ -55,11 +58,11 @@ def compile_kernels(
 
     Args:
         kernels: the kernels; their names are the symbol names.
-        architecture: such as "sm_90".
+        architecture: the target architecture, such as "sm_90".
         cache: cache of cubins; default: the user's cache directory.
 
     Raises:
-        NvrtcError: compilation failed; contains the log of NVRTC.
+        NvrtcError: compilation failed; the error contains NVRTC's log.
     """
     text = translation_unit(kernels)
     toolkit = ".".join(map(str, version()))

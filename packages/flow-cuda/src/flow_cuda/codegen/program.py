@@ -1,4 +1,4 @@
-"""Kernels as C++ source, to compile for a device or for the host."""
+"""Kernels as C++ source that compiles for a device and for the host."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Kernel:
 
     Attributes:
         name: unique name derived from the content.
-        parameters: (type, name) in order.
-        body: text between the braces.
-        headers: files of ``source`` that it includes after the prelude.
+        parameters: (type, name) of each parameter, in order.
+        body: the text between the braces of the function.
+        headers: files of ``source`` that the kernel includes after the prelude.
         barriers: whether threads of a block synchronize.
     """
 
@@ -47,7 +47,7 @@ class Kernel:
         return f'extern "C" __global__ void {self.name}({given}) {{\n{self.body}\n}}\n'
 
     def host_entry(self) -> str:
-        """Return a C function that runs the kernel on the host, given argument pointers."""
+        """Return a C function that runs the kernel on the host, given pointers to arguments."""
         casts = (f"*({kind} *)a[{i}]" for i, (kind, _) in enumerate(self.parameters))
         return (
             f"static void run_{self.name}(void **a) {{ {self.name}({', '.join(casts)}); }}\n"
@@ -57,11 +57,11 @@ class Kernel:
 
 
 class Scalars:
-    """Numbers passed to a kernel as parameters, so that its source does not depend on them.
+    """Numbers passed to a kernel as parameters, so that the source does not depend on the numbers.
 
     Attributes:
-        parameters: (type, name) of each.
-        values: values in the same order.
+        parameters: (type, name) of the parameter for each number.
+        values: the values, in the same order.
     """
 
     __slots__ = ("parameters", "values")
@@ -108,7 +108,7 @@ def source(name: str) -> str:
 
 
 def translation_unit(kernels: Sequence[Kernel], host: bool = False) -> str:
-    """Return one translation unit with the headers and kernels."""
+    """Return the text of one translation unit with the kernels and the headers they need."""
     headers = dict.fromkeys(h for kernel in kernels for h in kernel.headers)
     files = (*(("host.h",) if host else ()), "prelude.h", *headers)
     parts = [*map(source, files), *(k.text() for k in kernels)]

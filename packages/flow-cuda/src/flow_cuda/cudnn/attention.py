@@ -1,8 +1,8 @@
-"""Attention by cuDNN: softmax(q k^T scale + mask) v without materializing the scores.
+"""Attention with cuDNN: softmax(q k^T scale + mask) v without storing the scores.
 
-Tensors are (batch, heads, sequence, features); the mask may have size 1 along any axis but the
-last.  The forward pass saves the log-sum-exp of each row of scores for the backward pass, as
-float32.
+The axes of all tensors are (batch, heads, sequence, features); the mask may have size 1 along any
+axis except the last.  The forward pass saves the log-sum-exp of each row of scores for the backward
+pass, as float32.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def rows(type_: TensorType, rank: int = 0) -> TensorLayout:
 
 
 def statistic(q: TensorLayout) -> TensorLayout:
-    """The log-sum-exp tensor of q: one float32 per row."""
+    """Return the layout of the log-sum-exp tensor: one float32 per row of ``q``."""
     sizes = (*q.sizes[:3], 1)
     return TensorLayout(sizes, tuple(prod(sizes[i + 1 :]) for i in range(4)), "float32")
 
@@ -40,9 +40,9 @@ class _Operands:
     """Operands and attributes common to the forward and the backward pass.
 
     Attributes:
-        q, k, v, o: tensors; o is the result.
-        scale: factor of the scores.
-        mask: additive mask; None for none.
+        q, k, v, o: the tensors of attention; o is the result.
+        scale: the factor by which the scores are multiplied.
+        mask: the additive mask; None if there is no mask.
     """
 
     q: TensorLayout
@@ -59,11 +59,11 @@ class _Operands:
 
     @property
     def scalars(self) -> Mapping[str, float]:
-        """None: the scale is an attribute of the node."""
+        """No scalars: the scale is an attribute of the node."""
         return {}
 
     def _read(self, *more: str) -> Mapping[str, TensorLayout]:
-        """Return the operands, further tensors by name, and the mask."""
+        """Return the operands, the tensors named in ``more``, and the mask if there is one."""
         known = {"o": self.o, "do": self.o, "stats": statistic(self.q)}
         given = {"q": self.q, "k": self.k, "v": self.v} | {name: known[name] for name in more}
         return given if self.mask is None else given | {"mask": self.mask}
@@ -77,10 +77,10 @@ class _Operands:
 
 @dataclass(frozen=True, slots=True)
 class Attention(_Operands):
-    """The forward pass.
+    """The forward pass of attention.
 
     Attributes:
-        saves: whether it outputs the log-sum-exp for the backward pass.
+        saves: whether the log-sum-exp is an output, for the backward pass.
     """
 
     saves: bool = False
@@ -92,12 +92,12 @@ class Attention(_Operands):
 
     @property
     def reads(self) -> Mapping[str, TensorLayout]:
-        """The operands, and the mask."""
+        """The operands, and the mask if there is one."""
         return self._read()
 
     @property
     def writes(self) -> Mapping[str, TensorLayout]:
-        """The result, and the log-sum-exp if saved."""
+        """The result, and the log-sum-exp if it is saved."""
         return {"o": self.o, "stats": statistic(self.q)} if self.saves else {"o": self.o}
 
     def build(self, graph: LibraryGraph, types: LibraryEnum, inputs: Tensors) -> Tensors:
@@ -108,7 +108,7 @@ class Attention(_Operands):
 
 @dataclass(frozen=True, slots=True)
 class AttentionGrad(_Operands):
-    """The gradients with respect to q, k and v.
+    """The gradients of attention with respect to q, k and v.
 
     Attributes:
         deterministic: whether repeated runs must give bitwise equal results.
@@ -123,12 +123,12 @@ class AttentionGrad(_Operands):
 
     @property
     def reads(self) -> Mapping[str, TensorLayout]:
-        """The inputs and outputs of the forward pass, and the gradient of its result."""
+        """The inputs and outputs of the forward pass, and the gradient of the result."""
         return self._read("o", "do", "stats")
 
     @property
     def writes(self) -> Mapping[str, TensorLayout]:
-        """The gradients."""
+        """The gradients with respect to q, k and v."""
         return {"dq": self.q, "dk": self.k, "dv": self.v}
 
     def build(self, graph: LibraryGraph, types: LibraryEnum, inputs: Tensors) -> Tensors:

@@ -1,4 +1,4 @@
-"""The attention ops computed by cuDNN, created by a pass; see `flow_cuda.cudnn.ops`."""
+"""The attention ops that cuDNN computes; a pass creates them.  See `flow_cuda.cudnn.ops`."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def _types(ctx: InferContext) -> Types:
 
 
 def _work(ctx: SbpContext) -> float:
-    """Floating-point operations: two matrix products forward, five backward."""
+    """Return the floating-point operations: of two matrix products forward, of five backward."""
     q, k = ctx.inputs[:2]
     products = 2 if "saves" in ctx.attrs else 5
     return 2.0 * products * q.size * k.shape[-2]
 
 
 def scores(q: Array, k: Array, mask: tuple[Array, ...], scale: float) -> Array:
-    """The scores before softmax."""
+    """Return the scores before softmax."""
     value = scale * (q @ k.swapaxes(-1, -2))
     return value + mask[0] if mask else value
 
@@ -76,7 +76,7 @@ SHAPES: tuple[tuple[tuple[int, ...], int, int, tuple[int, ...] | None], ...] = (
     ((1, 2, 9, 16), 4, 8, (1, 2, 9, 4)),
     ((3, 6, 8), 6, 8, None),
 )
-"""Shape of q, sequence length of k, feature size of v, and shape of the mask."""
+"""For each sample: shape of q, sequence length of k, feature size of v, and shape of the mask."""
 
 
 def operands(rng: np.random.Generator) -> Iterator[tuple[Array, ...]]:

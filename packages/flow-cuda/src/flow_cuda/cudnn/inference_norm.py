@@ -1,7 +1,7 @@
-"""Batch normalization as two numbers per channel: ``x * scale + shift``.
+"""Batch normalization in inference as ``x * scale + shift``, with two numbers per channel.
 
-Outside of training, scale and shift are computed from the moving statistics in each step, because
-other jobs may change the statistics.
+Scale and shift are computed from the moving statistics in each step, because other jobs may change
+the statistics.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from flow_core.authoring.specs import Graph, Op, OpSpec, Value
 
 
 def settled(rewriter: Rewriter, specs: Mapping[str, OpSpec], device: str) -> list[Op]:
-    """Return inference norms whose inputs no op overwrites and whose statistics no op reads."""
+    """Return the inference norms whose inputs no op overwrites and whose statistics no op reads."""
     graph = rewriter.graph
     norms = [op for op in graph.of_type("normalization") if op.placement.device_type == device]
     if not norms:
@@ -43,17 +43,17 @@ def changed_values(graph: Graph, specs: Mapping[str, OpSpec]) -> set[Value]:
 
 
 def channel_axis(graph: Graph, op: Op) -> int:
-    """Return the non-negative ``axis`` of an op."""
+    """Return the channel axis of an op as a non-negative number."""
     axis: int = op.attrs["axis"]
     return axis % len(graph.type_of(op.inputs[0]).shape)
 
 
 @dataclass(frozen=True, slots=True)
 class NormParts:
-    """The ops that replace a norm.
+    """The ops that replace a batch normalization (norm).
 
     Attributes:
-        rewriter: the graph under change.
+        rewriter: the rewriter of the graph.
         norm: the norm to be replaced.
         maker: the emitter of the new ops, which are inserted before the norm.
     """
@@ -73,7 +73,7 @@ class NormParts:
         return Sym(self.maker, value)
 
     def scale_and_shift(self, bias: Value | None = None) -> tuple[Sym, Sym]:
-        """Return the scale and the shift per channel, in the accumulation type."""
+        """Return the scale and the shift of each channel, in the accumulation type."""
         wide = self.rewriter.type_of(self.norm.output()).dtype.accumulate
         mean, variance, gamma, beta = (as_type(self.sym(v), wide) for v in self.norm.inputs[1:])
         scale = self.maker.one("rsqrt", variance + self.norm.attrs["epsilon"]) * gamma
@@ -81,7 +81,7 @@ class NormParts:
         return scale, beta - scale * middle
 
     def apply(self, scale: Sym, shift: Sym) -> None:
-        """Replace the norm by a product and a sum, in the accumulation type."""
+        """Replace the norm by a multiplication and an addition in the accumulation type."""
         x = self.sym(self.norm.inputs[0])
         axis = channel_axis(self.rewriter.graph, self.norm)
         shape = tuple(n if i == axis else 1 for i, n in enumerate(x.shape))
@@ -93,7 +93,7 @@ class NormParts:
             self.finish("cast", value + shift, dtype=x.dtype.name)
 
     def finish(self, type_: str, *inputs: Sym, **attrs: Any) -> None:
-        """Replace the norm by the last op, under the norm's name."""
+        """Emit the last op, under the norm's name, and replace the norm by it."""
         types = self.rewriter.graph.types[self.norm.name][:1]
         last = like(self.norm, type_, attrs, [x.value for x in inputs])
         self.rewriter.replace(self.norm, last, types, effect=False)

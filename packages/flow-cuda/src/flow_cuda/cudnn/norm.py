@@ -16,9 +16,9 @@ class Norm:
 
     Attributes:
         x: the input; the result has the same layout.
-        epsilon: added to the variance.
+        epsilon: the number added to the variance.
         momentum: decay of the moving statistics.
-        adds: whether a tensor of x's shape is added.
+        adds: whether a tensor of x's shape is added to the normalized tensor.
         relu: whether ReLU is applied last.
         compute: the accumulation type.
     """
@@ -52,7 +52,7 @@ class Norm:
 
     @property
     def scalars(self) -> Mapping[str, float]:
-        """Epsilon and momentum; cuDNN's momentum is the weight of the new statistics."""
+        """Epsilon, and cuDNN's momentum, which is the weight of the new statistics."""
         return {"epsilon": self.epsilon, "momentum": 1 - self.momentum}
 
     def build(self, graph: LibraryGraph, types: LibraryEnum, inputs: Tensors) -> Tensors:
@@ -70,7 +70,7 @@ class Norm:
 
 @dataclass(frozen=True, slots=True)
 class NormGrad:
-    """The gradients with respect to x, gamma and beta.
+    """The gradients of batch normalization with respect to x, gamma and beta.
 
     Attributes:
         x: the input.
@@ -98,7 +98,7 @@ class NormGrad:
 
     @property
     def scalars(self) -> Mapping[str, float]:
-        """None."""
+        """No scalars."""
         return {}
 
     def build(self, graph: LibraryGraph, types: LibraryEnum, inputs: Tensors) -> Tensors:
@@ -113,13 +113,13 @@ class NormGrad:
 
 @dataclass(frozen=True, slots=True)
 class LayerNorm:
-    """Layer normalization for inference, where the statistics are not used.
+    """Layer normalization for inference, where nothing reads the mean and variance of the rows.
 
     Attributes:
-        rows, size: number of rows, and elements per row.
-        dtype: element type of input and result.
+        rows, size: number of rows, and number of elements per row.
+        dtype: element type of the input and the result.
         of_params: element type of gamma and beta.
-        epsilon: added to the variance.
+        epsilon: the number added to the variance.
         compute: the accumulation type.
     """
 
@@ -143,7 +143,7 @@ class LayerNorm:
 
     @property
     def writes(self) -> Mapping[str, TensorLayout]:
-        """The result."""
+        """The normalized tensor."""
         return {"y": _row_layout(self.rows, self.size, self.dtype)}
 
     @property

@@ -1,4 +1,4 @@
-"""The normalization ops computed by cuDNN; see `flow_cuda.cudnn.ops`."""
+"""The normalization ops that cuDNN computes; see `flow_cuda.cudnn.ops`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _row(ctx: InferContext) -> TensorType:
 
 
 def _axes(x: Array, axis: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the axes to reduce, and the shape that broadcasts a row along ``axis``."""
+    """Return the axes to reduce, and the shape in which one number per channel broadcasts."""
     others = tuple(i for i in range(x.ndim) if i != axis)
     return others, tuple(n if i == axis else 1 for i, n in enumerate(x.shape))
 

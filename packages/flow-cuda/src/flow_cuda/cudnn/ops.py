@@ -1,7 +1,8 @@
-"""Ops that run cuDNN graphs with a chosen execution plan: convolutions.
+"""Convolution ops that run cuDNN graphs with a chosen execution plan.
 
-They have no gradients and no SBP rules: a pass creates them after differentiation, one per device.
-The NumPy references iterate over kernel positions, on tensors in channels-first layout.
+The ops have no gradients and no SBP rules, because a pass creates them after differentiation,
+one op per device.
+The NumPy references iterate over the kernel positions of tensors in channels-first layout.
 """
 
 from __future__ import annotations
@@ -31,24 +32,25 @@ Attrs = Mapping[str, AttrValue]
 Ints = tuple[int, ...]
 
 PLAN = {"plan": "", "workspace": 0}
-"""The plan name in the library and its workspace in bytes.  An empty name selects the library's
-first choice that fits the workspace."""
+"""The library's name of the plan, and the plan's workspace in bytes. With an empty name, the
+library's first plan that fits the workspace is used."""
 
 WORKSPACE = 1 << 20
-"""A workspace size in bytes that is enough for any plan of the samples."""
+"""A workspace size in bytes that is enough for every plan of the samples."""
 
 WINDOW = {
     "data_format": REQUIRED, "kernel_size": REQUIRED, "strides": REQUIRED,
     "padding_before": REQUIRED, "dilation_rate": REQUIRED, "groups": 1, "compute": "", **PLAN,
 }  # fmt: skip
-"""An empty ``compute`` stands for float32, or float64 for float64 tensors."""
+"""Attributes of all convolutions; an empty ``compute`` means float32, or float64 for float64
+tensors."""
 
 
 # --- types
 
 
 def _channels_first_shape(shape: Sequence[int], attrs: Attrs) -> Ints:
-    """Return the shape in channels-first order."""
+    """Return a shape in channels-first order."""
     if attrs["data_format"] == "channels_first":
         return tuple(shape)
     return (shape[0], shape[-1], *shape[1:-1])
@@ -94,7 +96,7 @@ def _products(y: TensorType, weight: TensorType) -> float:
 
 
 def _work(ctx: SbpContext) -> float:
-    """Two floating-point operations per multiplication with a weight."""
+    """Return the floating-point operations: two per multiplication by a weight."""
     if "activation" in ctx.attrs:
         return _products(ctx.outputs[0], ctx.inputs[1])
     other = ctx.inputs[1] if "space" in ctx.attrs else ctx.outputs[0]
@@ -105,9 +107,9 @@ def _work(ctx: SbpContext) -> float:
 
 
 Index = tuple[slice | int, ...]
-"""An index of an array, per axis."""
+"""An index into an array, with one entry per axis."""
 CHANNELS = (slice(None), slice(None))
-"""The index of the first two axes: all of them."""
+"""An index that selects everything along the first two axes."""
 
 
 def _to_channels_first(x: Array, attrs: Attrs) -> Array:
@@ -119,7 +121,7 @@ def _from_channels_first(x: Array, attrs: Attrs) -> Array:
 
 
 def _taps(attrs: Attrs, out: Ints) -> Iterator[tuple[Index, Index]]:
-    """Yield the weights of each kernel position, and the part of the padded input they read."""
+    """Yield the index of each kernel position, and the index of the padded input that it reads."""
     for tap in itertools.product(*map(range, attrs["kernel_size"])):
         rows = zip(tap, attrs["dilation_rate"], attrs["strides"], out, strict=True)
         part = tuple(slice(i * d, i * d + (n - 1) * s + 1, s) for i, d, s, n in rows)
@@ -138,7 +140,7 @@ def _padded_extent(space: Ints, attrs: Attrs, out: Ints) -> tuple[Ints, Index]:
 
 
 def _grouped_product(x: Array, w: Array, groups: int) -> Array:
-    """Multiply channels with the weights of one kernel position, group by group."""
+    """Multiply channels by the weights of one kernel position, group by group."""
     inputs, filters = np.split(x, groups, 1), np.split(w, groups, 0)
     parts = (np.einsum("nc...,fc->nf...", a, b) for a, b in zip(inputs, filters, strict=True))
     return np.concatenate(list(parts), 1)
@@ -247,7 +249,7 @@ def _conv_samples(rng: np.random.Generator) -> Iterator[Sample]:
 
 
 def _sums_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    """Samples with channel counts in multiples of eight, as cuDNN requires."""
+    """Yield samples whose channel counts are multiples of eight, as cuDNN requires."""
     for size, strides, pads in ((3, (1, 1), (1, 1)), (3, (2, 1), (0, 2)), (1, (2, 2), (0, 0))):
         x, w = rng.uniform(-1, 1, (2, 9, 7, 8)), rng.uniform(-1, 1, (16, size, size, 8))
         attrs = {

@@ -13,7 +13,7 @@ from flow_cuda.cudnn.plans import DnnPlans
 from flow_cuda.cudnn.problems import Choice, Search
 
 Form = tuple[Op, tuple[Op, ...], Op]
-"""The op that a new one replaces, the ops dropped, and the new one."""
+"""The op to replace, the ops to drop, and the new op."""
 
 
 @dataclass(frozen=True)
@@ -21,15 +21,15 @@ class CudnnPass(ABC):
     """A pass that asks cuDNN for plans.
 
     Attributes:
-        plans: returns the chooser of plans, or None if cuDNN is not available.
-        device: the device type whose ops it replaces.
+        plans: the function that returns the `DnnPlans`, or None if cuDNN is not available.
+        device: the device type whose ops the pass replaces.
     """
 
     plans: Callable[[], DnnPlans | None]
     device: str = "gpu"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:
-        """Return the graph with ops of cuDNN; the library is loaded only if something matches."""
+        """Return the graph with ops of cuDNN; load the library only if there are candidates."""
         rewriter = Rewriter(graph)
         found = self.find(rewriter)
         wanted = context.options.get("cudnn", {}).get("enable_cudnn", True)
@@ -49,13 +49,13 @@ class CudnnPass(ABC):
         """Replace the candidates that cuDNN has plans for."""
 
     def of(self, graph: Graph, *types: str) -> list[Op]:
-        """Return the ops of some types on the device."""
+        """Return the ops that have one of the types and run on the pass's device type."""
         ops = (op for type_ in types for op in graph.of_type(type_))
         return [op for op in ops if op.placement.device_type == self.device]
 
 
 def search(options: Mapping[str, Any], **more: Any) -> Search:
-    """Return the plans that a job allows, by OneFlow's settings for all problems."""
+    """Return the plan search that a job's settings describe, for problems of every kind."""
     wishes: Mapping[str, Any] = options.get("cudnn", {})
     return Search(
         deterministic=bool(wishes.get("cudnn_conv_use_deterministic_algo_only", False)),
@@ -65,6 +65,6 @@ def search(options: Mapping[str, Any], **more: Any) -> Search:
 
 
 def planned(op: Op, choice: Choice) -> Op:
-    """Return an op with the plan that was chosen for it."""
+    """Return an op with its chosen plan as attributes."""
     attrs = {**op.attrs, "plan": choice.plan, "workspace": choice.workspace}
     return like(op, op.type, attrs, op.inputs)

@@ -1,22 +1,23 @@
-"""Execution plans of cuDNN graphs: chosen once per problem, cached on disk, built and queued.
+"""Execution plans of cuDNN graphs, which are chosen once per problem and cached on disk.
 
-The cache holds the choice and, for plans with the behaviour note RUNTIME_COMPILATION, the
-serialized plan as well, so that the next process loads it without compilation.
+The cache holds the choice.  For plans with the behaviour note RUNTIME_COMPILATION, it also holds
+the serialized plan, which the next process loads without compilation.
 
-`Library` is the part of NVIDIA's cudnn-frontend, the package ``cudnn``, in use; simulators
-implement it with NumPy.  Effect of OneFlow's settings on plan selection:
+`Library` declares the part of NVIDIA's cudnn-frontend (the package ``cudnn``) that is used here;
+simulators implement it with NumPy.  OneFlow's settings affect plan selection as follows:
 
-* ``cudnn_conv_heuristic_search_algo``: use the first plan of the heuristics (mode A, then the
-  fallbacks) that can be built.  Otherwise all plans are built and timed on scratch memory, and the
-  fastest is used.
+* ``cudnn_conv_heuristic_search_algo``: if set, use the first plan of the heuristics (mode A,
+  then the fallbacks) that can be built; otherwise, build all plans, time them on scratch memory,
+  and use the fastest.
 * ``cudnn_conv_use_deterministic_algo_only``: exclude plans with the note NONDETERMINISTIC.
 * ``cudnn_buf_limit_mbyte``: exclude plans that need a larger workspace.
-* ``cudnn_conv_enable_pseudo_half``: accumulate float16 in float32, and exclude plans with the note
-  REDUCED_PRECISION_REDUCTION; otherwise the computation type is float16.
-* ``cudnn_conv_force_*_algo``: algorithm numbers of the legacy API, which graphs no longer have.
-  They select families of plans by their notes; see `flow_cuda.cudnn.problems.ALGORITHMS`.
-* ``enable_tensor_float_32_compute(False)``: for float32 exclude plans with the notes TENSOR_CORE
-  and DOWN_CONVERT_INPUTS.
+* ``cudnn_conv_enable_pseudo_half``: if set, accumulate float16 in float32, and exclude plans with
+  the note REDUCED_PRECISION_REDUCTION; otherwise, the computation type is float16.
+* ``cudnn_conv_force_*_algo``: algorithm numbers of the legacy API, which cuDNN graphs no longer
+  have.  A number selects a family of plans by their notes; see
+  `flow_cuda.cudnn.problems.ALGORITHMS`.
+* ``enable_tensor_float_32_compute(False)``: for float32, exclude plans with the notes
+  TENSOR_CORE and DOWN_CONVERT_INPUTS.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ TYPES = {
 
 
 class DnnError(FlowError):
-    """cuDNN cannot run an execution plan."""
+    """The error of an execution plan that cuDNN cannot run."""
 
 
 class Library(Protocol):
-    """The package ``cudnn``: constructors of graphs and handles, and its enumerations."""
+    """The package ``cudnn``, with constructors of graphs and handles, and with enumerations."""
 
     __version__: str
     data_type: Any
@@ -78,7 +79,10 @@ class Bench(Protocol):
     stream: int
 
     def seconds(self, run: Callable[[Sequence[int]], None], nbytes: Sequence[int]) -> float:
-        """Return the run time of a function that gets the addresses of scratch buffers."""
+        """Return the run time of a function in seconds.
+
+        The function is called with the addresses of scratch buffers of ``nbytes`` bytes each.
+        """
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +93,7 @@ class Planned:
         graph: the library's graph.
         index: index of the plan in the graph.
         workspace: workspace size in bytes.
-        numbers: scalars of the problem, at a fixed host address.
+        numbers: scalars of the problem, in host memory that does not move.
     """
 
     graph: Any
@@ -113,15 +117,15 @@ def _planned_at(problem: Problem, graph: LibraryGraph, index: int) -> Planned:
 
 
 class DnnPlans:
-    """Chooses plans, builds them and queues them on one device.
+    """A planner that chooses plans, builds these and queues them on one device.
 
     Args:
         library: the package ``cudnn``.
-        architecture: architecture of the device, part of the key of cached choices.
-        bench: times plans.
-        cache: cache of choices; without one, they are made again in each process.
+        architecture: architecture of the device; a part of the key of cached choices.
+        bench: the object that times plans.
+        cache: cache of choices; without a cache, each process chooses plans again.
         compiled: cache of serialized plans.
-        within: calls a function with the device current, so that plans are loaded there.
+        within: calls a function with the device current, so that plans are loaded on that device.
     """
 
     def __init__(
@@ -150,14 +154,14 @@ class DnnPlans:
     # ----------------------------------------------------------------------------- choices
 
     def choose(self, problem: Problem, search: Search) -> Choice | None:
-        """Return the plan of a problem, the same in all runs; None if the library has none."""
+        """Return the plan of a problem, the same in all runs; None if the library has no plan."""
         key = (problem, search)
         if key not in self._choices:
             self._choices[key] = self._within(lambda: self._cached_choice(problem, search))
         return self._choices[key]
 
     def _cached_choice(self, problem: Problem, search: Search) -> Choice | None:
-        """Return the cached choice; choose again if there is none or its plan no longer exists."""
+        """Return the cached choice; choose again if it is missing or its plan no longer exists."""
         if self._cache is None:
             return self._search(problem, search)
         content = repr(problem), repr(search), *self._origin
@@ -171,7 +175,7 @@ class DnnPlans:
         return choice
 
     def _search(self, problem: Problem, search: Search) -> Choice | None:
-        """Return the first plan that can be built, or the fastest of all."""
+        """Return the first plan that can be built, or the fastest of all if the search measures."""
         graph = self._graph(problem)
         if graph is None:
             return None
@@ -187,7 +191,7 @@ class DnnPlans:
         return choice
 
     def _restrict(self, graph: LibraryGraph, problem: Problem, search: Search) -> None:
-        """Exclude the plans that a search does not allow."""
+        """Exclude the plans of a graph that a search does not allow."""
         note, family = self.library.numerical_note, FAMILIES[search.family]
         refused = dict.fromkeys(family.refuses)
         if problem.compute != "float16":
@@ -238,7 +242,7 @@ class DnnPlans:
         """Return a chosen plan, ready to execute.
 
         Raises:
-            DnnError: the library on this machine does not provide it.
+            DnnError: the library on this machine does not provide the plan.
         """
         found: Planned | None = self._planned.get((problem, plan))
         if found is None:
@@ -253,7 +257,7 @@ class DnnPlans:
         return found
 
     def _find(self, problem: Problem, plan: str) -> Planned | None:
-        """Return a plan by name, ready to execute: deserialized from the cache, or built."""
+        """Return the plan of a name, deserialized from the cache or built, and ready to execute."""
         key = (problem, plan)
         if key not in self._planned:
             found = self._load_plan(problem, plan) or self._build_plan(problem, plan)
@@ -274,7 +278,7 @@ class DnnPlans:
         return planned
 
     def _load_plan(self, problem: Problem, plan: str) -> Planned | None:
-        """Return the plan from the cache, if the library accepts it."""
+        """Return the plan from the cache; None if it is missing or the library rejects it."""
         data = None if self._compiled is None else self._compiled.read(self._key(problem, plan))
         if data is None:
             return None
@@ -288,25 +292,25 @@ class DnnPlans:
             return None
 
     def _cache_plan(self, problem: Problem, plan: str, planned: Planned) -> None:
-        """Cache a plan that required a compilation, if it can be serialized."""
+        """Write a plan to the cache if it required a compilation and can be serialized."""
         graph, note = planned.graph, self.library.behavior_note.RUNTIME_COMPILATION
         if self._compiled is None:
             return
         try:
             if note not in graph.get_behavior_notes_for_plan_at_index(planned.index):
                 return
-            graph.build_plan_at_index(planned.index)  # the plan built last is serialized
+            graph.build_plan_at_index(planned.index)  # `serialize` returns the plan built last
             data = bytes(graph.serialize())
         except self._refusals:
             return
         self._compiled.write(self._key(problem, plan), data)
 
     def _key(self, problem: Problem, plan: str) -> tuple[str, ...]:
-        """The cache key of a compiled plan: problem, library version, and device architecture."""
+        """Return the cache key of a compiled plan: problem, library version, and architecture."""
         return repr(problem), plan, *self._origin
 
     def _graph(self, problem: Problem) -> LibraryGraph:
-        """Return the graph of a problem with all plans, not yet built; None if not supported."""
+        """Return the graph of a problem with its unbuilt plans; None if it is not supported."""
         library, graph = self.library, self._build_graph(problem)
         try:
             graph.validate()
@@ -324,7 +328,7 @@ class DnnPlans:
         )  # fmt: skip
 
     def _build_graph(self, problem: Problem) -> LibraryGraph:
-        """Return the graph of a problem; tensor uids from 1: inputs, outputs, scalars."""
+        """Return the graph of a problem; its inputs, outputs and scalars have uids 1, 2, ..."""
         types, wide, graph = self._types, self._types["float32"], self._empty(problem)
         given = {
             name: graph.tensor(
@@ -360,7 +364,7 @@ class DnnPlans:
 
 
 def _decode(text: bytes | None) -> tuple[Choice | None, ...]:
-    """Decode a cache entry to a 1-tuple of the choice; empty if missing or invalid."""
+    """Decode a cache entry to a 1-tuple of the choice; empty if the entry is missing or invalid."""
     try:
         kept = json.loads(text or b"")
         return (None if kept is None else Choice(**kept),)

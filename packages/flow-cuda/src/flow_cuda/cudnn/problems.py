@@ -1,8 +1,8 @@
-"""cuDNN problems: the computation of a graph, and the memory layout of its tensors.
+"""cuDNN problems, which describe the computation of a graph and the layout of its tensors.
 
-A problem is plain data and serves as the key of plans, also on disk.  Its tensors have batch first
-and channels second regardless of the program's layout, which is expressed by the strides.
-Convolutions over one spatial axis get a second one of size 1, as the library requires.
+A problem is plain data and serves as the key of plans, also on disk. Its tensors have batch as the
+first axis and channels as the second one, whatever the program's layout; strides express that
+layout. Convolutions over one spatial axis get a second axis of size 1, as the library requires.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Ints = tuple[int, ...]
 LibraryGraph: TypeAlias = Any
 LibraryTensor: TypeAlias = Any
 LibraryEnum: TypeAlias = Any
-"""Objects of the package ``cudnn``, which has no type information, or of its simulation."""
+"""An object of the package ``cudnn``, which has no type information, or of the simulation."""
 
 Tensors = Mapping[str, LibraryTensor]
 SUMS = ("sum", "squares")
@@ -27,11 +27,11 @@ SUMS = ("sum", "squares")
 
 @dataclass(frozen=True, slots=True)
 class TensorLayout:
-    """A tensor as the library describes it.
+    """The shape, strides and element type of a tensor in the library's terms.
 
     Attributes:
-        sizes: batch, channels, spatial sizes.
-        steps: strides of these, in elements.
+        sizes: sizes of the batch, channel and spatial axes.
+        steps: strides of these axes, in elements.
         dtype: element type.
     """
 
@@ -102,7 +102,7 @@ class Problem(Protocol):
 
         Args:
             graph: the library's ``pygraph``.
-            types: the library's element types by our names, and its "inference" phase.
+            types: the library's element types by flow-core's names, and its "inference" phase.
             inputs: the tensors of ``reads`` and of ``scalars``.
         """
 
@@ -113,13 +113,13 @@ class Convolution:
 
     Attributes:
         kind: "forward", "data_grad" or "filter_grad".
-        x, w, y: input, weights and output; one of them is computed from the others.
+        x, w, y: input, weights and output; ``kind`` says which one is computed from the others.
         before, after, strides, dilation: padding, strides and dilation per spatial axis.
         compute: the computation type.
-        bias: whether one element per channel is added to the output.
+        bias: whether a bias, one element per channel, is added to the output.
         adds: whether a tensor of the output's shape is added next.
         relu: whether ReLU is applied last.
-        sums: whether it also outputs the sums of the output and of its squares per channel.
+        sums: whether the sums of the output and of its squares per channel are outputs as well.
     """
 
     kind: str
@@ -144,7 +144,7 @@ class Convolution:
 
     @property
     def reads(self) -> Mapping[str, TensorLayout]:
-        """The other two of x, w and y, the bias, and the addend."""
+        """The two given tensors of x, w and y, then the bias and the addend if there are any."""
         bias = {"bias": vector(self.y.sizes[1], len(self.y.sizes), self.y.dtype)}
         table = {
             "forward": {"x": self.x, "w": self.w},
@@ -156,14 +156,14 @@ class Convolution:
 
     @property
     def writes(self) -> Mapping[str, TensorLayout]:
-        """One of x, w and y, and the sums."""
+        """The computed tensor of x, w and y, then the sums if there are any."""
         name = {"forward": "y", "data_grad": "x", "filter_grad": "w"}[self.kind]
         row = vector(self.y.sizes[1], len(self.y.sizes), "float32")
         return {name: getattr(self, name)} | (dict.fromkeys(SUMS, row) if self.sums else {})
 
     @property
     def scalars(self) -> Mapping[str, float]:
-        """None."""
+        """No scalars."""
         return {}
 
     def build(self, graph: LibraryGraph, types: LibraryEnum, inputs: Tensors) -> Tensors:
@@ -197,7 +197,7 @@ def convolution(
     adds: bool = False,
     sums: bool = False,
 ) -> Convolution:
-    """Return the problem of an op.
+    """Return the problem that a convolution op computes.
 
     Args:
         kind: "forward", "data_grad" or "filter_grad".
@@ -219,7 +219,7 @@ def convolution(
 
 
 def _pad_to_two(values: Sequence[int], default: int) -> Ints:
-    """Pad values per spatial axis to at least two."""
+    """Pad a list with one value per spatial axis to at least two values."""
     return (*values, *(default,) * (2 - len(values)))
 
 
@@ -231,7 +231,7 @@ class Search:
     """The allowed plans, and how to select one.
 
     Attributes:
-        measured: whether to time all plans; otherwise the first of the heuristics is used.
+        measured: whether to time all plans; otherwise, the first plan of the heuristics is used.
         deterministic: whether repeated runs must give bitwise equal results.
         tf32: whether float32 may be rounded to TF32 (10 mantissa bits) for the tensor cores.
         limit: maximum workspace in bytes.
@@ -260,11 +260,13 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A family of convolution plans that OneFlow's settings can select, by behaviour notes.
+    """A family of convolution plans that OneFlow's settings can select.
+
+    Behaviour notes define the family.
 
     Attributes:
         needs: notes that a plan must have.
-        refuses: notes that it must not have.
+        refuses: notes that a plan must not have.
     """
 
     needs: tuple[str, ...] = ()
@@ -289,5 +291,5 @@ ALGORITHMS: Mapping[str, Mapping[int, str]] = {
         0: "gemm", 1: "deterministic gemm", 2: "fft", 3: "gemm", 5: "winograd", 6: "fft",
     },
 }  # fmt: skip
-"""Families by algorithm number.  Algorithms that cuDNN never implemented (direct convolution,
-non-fused Winograd for the filter gradient) are missing."""
+"""Families by kind of convolution and algorithm number. Algorithms that cuDNN never implemented
+(such as direct convolution) are missing."""

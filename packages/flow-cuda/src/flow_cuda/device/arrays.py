@@ -17,7 +17,7 @@ class DeviceArray:
     """A C-contiguous array in device memory.
 
     Attributes:
-        memory: the allocation; held so that it stays alive.
+        memory: the allocation, which the array keeps alive.
         address: address of the first element.
         shape, dtype: as in NumPy.
         hardware: the device.
@@ -55,7 +55,7 @@ class DeviceArray:
         return self.address, self.address + self.nbytes
 
     def reshape(self, *shape: Any) -> DeviceArray:
-        """Return a view of the elements in another shape; one size may be -1."""
+        """Return a view of the elements with another shape; one size may be -1."""
         sizes = tuple(shape[0]) if shape and isinstance(shape[0], tuple | list) else shape
         if -1 in sizes:
             rest = prod(n for n in sizes if n != -1)
@@ -65,7 +65,7 @@ class DeviceArray:
         return DeviceArray(self.memory, self.address, sizes, self.dtype, self.hardware)
 
     def part(self, offset: int, shape: tuple[int, ...], dtype: Any) -> DeviceArray:
-        """Return a view with another shape and type, ``offset`` bytes after the start."""
+        """Return a view with another shape and type that starts ``offset`` bytes into the array."""
         return DeviceArray(
             self.memory, self.address + offset, shape, np.dtype(dtype), self.hardware
         )

@@ -1,7 +1,7 @@
-"""Merge kernel launches of the same kind into one, such as the updates of all variables of a plan.
+"""Merge kernel launches of one kind into one launch, such as the updates of all variables.
 
-The arguments of each original launch form a row of a table in device memory.  A block looks up its
-row by its block index and is one of the blocks that process that row's array.
+The arguments of each original launch form a row of a table in device memory. A block derives its
+row from its block index, and shares the row's array with the other blocks of that row.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from flow_cuda.device.hardware import Access, Hardware, Span
 from flow_cuda.device.launch import Arguments, KernelLaunch, MergeableCall, Queued
 
 ITEMS = 4
-"""Elements per thread; several, so that small arrays need few blocks."""
+"""The number of elements per thread; it is above 1 so that small arrays need few blocks."""
 MAX_BLOCKS = 512
 
 
 def merge_launches(launches: Sequence[Launch]) -> list[Launch]:
-    """Merge launches of the same kind; the merged launch takes the position of the first.
+    """Merge launches of the same kind; a merged launch takes the position of the first one.
 
     A launch is moved forward only past launches that access none of the same memory.
     """
@@ -39,7 +39,7 @@ def merge_launches(launches: Sequence[Launch]) -> list[Launch]:
 
 
 def _group_index(groups: Sequence[list[Launch]], launch: Launch) -> int | None:
-    """Return the index of the group that a launch can join."""
+    """Return the index of the group that a launch can join, or None."""
     if not isinstance(launch, KernelLaunch) or launch.shared is None:
         return None
     for index in range(len(groups) - 1, -1, -1):
@@ -61,7 +61,7 @@ def _same_kernel(first: Launch, launch: KernelLaunch) -> bool:
 
 
 def _conflict(a: Launch, b: KernelLaunch) -> bool:
-    """Whether the order of two launches matters; host calls conflict with everything."""
+    """Whether the order of two launches matters; a host call conflicts with every launch."""
     if not isinstance(a, Queued):
         return True
     touched = a.touched()
@@ -111,13 +111,13 @@ def _blocks(launch: Any) -> int:
 
 
 def _packed_words(launch: Any) -> Iterator[int]:
-    """Yield the packed arguments as 8-byte integers."""
+    """Yield the packed arguments of a launch as 8-byte integers."""
     for kept in launch.arguments.packed:
         yield from np.frombuffer(bytes(kept).ljust(8, b"\0"), np.uint64).tolist()
 
 
 def batch_kernel(shared: MergeableCall) -> Kernel:
-    """Return the kernel that runs one call per row of a table."""
+    """Return the kernel that makes one call for each row of a table."""
     at, given = 1, []
     own = "part" if shared.blocks else "threads_of(part)"
     for kind in shared.kinds:
@@ -134,11 +134,11 @@ def batch_kernel(shared: MergeableCall) -> Kernel:
 
 
 _SIZES = {"Terms": 4}
-"""Sizes of structs in 8-byte words."""
+"""The sizes of structs in 8-byte words."""
 
 
 def _argument(kind: str, at: int) -> str:
-    """The C++ expression that reads an argument from a row."""
+    """Return the C++ expression that reads an argument from a row."""
     if kind.endswith("*"):
         return f"({kind})row[{at}]"
     if kind in _SIZES:

@@ -1,4 +1,4 @@
-"""Settings of flow-cuda from the environment and from a plan."""
+"""Settings of flow-cuda, from environment variables and from a plan."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ TENSOR_FLOAT_32 = "enable_tensor_float_32_compute"
 
 @dataclass(frozen=True, slots=True)
 class CudaSettings:
-    """Kernel settings from the environment.
+    """Kernel settings from environment variables.
 
     Attributes:
-        tanh_gelu: whether matrix products may fuse GELU in its tanh approximation, the only form in
-            cuBLASLt; it differs from the exact form by up to 5e-4.
-        layout: "nhwc" or "nchw" for all convolutions; "auto" to choose by element type.
+        tanh_gelu: whether matrix products may fuse GELU in its tanh approximation, the only form
+            that cuBLASLt has; it differs from the exact form by up to 5e-4.
+        layout: "nhwc" or "nchw" for all convolutions; "auto" to choose according to the element
+            type.
     """
 
     tanh_gelu: bool = False
@@ -28,7 +29,7 @@ class CudaSettings:
 
 
 def settings(env: Mapping[str, str] | None = None) -> CudaSettings:
-    """Return the settings of an environment (default: the process environment).
+    """Return the settings in environment variables (default: those of the process).
 
     >>> settings({"FLOW_CUDA_TANH_GELU": "1"}).tanh_gelu
     True
@@ -48,14 +49,15 @@ def _flag(env: Mapping[str, str], name: str) -> bool:
 
 
 def allows_tf32(asked: Mapping[str, object]) -> bool:
-    """Whether kernels may round float32 to the tensor cores' 10 bits of mantissa.
+    """Whether kernels may round float32 to the 10 mantissa bits of tensor cores (TF32).
 
-    Plans allow it unless the program calls
-    ``flow.config.enable_tensor_float_32_compute(False)``; a query outside a plan does not.
+    Plans allow the rounding unless the program calls
+    ``flow.config.enable_tensor_float_32_compute(False)``; a query without a plan's settings does
+    not allow it.
 
     Args:
-        asked: ``KernelQuery.settings``; a pass on the physical graph finds the same mapping in its
-            context's ``options["kernels"]``.
+        asked: ``KernelQuery.settings``; for a pass on the physical graph, the same mapping is
+            ``options["kernels"]`` of its context.
     """
     return asked.get(TENSOR_FLOAT_32) is True
 

@@ -1,4 +1,4 @@
-"""Device protocols of the driver, implemented by the CuPy device and by the host simulator.
+"""Protocols of a device, which the CuPy device and the simulated device implement.
 
 Addresses are integers.  Every queued operation declares the addresses that it reads and writes, so
 that a simulator can check the synchronization of streams.
@@ -20,7 +20,7 @@ from flow_cuda.cudnn.problems import Problem
 Stream: TypeAlias = Any
 Event: TypeAlias = Any
 CapturedGraph: TypeAlias = Any
-"""Objects of the implementation, CuPy's or the simulator's, which the driver only passes on."""
+"""Opaque objects of the implementation (CuPy or the simulator), which the driver only passes on."""
 
 T = TypeVar("T")
 
@@ -61,7 +61,7 @@ class Product:
 
     Attributes:
         m, n, k: rows of c, columns of c, and the reduction dimension.
-        transpose_a, transpose_b: whether a is stored as (k, m), b as (n, k).
+        transpose_a, transpose_b: whether a is stored as (k, m), and whether b is stored as (n, k).
         batch: number of products.
         dtype: element type of a, b and c; 16-bit types are accumulated in float32.
         alpha: scale factor.
@@ -69,7 +69,7 @@ class Product:
         tf32: whether float32 may be rounded to TF32 (10 mantissa bits) for the tensor cores.
         leads: leading dimensions (elements between consecutive rows) of a, b and c; 0 for
             contiguous rows.
-        epilogue: operation fused into the product, one of `EPILOGUES`.
+        epilogue: the operation fused into the product; one of `EPILOGUES`.
     """
 
     m: int
@@ -96,10 +96,10 @@ EPILOGUES = (
     "", "bias", "relu_bias", "relu_bias_saved", "gelu_bias", "gelu_bias_saved", "relu_grad",
     "relu_grad_sum", "gelu_grad", "gelu_grad_sum", "sum_a", "sum_b",
 )  # fmt: skip
-"""Operations fused into a product: bias and activation, optionally saving the tensor for the
-backward pass (a bit mask for ReLU, the biased sum for GELU); the gradient of an activation,
-optionally with the sum over rows of the result; the sum over k of one operand.  GELU is the tanh
-approximation."""
+"""The operations that a product can fuse: a bias and an activation (``_saved``: and the output of
+the tensor for the backward pass, which is a bit mask for ReLU and the biased product for GELU); the
+gradient of an activation (``_sum``: and the sum of the result over its rows); the sum of one
+operand over k. GELU is the tanh approximation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +108,8 @@ class Operands:
 
     Attributes:
         a, b, c: the matrices.
-        bias: row added to each row of c, or destination of the sum.
-        saved: tensor saved for the backward pass; written or read.
+        bias: the row added to each row of c, or the destination of the epilogue's sum.
+        saved: the tensor saved for the backward pass, which the product writes or reads.
         workspace, workspace_bytes: address and size of the workspace.
     """
 
@@ -161,8 +161,8 @@ class DnnCall:
 
     Attributes:
         problem, plan: the computation, and the name of the execution plan.
-        addresses: inputs, then outputs.
-        workspace: workspace of the size that the plan requires; 0 for none.
+        addresses: addresses of the inputs, then of the outputs.
+        workspace: address of a workspace of the size that the plan requires; 0 for none.
     """
 
     problem: Problem
@@ -172,17 +172,17 @@ class DnnCall:
 
 
 class Hardware(Protocol):
-    """One device.  Streams, events, graphs and functions are opaque objects of the implementation.
+    """One device; its streams, events, graphs and functions are opaque to callers.
 
     Attributes:
         index: device number.
-        architecture: such as "sm_90".
-        threads: threads per block.
-        most_blocks: maximum blocks per launch; kernels loop over the remaining items.
+        architecture: the architecture, such as "sm_90".
+        threads: number of threads per block.
+        most_blocks: maximum number of blocks per launch; kernels loop over the remaining items.
         compute: the stream for kernels.
-        numbers: device copies of host numbers, by object identity; see
+        numbers: device copies of host numbers, keyed by object identity; see
             `flow_cuda.device.launch.host_number`.
-        uploads: the `flow_cuda.device.staging.Staging` that transfers their values.
+        uploads: the `flow_cuda.device.staging.Staging` that transfers the values of host numbers.
         allocations: number of allocations of device and page-locked memory so far.
     """
 
@@ -197,7 +197,7 @@ class Hardware(Protocol):
 
     @property
     def dnn(self) -> DnnPlans | None:
-        """The cuDNN execution plans; None if cuDNN is not available."""
+        """The planner of cuDNN graphs; None if cuDNN is not available."""
 
     def allocate(self, nbytes: int) -> Memory:
         """Allocate device memory, aligned to 256 bytes."""
@@ -215,10 +215,10 @@ class Hardware(Protocol):
         """Create a stream."""
 
     def lane(self, name: str) -> Stream:
-        """Return the stream of a name, created on first use; ``compute`` for the empty name."""
+        """Return the stream of that name, created on first use; ``compute`` for the empty name."""
 
     def reach(self, other: int) -> None:
-        """Enable peer access to the device of that index where the machine supports it."""
+        """Enable peer access to the device with that index if the machine supports it."""
 
     def launch(
         self,
@@ -229,16 +229,16 @@ class Hardware(Protocol):
         arguments: Any,
         access: Access,
     ) -> None:
-        """Queue a kernel launch with its `flow_cuda.device.launch.Arguments`."""
+        """Queue a kernel launch with its arguments, a `flow_cuda.device.launch.Arguments`."""
 
     def copy(self, stream: Stream, target: int, source: int, nbytes: int) -> None:
-        """Queue a copy between any of: this device, another device, pinned host memory."""
+        """Queue a copy among the memory of this device, other devices, and pinned host memory."""
 
     def zero(self, stream: Stream, target: int, nbytes: int) -> None:
         """Queue setting memory to zero."""
 
     def supports(self, product: Product, workspace_bytes: int) -> bool:
-        """Whether one kernel can compute the product with a workspace of that size."""
+        """Whether one kernel can compute the product, epilogue included, with such a workspace."""
 
     def product(self, stream: Stream, product: Product, operands: Operands) -> None:
         """Queue a matrix product."""
@@ -247,10 +247,10 @@ class Hardware(Protocol):
         """Queue a cuDNN graph."""
 
     def record(self, stream: Stream) -> Event:
-        """Record an event on a stream; a stream under capture records it in the graph."""
+        """Record an event on a stream; if the stream is being captured, record it in the graph."""
 
     def wait(self, stream: Stream, event: Event) -> None:
-        """Make a stream wait for an event; an event under capture adds the stream to it."""
+        """Make a stream wait for an event; an event of a capture adds the stream to the capture."""
 
     def synchronize(self, event: Event) -> None:
         """Block the caller until an event has completed."""
@@ -272,13 +272,13 @@ class Hardware(Protocol):
 
     @property
     def workbench(self) -> Workbench:
-        """Operations that communication backends may run on the device."""
+        """The operations that communication backends may run on the device."""
 
     def uuid(self) -> str:
         """Return the unique identifier of the device."""
 
     def handle(self, stream: Stream) -> int:
-        """Return the native handle of a stream, for other libraries."""
+        """Return the native handle of a stream, which other libraries take."""
 
     def within(self, call: Callable[[], T]) -> T:
         """Call a function with this device current in the calling thread."""

@@ -1,4 +1,4 @@
-"""Launches: kernels and other device work bound to packed arguments."""
+"""Launches: kernels and other device work, bound to their arguments."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Arguments:
 
     Attributes:
         packed: the arguments as ctypes values.
-        pointers: their addresses.
+        pointers: the addresses of the packed arguments.
     """
 
     __slots__ = ("packed", "pointers")
@@ -93,7 +93,7 @@ def _pack(kind: str, value: Any) -> Any:
 
 
 def _access(kernel: Kernel, values: Sequence[Any]) -> Access:
-    """What a kernel accesses: const pointers are read; all others are read and written."""
+    """Return what a kernel accesses: it reads const pointers, and reads and writes all others."""
     pointers = [
         (kind, v.span)
         for (kind, _), v in zip(kernel.parameters, values, strict=True)
@@ -104,14 +104,14 @@ def _access(kernel: Kernel, values: Sequence[Any]) -> Access:
 
 
 class Queued(ABC):
-    """Work that is queued on a stream; calling it queues it on the compute stream.
+    """Work to queue on a stream; a call of this object queues it on the compute stream.
 
     Attributes:
         hardware: the device.
-        splits: why graph capture is not possible; empty if it is.
+        splits: why the work cannot be part of a graph capture; empty if it can.
         numbers: host numbers that must be up to date on the device before the work runs.
-        lane: name of the stream that a step uses for it; empty for the compute stream.
-        peers: other devices whose memory it accesses.
+        lane: name of the stream that a step uses for the work; empty for the compute stream.
+        peers: other devices whose memory the work accesses.
     """
 
     __slots__ = ()
@@ -127,7 +127,7 @@ class Queued(ABC):
 
     @abstractmethod
     def touched(self) -> Access:
-        """Return the address ranges that it reads and writes."""
+        """Return the address ranges that the work reads and writes."""
 
     def __call__(self) -> None:
         self.queue(self.hardware.compute)
@@ -137,12 +137,12 @@ class Queued(ABC):
 class HostNumber:
     """A 64-bit counter on the host with a copy on the device.
 
-    Kernels that read the device copy increment it, and the host increments its own.
+    After each step, the device increments its copy, and the host increments its own number.
 
     Attributes:
         host: a 0-d array.
         device: an array of one element.
-        held: value of the device copy after all queued work; None if unknown.
+        held: the value of the device copy after all queued work; None if it is unknown.
     """
 
     host: Any
@@ -152,13 +152,15 @@ class HostNumber:
 
 @dataclass(frozen=True, slots=True)
 class MergeableCall:
-    """A call of a device function that can share a launch; see `flow_cuda.device.batch`.
+    """A call of a device function that can share a launch with others of its kind.
+
+    See `flow_cuda.device.batch`.
 
     Attributes:
         function: the C++ call without its argument list.
-        headers: headers that it needs.
-        kinds: C++ types of its arguments.
-        items: number of items that threads, or blocks, process.
+        headers: headers that the function needs.
+        kinds: C++ types of the arguments.
+        items: number of items to process, one per thread or one per block.
         blocks: whether one block processes one item.
     """
 
@@ -178,10 +180,10 @@ class KernelLaunch(Queued):
         function: the compiled kernel.
         blocks, threads: grid and block size.
         arguments: the packed arguments.
-        access: what it reads and writes.
+        access: what the launch reads and writes.
         kept: arrays that must stay alive as long as the launch.
-        numbers: host numbers that it reads.
-        shared: how it merges with launches of its kind; None if it does not.
+        numbers: host numbers that the kernel reads.
+        shared: the call to merge with launches of the same kind; None if it cannot be merged.
     """
 
     hardware: Hardware
@@ -220,7 +222,7 @@ class CopyLaunch(Queued):
 
     @property
     def peers(self) -> tuple[Hardware, ...]:  # type: ignore[override]
-        """The device that it copies from."""
+        """The device from which the launch copies."""
         other = self.source.hardware
         return () if other is self.hardware else (other,)
 
@@ -229,7 +231,7 @@ class CopyLaunch(Queued):
         self.hardware.copy(stream, self.target.address, self.source.address, self.source.nbytes)
 
     def touched(self) -> Access:
-        """Both arrays."""
+        """The source as read and the target as written."""
         return Access((self.source.span,), (self.target.span,))
 
 
@@ -253,7 +255,7 @@ class UploadLaunch(Queued):
 
 @dataclass(frozen=True, eq=False)
 class ZeroLaunch(Queued):
-    """Set an array to zero."""
+    """A launch that sets an array to zero."""
 
     hardware: Hardware
     target: DeviceArray
@@ -263,7 +265,7 @@ class ZeroLaunch(Queued):
         self.hardware.zero(stream, self.target.address, self.target.nbytes)
 
     def touched(self) -> Access:
-        """The array."""
+        """The array, as written."""
         return Access((), (self.target.span,))
 
 
@@ -301,7 +303,7 @@ class DnnLaunch(Queued):
 
     Attributes:
         problem, plan: the computation, and the name of the execution plan.
-        reads, writes: arrays by the problem's tensor names.
+        reads, writes: arrays, keyed by the names of the problem's tensors.
         workspace: the plan's workspace.
     """
 
@@ -336,7 +338,7 @@ def _hardware(values: Sequence[Any]) -> Hardware:
 def launch_threads(
     kernel: Kernel, items: int, *values: Any, numbers: tuple[HostNumber, ...] = ()
 ) -> KernelLaunch:
-    """Launch a kernel with ``items`` distributed over threads."""
+    """Return a launch of a kernel that distributes ``items`` over threads."""
     hardware = _hardware(values)
     blocks = max(1, min(-(-items // hardware.threads), hardware.max_blocks))
     return _bind_launch(hardware, kernel, blocks, values, numbers)
@@ -345,7 +347,7 @@ def launch_threads(
 def launch_blocks(
     kernel: Kernel, items: int, *values: Any, numbers: tuple[HostNumber, ...] = ()
 ) -> KernelLaunch:
-    """Launch a kernel with ``items`` distributed over blocks."""
+    """Return a launch of a kernel that distributes ``items`` over blocks."""
     hardware = _hardware(values)
     return _bind_launch(hardware, kernel, max(1, min(items, hardware.max_blocks)), values, numbers)
 
@@ -371,11 +373,11 @@ def _bind_launch(
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A read-only kernel argument; None for an absent optional one.
+    """A read-only kernel argument; its array is None for an absent optional argument.
 
     Attributes:
         array: the array.
-        kind: C++ element type, if it differs from the array's.
+        kind: C++ element type, if it differs from that of the array.
     """
 
     array: DeviceArray | None
@@ -384,7 +386,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """A kernel argument that is written, with C++ element type ``kind``; None if absent."""
+    """A written argument with C++ element type ``kind``; its array is None if it is absent."""
 
     array: DeviceArray | None
     kind: str
@@ -396,7 +398,7 @@ class Struct:
 
     Attributes:
         kind: C++ name of the struct.
-        packed: its bytes, as an array.
+        packed: the bytes of the struct, as an array.
     """
 
     kind: str
@@ -448,14 +450,14 @@ def call(
     """Build a launch of a function in ``flow_cuda/source``.
 
     Args:
-        function: its name.
-        header: the header that defines it, and those that the header needs.
-        types: its template arguments.
-        values: arguments: arrays that it writes, `Read`, `Struct`, `Bits`, integers, floats.
-        items: number of items that threads, or blocks, process.
+        function: the name of the function.
+        header: the header that defines the function, then the headers that this one needs.
+        types: template arguments of the function.
+        values: the arguments: arrays to write, `Read`, `Struct`, `Bits`, integers, and floats.
+        items: number of items to process, one per thread or one per block.
         blocks: whether one block processes one item; its threads then synchronize.
-        numbers: host numbers that it reads.
-        joins: whether the function takes a ``Part``, so that launches can be merged.
+        numbers: host numbers that the kernel reads.
+        mergeable: whether the function takes a ``Part``, so that launches can be merged.
     """
     typed = [_c_argument(value) for value in values]
     parameters = [(kind, f"a{i}") for i, (kind, _) in enumerate(typed)]
@@ -472,12 +474,12 @@ def call(
 
 
 def advance(number: HostNumber) -> KernelLaunch:
-    """Build a launch that increments the device copy of a number."""
+    """Build a launch that increments the device copy of a host number."""
     return call("advance", "update.h", (), number.device, items=1)
 
 
 def host_number(hardware: Hardware, host: Any) -> HostNumber:
-    """Return the device copy of a 64-bit host number, shared by all callers."""
+    """Return the device copy of a 64-bit host number; all callers share one copy."""
     found: HostNumber | None = hardware.numbers.get(id(host))
     if found is None:
         memory = hardware.allocate(8)

@@ -13,7 +13,7 @@ from flow_cuda.device.hardware import Hardware
 class Staging:
     """A copy stream and its pinned staging buffers.
 
-    The host reads or writes a buffer only after the last copy through it has completed.
+    The host reads or writes a buffer only after the last copy through the buffer has completed.
 
     Args:
         hardware: the device.
@@ -47,7 +47,7 @@ class Staging:
         return slot
 
     def upload(self, target: int, source: Any) -> None:
-        """Queue a copy of host bytes; the source may change when this returns."""
+        """Queue a copy of host bytes; the caller may change the source when this returns."""
         for start in range(0, source.size, self._chunk):
             part = source[start : start + self._chunk]
             slot = self._free_slot()
@@ -108,7 +108,7 @@ class HostCopies:
         hardware.wait(hardware.compute, hardware.record(self._to_device.stream))
 
     def download(self, source: DeviceArray, target: Any) -> None:
-        """Fill a contiguous host array with the values after all queued work."""
+        """Wait for all queued work, then copy a device array into a contiguous host array."""
         if source.nbytes:
             hardware = self._hardware
             hardware.wait(self._to_host.stream, hardware.record(hardware.compute))

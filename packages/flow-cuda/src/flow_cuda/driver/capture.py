@@ -1,4 +1,4 @@
-"""Split a step into parts for CUDA graph capture, with the reason for each uncaptured part."""
+"""Split a step into parts for CUDA graph capture, and say why a part cannot be captured."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Part:
     """A contiguous section of a step.
 
     Attributes:
-        queued: device work, either all capturable or all not.
-        calls: host calls, instead of device work.
-        reason: why it is not captured; empty if it is.
+        queued: device work; either all of it can be captured or none of it.
+        calls: host calls; a part has either these or device work.
+        reason: why the part is not captured; empty if it is captured.
     """
 
     queued: tuple[Queued, ...] = ()
@@ -56,7 +56,7 @@ def _parts(launches: Sequence[Launch]) -> Iterator[Part]:
 
 
 def _kind(launch: Launch) -> tuple[bool, str]:
-    """Return whether a launch is device work, and why it cannot be captured."""
+    """Return whether a launch is device work, and why it cannot be captured (empty if it can)."""
     if isinstance(launch, Queued):
         return True, launch.splits
     function = getattr(launch, "func", launch)

@@ -1,8 +1,8 @@
-"""Matrix products by cuBLASLt; each problem is planned once with the best heuristic result.
+"""Matrix products with cuBLASLt, planned once each with the heuristic's best result.
 
-`Library` is the part of cuBLASLt in use, with the signatures of ``nvmath.bindings.cublasLt``;
-simulators implement it with NumPy.  cuBLASLt matrices are column-major: it computes on the
-transposed matrices, so that its A is our b.
+`Library` declares the part of cuBLASLt that is used here, with the signatures of
+``nvmath.bindings.cublasLt``; simulators implement it with NumPy. cuBLASLt expects column-major
+matrices, so it computes the transposed product: its operand A is ``b`` of this package.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CODES = {
     "gelu_bias_saved": 164, "relu_grad": 136, "relu_grad_sum": 152, "gelu_grad": 192,
     "gelu_grad_sum": 208, "sum_a": 512, "sum_b": 256,
 }  # fmt: skip
-"""cuBLASLt codes of `flow_cuda.device.hardware.EPILOGUES`; its B is our a."""
+"""cuBLASLt codes of `flow_cuda.device.hardware.EPILOGUES`; operand B of cuBLASLt is ``a`` here."""
 
 RESULT = np.dtype(
     [
@@ -33,11 +33,11 @@ RESULT = np.dtype(
         ("waves", np.float32), ("reserved", np.int32, 4),
     ]
 )  # fmt: skip
-"""``cublasLtMatmulHeuristicResult_t``."""
+"""The struct ``cublasLtMatmulHeuristicResult_t``."""
 
 
 class Library(Protocol):
-    """cuBLASLt: handles and addresses are integers, attributes are passed by address and size."""
+    """cuBLASLt, with integers as handles, and with attributes passed by address and size."""
 
     def create(self) -> int:
         """Create a library handle."""
@@ -104,7 +104,7 @@ class Planned:
     """A planned product.
 
     Attributes:
-        desc, a, b, c: cuBLASLt descriptors; ``a`` and ``b`` are its A and B.
+        desc, a, b, c: cuBLASLt descriptors; ``a`` and ``b`` describe cuBLASLt's operands A and B.
         result: the selected algorithm, as `RESULT`.
         alpha, beta: scale factors, in host memory.
     """
@@ -119,7 +119,7 @@ class Planned:
 
 
 class LtProducts:
-    """Plans each product once and queues it.
+    """A planner that plans each product once, and queues it.
 
     Args:
         library: cuBLASLt.
@@ -206,7 +206,7 @@ class LtProducts:
 
 
 def compute_type(product: Product) -> int:
-    """The cuBLAS compute type of a product."""
+    """Return the cuBLAS compute type of a product."""
     if product.dtype == "float64":
         return IN_FLOAT64
     return IN_TF32 if product.tf32 and product.dtype == "float32" else IN_FLOAT32

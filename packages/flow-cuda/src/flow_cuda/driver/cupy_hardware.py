@@ -37,7 +37,7 @@ from flow_cuda.driver.workbench import GpuWorkbench
 _DEFAULT_ALGORITHM = -1
 _ALREADY_ENABLED = 704  # cudaErrorPeerAccessAlreadyEnabled
 KERNELS_PER_MODULE = 24
-"""Number of kernels per compilation unit in `CupyHardware.preload`."""
+"""The number of kernels per compilation unit in `CupyHardware.preload`."""
 
 
 @dataclass(eq=False)
@@ -51,7 +51,7 @@ class CupyMemory:
 
 @dataclass(frozen=True, slots=True)
 class CupyFunction:
-    """A kernel in a loaded module; the module must stay alive."""
+    """A kernel in a loaded module, which this object keeps alive."""
 
     kernel: Kernel
     module: Any
@@ -108,7 +108,7 @@ class CupyHardware:
         return int(free)
 
     def function(self, kernel: Kernel) -> CupyFunction:
-        """Return a loaded kernel; compile it or read it from the cache on first use."""
+        """Return a loaded kernel; on first use, compile it or read it from the cache."""
         if kernel.name not in self._functions:
             self._load([kernel], nvrtc.compile_kernels([kernel], self.architecture))
         return self._functions[kernel.name]
@@ -140,13 +140,13 @@ class CupyHardware:
             return self._cupy.cuda.Stream(non_blocking=True)
 
     def lane(self, name: str) -> Stream:
-        """Return the stream of a name, created on first use."""
+        """Return the stream with this name, created on first use."""
         if name not in self._lanes:
             self._lanes[name] = self.stream(name) if name else self.compute
         return self._lanes[name]
 
     def reach(self, other: int) -> None:
-        """Enable peer access where the machine supports it; else copies go through the host."""
+        """Enable peer access if the machine supports it; otherwise, copies go through the host."""
         runtime = self._cupy.cuda.runtime
         if other == self.index or not runtime.deviceCanAccessPeer(self.index, other):
             return
@@ -184,7 +184,7 @@ class CupyHardware:
             self._cupy.cuda.runtime.memsetAsync(target, 0, nbytes, stream.ptr)
 
     def supports(self, product: Product, workspace_bytes: int) -> bool:
-        """Whether an algorithm exists; ReLU masks must have the bit order of our kernels."""
+        """Whether an algorithm exists and, for ReLU masks, the bit order is that of the kernels."""
         if self._lt is None:
             return not product.epilogue
         with self._device:
@@ -193,13 +193,13 @@ class CupyHardware:
         return found and (not masked or self._masks_match())
 
     def _masks_match(self) -> bool:
-        """Check the bit order of cuBLASLt's masks on the device, once."""
+        """Check once, on the device, the bit order of cuBLASLt's masks."""
         if self._mask_check is None:
             self._mask_check = masks_match(self)
         return self._mask_check
 
     def product(self, stream: Stream, product: Product, operands: Operands) -> None:
-        """Queue a matrix product; cuBLAS computes those that cuBLASLt has no algorithm for."""
+        """Queue a matrix product; cuBLAS computes products for which cuBLASLt has no algorithm."""
         with self._device:
             if (
                 self._lt is not None
@@ -210,7 +210,7 @@ class CupyHardware:
                 self._cublas_product(stream, product, operands)
 
     def _cublas_product(self, stream: Stream, p: Product, o: Operands) -> None:
-        """Compute with cuBLAS on the transposed matrices: its columns are our rows."""
+        """Compute the transposed product with cuBLAS, whose matrices are column-major."""
         wide = np.float64 if p.dtype == "float64" else np.float32
         alpha, beta = np.array(p.alpha, wide), np.array(0, wide)
         kind, (lead_a, lead_b, lead_c) = TYPES[p.dtype], p.leads
@@ -226,7 +226,7 @@ class CupyHardware:
 
     @property
     def dnn(self) -> DnnPlans | None:
-        """The cuDNN execution plans; the library is loaded on first access."""
+        """The planner of cuDNN graphs; the library is loaded on first access."""
         return dnn_plans(self.index)
 
     def dnn_call(self, stream: Stream, call: DnnCall, access: Access) -> None:
@@ -253,10 +253,10 @@ class CupyHardware:
         event.synchronize()
 
     def host_writes(self, spans: Sequence[Span]) -> None:
-        """Do nothing; only simulators check it."""
+        """Do nothing; only simulators check accesses of the host."""
 
     def host_reads(self, spans: Sequence[Span]) -> None:
-        """Do nothing; only simulators check it."""
+        """Do nothing; only simulators check accesses of the host."""
 
     def begin_capture(self, stream: Stream) -> None:
         """Begin graph capture on a stream."""
@@ -302,7 +302,7 @@ def _load_cublaslt() -> LtProducts | None:
     return LtProducts(cublasLt)
 
 
-def CudaDriver(device: Device) -> GpuDriver:  # named like a class in run records
+def CudaDriver(device: Device) -> GpuDriver:  # run records show this name as a class name
     """Return the driver of a CUDA device, implemented with CuPy."""
     return GpuDriver(CupyHardware(device.index))
 

@@ -1,8 +1,8 @@
-"""The driver: arenas, streams, copies through pinned memory, and steps as CUDA graphs.
+"""The driver of a GPU: arenas, streams, copies through pinned memory, and steps as CUDA graphs.
 
-It uses only the `flow_cuda.device.hardware.Hardware` protocol and so runs on a GPU and on the
-simulator.  Each device has a compute stream for kernels and separate streams for host-to-device,
-device-to-host and peer copies, synchronized by events.
+The driver uses only the `flow_cuda.device.hardware.Hardware` protocol and therefore runs on a GPU
+and on the simulator.  Each device has a compute stream for kernels and separate streams for
+host-to-device, device-to-host and peer copies, synchronized by events.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from flow_cuda.driver.capture import Part, parts
 from flow_cuda.driver.stream_schedule import StreamSchedule, schedule_streams
 
 CHUNK = 8 << 20
-"""Size of a staging buffer in pinned memory, in bytes; larger copies are split."""
+"""The size in bytes of a staging buffer in pinned memory; larger copies are split."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +47,11 @@ class GpuStream:
     handle: Any
 
     def record(self) -> GpuEvent:
-        """Record an event after all queued work."""
+        """Record an event that completes after all work queued so far."""
         return GpuEvent(self.hardware, self.hardware.record(self.handle))
 
     def wait_event(self, event: Any) -> None:
-        """Make later work wait; an event of another device type blocks the caller instead."""
+        """Make later work wait for an event; block the caller if it is of another device type."""
         if isinstance(event, GpuEvent):
             self.hardware.wait(self.handle, event.handle)
         else:
@@ -70,7 +70,7 @@ class GpuDriver:
         chunk: size of a staging buffer in bytes.
 
     Attributes:
-        asynchronous: launches only enqueue work.
+        asynchronous: True, because launches only enqueue work.
         compile_group: the GPUs of a process form one group, so that one graph can span them.
     """
 
@@ -87,7 +87,7 @@ class GpuDriver:
         return GpuArena(nbytes, self.hardware.allocate(nbytes), self.hardware)
 
     def stream(self, name: str) -> GpuStream:
-        """Return the compute stream: all launches of plans are ordered on it."""
+        """Return the compute stream, whatever the name: all launches of plans are ordered on it."""
         return GpuStream(self.hardware, self.hardware.compute)
 
     def copy_in(self, target: DeviceArray, source: Any) -> None:
@@ -95,15 +95,16 @@ class GpuDriver:
         self._host_copies.upload(target, source)
 
     def copy_out(self, source: DeviceArray, target: Any = None) -> Any:
-        """Copy the values after all queued work into ``target``, by default a new host array."""
+        """Wait for queued work, then copy an array into ``target`` (default: a new host array)."""
         result = np.empty(source.shape, source.dtype) if target is None else target
         self._host_copies.download(source, result)
         return result
 
     def compile(self, launches: Sequence[Launch]) -> Launch:
-        """Compile a step; sequences of launches become CUDA graphs, captured by the second call.
+        """Compile a step; its second call captures sequences of launches as CUDA graphs.
 
-        The launches may belong to several devices of the process, in a valid execution order.
+        The launches are in a valid execution order and may belong to several devices of the
+        process.
         """
         counts = [advance(number) for number in numbers_of(launches)]
         return Step(self, parts(merge_launches([*launches, *counts])))
@@ -118,15 +119,15 @@ class GpuDriver:
 
 
 class Step:
-    """One step on one or several devices: CUDA graphs, and host calls between them.
+    """A compiled step on one or several devices: CUDA graphs, and host calls between them.
 
-    The first call queues each launch separately, so that libraries plan outside of a capture and
-    one-time work is not captured.  From the second call on, the work of all devices between two
-    host calls is one graph.  Host numbers are copied to a device only if the device copy is not
-    up to date.
+    The first call queues each launch separately, so that libraries do their planning outside of a
+    capture and one-time work is not captured. From the second call on, the work of all devices
+    between two host calls is one graph.  Host numbers are copied to a device only if the device
+    copy is not up to date.
 
     Args:
-        driver: driver of the device that launches the graphs.
+        driver: the driver of the device that launches the graphs.
         cut: the parts of the step.
     """
 
@@ -173,13 +174,13 @@ class Step:
         try:
             own.queue()
         except BaseException:
-            with suppress(Exception):  # raised by an invalidated capture
+            with suppress(Exception):  # an invalidated capture raises an error
                 first.end_capture(first.compute)
             raise
         return first.end_capture(first.compute)
 
     def _run(self, own: StreamSchedule, graph: Any) -> None:
-        """Queue a part between the earlier and the later work of all compute streams."""
+        """Queue a part after the earlier and before the later work of all compute streams."""
         first = self._first
         for other in self._others:
             first.wait(first.compute, other.record(other.compute))

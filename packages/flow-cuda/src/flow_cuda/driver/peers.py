@@ -1,9 +1,9 @@
-"""Communication between the devices of one process by peer copies and local reductions.
+"""The communicator (comm) of one process: peer copies between its devices, and local reductions.
 
-A GPU copies what it needs from another GPU's memory; kernels read local memory only, so that
-machines without peer access work as well.  The work runs on a separate stream of each device and
-is captured with the step.  Transfers from and to the CPU go through page-locked memory by host
-calls, which split the captured step.
+A GPU copies the data it needs from another GPU's memory. Kernels read local memory only, so that
+machines without peer access work as well. The copies and reductions run on a separate stream of
+each device and are captured with the step. Host calls transfer data from and to the CPU through
+page-locked memory; these calls split the captured step.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ from flow_cuda.device.staging import HostCopies
 from flow_cuda.driver.workbench import GpuWorkbench, contiguous_array
 
 LANE = "boxing"
-"""Name of the stream of each device on which exchanges run."""
+"""The name of the stream, on each device, on which exchanges run."""
 
 SIZES = ("FLOW_DIST_SIZE", "WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
-"""Environment variables in which launchers set the number of processes."""
+"""Environment variables in which launchers pass the number of processes."""
 
 CHUNK = 1 << 20
-"""Size of a page-locked staging buffer in bytes."""
+"""The size of a page-locked staging buffer in bytes."""
 
 Box = Any
-"""A `Strided` of GPU memory, or a view of a host array."""
+"""A `Strided` view of GPU memory, or a view of a host array."""
 
 Part = tuple[Device, Box]
 """A device, and a box in its memory."""
 
 
 def bootstrap(env: Mapping[str, str] = os.environ) -> Available | Unavailable:
-    """Available if this process is the only one of its program."""
+    """Return `Available` if this process is the only one of its program."""
     several = next((f"{name}={env[name]}" for name in SIZES if env.get(name, "1") != "1"), "")
     if several:
         return Unavailable(
@@ -66,11 +66,11 @@ def bootstrap(env: Mapping[str, str] = os.environ) -> Available | Unavailable:
 
 @dataclass(frozen=True, eq=False)
 class SideStreamWork(Queued):
-    """Work of a step on a stream other than the compute stream.
+    """Work of a step that runs on another stream than the compute stream.
 
     Attributes:
         work: the wrapped work.
-        counts: called whenever it is queued, to count bytes; None if not counted.
+        counts: called whenever the work is queued, to count bytes; None if nothing is counted.
     """
 
     work: Queued
@@ -89,7 +89,7 @@ class SideStreamWork(Queued):
 
     @property
     def peers(self) -> tuple[Hardware, ...]:  # type: ignore[override]
-        """The devices that it copies from."""
+        """The devices from which the work copies."""
         return self.work.peers
 
     def queue(self, stream: Any) -> None:
@@ -99,12 +99,12 @@ class SideStreamWork(Queued):
         self.work.queue(stream)
 
     def touched(self) -> Access:
-        """The access of the wrapped work."""
+        """What the wrapped work reads and writes."""
         return self.work.touched()
 
 
 class PeerComm:
-    """Communication between the devices of this process.
+    """The comm of the devices of this process.
 
     Args:
         devices: all devices.
@@ -141,7 +141,7 @@ class PeerComm:
         return [count, *works]
 
     def sent(self) -> Mapping[DevicePair, int]:
-        """Return the bytes transferred so far, by (source, destination) device."""
+        """Return the bytes transferred so far for each pair (source device, destination device)."""
         return sent_by(self._meters)
 
     def before_step(self) -> None:
@@ -155,7 +155,7 @@ class PeerComm:
 
 
 class _Endpoint:
-    """A GPU endpoint: scratch memory, reused by successive exchanges, and host copies.
+    """A GPU's copies from and to the host, and its scratch memory, which exchanges reuse.
 
     Args:
         bench: the device's workbench.
@@ -179,7 +179,7 @@ class _Endpoint:
 
 @dataclass(slots=True)
 class _Binding:
-    """The lowering of one exchange to launches; transfers between devices are metered."""
+    """The lowering of one exchange to launches, which count the bytes sent between devices."""
 
     exchange: Exchange
     inputs: Sequence[Any]
@@ -211,7 +211,7 @@ class _Binding:
             yield from self._gather_plan(plan)
 
     def _all_reduce(self) -> Iterator[Any]:
-        """Reduce-scatter, then all-gather: each device reduces its chunk in rank order."""
+        """Yield a reduce-scatter, which reduces each chunk in rank order, and an all-gather."""
         for reduction in reductions(self.exchange):
             yield from self._gather_plan(reduction.combine)
             for copy in reduction.copies:
@@ -228,9 +228,9 @@ class _Binding:
         return ref.device(self.exchange), box
 
     def _reduce_parts(self, parts: Sequence[Part], target: Device, out: Box) -> Iterator[Any]:
-        """Reduce parts in order into the target; copy a single part.
+        """Yield launches that reduce parts in order into the target, or copy a single part.
 
-        The target may be one of the parts; the first two are then added before it is overwritten.
+        The target may be one of the parts: the first two parts are added before it is overwritten.
         """
         if len(parts) == 1:
             yield from self._copy_box(parts[0], target, out)
@@ -252,7 +252,7 @@ class _Binding:
             left = out
 
     def _copy_box(self, part: Part, target: Device, out: Box) -> Iterator[Any]:
-        """Copy a box; between devices, pack it into contiguous memory, copy, and unpack."""
+        """Yield launches that copy a box; between devices, they pack, copy and unpack it."""
         source, box = part
         if source == target:
             on_host = (partial(np.copyto, out, box),) if _is_host(out) else None
@@ -272,7 +272,7 @@ class _Binding:
             yield from self._copy_box((target, end), target, out)
 
     def _scratch(self, target: Device, out: Box, box: Box) -> Box:
-        """Return scratch memory for a box, on the host if ``out`` is."""
+        """Return scratch memory for a box; host memory if ``out`` is on the host."""
         if _is_host(out):
             return np.empty(box.shape, box.dtype)
         return self.ends[target].scratch_like(box)
@@ -295,7 +295,7 @@ def _is_host(array: Any) -> bool:
 
 
 def _address(box: Box) -> int:
-    """Return the address of the first element."""
+    """Return the address of the first element of a box."""
     if _is_host(box):
         return int(box.ctypes.data)
     return int(box.array.address + box.offset * box.dtype.itemsize)

@@ -1,7 +1,7 @@
-"""Check that cuBLASLt's ReLU masks have the bit order that our kernels use.
+"""Check that cuBLASLt's ReLU masks have the bit order that flow-cuda's kernels use.
 
-The forward product of a layer may run in cuBLASLt and the backward one in our kernels, or the other
-way round, and the documentation of cuBLASLt does not specify the bit order of the mask.
+The forward product of a layer may run in cuBLASLt and the backward product in flow-cuda's kernels,
+or vice versa; cuBLASLt's documentation does not specify the bit order of the mask.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ M, N, K = 8, 136, 16
 
 
 def masks_match(hardware: Hardware) -> bool:
-    """Run one small product on the device and compare its mask with the expected bits."""
+    """Return whether the mask of one small product on the device has the expected bits."""
     driver, rng = GpuDriver(hardware), np.random.default_rng(0)
     product = Product(M, N, K, False, False, "float32", epilogue="relu_bias_saved")
     a, b, bias = (rng.normal(size=s).astype(np.float32) for s in ((M, K), (K, N), (N,)))

@@ -1,9 +1,9 @@
 """The schedule of work on several streams of one or more devices.
 
-Work comes in one order that is correct on a single stream.  Each piece runs on its own stream and
-waits for the earlier pieces of other streams that touch the same bytes, unless its earlier waits
-imply that: see `flow_core.base.hazards`.  The waits follow from the addresses alone, both of data
-that travel and of memory that is reused.
+The input is a list of work in an order that is correct on a single stream. Each piece of work names
+its stream; it waits for the earlier pieces on other streams that access the same bytes, unless
+earlier waits already imply this order (see `flow_core.base.hazards`). The waits are derived from
+addresses alone, so they also protect memory that is reused.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ class Lane:
 
     @property
     def stream(self) -> Any:
-        """The stream."""
+        """The stream, created on first use."""
         return self.hardware.lane(self.name)
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduledWork:
-    """A piece of work, its stream and its waits.
+    """A piece of work with its stream and with the work for which it waits.
 
     Attributes:
         work: the work to queue.
-        lane: its stream, by position in `StreamSchedule.lanes`.
-        waits: the earlier works that must be over first, by position.
-        is_awaited: whether a later work waits for this one.
+        lane: position of the work's stream in `StreamSchedule.lanes`.
+        waits: positions of the earlier works that must complete first.
+        is_awaited: whether later work waits for this work.
     """
 
     work: Queued
@@ -54,10 +54,10 @@ class ScheduledWork:
 
 @dataclass(frozen=True, slots=True)
 class StreamSchedule:
-    """Work on streams that fork from the first one and join it again.
+    """Work on several streams, which fork from the first stream and join it again.
 
     Attributes:
-        lanes: the streams; the first one is the caller's.
+        lanes: the streams; the first one is the caller's stream.
         works: the work, in order.
     """
 
@@ -65,7 +65,7 @@ class StreamSchedule:
     works: tuple[ScheduledWork, ...]
 
     def queue(self) -> None:
-        """Queue the work; what the caller queues on the first stream next comes after all of it."""
+        """Queue the work; what the caller queues next on the first stream runs after all of it."""
         streams = [lane.stream for lane in self.lanes]
         first, others = self.lanes[0].hardware, range(1, len(streams))
         if others:
@@ -85,11 +85,11 @@ class StreamSchedule:
 
 
 def schedule_streams(works: Sequence[Queued], first: Hardware) -> StreamSchedule:
-    """Assign work to streams; the schedule begins and ends on a device's compute stream.
+    """Return a schedule of work that begins and ends on a device's compute stream.
 
     Args:
-        works: in an order that is correct on one stream.
-        first: the device.
+        works: the work, in an order that is correct on one stream.
+        first: the device on whose compute stream the schedule begins and ends.
     """
     lanes: dict[tuple[int, str], int] = {(id(first), ""): 0}
     of_work = [lanes.setdefault((id(w.hardware), w.lane), len(lanes)) for w in works]
@@ -106,7 +106,7 @@ def schedule_streams(works: Sequence[Queued], first: Hardware) -> StreamSchedule
 
 
 def _accesses(work: Queued) -> Iterator[Access]:
-    """Yield the reads and writes of some work; addresses are unique over all devices."""
+    """Yield the address ranges that work reads and writes; no two devices share addresses."""
     touched = work.touched()
     for spans, writes in ((touched.reads, False), (touched.writes, True)):
         for low, high in spans:

@@ -1,4 +1,4 @@
-"""Operations for communication backends on a GPU: `flow_core.device.Workbench`."""
+"""The implementation of `flow_core.device.Workbench` on a GPU, for communication backends."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ForeignLaunch(Queued):
         hardware: the device.
         function: called with the native stream handle.
         name: name for reports.
-        access: what it reads and writes.
+        access: what the work reads and writes.
         kept: arrays that must stay alive as long as the launch.
     """
 
@@ -75,7 +75,7 @@ class GpuWorkbench:
         return GpuArena(nbytes, self.hardware.allocate(nbytes), self.hardware)
 
     def copy(self, target: Strided, source: Strided) -> Sequence[Launch]:
-        """Copy a box: by a memory copy if both are contiguous, otherwise by a kernel."""
+        """Return the copy of a box: a memory copy if both are contiguous, otherwise a kernel."""
         if not target.size:
             return ()
         if target.is_contiguous and source.is_contiguous:
@@ -87,13 +87,13 @@ class GpuWorkbench:
     def combine(
         self, operation: str, target: Strided, parts: Sequence[Strided]
     ) -> Sequence[Launch]:
-        """Reduce boxes pairwise, with one kernel per addition, so that rounding matches NumPy."""
+        """Return the reduction of boxes: one kernel per pair, so that rounding matches NumPy."""
         if not target.size:
             return ()
         return tuple(_combine_pairwise(COMBINE_CODES[operation], target, parts))
 
     def fill(self, target: Strided, value: Any) -> Sequence[Launch]:
-        """Fill a contiguous box."""
+        """Return launches that fill a contiguous box with a value."""
         if not target.size:
             return ()
         array, kind = contiguous_array(target), UNSIGNED[int(target.dtype.itemsize)]
@@ -111,7 +111,7 @@ class GpuWorkbench:
         reads: Sequence[Strided],
         writes: Sequence[Strided],
     ) -> Launch:
-        """Build a launch of another library's work."""
+        """Return a launch of work that another library queues."""
         access = Access(tuple(map(_span, reads)), tuple(map(_span, writes)))
         kept = tuple(box.array for box in (*reads, *writes))
         return ForeignLaunch(self.hardware, call, name, access, kept)
@@ -137,7 +137,7 @@ def _span(box: Strided) -> Span:
 
 
 def _combine_pairwise(how: int, target: Strided, parts: Sequence[Strided]) -> Iterator[Launch]:
-    """Combine the first two into the target, then each further one."""
+    """Yield launches that combine the first two parts into the target, then each further part."""
     kind = C_TYPES[as_dtype(target.dtype).name]
     left = parts[0]
     for right in parts[1:]:

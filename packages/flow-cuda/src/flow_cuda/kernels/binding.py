@@ -25,7 +25,7 @@ def kernel(
     accepts: Accepts | None = None,
     workspace: Callable[[KernelQuery], int] | None = None,
 ) -> KernelSpec:
-    """Build the spec of a GPU kernel, restricted to numeric types."""
+    """Return the spec of a GPU kernel that accepts numeric types only."""
 
     def takes(query: KernelQuery) -> bool:
         return are_numbers(query) and (accepts is None or accepts(query))
@@ -34,17 +34,17 @@ def kernel(
 
 
 def are_numbers(query: KernelQuery) -> bool:
-    """Whether all element types have a C++ type."""
+    """Whether all element types of a query have a C++ type."""
     return all(dtype.name in C_TYPES for dtype in query.dtypes)
 
 
 def c_type(type_: TensorType | DType) -> str:
-    """Return the C++ element type."""
+    """Return the C++ name of an element type."""
     return C_TYPES[(type_.dtype if isinstance(type_, TensorType) else type_).name]
 
 
 BufferSpec = tuple[tuple[int, ...], Any]
-"""Shape and element type of an array in a workspace."""
+"""The shape and element type of an array in a workspace."""
 
 
 def buffer_bytes(buffers: Sequence[BufferSpec]) -> int:
@@ -65,5 +65,5 @@ def split_workspace(workspace: DeviceArray, buffers: Sequence[BufferSpec]) -> It
 
 
 def collect_launches(bind: Callable[[BindContext], Iterator[Launch]]) -> Bind:
-    """Wrap a generator of launches as a bind function."""
+    """Turn a generator of launches into a bind function."""
     return lambda ctx: tuple(bind(ctx))

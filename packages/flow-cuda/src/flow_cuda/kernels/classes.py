@@ -1,4 +1,4 @@
-"""Class sampling for classifiers with very many classes."""
+"""Kernels that sample classes, for classifiers with very many classes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ INDEX = "index.h"
 
 
 def _extent(query: KernelQuery, rows: int) -> tuple[int, int, int, int]:
-    """Number of ranges on this device, their size, samples per range, and the first class."""
+    """Return the number and size of class ranges on this device, samples per range, first class."""
     attrs: Any = query.attrs
     size = (rows if attrs["classes"] is None else attrs["classes"]) // attrs["parts"]
     return rows // size, size, attrs["num_sample"] // attrs["parts"], attrs["first"]
@@ -78,7 +78,7 @@ def _rows(
 
 
 def _grad(ctx: BindContext) -> Iterator[Launch]:
-    """Scatter the gradients of sampled rows to their sources; all indices are distinct."""
+    """Scatter the gradients of sampled rows to the weights' rows; all indices are distinct."""
     (dy, chosen, _), (dx,) = ctx.inputs, ctx.outputs
     ranges, size, share, first = _extent(ctx.query, dx.shape[0])
     unit = UNSIGNED[dx.itemsize]

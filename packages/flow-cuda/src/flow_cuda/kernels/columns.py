@@ -1,4 +1,4 @@
-"""Column sums of a matrix in two steps: partial sums of row ranges per block, then their sum."""
+"""Column sums of a matrix in two steps: blocks sum ranges of rows, then the results are added."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from flow_cuda.kernels.binding import c_type
 
 HEADER = "columns.h"
 LEAST = 16
-"""Minimum number of rows for two launches; with fewer, one thread sums a column."""
+"""The minimum number of rows for two launches; with fewer rows, one thread sums each column."""
 MOST_ACROSS = 32
-"""Maximum number of columns per block."""
+"""The maximum number of columns per block."""
 STRETCH, MOST_PARTS = 128, 64
-"""Minimum number of rows per part of a tall matrix, and maximum number of parts."""
+"""The minimum number of rows per part of a tall matrix, and the maximum number of parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Matrix:
     """A tensor viewed as a matrix.
 
     Attributes:
-        rows, columns: sizes.
+        rows, columns: number of rows and of columns.
         dtype: element type.
     """
 
@@ -45,28 +45,28 @@ class Matrix:
 
     @property
     def tall(self) -> bool:
-        """Whether its columns are summed in two steps."""
+        """Whether the matrix has so many rows that its columns are summed in two steps."""
         return self.rows >= LEAST and self.columns > 1 and self.dtype.is_floating
 
     @property
     def parts(self) -> int:
-        """Number of row ranges; the same on every device, so that rounding is reproducible."""
+        """Number of row ranges; equal on all devices, so that rounding is reproducible."""
         return max(1, min(self.rows // STRETCH, MOST_PARTS))
 
     @property
     def wide(self) -> Any:
-        """The accumulation type in NumPy."""
+        """The accumulation type, as a NumPy type."""
         return np.float64 if self.dtype.name == "float64" else np.float32
 
     @property
     def nbytes(self) -> int:
-        """Size of the partial sums in bytes; 0 if there are none."""
+        """Size of the partial sums in bytes; 0 if the sums are computed in one step."""
         sums = self.parts * self.columns * np.dtype(self.wide).itemsize
         return sums if self.tall else 0
 
 
 def leading_matrix(type_: TensorType, axes: Sequence[int]) -> Matrix | None:
-    """Return the matrix whose rows a reduction over the leading axes sums; None for other axes.
+    """Return the matrix whose rows a reduction adds up; None unless it is over leading axes.
 
     >>> from flow_core.base.dtypes import float32
     >>> from flow_core.authoring.specs import tensor_type
@@ -91,11 +91,11 @@ def column_sums(
     Args:
         how: "Own", "Times" or "TimesNormal" of `source/columns.h`.
         matrix: the matrix.
-        operands: the matrix and, as ``how`` requires, a second one of the same shape, row means
-            and inverse standard deviations.
-        out: the sums, and their type.
+        operands: the matrix and, if ``how`` requires them, a second matrix of the same shape, means
+            of rows, and inverse standard deviations of rows.
+        out: the array for the sums, and its type.
         workspace: memory for the partial sums.
-        n: elements per row mean.
+        n: number of elements that share a mean.
     """
     kind, wide = c_type(matrix.dtype), c_type_of(matrix.wide)
     statistic = c_type_of(operands[2].dtype) if len(operands) > 2 else wide
@@ -105,7 +105,7 @@ def column_sums(
     shape = (matrix.parts, matrix.columns)
     sums = workspace.part(0, shape, matrix.wide)
     threads = workspace.hardware.threads
-    across = MOST_ACROSS if threads >= 2 * MOST_ACROSS else threads // 4  # as the kernel has it
+    across = MOST_ACROSS if threads >= 2 * MOST_ACROSS else threads // 4  # as in the kernel
     yield call(
         "column_parts", HEADER, (how, kind, statistic, wide),
         *given, sums, matrix.rows, matrix.columns, n, matrix.parts,

@@ -1,4 +1,4 @@
-"""Outputs whose length is known only at run time, and updates of indexed rows."""
+"""Kernels of ops with outputs whose length is known only at run time, and of row updates."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HEADERS = ("order.h", "counted.h")
 
 
 def _place_buffers(size: int) -> tuple[BufferSpec, ...]:
-    """Counts per part, and the output positions of elements."""
+    """Return the workspace arrays of `_places`: counts of parts, and positions of elements."""
     return ((part_count(size),), np.int32), ((size,), np.int32)
 
 
@@ -40,7 +40,7 @@ def _places(
     total: DeviceArray,
     index: str,
 ) -> Iterator[Launch]:
-    """Compute the number of nonzero elements before each element (exclusive scan), and in total."""
+    """Yield launches that count the nonzero elements: before each element, and in total."""
     extent, (sums, places) = (x.size, part_count(x.size)), buffers
     yield call(
         "count_parts", HEADERS, (kind,), Read(x), sums, *extent, items=extent[1], blocks=True
@@ -80,11 +80,11 @@ def _resize(ctx: BindContext) -> Iterator[Launch]:
 
 
 class Distinct:
-    """Sorts keys and numbers the distinct ones by first appearance.
+    """The distinct values of an array, numbered in the order of their first appearance.
 
     Args:
         x: the input.
-        type_: its type.
+        type_: the type of the input.
         workspace: memory for `buffers`.
     """
 
@@ -99,11 +99,11 @@ class Distinct:
 
     @property
     def runs(self) -> tuple[Read, Read]:
-        """Keys and order as kernel arguments."""
+        """The sorted keys and their order, as kernel arguments."""
         return Read(self.keys, self.how.kind), Read(self.order)
 
     def find(self, total: DeviceArray, index: str) -> Iterator[Launch]:
-        """Yield launches that number the distinct values and count them."""
+        """Yield launches that number and count the distinct values."""
         n, kind = self.how.n, self.how.kind
         yield from self.sort
         yield call("mark_first", HEADERS, (kind,), *self.runs, self.marks, n, items=n)
@@ -112,7 +112,7 @@ class Distinct:
     def list_values(
         self, y: DeviceArray, index: DeviceArray | None, count: DeviceArray | None, kind: str
     ) -> Launch:
-        """Write the values, the position of each element's value, and the count of each value."""
+        """Return a launch that writes the values, each element's number, and each value's count."""
         unit, n = UNSIGNED[self.x.itemsize], self.how.n
         lists = (Write(y, unit), Write(index, kind), Write(count, kind))
         values = (Read(self.x, unit), *self.runs, Read(self.places), *lists, n)
@@ -160,7 +160,7 @@ def _sum_rows(ctx: BindContext) -> Iterator[Launch]:
 # --- row updates
 
 RULES = {"sgd_update": "RowSgd", "momentum_update": "RowMomentum", "adam_update": "RowAdam"}
-"""The C++ functor of each update rule."""
+"""The name of the C++ functor of each update rule."""
 
 
 def _indices(query: KernelQuery) -> tuple[Sorting, tuple[BufferSpec, ...]]:

@@ -1,4 +1,4 @@
-"""Kernels of the cuDNN ops; each is bound to the execution plan that a pass chose."""
+"""Kernels of the cuDNN ops, each bound to the execution plan that a pass chose."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def bind_problem(
     outputs: tuple[DeviceArray, ...],
     workspace: DeviceArray | None,
 ) -> Launch:
-    """Build the launch of a problem whose tensors are the op's, in order."""
+    """Return the launch of a problem whose tensors are those of the op, in the same order."""
     hardware = outputs[0].hardware
     workspace_bytes = 0 if workspace is None else workspace.nbytes
     plan = _plan(hardware.dnn, problem, ctx.attrs, workspace_bytes)
@@ -66,7 +66,7 @@ def _plan(plans: Any, problem: Problem, attrs: Mapping[str, Any], workspace_byte
             f"binding {problem.title}",
             found="a cuDNN execution plan, but cuDNN is not available",
             allowed="machines with cuDNN",
-            hint="uv add 'flow-cuda[cu12]' (or [cu13]), or compile the program on this machine",
+            hint="install cuDNN (uv add 'flow-cuda[cu12]' or [cu13]), or compile on this machine",
         )
     name = str(attrs["plan"])
     if not name:
@@ -89,13 +89,13 @@ def _workspace_bytes(query: KernelQuery) -> int:
 
 
 def _takes_conv(query: KernelQuery) -> bool:
-    """Accept floating-point types; cuDNN does not fuse a bias in float64."""
+    """Accept floating-point types; reject a bias in float64, which cuDNN does not fuse."""
     wide = query.outputs[0].dtype.name == "float64"
     return is_floating(query) and not (wide and len(query.inputs) > 2)
 
 
 def takes_sums(query: KernelQuery) -> bool:
-    """Accept float16, the only type that cuDNN supports for it."""
+    """Accept float16, the only type for which cuDNN computes the sums."""
     return query.inputs[0].dtype.name == "float16"
 
 
@@ -116,7 +116,7 @@ def _attention(ctx: BindContext) -> Launch:
 
 
 def _is_half(query: KernelQuery) -> bool:
-    """Whether all tensors but the log-sum-exp have the same 16-bit type."""
+    """Whether all tensors except the log-sum-exp have the same 16-bit type."""
     kinds = {t.dtype.name for t in (*query.inputs, *query.outputs) if t.shape[-1:] != (1,)}
     return kinds in ({"float16"}, {"bfloat16"}) and all(t.size for t in query.inputs)
 
@@ -136,7 +136,7 @@ def norm_problem(query: KernelQuery) -> Norm | NormGrad:
 
 
 def _norm(ctx: BindContext) -> Iterator[Launch]:
-    """Write new moving statistics to the workspace, then copy them over the old ones."""
+    """Yield a launch that writes new moving statistics to the workspace, then copies of these."""
     row = ctx.inputs[1]
     buffers = (
         ((_workspace_bytes(ctx.query),), np.uint8),
@@ -183,7 +183,7 @@ def _layer_norm(ctx: BindContext) -> Launch:
 
 
 def takes_layer_norm(query: KernelQuery) -> bool:
-    """Require parameters of the shape of the normalized axes, in one type."""
+    """Require that the parameters have one type and the shape of the normalized axes."""
     x, beta, gamma = query.inputs
     begin: Any = query.attrs["begin"]
     floats = x.dtype.name in ("float32", "float16", "bfloat16")

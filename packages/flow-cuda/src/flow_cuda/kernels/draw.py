@@ -1,4 +1,4 @@
-"""Random numbers as a function of seed, step and element index (decision 0007)."""
+"""Kernels that draw random numbers from seed, step and element index (decision 0007)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HEADER = "random.h"
 
 
 def _box(ctx: BindContext) -> tuple[Any, ...]:
-    """Return the local box, its strides in the logical tensor, and its first logical element."""
+    """Return the local part's shape, its strides in the logical tensor, and its first element."""
     shape = ctx.query.outputs[0].shape
     place: Any = ctx.attrs["place"]
     whole, low = place or (shape, (0,) * len(shape))
@@ -24,7 +24,7 @@ def _box(ctx: BindContext) -> tuple[Any, ...]:
 
 
 def key(seed: int | None) -> Bits:
-    """Return the generator key of a seed."""
+    """Return the key of the random generator for a seed."""
     return Bits((seed or 0) & (1 << 64) - 1)
 
 

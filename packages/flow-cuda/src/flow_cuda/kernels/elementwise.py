@@ -1,4 +1,4 @@
-"""Elementwise ops and fused groups: one launch each."""
+"""Kernels of elementwise ops and of fused groups, with one launch per op or group."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def bind(ctx: BindContext) -> Launch:
 
 
 def _bias_add(ctx: BindContext) -> Launch:
-    """Bind an addition in which the second input spans one axis of the first."""
+    """Bind an addition in which the second input has one element per index of one axis."""
     (x, bias), out = ctx.query.inputs, ctx.query.outputs[0]
     axis: int = ctx.attrs["axis"]
     shape = tuple(n if i == axis % len(x.shape) else 1 for i, n in enumerate(x.shape))
@@ -43,7 +43,7 @@ def _single(
     result: TensorType,
     inputs: tuple[Any, ...],
 ) -> Launch:
-    """Bind an op as another elementwise op."""
+    """Bind an op as the elementwise op ``op``."""
     query = replace(ctx.query, op=op, inputs=types, outputs=(result,))
     return bind(replace(ctx, query=query, inputs=inputs))
 

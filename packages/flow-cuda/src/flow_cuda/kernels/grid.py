@@ -1,4 +1,4 @@
-"""Quantization and upsampling."""
+"""Kernels for quantization and upsampling."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flow_cuda.kernels.binding import c_type, kernel
 
 HEADER = "grid.h"
 NEVER = -1
-"""A step number before every step."""
+"""A step number that precedes all steps."""
 
 
 def _grid(ctx: BindContext) -> tuple[int, float]:

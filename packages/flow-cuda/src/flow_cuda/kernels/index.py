@@ -1,7 +1,8 @@
-"""Gather, scatter and segment sums.
+"""Kernels for gather, scatter and segment sums.
 
-Sums are accumulated with atomics in float32 (or in the type itself if it has atomics), in an order
-that the device decides: with repeated indices, the last bits may differ from run to run.
+Sums are accumulated with atomic additions: in the element type if it has them, otherwise in
+float32. The device decides their order, so that with repeated indices the last bits may differ from
+run to run.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from flow_cuda.kernels.move import UNSIGNED, contiguous, copy_array
 
 HEADER = "index.h"
 ADDED = ("float32", "float64", "int32", "int64")
-"""Types with atomic addition."""
+"""Element types with atomic addition."""
 
 
 def _sum_type(dtype: DType) -> DType:
-    """The accumulation type."""
+    """Return the accumulation type."""
     if dtype.name in ADDED:
         return dtype
     return float32 if dtype.is_floating else int32
@@ -40,7 +41,7 @@ def _sum_bytes(query: KernelQuery) -> int:
 
 
 def _sums(ctx: BindContext) -> DeviceArray:
-    """Return the array for accumulation: the output or the workspace."""
+    """Return the array in which sums are accumulated: the output or the workspace."""
     out, wide = ctx.outputs[0], _sum_type(ctx.query.outputs[0].dtype)
     found: DeviceArray = out
     if wide is not ctx.query.outputs[0].dtype:
@@ -61,7 +62,11 @@ def _clear(sums: DeviceArray) -> Iterator[Launch]:
 
 
 def _extent(ctx: BindContext, batched: bool, table: TensorType) -> tuple[int, ...]:
-    """Return outer, rows, inner, count, first, batched."""
+    """Return the kernel's sizes.
+
+    These are the elements before the axis, on it and after it, the number of indices, the first row
+    on this device, and whether the indices are batched.
+    """
     index = ctx.query.inputs[1].shape
     axis: Any = len(index) - 1 if batched else ctx.attrs["axis"]
     shape = table.shape
@@ -90,7 +95,10 @@ def _segments(batched: bool, ctx: BindContext) -> Iterator[Launch]:
 def _add_elements(
     ctx: BindContext, function: str, x: DeviceArray, index: DeviceArray, at: int, *rest: Any
 ) -> Iterator[Launch]:
-    """Add elements of x to zeroed sums; ``at`` is the position of the index among the inputs."""
+    """Yield launches that set the sums to zero and add the elements of ``x``.
+
+    ``at`` is the position of the index among the inputs.
+    """
     sums = _sums(ctx)
     yield from _clear(sums)
     yield from _adding_kernel(ctx, function, sums, x, index, at, *rest)
@@ -114,7 +122,7 @@ def _adding_kernel(
 
 
 def _dim(ctx: BindContext, table: TensorType, index: TensorType) -> tuple[Any, ...]:
-    """Return the space of the indices, the table's strides without the axis, and the axis."""
+    """Return the index space, the table's strides with 0 for the axis, and the axis's arguments."""
     dim: Any = ctx.attrs["dim"]
     steps = contiguous(table.shape)
     others = [0 if i == dim else s for i, s in enumerate(steps)]
@@ -139,7 +147,7 @@ def _dim_scatter(ctx: BindContext) -> Iterator[Launch]:
 
 
 def _nd(ctx: BindContext, table: TensorType, index: TensorType) -> tuple[Any, ...]:
-    """Return the number of positions, the elements per slice, and the indexed axes."""
+    """Return the number of index tuples, the elements per slice, and the indexed axes."""
     depth = index.shape[-1]
     first: Any = ctx.attrs["first"]
     return (

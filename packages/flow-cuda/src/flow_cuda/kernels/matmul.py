@@ -1,4 +1,4 @@
-"""Matrix products by cuBLASLt, with fused bias, activation and sums where it supports them."""
+"""Kernels of matrix products, which use cuBLASLt and its fused operations where possible."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ACTIVATIONS = ("", "relu", "gelu")
 
 
 def is_floating(query: KernelQuery) -> bool:
-    """Whether all types are the same floating-point type."""
+    """Whether all tensors have the same floating-point type."""
     return query.outputs[0].dtype.is_floating and len(set(query.dtypes)) == 1
 
 
@@ -49,7 +49,7 @@ def product_of(query: KernelQuery) -> Product:
 
 
 def _epilogue(query: KernelQuery) -> str:
-    """Return the name of the epilogue."""
+    """Return the name of the epilogue that an op requires."""
     attrs = query.attrs
     if query.op == "cuda_matmul":
         name = f"{attrs['activation']}_bias" if attrs["activation"] else "bias"
@@ -74,7 +74,7 @@ def _matmul(ctx: BindContext) -> Launch:
 
 
 def _matmul_with_epilogue(ctx: BindContext) -> Iterator[Launch]:
-    """Yield a product with a fused epilogue, or a product and a kernel for the epilogue."""
+    """Yield a product with a fused epilogue, or else a product and a kernel for the epilogue."""
     (a, b, *more), (c, *made) = ctx.inputs, ctx.outputs
     product, forward = product_of(ctx.query), ctx.query.op == "cuda_matmul"
     bias, saved = (*more, *made, None)[:2] if forward else (*made, None)[:1] + (*more, None)[:1]
@@ -97,7 +97,7 @@ def _matmul_with_epilogue(ctx: BindContext) -> Iterator[Launch]:
 def _apply_epilogue(
     ctx: BindContext, product: Product, c: DeviceArray, bias: Any, saved: DeviceArray | None
 ) -> Launch:
-    """Apply bias and activation, or an activation gradient."""
+    """Return a launch that applies bias and activation, or an activation's gradient."""
     activation: Any = ctx.attrs["activation"]
     kind, extent = c_type(ctx.query.outputs[0]), (product.m, product.n, product.saved_lead)
     mask, numbers = (saved, None) if activation == "relu" else (None, saved)
@@ -113,7 +113,7 @@ def _apply_epilogue(
 def _operand_sum(
     ctx: BindContext, p: Product, a: DeviceArray, b: DeviceArray, out: DeviceArray
 ) -> Launch:
-    """Sum one operand over k."""
+    """Return a launch that sums one operand over k."""
     kind = c_type(ctx.query.outputs[0])
     if ctx.attrs["side"] == "a":
         kept, gone = ((p.m, 1), (p.k, p.m)) if p.transpose_a else ((p.m, p.k), (p.k, 1))
@@ -125,7 +125,7 @@ def _operand_sum(
 def _sum_axis(
     x: DeviceArray, y: DeviceArray, kept: tuple[int, int], gone: tuple[int, int], kind: str
 ) -> Launch:
-    """Sum over one of two axes, each given by its size and stride."""
+    """Return a launch that sums over the axis ``gone`` of two axes, given by size and stride."""
     spaces = tuple(
         struct
         for size, step in (kept, gone)

@@ -1,4 +1,4 @@
-"""Casts between consistent and mirrored view on one device; and ring buffers of old values."""
+"""Kernels of casts between consistent and mirrored view on one device, and of ring buffers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ HEADER = "move.h"
 
 
 def _parts(shape: Sequence[int], attrs: Any, kind: type) -> Iterator[tuple[bool, Region]]:
-    """Yield, per rank, whether it is first along all dimensions of an SBP kind, and its region."""
+    """Yield, for each rank, whether it holds the copy to use, and its region.
+
+    Of the ranks along a dimension whose SBP is of the kind, the first one holds that copy.
+    """
     nd, hierarchy = parse_nd_sbp(attrs["sbp"]), attrs["hierarchy"]
     for rank in range(prod(hierarchy)):
         where = coordinates(rank, hierarchy)
@@ -41,7 +44,7 @@ def _start(region: Region, steps: Sequence[int]) -> int:
 
 
 def _to_mirrored(ctx: BindContext) -> Iterator[Launch]:
-    """Copy parts; partial sums go to the first rank, the others get zeros."""
+    """Yield copies of parts; partial sums go to the first rank, and the other ranks get zeros."""
     (x,) = ctx.inputs
     steps = contiguous(x.shape)
     for y, (first, region) in zip(ctx.outputs, _parts(x.shape, ctx.attrs, Partial), strict=True):
@@ -53,7 +56,7 @@ def _to_mirrored(ctx: BindContext) -> Iterator[Launch]:
 
 
 def _from_mirrored(ctx: BindContext) -> Iterator[Launch]:
-    """Assemble the regions; sum partial results, and take each broadcast copy once."""
+    """Yield launches that add up the regions of ranks; only one broadcast copy is added."""
     (y,) = ctx.outputs
     steps = contiguous(y.shape)
     yield from fill_array(y, 0)

@@ -1,4 +1,4 @@
-"""Ops that only move elements, by element size, independent of the type."""
+"""Kernels of ops that only move elements: one kernel per element size, for all element types."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def move_box(
     steps: tuple[Sequence[int], Sequence[int]],
     first: tuple[int, int] = (0, 0),
 ) -> Iterator[Launch]:
-    """Yield a launch that copies a box; none for an empty one.
+    """Yield a launch that copies a box; yield nothing for an empty box.
 
     Args:
         source, target: arrays of the same element size.
         sizes: shape of the box.
         steps: strides in the source and in the target.
-        first: offset of the box in both.
+        first: offset of the box in the source and in the target, in elements.
     """
     count = prod(sizes)
     if not count:
@@ -68,7 +68,7 @@ def move_box(
 
 
 def copy_array(source: DeviceArray, target: DeviceArray) -> Iterator[Launch]:
-    """Yield a copy of a whole array; none if source and target are the same memory or empty."""
+    """Yield a copy of an array; nothing if it is empty or source and target share memory."""
     if source.nbytes and source.address != target.address:
         yield CopyLaunch(source.hardware, target, source)
 
@@ -88,7 +88,7 @@ def fill_array(target: DeviceArray, value: Any) -> Iterator[Launch]:
 
 
 def bits_of(value: Any, dtype: Any) -> int:
-    """Return the bit pattern of a number in a type.
+    """Return the bit pattern of a number in an element type.
 
     >>> hex(bits_of(1.0, np.float32))
     '0x3f800000'
@@ -126,7 +126,7 @@ def matrix_transposition(shape: Sequence[int], perm: Sequence[int]) -> tuple[int
 
 
 TILE = 32
-"""Rows and columns of the tile that a block transposes."""
+"""The number of rows and of columns of the tile that a block transposes."""
 
 
 def _transpose(ctx: BindContext) -> Iterator[Launch]:
@@ -153,7 +153,7 @@ def _broadcast(ctx: BindContext) -> Iterator[Launch]:
 def _with_axes(
     shape: tuple[int, ...], out: tuple[int, ...], axes: Sequence[int]
 ) -> tuple[int, ...]:
-    """Insert size-1 axes for the broadcast axes.
+    """Insert axes of size 1 at the broadcast axes.
 
     >>> _with_axes((4, 3), (4, 5, 3), (1,)), _with_axes((3,), (4, 3), ())
     ((4, 1, 3), (3,))
@@ -205,12 +205,12 @@ def _axis(ctx: BindContext) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """The elements of a slice in the local part of a tensor, and their position in the slice.
+    """The elements of a slice that a device's part of a tensor contains.
 
     Attributes:
         sizes: number of elements per axis.
-        own: start and step per axis, in the tensor.
-        part: start per axis, in the slice.
+        own: start and step in the local part of the tensor, per axis.
+        part: start in the slice, per axis.
     """
 
     sizes: tuple[int, ...]
@@ -218,13 +218,13 @@ class Box:
     part: tuple[int, ...]
 
     def in_tensor(self, shape: Sequence[int]) -> tuple[int, list[int]]:
-        """Return offset and strides in the tensor."""
+        """Return the box's offset and strides in the local part of the tensor."""
         steps = contiguous(shape)
         first = sum(s * start for s, (start, _) in zip(steps, self.own, strict=True))
         return first, [s * step for s, (_, step) in zip(steps, self.own, strict=True)]
 
     def in_slice(self, shape: Sequence[int]) -> tuple[int, list[int]]:
-        """Return offset and strides in the slice."""
+        """Return the box's offset and strides in the slice."""
         steps = contiguous(shape)
         return sum(s * p for s, p in zip(steps, self.part, strict=True)), list(steps)
 
@@ -245,7 +245,7 @@ def box_of(shape: tuple[int, ...], attrs: Any) -> Box:
 def _axis_of(
     start: int, stop: int, step: int, low: int, high: int, whole: int
 ) -> tuple[int, tuple[int, int], int]:
-    """Return, for one axis, the count, start and step in the window, and start in the slice."""
+    """Return, for one axis: number of elements, (start, step) in the window, start in the slice."""
     first, last = min(max(start, -whole), whole - 1), min(max(stop, -whole - 1), whole)
     taken = range(first + whole * (first < 0), last + whole * (last < 0), step)
     numbers = [i for i, at in enumerate(taken) if low <= at < high] if whole else []
@@ -257,7 +257,7 @@ def _axis_of(
 def _copy_slice(
     tensor: DeviceArray, part: DeviceArray, attrs: Any, into_tensor: bool
 ) -> Iterator[Launch]:
-    """Copy the elements of a slice, from the tensor or into it."""
+    """Yield a copy of the elements of a slice, out of the tensor or into it."""
     box = box_of(tensor.shape, attrs)
     (a, a_steps), (b, b_steps) = box.in_tensor(tensor.shape), box.in_slice(part.shape)
     if into_tensor:
@@ -314,7 +314,7 @@ def _pad_grad(ctx: BindContext) -> Iterator[Launch]:
 
 
 def _reflection(ctx: BindContext) -> tuple[int, ...]:
-    """Return planes, sizes of a plane, padding left and top, sizes of a padded plane."""
+    """Return the kernel's sizes: planes, plane, left and top padding, and padded plane."""
     small, large = ctx.query.inputs[0].shape, ctx.query.outputs[0].shape
     if small[-1] > large[-1] or small[-2] > large[-2]:
         small, large = large, small
@@ -343,7 +343,7 @@ def _constant(ctx: BindContext) -> Iterator[Launch]:
 
 
 def _literal(ctx: BindContext) -> Iterator[Launch]:
-    """Upload the values from page-locked memory."""
+    """Yield a copy of the values from page-locked memory."""
     (out,) = ctx.outputs
     if out.nbytes:
         pinned = out.hardware.pinned(out.nbytes)
@@ -383,7 +383,7 @@ def _tril(ctx: BindContext) -> Iterator[Launch]:
 
 
 def _typed_value(attrs: Any, kind: str, default: float) -> float:
-    """Return the floating-point or the integer variant of an attribute."""
+    """Return the floating-point or the integer variant of an attribute, according to the type."""
     if f"floating_{kind}_value" not in attrs:
         return default
     chosen = "floating" if attrs[f"is_floating_{kind}_value"] else "integer"

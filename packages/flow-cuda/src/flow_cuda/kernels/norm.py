@@ -1,4 +1,4 @@
-"""Layer and batch normalization."""
+"""Kernels of layer and batch normalization."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _axis(ctx: BindContext, name: str) -> int:
 
 
 def _outer_and_inner(ctx: BindContext, name: str) -> tuple[int, int]:
-    """Return the number of elements before and from an axis on."""
+    """Return the product of the sizes before an axis, and the product of the other sizes."""
     shape, axis = ctx.query.inputs[0].shape, _axis(ctx, name)
     return prod(shape[:axis]), prod(shape[axis:])
 
@@ -48,7 +48,7 @@ def _layer_norm_grad(ctx: BindContext) -> Launch:
 
 
 def _params(query: KernelQuery) -> Matrix:
-    """View the input as a matrix with one row per use of the parameters."""
+    """View the input as a matrix; the parameters apply to each of its rows."""
     x, axis = query.inputs[0], query.attrs["begin_params_axis"]
     return Matrix.of(x, prod(x.shape[axis:]))
 
@@ -70,7 +70,7 @@ def _gamma_grad(ctx: BindContext) -> Launch | Sequence[Launch]:
 
 
 def _param_grad(ctx: BindContext) -> Sequence[Launch]:
-    """Compute the sums first: dy * gamma may overwrite dy."""
+    """Return launches that compute the sums before dy * gamma, which may overwrite dy."""
     dy, normalized, gamma = ctx.inputs
     scaled, d_beta, d_gamma = ctx.outputs
     size, period = dy.size, _outer_and_inner(ctx, "begin_params_axis")[1]

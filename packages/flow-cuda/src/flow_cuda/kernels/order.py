@@ -1,4 +1,4 @@
-"""Sorting: numbers are mapped to unsigned keys, and keys are sorted by rank or radix sort."""
+"""Kernels that sort: numbers are mapped to unsigned keys, for a rank sort or a radix sort."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from flow_cuda.kernels.move import UNSIGNED
 
 HEADER = "order.h"
 SHORT = 1024
-"""Maximum row length for rank sort, which compares each element with all others."""
+"""The maximum row length for rank sort, which compares each element with all others."""
 PART, MOST_PARTS = 4096, 128
 DIGITS, DIGIT_BITS = 256, 8
 Ordered = tuple[list[Launch], DeviceArray, DeviceArray]
-"""Launches, then the arrays in which they leave the sorted keys and their original positions."""
+"""Launches, and the arrays in which these leave the sorted keys and their original positions."""
 _NUMPY: dict[str, Any] = {"u32": np.uint32, "u64": np.uint64}
 
 
 @dataclass(frozen=True, slots=True)
 class Sorting:
-    """How rows of keys are sorted.
+    """A description of how rows of keys are sorted.
 
     Attributes:
-        rows, n: number of rows, and their length.
+        rows, n: number of rows, and the length of a row.
         kind: C++ type of the keys.
         bits: number of significant low bits.
     """
@@ -62,7 +62,7 @@ class Sorting:
 
     @property
     def buffers(self) -> tuple[BufferSpec, ...]:
-        """Workspace arrays for keys, positions and counts, as `order` takes them."""
+        """The workspace arrays that `order` takes: keys, positions and counts."""
         shape, kind = (self.rows * self.n,), _NUMPY[self.kind]
         pair: tuple[BufferSpec, ...] = ((shape, kind), (shape, np.int32))
         if not self.passes:
@@ -70,7 +70,7 @@ class Sorting:
         return (*pair, *pair, ((self.rows * DIGITS * self.parts,), np.uint32))
 
     def order(self, buffers: tuple[DeviceArray, ...]) -> Ordered:
-        """Return the launches that sort, the sorted keys and their original positions.
+        """Return launches that sort, and the arrays of sorted keys and their original positions.
 
         Args:
             buffers: the arrays of `buffers`; the first one holds the keys and is overwritten.
@@ -99,7 +99,7 @@ class Sorting:
         to_order: DeviceArray,
         counts: DeviceArray,
     ) -> Iterator[Launch]:
-        """One radix pass: count digits per part, scan the counts, scatter."""
+        """Yield one radix pass: count the digits of each part, scan the counts, and scatter."""
         extent = (self.rows, self.n, self.parts, number * DIGIT_BITS)
         blocks = self.rows * self.parts
         read, types = Read(keys, self.kind), (self.kind,)
@@ -118,12 +118,12 @@ class Sorting:
 
 
 def key_kind(dtype: DType) -> str:
-    """Return the C++ key type for a type."""
+    """Return the C++ type of the keys for an element type."""
     return "u64" if dtype.itemsize == 8 else "u32"
 
 
 def sorting(rows: int, n: int, dtype: DType) -> Sorting:
-    """Return how rows of numbers of a type are sorted."""
+    """Return the description of a sort of rows of numbers."""
     bits = dtype.accumulate.itemsize * 8 if dtype.is_floating else dtype.itemsize * 8
     return Sorting(rows, n, key_kind(dtype), bits)
 
@@ -145,7 +145,7 @@ def _workspace_bytes(query: KernelQuery) -> int:
 
 
 def sort_input(ctx: BindContext, how: Sorting, descending: bool) -> Ordered:
-    """Return launches that sort the first input, the sorted keys and their positions."""
+    """Return launches that sort the first input, and the arrays of sorted keys and positions."""
     buffers = tuple(split_workspace(ctx.workspace, how.buffers))
     launches, keys, order = how.order(buffers)
     made = keys_of(ctx.inputs[0], buffers[0], ctx.query.inputs[0].dtype, descending)
@@ -153,7 +153,7 @@ def sort_input(ctx: BindContext, how: Sorting, descending: bool) -> Ordered:
 
 
 def _arg_sort(ctx: BindContext) -> Iterator[Launch]:
-    """Bind argsort, and top_k as its first columns."""
+    """Bind argsort, and top_k, which keeps the first columns of the sorted positions."""
     how, (out,) = _sorting(ctx.query), ctx.outputs
     descending = ctx.attrs.get("direction", "DESCENDING") == "DESCENDING"
     if not out.size:
@@ -201,7 +201,7 @@ def _in_top_k(ctx: BindContext) -> Iterator[Launch]:
 
 
 def _permutation_sorting(query: KernelQuery) -> tuple[Sorting, int]:
-    """Return how the keys are sorted, and how many of their 48 random bits are dropped."""
+    """Return the description of the sort, and how many of the keys' 48 random bits are dropped."""
     count = query.outputs[0].size
     cut = max(0, 48 - (63 - max(1, (count - 1).bit_length())))
     return Sorting(1, count, "u64", 48 - cut), cut

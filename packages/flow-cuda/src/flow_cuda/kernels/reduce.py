@@ -1,4 +1,4 @@
-"""Reductions over axes, and reductions of whole tensors."""
+"""Kernels of reductions over axes and of whole tensors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flow_cuda.kernels.columns import Matrix, column_sums, leading_matrix
 
 HEADER = "reduce.h"
 WIDE = 128
-"""Minimum number of elements per result for one block per result."""
+"""The minimum number of elements per result with which one block computes each result."""
 PART = 4096
 MOST_PARTS = 512
 
@@ -32,7 +32,7 @@ REDUCTIONS = {
     "reduce_all": ("All", "NotZero"),
     "reduce_any": ("Any", "NotZero"),
 }
-"""The C++ combination and the map applied to elements first, per op."""
+"""The C++ functors of each op: the combination, and the map applied to elements before it."""
 
 
 def _axes(query: KernelQuery) -> tuple[int, ...]:
@@ -48,7 +48,7 @@ def _rank_fits(query: KernelQuery) -> bool:
 
 
 def _spaces(query: KernelQuery) -> tuple[Any, ...]:
-    """Return the kept and the reduced axes, each with its strides."""
+    """Return the space and strides of the kept axes and of the reduced axes."""
     shape, gone = query.inputs[0].shape, _axes(query)
     steps = [prod(shape[i + 1 :]) for i in range(len(shape))]
     kept = [i for i in range(len(shape)) if i not in gone]
@@ -63,7 +63,7 @@ def _spaces(query: KernelQuery) -> tuple[Any, ...]:
 
 
 def _columns(query: KernelQuery) -> Matrix | None:
-    """Return the matrix whose columns are summed, if this is done in two steps."""
+    """Return the matrix whose columns are summed in two steps; None if one step is enough."""
     found = leading_matrix(query.inputs[0], _axes(query)) if REDUCTIONS[query.op] == SUM else None
     return found if found is not None and found.tall else None
 
@@ -102,7 +102,7 @@ def _product_grad(ctx: BindContext) -> Launch:
 
 
 def part_count(size: int) -> int:
-    """Return the number of parts of a sum; the same on every device."""
+    """Return the number of parts of a sum of ``size`` elements; it is the same on every device."""
     return max(1, min(-(-size // PART), MOST_PARTS))
 
 
@@ -111,7 +111,7 @@ def _sums(how: str, ctx: BindContext) -> Sequence[Launch]:
 
 
 def _each_sum(how: str, ctx: BindContext) -> Iterator[Launch]:
-    """Compute partial sums of each input into the workspace, then their sum."""
+    """Yield launches that write partial sums of each input to the workspace, then add these."""
     wide = ctx.query.outputs[0].dtype.accumulate
     kind, done = c_type(wide), 0
     workspace: DeviceArray = ctx.workspace

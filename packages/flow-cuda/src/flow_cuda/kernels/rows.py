@@ -1,4 +1,4 @@
-"""Softmax, losses and L2 normalization: one block per row."""
+"""Kernels of softmax, losses and L2 normalization, with one block per row."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HEADER = "rows.h"
 
 
 def _extent(ctx: BindContext) -> tuple[int, int, int]:
-    """Return the number of rows, their length, and the stride of their elements."""
+    """Return the number of rows, the length of a row, and the stride of its elements."""
     shape = ctx.query.inputs[0].shape
     axis: int = ctx.attrs.get("axis", -1) % len(shape)
     inner = prod(shape[axis + 1 :])
@@ -23,7 +23,7 @@ def _extent(ctx: BindContext) -> tuple[int, int, int]:
 
 
 def _rows(function: str, ctx: BindContext) -> Launch:
-    """Bind functions of (inputs, outputs, rows, length, stride[, epsilon])."""
+    """Bind a kernel function with arguments (inputs, outputs, rows, length, stride[, epsilon])."""
     rows, n, inner = _extent(ctx)
     numbers = (ctx.attrs["epsilon"],) if "epsilon" in ctx.attrs else ()
     types = (c_type(ctx.query.inputs[0]),)
@@ -32,7 +32,7 @@ def _rows(function: str, ctx: BindContext) -> Launch:
 
 
 def _loss(function: str, blocks: bool, ctx: BindContext) -> Launch:
-    """Bind functions of (inputs, outputs, rows, classes), templated on the label type if any."""
+    """Bind a loss with arguments (inputs, outputs, rows, classes), for any type of labels."""
     x, label = ctx.query.inputs[:2]
     rows, n = prod(x.shape[:-1]), x.shape[-1]
     types = (c_type(x),) if label.dtype is x.dtype else (c_type(x), c_type(label))
@@ -51,7 +51,7 @@ LOSSES = {
     "sparse_cross_entropy": ("entropy", False),
     "sparse_cross_entropy_grad": ("entropy_grad", False),
 }
-"""The function of each op, and whether one block processes a row."""
+"""The kernel function of each loss, and whether one block processes a row."""
 
 _BINDS: dict[str, Callable[[BindContext], Launch]] = {
     **{op: partial(_rows, op) for op in ROWS},

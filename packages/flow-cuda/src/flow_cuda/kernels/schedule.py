@@ -11,7 +11,7 @@ PI = "3.14159265358979323846"
 
 
 Number = Callable[[float], str]
-"""Adds a number to the parameters of a kernel and returns its name."""
+"""A function that adds a number to the parameters of a kernel and returns the parameter's name."""
 
 
 def _progress(number: Number, steps: int, staircase: bool) -> str:
@@ -32,7 +32,7 @@ def _natural_exp(number: Number, steps: int, decay: float, staircase: bool) -> s
 
 
 def _pieces(number: Number, boundaries: tuple[int, ...], values: tuple[float, ...]) -> str:
-    """A piecewise constant; boundaries belong to the left piece."""
+    """Return a piecewise constant expression; a boundary belongs to the piece on its left."""
     text = number(values[-1])
     for boundary, value in zip(reversed(boundaries), reversed(values[:-1]), strict=True):
         text = f"(step <= {number(boundary)} ? {number(value)} : {text})"
@@ -80,7 +80,7 @@ DECAYS: Mapping[str, Callable[..., str]] = {
 
 
 def rate_kernel(attrs: Mapping[str, Any]) -> tuple[Kernel, list[int | float]]:
-    """Return the kernel that maps the step number to the rate, and its scalar arguments."""
+    """Return the kernel that maps the step number to the rate, and the kernel's scalars."""
     scalars = Scalars()
 
     def number(value: float) -> str:
@@ -100,7 +100,7 @@ def rate_kernel(attrs: Mapping[str, Any]) -> tuple[Kernel, list[int | float]]:
 
 
 def _warmup(number: Number, kind: str, steps: int, multiplier: float) -> str:
-    """Return the condition and the rate of the warm-up steps, up to the colon of a ?: operator."""
+    """Return the beginning of a ?: expression: the condition and the rate of warm-up steps."""
     n, factor = number(steps), number(multiplier)
     if kind == "linear":
         factor = f"({factor} + (1.0 - {factor}) * (step / {n}))"

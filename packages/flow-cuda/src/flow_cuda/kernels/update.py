@@ -1,7 +1,7 @@
-"""Optimizer updates of variables, and kernels for per-step scalars.
+"""Kernels of optimizer updates, and of scalars that change in each step.
 
 Updates read the learning rate, the scale factor and the skip flag from device memory, so that a
-captured step never changes.
+captured step remains valid when these change.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FUNCTIONS = {
     "rmsprop_update": "rmsprop",
     "centered_rmsprop_update": "rmsprop",
 }
-"""The kernel function of each update that is a single kernel."""
+"""The kernel function of each update that consists of a single kernel."""
 
 
 class UpdateArguments:
@@ -54,7 +54,7 @@ class UpdateArguments:
 
 
 def _simple(ctx: BindContext) -> Launch:
-    """Bind updates of (model, diff, states, rate, factor, skip, size, terms, numbers)."""
+    """Bind an update (model, diff, states, rate, factor, skip, size, terms, numbers)."""
     b = UpdateArguments(ctx)
     function, count = FUNCTIONS[b.row.type], len(b.row.states)
     first = b.row.first_state
@@ -68,10 +68,10 @@ def _simple(ctx: BindContext) -> Launch:
 
 
 def _sums(b: UpdateArguments) -> tuple[DeviceArray, int]:
-    """Return memory for a pair of partial sums per part, and the number of parts.
+    """Return memory for two partial sums of each part, and the number of parts.
 
-    It is not part of the plan's workspace, which updates share: updates of many variables could
-    then not be merged into one launch.
+    The memory is not part of the plan's workspace. Updates share that workspace, so that the
+    updates of several variables could not be merged into one launch.
     """
     parts, hardware = part_count(b.size), b.model.hardware
     memory = hardware.allocate(2 * parts * b.wide.itemsize)

@@ -1,6 +1,6 @@
-"""Pooling and convolution over one to three spatial axes.
+"""Kernels of pooling and convolution over one to three spatial axes.
 
-Convolutions are lowered to matrix products (im2col); the unfolded input lies in the workspace.
+Convolutions are lowered to matrix products (im2col); the workspace holds the unfolded input.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ Ints = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class WindowLayout:
-    """A tensor with batch, channel and spatial axes.
+    """The sizes and strides of a tensor with batch, channel and spatial axes.
 
     Attributes:
-        batch, channels: sizes.
+        batch, channels: sizes of the batch and channel axes.
         space: three spatial sizes.
         steps: strides of batch, channels and spatial axes, in elements.
     """
@@ -147,14 +147,14 @@ def _is_floating(query: KernelQuery) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Conv:
-    """A convolution as matrix products.
+    """A convolution, computed as matrix products.
 
     Attributes:
-        x, y: the larger and the smaller tensor.
+        x, y: the larger tensor and the smaller one; a transposed convolution computes x from y.
         window: the window parameters.
         groups: number of groups.
         kernel: window sizes.
-        last: whether channels come last.
+        last: whether the channel axis is the last one.
         dtype: element type.
         tf32: whether float32 may be rounded to TF32 (10 mantissa bits).
     """
@@ -170,7 +170,7 @@ class Conv:
 
     @property
     def depth(self) -> int:
-        """Reduction size of a product: window elements times channels per group."""
+        """Size of the dimension reduced by a product: window elements times channels per group."""
         return self.x.channels // self.groups * prod(self.kernel)
 
     @property
@@ -195,12 +195,12 @@ class Conv:
 
     @property
     def per_group(self) -> int:
-        """Elements of the unfolded input per group and sample."""
+        """Number of elements of the unfolded input per group and sample."""
         return self.depth * self.places
 
     @property
     def group(self) -> tuple[int, int]:
-        """Channels per group, and the stride of groups in the unfolded input."""
+        """Number of channels per group, and the stride of groups in the unfolded input."""
         return self.x.channels // self.groups, self.per_group
 
     @property
@@ -240,7 +240,7 @@ def _fold(conv: Conv, columns: DeviceArray, x: DeviceArray) -> Launch:
 
 
 def _part(array: DeviceArray, first: int) -> DeviceArray:
-    """The array from an element on; products know their extent."""
+    """Return the part of an array from an element on; products derive the extent themselves."""
     return array.part(first * array.itemsize, (array.size - first,), array.dtype)
 
 
@@ -252,14 +252,14 @@ def _products(
     steps: tuple[Ints, Ints],
     leads: tuple[int, int, int] = (0, 0, 0),
 ) -> Iterator[Launch]:
-    """Yield one product per group, batched over samples.
+    """Yield one matrix product for each group, batched over the samples.
 
     Args:
-        sizes: m, n, k.
-        transposed: flags of the first and the second operand.
-        arrays: operands and result.
-        steps: strides of samples and of groups, in elements, for each array.
-        leads: leading dimensions, for rows that are parts of wider ones.
+        sizes: m, n and k of each product.
+        transposed: whether the first operand and the second operand are transposed.
+        arrays: the two operands and the result.
+        steps: strides of samples, then of groups, in elements; one stride for each array.
+        leads: leading dimensions, if the rows are parts of wider rows; 0 otherwise.
     """
     product = Product(
         *sizes, *transposed, conv.dtype.name, conv.x.batch, 1.0, steps[0], conv.tf32,  # type: ignore[arg-type]
@@ -314,7 +314,7 @@ def _data_grad(ctx: BindContext) -> Iterator[Launch]:
 
 
 def _filter_grad(ctx: BindContext) -> Iterator[Launch]:
-    """Compute one gradient per sample, then their sum."""
+    """Yield launches that compute one gradient per sample, then the sum over samples."""
     (dy, x), (dw,) = ctx.inputs, ctx.outputs
     conv = conv_of(ctx.query, ctx.query.inputs[1], ctx.query.inputs[0])
     columns, per = _columns(ctx, conv), conv.depth * conv.places
@@ -348,7 +348,7 @@ def batch_sum(x: DeviceArray, y: DeviceArray, shape: tuple[int, int], kind: str)
 
 
 def _conv_bytes(big: str, small: str, query: KernelQuery) -> int:
-    """Return the size of the unfolded input, plus one filter gradient per sample if needed."""
+    """Return the bytes of the unfolded input and, if needed, of one filter gradient per sample."""
     x, y = (_operand_type(query, name) for name in (big, small))
     conv = conv_of(query, x, y)
     size = conv.dtype.itemsize

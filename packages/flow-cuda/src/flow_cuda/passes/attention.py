@@ -1,9 +1,10 @@
 """Replace softmax(q k^T scale + mask) v by one op of cuDNN, and its gradients by another.
 
-The pattern is two products with a softmax between them, optionally a factor and a mask, and in the
-backward pass the five ops of their gradients; no other op may read the values in between.  The
-mask must not be differentiated.  cuDNN supports half types only.  Dropout of probabilities is not
-fused, because the library's random numbers differ from those of a step on the CPU.
+The pattern consists of two products with a softmax between them, optionally a factor and a mask,
+and in the backward pass the five ops that compute their gradients. No other op may read the
+intermediate values, and the mask must not have a gradient. cuDNN supports 16-bit types only.
+Dropout of the probabilities is not fused, because the library's random numbers differ from those of
+a step on the CPU.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ class Match:
 
     Attributes:
         product: the product of queries and keys.
-        between: the ops that apply factor and mask, where present.
-        softmax: the op of the probabilities.
+        between: the ops that apply the factor and the mask, if there are any.
+        softmax: the op that computes the probabilities.
         out: the product of the probabilities and the values.
-        scale: factor of the scores.
-        mask: the addend of the scores.
-        back: the ops of the gradients in order; empty without a backward pass.
+        scale: the factor by which the scores are multiplied.
+        mask: the tensor added to the scores; None if there is no mask.
+        back: the ops that compute the gradients, in order; empty without a backward pass.
     """
 
     product: Op
@@ -49,18 +50,18 @@ class Match:
 
     @property
     def operands(self) -> tuple[Value, ...]:
-        """Queries, keys and values."""
+        """The queries, keys and values."""
         return (*self.product.inputs, self.out.inputs[1])
 
 
 @dataclass(frozen=True)
 class JoinAttention(CudnnPass):
-    """Replace attention by fused ops."""
+    """The pass that replaces attention by fused ops."""
 
     name: str = "cudnn_attention"
 
     def find(self, rewriter: Rewriter) -> list[Match]:
-        """Return attention patterns with the gradients, where present."""
+        """Return the attention patterns, with their gradients if there are any."""
         readers = _Readers(rewriter)
         found = map(readers.match, self.of(rewriter.graph, "softmax"))
         return [match for match in found if match is not None]
@@ -76,10 +77,10 @@ class JoinAttention(CudnnPass):
 
 @dataclass(frozen=True, slots=True)
 class _Readers:
-    """Matcher of the pattern.
+    """The matcher of the attention pattern.
 
     Attributes:
-        rewriter: the graph.
+        rewriter: the rewriter of the graph.
     """
 
     rewriter: Rewriter
@@ -90,7 +91,7 @@ class _Readers:
         return self.rewriter.graph
 
     def _read_by(self, value: Value, *types: str) -> list[Op] | None:
-        """Return the ops that read a value if their types are exactly the given ones."""
+        """Return the ops that read a value; None if their types are not the given types."""
         found = self.rewriter.readers(value)
         fits = sorted(op.type for op in found) == sorted(types)
         return found if fits and not self.rewriter.is_result(value) else None
@@ -120,7 +121,7 @@ class _Readers:
         return self._backward(match)
 
     def _scores(self, value: Value) -> tuple[Op, tuple[Op, ...], float, Value | None] | None:
-        """Return the product that computes the scores, the ops between, the factor and the mask."""
+        """Return the product for the scores, the ops that follow it, the factor and the mask."""
         between: list[Op] = []
         mask, scale = None, 1.0
         op = self.graph.ops[value.op]
@@ -138,13 +139,13 @@ class _Readers:
         return op, tuple(between), scale * float(op.attrs["alpha"]), mask
 
     def _is_of_product(self, value: Value) -> bool:
-        """Whether a value is a product, or a product times a number."""
+        """Whether a value is a matrix product, or a matrix product times a number."""
         op = self.graph.ops[value.op]
         op = self.graph.ops[op.inputs[0].op] if op.type == "scalar_mul" else op
         return _is_product(op, transpose_b=True)
 
     def _backward(self, m: Match) -> Match | None:
-        """Return the match with the ops of the gradients, or None if one does not match."""
+        """Return the match with the ops of the gradients, or None if one of them does not match."""
         p, v = m.softmax.output(), m.operands[2]
         by_p = self.rewriter.readers(p)
         (slope,) = (op for op in by_p if op.type == "softmax_grad")
@@ -163,7 +164,7 @@ class _Readers:
         return replace(m, back=(dp, dv, slope, *rest))
 
     def _of_scores(self, m: Match, slope: Op) -> tuple[Op, ...] | None:
-        """Return the ops of the factor, if present, and of the gradients of queries and keys."""
+        """Return the op that applies the factor, if any, and the gradients of queries and keys."""
         q, k, _ = m.operands
         scaled: list[Op] = []
         for factor in (op for op in m.between if op.type == "scalar_mul"):
@@ -189,7 +190,7 @@ def _is_product(op: Op, transpose_a: bool = False, transpose_b: bool = False) ->
 
 
 def _steps(match: Match) -> list[tuple[Op, str]]:
-    """Return each op of the forward pass, and the type of its only reader."""
+    """Return each op of the forward pass with the type of the op's only reader."""
     chain = [match.product, *match.between, match.softmax]
     return [*((a, b.type) for a, b in pairwise(chain)), (chain[-1], PRODUCT)]
 
@@ -199,9 +200,9 @@ class _Planner:
     """Rewriter of single attention patterns.
 
     Attributes:
-        rewriter: the graph under change.
-        plans: the chooser of plans.
-        search: the plans allowed.
+        rewriter: the rewriter of the graph.
+        plans: the planner that chooses plans.
+        search: the plans that the job allows.
     """
 
     rewriter: Rewriter
@@ -250,7 +251,7 @@ class _Planner:
             self.rewriter.replace_value(op.output(), back.output(i))
 
     def _fits(self, m: Match) -> bool:
-        """Whether the shapes are supported, and the mask broadcasts against the scores."""
+        """Whether the shapes are supported and the mask can be broadcast to the scores."""
         q, k, v = (self.graph.type_of(x) for x in m.operands)
         if len({t.dtype for t in (q, k, v)}) > 1 or not (q.size and k.size and v.size):
             return False
@@ -274,14 +275,14 @@ class _Planner:
         attrs: dict[str, Any],
         known: Mapping[Value, TensorType] = {},
     ) -> Op | None:
-        """Return an op with the plan chosen for it, or None without a plan."""
+        """Return an op with its chosen plan, or None if cuDNN has no plan."""
         given = tuple(known[v] if v in known else self.graph.type_of(v) for v in inputs)
         problem = attention_problem(KernelQuery(type_, attrs, given, types))
         choice = self.plans.choose(problem, self.search)
         return None if choice is None else planned(like(at, type_, attrs, inputs), choice)
 
     def _put_forward(self, m: Match, new: Op, types: tuple[TensorType, ...]) -> None:
-        """Replace the last product by the forward op."""
+        """Replace the last product of the pattern by the forward op."""
         self.rewriter.replace(m.out, new, types)
         for op in (m.product, *m.between, m.softmax):
             self.rewriter.drop(op)

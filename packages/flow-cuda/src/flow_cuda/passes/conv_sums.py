@@ -1,8 +1,9 @@
-"""Compute the sums of batch normalization in training in the convolution before it.
+"""Compute the sums that batch normalization needs in training in the preceding convolution.
 
-If cuDNN has a plan for a convolution with the sums of its result and of the result's squares, the
-norm reads that result once instead of twice: it becomes a product and a sum with two numbers per
-channel, which are fused with the ops that follow.
+If cuDNN has a plan for a convolution that also outputs the sums of its result and of the result's
+squares, the normalization (norm) reads that result once instead of twice. The norm becomes a
+multiplication and an addition with one number per channel each, which are fused with the ops that
+follow.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Pair = tuple[Op, Op]
 
 @dataclass(frozen=True)
 class ConvSums(CudnnPass):
-    """Compute the sums of norms in convolutions.
+    """The pass that computes the sums of norms in convolutions.
 
     Attributes:
         wanted: whether the pass is enabled.
@@ -39,7 +40,7 @@ class ConvSums(CudnnPass):
     name: str = "cudnn_conv_sums"
 
     def find(self, rewriter: Rewriter) -> list[Pair]:
-        """Return convolutions whose results are read only by a training norm and its gradient."""
+        """Return the convolutions whose results only a training norm and its gradient read."""
         graph = rewriter.graph
         norms = self.of(graph, "normalization") if self.wanted else []
         return [(graph.ops[op.inputs[0].op], op) for op in norms if _sums(rewriter, op)]
@@ -47,7 +48,7 @@ class ConvSums(CudnnPass):
     def rewrite(
         self, rewriter: Rewriter, found: Sequence[Pair], plans: DnnPlans, context: PassContext
     ) -> None:
-        """Compute the sums in convolutions."""
+        """Replace convolutions by convolutions with sums, and the norms by ops on these sums."""
         options = context.options
         allowed = search(options, tf32=allows_tf32(options.get("kernels", {})))
         for conv, norm in found:
@@ -60,7 +61,7 @@ class ConvSums(CudnnPass):
 
 
 def _sums(rewriter: Rewriter, norm: Op) -> bool:
-    """Whether a convolution can compute the sums of a norm."""
+    """Whether a convolution may compute the sums of a norm."""
     graph, conv = rewriter.graph, rewriter.graph.ops[norm.inputs[0].op]
     if not norm.attrs["training"] or conv.type not in CONVOLUTIONS or conv.type not in REWRITES:
         return False
@@ -94,8 +95,8 @@ def _query(graph: Graph, conv: Op) -> KernelQuery:
 def _normalize(parts: NormParts) -> None:
     """Replace a norm and its statistics by ops on the sums from the convolution.
 
-    The difference of sums in float32 is accurate for inputs of half types; relu clamps the variance
-    at 0.
+    For inputs of 16-bit types, the difference of float32 sums is accurate enough; relu clamps the
+    variance at 0.
     """
     norm, maker = parts.norm, parts.maker
     x, *_ = norm.inputs

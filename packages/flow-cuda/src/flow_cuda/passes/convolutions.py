@@ -1,8 +1,9 @@
-"""Replace convolutions and their gradients by ops of cuDNN where it has a plan.
+"""Replace convolutions and their gradients by ops of cuDNN if the library has a plan.
 
-A convolution is fused with a bias, a sum and relu, or some of them, if one plan computes them.  The
-pass chooses the plan: its name and workspace size become attributes of the op, and part of the
-program's plan.  Convolutions without a plan do not change and run on this package's own kernels.
+A convolution is fused with the bias addition, the addition of a tensor and the relu that follow, or
+with some of these ops, if one plan computes them all. The pass chooses the plan; the plan's name
+and workspace size become attributes of the op. Convolutions without a plan do not change and run on
+this package's own kernels.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ HALF = {"float16", "bfloat16"}
 
 @dataclass(frozen=True)
 class Convolutions(CudnnPass):
-    """Replace convolutions by ops of cuDNN."""
+    """The pass that replaces convolutions by ops of cuDNN."""
 
     name: str = "cudnn_convolutions"
 
     def find(self, rewriter: Rewriter) -> list[Op]:
-        """Return convolutions and their gradients."""
+        """Return the convolutions and their gradients."""
         return self.of(rewriter.graph, *REWRITES)
 
     def rewrite(
@@ -50,7 +51,7 @@ class _Planner:
     """Rewriter of single convolutions.
 
     Attributes:
-        plans: the chooser of plans.
+        plans: the planner that chooses plans.
         options: the job's settings.
     """
 
@@ -58,7 +59,7 @@ class _Planner:
     options: Mapping[str, Any]
 
     def rewrite(self, rewriter: Rewriter, op: Op) -> None:
-        """Replace an op by the first form that cuDNN has a plan for."""
+        """Replace an op by the first fused form for which cuDNN has a plan."""
         graph = rewriter.graph
         types = (*graph.input_types(op), *graph.types[op.name])
         if not all(t.size for t in types) or len({t.dtype for t in types}) > 1:
@@ -76,10 +77,10 @@ class _Planner:
             self._check_forced(graph, op, refused[-1])
 
     def _planned(self, graph: Graph, new: Op, types: tuple[TensorType, ...]) -> Op | None:
-        """Return an op with the plan chosen for it, or None without a plan."""
+        """Return an op with its chosen plan, or None if cuDNN has no plan."""
         inputs = graph.input_types(new)
         if len({t.dtype for t in inputs}) > 1:
-            return None  # a bias of another type
+            return None  # the bias has another type
         compute = self._compute(types[0].dtype.name)
         new = like(new, new.type, {**new.attrs, "compute": compute}, new.inputs)
         problem = conv_problem(KernelQuery(new.type, new.attrs, inputs, types))
@@ -107,10 +108,10 @@ class _Planner:
         return self._wishes.get(f"cudnn_conv_force_{KINDS[kind]}_algo")
 
     def _check_forced(self, graph: Graph, op: Op, new: Op) -> None:
-        """Check that the program does not force an algorithm that has no plan.
+        """Check that the program does not force an algorithm for which cuDNN has no plan.
 
         Raises:
-            DnnError: The program forces an algorithm that cuDNN does not have.
+            DnnError: the program forces an algorithm for which cuDNN has no plan.
         """
         kind = NEW[new.type]
         number = self._forced(kind)
@@ -120,8 +121,8 @@ class _Planner:
         raise DnnError(
             f"choosing a plan of cuDNN for {op.type} {op.name!r}",
             at=graph.lines.get(op.name),
-            found=f"{name}={number}, which asks for {ALGORITHMS[kind][number]!r}, which cuDNN "
-            "does not support for these sizes and types",
+            found=f"{name}={number}, which asks for {ALGORITHMS[kind][number]!r}; cuDNN "
+            "does not support this algorithm for these sizes and types",
             allowed=f"another number, or no {name}",
         )
 
@@ -131,7 +132,7 @@ def _window(op: Op) -> dict[str, Any]:
 
 
 def _forward(rewriter: Rewriter, op: Op) -> Iterator[Form]:
-    """Yield forms fused with the bias, sum and relu that follow, largest first."""
+    """Yield the forms fused with the bias, addition and relu that follow, largest first."""
     attrs = _window(op) | {"padding_after": op.attrs["padding_after"] or op.attrs["padding_before"]}
 
     def form(last: Op, between: tuple[Op, ...], inputs: tuple[Value, ...], relu: bool) -> Form:
@@ -154,7 +155,7 @@ def _forward(rewriter: Rewriter, op: Op) -> Iterator[Form]:
 
 
 def _sums(rewriter: Rewriter, value: Value) -> Iterator[tuple[Op, Value]]:
-    """Yield sums of a value and another value of its type, as at the end of a residual block."""
+    """Yield additions of a value and another one of its type, as at the end of a residual block."""
     total = rewriter.only_reader(value, "broadcast_add")
     if total is not None:
         type_ = rewriter.graph.type_of
@@ -174,7 +175,7 @@ def _space(type_: TensorType, op: Op) -> tuple[int, ...]:
 
 
 def _data_grad(rewriter: Rewriter, op: Op) -> Iterator[Form]:
-    """Yield the form of an input gradient or a transposed convolution, which compute the same."""
+    """Yield the form of an input gradient or of a transposed convolution; both compute the same."""
     space = _space(rewriter.graph.type_of(op.output()), op)
     attrs = {**_window(op), "space": space}
     yield op, (), like(op, "cudnn_conv_data_grad", attrs, op.inputs[:2])
@@ -203,7 +204,7 @@ def configured() -> Convolutions:
 
 
 def first_device() -> DnnPlans | None:
-    """Return the chooser of plans of device 0."""
+    """Return the cuDNN planner of device 0; None if cuDNN is not available."""
     from flow_cuda.driver.cupy_hardware import dnn_plans
 
     return dnn_plans(0)

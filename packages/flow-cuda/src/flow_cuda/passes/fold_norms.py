@@ -1,8 +1,8 @@
-"""Fold batch normalization outside of training into the convolution before it.
+"""Fold batch normalization in inference into the preceding convolution.
 
-With moving statistics, the norm is ``x * scale + shift`` with two numbers per channel.  The
-convolution's weights are multiplied by the scale; the shift becomes a bias, which cuDNN fuses with
-a sum and relu.
+With moving statistics, the normalization (norm) is ``x * scale + shift``, with one scale and one
+shift per channel. The scale multiplies the convolution's weights; the shift becomes a bias, which
+cuDNN fuses with an addition and relu.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
 
 @dataclass(frozen=True)
 class FoldNorms:
-    """Fold into convolutions whose weights are not larger than their results.
+    """The pass that folds norms into convolutions whose weights are not larger than their results.
 
     Attributes:
         device: the device type whose ops are replaced.
@@ -44,7 +44,7 @@ class FoldNorms:
 
 
 def _before(rewriter: Rewriter, norm: Op) -> tuple[Op | None, Op | None]:
-    """Return the convolution that only this norm reads, and the bias addition between them."""
+    """Return the convolution that only this norm reads, and the bias addition between the two."""
     graph, add = rewriter.graph, None
     made = graph.ops[norm.inputs[0].op]
     if made.type == "bias_add" and rewriter.only_reader(made.output(), norm.type):
@@ -65,13 +65,17 @@ def channel_of(graph: Graph, conv: Op) -> int:
 
 
 def _fits(graph: Graph, conv: Op) -> bool:
-    """Whether folding saves time: the product is fused with a cast of the weights, if present."""
+    """Whether folding saves time.
+
+    It does if the weights are not larger than the result, or if they are cast: the
+    multiplication by the scale is then fused with the cast.
+    """
     weight, made = graph.type_of(conv.inputs[1]), graph.type_of(conv.output())
     return graph.ops[conv.inputs[1].op].type == "cast" or weight.size <= made.size
 
 
 def _wide_weight(graph: Graph, conv: Op) -> Value:
-    """Return the weights before a cast to a half type."""
+    """Return the weights before their cast to a 16-bit type, if they are cast."""
     weight = conv.inputs[1]
     cast, wide = graph.ops[weight.op], graph.type_of(weight).dtype.accumulate
     fits = cast.type == "cast" and graph.type_of(cast.inputs[0]).dtype is wide
@@ -81,9 +85,9 @@ def _wide_weight(graph: Graph, conv: Op) -> Value:
 def _fold(
     rewriter: Rewriter, specs: Mapping[str, OpSpec], norm: Op, conv: Op, add: Op | None
 ) -> None:
-    """Replace a norm by the convolution with scaled weights and a bias addition.
+    """Replace a norm by its convolution with scaled weights, followed by a bias addition.
 
-    Weights that were cast are multiplied before the cast.
+    If the weights are cast, they are multiplied by the scale before the cast.
     """
     parts, graph = NormParts.of(rewriter, specs, norm), rewriter.graph
     maker, dtype = parts.maker, graph.type_of(conv.output()).dtype

@@ -11,9 +11,9 @@ from flow_core.authoring.update_rules import BY_TYPE, DIFF
 
 @dataclass(frozen=True)
 class LateUpdates:
-    """Add control edges from the last gradient of a rule to all updates of the rule.
+    """The pass that adds control edges from the last gradient to all updates with one update rule.
 
-    The gradients of all variables are then in memory at once.
+    As a result, the gradients of all variables are in memory at the same time.
 
     Attributes:
         device: the device type whose updates are delayed.

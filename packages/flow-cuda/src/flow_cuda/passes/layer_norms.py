@@ -15,12 +15,12 @@ from flow_cuda.passes.convolutions import first_device
 
 @dataclass(frozen=True)
 class LayerNorms(CudnnPass):
-    """Replace layer norms by ops of cuDNN."""
+    """The pass that replaces layer norms by ops of cuDNN."""
 
     name: str = "cudnn_layer_norms"
 
     def find(self, rewriter: Rewriter) -> list[Op]:
-        """Return layer norms with scale and shift whose statistics are not read."""
+        """Return the layer norms with scale and shift whose statistics no op reads."""
         return [
             op
             for op in self.of(rewriter.graph, "layer_norm")
@@ -31,7 +31,7 @@ class LayerNorms(CudnnPass):
         self, rewriter: Rewriter, found: Sequence[Op], plans: DnnPlans, context: PassContext
     ) -> None:
         """Replace layer norms by ops of cuDNN."""
-        graph, allowed = rewriter.graph, search(context.options, tf32=True)  # no products
+        graph, allowed = rewriter.graph, search(context.options, tf32=True)  # no TF32 here
         for op in found:
             made = graph.types[op.name][:1]
             begin = op.attrs["begin_norm_axis"] % len(made[0].shape)

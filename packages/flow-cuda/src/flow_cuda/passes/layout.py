@@ -1,13 +1,13 @@
-"""Data layouts of GPUs: convolutions of half types use NHWC, and the ops between them follow.
+"""Data layouts for GPUs: 16-bit convolutions use NHWC, and so do the ops between them.
 
-Tensor cores read contiguous channels; given NCHW, cuDNN converts to NHWC and back around every
-convolution.  Float32 that may be rounded to 19 bits (TF32) also uses tensor cores: convolutions
-with enough input and output channels are converted to NHWC; with fewer, cuDNN copies in either
-layout, or does not use tensor cores.  Exact float32 and float64 stay in NCHW, the layout of kernels
-without tensor cores.
+Tensor cores read contiguous channels; for NCHW tensors, cuDNN converts to NHWC and back around
+every convolution. Float32 that may be rounded to 19 bits (TF32) also uses tensor cores: the pass
+converts convolutions with enough input and output channels to NHWC; with fewer channels, cuDNN
+copies the tensors in either layout, or does not use tensor cores. Exact float32 and float64 stay in
+NCHW, the layout of kernels that do not use tensor cores.
 
-Weights are reordered with the activations, once per step for all readers; weights of 1 x 1 kernels
-have the same bytes in both layouts.  The algorithm is `flow_core.rewriting.layouts`.
+Weights are reordered as well, once per step for all ops that read them; weights of 1 x 1 kernels
+have the same bytes in both layouts. The algorithm is in `flow_core.rewriting.layouts`.
 """
 
 from __future__ import annotations
@@ -33,16 +33,17 @@ from flow_core.authoring.specs import Graph, Op, TensorType
 from flow_cuda.device.config import allows_tf32, settings
 
 CHANNELS = 32
-"""Minimum number of input and of output channels for which cuDNN reads float32 NHWC directly."""
+"""The minimum number of input and of output channels with which cuDNN reads float32 NHWC
+directly."""
 HALF = ("float16", "bfloat16")
 
 Wants = Callable[[TensorType], bool]
-"""Whether a convolution with weights of a type prefers NHWC."""
+"""A function that says whether a convolution with weights of a type prefers NHWC."""
 
 
 @dataclass(frozen=True)
 class CudaLayout:
-    """Assign layouts for GPUs.
+    """The pass that assigns layouts for GPUs.
 
     Attributes:
         choice: "auto", or "nhwc" or "nchw" for all convolutions.
@@ -54,7 +55,7 @@ class CudaLayout:
     name: str = "cuda_layout"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:
-        """Return the graph with NHWC activations between the ops that prefer them."""
+        """Return the graph with NHWC activations between the ops that prefer NHWC."""
         asked: Mapping[str, Any] = context.options.get("cudnn", {})
         if self.choice == "nchw" or not asked.get("enable_cudnn", True):
             return graph
@@ -64,7 +65,9 @@ class CudaLayout:
 
 
 def wants_last(weights: TensorType, tf32: bool, always: bool = False) -> bool:
-    """Whether a convolution with weights of a type prefers NHWC; axis 1 has a group's channels.
+    """Whether a convolution with weights of a type prefers NHWC.
+
+    Axis 1 of the weights has the input channels of a group.
 
     >>> from flow_core.base.dtypes import float32
     >>> from flow_core.authoring.specs import tensor_type
@@ -114,7 +117,7 @@ def _weights(work: Layouts, op: Op) -> TensorType:
 
 
 def _conv(work: Layouts, op: Op) -> bool:
-    """Convert a convolution, a transposed one, or an input gradient (reads the input's type)."""
+    """Convert a convolution, a transposed convolution, or an input gradient."""
     inputs = tuple(work.wide(v, op) for v in op.inputs)
     (y,) = work.outputs(op)
     work.replace(op, _last(op, *inputs), (wide_type(y),))
@@ -122,7 +125,7 @@ def _conv(work: Layouts, op: Op) -> bool:
 
 
 def _filter_grad(work: Layouts, op: Op) -> bool:
-    """Convert a filter gradient; its result is reordered back to the layout of the weights."""
+    """Convert a filter gradient; an op reorders its result back to the layout of the weights."""
     inputs = tuple(work.wide(v, op) for v in op.inputs)
     (dw,) = work.outputs(op)
     wide = replace(_last(op, *inputs), name=f"{op.name}/nhwc")
@@ -138,5 +141,5 @@ def _last(op: Op, *inputs: Any) -> Op:
 
 
 def configured() -> CudaLayout:
-    """Return the pass as configured in the settings."""
+    """Return the pass, configured by environment variables."""
     return CudaLayout(settings().layout)

@@ -1,7 +1,7 @@
-"""Replace batch normalization in training by an op of cuDNN, fused with a sum and relu.
+"""Replace batch normalization in training by an op of cuDNN, fused with an addition and relu.
 
-A sum is fused only with relu, as at the end of a residual block, and only if OneFlow's setting
-``enable_cudnn_fused_normalization_add_relu`` is on.
+An addition is fused only together with relu, as at the end of a residual block, and only if
+OneFlow's setting ``enable_cudnn_fused_normalization_add_relu`` is on.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from flow_cuda.passes.convolutions import first_device
 
 @dataclass(frozen=True)
 class Norms(CudnnPass):
-    """Replace training norms by ops of cuDNN."""
+    """The pass that replaces training norms by ops of cuDNN."""
 
     name: str = "cudnn_norms"
 
     def find(self, rewriter: Rewriter) -> list[Op]:
-        """Return batch normalization in training, and its gradients."""
+        """Return the batch normalizations (norms) in training, and their gradients."""
         found = self.of(rewriter.graph, "normalization", "normalization_grad")
         return [op for op in found if op.attrs["training"]]
 
@@ -36,7 +36,7 @@ class Norms(CudnnPass):
         """Replace norms by ops of cuDNN."""
         wishes: Mapping[str, Any] = context.options.get("cudnn", {})
         adds = bool(wishes.get("enable_cudnn_fused_normalization_add_relu", True))
-        allowed = search(context.options, tf32=True)  # no products: every plan is allowed
+        allowed = search(context.options, tf32=True)  # nothing to round to TF32: all plans allowed
         planner = _Planner(rewriter, plans, allowed, adds)
         for op in found:
             planner.rewrite(op)
@@ -47,10 +47,10 @@ class _Planner:
     """Rewriter of single norms.
 
     Attributes:
-        rewriter: the graph under change.
-        plans: the chooser of plans.
-        search: the plans allowed.
-        adds: whether sums may be fused.
+        rewriter: the rewriter of the graph.
+        plans: the planner that chooses plans.
+        search: the plans that the job allows.
+        adds: whether additions may be fused.
     """
 
     rewriter: Rewriter
@@ -59,7 +59,7 @@ class _Planner:
     adds: bool
 
     def rewrite(self, op: Op) -> None:
-        """Replace an op by the first form that cuDNN has a plan for, at the place of the last op.
+        """Replace an op by the first form with a plan, at the place of the last fused op.
 
         The new op keeps the name of the norm.
         """
@@ -77,7 +77,7 @@ class _Planner:
             return
 
     def _forms(self, op: Op) -> Iterator[Form]:
-        """Yield forms with sum and relu, with relu, and alone."""
+        """Yield the forms with addition and relu, with relu only, and without fusion."""
         shared = {key: op.attrs[key] for key in ("axis", "epsilon", "momentum")}
         relu_attrs = {**shared, "activation": "relu"}
         add, relu = self._only(op, "broadcast_add"), self._only(op, "relu")
@@ -98,18 +98,21 @@ class _Planner:
         return self.rewriter.type_of(value)
 
     def _only(self, op: Op, type_: str) -> Op | None:
-        """Return the untouched op of a type that is the only reader of an op's first output."""
+        """Return the only reader of an op's first output if it has the type, else None."""
         return self.rewriter.only_reader(op.output(), type_)
 
     def _late(self, op: Op, last: Op) -> bool:
-        """Whether only gradients read an op's other outputs, and only it updates its statistics."""
+        """Whether an op can move to the place of ``last``.
+
+        It can if only gradients read its other outputs, and no other op reads its statistics.
+        """
         statistics = (r for i in (1, 2) for r in self.rewriter.readers(op.output(i)))
         moving = (r for v in op.inputs[1:3] for r in self.rewriter.readers(v))
         others = all(r.type == "normalization_grad" for r in statistics)
         return others and all(r is op for r in moving)
 
     def _planned(self, new: Op, op: Op) -> Op | None:
-        """Return an op with the plan chosen for it, or None without a plan."""
+        """Return an op with its chosen plan, or None if cuDNN has no plan."""
         types = self.rewriter.graph.types[op.name]
         query = KernelQuery(new.type, new.attrs, tuple(map(self._type, new.inputs)), types)
         if not takes_norm(query):

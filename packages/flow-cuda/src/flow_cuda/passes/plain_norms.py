@@ -1,6 +1,6 @@
-"""Replace batch normalization outside of training by a product and a sum.
+"""Replace batch normalization in inference by a multiplication and an addition.
 
-Both are elementwise, and are fused with the ops that follow.
+Both ops are elementwise, so that they are fused with the ops that follow.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from flow_cuda.cudnn.inference_norm import NormParts, settled
 
 @dataclass(frozen=True)
 class PlainNorms:
-    """Replace inference norms that could not be folded into convolutions.
+    """The pass that replaces inference norms that could not be folded into convolutions.
 
     Attributes:
         device: the device type whose ops are replaced.

@@ -1,12 +1,12 @@
-"""Fuse products with the ops that follow them: bias, activation, and sums of gradients.
+"""Fuse matrix products with the ops that follow them: bias, activation, and sums of gradients.
 
 * ``matmul``, ``bias_add`` and ``relu`` become ``cuda_matmul``;
-* a ``matmul`` whose only reader is ``relu_grad``, and the sum over the result's rows, become
-  ``cuda_matmul_grad``; the forward product then saves a mask;
-* a ``matmul`` that sums over the rows of a gradient, and the sum over rows of that gradient, become
-  ``cuda_matmul_sum``.
+* a ``matmul`` whose only reader is ``relu_grad``, the ``relu_grad`` and the sum over its rows
+  become ``cuda_matmul_grad``; the forward product then saves a mask;
+* a ``matmul`` that reduces over the rows of a gradient, and the sum over the rows of that gradient,
+  become ``cuda_matmul_sum``.
 
-Gelu is treated like relu if a setting allows the library's approximation with tanh.
+Gelu is treated like relu if a setting allows cuBLASLt's tanh approximation.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ GRADS = {"relu": "relu_grad", "gelu": "gelu_grad"}
 
 @dataclass(frozen=True)
 class FuseProducts:
-    """Fuse products with the ops that follow them.
+    """The pass that fuses matrix products with the ops that follow them.
 
     Attributes:
         activations: op types of the activations to fuse.
@@ -53,10 +53,10 @@ class FuseProducts:
 
 @dataclass(frozen=True, slots=True)
 class _Joins:
-    """Rewriter of single products.
+    """The rewriter of single products.
 
     Attributes:
-        rewriter: the graph under change.
+        rewriter: the rewriter of the graph.
         activations: op types of the activations to fuse.
     """
 
@@ -69,7 +69,7 @@ class _Joins:
         return self.rewriter.graph.type_of(value)
 
     def _source(self, value: Value) -> tuple[Op | None, list[Op]]:
-        """Return the matmul that only a value depends on, and the aliases between them."""
+        """Return the matmul on which only a value depends, and the aliases between the two."""
         aliases: list[Op] = []
         op = self.rewriter.graph.ops[value.op]
         while op.type in ALIASES and self._has_one_reader(op.output()):
@@ -82,7 +82,7 @@ class _Joins:
         return len(self.rewriter.readers(value)) == 1 and not self.rewriter.is_result(value)
 
     def _row_sum(self, value: Value) -> Op | None:
-        """Return the sum over the rows of a matrix if exactly one exists."""
+        """Return the op that sums over the rows of a matrix if exactly one exists."""
         found = [
             s
             for s in self.rewriter.readers(value, "reduce_sum")
@@ -93,7 +93,7 @@ class _Joins:
     # ------------------------------------------------------------------------------- rewrites
 
     def join_bias(self, product: Op) -> None:
-        """Join a product with its bias and activation, and join the activation's gradient."""
+        """Join a product with its bias and activation; join the activation's gradient as well."""
         add = self.rewriter.only_reader(product.output(), "bias_add")
         if add is None or add.inputs[0] != product.output():
             return
@@ -118,7 +118,7 @@ class _Joins:
                 self._join_gradient(last, kind, *grad)
 
     def _activations(self, add: Op) -> Iterator[Op]:
-        """Yield the activations of a biased product; the gradient of gelu also reads the sum."""
+        """Yield the activations of a biased product, which gelu's gradient may read as well."""
         for kind in self.activations:
             for op in self.rewriter.readers(add.output(), kind):
                 others = [r for r in self.rewriter.readers(add.output()) if r is not op]
@@ -128,7 +128,7 @@ class _Joins:
                     yield op
 
     def _gradient(self, add: Op, activation: Op) -> tuple[Op, Op, list[Op]] | None:
-        """Return the op of an activation's gradient, the product before it, and aliases between."""
+        """Return an activation's gradient op, the product before it, and the aliases between."""
         kind = activation.type
         read = activation.output() if kind == "relu" else add.output()
         grads = [g for g in self.rewriter.readers(read, GRADS[kind]) if g.inputs[0] == read]
@@ -156,7 +156,7 @@ class _Joins:
             self.rewriter.replace_value(total.output(), grad.output(1))
 
     def join_sum(self, product: Op) -> None:
-        """Join a product over the rows of a gradient with the sum of these rows."""
+        """Join a product that reduces over the rows of a gradient with the sum of these rows."""
         if not self.rewriter.is_untouched(product) or product.attrs["alpha"] != 1.0:
             return
         flips = (product.attrs["transpose_a"], not product.attrs["transpose_b"])
@@ -187,5 +187,5 @@ class _Joins:
 
 
 def configured() -> FuseProducts:
-    """Return the pass as configured in the settings."""
+    """Return the pass, configured by environment variables."""
     return FuseProducts(("relu", "gelu") if settings().tanh_gelu else ("relu",))

@@ -1,6 +1,6 @@
-"""A simulation of cuBLASLt with NumPy, according to its documentation.
+"""A simulation of cuBLASLt with NumPy, written from cuBLASLt's documentation.
 
-Matrices are column-major.  Arguments that cuBLASLt rejects are rejected here as well.
+Matrices are column-major.  The simulation rejects the arguments that cuBLASLt rejects.
 """
 
 from __future__ import annotations
@@ -39,18 +39,19 @@ _PREFERENCE: dict[int, Any] = {1: np.uint64}
 
 
 class RefusedError(Exception):
-    """An error status of cuBLASLt."""
+    """The error for an error status of cuBLASLt."""
 
 
 class SimulatedLt:
     """The `flow_cuda.driver.cublaslt.Library` on the host.
 
     Args:
-        refuses: epilogues without an algorithm.
+        refuses: epilogues for which the simulation has no algorithm.
 
     Attributes:
-        calls: number of products computed.
-        summed_in: their compute types, as cuBLAS codes; values are not rounded accordingly.
+        calls: number of products computed so far.
+        summed_in: the compute types of these products, as cuBLAS codes; they do not affect
+            rounding.
     """
 
     def __init__(self, refuses: Collection[str] = ()) -> None:
@@ -100,7 +101,7 @@ class SimulatedLt:
         self._set(_PREFERENCE, pref, attr, buf, size)
 
     def matmul_algo_get_heuristic(self, *given: int) -> None:
-        """Return one algorithm, or raise."""
+        """Write one algorithm to the results, or raise an error if there is none."""
         _, desc, _, _, _, d, _, _, results, found = given
         product, layout = self._objects[desc - 1], self._objects[d - 1]
         name = EPILOGUES[product[EPILOGUE]]
@@ -138,7 +139,7 @@ class SimulatedLt:
         out[...] = result
 
     def _matrices(self, address: int, handle: int) -> Any:
-        """Return a view of all matrices of a batch, column-major."""
+        """Return a view of all matrices of a batch, each in column-major order."""
         layout = self._objects[handle - 1]
         (rows, columns), lead = layout["shape"], layout["ld"]
         count, step = layout.get(BATCH_COUNT, 1), layout.get(BATCH_STEP, 0)
@@ -156,7 +157,7 @@ def array_at(address: int, count: int, dtype: str) -> Array:
 
 
 def _apply_epilogue(name: str, product: Any, value: Any, left: Any, right: Any, kind: Any) -> Any:
-    """Apply an epilogue; ``value`` is column-major, the transpose of our matrix."""
+    """Apply an epilogue; ``value`` is column-major: the transpose of flow-cuda's matrix."""
     dtype, (rows, columns) = as_dtype(kind).name, value.shape
     if name in ("sum_a", "sum_b"):
         total = right.sum(0) if name == "sum_a" else left.sum(1)

@@ -1,8 +1,8 @@
-"""A simulation of cuDNN graphs, according to the documentation of cudnn-frontend.
+"""A simulation of cuDNN graphs, written from the documentation of cudnn-frontend.
 
-It checks the order of calls, sizes and strides of tensors, memory alignment and workspace size,
-and rejects what cuDNN rejects.  The workspace is overwritten, so that no other work can rely on
-its content.
+The simulation checks the order of calls, the sizes and strides of tensors, their alignment and the
+workspace size, and rejects what cuDNN rejects. It overwrites the workspace, so that no other work
+can rely on the workspace's content.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from flow_cuda.simulator.cudnn_nodes import NODES, window_sizes
 from flow_cuda.simulator.cudnn_tensors import FakeNode, FakeTensor, Ints, packed, unpacked
 
 ALIGN = 16
-"""Alignment of tensors that execution plans require, in bytes."""
+"""The alignment in bytes that execution plans require of tensors."""
 
 _NAMES = {its: ours for ours, its in TYPES.items()}
 _NOTES = (
@@ -36,15 +36,15 @@ _NOTES = (
 
 
 class NotSupportedError(Exception):
-    """The library has no execution plan for a graph."""
+    """The error for a graph that has no execution plan."""
 
 
 class MisuseError(Exception):
-    """A call that the documentation of the library does not allow."""
+    """The error for a call that the library's documentation does not allow."""
 
 
 class Stage(enum.IntEnum):
-    """State of a graph."""
+    """The stages in the life of a graph, in order."""
 
     OPEN = 0
     VALID = 1
@@ -53,7 +53,7 @@ class Stage(enum.IntEnum):
 
 
 def _names(*names: str) -> LibraryEnum:
-    """Create an enumeration."""
+    """Create an enumeration with these names."""
     return enum.Enum("names", names)
 
 
@@ -62,12 +62,12 @@ class SimulatedCudnn:
 
     Args:
         refuses: titles of node sequences without a plan, such as "conv_fprop bias relu".
-        engines: the engines.
+        engines: the engines that provide execution plans.
 
     Attributes:
-        calls: number of executions.
+        calls: number of executions so far.
         cost: simulated time of the last execution.
-        compiled: number of compiled plans.
+        compiled: number of plans compiled so far.
     """
 
     __version__ = "0"
@@ -76,7 +76,7 @@ class SimulatedCudnn:
     numerical_note: Any = _names(*_NOTES)
     behavior_note: Any = _names("RUNTIME_COMPILATION")
     norm_forward_phase: Any = _names("INFERENCE", "TRAINING")
-    # named as in the library:
+    # The names are those of the library:
     cudnnGraphNotSupportedError: type[Exception] = NotSupportedError
 
     def __init__(
@@ -87,7 +87,7 @@ class SimulatedCudnn:
         self.streams: dict[int, int] = {}
 
     def backend_version(self) -> int:
-        """Return a version that does not exist."""
+        """Return a version number that no release of cuDNN has."""
         return 90000
 
     def create_handle(self) -> int:
@@ -106,7 +106,7 @@ class SimulatedCudnn:
 
 @dataclass(eq=False)
 class FakeGraph:
-    """A graph under construction, later with execution plans."""
+    """A graph under construction, which later has execution plans."""
 
     library: SimulatedCudnn
     io_data_type: Any
@@ -129,7 +129,7 @@ class FakeGraph:
         self, *, name: str, dim: Sequence[int], stride: Sequence[int], data_type: LibraryEnum,
         uid: int, is_pass_by_value: bool = False,
     ) -> FakeTensor:  # fmt: skip
-        """Add an input; one passed by value is in host memory."""
+        """Add an input; an input passed by value is in host memory."""
         made = FakeTensor(name, tuple(dim), tuple(stride), data_type, uid, False, is_pass_by_value)
         self.given.append(made)
         return made
@@ -158,7 +158,7 @@ class FakeGraph:
         return self._add("conv_wgrad", {"image": image, "loss": loss}, (), **params)
 
     def genstats(self, *, input: FakeTensor, compute_data_type: LibraryEnum) -> list[Any]:
-        """Add the sums of values and of squares per channel."""
+        """Add a node for the sums of the values and of their squares for each channel."""
         row = (1, input.dim[1], *(1 for _ in input.dim[2:]))
         return [self._add("genstats", {"input": input}, row), self._extra_output(row)]
 
@@ -179,7 +179,7 @@ class FakeGraph:
         in_running_mean: FakeTensor, in_running_var: FakeTensor, epsilon: FakeTensor,
         momentum: FakeTensor,
     ) -> list[FakeTensor | None]:  # fmt: skip
-        """Add batch normalization with batch and moving statistics."""
+        """Add batch normalization, with the statistics of the batch and the moving statistics."""
         given = {
             "input": input, "scale": scale, "bias": bias, "in_running_mean": in_running_mean,
             "in_running_var": in_running_var, "epsilon": epsilon, "momentum": momentum,
@@ -250,7 +250,7 @@ class FakeGraph:
             yield from node.outputs
 
     def type_name(self, tensor: FakeTensor) -> str:
-        """Return our name of a tensor's element type."""
+        """Return flow-core's name of a tensor's element type."""
         return _NAMES[tensor.data_type.name]
 
     def itemsize(self, tensor: FakeTensor) -> int:
@@ -267,7 +267,7 @@ class FakeGraph:
     # ------------------------------------------------------------------------------- checks
 
     def validate(self) -> None:
-        """Check tensors and nodes."""
+        """Check the tensors and the nodes."""
         self._require_stage(Stage.OPEN, "validate")
         outside = [t for t in self.tensors() if not t.virtual]
         for tensor in outside:
@@ -345,11 +345,11 @@ class FakeGraph:
                     self.barred.add(i)
 
     def deselect_numeric_notes(self, notes: Sequence[Any]) -> None:
-        """Exclude plans that have any of the notes."""
+        """Exclude the plans that have at least one of the notes."""
         self._filter(notes, keep=False)
 
     def select_numeric_notes(self, notes: Sequence[Any]) -> None:
-        """Exclude plans that lack any of the notes."""
+        """Exclude the plans that lack at least one of the notes."""
         self._filter(notes, keep=True)
 
     def deselect_workspace_greater_than(self, limit: int) -> None:
@@ -465,7 +465,7 @@ class FakeGraph:
 
 
 def _check_tensor(tensor: FakeTensor) -> None:
-    """Check sizes, strides and type of a tensor in memory."""
+    """Check the sizes, strides and element type of a tensor in memory."""
     if tensor.uid < 0 or tensor.data_type is None or min(tensor.dim, default=0) < 1:
         raise MisuseError(f"{tensor.name} has no uid, type or elements")
     if len(tensor.dim) != len(tensor.stride) or min(tensor.stride) < 1:

@@ -1,4 +1,4 @@
-"""Engines of simulated graphs: supported graphs, workspace sizes and costs."""
+"""Simulated cuDNN engines: the graphs that they support, their workspace sizes and costs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Graph(Protocol):
         """Yield all tensors."""
 
     def type_name(self, tensor: FakeTensor) -> str:
-        """Return our name of a tensor's element type."""
+        """Return flow-core's name of a tensor's element type."""
 
     def itemsize(self, tensor: FakeTensor) -> int:
         """Return the element size of a tensor in bytes."""
@@ -34,12 +34,12 @@ class FakeEngine:
     """A simulated engine.
 
     Attributes:
-        name: name in plans.
+        name: the engine's name in plans.
         notes: its numerical notes.
         cost: simulated run time.
-        takes: whether it supports a graph.
-        workspace: workspace size for a graph in bytes.
-        compiles: whether building its plans requires a compilation.
+        takes: the function that says whether the engine supports a graph.
+        workspace: the function that returns the workspace size for a graph in bytes.
+        compiles: whether building a plan of the engine requires a compilation.
     """
 
     name: str
@@ -64,7 +64,7 @@ def _is_conv(graph: Graph) -> bool:
 
 
 def _is_conv_with_sums(graph: Graph) -> bool:
-    """A convolution with its sums: float16, channels last."""
+    """Whether a graph is a float16 convolution, channels last, with the sums of its result."""
     x, y = graph.given[0], graph.nodes[0].outputs[0]
     if [node.kind for node in graph.nodes] != ["conv_fprop", "genstats"]:
         return False
@@ -72,7 +72,7 @@ def _is_conv_with_sums(graph: Graph) -> bool:
 
 
 def _is_general_conv(graph: Graph) -> bool:
-    """A convolution; in float64 without fused operations."""
+    """Whether a graph is a convolution; in float64, one without fused operations."""
     wide = any(graph.type_name(t) == "float64" for t in graph.given)
     return _is_conv(graph) and not (wide and len(graph.nodes) > 1)
 
@@ -83,7 +83,7 @@ def _is_tensor_core_conv(graph: Graph) -> bool:
 
 
 def _is_unit_stride_conv(graph: Graph) -> bool:
-    """A convolution without strides, dilation and groups."""
+    """Whether a graph is a convolution without strides, dilation and groups."""
     if not _is_conv(graph):
         return False
     params = graph.nodes[0].params
@@ -100,19 +100,19 @@ def _is_conv_grad(graph: Graph) -> bool:
 
 
 def _is_attention(graph: Graph) -> bool:
-    """Attention; for gradients, without the guarantee of reproducible results."""
+    """Whether a graph is attention, or its gradients by a nondeterministic algorithm."""
     node = graph.nodes[0]
     return node.kind.startswith("sdpa") and not node.params.get("repeats")
 
 
 def _is_batch_norm(graph: Graph) -> bool:
-    """Batch normalization with channels in multiples of eight."""
+    """Whether a graph is batch normalization with a multiple of eight channels."""
     node = graph.nodes[0]
     return node.kind.startswith("batchnorm") and node.inputs["input"].dim[1] % 8 == 0
 
 
 def _is_layer_norm(graph: Graph) -> bool:
-    """Layer normalization with row lengths in multiples of eight."""
+    """Whether a graph is layer normalization with rows of a multiple of eight elements."""
     node = graph.nodes[0]
     return node.kind == "layernorm" and node.inputs["input"].dim[1] % 8 == 0
 
@@ -136,4 +136,4 @@ ENGINES: tuple[FakeEngine, ...] = (
     FakeEngine("eng6", ("WINOGRAD",), 1, _is_3x3_conv, lambda g: 2 * _nbytes(g)),
     FakeEngine("eng4_k1=2", ("FFT",), 4, _is_unit_stride_conv, lambda g: 8 * _nbytes(g)),
 )
-"""The engines in the order of the heuristics, which differs from the order of cost."""
+"""The engines in the order of the heuristics, which differs from the order of their costs."""

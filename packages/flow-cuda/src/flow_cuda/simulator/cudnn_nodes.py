@@ -1,7 +1,7 @@
-"""NumPy implementations of cuDNN graph nodes: batch first, channels second.
+"""NumPy implementations of cuDNN graph nodes, for tensors (batch, channels, ...).
 
-They are independent of the op references: convolutions are products of unfolded windows, and the
-gradient with respect to the input is a convolution of the dilated gradient.
+The implementations are independent of the op references: convolutions are products of unfolded
+windows, and the gradient with respect to the input is a convolution of the dilated output gradient.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ def window_sizes(x: Ints, w: Ints, node: FakeNode) -> Ints:
 
 
 def _columns(x: Array, kernel: Ints, out: Ints, stride: Ints, dilation: Ints, groups: int) -> Array:
-    """Unfold windows of a padded tensor: batch, groups, positions, channels and window elements."""
+    """Unfold the windows of a padded tensor.
+
+    The axes of the result are batch, groups, positions, and channels with window elements.
+    """
     n, channels, *_ = x.shape
     axes = zip(x.strides[2:], stride, strict=True), zip(x.strides[2:], dilation, strict=True)
     steps = tuple(tuple(a * b for a, b in rows) for rows in axes)
@@ -70,7 +73,10 @@ def conv_wgrad(node: FakeNode, t: Arrays, out: Ints) -> Any:
 
 
 def conv_dgrad(node: FakeNode, t: Arrays, out: Ints) -> Array:
-    """Compute the input gradient: reversed kernel over the gradient dilated by the stride."""
+    """Compute the input gradient.
+
+    It is the convolution of the output gradient, dilated by the stride, with the reversed weights.
+    """
     dy, w = t["loss"], t["filter"]
     stride, dilation = node.params["stride"], node.params["dilation"]
     rank, groups = len(stride), out[1] // w.shape[1]
@@ -119,7 +125,7 @@ def sdpa(node: FakeNode, t: Arrays, out: Ints) -> tuple[Array, Array]:
 
 
 def sdpa_backward(node: FakeNode, t: Arrays, out: Ints) -> tuple[Array, Array, Array]:
-    """Compute the gradients from the saved log-sum-exp."""
+    """Compute the gradients of attention from the saved log-sum-exp."""
     value = np.einsum("bhsd,bhtd->bhst", t["q"], t["k"]) * node.params["attn_scale"]
     weights = np.exp((value + t["bias"] if "bias" in t else value) - t["stats"])
     inner = np.einsum("bhsd,bhsd->bhs", t["o"], t["dO"])[..., None]
@@ -141,7 +147,10 @@ def _per_channel(x: Array) -> Array:
 
 
 def batchnorm(node: FakeNode, t: Arrays, out: Ints) -> tuple[Array, ...]:
-    """Compute batch normalization, batch statistics, and moving ones (unbiased variance)."""
+    """Compute batch normalization, the batch's statistics, and new moving statistics.
+
+    The moving variance takes the unbiased variance of the batch.
+    """
     rows, shape = _per_channel(t["input"]), t["scale"].shape
     mean, spread = rows.mean(1).reshape(shape), rows.var(1).reshape(shape)
     inverse = (spread + t["epsilon"]) ** -0.5
@@ -165,13 +174,13 @@ def batchnorm_backward(node: FakeNode, t: Arrays, out: Ints) -> tuple[Array, ...
 
 
 def genstats(node: FakeNode, t: Arrays, out: Ints) -> tuple[Array, Array]:
-    """Compute the sums of values and of squares per channel."""
+    """Compute the sums of the values and of their squares for each channel."""
     rows = _per_channel(t["input"])
     return rows.sum(1).reshape(out), np.square(rows).sum(1).reshape(out)
 
 
 def layernorm(node: FakeNode, t: Arrays, out: Ints) -> Any:
-    """Normalize each sample by its own statistics."""
+    """Normalize each sample with the sample's own statistics."""
     x = t["input"]
     axes = tuple(range(1, x.ndim))
     inner = x - x.mean(axes, keepdims=True)

@@ -23,12 +23,12 @@ class FakeTensor:
     by_value: bool = False
 
     def set_uid(self, uid: int) -> FakeTensor:
-        """Set the key in variant packs."""
+        """Set the tensor's key in variant packs."""
         self.uid = uid
         return self
 
     def set_output(self, value: bool) -> FakeTensor:
-        """Set whether it is written to memory."""
+        """Set whether the tensor is an output, written to memory."""
         self.virtual = not value
         return self
 
@@ -54,9 +54,9 @@ class FakeNode:
 
     Attributes:
         kind: name of the method that created it.
-        inputs: inputs by the library's names.
-        outputs: outputs in the library's order.
-        params: other parameters.
+        inputs: the inputs, by the library's names.
+        outputs: the outputs, in the library's order.
+        params: the other parameters of the method.
     """
 
     kind: str
@@ -93,7 +93,7 @@ def _plain(value: Any) -> Any:
 
 
 def unpacked(data: Mapping[str, Any], types: Any) -> tuple[list[FakeTensor], list[FakeNode]]:
-    """Return the graph given to `packed`; ``types`` is the library's enumeration."""
+    """Return the graph that was passed to `packed`; ``types`` enumerates the library's types."""
     tensors = [
         FakeTensor(**{**row, "data_type": row["data_type"] and types[row["data_type"]]})
         for row in data["tensors"]

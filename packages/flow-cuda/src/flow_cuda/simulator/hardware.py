@@ -1,9 +1,10 @@
-"""A simulated device: kernels run as host C++, streams are queues, and their order is checked.
+"""A simulated device, which runs kernels as host C++ and checks the synchronization of streams.
 
-Work runs as late as possible: only when the host waits for it.  Work with a missing wait therefore
-reads stale data, as it might on a GPU.  In addition, all queued work is compared with earlier work:
-two operations that access the same bytes, at least one of them writing, must be ordered by streams,
-events or a waiting host; otherwise `OrderError` is raised immediately.
+Queued work runs as late as possible: only when the host waits for it. Work that lacks a wait
+therefore reads stale data, as it might on a GPU. In addition, the device compares all queued work
+with earlier work: if two operations access the same bytes and at least one of them writes, then
+streams, events or a wait of the host must order them; otherwise, `OrderError` is raised
+immediately.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ HOST = "host"
 
 
 class OrderError(FlowError):
-    """Two unordered operations access the same bytes."""
+    """The error for two unordered operations that access the same bytes."""
 
 
 class SimulatorError(FlowError):
-    """An operation that CUDA would reject, or that would corrupt memory."""
+    """The error for an operation that CUDA would reject or that would corrupt memory."""
 
 
 @dataclass(eq=False)
@@ -63,13 +64,13 @@ class Work:
 
 @dataclass(eq=False)
 class FakeStream:
-    """A queue; its vector clock describes what precedes the next operation.
+    """A queue of work; its vector clock describes which operations precede the next one.
 
     Attributes:
         name: unique name.
         device: index of its device.
         clock: clock of the last operation; during a capture, of the last captured operation.
-        recording: the capture that it belongs to.
+        recording: the capture that the stream belongs to; None outside of a capture.
     """
 
     name: str
@@ -84,7 +85,7 @@ class Capture:
 
     Attributes:
         origin: the stream on which the capture began.
-        before: the clock of each stream when it joined, in that order.
+        before: the clock of each stream when it joined the capture, in the order of joining.
         steps: the work, with clocks relative to the beginning of the capture.
     """
 
@@ -98,7 +99,7 @@ class Capture:
         stream.clock, stream.recording = {}, self
 
     def end(self) -> tuple[str, ...]:
-        """Release the streams; return the names of those that the origin has not waited for."""
+        """Release the streams; return the names of streams that the origin has not waited for."""
         late = [
             stream.name
             for stream in self.before
@@ -124,7 +125,7 @@ class FakeGraph:
     Attributes:
         name: unique name.
         steps: the work.
-        clock: clock of the end of its last launch, which the next one waits for.
+        clock: clock of the end of the graph's last launch, for which the next launch waits.
     """
 
     name: str
@@ -136,13 +137,13 @@ class Machine:
     """State shared by the simulated devices of a process.
 
     Attributes:
-        clock: what the host has waited for.
+        clock: the clock of the host: what it has waited for.
         queue: work that has not run, in queueing order.
-        past: work that new work is compared with.
-        spans: allocations: start, end and device; None for page-locked memory.
-        used: allocated bytes per device.
-        lost: names of pending operations whose page-locked memory was freed.
-        count: number of streams and graphs, for unique names.
+        past: earlier work with which new work is compared.
+        spans: start, end and device of each allocation; the device of page-locked memory is None.
+        used: number of allocated bytes on each device.
+        lost: names of queued operations whose page-locked memory was freed before they ran.
+        count: number of streams and graphs so far, for unique names.
     """
 
     def __init__(self) -> None:
@@ -165,7 +166,7 @@ class Machine:
         self.spans[key] = start, start + nbytes, device
         self.used[device] += nbytes
         freed = weakref.finalize(owner, self._forget, key)
-        freed.atexit = False  # steps in flight at the end of a program still run
+        freed.atexit = False  # at the end of a program, steps in flight still run
 
     def _forget(self, key: int) -> None:
         start, stop, device = self.spans.pop(key)
@@ -192,7 +193,7 @@ class Machine:
         self.past.append(work)
 
     def check(self, name: str, access: Access, clock: Clock) -> None:
-        """Compare an operation, of a stream or of the host, with all earlier operations."""
+        """Compare an operation of a stream or of the host with all earlier operations."""
         for work in self.past:
             if not _before(work, clock) and _conflict(work.access, access):
                 raise OrderError(
@@ -203,7 +204,7 @@ class Machine:
                 )
 
     def run_before(self, clock: Clock) -> None:
-        """Run the work that precedes a point which the host has waited for, and nothing else.
+        """Run the work that precedes a point for which the host has waited, and no other work.
 
         Raises:
             OrderError: page-locked memory was freed before operations on it ran.
@@ -224,7 +225,7 @@ class Machine:
         self.clock = self.prune(self.clock)
 
     def prune(self, clock: Clock) -> Clock:
-        """Drop the clock entries of finished graph launches, which are not used any more."""
+        """Drop the clock entries of finished graph launches, which nothing uses any more."""
         lanes = {work.stream for work in self.past}
         return {name: n for name, n in clock.items() if "/" not in name or name in lanes}
 
@@ -235,10 +236,10 @@ class Simulator:
     Args:
         index: device number.
         nbytes: simulated memory size.
-        compiler: shared by simulators that run the same kernels.
-        library: replacement of cuBLASLt.
-        machine: shared with the other devices of the process; default: a new one.
-        cudnn: replacement of cuDNN.
+        compiler: the host compiler; simulators that run the same kernels share one.
+        library: the replacement of cuBLASLt.
+        machine: the state shared with the other devices of the process; default: a new one.
+        cudnn: the replacement of cuDNN.
 
     Attributes:
         log: names of queued operations and calls, in order.
@@ -284,7 +285,7 @@ class Simulator:
         return memory
 
     def pinned(self, nbytes: int) -> Array:
-        """Return host memory."""
+        """Return host memory that stands for page-locked memory."""
         self.allocations += 1
         self.log.append(f"pinned {nbytes}")
         made = np.full(nbytes, 0xA5, np.uint8)
@@ -292,7 +293,7 @@ class Simulator:
         return made
 
     def free_bytes(self) -> int:
-        """Return the remaining simulated memory."""
+        """Return the number of unused bytes of the simulated memory."""
         return self._nbytes - self.machine.used[self.index]
 
     # -------------------------------------------------------------------------------- order
@@ -302,7 +303,7 @@ class Simulator:
         return FakeStream(self.machine.unique_name(name), self.index)
 
     def lane(self, name: str) -> FakeStream:
-        """Return the queue of a name."""
+        """Return the queue with this name, created on first use."""
         if name not in self._lanes:
             self._lanes[name] = self.stream(name) if name else self.compute
         return self._lanes[name]
@@ -330,7 +331,7 @@ class Simulator:
         stream.clock = self.machine.prune(_merged(stream.clock, event.clock))
 
     def synchronize(self, event: FakeEvent) -> None:
-        """Run the work before the event, and nothing else."""
+        """Run the work that precedes the event, and no other work."""
         self.log.append("synchronize")
         if event.capture is not None:
             raise SimulatorError(
@@ -366,7 +367,7 @@ class Simulator:
         stream.clock = clock
 
     def _check_place(self, stream: FakeStream, name: str, access: Access, peers: bool) -> None:
-        """Check that work uses streams and, unless it copies, memory of its own device."""
+        """Check that work uses streams and, except in copies, memory of its own device only."""
         if stream.device != self.index:
             raise SimulatorError(
                 f"queueing {name}",
@@ -427,7 +428,7 @@ class Simulator:
             self._add(stream, "zero", _Call(ctypes.memset, target, 0, nbytes), access)
 
     def supports(self, product: Product, workspace_bytes: int) -> bool:
-        """Whether the library has an algorithm."""
+        """Whether the simulated cuBLASLt has an algorithm for the product."""
         return self.products.plan(product, workspace_bytes) is not None
 
     def product(self, stream: FakeStream, product: Product, operands: Operands) -> None:
@@ -456,17 +457,17 @@ class Simulator:
         self.log.append("end capture")
         capture = stream.recording
         if capture is None:
-            raise SimulatorError(f"ending the capture of {stream.name}", found="no capture")
+            raise SimulatorError(f"ending the capture of {stream.name}", found="no capture on it")
         if late := capture.end():
             raise SimulatorError(
                 f"ending the capture of {stream.name}",
-                found=f"work on {', '.join(late)}, which it does not wait for",
-                allowed="streams joined to the one where the capture began",
+                found=f"work on {', '.join(late)}, for which the first stream does not wait",
+                allowed="streams for which the first stream of the capture waits",
             )
         return FakeGraph(self.machine.unique_name("graph"), tuple(capture.steps))
 
     def replay(self, stream: FakeStream, graph: FakeGraph) -> None:
-        """Queue a captured graph; each captured stream runs on a stream of the graph."""
+        """Queue a captured graph; each captured stream runs on its own stream of the graph."""
         self.log.append(f"replay {len(graph.steps)}")
         before = self.machine.prune(_merged(stream.clock, self.machine.clock))
         start = end = _merged(before, graph.clock)
@@ -483,20 +484,20 @@ class Simulator:
 
     @property
     def workbench(self) -> GpuWorkbench:
-        """The workbench of a GPU."""
+        """The workbench of the simulated device."""
         return GpuWorkbench(self)
 
     def uuid(self) -> str:
-        """Return a name."""
+        """Return a name that identifies the device."""
         return f"simulated {self.index}"
 
     def handle(self, stream: FakeStream) -> int:
-        """Return a handle by which `enqueue` finds the stream."""
+        """Return a handle with which `enqueue` finds the stream."""
         self._handles[id(stream)] = stream
         return id(stream)
 
     def within(self, call: Callable[[], Any]) -> Any:
-        """Call a function."""
+        """Call a function; a simulated device is current everywhere."""
         return call()
 
     def enqueue(self, handle: int, name: str, run: Callable[[], None], access: Access) -> None:

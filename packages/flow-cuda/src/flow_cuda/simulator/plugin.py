@@ -1,4 +1,4 @@
-"""A plugin whose "gpu" devices are simulated on the host and run the kernels of real ones."""
+"""A plugin whose "gpu" devices are simulated on the host and run the kernels of real GPUs."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def compiler() -> host_compiler.HostCompiler:
 
 
 class Drivers:
-    """Drivers of simulated devices; the devices of one session share a machine.
+    """The drivers of simulated devices; the devices of one session share a machine.
 
-    A request for a device that was already returned comes from a new session and starts a new
+    A second request for the same device comes from a new session and therefore starts a new
     machine.
     """
 
@@ -77,35 +77,35 @@ class Drivers:
 
 @functools.cache
 def dnn_plans() -> DnnPlans:
-    """Return the cuDNN planner for compiling programs."""
+    """Return the planner of the simulated cuDNN, for compiling programs."""
     return simulated_plans(SimulatedCudnn())
 
 
 def probe(count: int = 4) -> Available | Unavailable:
-    """Report ``count`` devices if a compiler is installed."""
+    """Report ``count`` devices if a host compiler is installed."""
     if host_compiler.compiler() is None:
         return Unavailable("no C++ compiler for the simulated device", "install g++")
     return Available(count, "simulated on the host")
 
 
 def flow_register_devices() -> tuple[DeviceSpec, ...]:
-    """The device type "gpu"."""
+    """Return the device type "gpu"."""
     spec = DeviceSpec("gpu", partial(probe), Drivers(), records_launches=True, alignment=ALIGNMENT)
     return (spec,)
 
 
 def flow_register_comms() -> tuple[CommSpec, ...]:
-    """The comm between the devices."""
+    """Return the communicator (comm) between the devices."""
     return (peers_comm(),)
 
 
 def flow_register_ops() -> tuple[OpSpec, ...]:
-    """The ops created by the passes."""
+    """Return the ops that the passes create."""
     return (*OPS, *DNN_OPS, *ATTENTION_OPS, *NORM_OPS, *LAYOUT_OPS)
 
 
 def flow_register_passes() -> tuple[PassSpec, ...]:
-    """The passes."""
+    """Return the passes of flow-cuda."""
     convolutions = convolutions_pass(lambda: Convolutions(dnn_plans))
     attention = attention_pass(lambda: JoinAttention(dnn_plans))
     norms = norms_pass(lambda: Norms(dnn_plans))
@@ -116,5 +116,5 @@ def flow_register_passes() -> tuple[PassSpec, ...]:
 
 
 def flow_register_kernels() -> Iterator[KernelSpec]:
-    """The kernels of real devices."""
+    """Return the kernels of real GPUs."""
     yield from kernels()

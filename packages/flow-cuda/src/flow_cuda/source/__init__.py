@@ -1,5 +1,5 @@
-"""Hand-written CUDA C++, and the header that makes it compile as host C++.
+"""Hand-written CUDA C++, and the header that makes this code compile as host C++.
 
 In: kernel bodies that call these functions. Out: text for NVRTC or the host compiler.
-Headers other than host.h must not depend on the host.
+No header except host.h may depend on the host.
 """

@@ -18,7 +18,7 @@ from flow_data.loading.workers import WorkerLimits
 
 
 def add_commands(cli: Any) -> None:
-    """Add the commands to a group."""
+    """Add the commands to a click group."""
     cli.add_command(data)
 
 

@@ -1,4 +1,4 @@
-"""Convert data sets to OFRecord part files, in parallel, with progress, and atomically."""
+"""Convert data sets to OFRecord part files atomically, on several threads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flow_data.records.folder import image_files
 from flow_data.records.ofrecord import OFRecordWriter, part_path
 
 SUFFIX_LENGTH = 5
-"""Digits of the part number in a file name."""
+"""The number of digits of the part number in a file name."""
 
 
 class Samples(Protocol):
@@ -29,11 +29,11 @@ class Samples(Protocol):
         """Return the number of samples."""
 
     def fields(self, number: int) -> Mapping[str, Any]:
-        """Return the fields of a sample, for `flow_data.encode_record`."""
+        """Return the fields of a sample in the form that `flow_data.encode_record` takes."""
 
 
 class FolderSamples:
-    """Images in one folder per class.
+    """Images in folders, with one folder per class.
 
     Fields: ``encoded``, ``class/label``, ``class/text`` and ``filename``.
     """
@@ -45,7 +45,7 @@ class FolderSamples:
         return len(self._files)
 
     def fields(self, number: int) -> Mapping[str, Any]:
-        """Return the bytes of an image file, and its class."""
+        """Return the bytes of an image file, and the fields of its class."""
         path, label = self._files[number]
         name = self.classes[label] if self.classes else ""
         return {
@@ -57,7 +57,7 @@ class FolderSamples:
 
 
 class CsvSamples:
-    """The rows of a CSV file with a header line; columns hold integers, floats or text."""
+    """The rows of a CSV file with a header line; each column holds integers, floats or text."""
 
     def __init__(self, path: str) -> None:
         try:
@@ -76,7 +76,7 @@ class CsvSamples:
                 raise DataError(
                     f"reading line {number} of {path}",
                     found=f"{len(row)} columns",
-                    allowed=f"{len(names)}, as in the header line",
+                    allowed=f"{len(names)} columns, as in the header line",
                 )
         columns = zip(*self._rows, strict=True)
         self._columns = {name: _column(values) for name, values in zip(names, columns, strict=True)}
@@ -85,12 +85,12 @@ class CsvSamples:
         return len(self._rows)
 
     def fields(self, number: int) -> Mapping[str, Any]:
-        """Return a row."""
+        """Return the values of a row by column."""
         return {name: column[number] for name, column in self._columns.items()}
 
 
 def _column(values: Sequence[str]) -> Sequence[Any]:
-    """Return a column in the first of int64, float32 and bytes that represents all values.
+    """Return a column as int64, float32 or bytes: the first type that represents all its values.
 
     >>> _column(["1", "2"])[1], _column(["1", "2.5"])[1], _column(["1", "b"])[1]
     (np.int64(2), np.float32(2.5), b'b')
@@ -105,7 +105,7 @@ def _column(values: Sequence[str]) -> Sequence[Any]:
 
 
 class NpzSamples:
-    """The arrays of an .npz file as fields; axis 0 is the sample axis."""
+    """The samples of an .npz file, whose arrays are the fields; axis 0 is the sample axis."""
 
     def __init__(self, path: str) -> None:
         try:
@@ -132,7 +132,7 @@ def open_samples(source: str) -> Samples:
     """Open a folder of images, a .csv or an .npz file.
 
     Raises:
-        DataError: the source is none of these, or not readable.
+        DataError: the source is none of these, or cannot be read.
     """
     if os.path.isdir(source):
         return FolderSamples(source)
@@ -158,21 +158,21 @@ def convert(
 ) -> list[str]:
     """Write samples as OFRecord part files ``part-00000`` ... in a new folder.
 
-    The folder appears when it is complete; a failure leaves no files.
+    The folder appears only when it is complete; a failure leaves no files behind.
 
     Args:
         samples: the data set.
-        target: the folder; it must be absent or empty.
+        target: the folder, which must not exist or must be empty.
         parts: number of files.
         workers: number of threads.
-        seed: seed of a shuffle of the samples; None for their own order.
+        seed: seed with which to shuffle the samples; None to keep their order.
         progress: called after each sample.
 
     Returns:
         The paths of the files.
 
     Raises:
-        DataError: the target exists, or a sample cannot be read or written.
+        DataError: the target exists and is not empty, or a sample cannot be read or written.
     """
     folder = Path(target)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):

@@ -1,4 +1,4 @@
-"""The reports of ``flow data stats`` on stalls of input pipelines, as text and SVG."""
+"""Reports of ``flow data stats`` about stalls of input pipelines, as text and as SVG."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _WIDTH = 40
 
 
 def text_report(loaders: Sequence[LoaderStats]) -> str:
-    """Return the time per stage, waits and queue levels of loaders as text."""
+    """Return the time per stage, the waits and the queue levels of loaders as text."""
     if not loaders:
         return "no loader ran: no step of the program consumed a reader's batch\n"
     return "\n".join(line for stats in loaders for line in _lines(stats))
@@ -40,7 +40,7 @@ def _lines(stats: LoaderStats) -> Iterator[str]:
 
 
 def _workers(stats: LoaderStats) -> str:
-    """Describe the number of concurrent batches and its source."""
+    """Describe the maximum number of concurrent batches, and what determines it."""
     limits = stats.limits
     if limits is None:
         return ""
@@ -49,7 +49,7 @@ def _workers(stats: LoaderStats) -> str:
 
 
 def stages(stats: LoaderStats) -> list[tuple[str, float, float]]:
-    """Return name, seconds and fraction of the total time of each stage."""
+    """Return the name, the seconds and the fraction of the total time of each stage."""
     with stats.lock:
         found = dict(stats.stages)
     total = sum(found.values()) or 1.0
@@ -57,7 +57,7 @@ def stages(stats: LoaderStats) -> list[tuple[str, float, float]]:
 
 
 def verdict(stats: LoaderStats) -> str:
-    """State whether steps wait for batches, and for which stage.
+    """Return a sentence that says whether steps wait for batches, and which stage is slowest.
 
     >>> fed = LoaderStats("reader", 4, batches=10, levels={4: 10})
     >>> verdict(fed)

@@ -1,4 +1,4 @@
-"""Random crops, determined by seed, step and sample, for any number of devices."""
+"""Random crops; seed, step and sample determine a crop, whatever the number of devices."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flow_core.authoring.specs import BindContext
 from flow_core.base.philox import Uniform
 
 Box = tuple[int, int, int, int]
-"""Top, left, height and width."""
+"""The top, left, height and width of a crop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class CropLimits:
 def crop_box(size: tuple[int, int], limits: CropLimits, draws: Sequence[float]) -> Box:
     """Return the crop that random numbers in [0, 1) determine.
 
-    Area and the logarithm of the ratio are uniform; crops that do not fit are drawn again.
+    The area and the logarithm of the ratio are uniform; a crop that does not fit is drawn again.
 
     >>> crop_box((100, 200), CropLimits((0.5, 0.5), (1.0, 1.0)), [0.0] * 22)
     (0, 0, 100, 100)
@@ -65,7 +65,7 @@ def _size(height: int, width: int, limits: CropLimits, draws: Sequence[float]) -
 
 
 def _largest(height: int, width: int, limits: CropLimits) -> tuple[int, int]:
-    """Return the largest crop of an allowed ratio, scaled down to the maximum area."""
+    """Return the largest crop with an allowed ratio, scaled down to the maximum area."""
     narrow, wide = limits.ratio
     w = min(width, max(1, int(height * wide)))
     h = min(height, max(1, int(width / narrow)))
@@ -79,7 +79,7 @@ class RowDraws:
     Args:
         ctx: context of an op with attributes ``seed``, ``has_seed`` and ``region``.
         count: number of rows.
-        draws: numbers per row.
+        draws: number of random numbers per row.
     """
 
     def __init__(self, ctx: BindContext, count: int, draws: int) -> None:

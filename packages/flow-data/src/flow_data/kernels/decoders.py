@@ -19,7 +19,7 @@ from flow_data.rows import StepLaunch, for_each_instance, for_each_row
 
 
 def numbers_into(record: Record, name: str, out: Array, varying: bool, padded: bool) -> None:
-    """Write the numbers of a field to a flat array; each byte is a number."""
+    """Write the numbers of a field to a flat array; in a field of bytes, each byte is a number."""
     kind, values = record.field(name)
     if kind == "bytes_list":
         data = np.frombuffer(record.blob(name), np.int8)[: out.size]
@@ -42,7 +42,7 @@ def _wrong_count(record: Record, name: str, found: int, wanted: int) -> Exceptio
 
 
 def raw(ctx: BindContext) -> Launch:
-    """Decode a field of numbers to rows of the output."""
+    """Return a launch that decodes a field of numbers to rows of the output."""
     records, out = ctx.inputs[0], ctx.outputs[0]
     flat = out.reshape(len(out), -1)
     name = ctx.attrs["field"]
@@ -55,7 +55,7 @@ def raw(ctx: BindContext) -> Launch:
 
 
 def bytes_instances(ctx: BindContext) -> Launch:
-    """Return a field of bytes as uint8 instances."""
+    """Return a launch that copies a field of bytes to uint8 instances."""
     name = ctx.attrs["field"]
 
     def decode(record: Record) -> Array:
@@ -65,7 +65,7 @@ def bytes_instances(ctx: BindContext) -> Launch:
 
 
 def decoded(ctx: BindContext) -> Launch:
-    """Decode a field of bytes with a plugin's decoder to rows of the output, or to instances."""
+    """Return a launch of a plugin's decoder, which writes rows of the output or instances."""
     records, out, attrs = ctx.inputs[0], ctx.outputs[0], ctx.attrs
     decode, dtype = load(attrs["decoder"]), as_dtype(attrs["data_type"]).numpy
 
@@ -86,7 +86,7 @@ def decoded(ctx: BindContext) -> Launch:
 def _called(
     decode: Callable[[bytes], Any], record: Record, attrs: Mapping[str, AttrValue]
 ) -> Array:
-    """Call a decoder; convert its exceptions to errors about the record."""
+    """Call a decoder; convert the decoder's exceptions to errors about the record."""
     data = record.blob(attrs["field"])
     try:
         return np.asarray(decode(data))
@@ -96,7 +96,7 @@ def _called(
 
 
 def decode_field(record: Record, name: str, color_space: str) -> Array:
-    """Decode a field with an image file."""
+    """Decode the image file in a field."""
     data = record.blob(name)
     try:
         return codec.decode(data, color_space)
@@ -106,7 +106,7 @@ def decode_field(record: Record, name: str, color_space: str) -> Array:
 
 
 def image(ctx: BindContext) -> Launch:
-    """Decode a field with image files."""
+    """Return a launch that decodes the image files in a field."""
     name, color = ctx.attrs["field"], ctx.attrs["color_space"]
 
     def decode(record: Record) -> Array:
@@ -116,7 +116,7 @@ def image(ctx: BindContext) -> Launch:
 
 
 def image_random_crop(ctx: BindContext) -> Sequence[Launch]:
-    """Decode random crops of a field with image files."""
+    """Return launches that decode random crops of the image files in a field."""
     records, out = ctx.inputs[0], ctx.outputs[0]
     name, color, limits = ctx.attrs["field"], ctx.attrs["color_space"], crop_limits(ctx.attrs)
     draws = RowDraws(ctx, len(out), limits.draws)
@@ -144,7 +144,7 @@ _ONEREC_LISTS = {
 
 
 def onerec(ctx: BindContext) -> Launch:
-    """Copy tensors to rows of the output, padded with zeros if smaller."""
+    """Return a launch that copies tensors to rows of the output and pads them with zeros."""
     records, out, attrs = ctx.inputs[0], ctx.outputs[0], ctx.attrs
     low, high = _limits(out.shape[1:], attrs)
 
@@ -207,7 +207,7 @@ def _normalize(out: Array, mean: Sequence[float], std: Sequence[float], layout: 
 
 
 def blob(ctx: BindContext) -> Launch:
-    """Decode a blob of the deprecated decode_ofrecord."""
+    """Return a launch that decodes one blob of the deprecated ``decode_ofrecord``."""
     records, out, attrs = ctx.inputs[0], ctx.outputs[0], ctx.attrs
     fill = {"image": _fill_image, "raw": _fill_numbers, "bytes_list": _fill_numbers}[attrs["codec"]]
 

@@ -22,7 +22,7 @@ def _check(op: str, row: int, x: Array, columns: int) -> None:
 
 
 def bbox_flip(ctx: BindContext) -> Launch:
-    """Flip boxes (xmin, ymin, xmax, ymax) in pixel coordinates."""
+    """Return a launch that flips boxes (xmin, ymin, xmax, ymax) in pixel coordinates."""
     boxes, size, out = ctx.inputs[0], ctx.inputs[1], ctx.outputs[0]
     codes = flip_codes(ctx, 2, len(boxes))
 
@@ -40,7 +40,7 @@ def bbox_flip(ctx: BindContext) -> Launch:
 
 
 def polygon_flip(ctx: BindContext) -> Launch:
-    """Flip points (x, y)."""
+    """Return a launch that flips points (x, y)."""
     points, size, out = ctx.inputs[0], ctx.inputs[1], ctx.outputs[0]
     codes = flip_codes(ctx, 2, len(points))
 
@@ -68,17 +68,17 @@ def _scale(ctx: BindContext, op: str, columns: int) -> Launch:
 
 
 def bbox_scale(ctx: BindContext) -> Launch:
-    """Scale boxes by (width, height) factors."""
+    """Return a launch that scales boxes by factors (width, height)."""
     return _scale(ctx, "object_bbox_scale", 4)
 
 
 def polygon_scale(ctx: BindContext) -> Launch:
-    """Scale points by (width, height) factors."""
+    """Return a launch that scales points by factors (width, height)."""
     return _scale(ctx, "object_segmentation_polygon_scale", 2)
 
 
 def polygon_to_mask(ctx: BindContext) -> Launch:
-    """Rasterise polygons to masks, one per object."""
+    """Return a launch that rasterises polygons to masks, one per object."""
     (points, index, size), out = ctx.inputs, ctx.outputs[0]
     op = "object_segmentation_polygon_to_mask"
 
@@ -101,7 +101,7 @@ def polygon_to_mask(ctx: BindContext) -> Launch:
 
 
 def _objects(points: Array, index: Array) -> Iterator[list[Array]]:
-    """Yield the polygons of each object; the index is (point, polygon, object), from 0."""
+    """Yield the polygons of each object; points have indices (point, polygon, object) from 0."""
     keys = index[:, 2].astype(np.int64) * (index[:, 1].max(initial=0) + 1) + index[:, 1]
     starts = np.flatnonzero(np.diff(keys, prepend=-1))
     polygons = np.split(points, starts[1:]) if len(starts) else []

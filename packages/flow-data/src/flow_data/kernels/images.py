@@ -23,7 +23,7 @@ def _check_image(op: str, row: int, x: Array, channels: int | None = None) -> No
 
 
 def decode(ctx: BindContext) -> Launch:
-    """Decode image files."""
+    """Return a launch that decodes image files."""
     color, dtype = ctx.attrs["color_space"], as_dtype(ctx.attrs["data_type"]).numpy
 
     def work(x: Array) -> Array:
@@ -33,7 +33,7 @@ def decode(ctx: BindContext) -> Launch:
 
 
 def resize_to_fixed(ctx: BindContext) -> Launch:
-    """Resize images to one size, directly into the batch."""
+    """Return a launch that resizes images to one size and writes directly to the batch."""
     (x,), (out, scale) = ctx.inputs, ctx.outputs
     _, height, width, channels = out.shape
     kind = ctx.attrs["interpolation_type"]
@@ -52,7 +52,7 @@ def size_keeping_ratio(
 ) -> tuple[int, int]:
     """Return (width, height) with the shorter (or longer) side resized to ``target``.
 
-    ``maximum`` bounds the longer side, ``minimum`` the shorter one; 0 means no bound.
+    ``maximum`` bounds the longer side, and ``minimum`` bounds the shorter side; 0 means no bound.
 
     >>> size_keeping_ratio(480, 640, 800, 0, 1000, False)
     (1000, 750)
@@ -70,7 +70,7 @@ def size_keeping_ratio(
 
 
 def resize_keep_ratio(ctx: BindContext) -> Launch:
-    """Resize images with their aspect ratios kept."""
+    """Return a launch that resizes images and keeps their aspect ratios."""
     (x,), (out, size, scale) = ctx.inputs, ctx.outputs
     attrs = ctx.attrs
     options = [attrs[k] for k in ("target_size", "min_size", "max_size", "resize_longer")]
@@ -88,7 +88,7 @@ def resize_keep_ratio(ctx: BindContext) -> Launch:
 
 
 def random_crop(ctx: BindContext) -> Sequence[Launch]:
-    """Crop images at random."""
+    """Return launches that crop images at random."""
     (x,), (out,) = ctx.inputs, ctx.outputs
     limits = crop_limits(ctx.attrs)
     draws = RowDraws(ctx, len(x), limits.draws)
@@ -102,7 +102,7 @@ def random_crop(ctx: BindContext) -> Sequence[Launch]:
 
 
 def crop_mirror_normalize(ctx: BindContext) -> Launch:
-    """Crop at a fixed position, mirror some images, and normalise."""
+    """Return a launch that crops at a fixed position, mirrors some images, and normalises."""
     images, out, attrs = ctx.inputs[0], ctx.outputs[0], ctx.attrs
     mirrored = ctx.inputs[1] if len(ctx.inputs) > 1 else np.zeros(len(out), np.int8)
     planar = attrs["output_layout"] == "NCHW"
@@ -132,7 +132,7 @@ def _part(x: Array, row: int, wanted: tuple[int, int, int], at: tuple[float, flo
 
 
 def batch_align(ctx: BindContext) -> Launch:
-    """Copy images to the corner of a batch of zeros."""
+    """Return a launch that copies images to the upper left corner of a batch of zeros."""
     (x,), (out,) = ctx.inputs, ctx.outputs
 
     def one(row: int) -> None:
@@ -151,7 +151,7 @@ def batch_align(ctx: BindContext) -> Launch:
 
 
 def normalize(ctx: BindContext) -> Launch:
-    """Compute (pixel - mean) / std."""
+    """Return a launch that computes (pixel - mean) / std."""
     mean, std = (np.array(ctx.attrs[k], np.float32) for k in ("mean", "std"))
 
     def work(x: Array) -> Array:
@@ -166,14 +166,14 @@ def normalize(ctx: BindContext) -> Launch:
 
 
 def flip_codes(ctx: BindContext, position: int, count: int) -> Any:
-    """Return the flip code of each sample: an input, or the attribute for all."""
+    """Return the flip code of each sample: an input's values, or the attribute's value for all."""
     if len(ctx.inputs) > position:
         return ctx.inputs[position]
     return np.full(count, ctx.attrs["code"], np.int8)
 
 
 def flip(ctx: BindContext) -> Launch:
-    """Flip images."""
+    """Return a launch that flips images."""
     x, out = ctx.inputs[0], ctx.outputs[0]
     codes = flip_codes(ctx, 1, len(x))
 

@@ -16,7 +16,7 @@ from flow_data.instances import Array, describe, instance_error, pooled_copy
 
 
 def to_buffer(ctx: BindContext) -> Launch:
-    """Copy the parts of a tensor to instances."""
+    """Return a launch that copies the parts of a tensor to instances."""
     (x,), (out,) = ctx.inputs, ctx.outputs
     parts = x.reshape(out.size, *x.shape[out.ndim :])
     return partial(_unstack, parts, out.reshape(-1))
@@ -28,7 +28,7 @@ def _unstack(parts: Array, out: Array) -> None:
 
 
 def to_tensor(ctx: BindContext) -> Launch:
-    """Stack instances of one shape."""
+    """Return a launch that stacks instances of one shape."""
     (x,), (out,) = ctx.inputs, ctx.outputs
     target = out.reshape(x.size, *out.shape[x.ndim :])
     return partial(_stack, x.reshape(-1), target)
@@ -49,7 +49,7 @@ def _stack(instances: Array, target: Array) -> None:
 
 
 def to_list(ctx: BindContext) -> Launch:
-    """Check instances against the bound and forward them."""
+    """Return a launch that checks instances against the bound and forwards them."""
     bound, dtype = tuple(ctx.attrs["shape"]), as_dtype(ctx.attrs["dtype"]).numpy
     return partial(_check_list, ctx.inputs[0], ctx.outputs[0], bound, dtype)
 
@@ -66,11 +66,11 @@ def _check_list(instances: Array, out: Array, bound: Sequence[int], dtype: Any) 
 
 
 def split(ctx: BindContext) -> Sequence[Launch]:
-    """Forward each tensor of a list separately."""
+    """Return launches that forward each tensor of a list separately."""
     (x,) = ctx.inputs
     return [partial(np.copyto, out, x[i : i + 1]) for i, out in enumerate(ctx.outputs)]
 
 
 def forward(ctx: BindContext) -> Launch:
-    """Forward all instances, if the plan does not alias input and output."""
+    """Return a launch that forwards instances if the plan does not alias input and output."""
     return partial(np.copyto, ctx.outputs[0], ctx.inputs[0])

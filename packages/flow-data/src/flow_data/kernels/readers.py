@@ -1,4 +1,4 @@
-"""Kernels of readers and synthetic batches outside of loaders."""
+"""Kernels of readers and of synthetic batches, for use outside of loaders."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flow_data.loading.source import Source, open_source
 
 
 def read(ctx: BindContext) -> Launch:
-    """Read the batch of the running step."""
+    """Return a launch that reads the batch of the running step."""
     rows = len(ctx.outputs[0])
     source = open_source(ctx.query.op, ctx.attrs, ctx.seed, rows)
     return partial(_read, source, ctx.step, ctx.outputs)
@@ -27,7 +27,7 @@ def _read(source: Source, step: Any, outputs: Sequence[Any]) -> None:
 
 
 def random(ctx: BindContext) -> Launch:
-    """Return the same random numbers in each step."""
+    """Return a launch that writes the same random numbers in each step."""
     out, attrs = ctx.outputs[0], ctx.attrs
     region = attrs["region"]
     first = region[0][0] if region else 0

@@ -1,4 +1,4 @@
-"""The op ``data_loader``: its member ops, encoded as one attribute."""
+"""The member ops of the op ``data_loader``, which are encoded as one attribute."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from flow_core.base.dtypes import as_dtype
 from flow_core.base.shapes import Shape
 
 LOCAL_COPIES = ("slice", "copy")
-"""Collectives that a loader executes itself: copies within a device."""
+"""The kinds of collectives that a loader executes itself: copies within a device."""
 
 Slot = tuple[int, int]
-"""An output of a member: indices of the member and of its output."""
+"""An output of a member, given as the index of the member and the index of the output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +34,12 @@ class Member:
 
     Attributes:
         name: name of the op.
-        logical: name that the op's parts on all devices share; they draw the same numbers.
-        type: its type.
+        logical: the name that the op's parts on all devices share, so that they draw the same
+            numbers.
+        type: type of the op.
         inputs: outputs of earlier members.
-        attrs: its attributes.
-        outputs: types of its outputs.
+        attrs: attributes of the op.
+        outputs: types of the outputs.
     """
 
     name: str
@@ -67,7 +68,7 @@ def _window(start: Shape, size: Shape) -> tuple[slice, ...]:
 
 
 def encode(members: Sequence[Member]) -> tuple[AttrValue, ...]:
-    """Encode members as a literal."""
+    """Encode members as a literal, the attribute of a loader."""
     return tuple(
         (
             m.name,
@@ -82,7 +83,7 @@ def encode(members: Sequence[Member]) -> tuple[AttrValue, ...]:
 
 
 def decode(body: Sequence[Any]) -> Iterator[Member]:
-    """Decode the members of a literal."""
+    """Yield the members that a literal encodes."""
     for name, logical, type_, inputs, attrs, outputs in body:
         types = tuple(tensor_type(tuple(shape), as_dtype(dtype)) for shape, dtype in outputs)
         yield Member(name, logical, type_, tuple(tuple(i) for i in inputs), dict(attrs), types)

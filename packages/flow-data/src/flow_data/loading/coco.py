@@ -1,4 +1,4 @@
-"""COCO data sets: images in a folder, objects in a JSON file."""
+"""COCO data sets: images in a folder, and their objects in a JSON file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flow_core.base.errors import DataError
 from flow_data.records.record import Origin, corrupt
 
 _KEYPOINTS = 10
-"""Minimum number of visible keypoints of an image in a keypoint data set."""
+"""The minimum number of visible keypoints of an image in a keypoint data set."""
 
 _MALFORMED = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError)
 _CONTENT = (
@@ -28,14 +28,14 @@ _CONTENT = (
 )
 
 _MAX_SIDE = 2**31 - 1
-"""Maximum pixels of a side: sizes are int32."""
+"""The maximum number of pixels of a side, because sizes are int32."""
 
 _KEPT = 1000
-"""Maximum number of batches that are kept for later requests of other threads."""
+"""The maximum number of batches that are kept for later requests by other threads."""
 
 
 class CocoAnnotations:
-    """The images of an annotation file and their objects, without crowds.
+    """The images of an annotation file and their objects, except crowds.
 
     Args:
         path: the JSON file.
@@ -77,12 +77,12 @@ class CocoAnnotations:
         return os.path.join(self._folder, self._images[image_id]["file_name"])
 
     def size(self, image_id: int) -> tuple[int, int]:
-        """Return height and width of an image."""
+        """Return the height and width of an image."""
         image = self._images[image_id]
         return int(image["height"]), int(image["width"])
 
     def boxes(self, image_id: int) -> tuple[Array, Array]:
-        """Return boxes (xmin, ymin, xmax, ymax) within the image, and labels from 1."""
+        """Return boxes (xmin, ymin, xmax, ymax) clipped to the image, and labels from 1."""
         height, width = self.size(image_id)
         boxes, labels = [], []
         for thing in self._objects[image_id]:
@@ -93,7 +93,7 @@ class CocoAnnotations:
         return _floats(boxes, 4), np.array(labels, np.int32)
 
     def polygons(self, image_id: int) -> tuple[Array, Array]:
-        """Return points (x, y), and their indices (point, polygon, object) from 0."""
+        """Return the polygon points (x, y), and indices (point, polygon, object) from 0."""
         points: list[Any] = []
         index: list[tuple[int, int, int]] = []
         for number, thing in enumerate(self._objects[image_id]):
@@ -153,10 +153,10 @@ def _corners(box: Sequence[float], height: int, width: int) -> tuple[float, ...]
 
 
 class _Shard:
-    """The batches of one shard, which reads every n-th image or contiguous ranges.
+    """The batches of one shard, which reads every n-th image or contiguous ranges of images.
 
     Args:
-        known: the annotations.
+        known: the annotations of the data set.
         attrs: attributes of the op.
         number: index of the shard.
     """
@@ -192,10 +192,10 @@ class _Shard:
         return order
 
     def batches(self) -> Iterator[list[int]]:
-        """Yield batches of images of one group, portrait or not.
+        """Yield batches of images; all images of a batch have one group, portrait or other.
 
-        Images wait for a batch of their group; the next batch is of the group of the image that
-        has waited longest.
+        Images wait until their group has enough images for a batch. The next batch is that of the
+        group whose first image has waited longest.
         """
         waiting: dict[int, list[tuple[int, int]]] = {}
         for arrived, image_id in enumerate(self._ids()):
@@ -217,7 +217,7 @@ class CocoSource:
 
     Args:
         attrs: attributes of the op.
-        rows: images per step of this device.
+        rows: number of images that this device reads per step.
     """
 
     def __init__(self, attrs: Mapping[str, AttrValue], rows: int) -> None:
@@ -256,7 +256,7 @@ class CocoSource:
             return self._next_batch()
 
     def read(self, ref: int, row: int, outputs: Sequence[Array]) -> None:
-        """Read an image and its objects."""
+        """Read an image and its objects into a row of the outputs."""
         image, image_id, size, boxes, labels, points, index = outputs
         try:
             image[row] = np.fromfile(self._known.path(ref), np.uint8)
@@ -275,5 +275,5 @@ class CocoSource:
         return Origin(self._known.path(ref), -1, ref)
 
     def broken(self) -> Sequence[str]:
-        """Return nothing: only whole images are skipped."""
+        """Return no messages, because only whole images are skipped."""
         return ()

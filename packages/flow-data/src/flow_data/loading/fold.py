@@ -1,4 +1,4 @@
-"""Fold the readers of a device, and host ops that depend only on them, into one loader op."""
+"""Fold the readers of a device, and the host ops that depend only on these, into one loader op."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from flow_data.loading.source import READERS
 
 @dataclass(frozen=True)
 class FoldLoaders:
-    """Make one ``data_loader`` per device that has a reader."""
+    """The pass that creates one ``data_loader`` per device that has a reader."""
 
     name: str = "fold_loaders"
 
     def apply(self, graph: Graph, context: Any) -> Graph:
-        """Return the graph with loaders in place of the ops that they run."""
+        """Return the graph with loaders in place of the ops that the loaders run."""
         if not any(op.type in READERS for op in graph.ops.values()):
             return graph
         rewriter = Rewriter(graph)
@@ -30,7 +30,7 @@ class FoldLoaders:
 
 
 def _groups(rewriter: Rewriter, specs: Any) -> dict[Placement, dict[str, Op]]:
-    """Return, per device, the ops that depend only on readers and host ops of the device."""
+    """Return, for each device, the ops that depend only on readers and host ops of the device."""
     found: dict[Placement, dict[str, Op]] = {}
     for op in rewriter.graph.ops.values():
         own = found.setdefault(op.placement, {})
@@ -50,7 +50,7 @@ def is_local(op: Op) -> bool:
 
 
 def _useful(rewriter: Rewriter, ops: dict[str, Op], specs: Any) -> dict[str, Op]:
-    """Return the group without the copies that ops outside of it read."""
+    """Return the group without the copies that ops outside of the group read."""
     kept = dict(ops)
     for op in reversed(ops.values()):
         outside = any(r.name not in kept for r in rewriter.readers(op.output()))
@@ -85,7 +85,7 @@ def _replace(rewriter: Rewriter, ops: list[Op]) -> None:
 
 
 def _crosses(rewriter: Rewriter, value: Value, members: Collection[str]) -> bool:
-    """Whether the job returns a value of a group, or other ops read it."""
+    """Whether the job returns a value of a group, or ops outside of the group read the value."""
     readers = rewriter.readers(value)
     return rewriter.is_result(value) or any(op.name not in members for op in readers)
 

@@ -1,9 +1,9 @@
 """The loader: several threads prefetch batches in bounded memory.
 
 A loader is an actor with a register of slots. Each slot has the buffers of a batch and the launches
-of the loader's ops on them. Worker threads fill slots, steps consume them in order, and a consumed
-slot is filled for the next step without a slot. The step number determines the batch, so that the
-result does not depend on the order in which threads fill slots.
+of the loader's ops on these buffers. Worker threads fill slots, and steps consume these in order; a
+consumed slot is filled again for the next step that has no slot yet. The step number determines the
+batch, so that the result does not depend on the order in which threads fill slots.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ log = logging.getLogger("flow_data")
 
 
 class Slot:
-    """The buffers of a batch and the launches that fill them.
+    """The buffers of a batch, and the launches that fill these buffers.
 
     Args:
         members: the loader's ops.
         ctx: the context of the loader.
-        sources: the sources of its readers, by member.
-        kept: the outputs that steps consume.
-        stop: set when the loader is deleted.
+        sources: the sources of the loader's readers, by index of the member.
+        kept: the members' outputs that steps consume.
+        stop: an event that is set when the loader is deleted.
         stats: the loader's counters.
     """
 
@@ -91,7 +91,7 @@ class Slot:
         return bound if isinstance(bound, tuple | list) else (bound,)
 
     def fill(self, step: int) -> None:
-        """Fill the batch of a step; replace corrupt samples if a source skips them."""
+        """Fill the slot with the batch of a step; replace corrupt samples if allowed."""
         self.step[...] = step
         refs = {i: source.refs(step) for i, source in self._sources.items()}
         self._note_broken()
@@ -118,7 +118,7 @@ class Slot:
         return error.row >= 0 and any(source.skip for source in self._sources.values())
 
     def _add_origin(self, error: RowError, refs: dict[int, list[Any]]) -> None:
-        """Add the origin of the sample to an error."""
+        """Add the origin of the corrupt sample to an error."""
         for i, rows in refs.items():
             if 0 <= error.row < len(rows):
                 origin = str(self._sources[i].origin(rows[error.row]))
@@ -172,7 +172,7 @@ def _query(member: Member, ctx: BindContext) -> KernelQuery:
 
 
 class Loader:
-    """Prefetches batches and copies them to the outputs of steps.
+    """A launch that prefetches batches and copies them to the outputs of steps.
 
     Args:
         ctx: the context of a ``data_loader`` op.
@@ -196,7 +196,7 @@ class Loader:
         weakref.finalize(self, stop.set).atexit = False  # steps may still run at exit
 
     def __call__(self) -> None:
-        """Copy the running step's batch to the outputs and start filling the slot again."""
+        """Copy the running step's batch to the outputs, and start to fill the slot again."""
         step = int(self._step)
         if not self._queue or self._queue[0][0] != step:
             self._start(step)
@@ -215,7 +215,7 @@ class Loader:
         self.stats.add_step(level, arrived - started, time.perf_counter() - arrived)
 
     def _start(self, step: int) -> None:
-        """Restart at a step: the first one, or one after a restored checkpoint or an error."""
+        """Start at a step: the first one, or the one after a restored checkpoint or an error."""
         for _, slot, batch in self._queue:
             if not batch.cancel():
                 batch.wait()
@@ -241,7 +241,7 @@ def _sources(members: Sequence[Member], seed: int) -> dict[int, Source]:
 
 
 def _devices(members: Sequence[Member]) -> int:
-    """Return the number of devices, each with its own loader, over which the reader is split."""
+    """Return the number of devices over which the reader is split, each with its own loader."""
     reader = next(m for m in members if m.type in READERS)
     batch: Any = reader.attrs["batch_size"]
     return max(1, round(int(batch) / reader.outputs[0].shape[0]))
@@ -252,5 +252,5 @@ def _name(members: Sequence[Member]) -> str:
 
 
 def bind(ctx: BindContext) -> Launch:
-    """Return the launch that copies a batch to the outputs."""
+    """Return the launch that copies the batch of a step to the outputs."""
     return Loader(ctx)

@@ -1,8 +1,8 @@
-"""Row fusion: apply several ops to a sample while it is in the cache.
+"""Row fusion: apply several ops to a sample while it is in the processor's cache.
 
-Executed op by op, a batch of decoded images exceeds the cache and occupies memory until the next
-batch. Executed row by row, an image is decoded, cropped, resized and normalised in the cache, and
-its memory is reused for the next one.
+If a loader executes op by op, a batch of decoded images exceeds the cache and occupies memory until
+the next batch. If it executes row by row, an image is decoded, cropped, resized and normalised in
+the cache, and its memory is reused for the next image.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from flow_data.rows import RowWork, StepLaunch
 
 
 class Stopped(Exception):
-    """The loader was deleted."""
+    """The exception that ends work on a batch when the loader is deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Stage:
 
     Attributes:
         member: index of the op.
-        name: its name.
+        name: name of the op.
         launch: the launch.
     """
 
@@ -47,12 +47,12 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class FusedRows:
-    """Consecutive stages that are applied to one row after the other.
+    """Consecutive stages that are all applied to a row before the next row.
 
     Attributes:
         names: names of the ops.
-        works: their work on a row.
-        temporaries: buffers of instances without later readers.
+        works: the ops' functions that process a row.
+        temporaries: buffers of instances that only the fused ops read.
     """
 
     names: tuple[str, ...]
@@ -60,7 +60,7 @@ class FusedRows:
     temporaries: tuple[Any, ...]
 
     def run(self, stop: threading.Event, seconds: dict[str, float]) -> None:
-        """Process all rows and add the time of each stage to ``seconds``."""
+        """Process all rows, and add the time of each stage to ``seconds``."""
         spent = [0.0] * len(self.works)
         for row in range(self.works[0].count):
             if stop.is_set():
@@ -84,13 +84,13 @@ def fuse_rows(
     arrays: Sequence[Sequence[Any]],
     kept: Sequence[Slot],
 ) -> list[Stage | FusedRows]:
-    """Fuse stages that work row by row, and reorder other stages before them where possible.
+    """Fuse stages that work row by row, and move other stages before these where possible.
 
     Args:
         stages: the stages in the order of the ops.
         members: the loader's ops.
-        arrays: the buffers of their outputs.
-        kept: the outputs that steps consume.
+        arrays: the buffers of the outputs of each op.
+        kept: the members' outputs that steps consume.
     """
     parts: list[Stage | FusedRows] = []
     chain: list[Link] = []
@@ -108,7 +108,7 @@ def fuse_rows(
 
 
 def _reads(stage: Stage, chain: Sequence[Link], members: Sequence[Member]) -> bool:
-    """Return whether a stage reads an output of a stage of the chain."""
+    """Whether a stage reads an output of a stage of the chain."""
     if isinstance(stage.launch, StepLaunch):
         return False
     sources = {m for m, _ in members[stage.member].inputs} | {stage.member}

@@ -1,8 +1,10 @@
-"""Samplers: the order of samples, the same for any number of devices and after a restart.
+"""Samplers, which determine the order of samples.
+
+The order is the same for any number of devices and after a restart.
 
 The samples of all epochs form one sequence, and batch ``k`` of size ``n`` starts at sample ``k n``.
-Seed and epoch number determine the order of an epoch, so that checkpoints need only the step
-number.
+The seed and the epoch number determine the order of an epoch, so that checkpoints need only the
+step number.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from flow_data.records.framed import Files
 
 T = TypeVar("T")
 Ref = tuple[int, int, Any]
-"""A record: index of its file, its number in the file, its place."""
+"""A reference to a record: the index of its file, its number in the file, and its place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +29,9 @@ class SamplerOptions:
     """Shuffle options.
 
     Attributes:
-        buffer: size of the shuffle buffer in runs of records, 0 for no shuffle.
-        parts: whether later epochs read the files in another order.
-        seed: seed of both.
+        buffer: size of the shuffle buffer in runs of records; 0 for no shuffle.
+        parts: whether each epoch after the first reads the files in another order.
+        seed: seed of both shuffles, of records and of files.
         run: number of consecutive records that stay together.
     """
 
@@ -40,7 +42,7 @@ class SamplerOptions:
 
 
 class Sampler:
-    """The sequence of samples of files.
+    """The sequence of the samples in files.
 
     Args:
         files: the files.
@@ -53,7 +55,7 @@ class Sampler:
         self._count: int | None = None
 
     def epoch(self, number: int) -> Iterator[Ref]:
-        """Yield all records of an epoch."""
+        """Yield references to all records of an epoch, in its order."""
         found = self._stored(number)
         if not self.options.buffer:
             return found
@@ -86,7 +88,7 @@ class Sampler:
         return self._count
 
     def after(self, sample: int) -> Iterator[Ref]:
-        """Yield the infinite sequence from a sample on."""
+        """Yield the infinite sequence of references, starting at a sample."""
         epoch, skip = divmod(sample, self.count()) if sample else (0, 0)
         while True:
             refs = self.epoch(epoch)
@@ -101,9 +103,9 @@ class Sampler:
 
 
 def no_records(paths: Sequence[str]) -> DataError:
-    """Return the error about files without a record."""
+    """Return the error that the files contain no record."""
     shown = ", ".join(paths[:3]) + (" ..." if len(paths) > 3 else "")
-    return DataError(f"reading {shown}", found="no record", allowed="at least one")
+    return DataError(f"reading {shown}", found="no record", allowed="at least one record")
 
 
 def shuffled(refs: Iterator[T], size: int, seed: str) -> Iterator[T]:
@@ -125,12 +127,12 @@ def shuffled(refs: Iterator[T], size: int, seed: str) -> Iterator[T]:
 
 
 class BatchSampler:
-    """The records of each batch, for several threads that request batches in any order.
+    """The records of each batch; several threads may request batches in any order.
 
     Args:
         sampler: the sequence of samples.
-        size: samples of a batch, of all devices together.
-        window: range of the samples of a batch that this device reads.
+        size: number of samples in a batch, over all devices.
+        window: the range of a batch's samples that this device reads.
     """
 
     def __init__(self, sampler: Sampler, size: int, window: tuple[int, int]) -> None:

@@ -1,4 +1,4 @@
-"""Sources of reader ops: the samples of a batch, by step number."""
+"""Sources of reader ops, which provide the samples of a batch, given the step number."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Attrs = Mapping[str, AttrValue]
 
 
 class Source(Protocol):
-    """The data of a reader op, shared by all threads of a loader."""
+    """The interface to the data of a reader op, shared by all threads of a loader."""
 
     skip: bool
 
@@ -34,7 +34,7 @@ class Source(Protocol):
 
 
 class RecordSource:
-    """The records of files, in the order of `BatchSampler`."""
+    """A source of the records of files, in the order of `BatchSampler`."""
 
     def __init__(self, files: Any, attrs: Attrs, seed: int, rows: int) -> None:
         own = attrs["seed"]
@@ -52,7 +52,7 @@ class RecordSource:
         )
 
     def refs(self, step: int) -> list[Any]:
-        """Return the records of a step."""
+        """Return references to the records of a step."""
         return self._batches.refs(step)
 
     def read(self, ref: Any, row: int, outputs: Sequence[Array]) -> None:
@@ -114,7 +114,7 @@ def _coco(attrs: Attrs, seed: int, rows: int) -> Source:
 _KINDS = {"OFRecordReader": _ofrecord, "record_reader": _other, "COCOReader": _coco}
 
 READERS = frozenset(_KINDS)
-"""Types of reader ops."""
+"""The types of reader ops."""
 
 
 def open_source(op_type: str, attrs: Attrs, seed: int, rows: int) -> Source:
@@ -124,6 +124,6 @@ def open_source(op_type: str, attrs: Attrs, seed: int, rows: int) -> Source:
         op_type: one of `READERS`.
         attrs: attributes of the op.
         seed: seed of the op.
-        rows: number of samples of a batch that it reads.
+        rows: number of samples that the op reads per batch.
     """
     return _KINDS[op_type](attrs, seed, rows)

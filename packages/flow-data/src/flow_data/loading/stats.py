@@ -14,17 +14,17 @@ class LoaderStats:
     """Counters of one loader.
 
     Attributes:
-        name: name of its reader.
-        slots: maximum number of batches in work or ready.
-        limits: maximum number of batches in work, None if unknown.
-        batches: batches that steps consumed.
-        waited: seconds that steps other than the first waited for a batch.
-        first: seconds that the first step waited.
+        name: name of the loader's reader.
+        slots: maximum number of batches that are ready or being filled.
+        limits: maximum number of batches being filled at once; None if it is unknown.
+        batches: number of batches that steps consumed.
+        waited: seconds that all steps except the first waited for batches.
+        first: seconds that the first step waited for its batch.
         copied: seconds that steps spent copying batches.
-        stages: seconds of work by op, over all threads.
-        levels: number of steps by the number of batches that were ready at their start.
+        stages: seconds of work of each op, summed over all threads.
+        levels: for each number of ready batches, the number of steps that started with it.
         skipped: number of corrupt samples that were skipped.
-        messages: messages about the first of them.
+        messages: messages about the first of these samples.
         broken: messages about files that were truncated at a corrupt frame.
     """
 
@@ -43,13 +43,13 @@ class LoaderStats:
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def add_stages(self, seconds: dict[str, float]) -> None:
-        """Add the work of one batch."""
+        """Add the seconds of work on one batch."""
         with self.lock:
             for name, value in seconds.items():
                 self.stages[name] = self.stages.get(name, 0.0) + value
 
     def add_step(self, level: int, waited: float, copied: float) -> None:
-        """Count a step's batch."""
+        """Count a step and its batch."""
         with self.lock:
             if self.batches:
                 self.waited += waited
@@ -67,7 +67,7 @@ class LoaderStats:
                 self.messages.append(message)
 
     def add_broken(self, messages: Sequence[str]) -> list[str]:
-        """Record messages about truncated files; return the new ones."""
+        """Record messages about truncated files; return the new messages."""
         with self.lock:
             new = [message for message in messages if message not in self.broken]
             self.broken += new

@@ -1,4 +1,4 @@
-"""The worker threads that fill batches: one set per process."""
+"""The worker threads that fill batches; a process has one set of them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from flow_core.base.thread_budget import Cores
 from flow_core.base.thread_pools import process_budget
 
 _MAX_WORKERS = 16
-"""Maximum number of threads; the GIL serialises the Python code between decoder calls."""
+"""The maximum number of threads; the GIL serialises the Python code between decoder calls."""
 
 
 def setting(name: str, default: int) -> int:
-    """Return a positive integer from an environment variable."""
+    """Return the positive integer in an environment variable."""
     text = os.environ.get(name, "")
     if not text:
         return default
@@ -33,12 +33,12 @@ def setting(name: str, default: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class WorkerLimits:
-    """The maximum number of batches in work of the loaders of a plan.
+    """The maximum number of batches that the loaders of a plan fill at once.
 
     Attributes:
         computing: the limit while a step computes.
         waiting: the limit while a step waits for a batch.
-        source: origin of the limits, for reports.
+        source: what determines the limits, for reports.
     """
 
     computing: int
@@ -47,7 +47,7 @@ class WorkerLimits:
 
     @classmethod
     def from_cores(cls, cores: Cores) -> WorkerLimits:
-        """Return FLOW_DATA_WORKERS, else the loaders' part of the cores of a plan.
+        """Return the limits of FLOW_DATA_WORKERS, or else the loaders' part of a plan's cores.
 
         >>> WorkerLimits.from_cores(Cores(4, "its cores", kernels=4, products=4, loaders=1))
         WorkerLimits(computing=1, waiting=4, source='4 cores')
@@ -61,15 +61,19 @@ class WorkerLimits:
 
 
 def prefetch_count() -> int:
-    """Return the number of batches to keep ready besides those in work (FLOW_DATA_PREFETCH)."""
+    """Return the number of batches to keep ready beside those being filled.
+
+    The environment variable FLOW_DATA_PREFETCH sets the number.
+    """
     return setting("FLOW_DATA_PREFETCH", 2)
 
 
 class Job:
     """A job submitted to `Workers`.
 
-    Unlike those of standard library futures, its waits are safe to interrupt by Ctrl-C: an
-    interrupt within the Python code of a future leaves locks held that the worker needs.
+    Unlike the waits of futures in the standard library, the waits of a job can safely be
+    interrupted by Ctrl-C: an interrupt within the Python code of a future leaves locks held that
+    the worker needs.
     """
 
     __slots__ = ("_changes", "_error", "_state", "limits", "work")
@@ -81,11 +85,11 @@ class Job:
         self._error: BaseException | None = None
 
     def done(self) -> bool:
-        """Return whether the job has ended or was cancelled."""
+        """Whether the job has ended or was cancelled."""
         return self._state in ("done", "cancelled")
 
     def cancelled(self) -> bool:
-        """Return whether the job was cancelled before it began."""
+        """Whether the job was cancelled before it began."""
         return self._state == "cancelled"
 
     def cancel(self) -> bool:
@@ -109,7 +113,7 @@ class Job:
         self._changes.wait_until(self.done)
 
     def result(self) -> None:
-        """Wait for the job, and raise its error, if any.
+        """Wait for the job, and raise its error if it failed.
 
         Raises:
             CancelledError: the job was cancelled.
@@ -122,9 +126,10 @@ class Job:
 
 
 class Workers:
-    """Threads that run jobs in order, within the limits of the jobs.
+    """Threads that run jobs in order, at most as many at once as the jobs' limits allow.
 
-    They are daemon threads, for which the interpreter does not wait at exit; `stop` ends them.
+    The threads are daemon threads, for which the interpreter does not wait at exit; `stop` ends
+    them.
 
     Attributes:
         active: number of running jobs.
@@ -139,7 +144,7 @@ class Workers:
         self.active = 0
 
     def submit(self, work: Callable[[], None], limits: WorkerLimits) -> Job:
-        """Queue a job."""
+        """Queue a job and return it."""
         job = Job(work, limits, self._changes)
         with self._changes.lock:
             while len(self._threads) < limits.waiting and not self._stopped:
@@ -155,7 +160,7 @@ class Workers:
 
     @contextmanager
     def step_waiting(self) -> Iterator[None]:
-        """Apply the limit of a waiting step, which needs no cores, for a ``with`` block."""
+        """Apply the limit ``waiting`` in a ``with`` block; a waiting step needs no cores."""
         step = object()
         try:
             with self._changes.lock:
@@ -198,7 +203,7 @@ class Workers:
         return taken[0] if taken else None
 
     def stop(self, seconds: float = 5.0) -> None:
-        """End the threads after their current jobs, and cancel the others."""
+        """End the threads after their current jobs, and cancel the other jobs."""
         with self._changes.lock:
             self._stopped = True
             left = list(self._jobs)

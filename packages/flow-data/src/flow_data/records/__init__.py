@@ -1,5 +1,6 @@
 """File formats: OFRecord, OneRec, TFRecord, WebDataset tars and folders of images.
 
-In: paths. Out: classes as `flow_data.records.framed.Files`, which read records by number.
+In: paths. Out: classes with the interface of `flow_data.records.framed.Files`, which read records
+by number.
 Must not import loaders, ops or kernels.
 """

@@ -12,10 +12,10 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
 
 
 def image_files(folder: str) -> tuple[list[str], list[tuple[str, int]]]:
-    """Return the classes of a folder of images, and its files with their class indices.
+    """Return the classes of a folder of images, and the image files with their class indices.
 
-    Sub-folders are the classes, in the order of names; without sub-folders all images are of
-    class 0. Files are in the order of classes and names.
+    The sub-folders are the classes, in the order of their names; without sub-folders, all images
+    have class 0. The files are in the order of their classes, then of their names.
 
     Raises:
         DataError: the folder is missing, or contains no image.
@@ -40,11 +40,11 @@ def _images(folder: str) -> Iterable[str]:
 
 
 class FolderFiles:
-    """The images of folders, with fields ``encoded`` (the file) and ``class/label``.
+    """The images of folders as records with fields ``encoded`` (the file) and ``class/label``.
 
     Args:
         paths: the folders.
-        skip: no effect; corrupt files are detected by decoders.
+        skip: no effect, because only decoders detect corrupt files.
     """
 
     def __init__(self, paths: Sequence[str], skip: bool = False) -> None:
@@ -53,7 +53,7 @@ class FolderFiles:
         self._files = [image_files(path)[1] for path in paths]
 
     def place(self, part: int, number: int) -> tuple[str, int] | None:
-        """Return path and class of an image."""
+        """Return the path and the class of an image."""
         files = self._files[part]
         return files[number] if number < len(files) else None
 
@@ -74,7 +74,7 @@ class FolderFiles:
 
 
 def parse_image(payload: Mapping[str, object]) -> dict[str, Field]:
-    """Return the fields of an image."""
+    """Return the fields of an image's record."""
     return {
         "encoded": ("bytes_list", (payload["encoded"],)),
         "class/label": ("int32_list", (payload["class/label"],)),

@@ -1,4 +1,4 @@
-"""Files of framed records: each payload follows its length."""
+"""Files of framed records, in which a frame precedes each payload with its length."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from flow_core.base.errors import DataError
 from flow_data.records.record import Field, Origin, Record, corrupt
 
 Place = Any
-"""The position of a record in a file, in a format's own representation."""
+"""The place of a record in a file, in the format's own representation."""
 
 
 class Files(Protocol):
-    """The files of a data set, with records indexed by file and number."""
+    """The interface of the files of a data set, whose records are indexed by file and number."""
 
     paths: Sequence[str]
 
     def place(self, part: int, number: int) -> Place | None:
-        """Return the place of a record, None after the last one; called in record order."""
+        """Return the place of a record, or None after the last record; called in record order."""
 
     def read(self, part: int, number: int, place: Place) -> Record:
         """Read a record."""
 
     def origin(self, part: int, number: int, place: Place) -> Origin:
-        """Return the position of a record for error messages."""
+        """Return the origin of a record, for error messages."""
 
 
 class Frame(Protocol):
-    """The encoding of lengths and trailers."""
+    """A frame: the encoding of a payload's length and of the trailer after the payload."""
 
     header: int
 
     def length(self, header: bytes) -> int | None:
-        """Return the length of a payload, None for a corrupt header."""
+        """Return the length of a payload, or None if the header is corrupt."""
 
     def trailer(self, length: int) -> int:
         """Return the size of the trailer of a payload of this length."""
 
     def is_valid(self, payload: bytes, trailer: bytes) -> bool:
-        """Return whether the trailer matches the payload."""
+        """Whether the trailer matches the payload."""
 
 
 class _Part:
@@ -69,7 +69,7 @@ class _Part:
 
 
 def missing(path: str, error: OSError) -> DataError:
-    """Return the error about a file that cannot be opened."""
+    """Return the error that a file cannot be opened."""
     folder = os.path.dirname(path) or "."
     names = sorted(os.listdir(folder))[:5] if os.path.isdir(folder) else None
     found = f"{folder} holds {', '.join(names) or 'nothing'}" if names is not None else "no folder"
@@ -87,8 +87,9 @@ class FramedFiles:
     Args:
         paths: the files.
         frame: the encoding of lengths and trailers.
-        parse: returns the fields of a payload.
-        skip: at a corrupt frame, add a message to `broken` and continue with the next file.
+        parse: the function that returns the fields of a payload.
+        skip: whether to add a message to `broken` at a corrupt frame and continue with the next
+            file.
 
     Attributes:
         broken: messages about corrupt frames that were skipped.
@@ -109,7 +110,7 @@ class FramedFiles:
         self._parts: dict[int, _Part] = {}
 
     def place(self, part: int, number: int) -> tuple[int, int] | None:
-        """Return start and end of a payload."""
+        """Return the start and the end of a payload."""
         known = self._parts.get(part) or self._open(part)
         with known.lock:
             while len(known.starts) <= number and not known.complete:
@@ -160,7 +161,7 @@ class FramedFiles:
         self.broken.append(str(error).splitlines()[0] + ": " + found)
 
     def read(self, part: int, number: int, place: Place) -> Record:
-        """Read a record; its fields are parsed later."""
+        """Read a record; the record parses its fields on first access."""
         start, end = place
         known = self._parts[part]
         payload = os.pread(known.descriptor, end - start, start)
@@ -174,7 +175,7 @@ class FramedFiles:
         return Record(payload, origin, self._parse)
 
     def origin(self, part: int, number: int, place: tuple[int, int]) -> Origin:
-        """Return file, byte and number of a record."""
+        """Return the file, the first byte and the number of a record."""
         return Origin(self.paths[part], place[0] - self._frame.header, number)
 
 
@@ -188,7 +189,7 @@ class LengthFrame:
     header = 8
 
     def length(self, header: bytes) -> int | None:
-        """Return the length, None unless it is positive."""
+        """Return the length, or None if it is not positive."""
         value: int = struct.unpack("<q", header)[0]
         return value if value > 0 else None
 

@@ -1,8 +1,8 @@
 """Read and write OFRecord files, the format of OneFlow.
 
-A file is a sequence of records: a 64-bit little-endian length, then a protobuf message that maps
-names to lists. A data set is a folder of files ``part-0``, ``part-1`` ... (or ``part-00000`` ...
-with a suffix length of 5).
+A file is a sequence of records. A record consists of a 64-bit little-endian length and a protobuf
+message that maps names to lists. A data set is a folder of files ``part-0``, ``part-1`` ... (or
+``part-00000`` ... with a suffix length of 5).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def part_path(folder: str, number: int, prefix: str = "part-", suffix_length: in
 
 
 def part_paths(folder: str, count: int, prefix: str, suffix_length: int) -> list[str]:
-    """Return the paths of the parts of a data set, which must exist.
+    """Return the paths of the parts of a data set; all parts must exist.
 
     Raises:
         DataError: the folder or a part is missing.
@@ -69,7 +69,7 @@ def part_paths(folder: str, count: int, prefix: str, suffix_length: int) -> list
 
 
 def _suffix_length_hint(folder: str, count: int, prefix: str) -> str:
-    """Return a hint at a suffix length with which all parts exist; empty for none."""
+    """Return a hint about a suffix length with which all parts exist; empty if there is none."""
     for length in (-1, *range(2, 10)):
         if all(os.path.isfile(part_path(folder, i, prefix, length)) for i in range(max(count, 1))):
             return f"part_name_suffix_length={length} finds them"
@@ -101,11 +101,11 @@ _LISTS: Mapping[str, str] = {
 
 
 def encode_record(fields: Mapping[str, Any]) -> bytes:
-    """Encode a record.
+    """Encode the fields of a record.
 
     Args:
-        fields: per name ``bytes`` (or a list of them), a number, or an array-like, whose element
-            type determines the list: float32, float64, int32 or int64.
+        fields: for each name, ``bytes`` (or a list of ``bytes``), a number, or an array-like; the
+            element type (float32, float64, int32 or int64) determines the kind of list.
 
     Raises:
         DataError: a value has another type.
@@ -146,7 +146,7 @@ def _fits_int32(numbers: Any) -> bool:
 
 
 class OFRecordWriter:
-    """Writes a file of records, which gets its name when it is complete.
+    """A writer of a file of records; the file gets its name when it is complete.
 
     Args:
         path: the file.
@@ -177,7 +177,7 @@ class OFRecordWriter:
         self.count += 1
 
     def close(self) -> None:
-        """Complete the file; it atomically replaces an existing file."""
+        """Complete the file, which atomically replaces an existing file."""
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
@@ -201,7 +201,7 @@ class OFRecordWriter:
 def read_ofrecords(
     path: str | os.PathLike[str], on_error: str = "raise"
 ) -> Iterator[Mapping[str, Field]]:
-    """Yield the fields of each record of a file: kind of list and values, by name.
+    """Yield the fields of each record of a file by name: the kind of list, and its values.
 
     Args:
         path: the file.

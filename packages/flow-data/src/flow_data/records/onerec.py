@@ -1,4 +1,4 @@
-"""Read OneRec files: named tensors in flatbuffers, in frames with checksums."""
+"""Read OneRec files, which contain named tensors in flatbuffers, in frames with checksums."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ _ALIGNMENT = 8
 
 
 def digest(data: bytes) -> bytes:
-    """Return OneRec's checksum: 64-bit xxHash, big-endian."""
+    """Return OneRec's checksum of data: the 64-bit xxHash, big-endian."""
     found: bytes = xxhash.xxh64_digest(data)
     return found
 
 
 class OneRecFrame:
-    """Header: magic, zeros, 32-bit length and their checksum. Trailer: padding and a checksum.
+    """A frame whose header has magic, zeros, a 32-bit length and a checksum of these.
+
+    The trailer has padding and the checksum of the payload.
 
     >>> head = MAGIC + struct.pack("<ii", 0, 3)
     >>> OneRecFrame().length(head + digest(head)), OneRecFrame().trailer(3)
@@ -36,17 +38,17 @@ class OneRecFrame:
     header = 24
 
     def length(self, header: bytes) -> int | None:
-        """Return the length, None for an invalid header."""
+        """Return the length, or None if the header is invalid."""
         magic, reserved, length, checksum = struct.unpack("<8sii8s", header)
         valid = magic == MAGIC and not reserved and length >= 0
         return length if valid and checksum == digest(header[:16]) else None
 
     def trailer(self, length: int) -> int:
-        """Return the size of the padding to a multiple of eight, and of the checksum."""
+        """Return the size of the padding, up to a multiple of eight bytes, and of the checksum."""
         return -length % _ALIGNMENT + _ALIGNMENT
 
     def is_valid(self, payload: bytes, trailer: bytes) -> bool:
-        """Return whether the checksum matches the payload."""
+        """Whether the checksum matches the payload."""
         return trailer[-_ALIGNMENT:] == digest(payload)
 
 
@@ -55,11 +57,11 @@ class OneRecFrame:
 _OFFSET = number_types.UOffsetTFlags
 _NAME, _TENSOR = 4, 6  # of a feature
 _SHAPE, _KIND, _DATA = 4, 6, 8  # of a tensor
-_ONLY = 4  # the only field of all other tables
+_ONLY = 4  # of every other table, which has one field
 
 
 def _vector(table: Table, slot: int) -> tuple[int, int] | None:
-    """Return first byte and length of a vector, None if the field is absent."""
+    """Return the first byte and the length of a vector, or None if the field is absent."""
     offset = table.Offset(slot)
     return (table.Vector(offset), table.VectorLen(offset)) if offset else None
 
@@ -123,7 +125,7 @@ _LISTS: Sequence[tuple[str, Callable[[Table], Any]]] = (
     ("bytes_list", _strings),
     ("bytes_list", _binaries),
 )
-"""Kinds of a tensor's data, numbered from 1."""
+"""The kinds of a tensor's data, numbered from 1, and the functions that read these."""
 
 
 def _tensor(feature: Table) -> Field:
@@ -144,7 +146,7 @@ def _tensor(feature: Table) -> Field:
 
 
 def parse_onerec(payload: bytes) -> dict[str, Field]:
-    """Parse the tensors of a record; numbers are arrays of the tensor's shape."""
+    """Parse the tensors of a record; the values of a numeric tensor are an array of its shape."""
     root = Table(payload, Table(payload, 0).Get(_OFFSET, 0))
     features = _tables(root, _ONLY, "features")
     return {_bytes(f, _NAME, "name").decode(): _tensor(f) for f in features}
@@ -156,7 +158,7 @@ class OneRecFiles(FramedFiles):
     Args:
         paths: the files.
         skip: see `FramedFiles`.
-        verify: parse records completely when they are read.
+        verify: whether to parse records completely when they are read.
     """
 
     def __init__(self, paths: Sequence[str], skip: bool = False, verify: bool = True) -> None:
@@ -165,7 +167,7 @@ class OneRecFiles(FramedFiles):
         self._verify = verify
 
     def read(self, part: int, number: int, place: tuple[int, int]) -> Record:
-        """Read a record and verify its checksum, and its tensors if ``verify`` is set."""
+        """Read a record and verify its checksum; if ``verify`` is set, parse its tensors."""
         record = super().read(part, number, place)
         if self._verify:
             _ = record.fields
@@ -173,5 +175,5 @@ class OneRecFiles(FramedFiles):
 
 
 def unverified(paths: Sequence[str], skip: bool = False) -> OneRecFiles:
-    """Open files whose records are parsed when a field is decoded."""
+    """Open OneRec files without ``verify``: a record is parsed when a field is decoded."""
     return OneRecFiles(paths, skip, verify=False)

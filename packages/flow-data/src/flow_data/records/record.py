@@ -1,4 +1,4 @@
-"""Records: bytes with an origin, whose fields are parsed on first access."""
+"""Records: bytes with an origin; the fields are parsed on first access."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flow_core.base.errors import nearest
 from flow_data.instances import RowError
 
 Field = tuple[str, Any]
-"""Kind of a field ("bytes_list", "float_list", ...) and its values."""
+"""The kind of a field ("bytes_list", "float_list", ...), and the field's values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +18,9 @@ class Origin:
     """The position of a record.
 
     Attributes:
-        file: path of its file.
-        offset: its first byte, -1 if it is a whole file.
-        number: its number in the file.
+        file: path of the record's file.
+        offset: first byte of the record in the file; -1 if the record is a whole file.
+        number: number of the record in the file.
     """
 
     file: str
@@ -34,7 +34,7 @@ class Origin:
 
 
 class CorruptRecordError(RowError):
-    """A record or a file of records is corrupt or unreadable.
+    """The error for a corrupt or unreadable record or file of records.
 
     Attributes:
         origin: position of the record.
@@ -46,7 +46,7 @@ class CorruptRecordError(RowError):
 def corrupt(
     origin: Origin, found: str, allowed: str, hint: str | None = None
 ) -> CorruptRecordError:
-    """Return the error about a record."""
+    """Return the error for a corrupt record."""
     hint = hint or 'write the file again, or pass on_error="skip" to skip such records'
     error = CorruptRecordError(f"reading {origin}", found=found, allowed=allowed, hint=hint)
     error.origin = origin
@@ -57,9 +57,9 @@ class Record:
     """One record.
 
     Args:
-        payload: the bytes, or in some formats the fields by name.
-        origin: its position.
-        parse: returns the fields of the payload; an exception means that it is corrupt.
+        payload: the bytes of the record, or in some formats its fields by name.
+        origin: position of the record.
+        parse: the function that returns the fields; an exception means that the payload is corrupt.
     """
 
     __slots__ = ("_fields", "_parse", "origin", "payload")
@@ -87,7 +87,7 @@ class Record:
         return self._fields
 
     def field(self, name: str) -> Field:
-        """Return kind and values of a field."""
+        """Return the kind and the values of a field."""
         found = self.fields.get(name)
         if found is None:
             hint = nearest(name, self.fields) or "name one of them"
@@ -96,7 +96,7 @@ class Record:
         return found
 
     def blob(self, name: str) -> bytes:
-        """Return the only value of a field of bytes."""
+        """Return the bytes of a field that must have exactly one value of type ``bytes``."""
         kind, values = self.field(name)
         if kind != "bytes_list" or len(values) != 1:
             raise corrupt(

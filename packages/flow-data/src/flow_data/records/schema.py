@@ -1,7 +1,7 @@
 """The protobuf messages of records, created at run time from descriptors.
 
-OFRecord and TensorFlow's Example both map names to lists of one kind of value; they differ in the
-kinds and in the wrapper of the map.
+OFRecord and TensorFlow's Example both map names to lists of values of one kind. The two formats
+differ in the kinds of lists and in the message around the map.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OFRECORD_KINDS: Mapping[str, tuple[str, int]] = {
     "int32_list": ("int32", 4),
     "int64_list": ("int64", 5),
 }
-"""Type of the values and field number of each kind of list."""
+"""The type of the values and the field number of each kind of list."""
 
 EXAMPLE_KINDS: Mapping[str, tuple[str, int]] = {
     "bytes_list": ("bytes", 1), "float_list": ("float", 2), "int64_list": ("int64", 3)
@@ -96,7 +96,7 @@ def _wrapper(file: Any, package: str, name: str, inner: str) -> None:
 
 
 def _pool() -> Any:
-    """Create a separate descriptor pool, as other packages may define the same messages."""
+    """Create a separate descriptor pool, because other packages may define the same messages."""
     pool = descriptor_pool.DescriptorPool()
     of = descriptor_pb2.FileDescriptorProto(
         name="flow_data/ofrecord.proto", package="oneflow", syntax="proto2"

@@ -1,4 +1,4 @@
-"""Read TFRecord files: framed tf.train.Example messages."""
+"""Read TFRecord files, which contain framed tf.train.Example messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flow_data.records.schema import Example
 
 
 def masked_crc(data: bytes) -> int:
-    """Return TensorFlow's masked CRC-32C, which is rotated and offset.
+    """Return TensorFlow's masked CRC-32C: the CRC, rotated, plus a constant.
 
     >>> hex(masked_crc(b"123456789"))
     '0xc78ab0e5'
@@ -23,12 +23,12 @@ def masked_crc(data: bytes) -> int:
 
 
 class TFRecordFrame:
-    """Header: unsigned 64-bit length and its checksum. Trailer: checksum of the payload."""
+    """A frame with an unsigned 64-bit length, its checksum, and the checksum of the payload."""
 
     header = 12
 
     def length(self, header: bytes) -> int | None:
-        """Return the length, None if its checksum is wrong."""
+        """Return the length, or None if the checksum of the length is wrong."""
         value: int = struct.unpack("<Q", header[:8])[0]
         return value if struct.unpack("<I", header[8:])[0] == masked_crc(header[:8]) else None
 
@@ -37,7 +37,7 @@ class TFRecordFrame:
         return 4
 
     def is_valid(self, payload: bytes, trailer: bytes) -> bool:
-        """Return whether the checksum matches the payload."""
+        """Whether the checksum matches the payload."""
         return len(trailer) == 4 and struct.unpack("<I", trailer)[0] == masked_crc(payload)
 
 

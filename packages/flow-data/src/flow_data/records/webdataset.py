@@ -1,4 +1,4 @@
-"""Read WebDataset tars: files with equal names up to the first dot form one record."""
+"""Read WebDataset tar files, in which files with equal names up to the first dot form a record."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from flow_data.records.framed import missing
 from flow_data.records.record import Field, Origin, Record, corrupt
 
 _Members = tuple[tuple[str, int, int], ...]
-"""Field, first byte and size of each member of a record."""
+"""The field name, the first byte and the size of each member of a record."""
 
 
 class WebDatasetFiles:
-    """The records of uncompressed tar files, in the order of the tars.
+    """The records of uncompressed tar files (tars), in the order of the tars.
 
-    The name of a field is the rest of its file name: ``0001.jpg`` and ``0001.cls`` are the fields
-    ``jpg`` and ``cls`` of one record.
+    The name of a field is the part of its file name after the first dot: ``0001.jpg`` and
+    ``0001.cls`` are the fields ``jpg`` and ``cls`` of one record.
 
     Args:
         paths: the tars.
-        skip: at corrupt data, add a message to `broken` and omit the rest of the tar.
+        skip: whether to add a message to `broken` at corrupt data and omit the rest of the tar.
     """
 
     def __init__(self, paths: Sequence[str], skip: bool = False) -> None:
@@ -69,7 +69,7 @@ class WebDatasetFiles:
         return [tuple(rows) for rows in groups.values()]
 
     def _check_end(self, part: int, end: int) -> None:
-        """Check the final blocks of zeros; tarfile also treats a corrupt header as the end."""
+        """Check the final blocks of zeros; tarfile treats a corrupt header as the end, too."""
         descriptor = self._descriptors[part]
         after = -(-end // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
         if os.pread(descriptor, 2 * tarfile.BLOCKSIZE, after) != bytes(2 * tarfile.BLOCKSIZE):
@@ -92,12 +92,12 @@ class WebDatasetFiles:
         return Record(payload, origin, parse_members)
 
     def origin(self, part: int, number: int, place: _Members) -> Origin:
-        """Return tar, first byte and number of a record."""
+        """Return the tar, the first byte and the number of a record."""
         return Origin(self.paths[part], place[0][1], number)
 
 
 class _Bounded:
-    """A file that bounds the read sizes that `tarfile` takes from headers, such as -1 or 2**60."""
+    """A file that limits the read sizes that `tarfile` takes from headers, such as -1 or 2**60."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -120,7 +120,7 @@ def _end(member: tarfile.TarInfo, before: int, file_size: int) -> int:
     """Return the end of a member.
 
     Raises:
-        tarfile.ReadError: the end precedes the start, or exceeds the file.
+        tarfile.ReadError: the end precedes the start, or lies beyond the end of the file.
     """
     has_bytes = member.isreg() or member.type not in tarfile.SUPPORTED_TYPES
     end = member.offset_data + (member.size if has_bytes else 0)
@@ -139,7 +139,7 @@ def _described(error: Exception) -> str:
 
 
 def parse_members(payload: Mapping[str, bytes]) -> dict[str, Field]:
-    """Convert members to fields: ``cls`` files contain a number as text, others are bytes.
+    """Convert members to fields: ``cls`` files contain a number as text, other files bytes.
 
     >>> parse_members({"cls": b" 7", "jpg": b"..."})
     {'cls': ('int64_list', (7,)), 'jpg': ('bytes_list', (b'...',))}

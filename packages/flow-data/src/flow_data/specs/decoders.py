@@ -1,4 +1,4 @@
-"""Op specs of decoders: fields of records to arrays."""
+"""Op specs of decoders, which convert fields of records to arrays."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def _ragged(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def check_color(ctx: InferContext) -> int:
-    """Return the number of channels of the op's colour space."""
+    """Check the op's colour space and return its number of channels."""
     color = ctx.attrs["color_space"]
     ctx.check(color in COLORS, f"color_space {color!r}", ", ".join(COLORS))
     return 1 if color == "GRAY" else 3
 
 
 def check_crop(ctx: InferContext) -> None:
-    """Check the limits of random crops."""
+    """Check the attributes that limit random crops."""
     low, high = ctx.attrs["random_area"]
     narrow, wide = ctx.attrs["random_aspect_ratio"]
     ctx.check(0 < low <= high <= 1, f"random_area {(low, high)}", "0 < low <= high <= 1")

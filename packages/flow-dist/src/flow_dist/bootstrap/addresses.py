@@ -1,4 +1,4 @@
-"""The address of this host that other hosts can reach, from the system's routing table."""
+"""Determine from the system's routing table the address of this host that other hosts can reach."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def address_towards(host: str) -> str:
             f"finding the address of this host towards {host}",
             found=str(error),
             allowed="a reachable host",
-            hint="set this host's address: flow-dist run --address",
+            hint="set this host's address with flow-dist run --address",
         ) from error
 
 
@@ -48,11 +48,11 @@ def rank_0_address(
     """Return the address of this host, which runs rank 0, on the routes to all other hosts.
 
     Args:
-        addresses: per rank, the addresses of its host.
-        towards: see `address_towards`.
+        addresses: for each rank, the addresses of its host.
+        towards: a function like `address_towards`.
 
     Raises:
-        LaunchError: no single address is on the routes to all of them.
+        LaunchError: no single address is on the routes to all other hosts.
 
     >>> rank_0_address(
     ...     [["10.0.0.1", "172.17.0.1"], ["10.0.0.2", "172.17.0.1"]], lambda _: "10.0.0.1"
@@ -64,7 +64,7 @@ def rank_0_address(
     own = set(addresses[0])
     hosts = [others for theirs in addresses if (others := set(theirs) - own)]
     votes = Counter(address for others in hosts for address in _ways(others, towards))
-    usual = [*addresses[0], *votes]  # of equal ones, the first that the system lists
+    usual = [*addresses[0], *votes]  # in a tie, the first that the system lists
     best = max(usual, key=lambda address: votes[address], default=LOOPBACK)
     if not hosts:
         return LOOPBACK
@@ -74,7 +74,7 @@ def rank_0_address(
             found=f"none of {', '.join(addresses[0]) or 'no address'} is on all routes",
             allowed="a network that all hosts share",
             hint="export MASTER_ADDR and MASTER_PORT with an address of rank 0's host that all "
-            "hosts reach, or start with flow-dist run --address",
+            "hosts can reach, or start the job with flow-dist run --address",
         )
     return best
 
@@ -85,15 +85,15 @@ def _ways(addresses: set[str], towards: Callable[[str], str]) -> set[str]:
     for address in addresses:
         try:
             found.add(towards(address))
-        except LaunchError:  # a network of the other host only
+        except LaunchError:  # a network that only the other host has
             continue
     return found - {LOOPBACK}
 
 
 def resolvable(address: str) -> str:
-    """Return a name of this host, or its host name while the other one does not resolve.
+    """Return a name of this host, or its host name if the given name cannot be resolved yet.
 
-    The service that names the pods of a Kubernetes job may not know a pod that has just started.
+    The service that names the pods of a Kubernetes job might not know a pod that has just started.
 
     >>> resolvable("127.0.0.1"), resolvable("no.such.host.invalid") == socket.gethostname()
     ('127.0.0.1', True)

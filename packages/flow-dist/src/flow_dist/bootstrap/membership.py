@@ -1,8 +1,8 @@
 """Rank and size of this process, from the environment variables of launchers.
 
-Every launcher sets its own variables.  All sets that are present are read and must agree, since a
-process with a wrong rank would train on the wrong part of the data.  ``FLOW_DIST_LAUNCHER`` selects
-one set, for a launcher that runs inside another one.
+Every launcher sets its own environment variables.  All sets of variables that are present are read
+and must agree, since a process with a wrong rank would train on the wrong part of the data.
+``FLOW_DIST_LAUNCHER`` selects one set if one launcher runs inside another.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class LaunchError(FlowError):
 
 @dataclass(frozen=True, slots=True)
 class VariableSet:
-    """The variables of one launcher.
+    """The environment variables of one launcher.
 
     Attributes:
         name: name of the launcher.
-        rank, size: required variables; the set counts when both are present.
+        rank, size: required variables; the set is present if both are set.
         local_rank, local_size: optional variables for the rank and number of processes on one
-            host; "" where the launcher has none.
-        optional: whether the set does not count without `size`, unless it is selected.
+            host; "" if the launcher has no such variable.
+        optional: whether a set without `size` is ignored, unless the user selects this set.
     """
 
     name: str
@@ -67,10 +67,10 @@ SETS = (
     VariableSet("slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", ""),
     VariableSet("kubernetes", "JOB_COMPLETION_INDEX", "JOB_COMPLETIONS", "", "", optional=True),
 )
-"""In order of precedence; ``flow-dist`` sets its own variables for processes started by Ray.
+"""The known sets in order of precedence; ``flow-dist`` sets its own for processes started by Ray.
 
-Kubernetes sets the index of a pod only.  The pods of an indexed job may also run independent
-programs, or a launcher each, so they are ranks of one program only if their number is given, too.
+Kubernetes sets only the index of a pod.  The pods of an indexed job may also run independent
+programs, or one launcher each, so pods are ranks of one program only if their number is set, too.
 """
 
 
@@ -79,12 +79,12 @@ class Membership:
     """The rank of a process among the processes of one program.
 
     Attributes:
-        rank: 0 .. size - 1.
+        rank: number of this process, from 0 to size - 1.
         size: number of processes.
-        local_rank, local_size: the same among the processes of this host; None if the launcher
-            does not provide them.
+        local_rank, local_size: rank and number among the processes of this host; None if the
+            launcher does not provide them.
         host: name of this host.
-        source: the launcher whose variables were read, "alone" if there are none.
+        source: the launcher whose variables were read; "alone" if there are no such variables.
         master: (address, port) of rank 0, if the launcher provides it.
         restart: number of restarts so far.
 
@@ -117,7 +117,7 @@ master=None, restart=0)
 
     @property
     def alone(self) -> bool:
-        """Whether this is the only process."""
+        """Whether this process is the only one."""
         return self.size == 1
 
     def __str__(self) -> str:
@@ -125,7 +125,7 @@ master=None, restart=0)
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None) -> Membership:
-        """Read the membership from an environment, by default the one of this process.
+        """Read the membership from environment variables, by default those of this process.
 
         Raises:
             LaunchError: a set of variables is incomplete or out of range, or two sets disagree.
@@ -175,7 +175,8 @@ def _read(names: VariableSet, env: Mapping[str, str]) -> Membership | None:
         raise LaunchError(
             f"reading the variables of {names.name}",
             found=f"{given[0]}={env[given[0]]} without {missing}",
-            allowed=f"both, or neither; all of them: {', '.join(names.variables)}",
+            allowed="both of them or neither; variables of this launcher: "
+            f"{', '.join(names.variables)}",
         )
     rank, size = (_number(name, env[name]) for name in (names.rank, names.size))
     return Membership(
@@ -189,9 +190,9 @@ def _read(names: VariableSet, env: Mapping[str, str]) -> Membership | None:
 
 
 def _is_allocation(names: VariableSet, env: Mapping[str, str]) -> bool:
-    """Return whether Slurm only allocated the hosts: a batch script runs outside of any step.
+    """Return whether Slurm only allocated the hosts, as for a batch script outside of any step.
 
-    Such a script sees rank 0 and the task count of the job, and so does an MPI launcher in it.
+    Such a script, like an MPI launcher that it starts, sees rank 0 and the task count of the job.
     """
     if names.name != "slurm":
         return False
@@ -219,21 +220,21 @@ def _check_place(source: str, noun: str, rank: int, size: int) -> None:
 
 
 JOINED: list[Membership] = []
-"""The membership under which this process joined the job; empty until it joins."""
+"""The membership with which this process has joined the job; empty until then."""
 
 _PLACE = ("rank", "size", "local_rank", "local_size")
 
 
 def _check_agreement(one: Membership, other: Membership) -> None:
-    """Raise `LaunchError` where both sets give a value and the values differ."""
+    """Raise `LaunchError` if both sets provide a value and the values differ."""
     for name in _PLACE:
         value, other_value = getattr(one, name), getattr(other, name)
         if None not in (value, other_value) and value != other_value:
             noun = name.replace("_", " ")
             raise LaunchError(
                 "determining the rank of this process",
-                found=f"{noun} {value} by the variables of {one.source}, "
-                f"{other_value} by those of {other.source}",
+                found=f"{noun} {value} according to the variables of {one.source}, but "
+                f"{other_value} according to those of {other.source}",
                 allowed="sets of variables that agree",
                 hint=f"start the program with one launcher, or set {LAUNCHER}={one.source} "
                 f"(or {other.source}) to select one of them",
@@ -241,7 +242,7 @@ def _check_agreement(one: Membership, other: Membership) -> None:
 
 
 def _local(memberships: list[Membership]) -> tuple[int | None, int | None]:
-    """Return the first local rank and size given: not every set provides both."""
+    """Return the first local rank and the first local size, as not every set provides both."""
     ranks = [place.local_rank for place in memberships if place.local_rank is not None]
     sizes = [place.local_size for place in memberships if place.local_size is not None]
     if memberships[0].size == 1:

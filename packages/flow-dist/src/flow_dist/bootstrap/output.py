@@ -1,4 +1,4 @@
-"""Standard output and standard error of ranks, which all of them share."""
+"""Standard output and standard error, which all ranks share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import sys
 
 OUTPUT = "FLOW_DIST_OUTPUT"
-"""The variable that is "all" where every process may print, instead of rank 0 alone."""
+"""The environment variable that is "all" if every process may print, instead of rank 0 alone."""
 
 
 def report(message: str) -> None:
@@ -17,7 +17,7 @@ def report(message: str) -> None:
 
 
 def print_whole_lines() -> None:
-    """Flush standard output by whole lines, so that lines of different ranks do not mix.
+    """Flush standard output after whole lines, so that lines of different ranks do not mix.
 
     With ``-u`` or ``PYTHONUNBUFFERED``, Python writes each argument of `print` separately.
     """

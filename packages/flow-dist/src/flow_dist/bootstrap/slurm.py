@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from flow_dist.bootstrap.addresses import LOOPBACK, address_towards
 
 FIRST_PORT, PORTS = 20000, 10000
-"""Below the usual range of ephemeral ports."""
+"""First port and number of ports to choose from, below the usual range of ephemeral ports."""
 
 
 def master_of_step(env: Mapping[str, str], rank: int) -> tuple[str, int] | None:
-    """Return address and port of rank 0; on that host itself, an address that the others reach.
+    """Return the address and port of rank 0; on its own host, an address that others can reach.
 
     >>> step = {"SLURM_STEP_NODELIST": "n[07-09,11]", "SLURM_JOB_ID": "1234567"}
     >>> master_of_step(step, 3)

@@ -1,4 +1,4 @@
-"""Check that all processes run the same package versions; others would compile other plans."""
+"""Check that all processes run the same package versions, as other versions make other plans."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ def own_versions() -> dict[str, str]:
 
 
 def check_versions(hosts: Sequence[str], gather: Callable[[Any], Sequence[Any]]) -> None:
-    """Raise unless all processes run the versions of rank 0, before any of them plans.
+    """Raise an error, before anything is planned, unless all processes run rank 0's versions.
 
-    Only packages that both processes have are compared: a plugin on some hosts may just provide
-    kernels for them.  If it changes plans, the comparison of plans reports it.
+    Only packages that both processes have are compared, because a plugin on some hosts may only
+    provide kernels for those hosts.  If such a plugin changes plans, the comparison of plans
+    reports the difference.
 
     Args:
-        hosts: host names by rank, as far as they are known.
+        hosts: host names in rank order, as far as they are known.
         gather: all-gathers a JSON value over all processes.
 
     Raises:

@@ -1,7 +1,7 @@
-"""The state of all ranks as their messages report it, and the verdict: which rank is at fault.
+"""The state of all ranks according to their messages, and the verdict: which rank is at fault.
 
-The board has no sockets and no clock: its owner passes each event and the time.  A
-check takes time in proportion to the number of ranks, and an event takes constant time.
+The board has no sockets and no clock: its owner passes each event and the current time.  A check
+takes time proportional to the number of ranks, and an event takes constant time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from flow_dist.control.positions import Rank, outlier, position, positions
 from flow_dist.control.report import Names, Team
 
 FIRST_JOB = "all ranks at their first job"
-"""Key of the gather in which ranks wait for each other before MPI is initialized."""
+"""Key of the gather by which ranks wait for each other before they initialize MPI."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +29,12 @@ class Limits:
         beat: interval between heartbeats.
         silence: time without a heartbeat after which a rank counts as lost.
         exchange: maximum duration of one exchange between ranks.
-        start: time until all ranks must have joined; also limits the wait for the first job of all
-            ranks, if `exchange` is shorter.
-        settle: time that a contradiction between ranks must last.
-        stall: time without a finished step until a report; doubled after each report.
-        stall_limit: time without a finished step until the job is stopped.
+        start: time within which all ranks must join; if `exchange` is shorter, also the limit of
+            the wait until all ranks reach their first job.
+        settle: time that a contradiction between ranks must last before it counts as a failure.
+        stall: time without a finished step after which all positions are reported; doubled after
+            each report.
+        stall_limit: time without a finished step after which the job is stopped.
     """
 
     beat: float = 0.5
@@ -47,18 +48,18 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a job is stopped.
+    """The reason why a job is stopped.
 
     Attributes:
         kind: "exception", "status", "died", "silent", "ended", "diverged", "stuck", "missing",
             "stalled".
-        rank: rank of the process at fault, as far as it is known; -1 for none.
-        host: its host.
-        step: the step that it had reached.
-        op: the exchange that it was in, else "".
+        rank: rank of the process at fault; -1 if it is unknown.
+        host: host of this rank.
+        step: the step that this rank had reached.
+        op: the exchange in which this rank waited, else "".
         message: the complete text for the user.
         silent: addresses of hosts whose ranks are all silent.
-        status: exit status of the job: that of the rank, if known.
+        status: exit status of the job: the exit status of this rank, if known.
     """
 
     kind: str
@@ -72,15 +73,15 @@ class Failure:
 
 
 class Board:
-    """The ranks of a job.
+    """The latest reports of all ranks of a job.
 
     Args:
         size: number of ranks.
         limits: time limits.
-        now: the time, in seconds.
+        now: the current time, in seconds.
 
     Attributes:
-        size, limits: see above.
+        size, limits: the arguments.
         ranks: the ranks that have joined.
         open: number of ranks that have neither disconnected nor said goodbye.
     """
@@ -101,13 +102,13 @@ class Board:
     # ------------------------------------------------------------------- events
 
     def joined(self, rank: int, host: str, address: str, now: float) -> None:
-        """A rank has joined."""
+        """Record that a rank has joined."""
         self.ranks[rank] = Rank(host, address, now, now)
         self.open += 1
         self._progressed(now)
 
     def beat(self, rank: int, changes: Mapping[str, Any], now: float) -> None:
-        """A rank has sent a heartbeat with the changes of its position.
+        """Record a heartbeat of a rank, with the changes of its position.
 
         Raises:
             WireError: the changes are invalid.
@@ -124,7 +125,7 @@ class Board:
         self._unheard.discard(known.address)
 
     def ended(self, rank: int, status: int, changes: Mapping[str, Any], now: float) -> None:
-        """A rank has said goodbye, with its last position."""
+        """Record that a rank has said goodbye, with its last position."""
         self.beat(rank, changes, now)
         known = self.ranks[rank]
         self.open -= known.is_open
@@ -136,7 +137,7 @@ class Board:
             self._fail("status", rank, f"ended with status {status}")
 
     def lost(self, rank: int, now: float) -> None:
-        """A rank's connection is lost, which is expected after a goodbye."""
+        """Record that a rank's connection is lost, which is expected after a goodbye."""
         known = self.ranks[rank]
         self.open -= known.is_open
         known.gone = now
@@ -148,12 +149,12 @@ class Board:
             self._unheard = {other.address for _, other in self._alive()} - heard
 
     def raised(self, rank: int, error: str, changes: Mapping[str, Any], now: float) -> None:
-        """An exception ended the program of a rank."""
+        """Record that an exception has ended the program of a rank."""
         self.beat(rank, changes, now)
         self._fail("exception", rank, f"raised {error}")
 
     def discount(self, seconds: float) -> None:
-        """Discount a time in which this process was suspended and could not receive messages."""
+        """Discount a period in which this process was suspended and could not receive messages."""
         for rank in self.ranks.values():
             rank.heard += seconds
             rank.since += seconds
@@ -171,14 +172,15 @@ class Board:
 
     @property
     def in_doubt(self) -> bool:
-        """Whether a rank has died and another host has not been heard since.
+        """Whether a rank has died and another host has not been heard since then.
 
-        A launcher that loses a host kills all other ranks, so these disconnect first.
+        A launcher that loses a host kills the ranks on all other hosts, so these ranks disconnect
+        before the ranks on the lost host count as silent.
         """
         return bool(self._unheard)
 
     def check(self, now: float) -> bool:
-        """Return whether the job has failed; the first cause stays, as it causes the others."""
+        """Return whether the job has failed; the first failure is kept, as it causes any others."""
         alive = self._alive()
         suspects = [rank.heard for _, rank in alive if rank.address in self._unheard]
         if suspects and now - min(suspects) <= self.limits.silence:
@@ -194,14 +196,14 @@ class Board:
         return self._cause is not None
 
     def stalled(self, now: float) -> str | None:
-        """Return a report of all positions if no step has finished for long, else None."""
+        """Return a report of all positions if no step has finished for a long time, else None."""
         if now - self._progress < self.limits.stall * 2**self._reports or not self._alive():
             return None
         self._reports += 1
         return self._message(-1, self._stall(now), now)
 
     def _stall(self, now: float) -> str:
-        """Describe a job that makes no progress, and a rank at another place than most."""
+        """Describe a job that makes no progress, and a rank that is not where most ranks are."""
         text = f"no step has finished for {now - self._progress:.0f} s"
         places = {n: rank.position.op or rank.position.line for n, rank in self._alive()}
         (_, most), *others = Counter(places.values()).most_common()
@@ -210,14 +212,14 @@ class Board:
         return text
 
     def verdict(self, now: float) -> Failure | None:
-        """Return what has failed, with the last known positions of all ranks."""
+        """Return the failure, with the last known positions of all ranks; None if there is none."""
         if self._cause is None:
             return None
         kind, rank, text = self._cause
         blamed = self.ranks.get(rank)
         host, step, op = (blamed.host, blamed.step, blamed.op) if blamed else ("?", 0, "")
         waiting = self._waiting_rank(rank) if kind in ("died", "silent", "exception") else None
-        if waiting is not None:  # the rank got further than its last report
+        if waiting is not None:  # the rank got further than its last report says
             number, other = waiting
             joint = "\n  " if "\n" in text else "; "
             text += f"{joint}rank {number} waits for it {position(other)}"
@@ -239,7 +241,7 @@ class Board:
         return None
 
     def _silent_hosts(self, alive: Iterable[Waiting], now: float) -> tuple[str, ...]:
-        """Return the addresses of which no rank responds; ranks that have ended do not count."""
+        """Return the addresses at which no rank responds, apart from ranks that have ended."""
         quiet, answering = set[str](), set[str]()
         for _, rank in alive:
             silent = rank.silent(now, self.limits.silence)
@@ -251,7 +253,7 @@ class Board:
             self._cause = kind, rank, text
 
     def _alive(self) -> list[Waiting]:
-        """Return the ranks that have not ended, by number."""
+        """Return the ranks that have not ended, in the order of their numbers."""
         return [(n, rank) for n, rank in sorted(self.ranks.items()) if rank.ended is None]
 
     def _silent(self, alive: list[Waiting], now: float) -> None:
@@ -273,10 +275,10 @@ class Board:
     # ---------------------------------------------------------- contradictions
 
     def _contradictions(self, alive: list[Waiting]) -> None:
-        """Fail if ranks wait for others that will not come.
+        """Fail if ranks wait for others that will not enter their exchange.
 
-        Only ranks count that have been in one exchange for at least `Limits.settle`.  A rank may
-        move on between two reports, so the time counts from the first to the last report of a
+        Only ranks that have been in one exchange for at least `Limits.settle` count.  A rank may
+        move on between two reports, so this time extends from the first to the last report of a
         position, not until now.
         """
         waiting: dict[Team, list[Waiting]] = defaultdict(list)
@@ -292,7 +294,7 @@ class Board:
         self._timeout(waiting)
 
     def _ended_early(self, team: Team, waiting: list[Waiting]) -> None:
-        """Fail if a rank waits for one that has ended."""
+        """Fail if a rank waits for a rank that has ended."""
         if self.open == len(self.ranks):
             return
         number, rank = max(waiting, key=lambda pair: pair[1].position.number)
@@ -312,7 +314,7 @@ class Board:
             self._fail_diverged(one, other)
 
     def _deadlock(self, alive: list[Waiting], waiting: Mapping[Team, list[Waiting]]) -> None:
-        """Fail if all ranks wait for ranks that wait elsewhere."""
+        """Fail if all ranks wait for ranks that wait in other exchanges."""
         waits = [pair for ranks in waiting.values() for pair in ranks]
         if len(waits) < max(2, self.size):  # `_ended_early` handles ranks that have ended
             return
@@ -355,7 +357,7 @@ class Board:
         self._fail("stuck", missing[0] if missing else number, text)
 
     def _limit(self, rank: Rank) -> float:
-        """Return the time limit of a rank's wait; before the first job, others may read data."""
+        """Return the time limit of a rank's wait; before the first job, ranks may load data."""
         first = rank.op == f"gather {FIRST_JOB}"
         return max(self.limits.exchange, self.limits.start if first else 0)
 

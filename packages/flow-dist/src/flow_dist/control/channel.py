@@ -1,8 +1,9 @@
 """Join the job's control channel under any launcher.
 
-Under ``flow-dist run`` the supervisor runs the server and passes its address to the ranks.
-Otherwise rank 0 runs it; address and token are distributed by what the ranks already share: MPI,
-the launcher's variables, or the configured addresses of the machines and the user's secret.
+Under ``flow-dist run``, the supervisor runs the control server and passes its address to the ranks.
+Otherwise, rank 0 runs the server, and the ranks obtain its address and token through what they
+already share: MPI, the launcher's environment variables, or the configured addresses of the
+machines and the user's secret.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from flow_dist.control.wire import random_token
 ADDRESS = "FLOW_DIST_CONTROL"
 
 Gather = Callable[[Any], Sequence[Any]]
-"""All-gathers a small JSON value."""
+"""A function that all-gathers a small JSON value over all ranks."""
 
 _joined: list[ControlClient] = []
 _server: list[ControlServer] = []
@@ -43,7 +44,7 @@ _report_lock = threading.Lock()
 
 
 def current() -> ControlClient | None:
-    """Return the connection of this process, None if it has not joined."""
+    """Return the connection of this process, or None if the process has not joined."""
     return _joined[0] if _joined else None
 
 
@@ -52,16 +53,16 @@ def join(
     gather: Gather | None = None,
     env: Mapping[str, str] | None = None,
 ) -> ControlClient | None:
-    """Join the job, once per process; return None for the only process of a program.
+    """Join the job, once per process; return None if the program has only one process.
 
     Args:
-        membership: rank and size; read from the environment when None.
+        membership: rank and size; read from the environment if None.
         gather: all-gathers a JSON value; called by all ranks under launchers that do not provide
             the server's address.
-        env: the environment; that of the process when None.
+        env: the environment variables; those of the process if None.
 
     Raises:
-        LaunchError: the server's address is unknown, or it cannot be reached.
+        LaunchError: the server's address is unknown, or the server cannot be reached.
     """
     env = os.environ if env is None else env
     if _joined:
@@ -85,14 +86,14 @@ def join_at_rank_0(
     limits: Limits | None = None,
     env: Mapping[str, str] | None = None,
 ) -> ControlClient:
-    """Join ranks that know the address of rank 0, each on a terminal of its own.
+    """Join ranks that know the address of rank 0 and that each run in a terminal of their own.
 
     Args:
         membership: rank and size of this process.
-        address, port: address of rank 0, which listens there.
+        address, port: address at which rank 0 listens.
         about: identifies the job among the user's jobs; equal in all ranks.
         limits: time limits; ``start`` also limits the attempts to reach rank 0.
-        env: the environment; that of the process when None.
+        env: the environment variables; those of the process if None.
 
     Raises:
         LaunchError: rank 0 cannot be reached, or has another secret.
@@ -114,7 +115,7 @@ def _register(client: ControlClient) -> ControlClient:
 
 
 def _detach_child(client: ControlClient) -> None:
-    """Detach a forked child: the parent is the rank, and runs the server if it is rank 0."""
+    """Detach a forked child: the parent alone is the rank, and runs the server in rank 0."""
     client.detach_in_child()
     _joined.clear()
     _server.clear()
@@ -171,7 +172,7 @@ def _address(membership: Membership, addresses: Sequence[Sequence[str]]) -> str:
 
 
 _JOB = {"torchrun": ("TORCHELASTIC_RUN_ID",), "slurm": ("SLURM_JOB_ID", "SLURM_STEP_ID")}
-"""Launcher variables that identify a job among the user's jobs, equal on all hosts."""
+"""Environment variables of launchers that identify a job of the user; equal on all hosts."""
 
 
 def _configured_server(
@@ -186,9 +187,9 @@ def _configured_server(
         raise LaunchError(
             f"joining the {membership.size} processes that {membership.source} has started",
             found="no MASTER_ADDR and MASTER_PORT",
-            allowed="both, equal in all processes: the address of rank 0",
-            hint="start them with flow-dist run, or export MASTER_ADDR and MASTER_PORT before "
-            "starting them",
+            allowed="both variables, equal in all processes: the address and port of rank 0",
+            hint="start the processes with flow-dist run, or export MASTER_ADDR and MASTER_PORT "
+            "before starting them",
         )
     names = _JOB.get(membership.source, ())
     return master, job_token(env, master[1], *(env.get(name, "") for name in names))
@@ -205,7 +206,7 @@ def _serve(
 
 def _report_and_exit_server(message: str) -> None:
     """Report the failure, and let the message reach the other ranks before the server ends."""
-    with _report_lock:  # the main thread may get here, too, and waits for the end
+    with _report_lock:  # the main thread may get here, too, and then waits
         report(message)
         time.sleep(0.3)
         end_process(message)
@@ -221,7 +222,7 @@ def _report_and_exit(message: str) -> None:
 def _serve_until_over() -> None:
     """Keep the server of rank 0 until all ranks have ended.
 
-    Registered before the goodbye of `watch_exit`, so that it runs after it.
+    This function is registered before the goodbye of `watch_exit`, so that it runs after it.
     """
     if not _server:
         return

@@ -1,4 +1,4 @@
-"""A rank's end of the control channel: heartbeats, goodbye, failure reports, the order to stop."""
+"""A rank's end of the control channel: heartbeats, goodbye, failure reports, and stop orders."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ from flow_dist.control.wire import (
 LOG = logging.getLogger(__name__)
 
 STOPPED = 1
-"""Exit status of a rank that is stopped because another one has failed."""
+"""Exit status of a rank that is stopped because another rank has failed."""
 
 _OWN_END = 2.0
-"""Seconds that a rank has to end by itself after its exception."""
+"""Seconds within which a rank may end by itself after an exception."""
 
 
 _ATTEMPTS = 4
-"""Number of attempts to join: a saturated listener may have evicted the connection."""
+"""Number of attempts to join, as a listener at its limit may evict the connection."""
 
 
 class _AuthenticationError(WireError):
-    """The server does not know the token; retrying cannot help."""
+    """The server does not know the token, so retrying cannot help."""
 
 
 class JobStoppedError(FlowError):
-    """Another rank has failed, so this one cannot continue."""
+    """Another rank has failed, so this rank cannot continue."""
 
 
 class ControlClient:
@@ -63,16 +63,16 @@ class ControlClient:
         membership: rank and size of this process.
         address, port: address of the server.
         token: the secret of the job.
-        watch: where this process is; that of the process when None.
-        stop: called with a message in the client's thread when the job is stopped; terminates the
-            process when None.
-        patience: seconds to retry connecting, as the server may start later.
+        watch: the record of where this process waits; `WATCH` if None.
+        stop: called with a message in the client's thread when the job is stopped; if None, the
+            process is terminated.
+        patience: seconds for which connecting is retried, as the server may start later.
 
     Attributes:
         membership: rank and size of this process.
         hosts: the hosts of all ranks, once all have joined.
         in_child: whether this is a forked child, whose parent owns the connection.
-        failing: the exit status of a process that is failing, and the exception that ends it.
+        failing: exit status of a process that is failing, and the exception that ends the process.
 
     Raises:
         LaunchError: the server cannot be reached, or rejects this rank.
@@ -111,7 +111,7 @@ class ControlClient:
     # -------------------------------------------------------------- start and end
 
     def _join(self, address: str, port: int, token: str, until: float) -> tuple[float, float]:
-        """Connect and authenticate; retry when the listener is saturated."""
+        """Connect and authenticate; retry if a listener at its limit evicts the connection."""
         attempt = 0
         while True:
             attempt += 1
@@ -132,7 +132,8 @@ class ControlClient:
             found=str(error) or type(error).__name__,
             allowed="the control server of this job, with the same token, waiting for this rank",
             hint="if the launcher passes no FLOW_DIST_TOKEN, the token comes from ~/.config/"
-            "flow-dist/secret: copy it from one host to all others, or export the same variable",
+            "flow-dist/secret: copy it from one host to all others, or export the same "
+            "FLOW_DIST_TOKEN on all hosts",
         )
 
     def _connected(self, address: str, port: int, until: float) -> socket.socket:
@@ -171,13 +172,13 @@ class ControlClient:
         """Wait until all ranks have joined; return their hosts in rank order.
 
         Args:
-            seconds: the longest wait; when None, the server's limits alone decide.
+            seconds: maximum wait; if None, only the limits of the server apply.
         """
         self._await(lambda: self._started, seconds, "waiting for all ranks to join")
         return self.hosts
 
     def at_end(self, action: Callable[[], None]) -> None:
-        """Register an action before the goodbye of a process that succeeds; last in, first out."""
+        """Register an action before the goodbye of a process that succeeds; the last runs first."""
         self._at_end.append(action)
 
     def finish(self) -> None:
@@ -197,7 +198,7 @@ class ControlClient:
         self.close()
 
     def fail(self) -> None:
-        """Report that this rank fails, by its status or its exception."""
+        """Report that this rank fails, with its exit status or its exception."""
         status, error = self.failing
         if error is None:
             self.goodbye(status)
@@ -243,20 +244,20 @@ class ControlClient:
     # ------------------------------------------------------------------- exchange
 
     def wait_for_first_job(self) -> None:
-        """Wait for all ranks to reach their first job, however long that takes them.
+        """Wait until all ranks have reached their first job, however long that takes.
 
-        MPI_Init also waits for all ranks, but holds the interpreter lock: without heartbeats the
-        server would take a waiting rank for dead.
+        MPI_Init also waits for all ranks, but holds the interpreter lock meanwhile, so a waiting
+        rank would send no heartbeats and the server would consider the rank dead.
         """
         self.gather(FIRST_JOB, None)
 
     def gather(self, key: str, value: Any, seconds: float | None = None) -> list[Any]:
-        """All-gather a small JSON value, below 1 MB.
+        """All-gather a JSON value that is smaller than 1 MB.
 
         Args:
             key: equal in all ranks.
             value: the value of this rank.
-            seconds: the longest wait; when None, the server's limits alone decide.
+            seconds: maximum wait; if None, only the limits of the server apply.
 
         Raises:
             JobStoppedError: the job ends before all ranks have sent their values.
@@ -289,7 +290,7 @@ class ControlClient:
             self._socket.sendall(data)
 
     def _send_report(self, message: Message) -> None:
-        """Send a message with the changes of the position, which follow each other in order."""
+        """Send a message with the changes of the position; the changes are sent in order."""
         with self._sending, contextlib.suppress(OSError):
             changes = self._reporter.changes()
             self._socket.sendall(pack({**message, "report": changes} if changes else message))
@@ -305,7 +306,7 @@ class ControlClient:
                 beaten = now + self._beat
             if self._read(beaten - now):
                 heard = time.monotonic()
-            elif now - heard > self._silence:  # checked after reading: this process may have slept
+            elif now - heard > self._silence:  # tested after a read: this process may have slept
                 self._lost(f"has not responded for {now - heard:.1f} s")
 
     def _read(self, seconds: float) -> bool:
@@ -343,13 +344,13 @@ class ControlClient:
     def _lost(self, how: str) -> None:
         if not (self._closed or self._said_goodbye or self._failed):
             message = f"{self.membership} lost its control server at {self._server}, which {how}"
-            if self._stop is end_process:  # which prints nothing, and the server cannot either
+            if self._stop is end_process:  # neither this function nor the server prints anything
                 LOG.error("%s", message)
             self._halt(message)
 
     def _halt(self, message: str) -> None:
-        """Terminate before waiting threads notice, which would raise errors of their own."""
-        if self._failed:  # it ends by itself, unless it waits for others at its end
+        """Terminate before waiting threads notice the end and raise errors of their own."""
+        if self._failed:  # a failing process ends by itself, unless it waits for others
             time.sleep(_OWN_END)
         if not self._said_goodbye:
             prepare(message)
@@ -363,7 +364,7 @@ class ControlClient:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return a short text of an exception with the user's source line, if known."""
+    """Return a short description of an exception, with the user's source line if it is known."""
     at, trace = "", error.__traceback__
     while trace is not None:
         at = line_of_entry(trace) or at
@@ -375,7 +376,7 @@ def describe_error(error: BaseException) -> str:
 
 
 def line_of_entry(trace: TracebackType) -> str:
-    """Return the source line of one frame of a traceback if it is the user's, else ""."""
+    """Return the source line of one traceback entry if it is in a user's file, else ""."""
     inner, frame = line_of(trace.tb_frame), trace.tb_frame
     mine = f"{frame.f_code.co_filename}:{frame.f_lineno}" == inner
     return f"{frame.f_code.co_filename}:{trace.tb_lineno}" if mine else ""
@@ -397,7 +398,7 @@ def flush_streams() -> None:
 
 
 def watch_exit(client: ControlClient) -> None:
-    """Say goodbye when the interpreter exits, and report the exception that ends it, if any."""
+    """Say goodbye when the interpreter exits, and report any exception that ends the program."""
     usual = sys.excepthook
 
     def hook(
@@ -424,7 +425,7 @@ def watch_exit(client: ControlClient) -> None:
 
 
 def _sync_session() -> None:
-    """Wait for asynchronous steps before the goodbye: other ranks may take part in them."""
+    """Wait for asynchronous steps before the goodbye, as other ranks may take part in them."""
     session = sys.modules.get("flow_core.frontend.session.session")
     if session is not None:
         session.sync_default_session()

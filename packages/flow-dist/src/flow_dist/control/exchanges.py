@@ -1,6 +1,6 @@
-"""Exchanges of a team: which members have entered them, and whether all entered the same ones.
+"""Exchanges of a team: which members have entered them, and whether the members have diverged.
 
-Each function looks at every member once.
+Each function visits every member once.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from flow_dist.control.positions import Rank
 from flow_dist.control.report import KEY_DIGITS, Team
 
 Waiting = tuple[int, Rank]
-"""A rank, with its number."""
+"""The number of a rank, and its state."""
 
 
 def not_entered(team: Team, number: int, ranks: Mapping[int, Rank]) -> list[int]:
@@ -26,9 +26,9 @@ def fewest(team: Team, ranks: Mapping[int, Rank]) -> int:
 
 
 def divergence(team: Team, ranks: Mapping[int, Rank]) -> tuple[int, int] | None:
-    """Return a member that has entered another exchange than most, and one of the others.
+    """Return a member that has entered another exchange than most members, and one of these.
 
-    Of two halves, the one with the lowest rank counts as the usual one.
+    If the team is divided in half, the half with the lowest rank counts as the majority.
     """
     recent = _recent(team, ranks)
     number = _contradiction(set(recent.values()))
@@ -43,7 +43,7 @@ def divergence(team: Team, ranks: Mapping[int, Rank]) -> tuple[int, int] | None:
 
 
 _Recent = tuple[int, str]
-"""Number of exchanges entered, and the keys of the last ones."""
+"""Number of exchanges entered, and the keys of the last exchanges."""
 
 
 def _recent(team: Team, ranks: Mapping[int, Rank]) -> dict[int, _Recent]:
@@ -56,7 +56,7 @@ def _recent(team: Team, ranks: Mapping[int, Rank]) -> dict[int, _Recent]:
 
 
 def _contradiction(histories: set[_Recent]) -> int | None:
-    """Return the first number under which histories name different exchanges."""
+    """Return the first number under which histories have different exchanges, else None."""
     if len(histories) < 2:
         return None
     known: dict[int, str] = {}
@@ -70,6 +70,6 @@ def _contradiction(histories: set[_Recent]) -> int | None:
 
 
 def _key(count: int, keys: str, number: int) -> str | None:
-    """Return the key of an exchange, None if it is not among the last ones."""
+    """Return the key of an exchange, or None if the key is no longer kept."""
     end = len(keys) - (count - number) * KEY_DIGITS
     return keys[end - KEY_DIGITS : end] if KEY_DIGITS <= end <= len(keys) else None

@@ -1,7 +1,7 @@
 """The control server's listening socket, hardened against connections of other programs.
 
-Unauthenticated connections are limited in number and time, a flood of them is accepted at a limited
-rate, and only some get a line in the log; the rest are counted.
+Unauthenticated connections are limited in number and time, and accepted at a limited rate.  Only
+some dropped connections get a line in the log; the others are counted.
 """
 
 from __future__ import annotations
@@ -20,30 +20,31 @@ from flow_dist.bootstrap.membership import LaunchError
 LOG = logging.getLogger(__name__)
 
 MAX_UNAUTHENTICATED = 64
-"""Maximum number of connections that are still authenticating, beyond one per missing rank."""
+"""Maximum number of unauthenticated connections, in addition to one per missing rank."""
 
 BACKLOG = 4096
-"""Connections that may wait to be accepted, as far as the system allows: all ranks may start at
-once."""
+"""Number of connections that may wait to be accepted, as far as the system allows; all ranks may
+connect at once."""
 
 ACCEPT_RATE = 50
-"""Connections accepted per second once all ranks have joined; unlimited before."""
+"""Number of connections accepted per second once all ranks have joined; before that, there is no
+limit."""
 
 LOG_LINES, LOG_PERIOD = 8, 60.0
-"""Lines about dropped connections per period, and the period in seconds."""
+"""Number of log lines about dropped connections per period, and the period in seconds."""
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 _OTHER_FILES = 128
-"""File descriptors that the program of the server may use besides its connections."""
+"""Number of file descriptors that the server's process may need besides its connections."""
 
 
 def allow_connections(count: int) -> None:
-    """Raise this process's limit of open files to what a number of connections needs.
+    """Raise this process's limit on open files to the number that its connections need.
 
     Raises:
-        LaunchError: the system does not allow as many.
+        LaunchError: the system does not allow that many open files.
     """
     needed = count + len(os.listdir("/proc/self/fd")) + _OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -54,22 +55,22 @@ def allow_connections(count: int) -> None:
             f"opening {count} connections to ranks",
             found=f"a limit of {hard} open files per process",
             allowed=f"{needed} files",
-            hint=f"raise the limit where the program starts: ulimit -Hn {needed}",
+            hint=f"raise the limit before starting the program: ulimit -Hn {needed}",
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 class Listener:
-    """Accepts connections on one address and passes them to a handler.
+    """A socket that accepts connections on one address and passes them to a handler.
 
     Args:
-        address, port: where to listen; port 0 for any free port.
+        address, port: where to listen; port 0 selects any free port.
         serve: handles a connection, and closes it.
-        missing: number of ranks that are to join.
+        missing: number of ranks that are expected to join.
 
     Attributes:
-        port: the port it listens on.
-        missing: number of ranks that have not joined; without any, the accept rate is limited.
+        port: the port on which the listener listens.
+        missing: number of ranks that have not joined; once it is 0, the accept rate is limited.
 
     Raises:
         OSError: the address is not available.
@@ -113,7 +114,7 @@ class Listener:
         task.add_done_callback(self._tasks.discard)
 
     def _evict(self) -> None:
-        """At the limit, abort the oldest connection of the host that has the most."""
+        """At the limit, abort the oldest connection of the host with the most connections."""
         if len(self._unauthenticated) >= MAX_UNAUTHENTICATED + self.missing:
             host = Counter(self._unauthenticated.values()).most_common(1)[0][0]
             oldest = next(writer for writer, of in self._unauthenticated.items() if of == host)
@@ -160,7 +161,7 @@ class DropLog:
             self.unlogged += 1
 
     def flush(self) -> None:
-        """Log the number of drops without a line."""
+        """Log the number of drops that have no line of their own."""
         if self.unlogged:
             text = "dropped %d more connections, the last from %s"
             LOG.warning(text, self.unlogged, self._last)

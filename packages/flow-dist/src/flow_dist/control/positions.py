@@ -1,4 +1,4 @@
-"""The ranks of a job and texts about where they are."""
+"""The ranks of a job, and texts that describe their positions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flow_dist.control.ranges import ranks_text
 from flow_dist.control.report import Position, Team
 
 MAX_LINES = 32
-"""Maximum number of ranks that get a line each; of more ranks, those at one place share a line."""
+"""Maximum number of ranks that get a line each; in larger jobs, ranks at one place share a line."""
 
 
 @dataclass(slots=True)
@@ -18,12 +18,12 @@ class Rank:
     """One rank, according to its last messages.
 
     Attributes:
-        host, address: name of its host, and source address of its connection.
-        heard: time of its last message.
-        since: time at which it was first reported at its current position.
-        position: where it is, as its reports say.
-        ended: its exit status once it has said goodbye.
-        gone: time at which its connection was lost, None while it is connected.
+        host, address: name of the rank's host, and source address of its connection.
+        heard: time of the rank's last message.
+        since: time at which the rank first reported its current position.
+        position: position of the rank, according to its reports.
+        ended: exit status of the rank once it has said goodbye.
+        gone: time at which the rank's connection was lost; None while it is connected.
     """
 
     host: str
@@ -36,36 +36,36 @@ class Rank:
 
     @property
     def is_open(self) -> bool:
-        """Whether it has neither disconnected nor said goodbye."""
+        """Whether the rank has neither disconnected nor said goodbye."""
         return self.gone is None and self.ended is None
 
     @property
     def op(self) -> str:
-        """The exchange in which it waits, else ""."""
+        """The exchange in which the rank waits, else ""."""
         return self.position.op if self.ended is None else ""
 
     @property
     def step(self) -> int:
-        """The step that it has reached."""
+        """The step that the rank has reached."""
         return self.position.step
 
     def silent(self, now: float, limit: float) -> bool:
-        """Return whether it is connected but has not been heard for a time."""
+        """Return whether the rank is connected, but has sent nothing for ``limit`` seconds."""
         return self.gone is None and now - self.heard > limit
 
     def entered(self, team: Team) -> int:
-        """Return the number of exchanges of a team that it has entered."""
+        """Return the number of exchanges of a team that the rank has entered."""
         return self.position.counts.get(team, 0)
 
 
 def positions(ranks: Mapping[int, Rank], size: int, now: float, quiet: float) -> list[str]:
-    """Return lines that say where all ranks are.
+    """Return lines that describe the positions of all ranks.
 
     Args:
         ranks: the ranks that have joined.
         size: number of all ranks.
-        now: the time, in seconds.
-        quiet: seconds without a message from which on a line mentions them.
+        now: the current time, in seconds.
+        quiet: number of seconds without a message from which a line mentions the silence.
     """
     if size <= MAX_LINES:
         return [f"  rank {n}: {_line(ranks.get(n), now, quiet)}" for n in range(size)]
@@ -73,7 +73,7 @@ def positions(ranks: Mapping[int, Rank], size: int, now: float, quiet: float) ->
     for n in range(size):
         places.setdefault(_shared_line(ranks.get(n), now, quiet), []).append(n)
     by_size = sorted(places.items(), key=lambda item: len(item[1]))
-    shown = [*by_size[: MAX_LINES - 1], *by_size[MAX_LINES - 1 :][-1:]]  # the rare ones, the usual
+    shown = [*by_size[: MAX_LINES - 1], *by_size[MAX_LINES - 1 :][-1:]]  # rare groups, the largest
     lines = []
     for text, members in sorted(shown, key=lambda item: item[1][0]):
         alone = len(members) == 1
@@ -85,7 +85,7 @@ def positions(ranks: Mapping[int, Rank], size: int, now: float, quiet: float) ->
 
 
 def position(rank: Rank) -> str:
-    """Return the step of a rank and where it is."""
+    """Return a text with the step of a rank and the place where it is."""
     at = f" ({rank.position.at})" if rank.position.at else ""
     place = rank.position.place
     if place is None or rank.ended is not None:
@@ -95,7 +95,7 @@ def position(rank: Rank) -> str:
 
 
 def outlier(places: Mapping[int, str]) -> int:
-    """Return the rank at another place than most; of two halves, not that of the lowest rank."""
+    """Return a rank that is not at the usual place; in a tie, that is the lowest rank's place."""
     votes = Counter(places.values())
     most = max(votes.values())
     usual = next(places[n] for n in sorted(places) if votes[places[n]] == most)

@@ -1,4 +1,4 @@
-"""Sets of ranks and lists of equal values in few numbers, for messages and for people."""
+"""Compact forms of sets of ranks and of lists of equal values, for messages and for people."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from itertools import groupby
 from typing import Any
 
 _LISTED = 4
-"""Consecutive ranks that `ranks_text` lists one by one; longer sequences become a range."""
+"""Number of consecutive ranks that `ranks_text` lists singly; longer sequences become ranges."""
 
 
 def to_runs(ranks: Sequence[int]) -> list[list[int]]:
-    """Split ascending ranks into ``[start, stop, step]`` of ranges, greedily.
+    """Split ascending ranks into ranges ``[start, stop, step]``, greedily.
 
     >>> to_runs([0, 1, 2, 3, 8, 16, 24, 30])
     [[0, 4, 1], [8, 25, 8], [30, 31, 1]]
@@ -28,7 +28,7 @@ def to_runs(ranks: Sequence[int]) -> list[list[int]]:
 
 
 def from_runs(runs: Iterable[Sequence[int]]) -> Sequence[int]:
-    """Return the ranks that `to_runs` has split; a range if there is one run.
+    """Return the ranks that `to_runs` has split; as a range if there is only one run.
 
     >>> from_runs([[0, 4, 1]]), from_runs([[0, 2, 1], [8, 25, 8]])
     (range(0, 4), (0, 1, 8, 16, 24))

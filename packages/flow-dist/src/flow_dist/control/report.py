@@ -1,8 +1,8 @@
-"""Reports of ranks' positions: each holds what has changed since the previous one.
+"""Reports of ranks' positions: each report holds what has changed since the previous report.
 
-A rank numbers its groups of ranks and its sites and describes each of them once; later reports
-refer to them by number.  The server keeps one `Team` and one `Place` for equal descriptions of all
-ranks.
+A rank numbers its groups of ranks and its sites, and describes each of them once; later reports
+refer to them by number.  The server keeps one `Team` or `Place` for equal descriptions, whichever
+ranks they come from.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from flow_dist.control.wire import WireError
 from flow_dist.control.wire import field as field_of
 
 MAX_GROUPS = 256
-"""Maximum number of groups in one report; the others follow in the next ones."""
+"""Maximum number of groups in one report; other groups follow in the next reports."""
 
 MAX_RUNS = 1 << 14
-"""Number of runs of ranks in one report from which on other new groups follow in the next ones."""
+"""Number of runs of ranks in one report above which other new groups follow in the next reports."""
 
 KEY_DIGITS = 8
-"""Hexadecimal digits of an exchange's key."""
+"""Number of hexadecimal digits of an exchange's key."""
 
 NOWHERE = -1
-"""The number in place of a site's of a process that is not waiting."""
+"""The number that a process reports instead of a site's number if it is not waiting."""
 
 
 # --------------------------------------------------------------------------------------- ranks
 
 
 class Reporter:
-    """Reports the position of this process to one server.
+    """A reporter of this process's position to one server.
 
     Args:
-        watch: where the process is.
+        watch: the record of where the process waits.
     """
 
     def __init__(self, watch: Watch) -> None:
@@ -46,15 +46,15 @@ class Reporter:
         self._sites: dict[Site, int] = {}
 
     def changes(self) -> dict[str, Any]:
-        """Return what has changed since the last call, to be sent in the order of the calls.
+        """Return what has changed since the last call; reports must be sent in the order of calls.
 
-        The keys of a group's exchanges follow once its count stays the same between two reports:
-        they only matter if the group makes no progress.
+        The keys of a group's exchanges are reported only once the group's count is the same in two
+        successive calls, because the keys only matter if the group makes no progress.
         """
         watch = self._watch
         seen = [(group, group.current, group.count) for group in watch.groups()]
         waiting = [(count, site) for _, site, count in seen if site is not None]
-        _, site = max(waiting, key=lambda pair: pair[0], default=(0, None))  # of several, one
+        _, site = max(waiting, key=lambda pair: pair[0], default=(0, None))  # one of several
         counted = [(group, count) for group, _, count in seen]
         found: dict[str, Any] = {}
         if site is not None:
@@ -79,7 +79,7 @@ class Reporter:
         return found
 
     def _counts(self, counted: Sequence[tuple[Group, int]]) -> tuple[list[Any], list[Any]]:
-        """Return descriptions of new groups, and counts and keys that have not been sent."""
+        """Return descriptions of new groups, and the counts and keys that have not been sent."""
         teams: list[Any] = []
         counts: list[Any] = []
         runs = 0
@@ -105,11 +105,11 @@ class Reporter:
 
 @dataclass(slots=True)
 class _Sent:
-    """What the server knows of a group.
+    """The data about a group that the server has received.
 
     Attributes:
         number: number of the group in reports.
-        count, keys: the last count sent, and the one whose keys have been sent.
+        count, keys: the last count sent, and the last count whose keys have been sent.
     """
 
     number: int
@@ -122,13 +122,13 @@ class _Sent:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Team:
-    """Ranks that exchange with each other in one order; one object for all of them.
+    """Ranks that exchange with each other in one order; one object serves all members.
 
     Attributes:
-        ranks: the members, ascending.
+        ranks: the members, in ascending order.
         lane: distinguishes independent orders of exchanges.
-        members: the same as `ranks`, with a fast ``in``.
-        text: the same as text.
+        members: the members, in a container with a fast ``in``.
+        text: the members, as a text for messages.
     """
 
     ranks: Sequence[int]
@@ -139,7 +139,7 @@ class Team:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Place:
-    """A site of the program, one object for all ranks.
+    """A site of the program; one object serves all ranks.
 
     Attributes:
         op, what, at: see `Watch.site`.
@@ -153,7 +153,7 @@ class Place:
 
 
 class Names:
-    """The teams and places of a job.
+    """The teams and places of a job, looked up by their descriptions.
 
     Args:
         size: number of ranks.
@@ -165,7 +165,7 @@ class Names:
         self._places: dict[tuple[object, ...], Place] = {}
 
     def team(self, runs: Any, lane: Any) -> Team:
-        """Return the team of a description.  Raises `WireError`."""
+        """Return the team with a description.  Raises `WireError`."""
         _check(isinstance(lane, str) and isinstance(runs, list), (runs, lane), "ranks and a lane")
         end = 0
         for run in runs:
@@ -182,7 +182,7 @@ class Names:
         return team
 
     def place(self, op: Any, what: Any, at: Any, team: Team) -> Place:
-        """Return the place of a description.  Raises `WireError`."""
+        """Return the place with a description.  Raises `WireError`."""
         texts = (op, what, at)
         _check(all(isinstance(text, str) for text in texts), texts, "texts")
         return self._places.setdefault((*texts, team), Place(op, what, at, team))
@@ -197,13 +197,14 @@ class Position:
     """The position of a rank, according to its reports.
 
     Attributes:
-        step: the step that it has reached.
+        step: the step that the rank has reached.
         finished: number of finished steps.
-        sequence: number of exchanges that it has entered.
-        line: the user's source line that its main thread executes.
-        place: where it waits for other ranks, None if it does not wait.
-        counts: number of exchanges that it has entered per team.
-        keys: keys of the last ones, `KEY_DIGITS` digits each, once its count stays the same.
+        sequence: number of exchanges that the rank has entered.
+        line: the user's source line that the rank's main thread executes.
+        place: where the rank waits for other ranks; None if it does not wait.
+        counts: number of exchanges that the rank has entered, for each team.
+        keys: for each team, the keys of the last exchanges, `KEY_DIGITS` digits each; reported once
+            the count stays the same.
     """
 
     step: int = 0
@@ -223,16 +224,16 @@ class Position:
 
     @property
     def at(self) -> str:
-        """The source line of the place where it waits, else of its main thread."""
+        """The source line of the place where the rank waits, else of its main thread."""
         return self.line if self.place is None else self.place.at
 
     @property
     def number(self) -> int:
-        """The number of the exchange in which it waits, among those of its team."""
+        """The number of the exchange in which the rank waits, among the exchanges of its team."""
         return 0 if self.place is None else self.counts.get(self.place.team, 0)
 
     def update(self, changes: Mapping[str, Any], names: Names) -> None:
-        """Apply the changes of a report.  Raises `WireError` for invalid ones."""
+        """Apply the changes of a report.  Raises `WireError` for invalid changes."""
         unknown = sorted(changes.keys() - FIELDS)
         _check(not unknown, unknown, f"the fields {', '.join(sorted(FIELDS))}")
         for name in ("step", "finished", "sequence"):

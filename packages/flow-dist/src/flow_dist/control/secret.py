@@ -1,7 +1,7 @@
-"""The user's secret, which authenticates the ranks of jobs that no launcher passes a token.
+"""The user's secret, which authenticates the ranks of jobs whose launcher passes no token.
 
 The secret is a file, created on first use, from which every job's token is derived.  Hosts that
-share the home directory share it; to others it is copied once, like an ssh key.
+share the home directory share the secret; the user copies it to other hosts once, like an ssh key.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from flow_dist.bootstrap.membership import LaunchError
 from flow_dist.control.wire import random_token
 
 TOKEN = "FLOW_DIST_TOKEN"
-"""The variable that holds the token of a job."""
+"""The environment variable that holds the token of a job."""
 
 
 def secret_file(env: Mapping[str, str]) -> Path:
@@ -32,10 +32,10 @@ def secret_file(env: Mapping[str, str]) -> Path:
 
 
 def job_token(env: Mapping[str, str], *about: object) -> str:
-    """Return a job's token: that of the environment, else one derived from the user's secret.
+    """Return a job's token, from the environment or else derived from the user's secret.
 
     Args:
-        env: the process's environment.
+        env: the environment variables of the process.
         about: identifies the job among the user's jobs; equal in all ranks.
 
     Raises:
@@ -62,7 +62,7 @@ def _secret(path: Path) -> bytes:
 
 
 def _make(path: Path) -> None:
-    """Create the secret atomically; of several processes that try, one succeeds."""
+    """Create the secret atomically; if several processes try, only one succeeds."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     aside = path.with_name(f".secret-{random_token()[:16]}")
     descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -81,7 +81,7 @@ def _check_private(path: Path, found: os.stat_result) -> None:
             f"reading the secret of your jobs in {path}",
             found=f"mode {stat.S_IMODE(found.st_mode):04o}, owned by user {found.st_uid}",
             allowed=f"mode 0600, owned by user {os.geteuid()}: its readers can join your jobs",
-            hint=f"chmod 600 {path} if no other user can have read it; otherwise delete it",
+            hint=f"run chmod 600 {path} if no other user can have read it; otherwise delete it",
         )
 
 
@@ -89,6 +89,6 @@ def _no_secret(path: Path, found: str) -> LaunchError:
     return LaunchError(
         f"reading the secret of your jobs in {path}",
         found=found,
-        allowed=f"a file with a secret, or the variable {TOKEN}",
+        allowed=f"a file with a secret, or the environment variable {TOKEN}",
         hint=f"export the same {TOKEN}=$(openssl rand -hex 32) on all hosts before starting",
     )

@@ -1,6 +1,6 @@
-"""The server of the control channel: admits the ranks, feeds the board, gives the order to stop.
+"""The server of the control channel: admits the ranks, feeds the board, and gives stop orders.
 
-It runs in a thread of its own, in the supervisor or, without one, in rank 0.
+The server runs in a thread of its own in the supervisor, or in rank 0 if there is no supervisor.
 """
 
 from __future__ import annotations
@@ -37,29 +37,29 @@ from flow_dist.control.wire import (
 LOG = logging.getLogger(__name__)
 
 HANDSHAKE = 5.0
-"""Seconds in which a connection must authenticate."""
+"""Seconds within which a connection must authenticate."""
 
 _REPORT_SECONDS = 0.3
-"""Seconds that ranks have to report their positions before they are stopped."""
+"""Seconds within which ranks can report their positions before they are stopped."""
 
 
 class ControlServer:
-    """Admits the ranks of a job and monitors them.
+    """The control server of a job, which admits the ranks and monitors them.
 
     Args:
         size: number of ranks.
         token: the secret of the job.
         address: the only address to listen on.
-        port: 0 for any free port.
+        port: the port to listen on; 0 selects any free port.
         limits: time limits.
-        report: receives reports of jobs that make no progress; prints them when None.
+        report: receives reports about a job that makes no progress; if None, they are printed.
 
     Attributes:
-        address, port: where it listens.
+        address, port: where the server listens.
 
     Raises:
-        LaunchError: the address is not available, or this process may not open a file descriptor
-            per rank.
+        LaunchError: the address is not available, or the system does not let this process open one
+            file descriptor per rank.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class ControlServer:
 
     @property
     def has_open_ranks(self) -> bool:
-        """Whether a rank has neither disconnected nor said goodbye, and may turn out silent."""
+        """Return whether a rank has neither disconnected nor said goodbye, and so may be silent."""
         return self._board.open > 0
 
     @property
@@ -118,12 +118,12 @@ class ControlServer:
         return {n: rank.host for n, rank in dict(self._board.ranks).items()}
 
     def wait(self, seconds: float) -> Failure | None:
-        """Wait for a verdict, at most for some seconds; return None if there is none yet."""
+        """Wait for a verdict for at most ``seconds``; return None if there is none yet."""
         self._concluded.wait(seconds)
         return self._verdict
 
     def stop_ranks(self, message: str, seconds: float = 2.0) -> None:
-        """Tell all ranks to stop, and wait until they have disconnected, at most for a time."""
+        """Tell all ranks to stop, and wait at most ``seconds`` until they have disconnected."""
         self._loop.call_soon_threadsafe(self._broadcast, {"is": "stop", "message": message})
         until = time.monotonic() + seconds
         while self.has_open_ranks and time.monotonic() < until:
@@ -194,13 +194,13 @@ class ControlServer:
         self._broadcast({"is": "where"})
         await asyncio.sleep(_REPORT_SECONDS)
         self._conclude()
-        while True:  # ranks that join late are told, too
+        while True:  # also tell ranks that join late
             failure = self._verdict
             self._broadcast({"is": "stop", "message": failure.message if failure else ""})
             await asyncio.sleep(rhythm)
 
     async def _wait_for_event(self, seconds: float) -> None:
-        """Wait until an event needs attention, at most for some seconds."""
+        """Wait until an event needs attention, but at most ``seconds``."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):  # `wait_for` may lose a cancellation
                 await self._event.wait()
@@ -230,7 +230,7 @@ class ControlServer:
             self._listener.log_drop(peer, str(error) or "no proof in time")
         except OSError as error:
             LOG.info("connection of %s: %s", peer, error)
-        except asyncio.CancelledError:  # the server closes: drop what is unsent
+        except asyncio.CancelledError:  # the server closes: drop unsent data
             writer.transport.abort()
         except Exception as error:  # noqa: BLE001 - asyncio would log a traceback
             self._listener.log_drop(peer, f"{type(error).__name__}: {error}")
@@ -279,7 +279,7 @@ class ControlServer:
             raise WireError(
                 "a rank that joins",
                 found=f"rank {rank} of {size} on {host}",
-                allowed=f"each rank of {self._board.size} once",
+                allowed=f"each of the {self._board.size} ranks once",
             )
         known = address == host or ipaddress.ip_address(address).is_loopback
         name = host if known else f"{host} ({address})"

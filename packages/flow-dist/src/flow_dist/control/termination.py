@@ -8,11 +8,11 @@ from collections.abc import Callable
 LOG = logging.getLogger(__name__)
 
 BEFORE: list[Callable[[str], object]] = []
-"""Called in order with the reason; they must not block."""
+"""Callbacks, called in order with the reason; they must not block."""
 
 
 def prepare(message: str) -> None:
-    """Call all callbacks; log what they raise, so that the process still terminates."""
+    """Call all callbacks; log their exceptions, so that the process still terminates."""
     for call in tuple(BEFORE):
         try:
             call(message)

@@ -1,4 +1,4 @@
-"""Wait for other processes: spin, yield the core, then sleep, and stop when the job has failed."""
+"""Wait for other processes: spin, yield the core, then sleep; stop when the job has failed."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from dataclasses import dataclass, replace
 from flow_core.base.thread_budget import Budget, fair_share
 
 YIELDS_BEFORE_SLEEP = 2000
-"""Polls with `sched_yield` in between, before polls with sleeps in between."""
+"""Number of polls separated by `sched_yield`, before polls separated by sleeps."""
 
 SLEEP = 5e-5
 """Seconds of sleep between two polls."""
 
 SPINS, SPINS_OVERSUBSCRIBED = 64, 0
-"""Polls without a yield, if every process of the host has a core of its own, and if not."""
+"""Numbers of polls without a yield: if every process on the host has its own core, and if not."""
 
 SPINS_OTHER_CORE = 200
-"""Polls without a yield for a process with another home core, on oversubscribed hosts."""
+"""Number of polls without a yield for a process with another home core, on oversubscribed hosts."""
 
 YIELDS_PER_MIGRATION = 256
-"""Waits with yields after which a process migrates back to its home core."""
+"""Number of waits with yields after which a process migrates back to its home core."""
 
 
 @dataclass(slots=True)
@@ -32,7 +32,8 @@ class Verdict:
     """The error that ends all waits of this process.
 
     Attributes:
-        error: set by the thread of the control client or a guard; raised in the waiting threads.
+        error: the error, set by the thread of the control client or of a guard, and raised in
+            waiting threads.
     """
 
     error: BaseException | None = None
@@ -40,13 +41,13 @@ class Verdict:
 
 @dataclass(slots=True)
 class WaitPolicy:
-    """How a process waits.
+    """The rules by which a process waits.
 
     Attributes:
-        spins: number of polls before it yields its core.
-        home: its home core on an oversubscribed host, else None.
-        same_core: the ranks of the other processes with that home core.
-        yields: number of waits in which it has yielded.
+        spins: number of polls before the process yields its core.
+        home: home core of the process on an oversubscribed host, else None.
+        same_core: the ranks of the other processes with this home core.
+        yields: number of waits in which the process has yielded.
     """
 
     spins: int = SPINS
@@ -61,8 +62,8 @@ class WaitPolicy:
             rank: a rank of this host.
             awaited: all ranks of this host that the process waits for.
 
-        When all processes that share the core are awaited, they have probably finished by the time
-        only ranks of other cores are missing; those do not come sooner if this core is yielded.
+        If all processes that share this core are awaited, they have probably finished by the time
+        when only ranks on other cores are missing, and yielding this core does not speed those up.
         """
         if self.home is None or rank in self.same_core or not self.same_core.issubset(awaited):
             return self.spins
@@ -76,20 +77,20 @@ class WaitPolicy:
 
 
 POLL_HOOKS: list[Callable[[], object]] = []
-"""Called from time to time during waits; an exception that they raise ends the wait."""
+"""Functions called from time to time during waits; an exception that one raises ends the wait."""
 
 YIELDS_PER_HOOK = 32
-"""Polls with yields or sleeps after which the hooks are called."""
+"""Number of polls with yields or sleeps after which the hooks are called."""
 
 VERDICT = Verdict()
 WAIT_POLICY = WaitPolicy()
 
 
 def tune_waits_to_host(rank: int, gather: Callable[[bytes], Sequence[bytes]]) -> None:
-    """Yield at once where the host has fewer cores than processes, and assign home cores.
+    """Make waits yield at once if the host has fewer cores than processes, and assign home cores.
 
-    Home cores are assigned round-robin: the scheduler may otherwise give one process a core of its
-    own and make three others, which wait for each other, share one.
+    Home cores are assigned round-robin: otherwise, the scheduler may give one process its own core
+    and make three others, which wait for each other, share one core.
 
     Args:
         rank: rank of this process.
@@ -116,10 +117,10 @@ def _migrate(core: int) -> None:
 
 
 def thread_budget_of_host(gather: Callable[[bytes], Sequence[bytes]]) -> Budget:
-    """Return the thread budget of every process: the smallest fair share of all of them.
+    """Return the thread budget of every process: the smallest fair share among all processes.
 
-    It is equal in all processes, as their plans must be.  So is the pool: the smallest number of
-    cores that the processes of one host have together.
+    The budget is equal in all processes, because their plans must be equal.  So is its pool: the
+    smallest number of cores that the processes of one host have together.
 
     Args:
         gather: all-gathers bytes over all processes, in rank order.
@@ -142,7 +143,7 @@ def _cores() -> Iterable[int]:
 
 
 def run_poll_hooks() -> None:
-    """Call all of `POLL_HOOKS`; propagate what they raise."""
+    """Call all of `POLL_HOOKS`; propagate their exceptions."""
     for hook in POLL_HOOKS:
         hook()
 

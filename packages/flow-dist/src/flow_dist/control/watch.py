@@ -1,8 +1,8 @@
-"""Where this process is waiting, recorded at minimal cost on the step path.
+"""A record of where this process is waiting, kept at minimal cost to the running step.
 
-A comm creates a `Site` per exchange when it binds it, and wraps the launches that wait with
-`Site.around`: three stores and two additions per exchange.  Only the reporting thread reads the
-clock.
+A communicator (comm) creates a `Site` when it binds an exchange, and wraps the launches that wait
+with `Site.around`, which adds three stores and two additions to each exchange.  Only the reporting
+thread reads the clock.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from flow_core.authoring.backends import Launch
 from flow_core.base.errors import SourceLine, user_line
 
 HISTORY = 32
-"""Exchanges of a group that are remembered, to detect ranks that diverge."""
+"""Number of exchanges remembered for each group, to detect ranks that diverge."""
 
 
 class Group:
@@ -31,7 +31,7 @@ class Group:
         ranks: the members.
         lane: distinguishes independent orders of exchanges.
         count: number of exchanges entered.
-        last: keys of the last ones, each at its number modulo the length.
+        last: keys of the last exchanges, each at the exchange's number modulo the length.
         sites: number of sites created; equal in all members at the same point of the program.
         current: the site at which the process waits, else None.
     """
@@ -49,8 +49,8 @@ class Group:
     def keys(self, count: int) -> list[int]:
         """Return the keys of the last exchanges up to ``count``, the newest last.
 
-        Empty if another exchange has been entered meanwhile; the oldest slot is left out, which the
-        next one overwrites before it is counted.
+        The list is empty if another exchange has been entered meanwhile.  It leaves out the oldest
+        slot, which the next exchange overwrites before it is counted.
         """
         found = [self.last[n % HISTORY] for n in range(max(count - HISTORY + 1, 0) + 1, count + 1)]
         return found if self.count == count else []
@@ -76,7 +76,7 @@ class Site:
         self._key = crc32(f"{group.sites} {op} {what}".encode())
 
     def around(self, wait: Launch) -> Launch:
-        """Return a launch that marks the process as waiting here while another launch runs."""
+        """Wrap a launch, so that the process counts as waiting at this site while it runs."""
         group, last, key = self.group, self.group.last, self._key
 
         def launch() -> None:
@@ -91,7 +91,7 @@ class Site:
         return launch
 
     def enter(self) -> None:
-        """Mark the process as waiting here; a launch."""
+        """Mark the process as waiting at this site; usable as a launch."""
         group = self.group
         count = group.count + 1
         group.last[count % HISTORY] = self._key
@@ -99,7 +99,7 @@ class Site:
         group.current = self
 
     def leave(self) -> None:
-        """Mark the process as no longer waiting; a launch."""
+        """Mark the process as no longer waiting; usable as a launch."""
         self.group.current = None
 
     def __enter__(self) -> None:
@@ -111,7 +111,7 @@ class Site:
 
 
 class Watch:
-    """Where the process is.
+    """A record of the steps of this process and of the sites at which it waits.
 
     Attributes:
         steps: number of the running step: an integer, or a 0-d array that the runtime increments
@@ -140,22 +140,22 @@ class Watch:
         at: SourceLine | str | None = None,
         lane: str = "",
     ) -> Site:
-        """Create a site; called once per site, in the same order in all ranks.
+        """Create a site; all ranks must call this method once per site, in the same order.
 
         Args:
             op: name of the op or exchange.
-            what: what is exchanged, equal in all ranks: collective, element type, shape.
+            what: collective, element type and shape of the exchange; equal in all ranks.
             ranks: the ranks that take part.
-            at: the user's source line; that of the caller when None.
-            lane: all ranks enter the sites of one lane in the same order; independent threads
-                have lanes of their own.
+            at: the user's source line; the line of the caller if None.
+            lane: the name of an order of exchanges: all ranks enter the sites of one lane in the
+                same order, and independent threads use different lanes.
         """
         members = tuple(sorted(set(ranks)))
         group = self._groups.setdefault((members, lane), Group(members, lane))
         return Site(op, what, str(at or user_line(2) or ""), group)
 
     def groups(self) -> list[Group]:
-        """Return all groups so far."""
+        """Return all groups created so far."""
         return list(self._groups.copy().values())
 
 
@@ -167,8 +167,8 @@ def line_of_main() -> str:
 def _frames() -> dict[int, FrameType]:
     """Return the current frames of all threads, by thread identity.
 
-    Before Python 3.12 a garbage collection inside of ``_current_frames`` can deadlock with the end
-    of a thread (gh-106883), so collection is disabled meanwhile.
+    Before Python 3.12, a garbage collection inside of ``_current_frames`` can deadlock with the end
+    of a thread (gh-106883), so garbage collection is disabled during the call.
     """
     if sys.version_info >= (3, 12) or not gc.isenabled():
         return sys._current_frames()
@@ -180,7 +180,7 @@ def _frames() -> dict[int, FrameType]:
 
 
 def line_of(frame: FrameType | None) -> str:
-    """Return the innermost source line of a user's file, from a frame outwards, else ""."""
+    """Search outwards from a frame for a line of a user's file; return it, else ""."""
     while frame is not None:
         name = frame.f_code.co_filename
         if not (name.startswith("<") or _is_library(name)):
@@ -194,7 +194,7 @@ def _is_library(name: str) -> bool:
 
 
 _LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
-"""Folders of libraries, whose lines are not the user's; our packages may be installed elsewhere."""
+"""Folders of libraries, whose lines are not the user's; flow's packages may be elsewhere."""
 
 _OWN = tuple(
     f"{os.sep}{name}{os.sep}"

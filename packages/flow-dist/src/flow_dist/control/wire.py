@@ -19,7 +19,7 @@ from flow_core.base.errors import FlowError
 Message = Mapping[str, Any]
 
 TO_SERVER = 1 << 20
-"""Maximum size in bytes of a message to the server, once the rank is authenticated."""
+"""Maximum size in bytes of a message to the server from an authenticated rank."""
 
 TO_RANK = 1 << 23
 """Maximum size in bytes of a message from the server, which may hold values of all ranks."""
@@ -40,7 +40,7 @@ def pack(message: Message, limit: int = TO_SERVER) -> bytes:
     r"""Encode a message; lone surrogates in its strings become question marks.
 
     Raises:
-        WireError: it exceeds the limit, or holds a number that JSON cannot represent.
+        WireError: the message exceeds the limit, or holds a number that JSON cannot represent.
 
     >>> pack({"is": "beat"})
     b'\x00\x00\x00\r{"is":"beat"}'
@@ -55,7 +55,7 @@ def pack(message: Message, limit: int = TO_SERVER) -> bytes:
 
 
 class Framing:
-    """Splits a byte stream into messages.
+    """A decoder that splits a byte stream into messages.
 
     Args:
         limit: maximum size in bytes of a message.
@@ -123,14 +123,14 @@ def _check(ok: bool, found: str, allowed: str) -> None:
 
 
 def random_token() -> str:
-    """Return 256 random bits as text: a token or a nonce."""
+    """Return 256 random bits as text, for use as a token or a nonce."""
     return secrets.token_hex(32)
 
 
 def prove(token: str, side: str, *nonces: str) -> str:
-    """Return the HMAC of nonces under the token, which itself is never sent.
+    """Return the HMAC of nonces with the token as the key; the token itself is never sent.
 
-    Lone surrogates, which JSON can carry, are encoded too, so that any nonce has a proof.
+    Lone surrogates, which JSON can carry, are encoded too, so that a proof exists for any nonce.
     """
     text = "\n".join((side, *nonces)).encode("utf-8", "surrogatepass")
     return hmac.new(token.encode("utf-8", "surrogatepass"), text, hashlib.sha256).hexdigest()
@@ -145,7 +145,7 @@ def verify(token: str, side: str, proof: object, *nonces: str) -> bool:
 
 
 def field(message: Message, name: str, kind: type) -> Any:
-    """Return a field of a message.  Raises `WireError` if it is not of a type."""
+    """Return a field of a message.  Raises `WireError` if the field is not of type ``kind``."""
     value = message.get(name)
     right = isinstance(value, kind) and not (kind is int and isinstance(value, bool))
     _check(right, f"{value!r:.40} as {name!r}", kind.__name__)

@@ -1,4 +1,4 @@
-"""Starting ranks, supervising them, and terminating them.
+"""Starting, supervising and terminating the ranks of a job.
 
 In: a script, a number of ranks, hosts. Out: processes, their output, an exit status.
 Must not depend on collectives or on MPI.

@@ -1,8 +1,8 @@
-"""A parent process for every rank, which outlives it.
+"""The guard: a parent process for every rank, which outlives the rank.
 
-MPI's launchers terminate all ranks as soon as one dies, which hides which one died first and where
-the others are.  So the launcher starts and watches this process, and the rank is its child: when
-the rank fails, the supervisor has time to collect reports.
+MPI's launchers terminate all ranks as soon as one dies, which hides which rank died first and where
+the others are.  So the launcher starts and watches the guard, and the rank is a child of the guard:
+when the rank fails, the supervisor has time to collect reports.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from types import FrameType
 from flow_dist.launch.process_group import die_with_parent
 
 DEATH_DELAY, FAILURE_DELAY = 30.0, 2.0
-"""Seconds for which a death, and a failure status, are hidden from the launcher.
+"""Seconds for which the death of a rank, or its failure status, is hidden from the launcher.
 
-The rank itself reports its status to the supervisor, which terminates everything long before.
+The rank itself reports its status to the supervisor, which terminates the job long before these
+delays end.
 """
 
 _ENDS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
@@ -45,7 +46,7 @@ class Guard:
             self._ending = True
 
     def wait(self) -> int:
-        """Wait for the rank to end, and return its status; delay the return of a failure."""
+        """Wait for the end of the rank and return its status; delay the return after a failure."""
         _, status = os.waitpid(self._rank, 0)
         self._rank = 0
         code = os.waitstatus_to_exitcode(status)
@@ -66,7 +67,7 @@ _MEANINGS: dict[int, str] = {
 
 
 def _report(number: int) -> None:
-    """Print which signal killed the rank; the supervisor only sees a lost connection."""
+    """Print which signal killed the rank, as the supervisor only notices a lost connection."""
     from flow_dist.bootstrap.membership import Membership
 
     found = next((known for known in signal.Signals if known == number), None)

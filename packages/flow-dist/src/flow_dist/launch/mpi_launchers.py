@@ -13,7 +13,7 @@ from flow_dist.bootstrap.membership import LaunchError
 
 MPICH, OPEN_MPI = "MPICH", "Open MPI"
 _MARKS = {"HYDRA": MPICH, "Intel(R) MPI": MPICH, "Open MPI": OPEN_MPI, "OpenRTE": OPEN_MPI}
-"""Texts in the output of ``mpiexec --version``."""
+"""Texts in the output of ``mpiexec --version``, and the MPI library to which each belongs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """An ``mpiexec``.
+    """An ``mpiexec`` program.
 
     Attributes:
         path: the program.
@@ -68,10 +68,10 @@ class Launcher:
 
     @classmethod
     def find(cls, path: str | None = None) -> Launcher:
-        """Return the launcher at a path, else the one beside this Python, else the first on PATH.
+        """Return the launcher at a path or, by default, beside this Python or else on PATH.
 
         Raises:
-            LaunchError: there is none, or its kind is unknown.
+            LaunchError: there is no launcher, or its kind is unknown.
         """
         folder = os.path.dirname(sys.executable)
         found = path or shutil.which("mpiexec", path=folder) or shutil.which("mpiexec")
@@ -86,7 +86,7 @@ class Launcher:
 
     @property
     def variables(self) -> str:
-        """Name of its variable set, from which its ranks read their membership."""
+        """Name of the set of environment variables from which ranks read their membership."""
         return {MPICH: "mpich", OPEN_MPI: "openmpi"}[self.kind]
 
     def command(
@@ -107,9 +107,9 @@ class Launcher:
             hosts: where to run; this host if empty.
             program: the program and its arguments.
             agent: program to use in place of ssh.
-            address: address of this host that the others reach.
-            label: whether to prefix each line of output with its rank.
-            forwarded: names of variables to pass to all ranks.
+            address: address of this host that other hosts can reach.
+            label: whether to prefix each line of output with the rank that prints it.
+            forwarded: names of environment variables to pass to all ranks.
         """
         table = {MPICH: self._mpich, OPEN_MPI: self._open_mpi}
         options = table[self.kind](",".join(map(str, hosts)), agent, address, label, forwarded)
@@ -140,10 +140,10 @@ class Launcher:
 
         Args:
             env: the environment to extend.
-            folder: for the files of Open MPI's launcher.  By default they are in a folder named by
-                its process id; after a kill they stay, and the next launcher with the same id would
-                fail.
-            one_host: whether all ranks run on this host, so that no other needs to reach them.
+            folder: folder for the files of Open MPI's launcher.  Its default folder is named after
+                its process id; after a kill, the files would stay there, and the next launcher with
+                the same id would fail.
+            one_host: whether all ranks run on this host, so that no other host needs to reach them.
         """
         own = {**_WITHIN_A_HOST[self.kind], **env} if one_host else dict(env)
         if self.kind == OPEN_MPI:
@@ -155,9 +155,9 @@ class Launcher:
 
 _LOOPBACK = {"UCX_NET_DEVICES": "lo"} if sys.platform == "linux" else {}
 _WITHIN_A_HOST = {MPICH: _LOOPBACK, OPEN_MPI: {**_LOOPBACK, "OMPI_MCA_btl": "^tcp"}}
-"""Settings by which ranks of one host listen on loopback, or not at all.
+"""Settings with which ranks that share one host listen on loopback, or not at all.
 
-Settings of the user take precedence.  The launchers' own ports have no such setting.
+Settings of the user take precedence.  There is no such setting for the launchers' own ports.
 """
 
 

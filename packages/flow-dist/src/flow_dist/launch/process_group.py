@@ -1,7 +1,7 @@
 """Start and terminate process trees without leaving orphans.
 
-On Linux a process can be killed with its parent, and a supervisor can adopt orphaned descendants,
-so that it finds all of them.
+On Linux, a process can be killed when its parent dies, and a supervisor can adopt orphaned
+descendants and so find all of them.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def _prctl(option: int, value: int) -> None:
 
 
 def die_with_parent() -> None:
-    """Have the kernel kill this process when its parent dies (Linux)."""
+    """Ask the kernel to kill this process when its parent dies (on Linux)."""
     _prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of descendants whose own parent dies (Linux)."""
+    """Make this process the parent of descendants whose own parent dies (on Linux)."""
     _prctl(_SET_CHILD_SUBREAPER, 1)
 
 
@@ -48,8 +48,8 @@ def end(process: subprocess.Popen[bytes], grace: float) -> None:
     """Terminate a program and its descendants, and unlink the shared memory of this host's ranks.
 
     Args:
-        process: a process of `start`.
-        grace: seconds for it to terminate its own children, also on other hosts.
+        process: a process that `start` has returned.
+        grace: seconds in which the process can terminate its own children, also on other hosts.
     """
     left = set().union(*[mapped_files(below.pid) for below in _descendants()])
     if grace:

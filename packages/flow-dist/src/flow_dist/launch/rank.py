@@ -45,7 +45,7 @@ def run_rank(argv: Sequence[str], loaded: Collection[str]) -> None:
 
 
 def _end_child(client: ControlClient) -> None:
-    """End a forked child before interpreter exit, where mpi4py would finalize the parent's MPI."""
+    """End a forked child before mpi4py, at interpreter exit, would finalize the parent's MPI."""
     mpi = sys.modules.get("mpi4py.MPI")
     if not client.in_child or mpi is None or not mpi.Is_initialized():
         return
@@ -56,9 +56,9 @@ def _end_child(client: ControlClient) -> None:
 
 
 def _report(client: ControlClient, error: BaseException) -> None:
-    """Report a failure before other ranks wait for this one.
+    """Report a failure before other ranks wait for this rank.
 
-    A rank without others reports at its very end, after the script's exit handlers.
+    The only rank of a job reports at its very end, after the script's exit handlers.
     """
     failing = status_of(error)
     if not failing:
@@ -73,4 +73,4 @@ def _report(client: ControlClient, error: BaseException) -> None:
 
 
 def _no_hook(*error: object) -> None:
-    """Replaces the hook that has already printed the exception."""
+    """Print nothing; this function replaces the hook that has already printed the exception."""

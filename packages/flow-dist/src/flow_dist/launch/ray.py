@@ -1,7 +1,7 @@
 """Run the ranks of a job on a Ray cluster, one actor per rank.
 
-Ray only places and starts the ranks.  They join the supervisor's control channel, and initialize
-MPI over it (`flow_dist.mpi.pmi`), which needs MPICH.
+Ray only places and starts the ranks.  The ranks join the supervisor's control channel, and
+initialize MPI over this channel (`flow_dist.mpi.pmi`), which requires MPICH.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from flow_dist.launch.supervisor import Job, Processes, check_script, program, s
 LOG = logging.getLogger(__name__)
 
 Output = tuple[str, Any]
-"""Output of a rank: ("stdout" or "stderr", bytes), and finally ("status", its exit status)."""
+"""Output of a rank: pairs ("stdout" or "stderr", bytes), and finally ("status", exit status)."""
 
 LOST = 255
 """Exit status of a rank whose actor is lost."""
 
 _END_SECONDS = 5.0
-"""Seconds in which actors must terminate their processes, before Ray kills the actors."""
+"""Seconds within which actors must terminate their processes, before Ray kills the actors."""
 
 _RETRY_SECONDS = 5.0
-"""Seconds to wait for resources for fewer ranks, after there were none for all."""
+"""Seconds to wait for the resources of fewer ranks if those of all ranks are not available."""
 
 
 def run(
@@ -55,15 +55,15 @@ def run(
     Args:
         script, args: the program, at the same path on all hosts.
         ranks: number of processes, each in its own actor.
-        each: resources to reserve per rank, such as ``{"CPU": 2, "GPU": 1}``; one CPU when None.
+        each: resources to reserve per rank, such as ``{"CPU": 2, "GPU": 1}``; one CPU if None.
         strategy: Ray's placement strategy: "PACK", "SPREAD", "STRICT_PACK" or "STRICT_SPREAD".
         restarts: maximum number of restarts after failures.
         least: minimum number of ranks to continue with if resources are short.
         limits: time limits; ``start`` also limits the wait for resources.
-        address: where this host listens for the ranks; by default the one of its Ray node.
+        address: address at which this host listens for the ranks; by default, its Ray node's.
 
     Returns:
-        The exit status, 0 only if all ranks succeeded.
+        The exit status, which is 0 only if all ranks succeeded.
 
     Raises:
         LaunchError: the script, Ray, a cluster or the resources are not available.
@@ -83,7 +83,7 @@ def run(
 
 
 class Cluster:
-    """Starts ranks on the Ray cluster of this process.
+    """A starter of ranks on the Ray cluster of this process.
 
     Args:
         each: resources to reserve per rank.
@@ -105,7 +105,7 @@ class Cluster:
         self._release()
 
     def fit(self, job: Job, failure: Failure | None) -> Job:
-        """Return the job with as many ranks as there are resources for, and reserve them.
+        """Return the job with as many ranks as there are resources for; reserve the resources.
 
         Raises:
             LaunchError: there are resources for too few ranks.
@@ -133,8 +133,8 @@ class Cluster:
             f"reserving resources for {least} ranks on the Ray cluster, {self._each} for each",
             found=f"none within {job.limits.start:g} s; there are "
             f"{self._ray.available_resources()}",
-            allowed="that much available at the same time",
-            hint="request fewer ranks or less for each, or continue with fewer: --least",
+            allowed="these resources, available at the same time",
+            hint="request fewer ranks or less per rank, or allow fewer ranks with --least",
         )
 
     def _try_reserve(self, size: int, seconds: float) -> bool:
@@ -183,20 +183,20 @@ def _connect() -> Any:
             raise LaunchError(
                 "joining the Ray cluster of this host",
                 found=str(error),
-                allowed="a host of a cluster, or RAY_ADDRESS",
-                hint="ray start --head",
+                allowed="a host of a cluster, or the environment variable RAY_ADDRESS",
+                hint="start a cluster: ray start --head",
             ) from error
     return ray
 
 
 class Actors:
-    """The ranks of one start, each a process of an actor.
+    """The ranks that one start of a job creates; an actor runs the process of each rank.
 
     Args:
         ray: the library.
-        actors: actors of `Process`, in any order.
+        actors: actors of class `Process`, in any order.
         command: the command of a rank, without the interpreter.
-        env: variables for all ranks.
+        env: environment variables for all ranks.
     """
 
     def __init__(
@@ -261,9 +261,9 @@ def _print(name: str, data: bytes) -> None:
 
 
 def assign_ranks(nodes: Sequence[str]) -> list[tuple[int, int, int]]:
-    """Return per rank its actor, its local rank, and the number of ranks on its node.
+    """Return, for each rank, its actor, its local rank, and the number of ranks on its node.
 
-    Ranks of a node are consecutive, as devices are distributed over machines in that order.
+    Ranks on one node are consecutive, because devices are distributed over machines in rank order.
 
     >>> assign_ranks(["a", "b", "a"])
     [(0, 0, 2), (2, 1, 2), (1, 0, 1)]
@@ -279,7 +279,7 @@ class Process:
     """An actor that runs one rank on the node where Ray has placed it."""
 
     def node(self) -> str:
-        """Return the id of its node."""
+        """Return the id of the actor's node."""
         import ray
 
         return str(ray.get_runtime_context().get_node_id())

@@ -1,7 +1,7 @@
 """``python start.py alone|guarded SCRIPT ARGS``: the command of each rank of ``flow-dist run``.
 
-It is run by its path: with ``-m`` the working directory would be on ``sys.path``, where any
-``json.py`` would shadow the standard library's.
+Python runs this file by its path: with ``-m``, the working directory would be on ``sys.path``, and
+a file ``json.py`` there would shadow the standard library's module.
 """
 
 import sys
@@ -11,7 +11,7 @@ def main() -> None:
     """Hand over to the module that runs the rank, as if Python had been started with the script."""
     loaded = frozenset(sys.modules)
     if not sys.flags.safe_path:
-        del sys.path[0]  # this folder: its modules must not shadow others by their bare names
+        del sys.path[0]  # this folder's modules must not shadow others of the same name
     _, how, *argv = sys.argv
     own = len(sys.orig_argv) - len(sys.argv)
     del sys.orig_argv[own : own + 2]

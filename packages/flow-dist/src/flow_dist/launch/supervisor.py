@@ -28,13 +28,13 @@ from flow_dist.launch.mpi_launchers import OPEN_MPI, Host, Launcher
 from flow_dist.shm.cleanup import Scratch
 
 _LINGER = 30.0
-"""Seconds that a launcher may run on after all ranks have said goodbye."""
+"""Seconds for which a launcher may continue to run after all ranks have said goodbye."""
 
 _REMOTE_END_SECONDS = 1.0
-"""Seconds for a launcher to terminate its processes on other hosts."""
+"""Seconds that a launcher has to terminate its processes on other hosts."""
 
 _VERDICT_SECONDS = 2.0
-"""Seconds by which a verdict may follow the end of the launcher."""
+"""Maximum number of seconds between the end of the launcher and the verdict on the job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +43,13 @@ class Job:
 
     Attributes:
         script, args: the program.
-        size: number of ranks; 0 for as many as the hosts have slots.
+        size: number of ranks; 0 for one rank per slot of the hosts.
         hosts: where to run; this host if empty.
         restarts: maximum number of restarts after failures.
         least: minimum number of ranks to continue with after hosts are lost.
         mpiexec, agent, address: see `Launcher`.
         limits: time limits.
-        label: whether output is labelled by rank; on terminals only when None.
+        label: whether each line of output is labelled with its rank; if None, on terminals only.
     """
 
     script: str
@@ -78,33 +78,33 @@ class Job:
 
 
 class Processes(Protocol):
-    """The processes of one start of a job."""
+    """The processes that one start of a job creates."""
 
     def poll(self) -> int | None:
-        """Return the exit status of their launcher, None while it runs."""
+        """Return the exit status of the processes' launcher, or None while the launcher runs."""
 
     def end(self) -> None:
-        """Terminate all of them, and their descendants."""
+        """Terminate all processes, and their descendants."""
 
 
 class Starter(Protocol):
     """A way to start the processes of a job."""
 
     def fit(self, job: Job, failure: Failure | None) -> Job:
-        """Adapt the job to the available resources, also after a failure."""
+        """Return the job, adapted to the available resources, for a start or a restart."""
 
     def start(self, job: Job, env: Mapping[str, str]) -> Processes:
-        """Start all ranks with additional variables."""
+        """Start all ranks with additional environment variables."""
 
 
 def supervise(job: Job, starter: Starter | None = None) -> int:
     """Run a job to its end, and return its exit status.
 
-    The status is 0 only if all ranks succeeded, else the status of the rank at fault, or 1.
+    The status is 0 if all ranks succeeded; otherwise it is the status of the rank at fault, or 1.
 
     Args:
-        job: what to run.
-        starter: starts the ranks; mpiexec when None.
+        job: the job to run.
+        starter: starts the ranks; if None, mpiexec starts them.
 
     Raises:
         LaunchError: the job cannot be started.
@@ -124,7 +124,7 @@ def supervise(job: Job, starter: Starter | None = None) -> int:
 
 
 def without_silent_hosts(job: Job, failure: Failure) -> Job:
-    """Return the job without the hosts that are silent, if enough ranks remain."""
+    """Return the job without silent hosts if enough ranks remain, else unchanged."""
     rest = tuple(host for host in job.hosts if not _addresses(host) & {*failure.silent})
     slots = sum(host.slots for host in rest)
     size = min(job.ranks, slots)
@@ -134,7 +134,7 @@ def without_silent_hosts(job: Job, failure: Failure) -> Job:
 
 
 def _addresses(host: Host) -> set[str]:
-    """Return the name and addresses of a host; only its name if it cannot be resolved."""
+    """Return the name and addresses of a host, or only its name if it cannot be resolved."""
     try:
         found = {str(info[4][0]) for info in socket.getaddrinfo(host.name, None)}
     except OSError:
@@ -144,7 +144,7 @@ def _addresses(host: Host) -> set[str]:
 
 @contextlib.contextmanager
 def _signals() -> Iterator[None]:
-    """Turn termination signals into `SystemExit`, so that the ranks are terminated on the way."""
+    """Turn termination signals into `SystemExit`, so that the ranks are terminated before exit."""
 
     def leave(number: int, frame: FrameType | None) -> None:
         report(f"stopped by {signal.Signals(number).name}; terminating all ranks")
@@ -173,7 +173,7 @@ def _run(job: Job, attempt: int, starter: Starter) -> Failure | None:
                 return None
             report(failure.message)
             return replace(failure, status=_own_status(processes)) if job.ranks == 1 else failure
-        except SystemExit:  # let the ranks' last output arrive first
+        except SystemExit:  # let the last output of the ranks arrive first
             server.stop_ranks("the job was terminated")
             raise
         finally:
@@ -181,10 +181,10 @@ def _run(job: Job, attempt: int, starter: Starter) -> Failure | None:
 
 
 class MpiStarter:
-    """Starts ranks with mpiexec, or a single rank as a child process."""
+    """A starter that runs ranks with mpiexec, or a single rank as a child process."""
 
     def fit(self, job: Job, failure: Failure | None) -> Job:
-        """Return the job without the hosts that are silent."""
+        """Return the job without silent hosts."""
         return job if failure is None else without_silent_hosts(job, failure)
 
     def start(self, job: Job, env: Mapping[str, str]) -> Processes:
@@ -195,7 +195,7 @@ class MpiStarter:
         except BaseException:
             folder.remove()
             raise
-        # without remote ranks a launcher needs no grace time, and would print complaints in it
+        # without remote ranks, a launcher needs no grace period, and would print complaints in it
         return _Launched(process, _REMOTE_END_SECONDS if job.hosts else 0, folder)
 
 
@@ -214,7 +214,7 @@ class _Launched:
 
 
 def program(job: Job, how: str = "alone") -> list[str]:
-    """Return the command of a rank without the interpreter; ``how`` is "alone" or "guarded"."""
+    """Return a rank's command without the interpreter; ``how`` is "alone" or "guarded"."""
     start = os.path.join(os.path.dirname(os.path.abspath(__file__)), "start.py")
     return [*interpreter_options(), start, how, job.script, *job.args]
 
@@ -264,7 +264,7 @@ def _watch(processes: Processes, server: ControlServer) -> Failure | None:
 
 
 def _own_status(processes: Processes) -> int:
-    """Return the exit status of a single rank that fails, with signals encoded as by shells."""
+    """Return the exit status of a failing single rank, with signals encoded as shells do."""
     until = time.monotonic() + _VERDICT_SECONDS
     while (status := processes.poll()) is None and time.monotonic() < until:
         time.sleep(0.01)
@@ -281,7 +281,7 @@ def _launcher_failure(status: int | None, server: ControlServer) -> Failure:
 
 
 def check_script(script: str) -> None:
-    """Raise `LaunchError` for a script that does not exist, before anything is started."""
+    """Raise `LaunchError` if a script does not exist, before anything is started."""
     if not can_run(script):
         found = "a folder without a __main__.py" if os.path.isdir(script) else "no such file"
         raise LaunchError(f"running {script}", found=found, allowed="a Python script")

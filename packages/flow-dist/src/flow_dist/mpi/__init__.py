@@ -1,4 +1,4 @@
-"""MPI: the world of processes, their host collectives, and the comm in host memory.
+"""MPI: the processes of a program, host collectives, and the communicator (comm) in host memory.
 
 In: exchanges of a plan; values that processes gather. Out: persistent requests, messages, barriers.
 Must not depend on the launcher or on NCCL.

@@ -1,8 +1,8 @@
-"""Check that all processes run the same jobs and collectives in order, with the same feeds.
+"""Check that all processes run the same jobs and collectives in the same order, with equal feeds.
 
 Every step and every host collective of a process is an event in its log, whose running hash is
 compared with those of the other processes (`flow_dist.shm.event_log`) without waiting for them.  If
-hashes differ, all processes gather what they were doing, and all raise the same error.
+hashes differ, all processes gather descriptions of their last events, and raise the same error.
 """
 
 from __future__ import annotations
@@ -28,26 +28,27 @@ from flow_dist.control.watch import line_of, line_of_main
 from flow_dist.shm.event_log import EventLog
 
 STEPS, COLLECTIVES = LANES = ("steps", "collectives")
-"""Independent orders of events: collectives may run while another thread runs a step."""
+"""The lanes, which are independent orders of events: a collective may run during a step of another
+thread."""
 
 FULL_CALLS, PERIOD = 4, 1024
-"""Number of first calls of a job whose feeds are compared in full; later, calls at powers of two up
-to the period, and at multiples of the period."""
+"""Feeds are compared in full in the first `FULL_CALLS` calls of a job, and later in calls whose
+numbers are powers of two up to `PERIOD` or multiples of `PERIOD`."""
 
 SMALL = 1024
-"""Arrays of at most this many bytes are compared in full at every step."""
+"""Arrays of at most this many bytes are compared in full in every step."""
 
 SAMPLES = 32
-"""Elements of a larger array that are compared at every step, other ones each time."""
+"""Number of elements of a larger array that are compared in a step; they change in every step."""
 
 MAX_DIGESTS = 256
 """Maximum number of arrays whose digests are part of an event's description."""
 
 Tell = Callable[[Any], Sequence[Any]]
-"""All-gathers a JSON value; raises `FlowError` if a process does not reply in time."""
+"""A function that all-gathers a JSON value; raises `FlowError` if a process replies too late."""
 
 Description: TypeAlias = Mapping[str, Any]
-"""An event as a JSON object, with ``what``, ``at`` and ``fed``."""
+"""An event as a JSON object with the fields ``what``, ``at`` and ``fed``."""
 
 
 # -------------------------------------------------------------------------------------- digests
@@ -71,7 +72,7 @@ def next_full(calls: int, policy: str) -> int:
 
 
 def digest(array: Array) -> int:
-    """Return a 64-bit hash of an array's bytes and shape; of a partial feed, of its shape."""
+    """Return a 64-bit hash of an array's bytes and shape; for a partial feed, of its shape only."""
     if array.nbytes == 0:
         return hash(array.shape)
     if array.dtype.hasobject:
@@ -81,7 +82,7 @@ def digest(array: Array) -> int:
 
 
 def sample(array: Array, calls: int) -> int:
-    """Return a hash of some elements of an array; other elements at each call."""
+    """Return a hash of some elements of an array, which are different elements in each call."""
     if array.dtype.hasobject:
         return digest(array) if array.size < 2 else sample(array.flat[calls % array.size], calls)
     stride = max(1, array.size // SAMPLES)
@@ -90,7 +91,7 @@ def sample(array: Array, calls: int) -> int:
 
 
 _PRIME = 7919
-"""Spreads the samples of successive calls over the array."""
+"""A prime stride that spreads the samples of successive calls over the array."""
 
 
 # --------------------------------------------------------------------------------------- events
@@ -102,7 +103,7 @@ class Job:
     Args:
         log: the event log of steps.
         name: name of the job.
-        arrays: names of the arrays that it is fed.
+        arrays: names of the arrays that are fed to the job.
         policy: how often feeds are compared, one of `flow_core.base.config.CHECK_FEEDS`.
     """
 
@@ -116,7 +117,7 @@ class Job:
 
     @property
     def step(self) -> int:
-        """The number of its next step."""
+        """The number of the next step of the job."""
         return self._before + self._calls
 
     @step.setter
@@ -139,7 +140,8 @@ class Job:
     def _all(self, feeds: Sequence[Array]) -> tuple[int, ...]:
         """Return digests of all feeds, and choose the array that the next calls sample.
 
-        It is the smallest array that has changed: cheap to hash, and different for every batch.
+        The choice is the smallest array that has changed since the last full comparison, because
+        such an array is cheap to hash, and different in every batch.
         """
         digests = tuple([digest(array) for array in feeds])
         known = self._digests or digests
@@ -166,7 +168,7 @@ class _Collective(NamedTuple):
     what: str
 
     def describe(self) -> Description:
-        """Describe it for the other processes."""
+        """Describe the collective for the other processes."""
         return {"what": self.what, "fed": {}}
 
 
@@ -174,12 +176,12 @@ class _Collective(NamedTuple):
 
 
 class Agreement:
-    """Compares the events of this process with the events of the other processes.
+    """A comparison of this process's events with those of the other processes.
 
     Args:
         rank: rank of this process.
         logs: the event log of each of `LANES`.
-        tell: all-gathers descriptions of events once a difference is found.
+        tell: all-gathers descriptions of events after a difference is found.
     """
 
     def __init__(self, rank: int, logs: Iterable[EventLog], tell: Tell) -> None:
@@ -190,7 +192,7 @@ class Agreement:
         self._error: ProcessesDifferError | None = None
 
     def job(self, name: str, arrays: Sequence[str], policy: str) -> Job:
-        """Return a job whose calls are compared; see `Job`."""
+        """Return a `Job`, whose calls are compared."""
         return Job(self._steps, name, arrays, policy)
 
     def enter(self, what: str) -> None:
@@ -198,37 +200,37 @@ class Agreement:
         self._lanes[COLLECTIVES].post(crc32(what.encode()), (_Collective(what),))
 
     def check(self) -> None:
-        """Compare the steps with the neighbours' steps, at negligible cost.
+        """Compare the steps of this process with those of its neighbours, at negligible cost.
 
         Raises:
-            ProcessesDifferError: one of them has run something else.
+            ProcessesDifferError: a neighbour has run other steps.
         """
         if self._steps.quick_difference() is not None:
             self.check_all()
 
     def check_all(self) -> None:
-        """Compare all events of this process with the events of all others.
+        """Compare all events of this process with those of all other processes.
 
         Raises:
-            ProcessesDifferError: one of them has run something else.
+            ProcessesDifferError: another process has run other steps or collectives.
         """
         found = {name: lane.difference() for name, lane in self._lanes.items()}
         if any(number is not None for number in found.values()):
             raise self._difference(found)
 
     def explain(self, error: Exception) -> None:
-        """Raise the difference that may have caused an error, if there is one; see `check_all`."""
+        """Raise the error of `check_all` if a difference of processes may explain ``error``."""
         if not isinstance(error, ProcessesDifferError):
             self.check_all()
 
     def finish(self) -> None:
-        """Wait until pending comparisons have completed, and check them."""
+        """Wait until pending comparisons have completed, and check their results."""
         for lane in self._lanes.values():
             lane.drain()
         self.check_all()
 
     def _difference(self, found: Mapping[str, int | None]) -> ProcessesDifferError:
-        """Return the error that all processes derive together; the same one for all threads."""
+        """Return the error that all processes derive together; all threads get the same error."""
         with self._lock:
             if self._error is None:
                 own = {name: [found[name], _describe(lane)] for name, lane in self._lanes.items()}
@@ -236,7 +238,7 @@ class Agreement:
             return self._error
 
     def _gather(self, own: Any) -> Mapping[int, Any]:
-        """Gather the descriptions of all ranks; only this rank's if not all reply in time."""
+        """Gather the descriptions of all ranks, or only this rank's if not all reply in time."""
         try:
             return dict(enumerate(self._tell(own)))
         except FlowError:
@@ -255,7 +257,7 @@ def _describe(log: EventLog) -> list[Description]:
 
 
 def _error(rank: int, descriptions: Mapping[int, Any]) -> ProcessesDifferError:
-    """Derive the error from the descriptions of all ranks; equal on all ranks."""
+    """Derive the error from the descriptions of all ranks; the error is equal on all ranks."""
     lane, number = min(
         (LANES.index(name), of[name][0])
         for of in descriptions.values()
@@ -286,7 +288,7 @@ def _event(events: Sequence[Description], number: int) -> Description:
 
 
 def _ranks_by_text(texts: Mapping[int, str]) -> dict[str, list[int]]:
-    """Group ranks by their texts, the largest group first."""
+    """Group ranks that have equal texts, the largest group first."""
     found: dict[str, list[int]] = {}
     for rank in sorted(texts):
         found.setdefault(texts[rank], []).append(rank)

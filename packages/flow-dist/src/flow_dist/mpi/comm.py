@@ -1,4 +1,4 @@
-"""The comm over MPI: exchanges between devices of several processes, in host memory."""
+"""The communicator (comm) over MPI: exchanges in host memory between devices of processes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from flow_dist.shm.exchange import bind_exchange
 from flow_dist.shm.memory import PeerGroup, SharedMemory, bind_pairwise
 
 IN_PLACE_BYTES = 1 << 16
-"""Routes of at least this many bytes within a host read the source's memory in place."""
+"""Minimum number of bytes of a route within a host for which ranks read peers' memory in place."""
 
 
 Bind = Callable[[Phases, SharedMemory, PeerGroup], Iterator[Launch]]
@@ -58,7 +58,7 @@ def _bind(
 
 
 def _release(requests: Sequence[Any], memory: SharedMemory) -> None:
-    """Free requests with their launch; peers may read this process's memory until then."""
+    """Free the requests of a launch and drop its memory, which peers may read until then."""
     free_requests(requests)
     del memory
 
@@ -66,7 +66,7 @@ def _release(requests: Sequence[Any], memory: SharedMemory) -> None:
 def _shared_transport(
     exchange: Exchange, phases: Phases, joined: MpiWorld, ranks: Collection[int]
 ) -> Bind | None:
-    """Choose how an exchange runs without MPI's sends and receives; None if it needs them."""
+    """Return the function that binds an exchange over shared memory; None if MPI must send."""
     if any(tensor.dtype.is_object for tensor in exchange.inputs):
         return bind_ragged
     if len(ranks) < 2 or not joined.share_memory(ranks):
@@ -85,14 +85,14 @@ def _largest_route(phases: Phases, joined: MpiWorld) -> int:
 
 
 class MpiComm:
-    """Connects the devices of a plan over all processes of the program.
+    """The connection of a plan's devices over all processes of the program.
 
     Args:
-        devices: all devices; `MpiWorld.owner` maps each to a rank.
-        joined: the processes; by default all of the program.
+        devices: all devices; `MpiWorld.owner` maps each device to a rank.
+        joined: the processes; by default all processes of the program.
 
     Attributes:
-        devices: all devices that it connects.
+        devices: all devices that the comm connects.
         local: the devices of this process, possibly none.
     """
 
@@ -103,22 +103,23 @@ class MpiComm:
         self.devices = tuple(devices)
         self.local = tuple(d for d in devices if self._world.owner(d) == self._world.rank)
         self._memory = SharedMemory()
-        peers = self._world.shared_memory_peers  # a collective, so on all processes
+        peers = self._world.shared_memory_peers  # a collective of all processes
         self._has_peers = len(peers[self._world.rank]) > 1
         self._sent: list[tuple[Site, Counter[DevicePair]]] = []
 
     def arena(self, device: Device, nbytes: int) -> Arena | None:
-        """Return memory for a local device that peers on this host can map, if there are any."""
+        """Return memory for a local device that peers on this host can map; None without peers."""
         return self._memory.arena(nbytes) if self._has_peers and nbytes else None
 
     def bind(
         self, exchange: Exchange, inputs: Sequence[Any], outputs: Sequence[Any]
     ) -> tuple[Launch, ...]:
-        """Return this process's launches of an exchange; none if it does not take part.
+        """Return this process's launches of an exchange; none if the process does not take part.
 
         Raises:
             PlanError: the arrays do not match the exchange.
-            UnsupportedError: records would be sent, which cannot leave the process that read them.
+            UnsupportedError: records would be sent, but they cannot leave the process that reads
+                them.
         """
         check_arrays(exchange, self.local, inputs, outputs)
         self._check_no_records(exchange)
@@ -141,12 +142,12 @@ class MpiComm:
                 f"binding exchange {exchange.name!r}{at}",
                 found=f"{refused[0]} that is sent between ranks {sorted(owners)}",
                 allowed="arrays of numbers, and tensors of changing shape",
-                hint="decode records where they are read: on the same devices, each of which reads "
-                "its own part of every batch",
+                hint="decode records on the devices that read them; each device reads its own part "
+                "of every batch",
             )
 
     def sent(self) -> Mapping[DevicePair, int]:
-        """Return the bytes that local devices have sent so far, by (sender, receiver)."""
+        """Return the bytes that local devices have sent so far, keyed by (sender, receiver)."""
         total: Counter[DevicePair] = Counter()
         for site, links in self._sent:
             for link, nbytes in links.items():

@@ -1,4 +1,4 @@
-"""Probe for other processes; every program runs this, so it imports MPI only if there are any."""
+"""Probe for other processes; every program does so, and MPI is imported only if there are any."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from flow_dist.bootstrap.membership import JOINED, LaunchError, Membership
 
 
 def membership() -> Membership:
-    """Return the membership with which this process has joined, else the one of its environment."""
+    """Return the membership with which this process has joined, else that of its environment."""
     return JOINED[0] if JOINED else Membership.from_env()
 
 
@@ -15,7 +15,7 @@ def bootstrap() -> Available | Unavailable:
     """Join the processes that a launcher started, if there are several.
 
     Raises:
-        LaunchError: there are several, but MPI cannot join them.
+        LaunchError: there are several processes, but MPI cannot join them.
     """
     own = membership()
     if own.alone:
@@ -26,9 +26,10 @@ def bootstrap() -> Available | Unavailable:
     if (joined.rank, joined.size) != (own.rank, own.size):
         raise LaunchError(
             "joining the processes by MPI",
-            found=f"rank {joined.rank} of {joined.size} by MPI, but {own.rank} of "
-            f"{own.size} by the variables of {own.source}",
+            found=f"rank {joined.rank} of {joined.size} according to MPI, but {own.rank} of "
+            f"{own.size} according to the variables of {own.source}",
             allowed="processes that an MPI launcher started",
-            hint="start them with flow-dist run, or mpiexec of the MPI that mpi4py uses",
+            hint="start the processes with flow-dist run, or with the mpiexec of the MPI library "
+            "that mpi4py uses",
         )
     return Available(joined.size, f"processes, {own}")

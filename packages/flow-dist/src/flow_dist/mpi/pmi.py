@@ -1,7 +1,7 @@
-"""MPI between processes started without an MPI launcher, such as by torchrun, Ray or Slurm.
+"""MPI between processes that no MPI launcher has started, but torchrun, Ray or Slurm, for example.
 
 MPICH obtains its rank and exchanges addresses with the other ranks over PMI version 1, a protocol
-of text lines on a file descriptor.  Here a thread of the process itself is the PMI server, which
+of text lines on a file descriptor.  Here, a thread of the process itself is the PMI server, which
 forwards barriers over the control channel.
 """
 
@@ -20,17 +20,17 @@ from flow_dist.control.client import ControlClient
 from flow_dist.control.wire import random_token
 
 OWN = ("PMI_FD", "PMI_PORT", "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
-"""Variables of launchers that initialize MPI themselves."""
+"""Environment variables set by launchers that provide all that MPI needs."""
 
 _VALUE = 1024
 _MAXES = f"maxes rc=0 kvsname_max=256 keylen_max=64 vallen_max={_VALUE}"
 """Maximum lengths of names and values, equal to the limits of MPICH's own launcher."""
 
 _ENDED = b"cmd=finalize_ack rc=0\n"
-"""The last reply, sent in advance: MPICH finalizes when no Python thread runs any more."""
+"""The last reply, sent in advance, because no Python thread runs any more when MPICH finalizes."""
 
 Exchange = Callable[[str, dict[str, str]], Sequence[Mapping[str, str]]]
-"""All-gathers the values that ranks pass under a name."""
+"""A function that all-gathers the values that the ranks pass under a name."""
 
 
 def joined_by_launcher(env: Mapping[str, str] | None = None) -> bool:
@@ -65,7 +65,7 @@ def start_mpi(client: ControlClient) -> Any:
     env = {"PMI_FD": client_end.detach(), "PMI_RANK": own.rank, "PMI_SIZE": own.size}
     os.environ.update({name: str(value) for name, value in env.items()})
     try:
-        library = ctypes.CDLL(MPI.__file__)  # releases the interpreter lock, which mpi4py does not
+        library = ctypes.CDLL(MPI.__file__)  # releases the interpreter lock; mpi4py holds it
         _call(library.MPI_Init_thread, None, None, int(MPI.THREAD_MULTIPLE), ctypes.c_int())
     finally:
         for name in env:  # child processes of this program must not inherit them
@@ -85,8 +85,8 @@ def _check_library(mpi: Any) -> None:
         raise LaunchError(
             "joining by MPI processes that no MPI launcher has started",
             found=f"{version}, initialized before" if mpi.Is_initialized() else version,
-            allowed="MPICH, initialized by flow; Open MPI only joins what its own mpiexec started",
-            hint="uv add 'flow-dist[mpich]', or start them with flow-dist run",
+            allowed="MPICH, initialized by flow; Open MPI needs processes that its mpiexec started",
+            hint="uv add 'flow-dist[mpich]', or start the processes with flow-dist run",
         )
 
 
@@ -97,7 +97,7 @@ def _call(function: Any, *args: Any) -> None:
 
 
 def process_mapping(hosts: Sequence[str]) -> str:
-    """Return which ranks share a host, as MPICH encodes it: (first host, hosts, ranks per host).
+    """Encode which ranks share a host, like MPICH: tuples (first host, hosts, ranks per host).
 
     >>> process_mapping(["a", "a", "b", "a"])
     '(vector,(0,1,2),(1,1,1),(0,1,1))'
@@ -118,9 +118,9 @@ class Service:
 
     Args:
         size: number of ranks.
-        name: distinguishes these ranks' shared memory from other jobs' on the same host.
+        name: distinguishes the shared memory of these ranks from other jobs' on the same host.
         mapping: see `process_mapping`.
-        exchange: called by all ranks at a barrier, with the values put since the last one.
+        exchange: called by all ranks at a barrier, with the values put since the previous barrier.
 
     >>> service = Service(1, "job", "", lambda name, values: [values])
     >>> service.answer("cmd=put kvsname=job key=k value=v")
@@ -148,7 +148,7 @@ class Service:
         }
 
     def serve(self, connection: socket.socket) -> None:
-        """Answer requests until MPI is finalized; an exchange that fails ends it."""
+        """Answer requests until MPI is finalized or an exchange fails."""
         with connection, connection.makefile("rb") as stream:
             for line in stream:
                 answer = self.answer(line.decode().strip())

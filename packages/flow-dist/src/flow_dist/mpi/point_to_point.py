@@ -1,6 +1,6 @@
-"""Phases over MPI's persistent sends and receives, between any hosts.
+"""Bind phases to MPI's persistent sends and receives, between any hosts.
 
-Small boxes for one rank are packed into one message.  Large ones are sent separately and, if they
+Small boxes for one rank are packed into one message.  Large boxes are sent separately and, if they
 are contiguous on both sides, without a copy.
 """
 
@@ -19,18 +19,18 @@ from flow_dist.control.waiting import wait
 from flow_dist.phases import Box, Gather, Phases, combine_launches, routes
 
 PACK_BELOW = 16384
-"""Boxes of fewer bytes are packed into one message per peer."""
+"""Boxes of fewer bytes than this are packed into one message per peer."""
 
 
 @dataclass(slots=True)
 class Transport:
-    """MPI, as far as sends and receives need it.
+    """The part of MPI that sends and receives need.
 
     Attributes:
-        comm: the communicator.
+        comm: the MPI communicator.
         rank: rank of this process.
         owner: maps a device to the rank that owns it.
-        tags: returns a new tag; called equally often in all processes.
+        tags: returns a new tag; all processes must call it equally often.
     """
 
     comm: Any
@@ -41,7 +41,7 @@ class Transport:
 
 @dataclass(slots=True)
 class _Phase:
-    """The messages of one phase, and the launches around them."""
+    """The messages of one phase, and the launches that run around the messages."""
 
     before: list[Launch] = field(default_factory=list)
     receives: list[Any] = field(default_factory=list)
@@ -51,7 +51,7 @@ class _Phase:
 
 
 def bind_point_to_point(phases: Phases, transport: Transport) -> tuple[list[Launch], list[Any]]:
-    """Return this process's launches of an exchange, and the requests that they start."""
+    """Return this process's launches of an exchange, and the requests that the launches start."""
     bound = [_bind(gathers, phases, transport) for gathers in phases.phases]
     requests = [r for phase in bound for r in (*phase.receives, *phase.sends)]
     return [*phases.fills, *_steps(bound)], requests
@@ -111,7 +111,7 @@ def _send(phase: _Phase, message: Sequence[Box], comm: Any, target: int, tag: in
 def _receive(
     message: Sequence[Box], view: Any, arrived: dict[object, Any], comm: Any, source: int, tag: int
 ) -> Any:
-    """Receive directly into the target if nothing else is combined with it."""
+    """Receive a message, directly into the target if nothing else is combined with the message."""
     if view is not None:
         arrived[message[0].key] = view
         return comm.Recv_init(_bytes(view), source, tag)
@@ -134,7 +134,7 @@ def _bytes(array: Any) -> Any:
 
 
 def _only_target(gathers: Iterable[Gather], message: Sequence[Box], transport: Transport) -> Any:
-    """Return the contiguous target that equals the message, None if there is none."""
+    """Return the contiguous target that is a copy of the message, or None if there is none."""
     if len(message) > 1:
         return None
     key = message[0].key
@@ -154,7 +154,7 @@ def _combine(
     arrived: dict[object, Any],
     transport: Transport,
 ) -> None:
-    """Combine the parts, without waiting for messages if all parts belong to this process."""
+    """Add launches that combine parts; they do not wait for messages if all parts are local."""
     for gather in gathers:
         if transport.owner(gather.target.device) != transport.rank:
             continue

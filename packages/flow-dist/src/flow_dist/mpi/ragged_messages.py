@@ -1,4 +1,4 @@
-"""Phases of object arrays and ragged tensors, whose sizes are known only at run time."""
+"""Bind phases of object arrays and ragged tensors, whose sizes are known only at run time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flow_dist.shm.memory import PeerGroup, SharedMemory
 def bind_ragged(phases: Phases, _: SharedMemory, group: PeerGroup) -> Iterator[Launch]:
     """Yield this process's launches of an exchange of objects, which are only copied.
 
-    Per phase, a rank sends all boxes for a peer in one message.
+    In each phase, a rank sends all boxes for a peer in one message.
     """
     for gathers in phases.phases:
         sent: dict[int, list[Any]] = {}

@@ -1,7 +1,7 @@
 """Static bootstrap: the user starts the script once on each machine, as with OneFlow.
 
-Each process has the addresses of ``flow.env.machine`` and finds its rank by those of its own host.
-The first machine listens at ``flow.env.ctrl_port``.
+Each process has the addresses of ``flow.env.machine``; its rank is the position of its own host
+among them.  The first machine listens on ``flow.env.ctrl_port``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PORT = 50051
 """Port of the first machine if ``flow.env.ctrl_port`` is not set."""
 
 START_SECONDS = 600.0
-"""Seconds between the starts on the first and the last machine, which the user does by hand."""
+"""Maximum number of seconds between the user's first and last start of the script on a machine."""
 
 _HINT = (
     "list in flow.env.machine the addresses by which the machines reach each other, and start the "
@@ -34,7 +34,7 @@ _HINT = (
 
 
 def connect(machines: Sequence[str], used: int, port: int | None) -> World | None:
-    """Join the processes of all machines; return None if this host is none of them, or all.
+    """Join the processes of all machines; return None if this host is no machine, or every machine.
 
     Args:
         machines: addresses or names, the first machine first.
@@ -42,8 +42,8 @@ def connect(machines: Sequence[str], used: int, port: int | None) -> World | Non
         port: port of the first machine.
 
     Raises:
-        LaunchError: this host is an unused machine, or is several of them but not all; or the
-            others cannot be joined.
+        LaunchError: this host is an unused machine, or several machines but not all, or the other
+            machines cannot be joined.
     """
     if Membership.from_env().source != "alone":  # a launcher started this process
         return None
@@ -53,9 +53,9 @@ def connect(machines: Sequence[str], used: int, port: int | None) -> World | Non
     if place >= used:
         raise LaunchError(
             f"finding this host among the machines of {SOURCE}",
-            found=f"{machines[place]}, the machine {place}, of which the program uses {used}",
+            found=f"{machines[place]}, machine {place}, but the program uses {used} machines only",
             allowed=f"machines 0 to {used - 1}",
-            hint="start the script on those machines only, or change flow.config.machine_num",
+            hint="start the script on these machines only, or change flow.config.machine_num",
         )
     if used == 1:
         return None
@@ -77,14 +77,14 @@ def _join(rank: int, machines: Sequence[str], port: int) -> None:
 
 
 def own_place(machines: Sequence[str], own: Iterable[str]) -> int | None:
-    """Return the index of this host among the machines; None if it is none of them, or all.
+    """Return the index of this host among the machines; None if it is no machine, or every machine.
 
     Args:
         machines: addresses or names.
         own: addresses and name of this host, without loopback.
 
     Raises:
-        LaunchError: it is several of them, but not all.
+        LaunchError: this host is several of the machines, but not all.
 
     >>> own_place(["10.0.0.1", "10.0.0.2"], {"10.0.0.2", "172.17.0.1"})
     1
@@ -100,7 +100,7 @@ def own_place(machines: Sequence[str], own: Iterable[str]) -> int | None:
         raise LaunchError(
             f"finding this host among the machines of {SOURCE}",
             found=f"{', '.join(odd)}, which {'mean' if len(odd) > 1 else 'means'} this host, "
-            f"of {len(machines)} machines",
+            f"among {len(machines)} machines",
             allowed="one address per machine, the same on all of them",
             hint=_HINT,
         )
@@ -125,7 +125,7 @@ def _resolved(name: str) -> set[str]:
 
 
 def _listen_address(machines: Sequence[str]) -> str:
-    """Return the first machine's address; its own name may resolve to loopback there."""
+    """Return the first machine's address; there, its own name may resolve to loopback."""
     mine = {*own_addresses()}
     found = sorted(mine & {machines[0], *_resolved(machines[0])})
     return found[0] if found else address_towards(machines[1])

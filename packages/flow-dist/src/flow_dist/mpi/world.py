@@ -1,6 +1,6 @@
 """The processes of one program, joined by MPI: ownership of devices, and host collectives.
 
-Every process runs the same script, so all of them enter each collective here in the same order.
+Every process runs the same script, so all processes enter these collectives in the same order.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from flow_dist.shm.event_log import AllgatherEventLog, EventLog, shared_event_lo
 from flow_dist.shm.memory import PeerGroup, shared_memory_peers
 
 DIFFERENCE_SECONDS = 10.0
-"""Seconds in which processes that differ must report what they were doing."""
+"""Seconds within which processes must describe their last events after a difference is found."""
 
 TAGS = 1 << 20
-"""Number of tags in use; MPI guarantees 32767, MPICH and Open MPI support far more."""
+"""Number of tags in use; MPI guarantees only 32767, but MPICH and Open MPI support far more."""
 
 
 @cache
 def world() -> MpiWorld:
-    """Join the processes at the first call, and return them.
+    """Join the processes of the program on the first call, and return them.
 
     Raises:
         LaunchError: mpi4py or an MPI library is not available.
@@ -68,7 +68,7 @@ def world() -> MpiWorld:
 
 
 def _mpi() -> Any:
-    """Initialize ``mpi4py.MPI``, over the launcher's PMI or else over our own."""
+    """Initialize ``mpi4py.MPI``, over the launcher's PMI or else over `flow_dist.mpi.pmi`."""
     by_launcher = joined_by_launcher()
     client = current() if by_launcher else join()
     if client is not None:
@@ -84,7 +84,7 @@ class MpiWorld:
     """All processes of the program.
 
     Args:
-        comm: the MPI communicator of them.
+        comm: the MPI communicator of the processes.
 
     Attributes:
         rank, size: rank of this process, and number of processes.
@@ -114,14 +114,14 @@ class MpiWorld:
         """Set the number of machines that the program uses.
 
         Raises:
-            LaunchError: the processes cannot be distributed evenly over them.
+            LaunchError: the processes cannot be distributed evenly over the machines.
         """
         if self.size % machines and machines % self.size:
             raise LaunchError(
                 f"distributing {self.size} processes over {machines} machines",
                 found="neither number divides the other",
                 allowed=f"a number of processes that {machines} divides",
-                hint="start another number of processes, or change flow.config.machine_num",
+                hint="change the number of processes, or flow.config.machine_num",
             )
         self.machines = machines
 
@@ -145,7 +145,7 @@ class MpiWorld:
 
     @property
     def machine(self) -> int:
-        """The machine of this process, the first one if it represents several."""
+        """The machine of this process; the first one if the process represents several machines."""
         return (
             -(-self.rank * self.machines // self.size) if self._crowded else self.rank // self._each
         )
@@ -153,10 +153,10 @@ class MpiWorld:
     # ---------------------------------------------------------------- comparison
 
     def start_comparing(self, client: ControlClient) -> None:
-        """Compare all processes from now on; a collective of all processes.
+        """Start comparing the events of all processes; a collective of all processes.
 
         Args:
-            client: carries the descriptions of what processes were doing when they differ.
+            client: all-gathers the descriptions of events when processes differ.
         """
         tell = partial(client.gather, "what differs", seconds=DIFFERENCE_SECONDS)
         self._agreement = Agreement(self.rank, self._event_logs(), tell)
@@ -176,11 +176,11 @@ class MpiWorld:
                 self._agreement.finish()
 
     def agree(self, job: str, arrays: Sequence[str], policy: str) -> Job | None:
-        """Return a callable that a job calls with its feeds, to compare them over all processes.
+        """Return a callable that a job calls with its feeds to compare them among all processes.
 
         Args:
             job: name of the job.
-            arrays: names of the arrays that it is fed.
+            arrays: names of the arrays that are fed to the job.
             policy: how often feeds are compared, one of `flow_core.base.config.CHECK_FEEDS`.
         """
         return None if self._agreement is None else self._agreement.job(job, arrays, policy)
@@ -188,7 +188,7 @@ class MpiWorld:
     # -------------------------------------------------------------- collectives
 
     def gather(self, text: bytes, what: str) -> tuple[bytes, ...]:
-        """All-gather texts over all processes, in rank order."""
+        """All-gather a text of each process, in rank order."""
         self._enter(what)
         sizes = np.empty(self.size, np.int64)
         own = np.array([len(text)], np.int64)
@@ -207,7 +207,7 @@ class MpiWorld:
 
     @cached_property
     def shared_memory_peers(self) -> tuple[frozenset[int], ...]:
-        """Per rank, the ranks that it shares memory with; a collective at first use."""
+        """For each rank, the ranks that share memory with it; the first use is a collective."""
         gather = partial(self.gather, what="finding shared memory")
         found = shared_memory_peers(gather)
         tune_waits_to_host(self.rank, gather)
@@ -217,22 +217,22 @@ class MpiWorld:
 
     @cached_property
     def cores(self) -> Budget:
-        """The thread budget of every process; a collective at first use."""
+        """The thread budget of every process; the first use is a collective."""
         return thread_budget_of_host(partial(self.gather, what="dividing the cores"))
 
     def share_memory(self, ranks: Iterable[int]) -> bool:
-        """Return whether all of some ranks share memory with each other."""
+        """Return whether all given ranks share memory with each other."""
         members = set(ranks)
         return all(members <= self.shared_memory_peers[rank] for rank in members)
 
     def peer_group(self, tag: int) -> PeerGroup:
-        """Return what an exchange over shared memory needs to synchronize."""
+        """Return the object through which the ranks of a shared-memory exchange synchronize."""
         return PeerGroup(self.rank, self.owner, partial(self._swap, tag), self._token_launches)
 
     def _swap(
         self, tag: int, messages: Mapping[int, bytes], sources: Iterable[int]
     ) -> dict[int, bytes]:
-        """Send each of some ranks a message; return one from each of others."""
+        """Send the messages, whose keys are ranks; return one message from each source."""
         comm, sent = self.transport.comm, []
         for target, message in messages.items():
             sent.append(comm.Isend(np.frombuffer(message, np.uint8), target, tag))
@@ -260,7 +260,7 @@ class MpiWorld:
     def _token_launches(
         self, targets: frozenset[int], sources: frozenset[int]
     ) -> tuple[Launch, ...]:
-        """Return launches that send a token to some peers and wait for one from each of others."""
+        """Return launches that send a token to each target and wait for one from each source."""
         key = targets, sources
         if self._shared_tokens is not None and (targets or sources):
             return (self._shared_tokens.launch(targets, sources),)
@@ -279,7 +279,7 @@ class MpiWorld:
         self._complete(request, what)
 
     def share(self, arrays: Sequence[Array], roots: Sequence[int], what: str) -> None:
-        """Broadcast the results of a step, at the end of which all processes enter."""
+        """Broadcast the results of a step; all processes call this method when the step ends."""
         for array, root in zip(arrays, roots, strict=True):
             request = self._results.Ibcast(_as_bytes(array), root)
             self._complete(request, what)

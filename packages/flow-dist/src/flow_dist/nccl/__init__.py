@@ -1,5 +1,5 @@
 """Collectives over NCCL, between GPUs.
 
 In: exchanges of a plan, arrays in device memory. Out: NCCL calls on streams of devices.
-Must not depend on the launcher, or import a binding of NCCL before a comm is created.
+Must not depend on the launcher, or import a binding of NCCL before a communicator is created.
 """

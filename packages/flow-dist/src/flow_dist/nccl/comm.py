@@ -1,7 +1,7 @@
-"""The comm over NCCL: exchanges between GPUs, in device memory and on the devices' own streams.
+"""The communicator (comm) over NCCL: exchanges between GPUs in device memory, on device streams.
 
-Its launches enqueue work and return.  They can be captured, as NCCL follows the capture of the
-stream that it is given.
+The launches of the comm enqueue work and return.  They can be captured in CUDA graphs, because NCCL
+takes part in the capture of the stream that it is given.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from flow_dist.nccl.types import check_types
 from flow_dist.phases import link_bytes
 
 ORDERED = "FLOW_DIST_NCCL_ORDERED"
-"""The variable that is "1" to add floating-point sums in the plan's order."""
+"""The environment variable that is "1" if floating-point sums are added in the plan's order."""
 
 
 def bootstrap() -> Available | Unavailable:
     """Probe NCCL, and join the processes of this program if there are several.
 
-    The library is loaded by the first comm: a program on one GPU needs none.
+    The first comm loads the library, because a program on one GPU needs neither of them.
 
     Raises:
         LaunchError: there are several processes, but MPI cannot join them.
@@ -86,15 +86,16 @@ def is_ordered(env: Mapping[str, str] = os.environ) -> bool:
 
 
 class NcclComm:
-    """Connects the GPUs of a plan over all processes of the program.
+    """The connection of a plan's GPUs over all processes of the program.
 
     Args:
-        devices: all devices; the world's ``owner`` maps each to a rank.
-        groups: the communicators; by default all of this process.
-        ordered: whether floating-point sums are added in the plan's order; the setting when None.
+        devices: all devices; the world's ``owner`` maps each device to a rank.
+        groups: the NCCL communicators; by default those that all plans of this process share.
+        ordered: whether floating-point sums are added in the plan's order; if None, `ORDERED`
+            decides.
 
     Attributes:
-        devices: all devices that it connects.
+        devices: all devices that the comm connects.
         local: the devices of this process, possibly none.
     """
 
@@ -121,7 +122,7 @@ class NcclComm:
     def bind(
         self, exchange: Exchange, inputs: Sequence[Any], outputs: Sequence[Any]
     ) -> tuple[Launch, ...]:
-        """Return this process's launches of an exchange; none if it does not take part.
+        """Return this process's launches of an exchange; none if the process does not take part.
 
         Raises:
             PlanError: the arrays do not match the exchange.
@@ -133,7 +134,7 @@ class NcclComm:
         check_types(exchange)
         site = self._site(exchange, inputs, outputs)
         communicator = None
-        if exchange.links():  # otherwise nothing leaves a device
+        if exchange.links():  # otherwise, no data leaves a device
             communicator = self._groups.get(site.devices, site.benches)
         if not site.benches:
             return ()
@@ -191,7 +192,7 @@ class NcclComm:
     def _counts(
         self, exchange: Exchange, stages: Sequence[Stage], site: Site
     ) -> Callable[[], None] | None:
-        """Return a launch that counts bytes; an all-reduce counts the bytes of its chunks."""
+        """Return a launch that counts the bytes sent; for an all-reduce, those of its chunks."""
         links: Counter[DevicePair] = Counter()
         if exchange.collective == "all_reduce":
             links = link_bytes(exchange, self.local, site.inputs, site.outputs)
@@ -205,7 +206,7 @@ class NcclComm:
         return meter.count
 
     def sent(self) -> Mapping[DevicePair, int]:
-        """Return the bytes that local devices have sent so far, by (sender, receiver)."""
+        """Return the bytes that local devices have sent so far, keyed by (sender, receiver)."""
         return sent_by(self._meters)
 
     def before_step(self) -> None:
@@ -219,7 +220,7 @@ class NcclComm:
         self._place.enter()
 
     def after_step(self) -> None:
-        """Mark the end of a step, when its results are complete.
+        """Mark the end of a step, once its results are complete.
 
         Raises:
             FlowError: the communicators were aborted, so the results are invalid.
@@ -245,7 +246,7 @@ class _Call:
 
 
 class _Batch:
-    """The NCCL calls of one stage, in one group."""
+    """The NCCL calls of one stage, which form one NCCL group."""
 
     def __init__(
         self,
@@ -278,7 +279,7 @@ class _Batch:
         ]
 
     def launch(self) -> Launch:
-        """Return the launch, attributed to the first device."""
+        """Return a launch of the batch, attributed to the first device."""
         first = next(iter(self._benches))
         mine = [call for call in self._calls if call.device == first]
         reads = [box for call in mine for box in call.reads]
@@ -286,14 +287,14 @@ class _Batch:
         return self._benches[first].foreign(self.queue, self.name, reads, writes)
 
     def queue(self, stream: int) -> None:
-        """Enqueue the calls: the first device's on the given stream, others on their own.
+        """Enqueue the first device's calls on the given stream, and others on their own streams.
 
         Raises:
             NcclError: a call failed; all communicators are aborted.
         """
         benches = list(self._benches.values())
         streams = [stream, *(bench.stream() for bench in benches[1:])]
-        if self._site is not None:  # the first call connects, so it waits for other ranks
+        if self._site is not None:  # the first call connects, and so waits for other ranks
             self._site.enter()
         try:
             with statuses(self._groups.library), self._communicator.collecting():

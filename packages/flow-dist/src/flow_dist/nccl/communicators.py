@@ -1,8 +1,8 @@
 """NCCL communicators: one per group of devices, created on first use and shared by all plans.
 
-All processes create them in the same order, members or not, because the unique id is distributed by
-a host collective.  The same collective compares versions and GPUs first, for which NCCL would only
-report "invalid usage".
+All processes take part in the creation of every communicator, in the same order, even if they own
+no member, because a host collective distributes the unique id.  The same collective first compares
+versions and GPUs, because NCCL would report mismatches only as "invalid usage".
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ CODES: Mapping[int, tuple[str, str]] = {
     6: ("another rank or its network has failed", "see the message of the rank that failed"),
     8: ("another rank did not respond in time", "see the message of the rank that failed"),
 }
-"""Meaning and next step for each of NCCL's results."""
+"""The meaning of each NCCL result, and the next step for the user."""
 
 
 class NcclError(FlowError):
-    """A call of NCCL has failed, or the operations that it enqueued.
+    """An NCCL call, or an operation that it enqueued, has failed.
 
     Attributes:
-        code: NCCL's result, -1 if another part of the program has failed.
-        rank: rank of the process that noticed.
-        host: its host.
+        code: NCCL's result; -1 if another part of the program has failed.
+        rank: rank of the process that noticed the failure.
+        host: host of that process.
         step: number of the running step.
     """
 
@@ -58,7 +58,7 @@ class NcclError(FlowError):
 
 
 Place = tuple[int, str, int]
-"""Rank, host and step."""
+"""The rank, host and step of a process."""
 
 
 def position_of(world: World | None) -> Place:
@@ -74,9 +74,9 @@ class Communicator:
         devices: the members, in rank order.
         library: NCCL.
         ends: handles of the local devices.
-        exchanges: names of the exchanges that use it.
-        error: why it cannot be used any more, else None.
-        busy: held during calls of NCCL.
+        exchanges: names of the exchanges that use the communicator.
+        error: the reason why the communicator cannot be used any more, else None.
+        busy: a lock that is held during NCCL calls.
     """
 
     devices: Devices
@@ -91,13 +91,13 @@ class Communicator:
         return self.devices.index(device)
 
     def check(self) -> None:
-        """Raise the error after which it cannot be used."""
+        """Raise the error after which the communicator cannot be used, if there is one."""
         if self.error is not None:
             raise self.error
 
     @contextmanager
     def collecting(self) -> Iterator[None]:
-        """Group the calls of the block, which are enqueued together at its end."""
+        """Group the calls of a ``with`` block, which are enqueued together when the block ends."""
         with self.busy:
             self.check()
             self.library.group_start()
@@ -120,7 +120,7 @@ class Communicator:
         return None
 
     def abort(self, error: FlowError, patience: float = 1.0) -> None:
-        """Abort enqueued work; wait for a thread inside of NCCL, at most for some seconds."""
+        """Abort enqueued work; wait at most ``patience`` seconds for a thread inside of NCCL."""
         free = self.busy.acquire(timeout=patience)
         try:
             if self.error is not None:
@@ -134,7 +134,7 @@ class Communicator:
                 self.busy.release()
 
     def destroy(self) -> None:
-        """Free it after its work is done."""
+        """Free the communicator after its work is done."""
         with self.busy:
             if self.error is None:
                 self.error = LaunchError("using a communicator", found="one that was freed")
@@ -164,7 +164,7 @@ class Communicators:
 
     Args:
         library: NCCL.
-        world: all processes; None for a single one.
+        world: all processes; None if there is only one.
 
     Attributes:
         library: NCCL.
@@ -188,7 +188,7 @@ class Communicators:
         return tuple(self._communicators.values())
 
     def get(self, devices: Devices, benches: Mapping[Device, Workbench]) -> Communicator | None:
-        """Return the communicator of some devices; None if none of them is local.
+        """Return the communicator for some devices; None if none of the devices is local.
 
         Args:
             devices: the members, in rank order.
@@ -196,7 +196,7 @@ class Communicators:
 
         Raises:
             LaunchError: NCCL versions differ, or two devices are the same GPU.
-            NcclError: NCCL cannot connect them.
+            NcclError: NCCL cannot connect the devices.
         """
         if devices not in self._communicators:
             self._communicators[devices] = self._create(devices, benches)
@@ -220,7 +220,7 @@ class Communicators:
         return communicator
 
     def _describe(self, devices: Devices, benches: Mapping[Device, Workbench]) -> dict[str, Any]:
-        """Describe this process for the others; the owner of the first member creates the id."""
+        """Describe this process for the others; the owner of the first member adds the id."""
         return {
             "version": self.library.version,
             "host": socket.gethostname(),
@@ -235,7 +235,7 @@ class Communicators:
         benches: Mapping[Device, Workbench],
         what: str,
     ) -> None:
-        """Initialize every local device in its own thread, as each waits for all others."""
+        """Initialize every local device in its own thread, as each device waits for all others."""
 
         def join(device: Device) -> Callable[[], Any]:
             size, rank = len(communicator.devices), communicator.rank(device)
@@ -256,7 +256,7 @@ class Communicators:
             raise NcclError(what, status, position_of(self._world)) from status
 
     def failed(self, communicator: Communicator, attempted: str, status: NcclStatus) -> NcclError:
-        """Abort all communicators, and return the error of a failed call."""
+        """Abort all communicators, and return the error that describes a failed call."""
         error = NcclError(attempted, status, position_of(self._world))
         self.abort(error)
         return error
@@ -284,7 +284,7 @@ class Communicators:
 
 
 class _Background:
-    """A call in a daemon thread, which does not delay the end of the process."""
+    """A call in a daemon thread, so that the call does not delay the end of the process."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self._call = call
@@ -307,10 +307,10 @@ class _Background:
 
 
 def check_members(what: str, descriptions: Sequence[Mapping[str, Any]]) -> None:
-    """Raise for members that NCCL would not connect.
+    """Reject members that NCCL would not connect.
 
     Raises:
-        LaunchError: versions differ, or two devices of the program are the same GPU.
+        LaunchError: the versions of NCCL differ, or two devices of the program are the same GPU.
     """
     versions = {process["version"] for process in descriptions if process["places"]}
     if len(versions) > 1:
@@ -331,6 +331,6 @@ def check_members(what: str, descriptions: Sequence[Mapping[str, Any]]) -> None:
                     what,
                     found=f"{other} and {text} are both the GPU {place} of {process['host']}",
                     allowed="a GPU of its own for each device",
-                    hint="give every process the same CUDA_VISIBLE_DEVICES, with all GPUs, "
+                    hint="set CUDA_VISIBLE_DEVICES to all GPUs of the host in every process, "
                     "or start fewer processes per host",
                 )

@@ -1,7 +1,7 @@
 """Abort NCCL communicators after a failure, as devices would otherwise wait forever.
 
 A thread polls for asynchronous errors, for the verdict on the job, and for processes that run
-another step than this one.  Before the process is terminated, it aborts all communicators.
+another step than this process.  All communicators are aborted before the process is terminated.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ABORT_SECONDS = 2.0
 
 
 class Guard:
-    """Monitors the communicators of a process.
+    """A monitor of the communicators of a process.
 
     Args:
         groups: the communicators.
@@ -44,7 +44,7 @@ class Guard:
         """Poll once."""
         try:
             run_poll_hooks()
-        except FlowError as found:  # a process that runs something else never enters the exchange
+        except FlowError as found:  # a process that runs another step never enters the exchange
             VERDICT.error = VERDICT.error or found
             self._groups.abort(found)
         if VERDICT.error is not None:
@@ -55,7 +55,7 @@ class Guard:
             VERDICT.error = error  # ends waits for other processes
 
     def _end(self, message: str) -> None:
-        """Abort in a separate thread: termination must not wait for a device."""
+        """Abort in a separate thread, because termination must not wait for a device."""
         error = _stopped(message)
         thread = threading.Thread(target=self._groups.abort, args=(error,), daemon=True)
         thread.start()

@@ -1,4 +1,4 @@
-"""NCCL behind a Protocol, over nccl4py, or over CuPy's binding if nccl4py is not installed."""
+"""NCCL behind a Protocol, through nccl4py, or through CuPy's binding without nccl4py."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from flow_dist.bootstrap.membership import LaunchError
 SUCCESS, INVALID_USAGE, IN_PROGRESS = 0, 5, 7
 
 ALL_TO_ALL = 22800
-"""The first version with an all-to-all."""
+"""The first version of NCCL with an all-to-all."""
 
 MIN_VERSION = 21800
-"""The oldest supported version."""
+"""The oldest supported version of NCCL."""
 
 ID_BYTES = 128
 
@@ -36,8 +36,9 @@ PRIMITIVES: Mapping[str, tuple[str, ...]] = {
 }
 """The arguments of each primitive, before the stream.
 
-Buffers and streams are addresses.  Counts are in elements: of one part for `reduce_scatter`, of one
-rank's input for `all_gather`, of the part for each rank for `all_to_all`.
+Buffers and streams are given as addresses.  Counts are numbers of elements: those of one part for
+`reduce_scatter`, of one rank's input for `all_gather`, and of the part for each rank for
+`all_to_all`.
 """
 
 Primitive = Callable[..., object]
@@ -48,7 +49,7 @@ Communicator: TypeAlias = Any
 
 
 class NcclStatus(FlowError):
-    """A call of NCCL has failed.
+    """An NCCL call has failed.
 
     Attributes:
         code: NCCL's result.
@@ -61,12 +62,12 @@ class NcclStatus(FlowError):
 
 
 class Library(Protocol):
-    """The functions of NCCL that the comm uses.  Communicators are objects of the binding.
+    """The functions of NCCL that the comm uses; NCCL communicators are objects of the binding.
 
     Attributes:
         name: name of the binding, with its version.
         version: version of NCCL, such as 22803 for 2.28.3.
-        error: the type of exceptions of its calls, with NCCL's result as ``status``.
+        error: the type of the exceptions that its calls raise, with NCCL's result as ``status``.
     """
 
     name: str
@@ -77,28 +78,28 @@ class Library(Protocol):
         """Return 128 bytes by which the ranks of a new communicator find each other."""
 
     def join(self, size: int, unique_id: bytes, rank: int) -> Communicator:
-        """Create the current device's handle of a communicator; wait until all ranks have joined.
+        """Create a handle of a communicator for a device; wait until all ranks have joined.
 
-        The device is the current one of the calling thread.
+        The device is the current device of the calling thread.
         """
 
     def group_start(self) -> None:
         """Start a group of this thread's calls."""
 
     def group_end(self) -> None:
-        """Enqueue the calls of the group as one."""
+        """Enqueue the calls of the group as one operation."""
 
     def primitive(self, name: str, comm: Communicator) -> Primitive:
-        """Return a function of `PRIMITIVES` for a communicator; it enqueues and returns."""
+        """Return a function of `PRIMITIVES` for a communicator; it enqueues work and returns."""
 
     def async_error(self, comm: Communicator) -> int:
-        """Return the result of enqueued work: success, in progress or an error."""
+        """Return NCCL's result for enqueued work: success, in progress or an error."""
 
     def last_error(self, comm: Communicator) -> str:
         """Return NCCL's message about the last error of this process, else ""."""
 
     def abort(self, comm: Communicator) -> None:
-        """Abort all enqueued work, also of waiting kernels, and free the communicator."""
+        """Abort all enqueued work, including waiting kernels, and free the communicator."""
 
     def destroy(self, comm: Communicator) -> None:
         """Free a communicator after its work is done."""
@@ -126,7 +127,7 @@ _IN_CUPY = {
 
 
 class Nccl4py:
-    """`Library` over the flat functions of nccl4py.
+    """An implementation of `Library` that calls the flat functions of nccl4py.
 
     Args:
         module: ``nccl.bindings.nccl``.
@@ -149,12 +150,12 @@ class Nccl4py:
         return bytes(memoryview(self._module.get_unique_id()).cast("B"))
 
     def join(self, size: int, unique_id: bytes, rank: int) -> Communicator:
-        """Create the current device's handle of a communicator."""
+        """Create a handle of a communicator for the current device."""
         place = self._module.UniqueId.from_buffer(bytearray(unique_id))
         return self._module.comm_init_rank(size, place, rank)
 
     def primitive(self, name: str, comm: Communicator) -> Primitive:
-        """Return a function of `PRIMITIVES`."""
+        """Return a function of `PRIMITIVES` for a communicator."""
         if name == "all_to_all" and self.version < ALL_TO_ALL:
             return partial(all_to_all_by_pairs, self, int(self._module.comm_count(comm)), comm)
         function = self._functions[name]
@@ -174,7 +175,7 @@ class Nccl4py:
 
 
 class CupyNccl:
-    """`Library` over CuPy's binding.
+    """An implementation of `Library` that calls CuPy's binding.
 
     Args:
         module: ``cupy.cuda.nccl``.
@@ -191,7 +192,7 @@ class CupyNccl:
         self.join: Callable[[int, bytes, int], Any] = module.NcclCommunicator
 
     def primitive(self, name: str, comm: Communicator) -> Primitive:
-        """Return a function of `PRIMITIVES`; the all-to-all is `all_to_all_by_pairs`."""
+        """Return a function of `PRIMITIVES`; for an all-to-all, `all_to_all_by_pairs`."""
         if name == "all_to_all":
             return partial(all_to_all_by_pairs, self, int(comm.size()), comm)
         function: Primitive = getattr(comm, _IN_CUPY[name])
@@ -219,7 +220,7 @@ class CupyNccl:
 
 
 ITEMSIZES = (1, 1, 4, 4, 8, 8, 2, 4, 8, 2)
-"""Size in bytes of an element, by NCCL's number of its type."""
+"""Sizes of elements in bytes, indexed by NCCL's numbers of element types."""
 
 
 def all_to_all_by_pairs(
@@ -232,7 +233,7 @@ def all_to_all_by_pairs(
     dtype: int,
     stream: int,
 ) -> None:
-    """Run an all-to-all by sends and receives, for libraries without one."""
+    """Run an all-to-all as sends and receives, for libraries that have no all-to-all."""
     step = count * ITEMSIZES[dtype]
     give, take = (library.primitive(name, comm) for name in ("send", "receive"))
     library.group_start()
@@ -249,14 +250,14 @@ BINDINGS: tuple[tuple[str, str, Adapter], ...] = (
     ("cupy-cuda13x", "cupy.cuda.nccl", CupyNccl),
     ("cupy", "cupy.cuda.nccl", CupyNccl),
 )
-"""Distribution, module and adapter of each binding, in order of preference."""
+"""The distribution, module and adapter of each binding, in order of preference."""
 
 INSTALL = "uv add 'flow-dist[cu12]' (or flow-dist[cu13])"
 WHEELS = ("nvidia-nccl-cu12", "nvidia-nccl-cu13")
 
 
 def probe_nccl() -> Available | Unavailable:
-    """Probe for a binding and the library of NCCL; flow-cuda probes for devices."""
+    """Probe for a binding of NCCL and its library; flow-cuda probes for devices."""
     bindings = list(_installed(name for name, _, _ in BINDINGS))
     if not bindings:
         reason = "neither nccl4py nor CuPy, the bindings of NCCL, is installed"
@@ -269,7 +270,7 @@ def probe_nccl() -> Available | Unavailable:
 
 
 def _installed(names: Iterable[str]) -> Iterator[str]:
-    """Yield the installed ones of some distributions, with their versions."""
+    """Yield those of some distributions that are installed, with their versions."""
     for name in names:
         try:
             yield f"{name} {metadata.version(name)}"
@@ -278,10 +279,10 @@ def _installed(names: Iterable[str]) -> Iterator[str]:
 
 
 def load_library() -> Library:
-    """Load NCCL over the first binding that works.
+    """Load NCCL through the first binding that works.
 
     Raises:
-        LaunchError: no binding works, with the reasons; or NCCL is too old.
+        LaunchError: no binding works (the error states the reasons), or NCCL is too old.
     """
     reasons = []
     for distribution, module, adapter in BINDINGS:
@@ -312,7 +313,7 @@ def _check_version(library: Library) -> Library:
 
 
 def version_text(version: int) -> str:
-    """Format a version.
+    """Format a version number of NCCL.
 
     >>> version_text(22803), version_text(23203)
     ('2.28.3', '2.32.3')

@@ -1,8 +1,8 @@
-"""An exchange as NCCL calls: NCCL's collectives if they fit, otherwise sends and receives.
+"""Lower an exchange to NCCL calls: to NCCL's collectives if they fit, else to sends and receives.
 
-A stage is one group of calls, with the launches before and after it: boxes that are not contiguous
-are packed and unpacked by the devices' own kernels.  The calls depend on the exchange alone, so all
-processes agree on them; packing depends on the local arrays.
+A stage is one group of calls, with the launches before and after the group, which pack and unpack
+boxes that are not contiguous with kernels of the devices.  The calls depend on the exchange alone,
+so all processes agree on them; packing depends on the local arrays.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Call:
     """An NCCL call of a local device.
 
     Attributes:
-        primitive: its name in `flow_dist.nccl.library.PRIMITIVES`.
-        device: the device whose communicator and stream it uses.
+        primitive: name of the function in `flow_dist.nccl.library.PRIMITIVES`.
+        device: the device whose communicator handle and stream the call uses.
         arguments: arguments of the primitive.
-        reads, writes: the arrays that it accesses.
+        reads, writes: the arrays that the call accesses.
         sends: bytes that the device sends to each other device.
     """
 
@@ -56,9 +56,9 @@ class Stage:
     """One group of calls.
 
     Attributes:
-        before: launches that pack.
+        before: launches that pack boxes.
         calls: calls of the local devices.
-        after: launches that unpack and combine.
+        after: launches that unpack and combine boxes.
     """
 
     before: list[Launch] = field(default_factory=list)
@@ -68,13 +68,13 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """The devices and arrays of an exchange, as this process has them.
+    """The devices of an exchange, and the arrays of this process.
 
     Attributes:
         devices: devices of the exchange, in rank order.
-        benches: workbenches of the local ones.
-        inputs, outputs: arrays; None on other processes' devices.
-        scratch: allocates a row of elements on a local device, for the duration of the exchange.
+        benches: workbenches of the local devices.
+        inputs, outputs: arrays; None for devices of other processes.
+        scratch: allocates a contiguous row of elements on a local device for the exchange.
     """
 
     devices: tuple[Device, ...]
@@ -88,9 +88,9 @@ def stages_of(exchange: Exchange, site: Site, ordered: bool) -> list[Stage]:
     """Return the stages of this process's part of an exchange.
 
     Args:
-        exchange: what to transfer.
-        site: devices and arrays.
-        ordered: whether floating-point sums are added in the exchange's order instead of NCCL's.
+        exchange: the exchange.
+        site: its devices and arrays.
+        ordered: whether floating-point sums are added in the exchange's order, not in NCCL's.
     """
     first = Stage(before=list(_fills(exchange, site)))
     keeps_order = ordered and _is_rounded(exchange)
@@ -121,8 +121,8 @@ class _Member:
     Attributes:
         exchange: the whole exchange.
         site: devices and arrays.
-        inputs, outputs: indices of inputs and outputs, by device.
-        blocks: its blocks, by (sender, receiver).
+        inputs, outputs: indices of inputs and outputs, keyed by device.
+        blocks: blocks of the member, keyed by (sender, receiver).
     """
 
     exchange: Exchange
@@ -155,30 +155,30 @@ class _Member:
         return [other for other in self.devices if other != device]
 
     def source(self, sender: Device, receiver: Device) -> Strided:
-        """Return the box that a local device sends to another one."""
+        """Return the box that a local device sends to another device."""
         block, box = self.blocks[sender, receiver], self.site.inputs[self.inputs[sender]]
         return _window(box, block.start, block.size)
 
     def target(self, sender: Device, receiver: Device) -> Strided:
-        """Return the box of a local device that it receives, or combines from all."""
+        """Return the box of a local device into which it receives or combines blocks."""
         block, box = self.blocks[sender, receiver], self.site.outputs[self.outputs[receiver]]
         return _window(box, block.at, block.size)
 
     def pack(self, stage: Stage, device: Device, others: Sequence[Device]) -> Strided:
-        """Return a contiguous row of what a local device sends to some devices."""
+        """Return a contiguous row with the boxes that a local device sends to some devices."""
         return _pack(self.site, device, stage, [self.source(device, other) for other in others])
 
     def unpack(self, stage: Stage, device: Device, others: Sequence[Device]) -> Strided:
-        """Return a contiguous row for what a local device receives from some devices."""
+        """Return a contiguous row for the boxes that a local device receives from some devices."""
         return _unpack(self.site, device, stage, [self.target(other, device) for other in others])
 
     def has_all(self, senders: Iterable[Device], receivers: Iterable[Device]) -> bool:
-        """Return whether there is exactly one block for each pair of devices, and no other."""
+        """Return whether there is exactly one block for each pair, and no other block."""
         pairs = {(sender, receiver) for sender in senders for receiver in receivers}
         return pairs == set(self.blocks)
 
     def sizes(self) -> set[int]:
-        """Return the numbers of elements of the blocks."""
+        """Return the set of the blocks' numbers of elements."""
         return {prod(block.size) for block in self.blocks.values()}
 
 
@@ -189,7 +189,7 @@ def _window(box: Strided | None, start: Shape, size: Shape) -> Strided:
 
 
 def _members(exchange: Exchange, site: Site) -> Iterator[_Member | None]:
-    """Yield the members of an exchange; None for one whose form no collective has."""
+    """Yield the members of an exchange; None for a member that no collective can transfer."""
     count = len(exchange.member_names)
     inputs, outputs = len(exchange.senders) // count, len(exchange.receivers) // count
     for m in range(count):
@@ -204,7 +204,7 @@ def _members(exchange: Exchange, site: Site) -> Iterator[_Member | None]:
 
 
 def _native(exchange: Exchange, site: Site) -> list[Stage] | None:
-    """Return one stage of NCCL's collectives; None if they do not fit."""
+    """Return a list with one stage of NCCL's collectives; None if no collective fits."""
     add_calls = _COLLECTIVES.get(exchange.collective)
     combines = exchange.collective in REDUCTIONS
     if add_calls is None or not (combines or all(block.first for block in exchange.blocks)):
@@ -231,7 +231,7 @@ def _all_gather(member: _Member, stage: Stage) -> bool:
     if not member.has_all(devices, devices) or len(member.sizes()) != 1:
         return False
     if any(len({_region(member, s, t) for t in devices}) != 1 for s in devices):
-        return False  # parts that differ by target
+        return False  # targets receive different parts
     (count,) = member.sizes()
     for device in member.local():
         sendbuf = member.pack(stage, device, [device])
@@ -269,7 +269,7 @@ def _all_to_all(member: _Member, stage: Stage) -> bool:
 
 
 def _reduce_scatter(member: _Member, stage: Stage) -> bool:
-    """Add one call if all parts are equal, otherwise one reduction per nonempty part."""
+    """Add one call if all parts have the same size, otherwise one reduction per nonempty part."""
     devices = member.devices
     targets = [device for device in devices if (devices[0], device) in member.blocks]
     if not member.has_all(devices, targets) or not _replaces_targets(member):
@@ -293,7 +293,7 @@ def _reduce_scatter(member: _Member, stage: Stage) -> bool:
 
 
 def _replaces_targets(member: _Member) -> bool:
-    """Return whether all blocks of a target fill one box, and replace its contents."""
+    """Return whether all blocks of each target fill the same box and replace its contents."""
     found: dict[Device, list[Block]] = {}
     for (_, receiver), block in member.blocks.items():
         found.setdefault(receiver, []).append(block)
@@ -358,7 +358,7 @@ _COLLECTIVES: Mapping[str, Callable[[_Member, Stage], bool]] = {
     "all_to_all": _all_to_all,
     "broadcast": _broadcast,
 }
-"""NCCL's collectives; each function adds calls to a stage, or returns False if it does not fit."""
+"""Functions for NCCL's collectives; each adds calls to a stage, or returns False if unsuitable."""
 
 
 def _call(
@@ -385,7 +385,7 @@ def _address(box: Strided) -> int:
 
 
 def _as_row(boxes: Sequence[Strided]) -> Strided | None:
-    """Return contiguous adjacent boxes as one row, else None."""
+    """Return boxes as one row if they are contiguous and adjacent, else None."""
     follow = all(a.array is b.array and a.offset + a.size == b.offset for a, b in pairwise(boxes))
     if not (follow and all(box.is_contiguous for box in boxes)):
         return None
@@ -394,7 +394,7 @@ def _as_row(boxes: Sequence[Strided]) -> Strided | None:
 
 
 def _pack(site: Site, device: Device, stage: Stage, boxes: Sequence[Strided]) -> Strided:
-    """Return boxes as a contiguous row, copied to scratch first if necessary."""
+    """Return boxes as a contiguous row; if necessary, the stage first copies them to scratch."""
     found = _as_row(boxes)
     if found is None:
         found, parts = _scratch(site, device, boxes)
@@ -404,7 +404,7 @@ def _pack(site: Site, device: Device, stage: Stage, boxes: Sequence[Strided]) ->
 
 
 def _unpack(site: Site, device: Device, stage: Stage, boxes: Sequence[Strided]) -> Strided:
-    """Return a contiguous row to receive into, copied to boxes afterwards if necessary."""
+    """Return a contiguous row to receive into; if necessary, the stage then copies it to boxes."""
     found = _as_row(boxes)
     if found is None:
         found, parts = _scratch(site, device, boxes)
@@ -414,7 +414,7 @@ def _unpack(site: Site, device: Device, stage: Stage, boxes: Sequence[Strided]) 
 
 
 def _scratch(site: Site, device: Device, boxes: Sequence[Strided]) -> tuple[Strided, list[Strided]]:
-    """Allocate a row, and return it with its parts in the shapes of the boxes."""
+    """Allocate a row, and return the row and its parts in the shapes of the boxes."""
     row = site.scratch(device, sum(box.size for box in boxes), boxes[0].dtype)
     ends = list(accumulate(box.size for box in boxes))
     parts = [
@@ -427,7 +427,7 @@ def _scratch(site: Site, device: Device, boxes: Sequence[Strided]) -> tuple[Stri
 
 
 def _pairwise(exchange: Exchange, site: Site) -> list[Stage]:
-    """Return the phases of any exchange as sends and receives; combined in its order."""
+    """Return the phases of any exchange as sends and receives; parts are combined in its order."""
     phases = phases_of(replace(exchange, fills=()), site.inputs, site.outputs)
     return [_phase(gathers, exchange.combine, site) for gathers in phases.phases]
 
@@ -458,7 +458,7 @@ def _phase(gathers: Sequence[Gather], combine: str, site: Site) -> Stage:
 
 
 def _only_target(gathers: Iterable[Gather], device: Device, key: object) -> Strided | None:
-    """Return the contiguous target that equals a received box, None if there is none."""
+    """Return the contiguous target that is a copy of a received box, or None if there is none."""
     for gather in gathers:
         if gather.target.device == device and any(part.key == key for part in gather.parts):
             view: Strided = gather.target.view
@@ -474,7 +474,7 @@ def _combine(
     arrived: Mapping[tuple[int, object], Strided],
     ranks: Mapping[Device, int],
 ) -> Sequence[Launch]:
-    """Return launches that combine the parts of a local target, which may be one of them."""
+    """Return launches that combine parts into a local target, which may be one of the parts."""
     target, bench = gather.target, site.benches[gather.target.device]
     rank, copies = ranks[target.device], []
     parts = [p.view if p.device == target.device else arrived[rank, p.key] for p in gather.parts]

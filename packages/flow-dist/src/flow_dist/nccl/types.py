@@ -20,7 +20,7 @@ DTYPES: Mapping[str, int] = {
     "float64": 8,
     "bfloat16": 9,
 }
-"""NCCL has no booleans: they are transferred as bytes 0 and 1."""
+"""NCCL's numbers of element types; booleans, which NCCL lacks, travel as bytes 0 and 1."""
 
 SUM, MAX, MIN = 0, 2, 3
 OPS: Mapping[str, int] = {"sum": SUM, "max": MAX, "min": MIN}
@@ -30,7 +30,7 @@ BETWEEN_KINDS = ("copy_h2d", "copy_d2h", "copy_d2d")
 
 
 def op_of(combine: str, dtype: DType) -> int:
-    """Return NCCL's number of a reduction; a sum of booleans is their maximum.
+    """Return NCCL's number of a reduction; booleans are summed as a maximum.
 
     >>> from flow_core.base.dtypes import bool_, float32
     >>> op_of("sum", float32), op_of("sum", bool_)
@@ -40,10 +40,10 @@ def op_of(combine: str, dtype: DType) -> int:
 
 
 def check_types(exchange: Exchange) -> None:
-    """Raise for exchanges that NCCL cannot transfer.
+    """Reject exchanges that NCCL cannot transfer.
 
     Raises:
-        UnsupportedError: objects, or other devices than GPUs.
+        UnsupportedError: the exchange transfers objects, or between devices other than GPUs.
     """
     foreign = sorted({d for d in exchange.devices if d.type != "gpu"})
     names = {t.dtype.name for t in (*exchange.inputs, *exchange.outputs)} - set(DTYPES)

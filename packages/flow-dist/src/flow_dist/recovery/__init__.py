@@ -1,5 +1,5 @@
 """Sharded checkpoints from which a failed job restarts.
 
-In: the variables of all ranks. Out: one file of data and one list per rank, and a completion mark.
-Must not depend on MPI or NCCL: processes meet through the session's world.
+In: the variables of all ranks. Out: a data file and a list for each rank, and a completion mark.
+Must not depend on MPI or NCCL: processes communicate through the world of the session.
 """

@@ -1,7 +1,7 @@
 """Checkpoints for restarts, written by all processes in the background.
 
-`Checkpoints` saves at an interval of steps, and after a restart finds the last complete one, for
-any number of processes.
+`Checkpoints` saves at an interval of steps and, after a restart with any number of processes, loads
+the last complete checkpoint.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ from flow_dist.recovery.restart_files import (
 LOG = logging.getLogger(__name__)
 
 Held = tuple[str, tuple[int, ...], Region, Array]
-"""Name and shape of a variable, and a region of it with its values."""
+"""Name and shape of a variable, a region of the variable, and the values of this region."""
 
 _NAME = re.compile(r"step-\d{12}")
 
 
 class ProcessGroup(Protocol):
-    """The processes of a program, as far as checkpoints use them; see `flow_core.device.World`."""
+    """The part of `flow_core.device.World`, the processes of a program, that checkpoints use."""
 
     rank: int
     size: int
 
     def gather(self, text: bytes, what: str) -> tuple[bytes, ...]:
-        """All-gather texts over all processes, in rank order."""
+        """All-gather a text of each process, in rank order."""
 
 
 class SingleProcess:
@@ -68,15 +68,16 @@ class SingleProcess:
     rank, size = 0, 1
 
     def gather(self, text: bytes, what: str) -> tuple[bytes, ...]:
-        """Return the text."""
+        """Return a tuple of the text alone."""
         return (text,)
 
 
 class Checkpoints:
     """A folder of checkpoints of all variables of the session.
 
-    A save copies this process's parts of the variables and returns; a thread writes them.  There is
-    one pending save at a time: the next one waits for it, and raises its error.
+    A save copies this process's parts of the variables and returns; a thread writes the copies.  At
+    most one save is pending: the next save waits for the end of the pending one, and raises its
+    error.
 
     Args:
         folder: the folder, shared by all processes; created if it does not exist.
@@ -115,10 +116,9 @@ class Checkpoints:
             self.save(step + 1)
 
     def save(self, step: int) -> None:
-        """Save all variables as they are before step ``step``.
+        """Save all variables as they are before step ``step``; a collective of all processes.
 
-        A collective of all processes.  The caller waits for the copy of this process's parts, and
-        for the end of the previous save.
+        The caller waits for the copy of this process's parts, and for the end of the previous save.
 
         Raises:
             CheckpointError: the previous save has failed.
@@ -133,8 +133,8 @@ class Checkpoints:
         """Wait until the pending save is complete on all processes.
 
         Raises:
-            CheckpointError: it has failed.
-            ForkError: this is a forked child, whose parent runs the writing thread.
+            CheckpointError: the save has failed.
+            ForkError: this process is a forked child, whose parent runs the writing thread.
         """
         if self._process != os.getpid():
             raise refusal(f"checkpoints in {self._folder}", self._process)
@@ -151,7 +151,7 @@ class Checkpoints:
             self._thread.shutdown()
 
     def _close_at_exit(self) -> None:
-        """Close, and fail the process on an error, which the interpreter would ignore at exit."""
+        """Close, and fail the process if that raises: at exit, the interpreter ignores errors."""
         if self._process != os.getpid():
             return
         try:
@@ -178,7 +178,7 @@ class Checkpoints:
                 self._await_end(aside)
 
     def _await_parts(self, aside: Path, size: int) -> None:
-        """Wait on rank 0 until all others have written their parts."""
+        """On rank 0, wait until all other ranks have written their parts."""
 
         def lacks() -> str:
             missing = [n for n in range(size) if not list_file(aside, n).is_file()]
@@ -189,7 +189,7 @@ class Checkpoints:
             read_list(list_file(aside, rank))
 
     def _await_end(self, aside: Path) -> None:
-        """Wait on other ranks until rank 0 has renamed the folder."""
+        """On other ranks, wait until rank 0 has renamed the folder."""
         self._await(aside, lambda: "rank 0 has not finished it" if aside.exists() else "")
 
     def _await(self, aside: Path, lacks: Callable[[], str]) -> None:
@@ -200,13 +200,13 @@ class Checkpoints:
                 raise CheckpointError(
                     f"saving {aside}",
                     found=f"{lacking} after {self._patience:g} s",
-                    allowed="a folder that all processes share, and write to",
+                    allowed="a folder that all processes share and can write to",
                 )
             time.sleep(nap)
             nap = min(2 * nap, 0.1)
 
     def _finish(self, aside: Path, path: Path) -> None:
-        """Mark the folder, then rename it, so that the final name always holds all files."""
+        """Mark the folder as complete, then rename it: the final name always holds all files."""
         (aside / DONE).touch()
         swap.sync_tree(aside)
         if path.exists() and any(path.iterdir()):
@@ -214,7 +214,7 @@ class Checkpoints:
         swap.put_in_place(aside, path, _remove)
         for old in self._complete()[: -self._keep]:
             _remove(old)
-        for entry in self._folder.glob(".step-*.saving-*"):  # of processes that were killed
+        for entry in self._folder.glob(".step-*.saving-*"):  # left by processes that were killed
             if entry.name[1 : len(path.name) + 1] <= path.name:
                 with suppress(OSError):
                     _remove(entry)
@@ -224,14 +224,14 @@ class Checkpoints:
     def restore(self) -> int:
         """Load the last checkpoint that is complete and undamaged.
 
-        All processes load the same one: each verifies a share of the files, and a damaged
-        checkpoint is skipped with a warning.
+        All processes load the same checkpoint: each process verifies a share of the files, and all
+        of them skip a damaged checkpoint with a warning.
 
         Returns:
             The number of the step to resume at; 0 if there is no checkpoint.
 
         Raises:
-            CheckpointError: it does not match the variables of the jobs.
+            CheckpointError: the checkpoint does not match the variables of the jobs.
         """
         self.wait()
         session, world = default_session(), _world()
@@ -259,18 +259,18 @@ class Checkpoints:
 
 
 def _check_replaceable(path: Path) -> None:
-    """Raise `CheckpointError` if a folder of a step's name holds foreign files."""
+    """Raise `CheckpointError` if the folder of a step holds files of other programs."""
     names = list(islice(guard.foreign(path, is_own), 5))
     if names:
         raise CheckpointError(
             f"saving {path}",
             found=f"files that do not belong to a checkpoint: {', '.join(map(ascii, names))}",
-            hint="move them away, or save to another folder",
+            hint="move these files away, or save to another folder",
         )
 
 
 def _remove(old: Path) -> None:
-    """Remove a checkpoint; keep a folder with foreign files."""
+    """Remove a checkpoint, but keep its folder if that holds files of other programs."""
     names = list(islice(guard.foreign(old, is_own), 1))
     if names:
         LOG.warning("kept %s: %a in it does not belong to a checkpoint", old, names[0])
@@ -279,13 +279,13 @@ def _remove(old: Path) -> None:
 
 
 def _log(world: ProcessGroup, text: str) -> None:
-    """Log on rank 0 only."""
+    """Log a text on rank 0 only."""
     if world.rank == 0:
         LOG.warning("%s", text)
 
 
 def _checked(path: Path, world: ProcessGroup) -> tuple[Parts | None, str]:
-    """Open a checkpoint, and verify this process's share; return it and the problem found."""
+    """Open a checkpoint, verify this process's share, and return it and any problem found."""
     try:
         found = Parts(path)
         found.check(world.rank, world.size)
@@ -296,7 +296,7 @@ def _checked(path: Path, world: ProcessGroup) -> tuple[Parts | None, str]:
 
 def _load(session: Session, found: Parts) -> None:
     wanted = session.requested_types()
-    if not found.keys() >= wanted.keys():  # a job whose variables do not fit is left out
+    if not found.keys() >= wanted.keys():  # a job whose variables are missing is left out
         wanted = session.types()
     match(wanted, found, attempted=f"loading {found.folder}")
     session.load_regions({name: partial(found.read, name) for name in wanted})
@@ -308,7 +308,7 @@ def _world() -> ProcessGroup:
 
 
 def _share_of(session: Session, world: ProcessGroup) -> tuple[str, list[Held]]:
-    """Return an id of this save, and copies of the regions that this process writes."""
+    """Return the id of this save, and copies of the regions that this process writes."""
     mark = secrets.token_hex(8) if world.rank == 0 else ""
     job = world.gather(mark.encode(), "id of a checkpoint")[0].decode()
     stored = session.stored()
@@ -322,8 +322,8 @@ def _share_of(session: Session, world: ProcessGroup) -> tuple[str, list[Held]]:
 def _writers(stored: Mapping[str, Any]) -> dict[tuple[str, Region], int]:
     """Return the rank that writes each region of the session's variables; equal in all processes.
 
-    Every process knows which ones hold a region.  Regions with the same holders are assigned to
-    them in turns, the largest first.
+    Every process knows which processes hold a region.  Regions with the same holders are assigned
+    to these holders in turn, the largest region first.
     """
     holders: dict[tuple[str, Region], set[int]] = {}
     for name, variable in stored.items():

@@ -1,9 +1,9 @@
 """The format of sharded checkpoints: files of every process, and one mark of completion.
 
-Every process writes a file of data, then a list of its contents with checksums.  Rank 0 waits for
-all lists, marks the folder as complete and renames it, in that order.  Variables are stored in
-their logical form, split as the processes held them, so that any number of processes in any layout
-can read them.
+Every process writes a data file, then a list of its contents with checksums.  Rank 0 waits for all
+lists, marks the folder as complete and renames it, in that order.  The files hold regions of the
+logical variables, split as the processes held them, so that any number of processes with any
+distribution can read them.
 
 ::
 
@@ -43,7 +43,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 VERSION = 1
 
 PIECE_BYTES = 1 << 22
-"""Maximum size of a piece, except of a single element: readers read and verify whole pieces."""
+"""Maximum number of bytes of a piece with several elements; readers verify whole pieces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +52,10 @@ class Piece:
 
     Attributes:
         name: name of the variable.
-        dtype: its element type.
+        dtype: element type of the variable.
         shape: shape of the whole variable.
-        region: the region of it that this piece holds.
-        offset, nbytes, crc: position and size of its bytes in the file, and their CRC-32.
+        region: the region of the variable that this piece holds.
+        offset, nbytes, crc: position, size and CRC-32 of the piece's bytes in the file.
     """
 
     name: str
@@ -69,13 +69,13 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The list of one process.
+    """The list of contents that one process writes.
 
     Attributes:
         step: number of the step to resume at.
         rank, of: rank of the process, and number of processes.
-        job: an id of the save, equal in all lists.
-        pieces: the contents of its data file.
+        job: the id of the save, equal in all lists.
+        pieces: the contents of the process's data file.
     """
 
     step: int
@@ -103,12 +103,12 @@ def write_part(
     job: str,
     arrays: Sequence[tuple[str, tuple[int, ...], Region, Array]],
 ) -> None:
-    """Write one process's part of a checkpoint, data first.
+    """Write one process's part of a checkpoint: first the data file, then the list.
 
     Args:
         folder: the folder; created if it does not exist.
         step, rank, of, job: see `Contents`.
-        arrays: per piece, name and shape of the variable, its region, and its values.
+        arrays: for each piece, the name and shape of the variable, and a region with its values.
     """
     folder.mkdir(parents=True, exist_ok=True)
     pieces: list[Piece] = []
@@ -131,7 +131,7 @@ def write_part(
 
 
 def divided(region: Region, most: int) -> Iterator[Region]:
-    """Divide a region in halves along its longest axis until each has at most ``most`` elements.
+    """Halve a region along its longest axis until each part has at most ``most`` elements.
 
     >>> list(divided(((0, 4), (2, 8)), 8))
     [((0, 2), (2, 5)), ((2, 4), (2, 5)), ((0, 2), (5, 8)), ((2, 4), (5, 8))]
@@ -148,14 +148,14 @@ def divided(region: Region, most: int) -> Iterator[Region]:
 
 
 def _window(region: Region, of: Region) -> tuple[slice, ...]:
-    """Return a region as slices of an array that holds a region around it."""
+    """Return a region as slices of an array that holds a larger region around it."""
     return tuple(
         slice(low - first, high - first) for (low, high), (first, _) in zip(region, of, strict=True)
     )
 
 
 def _overlap(one: Region, other: Region) -> Region:
-    """Return the elements that two regions share; of negative length if they share none.
+    """Return the region that two regions share; its length is negative if they share nothing.
 
     >>> _overlap(((0, 4), (2, 8)), ((2, 6), (0, 3)))
     ((2, 4), (2, 3))
@@ -174,7 +174,7 @@ def _write_list(path: Path, body: Mapping[str, Any]) -> None:
 
 
 MAX_LIST_BYTES = 1 << 26
-"""Maximum size of a list, which is read as a whole."""
+"""Maximum size in bytes of a list, which is read as a whole."""
 
 _MAX_CORNERS = 1 << 20
 """Maximum number of corners that `_covers` visits."""
@@ -189,7 +189,7 @@ def read_list(path: Path) -> Contents:
     """Read and validate the list of one process.
 
     Raises:
-        CheckpointError: the list is missing, damaged, invalid or of another version.
+        CheckpointError: the list is missing, damaged or invalid, or has another version.
     """
     try:
         with path.open("rb") as file:
@@ -206,7 +206,7 @@ def read_list(path: Path) -> Contents:
 
 
 def _contents(body: Mapping[str, Any]) -> Contents:
-    """Validate the types of a list; raise `ValueError` or a similar error."""
+    """Validate the types of a list's entries; raise `ValueError` or a similar error."""
     of = _number(body["of"], 1)
     rank = _number(body["rank"], 0, of - 1)
     if not isinstance(body["job"], str):
@@ -241,8 +241,8 @@ def _pairs(region: Any, shape: Sequence[int]) -> Iterator[tuple[Any, int]]:
 def _covers(regions: Collection[Region], shape: Sequence[int]) -> bool:
     """Return whether regions tile a shape without gaps and overlaps, in linear time.
 
-    The indicator function of a box is determined by signs at its corners, so regions tile the shape
-    exactly if the signs of their corners add up to the signs of the shape's corners.  Axes that no
+    Signs at the corners of a box determine its indicator function, so the regions tile the shape if
+    and only if the signs at their corners add up to the signs at the shape's corners.  Axes that no
     region splits are ignored.
 
     >>> _covers([((0, 1), (0, 3)), ((1, 2), (0, 3))], (2, 3))
@@ -263,7 +263,7 @@ def _covers(regions: Collection[Region], shape: Sequence[int]) -> bool:
 
 
 def read_into(file: FileIO, target: memoryview) -> int:
-    """Fill a buffer from an unbuffered file; return the bytes read, fewer at its end."""
+    """Fill a buffer from an unbuffered file; return the bytes read, fewer at the file's end."""
     done = 0
     while done < len(target) and (more := file.readinto(target[done:])):
         done += more
@@ -277,15 +277,15 @@ def _corrupt(path: Path, found: str) -> CheckpointError:
 class Parts(Mapping[str, Array]):
     """The variables of a sharded checkpoint; each is assembled and verified when it is accessed.
 
-    The lists are read once, with the id of their save, so a file that another save has replaced is
-    detected by its checksum.
+    The lists are read only once, with the id of their save, so the checksum of a data file that a
+    later save has replaced reveals the replacement.
 
     Raises:
         CheckpointError: the checkpoint is incomplete, or its lists are invalid.
 
     Attributes:
         step: number of the step to resume at.
-        of: number of processes that wrote it.
+        of: number of processes that wrote the checkpoint.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -328,11 +328,11 @@ class Parts(Mapping[str, Array]):
             )
 
     def _refused(self, path: Path, found: str) -> CheckpointError:
-        """Return the error for inconsistent files, or for a checkpoint replaced by another one."""
+        """Return the error for inconsistent files, or for a checkpoint that has been replaced."""
         if stamp(list_file(self.folder, 0)) == self._stamp:
             return _corrupt(path, found)
         return CheckpointReplacedError(
-            f"reading {path}", found="another checkpoint, which has been saved there since"
+            f"reading {path}", found="another checkpoint, saved there in the meantime"
         )
 
     def __iter__(self) -> Iterator[str]:
@@ -356,7 +356,7 @@ class Parts(Mapping[str, Array]):
         """Return a region of a variable; only the pieces that overlap it are read.
 
         Raises:
-            CheckpointError: one of them is damaged.
+            CheckpointError: one of these pieces is damaged.
         """
         dtype = self.type_of(name).dtype.numpy
         value = np.empty(region_shape(region), dtype)

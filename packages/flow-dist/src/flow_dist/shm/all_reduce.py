@@ -1,9 +1,9 @@
-"""Large all-reduces between ranks of one host: each rank combines one chunk for all of them.
+"""Large all-reduces between ranks of one host: each rank combines one chunk for all ranks.
 
 The owner of a chunk reads the parts from its peers' memory and writes each combined piece into
-every peer's output while the piece is in the cache.  No rank reads what another one has written, so
-two rounds of tokens suffice.  With in-place outputs, as in most plans, only the parts are fetched
-from memory.
+every peer's output while the piece is in the cache.  No rank reads what another rank has written,
+so two rounds of tokens suffice.  If the outputs overwrite the inputs, as in most plans, only the
+parts have to be fetched from memory.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ def bind_all_reduce(phases: Phases, memory: SharedMemory, group: PeerGroup) -> I
 
 
 def _view(box: Box, views: Mapping[object, Any]) -> Any:
-    """Return a box of this process or of a peer; None for boxes that this process does not use."""
+    """Return the array of a box of this process or a peer; None for boxes not used here."""
     return views.get(box.key) if box.view is None else box.view
 
 
 def _accesses(
     reduced: Sequence[Gather], broadcast: Sequence[Gather], owner: Callable[[Device], int]
 ) -> Iterator[Access]:
-    """Yield what chunk owners read from and write to their peers."""
+    """Yield the accesses of chunk owners to the memory of their peers."""
     for gather in reduced:
         rank = owner(gather.target.device)
         for part in gather.parts:

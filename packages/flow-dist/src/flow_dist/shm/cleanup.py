@@ -1,7 +1,7 @@
 """Remove shared-memory files and scratch folders of processes that were killed.
 
-MPICH and Open MPI unlink their shared-memory files when a process ends normally.  After a kill they
-stay, and each start of the job would leave some megabytes of memory in use.
+MPICH and Open MPI unlink their shared-memory files when a process ends normally.  After a kill, the
+files stay, so each killed run of a job would leave some megabytes of memory in use.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _NAMES = ("/dev/shm/mpich_shm_", "/dev/shm/sm_segment.")
 
 _PREFIX = "flow-dist-"
 _MIN_AGE = 60.0
-"""Age in seconds from which an unlocked folder is abandoned; a new one is not locked yet."""
+"""Age in seconds from which an unlocked folder counts as abandoned; a new one may be unlocked."""
 
 
 class Scratch:
     """A temporary folder for a launcher's files, created on first use.
 
-    The process holds a lock on its folder, so the next supervisor can remove the folders of killed
-    ones.
+    The process holds a lock on its folder until it ends, so a later supervisor can find and remove
+    the folders of killed processes.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Scratch:
         return self._path
 
     def remove(self) -> None:
-        """Remove the folder and its contents, if it was created."""
+        """Remove the folder and its contents, if the folder was created."""
         if self._path:
             shutil.rmtree(self._path, ignore_errors=True)
         if self._lock is not None:
@@ -78,7 +78,7 @@ def _lock(folder: str) -> int | None:
 
 
 def mapped_files(process: int | str) -> set[Path]:
-    """Return the MPI shared-memory files that a process maps; empty except on Linux."""
+    """Return the MPI shared-memory files that a process maps; an empty set except on Linux."""
     found = set()
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{process}/maps").read_text().splitlines():
@@ -98,6 +98,6 @@ def remove(files: Iterable[Path]) -> None:
 def remove_own() -> None:
     """Unlink this process's shared-memory files; the mappings stay valid.
 
-    Call it after all ranks on this host have mapped them.
+    Call this function after all ranks on this host have mapped the files.
     """
     remove(mapped_files("self"))

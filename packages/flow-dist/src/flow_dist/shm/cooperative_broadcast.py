@@ -1,8 +1,8 @@
 """Broadcasts of large boxes within one host, in which all ranks share the copying.
 
-If every target copied for itself, the source would idle and the same bytes would be read from
-memory once per target.  Instead every participating rank copies its share of the rows into all
-targets, piece by piece, while the piece is in the cache.
+If every target rank copied for itself, the source rank would idle, and the same bytes would be read
+from memory once per target.  Instead, every participating rank copies its share of the rows into
+all targets, piece by piece, while the piece is in the cache.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Broadcast:
 
 
 def is_cooperative(phases: Phases, owner: Callable[[Device], int]) -> bool:
-    """Return whether an exchange only copies boxes, each to several devices."""
+    """Return whether an exchange only copies boxes, each with enough rows, to several devices."""
     gathers = [gather for phase in phases.phases for gather in phase]
     if len(phases.phases) != 1 or any(len(gather.parts) != 1 for gather in gathers):
         return False
@@ -56,8 +56,8 @@ def bind_cooperative_broadcast(
 ) -> Iterator[Launch]:
     """Yield this process's launches of an exchange that `is_cooperative`.
 
-    Tokens form a barrier before the copies, when all sources and targets are ready, and one after
-    them.
+    Tokens form two barriers: one before the copies, which waits until all sources and targets are
+    ready, and one after the copies.
     """
     rank, owner = group.rank, group.owner
     found = _broadcasts(phases, owner)

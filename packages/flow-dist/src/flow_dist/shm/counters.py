@@ -1,9 +1,9 @@
-"""Counters in shared memory that only grow: one process increments, its peers wait.
+"""Counters in shared memory that only grow: one process increments a counter, its peers wait.
 
 Invariants:
 
 - A counter is an aligned 64-bit integer, written by one process.
-- Its value never decreases, so a reader that misses a value sees a later one.
+- The value of a counter never decreases, so a reader that misses a value sees a later one.
 - The owner stores a new value after all stores that the value announces.
 
 Loads and stores go through `ctypes`, which CPython's compiler cannot reorder with the copies around
@@ -26,15 +26,17 @@ from flow_dist.shm.memory import Segment, open_segment
 TOTAL_STORE_ORDER = platform.machine().lower() in ("x86_64", "amd64")
 """Whether stores become visible in program order, and loads take effect in program order.
 
-On x86 (TSO) a store releases and a load acquires without a fence, which is all that counters need.
-Other processors would need fences, so callers do not use counters there.
+On x86, whose memory model is total store order (TSO), a store has release semantics and a load has
+acquire semantics without a fence; counters need no more.  Other processors would need fences, so
+callers do not use counters on them.
 """
 
 CACHE_LINE = 64
-"""Bytes between counters of different writers or readers, which avoids false sharing."""
+"""Distance in bytes between counters of different writers or readers, to avoid false sharing."""
 
 YIELDS = 100
-"""Polls with `sched_yield` in between, before `flow_dist.control.waiting.wait` takes over."""
+"""Number of polls, with a `sched_yield` between two polls, before `flow_dist.control.waiting.wait`
+takes over."""
 
 WatchedCounter = tuple[c_int64, int]
 """A counter of a peer, and how often to poll it before yielding the core."""
@@ -73,7 +75,7 @@ def _reached(counter: c_int64, count: int) -> bool:
 
 
 class Tokens:
-    """Tokens between ranks that share memory: per pair, a counter of the tokens sent.
+    """Tokens between ranks that share memory: each rank counts the tokens sent to each peer.
 
     Args:
         rank, size: rank of this process, and number of processes.
@@ -99,7 +101,7 @@ class Tokens:
         }
 
     def launch(self, targets: frozenset[int], sources: frozenset[int]) -> Launch:
-        """Return a launch that sends a token to each target and waits for one of each source."""
+        """Return a launch that sends a token to each target and waits for one from each source."""
         spins = {rank: WAIT_POLICY.spins_for(rank, sources) for rank in sources}
         return partial(self._exchange, tuple(sorted(targets)), tuple(sorted(spins.items())))
 

@@ -1,7 +1,7 @@
 """Running hashes of each process's events, which peers compare with their own without waiting.
 
-The hash of an event covers all events so far, so equal hashes mean equal histories.  Processes of
-one host publish their hashes in shared memory; between hosts the hashes travel in non-blocking
+The hash of an event covers all events so far, so equal hashes mean equal histories.  Processes on
+one host publish their hashes in shared memory; between hosts, the hashes travel in non-blocking
 collectives.
 """
 
@@ -22,13 +22,13 @@ from flow_dist.shm.counters import CACHE_LINE
 from flow_dist.shm.memory import Segment, open_segment
 
 HISTORY = 1024
-"""Hashes that a process keeps to compare with processes that are behind."""
+"""Number of hashes that a process keeps for comparisons with processes that are behind."""
 
 PUBLISHED = 4
-"""Hashes that a process publishes, in one cache line with its event count and its alarm."""
+"""Number of hashes that a process publishes, in one cache line with its event count and alarm."""
 
 KEPT_EVENTS = 8
-"""Events that a process can still describe."""
+"""Number of most recent events that a process can describe."""
 
 MAX_PENDING = 64
 """Maximum number of pending collectives; a process further ahead waits."""
@@ -42,7 +42,7 @@ class EventLog(ABC):
 
     Attributes:
         count: number of events of this process.
-        events: its last events.
+        events: the last events of this process.
     """
 
     def __init__(self) -> None:
@@ -55,12 +55,12 @@ class EventLog(ABC):
         """Record an event.
 
         Args:
-            key: a number or a tuple of numbers, equal in all processes that do the same.
+            key: a number or a tuple of numbers, equal in all processes for the same event.
             event: describes the event in messages.
         """
 
     def quick_difference(self) -> int | None:
-        """Return the number of an event that differs in a neighbour, at negligible cost."""
+        """Return the number of an event that differs in a neighbour, else None; the cost is low."""
         return self.difference()
 
     @abstractmethod
@@ -74,14 +74,14 @@ class EventLog(ABC):
 class SharedEventLog(EventLog):
     """Hashes in shared memory, for processes that all share memory with each other.
 
-    A reader loads the count before and after the hashes, and ignores them if it has changed.  It
-    never compares the slot of the next event, which the owner writes before it advances the count.
-    This relies on `flow_dist.shm.counters.TOTAL_STORE_ORDER`.
+    A reader loads the count before and after the hashes, and ignores the hashes if the count has
+    changed.  The reader never compares the slot of the next event, which the owner writes before it
+    advances the count.  This protocol relies on `flow_dist.shm.counters.TOTAL_STORE_ORDER`.
 
     Args:
         own: this process's cache line: event count, alarm, and the last hashes.
         others: the cache lines of all other processes, neighbours first.
-        neighbours: number of neighbours.
+        neighbours: number of processes at the start of ``others`` that are neighbours.
     """
 
     def __init__(self, own: Any, others: Sequence[Any], neighbours: int) -> None:
@@ -92,7 +92,7 @@ class SharedEventLog(EventLog):
         self._history = [0] * HISTORY
 
     def post(self, key: object, event: Event) -> None:
-        """See `EventLog.post`; publishes the hash before the count."""
+        """Record an event as `EventLog.post` does; the hash is published before the count."""
         count = self.count + 1
         self._chain = value = hash((self._chain, key))
         self._history[count % HISTORY] = value
@@ -103,7 +103,7 @@ class SharedEventLog(EventLog):
         own[_COUNT] = count
 
     def quick_difference(self) -> int | None:
-        """Compare with the neighbours only: if all pairs of neighbours agree, all processes do."""
+        """Compare with the neighbours only: if all neighbours agree, all processes agree."""
         count, history = self.count, self._history
         for other in self._neighbours:
             other_count = other[_COUNT]
@@ -113,7 +113,7 @@ class SharedEventLog(EventLog):
         return None
 
     def difference(self) -> int | None:
-        """Compare with all processes; raise the alarm for all others if a difference is found."""
+        """Compare with all processes; after a difference, raise the alarm for all processes."""
         for other in self._others:
             found = self._compare(other) or other[_ALARM]
             if found:
@@ -122,7 +122,7 @@ class SharedEventLog(EventLog):
         return None
 
     def _compare(self, other: Any) -> int:
-        """Return the first comparable event in which another process differs, else 0."""
+        """Return the number of the first event in which another process differs, else 0."""
         other_count = other[_COUNT]
         common = min(other_count, self.count)
         oldest = max(other_count - PUBLISHED + 2, self.count - HISTORY + 1, 1)
@@ -151,7 +151,7 @@ def shared_event_logs(
     nearest = list(dict.fromkeys([after[0], after[-1]]))
     order = [*nearest, *(other for other in after if other not in nearest)]
     memories = [open_segment(*map(int, locations[other].split())) for other in order]
-    gather(b"")  # all have mapped it, so its descriptor may be closed
+    gather(b"")  # all have mapped the segment, so its descriptor may be closed
     return tuple(
         SharedEventLog(
             _line(segment.bytes, lane), [_line(m, lane) for m in memories], neighbours=len(nearest)
@@ -165,7 +165,7 @@ def _line(memory: Any, lane: int) -> Any:
 
 
 class AllgatherEventLog(EventLog):
-    """Hashes that travel in non-blocking all-gathers, between any hosts.
+    """An event log whose hashes travel in non-blocking all-gathers, between any hosts.
 
     Args:
         comm: a communicator of all processes, used for this log only.
@@ -181,7 +181,7 @@ class AllgatherEventLog(EventLog):
         self._found: int | None = None
 
     def post(self, key: object, event: Event) -> None:
-        """See `EventLog.post`; waits while too many collectives are pending."""
+        """Record an event as `EventLog.post` does; wait while too many collectives are pending."""
         if len(self._pending) == MAX_PENDING:
             wait(partial(self._has_fewer_pending, MAX_PENDING))
         with self._lock:

@@ -1,38 +1,40 @@
-"""Lock-free exchange of small boxes between ranks of one host, by slots and counters.
+"""Lock-free exchange of small boxes between ranks of one host, through slots and counters.
 
 Every rank copies the boxes that it sends into slots of its own shared memory, publishes them by
 advancing a counter, waits for its sources to do the same, and combines directly from their slots.
 Launch ``n`` (from 1) uses slot ``n % depth`` of every box.
 
-Counters.  Each rank has three, with the properties stated in `flow_dist.shm.counters`:
+Each rank has three counters, with the properties stated in `flow_dist.shm.counters`:
 
 - ``published == n``: the slots of launch ``n`` hold this rank's boxes.
 - ``consumed == n``: this rank has finished launch ``n`` and reads no slot of launches up to ``n``.
 - ``summed == n``: the sum slots of launch ``n`` hold this rank's results.
 
-Invariants.
+Invariants:
 
 1. Slots and counters of a rank are written by that rank only.
 2. A rank reads a source's slots of launch ``n`` only after it has seen ``published >= n``, and
    before it sets its own ``consumed`` to ``n``.
 3. A rank overwrites the slots of launch ``n``, at launch ``n + depth``, only when all its targets
-   have finished launch ``n``.  A target that is also a source proves it by ``published >= n + 1``,
-   for which the rank has waited in launch ``n + 1``; so a depth of 2 suffices where all routes are
-   bidirectional.  For other targets the rank waits until ``consumed >= n``.
-4. Ranks that share a core and combine the same parts share sums: whichever combines first publishes
-   its results, the others copy them.  A rank reads a partner's sum slots only if ``summed == n`` in
-   its own launch ``n``.  The partner cannot overwrite them meanwhile: partners are sources of each
-   other, so it does not pass launch ``n + 1`` before this rank publishes ``n + 1``.
+   have finished launch ``n``.  A target that is also a source proves this with
+   ``published >= n + 1``, for which the rank has waited in launch ``n + 1``; so a depth of 2
+   suffices where all routes are bidirectional.  For other targets, the rank waits until
+   ``consumed >= n``.
+4. Ranks that share a core and combine the same parts share sums: the rank that combines first
+   publishes its results, and its partners copy them.  A rank reads a partner's sum slots only if
+   ``summed == n`` in its own launch ``n``.  The partner cannot overwrite the slots meanwhile:
+   partners are sources of each other, so the partner does not pass launch ``n + 1`` before this
+   rank publishes ``n + 1``.
 5. Parts are combined in the order of the gather, so combined and copied results are equal bit for
    bit.
 
-Memory ordering.  The writer needs release order: its stores to slots become visible before its
-store to ``published`` or ``summed``, and its loads from peers' slots complete before its store to
-``consumed`` and its next one to ``published``.  The reader needs acquire order: its load of a
-counter precedes its loads from slots, and its next stores to its own slots.  No invariant relies on
-the order of a store and a later load from another address, the only one that x86 relaxes.  So plain
-stores and loads suffice under `flow_dist.shm.counters.TOTAL_STORE_ORDER`, which callers of
-`bind_exchange` must check.
+Memory ordering: the writer needs release order, so that its stores to slots become visible before
+its store to ``published`` or ``summed``, and its loads from peers' slots complete before its store
+to ``consumed`` and its next store to ``published``.  The reader needs acquire order, so that its
+load of a counter precedes its loads from slots and its next stores to its own slots.  No invariant
+relies on the order of a store and a later load from another address, which is the only order that
+x86 relaxes.  So plain stores and loads suffice under
+`flow_dist.shm.counters.TOTAL_STORE_ORDER`, which callers of `bind_exchange` must check.
 """
 
 from __future__ import annotations
@@ -69,13 +71,14 @@ MAX_DEPTH = 16
 """Maximum number of slots of a box where routes are unidirectional."""
 
 SLOTS_BYTES = 1 << 16
-"""Maximum size in bytes of all slots of a box; two slots may exceed it."""
+"""Maximum size in bytes of all slots of a box together; a box has two slots even if they exceed
+this limit."""
 
 MIN_SHARED_PARTS = 3
 """Minimum number of parts for which copying a partner's sum is faster than combining the parts."""
 
 Key = tuple[object, ...]
-"""The key of a box, or for a sum the keys of its parts."""
+"""The key of a box, or the keys of the parts of a sum."""
 
 Slots = Mapping[Key, Sequence[Array]]
 """Arrays by key and slot number."""
@@ -93,13 +96,13 @@ def bind_exchange(phases: Phases, memory: SharedMemory, group: PeerGroup) -> Ite
 
 @dataclass(slots=True)
 class _BoundPhase:
-    """One phase, whose launches cycle through the slots.
+    """One phase of an exchange, whose launches cycle through the slots.
 
     Attributes:
         own: counters of this process.
         sources: ``published`` counters of the ranks that this process receives from.
-        targets: ``consumed`` counters of the ranks that it sends to without receiving from them.
-        slots: what a launch does, by its number modulo the depth.
+        targets: ``consumed`` counters of the ranks that this process only sends to.
+        slots: the actions of a launch, indexed by the number of the launch modulo the depth.
         free_until: number of the last launch whose slots are known to be free.
         count: number of launches so far.
     """
@@ -124,7 +127,7 @@ class _BoundPhase:
             if other.value < count:
                 wait_until(other, count, spins)
         for other, fetch in sums:
-            if other.value == count:  # never more: the next sum needs this process's boxes
+            if other.value == count:  # never greater: the next sum needs this process's boxes
                 fetch()
                 break
         else:
@@ -142,12 +145,12 @@ class _BoundPhase:
 
 
 class _Slot(NamedTuple):
-    """What a launch does.
+    """The actions of a launch.
 
     Attributes:
         copy: copies this process's boxes into their slots.
-        sums: per partner, its ``summed`` counter and a launch that copies its sums.
-        gathers: launches that combine the slots of the sources, and publish the sums.
+        sums: for each partner, its ``summed`` counter and a launch that copies its sums.
+        gathers: launches that combine the slots of the sources and publish the sums.
     """
 
     copy: Launch
@@ -156,7 +159,7 @@ class _Slot(NamedTuple):
 
 
 class _Counters(NamedTuple):
-    """The counters of one rank; see the module."""
+    """The counters of one rank, as the docstring of the module defines them."""
 
     published: c_int64
     consumed: c_int64
@@ -171,9 +174,9 @@ class _Published:
     """The shared memory of one rank's side of a phase.
 
     Attributes:
-        counters: memory of its counters.
-        boxes: slots of the boxes that it sends.
-        sums: slots of its sums, if partners may copy them.
+        counters: memory of the rank's counters.
+        boxes: slots of the boxes that the rank sends.
+        sums: slots of the rank's sums, if partners may copy them.
     """
 
     counters: Any
@@ -181,7 +184,7 @@ class _Published:
     sums: Slots
 
     def locations(self, memory: SharedMemory, boxes: Iterable[Box]) -> bytes:
-        """Encode the locations that a peer needs, which receives some of the boxes."""
+        """Encode the locations that are needed by a peer that receives some of the boxes."""
         rows = [self.boxes[box.key] for box in boxes], self.sums.values()
         slots = [[[memory.location_of(slot) for slot in row] for row in part] for part in rows]
         return json.dumps([memory.location_of(self.counters), *slots]).encode()
@@ -243,7 +246,7 @@ def _connect(
     memory: SharedMemory,
     group: PeerGroup,
 ) -> dict[int, _Published]:
-    """Swap locations with all peers, and map their boxes and their partners' sums."""
+    """Swap locations with all peers, and map the boxes of the peers and the sums of partners."""
     targets, sources = peers(routed, group.rank)
     messages = {
         r: own.locations(memory, routed.get((group.rank, r), ())) for r in targets | sources
@@ -256,7 +259,7 @@ def _connect(
             _open_slots(memory, {b.key: b for b in routed.get((r, group.rank), ())}, box_slots),
             _open_slots(memory, sums[r], sum_slots) if r in sums else {},
         )
-    group.swap(dict.fromkeys(messages, b""), messages)  # peers have mapped it; it may be freed now
+    group.swap(dict.fromkeys(messages, b""), messages)  # peers have mapped it; it may now be freed
     return others
 
 
@@ -280,7 +283,7 @@ def _open_slots(memory: SharedMemory, boxes: Mapping[Key, Box], locations: Itera
 def _gathers_by_rank(
     gathers: Iterable[Gather], owner: Callable[[Device], int]
 ) -> dict[int, GathersByParts]:
-    """Return what each rank combines."""
+    """Return the gathers of each rank, by the keys of their parts."""
     found: dict[int, GathersByParts] = {}
     for gather in gathers:
         own = found.setdefault(owner(gather.target.device), {})
@@ -291,7 +294,7 @@ def _gathers_by_rank(
 def _sum_partners(
     by_rank: Mapping[int, GathersByParts], rank: int, same_core: Iterable[int]
 ) -> list[int]:
-    """Return the ranks on the same core that combine exactly the same parts as this one."""
+    """Return the ranks on this rank's core that combine exactly the same parts as this rank."""
     mine = by_rank.get(rank, {})
     if not mine or min(map(len, mine)) < MIN_SHARED_PARTS:
         return []
@@ -305,7 +308,7 @@ def _sums(gathers: GathersByParts) -> dict[Key, Box]:
 def _combine_slot(
     combine: Combine, mine: GathersByParts, received: Slots, sums: Slots, slot: int
 ) -> Iterator[Launch]:
-    """Combine own boxes and peers' slots into the sum slots, if there are any, and the targets."""
+    """Yield launches that combine own boxes and peers' slots into targets, and sum slots if any."""
     for key, same in mine.items():
         parts = [received[p.key][slot] if p.view is None else p.view for p in same[0].parts]
         for target in [sums[key][slot]] if sums else [gather.target.view for gather in same]:
@@ -315,14 +318,14 @@ def _combine_slot(
 
 
 def _copy_sums(mine: GathersByParts, sums: Slots, slot: int) -> Iterator[Launch]:
-    """Copy published sums to all targets of this process."""
+    """Yield launches that copy published sums to all targets of this process."""
     for key, same in mine.items():
         for gather in same:
             yield copy_launch(gather.target.view, sums[key][slot])
 
 
 def _combine(combine: Combine, target: Array, parts: Sequence[Array]) -> Iterator[Launch]:
-    """Combine in the order of `combine_launches`, but never in place, which is slower in numpy."""
+    """Yield launches that combine as `combine_launches` does, but not in place, which is slower."""
     if len(parts) < 3:
         yield from combine_launches(combine, target, parts)
         return
@@ -335,7 +338,7 @@ def _combine(combine: Combine, target: Array, parts: Sequence[Array]) -> Iterato
 
 
 def _depth(found: Mapping[Route, Collection[Box]]) -> int:
-    """Return the number of slots per box; see the third invariant."""
+    """Return the number of slots per box, which the third invariant determines."""
     if all((target, source) in found for source, target in found):
         return 2
     largest = max(box.nbytes for boxes in found.values() for box in boxes)

@@ -25,7 +25,7 @@ _FAILED = ctypes.c_void_p(-1).value
 
 
 def mapped(file: int, size: int) -> Any:
-    """Map a whole file as an array of bytes; it is unmapped with its last reference.
+    """Map a whole file as an array of bytes; the mapping ends with the last reference to the array.
 
     Args:
         file: a descriptor, which may be closed afterwards.
@@ -54,7 +54,7 @@ def enlarge(memory: Any) -> bool:
     """Request large pages for an array from `mapped` that is still all zeros.
 
     Returns:
-        Whether the kernel provided them; otherwise nothing changes.
+        Whether the kernel provided large pages; otherwise nothing changes.
     """
     if memory.size < LARGE:
         return False

@@ -27,14 +27,14 @@ from flow_dist.phases import Box, Combine, Gather, Phases, Route, combine_launch
 from flow_dist.shm.large_pages import enlarge, mapped
 
 ENABLED = "FLOW_DIST_SHARED_MEMORY"
-"""The variable that is "0" to disable shared memory between processes of one host."""
+"""The environment variable that disables shared memory between processes if it is "0"."""
 
 ALIGN = 64
 STAGE_BYTES = 1 << 22
 """Minimum size in bytes of a segment for staged boxes."""
 
 CHUNK_BYTES = 1 << 17
-"""Bytes combined at a time, so that intermediate results stay in the cache."""
+"""Number of bytes that are combined at a time, so that intermediate results stay in the cache."""
 
 Location = tuple[int, int, int, int]
 """Process id, file descriptor, size of the segment, offset."""
@@ -44,11 +44,11 @@ class Segment:
     """Shared memory created by this process.
 
     Attributes:
-        nbytes: its size.
-        location: process id, descriptor and size, at offset 0.
+        nbytes: size of the segment in bytes.
+        location: the `Location` of the start of the segment.
         bytes: the whole segment as an array of bytes.
-        large: whether it is backed by large pages.
-        address: where it is mapped.
+        large: whether the segment is backed by large pages.
+        address: the address at which this process maps the segment.
     """
 
     def __init__(self, nbytes: int) -> None:
@@ -66,12 +66,12 @@ class Segment:
             os.close(self._file)
 
     def view(self, offset: int, shape: tuple[int, ...], dtype: DTypeLike) -> Any:
-        """Return the C-contiguous array of ``shape`` at byte ``offset``, as any arena does."""
+        """Return the C-contiguous array of ``shape`` at byte ``offset``, as ``Arena.view`` does."""
         size = prod(shape) * np.dtype(dtype).itemsize
         return self.bytes[offset : offset + size].view(dtype).reshape(shape)
 
     def offset_of(self, array: Array) -> int | None:
-        """Return the byte offset of an array in the segment, None if it is not in it."""
+        """Return the byte offset of an array in the segment, or None if the array is not in it."""
         offset = int(array.__array_interface__["data"][0]) - self.address
         return offset if 0 <= offset < self.nbytes else None
 
@@ -90,7 +90,7 @@ def open_segment(process: int, file: int, size: int) -> Any:
 
 
 def shared_memory_peers(gather: Callable[[bytes], Sequence[bytes]]) -> tuple[frozenset[int], ...]:
-    """Return, per rank, the ranks that can map each other's memory, including itself.
+    """Return, for each rank, the set of ranks that can map each other's memory with that rank.
 
     Args:
         gather: all-gathers bytes over all processes, in rank order.
@@ -107,7 +107,11 @@ def shared_memory_peers(gather: Callable[[bytes], Sequence[bytes]]) -> tuple[fro
 
 
 class _Probe:
-    """A segment with a secret that peers verify; the text is empty if shared memory is off."""
+    """A segment with a secret, which peers read as a test.
+
+    Attributes:
+        text: location of the segment, and the secret; empty if shared memory is disabled.
+    """
 
     def __init__(self) -> None:
         self.text = b""
@@ -133,7 +137,7 @@ def _is_readable(text: bytes) -> bool:
 
 
 class SharedMemory:
-    """The shared memory of one comm: arenas of local devices, and staged boxes.
+    """The shared memory of one communicator (comm): arenas of local devices, and staged boxes.
 
     It lives as long as the comm.
     """
@@ -151,7 +155,7 @@ class SharedMemory:
         return segment
 
     def location_of(self, array: Array) -> Location | None:
-        """Return the location of an array, None if it is not in shared memory."""
+        """Return the location of an array, or None if the array is not in shared memory."""
         for segment in self._segments:
             offset = segment.offset_of(array)
             if offset is not None:
@@ -167,7 +171,7 @@ class SharedMemory:
         return slot
 
     def open(self, location: Sequence[int], strides: Sequence[int] | None, box: Box) -> Array:
-        """Map a box of a peer; without strides it is contiguous."""
+        """Map a box of a peer; the box is contiguous if the strides are None."""
         process, file, size, offset = location
         memory = self._opened(process, file, size)
         steps = None if strides is None else tuple(strides)
@@ -179,13 +183,15 @@ class SharedMemory:
 
 @dataclass(frozen=True, slots=True)
 class PeerGroup:
-    """The ranks of one exchange: how they swap messages while binding, and synchronize per launch.
+    """The ranks of one exchange; they swap messages while binding, and synchronize in each launch.
 
     Attributes:
         rank: rank of this process.
         owner: maps a device to the rank that owns it.
-        swap: sends each of some ranks a message, and returns one from each of others.
-        tokens: launches that send a token to some ranks and wait for one from each of others.
+        swap: sends one message to each rank of a mapping, and returns one message from each rank
+            of an iterable.
+        tokens: returns launches that send a token to each rank of the first set and wait for a
+            token from each rank of the second set.
     """
 
     rank: int
@@ -213,8 +219,8 @@ class Access:
 def bind_pairwise(phases: Phases, memory: SharedMemory, group: PeerGroup) -> Iterator[Launch]:
     """Yield this process's launches of a one-phase exchange between ranks that share memory.
 
-    Every rank waits until the boxes that it reads are ready, combines them in place, and returns
-    only after its own boxes have been read.
+    Every rank waits until the boxes that it reads are ready, combines them where they are, and
+    returns only after its peers have read its own boxes.
     """
     (gathers,) = phases.phases
     found = routes(gathers, group.owner)
@@ -245,7 +251,7 @@ def _pairwise_order(gathers: Iterable[Gather], group: PeerGroup) -> list[Gather]
 
 
 def peers(routes: Iterable[Route], rank: int) -> tuple[frozenset[int], frozenset[int]]:
-    """Return the ranks that a rank sends to, and the ranks that it receives from."""
+    """Return the ranks that a rank sends to, and the ranks that the rank receives from."""
     found = set(routes)
     return (
         frozenset(target for source, target in found if source == rank),
@@ -292,9 +298,9 @@ def open_views(
     """Map the boxes of peers that this process accesses, by key.
 
     Args:
-        accesses: those of all ranks, in an order that is equal on all ranks.
+        accesses: the accesses of all ranks, in an order that is equal on all ranks.
         exports: receives the boxes of this process that peers access.
-        memory: where peers' boxes are mapped.
+        memory: maps the boxes of peers.
         group: the ranks of the exchange.
     """
     exported: dict[int, list[Any]] = {}
@@ -315,7 +321,7 @@ def open_views(
 def combine_in_chunks(
     combine: Combine, targets: Sequence[Array], parts: Sequence[Array]
 ) -> Iterator[Launch]:
-    """Yield launches that combine rows in order into every target, chunk by chunk.
+    """Yield launches that combine 1-d arrays in order into every target, chunk by chunk.
 
     Any target may be one of the parts.
     """
@@ -336,7 +342,7 @@ def combine_in_chunks(
 
 
 def _combine(combine: Combine, target: Array, parts: Sequence[Array]) -> Iterator[Launch]:
-    """Return the launches of `combine_launches`; large rows of three or more parts in chunks."""
+    """Combine as `combine_launches` does, but chunk by chunk for three or more large 1-d parts."""
     rows = [target, *parts]
     if len(parts) < 3 or target.nbytes <= CHUNK_BYTES or any(row.ndim != 1 for row in rows):
         return combine_launches(combine, target, parts)

@@ -1,8 +1,9 @@
-"""Matrix products that accumulate into their destination in one primitive.
+"""Matrix products that one primitive computes and adds to its destination.
 
-`matmul_onto` has the bits of a rounded product and a separate addition. An accumulating primitive
-has the same bits if it keeps each product in registers until it is complete, which the library
-does not document: trial runs on operands of these shapes decide.
+The result of `matmul_onto` must have the bits of a rounded product and a separate addition. An
+accumulating primitive has these bits if it keeps each sum of products in registers until the sum is
+complete. The library does not document whether it does, so trial runs on operands of the same
+shapes decide.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ ONTO, BASE = "matmul_onto", 2
 
 @dataclass(frozen=True, slots=True)
 class Accumulating(RecipeSequence):
-    """Recipes that accumulate into their output, which initially holds the base."""
+    """Recipes that accumulate into their output, to which the base is copied first."""
 
     def bind(self, ctx: BindContext) -> list[Launch]:
         """Return the launches on the op's arrays."""
@@ -36,9 +37,10 @@ class Accumulating(RecipeSequence):
 
 
 def build_accumulating(p: Problem) -> Implementation | None:
-    """Build ``matmul_onto`` if the primitives have the bits of separate product and addition.
+    """Build ``matmul_onto`` if its result has the bits of a separate product and addition.
 
-    Products with long sums are tiled along them; the time of their addition is negligible.
+    Products with long sums are rejected: they are tiled along the sums, and the separate addition
+    takes negligible time.
     """
     plain = replace(p, op="matmul", inputs=p.inputs[:BASE])
     deep = p.inputs[0].shape[0 if p.attrs["transpose_a"] else 1]
@@ -54,7 +56,7 @@ def build_accumulating(p: Problem) -> Implementation | None:
 
 
 def _adding(recipe: Recipe, p: Problem) -> Recipe | None:
-    """Build the same product, accumulating into its destination."""
+    """Build the same product with a primitive that accumulates into its destination."""
     src, weights, dst = (
         next(o.md for o in recipe.operands if o.role == role) for role in ("src", "weights", "dst")
     )

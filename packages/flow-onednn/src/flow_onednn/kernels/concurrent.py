@@ -1,6 +1,6 @@
-"""Concurrent execution of single-threaded primitives, each by one thread of an OpenMP region.
+"""Concurrent execution of single-threaded primitives, each on one thread of an OpenMP region.
 
-A primitive that runs inside a parallel region does not start threads of its own.
+A primitive that runs inside a parallel region does not start any threads.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def concurrent_launch(
     """Return a launch that runs bound primitives concurrently.
 
     Args:
-        make_call: returns the call of a function of `native/partitions.c`, from its arguments
-            ``run, stream, parts, count``.
-        primitive: the primitive that an error names.
-        parts: primitives that were created and bound for one thread each.
+        make_call: takes the arguments ``run, stream, parts, count`` and returns a callable that
+            calls a function of `native/partitions.c` with them.
+        primitive: the primitive that error messages name.
+        parts: bound primitives, each of which was created for one thread.
     """
     one = library()
     table = compiler.ffi(compiler.CDEF).new("Part[]", len(parts))
@@ -43,13 +43,13 @@ def concurrent_launch(
 
 
 def _void_pointer(pointer: Any) -> Any:
-    """Convert a pointer of the library's cffi declarations to one of the C loops' declarations."""
+    """Convert a pointer from the library's cffi declarations to those of the C loops."""
     number = int(library().ffi.cast("uintptr_t", pointer))
     return compiler.ffi(compiler.CDEF).cast("void *", number)
 
 
 def _checked(call: Callable[[], int], primitive: Primitive, kept: object) -> Launch:
-    """Return a launch that raises on failure and keeps the bound primitives alive."""
+    """Return a launch that raises an error on failure and keeps the bound primitives alive."""
 
     def run(keep: object = kept) -> None:
         status = call()

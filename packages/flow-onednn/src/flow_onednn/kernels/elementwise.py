@@ -1,4 +1,4 @@
-"""Elementwise ops and fused groups: one C loop each, compiled per broadcast pattern."""
+"""Elementwise ops and fused groups: each is one C loop, which is compiled per broadcast pattern."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ FLOATS = {"float32", "bfloat16"}
 
 
 def steps_of(query: KernelQuery) -> tuple[tuple[Step, ...], tuple[int, ...]]:
-    """Return the members of a group (or of a single op as a group) and the stored positions."""
+    """Return the members of a group, and the positions of those whose results are stored.
+
+    A single op is a group of one member.
+    """
     if query.op != "fused":
         return (Step(query.op, tuple(-1 - k for k in range(len(query.inputs)))),), (0,)
     body: Any = query.attrs["body"]
@@ -35,7 +38,7 @@ def scalars_of(query: KernelQuery) -> list[float]:
 
 
 def _results(query: KernelQuery) -> Iterator[tuple[str, Shape]]:
-    """Yield element type and shape of all results, stored or not."""
+    """Yield element type and shape of the results of all members, stored or not."""
     if query.op == "fused":
         body: Any = query.attrs["body"]
         yield from ((dtype, shape) for *_, shape, dtype in body)
@@ -43,7 +46,7 @@ def _results(query: KernelQuery) -> Iterator[tuple[str, Shape]]:
 
 
 def accepts(query: KernelQuery) -> bool:
-    """Return whether the ops and input types are supported and all results floats of one shape."""
+    """Return whether ops and input types are supported and all results are floats of one shape."""
     steps, _ = steps_of(query)
     if not all(s.op in TABLE for s in steps) or not compiler.available():
         return False
@@ -57,7 +60,7 @@ def accepts(query: KernelQuery) -> bool:
 
 
 _READS_WHOLE = {"cast": (0,), "dropout": (1,), "dropout_grad": (1,)}
-"""Positions of arguments that need not be floating."""
+"""Positions of arguments that need not have a floating-point type."""
 
 
 def _readable(
@@ -72,7 +75,7 @@ def _readable(
 
 
 def _broadcast_shape(query: KernelQuery, k: int, shape: Shape) -> Shape:
-    """Return the shape of an input for broadcasting: a bias gets trailing axes of size 1."""
+    """Return the shape with which an input is broadcast; a bias gets trailing axes of size 1."""
     if query.op == "bias_add" and k == 1:
         rank = len(query.outputs[0].shape)
         axis: Any = query.attrs["axis"]
@@ -91,7 +94,7 @@ def patterns(shapes: Sequence[Shape], space: Shape) -> tuple[Shape, tuple[tuple[
     """Collapse adjacent axes along which the same inputs vary.
 
     Returns:
-        The collapsed sizes, and per input whether it varies along each axis.
+        The collapsed sizes, and for each input whether it varies along each collapsed axis.
 
     >>> patterns([(4, 3, 5), (5,)], (4, 3, 5))
     ((12, 5), ((True, True), (False, True)))
@@ -117,7 +120,7 @@ def patterns(shapes: Sequence[Shape], space: Shape) -> tuple[Shape, tuple[tuple[
 
 
 def bind(ctx: BindContext) -> Launch:
-    """Return the launch of a group; arrays may repeat one element with stride 0."""
+    """Return the launch of a group; an input array can repeat an element with stride 0."""
     steps, outputs = steps_of(ctx.query)
     space = ctx.outputs[0].shape
     shapes = [
@@ -145,7 +148,7 @@ def bind(ctx: BindContext) -> Launch:
 
 
 def _strides(sizes: Shape, varies: Sequence[bool]) -> Shape:
-    """Return the strides in elements of an input, 0 along axes of broadcast."""
+    """Return the strides of an input in elements; they are 0 along the axes of a broadcast."""
     own = row_major([n if v else 1 for n, v in zip(sizes, varies, strict=True)])
     return tuple(s if v else 0 for s, v in zip(own, varies, strict=True))
 

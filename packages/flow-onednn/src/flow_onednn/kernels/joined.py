@@ -1,4 +1,4 @@
-"""The kernels of `native/joined.c`: updates of several small variables in one call."""
+"""The kernels that call `native/joined.c`, which updates several small variables in one call."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flow_onednn.threads import MAX_PARTITIONS
 from flow_onednn.update_references import JOINED, Joined
 
 STEP = 2
-"""Position of the step number, if the rule reads it."""
+"""Input position of the step number, if the rule reads it."""
 NORMS = ("lars_update", "lamb_update")
 
 
@@ -27,7 +27,7 @@ def _accepts(row: Joined, query: KernelQuery) -> bool:
 
 
 def _models(row: Joined, items: Sequence[Any]) -> Sequence[Any]:
-    """Return the items of the variables, one per row."""
+    """Return those of the items that belong to the variables, one per row."""
     return items[row.head + 1 :: row.row]
 
 
@@ -38,7 +38,7 @@ def _pairs_bytes(row: Joined, query: KernelQuery) -> int:
 
 
 def _bytes(row: Joined, query: KernelQuery) -> int:
-    """Return the bytes of the partial norms and, for LAMB, of the changes of all variables."""
+    """Return the bytes for the partial norms and, for LAMB, for the changes of all variables."""
     changes = (
         sum(t.size for t in _models(row, query.inputs)) if row.rule.type == "lamb_update" else 0
     )

@@ -1,4 +1,4 @@
-"""The kernels of `native/source.c`: updates, dropout masks, sums, losses, layer normalisation."""
+"""The kernels that call `native/source.c`: updates, dropout masks, sums, losses and layer norms."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ FLOAT_BYTES = 4
 
 
 def pointer(array: Array, kind: str = "float *") -> CData:
-    """Return the C pointer to an array."""
+    """Return a C pointer to the data of an array."""
     return compiler.ffi(compiler.CDEF).cast(kind, address(array))
 
 
 def null() -> CData:
-    """Return the null pointer, for an absent argument."""
+    """Return the null pointer, which stands for an absent argument."""
     return compiler.ffi(compiler.CDEF).NULL
 
 
@@ -44,7 +44,7 @@ def loop_kernel(
     op: str, bind: Callable[[BindContext], Launch | list[Launch]], accepts: Accepts = _all_float32,
     workspace: Callable[[KernelQuery], int] | None = None,
 ) -> KernelSpec:  # fmt: skip
-    """Return the `KernelSpec` of an op that is a C loop."""
+    """Return the `KernelSpec` of an op that a C loop computes."""
     takes = _with_compiler(accepts)
     return KernelSpec(op, "cpu", bind, takes, PRIORITY, workspace, f"c.{op}")
 
@@ -57,14 +57,14 @@ def upcast_loop_kernel(
     op: str, bind: Callable[[BindContext], Launch], accepts: Accepts = _all_float32,
     workspace: Callable[[KernelQuery], int] | None = None,
 ) -> KernelSpec:  # fmt: skip
-    """Return the `KernelSpec` of a C loop without mutated inputs, extended to bfloat16."""
+    """Return the `KernelSpec` of a C loop that mutates no input, extended to bfloat16."""
     return with_upcast(loop_kernel(op, bind, accepts, workspace), _with_compiler(accepts))
 
 
 # --- updates
 
 UPDATES = {"sgd_update": "sgd", "momentum_update": "momentum", "adam_update": "adam"}
-"""The C function of each update."""
+"""The C function of each update op."""
 
 
 def _update(ctx: BindContext) -> Launch:
@@ -81,7 +81,7 @@ def _update(ctx: BindContext) -> Launch:
 
 PAIR_BYTES = 16
 MIN_PARTITION = 1 << 14
-"""Minimum elements of a partial sum; equals `PARALLEL` of `native/functions.h`."""
+"""Minimum number of elements of a partial sum; equals `PARALLEL` in `native/functions.h`."""
 
 
 def _norm_parts(query: KernelQuery) -> int:
@@ -89,7 +89,7 @@ def _norm_parts(query: KernelQuery) -> int:
 
 
 def _numbers(ctx: BindContext) -> list[float]:
-    """The common attributes of updates, then those of the rule."""
+    """Return the values of the attributes that all updates have, then of those of the rule."""
     return [float(ctx.attrs[name]) for name in (*COMMON, *BY_TYPE[ctx.query.op].attrs)]
 
 
@@ -149,7 +149,7 @@ def _mask(ctx: BindContext) -> Launch:
 
 
 def _keeping(launch: Launch, *arrays: Array) -> Launch:
-    """Keep arrays alive with a launch that holds their addresses."""
+    """Keep arrays alive as long as a launch that has their addresses, and return the launch."""
     launch.arrays = arrays  # type: ignore[attr-defined]  # partials have attributes
     return launch
 
@@ -158,7 +158,10 @@ def _keeping(launch: Launch, *arrays: Array) -> Launch:
 
 
 def _sum_form(query: KernelQuery) -> tuple[str, int, int, int] | None:
-    """Return the kind of loop, and its stack, rows and columns; None for axes with gaps."""
+    """Return the kind of loop and its numbers of matrices, rows and columns.
+
+    Return None if the reduced axes are not adjacent.
+    """
     shape, axes = query.inputs[0].shape, query.attrs["axis"]
     if not isinstance(axes, tuple) or not axes:
         return None
@@ -177,19 +180,19 @@ def _sums(query: KernelQuery) -> bool:
 
 
 def thread_parts(rows: int) -> int:
-    """Return the number of parallel parts of a loop in which one thread handles each row."""
+    """Return the number of parallel parts of a loop in which each row belongs to one thread."""
     return max(1, min(threads.count(), rows))
 
 
 def sum_partitions(rows: int, columns: int) -> int:
-    """Return the number of partial sums over rows; each is stored in a row of its own."""
+    """Return the number of partial sums over rows; each of them is stored in a row of its own."""
     return partition_count(
         min(rows * columns, rows * (MIN_PARTITION // MIN_PARTITION_ROWS)), MIN_PARTITION
     )
 
 
 MIN_PARTITION_ROWS = 16
-"""Minimum rows of a partial sum."""
+"""Minimum number of rows of a partial sum."""
 
 
 def _sum_bytes(query: KernelQuery) -> int:
@@ -241,7 +244,7 @@ def _loss(ctx: BindContext) -> Launch:
 
 
 def _checked(run: Callable[[], int], ctx: BindContext) -> Launch:
-    """Return a launch that raises `DataError` if the loop counts labels out of range."""
+    """Return a launch that raises `DataError` if the loop finds labels out of range."""
     op, labels, depth = ctx.query.op, ctx.inputs[1], ctx.inputs[0].shape[-1]
 
     def launch() -> None:
@@ -320,7 +323,7 @@ KERNELS: tuple[KernelSpec, ...] = (
     loop_kernel("lars_update", _lars, _is_lars, _lars_bytes),
     loop_kernel("lamb_update", _lamb, workspace=_lamb_bytes),
     loop_kernel("random_mask_like", _mask, _is_mask),
-    # numpy sums with BLAS, whose threads then spin for tens of milliseconds beside OpenMP's
+    # numpy sums with BLAS, whose threads keep spinning for tens of milliseconds beside OpenMP's
     upcast_loop_kernel("reduce_sum", _sum, _sums, _sum_bytes),
     upcast_loop_kernel("reduce_sum_like", _sum, _sums, _sum_bytes),
     replace(loop_kernel("sparse_softmax_cross_entropy", _loss, _labelled), batchable=of_all),

@@ -1,4 +1,4 @@
-"""Matrix products with scale, bias and activation in the same primitive."""
+"""Matrix products, with scale, bias and activation in the same primitive."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ from flow_onednn.recipes import Implementation, Operand, Problem, Recipe, Recipe
 ACTIVATIONS = {"": None, "relu": binding.RELU, "gelu": binding.GELU_ERF}
 
 PANEL, SHORT_PANEL, MAX_TILES = 3 << 20, 3 << 19, 8
-"""Maximum bytes of a tile of row-major weights (split along K, along N), so that the tile stays in
-a core's cache while all rows of the left operand are multiplied by it; maximum number of tiles.
-
-256 x 768 x 3072 takes 7.3 ms as one product, 4.2 ms as four tiles along K."""
+"""Maximum bytes of a tile of row-major weights if they are split along K, and along N; maximum
+number of tiles. A tile stays in a core's cache while all rows of the left operand are multiplied
+by it. 256 x 768 x 3072 takes 7.3 ms as one product and 4.2 ms as four tiles along K."""
 WHOLE = 5 << 18
 """Bytes of weights above which two tiles are faster, although a core's cache holds all of them.
 
-100 x 784 x 512 takes 547 us as one product, 508 us as two; 256 x 768 x 768 1950 and 1770 us."""
+100 x 784 x 512 takes 547 us as one product and 508 us as two tiles; 256 x 768 x 768 takes 1950 us
+and 1770 us."""
 DEEP = 512
-"""Minimum columns of the left operand for tiles along K."""
+"""Minimum number of columns of the left operand for tiles along K."""
 TALL = 1 << 14
-"""Minimum rows of a transposed left operand for tiles along M."""
+"""Minimum number of rows of a transposed left operand for tiles along M."""
 
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """An operand as a matrix or a stack of matrices.
+    """An operand, viewed as a matrix or a stack of matrices.
 
     Attributes:
         shape: logical sizes, after transposition.
-        strides: in elements.
+        strides: strides in elements.
         dtype: name of the element type.
     """
 
@@ -57,11 +57,11 @@ class Matrix:
 
     @property
     def md(self) -> Md:
-        """Its memory descriptor."""
+        """The memory descriptor of the operand."""
         return plain(self.shape, self.dtype, self.strides)
 
     def part(self, axis: int, span: Span) -> tuple[Matrix, int]:
-        """Return the rows (axis -2) or columns (-1) of a span, and their offset in bytes."""
+        """Return the rows (axis -2) or columns (axis -1) in a span, and their offset in bytes."""
         sizes = list(self.shape)
         sizes[axis] = span[1] - span[0]
         return replace(self, shape=tuple(sizes)), 4 * span[0] * self.strides[axis]
@@ -71,7 +71,7 @@ Span = tuple[int, int]
 
 
 def matrix(type_: TensorType, transpose: bool) -> Matrix:
-    """Return an operand as a matrix or a stack of matrices."""
+    """View an operand as a matrix or a stack of matrices."""
     (*batch, rows, columns), dtype = type_.shape, type_.dtype.name
     stack = (prod(batch),) if batch else ()
     step = (rows * columns,) if batch else ()
@@ -96,7 +96,7 @@ def build(p: Problem) -> Recipe | RecipeSequence | None:
 
 
 def _tiles(a: Matrix, b: Matrix, attrs: dict[str, AttrValue]) -> tuple[str, list[Span]]:
-    """Return the axis along which a product is tiled, "m", "n" or "k", and the spans."""
+    """Return the axis along which a product is tiled ("m", "n" or "k"), and the tiles' spans."""
     (*stack, rows, deep), columns = a.shape, b.shape[-1]
     size = 4 * deep * columns
     if stack or attrs["transpose_b"] or a.dtype != "float32":  # partial sums would be rounded
@@ -110,7 +110,7 @@ def _tiles(a: Matrix, b: Matrix, attrs: dict[str, AttrValue]) -> tuple[str, list
 
 
 def _spans(size: int, count: int) -> list[Span]:
-    """Return spans of equal size, a multiple of the widest vector, and a remainder."""
+    """Split a size into spans of equal size, a multiple of the widest vector, and a remainder."""
     step = max(16, -(-size // count // 16) * 16)
     return [(low, min(low + step, size)) for low in range(0, size, step)]
 
@@ -118,7 +118,7 @@ def _spans(size: int, count: int) -> list[Span]:
 def _tile(
     p: Problem, a: Matrix, b: Matrix, axis: str, span: Span, spans: list[Span]
 ) -> Recipe | None:
-    """Build one tile; along "k", tiles accumulate, and the last adds bias and activation."""
+    """Build one tile; along "k", tiles accumulate, and the last one applies bias and activation."""
     attrs, shape = p.attrs, (*a.shape[:-1], b.shape[-1])
     whole = Matrix(shape, row_major_matrix(a, b), p.outputs[0].dtype.name)
     left, at_left = a.part({"m": -2, "k": -1}[axis], span) if axis != "n" else (a, 0)
@@ -142,13 +142,13 @@ def _tile(
 
 
 def row_major_matrix(a: Matrix, b: Matrix) -> tuple[int, ...]:
-    """Return the strides of the product of two operands."""
+    """Return the strides of the row-major product of two operands."""
     rows, columns = a.shape[-2], b.shape[-1]
     return (rows * columns, columns, 1) if len(a.shape) == 3 else (columns, 1)
 
 
 def run(implementation: Implementation | None, p: Problem, operands: Sequence[Array]) -> Any:
-    """Return the product of ``operands``; None without an implementation."""
+    """Return the product of ``operands``; None if there is no implementation."""
     if implementation is None:
         return None
     (out,) = p.outputs

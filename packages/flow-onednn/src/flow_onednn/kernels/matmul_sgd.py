@@ -25,7 +25,7 @@ class MatmulSgd:
     Attributes:
         product: the product, which accumulates into the weight.
         which: the position of the scaled operand, 0 or 1.
-        size: its number of elements.
+        size: the number of elements of the scaled operand.
     """
 
     product: Implementation
@@ -52,7 +52,7 @@ class MatmulSgd:
         return self.product.allocates
 
     def bind(self, ctx: BindContext) -> list[Launch]:
-        """Return the launches: scale the operand, accumulate the product."""
+        """Return the launches, which scale the operand and accumulate the product."""
         model, *operands, rate = ctx.inputs[:4]
         factor = pointer(ctx.inputs[4]) if len(ctx.inputs) > 4 else null()
         own = ctx.workspace[: FLOAT_BYTES * self.size].view("float32")

@@ -1,8 +1,9 @@
 """Products and convolutions with a fused relu that propagates NaN.
 
-The library's relu returns 0 for NaN. A product of moderate numbers contains no NaN: if reading the
-operands is cheaper than another pass over the result, a check of the operands selects either the
-fused primitive or, for large numbers, infinities and NaN, a primitive and a separate relu loop.
+The library's relu returns 0 for NaN. A product of moderate numbers contains no NaN, so if reading
+the operands is cheaper than another pass over the result, each launch checks the operands. If all
+are moderate, the launch runs the fused primitive; for large numbers, infinities or NaN, it runs a
+primitive without relu and a separate relu loop.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ ACTIVATION = "activation"
 
 @dataclass(frozen=True, slots=True)
 class NanPreserving:
-    """Two implementations of one op.
+    """Two implementations of one op, of which each launch selects one.
 
     Attributes:
         exact: the product without relu, which a loop applies.
@@ -42,7 +43,7 @@ class NanPreserving:
 
     @property
     def workspace(self) -> int:
-        """Bytes of the larger workspace of both."""
+        """Bytes of the larger one of the two workspaces."""
         return max(r.workspace for r in self._both)
 
     @property
@@ -56,7 +57,7 @@ class NanPreserving:
         return any(r.allocates for r in self._both)
 
     def bind(self, ctx: BindContext) -> list[Launch]:
-        """Return the launches of the product with relu."""
+        """Return the launches of the product and relu."""
         exact = [*self.exact.bind(ctx), _relu(ctx.outputs[0])]
         return exact if self.fast is None else [_checked(ctx.inputs, self.fast.bind(ctx), exact)]
 

@@ -1,4 +1,4 @@
-"""Batch normalisation in training on channels-last activations, optionally with relu."""
+"""Batch normalisation of channels-last activations in training, optionally with relu."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FLAGS = binding.USE_SCALE | binding.USE_SHIFT
 
 
 def _image(type_: TensorType) -> Md:
-    """Return the descriptor of channels-last activations, logically (n, channels, h w, 1)."""
+    """Return the descriptor of channels-last activations as (n, channels, height x width, 1)."""
     n, *space, channels = type_.shape
     height = int(np.prod(space)) if space else 1
     sizes = (n, channels, height, 1)
@@ -59,7 +59,7 @@ def forward(p: Problem) -> Primitive | None:
 
 @cached
 def backward(p: Problem) -> Primitive | None:
-    """Create the primitive of their gradients; its variance argument includes epsilon."""
+    """Create the primitive of the op's gradient; its variance argument includes epsilon."""
     x = _image(p.inputs[0])
     flags = FLAGS | (binding.FUSE_RELU if _is_relu(p) else 0)
     hint = create("batch_normalization_forward", binding.FORWARD_TRAINING, x, x, 0.0, flags)
@@ -87,7 +87,10 @@ def _accepts(query: KernelQuery) -> bool:
 
 
 def _has_half_vectors(query: KernelQuery) -> bool:
-    """Return whether a vector is bfloat16; moving statistics are mutated, so none may be."""
+    """Return whether any vector is bfloat16.
+
+    No vector is allowed to be, because the moving statistics are mutated in place.
+    """
     return any(is_half(t) for t in query.inputs if len(t.shape) == 1)
 
 
@@ -100,7 +103,7 @@ def _vector_bytes(query: KernelQuery) -> int:
 
 
 def _workspace(make: MakePrimitive) -> Callable[[KernelQuery], int]:
-    """Return the function of the workspace: the variance and the scratchpad."""
+    """Return the function that computes the workspace for the variance and the scratchpad."""
 
     def size(query: KernelQuery) -> int:
         return _vector_bytes(query) + aligned(_checked(make(problem(query)), query).scratchpad)
@@ -131,7 +134,7 @@ def _bind_forward(ctx: BindContext) -> list[Launch]:
     )  # fmt: skip
     count = x.size // x.shape[-1]
     rate = 1 - ctx.attrs["momentum"]
-    # `inverse` serves as scratch memory for the moving statistics before it is computed
+    # `inverse` is scratch memory for the moving statistics until its own values are computed
     return [
         run,
         *_move(moving_mean, mean, rate, 1.0, inverse),
@@ -144,7 +147,7 @@ def _bind_forward(ctx: BindContext) -> list[Launch]:
 
 
 def _nonfinite_channels(x: Array, y: Array, *vectors: Array) -> Launch:
-    """Return a launch that recomputes channels with NaN, which the library's relu drops."""
+    """Return a launch that recomputes channels with NaN, for which the library's relu returns 0."""
     half = x.dtype != np.float32
     run = getattr(compiler.native(), "norm_relu_nonfinite" + "_bf16" * half)
     images = (pointer(a, "uint16_t *" if half else "float *") for a in (x, y))
@@ -153,7 +156,7 @@ def _nonfinite_channels(x: Array, y: Array, *vectors: Array) -> Launch:
 
 
 def _move(moving: Array, batch: Array, rate: float, unbias: float, scratch: Array) -> list[Launch]:
-    """Return launches of ``moving = moving (1 - rate) + batch unbias rate``."""
+    """Return launches that compute ``moving = moving (1 - rate) + batch unbias rate``."""
     return [
         partial(np.multiply, moving, np.float32(1 - rate), moving),
         partial(np.multiply, batch, np.float32(rate * unbias), scratch),

@@ -1,7 +1,7 @@
-"""Matrix products with prepacked weights, in the layout that the primitive selects.
+"""Matrix products with weights that were packed before, in the layout that the primitive selects.
 
-A product otherwise packs its weights during execution, one panel at a time. If several devices of
-a process multiply few rows each by the same weight, packing it once is less work; see
+Other products pack their weights during execution, one panel at a time. If several devices of a
+process multiply few rows each by the same weight, it is less work to pack the weight once; see
 `flow_onednn.passes.pack`.
 """
 
@@ -33,10 +33,10 @@ PACK, PRODUCT = "onednn_pack", "onednn_packed_matmul"
 
 
 def _product(attrs: dict[str, AttrValue], has_bias: bool) -> Primitive | None:
-    """Create the product of plain rows and weights in the primitive's layout.
+    """Create the product of row-major rows and weights in the primitive's layout.
 
-    A pass queries this layout before streams divide the cores, so that it is selected for the
-    whole thread budget.
+    A pass queries this layout before the cores are divided among streams, so the layout is selected
+    for the whole thread budget.
     """
     rows, deep, columns = (attrs[k] for k in ("rows", "deep", "columns"))
     null = library().ffi.NULL
@@ -94,8 +94,8 @@ def packed_size(p: Problem) -> int | None:
     """Return the number of elements of the packed weights of a product.
 
     Returns:
-        The number; None if the primitive does not pack by itself, or if trial runs show that
-        prepacking changes the bits of the product.
+        The number; None if the product does not pack its weights during execution, or if trial runs
+        show that packing them before changes the bits of the product.
     """
     attrs, direct = attrs_of(p), partitioned_matmul.build(p)
     product = _product(attrs, len(p.inputs) == 3)

@@ -1,16 +1,17 @@
 """Matrix products partitioned over threads: one single-threaded primitive per partition.
 
-Two partitionings are used, split-K (along the sum) and split-N (along the result's columns).
+There are two partitionings: split-K (along the sum) and split-N (along the result's columns).
 Invariants:
 
 - The partitions depend on the shapes only, never on the number of threads, and partial sums are
-  added in order: the bits are the same for any number of threads.
+  added in order, so that the bits are the same for any number of threads.
 - A partition runs on one thread and takes no memory beyond the planned workspace.
-- For few rows, a thread multiplies the rows of the weights that it also updates, which are in its
-  core's cache: 100 x 784 x 512 takes 260 us, and 310 us in the library's own partitioning.
+- For products with few rows, a thread multiplies those rows of the weights that it also updates,
+  which are in its core's cache. For example, 100 x 784 x 512 takes 260 us, compared to 310 us with
+  the library's own partitioning.
 
 Products with long sums are split along K for any number of rows, because the library would split
-these sums by the number of threads.
+these sums in a way that depends on the number of threads.
 """
 
 from __future__ import annotations
@@ -53,28 +54,28 @@ from flow_onednn.recipes import (
 )
 
 MAX_ROWS = 256
-"""Maximum rows of the left operand of a product that is partitioned for cache locality."""
+"""Maximum number of rows of the left operand if a product is partitioned for cache locality."""
 MIN_SPAN = 256
-"""Minimum rows or columns of the weights in a partition."""
+"""Minimum number of rows or columns of the weights that a partition has."""
 MIN_WEIGHT_BYTES = 1 << 19
-"""Minimum size of weights for which cache locality matters."""
+"""Minimum size in bytes of weights for which cache locality matters."""
 MIN_DEPTH = 1 << 12
 """Minimum length of sums that are split for any number of rows."""
 MAX_RESULT_BYTES = 1 << 20
-"""Maximum size of a result of which each split-K partition computes a partial sum."""
+"""Maximum size in bytes of the result of a product that is split along K."""
 MIN_ASPECT, MAX_SPLIT_N_DEPTH = 24, 512
-"""Split-N needs at least this ratio of columns to rows, and sums of at most this length: the
-library copies transposed weights, and handles other shapes well."""
+"""Minimum ratio of columns to rows, and maximum length of sums, for split-N. The library copies
+transposed weights of such shapes, and partitions other shapes well."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionedMatmul:
-    """A product as concurrent single-threaded primitives.
+    """A product that several single-threaded primitives compute concurrently.
 
     Attributes:
         parts: one recipe per partition.
-        sums: rows and columns of the result for split-K, None for split-N.
-        bias: input position of the bias that is added after split-K, None for no bias.
+        sums: number of rows and columns of the result for split-K; None for split-N.
+        bias: input position of the bias that is added after split-K; None for no bias.
         relu: whether relu is applied after split-K.
     """
 
@@ -94,12 +95,12 @@ class PartitionedMatmul:
 
     @property
     def _part_bytes(self) -> int:
-        """Bytes of the partial sums of a part."""
+        """Return the bytes of the partial sums that a part computes."""
         return 0 if self.sums is None else FLOAT_BYTES * self.sums[0] * self.sums[1]
 
     @property
     def reorders(self) -> int:
-        """Bytes copied between layouts: none."""
+        """Bytes copied between layouts, which are none."""
         return 0
 
     @property
@@ -141,7 +142,7 @@ def _address(ctx: BindContext, operand: Operand) -> int:
 
 
 def build(p: Problem) -> Implementation | None:
-    """Build ``matmul`` or ``onednn_matmul``: partitioned where that is faster or needed."""
+    """Build ``matmul`` or ``onednn_matmul``, partitioned if that is faster or needed."""
     return _partitioned(p) or matmul.build(p)
 
 
@@ -172,7 +173,7 @@ def _has_long_sums(p: Problem, a: Matrix, b: Matrix) -> bool:
 
 
 def _spans(size: int, minimum: int, limit: int = threads.MAX_PARTITIONS) -> list[Span]:
-    """Cut a size into at most ``limit`` equal spans; none if they would be below ``minimum``."""
+    """Cut a size into at most ``limit`` equal spans; return none if they would be too short."""
     count = threads.partition_count(min(size, limit * minimum), minimum)
     if count == 1:
         return []
@@ -181,7 +182,7 @@ def _spans(size: int, minimum: int, limit: int = threads.MAX_PARTITIONS) -> list
 
 
 def _split_k(p: Problem, a: Matrix, b: Matrix) -> PartitionedMatmul | None:
-    """Each part computes a partial sum of the whole result, from a span of rows of the weights."""
+    """Build parts that compute partial sums of the whole result from spans of the weights' rows."""
     (rows, deep), columns = a.shape, b.shape[-1]
     relu = {"": False, "relu": True}.get(str(p.attrs.get("activation", "")))
     result_bytes = FLOAT_BYTES * rows * columns
@@ -196,7 +197,7 @@ def _split_k(p: Problem, a: Matrix, b: Matrix) -> PartitionedMatmul | None:
 
 
 def _split_n(p: Problem, a: Matrix, b: Matrix) -> PartitionedMatmul | None:
-    """Each part computes a span of columns of the result."""
+    """Build parts that each compute a span of the result's columns."""
     (rows, deep), columns = a.shape, b.shape[-1]
     if deep > MAX_SPLIT_N_DEPTH or columns < MIN_ASPECT * rows:
         return None
@@ -221,7 +222,7 @@ def _part(
     post: PostOps,
     adds_bias: bool = False,
 ) -> Recipe | None:
-    """Build the primitive of a partition; the bias is included where its columns are complete."""
+    """Build the primitive of a partition; it adds the bias if the partition computes full sums."""
     (left, at_left), (right, at_right) = a, b
     operands = [
         Operand("src", 0, left.md, offset=at_left),
@@ -248,14 +249,14 @@ def _combine(
 
 
 def same_rows(whole: KernelQuery, parts: Sequence[KernelQuery]) -> bool:
-    """Return whether one product has the bits of several with parts of its rows, by trial runs."""
+    """Return whether trial runs show that a product has the bits of products of its rows' parts."""
     fits = is_float32(whole) and of_first(whole, parts) and not whole.attrs["transpose_a"]
     return fits and _trial_agrees(threads.count(), problem(whole), tuple(map(problem, parts)))
 
 
 @lru_cache(maxsize=4096)
 def _trial_agrees(count: int, whole: Problem, parts: tuple[Problem, ...]) -> bool:
-    """Run both on trial data; ``count``, the number of threads, is a part of the cache key."""
+    """Compare both ways on trial data; ``count``, the number of threads, is only a cache key."""
     transposed = whole.attrs["transpose_b"]
     ends = np.cumsum([p.inputs[0].shape[0] for p in parts])[:-1]
 
@@ -275,7 +276,7 @@ def _trial_agrees(count: int, whole: Problem, parts: tuple[Problem, ...]) -> boo
 
 
 def _is_split_k(made: Implementation) -> bool:
-    """Return whether a C loop adds partial sums; it also applies relu and keeps NaN."""
+    """Return whether a C loop adds partial sums; this loop also applies relu and keeps NaN."""
     return isinstance(made, PartitionedMatmul) and made.sums is not None
 
 

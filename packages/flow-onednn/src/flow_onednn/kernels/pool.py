@@ -1,4 +1,4 @@
-"""Two-dimensional pooling: average pooling by the library, max pooling by C loops.
+"""Two-dimensional pooling: the library computes average pooling, C loops compute max pooling.
 
 The library's max pooling drops NaN and returns the least finite number for -inf. In training,
 `onednn_max_pool` also returns the positions of the maxima, so that its gradient does not read the
@@ -25,14 +25,14 @@ from flow_onednn.recipes import Operand, Problem, Recipe, kernel, recipe
 Shape = tuple[int, ...]
 FLOAT = "float32"
 PLACES = 256
-"""Maximum elements of a window: positions are bytes."""
+"""Maximum number of elements of a window, because positions within a window are stored as bytes."""
 
 
 def window(attrs: dict[str, AttrValue], x: Shape, y: Shape) -> tuple[Any, ...] | None:
-    """Return strides, kernel, dilation, padding before and after as C arrays.
+    """Return strides, kernel, dilation, and padding before and after, as C arrays.
 
     Returns:
-        The arrays; None if padding is not smaller than the window.
+        The arrays; None if the padding is not smaller than the window.
     """
     kernel_, stride = attrs["pool_size"], attrs["strides"]
     before = _before(attrs, x, y)
@@ -147,7 +147,7 @@ def _accepts_max(query: KernelQuery) -> bool:
 
 
 def _buffer_bytes(query: KernelQuery) -> int:
-    """Return the bytes of an input row per thread, for channels-first images."""
+    """Return the workspace bytes: one input row per thread for channels-first images, else 0."""
     (n, _, w, c, oh, *_) = _c_sizes(query, query.inputs[0], query.outputs[0]) or (0,) * 5
     return aligned(4 * w * thread_parts(n * oh)) if c == 1 else 0
 

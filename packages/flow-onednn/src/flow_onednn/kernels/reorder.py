@@ -1,4 +1,4 @@
-"""Transpositions as oneDNN reorders."""
+"""Transpositions, which oneDNN computes as reorders."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from flow_onednn.kernels.loops import FLOAT_BYTES, loop_kernel, pointer, sum_par
 from flow_onednn.native import compiler
 
 STATISTICS = 4
-"""Numbers per channel and part: mean and squared deviations, of the part and of a block."""
+"""Scratch numbers per channel and part: mean and sum of squared deviations of part and block."""
 
 
 def _rows(query: KernelQuery) -> tuple[int, int]:

@@ -1,6 +1,6 @@
-"""Softmax as a C loop over rows, and its gradient as a primitive.
+"""Softmax as a C loop over rows, and the gradient of softmax as a primitive.
 
-The library's softmax returns finite numbers for rows with NaN and infinities.
+The library's softmax is not used, because it returns finite numbers for rows with NaN or infinity.
 """
 
 from __future__ import annotations

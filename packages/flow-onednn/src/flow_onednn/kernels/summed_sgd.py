@@ -1,8 +1,8 @@
 """SGD with a gradient that is a sum of matrix products.
 
-The products of several devices in one memory accumulate in scratch memory. The primitive of the
+The products of several devices that share memory accumulate in scratch memory. The primitive of the
 last product adds this sum, multiplies by the negative learning rate and accumulates into the
-variable. Trial runs check that the bits equal those of separate products, sum and update.
+variable. Trial runs check that the bits are those of separate products, sum and update.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ OP = "summed_sgd_update"
 NUMBER = aligned(4)
 PRODUCT = ("transpose_a", "transpose_b", "alpha")
 PLAIN = ("l1", "l2", "weight_decay")
-"""Attributes that must be 0: regularisation terms of the update."""
+"""Attributes that must be 0: the factors of the update's regularisation terms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +48,10 @@ class SummedSgd:
     """The implementation of ``summed_sgd_update``.
 
     Attributes:
-        first, adding, last: the products: the first writes the sum, the next ones accumulate
-            into it, the last updates the variable.
-        left, right, total: descriptors of operands and result.
-        nbytes: bytes of the sum.
+        first, adding, last: primitives of the products: ``first`` writes the sum, ``adding``
+            accumulates into the sum, ``last`` updates the variable.
+        left, right, total: descriptors of the operands and the result of a product.
+        nbytes: size of the sum in bytes.
     """
 
     first: Primitive
@@ -70,12 +70,12 @@ class SummedSgd:
 
     @property
     def reorders(self) -> int:
-        """Bytes copied between layouts: none."""
+        """Bytes copied between layouts, which are none."""
         return 0
 
     @property
     def allocates(self) -> bool:
-        """Whether the library allocates memory at each launch: no."""
+        """Whether the library allocates memory at each launch, which it does not."""
         return False
 
     def bind(self, ctx: BindContext) -> list[Launch]:
@@ -105,7 +105,7 @@ ONE = np.ones(1, np.float32)
 
 
 def _rate(ctx: BindContext, rate: Array, factor: Sequence[Array], at: int) -> Launch:
-    """Return a launch that writes the factor of the gradient: the negative, scaled rate."""
+    """Return a launch that writes the factor of the gradient, which is the negative scaled rate."""
     given = pointer(factor[0]) if factor else null()
     number = compiler.ffi(compiler.CDEF).cast("float *", at)
     native: Any = compiler.native()
@@ -119,7 +119,7 @@ def _one() -> Md:
 
 
 def build(p: Problem) -> SummedSgd | None:
-    """Build ``summed_sgd_update`` if it has the bits of separate products, sum and update."""
+    """Build ``summed_sgd_update`` if it gives the bits of separate products, sum and update."""
     asked = p.attrs["alpha"] == 1.0 and not any(p.attrs[name] for name in PLAIN)
     made = _made(p) if asked and compiler.available() else None
     return made if made is not None and _same_bits(p, made) else None

@@ -1,4 +1,4 @@
-"""The kernels of `native/tables.c`: lookups, additions and sparse updates of embedding tables."""
+"""The kernels that call `native/tables.c`: lookups in, and sparse updates of, embedding tables."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _indexed(query: KernelQuery) -> bool:
 
 
 def _index(ctx: BindContext, k: int = 1) -> tuple[Any, int, int, int]:
-    """Return the pointer to the indices, their number, their width, and the first row's number."""
+    """Return the pointer to the indices, their number and width, and the index of the first row."""
     index: Any = ctx.inputs[k]
     first: Any = ctx.attrs["first"]
     return pointer(index, "void *"), index.size, index.itemsize, first
@@ -79,11 +79,11 @@ def _sparse_sgd(ctx: BindContext) -> Launch:
 
 
 ADAM_PARTS = 4
-"""Parts per thread, to balance frequent rows, which tend to be adjacent."""
+"""Number of parts per thread, which balances the load if frequent rows are adjacent."""
 
 
 def _sparse_adam_bytes(query: KernelQuery) -> int:
-    """Return the bytes of a slot number per table row and of the summed gradient rows."""
+    """Return the bytes for one slot number per table row and for the summed gradient rows."""
     slots = aligned(query.inputs[0].shape[0] * FLOAT_BYTES)
     return slots + aligned(query.inputs[2].nbytes)
 
@@ -106,7 +106,7 @@ def _sparse_adam(ctx: BindContext) -> Launch:
 # --- updates of the looked-up rows only
 
 KINDS = {"sgd_update": 0, "momentum_update": 1, "adam_update": 2}
-"""C enumerators of the update rules, by op without prefix."""
+"""C enumerators of the update rules, by op type without its prefix."""
 
 
 def _by_rows(query: KernelQuery) -> bool:
@@ -130,7 +130,7 @@ def _lookups(query: KernelQuery) -> tuple[int, int, int]:
 
 
 def _by_rows_bytes(query: KernelQuery) -> int:
-    """Return the bytes of a link per lookup and of a hash table per part."""
+    """Return the bytes for one link per lookup and one hash table per part."""
     count, capacity, parts = _lookups(query)
     return aligned((count + parts * capacity) * FLOAT_BYTES)
 

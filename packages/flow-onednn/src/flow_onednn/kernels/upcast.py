@@ -1,4 +1,4 @@
-"""Float32 kernels on bfloat16 arrays: inputs are upcast before and outputs downcast after."""
+"""Float32 kernels for bfloat16 arrays: inputs are upcast before, outputs are downcast after."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _LOG = logging.getLogger("flow_onednn")
 def with_upcast(
     spec: KernelSpec, takes: Callable[[KernelQuery], bool], note: Callable[[], object] = tuple
 ) -> KernelSpec:
-    """Extend a kernel to bfloat16 arrays that it does not accept; it must mutate none of them.
+    """Extend a kernel to bfloat16 arrays that it does not accept; it must not mutate these arrays.
 
     Args:
         spec: the kernel.
-        takes: its predicate.
-        note: called when a launch with conversions is bound.
+        takes: the kernel's predicate, which accepts or rejects a query.
+        note: function that is called when a launch with conversions is bound.
     """
     inner = spec.workspace
 
@@ -72,7 +72,7 @@ def upcast_kernel(
     Args:
         spec: the kernel.
         note: see `with_upcast`.
-        unless: queries to reject: those with mutated bfloat16 arrays.
+        unless: returns whether to reject a query, because it has mutated bfloat16 arrays.
     """
     takes = spec.accepts
     if takes is None:
@@ -85,18 +85,18 @@ def upcast_kernel(
 
 
 def product(op: str, build: Build) -> KernelSpec:
-    """Return the kernel of a product or convolution, native in bfloat16 only with AMX."""
+    """Return the kernel of a product or convolution; bfloat16 is upcast unless there is AMX."""
     return upcast_kernel(kernel(op, build, accepts=is_product), _warn_once)
 
 
 @functools.cache
 def _warn_once() -> None:
-    """Warn that bfloat16 products run in float32."""
+    """Warn, once per process, that bfloat16 products run in float32."""
     _LOG.warning("mixed precision: %s; it saves memory here, not time", NO_AMX)
 
 
 def computed(query: KernelQuery) -> KernelQuery:
-    """Return the query of a product with the types that its primitive computes in."""
+    """Return the query of a product with the types in which its primitive computes."""
     return query if is_product(query) else upcast_query(query)
 
 

@@ -1,9 +1,10 @@
 """Compile C at run time, with a disk cache keyed by source, compiler, flags and processor.
 
-``FLOW_ONEDNN_CC`` names the compiler (default: ``cc``); an empty value disables the C loops, and
-the numpy kernels run. ``ONEDNN_MAX_CPU_ISA``, oneDNN's instruction set limit, also applies to the C
-loops. Libraries are stored in ``$XDG_CACHE_HOME/flow-onednn`` (default ``~/.cache``), each with a
-digest; see `flow_core.base.disk_cache`.
+The environment variable ``FLOW_ONEDNN_CC`` names the compiler (default: ``cc``); an empty value
+disables the C loops, so that the numpy kernels run. ``ONEDNN_MAX_CPU_ISA``, oneDNN's limit of the
+instruction set, also applies to the C loops. Libraries are stored in
+``$XDG_CACHE_HOME/flow-onednn`` (``~/.cache/flow-onednn`` by default), each with a digest; see
+`flow_core.base.disk_cache`.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def limited(value: str) -> tuple[str, ...]:
 
 
 FILES = ("functions.h", "source.c", "norms.c", "tables.c", "partitions.c", "joined.c", "nan_safe.c")
-# without -ffast-math, which makes a shared library flush denormals in the whole process
+# not -ffast-math, because a library linked with it flushes denormals in the whole process
 FLAGS = (
     "-O2", "-ftree-vectorize", "-march=native", "-fopenmp", "-fPIC", "-shared", "-std=gnu11",
     "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast",
@@ -66,7 +67,7 @@ class Compiler:
 
     Attributes:
         path: the command.
-        version: the first line of its version text.
+        version: the first line of the compiler's version text.
         native: the compiled `FILES`.
     """
 
@@ -99,12 +100,12 @@ def available() -> bool:
 
 
 def native() -> Any:
-    """Return the functions of `FILES`."""
+    """Return the library with the functions of `FILES`; raise `CompileError` without a compiler."""
     return _compiler().native
 
 
 def doctor() -> str:
-    """Return the line of ``flow doctor``."""
+    """Return the line about the compiler for ``flow doctor``."""
     found = state()
     if isinstance(found, Compiler):
         return f"C loops: {found.version} at {found.path}, cached in {folder()}"
@@ -114,7 +115,9 @@ def doctor() -> str:
 def _compiler() -> Compiler:
     found = state()
     if isinstance(found, str):
-        raise CompileError("compiling C", found=found, hint=f"set {SETTING}, or install gcc")
+        raise CompileError(
+            "compiling C", found=found, hint=f"set {SETTING} to a C compiler, or install gcc"
+        )
     return found
 
 
@@ -125,7 +128,7 @@ def source(name: str) -> str:
 
 @functools.cache
 def compiled(text: str, cdef: str) -> Any:
-    """Return the functions of generated C, compiled after `functions.h`."""
+    """Return the library compiled from generated C code, which `functions.h` precedes."""
     found = _compiler()
     return built(found.path, found.version, source("functions.h") + text, cdef)
 
@@ -150,7 +153,7 @@ def ffi(cdef: str) -> Any:
 
 
 def _parsed(cdef: str) -> str:
-    """Parse declarations to Python code that loads them 100 times as fast as parsing."""
+    """Parse declarations to Python code, which loads 100 times as fast as they are parsed."""
     import cffi
     from cffi.recompiler import make_py_source
 
@@ -173,7 +176,7 @@ def _cache(folder: Path, suffix: str) -> DiskCache:
 
 @functools.cache
 def _processor() -> str:
-    """Return the processor's features, which determine ``-march=native``."""
+    """Return the processor's features, which determine the effect of ``-march=native``."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 Expression = Callable[[Sequence[str]], str]
-"""Returns the C expression of an op from the names of its arguments and scalars."""
+"""A function that returns the C expression of an op for the names of its arguments and scalars."""
 
 C_TYPES = {
     "float32": "float",
@@ -22,7 +22,7 @@ HALF = "bfloat16"
 
 
 def _of(pattern: str) -> Expression:
-    """Return an expression of up to three names: ``{0}``, ``{1}``, ``{2}``."""
+    """Return a function that inserts names in place of ``{0}``, ``{1}`` and ``{2}``."""
     return lambda names: pattern.format(*names)
 
 
@@ -71,7 +71,7 @@ TABLE: Mapping[str, Expression] = {
     "cast": _of("((float){0})"),
     "bias_add": _of("({0} + {1})"),
 }  # fmt: skip
-"""C expression of each op; the result is float."""
+"""C expression of each op; its result has the C type float."""
 
 SCALARS: Mapping[str, tuple[str, ...]] = {
     "leaky_relu": ("alpha",),
@@ -81,12 +81,12 @@ SCALARS: Mapping[str, tuple[str, ...]] = {
     "dropout": ("scale",),
     "dropout_grad": ("scale",),
 }
-"""Attributes that follow the arguments of an op's expression, as scalars."""
+"""Attributes that an op's expression takes as scalars, after its arguments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One member of a group: op, and arguments (input k is ``-1 - k``)."""
+    """One member of a group: its op type, and its arguments (``-1 - k`` stands for input k)."""
 
     op: str
     refs: tuple[int, ...]
@@ -96,14 +96,14 @@ class Step:
 class Loop:
     """The C loop of a group over collapsed axes.
 
-    It excludes the values of scalars, so that groups that differ only in them share their code.
+    The values of scalars are not included, so that groups that differ only in scalars share code.
 
     Attributes:
         steps: the members.
-        outputs: positions of the stored members.
+        outputs: positions of the members whose results are stored.
         types: C type of each input.
         results: C type of each output.
-        varies: per input and axis, whether the input varies along it.
+        varies: for each input and axis, whether the input varies along that axis.
     """
 
     steps: tuple[Step, ...]
@@ -129,11 +129,11 @@ if (elements <= PARALLEL) {
 }
 }
 """
-"""Short loops skip the parallel region, which costs time even with one thread."""
+"""C code that runs a loop; short loops skip the parallel region, whose start takes time."""
 
 
 MOST_SCALARS = 16
-"""Maximum number of scalars that are arguments; the compiler would spill more registers."""
+"""Maximum number of scalars that are arguments; with more, the compiler would spill registers."""
 
 
 def number(value: float) -> str:
@@ -153,8 +153,9 @@ def number(value: float) -> str:
 def write(loop: Loop, scalars: Sequence[float]) -> str:
     """Return the C code of a loop.
 
-    Its arguments are sizes ``n``, strides of inputs along outer axes ``s``, and scalars ``c``. More
-    than `MOST_SCALARS` scalars are constants of the code instead.
+    The arguments of the C function are the sizes ``n``, the strides ``s`` of inputs along outer
+    axes, and the scalars ``c``. If there are more than `MOST_SCALARS` scalars, all of them are
+    constants in the code instead.
     """
     rank = len(loop.varies[0]) if loop.varies else 1
     inner = rank - 1
@@ -197,8 +198,8 @@ def _outer(loop: Loop, inner: int, body: Sequence[str]) -> list[str]:
 def _body(loop: Loop, inner: int) -> list[str]:
     """Return the body of the loop over elements.
 
-    All inputs are read before any output is written, so that outputs may alias inputs. bfloat16
-    in memory is float in registers.
+    All inputs are read before any output is written, so that outputs can alias inputs. bfloat16
+    elements are converted to float when they are read, and back when they are written.
     """
     x, y = ("p", "q") if inner else ("x", "y")
     lines = []

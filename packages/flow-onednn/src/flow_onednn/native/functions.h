@@ -11,8 +11,8 @@ static inline float power_of_2(int32_t n) {
     return x;
 }
 
-// exp: 2^n times a polynomial on [-ln 2 / 2, ln 2 / 2]; two factors of the scale, so that results
-// out of range become 0 or infinity
+// exp: 2^n times a polynomial on [-ln 2 / 2, ln 2 / 2]; 2^n is split into two factors, so that
+// results out of range become 0 or infinity
 static inline float exp_(float x) {
     x = x < -104.0f ? -104.0f : x;
     x = x > 89.0f ? 89.0f : x;
@@ -30,7 +30,7 @@ static inline float exp_(float x) {
     return p * power_of_2(half) * power_of_2(k - half);
 }
 
-// erf: an odd rational function on [-4, 4]; 1 in float beyond
+// erf: an odd rational function on [-4, 4]; beyond this interval, erf is 1 or -1 in float
 static inline float erf_(float x) {
     x = x < -4.0f ? -4.0f : x;
     x = x > 4.0f ? 4.0f : x;
@@ -71,7 +71,7 @@ static inline float gelu_slope_(float x) {
         + x * exp_(-0.5f * x * x) * 0.39894228040143268f;
 }
 
-// bfloat16: the upper half of a float, rounded to nearest, ties to even
+// bfloat16: the upper half of a float; conversion rounds to nearest, with ties to even
 typedef uint16_t bfloat16;
 
 static inline float bf16_to_f32(bfloat16 x) {
@@ -90,13 +90,13 @@ static inline bfloat16 f32_to_bf16(float x) {
 
 #define PARALLEL 16384
 
-// Threads start at multiples of VECTORS elements: the elements that remain after the last full vector,
-// for which the compiler may contract products and sums differently, are the same for all numbers of
-// threads.
+// Threads start at multiples of VECTORS elements. For the elements that remain after the last full
+// vector, the compiler can contract products and sums differently; with this rule, these elements
+// are the same for any number of threads.
 #define VECTORS 64
 
-// Run a statement for each i below n. Short loops skip the parallel region, which costs time even
-// with one thread.
+// Run a statement for each i below n. Short loops skip the parallel region, which takes time to
+// start even with one thread.
 #define EACH(n, ...) \
     if ((n) > PARALLEL) { \
         _Pragma("omp parallel") \

@@ -1,6 +1,6 @@
-// Updates of several small variables by one rule; source.c precedes this file. A row is a gradient,
-// the variable and its states. Each row is updated by the loop of the separate update, and so has
-// the same bits.
+// Updates of several small variables by one rule; source.c precedes this file. A row has a
+// gradient, a variable and the states of the variable. The loop for a single variable updates each
+// row, so that the results have the same bits as those of separate updates.
 
 enum { JOINED_SGD, JOINED_MOMENTUM, JOINED_ADAM, JOINED_LARS };
 
@@ -25,7 +25,8 @@ static void joined_row(int kind, void **r, long n, const float *rate, const floa
     }
 }
 
-// sizes: per row its elements and those of all rows before; sums: a pair per row and part
+// sizes: for each row, its number of elements, and that of all rows before it; sums: a pair of sums
+// per row and part
 void joined_updates(int kind, void **rows, const long *sizes, long count, long width,
                     const float *rate, const float *factor, const int64_t *step, float *change,
                     double *sums, int most, const double *numbers) {
@@ -33,7 +34,7 @@ void joined_updates(int kind, void **rows, const long *sizes, long count, long w
 #pragma omp parallel for if (all > PARALLEL) schedule(dynamic)
     for (long k = 0; k < count; k++) {
         long n = sizes[2 * k];
-        int parts = 1;  // same rule as threads.partition_count
+        int parts = 1;  // the same rule as in threads.partition_count
         while (2 * parts <= most && 2 * parts * PARALLEL <= n) parts *= 2;
         joined_row(kind, rows + k * width, n, rate, factor, step, change + sizes[2 * k + 1],
                    sums + 2 * k * most, parts, numbers);

@@ -1,7 +1,7 @@
-// NaN-propagating loops in place of primitives that drop NaN: max pooling, softmax, and the check
-// whether a product can contain NaN; source.c precedes this file.
+// NaN-propagating loops that replace primitives which drop NaN (max pooling and softmax), and the
+// check whether a product can contain NaN; source.c precedes this file.
 
-// Return whether all numbers are so small that sums of products of two are finite.
+// Return whether all numbers are so small that a sum of products of two of them is finite.
 int is_moderate(const float *x, long n) {
     int large = 0;
 #pragma omp parallel for simd if (parallel: n > PARALLEL) schedule(static) reduction(| : large)
@@ -40,8 +40,8 @@ NORM_RELU_NONFINITE(norm_relu_nonfinite, float, , )
 NORM_RELU_NONFINITE(norm_relu_nonfinite_bf16, bfloat16, bf16_to_f32, f32_to_bf16)
 
 // --- max pooling. NaN is greater than all numbers; among equal elements, and among NaN, the first
-// one is selected. sizes: images, height, width, channels; then along both axes the output size,
-// the kernel size, the strides and the padding before.
+// one is selected. sizes: images, height, width, channels; then, for each of the two axes, the
+// output size, the kernel size, the strides and the padding before.
 
 typedef struct {
     long n, h, w, c, oh, ow, kh, kw, sh, sw, top, left;
@@ -59,7 +59,7 @@ static inline Range inside(long start, long size, long taps) {
 
 enum { LANES = 32 };
 
-// One window of up to LANES channels, a constant at each inlined call.
+// Reduce one window for up to LANES channels; their number is a constant at each inlined call.
 static inline __attribute__((always_inline)) void pool_window(const Pool *p, const float *x,
                                                               Range rows, Range taps,
                                                               long channels, float *y,
@@ -92,7 +92,7 @@ static inline __attribute__((always_inline)) void pool_window(const Pool *p, con
     }
 }
 
-// All channels of a window, `width` at a time; the last block overlaps the one before it.
+// Reduce all channels of a window, `width` at a time; the last block overlaps the one before it.
 static inline __attribute__((always_inline)) void pool_blocks(const Pool *p, const float *x,
                                                               Range rows, Range taps, long width,
                                                               float *y, uint8_t *place) {
@@ -156,8 +156,8 @@ void max_pool_grad(const float *dy, const uint8_t *place, float *dx, const long 
     }
 }
 
-// Single-channel images: reduce over the rows of a window first, which vectorises. buffer: a row
-// of the input per part.
+// Max pooling of single-channel images: reduce over the rows of a window first, which vectorises.
+// buffer: one row of the input per part.
 void max_pool_planes(const float *x, float *y, float *buffer, const long *sizes, int parts) {
     const Pool *p = (const Pool *)sizes;
     long all = p->n * p->oh;
@@ -190,7 +190,7 @@ void max_pool_planes(const float *x, float *y, float *buffer, const long *sizes,
     }
 }
 
-// --- softmax over rows; a row with NaN, with inf, or of -inf only gives NaN
+// --- softmax over rows; the result is NaN for a row that contains NaN or inf, or only -inf
 
 // exp for x <= 0; subnormal results become 0
 static inline float exp_below_(float x) {
@@ -223,7 +223,7 @@ static void softmax_row(const float *x, float *y, long columns) {
     for (long j = 0; j < columns; j++) y[j] *= scale;
 }
 
-// For rows shorter than a few vectors, exponentials of a block of rows in one loop.
+// For rows shorter than a few vectors: compute the exponentials of a block of rows in one loop.
 static void softmax_block(const float *x, float *y, long rows, long columns) {
     for (long i = 0; i < rows; i++) {
         const float *row = x + i * columns;

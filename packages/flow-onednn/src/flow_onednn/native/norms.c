@@ -1,11 +1,12 @@
-// Batch normalisation of channels-last rows, fused with residual addition and relu; source.c
-// precedes this file. Each part of the rows has its own statistics, computed in blocks that fit in
-// the cache, so that x is read from memory once. Parts are merged in order, by Chan's formula for
-// means and sums of squared deviations, which avoids cancellation.
+// Batch normalisation of channels-last rows, fused with a residual addition and relu; source.c
+// precedes this file. Each part of the rows has its own statistics, which are computed in blocks
+// that fit in the cache, so that x is read from memory once. Parts are merged in order, with Chan's
+// formula for means and sums of squared deviations, which avoids cancellation.
 
 enum { NORM_ROWS = 32 };
 
-// Merge `more` rows of mean b and squared deviations q into `count` rows of m and s.
+// Merge the statistics of `more` rows (means b, squared deviations q) into those of `count` rows (m
+// and s).
 static void merge(float *m, float *s, long count, const float *b, const float *q, long more,
                  long columns) {
     float share = (float)more / (float)(count + more);
@@ -36,7 +37,7 @@ static void block_statistics(const float *x, float *b, float *q, long rows, long
     }
 }
 
-// Means and sums of squared deviations; scratch: 4 rows per part.
+// Compute means and sums of squared deviations; scratch: 4 rows per part.
 static void statistics(const float *x, float *scratch, long rows, long columns, int parts) {
 #pragma omp parallel for if (rows * columns > PARALLEL) schedule(static)
     for (int p = 0; p < parts; p++) {
@@ -56,7 +57,8 @@ static void statistics(const float *x, float *scratch, long rows, long columns, 
     }
 }
 
-// y = max(0, (x - mean) gamma / sqrt(variance + epsilon) + beta + r); scratch: 4 rows per part
+// Compute y = max(0, (x - mean) gamma / sqrt(variance + epsilon) + beta + r); scratch: 4 rows per
+// part.
 void norm_add_relu(const float *x, float *moving_mean, float *moving_variance, const float *gamma,
                    const float *beta, const float *r, float *y, float *mean, float *inverse,
                    float *scratch, long rows, long columns, int parts, double epsilon,

@@ -1,5 +1,5 @@
-// Concurrent single-threaded primitives: each thread of a parallel region executes one or more. A
-// primitive inside a parallel region uses the calling thread only.
+// Concurrent single-threaded primitives: each thread of a parallel region executes one or more of
+// them. A primitive inside a parallel region uses the calling thread only.
 
 typedef int (*execute)(void *primitive, void *stream, int count, void *arguments);
 
@@ -17,7 +17,7 @@ int run_parts(void *run, void *stream, const Part *parts, long count) {
 }
 
 // Execute all parts of a split-K product and add the partial sums in order: the first part writes
-// y, the others write consecutive arrays in `more`.
+// to y, the other parts write to consecutive arrays in `more`.
 int run_split_k(void *run, void *stream, const Part *parts, long count, float *y,
              const float *more, const float *bias, long rows, long columns, int relu) {
     int status = 0;

@@ -1,5 +1,5 @@
-// Loops of fixed form; functions.h precedes this file. Loops over more than PARALLEL elements use
-// all threads; for shorter ones synchronisation costs more than the work.
+// Loops whose code is fixed; functions.h precedes this file. Loops over more than PARALLEL elements
+// use all threads; for shorter loops, synchronisation takes longer than the work.
 
 // --- conversions between bfloat16 and float
 
@@ -12,7 +12,7 @@ void f32_to_bf16_array(const float *x, bfloat16 *y, long n) {
 }
 
 // --- updates of variables with r = scale factor g + l1 sign(w) + l2 w. Scalars are multiplied in
-// double: a rate of 6 times a scale of 1/6 is 1.
+// double, so that, for example, a rate of 6 times a scale of 1/6 is exactly 1.
 
 static inline float sign_(float w) { return (float)(w > 0.0f) - (float)(w < 0.0f); }
 
@@ -28,7 +28,7 @@ void sgd(float *w, const float *g, const float *rate, const float *factor, long 
     EACH(n, w[i] -= a * g[i] + b * sign_(w[i]) + c * w[i];)
 }
 
-// y = -rate scale factor x, the scaled operand of a product that accumulates into a variable
+// Compute y = -rate scale factor x, the scaled operand of a product that is added to a variable.
 void scale_by_rate(const float *x, float *y, const float *rate, const float *factor, long n,
              double scale) {
     float a = (float)(-*rate * scaled(scale, factor));
@@ -63,7 +63,7 @@ void adam(float *w, const float *g, float *m, float *v, const float *rate, const
     })
 }
 
-// --- updates scaled by norms: sums of squares in double, one pair per part, added in order
+// --- updates scaled by norms; sums of squares are in double, one pair per part, and added in order
 
 typedef struct { float a, l1, l2; } Terms;
 
@@ -106,7 +106,8 @@ void lars(float *w, const float *g, float *m, const float *rate, const float *fa
     }
 }
 
-// power1, power2: the betas to the power of the number of steps; change: n floats of scratch memory
+// power1, power2: beta1 and beta2 to the power of the step count; change: scratch memory for n
+// floats
 void lamb(float *w, const float *g, float *m, float *v, float *power1, float *power2,
           const float *rate, const float *factor, float *change, double *sums, long n, int parts,
           double scale, double l1, double l2, double decay, double beta1, double beta2,
@@ -177,7 +178,8 @@ void dropout_mask(int8_t *keep, const int64_t *step, uint64_t seed, long n, floa
     }
 }
 
-// --- sums; each part of the rows has its own row of `partial`, so that the order is fixed
+// --- sums; each part of the rows has its own row in `partial`, so that the order of additions is
+// fixed
 
 static void add_parts(const float *partial, float *y, long columns, int parts) {
     for (long j = 0; j < columns; j++) {
@@ -214,7 +216,8 @@ void stack_sums(const float *x, float *y, long stack, long rows, long columns) {
     }
 }
 
-// Sum blocks in float vectors and their sums in double, so that long rows lose no precision.
+// Sum blocks in float vectors, and add the sums of blocks in double, so that long rows lose no
+// precision.
 enum { SUM_BLOCK = 512 };
 
 void row_sums(const float *x, float *y, long rows, long columns) {
@@ -233,7 +236,7 @@ void row_sums(const float *x, float *y, long rows, long columns) {
     }
 }
 
-// --- softmax cross entropy with labels of 1, 4 or 8 bytes; a width of -1 means uint8
+// --- softmax cross entropy with labels of 1, 4 or 8 bytes; a width of -1 stands for uint8
 
 static inline long label_at(const void *label, long i, int width) {
     switch (width) {
@@ -244,7 +247,7 @@ static inline long label_at(const void *label, long i, int width) {
     }
 }
 
-// For rows shorter than a few vectors, exponentials of a block of rows in one loop.
+// For rows shorter than a few vectors: compute the exponentials of a block of rows in one loop.
 enum { NARROW = 48, FEW_ROWS = 64 };
 
 static void narrow_rows(const float *x, const void *label, long first, float *prob, float *loss,
@@ -267,7 +270,7 @@ static void narrow_rows(const float *x, const void *label, long first, float *pr
     }
 }
 
-// number of labels out of range
+// Return the number of labels out of range.
 long bad_labels(const void *label, long rows, long columns, int width) {
     long bad = 0;
     for (long i = 0; i < rows; i++) {
@@ -277,7 +280,7 @@ long bad_labels(const void *label, long rows, long columns, int width) {
     return bad;
 }
 
-// Return `bad_labels`, and compute nothing unless it is 0.
+// Return the number of labels out of range; compute the loss only if this number is 0.
 long cross_entropy(const float *x, const void *label, float *prob, float *loss, long rows,
                    long columns, int width) {
     long bad = bad_labels(label, rows, columns, width);
@@ -403,7 +406,7 @@ void gather_pixels(float *x, float *y, long n, long h, long w, long c, long oh, 
         memcpy(y + i * c, pixel(x, i, h, w, c, oh, ow, sh, sw), c * sizeof(float));
 }
 
-// All other pixels become 0.
+// Write the pixels back to the places from which they were gathered; all other pixels become 0.
 void scatter_pixels(float *y, float *x, long n, long h, long w, long c, long oh, long ow, long sh,
                    long sw) {
 #pragma omp parallel for if (n * h * w * c > PARALLEL) schedule(static)
@@ -417,7 +420,7 @@ void scatter_pixels(float *y, float *x, long n, long h, long w, long c, long oh,
     }
 }
 
-// --- im2col of an NHWC image: a row per output pixel, in the order (c, i, j)
+// --- im2col of an NHWC image: one row per output pixel, with elements in the order (c, i, j)
 
 void im2col(const float *x, float *y, const long *sizes) {
     long n = sizes[0], h = sizes[1], w = sizes[2], c = sizes[3];

@@ -1,5 +1,5 @@
-// Rows of embedding tables; source.c precedes this file. Indices have 4 or 8 bytes; those out of
-// range read 0 and write nothing.
+// Loops over rows of embedding tables; source.c precedes this file. Indices have 4 or 8 bytes; an
+// index out of range reads zeros and writes nothing.
 
 static inline long index_at(const void *index, long i, int width) {
     return width == 8 ? (long)((const int64_t *)index)[i] : ((const int32_t *)index)[i];
@@ -17,8 +17,8 @@ void gather(const float *table, const void *index, float *y, long count, long ro
     }
 }
 
-// Each part owns a range of rows: no two threads write the same row, and the order of the additions
-// is fixed.
+// Each part owns a range of rows, so that no two threads write the same row and the order of the
+// additions is fixed.
 static void add_rows(const float *x, const void *index, float *y, long count, long low, long high,
                      long columns, int width, long first, float scale) {
     for (long i = 0; i < count; i++) {
@@ -59,8 +59,8 @@ void sparse_sgd(float *w, const float *x, const void *index, const float *rate, 
                  first, step);
 }
 
-// Adam on a table with gradients for few rows, equivalent to dense Adam: rows without gradient and
-// with zero moments do not change, and are only read.
+// Adam on a table with gradients for few rows, equivalent to dense Adam: rows that have no gradient
+// and zero moments do not change, so they are only read.
 enum { BLOCK = 256, SHORT = 8 };
 
 static int all_zero(const float *x, long n) {
@@ -77,7 +77,7 @@ static int no_lookups(const int32_t *slot, long n) {
     return !found;
 }
 
-// One row; a scale of 0 means no gradient.
+// Update one row; a scale of 0 means that the row has no gradient.
 static inline void adam_row(float *w, const float *g, float *m, float *v, long n, float lr, float s,
                             float keep1, float keep2, float rest1, float rest2, float e) {
 #pragma omp simd
@@ -175,8 +175,8 @@ static inline __attribute__((always_inline)) void row_part(const Rule *u, int ki
     }
 }
 
-// Update the row of a list of lookups that starts at i; `next` links it in order. The gradient is
-// their sum.
+// Update one row from the list of its lookups, which starts at i and is linked in order by `next`.
+// The gradient of the row is the sum over its lookups.
 static inline __attribute__((always_inline)) void update_row(const Rule *u, int kind, long k,
                                                              const float *x, const int32_t *next,
                                                              long i, long columns) {

@@ -1,4 +1,4 @@
-"""Replace chains of ops that one primitive computes by fused ops, one rewrite per function."""
+"""Replace chains of ops by fused ops that one primitive computes; each function is one rewrite."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from flow_onednn.kernels.upcast import computed
 from flow_onednn.recipes import BY_OP, Problem, problem
 
 Rewrite = Callable[[KernelRewriter, Op], bool]
-"""Rewrite an op if the pattern matches; return whether it did."""
+"""A function that rewrites an op if its pattern matches, and returns whether it did."""
 
 
 @dataclass(frozen=True)
 class Fusions:
-    """Fuse ops for this backend.
+    """The pass that fuses ops for this backend.
 
     Attributes:
         kernels: the kernels of this backend, by op type.
@@ -60,9 +60,10 @@ def _drop(rewriter: KernelRewriter, op: Op, replacement: Value) -> None:
 
 
 def relu_grad_before_pool_grad(rewriter: KernelRewriter, grad: Op) -> bool:
-    """Mask the smaller tensor: relu'(x) . pool'(x, y, dy) = pool'(x, y, relu'(y) . dy).
+    """Apply relu's gradient to the smaller tensor, before the gradient of max pooling.
 
-    The maximum of a window is positive if and only if its source element is.
+    relu'(x) . pool'(x, y, dy) = pool'(x, y, relu'(y) . dy), because the maximum of a window is
+    positive if and only if the element that it comes from is positive.
     """
     x, y, dy = grad.inputs
     mask = rewriter.only_reader(grad.output(), "relu_grad")
@@ -78,17 +79,17 @@ def relu_grad_before_pool_grad(rewriter: KernelRewriter, grad: Op) -> bool:
 
 
 def conv_with_bias(rewriter: KernelRewriter, conv: Op) -> bool:
-    """Fuse conv, bias_add and relu."""
+    """Fuse a convolution with bias_add and relu."""
     return _with_bias(rewriter, conv, {**conv.attrs}, ("relu",))
 
 
 def matmul_with_bias(rewriter: KernelRewriter, op: Op) -> bool:
-    """Fuse matmul, bias_add and relu."""
+    """Fuse a matrix product with bias_add and relu."""
     return _with_bias(rewriter, op, {**op.attrs, "activation": ""}, ("relu",))
 
 
 PLAIN = ("l1", "l2", "weight_decay")
-"""Attributes that are 0 in an update whose change depends on the gradient only."""
+"""Attributes that are 0 in updates whose change of the variable depends on the gradient only."""
 
 
 def matmul_with_update(rewriter: KernelRewriter, op: Op) -> bool:
@@ -141,7 +142,7 @@ def _with_bias(
 
 
 def filter_and_bias_grad(rewriter: KernelRewriter, grad: Op) -> bool:
-    """Compute the gradients of weights and bias in one op, which reads dy once."""
+    """Compute the gradients of weights and bias in one op, so that dy is read once."""
     dy, axes = grad.inputs[0], (0, 1, 2)
     sums = [s for s in rewriter.readers(dy, "reduce_sum") if s.attrs["axis"] == axes]
     if len(sums) != 1 or sums[0].attrs["keepdims"]:
@@ -158,7 +159,7 @@ def filter_and_bias_grad(rewriter: KernelRewriter, grad: Op) -> bool:
 
 
 def pool_with_places(rewriter: KernelRewriter, pool: Op) -> bool:
-    """Save the positions of the maxima in max pooling for its gradient."""
+    """Replace max pooling by an op that also saves the maxima's positions for the gradient."""
     x, y = pool.inputs[0], pool.output()
     grads = [g for g in rewriter.readers(y, "max_pool_2d_grad") if g.inputs[:2] == (x, y)]
     shapes = rewriter.type_of(x).shape, rewriter.type_of(y).shape
@@ -177,7 +178,7 @@ def pool_with_places(rewriter: KernelRewriter, pool: Op) -> bool:
 
 
 def norm_add_relu(rewriter: KernelRewriter, norm: Op) -> bool:
-    """Fuse batch normalisation, a sum and relu, as at the end of a residual block."""
+    """Fuse batch normalisation with a sum and relu, as at the end of a residual block."""
     x, y = norm.inputs[0], norm.output()
     image = rewriter.type_of(x)
     add = rewriter.only_reader(y, "broadcast_add")
@@ -222,7 +223,7 @@ def norm_with_relu(rewriter: KernelRewriter, norm: Op) -> bool:
 
 
 def _fuse_gradient(rewriter: KernelRewriter, norm: Op, relu: Op) -> None:
-    """Fuse relu's gradient with the normalisation's gradient if nothing else reads it."""
+    """Fuse relu's gradient with the normalisation's gradient if no other op reads the former."""
     for mask in rewriter.readers(relu.output(), "relu_grad"):
         grad = rewriter.only_reader(mask.output(), "normalization_grad")
         if mask.inputs[0] != relu.output() or grad is None:
@@ -242,11 +243,11 @@ SPARSE = {
     "sgd_update": ("onednn_sparse_sgd", 0, ()),
     "adam_update": ("onednn_sparse_adam", 2, _ADAM),
 }
-"""Sparse form, number of states, and attributes of updates."""
+"""For each update op: its sparse form, the number of states, and the attributes to copy."""
 
 
 def sparse_update(rewriter: KernelRewriter, total: Op) -> bool:
-    """Update a table from the rows of an embedding's gradient, without a gradient of its size."""
+    """Update a table from its gradient's rows, without a dense gradient as large as the table."""
     update = rewriter.only_reader(total.output(), *SPARSE)
     if update is None or update.inputs[1] != total.output():
         return False
@@ -287,8 +288,9 @@ OWN_MEMORY = "packed operands, in memory of the library"
 def told_copies(rewriter: KernelRewriter, op: Op) -> bool:
     """Record in attributes the bytes of weights that a kernel copies to its primitive's layout.
 
-    Also record memory that the library allocates itself, except for products that are only summed
-    over devices: the compiler can sum the results of a plain ``matmul`` in place, no others.
+    Also record that the library allocates memory of its own.  A ``matmul`` that is only summed over
+    devices is not replaced for that, because the compiler can sum results in place for a plain
+    ``matmul`` only.
     """
     fused = _FUSED.get(op.type, op.type)
     types = rewriter.types[op.name]
@@ -310,7 +312,7 @@ def told_copies(rewriter: KernelRewriter, op: Op) -> bool:
 
 
 def rounded(math: str, rewriter: KernelRewriter, op: Op) -> bool:
-    """Allow a product to round its operands."""
+    """Allow a product to round its float32 operands to the type ``math``."""
     attrs: dict[str, AttrValue] = {**op.attrs, "math": math}
     if op.type in ("matmul", "batch_matmul"):
         attrs["activation"] = ""

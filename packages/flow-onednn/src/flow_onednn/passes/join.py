@@ -1,7 +1,7 @@
-"""Join the updates of small variables: one launch for all updates of one rule.
+"""Join the updates of small variables, so that one launch does all updates by one rule.
 
-The update of a bias takes less time than its launch.  A joined update waits for the last of its
-gradients, which stay in memory until then: they are small.
+The update of a small variable, such as a bias, takes less time than its launch.  A joined update
+waits for the last one of its gradients.  The gradients stay in memory until then, but are small.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from flow_core.authoring.update_rules import COMMON, DIFF, MODEL, RATE
 from flow_onednn.update_references import JOINED, MOST_ROWS, Joined
 
 SMALL = 1 << 14
-"""Number of elements up to which a variable is small: loops over them use one thread."""
+"""Maximum number of elements of a small variable; loops over so few elements use one thread."""
 BY_TYPE: Mapping[str, Joined] = {row.rule.type: row for row in JOINED}
 
 
 @dataclass(frozen=True)
 class JoinUpdates:
-    """Join updates of small variables.
+    """The pass that joins updates of small variables.
 
     Attributes:
         kernels: the kernels of this backend, by op type.
@@ -34,7 +34,7 @@ class JoinUpdates:
     name: str = "onednn_join"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:
-        """Return the graph with one update for several variables."""
+        """Return the graph, in which one update op can update several variables."""
         groups = self._groups(graph, context.specs)
         if not groups:
             return graph
@@ -45,7 +45,7 @@ class JoinUpdates:
         return rewriter.finish()
 
     def _groups(self, graph: Graph, specs: Mapping[str, OpSpec]) -> list[list[Op]]:
-        """Group the updates that differ only in variables that nothing else overwrites."""
+        """Group updates that differ only in their variables, which no other op overwrites."""
         written = Counter(_overwritten(graph, specs))
         named = {name for op in graph.ops.values() for name in op.control}
         groups: dict[object, list[Op]] = {}
@@ -59,7 +59,7 @@ class JoinUpdates:
 
 
 def _overwritten(graph: Graph, specs: Mapping[str, OpSpec]) -> Iterator[Value]:
-    """Yield the values that ops overwrite, once per op; for views, also the values viewed."""
+    """Yield the values that each op overwrites; for a view, also the values that it views."""
     for op in graph.ops.values():
         for i in specs[op.type].mutates:
             value = op.inputs[i] if i < len(op.inputs) else None
@@ -71,7 +71,7 @@ def _overwritten(graph: Graph, specs: Mapping[str, OpSpec]) -> Iterator[Value]:
 
 
 def _is_small(graph: Graph, op: Op) -> bool:
-    """Whether a variable is small and all inputs are float32, which excludes ``skip_if``."""
+    """Return whether a variable is small and all inputs are float32, so none is ``skip_if``."""
     row, types = BY_TYPE[op.type], graph.input_types(op)
     floats = (t for i, t in enumerate(types) if not (row.rule.step and i == RATE + 1))
     variable = graph.ops[op.inputs[MODEL].op].type == "variable"
@@ -83,7 +83,7 @@ def _is_small(graph: Graph, op: Op) -> bool:
 
 
 def _parts(op: Op) -> tuple[tuple[Value, ...], tuple[Value, ...], tuple[Value, ...]]:
-    """Return the inputs shared with other updates, the row of this one, and the gradient factor."""
+    """Return the inputs that updates can share, the row of this update, and the gradient factor."""
     row = BY_TYPE[op.type]
     first = RATE + 1 + row.rule.step
     end = first + row.row - 2
@@ -97,13 +97,13 @@ def _alike(op: Op) -> object:
 
 
 def _cut(ops: Sequence[Op]) -> Iterator[Sequence[Op]]:
-    """Split updates into chunks that one op supports."""
+    """Split updates into chunks of as many variables as one op supports."""
     for first in range(0, len(ops), MOST_ROWS):
         yield ops[first : first + MOST_ROWS]
 
 
 def _join(rewriter: KernelRewriter, ops: Sequence[Op]) -> None:
-    """Replace several updates by one op at the position and under the name of the last."""
+    """Replace several updates by one op that has the position and the name of the last update."""
     last, row = ops[-1], BY_TYPE[ops[0].type]
     (rate, *step), _, factor = _parts(last)
     attrs: dict[str, AttrValue] = {k: last.attrs[k] for k in (*COMMON, *row.rule.attrs)}

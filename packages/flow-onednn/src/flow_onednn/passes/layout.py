@@ -1,7 +1,8 @@
-"""Data layouts of oneDNN: convolutions, pooling and batch normalization prefer NHWC.
+"""Data layouts for oneDNN, whose convolutions, pooling and batch normalization prefer NHWC.
 
-The algorithm is `flow_core.rewriting.layouts`; this module holds the table and the rules that turn
-convolutions into oneDNN ops.  An ``onednn_reorder`` op is inserted wherever a layout changes.
+The algorithm is in `flow_core.rewriting.layouts`; this module has the table of ops and the rules
+that turn convolutions into oneDNN ops.  An ``onednn_reorder`` op is inserted wherever the layout
+changes.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from flow_core.authoring.specs import AttrValue, Graph, KernelSpec, Op
 
 @dataclass(frozen=True)
 class NhwcLayout:
-    """Assign layouts for this backend.
+    """The pass that assigns layouts for this backend.
 
     Attributes:
-        kernels: the kernels of this backend, by op type: an op is rewritten if one accepts it.
+        kernels: the kernels of this backend, by op type; an op is rewritten if a kernel accepts it.
         devices: device types whose ops run on the CPU.
     """
 
@@ -41,7 +42,7 @@ def _geometry(op: Op) -> dict[str, AttrValue]:
 
 
 def _as_written(work: Layouts, op: Op, type_: str, **more: AttrValue) -> bool:
-    """Replace a convolution that is NHWC in the program by an op that can be fused."""
+    """Replace a convolution that the program wrote in NHWC by an op that can be fused."""
     if op.attrs["data_format"] != LAST or not work.movable(op, 0, 1):
         return False
     attrs: dict[str, AttrValue] = {**_geometry(op), **more, "weights_last": True}

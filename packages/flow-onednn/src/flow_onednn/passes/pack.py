@@ -1,8 +1,8 @@
-"""Pack the weight of the products of several devices once, if they share memory.
+"""Pack a weight once for the products of several devices that share memory.
 
-Each device gets an op that packs its copy of the weight.  Devices that share the copy share the
-packed weight as well; only the first of these ops runs.  If the rows of all devices can be
-multiplied at once, the weight is packed only once anyway.
+Each device gets an op that packs its copy of the weight.  Devices that share one copy share the
+packed weight as well, and only the first of their packing ops runs.  If one product can multiply
+the rows of all devices, the pass does nothing, since that product packs the weight only once.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from flow_onednn.kernels.partitioned_matmul import same_rows
 from flow_onednn.recipes import Problem
 
 LEAST = 3
-"""Minimum number of devices: packing costs as much as the implicit packing of two products."""
+"""Minimum number of devices; packing takes as long as the implicit packing in two products."""
 FEW = 32
-"""Maximum rows per device: saves an eighth of four products of 32 x 784 x 512."""
+"""Maximum rows per device; with 32 rows, four 32 x 784 x 512 products take an eighth less time."""
 LARGE = 1 << 18
-"""Minimum bytes of a weight: packing a smaller one takes negligible time."""
+"""Minimum bytes of a weight; the time to pack a smaller weight is negligible."""
 
 
 @dataclass(frozen=True)
 class PackWeights:
-    """Pack weights once for all devices of this process.
+    """The pass that packs weights once for all devices of this process.
 
     Attributes:
         kernels: the kernels of this backend, by op type.
@@ -51,7 +51,7 @@ class PackWeights:
         return rewriter.finish()
 
     def _groups(self, graph: Graph, home: Mapping[str, int]) -> Iterator[list[Op]]:
-        """Yield groups of products that are parts of one logical op with copies of one weight."""
+        """Yield groups of products that are parts of one logical op, with copies of one weight."""
         groups: dict[object, list[Op]] = {}
         for type_ in ("matmul", "onednn_matmul"):
             for op in graph.of_type(type_):
@@ -76,7 +76,7 @@ def _worth(graph: Graph, ops: Sequence[Op]) -> Iterator[tuple[Op, int]]:
 
 
 def _joined(graph: Graph, ops: Sequence[Op]) -> bool:
-    """Whether the rows of all devices can be multiplied at once, which packs the weight once."""
+    """Return whether one product can multiply the rows of all devices."""
     parts = [
         KernelQuery(op.type, op.attrs, graph.input_types(op), graph.types[op.name]) for op in ops
     ]

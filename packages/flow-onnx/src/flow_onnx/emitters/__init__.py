@@ -1,6 +1,6 @@
 """Emitters: one function per op type that adds its ONNX nodes, in one module per op family.
 
-In: an `Emission`. Out: the names of its outputs, or `UnsupportedOp` without an equivalent.
+In: an `Emission`. Out: the names of its outputs, or `UnsupportedOp` if ONNX has no equivalent.
 Must not import `flow_onnx.network`, `flow_onnx.export` or `flow_onnx.files`.
 """
 

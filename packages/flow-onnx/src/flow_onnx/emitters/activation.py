@@ -1,4 +1,4 @@
-"""Activations."""
+"""Emitters of activation functions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flow_onnx.emitters.common import Emit, direct, number
 
 
 def _gelu(e: Emission) -> str:
-    """Emit gelu with the error function; one operator since opset 20."""
+    """Emit gelu, computed with the error function; it is one operator since opset 20."""
     if e.opset >= 20:
         return e.node("Gelu", e.x)
     erf = e.node("Erf", e.node("Mul", e.x, number(e, 1 / math.sqrt(2))))

@@ -1,4 +1,4 @@
-"""Elementwise functions of one and two inputs, of an input and a number, and comparisons."""
+"""Emitters of comparisons and of elementwise functions of inputs and numbers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SAME: Mapping[str, str] = {
     "acosh": "Acosh", "atanh": "Atanh", "ceil": "Ceil", "floor": "Floor", "rint": "Round",
     "round": "Round", "erf": "Erf", "softplus": "Softplus",
 }  # fmt: skip
-"""ONNX operators of ops with one input."""
+"""ONNX operator of each op with one input."""
 
 PAIRS: Mapping[str, str] = {
     "broadcast_add": "Add", "broadcast_sub": "Sub", "broadcast_mul": "Mul",
@@ -23,7 +23,7 @@ PAIRS: Mapping[str, str] = {
     "scalar_add_by_tensor": "Add", "scalar_sub_by_tensor": "Sub", "scalar_mul_by_tensor": "Mul",
     "scalar_div_by_tensor": "Div",
 }  # fmt: skip
-"""ONNX operators of ops with two inputs; both truncate integer quotients towards zero."""
+"""ONNX operator of each op with two inputs; OneFlow and ONNX truncate integer quotients alike."""
 
 
 def _expm1(e: Emission) -> str:
@@ -33,7 +33,7 @@ def _expm1(e: Emission) -> str:
 
 
 def _log1p(e: Emission) -> str:
-    """Emit 2 atanh(x / (2 + x)), accurate for small numbers, and log(1 + x) for large ones."""
+    """Emit 2 atanh(x / (2 + x)) for small x, where it is accurate, and log(1 + x) for large x."""
     ratio = e.node("Div", e.x, e.node("Add", e.x, number(e, 2)))
     near = e.node("Mul", e.node("Atanh", ratio), number(e, 2))
     far = e.node("Log", e.node("Add", e.x, number(e, 1)))
@@ -79,7 +79,7 @@ def extreme(op_type: str) -> Emit:
 
 
 def _floor_mod(e: Emission) -> str:
-    """Emit the remainder with the sign of the divisor; ONNX's ``Mod`` supports integers."""
+    """Emit the remainder with the sign of the divisor; ONNX's ``Mod`` computes it for integers."""
     if not e.dtype.is_floating:
         return computed_in_int32(e, lambda x, y: e.node("Mod", x, y))
     x, y = e.inputs
@@ -95,7 +95,7 @@ def _floordiv(e: Emission) -> str:
 
 
 def _atan2(e: Emission) -> str:
-    """Emit atan(x/y), shifted by pi for negative y; 0 or pi for x = 0."""
+    """Emit atan(x/y), shifted by pi for negative y; the result for x = 0 is 0 or pi."""
     x, y = e.inputs
     zero, turn = number(e, 0), number(e, math.pi)
     behind = e.node("Less", y, zero)
@@ -106,7 +106,7 @@ def _atan2(e: Emission) -> str:
 
 
 def _unless_zero(emit: Callable[[Emission], str]) -> Emit:
-    """Return an emitter of 0 for a first input of 0, whatever the second is."""
+    """Return an emitter whose result is 0 where the first input is 0, for any second input."""
 
     def emitter(e: Emission) -> str:
         zero = number(e, 0)
@@ -119,7 +119,7 @@ def _unless_zero(emit: Callable[[Emission], str]) -> Emit:
 
 
 def _with_number(op_type: str, name: str) -> Emit:
-    """Return the emitter of an op on an input and a number, truncated for integers."""
+    """Return the emitter of an op on an input and a number, which is truncated for integers."""
 
     def emit(e: Emission) -> str:
         operand = e.const(_cut(e, e.attr(name)), e.dtype)
@@ -133,7 +133,7 @@ def _cut(e: Emission, value: float) -> float:
 
 
 def _add_n(e: Emission) -> str:
-    """Emit a sum of several inputs; ONNX's ``Sum`` supports floating types only."""
+    """Emit a sum of several inputs; ONNX's ``Sum`` supports floating-point types only."""
     if e.dtype.is_floating:
         return e.node("Sum", *e.inputs)
     total = to_int32(e, e.x, e.dtype)
@@ -154,7 +154,7 @@ def _not_equal(e: Emission, x: str, y: str) -> str:
 
 
 def _or_equal(op_type: str, strict: str) -> Callable[[Emission, str, str], str]:
-    """Return the emitter of ``>=`` or ``<=``, operators since opset 12."""
+    """Return the emitter of ``>=`` or ``<=``, which are ONNX operators since opset 12."""
 
     def emit(e: Emission, x: str, y: str) -> str:
         if e.opset >= 12:

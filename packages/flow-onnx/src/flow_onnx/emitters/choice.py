@@ -1,4 +1,4 @@
-"""Selections, clipping and casts."""
+"""Emitters of selections, clipping and casts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _where_number(keeps: bool) -> Emit:
 
 
 def _limits(e: Emission) -> tuple[Any, Any]:
-    """Return the minimum and maximum, None for no limit."""
+    """Return the minimum and the maximum; None stands for no limit."""
     kind = "floating" if e.dtype.is_floating else "integral"
     found = tuple(e.op.attrs.get(f"{kind}_{end}") for end in ("min", "max"))
     if e.dtype.is_floating:
@@ -55,7 +55,7 @@ def _clip(e: Emission) -> str:
 
 
 def _clip_integers(e: Emission, low: Any, high: Any) -> str:
-    """Clip integers in opset 11, whose ``Clip`` supports floating types only."""
+    """Clip integers in opset 11, whose ``Clip`` supports floating-point types only."""
     x = to_int32(e, e.x, e.dtype)
     for limit, test in ((low, "Less"), (high, "Greater")):
         if limit is not None:

@@ -1,4 +1,4 @@
-"""Helpers of several op families."""
+"""Helpers that the emitters of several op families share."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ Emit = Callable[[Emission], Made]
 
 
 def direct(op_type: str) -> Emit:
-    """Return the emitter of an op that is one node with the same inputs and no attributes."""
+    """Return the emitter of an op that becomes one node with the op's inputs and no attributes."""
     return lambda e: computed_in_int32(e, lambda *xs: e.node(op_type, *xs))
 
 
 def computed_in_int32(e: Emission, emit: Callable[..., str]) -> str:
-    """Emit with small integers cast to int32, as many operators do not support them."""
+    """Emit an op with small integers cast to int32, since many operators do not support these."""
     if e.dtype.name not in SMALL_INTEGERS:
         return emit(*e.inputs)
     result = emit(*(to_int32(e, x, kind.dtype) for x, kind in zip(e.inputs, e.types, strict=True)))
@@ -30,5 +30,5 @@ def to_int32(e: Emission, x: str, dtype: DType) -> str:
 
 
 def number(e: Emission, value: float, dtype: DType | None = None) -> str:
-    """Return a constant in the element type of the first input, or in ``dtype``."""
+    """Return a constant of element type ``dtype``, by default that of the first input."""
     return e.const(value, dtype or e.dtype)

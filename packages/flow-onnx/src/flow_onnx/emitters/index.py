@@ -1,7 +1,7 @@
-"""Gather, scatter and one-hot ops.
+"""Emitters of gather, scatter and one-hot ops.
 
-In a job, an index out of range reads zeros and writes nothing. In ONNX it is an error, and negative
-indices count from the end.
+In a job, an index out of range reads zeros and writes nothing. In ONNX, such an index is an error,
+and negative indices count from the end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def _wide_index(e: Emission, position: int) -> str:
 
 
 def _whole(e: Emission) -> None:
-    """Raise `UnsupportedOp` for a device's part of a table."""
+    """Raise `UnsupportedOp` if the table is only a device's part of a logical table."""
     if e.op.attrs.get("first"):
         e.unsupported("a device's part of a table")
 
@@ -52,12 +52,12 @@ def _dim_gather(e: Emission) -> str:
 
 
 def _zeros(e: Emission, kind: TensorType) -> str:
-    """Emit zeros in the shape of the output."""
+    """Emit zeros with the shape and element type of the output."""
     return e.node("Expand", e.const(0, kind.dtype), e.ints(e.outputs[0].shape))
 
 
 def _added(e: Emission, table: str, index: str, updates: str) -> str:
-    """Add updates to a table; updates of the same position are summed."""
+    """Emit the sum of a table and updates; updates of the same position are added up."""
     e.require_opset(16, "a sum of what goes to the same position")
     return e.node("ScatterND", table, index, updates, reduction="add")
 

@@ -1,4 +1,4 @@
-"""Softmax and losses."""
+"""Emitters of softmax and losses."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from flow_onnx.emitters.common import Emit, number
 from flow_onnx.emitters.reduce import reduced
 
 SMALLEST_PROBABILITY = 1e-20
-"""Lower bound of probabilities, as in the jobs."""
+"""Lower bound of probabilities in losses, the same as in the kernels of a job."""
 
 
 def softmax(op_type: str) -> Callable[[Emission, str, int], str]:
-    """Return a function that emits (log-)softmax; before opset 13, only over the last axis."""
+    """Return a function that emits (log-)softmax; before opset 13, ONNX has the last axis only."""
 
     def emit(e: Emission, x: str, axis: int) -> str:
         last = e.rank - 1
@@ -64,13 +64,13 @@ def _of_probabilities(e: Emission) -> str:
 
 
 def _sigmoid(e: Emission) -> str:
-    """Emit log(1 + exp(x)) - x label."""
+    """Emit the loss log(1 + exp(x)) - x label."""
     label = e.inputs[1] if e.types[1].dtype is e.dtype else e.cast(e.inputs[1], e.dtype)
     return e.node("Sub", e.node("Softplus", e.x), e.node("Mul", e.x, label))
 
 
 def _smooth_l1(e: Emission) -> str:
-    """Emit near (distance - near / 2) / beta, with near = min(distance, beta)."""
+    """Emit the loss near (distance - near / 2) / beta, with near = min(distance, beta)."""
     distance, beta = e.node("Abs", e.node("Sub", *e.inputs)), float(e.attr("beta"))
     if not beta:
         return distance

@@ -1,4 +1,4 @@
-"""Matrix products and biases."""
+"""Emitters of matrix products and biases."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flow_onnx.emitters.common import Emit, computed_in_int32
 
 
 def _matmul(e: Emission) -> str:
-    """Emit one ``Gemm`` for transposed or scaled floating matrices, else ``MatMul``."""
+    """Emit one ``Gemm`` for transposed or scaled floating-point matrices, else ``MatMul``."""
     flags = {f"trans{side.upper()}": int(e.attr(f"transpose_{side}")) for side in "ab"}
     alpha = e.attr("alpha")
     if e.rank == 2 and e.dtype.is_floating and (any(flags.values()) or alpha != 1):

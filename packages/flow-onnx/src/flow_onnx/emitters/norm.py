@@ -1,4 +1,4 @@
-"""Batch, layer and L2 normalisation."""
+"""Emitters of batch, layer and L2 normalisation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Emitter = Callable[[Emission], str | tuple[str, ...]]
 
 
 def _batch_norm(e: Emission) -> tuple[str, ...]:
-    """Normalise with the moving statistics, in their element type."""
+    """Emit batch normalisation with the moving statistics, in their element type."""
     if e.attr("training"):
         e.unsupported("training=True: it normalises by the batch and updates the moving statistics")
     x, mean, variance, gamma, beta = e.inputs
@@ -25,7 +25,7 @@ def _batch_norm(e: Emission) -> tuple[str, ...]:
 
 
 def _per_channel(e: Emission, x: str, vectors: tuple[str, ...]) -> str:
-    """Move the channels to axis 1, as in ONNX; a vector is a batch of one."""
+    """Emit with the channels on axis 1, as ONNX requires; a vector becomes a batch of one."""
     if e.rank == 1:
         return e.reshape(_node(e, e.reshape(x, (1, *e.shape)), vectors), e.shape)
     axis = e.attr("axis") % e.rank
@@ -48,7 +48,11 @@ def _inverse_root(e: Emission, variance: str, kind: TensorType) -> str:
 
 
 def _layer_norm(e: Emission) -> tuple[str, ...]:
-    """Emit one node since opset 17, if parameters have the normalised axes and only y is used."""
+    """Emit layer normalisation.
+
+    This is one node since opset 17 if the parameters have the shape of the normalised axes and only
+    y is used.
+    """
     begin = e.attr("begin_norm_axis") % e.rank
     stats = e.outputs[1].dtype
     x = e.x if e.dtype is stats else e.cast(e.x, stats)
@@ -62,7 +66,7 @@ def _layer_norm(e: Emission) -> tuple[str, ...]:
 
 
 def _parameters(e: Emission) -> list[tuple[str, TensorType]]:
-    """Return beta and gamma, as far as present."""
+    """Return those of beta and gamma that the op has."""
     return list(zip(e.inputs[1:], e.types[1:], strict=True))
 
 

@@ -1,4 +1,4 @@
-"""Argmax, top-k and sorting; the order of equal elements is stable."""
+"""Emitters of argmax, top-k and sorting; equal elements keep their order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Padding and triangular masks."""
+"""Emitters of padding and triangular masks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _number_attr(e: Emission, what: str) -> Any:
 
 
 def _tril(e: Emission) -> str:
-    """Emit the lower triangle; one operator since opset 14 for a fill value of 0."""
+    """Emit the lower triangle; since opset 14, one operator does so for a fill value of 0."""
     fill, diagonal = _number_attr(e, "fill"), int(e.attr("diagonal"))
     if e.opset >= 14 and fill == 0 and e.dtype.is_floating:
         return e.node("Trilu", e.x, e.const(diagonal, "int64"), upper=0)

@@ -1,6 +1,7 @@
-"""Fake quantization of quantization-aware jobs, in floating point.
+"""Emitters of the fake quantization in quantization-aware jobs, in floating point.
 
-ONNX's quantization operators round halves to even and have one more negative level.
+They do not use ONNX's quantization operators, which round halves to even and have one more negative
+level.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def _levels(e: Emission) -> int:
 
 
 def _grid(e: Emission, high: str, low: str) -> tuple[str, str]:
-    """Return scale and zero point of a range."""
+    """Return the scale and the zero point for a range of values."""
     if _is_symmetric(e):
         return e.node("Div", high, number(e, _levels(e))), e.node("Mul", low, number(e, 0))
     step = e.node("Div", e.node("Sub", high, low), number(e, _levels(e)))
@@ -32,7 +33,7 @@ def _grid(e: Emission, high: str, low: str) -> tuple[str, str]:
 
 
 def _observer(e: Emission) -> tuple[str, str]:
-    """Emit scale and zero point of all elements, or of each row."""
+    """Emit the scale and the zero point for all elements together, or for each row."""
     whole = bool(e.attr("per_layer_quantization"))
     axes = list(range(0 if whole else 1, e.rank))
     high, low = (_extreme(e, op_type, axes) for op_type in ("ReduceMax", "ReduceMin"))
@@ -47,14 +48,14 @@ def _extreme(e: Emission, op_type: str, axes: list[int]) -> str:
 
 
 def _moving(e: Emission) -> tuple[str, str]:
-    """Emit scale and zero point of the moving averages."""
+    """Emit the scale and the zero point that follow from the moving averages."""
     if e.attr("training"):
         e.unsupported("training=True: it updates the moving averages")
     return _grid(e, *e.inputs[2:])
 
 
 def _fake(e: Emission) -> str:
-    """Emit the nearest quantized number; halves are rounded away from zero."""
+    """Emit the quantized number nearest to each element; halves are rounded away from zero."""
     scale, zero = (_per_row(e, i) for i in (1, 2))
     top, symmetric = _levels(e), _is_symmetric(e)
     y = e.node("Div", e.x, scale)
@@ -67,7 +68,7 @@ def _fake(e: Emission) -> str:
 
 
 def _per_row(e: Emission, position: int) -> str:
-    """Reshape per-row numbers for broadcasting."""
+    """Reshape an input that has one number per row, so that it can be broadcast."""
     rows = e.types[position].shape[0]
     if rows == 1:
         return e.inputs[position]

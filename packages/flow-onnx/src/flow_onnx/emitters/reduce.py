@@ -1,4 +1,4 @@
-"""Reductions."""
+"""Emitters of reductions."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ def _axes(e: Emission) -> list[int]:
 
 
 def reduced(e: Emission, op_type: str, x: str, axes: list[int], keepdims: bool) -> str:
-    """Emit a reduction over axes; the axes of sums are an input since opset 13."""
+    """Emit a reduction over axes; ``ReduceSum`` has the axes as an input since opset 13."""
     since = 13 if op_type == "ReduceSum" else 18
     return e.node_with_axes(op_type, x, axes, since, keepdims=int(keepdims))
 
 
 def _reduction(op_type: str) -> Emit:
-    """Return the emitter of a reduction; over all axes its shape is (1,), as in OneFlow."""
+    """Return the emitter of a reduction; the result over all axes has shape (1,), as in OneFlow."""
 
     def emit(e: Emission) -> str:
         axes, small = _axes(e), e.dtype.name in SMALL_INTEGERS
@@ -40,7 +40,7 @@ def _reduce(e: Emission, op_type: str, x: str, axes: list[int]) -> str:
 
 
 def _truth(op_type: str) -> Emit:
-    """Return the emitter of any or all, as the maximum or minimum of 0 and 1."""
+    """Return the emitter of ``any`` or ``all``, the maximum or minimum of zeros and ones."""
 
     def emit(e: Emission) -> str:
         ones = e.cast(e.to_bool(e.x, e.types[0]), "int32")

@@ -1,4 +1,4 @@
-"""Reshapes, broadcasts, slices, concatenations and splits."""
+"""Emitters of reshapes, broadcasts, slices, concatenations and splits."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _transpose(e: Emission) -> str:
 
 
 def missing_axes(x: Shape, out: Shape, axes: tuple[int, ...]) -> list[int]:
-    """Return the axes of ``out`` missing in ``x``: ``axes`` if they match, else leading axes.
+    """Return the axes of ``out`` that ``x`` lacks: ``axes`` if these match, else leading axes.
 
     >>> missing_axes((4, 3), (4, 5, 3), (1,)), missing_axes((3,), (4, 3), ())
     ([1], [0])
@@ -50,7 +50,7 @@ def missing_axes(x: Shape, out: Shape, axes: tuple[int, ...]) -> list[int]:
 
 
 def _broadcast(e: Emission) -> str:
-    """Emit a broadcast; sizes that do not change are passed as 1, so that they may be open."""
+    """Emit a broadcast; sizes that do not change are passed as 1, so that they can be open."""
     out = e.outputs[0].shape
     missing = missing_axes(e.shape, out, tuple(e.op.attrs.get("broadcast_axes", ())))
     x, sizes = e.x, list(e.shape)
@@ -65,7 +65,7 @@ def _broadcast(e: Emission) -> str:
 
 
 def unsqueeze(e: Emission, x: str, axes: list[int]) -> str:
-    """Insert axes of size 1 into ``x``; they are an input since opset 13."""
+    """Insert axes of size 1 into ``x``; ``Unsqueeze`` has the axes as an input since opset 13."""
     return e.node_with_axes("Unsqueeze", x, axes, 13)
 
 
@@ -73,7 +73,7 @@ def unsqueeze(e: Emission, x: str, axes: list[int]) -> str:
 
 
 def slice_range(size: int, start: int, stop: int, step: int) -> range:
-    """Return the indices of a slice of an axis; start and stop are clamped."""
+    """Return the indices that a slice takes from an axis; start and stop are clamped."""
     if size == 0:
         return range(0, 0, step)
     first, last = min(max(start, -size), size - 1), min(max(stop, -size - 1), size)
@@ -98,7 +98,7 @@ def _slice(e: Emission) -> str:
 
 
 def _ends(size: int, taken: range) -> tuple[int, int]:
-    """Return start and end of a slice; the ends of the axis in a form valid for every size."""
+    """Return start and end of a slice; bounds at the axis's ends are valid for every axis size."""
     start = -1 if taken.step < 0 and taken.start == size - 1 else taken.start
     if taken.stop < 0:
         return start, -FAR
@@ -110,7 +110,10 @@ def _slice_update(e: Emission) -> str:
 
 
 def _replaced(e: Emission, x: str, update: str, taken: list[tuple[int, range]]) -> str:
-    """Replace a slice of ``x``, recursively by axis: update the slice, then reorder indices."""
+    """Replace a slice of ``x`` by ``update``, with one recursive call per axis.
+
+    Each call updates the slice along one axis, then restores the order of the indices.
+    """
     if not taken:
         return e.node("Identity", update)
     (axis, part), *rest = taken

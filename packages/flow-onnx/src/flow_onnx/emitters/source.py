@@ -1,4 +1,4 @@
-"""Constants."""
+"""Emitters of constants."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flow_onnx.emitters.common import Emit
 from flow_onnx.types import element_type
 
 SMALL = 256
-"""Maximum number of elements of a constant that is stored in the model."""
+"""Maximum number of elements of a constant whose elements are stored in the model."""
 
 
 def _constant(e: Emission) -> str:
@@ -24,7 +24,7 @@ def _constant(e: Emission) -> str:
 
 
 def _filled(e: Emission, shape: str, value: float) -> str:
-    """Fill a shape, given as a tensor, with a number."""
+    """Emit a tensor filled with a number; its shape is given as a tensor."""
     dtype = e.outputs[0].dtype
     array = np.array([value]).astype(dtype.numpy)
     data = helper.make_tensor("", element_type(dtype), (1,), array.tobytes(), raw=True)

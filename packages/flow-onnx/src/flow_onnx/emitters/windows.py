@@ -1,6 +1,7 @@
-"""Convolutions, transposed convolutions, pooling and upsampling.
+"""Emitters of convolutions, transposed convolutions, pooling and upsampling.
 
-ONNX supports channels-first layout only; channels-last tensors are transposed before and after.
+ONNX supports the channels-first layout only, so channels-last tensors are transposed before and
+after these ops.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ def _is_last(e: Emission) -> bool:
 
 
 def _first(e: Emission, x: str) -> str:
-    """Transpose a tensor to channels-first, or filters to inputs-first."""
+    """Transpose a channels-last tensor, or channels-last filters, to channels-first."""
     return e.transpose(x, (0, e.rank - 1, *range(1, e.rank - 1))) if _is_last(e) else x
 
 
@@ -57,7 +58,7 @@ def _deconv(e: Emission) -> str:
 
 
 def _pool_pads(e: Emission) -> list[int]:
-    """Return the padding that gives the op's number of windows for any rounding."""
+    """Return the padding for which ONNX has the op's number of windows, however it rounds."""
     y, kernel = e.outputs[0].shape, e.attr("pool_size")
     if _rounds(e) and e.open and e.open[0] - {0, e.rank - 1 if _is_last(e) else 1}:
         e.unsupported("its padding depends on sizes that are open")
@@ -88,7 +89,7 @@ def _before(e: Emission, axis: int, size: int) -> int:
 
 
 def _pool(op_type: str) -> Emit:
-    """Return the emitter of a pooling; averages exclude padding, which is ONNX's default."""
+    """Return the emitter of a pooling; averages exclude padding, as ONNX's do by default."""
 
     def emit(e: Emission) -> str:
         attrs = {"kernel_shape": list(e.attr("pool_size")), "strides": list(e.attr("strides"))}
@@ -100,7 +101,7 @@ def _pool(op_type: str) -> Emit:
 
 
 def _poolable(e: Emission, x: str) -> str:
-    """Cast integers to float64, which represents 32 bits exactly."""
+    """Cast integers to float64, which represents 32-bit integers exactly."""
     if e.dtype.is_floating:
         return x
     if e.dtype.name == "int64":
@@ -126,7 +127,7 @@ def _upsample(e: Emission) -> str:
             f"scales {scales}: ONNX keeps what is left over of a size, and this op does not"
         )
     sizes = e.const([1, 1, *scales], "float32")
-    region = "" if e.opset >= 13 else e.const([], "float32")  # unused, but required
+    region = "" if e.opset >= 13 else e.const([], "float32")  # unused, but required before 13
     return e.node("Resize", e.x, region, sizes, **RESIZE[e.attr("interpolation")])
 
 

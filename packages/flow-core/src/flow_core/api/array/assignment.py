@@ -18,13 +18,13 @@ def assign(
     """Overwrite a variable at every step.
 
     Args:
-        ref: what `flow.get_variable` returned.
-        value: a blob of its shape and element type.
+        ref: a variable, as returned by `flow.get_variable`.
+        value: a blob of the variable's shape and element type.
         dtype: has no effect, as in OneFlow.
         name: name of the op.
 
     Raises:
-        InferenceError: ``ref`` is not a variable, or shapes or element types differ.
+        InferenceError: ``ref`` is not a variable, or the shapes or element types differ.
     """
     _assign(ref, value, name)
 
@@ -36,7 +36,9 @@ def system_assign(
     use_locking: object = None,
     name: str | None = None,
 ) -> BlobDef:
-    """Assign as `assign` and return ``ref``; the two options have no effect, as in OneFlow."""
+    """Assign like `assign`, and return ``ref``; the other two arguments have no effect, as in
+    OneFlow.
+    """
     _assign(ref, value, name)
     return ref
 
@@ -59,12 +61,12 @@ def _as_vector(count: BlobDef) -> BlobDef:
 
 
 def count_not_finite(x: BlobDef, name: str | None = None) -> BlobDef:
-    """Number of infinite or NaN elements of a floating blob: int64 of shape (1,)."""
+    """Return the number of infinite or NaN elements of a floating-point blob: int64, shape (1,)."""
     return _as_vector(emit("count_not_finite", x, name=name))
 
 
 def multi_count_not_finite(x: Sequence[BlobDef] | None = None, name: str | None = None) -> BlobDef:
-    """Number of infinite or NaN elements of all blobs of a list: int64 of shape (1,)."""
+    """Return the number of infinite or NaN elements in a list of blobs: int64 of shape (1,)."""
     if not x:
         raise InferenceError(
             "multi_count_not_finite", at=user_line(2), found=f"{x!r}", allowed="one or more blobs"

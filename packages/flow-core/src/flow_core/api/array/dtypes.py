@@ -1,4 +1,4 @@
-"""Element types under their public names."""
+"""The element types, under their public names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blobs whose number of valid rows is known at run time only."""
+"""Functions whose results have a number of valid rows that is known only at run time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["argwhere", "nonzero", "sync_dynamic_resize"]
 
 
 def argwhere(condition: BlobDef, dtype: DType | None = None, name: str | None = None) -> BlobDef:
-    """The positions of all nonzero elements, one per row, in order.
+    """Return the positions of all nonzero elements, one per row, in order.
 
     Args:
         condition: a blob of rank 1 or more, of any numeric type.
@@ -21,8 +21,8 @@ def argwhere(condition: BlobDef, dtype: DType | None = None, name: str | None = 
         name: name of the op.
 
     Returns:
-        A blob of shape (elements of ``condition``, rank of ``condition``), with one valid row per
-        position: see `sync_dynamic_resize`.
+        A blob of shape (elements of ``condition``, rank of ``condition``) with one valid row for
+        each position; `sync_dynamic_resize` describes valid rows.
     """
     wanted = int32 if dtype is None else as_dtype(dtype)
     places, number = emit("argwhere", condition, dtype=wanted.name, name=name)
@@ -30,20 +30,21 @@ def argwhere(condition: BlobDef, dtype: DType | None = None, name: str | None = 
 
 
 def nonzero(a: BlobDef, name: str | None = None) -> BlobDef:
-    """`argwhere` with a row per axis and a column per position, like numpy's ``nonzero``."""
+    """Return the transpose of `argwhere`: a row per axis and a column per position, as in numpy."""
     return emit_one("transpose", argwhere(a, name=name), perm=(1, 0))
 
 
 def sync_dynamic_resize(inputs: BlobDef, size: BlobDef, name: str | None = None) -> BlobDef:
-    """The first ``size`` rows of a blob, where ``size`` is known at run time only.
+    """Return the first ``size`` rows of a blob, where ``size`` is known only at run time.
 
-    `BlobDef.shape` stays the maximum shape.  Row-wise ops propagate the size, sums over rows add
-    the valid rows, and fetched results contain only those.  Any other op is an error;
+    `BlobDef.shape` remains the maximum shape.  The first ``size`` rows are the valid ones.
+    Row-wise ops propagate the size, sums over rows add only the valid rows, and fetched results
+    contain only the valid rows.  Any other op on the result is an error;
     `flow.cast_to_static_shape` returns all rows, with zeros after the valid ones.
 
     Args:
         inputs: a blob of rank 1 or more.
-        size: int32 or int64 of shape (1,), from 0 to the rows of ``inputs``.
+        size: int32 or int64 of shape (1,), from 0 to the number of rows of ``inputs``.
         name: name of the op.
     """
     number = periods_of((inputs, size))

@@ -1,4 +1,4 @@
-"""Distinct values, and numbering of tokens."""
+"""Functions that find distinct values, or number tokens."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = [
 def unique_with_counts(
     x: BlobDef, out_idx: DType = int32, name: str | None = None
 ) -> tuple[BlobDef, BlobDef, BlobDef, BlobDef]:
-    """Distinct values of a blob of rank 1, in the order of their first appearance.
+    """Return distinct values of a blob of rank 1, in the order of their first appearance.
 
     Args:
         x: a blob of shape (n,).
@@ -28,8 +28,9 @@ def unique_with_counts(
         name: name of the op.
 
     Returns:
-        The values (n,), of which the first ``num_unique`` are valid and the rest is 0; the index
-        of each element of ``x`` among them (n,); the count of each (n,); num_unique (1,).
+        Four blobs: the distinct values (n,), of which the first ``num_unique`` are valid and the
+        rest are 0; for each element of ``x``, the index of its value among them (n,); the count of
+        each value (n,); and ``num_unique`` (1,).
     """
     y, idx, count, number = emit("unique_with_counts", x, out_idx=as_dtype(out_idx).name, name=name)
     return y, idx, count, number
@@ -38,7 +39,7 @@ def unique_with_counts(
 def indexed_slices_reduce_sum(
     indices: BlobDef, values: BlobDef, name: str | None = None
 ) -> tuple[BlobDef, BlobDef, BlobDef]:
-    """Sum the rows with equal index.
+    """Sum the rows that have the same index.
 
     Args:
         indices: int32 or int64, shape (n,).
@@ -46,8 +47,9 @@ def indexed_slices_reduce_sum(
         name: name of the op.
 
     Returns:
-        Distinct indices (n,) and the sum of the rows of each (n, ...), of which the first
-        ``num_unique`` are valid and the rest is 0; num_unique as int64 of shape (1,).
+        Three blobs: the distinct indices (n,) and the sum of the rows of each index (n, ...), of
+        both of which the first ``num_unique`` rows are valid and the rest are 0; and
+        ``num_unique``, int64 of shape (1,).
     """
     y_indices, y_values, number = emit("indexed_slices_reduce_sum", indices, values, name=name)
     return y_indices, y_values, number
@@ -63,15 +65,16 @@ def categorical_ordinal_encode(
     """Number tokens from 1 in the order of first appearance; token 0 is always 0.
 
     Args:
-        table: a variable of shape (2 * capacity,) that stores the numbers, initially zeros.
-        size: a variable of shape (1,) that counts them, initially zero.
+        table: a variable of shape (2 * capacity,) that stores tokens and their numbers, initially
+            zeros.
+        size: a variable of shape (1,) that counts the stored tokens, initially zero.
         input_tensor: tokens, int32 or int64 like both variables; any shape.
-        hash_precomputed: must be True: tokens are their own hashes.
+        hash_precomputed: must be True: the tokens themselves serve as hashes.
         name: name of the op.
 
     Raises:
-        InferenceError: types or shapes that do not fit.
-        DataError: at run time, if the distinct tokens exceed the table's capacity.
+        InferenceError: a type or shape does not fit.
+        DataError: at run time, there are more distinct tokens than the table's capacity.
     """
     return emit_one(
         "CategoricalOrdinalEncode",
@@ -89,20 +92,20 @@ def categorical_ordinal_encoder(
     hash_precomputed: bool = True,
     name: str = "CategoricalOrdinalEncoder",
 ) -> BlobDef:
-    """`categorical_ordinal_encode` with variables of its own, ``name-Table`` and ``name-Size``.
+    """Call `categorical_ordinal_encode` with new variables, ``<name>-Table`` and ``<name>-Size``.
 
     Args:
         input_tensor, hash_precomputed: see `categorical_ordinal_encode`.
-        capacity: largest number of distinct tokens.
+        capacity: maximum number of distinct tokens.
         name: name of the op, and first part of the variables' names.
 
     Returns:
         The numbers of the tokens, in the shape and element type of ``input_tensor``.
 
     Raises:
-        InferenceError: tokens that are not int32 or int64.
-        VariableError: a second encoder of this name in a job.
-        DataError: at run time, with more distinct tokens than ``capacity``.
+        InferenceError: the tokens are not int32 or int64.
+        VariableError: the job already has an encoder of this name.
+        DataError: at run time, there are more distinct tokens than ``capacity``.
     """
     with name_scope(name):
         table, size = (

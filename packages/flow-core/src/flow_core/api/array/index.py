@@ -1,4 +1,6 @@
-"""Functions that read or write at indices, or find them: gather, scatter, sort, one_hot."""
+"""Functions that read or write elements at indices, or compute indices: gather, scatter, sort,
+one_hot.
+"""
 
 from __future__ import annotations
 
@@ -37,20 +39,21 @@ def gather(
     batch_dims: int = 0,
     name: str | None = None,
 ) -> BlobDef:
-    """Rows of ``params`` along an axis, in the order of ``indices``.
+    """Return slices of ``params`` along an axis, in the order given by ``indices``.
 
     Args:
-        params: a table.
+        params: the blob that is read.
         indices: integers; an index out of range reads zeros.
         validate_indices: ignored, as in OneFlow.
         axis: the axis of ``params``, by default ``batch_dims``.
-        batch_dims: number of leading axes that both share, each entry with its own indices.  If
-            ``indices`` has no other axes, its last one counts the indices, as in OneFlow.
+        batch_dims: number of leading batch axes of both blobs; each batch entry of ``params`` has
+            its own indices.  If ``indices`` has no other axes, its last axis is the axis of the
+            indices, as in OneFlow.
         name: name of the op.
 
     Returns:
-        A blob of shape ``params.shape[:axis] + indices.shape[batch_dims:] +
-        params.shape[axis + 1:]`` of params' element type.
+        A blob of the element type of ``params`` and of shape ``params.shape[:axis] +
+        indices.shape[batch_dims:] + params.shape[axis + 1:]``.
     """
     axis = axis_of("gather", batch_dims if axis is None else axis, len(params.shape))
     if batch_dims == 0:
@@ -78,19 +81,20 @@ def _batch_gather(params: BlobDef, indices: BlobDef, lead: int, name: str | None
 
 
 def gather_nd(params: BlobDef, indices: BlobDef, name: str | None = None) -> BlobDef:
-    """The slices of ``params`` at positions, each a row of the last axis of ``indices``.
+    """Return the slices of ``params`` at the positions that the last axis of ``indices`` holds.
 
     Args:
-        params: a table.
+        params: the blob that is read.
         indices: integers of shape (*batch, depth): the first ``depth`` coordinates of each slice.
             A position out of range reads zeros.
         name: name of the op.
 
     Returns:
-        A blob of shape ``indices.shape[:-1] + params.shape[depth:]`` of params' element type.
+        A blob of shape ``indices.shape[:-1] + params.shape[depth:]`` and of the element type of
+        ``params``.
 
     Raises:
-        InferenceError: no coordinates, or more than ``params`` has axes.
+        InferenceError: a position has no coordinates, or more coordinates than ``params`` has axes.
 
     Example:
         Positions (i, j) in a table (4, 5, 6) give slices of shape (6,).
@@ -101,11 +105,11 @@ def gather_nd(params: BlobDef, indices: BlobDef, name: str | None = None) -> Blo
 def scatter_nd(
     indices: BlobDef, updates: BlobDef, shape: Sequence[int], name: str | None = None
 ) -> BlobDef:
-    """Zeros to which ``updates`` are added at positions.
+    """Add ``updates`` at positions of a blob of zeros, and return that blob.
 
     Args:
         indices: positions, as for `gather_nd`; those out of range write nothing.
-        updates: the addends, in the shape of ``gather_nd(result, indices)``; addends of one
+        updates: the addends, in the shape of ``gather_nd(result, indices)``; all addends at a
             position are summed.
         shape: shape of the result.
         name: name of the op.
@@ -114,7 +118,7 @@ def scatter_nd(
         A blob of ``shape`` and of the element type of ``updates``.
 
     Raises:
-        InferenceError: updates of another shape, or no or too many coordinates.
+        InferenceError: ``updates`` has another shape, or a position has no or too many coordinates.
     """
     return emit_one("scatter_nd", indices, updates, shape=tuple(shape), name=name)
 
@@ -122,20 +126,21 @@ def scatter_nd(
 def tensor_scatter_nd_update(
     params: BlobDef, indices: BlobDef, updates: BlobDef, name: str | None = None
 ) -> BlobDef:
-    """``params`` with ``updates`` in place of the slices at positions.
+    """Return ``params`` with the slices at the given positions replaced by ``updates``.
 
     Args:
-        params: a table.
-        indices: positions, as for `gather_nd`; those out of range write nothing.  One of several
-            equal positions takes effect.
+        params: the blob that is read.
+        indices: positions, as for `gather_nd`; those out of range write nothing.  If positions are
+            equal, one of their updates takes effect.
         updates: new slices, in the shape of ``gather_nd(params, indices)``.
         name: name of the op.
 
     Returns:
-        A blob like ``params``.
+        A blob of the shape and element type of ``params``.
 
     Raises:
-        InferenceError: updates of another shape or element type, or no or too many coordinates.
+        InferenceError: ``updates`` has another shape or element type, or a position has no or too
+            many coordinates.
     """
     return emit_one("tensor_scatter_nd_update", params, updates, indices, name=name)
 
@@ -143,26 +148,28 @@ def tensor_scatter_nd_update(
 def tensor_scatter_nd_add(
     params: BlobDef, indices: BlobDef, updates: BlobDef, name: str | None = None
 ) -> BlobDef:
-    """``params`` with ``updates`` added to the slices at positions.
+    """Return ``params`` with ``updates`` added to the slices at the given positions.
 
     Args:
-        params: a table.
+        params: the blob that is read.
         indices: positions, as for `gather_nd`; those out of range write nothing.
-        updates: the addends, in the shape of ``gather_nd(params, indices)``; addends of one
+        updates: the addends, in the shape of ``gather_nd(params, indices)``; all addends at a
             position are summed.
         name: name of the op.
 
     Returns:
-        A blob like ``params``.
+        A blob of the shape and element type of ``params``.
 
     Raises:
-        InferenceError: updates of another shape or element type, or no or too many coordinates.
+        InferenceError: ``updates`` has another shape or element type, or a position has no or too
+            many coordinates.
     """
     return emit_one("tensor_scatter_nd_add", params, updates, indices, name=name)
 
 
 def dim_gather(input: BlobDef, dim: int, index: BlobDef, name: str | None = None) -> BlobDef:
-    """For each element of ``index``, the element of ``input`` at that index along axis ``dim``.
+    """Return, for each element of ``index``, the element of ``input`` at that index on axis
+    ``dim``.
 
     Args:
         input: a blob.
@@ -177,13 +184,14 @@ def dim_gather(input: BlobDef, dim: int, index: BlobDef, name: str | None = None
 def unsorted_segment_sum(
     data: BlobDef, segment_ids: BlobDef, num_segments: int, axis: int = 0, name: str | None = None
 ) -> BlobDef:
-    """Sum the rows of ``data`` along an axis by segment.
+    """Sum the slices of ``data`` along an axis that belong to the same segment.
 
     Args:
         data: a blob.
-        segment_ids: the segment of each row, in the shape of data's axes from ``axis`` on; rows
-            of segments out of range are ignored.
-        num_segments: size of the result's axis ``axis``, which replaces those axes.
+        segment_ids: the segment of each slice; an integer blob whose shape is that of consecutive
+            axes of ``data``, from ``axis`` on.  Slices whose segment is out of range are ignored.
+        num_segments: number of segments: the size of the result's axis ``axis``, which replaces the
+            axes of ``segment_ids``.
         axis: first of the summed axes.
         name: name of the op.
     """
@@ -196,18 +204,18 @@ def unsorted_segment_sum(
 def unsorted_segment_sum_like(
     data: BlobDef, segment_ids: BlobDef, like: BlobDef, axis: int = 0, name: str | None = None
 ) -> BlobDef:
-    """`unsorted_segment_sum` with as many segments as ``like`` has on axis ``axis``.
+    """Call `unsorted_segment_sum` with the size of axis ``axis`` of ``like`` as ``num_segments``.
 
     Args:
         data, segment_ids, axis, name: see `unsorted_segment_sum`.
         like: a blob of the result's shape; its elements are ignored.
 
     Returns:
-        A blob of like's shape and of the element type of ``data``.
+        A blob of the shape of ``like`` and of the element type of ``data``.
 
     Raises:
-        InferenceError: ids whose shape is not that of data's axes from ``axis`` on, or ``like`` of
-            another shape.
+        InferenceError: the shape of ``segment_ids`` is not that of the axes of ``data`` from
+            ``axis`` on, or ``like`` does not have the result's shape.
     """
     axis = axis_of("unsorted_segment_sum_like", axis, len(data.shape))
     return emit_one("unsorted_segment_sum_like", data, segment_ids, like, axis=axis, name=name)
@@ -216,19 +224,19 @@ def unsorted_segment_sum_like(
 def unsorted_batch_segment_sum(
     data: BlobDef, segment_ids: BlobDef, num_segments: int, name: str | None = None
 ) -> BlobDef:
-    """`unsorted_segment_sum` on the last axis of ``segment_ids``, for each batch entry.
+    """Sum the rows of ``data`` by segment, separately for each batch entry.
 
     Args:
         data: a blob of shape (*batch, n, *rest).
-        segment_ids: integers of shape (*batch, n); rows of segments out of range are ignored.
-        num_segments: number of sums per entry.
+        segment_ids: integers of shape (*batch, n); rows whose segment is out of range are ignored.
+        num_segments: number of segments of each batch entry.
         name: name of the op.
 
     Returns:
         A blob of shape (*batch, num_segments, *rest) of the element type of ``data``.
 
     Raises:
-        InferenceError: other shapes, or no segments.
+        InferenceError: the shapes are not of this form, or ``num_segments`` is less than 1.
     """
     return emit_one(
         "unsorted_batch_segment_sum", data, segment_ids, num_segments=num_segments, name=name
@@ -236,7 +244,7 @@ def unsorted_batch_segment_sum(
 
 
 def _to_last(function: str, axis: int, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the permutation that moves an axis last, and its inverse."""
+    """Return the permutation that moves an axis to the end, and its inverse."""
     axis = axis_of(function, axis, rank)
     perm = (*(i for i in range(rank) if i != axis), axis)
     return perm, tuple(perm.index(i) for i in range(rank))
@@ -245,7 +253,7 @@ def _to_last(function: str, axis: int, rank: int) -> tuple[tuple[int, ...], tupl
 def _along(
     function: str, x: BlobDef, axis: int, name: str | None, at_last: Callable[..., BlobDef]
 ) -> BlobDef:
-    """Apply an op of the last axis to another one, between two transpositions."""
+    """Apply an op that works on the last axis to another axis, between two transpositions."""
     perm, inverse = _to_last(function, axis, len(x.shape))
     if perm[-1] == len(perm) - 1:
         return at_last(x, name)
@@ -263,19 +271,19 @@ def _emitter(op_type: str, **attrs: AttrValue) -> Callable[..., BlobDef]:
 def sort(
     input: BlobDef, axis: int = -1, direction: str = "ASCENDING", name: str | None = None
 ) -> BlobDef:
-    """The elements sorted along an axis.
+    """Return the elements of a blob, sorted along an axis.
 
     Args:
-        input: a blob with elements along the axis.
+        input: a blob whose size on the axis is at least 1.
         axis: the axis, negative to count from the last one.
         direction: "ASCENDING" or "DESCENDING".
         name: name of the op.
 
     Returns:
-        A blob like ``input``.
+        A blob of the shape and element type of ``input``.
 
     Raises:
-        InferenceError: another direction, an axis out of range, or an axis of size 0.
+        InferenceError: the direction is unknown, or the axis is out of range or of size 0.
     """
     check(direction in DIRECTIONS, "sort", f"{direction!r}", " or ".join(DIRECTIONS))
     return _along("sort", input, axis, name, _emitter("sort", direction=direction))
@@ -284,7 +292,7 @@ def sort(
 def argsort(
     input: BlobDef, axis: int = -1, direction: str = "ASCENDING", name: str | None = None
 ) -> BlobDef:
-    """The indices that sort along an axis; equal numbers keep their order.
+    """Return the indices that sort a blob along an axis; equal numbers keep their order.
 
     Args:
         input, axis, direction, name: see `sort`.
@@ -293,25 +301,25 @@ def argsort(
         int32 in the shape of ``input``.
 
     Raises:
-        InferenceError: as `sort`.
+        InferenceError: as for `sort`.
     """
     check(direction in DIRECTIONS, "argsort", f"{direction!r}", " or ".join(DIRECTIONS))
     return _along("argsort", input, axis, name, _emitter("arg_sort", direction=direction))
 
 
 def argmax(input: BlobDef, axis: int = -1, name: str | None = None) -> BlobDef:
-    """The index of the largest element along an axis, the lowest among equal ones.
+    """Return the index of the largest element along an axis, the lowest among equal ones.
 
     Args:
-        input: a blob with elements along the axis.
+        input: a blob whose size on the axis is at least 1.
         axis: the axis, negative to count from the last one.
         name: name of the op.
 
     Returns:
-        int32 in the shape of ``input`` without the axis; of a blob with one axis, shape (1,).
+        int32 in the shape of ``input`` without the axis, or of shape (1,) for a blob with one axis.
 
     Raises:
-        InferenceError: an axis out of range, or of size 0.
+        InferenceError: the axis is out of range or of size 0.
     """
     perm, _ = _to_last("math.argmax", axis, len(input.shape))
     if perm[-1] != len(perm) - 1:
@@ -322,29 +330,31 @@ def argmax(input: BlobDef, axis: int = -1, name: str | None = None) -> BlobDef:
 def top_k(
     input: BlobDef, axis: int = -1, k: int = 1, sorted: bool = True, name: str | None = None
 ) -> BlobDef:
-    """The int32 indices of the ``k`` largest numbers along an axis, largest first.
+    """Return the int32 indices of the ``k`` largest numbers along an axis, largest first.
 
     Args:
         input: a blob.
         axis: the axis.
-        k: number of indices; all if the axis has fewer.
-        sorted: whether the order matters; the indices are always in order.
+        k: number of indices; if the axis has fewer elements, all indices are returned.
+        sorted: whether the indices must be in order; they always are.
         name: name of the op.
     """
     return _along("math.top_k", input, axis, name, _emitter("top_k", k=k, sorted=sorted))
 
 
 def in_top_k(targets: BlobDef, predictions: BlobDef, k: int, name: str | None = None) -> BlobDef:
-    """Whether fewer than ``k`` classes have a higher prediction than the target class.
+    """Return, for each row, whether fewer than ``k`` classes have a higher prediction than its
+    target.
 
     Args:
-        targets: class per row, integers of shape (N,).
+        targets: the target class of each row, integers of shape (N,).
         predictions: shape (N, classes), floating.
         k: number of classes.
         name: name of the op.
 
     Returns:
-        int8 of shape (N,); 0 for a target out of range or a prediction that is not finite.
+        int8 of shape (N,); 0 if the target is out of range, or any prediction of its row is not
+        finite.
     """
     return emit_one("in_top_k", targets, predictions, k=k, name=name)
 
@@ -358,10 +368,10 @@ def one_hot(
     dtype: DType | None = None,
     name: str | None = None,
 ) -> BlobDef:
-    """Vectors of ``off_value``, with ``on_value`` at the index.
+    """Return, for each index, a vector of ``off_value`` with ``on_value`` at that index.
 
     Args:
-        indices: integers in [0, depth); others raise a `DataError` at run time.
+        indices: integers in [0, depth); any other value raises a `DataError` at run time.
         depth: length of the vectors.
         on_value, off_value: the two numbers.
         axis: position of the new axis, last by default.

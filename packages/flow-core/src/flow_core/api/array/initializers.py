@@ -1,4 +1,4 @@
-"""Initializers of variables: ``flow.random_normal_initializer(stddev=0.1)`` and the others."""
+"""Initializers of variables, such as ``flow.random_normal_initializer(stddev=0.1)``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = [
 
 
 def constant_initializer(value: float = 0, dtype: DType = _float) -> Initializer:
-    """Every element is ``value``.
+    """Return the initializer that sets every element to ``value``.
 
     Args:
         value: the number.
@@ -30,23 +30,23 @@ def constant_initializer(value: float = 0, dtype: DType = _float) -> Initializer
 
 
 def zeros_initializer(dtype: DType = _float) -> Initializer:
-    """Every element is 0."""
+    """Return the initializer that sets every element to 0."""
     return constant_initializer(0.0, dtype)
 
 
 def ones_initializer(dtype: DType = _float) -> Initializer:
-    """Every element is 1."""
+    """Return the initializer that sets every element to 1."""
     return constant_initializer(1.0, dtype)
 
 
 def random_uniform_initializer(
     minval: float = 0, maxval: float = 1, dtype: DType = _float
 ) -> Initializer:
-    """Uniform numbers between ``minval`` and ``maxval``.
+    """Return an initializer that draws uniform numbers between ``minval`` and ``maxval``.
 
     Args:
         minval: lower bound, included.
-        maxval: upper bound; integers include it.
+        maxval: upper bound; included for integer types only.
         dtype: element type of the variable.
 
     Raises:
@@ -62,13 +62,13 @@ def random_uniform_initializer(
 def random_normal_initializer(
     mean: float = 0.0, stddev: float = 1.0, seed: int | None = None, dtype: DType | None = None
 ) -> Initializer:
-    """Normally distributed numbers.
+    """Return an initializer that draws normally distributed numbers.
 
     Args:
-        mean: their mean.
-        stddev: their standard deviation.
+        mean: mean of the distribution.
+        stddev: standard deviation of the distribution.
         seed: must be None; pass ``random_seed`` to ``flow.get_variable`` instead.
-        dtype: must be None; the variable has its own.
+        dtype: must be None; pass ``dtype`` to ``flow.get_variable`` instead.
 
     Raises:
         InferenceError: ``seed`` or ``dtype`` is given.
@@ -84,22 +84,22 @@ def random_normal_initializer(
 
 
 def truncated_normal_initializer(mean: float = 0.0, stddev: float = 1.0) -> Initializer:
-    """Normally distributed numbers, redrawn if farther than 2 ``stddev`` from the mean."""
+    """Return an initializer that draws normal numbers at most 2 ``stddev`` away from the mean."""
     return Initializer("truncated_normal", (float(mean), float(stddev)))
 
 
 def truncated_normal(stddev: float = 1.0) -> Initializer:
-    """`truncated_normal_initializer` with mean 0."""
+    """Return a `truncated_normal_initializer` with mean 0."""
     return truncated_normal_initializer(0.0, stddev)
 
 
 def glorot_uniform_initializer(data_format: str = "") -> Initializer:
-    """Uniform numbers of variance 2 / (fan_in + fan_out), for a weight of ``data_format``."""
+    """Return an initializer that draws uniform numbers of variance 2 / (fan_in + fan_out)."""
     return variance_scaling_initializer(1.0, "fan_avg", "random_uniform", data_format)
 
 
 def glorot_normal_initializer(data_format: str = "") -> Initializer:
-    """Normal numbers of variance 2 / (fan_in + fan_out), for a weight of ``data_format``."""
+    """Return an initializer that draws normal numbers of variance 2 / (fan_in + fan_out)."""
     return variance_scaling_initializer(1.0, "fan_avg", "random_normal", data_format)
 
 
@@ -113,17 +113,17 @@ def variance_scaling_initializer(
     distribution: str = "truncated_normal",
     data_format: str = "",
 ) -> Initializer:
-    """Numbers of mean 0 and variance ``scale / fan``.
+    """Return an initializer that draws numbers of mean 0 and variance ``scale / fan``.
 
     Args:
         scale: a positive factor.
         mode: "fan_in", "fan_out" or "fan_avg".
         distribution: "truncated_normal", "random_normal" or "random_uniform".
-        data_format: "NC..." for weights (out, in, window), "N...C" for (out, window, in), ""
-            for matrices (out, in).
+        data_format: axis order of the weight: "NC..." for (out, in, window), "N...C" for (out,
+            window, in), "" for a matrix (out, in).
 
     Raises:
-        InferenceError: an argument has another value.
+        InferenceError: an argument has a value that is not listed here.
     """
     what = "variance_scaling_initializer"
     mode = _choice(what, "mode", mode.lower(), MODES)
@@ -141,18 +141,19 @@ def kaiming_initializer(
     negative_slope: float = 0.0,
     data_format: str = "NCHW",
 ) -> Initializer:
-    """Numbers of standard deviation ``gain / sqrt(fan)``, which keep activations in range.
+    """Return an initializer that draws numbers of standard deviation ``gain / sqrt(fan)``.
 
     Args:
         shape: shape of the variable, at least rank 2.
         distribution: "random_normal" or "random_uniform".
         mode: "fan_in", "fan_out" or "fan_avg".
-        nonlinearity: the next layer: "leaky_relu", "relu", "tanh", "sigmoid" or None.
+        nonlinearity: the activation that follows, which determines the gain: "leaky_relu", "relu",
+            "tanh", "sigmoid" or None.
         negative_slope: slope of leaky_relu below 0.
         data_format: "NCHW" or "NHWC".
 
     Raises:
-        InferenceError: an argument has another value.
+        InferenceError: an argument has a value that is not listed here.
     """
     what = "kaiming_initializer"
     check(len(shape) >= 2 and min(shape) > 0, what, f"shape {tuple(shape)}", "rank >= 2, no 0")

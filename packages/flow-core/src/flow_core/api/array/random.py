@@ -1,4 +1,4 @@
-"""``flow.random``: random numbers, the same for the same seed, op name and step."""
+"""``flow.random``: random numbers that are determined by the seed, the op's name and the step."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ __all__ = [
 
 
 def _seed(seed: int | None) -> dict[str, AttrValue]:
-    """Return the seed attributes of an op; without a seed it draws from the job's."""
+    """Return the seed attributes of an op; without a seed, it derives one from the job's seed."""
     return {"seed": -1 if seed is None else int(seed), "has_seed": seed is not None}
 
 
 def bernoulli(
     x: BlobDef, seed: int | None = None, dtype: DType | None = None, name: str = "Bernoulli"
 ) -> BlobDef:
-    """1 with the probability in the element of ``x``, otherwise 0.
+    """Return, for each element of ``x``, 1 with that probability, otherwise 0.
 
     Args:
         x: probabilities.
@@ -50,7 +50,7 @@ def coin_flip(
     probability: float = 0.5,
     name: str = "CoinFlip",
 ) -> BlobDef:
-    """Random bits, drawn in each step.
+    """Return random bits, drawn anew in each step.
 
     Args:
         batch_size: number of bits.
@@ -62,7 +62,7 @@ def coin_flip(
         int8 of shape (batch_size,): 1 or 0.
 
     Example:
-        ``mirror`` of ``flow.image.CropMirrorNormalize``.
+        The result can be the argument ``mirror`` of ``flow.image.CropMirrorNormalize``.
     """
     own_name = None if name == "CoinFlip" else name
     return emit_one(
@@ -78,9 +78,10 @@ CoinFlip = coin_flip
 
 
 def gen_seed(seed: int | None = None) -> tuple[int, bool]:
-    """Return a seed, drawn if not given, and whether ops use it.
+    """Return the given seed, or a random one, and whether ops must use it.
 
-    In the mirrored view an op without a seed has (-1, False): its devices differ.
+    In the mirrored view, the result without a seed is (-1, False), so that devices draw different
+    numbers.
     """
     if seed is not None:
         return seed, True
@@ -92,7 +93,7 @@ def gen_seed(seed: int | None = None) -> tuple[int, bool]:
 def generate_random_batch_permutation_indices(
     value: BlobDef, seed: int | None = None, name: str | None = None
 ) -> BlobDef:
-    """A random permutation of the rows of a blob, drawn in each step.
+    """Return a random permutation of the row indices of a blob, drawn anew in each step.
 
     Args:
         value: a blob, of which only the size of axis 0 is used.
@@ -100,13 +101,13 @@ def generate_random_batch_permutation_indices(
         name: name of the op.
 
     Returns:
-        int32 of shape ``value.shape[:1]``: each row index once.
+        int32 of shape ``value.shape[:1]``, which contains each row index once.
     """
     return emit_one("generate_random_batch_permutation_indices", value, **_seed(seed), name=name)
 
 
 def shuffle(value: BlobDef, seed: int | None = None, name: str | None = None) -> BlobDef:
-    """The rows of a blob (axis 0) in a random order, drawn in each step.
+    """Return the rows of a blob (axis 0) in a random order, drawn anew in each step.
 
     Args:
         value: a blob with at least one axis.
@@ -114,10 +115,10 @@ def shuffle(value: BlobDef, seed: int | None = None, name: str | None = None) ->
         name: name of the op.
 
     Returns:
-        A blob like ``value``.
+        A blob of the shape and element type of ``value``.
 
     Raises:
-        InferenceError: a blob without axes.
+        InferenceError: ``value`` has no axes.
     """
     check(len(value.shape) > 0, "random.shuffle", f"shape {value.shape}", "at least one axis")
     return gather(value, generate_random_batch_permutation_indices(value, seed), name=name)

@@ -1,4 +1,4 @@
-"""Regularizers of variables: ``flow.regularizers.l2(0.0005)``."""
+"""Regularizers of variables, such as ``flow.regularizers.l2(0.0005)``."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ __all__ = ["l1", "l1_l2", "l2"]
 
 @dataclass(frozen=True, slots=True)
 class Regularizer:
-    """Add ``l1 * sign(w) + l2 * w`` to the gradient of a variable w."""
+    """A penalty on a variable w, which adds ``l1 * sign(w) + l2 * w`` to the gradient of w."""
 
     l1: float
     l2: float
 
     def to_attr(self) -> tuple[AttrValue, ...]:
-        """The literal ``("l1_l2", l1, l2)``."""
+        """Return the literal ``("l1_l2", l1, l2)``."""
         return ("l1_l2", self.l1, self.l2)
 
 
 def l1_l2(l1: float = 0.01, l2: float = 0.01) -> Regularizer:
-    """Penalty on a variable w: adds ``l1 * sign(w) + l2 * w`` to its gradient.
+    """Return a penalty on a variable w that adds ``l1 * sign(w) + l2 * w`` to the gradient of w.
 
     >>> l1_l2(0.1, 0.2).to_attr()
     ('l1_l2', 0.1, 0.2)
@@ -33,10 +33,10 @@ def l1_l2(l1: float = 0.01, l2: float = 0.01) -> Regularizer:
 
 
 def l1(l: float = 0.01) -> Regularizer:  # noqa: E741 - OneFlow's name
-    """`l1_l2` with ``l2=0``."""
+    """Return `l1_l2` with the factor ``l1=l`` and ``l2=0``."""
     return l1_l2(l, 0.0)
 
 
 def l2(l: float = 0.01) -> Regularizer:  # noqa: E741 - OneFlow's name
-    """`l1_l2` with ``l1=0``."""
+    """Return `l1_l2` with ``l1=0`` and the factor ``l2=l``."""
     return l1_l2(0.0, l)

@@ -42,7 +42,8 @@ def concat(
     Args:
         inputs: blobs of one element type and of equal sizes except on ``axis``.
         axis: the axis, negative to count from the last one.
-        max_dim_size: an upper bound for the resulting size, checked only for fixed shapes.
+        max_dim_size: an upper bound on the size of the result's axis, checked only for blobs of
+            fixed shape.
         name: name of the op.
         values: an older name of ``inputs``.
     """
@@ -56,7 +57,7 @@ def concat(
     others = [x for x in parts if not isinstance(x, BlobDef)]
     check(not others, "concat", f"{others[:1]!r:.60}", "blobs alone")
     axis = axis_of("concat", axis, len(parts[0].shape))
-    # only the fed arrays must fit together, not the maximum sizes of lists
+    # maximum sizes of lists need not fit together: only the arrays that are fed must
     bound = None if any(x.is_dynamic for x in parts) else max_dim_size
     return emit_one("concat", *parts, axis=axis, max_dim_size=bound, name=name)
 
@@ -66,14 +67,14 @@ def stack(inputs: Sequence[BlobDef], axis: int = 0, name: str | None = None) -> 
 
     Args:
         inputs: blobs of one shape and element type.
-        axis: position of the new axis in the result; -1 for the last.
+        axis: position of the new axis in the result; -1 is the last position.
         name: name of the op.
 
     Returns:
         A blob with one more axis, of size ``len(inputs)``.
 
     Raises:
-        InferenceError: no blobs, blobs of several shapes, or an axis out of range.
+        InferenceError: there are no blobs, their shapes differ, or the axis is out of range.
     """
     shapes = [x.shape for x in inputs]
     same = len(shapes) > 0 and all(shape == shapes[0] for shape in shapes)
@@ -86,12 +87,13 @@ def stack(inputs: Sequence[BlobDef], axis: int = 0, name: str | None = None) -> 
 def slice(
     x: BlobDef, begin: Sequence[int | None], size: Sequence[int | None], name: str | None = None
 ) -> BlobDef:
-    """The region of ``x`` that starts at ``begin`` and has the size ``size``.
+    """Return the region of ``x`` that starts at ``begin`` and has the size ``size``.
 
     Args:
         x: a blob.
-        begin: a start per axis, negative to count from the end; None is 0.
-        size: a size per axis; -1, None and sizes beyond the end extend to the end.
+        begin: the start on each axis, negative to count from the end; None means 0.
+        size: the size on each axis; with -1, None or a size beyond the end, the region extends to
+            the end.
         name: name of the op.
     """
     rank = len(x.shape)
@@ -112,16 +114,16 @@ def _begin_and_size(total: int, begin: int | None, size: int | None) -> SliceRow
 
 
 def slice_v2(x: BlobDef, slice_tup_list: Sequence[SliceRow], name: str | None = None) -> BlobDef:
-    """The slice ``x[start:stop:step, ...]``, as in numpy.
+    """Return the slice ``x[start:stop:step, ...]``, as in numpy.
 
     Args:
         x: a blob.
-        slice_tup_list: (start, stop, step) per axis, None for numpy's default; trailing axes
-            without an entry are kept whole.  Steps may be negative.
+        slice_tup_list: (start, stop, step) for each axis, where None means numpy's default;
+            trailing axes without an entry are kept whole.  Steps may be negative.
         name: name of the op.
 
     Raises:
-        InferenceError: start or stop out of range, a step of 0, or nothing selected.
+        InferenceError: a start or stop is out of range, a step is 0, or the slice is empty.
     """
     return emit_one("slice", x, **slice_attrs("slice_v2", x, slice_tup_list), name=name)
 
@@ -129,16 +131,17 @@ def slice_v2(x: BlobDef, slice_tup_list: Sequence[SliceRow], name: str | None = 
 def slice_update(
     x: BlobDef, update: BlobDef, slice_tup_list: Sequence[SliceRow], name: str | None = None
 ) -> BlobDef:
-    """A copy of ``x`` with a slice replaced.
+    """Return a copy of ``x`` with a slice replaced.
 
     Args:
         x: a blob.
-        update: the new slice: a blob of the shape of the slice, of x's element type.
-        slice_tup_list: (start, stop, step) per axis, see `slice_v2`.
+        update: the new slice: a blob of the shape of the slice and of the element type of ``x``.
+        slice_tup_list: (start, stop, step) for each axis; see `slice_v2`.
         name: name of the op.
 
     Raises:
-        InferenceError: start or stop out of range, a step of 0, or an update of another type.
+        InferenceError: a start or stop is out of range, a step is 0, or ``update`` has another
+            type.
     """
     attrs = slice_attrs("slice_update", x, slice_tup_list)
     return emit_one("slice_update", x, update, **attrs, name=name)
@@ -147,13 +150,13 @@ def slice_update(
 def logical_slice(
     x: BlobDef, slice_tup_list: Sequence[SliceRow], name: str | None = None
 ) -> BlobDef:
-    """`slice_v2` with steps greater than 0.
+    """Return a slice as `slice_v2` does, with steps greater than 0 only.
 
     Args:
         x, slice_tup_list, name: see `slice_v2`.
 
     Raises:
-        InferenceError: as `slice_v2`, and for negative steps.
+        InferenceError: as for `slice_v2`, or a step is negative.
     """
     attrs = slice_attrs("experimental.logical_slice", x, slice_tup_list, forward=True)
     return emit_one("logical_slice", x, **attrs, name=name)
@@ -165,13 +168,14 @@ def logical_slice_assign(
     """Overwrite a slice of a variable at every step.
 
     Args:
-        x: what ``flow.get_variable`` returned.
-        value: of the shape and element type of the slice.
-        slice_tup_list: (start, stop, step) per axis, steps greater than 0, see `slice_v2`.
+        x: a variable, as returned by ``flow.get_variable``.
+        value: a blob of the shape and element type of the slice.
+        slice_tup_list: (start, stop, step) for each axis, with steps greater than 0; see
+            `slice_v2`.
         name: name of the op.
 
     Raises:
-        InferenceError: as `logical_slice`, and for a value of another type.
+        InferenceError: as for `logical_slice`, or ``value`` has another type.
     """
     attrs = slice_attrs("experimental.logical_slice_assign", x, slice_tup_list, forward=True)
     emit("logical_slice_assign", x, value, **attrs, name=name)
@@ -191,7 +195,7 @@ def slice_attrs(
 
 
 def _checked(function: str, size: int, row: SliceRow, forward: bool) -> tuple[int, int, int]:
-    """Return one slice with its defaults."""
+    """Return the start, stop and step of one slice, with numpy's defaults in place of None."""
     ok = len(row) == 3 and all(n is None or isinstance(n, int) for n in row)
     check(ok, function, f"{row!r}", "(start, stop, step), each an int or None")
     start, stop, step = row
@@ -217,10 +221,10 @@ def reverse(input: BlobDef, axis: int | Sequence[int], name: str | None = None) 
         name: name of the op.
 
     Returns:
-        A blob like ``input``.
+        A blob of the shape and element type of ``input``.
 
     Raises:
-        InferenceError: an axis out of range.
+        InferenceError: an axis is out of range.
     """
     rank = len(input.shape)
     axes = [axis] if isinstance(axis, int) else list(axis)
@@ -257,14 +261,14 @@ def pad(
     Args:
         x: a blob.
         paddings: (before, after) per axis, in elements.
-        constant_value: the number, in x's element type.
+        constant_value: the number, which is converted to the element type of ``x``.
         name: name of the op.
 
     Returns:
-        A blob whose sizes are ``before + x.shape[i] + after``.
+        A blob whose size on axis i is ``before + x.shape[i] + after``.
 
     Raises:
-        InferenceError: not one pair of numbers of at least 0 per axis.
+        InferenceError: ``paddings`` is not one pair of non-negative numbers for each axis.
 
     Example:
         For ``x`` of shape (2, 3), ``flow.pad(x, [(0, 0), (1, 1)])`` has shape (2, 5).
@@ -279,7 +283,7 @@ def pad_grad(
     constant_value: int | float = 0,
     name: str | None = None,
 ) -> BlobDef:
-    """Remove a border from a blob: the inverse of `pad`, and its gradient.
+    """Remove a border from a blob; the inverse of `pad`, and also its gradient.
 
     Args:
         x: a blob.
@@ -288,10 +292,11 @@ def pad_grad(
         name: name of the op.
 
     Returns:
-        A blob whose sizes are ``x.shape[i] - before - after``.
+        A blob whose size on axis i is ``x.shape[i] - before - after``.
 
     Raises:
-        InferenceError: not one pair per axis, or a border wider than the blob.
+        InferenceError: ``paddings`` is not one pair for each axis, or a border is wider than the
+            blob.
     """
     attrs = _pad_attrs("pad_grad", x, paddings, constant_value)
     return emit_one("pad_grad", x, **attrs, name=name)
@@ -309,8 +314,10 @@ def same_padding(
     """Pad with zeros so that a window op without padding has ceil(size / stride) outputs per axis.
 
     Args:
-        x: images; channels are second for a ``data_format`` "NC...", otherwise last.
-        padding: "SAME_UPPER" puts the odd element after the image, "SAME_LOWER" before it.
+        x: images; the channel axis is axis 1 for a ``data_format`` "NC...", otherwise the last
+            axis.
+        padding: the side that receives one element more if the total is odd: "SAME_UPPER" pads more
+            after the image, "SAME_LOWER" before it.
         data_format: such as "NCHW" or "NHWC".
         kernel_size, strides, dilation_rate: geometry of the window op, per spatial axis.
         name: name of the op.
@@ -336,8 +343,8 @@ def reflection_pad2d(x: BlobDef, padding: int | Sequence[int], name: str | None 
 
     Args:
         x: images.
-        padding: one number for all sides; or four, of which the third applies to both sides of
-            H and the fourth to both sides of W, each less than the size of that axis.
+        padding: one number for all sides; or four numbers, of which the third applies to both sides
+            of H and the fourth to both sides of W.  Each must be less than the size of that axis.
         name: name of the op.
     """
     given = [padding] * 4 if isinstance(padding, int) else list(padding)

@@ -1,4 +1,4 @@
-"""Functions that change the shape of a blob, not its elements."""
+"""Functions that change the shape of a blob without changing its elements."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ check = checker("flow.")
 
 
 def axis_of(function: str, axis: int, rank: int) -> int:
-    """Return a non-negative axis; fail at the user's line if out of range."""
+    """Return an axis as a non-negative number; fail at the user's line if it is out of range."""
     allowed = f"-{rank} <= axis < {rank}"
     fits = hasattr(axis, "__index__") and -rank <= axis < rank
     check(fits, function, f"axis {axis!r} for {rank} axes", allowed)
@@ -39,20 +39,20 @@ def axis_of(function: str, axis: int, rank: int) -> int:
 
 
 def inner(name: str | None, suffix: str) -> str | None:
-    """Return the name of an inner step, or None for a function without a name."""
+    """Return the name of an op within a function, or None if the function has no name."""
     return None if name is None else f"{name}{suffix}"
 
 
 def reshape(x: BlobDef, shape: Sequence[int], name: str | None = None) -> BlobDef:
-    """The elements in the same order, in another shape.
+    """Return a blob with the same elements in the same order, in another shape.
 
     Args:
         x: a blob.
-        shape: the new shape; one size may be -1 and is inferred.
+        shape: the new shape; one size may be -1, and is then inferred.
         name: name of the op.
 
     Raises:
-        InferenceError: the number of elements differs, or there is more than one -1.
+        InferenceError: the number of elements differs, or more than one size is -1.
     """
     listed = hasattr(shape, "__len__") and not isinstance(shape, str)
     check(listed, "reshape", f"shape {shape!r:.60}", "a list or tuple of sizes", "[size]")
@@ -60,20 +60,20 @@ def reshape(x: BlobDef, shape: Sequence[int], name: str | None = None) -> BlobDe
 
 
 def dynamic_reshape(x: BlobDef, shape: Sequence[int], name: str | None = None) -> BlobDef:
-    """`reshape`, since all shapes are known at compile time."""
+    """Do the same as `reshape`, since all shapes are known at compile time."""
     return reshape(x, shape, name)
 
 
 def reshape_like(x: BlobDef, like: BlobDef, name: str | None = None) -> BlobDef:
-    """``x`` in the shape of another blob.
+    """Return ``x`` in the shape of another blob.
 
     Args:
         x: a blob.
-        like: a blob with as many elements, which are ignored.
+        like: a blob with the same number of elements, whose values are ignored.
         name: name of the op.
 
     Returns:
-        A blob of like's shape and of x's element type.
+        A blob of the shape of ``like`` and of the element type of ``x``.
 
     Raises:
         InferenceError: the numbers of elements differ.
@@ -92,7 +92,7 @@ def flatten(
         name: name of the op.
 
     Raises:
-        InferenceError: an axis out of range, or ``start_dim`` after ``end_dim``.
+        InferenceError: an axis is out of range, or ``start_dim`` comes after ``end_dim``.
 
     Example:
         A blob of shape (4, 4, 3, 2) with ``start_dim=1`` becomes (4, 24).
@@ -101,10 +101,10 @@ def flatten(
 
 
 def squeeze(input: BlobDef, axis: Sequence[int] | None = None, name: str | None = None) -> BlobDef:
-    """Remove axes of size 1: the given ones, or all; at least one axis remains.
+    """Remove the given axes of size 1, or all of them by default; at least one axis remains.
 
     Raises:
-        InferenceError: a given axis is out of range or of another size.
+        InferenceError: a given axis is out of range, or its size is not 1.
     """
     if axis is None:
         axis = [i for i, size in enumerate(input.shape) if size == 1]
@@ -116,35 +116,36 @@ def expand_dims(input: BlobDef, axis: int, name: str | None = None) -> BlobDef:
 
     Args:
         input: a blob.
-        axis: its position in the result; -1 for the last.
+        axis: position of the new axis in the result; -1 is the last position.
         name: name of the op.
 
     Raises:
-        InferenceError: an axis out of range.
+        InferenceError: the axis is out of range.
 
     Example:
-        A blob of shape (2, 3) becomes (1, 2, 3) with 0, (2, 1, 3) with 1, (2, 3, 1) with -1.
+        A blob of shape (2, 3) becomes (1, 2, 3) for axis 0, (2, 1, 3) for axis 1, and (2, 3, 1) for
+        axis -1.
     """
     return emit_one("expand_dims", input, axis=axis, name=name)
 
 
 def identity(x: BlobDef, name: str | None = None) -> BlobDef:
-    """A blob with the same elements."""
+    """Return a blob with the same elements."""
     return emit_one("identity", x, name=name)
 
 
 def identity_n(inputs: Sequence[BlobDef], name: str | None = None) -> list[BlobDef]:
-    """`identity` of several blobs in one op; all results become available together."""
+    """Return the `identity` of several blobs, by one op; all results become available together."""
     return list(emit("tuple_identity", *inputs, name=name))
 
 
 def amp_white_identity(x: BlobDef, name: str | None = None) -> BlobDef:
-    """`identity`; under mixed precision ``x`` is in half precision here."""
+    """Return the `identity` of ``x``; under mixed precision, this op runs in half precision."""
     return emit_one("amp_white_identity", x, name=name)
 
 
 def cast_to_static_shape(x: BlobDef, name: str | None = None) -> BlobDef:
-    """``x`` as a blob of fixed shape; ``x`` itself if its shape is already fixed."""
+    """Return ``x`` as a blob of fixed shape, or ``x`` itself if its shape is already fixed."""
     if not x.is_dynamic:
         return x
     return emit_one("cast_to_static_shape", x, name=name)
@@ -161,8 +162,8 @@ def transpose(
 
     Args:
         a: a blob.
-        perm: a permutation of the axes, by default in reverse order.
-        conjugate: not available; there are no complex types.
+        perm: a permutation of the axes; the default reverses their order.
+        conjugate: must be False; there are no complex types.
         batch_axis_non_change: whether the batch axis of the result keeps its position.
         name: name of the op.
     """
@@ -185,9 +186,11 @@ def broadcast_like(
     """Repeat ``x`` to the shape of ``like``.
 
     Args:
-        x: a blob whose shape broadcasts to ``like``'s, or equals it without ``broadcast_axes``.
+        x: a blob whose shape broadcasts to that of ``like``, or is the shape of ``like`` without
+            ``broadcast_axes``.
         like: a blob of the result's shape.
-        broadcast_axes: axes of ``like`` along which ``x`` is repeated; by numpy's rules if None.
+        broadcast_axes: axes of ``like`` along which ``x`` is repeated; if None, numpy's rules
+            apply.
         name: name of the op.
     """
     axes = () if broadcast_axes is None else tuple(broadcast_axes)
@@ -199,7 +202,7 @@ def broadcast_to_compatible_with(
 ) -> BlobDef:
     """Repeat ``x`` to the common broadcast shape of ``x`` and all ``compatible`` blobs.
 
-    Shapes (4, 1, 1), with (1, 2, 1) and (1, 1, 3), give (4, 2, 3).
+    For example, the common shape of (4, 1, 1), (1, 2, 1) and (1, 1, 3) is (4, 2, 3).
     """
     shapes = [x.shape, *(blob.shape for blob in compatible)]
     try:

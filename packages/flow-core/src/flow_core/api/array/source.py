@@ -1,4 +1,4 @@
-"""Functions for constants and ranges, and tril.
+"""Functions that create constants and ranges, and `tril`.
 
 `range` shadows the builtin in this module.
 """
@@ -29,7 +29,9 @@ __all__ = [
 
 
 def _number(function: str, value: Any, dtype: DType) -> bool | int | float:
-    """Return a number of an element type's kind, truncated for integers, as in OneFlow."""
+    """Return a number as a Python bool, int or float, as the element type requires; integers
+    truncate.
+    """
     check(isinstance(value, int | float), function, f"value {value!r}", "an int or a float")
     finite = value == value and abs(value) != float("inf")
     check(dtype.is_floating or finite, function, f"value {value} for {dtype}", "a finite number")
@@ -44,12 +46,12 @@ def constant(
     shape: Sequence[int] | None = None,
     name: str | None = None,
 ) -> BlobDef:
-    """A blob filled with a number.
+    """Return a blob filled with a number.
 
     Args:
         value: the number.
         dtype: element type; required.
-        shape: its shape, (1,) by default.
+        shape: shape of the blob, (1,) by default.
         name: name of the op.
     """
     check(dtype is not None, "constant", "no dtype", "an element type", "dtype=flow.float32")
@@ -61,36 +63,36 @@ def constant(
 def constant_scalar(
     value: int | float, dtype: DType | None = None, name: str | None = None
 ) -> BlobDef:
-    """A constant of shape (1,)."""
+    """Return a `constant` of shape (1,)."""
     return constant(value, dtype, (1,), name)
 
 
 def constant_like(
     like: BlobDef, value: int | float, dtype: DType | None = None, name: str | None = None
 ) -> BlobDef:
-    """A blob filled with ``value``, of the shape (and, without ``dtype``, the type) of ``like``."""
+    """Return a blob of the shape, and by default the type, of ``like``, filled with ``value``."""
     wanted = like.dtype if dtype is None else as_dtype(dtype)
     number = _number("constant_like", value, wanted)
     return emit_one("constant_like", like, value=number, dtype=wanted.name, name=name)
 
 
 def ones_like(like: BlobDef, dtype: DType | None = None, name: str | None = None) -> BlobDef:
-    """`constant_like` with ones."""
+    """Return ones in the shape of a blob; see `constant_like`."""
     return constant_like(like, 1, dtype, name)
 
 
 def zeros_like(like: BlobDef, dtype: DType | None = None, name: str | None = None) -> BlobDef:
-    """`constant_like` with zeros."""
+    """Return zeros in the shape of a blob; see `constant_like`."""
     return constant_like(like, 0, dtype, name)
 
 
 def zeros(shape: Sequence[int], dtype: DType | None = None, name: str | None = None) -> BlobDef:
-    """Zeros of a shape; float32 by default."""
+    """Return a blob of zeros of the given shape, float32 by default."""
     return constant(0, dtype or float32, shape, inner(name, "constant"))
 
 
 def ones(shape: Sequence[int], dtype: DType | None = None, name: str | None = None) -> BlobDef:
-    """Ones of a shape; float32 by default."""
+    """Return a blob of ones of the given shape, float32 by default."""
     return constant(1, dtype or float32, shape, inner(name, "constant"))
 
 
@@ -101,10 +103,10 @@ def range(
     dtype: DType | None = None,
     name: str | None = "range",
 ) -> BlobDef:
-    """The integers from ``start`` (0 if only one bound is given) up to ``limit``, exclusive.
+    """Return the integers from ``start`` (0 if only one bound is given) to ``limit``, exclusive.
 
     Args:
-        start, limit, delta: as for Python's range.
+        start, limit, delta: as for Python's ``range``.
         dtype: element type; required.
         name: name of the op.
     """
@@ -123,7 +125,7 @@ def range(
 
 
 def elem_cnt(inputs: BlobDef, dtype: Any = None, name: str | None = None) -> BlobDef:
-    """The number of elements of a blob as a constant of shape (1,), int32 by default."""
+    """Return the number of elements of a blob as a constant of shape (1,), int32 by default."""
     return emit_one(
         "constant", value=prod(inputs.shape), dtype=(dtype or int32).name, shape=(1,), name=name
     )
@@ -141,12 +143,12 @@ def _fill_attrs(what: str, value: int | float, other: int) -> dict[str, AttrValu
 def tril(
     x: BlobDef, diagonal: int = 0, fill_value: int | float = 0, name: str | None = None
 ) -> BlobDef:
-    """The lower triangles of the matrices on the last two axes, ``fill_value`` above them.
+    """Return the lower triangles of the matrices on the last two axes, with ``fill_value`` above.
 
     Args:
         x: a blob with 2 axes or more.
-        diagonal: the last kept diagonal: 0 for the main one, 1 for the one above it.
-        fill_value: value of the other elements.
+        diagonal: the last diagonal that is kept: 0 is the main diagonal, 1 the diagonal above it.
+        fill_value: value of the elements above that diagonal.
         name: name of the op.
     """
     fill = _fill_attrs("fill", fill_value, 0)
@@ -160,6 +162,6 @@ def fused_scale_tril(
     scale: int | float = 1,
     name: str | None = None,
 ) -> BlobDef:
-    """`tril` of ``x * scale``, in one op."""
+    """Return `tril` of ``x * scale``, computed by one op."""
     attrs = {**_fill_attrs("fill", fill_value, 0), **_fill_attrs("scale", scale, 1)}
     return emit_one("fused_scale_tril", x, diagonal=diagonal, **attrs, name=name)

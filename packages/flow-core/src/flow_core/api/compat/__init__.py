@@ -1,5 +1,5 @@
-"""Names of other OneFlow releases, unsupported names that raise errors, and ops by type.
+"""Names of other OneFlow releases, names that are not supported, and the creation of ops by type.
 
-In: calls of programs for other releases.  Out: ops, or an `UnsupportedError` with the alternative.
-Must not be imported by the other parts of the API.
+In: calls by programs for other releases.  Out: ops, or an `UnsupportedError` that names the
+alternative.  Must not be imported by the other parts of the API.
 """

@@ -1,10 +1,10 @@
 """User-defined ops with kernels in Python: ``flow.experimental.custom_op_module``.
 
-As in OneFlow, such an op is a folder of its name with three files: ``*_py_api.py`` with the
-functions that programs call, ``*_py_kernel.py`` with ``forward`` and ``backward``, and
-``*_cpp_def.cpp`` with the declarations of the ops.  The declarations are parsed, not compiled: they
-have the names of inputs and outputs, and assign gradient ops to ops.  Shapes and element types are
-those of the kernels' results.
+As in OneFlow, such an op is a folder with the op's name and three files: ``*_py_api.py`` with the
+functions that programs call, ``*_py_kernel.py`` with the functions ``forward`` and ``backward``,
+and ``*_cpp_def.cpp`` with the declarations of the ops.  The declarations are parsed, not compiled:
+they name the inputs and outputs of each op, and the op that computes its gradients.  Shapes and
+element types are those of the results that the kernels return.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ _RESULT = re.compile(r'GetOp\([^)]*\)\s*\.output\(\s*"(\w+)"\s*,\s*0')
 
 
 class custom_op_module:
-    """A user-defined op, in a folder of its name.
+    """A user-defined op in a folder with the op's name.
 
     Call ``py_api().cpp_def().py_kernel().build_load()``, then the functions of ``api`` in jobs.
 
     Args:
         op_module_name: the op's name.
-        module_path: parent of its folder, by default the current directory.
+        module_path: parent of the op's folder, by default the current directory.
 
     Attributes:
-        api: the module of functions, None before `py_api`.
+        api: the module of the functions that programs call; None before `py_api` is called.
     """
 
     def __init__(self, op_module_name: str, module_path: str = "") -> None:
@@ -92,7 +92,7 @@ class custom_op_module:
         """Register the ops for `flow.user_op_builder`.
 
         Raises:
-            DataError: declarations or kernels are missing, or cannot be read.
+            DataError: the declarations or kernels are missing or cannot be read.
         """
         if self._declared is None or self._kernel is None:
             raise self._unreadable("neither" if self._kernel is None else "kernels only",
@@ -123,7 +123,7 @@ class custom_op_module:
         return made
 
     def _function(self, op: str, kernel: ModuleType) -> Any:
-        """Return the kernel of an op: the function named by the last part of its name."""
+        """Return the kernel of an op: the function that has the last part of the op's name."""
         wanted = op.removeprefix(f"{self.name}_")
         function = getattr(kernel, wanted, None)
         if function is None:
@@ -165,5 +165,5 @@ class custom_op_module:
             at=user_line(3),
             found="a kernel to be compiled",
             allowed="kernels in Python, and those of plugins",
-            hint="py_kernel(), or write a plugin: docs/architecture.md, Add an op",
+            hint="call py_kernel(), or write a plugin: docs/architecture.md, Add an op",
         )

@@ -1,6 +1,6 @@
-"""Names that later releases of OneFlow added for transformers: fused operations in one call.
+"""Functions that later releases of OneFlow added for transformers: several operations in one call.
 
-Each is composed of other ops; passes fuse them where that is faster.
+Each function emits a sequence of other ops; passes fuse these ops where that is faster.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ __all__ = [
 def distributed_sparse_softmax_cross_entropy_with_logits(
     labels: BlobDef, logits: BlobDef, name: str | None = None
 ) -> BlobDef:
-    """`sparse_softmax_cross_entropy_with_logits`, also for logits split over the classes.
+    """Call `sparse_softmax_cross_entropy_with_logits`, which also takes logits split by class.
 
     Args:
-        labels, logits, name: as there.
+        labels, logits, name: see `sparse_softmax_cross_entropy_with_logits`.
     """
     return sparse_softmax_cross_entropy_with_logits(labels, logits, name)
 
@@ -35,7 +35,7 @@ def distributed_sparse_softmax_cross_entropy_with_logits(
 def fused_bias_add_gelu(
     value: BlobDef, bias: BlobDef, data_format: str | None = None, name: str | None = None
 ) -> BlobDef:
-    """``gelu(bias_add(value, bias))``.
+    """Return ``gelu(bias_add(value, bias))``.
 
     Args:
         value, bias, data_format: see `bias_add`.
@@ -53,7 +53,7 @@ def fused_bias_add_dropout(
     seed: int | None = None,
     name: str | None = None,
 ) -> BlobDef:
-    """``dropout(bias_add(value, bias), rate)``.
+    """Return ``dropout(bias_add(value, bias), rate)``.
 
     Args:
         value, bias, data_format: see `bias_add`.
@@ -73,10 +73,10 @@ def fused_scale_tril_softmax_dropout(
     seed: int | None = None,
     name: str | None = None,
 ) -> BlobDef:
-    """``dropout(softmax(fused_scale_tril(x)), rate)``, the weights of causal attention.
+    """Return ``dropout(softmax(fused_scale_tril(x)), rate)``, the weights of causal attention.
 
     Args:
-        x: floating point scores, the keys on the last axis.
+        x: floating-point attention scores, with the keys on the last axis.
         diagonal, fill_value, scale: see `fused_scale_tril`.
         rate, noise_shape, seed: see `dropout`.
         name: name of the last op.

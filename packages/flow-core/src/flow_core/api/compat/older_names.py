@@ -1,4 +1,4 @@
-"""Names of OneFlow's experimental and older programs that work as documented there."""
+"""Names that experimental and older OneFlow programs use; they work as OneFlow documents them."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ STRATEGIES = ("reuse_mem_priority", "mem_sharing_priority", "parallelism_priorit
 def inter_job_reuse_mem_strategy(
     strategy_str: str, job_set: object = None, **kwargs: object
 ) -> None:
-    """Validate and store a strategy for sharing memory between jobs.
-
-    It has no effect: each job has its own memory, assigned at compile time.
+    """Validate and store a strategy for sharing memory between jobs.  The strategy has no effect:
+    each job has its own memory, assigned at compile time.
 
     Args:
         strategy_str: "reuse_mem_priority", "parallelism_priority" or "custom_parallelism".
         job_set: has no effect.
-        kwargs: ``job_name_groups`` of "custom_parallelism", lists of names of jobs.
+        kwargs: ``job_name_groups`` for "custom_parallelism": lists of job names.
 
     Raises:
-        ConfigError: another strategy, or "custom_parallelism" without groups of names.
+        ConfigError: the strategy is unknown, or "custom_parallelism" comes without
+            ``job_name_groups``.
     """
     groups = kwargs.get("job_name_groups")
     custom = strategy_str == "custom_parallelism"
@@ -64,26 +64,26 @@ def inter_job_reuse_mem_strategy(
 
 
 def eager_assign_121(ref: BlobDef, value: BlobDef) -> BlobDef:
-    """Assign as `flow.assign` in a job of the eager mode, and return ``ref``."""
+    """Assign like `flow.assign` in a job in eager mode, and return ``ref``."""
     if not default_session().eager:
         raise JobError(
             "flow.experimental.eager_assign_121",
             at=user_line(2),
             found="a session without eager execution",
             allowed="a preceding flow.enable_eager_execution()",
-            hint="flow.assign(ref, value) works in both modes",
+            hint="use flow.assign(ref, value), which works in both modes",
         )
     assign(ref, value)
     return ref
 
 
 def eager_nccl_all_reduce(x: BlobDef, parallel_conf: str, name: str | None = None) -> BlobDef:
-    """All-reduce (sum) a blob's values on the devices of the mirrored view.
+    """Sum the values that a blob has on the devices of the mirrored view, by an all-reduce.
 
     Args:
         x: a blob.
-        parallel_conf: the devices, in OneFlow's form; ignored in favour of the placement in
-            scope, which is the same in valid OneFlow programs.
+        parallel_conf: the devices, in OneFlow's form; ignored, since in valid OneFlow programs they
+            are those of the placement in scope.
         name: name of the op.
     """
     job, line = current_job("eager_nccl_all_reduce"), user_line(2)
@@ -104,13 +104,14 @@ def eager_nccl_all_reduce(x: BlobDef, parallel_conf: str, name: str | None = Non
 def ssp_variable_proxy(
     var: BlobDef, buffer_size: int = 1, name: str | None = None
 ) -> tuple[BlobDef, BlobDef]:
-    """A variable to overwrite, and its value ``buffer_size - 1`` steps before.
+    """Return a variable to overwrite, and the value that it had ``buffer_size - 1`` steps before.
 
-    In the first ``buffer_size`` steps that is its initial value.  As many steps may be in flight,
-    since none waits for the update of the previous one.  Use the results instead of the variable.
+    In the first ``buffer_size`` steps, the stale value is the initial value.  Up to ``buffer_size``
+    steps may be in flight, since no step waits for the update of the previous one.  Use the results
+    instead of the variable.
 
     Args:
-        var: what `flow.get_variable` returned.
+        var: a variable, as returned by `flow.get_variable`.
         buffer_size: number of stored values, at least 1.
         name: has no effect.
 
@@ -118,7 +119,7 @@ def ssp_variable_proxy(
         The variable, for `flow.assign`, and the stale value.
 
     Raises:
-        InferenceError: a ``buffer_size`` below 1.
+        InferenceError: ``buffer_size`` is less than 1.
     """
     if buffer_size < 1:
         raise InferenceError(
@@ -149,7 +150,7 @@ def get_interface_blob_value(op_name: str) -> Array:
     """Return a copy of a variable's value.
 
     Raises:
-        VariableError: no job of the session has such a variable.
+        VariableError: no job of the session has a variable of this name.
     """
     stored = _variable("get_interface_blob_value", op_name)
     with default_session().quiesced():
@@ -161,7 +162,7 @@ def set_interface_blob_value(op_name: str, ndarray: Array) -> None:
     """Overwrite a variable.
 
     Raises:
-        VariableError: no job of the session has such a variable, or its shape differs.
+        VariableError: no job of the session has a variable of this name, or the shapes differ.
     """
     stored = _variable("set_interface_blob_value", op_name)
     shape = tuple(stored.info.type.shape)

@@ -1,4 +1,4 @@
-"""Helpers of OneFlow's own tests: ``flow.unittest``."""
+"""Helpers that OneFlow's own tests use: ``flow.unittest``."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ Decorator = Callable[[T], T]
 
 
 class _Env:
-    """Settings of a test run from environment variables: ``flow.unittest.env``."""
+    """Settings of a test run, read from environment variables: ``flow.unittest.env``."""
 
     @staticmethod
     def eager_execution_enabled() -> bool:
-        """Whether the tests request eager execution."""
+        """Return whether the tests request eager execution."""
         return os.environ.get("ONEFLOW_TEST_ENABLE_EAGER") == "1"
 
     @staticmethod
     def typing_check_enabled() -> bool:
-        """Whether the tests request annotation checks."""
+        """Return whether the tests request annotation checks."""
         return os.environ.get("ONEFLOW_TEST_ENABLE_TYPING_CHECK") == "1"
 
     @staticmethod
@@ -52,7 +52,7 @@ class _Env:
 
     @staticmethod
     def has_node_list() -> bool:
-        """Whether the test run names machines."""
+        """Return whether the test run names machines."""
         return bool(os.environ.get("ONEFLOW_TEST_NODE_LIST"))
 
     @staticmethod
@@ -96,7 +96,7 @@ def num_nodes_required(num_nodes: int) -> Decorator[Any]:
 
 
 class _FreshSession:
-    """Default mixin of the test cases of `register_test_cases`."""
+    """Default mixin of the test cases that `register_test_cases` builds."""
 
     def setUp(self) -> None:
         """Drop all jobs and variables."""
@@ -113,11 +113,12 @@ def register_test_cases(
     """Build a test case from the ``test*`` functions of each ``test*.py`` file in a folder.
 
     Args:
-        scope: dict that receives the classes under their files' names, such as ``globals()``.
+        scope: dict, such as ``globals()``, that receives each class under the name of its file.
         directory: the folder.
-        filter_by_num_nodes: predicate of the number of machines that a test requires.
-        base_class: base of the classes.
-        test_case_mixin: first base of the classes.
+        filter_by_num_nodes: function that maps the number of machines a test requires to whether
+            the test is included.
+        base_class: base class of the test cases.
+        test_case_mixin: mixin that precedes ``base_class`` among the bases of the test cases.
     """
     for path in sorted(Path(directory).glob("test*.py")):
         functions = vars(_module(path)).items()

@@ -1,4 +1,4 @@
-"""OneFlow's names without an equivalent; their errors name the alternative."""
+"""OneFlow's names that have no equivalent here; each raises an error that names an alternative."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def _refuse(attempted: str, found: str, allowed: str, hint: str) -> NoReturn:
 
 
 def write_int8_calibration(path: str) -> NoReturn:
-    """Raise an `UnsupportedError` with the alternative: TensorRT is not supported."""
+    """Raise an `UnsupportedError` that names the alternative: TensorRT is not supported."""
     _no_tensorrt("write_int8_calibration")
 
 
 def cache_int8_calibration() -> NoReturn:
-    """Raise an `UnsupportedError` with the alternative: TensorRT is not supported."""
+    """Raise an `UnsupportedError` that names the alternative: TensorRT is not supported."""
     _no_tensorrt("cache_int8_calibration")
 
 
@@ -48,22 +48,22 @@ def _no_tensorrt(name: str) -> NoReturn:
 
 
 def get_include() -> NoReturn:
-    """Raise an `UnsupportedError` with the alternative: there are no C++ headers."""
+    """Raise an `UnsupportedError` that names the alternative: there are no C++ headers."""
     _nothing_to_link("get_include")
 
 
 def get_lib() -> NoReturn:
-    """Raise an `UnsupportedError` with the alternative: there is no C++ library."""
+    """Raise an `UnsupportedError` that names the alternative: there is no C++ library."""
     _nothing_to_link("get_lib")
 
 
 def get_compile_flags() -> NoReturn:
-    """Raise an `UnsupportedError` with the alternative: there are no C++ headers."""
+    """Raise an `UnsupportedError` that names the alternative: there are no C++ headers."""
     _nothing_to_link("get_compile_flags")
 
 
 def get_link_flags() -> NoReturn:
-    """Raise an `UnsupportedError` with the alternative: there is no C++ library."""
+    """Raise an `UnsupportedError` that names the alternative: there is no C++ library."""
     _nothing_to_link("get_link_flags")
 
 
@@ -77,7 +77,7 @@ def _nothing_to_link(name: str) -> NoReturn:
 
 
 def init_worker(scp_binary: bool = True, use_uuid: bool = True, ssh_port: int = 22) -> None:
-    """Do nothing: the script itself is started on every machine, manually or by a launcher.
+    """Do nothing, since the script itself is started on every machine, manually or by a launcher.
 
     Raises:
         UnsupportedError: the session has several machines, but this process is the only one;
@@ -87,7 +87,7 @@ def init_worker(scp_binary: bool = True, use_uuid: bool = True, ssh_port: int = 
 
 
 def delete_worker(ssh_port: int = 22) -> None:
-    """Do nothing, or fail as `init_worker`."""
+    """Do nothing, or raise the same error as `init_worker`."""
     _one_machine("delete_worker")
 
 
@@ -100,7 +100,7 @@ def _one_machine(name: str) -> None:
 
 
 def _named_machines() -> int:
-    """Return the number of machines of ``flow.env.machine``."""
+    """Return the number of machines that ``flow.env.machine`` set."""
     given = default_session().resources.others.get("env.machine", ())
     first = given[0] if len(given) == 1 else given
     return len(first) if isinstance(first, list | tuple) else 1

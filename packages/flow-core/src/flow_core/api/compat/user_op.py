@@ -1,6 +1,6 @@
-"""Ops by type: ``flow.user_op_builder``, the interface to ops of plugins.
+"""Creation of ops by type: ``flow.user_op_builder``, the interface to the ops of plugins.
 
-A builder collects inputs, outputs and attributes by their names in the op's spec::
+A builder collects inputs, outputs and attributes under the names that the op's spec gives them::
 
     def fast_relu(x, name):
         builder = flow.user_op_builder(name).Op("fast_relu").Input("in", [x]).Output("out")
@@ -33,13 +33,13 @@ __all__ = [
 
 
 def user_op_builder(op_name: str) -> UserOpBuilder:
-    """Return a builder of an op, named below the current name scope; see `UserOpBuilder`."""
+    """Return a builder of an op whose name is below the current name scope; see `UserOpBuilder`."""
     current_job("user_op_builder")
     return UserOpBuilder(op_name)
 
 
 def consistent_user_op_builder(op_name: str) -> UserOpBuilder:
-    """Same as `user_op_builder`, always in the consistent view."""
+    """Do the same as `user_op_builder`, but always in the consistent view."""
     current_job("consistent_user_op_builder")
     return UserOpBuilder(op_name)
 
@@ -51,7 +51,7 @@ def user_op_module_builder(op_type_name: str) -> UserOpModuleBuilder:
 
 
 def consistent_user_op_module_builder(op_type_name: str) -> UserOpModuleBuilder:
-    """Same as `user_op_module_builder`, always in the consistent view."""
+    """Do the same as `user_op_module_builder`, but always in the consistent view."""
     current_job("consistent_user_op_module_builder")
     return UserOpModuleBuilder(op_type_name, op_type_name)
 
@@ -70,7 +70,7 @@ Builder = TypeVar("Builder", bound="UserOpBuilder")
 
 @dataclass
 class UserOpBuilder:
-    """Builder of an op; every method but `Build` returns the builder.
+    """A builder of an op; every method except `Build` returns the builder itself.
 
     Attributes:
         op_name: name of the op below the current name scope.
@@ -97,7 +97,7 @@ class UserOpBuilder:
         """Connect blobs to an input.
 
         Raises:
-            GraphError: something other than a list or tuple of blobs.
+            GraphError: ``input_blob_list`` is not a list or tuple of blobs.
         """
         if not isinstance(input_blob_list, list | tuple):
             found = f"input {input_name!r} from {input_blob_list!r:.60}"
@@ -106,7 +106,7 @@ class UserOpBuilder:
         return self
 
     def Output(self: Builder, output_name: str, num: int = 1) -> Builder:
-        """Request an output, of ``num`` blobs for a variadic one."""
+        """Request an output; a variadic output has ``num`` blobs."""
         self._outputs[output_name] = num
         return self
 
@@ -124,7 +124,7 @@ class UserOpBuilder:
         """Return the op, checked against its spec; `UserOp.InferAndTryRun` adds it to the job.
 
         Raises:
-            GraphError: an unknown op type, or inputs or outputs that do not fit its spec.
+            GraphError: the op type is unknown, or the inputs or outputs do not fit its spec.
         """
         job, line = current_job("user_op_builder"), user_line(2)
         python = known.get(self.op_type)
@@ -140,7 +140,9 @@ class UserOpBuilder:
 def _declared(
     op: PythonOp, spec: OpSpec, given: Mapping[str, Any]
 ) -> tuple[OpSpec, dict[str, Any]]:
-    """Return the spec of Python ops with one op's names, and the attribute that selects it."""
+    """Return the spec of Python ops with the input and output names of one op, and the attribute
+    that selects that op.
+    """
     unknown = [name for name in given if name not in op.attrs]
     if unknown:
         raise _fail(op.name, f"attributes {unknown}", f"attributes {list(op.attrs)}")
@@ -181,11 +183,11 @@ class UserOp:
     """An op that is ready to be added to the job.
 
     Attributes:
-        op_name: its name below the current name scope.
-        spec: the spec of its type.
-        inputs: its inputs in the spec's order.
-        outputs: number of requested blobs, by output.
-        attrs: its attributes.
+        op_name: name of the op below the current name scope.
+        spec: spec of the op's type.
+        inputs: input blobs, in the order of the spec.
+        outputs: number of requested blobs of each output.
+        attrs: attributes of the op.
     """
 
     op_name: str
@@ -228,7 +230,7 @@ class UserOp:
         """Return the only output blob.
 
         Raises:
-            GraphError: no output, or several.
+            GraphError: the op has no output, or several.
         """
         blobs = self.RemoteBlobList()
         if len(blobs) != 1:
@@ -237,7 +239,7 @@ class UserOp:
 
 
 class UserOpModuleBuilder(UserOpBuilder):
-    """A builder with which a `flow.nn.Module` builds several ops in turn.
+    """A builder for a `flow.nn.Module`, which builds several ops in turn.
 
     Call ``OpName`` and ``Input`` again before each ``Build``.
     """
@@ -250,12 +252,12 @@ class UserOpModuleBuilder(UserOpBuilder):
 
     @property
     def user_op_module(self) -> UserOpModule:
-        """Return the state of the op's kernels."""
+        """Return the (empty) state of the op's kernels."""
         return UserOpModule()
 
 
 class UserOpModule:
-    """State of the kernels of a module's ops: empty, since plans own all memory."""
+    """The state of the kernels of a module's ops, which is empty since plans own all memory."""
 
     def InitOpKernel(self) -> None:
         """Do nothing: kernels are bound when the job is compiled."""
@@ -267,15 +269,16 @@ _modules: WeakKeyDictionary[JobBuild, dict[str, Module]] = WeakKeyDictionary()
 def find_or_create_module(
     module_name: str, create: Callable[[], Module], reuse: bool = False
 ) -> Module:
-    """Return the module of a name in the job under definition.
+    """Return the module that has a given name in the job under definition.
 
     Args:
-        module_name: unique within the job.
-        create: called to create a missing module.
-        reuse: whether it may already exist.
+        module_name: name of the module, unique within the job.
+        create: function that is called to create a missing module.
+        reuse: whether the module may already exist.
 
     Raises:
-        GraphError: the name exists and ``reuse`` is not set, or ``create`` returns no module.
+        GraphError: the module exists and ``reuse`` is False, or ``create`` does not return a
+            module.
     """
     modules = _modules.setdefault(current_job("find_or_create_module"), {})
     module = modules.get(module_name)

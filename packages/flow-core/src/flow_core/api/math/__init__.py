@@ -1,4 +1,5 @@
-"""``flow.math``, in four parts; `cast`, `where` and the clips are also names of ``flow`` itself.
+"""``flow.math``, in four parts; `cast`, `where` and the clip functions are also names of ``flow``
+itself.
 
 In: blobs and numbers.  Out: ops in the job under definition.  Must not depend on `nn`.
 """

@@ -44,10 +44,11 @@ def l2_normalize(
     epsilon: float = 1e-12,
     name: str | None = None,
 ) -> BlobDef:
-    """``input`` divided by its Euclidean norm along an axis, or by sqrt(``epsilon``) if larger.
+    """Return ``input`` divided by the larger of its Euclidean norm along an axis and
+    sqrt(``epsilon``).
 
     Raises:
-        InferenceError: no axis, or one out of range.
+        InferenceError: the axis is missing or out of range.
     """
     where = checked_axis(_check, "l2_normalize", input, axis)
     y: BlobDef = emit("l2_normalize", input, axis=where, epsilon=float(epsilon), name=name)[0]
@@ -60,7 +61,7 @@ def reduced_shape_elem_cnt(
     dtype: DType | None = None,
     name: str | None = None,
 ) -> BlobDef:
-    """Number of elements per result of a reduction over some axes (None: all); shape (1,)."""
+    """Return how many elements each result of a reduction (axes None: all) combines; shape (1,)."""
     shape = input_blob.shape
     axes = range(len(shape)) if axis is None else axis
     count = prod(shape[checked_axis(_check, "reduced_shape_elem_cnt", input_blob, a)] for a in axes)

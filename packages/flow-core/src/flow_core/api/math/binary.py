@@ -1,4 +1,4 @@
-"""Elementwise functions of two blobs, of a blob and numbers, and choices.
+"""Elementwise functions of two blobs or of a blob and numbers, and functions that select elements.
 
 Shapes broadcast as in numpy; element types must be equal.  A Python number takes the element type
 of the other operand.
@@ -54,7 +54,7 @@ INT64 = 2**63
 
 
 def _both(x: Operand, y: Operand, function: str) -> tuple[BlobDef, BlobDef]:
-    """Return two blobs; a number becomes a constant of the other one's type."""
+    """Return two blobs; a number becomes a constant of the element type of the other operand."""
     if isinstance(x, BlobDef):
         return x, as_blob(y, like=x)
     if isinstance(y, BlobDef):
@@ -87,7 +87,7 @@ def _inverse(number: float) -> float:
 
 
 def add(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
-    """``x + y``; one of them may be a number."""
+    """Return ``x + y``; ``x`` or ``y`` may be a number."""
     if isinstance(x, BlobDef) and not isinstance(y, BlobDef):
         return _with_number("scalar_add", x, y, name)
     if isinstance(y, BlobDef) and not isinstance(x, BlobDef):
@@ -96,7 +96,7 @@ def add(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
 
 
 def subtract(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
-    """``x - y``; one of them may be a number."""
+    """Return ``x - y``; ``x`` or ``y`` may be a number."""
     if isinstance(x, BlobDef) and not isinstance(y, BlobDef):
         return _with_number("scalar_add", x, y, name, lambda number: -number)
     if isinstance(y, BlobDef) and not isinstance(x, BlobDef):
@@ -106,7 +106,7 @@ def subtract(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
 
 
 def multiply(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
-    """``x * y``; one of them may be a number."""
+    """Return ``x * y``; ``x`` or ``y`` may be a number."""
     if isinstance(x, BlobDef) and not isinstance(y, BlobDef):
         return _with_number("scalar_mul", x, y, name)
     if isinstance(y, BlobDef) and not isinstance(x, BlobDef):
@@ -115,10 +115,10 @@ def multiply(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
 
 
 def divide(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
-    """``x / y``; one of them may be a number.  Integer quotients are truncated.
+    """Return ``x / y``, with truncated integer quotients; ``x`` or ``y`` may be a number.
 
-    As in OneFlow, a floating blob divided by the number 0 is 0, and a number divided by a blob
-    is 0 where the blob is 0.
+    As in OneFlow, the quotient of a floating-point blob and the number 0 is 0, and the quotient of
+    a number and a blob is 0 where the blob is 0.
     """
     if isinstance(x, BlobDef) and not isinstance(y, BlobDef) and x.dtype.is_floating:
         return _with_number("scalar_mul", x, y, name, _inverse)
@@ -129,98 +129,98 @@ def divide(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
 
 
 def mod(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
-    """The remainder of ``x / y``, with the sign of ``y``."""
+    """Return the remainder of ``x / y``, with the sign of ``y``."""
     return _pair("floor_mod", x, y, name)
 
 
 def floordiv(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
-    """``x / y`` rounded down."""
+    """Return ``x / y`` rounded down."""
     return _pair("floordiv", x, y, name)
 
 
 def pow(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
-    """``x`` raised to the power ``y``, which may be a number; floating types only."""
+    """Return ``x`` raised to the power ``y``, which may be a number; for floating types only."""
     if isinstance(x, BlobDef) and not isinstance(y, BlobDef):
         return emit_one("scalar_pow", x, exponent=float(y), name=name)
     return _pair("pow", x, y, name)
 
 
 def atan2(x: BlobDef, y: BlobDef, name: str | None = None) -> BlobDef:
-    """The angle of the points (y, x) in radians, from -pi to pi: the arc tangent of ``x / y``."""
+    """Return the angle of the points (y, x) in radians, from -pi to pi: arctan of ``x / y``."""
     return emit_one("atan2", x, y, name=name)
 
 
 def xdivy(x: BlobDef, y: BlobDef, name: str | None = None) -> BlobDef:
-    """``x / y``; 0 where ``x`` is 0, for any ``y``."""
+    """Return ``x / y``, or 0 where ``x`` is 0, whatever ``y`` is."""
     return emit_one("xdivy", x, y, name=name)
 
 
 def xlogy(x: BlobDef, y: BlobDef, name: str | None = None) -> BlobDef:
-    """``x * log(y)``; 0 where ``x`` is 0, for any ``y``."""
+    """Return ``x * log(y)``, or 0 where ``x`` is 0, whatever ``y`` is."""
     return emit_one("xlogy", x, y, name=name)
 
 
 def maximum(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
-    """The elementwise maximum; in a tie ``y`` gets the gradient."""
+    """Return the elementwise maximum; in a tie, ``y`` receives the gradient."""
     return _pair("maximum", x, y, name)
 
 
 def minimum(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
-    """The elementwise minimum; in a tie ``y`` gets the gradient."""
+    """Return the elementwise minimum; in a tie, ``y`` receives the gradient."""
     return _pair("minimum", x, y, name)
 
 
 def squared_difference(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
-    """``(x - y) ** 2``; one of them may be a number."""
+    """Return ``(x - y) ** 2``; ``x`` or ``y`` may be a number."""
     return square(subtract(x, y, name=inner(name, "subtract")), name=name)
 
 
 def equal(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
-    """1 where the elements are equal, else 0; int8."""
+    """Return 1 where the elements are equal, otherwise 0; int8."""
     return _pair("equal", x, y, name)
 
 
 def not_equal(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
-    """1 where the elements differ, else 0; int8."""
+    """Return 1 where the elements differ, otherwise 0; int8."""
     return _pair("not_equal", x, y, name)
 
 
 def less(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
-    """1 where ``x < y``, else 0; int8."""
+    """Return 1 where ``x < y``, otherwise 0; int8."""
     return _pair("less", x, y, name)
 
 
 def less_equal(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
-    """1 where ``x <= y``, else 0; int8."""
+    """Return 1 where ``x <= y``, otherwise 0; int8."""
     return _pair("less_equal", x, y, name)
 
 
 def greater(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
-    """1 where ``x > y``, else 0; int8."""
+    """Return 1 where ``x > y``, otherwise 0; int8."""
     return _pair("greater", x, y, name)
 
 
 def greater_equal(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
-    """1 where ``x >= y``, else 0; int8."""
+    """Return 1 where ``x >= y``, otherwise 0; int8."""
     return _pair("greater_equal", x, y, name)
 
 
 def logical_and(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
-    """1 where neither element is 0, else 0; int8."""
+    """Return 1 where neither element is 0, otherwise 0; int8."""
     return _pair("logical_and", x, y, name)
 
 
 def add_n(inputs: Sequence[BlobDef], name: str | None = None) -> BlobDef:
-    """The sum of blobs of one shape and element type.
+    """Return the sum of blobs of one shape and element type.
 
     Raises:
-        InferenceError: no blobs, or blobs of different types.
+        InferenceError: there are no blobs, or their types differ.
     """
     return emit_one("add_n", *inputs, name=name)
 
 
 def polyval(coeffs: Sequence[float], x: BlobDef, name: str | None = None) -> BlobDef:
-    """A polynomial of each element; ``coeffs`` has the coefficient of the highest power first.
+    """Return a polynomial of each element; ``coeffs`` starts with that of the highest power.
 
     Raises:
         InferenceError: ``coeffs`` is not a list or tuple.
@@ -241,7 +241,7 @@ def polyval(coeffs: Sequence[float], x: BlobDef, name: str | None = None) -> Blo
 
 
 def _integral(value: float) -> int:
-    """Return a limit for integer types; infinities become the limits of int64."""
+    """Return a bound for an integer type; infinities become the bounds of int64."""
     return int(max(-INT64, min(value, INT64 - 1)))
 
 
@@ -251,10 +251,10 @@ def clip_by_value(
     max_value: float | None = None,
     name: str | None = None,
 ) -> BlobDef:
-    """Each element, limited to [``min_value``, ``max_value``]; either bound may be None.
+    """Return each element limited to [``min_value``, ``max_value``]; either bound may be None.
 
     Raises:
-        InferenceError: neither limit is given.
+        InferenceError: neither bound is given.
     """
     bounds = {"min": min_value, "max": max_value}
     given = {side: value for side, value in bounds.items() if value is not None}
@@ -275,7 +275,7 @@ clip_by_scalar = clip = clamp = clip_by_value
 
 
 def cast(x: BlobDef, dtype: DType, name: str | None = None) -> BlobDef:
-    """``x`` in another element type; floating numbers are truncated for integer types."""
+    """Return ``x`` converted to an element type; conversion to integers truncates."""
     target = as_dtype(dtype)
     return x if x.dtype is target else emit_one("cast", x, dtype=target.name, name=name)
 
@@ -286,9 +286,9 @@ def where(
     y: BlobDef | None = None,
     name: str | None = None,
 ) -> BlobDef:
-    """Elements of ``x`` where ``condition`` is not 0, of ``y`` elsewhere; shapes broadcast.
+    """Return elements of ``x`` where ``condition`` is not 0, else those of ``y``; shapes broadcast.
 
-    Without ``x`` and ``y``, `flow.argwhere` of the condition.
+    Without ``x`` and ``y``, return `flow.argwhere` of the condition.
 
     Raises:
         InferenceError: only one of ``x`` and ``y`` is given, or their element types differ.
@@ -303,5 +303,5 @@ def where(
 
 
 def masked_fill(x: BlobDef, mask: BlobDef, value: float, name: str | None = None) -> BlobDef:
-    """``value`` where ``mask`` is not 0, elements of ``x`` elsewhere; shapes broadcast."""
+    """Return ``value`` where ``mask`` is not 0, else the elements of ``x``; shapes broadcast."""
     return emit_one("where_scalar_x", mask, x, operand=operand_of(x, value), name=name)

@@ -20,23 +20,23 @@ def matmul(
     name: str | None = None,
     alpha: float = 1.0,
 ) -> BlobDef:
-    """Matrix product of two matrices, of each pair in two stacks, or of a stack and one matrix.
+    """Multiply two matrices, each pair of matrices in two stacks, or a stack and one matrix.
 
     Args:
         a: shape (..., m, k), or (..., k, m) with ``transpose_a``.
-        b: shape (..., k, n), or (..., n, k) with ``transpose_b``; same element type, same rank
-            and same leading axes as ``a``.  A single matrix applies to a whole stack, unless
-            ``transpose_a``.
+        b: shape (..., k, n), or (..., n, k) with ``transpose_b``; of the element type, rank and
+            leading axes of ``a``.  Without ``transpose_a``, ``b`` may also be a single matrix, by
+            which all matrices of the stack ``a`` are multiplied.
         transpose_a: whether the last two axes of ``a`` are swapped first.
         transpose_b: whether the last two axes of ``b`` are swapped first.
         name: name of the op.
-        alpha: factor of the product.
+        alpha: number by which the product is multiplied.
 
     Returns:
         A blob of shape (..., m, n).
 
     Raises:
-        InferenceError: ranks, leading axes, inner sizes or element types do not agree.
+        InferenceError: the ranks, leading axes, inner sizes or element types do not match.
     """
     if len(a.shape) > len(b.shape) == 2 and not transpose_a:
         rows = reshape(a, (prod(a.shape[:-1]), a.shape[-1]))

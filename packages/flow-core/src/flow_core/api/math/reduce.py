@@ -1,8 +1,8 @@
 """Reductions of ``flow.math``.
 
-``axis`` is an axis, several, or None for all.  The reduced axes are removed, or have size 1 with
-``keepdims``; a reduction of all axes without ``keepdims`` has shape (1,).  A reduction of no axes
-(``axis=[]``) returns its input.
+``axis`` is one axis, several axes, or None for all axes.  The reduced axes are removed or, with
+``keepdims``, have size 1; the result of a reduction over all axes without ``keepdims`` has shape
+(1,).  A reduction over no axes (``axis=[]``) returns its input.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Axis = int | Sequence[int] | None
 
 
 def _axes(x: BlobDef, axis: Axis, function: str) -> tuple[int, ...]:
-    """Return non-negative axes."""
+    """Return the axes as non-negative numbers."""
     rank = len(x.shape)
     if axis is None:
         return tuple(range(rank))
@@ -61,7 +61,9 @@ def _reduce(op: str, x: BlobDef, axis: Axis, keepdims: bool, name: str | None) -
 
 
 def _filled(operation: str, x: BlobDef, axis: Axis) -> BlobDef:
-    """Return ``x`` with the identity of the maximum or minimum in its invalid rows."""
+    """Return ``x`` with the identity element of the maximum or minimum in the rows that are not
+    valid.
+    """
     if x.rows is None or x.rows.axis not in _axes(x, axis, f"reduce_{operation}"):
         return x
     whole = emit_one("cast_to_static_shape", x)
@@ -74,16 +76,17 @@ def _filled(operation: str, x: BlobDef, axis: Axis) -> BlobDef:
 def reduce_sum(
     input_tensor: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> BlobDef:
-    """The sums along some axes, in the element type of ``input_tensor``.
+    """Return the sums along some axes, in the element type of ``input_tensor``.
 
     Args:
         input_tensor: a blob of numbers.
-        axis: an axis, several, or None for all; negative to count from the last one.
+        axis: one axis, several axes, or None for all axes; negative to count from the last axis.
         keepdims: whether to keep the reduced axes with size 1.
         name: name of the op.
 
     Returns:
-        A blob without the reduced axes; of shape (1,) if none is left, itself with ``axis=[]``.
+        A blob without the reduced axes, or of shape (1,) if no axis is left; the input itself if
+        ``axis`` is ``[]``.
 
     Raises:
         InferenceError: an axis out of range.
@@ -97,10 +100,10 @@ def reduce_sum(
 def reduce_max(
     x: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> BlobDef:
-    """The maxima along some axes; tied elements share the gradient.
+    """Return the maxima along some axes; tied elements share the gradient equally.
 
     Args:
-        x, axis, keepdims, name: see `reduce_sum`, also for shape and errors.
+        x, axis, keepdims, name: as for `reduce_sum`, which also describes shape and errors.
     """
     return _reduce("reduce_max", _filled("max", x, axis), axis, keepdims, name)
 
@@ -108,10 +111,10 @@ def reduce_max(
 def reduce_min(
     x: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> BlobDef:
-    """The minima along some axes; tied elements share the gradient.
+    """Return the minima along some axes; tied elements share the gradient equally.
 
     Args:
-        x, axis, keepdims, name: see `reduce_sum`, also for shape and errors.
+        x, axis, keepdims, name: as for `reduce_sum`, which also describes shape and errors.
     """
     return _reduce("reduce_min", _filled("min", x, axis), axis, keepdims, name)
 
@@ -119,10 +122,10 @@ def reduce_min(
 def reduce_prod(
     x: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> BlobDef:
-    """The products along some axes.
+    """Return the products along some axes.
 
     Args:
-        x, axis, keepdims, name: see `reduce_sum`, also for shape and errors.
+        x, axis, keepdims, name: as for `reduce_sum`, which also describes shape and errors.
     """
     return _reduce("reduce_prod", x, axis, keepdims, name)
 
@@ -136,10 +139,10 @@ def _truth(op: str, x: BlobDef, axis: Axis, keepdims: bool, name: str | None) ->
 def reduce_any(
     x: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> BlobDef:
-    """1 where some element along the axes is not 0, else 0; int8.
+    """Return 1 where some element along the axes is not 0, otherwise 0; int8.
 
     Args:
-        x, axis, keepdims, name: see `reduce_sum`, also for shape and errors.
+        x, axis, keepdims, name: as for `reduce_sum`, which also describes shape and errors.
     """
     return _truth("reduce_any", x, axis, keepdims, name)
 
@@ -147,10 +150,10 @@ def reduce_any(
 def reduce_all(
     x: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> BlobDef:
-    """1 where no element along the axes is 0, else 0; int8.
+    """Return 1 where no element along the axes is 0, otherwise 0; int8.
 
     Args:
-        x, axis, keepdims, name: see `reduce_sum`, also for shape and errors.
+        x, axis, keepdims, name: as for `reduce_sum`, which also describes shape and errors.
     """
     return _truth("reduce_all", x, axis, keepdims, name)
 
@@ -159,10 +162,11 @@ def reduce_all(
 def reduce_mean(
     input_blob: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> BlobDef:
-    """The means along some axes; those of integers are truncated.
+    """Return the means along some axes; means of integers are truncated.
 
     Args:
-        input_blob, axis, keepdims, name: see `reduce_sum`, also for shape and errors.
+        input_blob, axis, keepdims, name: as for `reduce_sum`, which also describes shape and
+            errors.
     """
     axes = _axes(input_blob, axis, "reduce_mean")
     if not axes:
@@ -178,7 +182,7 @@ def reduce_mean(
 
 
 def _mean_of_rows(x: BlobDef, total: BlobDef, axes: Sequence[int], name: str | None) -> BlobDef:
-    """Return a sum divided by the number of valid elements, or 0 without any."""
+    """Return a sum divided by the number of valid elements, or 0 if there are none."""
     rows = x.rows
     rest = prod(x.shape[i] for i in axes if i != rows.axis)
     count = emit_one("cast", maximum(rows.count, 1), dtype=x.dtype.name)
@@ -188,11 +192,11 @@ def _mean_of_rows(x: BlobDef, total: BlobDef, axes: Sequence[int], name: str | N
 def reduce_variance(
     input_tensor: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> BlobDef:
-    """The variances (divided by the number of elements) along some axes; 0 without axes.
+    """Return the biased variances along some axes; 0 if there are no axes.
 
     Args:
-        input_tensor, axis, keepdims, name: see `reduce_sum`, also for shape and errors;
-            floating types only.
+        input_tensor, axis, keepdims, name: as for `reduce_sum`, which also describes shape and
+            errors; floating types only.
     """
     axes = _axes(input_tensor, axis, "reduce_variance")
     if not axes:
@@ -205,11 +209,11 @@ def reduce_variance(
 def reduce_std(
     input_tensor: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> BlobDef:
-    """The square roots of the variances along some axes; 0 without axes.
+    """Return the square roots of the variances along some axes; 0 if there are no axes.
 
     Args:
-        input_tensor, axis, keepdims, name: see `reduce_sum`, also for shape and errors;
-            floating types only.
+        input_tensor, axis, keepdims, name: as for `reduce_sum`, which also describes shape and
+            errors; floating types only.
     """
     axes = _axes(input_tensor, axis, "reduce_std")
     if not axes:
@@ -221,11 +225,11 @@ def reduce_std(
 def reduce_euclidean_norm(
     input_tensor: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> BlobDef:
-    """The square roots of the sums of squares along some axes.
+    """Return the square roots of the sums of squares along some axes.
 
     Args:
-        input_tensor, axis, keepdims, name: see `reduce_sum`, also for shape and errors;
-            floating types only.
+        input_tensor, axis, keepdims, name: as for `reduce_sum`, which also describes shape and
+            errors; floating types only.
     """
     squares = square(input_tensor, inner(name, "square"))
     return sqrt(reduce_sum(squares, axis, keepdims, inner(name, "reduce_sum")), name)
@@ -234,11 +238,11 @@ def reduce_euclidean_norm(
 def reduce_logsumexp(
     input_tensor: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> BlobDef:
-    """The logarithms of the sums of exponentials along some axes, without overflow.
+    """Return the logarithms of the sums of exponentials along some axes, computed without overflow.
 
     Args:
-        input_tensor, axis, keepdims, name: see `reduce_sum`, also for shape and errors;
-            floating types only.
+        input_tensor, axis, keepdims, name: as for `reduce_sum`, which also describes shape and
+            errors; floating types only.
     """
     axes = _axes(input_tensor, axis, "reduce_logsumexp")
     if not axes:
@@ -254,12 +258,12 @@ def reduce_logsumexp(
 def two_stage_reduce_max(
     x: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> BlobDef:
-    """`reduce_max`, which always reduces in two stages if a reduced axis is split."""
+    """Do the same as `reduce_max`; if a reduced axis is split, reduce in two stages."""
     return reduce_max(x, axis, keepdims, name)
 
 
 def two_stage_reduce_min(
     x: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> BlobDef:
-    """`reduce_min`, which always reduces in two stages if a reduced axis is split."""
+    """Do the same as `reduce_min`; if a reduced axis is split, reduce in two stages."""
     return reduce_min(x, axis, keepdims, name)

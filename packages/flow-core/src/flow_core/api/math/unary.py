@@ -1,7 +1,7 @@
-"""Elementwise functions of one blob: the first part of ``flow.math``.
+"""Elementwise functions of one blob, from ``flow.math``.
 
-All return a blob of the shape and element type of ``x``.  `abs`, `negative`, `sign` and `square`
-also take integers; the others take floating types only and raise `InferenceError` for others.
+All of them return a blob of the shape and element type of ``x``.  `abs`, `negative`, `sign` and
+`square` also take integers; the other functions raise `InferenceError` unless the type is floating.
 """
 
 from __future__ import annotations
@@ -54,200 +54,200 @@ __all__ = [
 
 
 def abs(x: BlobDef, name: str | None = None) -> BlobDef:
-    """The absolute value of each element."""
+    """Return the absolute value of each element."""
     return emit_one("abs", x, name=name)
 
 
 def acos(x: BlobDef, name: str | None = None) -> BlobDef:
-    """The arc cosine of each element, in radians; nan outside [-1, 1]."""
+    """Return the arc cosine of each element, in radians; nan outside [-1, 1]."""
     return emit_one("acos", x, name=name)
 
 
 def acosh(x: BlobDef, name: str | None = None) -> BlobDef:
-    """The inverse hyperbolic cosine of each element; nan below 1."""
+    """Return the inverse hyperbolic cosine of each element; nan below 1."""
     return emit_one("acosh", x, name=name)
 
 
 def asin(x: BlobDef, name: str | None = None) -> BlobDef:
-    """The arc sine of each element, in radians; nan outside [-1, 1]."""
+    """Return the arc sine of each element, in radians; nan outside [-1, 1]."""
     return emit_one("asin", x, name=name)
 
 
 def asinh(x: BlobDef, name: str | None = None) -> BlobDef:
-    """The inverse hyperbolic sine of each element."""
+    """Return the inverse hyperbolic sine of each element."""
     return emit_one("asinh", x, name=name)
 
 
 def atan(x: BlobDef, name: str | None = None) -> BlobDef:
-    """The arc tangent of each element, in radians."""
+    """Return the arc tangent of each element, in radians."""
     return emit_one("atan", x, name=name)
 
 
 def atanh(x: BlobDef, name: str | None = None) -> BlobDef:
-    """The inverse hyperbolic tangent of each element; nan outside [-1, 1]."""
+    """Return the inverse hyperbolic tangent of each element; nan outside [-1, 1]."""
     return emit_one("atanh", x, name=name)
 
 
 def ceil(x: BlobDef, name: str | None = None) -> BlobDef:
-    """The least integer not below each element."""
+    """Return the least integer not below each element."""
     return emit_one("ceil", x, name=name)
 
 
 def cos(x: BlobDef, name: str | None = None) -> BlobDef:
-    """The cosine of each element, in radians."""
+    """Return the cosine of each element, in radians."""
     return emit_one("cos", x, name=name)
 
 
 def cosh(x: BlobDef, name: str | None = None) -> BlobDef:
-    """The hyperbolic cosine of each element."""
+    """Return the hyperbolic cosine of each element."""
     return emit_one("cosh", x, name=name)
 
 
 def erf(x: BlobDef, name: str | None = None) -> BlobDef:
-    """The error function of each element."""
+    """Return the error function of each element."""
     return emit_one("erf", x, name=name)
 
 
 def erfc(x: BlobDef, name: str | None = None) -> BlobDef:
-    """``1 - erf(x)``, accurate where that is small."""
+    """Return ``1 - erf(x)``, accurate also where the result is small."""
     return emit_one("erfc", x, name=name)
 
 
 def exp(x: BlobDef, name: str | None = None) -> BlobDef:
-    """The exponential of each element."""
+    """Return the exponential of each element."""
     return emit_one("exp", x, name=name)
 
 
 def expm1(x: BlobDef, name: str | None = None) -> BlobDef:
-    """``exp(x) - 1``, accurate near 0."""
+    """Return ``exp(x) - 1``, accurate also for ``x`` near 0."""
     return emit_one("expm1", x, name=name)
 
 
 def floor(x: BlobDef, name: str | None = None) -> BlobDef:
-    """The greatest integer not above each element."""
+    """Return the greatest integer not above each element."""
     return emit_one("floor", x, name=name)
 
 
 def gelu(x: BlobDef, name: str | None = None) -> BlobDef:
-    """``x`` times the cumulative distribution function of the normal distribution at ``x``."""
+    """Return ``x`` times the standard normal cumulative distribution function of ``x``."""
     return emit_one("gelu", x, name=name)
 
 
 def lgamma(x: BlobDef, name: str | None = None) -> BlobDef:
-    """The logarithm of the absolute value of the gamma function."""
+    """Return the logarithm of the absolute value of the gamma function of each element."""
     return emit_one("lgamma", x, name=name)
 
 
 def log(x: BlobDef, name: str | None = None) -> BlobDef:
-    """The natural logarithm of each element; nan below 0."""
+    """Return the natural logarithm of each element; nan below 0."""
     return emit_one("log", x, name=name)
 
 
 def log1p(x: BlobDef, name: str | None = None) -> BlobDef:
-    """``log(1 + x)``, accurate near 0."""
+    """Return ``log(1 + x)``, accurate also for ``x`` near 0."""
     return emit_one("log1p", x, name=name)
 
 
 def log_sigmoid(x: BlobDef, name: str | None = None) -> BlobDef:
-    """``log(sigmoid(x))`` without overflow."""
+    """Return ``log(sigmoid(x))`` without overflow."""
     return emit_one("log_sigmoid", x, name=name)
 
 
 def negative(x: BlobDef, name: str | None = None) -> BlobDef:
-    """The negative of each element."""
+    """Return the negative of each element."""
     return emit_one("negative", x, name=name)
 
 
 def reciprocal(x: BlobDef, name: str | None = None) -> BlobDef:
-    """The reciprocal of each element."""
+    """Return the reciprocal of each element."""
     return emit_one("reciprocal", x, name=name)
 
 
 def reciprocal_no_nan(x: BlobDef, name: str | None = None) -> BlobDef:
-    """The reciprocal of each element; 0 where the element is 0."""
+    """Return the reciprocal of each element; 0 where the element is 0."""
     return emit_one("reciprocal_no_nan", x, name=name)
 
 
 def relu(x: BlobDef, name: str | None = None) -> BlobDef:
-    """The maximum of each element and 0."""
+    """Return the maximum of each element and 0."""
     return emit_one("relu", x, name=name)
 
 
 def rint(x: BlobDef, name: str | None = None) -> BlobDef:
-    """The nearest integer; halves round to even."""
+    """Return the integer nearest to each element; halves round to even."""
     return emit_one("rint", x, name=name)
 
 
 def round(x: BlobDef, name: str | None = None) -> BlobDef:
-    """The nearest integer; halves round to even, as in OneFlow."""
+    """Return the integer nearest to each element; halves round to even, as in OneFlow."""
     return emit_one("round", x, name=name)
 
 
 def rsqrt(x: BlobDef, name: str | None = None) -> BlobDef:
-    """The reciprocal of the square root of each element."""
+    """Return the reciprocal of the square root of each element."""
     return emit_one("rsqrt", x, name=name)
 
 
 def sigmoid(x: BlobDef, name: str | None = None) -> BlobDef:
-    """``1 / (1 + exp(-x))``."""
+    """Return ``1 / (1 + exp(-x))``."""
     return emit_one("sigmoid", x, name=name)
 
 
 def sigmoid_v2(x: BlobDef, name: str | None = None) -> BlobDef:
-    """Same as `sigmoid`."""
+    """Do the same as `sigmoid`."""
     return emit_one("sigmoid_v2", x, name=name)
 
 
 def sign(x: BlobDef, name: str | None = None) -> BlobDef:
-    """-1, 0 or 1 by the sign of each element."""
+    """Return the sign of each element: -1, 0 or 1."""
     return emit_one("sign", x, name=name)
 
 
 def sin(x: BlobDef, name: str | None = None) -> BlobDef:
-    """The sine of each element, in radians."""
+    """Return the sine of each element, in radians."""
     return emit_one("sin", x, name=name)
 
 
 def sinh(x: BlobDef, name: str | None = None) -> BlobDef:
-    """The hyperbolic sine of each element."""
+    """Return the hyperbolic sine of each element."""
     return emit_one("sinh", x, name=name)
 
 
 def softplus(x: BlobDef, name: str | None = None) -> BlobDef:
-    """``log(1 + exp(x))`` without overflow."""
+    """Return ``log(1 + exp(x))`` without overflow."""
     return emit_one("softplus", x, name=name)
 
 
 def sqrt(x: BlobDef, name: str | None = None) -> BlobDef:
-    """The square root of each element; nan below 0."""
+    """Return the square root of each element; nan below 0."""
     return emit_one("sqrt", x, name=name)
 
 
 def square(x: BlobDef, name: str | None = None) -> BlobDef:
-    """The square of each element."""
+    """Return the square of each element."""
     return emit_one("square", x, name=name)
 
 
 def tan(x: BlobDef, name: str | None = None) -> BlobDef:
-    """The tangent of each element, in radians."""
+    """Return the tangent of each element, in radians."""
     return emit_one("tan", x, name=name)
 
 
 def tanh(x: BlobDef, name: str | None = None) -> BlobDef:
-    """The hyperbolic tangent of each element."""
+    """Return the hyperbolic tangent of each element."""
     return emit_one("tanh", x, name=name)
 
 
 def tanh_v2(x: BlobDef, name: str | None = None) -> BlobDef:
-    """Same as `tanh`."""
+    """Do the same as `tanh`."""
     return emit_one("tanh", x, name=name)
 
 
 def sigmoid_grad(y: BlobDef, dy: BlobDef, name: str | None = None) -> BlobDef:
-    """``dy * y * (1 - y)``: the gradient of `sigmoid` from its output ``y``."""
+    """Return ``dy * y * (1 - y)``: the gradient of `sigmoid`, computed from its output ``y``."""
     return emit_one("sigmoid_grad", y, dy, name=name)
 
 
 def gelu_grad(x: BlobDef, dy: BlobDef, name: str | None = None) -> BlobDef:
-    """``dy`` times the derivative of `gelu` at its input ``x``."""
+    """Return ``dy`` times the derivative of `gelu` at its input ``x``."""
     return emit_one("gelu_grad", x, dy, name=name)

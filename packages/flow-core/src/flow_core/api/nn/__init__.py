@@ -1,6 +1,6 @@
 """``flow.nn``: functions of neural networks, in four parts; ``flow.layers`` are in `layers`.
 
-In: blobs.  Out: ops, and for layers variables, in the job under definition.  Must not depend on
+In: blobs.  Out: ops, and the variables of layers, in the job under definition.  Must not depend on
 `optim` or `compat`.
 """
 

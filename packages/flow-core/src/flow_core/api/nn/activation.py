@@ -1,7 +1,7 @@
 """``flow.nn``: activations that ``flow.math`` does not have.
 
-Functions with inner steps derive the steps' names from ``name``, as in OneFlow:
-``mish(x, name="act")`` adds ``act_softplus`` and ``act_tanh``.
+As in OneFlow, functions that emit several ops derive the ops' names from ``name``: for example,
+``mish(x, name="act")`` emits ``act_softplus`` and ``act_tanh``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = [
 
 
 def leaky_relu(x: BlobDef, alpha: float = 0.2, name: str | None = None) -> BlobDef:
-    """Each element, multiplied by ``alpha`` if negative.
+    """Return each element, multiplied by ``alpha`` if it is negative.
 
     Args:
         x: a floating blob.
@@ -33,49 +33,50 @@ def leaky_relu(x: BlobDef, alpha: float = 0.2, name: str | None = None) -> BlobD
         name: name of the op.
 
     Returns:
-        A blob like ``x``.
+        A blob of the shape and element type of ``x``.
     """
     return emit_one("leaky_relu", x, alpha=float(alpha), name=name)
 
 
 def elu(x: BlobDef, alpha: float = 1.0, name: str | None = None) -> BlobDef:
-    """Each element, or ``alpha * (exp(x) - 1)`` if negative.
+    """Return each element, or ``alpha * (exp(x) - 1)`` if it is negative.
 
-    The exponential linear unit of Clevert, Unterthiner and Hochreiter (2015), arXiv:1511.07289.
+    This is the exponential linear unit of Clevert, Unterthiner and Hochreiter (2015),
+    arXiv:1511.07289.
 
     Args:
         x: a floating blob.
-        alpha: the negated limit at minus infinity.
+        alpha: a factor; the result tends to ``-alpha`` as ``x`` tends to minus infinity.
         name: name of the op.
 
     Returns:
-        A blob like ``x``.
+        A blob of the shape and element type of ``x``.
     """
     return emit_one("elu", x, alpha=float(alpha), name=name)
 
 
 def hardsigmoid(x: BlobDef, name: str | None = None) -> BlobDef:
-    """``x / 6 + 0.5`` clipped to [0, 1]: a piecewise linear `sigmoid`.
+    """Return ``x / 6 + 0.5`` clipped to [0, 1]: a piecewise linear `sigmoid`.
 
     Args:
         x: a floating blob.
         name: name of the op.
 
     Returns:
-        A blob like ``x``.
+        A blob of the shape and element type of ``x``.
     """
     return emit_one("hardsigmoid", x, name=name)
 
 
 def hardswish(x: BlobDef, name: str | None = None) -> BlobDef:
-    """``x * hardsigmoid(x)``, as in MobileNetV3 (Howard et al. 2019, arXiv:1905.02244).
+    """Return ``x * hardsigmoid(x)``, as in MobileNetV3 (Howard et al. 2019, arXiv:1905.02244).
 
     Args:
         x: a floating blob.
         name: name of the op.
 
     Returns:
-        A blob like ``x``.
+        A blob of the shape and element type of ``x``.
     """
     return emit_one("hardswish", x, name=name)
 
@@ -83,10 +84,10 @@ def hardswish(x: BlobDef, name: str | None = None) -> BlobDef:
 def hardtanh(
     x: BlobDef, min_val: float = -1.0, max_val: float = 1.0, name: str | None = None
 ) -> BlobDef:
-    """``x`` clipped to [min_val, max_val].
+    """Return ``x`` clipped to [min_val, max_val].
 
     Raises:
-        InferenceError: ``min_val`` is not below ``max_val``.
+        InferenceError: ``min_val`` is not less than ``max_val``.
     """
     low, high = float(min_val), float(max_val)
     check(low < high, "hardtanh", f"min_val={low}, max_val={high}", "min_val < max_val")
@@ -94,42 +95,42 @@ def hardtanh(
 
 
 def relu6(x: BlobDef, name: str | None = None) -> BlobDef:
-    """Each element clipped to [0, 6].
+    """Return each element clipped to [0, 6].
 
     Args:
         x: a floating blob.
         name: name of the op.
 
     Returns:
-        A blob like ``x``.
+        A blob of the shape and element type of ``x``.
     """
     return hardtanh(x, 0.0, 6.0, name)
 
 
 def mish(x: BlobDef, name: str | None = None) -> BlobDef:
-    """``x * tanh(softplus(x))`` (Misra 2019, arXiv:1908.08681).
+    """Return ``x * tanh(softplus(x))`` (Misra 2019, arXiv:1908.08681).
 
     Args:
         x: a floating blob.
         name: name of the ops.
 
     Returns:
-        A blob like ``x``.
+        A blob of the shape and element type of ``x``.
     """
     soft = flow_math.softplus(x, name=inner(name, "softplus"))
     return x * flow_math.tanh(soft, name=inner(name, "tanh"))
 
 
 def swish(x: BlobDef, beta: float = 1.0, name: str | None = None) -> BlobDef:
-    """``x * sigmoid(beta * x)`` (Ramachandran, Zoph and Le 2017, arXiv:1710.05941).
+    """Return ``x * sigmoid(beta * x)`` (Ramachandran, Zoph and Le 2017, arXiv:1710.05941).
 
     Args:
         x: a floating blob.
-        beta: slope of the sigmoid; 1 is also known as SiLU.
+        beta: slope of the sigmoid; with 1, the function is also known as SiLU.
         name: name of the ops.
 
     Returns:
-        A blob like ``x``.
+        A blob of the shape and element type of ``x``.
     """
     scaled = x if beta == 1 else x * float(beta)
     return x * flow_math.sigmoid(scaled, name=inner(name, "sigmoid"))

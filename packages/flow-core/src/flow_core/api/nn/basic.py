@@ -1,6 +1,6 @@
-"""``flow.nn``: softmax, dropout, bias, normalization, rearrangement.
+"""``flow.nn``: softmax, dropout, bias, normalization, and rearrangement of elements.
 
-Functions with inner steps derive the steps' names from ``name``, as in OneFlow.
+As in OneFlow, functions that emit several ops derive the ops' names from ``name``.
 """
 
 from __future__ import annotations
@@ -47,31 +47,31 @@ __all__ = [
 
 
 def softmax(logits: BlobDef, axis: int | None = None, name: str | None = None) -> BlobDef:
-    """``exp(logits)`` divided by its sums along an axis, the last by default.
+    """Return ``exp(logits)`` divided by its sums along an axis, by default the last.
 
     Returns:
-        A blob of the shape and type of ``logits``; slices along ``axis`` add up to 1.
+        A blob of the shape and type of ``logits`` whose sums along ``axis`` are 1.
 
     Raises:
-        InferenceError: an axis out of range or of size 0, or integers.
+        InferenceError: the axis is out of range or of size 0, or ``logits`` are integers.
     """
     axis = checked_axis(check, "softmax", logits, -1 if axis is None else axis)
     return emit_one("softmax", logits, axis=axis, name=name)
 
 
 def logsoftmax(logits: BlobDef, axis: int | None = None, name: str | None = None) -> BlobDef:
-    """The logarithm of `softmax`, accurate even where the softmax underflows.
+    """Return the logarithm of `softmax`, accurate even where the softmax underflows.
 
     Args:
         logits: a floating blob.
-        axis: along which the softmax adds up to 1; the last by default.
+        axis: axis along which the softmax adds up to 1, by default the last.
         name: name of the op.
 
     Returns:
-        A blob like ``logits``.
+        A blob of the shape and element type of ``logits``.
 
     Raises:
-        InferenceError: as `softmax`.
+        InferenceError: as for `softmax`.
     """
     axis = checked_axis(check, "logsoftmax", logits, -1 if axis is None else axis)
     return emit_one("log_softmax", logits, axis=axis, name=name)
@@ -80,19 +80,19 @@ def logsoftmax(logits: BlobDef, axis: int | None = None, name: str | None = None
 def softmax_grad(
     y: BlobDef, dy: BlobDef, axis: int | None = None, name: str | None = None
 ) -> BlobDef:
-    """The gradient with respect to the input of a softmax.
+    """Return the gradient of the input of a softmax.
 
     Args:
         y: the result of the softmax.
-        dy: its gradient, of the same shape and element type.
-        axis: the softmax's axis; the last by default.
+        dy: the gradient of ``y``, of the same shape and element type.
+        axis: the axis of the softmax, by default the last.
         name: name of the op.
 
     Returns:
-        A blob like ``y``.
+        A blob of the shape and element type of ``y``.
 
     Raises:
-        InferenceError: an axis out of range, or ``dy`` of another type.
+        InferenceError: the axis is out of range, or ``dy`` has another type.
     """
     axis = checked_axis(check, "softmax_grad", y, -1 if axis is None else axis)
     return emit_one("softmax_grad", y, dy, axis=axis, name=name)
@@ -105,12 +105,12 @@ def bias_add(
 
     Args:
         value: a blob with a channel axis.
-        bias: shape (channels,), same element type.
+        bias: a blob of shape (channels,) and of the element type of ``value``.
         data_format: "NC..." (channels on axis 1, also the default) or "N...C" (on the last).
         name: name of the op.
 
     Raises:
-        InferenceError: an unknown data format, or a bias of another shape.
+        InferenceError: the data format is unknown, or ``bias`` has another shape.
     """
     formats = '"NC...", such as "NCHW", or "N...C", such as "NHWC"'
     text = "NC" if data_format is None else data_format
@@ -128,7 +128,7 @@ def random_mask_like(
     noise_shape: Sequence[int] | None = None,
     name: str | None = None,
 ) -> BlobDef:
-    """A random int8 mask: 0 with probability ``rate``, otherwise 1, drawn in each step.
+    """Return a random int8 mask, drawn anew in each step: 0 with probability ``rate``, otherwise 1.
 
     The numbers depend only on the seed, the step and the element's index in the logical tensor, not
     on the tensor's SBP.  The default seed derives from the job's seed and the op's name; two ops
@@ -137,12 +137,12 @@ def random_mask_like(
     Args:
         like: a blob of the mask's shape.
         rate: fraction of zeros, in [0, 1).
-        seed: seed of this op.
+        seed: seed of this op, or None for the default.
         noise_shape: not supported, as in OneFlow.
         name: name of the op.
 
     Raises:
-        InferenceError: ``rate`` out of range.
+        InferenceError: ``rate`` is out of range.
         UnsupportedError: ``noise_shape`` was given.
     """
     _check_rate("random_mask_like", rate)
@@ -182,7 +182,7 @@ def dropout(
         name: name of the op.
 
     Raises:
-        InferenceError: ``rate`` out of range, or integers.
+        InferenceError: ``rate`` is out of range, or ``x`` has an integer type.
         UnsupportedError: ``noise_shape`` was given.
     """
     _check_rate("dropout", rate)
@@ -199,16 +199,16 @@ def dropout(
 def moments(
     x: BlobDef, axes: Sequence[int], keepdims: bool = False, name: str | None = None
 ) -> tuple[BlobDef, BlobDef]:
-    """Mean and (biased) variance over some axes.
+    """Return the mean and the (biased) variance over some axes.
 
     Args:
         x: a floating point blob.
         axes: axes to reduce.
-        keepdims: whether to keep these with size 1.
+        keepdims: whether to keep the reduced axes with size 1.
         name: prefix of the names of the ops.
 
     Example:
-        ``mean, variance = flow.nn.moments(x, axes=[0])`` of [1, 2, 3, 4, 5] is 3 and 2.
+        ``mean, variance = flow.nn.moments(x, axes=[0])`` of [1, 2, 3, 4, 5] returns 3 and 2.
     """
     axes = [axes] if isinstance(axes, int) else list(axes)
     return (
@@ -227,20 +227,22 @@ def batch_normalization(
     axis: int = 1,
     name: str | None = None,
 ) -> BlobDef:
-    """``(x - mean) / sqrt(variance + variance_epsilon) * scale + offset``.
+    """Return ``(x - mean) / sqrt(variance + variance_epsilon) * scale + offset``.
 
-    Gradients flow to all inputs.  ``flow.layers.batch_normalization`` also keeps statistics.
+    Gradients flow to all inputs.  To maintain moving statistics as well, use
+    ``flow.layers.batch_normalization``.
 
     Args:
         x: a floating point blob.
-        mean, variance: vectors along ``axis``, or blobs of x's rank that broadcast to it.
-        offset, scale: likewise, or None for none.
+        mean, variance: vectors along ``axis``, or blobs of the rank of ``x`` that broadcast to its
+            shape.
+        offset, scale: as for ``mean`` and ``variance``; None omits the term.
         variance_epsilon: added to the variance.
         axis: axis of the vectors.
         name: name of the last op.
 
     Raises:
-        InferenceError: shapes that are neither.
+        InferenceError: the shape of a parameter is neither of the two.
     """
     axis = checked_axis(check, "batch_normalization", x, axis)
     m, v, k, b = (_along(x, p, axis) for p in (mean, variance, scale, offset))
@@ -250,7 +252,7 @@ def batch_normalization(
 
 
 def _along(x: BlobDef, vector: BlobDef | None, axis: int) -> Any:
-    """Return a parameter in a shape that broadcasts against x."""
+    """Return a parameter in a shape that broadcasts to that of ``x``."""
     if vector is None or len(vector.shape) == len(x.shape) != 1:
         return vector
     size = x.shape[axis]
@@ -264,7 +266,7 @@ def _along(x: BlobDef, vector: BlobDef | None, axis: int) -> Any:
 
 
 def _named(x: BlobDef, name: str | None) -> BlobDef:
-    """Return ``x`` under a name, if given."""
+    """Return ``x`` under a name, or ``x`` itself if no name is given."""
     if name is None:
         return x
     return emit_one("identity", x, name=name)
@@ -283,14 +285,14 @@ def layer_norm(
 
     Args:
         inputs: a floating point blob; a row spans the axes from ``begin_norm_axis`` on.
-        gamma, beta: of shape ``inputs.shape[begin_params_axis:]``, or None for none.
+        gamma, beta: blobs of shape ``inputs.shape[begin_params_axis:]``; None omits the term.
         begin_norm_axis: first axis of a row.
         begin_params_axis: first axis of the parameters.
         epsilon: added to the variance.
         name: name of the op.
 
     Raises:
-        InferenceError: parameters of another shape or type, or an axis out of range.
+        InferenceError: a parameter has another shape or type, or an axis is out of range.
     """
     params = [p for p in (beta, gamma) if p is not None]
     y: BlobDef = emit(
@@ -310,17 +312,17 @@ def layer_norm(
 def InstanceNorm1d(
     x: BlobDef, eps: float = 1e-05, affine: bool = True, name: str | None = None
 ) -> BlobDef:
-    """Normalize each channel of each example of shape (examples, channels, length).
+    """Normalize each channel of each example of a blob of shape (examples, channels, length).
 
     Args:
         x: a floating point blob of rank 3.
         eps: added to the variance.
         affine: whether variables ``<name>_gamma`` and ``<name>_beta`` scale and shift each
             channel.
-        name: name of the layer; jobs with the same name share the variables.
+        name: name of the layer; jobs that use the same name share the variables.
 
     Raises:
-        InferenceError: another rank.
+        InferenceError: the rank of ``x`` is not 3.
     """
     return _instance_norm("InstanceNorm1d", x, 3, eps, affine, name)
 
@@ -328,14 +330,14 @@ def InstanceNorm1d(
 def InstanceNorm2d(
     x: BlobDef, eps: float = 1e-05, affine: bool = True, name: str | None = None
 ) -> BlobDef:
-    """`InstanceNorm1d` for blobs of shape (examples, channels, height, width)."""
+    """Do the same as `InstanceNorm1d` for shape (examples, channels, height, width)."""
     return _instance_norm("InstanceNorm2d", x, 4, eps, affine, name)
 
 
 def InstanceNorm3d(
     x: BlobDef, eps: float = 1e-05, affine: bool = True, name: str | None = None
 ) -> BlobDef:
-    """`InstanceNorm1d` for blobs of shape (examples, channels, depth, height, width)."""
+    """Do the same as `InstanceNorm1d` for shape (examples, channels, depth, height, width)."""
     return _instance_norm("InstanceNorm3d", x, 5, eps, affine, name)
 
 
@@ -350,14 +352,14 @@ def GroupNorm(
 
     Args:
         x: a floating point blob (examples, channels, ...) of rank 3 or more.
-        num_groups: number of groups; divides the number of channels.
+        num_groups: number of groups, which must divide the number of channels.
         eps: added to the variance.
         affine: whether variables ``<name>_gamma`` and ``<name>_beta`` scale and shift each
             group (as in OneFlow 0.3.4: one number per group, not per channel).
-        name: name of the layer; jobs with the same name share the variables.
+        name: name of the layer; jobs that use the same name share the variables.
 
     Raises:
-        InferenceError: a lower rank, or groups that do not divide the channels.
+        InferenceError: the rank is lower, or ``num_groups`` does not divide the number of channels.
     """
     check(len(x.shape) >= 3, "GroupNorm", f"rank {len(x.shape)}", "rank 3 or more")
     channels = x.shape[1]
@@ -372,7 +374,7 @@ def GroupNorm(
 
 
 def _layer_name(kind: str, name: str | None) -> str:
-    """Return the given name, or one that no variable of the job has."""
+    """Return the given name, or a name that no variable of the job has."""
     if name is not None:
         return name
     taken = current_job(f"flow.nn.{kind}").variables
@@ -411,14 +413,14 @@ def _channel_variable(name: str, x: BlobDef, value: float) -> BlobDef:
 
 
 def PixelShuffle(input: BlobDef, upscale_factor: int, name: str | None = None) -> BlobDef:
-    """`PixelShufflev2` with one factor for height and width."""
+    """Call `PixelShufflev2` with the same factor for height and width."""
     return PixelShufflev2(input, upscale_factor, upscale_factor, name)
 
 
 def PixelShufflev2(
     input: BlobDef, h_upscale_factor: int, w_upscale_factor: int, name: str | None = None
 ) -> BlobDef:
-    """Move channels into space: (n, c*h*w, H, W) to (n, c, H*h, W*w).
+    """Move channels into the spatial axes: from shape (n, c*h*w, H, W) to (n, c, H*h, W*w).
 
     Args:
         input: a blob of rank 4.
@@ -427,7 +429,7 @@ def PixelShufflev2(
         name: prefix of the names of the ops.
 
     Raises:
-        InferenceError: another rank, or channels that h*w does not divide.
+        InferenceError: the rank is not 4, or h*w does not divide the number of channels.
     """
     h, w = h_upscale_factor, w_upscale_factor
     check(len(input.shape) == 4, "PixelShuffle", f"rank {len(input.shape)}", "rank 4")

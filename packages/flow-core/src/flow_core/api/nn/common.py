@@ -1,4 +1,4 @@
-"""Argument checks of ``flow.nn``."""
+"""Argument checks that the modules of ``flow.nn`` share."""
 
 from __future__ import annotations
 

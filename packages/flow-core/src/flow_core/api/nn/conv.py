@@ -1,10 +1,11 @@
 """``flow.nn``: convolutions, transposed convolutions and pooling.
 
-``data_format`` is "NCW", "NCHW", "NCDHW" (channels first) or "NWC", "NHWC", "NDHWC" (channels
-last).  Sizes, strides and dilations are one integer for all spatial axes, or one for each.
-``padding`` is "VALID" (none), "SAME_UPPER" (ceil(size / stride) outputs; an odd element of padding
-comes after), "SAME_LOWER" (before), "SAME" (like "SAME_LOWER"), or a pair of numbers (or one) for
-every axis of the input, (0, 0) for batch and channels.
+``data_format`` is "NCW", "NCHW" or "NCDHW" (channels first), or "NWC", "NHWC" or "NDHWC" (channels
+last).  Sizes, strides and dilations are one integer for all spatial axes, or one integer for each
+axis.  ``padding`` is "VALID" (no padding), "SAME_UPPER" or "SAME_LOWER" (padding to ceil(size /
+stride) outputs; if it is odd, the additional element comes after or before the input,
+respectively), "SAME" (the same as "SAME_LOWER"), or for every axis of the input a number or a pair
+(before, after), which must be (0, 0) for the batch and channel axes.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ FORMATS = {1: ("NCW", "NWC"), 2: ("NCHW", "NHWC"), 3: ("NCDHW", "NDHWC")}
 
 
 def _per_axis(function: str, what: str, value: Ints | None, dims: int) -> tuple[int, ...]:
-    """Return one integer per spatial axis; 1 each for None."""
+    """Return one integer per spatial axis; None means 1 for all axes."""
     values = [1] if value is None else [value] if isinstance(value, int) else list(value)
     numbers = all(isinstance(v, int) and v > 0 for v in values)
     allowed = f"a positive integer, or {dims} of them"
@@ -68,7 +69,7 @@ def _check_rank(function: str, dims: int, **blobs: BlobDef) -> None:
 
 
 def _explicit(function: str, padding: Padding, dims: int, form: str) -> list[tuple[int, int]]:
-    """Return pairs per spatial axis from numbers or pairs per axis of the input."""
+    """Convert numbers or pairs for all axes of the input to pairs for the spatial axes."""
     pairs = [(p, p) if isinstance(p, int) else tuple(p) for p in padding]
     space = space_axes(dims + 2, form)
     ok = len(pairs) == dims + 2 and all(
@@ -136,7 +137,7 @@ def conv1d(
     groups: int = 1,
     name: str | None = None,
 ) -> BlobDef:
-    """Convolution over one spatial axis; `conv2d` describes the arguments."""
+    """Convolve over one spatial axis; `conv2d` describes the arguments."""
     return _conv(1, input, filters, strides, padding, data_format, dilations, groups, name)
 
 
@@ -150,26 +151,26 @@ def conv2d(
     groups: int = 1,
     name: str | None = None,
 ) -> BlobDef:
-    """Convolution over two spatial axes (a cross-correlation: kernels are not flipped).
+    """Convolve over two spatial axes (by cross-correlation: kernels are not flipped).
 
     Args:
-        input: floating point, (batch, channels, height, width) for "NCHW", channels last for
-            "NHWC".
-        filters: same element type, (filters, channels / groups, height, width) for "NCHW",
-            (filters, height, width, channels / groups) for "NHWC".
-        strides: steps between outputs.
+        input: floating-point blob (batch, channels, height, width) for "NCHW", with the channels
+            last for "NHWC".
+        filters: blob of the same element type: (filters, channels / groups, height, width) for
+            "NCHW", (filters, height, width, channels / groups) for "NHWC".
+        strides: distances in the input between adjacent outputs.
         padding: see the module's docstring.
         data_format: "NCHW" or "NHWC".
-        dilations: steps between kernel elements; 1 by default.
+        dilations: distances in the input between kernel elements; 1 by default.
         groups: number of groups of channels and filters; group i of the filters reads only
             group i of the channels.
         name: name of the op.
 
     Returns:
-        A blob of (size + padding - dilated kernel) // stride + 1 positions per axis.
+        A blob with (size + padding - dilated kernel) // stride + 1 positions on each spatial axis.
 
     Raises:
-        InferenceError: shapes, element types or arguments that do not fit.
+        InferenceError: the shapes, element types or other arguments do not fit.
 
     Example:
         For ``x`` of shape (1, 64, 32, 32) and filters of shape (128, 64, 3, 3),
@@ -188,7 +189,7 @@ def conv3d(
     groups: int = 1,
     name: str | None = None,
 ) -> BlobDef:
-    """Convolution over three spatial axes; `conv2d` describes the arguments."""
+    """Convolve over three spatial axes; `conv2d` describes the arguments."""
     return _conv(3, input, filters, strides, padding, data_format, dilations, groups, name)
 
 
@@ -202,7 +203,7 @@ def compat_conv2d(
     groups: int = 1,
     name: str | None = None,
 ) -> BlobDef:
-    """`conv2d` whose "SAME" is "SAME_UPPER", as in TensorFlow."""
+    """Call `conv2d`, where "SAME" means "SAME_UPPER", as in TensorFlow."""
     if isinstance(padding, str) and padding.upper() == "SAME":
         padding = "SAME_UPPER"
     return conv2d(input, filters, strides, padding, data_format, dilations, groups, name)
@@ -229,23 +230,25 @@ def conv2d_transpose(
     filters: BlobDef | None = None,
     dilations: Ints | None = None,
 ) -> BlobDef:
-    """The transpose (gradient) of `conv2d`: from its outputs' positions to its inputs'.
+    """Apply the transpose (gradient) of a `conv2d`, which maps outputs to the positions of inputs.
 
     Args:
-        value: (batch, channels, height, width) or channels last; ``input`` is another name.
+        value: blob (batch, channels, height, width), or with the channels last for "NHWC";
+            ``input`` is another name of this argument.
         filter: the filters of that convolution: (channels, output channels, height, width), or
-            (channels, height, width, output channels) for "NHWC"; ``filters`` is another name.
+            (channels, height, width, output channels) for "NHWC"; ``filters`` is another name of
+            this argument.
         output_shape: shape of the result, four numbers.
         strides: strides of that convolution.
-        padding: "VALID" or "SAME" (an odd element of padding comes after).
+        padding: "VALID" or "SAME"; with "SAME", odd padding has one element more after the input.
         data_format: "NCHW" or "NHWC".
         name: name of the op.
         input, filters: see above.
         dilations: dilations of that convolution.
 
     Raises:
-        InferenceError: an ``output_shape`` that the convolution does not map to the input's shape,
-            or other arguments that do not fit.
+        InferenceError: the convolution does not map ``output_shape`` to the shape of ``value``, or
+            other arguments do not fit.
     """
     function = "conv2d_transpose"
     x = _one_of(function, value, input, "value and input")
@@ -315,21 +318,21 @@ def torch_conv2d_transpose(
     filters: BlobDef | None = None,
     dilations: Ints | None = None,
 ) -> BlobDef:
-    """`conv2d_transpose` with the padding given instead of the result's shape.
+    """Do the same as `conv2d_transpose`, given the padding instead of the shape of the result.
 
     Args:
         value, filter, strides, data_format, name, input, filters, dilations: see
             `conv2d_transpose`.
-        output_padding: positions added at the end of each axis, less than the strides; 0 by
-            default.
-        padding_needed: total padding of both sides on each axis, even numbers.
+        output_padding: number of positions added at the end of each axis, less than the stride; 0
+            by default.
+        padding_needed: total padding of both sides of each axis; an even number.
 
     Returns:
-        A blob of (size - 1) * stride - padding_needed + dilated kernel + output_padding
-        positions per axis.
+        A blob with (size - 1) * stride - padding_needed + dilated kernel + output_padding positions
+        on each spatial axis.
 
     Raises:
-        InferenceError: arguments that do not fit.
+        InferenceError: the arguments do not fit.
     """
     function = "torch_conv2d_transpose"
     x = _one_of(function, value, input, "value and input")
@@ -385,7 +388,7 @@ def max_pool1d(
     data_format: str = "NWC",
     name: str | None = None,
 ) -> BlobDef:
-    """The maximum of every window on one spatial axis; see `max_pool2d`."""
+    """Return the maximum of every window over one spatial axis; see `max_pool2d`."""
     return _pool("max", 1, input, ksize, strides, padding, data_format, False, name)
 
 
@@ -398,21 +401,22 @@ def max_pool2d(
     ceil_mode: bool = False,
     name: str | None = None,
 ) -> BlobDef:
-    """The maximum of every window.
+    """Return the maximum of every window.
 
-    Padding is ignored.  The first of several largest elements gets the gradient.
+    Padding is ignored.  If several elements of a window are the largest, the first of them receives
+    the gradient.
 
     Args:
-        input: (batch, channels, height, width), or channels last for "NHWC".
-        ksize: sizes of a window.
-        strides: steps between windows.
+        input: blob (batch, channels, height, width), or with the channels last for "NHWC".
+        ksize: sizes of the windows.
+        strides: distances between adjacent windows.
         padding: see the module's docstring.
         data_format: "NCHW" or "NHWC".
-        ceil_mode: with explicit padding, also keep windows that extend beyond the end.
+        ceil_mode: whether to keep windows that extend beyond the end; for explicit padding only.
         name: name of the op.
 
     Raises:
-        InferenceError: arguments that do not fit, or a window that holds only padding.
+        InferenceError: the arguments do not fit, or a window contains only padding.
 
     Example:
         For ``x`` of shape (1, 32, 128, 128), ``flow.nn.max_pool2d(x, 3, 2, "SAME")`` has shape
@@ -430,7 +434,7 @@ def max_pool3d(
     ceil_mode: bool = False,
     name: str | None = None,
 ) -> BlobDef:
-    """The maximum of every window on three spatial axes; see `max_pool2d`."""
+    """Return the maximum of every window over three spatial axes; see `max_pool2d`."""
     return _pool("max", 3, input, ksize, strides, padding, data_format, ceil_mode, name)
 
 
@@ -442,7 +446,7 @@ def avg_pool1d(
     data_format: str = "NCW",
     name: str | None = None,
 ) -> BlobDef:
-    """The mean of every window on one spatial axis; see `avg_pool2d`."""
+    """Return the mean of every window over one spatial axis; see `avg_pool2d`."""
     return _pool("avg", 1, input, ksize, strides, padding, data_format, False, name)
 
 
@@ -455,14 +459,14 @@ def avg_pool2d(
     ceil_mode: bool = False,
     name: str | None = None,
 ) -> BlobDef:
-    """The mean of the elements of every window, without padding.
+    """Return the mean of the elements of every window, not counting padding.
 
     Args:
-        input, ksize, strides, padding, data_format, ceil_mode, name: see `max_pool2d`; the
-            input is floating point.
+        input, ksize, strides, padding, data_format, ceil_mode, name: see `max_pool2d`; the input
+            must be a floating-point blob.
 
     Raises:
-        InferenceError: arguments that do not fit, or a window that holds only padding.
+        InferenceError: the arguments do not fit, or a window contains only padding.
     """
     return _pool("avg", 2, input, ksize, strides, padding, data_format, ceil_mode, name)
 
@@ -476,5 +480,5 @@ def avg_pool3d(
     ceil_mode: bool = False,
     name: str | None = None,
 ) -> BlobDef:
-    """The mean of every window on three spatial axes; see `avg_pool2d`."""
+    """Return the mean of every window over three spatial axes; see `avg_pool2d`."""
     return _pool("avg", 3, input, ksize, strides, padding, data_format, ceil_mode, name)

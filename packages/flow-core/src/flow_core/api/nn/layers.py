@@ -1,8 +1,8 @@
 """``flow.layers``: functions that create variables.
 
 The variables of a layer named "conv1" are "conv1-weight", "conv1-bias" and so on, below the current
-name scope, like in OneFlow's checkpoints.  Every layer creates its variables, so a layer name is
-unique in a job.
+name scope, as in OneFlow's checkpoints.  Every layer creates its variables, so layer names must be
+unique within a job.
 """
 
 from __future__ import annotations
@@ -57,17 +57,18 @@ def dense(
     name: str = "Dense",
     model_distribute: Distribution = BROADCAST,
 ) -> BlobDef:
-    """A matrix product of the last axis with a weight, plus a bias.
+    """Multiply the last axis by a weight matrix, and add a bias.
 
     Variables: ``weight`` (units, inputs.shape[-1]) and ``bias`` (units,), zeros by default.
 
     Args:
         inputs: a floating point blob of rank 2 or more.
         units: size of the last axis of the result.
-        activation: called with the result, and with ``name=`` if it has such a parameter.
+        activation: function that is called with the result, and with ``name=`` if it has that
+            parameter.
         use_bias: whether to add a bias.
-        kernel_initializer, kernel_regularizer: of the weight.
-        bias_initializer, bias_regularizer: of the bias.
+        kernel_initializer, kernel_regularizer: initializer and regularizer of the weight.
+        bias_initializer, bias_regularizer: initializer and regularizer of the bias.
         trainable: whether optimizers update the variables.
         name: name of the layer.
         model_distribute: distribution of the variables: broadcast, split(0) (rank 2 only) or auto.
@@ -76,8 +77,8 @@ def dense(
         A blob of shape (*inputs.shape[:-1], units).
 
     Raises:
-        InferenceError: arguments that do not fit.
-        VariableError: a second layer of this name in a job.
+        InferenceError: the arguments do not fit.
+        VariableError: the job already has a layer of this name.
 
     Example:
         ``hidden = flow.layers.dense(x, 512, activation=flow.nn.relu, name="hidden")``
@@ -136,10 +137,10 @@ def _conv(
     trainable: bool,
     name: str,
 ) -> BlobDef:
-    """Apply the layer with ``dims`` spatial axes.
+    """Apply a convolution layer with ``dims`` spatial axes.
 
-    ``sizes`` are kernel size, strides and dilation; ``kernel`` and ``bias`` are initializer,
-    regularizer and name of a variable.
+    ``sizes`` contains the kernel size, strides and dilation; ``kernel`` and ``bias`` contain the
+    initializer, regularizer and name of the two variables.
     """
     kernel_size, strides, dilation = sizes
     data_format = data_format.upper()
@@ -187,7 +188,7 @@ def _layer_variable(
     default: Initializer,
     trainable: bool,
 ) -> BlobDef:
-    """Return a variable below the layer's name, or under a given full name."""
+    """Return a variable named after the layer, or under a given full name."""
     initializer, regularizer, full = how
     more = {"regularizer": regularizer, "trainable": trainable}
     initializer = initializer or default
@@ -217,7 +218,7 @@ def conv1d(
     weight_name: str | None = None,
     bias_name: str | None = None,
 ) -> BlobDef:
-    """A convolution over one spatial axis with its variables; see `conv2d`."""
+    """Create the variables of a convolution over one spatial axis, and apply it; see `conv2d`."""
     return _conv(
         1, inputs, filters, (kernel_size, strides, dilation_rate), padding, data_format, groups,
         activation, use_bias, (kernel_initializer, kernel_regularizer, weight_name),
@@ -245,28 +246,30 @@ def conv2d(
     weight_name: str | None = None,
     bias_name: str | None = None,
 ) -> BlobDef:
-    """A convolution over two spatial axes with its variables, a bias and an activation.
+    """Create the variables of a convolution over two spatial axes; apply it, a bias and an
+    activation.
 
-    Variables: ``weight`` (filters, channels / groups, *kernel), channels last for "NHWC", by
-    default with ``xavier_uniform_initializer``; ``bias`` (filters,), zeros by default.
+    Variables: ``weight`` (filters, channels / groups, *kernel), with the channels last for "NHWC",
+    initialized by ``xavier_uniform_initializer`` by default; ``bias`` (filters,), zeros by default.
 
     Args:
         inputs: a floating point blob of rank 4.
-        filters: channels of the result.
+        filters: number of channels of the result.
         kernel_size: sizes of the kernel.
         strides, padding, data_format, dilation_rate, groups: as for ``flow.nn.conv2d``.
-        activation: called with the result, and with ``name=`` if it has such a parameter.
+        activation: function that is called with the result, and with ``name=`` if it has that
+            parameter.
         use_bias: whether to add a bias.
-        kernel_initializer, kernel_regularizer: of the weight.
-        bias_initializer, bias_regularizer: of the bias.
+        kernel_initializer, kernel_regularizer: initializer and regularizer of the weight.
+        bias_initializer, bias_regularizer: initializer and regularizer of the bias.
         trainable: whether optimizers update the variables.
         name: name of the layer.
         weight_name, bias_name: names of the variables instead of ``<name>-weight`` and
             ``<name>-bias``.
 
     Raises:
-        InferenceError: arguments that do not fit.
-        VariableError: a second layer of this name in a job.
+        InferenceError: the arguments do not fit.
+        VariableError: the job already has a layer of this name.
 
     Example:
         ``flow.layers.conv2d(x, 32, 5, padding="SAME", activation=flow.nn.relu, name="conv1")``
@@ -298,10 +301,10 @@ def conv3d(
     weight_name: str | None = None,
     bias_name: str | None = None,
 ) -> BlobDef:
-    """A convolution over three spatial axes with its variables; see `conv2d`.
+    """Create the variables of a convolution over three spatial axes, and apply it; see `conv2d`.
 
-    The weight has channels first also for "NDHWC", for compatibility with OneFlow's checkpoints.
-    Explicit padding has the order of "NCDHW".
+    For compatibility with OneFlow's checkpoints, the weight has the channels first even for
+    "NDHWC". Explicit padding is given in the order of "NCDHW".
     """
     last = data_format.upper() == "NDHWC"
     y = _conv(
@@ -325,20 +328,21 @@ def prelu(
     name: str = "PRelu",
     model_distribute: Distribution = BROADCAST,
 ) -> BlobDef:
-    """``inputs`` where positive, otherwise ``alpha * inputs``.
+    """Return ``inputs`` where they are positive, otherwise ``alpha * inputs``.
 
-    Variable: ``alpha`` of shape ``inputs.shape[1:]`` with 1 on the shared axes, zeros by default.
+    Variable: ``alpha`` of shape ``inputs.shape[1:]``, with size 1 on the shared axes; zeros by
+    default.
 
     Args:
         inputs: a floating point blob.
-        alpha_initializer, alpha_regularizer: of alpha.
+        alpha_initializer, alpha_regularizer: initializer and regularizer of alpha.
         shared_axes: axes of the input along which alpha is shared.
         trainable: whether optimizers update alpha.
         name: name of the layer.
         model_distribute: distribution of alpha.
 
     Raises:
-        InferenceError: a shared axis out of range.
+        InferenceError: a shared axis is out of range.
     """
     shape, shared, rank = inputs.shape, tuple(shared_axes or ()), len(inputs.shape)
     ok = all(1 <= i < rank for i in shared)
@@ -363,13 +367,13 @@ def upsample_2d(
 
     Args:
         x: a floating point blob of rank 4.
-        size: factors of height and width, or one for both.
+        size: the two factors for height and width, or one factor for both.
         data_format: "NCHW" or "NHWC".
-        interpolation: "nearest" or "bilinear" (between the centres of elements).
+        interpolation: "nearest", or "bilinear", which interpolates between the centres of elements.
         name: name of the op.
 
     Raises:
-        InferenceError: arguments that do not fit.
+        InferenceError: the arguments do not fit.
 
     Example:
         A blob of shape (1, 32, 16, 16) becomes one of shape (1, 32, 32, 32).

@@ -1,4 +1,4 @@
-"""Helpers of the layers: argument checks, and creation of variables."""
+"""Helpers that the layers share: argument checks, and creation of variables."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def check_input(function: str, x: object) -> None:
 
 
 def layer_axis(function: str, x: BlobDef, axis: int) -> int:
-    """Return a non-negative axis of a layer's input."""
+    """Return an axis of a layer's input as a non-negative number."""
     check_input(function, x)
     return checked_axis(check, function, x, axis)
 
@@ -40,7 +40,7 @@ def new_variable(
     distribute: Any = BROADCAST,
     **more: Any,
 ) -> BlobDef:
-    """Create a variable below the current name scope; its name must be new in the job."""
+    """Create a variable below the current name scope; its name must be unused in the job."""
     asked = None if distribute is BROADCAST else distribute
     return get_variable(
         name, tuple(shape), dtype, initializer,
@@ -49,7 +49,7 @@ def new_variable(
 
 
 def activated(function: str, y: BlobDef, activation: Callable[..., BlobDef] | None) -> BlobDef:
-    """Apply a layer's activation, which may have a parameter ``name``."""
+    """Apply a layer's activation, and pass ``name`` to it if it has such a parameter."""
     if activation is None:
         return y
     allowed = "a function of a blob, such as flow.nn.relu"

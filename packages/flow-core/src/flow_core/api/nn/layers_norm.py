@@ -1,4 +1,4 @@
-"""``flow.layers``: batch and layer normalization with their variables."""
+"""``flow.layers``: batch and layer normalization, with the creation of their variables."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def layer_norm(
         name: name of the layer.
 
     Raises:
-        InferenceError: an axis out of range.
+        InferenceError: an axis is out of range.
     """
     shape = inputs.shape[layer_axis("layer_norm", inputs, begin_params_axis) :]
     params: dict[str, BlobDef] = {}
@@ -73,11 +73,11 @@ def layer_norm_grad(
     begin_norm_axis: int = 1,
     name: str = "LayerNormGrad",
 ) -> BlobDef:
-    """The gradient of x, computed from that of the normalized values.
+    """Return the gradient of x, computed from the gradient of the normalized values.
 
     Args:
         dy, x: blobs of one shape and type.
-        mean, inv_variance: of shape ``x.shape[:begin_norm_axis]``.
+        mean, inv_variance: blobs of shape ``x.shape[:begin_norm_axis]``.
         begin_norm_axis: first normalized axis.
         name: name of the op.
     """
@@ -93,11 +93,11 @@ def layer_norm_param_grad(
     begin_params_axis: int = -1,
     name: str = "LayerNormParamGrad",
 ) -> tuple[BlobDef, BlobDef, BlobDef]:
-    """The gradients of the normalized values, of beta and of gamma.
+    """Return the gradients of the normalized values, beta and gamma.
 
     Args:
         dy, norm: the gradient of the result and the normalized values, of one shape and type.
-        gamma: of shape ``dy.shape[begin_params_axis:]``.
+        gamma: a blob of shape ``dy.shape[begin_params_axis:]``.
         begin_params_axis: first axis of beta and gamma.
         name: name of the op.
     """
@@ -117,9 +117,9 @@ def _statistics(
     regularizers: tuple[Any, Any],
     trainable: bool,
 ) -> list[BlobDef]:
-    """Return moving mean, moving variance, gamma and beta; disabled ones are constants.
+    """Return the moving mean, moving variance, gamma and beta; disabled variables are constants.
 
-    The other arguments apply to beta, gamma and, for initializers, the moving statistics.
+    The other arguments apply to beta and gamma; initializers also apply to the moving statistics.
     """
     blobs = {}
     names = ("beta", "gamma", "moving_mean", "moving_variance")
@@ -158,8 +158,9 @@ def batch_normalization(
 
     In train jobs (unless ``training`` or ``trainable`` is False) the statistics are those of the
     batch, and every step updates the moving averages; otherwise the moving averages are used.
-    Variables of one number per channel, float32 for half types: ``beta`` (zeros), ``gamma``
-    (ones), and ``moving_mean`` (zeros) and ``moving_variance`` (ones), which no optimizer updates.
+    The variables have one number per channel and are float32 for half-precision types: ``beta``
+    (zeros), ``gamma`` (ones), and ``moving_mean`` (zeros) and ``moving_variance`` (ones), which no
+    optimizer updates.
 
     Args:
         inputs: a floating point blob.
@@ -169,13 +170,14 @@ def batch_normalization(
         center: whether to add ``beta``.
         scale: whether to multiply by ``gamma``.
         beta_initializer, gamma_initializer, beta_regularizer, gamma_regularizer,
-            moving_mean_initializer, moving_variance_initializer: of the variables.
+            moving_mean_initializer, moving_variance_initializer: initializers and regularizers of
+            the variables.
         trainable: whether optimizers update beta and gamma.
         training: whether to use the statistics of the batch in train jobs.
         name: name of the layer.
 
     Raises:
-        InferenceError: an axis out of range.
+        InferenceError: an axis is out of range.
     """
     axis = layer_axis("batch_normalization", inputs, axis)
     job = current_job("flow.layers.batch_normalization")
@@ -210,11 +212,11 @@ def batch_normalization_add_relu(
     training: bool = True,
     name: str = "BatchNorm",
 ) -> BlobDef:
-    """``relu(batch_normalization(inputs) + addend)``; see `batch_normalization`.
+    """Return ``relu(batch_normalization(inputs) + addend)``; see `batch_normalization`.
 
     Args:
         inputs: a floating point blob.
-        addend: a blob of the same shape and type, or None for none.
+        addend: a blob of the same shape and type, or None to add nothing.
         axis, momentum, epsilon, center, scale, beta_initializer, gamma_initializer,
             beta_regularizer, gamma_regularizer, moving_mean_initializer,
             moving_variance_initializer, trainable, training, name: see `batch_normalization`.
@@ -246,7 +248,7 @@ def batch_normalization_relu(
     training: bool = True,
     name: str = "BatchNorm",
 ) -> BlobDef:
-    """``relu(batch_normalization(inputs))``; see `batch_normalization`."""
+    """Return ``relu(batch_normalization(inputs))``; see `batch_normalization`."""
     return batch_normalization_add_relu(
         inputs, None, axis, momentum, epsilon, center, scale, beta_initializer, gamma_initializer,
         beta_regularizer, gamma_regularizer, moving_mean_initializer, moving_variance_initializer,

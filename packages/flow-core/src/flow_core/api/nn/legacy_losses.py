@@ -9,5 +9,5 @@ __all__ = ["add_loss"]
 
 
 def add_loss(loss: BlobDef) -> None:
-    """Minimize a loss with the optimizer of ``function_config.train``."""
+    """Minimize a loss with the optimizer that ``function_config.train`` describes."""
     current_job("losses.add_loss").add_loss(loss)

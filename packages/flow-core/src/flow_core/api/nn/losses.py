@@ -1,7 +1,7 @@
 """``flow.nn``: losses, and ``flow.smooth_l1_loss``.
 
-Losses with ``reduction`` return a scalar for "mean" and "sum", one number per element (or per
-example) for "none".
+Losses with an argument ``reduction`` return a scalar for "mean" and "sum", and one number per
+element (or per example) for "none".
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _reduced(loss: BlobDef, reduction: str, name: str | None) -> BlobDef:
 
 
 def _per_example(function: str, labels: BlobDef, scores: BlobDef) -> BlobDef:
-    """Return labels of shape (...), also for labels of shape (..., 1)."""
+    """Return labels of shape (...), also if their shape is (..., 1)."""
     if len(labels.shape) == len(scores.shape) and labels.shape[-1:] == (1,):
         labels = emit("reshape", labels, shape=labels.shape[:-1])
     check(
@@ -68,20 +68,20 @@ def _per_example(function: str, labels: BlobDef, scores: BlobDef) -> BlobDef:
 
 
 def sparse_cross_entropy(labels: BlobDef, prediction: BlobDef, name: str | None = None) -> BlobDef:
-    """``-log(prediction[label])`` per example, for predicted probabilities.
+    """Return ``-log(prediction[label])`` per example, for predicted probabilities.
 
     Args:
-        labels: int32, int64 or int8 of shape (...) or (..., 1); each in [0, classes), checked in
-            each step.
-        prediction: floating point, of shape (..., classes).
+        labels: class numbers in [0, classes), which each step checks; int32, int64 or int8 of shape
+            (...) or (..., 1).
+        prediction: a floating-point blob of shape (..., classes).
         name: name of the op.
 
     Returns:
         A blob of shape (...) and of the type of ``prediction``.
 
     Raises:
-        InferenceError: shapes or types do not fit.
-        DataError: at run time, a label out of range.
+        InferenceError: the shapes or types do not fit.
+        DataError: at run time, a label is out of range.
     """
     labels = _per_example("sparse_cross_entropy", labels, prediction)
     depth = int(prediction.shape[-1])
@@ -91,20 +91,20 @@ def sparse_cross_entropy(labels: BlobDef, prediction: BlobDef, name: str | None 
 def sparse_softmax_cross_entropy_with_logits(
     labels: BlobDef, logits: BlobDef, name: str | None = None
 ) -> BlobDef:
-    """``-log(softmax(logits)[label])`` per example.
+    """Return ``-log(softmax(logits)[label])`` per example.
 
     Args:
-        labels: int32, int64 or int8 of shape (...) or (..., 1); each in [0, classes), checked in
-            each step.
-        logits: floating point, of shape (..., classes).
+        labels: class numbers in [0, classes), which each step checks; int32, int64 or int8 of shape
+            (...) or (..., 1).
+        logits: a floating-point blob of shape (..., classes).
         name: name of the op.
 
     Returns:
         A blob of shape (...) and of the type of ``logits``.
 
     Raises:
-        InferenceError: shapes or types do not fit.
-        DataError: at run time, a label out of range.
+        InferenceError: the shapes or types do not fit.
+        DataError: at run time, a label is out of range.
     """
     labels = _per_example("sparse_softmax_cross_entropy_with_logits", labels, logits)
     depth = int(logits.shape[-1])
@@ -115,19 +115,20 @@ def sparse_softmax_cross_entropy_with_logits(
 def softmax_cross_entropy_with_logits(
     labels: BlobDef, logits: BlobDef, name: str | None = None
 ) -> BlobDef:
-    """``-sum(labels * log(softmax(logits)))`` over the last axis; no gradient for ``labels``.
+    """Return ``-sum(labels * log(softmax(logits)))`` over the last axis, with no gradient of
+    ``labels``.
 
     Args:
-        labels: a distribution per example, of the shape and type of ``logits``.  The gradient is
-            ``softmax(logits) - labels``, even if labels do not add up to 1.
-        logits: floating point, of shape (..., classes).
+        labels: a distribution per example, of the shape and type of ``logits``.  The gradient of
+            ``logits`` is ``softmax(logits) - labels``, even if the labels do not add up to 1.
+        logits: a floating-point blob of shape (..., classes).
         name: name of the op.
 
     Returns:
         A blob of shape (...) and of the type of ``logits``.
 
     Raises:
-        InferenceError: shapes or types do not fit.
+        InferenceError: the shapes or types do not fit.
     """
     out: BlobDef = emit("softmax_cross_entropy", logits, labels, name=name)[1]
     return out
@@ -136,15 +137,16 @@ def softmax_cross_entropy_with_logits(
 def sigmoid_cross_entropy_with_logits(
     labels: BlobDef, logits: BlobDef, name: str | None = None
 ) -> BlobDef:
-    """The cross entropy of independent binary predictions, per element.
+    """Return the cross entropy of independent binary predictions, one per element.
 
     Args:
-        labels: probabilities of the type of ``logits``, or integers 0 and 1; same shape.
-        logits: floating point.
+        labels: a blob of the shape of ``logits``: probabilities of the same type, or the integers 0
+            and 1.
+        logits: a floating-point blob.
         name: name of the op.
 
     Raises:
-        InferenceError: shapes or types do not fit.
+        InferenceError: the shapes or types do not fit.
     """
     return emit_one("sigmoid_cross_entropy", logits, labels, name=name)
 
@@ -156,17 +158,17 @@ def BCELoss(
     reduction: str = "mean",
     name: str | None = None,
 ) -> BlobDef:
-    """``-(target log(input) + (1 - target) log(1 - input))`` of probabilities.
+    """Return ``-(target log(input) + (1 - target) log(1 - input))`` of probabilities.
 
     Args:
-        input: probabilities, floating point.
-        target: same shape and type.
-        weight: factor per element, same shape and type.
+        input: a floating-point blob of probabilities.
+        target: a blob of the shape and type of ``input``.
+        weight: a factor for each element, of the same shape and type.
         reduction: "mean", "sum" or "none".
         name: prefix of the names of the ops.
 
     Raises:
-        InferenceError: shapes differ, or an unknown reduction.
+        InferenceError: the shapes differ, or the reduction is unknown.
     """
     _check_reduction("BCELoss", reduction)
     _same_shapes("BCELoss", input, target)
@@ -191,19 +193,19 @@ def BCEWithLogitsLoss(
     reduction: str = "mean",
     name: str | None = None,
 ) -> BlobDef:
-    """`BCELoss` of ``sigmoid(input)``, without overflow for large inputs.
+    """Return the `BCELoss` of ``sigmoid(input)``, computed without overflow for large inputs.
 
     Args:
-        input: logits, floating point.
-        target: same shape and type.
-        weight: factor per element, same shape and type.
-        pos_weight: factor of the positive part per class, of shape (classes,), where classes is
-            the last size of ``input``.
+        input: a floating-point blob of logits.
+        target: a blob of the shape and type of ``input``.
+        weight: a factor for each element, of the same shape and type.
+        pos_weight: a factor for the positive part of each class, of shape (classes,), where
+            ``classes`` is the size of the last axis of ``input``.
         reduction: "mean", "sum" or "none".
         name: prefix of the names of the ops.
 
     Raises:
-        InferenceError: shapes do not fit, or an unknown reduction.
+        InferenceError: the shapes do not fit, or the reduction is unknown.
     """
     _check_reduction("BCEWithLogitsLoss", reduction)
     _same_shapes("BCEWithLogitsLoss", input, target)
@@ -233,18 +235,18 @@ def KLDivLoss(
     reduction: str = "mean",
     name: str | None = None,
 ) -> BlobDef:
-    """``target * (log(target) - input)``: the divergence of ``exp(input)`` from ``target``.
+    """Return ``target * (log(target) - input)``, the divergence of ``exp(input)`` from ``target``.
 
     Args:
-        input: log probabilities, floating point.
-        target: probabilities (log probabilities with ``log_target``); the loss is 0 for a
-            probability of 0.
+        input: a floating-point blob of log probabilities.
+        target: probabilities, or log probabilities if ``log_target``; where a probability is 0, the
+            loss is 0.
         log_target: whether ``target`` holds logarithms.
         reduction: "mean" (over all elements), "sum" or "none".
         name: prefix of the names of the ops.
 
     Raises:
-        InferenceError: an unknown reduction, or shapes that do not broadcast.
+        InferenceError: the reduction is unknown, or the shapes do not broadcast.
     """
     _check_reduction("KLDivLoss", reduction)
     if log_target:
@@ -270,16 +272,16 @@ def _broadcast_to(x: BlobDef, like: BlobDef) -> BlobDef:
 def L1Loss(
     input: BlobDef, target: BlobDef, reduction: str = "mean", name: str | None = None
 ) -> BlobDef:
-    """``|target - input|``.
+    """Return ``|target - input|``.
 
     Args:
-        input: floating point.
-        target: same shape and type.
+        input: a floating-point blob.
+        target: a blob of the shape and type of ``input``.
         reduction: "mean", "sum" or "none".
         name: prefix of the names of the ops.
 
     Raises:
-        InferenceError: shapes differ, or an unknown reduction.
+        InferenceError: the shapes differ, or the reduction is unknown.
     """
     _check_reduction("L1Loss", reduction)
     _same_shapes("L1Loss", input, target)
@@ -290,7 +292,7 @@ def L1Loss(
 def MSELoss(
     input: BlobDef, target: BlobDef, reduction: str = "mean", name: str | None = None
 ) -> BlobDef:
-    """``(target - input)`` squared; arguments and errors as for `L1Loss`."""
+    """Return ``(target - input)`` squared; arguments and errors as for `L1Loss`."""
     _check_reduction("MSELoss", reduction)
     _same_shapes("MSELoss", input, target)
     loss = flow_math.squared_difference(target, input, name=inner(name, "mean_squared"))
@@ -305,17 +307,17 @@ def MarginRankingLoss(
     reduction: str = "mean",
     name: str | None = None,
 ) -> BlobDef:
-    """``max(0, margin - target * (input1 - input2))``.
+    """Return ``max(0, margin - target * (input1 - input2))``.
 
     Args:
-        input1, input2: floating point, one shape.
-        target: 1 where ``input1`` should be larger, -1 where ``input2`` should.
+        input1, input2: floating-point blobs of the same shape.
+        target: 1 where ``input1`` should be larger, -1 where ``input2`` should be larger.
         margin: the required difference.
         reduction: "mean", "sum" or "none".
         name: prefix of the names of the ops.
 
     Raises:
-        InferenceError: shapes differ, or an unknown reduction.
+        InferenceError: the shapes differ, or the reduction is unknown.
     """
     _check_reduction("MarginRankingLoss", reduction)
     _same_shapes("MarginRankingLoss", input1, input2, "input2")
@@ -334,20 +336,21 @@ def TripletMarginLoss(
     reduction: str = "mean",
     name: str | None = None,
 ) -> BlobDef:
-    """``max(0, margin + |anchor - positive| - |anchor - negative|)`` per example.
+    """Return ``max(0, margin + |anchor - positive| - |anchor - negative|)`` per example.
 
     Args:
-        anchor, positive, negative: floating point, one shape (examples, features, ...); axis 1
-            is reduced.
-        margin: required difference of the distances.
+        anchor, positive, negative: floating-point blobs of the same shape, of at least two axes;
+            the distances are norms over axis 1.
+        margin: required difference between the two distances.
         p: degree of the norm.
         eps: added to the differences, so that the norm has a gradient everywhere.
-        swap: whether to use the negative's distance to the positive if it is smaller.
+        swap: whether to use the distance between negative and positive if it is smaller than that
+            between anchor and negative.
         reduction: "mean", "sum" or "none".
         name: prefix of the names of the ops.
 
     Raises:
-        InferenceError: an unknown reduction, or shapes that do not broadcast.
+        InferenceError: the reduction is unknown, or the shapes do not broadcast.
     """
     _check_reduction("TripletMarginLoss", reduction)
     near = _distance(anchor, positive, p, eps)
@@ -372,18 +375,18 @@ def _distance(a: BlobDef, b: BlobDef, p: float, eps: float) -> BlobDef:
 def smooth_l1_loss(
     prediction: BlobDef, label: BlobDef, beta: float = 1.0, name: str | None = None
 ) -> BlobDef:
-    """``|d| - beta/2`` for differences d beyond ``beta``, ``d*d / (2 beta)`` within.
+    """Return ``|d| - beta/2`` for differences d larger than ``beta``, otherwise ``d*d / (2 beta)``.
 
     This is ``flow.smooth_l1_loss``; it is not part of ``flow.nn``.
 
     Args:
-        prediction: floating point.
-        label: same shape and type; it has no gradient.
-        beta: at least 0.
+        prediction: a floating-point blob.
+        label: a blob of the same shape and type; it receives no gradient.
+        beta: a number of at least 0.
         name: name of the op.
 
     Raises:
-        InferenceError: shapes or types differ, or ``beta`` is negative.
+        InferenceError: the shapes or types differ, or ``beta`` is negative.
     """
     return emit_one("smooth_l1_loss", prediction, label, beta=float(beta), name=name)
 
@@ -396,19 +399,19 @@ def combined_margin_loss(
     m3: float = 0,
     name: str | None = None,
 ) -> BlobDef:
-    """Cosines with a margin at each example's label: ``cos(m1 * acos(x) + m2) - m3``.
+    """Return cosines x, replaced by ``cos(m1 * acos(x) + m2) - m3`` at each example's label.
 
-    This is ``flow.combined_margin_loss``; it is not part of ``flow.nn``.  Margins (1, 0, m) are
-    CosFace's, (1, m, 0) ArcFace's; a softmax cross entropy follows.
+    This is ``flow.combined_margin_loss``; it is not part of ``flow.nn``.  CosFace has the margins
+    (1, 0, m), ArcFace (1, m, 0); a softmax cross entropy usually follows.
 
     Args:
-        x: cosines of shape (n, classes), floating point.
+        x: floating-point cosines of shape (n, classes).
         label: class numbers of shape (n,), int32 or int64.
         m1, m2, m3: the margins.
         name: name of the last op.
 
     Raises:
-        InferenceError: shapes that do not fit.
+        InferenceError: the shapes do not fit.
     """
     shapes = f"x of shape {x.shape} and label of shape {label.shape}"
     fits = len(x.shape) == 2 and label.shape == x.shape[:1]

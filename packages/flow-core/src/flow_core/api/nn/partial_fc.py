@@ -1,4 +1,4 @@
-"""A sample of the classes of a very wide classifier."""
+"""Sampling of the classes of a very wide classifier."""
 
 from __future__ import annotations
 
@@ -14,24 +14,28 @@ __all__ = ["distributed_partial_fc_sample"]
 def distributed_partial_fc_sample(
     weight: BlobDef, label: BlobDef, num_sample: int, name: str | None = None
 ) -> tuple[BlobDef, BlobDef, BlobDef]:
-    """Sample classes: all labels of the batch, and random other classes.
+    """Sample classes: all labels of the batch, and other classes at random.
 
-    Each device of the placement in scope has an equal share of the classes and of the sample. With
-    weights split along axis 0, each samples its own rows, without communication of weights.
+    Each device of the placement in scope has an equal share of the classes and of the sample.  If
+    the weights are split along axis 0, each device samples rows of its own part, and no weights are
+    communicated.
 
     Args:
-        weight: a row per class; the number of devices divides the number of classes.
+        weight: a blob with a row per class; the number of devices must divide the number of
+            classes.
         label: int32 or int64, shape (n,).
         num_sample: number of classes to sample; a multiple of the number of devices.
         name: name of the op.
 
     Returns:
-        The labels as indices in the sample (n,), the sampled classes (num_sample,), and their
-        weights (num_sample, ...).  In each device's share, labels come first, in ascending order.
+        The labels as indices into the sample (n,), the sampled classes (num_sample,), and their
+        weights (num_sample, ...).  In each device's share, the labels come first, in ascending
+        order.
 
     Raises:
-        InferenceError: numbers that are not multiples of the number of devices.
-        DataError: at run time, if a share has more distinct labels than samples.
+        InferenceError: the number of classes or ``num_sample`` is not a multiple of the number of
+            devices.
+        DataError: at run time, the share of a device has more distinct labels than samples.
     """
     scope = current_scope()
     placement = scope.placement or current_job("distributed_partial_fc_sample").default_placement

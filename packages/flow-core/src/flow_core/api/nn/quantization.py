@@ -23,20 +23,21 @@ def min_max_observer(
     per_layer_quantization: bool = True,
     name: str | None = None,
 ) -> tuple[BlobDef, BlobDef]:
-    """The integer grid that covers all elements of a floating blob.
+    """Return the integer grid that covers all elements of a floating-point blob.
 
     Args:
-        input: any shape of rank 1 or more.
-        quantization_bit: 2 to 8.
-        quantization_scheme: "symmetric" (signed, 0 represents 0) or "affine" (unsigned).
-        per_layer_quantization: one grid for the blob, otherwise one for each row of axis 0.
+        input: a floating-point blob of rank 1 or more.
+        quantization_bit: number of bits, 2 to 8.
+        quantization_scheme: "symmetric" (signed; 0 represents 0) or "affine" (unsigned).
+        per_layer_quantization: whether the blob has one grid, rather than one for each row of axis
+            0.
         name: name of the op.
 
     Returns:
-        Scale and zero point, of shape (1,), or (``input.shape[0]``,) for a grid per row.
+        The scale and the zero point, of shape (1,), or (``input.shape[0]``,) for one grid per row.
 
     Raises:
-        InferenceError: an unsupported number of bits or scheme, or a blob that is not floating.
+        InferenceError: the number of bits, the scheme or the element type is not supported.
     """
     scale, zero_point = emit(
         "min_max_observer",
@@ -56,20 +57,20 @@ def moving_average_min_max_observer(
     momentum: float = 0.95,
     name: str | None = None,
 ) -> tuple[BlobDef, BlobDef]:
-    """`min_max_observer` of moving averages of maximum and minimum, which train jobs update.
+    """Return the grid of moving averages of maximum and minimum, which train jobs update.
 
-    The averages are variables below ``name``: ``moving_max`` and ``moving_min``, and
-    ``current_train_step``.  The first batch initializes them.
+    The averages are the variables ``moving_max`` and ``moving_min`` below ``name``, which the first
+    batch initializes; another variable, ``current_train_step``, counts steps.
 
     Args:
         input: a floating blob.
-        quantization_bit: 2 to 8.
+        quantization_bit: number of bits, 2 to 8.
         quantization_scheme: "symmetric" or "affine".
         momentum: weight of the previous average.
         name: name of the op.
 
     Returns:
-        Scale and zero point, of shape (1,).
+        The scale and the zero point, of shape (1,).
     """
     job = current_job("moving_average_min_max_observer")
     full = name or job.free_name("moving_average_min_max_observer").rsplit("-", 1)[-1]
@@ -106,14 +107,14 @@ def fake_quantization(
     quantization_scheme: str = "symmetric",
     name: str | None = None,
 ) -> BlobDef:
-    """A blob rounded to an integer grid and back.
+    """Round a blob to an integer grid, and convert it back to floating point.
 
     The gradient ignores the rounding (straight-through estimator).
 
     Args:
         input: a floating blob.
-        scale, zero_point: the grid: of shape (1,), or one per row of axis 0.
-        quantization_bit: 2 to 8.
+        scale, zero_point: the grid: numbers of shape (1,), or one number per row of axis 0.
+        quantization_bit: number of bits, 2 to 8.
         quantization_scheme: "symmetric" or "affine".
         name: name of the op.
     """

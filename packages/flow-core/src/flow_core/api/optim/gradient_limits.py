@@ -11,7 +11,7 @@ from flow_core.frontend.job.train import DynamicLossScale
 
 
 class ClipGradientConf(ABC):
-    """Base of the ways to limit gradients."""
+    """Base class of the ways to limit gradients."""
 
     @property
     @abstractmethod
@@ -42,15 +42,16 @@ class ClipByGlobalNorm(ClipGradientConf):
 
 
 class grad_clipping:
-    """Ways to limit gradients."""
+    """Namespace of the ways to limit gradients."""
 
     by_global_norm = ClipByGlobalNorm
 
 
 class LossScalePolicy(ABC):
-    """Base of the loss scales, which keep small gradients of half-precision types from vanishing.
+    """Base class of the loss scales, which keep small half-precision gradients from vanishing.
 
-    The loss is multiplied before the backward pass, the gradients are divided after it.
+    The loss is multiplied by the scale before the backward pass, and the gradients are divided by
+    it afterwards.
     """
 
     @abstractmethod
@@ -59,7 +60,7 @@ class LossScalePolicy(ABC):
 
     @abstractmethod
     def scale(self) -> float | DynamicLossScale:
-        """Return the scale in the form that training takes."""
+        """Return the scale in the form that the training options take."""
 
 
 @dataclass(eq=False, repr=False)
@@ -89,12 +90,14 @@ class StaticLossScalePolicy(LossScalePolicy):
 
 @dataclass(eq=False, repr=False)
 class DynamicLossScalePolicy(LossScalePolicy):
-    """An adaptive loss scale; a step with a gradient that is not finite updates nothing else.
+    """An adaptive loss scale; a step with a gradient that is not finite updates only the scale.
 
     Args:
-        initial_loss_scale: the factor at the beginning.
-        increment_period: number of consecutive finite steps after which the factor grows.
-        multiplier: growth factor; a step that is not finite divides the scale by it (down to 1).
+        initial_loss_scale: the scale at the first step.
+        increment_period: number of consecutive steps with finite gradients after which the scale
+            grows.
+        multiplier: growth factor; a step with a gradient that is not finite divides the scale by
+            this factor, down to at least 1.
     """
 
     initial_loss_scale: float = 2**30
@@ -124,7 +127,7 @@ class DynamicLossScalePolicy(LossScalePolicy):
 
 
 class loss_scale:
-    """Loss scales."""
+    """Namespace of the loss scales."""
 
     static_loss_scale = StaticLossScalePolicy
     dynamic_loss_scale = DynamicLossScalePolicy

@@ -1,7 +1,7 @@
 """Learning-rate schedules and warm-ups of ``flow.optimizer``.
 
-Each is a dataclass: its fields are its arguments, and its base class validates them.  The
-formulas use s for the number of the step, starting at 0.
+Each schedule and warm-up is a dataclass, whose fields are its arguments and whose base class
+validates them.  In the formulas, s is the number of the step, starting at 0.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = [
 
 
 class WarmupConf(ABC):
-    """Base of the warm-ups: the learning rate in the first steps.
+    """Base class of the warm-ups, which determine the learning rate in the first steps.
 
     Attributes:
         kind: "constant" or "linear".
@@ -57,7 +57,7 @@ class WarmupConf(ABC):
 
 @dataclass(eq=False, repr=False)
 class ConstantWarmup(WarmupConf):
-    """Learning rate ``base_lr * multiplier`` in the first ``steps`` steps.
+    """A learning rate of ``base_lr * multiplier`` in the first ``steps`` steps.
 
     Args:
         steps: number of steps.
@@ -75,11 +75,11 @@ class ConstantWarmup(WarmupConf):
 
 @dataclass(eq=False, repr=False)
 class LinearWarmup(WarmupConf):
-    """Linear growth of the learning rate from ``base_lr * start_multiplier`` to ``base_lr``.
+    """A learning rate that grows linearly from ``base_lr * start_multiplier`` to ``base_lr``.
 
     Args:
         steps: number of steps.
-        start_multiplier: the factor at step 0, at least 0 and below 1.
+        start_multiplier: the factor at step 0, at least 0 and less than 1.
     """
 
     kind = "linear"
@@ -92,24 +92,25 @@ class LinearWarmup(WarmupConf):
 
 
 class warmup:
-    """Warm-ups of the learning rate."""
+    """Namespace of the warm-ups of the learning rate."""
 
     constant = ConstantWarmup
     linear = LinearWarmup
 
 
 _LITERALS: Mapping[str, type] = {"steps": int, "cycle": bool, "staircase": bool}
-"""Types of parameters in a decay literal; the others are floats."""
+"""Types of the parameters in a decay literal that are not floats."""
 
 
 class LrScheduler:
-    """Base of the schedules: the learning rate as a function of the step number s.
+    """Base class of the schedules, which define the learning rate as a function of the step number
+    s.
 
-    During warm-up the learning rate follows the warm-up alone; afterwards s counts from the
-    beginning of the training, not from the end of the warm-up.
+    During warm-up, only the warm-up determines the learning rate.  After the warm-up, s still
+    counts from the beginning of the training, not from the end of the warm-up.
 
     Attributes:
-        kind: name of the decay in the op ``learning_rate_schedule``.
+        kind: name that the op ``learning_rate_schedule`` uses for the decay.
         base_lr: learning rate before the decay.
         warmup: the warm-up, or None.
         lr_lbn: name of the blob that holds the learning rate, or None.
@@ -147,7 +148,7 @@ class LrScheduler:
         return Schedule(float(self.base_lr or 0.0), decay, self.warmup_conf, self.lr_lbn)
 
     def _parameters(self) -> dict[str, Any]:
-        """Return the parameters of the decay: all arguments but ``base_lr`` and ``warmup``."""
+        """Return the parameters of the decay: all arguments except ``base_lr`` and ``warmup``."""
         names = (f.name for f in fields(self))  # type: ignore[arg-type]  # subclasses are dataclasses
         return {name: getattr(self, name) for name in names if name not in ("base_lr", "warmup")}
 
@@ -160,13 +161,14 @@ class LrScheduler:
 
 @dataclass(eq=False, repr=False)
 class CosineScheduler(LrScheduler):
-    """``base_lr * ((1 - alpha) * (1 + cos(pi * s / steps)) / 2 + alpha)``, constant after steps.
+    """``base_lr * ((1 - alpha) * (1 + cos(pi * s / steps)) / 2 + alpha)``, constant after
+    ``steps``.
 
     Args:
         base_lr: learning rate at the beginning.
         steps: length of the decay.
         alpha: final learning rate as a fraction of ``base_lr``.
-        warmup: the warm-up before.
+        warmup: the warm-up that precedes the decay, or None.
     """
 
     kind = "cosine"
@@ -178,10 +180,10 @@ class CosineScheduler(LrScheduler):
 
 
 class CustomScheduler(LrScheduler):
-    """The learning rate that the job computes in the blob named ``lbn`` (float32, one element).
+    """The learning rate that the job computes in the blob ``lbn``, a single float32 element.
 
     Args:
-        lbn: name of an op, or ``"<op>/<output>"``.
+        lbn: the blob's name: that of its op, or ``"<op>/<output>"``.
     """
 
     def __init__(self, lbn: str) -> None:
@@ -191,21 +193,21 @@ class CustomScheduler(LrScheduler):
 
     @property
     def learning_rate_decay_conf(self) -> None:
-        """None: the job computes the learning rate."""
+        """Return None, since the job computes the learning rate."""
         return None
 
 
 @dataclass(eq=False, repr=False)
 class PiecewiseConstantScheduler(LrScheduler):
-    """``values[i]``, where i is the number of boundaries smaller than s.
+    """A learning rate of ``values[i]``, where i is the number of boundaries less than s.
 
     Args:
-        boundaries: increasing step numbers; a step that is a boundary belongs to its left side.
-        values: learning rates, one more than boundaries.
-        warmup: the warm-up before; its base learning rate is ``values[0]``.
+        boundaries: increasing step numbers; a boundary itself belongs to the interval on its left.
+        values: learning rates, one more than the number of boundaries.
+        warmup: the warm-up, or None; its base learning rate is ``values[0]``.
 
     Raises:
-        InferenceError: the lengths do not fit.
+        InferenceError: the lengths of the lists do not match.
     """
 
     kind = "piecewise_constant"
@@ -226,21 +228,22 @@ class PiecewiseConstantScheduler(LrScheduler):
         return (self.kind, tuple(map(int, self.boundaries)), tuple(map(float, self.values)))
 
     def _check_decay(self, name: str) -> None:
-        """Nothing is left to check."""
+        """Check nothing: `__post_init__` validated all arguments."""
 
 
 @dataclass(eq=False, repr=False)
 class PiecewiseScalingScheduler(LrScheduler):
-    """``base_lr``, and ``base_lr * scale[i]`` after i + 1 boundaries.
+    """A learning rate of ``base_lr``, and of ``base_lr * scale[i]`` after i + 1 boundaries.
 
     Args:
         base_lr: learning rate before the first boundary.
-        boundaries: increasing step numbers; a step that is a boundary belongs to its left side.
-        scale: factors on ``base_lr``, as many as boundaries; a single number applies to all.
-        warmup: the warm-up before.
+        boundaries: increasing step numbers; a boundary itself belongs to the interval on its left.
+        scale: factors on ``base_lr``, one for each boundary; a single number applies to all of
+            them.
+        warmup: the warm-up that precedes the decay, or None.
 
     Raises:
-        InferenceError: the lengths do not fit.
+        InferenceError: the lengths of the lists do not match.
     """
 
     kind = "piecewise_scaling"
@@ -289,9 +292,10 @@ class PolynomialScheduler(LrScheduler):
         base_lr: learning rate at the beginning.
         steps: length of the decay.
         end_learning_rate: learning rate at the end of the decay.
-        power: power of the polynomial.
-        cycle: stretch ``steps`` to its next multiple that is not below s, instead of stopping.
-        warmup: the warm-up before.
+        power: exponent of the polynomial.
+        cycle: whether to replace ``steps`` by its smallest multiple of at least s, instead of
+            ending the decay after ``steps``.
+        warmup: the warm-up that precedes the decay, or None.
     """
 
     kind = "polynomial"
@@ -309,7 +313,7 @@ class PolynomialSchduler(PolynomialScheduler):
     """`PolynomialScheduler` under the misspelt name that older programs use."""
 
     def __post_init__(self) -> None:
-        """Warn about the name, then validate the arguments."""
+        """Warn that the name is misspelt, and validate the arguments."""
         warnings.warn(
             "oneflow.optimizer.PolynomialSchduler is now PolynomialScheduler",
             DeprecationWarning,
@@ -322,7 +326,7 @@ class PolynomialSchduler(PolynomialScheduler):
 class LinearCosineScheduler(LrScheduler):
     """``base_lr * ((alpha + 1 - p) * (1 + cos(2 * pi * num_periods * p)) / 2 + beta)``.
 
-    p is s / steps, at most 1.
+    Here p is s / steps, but at most 1.
 
     Args:
         base_lr: learning rate at the beginning.
@@ -330,7 +334,7 @@ class LinearCosineScheduler(LrScheduler):
         num_periods: number of cosine periods in ``steps``.
         alpha: added to the linear factor.
         beta: added to the product.
-        warmup: the warm-up before.
+        warmup: the warm-up that precedes the decay, or None.
     """
 
     kind = "linear_cosine"
@@ -345,7 +349,7 @@ class LinearCosineScheduler(LrScheduler):
 
 @dataclass(eq=False, repr=False)
 class _RateScheduler(LrScheduler):
-    """Base of the schedules with a period, a rate per period, and an optional staircase form."""
+    """Base class of the schedules that have a period, a rate per period, and a staircase form."""
 
     base_lr: float
     steps: int
@@ -359,10 +363,10 @@ class ExponentialScheduler(_RateScheduler):
 
     Args:
         base_lr: learning rate at the beginning.
-        steps: number of steps per factor ``decay_rate``.
+        steps: number of steps after which the rate is multiplied by ``decay_rate`` once.
         decay_rate: the factor.
-        staircase: round s / steps down.
-        warmup: the warm-up before.
+        staircase: whether to round s / steps down.
+        warmup: the warm-up that precedes the decay, or None.
     """
 
     kind = "exponential"
@@ -375,8 +379,8 @@ class InverseTimeScheduler(_RateScheduler):
         base_lr: learning rate at the beginning.
         steps: length of a period.
         decay_rate: growth of the denominator per period.
-        staircase: round s / steps down.
-        warmup: the warm-up before.
+        staircase: whether to round s / steps down.
+        warmup: the warm-up that precedes the decay, or None.
     """
 
     kind = "inverse_time"
@@ -389,8 +393,8 @@ class NaturalExpScheduler(_RateScheduler):
         base_lr: learning rate at the beginning.
         steps: length of a period.
         decay_rate: decrease of the exponent per period.
-        staircase: round s / steps down.
-        warmup: the warm-up before.
+        staircase: whether to round s / steps down.
+        warmup: the warm-up that precedes the decay, or None.
     """
 
     kind = "natural_exp"

@@ -1,10 +1,10 @@
-"""Optimizers; for schedules see `learning_rates`, for clipping and loss scales `gradient_limits`.
+"""Optimizers.  See `learning_rates` for schedules, `gradient_limits` for clipping and loss scales.
 
 ``flow.optimizer.SGD(scheduler, momentum=0.9).minimize(loss)`` inside a job function of type
 "train" makes the job update its variables at every call.  The objective is the mean of the
 loss's elements, or the sum of the means of several losses.
 
-Each optimizer is a dataclass: its fields are its arguments, and `Optimizer` validates them.
+Each optimizer is a dataclass, whose fields are its arguments; `Optimizer` validates them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ __all__ = [
 
 
 class Optimizer(ABC):
-    """Base of the optimizers: validation of the arguments they share.
+    """Base class of the optimizers, which validates the arguments that they share.
 
     Attributes:
         hyperparameters: names of the fields that must be finite numbers.
@@ -107,11 +107,11 @@ class Optimizer(ABC):
         """Make the job under definition minimize a loss at every call.
 
         Args:
-            loss: one floating blob, or several of one type; the objective is the mean of the
-                elements.
+            loss: one floating-point blob, or several of the same type; the objective is the mean of
+                the elements.
 
         Raises:
-            JobError: outside a job of type "train", or if ``loss`` is not a loss.
+            JobError: the call is outside a job of type "train", or ``loss`` is not a loss.
         """
         losses = list(loss) if isinstance(loss, list | tuple) else [loss]
         current_job("minimize").train(optimizer=self, losses=losses)
@@ -153,7 +153,7 @@ class Optimizer(ABC):
 
 
 def _scheduler(name: str, given: LrScheduler | float) -> LrScheduler:
-    """Return the given schedule; for a number, the schedule of that constant rate."""
+    """Return the given schedule, or for a number the schedule with that constant rate."""
     if isinstance(given, LrScheduler):
         return given
     allowed = "a number for a constant rate, or a scheduler of flow.optimizer"
@@ -180,7 +180,7 @@ def _compiles(pattern: object) -> bool:
 
 
 class _Momentum(Optimizer):
-    """Base of the optimizers whose rule is ``sgd_update`` or ``momentum_update``."""
+    """Base class of the optimizers whose update rule is ``sgd_update`` or ``momentum_update``."""
 
     hyperparameters = ("momentum",)
 
@@ -199,11 +199,11 @@ class SGD(_Momentum):
 
     Args:
         lr_scheduler: the learning-rate schedule, or a number for a constant rate.
-        loss_scale_factor: constant loss scale.
-        momentum: momentum factor; 0 for none.
-        grad_clipping: limit on the gradients.
-        train_step_lbn: name of a blob that holds the step number.
-        loss_scale_policy: loss scale.
+        loss_scale_factor: a constant loss scale, or None.
+        momentum: momentum factor; 0 disables momentum.
+        grad_clipping: a limit on the gradients, or None.
+        train_step_lbn: name of a blob that holds the step number, or None.
+        loss_scale_policy: a loss scale, or None.
     """
 
     lr_scheduler: LrScheduler | float
@@ -220,14 +220,16 @@ class SGDW(_Momentum):
 
     Args:
         lr_scheduler: the learning-rate schedule, or a number for a constant rate.
-        loss_scale_factor: constant loss scale.
-        momentum: momentum factor; 0 for none.
+        loss_scale_factor: a constant loss scale, or None.
+        momentum: momentum factor; 0 disables momentum.
         weight_decay: weight decay rate.
-        weight_decay_includes: regular expressions; only variables that match one decay.
-        weight_decay_excludes: regular expressions; variables that match one do not decay.
-        grad_clipping: limit on the gradients.
-        train_step_lbn: name of a blob that holds the step number.
-        loss_scale_policy: loss scale.
+        weight_decay_includes: regular expressions; if given, weight decay applies only to variables
+            whose name matches one of them.
+        weight_decay_excludes: regular expressions; weight decay does not apply to variables whose
+            name matches one of them.
+        grad_clipping: a limit on the gradients, or None.
+        train_step_lbn: name of a blob that holds the step number, or None.
+        loss_scale_policy: a loss scale, or None.
     """
 
     lr_scheduler: LrScheduler | float
@@ -242,7 +244,7 @@ class SGDW(_Momentum):
 
 
 class _Adam(Optimizer):
-    """Base of the optimizers whose rule is ``adam_update``."""
+    """Base class of the optimizers whose update rule is ``adam_update``."""
 
     hyperparameters = ("beta1", "beta2", "epsilon")
 
@@ -264,12 +266,12 @@ class Adam(_Adam):
         lr_scheduler: the learning-rate schedule, or a number for a constant rate.
         beta1: decay of the first moment.
         beta2: decay of the second moment.
-        epsilon: lower bound that keeps the denominator from vanishing.
+        epsilon: positive number that keeps the denominator from vanishing.
         do_bias_correction: whether to multiply lr by sqrt(1 - beta2**t) / (1 - beta1**t).
-        loss_scale_factor: constant loss scale.
-        grad_clipping: limit on the gradients.
-        train_step_lbn: name of a blob that holds the step number.
-        loss_scale_policy: loss scale.
+        loss_scale_factor: a constant loss scale, or None.
+        grad_clipping: a limit on the gradients, or None.
+        train_step_lbn: name of a blob that holds the step number, or None.
+        loss_scale_policy: a loss scale, or None.
     """
 
     lr_scheduler: LrScheduler | float
@@ -291,15 +293,17 @@ class AdamW(_Adam):
         lr_scheduler: the learning-rate schedule, or a number for a constant rate.
         beta1: decay of the first moment.
         beta2: decay of the second moment.
-        epsilon: lower bound that keeps the denominator from vanishing.
+        epsilon: positive number that keeps the denominator from vanishing.
         do_bias_correction: whether to multiply lr by sqrt(1 - beta2**t) / (1 - beta1**t).
-        loss_scale_factor: constant loss scale.
+        loss_scale_factor: a constant loss scale, or None.
         weight_decay: weight decay rate.
-        weight_decay_includes: regular expressions; only variables that match one decay.
-        weight_decay_excludes: regular expressions; variables that match one do not decay.
-        grad_clipping: limit on the gradients.
-        train_step_lbn: name of a blob that holds the step number.
-        loss_scale_policy: loss scale.
+        weight_decay_includes: regular expressions; if given, weight decay applies only to variables
+            whose name matches one of them.
+        weight_decay_excludes: regular expressions; weight decay does not apply to variables whose
+            name matches one of them.
+        grad_clipping: a limit on the gradients, or None.
+        train_step_lbn: name of a blob that holds the step number, or None.
+        loss_scale_policy: a loss scale, or None.
     """
 
     lr_scheduler: LrScheduler | float
@@ -318,17 +322,17 @@ class AdamW(_Adam):
 
 @dataclass(eq=False, repr=False)
 class LazyAdam(_Adam):
-    """`Adam` with bias correction; the same as `Adam` on dense gradients.
+    """`Adam` with bias correction; for dense gradients, the same as `Adam`.
 
     Args:
         lr_scheduler: the learning-rate schedule, or a number for a constant rate.
         beta1: decay of the first moment.
         beta2: decay of the second moment.
-        epsilon: lower bound that keeps the denominator from vanishing.
-        loss_scale_factor: constant loss scale.
-        grad_clipping: limit on the gradients.
-        train_step_lbn: name of a blob that holds the step number.
-        loss_scale_policy: loss scale.
+        epsilon: positive number that keeps the denominator from vanishing.
+        loss_scale_factor: a constant loss scale, or None.
+        grad_clipping: a limit on the gradients, or None.
+        train_step_lbn: name of a blob that holds the step number, or None.
+        loss_scale_policy: a loss scale, or None.
     """
 
     lr_scheduler: LrScheduler | float
@@ -349,12 +353,12 @@ class RMSProp(Optimizer):
     Args:
         lr_scheduler: the learning-rate schedule, or a number for a constant rate.
         decay_rate: decay of the averages.
-        epsilon: lower bound that keeps the denominator from vanishing.
-        centered: use the variance of the gradient instead of its second moment.
-        loss_scale_factor: constant loss scale.
-        grad_clipping: limit on the gradients.
-        train_step_lbn: name of a blob that holds the step number.
-        loss_scale_policy: loss scale.
+        epsilon: positive number that keeps the denominator from vanishing.
+        centered: whether to use the variance of the gradient instead of its second moment.
+        loss_scale_factor: a constant loss scale, or None.
+        grad_clipping: a limit on the gradients, or None.
+        train_step_lbn: name of a blob that holds the step number, or None.
+        loss_scale_policy: a loss scale, or None.
     """
 
     lr_scheduler: LrScheduler | float
@@ -378,17 +382,18 @@ class RMSProp(Optimizer):
 class LARS(Optimizer):
     """Layer-wise adaptive rates: local = lr * lars_coefficient * |w| / (epsilon + |g|).
 
-    m = momentum_beta * m - local * g; w += m, where |x| is the root of the mean square.
+    The update is m = momentum_beta * m - local * g; w += m.  Here |x| is the root of the mean
+    square.
 
     Args:
         lr_scheduler: the learning-rate schedule, or a number for a constant rate.
         momentum_beta: momentum factor.
-        epsilon: lower bound that keeps the denominator from vanishing.
-        lars_coefficient: largest relative change of a layer per step.
-        loss_scale_factor: constant loss scale.
-        grad_clipping: limit on the gradients.
-        train_step_lbn: name of a blob that holds the step number.
-        loss_scale_policy: loss scale.
+        epsilon: positive number that keeps the denominator from vanishing.
+        lars_coefficient: maximum relative change of a layer's weights per step.
+        loss_scale_factor: a constant loss scale, or None.
+        grad_clipping: a limit on the gradients, or None.
+        train_step_lbn: name of a blob that holds the step number, or None.
+        loss_scale_policy: a loss scale, or None.
     """
 
     lr_scheduler: LrScheduler | float
@@ -409,17 +414,17 @@ class LARS(Optimizer):
 
 @dataclass(eq=False, repr=False)
 class LAMB(Optimizer):
-    """Layer-wise adaptive moments: Adam's change, scaled to the norm of the weights.
+    """Layer-wise adaptive moments: the update of `Adam`, scaled to the norm of the weights.
 
     Args:
         lr_scheduler: the learning-rate schedule, or a number for a constant rate.
         beta1: decay of the first moment.
         beta2: decay of the second moment.
-        epsilon: lower bound that keeps the denominator from vanishing.
-        loss_scale_factor: constant loss scale.
-        grad_clipping: limit on the gradients.
-        train_step_lbn: name of a blob that holds the step number.
-        loss_scale_policy: loss scale.
+        epsilon: positive number that keeps the denominator from vanishing.
+        loss_scale_factor: a constant loss scale, or None.
+        grad_clipping: a limit on the gradients, or None.
+        train_step_lbn: name of a blob that holds the step number, or None.
+        loss_scale_policy: a loss scale, or None.
     """
 
     lr_scheduler: LrScheduler | float

@@ -1,4 +1,7 @@
-"""Parts of a job that run several times per step: `unpack`, `pack`, `repeat`, `acc`."""
+"""Parts of a job that run several times per step: `unpack`, `pack`, `repeat`, `acc`.
+
+Each of these runs is called a period of the step.
+"""
 
 from __future__ import annotations
 
@@ -23,19 +26,19 @@ def _check_number(function: str, number: object) -> None:
 def unpack(input: BlobDef, unpack_num: int, name: str | None = None) -> BlobDef:
     """Divide the rows of a blob into ``unpack_num`` equal micro-batches, processed in turn.
 
-    Ops on the result run once per period, until `pack` or `acc`.  The periods of a step share its
-    devices, memory and variables; the gradient of `unpack` is `pack`.
+    Ops on the result run once per period, until `pack` or `acc` combines the periods.  The periods
+    of a step share the step's devices, memory and variables.  The gradient of `unpack` is `pack`.
 
     Args:
         input: a blob of rank 1 or more.
-        unpack_num: number of periods, a divisor of axis 0.
+        unpack_num: number of periods, a divisor of the size of axis 0.
         name: name of the op.
 
     Returns:
-        A blob of shape ``(input.shape[0] / unpack_num, ...)`` in each period.
+        A blob that has shape ``(input.shape[0] / unpack_num, ...)`` in each period.
 
     Raises:
-        InferenceError: ``unpack_num`` does not divide axis 0.
+        InferenceError: ``unpack_num`` does not divide the size of axis 0.
     """
     _check_number("unpack", unpack_num)
     if isinstance(input, PeriodBlob):
@@ -54,12 +57,12 @@ def pack(input: BlobDef, pack_num: int, name: str | None = None) -> BlobDef:
     """Concatenate the values of ``pack_num`` periods along axis 0; the inverse of `unpack`.
 
     Args:
-        input: a blob of rank 1 or more with ``pack_num`` periods.
+        input: a blob of rank 1 or more that has ``pack_num`` periods.
         pack_num: number of periods.
         name: name of the op.
 
     Raises:
-        InferenceError: another number of periods, or scalars.
+        InferenceError: the number of periods is not ``pack_num``, or ``input`` is a scalar.
     """
     _check_number("pack", pack_num)
     line = user_line()
@@ -78,23 +81,24 @@ def pack(input: BlobDef, pack_num: int, name: str | None = None) -> BlobDef:
 def repeat(input: BlobDef, repeat_num: int, name: str | None = None) -> BlobDef:
     """Repeat a blob in each of ``repeat_num`` periods; the gradient of `repeat` is `acc`.
 
-    Blobs with one value per step, such as variables, combine with any number of periods, so this
-    is needed only if no other input determines that number.
+    Blobs with one value per step, such as variables, combine with any number of periods, so
+    `repeat` is needed only if no other input of an op determines the number of periods.
     """
     _check_number("repeat", repeat_num)
     return PeriodBlob([input] * repeat_num)
 
 
 def acc(one: BlobDef, max_acc_num: int, name: str | None = None) -> BlobDef:
-    """Sum the values of each ``max_acc_num`` consecutive periods.
+    """Sum the values of every ``max_acc_num`` consecutive periods.
 
     Args:
-        one: a blob of several periods.
+        one: a blob that has several periods.
         max_acc_num: number of values to sum, a divisor of the number of periods.
         name: name of the op.
 
     Returns:
-        A blob with one value per step if all periods are summed, otherwise with fewer periods.
+        A blob with one value per step if all periods are summed, otherwise a blob with fewer
+        periods.
 
     Raises:
         InferenceError: ``max_acc_num`` does not divide the number of periods.

@@ -1,5 +1,5 @@
 """Jobs, scopes, settings, checkpoints and placement of the session.
 
-In: calls of user programs.  Out: jobs, settings and variables of the session.  Must not depend on
+In: calls by user programs.  Out: jobs, settings and variables of the session.  Must not depend on
 `nn` or `optim`.
 """

@@ -1,8 +1,9 @@
 """Conversions between logical blobs and blobs on single devices: ``flow.advanced``.
 
-These functions of the consistent view address the devices of the placement in scope: each result of
-`distribute_clone` and `distribute_split` is on one of them, in order, and `distribute_add` and
-`distribute_concat` combine such blobs.  None moves data that is already in its place.
+These functions of the consistent view work on the devices of the placement in scope:
+`distribute_clone` and `distribute_split` return one blob on each device, in order, and
+`distribute_add` and `distribute_concat` combine such blobs.  No function moves data that is already
+on the right device.
 """
 
 from __future__ import annotations
@@ -30,15 +31,17 @@ __all__ = [
 
 
 def distribute_clone(x: BlobDef, name: str | None = None) -> tuple[BlobDef, ...]:
-    """A copy of ``x`` for each device in scope; gradients are summed."""
+    """Return a copy of ``x`` for each device in scope; the gradient is the sum of the copies'
+    gradients.
+    """
     return _per_device("distribute_clone", x, B, name, x.batch_axis)
 
 
 def distribute_split(x: BlobDef, axis: int = 0, name: str | None = None) -> tuple[BlobDef, ...]:
-    """Balanced parts of ``x`` along an axis, one for each device in scope.
+    """Return balanced parts of ``x`` along an axis, one for each device in scope.
 
     Raises:
-        InferenceError: an axis out of range, or shorter than the number of devices.
+        InferenceError: the axis is out of range, or its size is less than the number of devices.
     """
     return _per_device(
         "distribute_split", x, _split("distribute_split", x, axis), name, x.batch_axis
@@ -46,19 +49,19 @@ def distribute_split(x: BlobDef, axis: int = 0, name: str | None = None) -> tupl
 
 
 def distribute_add(xs: Sequence[BlobDef], name: str | None = None) -> BlobDef:
-    """The sum of one blob per device in scope, all of one shape; each receives the full gradient.
+    """Sum blobs of one shape, one for each device in scope; each blob receives the full gradient.
 
     Raises:
-        InferenceError: the number of blobs is not that of the devices, or shapes differ.
+        InferenceError: the number of blobs is not the number of devices, or the shapes differ.
     """
     return _together("distribute_add", xs, P, name)
 
 
 def distribute_concat(xs: Sequence[BlobDef], axis: int = 0, name: str | None = None) -> BlobDef:
-    """The concatenation of one blob per device in scope along an axis.
+    """Concatenate blobs, one for each device in scope, along an axis.
 
     Raises:
-        InferenceError: the number of blobs is not that of the devices, or shapes do not fit.
+        InferenceError: the number of blobs is not the number of devices, or the shapes do not fit.
     """
     _check_sequence("distribute_concat", xs)
     return _together("distribute_concat", xs, _split("distribute_concat", xs[0], axis), name)
@@ -67,12 +70,12 @@ def distribute_concat(xs: Sequence[BlobDef], axis: int = 0, name: str | None = N
 def distribute_map(
     xs: BlobDef | Sequence[BlobDef], f: Callable[..., Any], axis: int = 0
 ) -> BlobDef | tuple[BlobDef, ...]:
-    """Apply a function to the parts of blobs, on each device to its parts.
+    """Split blobs over the devices in scope, and apply a function to the parts on each device.
 
     Args:
-        xs: a blob, or several of them, which are split along ``axis``.
-        f: maps a part of each blob to a blob, or a tuple or list of blobs.
-        axis: axis along which blobs are split and results concatenated.
+        xs: a blob, or several blobs, which are split along ``axis``.
+        f: function that maps a part of each blob to a blob, or to a tuple or list of blobs.
+        axis: axis along which the blobs are split and the results are concatenated.
 
     Returns:
         The concatenated results of ``f``: a blob, or a tuple of blobs.

@@ -30,7 +30,8 @@ REMEMBERED: tuple[str, ...] = (
     "thread_enable_local_message_queue",
     "use_rdma",
 )
-"""Settings of OneFlow 0.3.4, and one of 0.4, that are stored, but do not affect core."""
+"""Settings of OneFlow 0.3.4, and one of OneFlow 0.4, that are stored but do not affect flow-core.
+"""
 
 COLLECTIVE_BOXING: tuple[str, ...] = (
     "enable_fusion",
@@ -47,7 +48,7 @@ COLLECTIVE_BOXING: tuple[str, ...] = (
     "nccl_num_streams",
     "num_callback_threads",
 )
-"""Such settings below ``flow.config.collective_boxing``."""
+"""Settings of the same kind below ``flow.config.collective_boxing``."""
 
 
 EFFECTIVE: dict[str, Callable[[Any], bool]] = {
@@ -57,14 +58,14 @@ EFFECTIVE: dict[str, Callable[[Any], bool]] = {
     "nccl_fusion_max_ops": lambda val: type(val) is int and val > 0,
     "nccl_fusion_threshold_mb": lambda val: type(val) in (int, float) and val >= 0,
 }
-"""Settings of `COLLECTIVE_BOXING` that control buckets, and their types."""
+"""Settings in ``flow.config.collective_boxing`` that control buckets, and their types."""
 
 ALLOWED: dict[str, str] = {
     "nccl_fusion_all_reduce_use_buffer": "False: buckets are reduced in place",
     "nccl_fusion_max_ops": "an integer of at least 1",
     "nccl_fusion_threshold_mb": "a number that is not negative",
 }
-"""Allowed values, in words; the others are True or False."""
+"""Descriptions of the allowed values of settings that are not True or False."""
 
 
 def _checked(name: str) -> Callable[..., None]:
@@ -95,10 +96,10 @@ def _setter(name: str) -> Callable[..., None]:
 
 
 class CollectiveBoxing:
-    """Settings of collective communication: buckets, and settings for plugins.
+    """Settings of collective communication: those of buckets, and those that plugins read.
 
-    Gradients are all-reduced in buckets of at most ``nccl_fusion_threshold_mb`` megabytes (16)
-    and ``nccl_fusion_max_ops`` gradients (64), unless ``enable_fusion`` or
+    Gradients are all-reduced in buckets of at most ``nccl_fusion_threshold_mb`` megabytes (default
+    16) and ``nccl_fusion_max_ops`` gradients (default 64), unless ``enable_fusion`` or
     ``nccl_fusion_all_reduce`` is False.  Other collectives between the same devices are fused if
     ``nccl_fusion_reduce``, ``nccl_fusion_reduce_scatter``, ``nccl_fusion_all_gather`` or
     ``nccl_fusion_broadcast`` is True.
@@ -136,10 +137,11 @@ def _count(name: str, val: int, least: int = 1, most: int = MOST_DEVICES) -> int
 
 
 def gpu_device_num(val: int) -> None:
-    """Set the number of GPUs per machine; with 0, ops outside any scope run on the CPU.
+    """Set the number of GPUs per machine; with 0, ops outside all placement scopes run on the CPU.
 
     Raises:
-        DeviceUnavailableError: fewer exist; the error has the reason, and how to emulate them.
+        DeviceUnavailableError: fewer GPUs exist; the error gives the reason, and says how to
+            emulate GPUs.
     """
     session = default_session()
     count = _count("gpu_device_num", val, least=0)
@@ -149,18 +151,18 @@ def gpu_device_num(val: int) -> None:
 
 
 def cpu_device_num(val: int) -> None:
-    """Set the number of CPU devices per machine; GPUs take precedence."""
+    """Set the number of CPU devices per machine, which jobs use by default if there are no GPUs."""
     default_session().resources.cpu_device_num = _count("cpu_device_num", val)
 
 
 def reserved_device_mem_mbyte(val: int) -> None:
-    """Set the megabytes of each device but the CPU that plans must leave free."""
+    """Set how many megabytes plans must leave free on each device other than the CPU."""
     val = _count("reserved_device_mem_mbyte", val, least=0, most=1 << 40)
     default_session().resources.others["reserved_device_mem_mbyte"] = val
 
 
 def machine_num(val: int) -> None:
-    """Set the number of machines; by default the number of those in ``flow.env.machine``."""
+    """Set the number of machines; the default is the number that ``flow.env.machine`` names."""
     resources = default_session().resources
     resources.machine_num = _count("machine_num", val)
     resources.others["env.machine_num"] = val
@@ -169,7 +171,7 @@ def machine_num(val: int) -> None:
 def enable_tensor_float_32_compute(val: bool = True) -> None:
     """Set whether devices may compute float32 products with a 10-bit mantissa (default True).
 
-    It applies to jobs compiled afterwards.  CPU kernels ignore it.
+    The setting applies to jobs compiled afterwards.  CPU kernels ignore it.
     """
     if not isinstance(val, bool):
         attempted = f"config.{TENSOR_FLOAT_32}"
@@ -180,7 +182,8 @@ def enable_tensor_float_32_compute(val: bool = True) -> None:
 def host_fallback(val: str) -> None:
     """Set whether ops without a kernel for their devices run on the CPU: "off", "warn" or "silent".
 
-    It applies to jobs compiled afterwards, unless their ``function_config.host_fallback`` is set.
+    The setting applies to jobs compiled afterwards, unless their ``function_config.host_fallback``
+    is set.
     """
     if val not in HOST_FALLBACK:
         allowed = " or ".join(map(repr, HOST_FALLBACK))
@@ -191,7 +194,7 @@ def host_fallback(val: str) -> None:
 
 
 def load_library(val: str) -> None:
-    """Raise an error: compiled ops of OneFlow cannot be loaded.
+    """Raise an error, since compiled ops of OneFlow cannot be loaded.
 
     Raises:
         UnsupportedError: always.
@@ -210,5 +213,5 @@ load_library_now = load_library
 
 
 def legacy_model_io_enabled() -> bool:
-    """Whether ``enable_legacy_model_io`` was set."""
+    """Return whether ``enable_legacy_model_io`` was set."""
     return bool(default_session().resources.others.get("enable_legacy_model_io", False))

@@ -22,7 +22,7 @@ class GlobalFunctionDesc:
     kind: str
 
     def IsTrainable(self) -> bool:
-        """Whether it is a job of type "train".
+        """Return whether the job is of type "train".
 
         >>> GlobalFunctionDesc("job", "predict").IsTrainable()
         False
@@ -31,6 +31,6 @@ class GlobalFunctionDesc:
 
 
 def current_global_function_desc() -> GlobalFunctionDesc:
-    """Return the description of the job under definition; fail outside job functions."""
+    """Return the description of the job under definition; raise an error outside job functions."""
     job = current_job("current_global_function_desc")
     return GlobalFunctionDesc(job.name, job.kind)

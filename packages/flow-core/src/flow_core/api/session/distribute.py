@@ -1,4 +1,4 @@
-"""Requested distributions, and feeds of parts of a batch: ``flow.distribute``."""
+"""Requests for distributions, and feeds of parts of a batch: ``flow.distribute``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """A requested distribution.
+    """A request for a distribution of a blob.
 
     Attributes:
         kind: "split", "broadcast" or "auto".
@@ -51,7 +51,7 @@ def split(axis: int) -> Distribution:
 
 
 def broadcast() -> Distribution:
-    """Request the whole blob on each device."""
+    """Request a copy of the whole blob on each device."""
     return Distribution("broadcast")
 
 
@@ -61,17 +61,17 @@ def auto() -> Distribution:
 
 
 def rows(array: object, at: int | range | Sequence[range]) -> LocalRows:
-    """Feed some rows of a batch, where other processes feed the others.
+    """Feed some rows of a batch; other processes feed the other rows.
 
-    Processes do not compare these rows.
+    The processes do not check that rows fed by several of them are equal.
 
     Args:
-        array: the rows, as a job accepts them for the whole batch.
+        array: the rows, in any form in which the job accepts the whole batch.
         at: the index of the first row in the whole batch, or the ranges of indices whose rows the
             array holds one after the other; see `local_rows`.
 
     Raises:
-        FeedError: ``at`` is neither.
+        FeedError: ``at`` is neither an index nor ranges.
     """
     where: Any = at
     if not isinstance(at, int):
@@ -91,14 +91,15 @@ def _is_plain(part: object) -> bool:
 
 
 def rows_from(function: Callable[[int, int], object]) -> RowsFunction:
-    """Feed a batch by a function, which is asked for the rows that this process needs.
+    """Feed a batch by a function that returns the rows that this process needs.
 
     Args:
-        function: called at each step with the indices of the first row and of the one after the
-            last, once per device and also several times for the same rows; returns these rows.
+        function: function that returns a range of rows, given the index of the first row and the
+            index after the last row.  Each step calls it once per device, possibly several times
+            for the same rows.
 
     Raises:
-        FeedError: the argument cannot be called.
+        FeedError: the argument is not callable.
     """
     if not callable(function):
         raise FeedError(
@@ -113,7 +114,8 @@ def rows_from(function: Callable[[int, int], object]) -> RowsFunction:
 def local_rows(count: int) -> tuple[range, ...]:
     """Return the rows of a batch that this process needs if the batch is split over the devices.
 
-    The devices are those of the scope in which it is called, or those of jobs without a scope.
+    The devices are those of the current scope or, outside all scopes, those of jobs without a
+    scope.
 
     Args:
         count: number of rows of the whole batch.
@@ -142,23 +144,23 @@ def assert_is_valid_distribute(distribute: object) -> None:
 
 @deprecates
 def consistent_strategy() -> Entering:
-    """Older name of ``flow.scope.consistent_view``."""
+    """Enter the consistent view; older name of ``flow.scope.consistent_view``."""
     return consistent_view()
 
 
 @deprecates
 def mirrored_strategy() -> Entering:
-    """Older name of ``flow.scope.mirrored_view``."""
+    """Enter the mirrored view; older name of ``flow.scope.mirrored_view``."""
     return mirrored_view()
 
 
 @deprecates
 def consistent_strategy_enabled() -> bool:
-    """Whether the current view is consistent."""
+    """Return whether the current view is consistent."""
     return not current_scope().mirrored
 
 
 @deprecates
 def mirrored_strategy_enabled() -> bool:
-    """Whether the current view is mirrored."""
+    """Return whether the current view is mirrored."""
     return current_scope().mirrored

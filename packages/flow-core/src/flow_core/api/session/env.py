@@ -1,4 +1,4 @@
-"""The process's environment: ``flow.env``."""
+"""The environment of the process: ``flow.env``."""
 
 from __future__ import annotations
 
@@ -25,26 +25,28 @@ def _keep(name: str, value: object) -> None:
 
 
 def init() -> bool:
-    """Create the session, and connect the processes of the program, if several.
+    """Create the session, and connect the processes of the program if there are several.
 
-    The function returns in all of them: each runs the whole script.
+    The function returns in every process, since each process runs the whole script.
     """
     return default_session().world is None or True
 
 
 def machine(*val: object) -> None:
-    """Set the machines of the program, as a list or several arguments, the first machine first.
+    """Set the machines of the program, given as a list or as several arguments in the order of
+    ranks.
 
-    Their number is the default of ``flow.config.machine_num``.  Processes that a launcher started
-    are distributed over them.  Scripts started manually on each of them connect through these
-    addresses, at the first job or ``flow.env.init``, by means of the package flow-dist.  On a host
-    that is not among them a single process simulates all of them.
+    The number of machines is the default of ``flow.config.machine_num``.  If a launcher started the
+    processes, they are distributed over the machines.  If the script was started manually on each
+    machine, the package flow-dist connects the processes through these addresses, at the first job
+    or at ``flow.env.init``.  On a host that is not among the machines, a single process simulates
+    all of them.
 
     Args:
-        val: per machine an address, or a dict with its ``addr``.
+        val: for each machine, its address or a dict with the address under ``addr``.
 
     Raises:
-        ConfigError: no machine, a duplicate, or an invalid address.
+        ConfigError: there are no addresses, or one is invalid or given twice.
 
     >>> import oneflow as flow
     >>> flow.env.machine([{"addr": "10.0.0.1"}, {"addr": "10.0.0.2"}])
@@ -69,7 +71,7 @@ def machine(*val: object) -> None:
 
 
 def ctrl_port(val: int) -> None:
-    """Set the port at which the first machine listens for the others, without a launcher."""
+    """Set the port on which the first machine listens for the others if there is no launcher."""
     _keep("ctrl_port", val)
 
 

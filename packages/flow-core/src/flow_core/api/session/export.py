@@ -38,27 +38,27 @@ def export_onnx(
 ) -> None:
     """Write a predict job, with the weights of a checkpoint, as an ONNX model.
 
-    Inputs of the model have the names of the job's parameters, weights those of its variables,
-    results those of their ops.  The first of several processes writes.
+    In the model, inputs have the names of the job's parameters, weights those of its variables, and
+    results those of their ops.  If there are several processes, the first one writes the file.
 
     Args:
         job_func: a predict job.
-        model_save_dir: a checkpoint of its variables, as ``flow.train.CheckPoint().save`` or
+        model_save_dir: a checkpoint of the job's variables, as ``flow.train.CheckPoint().save`` or
             ``flow.checkpoint.save`` writes them; other variables are ignored.
-        onnx_filename: the file; an existing one is replaced.
-        continue_on_error: leaves ops without a counterpart in ONNX in the model, under their own
-            names in the domain ``flow`` (or the first of ``extra_opset``), with a warning.
+        onnx_filename: path of the file; an existing file is replaced.
+        continue_on_error: whether to write ops without a counterpart in ONNX under their own names,
+            in the domain ``flow`` (or the first domain of ``extra_opset``), with a warning.
         opset: the version of ONNX's operators.
-        extra_opset: further domains that the model names, as (domain, version) pairs.
-        shape_override: shapes of inputs by name; a text or None instead of a size declares a
-            dynamic size, for batches of any size.
-        external_data: store large weights in a separate file.
+        extra_opset: further domains to declare in the model, as (domain, version) pairs.
+        shape_override: shapes of inputs by name; a string or None instead of a size declares a
+            dynamic size, such as that of a batch.
+        external_data: whether to store large weights in a separate file.
 
     Raises:
-        UnsupportedError: flow-onnx is not installed, or the job has ops without a counterpart,
-            all listed with their source lines.
+        UnsupportedError: flow-onnx is not installed, or ops have no counterpart in ONNX; the error
+            lists all such ops with their source lines.
         JobError: the job is not a predict job.
-        CheckpointError: the checkpoint does not exist, or variables do not fit.
+        CheckpointError: the checkpoint does not exist, or its variables do not fit.
         ConfigError: an option is invalid.
     """
     attempted, at = f"flow.onnx.export to {onnx_filename}", user_line(2)
@@ -83,22 +83,22 @@ def export(
     format: str,
     **options: object,
 ) -> None:
-    """Write a predict job, with the weights of a checkpoint, in a format of a plugin.
+    """Write a predict job, with the weights of a checkpoint, in a format that a plugin provides.
 
-    The first of several processes writes.
+    If there are several processes, the first one writes the file.
 
     Args:
         job_func: a predict job.
-        checkpoint: a checkpoint of its variables; other variables are ignored.
-        path: the file.
+        checkpoint: a checkpoint of the job's variables; other variables are ignored.
+        path: path of the file.
         format: name of the plugin's exporter.
         options: arguments of the exporter.
 
     Raises:
         UnsupportedError: no plugin provides the exporter.
         JobError: the job is not a predict job.
-        CheckpointError: the checkpoint does not exist, or variables do not fit.
-        ConfigError: a path is not a path.
+        CheckpointError: the checkpoint does not exist, or its variables do not fit.
+        ConfigError: ``path`` or ``checkpoint`` is not a path.
     """
     attempted, at = f"flow.checkpoint.export to {path}", user_line(2)
     _check_path("checkpoint", checkpoint, attempted, at)
@@ -156,7 +156,9 @@ def _once(export: Callable[[], None], attempted: str) -> None:
 
 
 def _with_weights(job: ExportedJob, path: str | Path) -> ExportedJob:
-    """Return the job with the arrays of a checkpoint, whose types must match."""
+    """Return the job with the arrays of a checkpoint, whose types must match those of its
+    variables.
+    """
     formats = tuple(default_session().registry.formats.values())
     wanted = {op.name: job.graph.types[op.name][0] for op in job.graph.of_type("variable")}
 

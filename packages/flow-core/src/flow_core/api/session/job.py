@@ -1,4 +1,4 @@
-"""Job functions, variables, watching and the session; ``__all__`` lists the top-level names."""
+"""Job functions, variables, watched blobs and the session; ``__all__`` has the top-level names."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ from flow_core.ir.graph import TensorType
 function_config = FunctionConfig
 
 INVALID_BATCH_AXIS = None
-"""The ``batch_axis`` of a blob without one."""
+"""The value of ``batch_axis`` for a blob without a batch axis."""
 INVALID_SPLIT_AXIS = None
-"""The ``split_axis`` of a blob that is not split."""
+"""The value of ``split_axis`` for a blob that is not split."""
 
 __all__ = [
     "INVALID_BATCH_AXIS",
@@ -72,7 +72,7 @@ def FixedTensorDef(
     batch_axis: int | None = 0,
     name: str | None = None,
 ) -> PlaceholderSpec:
-    """A placeholder of fixed shape, for the default value of a job's parameter."""
+    """Return a placeholder of fixed shape, to be the default value of a job's parameter."""
     return placeholder("numpy", tuple(shape), dtype, batch_axis)
 
 
@@ -82,7 +82,7 @@ def MirroredTensorDef(
     batch_axis: int | None = 0,
     name: str | None = None,
 ) -> PlaceholderSpec:
-    """A placeholder for a list of arrays, one per device."""
+    """Return a placeholder for a list of arrays, one per device."""
     return placeholder("list", tuple(shape), dtype, batch_axis)
 
 
@@ -92,7 +92,7 @@ def MirroredTensorListDef(
     batch_axis: int | None = 0,
     name: str | None = None,
 ) -> PlaceholderSpec:
-    """A placeholder for a list of lists of arrays."""
+    """Return a placeholder for a list of lists of arrays."""
     return placeholder("list_list", tuple(shape), dtype, batch_axis)
 
 
@@ -103,8 +103,9 @@ def watch(
 
     Args:
         blob_watched: the blob.
-        handler_or_prompt: a function of the value (a numpy array if its parameter is annotated,
-            otherwise an object with ``numpy()``), or a text to print before the value.
+        handler_or_prompt: a text to print before the value, or a function that is called with the
+            value: a numpy array if the function's parameter is annotated, otherwise an object with
+            ``numpy()``.
     """
     _watch("watch", blob_watched, handler_or_prompt, gradient=False)
 
@@ -141,7 +142,7 @@ def _handler(handler: Callable[..., Any] | str | None, name: str) -> Callable[[A
 
 
 class VariableBlob:
-    """A variable of the session, for use outside jobs."""
+    """A variable of the session, as programs access it outside jobs."""
 
     def __init__(self, name: str, stored: SessionVariable) -> None:
         self._stored = stored
@@ -199,13 +200,14 @@ def load_variables(value_dict: Mapping[str, Array], ignore_mismatch: bool | None
     """Overwrite variables with values.
 
     Args:
-        value_dict: arrays (or objects with ``numpy()``) by variable name.
-        ignore_mismatch: treatment of names that no variable has.  True: ignore them.  None:
+        value_dict: dict from variable names to arrays or objects with ``numpy()``.
+        ignore_mismatch: what to do with names that no variable has.  True: ignore them.  None:
             ignore them with one warning that lists them.  False: raise an error.
 
     Raises:
-        CheckpointError: no dict; shapes or types that do not fit, unreadable values, and names
-            unless ignored, all listed.  Nothing is overwritten then.
+        CheckpointError: ``value_dict`` is not a dict, a shape or type does not fit, a value cannot
+            be read, or a name belongs to no variable and is not ignored.  The error lists all
+            problems, and nothing is overwritten.
     """
     if not isinstance(value_dict, Mapping):
         raise CheckpointError(
@@ -230,24 +232,24 @@ def _read(value: object, wanted: TensorType) -> Any:
 
 
 def _plain(value: object) -> Any:
-    """Return an array or a stored variable unchanged; otherwise the object's ``numpy()``."""
+    """Return an array or a stored variable unchanged, and ``numpy()`` of any other object."""
     if isinstance(value, StoredVariable | np.ndarray):
         return value
     return value.numpy() if hasattr(value, "numpy") else np.asarray(value)
 
 
 def enable_eager_execution(val: bool = True) -> None:
-    """Allow redefinition of a job at every step, as in OneFlow's eager mode.
+    """Allow programs to redefine a job at every step, as in OneFlow's eager mode.
 
     Each definition is traced and compiled, which takes milliseconds, and continues with the
-    variables and the step counter of the previous job of its name.  Ops outside job functions
-    remain an error.
+    variables and the step counter of the previous job of its name.  Ops outside job functions still
+    raise an error.
     """
     default_session().eager = bool(val)
 
 
 def eager_execution_enabled() -> bool:
-    """Whether jobs may be redefined at every step."""
+    """Return whether jobs may be redefined at every step."""
     return default_session().eager
 
 
@@ -262,7 +264,7 @@ def enable_typing_check(val: bool = True) -> None:
 
 
 def square_sum(x: BlobDef, name: str | None = None) -> BlobDef:
-    """The sum of the squares of all elements, of shape (1,)."""
+    """Return the sum of the squares of all elements, of shape (1,)."""
     return emit_one("reshape", emit("square_sum", x, name=name), shape=(1,))
 
 

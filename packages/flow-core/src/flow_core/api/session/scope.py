@@ -1,4 +1,4 @@
-"""Scopes: ``flow.scope``."""
+"""Scopes for views, placements and names: ``flow.scope``."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ __all__ = [
 
 
 def namespace(name: str) -> Entering:
-    """Prefix names of ops and variables defined in a ``with`` block."""
+    """Prefix the names of all ops and variables that a ``with`` block defines."""
     return name_scope(name)
 
 
 def consistent_view_enabled() -> bool:
-    """Whether the current view is consistent."""
+    """Return whether the current view is consistent."""
     return not current_scope().mirrored
 
 
 def mirrored_view_enabled() -> bool:
-    """Whether the current view is mirrored."""
+    """Return whether the current view is mirrored."""
     return current_scope().mirrored
 
 
 def fixed_placement(device_tag: str, machine_device_ids: str | Sequence[str]) -> Entering:
-    """Older name of `placement`."""
+    """Set the placement of ops in a ``with`` block; older name of `placement`."""
     return placement(device_tag, machine_device_ids)
 
 
 def device_prior_placement(device_tag: str, machine_device_ids: str | Sequence[str]) -> Entering:
-    """Older name of `placement`."""
+    """Set the placement of ops in a ``with`` block; older name of `placement`."""
     return placement(device_tag, machine_device_ids)

@@ -44,17 +44,17 @@ def save(
     complete.
 
     Args:
-        path: a new or empty folder; or a file that ends with ``.safetensors``, which other
-            programs also read.
+        path: a new or empty folder, or a file whose name ends with ``.safetensors``, a format that
+            other programs also read.
         var_dict: arrays, or objects with ``numpy()``, by name; by default all variables of the
-            session.  Arrays are those of the first process.
+            session.  The arrays of the first process are written.
         overwrite: whether to replace an existing checkpoint.  Other files and folders are never
             replaced.
-        format: "snapshot", OneFlow's folders, "safetensors", or a plugin's; derived from the
-            path by default.
+        format: "snapshot" for OneFlow's folders, "safetensors", or the name of a plugin's format;
+            by default derived from the path.
 
     Raises:
-        CheckpointError: the path exists, or writing fails; nothing is lost then.
+        CheckpointError: the path exists, or writing fails; existing files are kept.
     """
     _check_path("flow.checkpoint.save", path)
     _check_values(var_dict)
@@ -69,7 +69,7 @@ def save(
         write(arrays) if world is None else save_collectively(world, arrays, write)
 
     if var_dict is not None:
-        session.sync()  # do not wait for steps here: variables among the values wait themselves
+        session.sync()  # do not wait for steps here: reading a variable among the values waits
         put(var_dict)
         return
     with session.quiesced():
@@ -84,7 +84,9 @@ def _check_path(attempted: str, path: object) -> None:
 
 
 def _check_values(values: object) -> None:
-    """Raise `CheckpointError` at the user's line unless given arrays by name, or None."""
+    """Raise `CheckpointError` at the user's line unless the argument is None or maps names to
+    arrays.
+    """
     if values is None:
         return
     found = shown(values)
@@ -106,7 +108,7 @@ def _is_array(value: object) -> bool:
 
 
 class _Arrays(Mapping[str, Any]):
-    """Arrays of variables, each copied to the host on access."""
+    """A mapping from names to variables' arrays, which copies an array to the host on access."""
 
     def __init__(self, variables: Mapping[str, Array]) -> None:
         self._variables = variables
@@ -128,9 +130,9 @@ class _Arrays(Mapping[str, Any]):
 def get(path: str, strict: bool = True) -> Any:
     """Return the variables of a checkpoint by name, or a single variable from its own folder.
 
-    Each has ``shape``, ``dtype`` and ``numpy()``, which reads it from the opened checkpoint, or
-    fails if that was replaced.  The first of several processes reads all of them at once, and
-    broadcasts them.
+    Each variable has ``shape``, ``dtype`` and ``numpy()``, which reads the value from the opened
+    checkpoint and fails if the checkpoint was replaced.  If there are several processes, the first
+    one reads all variables at once and broadcasts them.
 
     Args:
         path: a checkpoint: a folder, or a ``.safetensors`` file.
@@ -138,8 +140,8 @@ def get(path: str, strict: bool = True) -> Any:
             added since it was saved.
 
     Raises:
-        CheckpointError: the checkpoint does not exist or is damaged; lists all problems.
-        CheckpointReplacedError: from ``numpy()``: another checkpoint was saved to the path.
+        CheckpointError: the checkpoint does not exist or is damaged; the error lists all problems.
+        CheckpointReplacedError: raised by ``numpy()`` if another checkpoint was saved to the path.
     """
     _check_path("flow.checkpoint.get", path)
     world = default_session().world
@@ -154,7 +156,7 @@ def get(path: str, strict: bool = True) -> Any:
 
 
 def _each(found: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Wrap the variables of a format without objects for them."""
+    """Wrap the arrays of a checkpoint whose format has no objects for variables."""
     for name in found:
         kind = store.type_of(found, name)
         yield name, _LazyVariable(found, name, kind) if kind is not None else found[name]
@@ -184,7 +186,7 @@ class _LazyVariable:
         self.shape, self.dtype = kind.shape, kind.dtype
 
     def numpy(self) -> Array:
-        """Return its value."""
+        """Return the variable's value."""
         return self._found[self._name]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
@@ -195,7 +197,7 @@ class _LazyVariable:
 
 
 class _LoadedVariable:
-    """A variable of a checkpoint, read by another process."""
+    """A variable of a checkpoint that another process read."""
 
     def __init__(self, array: Array) -> None:
         self._array = array
@@ -203,7 +205,7 @@ class _LoadedVariable:
         self.dtype = as_dtype(array.dtype)
 
     def numpy(self) -> Array:
-        """Return a copy of its value."""
+        """Return a copy of the variable's value."""
         return self._array.copy()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
@@ -242,7 +244,8 @@ def _load(path: str, strict: bool | None = None) -> None:
 def log_mismatch(attempted: str, odd: store.Mismatch, wanted: Mapping[str, Any]) -> None:
     """Log one warning with the variables that a load did not change, and the names it ignored.
 
-    It omits the optimizer states of existing variables: programs that do not train have none.
+    The warning omits optimizer states of existing variables, since programs that do not train have
+    no such states.
     """
     extra = [name for name in odd.extra if not _is_state(name, wanted)]
     told = [
@@ -266,7 +269,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 _TOLD = 20
-"""Largest number of names of a kind in a warning."""
+"""Maximum number of names of each kind that a warning lists."""
 
 
 class CheckPoint:
@@ -284,27 +287,28 @@ class CheckPoint:
     def load(self, path: str, strict: bool | None = None) -> None:
         """Load the variables of a checkpoint; others keep their values.
 
-        A checkpoint may lack variables (of a larger network, or of a new optimizer), and may have
-        more than a program uses (such as an optimizer's states).
+        A checkpoint may lack some of the program's variables (if the network grew, or the optimizer
+        is new), and may contain variables that the program does not use (such as an optimizer's
+        states).
 
         Args:
             path: a checkpoint: a folder, or a ``.safetensors`` file.
-            strict: treatment of different names.  True: fail for every missing variable and every
-                unknown name.  None: fail only if nothing matches, or the checkpoint is incomplete;
-                one warning lists the rest.  False: never fail or warn.
+            strict: what to do if names differ.  True: fail if any variable is missing or any name
+                is unknown.  None: fail only if no name matches or the checkpoint is incomplete, and
+                list other differences in one warning.  False: never fail or warn.
 
         Raises:
-            CheckpointError: see ``strict``; or variables have another shape, or files are damaged.
-                Lists all problems; nothing is loaded then.
+            CheckpointError: names differ (see ``strict``), a variable has another shape, or a file
+                is damaged.  The error lists all problems, and nothing is loaded.
         """
         _load(path, strict)
 
 
 class SimpleCheckPointManager(CheckpointManager):
-    """Numbered checkpoints below one folder, as seen by the first process.
+    """Numbered checkpoints below one folder of the first process's file system.
 
     Args:
-        root_path: the folder; created if missing.
+        root_path: the folder, which is created if it does not exist.
         prefix: first part of the names of the checkpoints' folders.
     """
 
@@ -319,7 +323,7 @@ class SimpleCheckPointManager(CheckpointManager):
     def list_checkpoints(self) -> list[str]:
         """Return the names of all complete checkpoints, the oldest first.
 
-        A collective call: all processes get the same result.
+        All processes must call this method, and all get the same result.
         """
         world = default_session().world
         if world is None:

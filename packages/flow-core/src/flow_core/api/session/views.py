@@ -1,4 +1,4 @@
-"""Conversion between the consistent and the mirrored view of a job."""
+"""Conversion of blobs between the consistent and the mirrored view of a job."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ __all__ = ["cast_to_current_logical_view"]
 
 
 def cast_to_current_logical_view(x: BlobDef) -> BlobDef:
-    """Convert ``x`` to the current view; on a single device both views are equal.
+    """Convert ``x`` to the current view; on a single device, the two views are the same.
 
-    In the mirrored view a logical blob becomes a value per device: balanced parts of its batch, or
-    the whole of a blob without batch axis (a variable).  In the consistent view values per device
-    become one logical blob: their batches concatenated, or the common value of all devices.
+    In the mirrored view, a logical blob becomes one value per device: a balanced part of the batch,
+    or the whole blob if it has no batch axis (a variable).  In the consistent view, the devices'
+    values become one logical blob: their concatenated batches, or their common value.
 
     Raises:
-        JobError: the devices' values differ and have no batch axis, a batch has fewer samples
-            than there are devices, or the numbers of devices differ.
+        JobError: the devices' values differ but have no batch axis, a batch has fewer samples than
+            there are devices, or the value was made for another number of devices.
     """
     job, line = current_job("cast_to_current_logical_view"), user_line(2)
     devices = mirrored_devices(job)

@@ -1,8 +1,8 @@
 """Event files for TensorBoard: ``flow.summary``.
 
-In a job, `create_summary_writer` opens the process's file; `scalar`, `histogram`, `image` and `pb`
-write to it at every step.  `text` and `hparams` build messages outside of jobs.  Must not depend on
-`math`, `nn` or `session`.
+In a job, `create_summary_writer` opens the event file of the process; `scalar`, `histogram`,
+`image` and `pb` write to this file at every step.  Outside jobs, `text` and `hparams` build
+messages.  Must not depend on `math`, `nn` or `session`.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ __all__ = [
 ]
 
 HParam = Hparam
-"""Alias that OneFlow's own example uses."""
+"""An alias that OneFlow's own example uses."""
 
 
 def _once() -> Entering:
-    """Place the op on the first device in the consistent view of several devices."""
+    """Place an op on the first device only, if the view is consistent and has several devices."""
     scope = current_scope()
     placement = scope.placement or current_job("flow.summary").default_placement
     single = scope.mirrored or placement.size == 1
@@ -70,7 +70,7 @@ def create_summary_writer(logdir: str, name: str | None = None) -> None:
     """Open an event file when the job runs: ``event/event.*.tfevents.log`` below ``logdir``.
 
     Args:
-        logdir: a folder, created if missing.
+        logdir: a folder, which is created if it does not exist.
         name: name of the op.
     """
     with _once():
@@ -78,7 +78,9 @@ def create_summary_writer(logdir: str, name: str | None = None) -> None:
 
 
 def flush_summary_writer(name: str | None = None) -> None:
-    """Flush buffered events; at most ten are buffered, and none at the program's end."""
+    """Flush buffered events; at most ten events are buffered, and the end of the program flushes
+    them.
+    """
     with _once():
         emit("flush_summary_writer", name=name)
 
@@ -87,14 +89,14 @@ def scalar(value: BlobDef, step: BlobDef, tag: Any, name: str | None = None) -> 
     """Write a number at every step.
 
     Args:
-        value: a blob of one number.
-        step: int64 of shape (1,), the step number that readers show.
-        tag: the bytes of a name in an int8 blob, or a text.
+        value: a blob that holds one number.
+        step: int64 of shape (1,): the step number that TensorBoard shows.
+        tag: a name, given as a text or as an int8 blob of its bytes.
         name: name of the op.
 
     Raises:
-        InferenceError: types or shapes that do not fit.
-        DataError: at run time, without a preceding `create_summary_writer`.
+        InferenceError: the types or shapes do not fit.
+        DataError: at run time, `create_summary_writer` was not called before.
     """
     _write("summary_write_scalar", value, step, tag, name)
 
@@ -110,24 +112,24 @@ def image(
     """Write images, uint8 of shape (N, H, W, channels) with 1, 3 or 4 channels.
 
     Args:
-        value: the images; with several, the tag gets the image's number as suffix.
-        step: as in `scalar`, 0 by default.
-        tag: as in `scalar`, "image" by default.
+        value: the images; if there are several, the number of each image is appended to the tag.
+        step: as for `scalar`; 0 by default.
+        tag: as for `scalar`; "image" by default.
         name: name of the op.
     """
     _write("summary_write_image", value, step, "image" if tag is None else tag, name)
 
 
 def pb(value: BlobDef, step: BlobDef | None = None, name: str | None = None) -> None:
-    """Write a message of `text` or `hparams`.
+    """Write a message that `text` or `hparams` returned.
 
     Args:
-        value: the bytes of ``str(message)`` in an int8 blob.
-        step: as in `scalar`, 0 by default.
+        value: an int8 blob of the bytes of ``str(message)``.
+        step: as for `scalar`; 0 by default.
         name: name of the op.
 
     Raises:
-        DataError: at run time, if the bytes are not the text of a summary.
+        DataError: at run time, the bytes are not the text of a summary.
     """
     with _once():
         number = constant(0, int64, (1,)) if step is None else step

@@ -1,4 +1,4 @@
-"""Messages of ``flow.summary``: texts and hyperparameters."""
+"""Messages for ``flow.summary.pb``: texts and hyperparameters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Hparam", "IntegerRange", "Metric", "RealRange", "ValueSet", "hparams
 
 
 class SummaryError(FlowError, ValueError, TypeError):
-    """A hyperparameter, range or metric of an unsupported type or value."""
+    """The error for a hyperparameter, range or metric of an unsupported type or value."""
 
 
 def _check(ok: object, what: str, found: object, allowed: object) -> None:
@@ -24,7 +24,7 @@ def _check(ok: object, what: str, found: object, allowed: object) -> None:
 
 
 def _is(value: object, *kinds: type) -> bool:
-    """Whether a value is of some types; booleans are not numbers."""
+    """Return whether a value is of one of some types, where booleans do not count as numbers."""
     return isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
 
 
@@ -35,7 +35,7 @@ class IntegerRange:
         min_value, max_value: the bounds.
 
     Raises:
-        SummaryError: bounds that are not integers, or in the wrong order.
+        SummaryError: the bounds are not integers, or in the wrong order.
     """
 
     def __init__(self, min_value: int, max_value: int) -> None:
@@ -53,7 +53,7 @@ class RealRange:
         min_value, max_value: the bounds.
 
     Raises:
-        SummaryError: bounds that are not floats, or in the wrong order.
+        SummaryError: the bounds are not floats, or in the wrong order.
     """
 
     def __init__(self, min_value: float, max_value: float) -> None:
@@ -68,10 +68,10 @@ class ValueSet:
     """A sorted set of values of one type.
 
     Attributes:
-        dtype: int, float, bool or str; that of the first value by default.
+        dtype: int, float, bool or str; by default the type of the first value.
 
     Raises:
-        SummaryError: an unsupported type, or values of several types.
+        SummaryError: the type is not supported, or values have several types.
     """
 
     def __init__(self, values: Sequence[Any], dtype: type | None = None) -> None:
@@ -93,7 +93,7 @@ class Hparam:
 
     Attributes:
         name: its name.
-        dtype: its range or set of values, None for any value.
+        dtype: the range or set of its values; None allows any value.
 
     Raises:
         SummaryError: ``dtype`` is neither a range nor a set of values.
@@ -114,7 +114,7 @@ class Metric:
         dtype: int or float (the default).
 
     Raises:
-        SummaryError: another type.
+        SummaryError: ``dtype`` is neither int nor float.
     """
 
     def __init__(self, name: str, dtype: type | None = None) -> None:
@@ -125,14 +125,14 @@ class Metric:
 
 
 def text(text: Sequence[str], tag: str | None = None) -> Message:
-    """Return the message of some texts, for `flow.summary.pb`.
+    """Return a message with some texts, for `flow.summary.pb`.
 
     Args:
         text: a list or tuple of texts.
-        tag: the name that readers show, "text" by default.
+        tag: the name that TensorBoard shows, "text" by default.
 
     Raises:
-        SummaryError: values that are not texts.
+        SummaryError: ``text`` contains a value that is not a text.
     """
     some = isinstance(text, list | tuple) and text and all(isinstance(t, str) for t in text)
     _check(some, "text", f"{text!r:.60}", "a list of one or more texts")
@@ -150,14 +150,13 @@ def text(text: Sequence[str], tag: str | None = None) -> Message:
 
 
 def hparams(hparams: Mapping[object, object]) -> Message:
-    """Return the message of hyperparameters and metrics, for `flow.summary.pb`.
+    """Return a message with hyperparameters and metrics, for `flow.summary.pb`.
 
     Args:
-        hparams: values by `Hparam`, `Metric` or name.
+        hparams: dict from an `Hparam`, a `Metric` or a name to its value.
 
     Raises:
-        SummaryError: values of other types than str, bool, int and float, or metrics that are
-            not numbers.
+        SummaryError: a value is not a str, bool, int or float, or a metric is not a number.
     """
     given, metrics = _by_name(hparams)
     words = json.dumps(given, sort_keys=True, separators=(",", ":"))
@@ -177,7 +176,7 @@ def hparams(hparams: Mapping[object, object]) -> Message:
 
 
 def _by_name(hparams: Mapping[object, object]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return hyperparameters and metrics by name."""
+    """Return two dicts: the hyperparameters by name, and the metrics by name."""
     given: dict[str, Any] = {}
     metrics: dict[str, Any] = {}
     for key, value in hparams.items():

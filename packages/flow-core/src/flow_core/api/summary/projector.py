@@ -1,4 +1,4 @@
-"""Files in addition to event files: graphs and projections, in OneFlow's own formats."""
+"""Writers of files other than event files: graphs and projections, in OneFlow's own formats."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Graph", "Projector"]
 
 
 class FileError(FlowError, OSError):
-    """A summary file that already exists, or was not created."""
+    """The error for a summary file that already exists, or was not created."""
 
 
 def _folder(what: str, logdir: str | None, name: str) -> Path:
@@ -34,10 +34,10 @@ def _folder(what: str, logdir: str | None, name: str) -> Path:
 
 
 class Graph:
-    """Writer of the graphs of the session's jobs below ``logdir``.
+    """A writer of the graphs of the session's jobs, below ``logdir``.
 
     Raises:
-        FileError: no ``logdir``.
+        FileError: ``logdir`` is missing.
     """
 
     def __init__(self, logdir: str | None = None) -> None:
@@ -51,14 +51,14 @@ class Graph:
 
     @property
     def structure_graph_filename(self) -> str | None:
-        """The file, or None before it is written."""
+        """The path of the file, or None before the file is written."""
         return None if self._file is None else str(self._file)
 
     def write_structure_graph(self) -> None:
         """Write ``structure_graph.json``: the ops of each job, with names, inputs and devices.
 
         Raises:
-            FileError: it was already written.
+            FileError: the file was already written.
         """
         if self._file is not None and self._file.exists():
             raise FileError(
@@ -87,10 +87,10 @@ def _nodes(graph: LogicalGraph) -> list[dict[str, Any]]:
 
 
 class Projector:
-    """Writer of points and samples of embeddings, or of abnormal gradients.
+    """A writer of points and samples of embeddings, or of abnormal gradients.
 
     Raises:
-        FileError: no ``logdir``.
+        FileError: ``logdir`` is missing.
     """
 
     def __init__(self, logdir: str | None = None) -> None:
@@ -116,18 +116,18 @@ class Projector:
         return str(self._files[kind]) if kind in self._files else None
 
     def create_embedding_projector(self) -> None:
-        """Set the file of embeddings.
+        """Choose the file for embeddings.
 
         Raises:
-            FileError: it already exists.
+            FileError: the file already exists.
         """
         self._create("EMBEDDING", "projector")
 
     def create_exception_projector(self) -> None:
-        """Set the file of exceptions.
+        """Choose the file for exceptions.
 
         Raises:
-            FileError: it already exists.
+            FileError: the file already exists.
         """
         self._create("EXCEPTION", "projector.gradit")
 
@@ -156,13 +156,14 @@ class Projector:
         Args:
             value: array of the points.
             label: array of their labels.
-            tag: name that readers show, "embedding_projector" by default.
+            tag: name that TensorBoard shows, "embedding_projector" by default.
             step: number of the step.
             sample_name, sample_type: name and type of the samples: "image", "audio" or "text".
             x: array of the samples.
 
         Raises:
-            FileError: without a preceding `create_embedding_projector`, or an unknown sample type.
+            FileError: `create_embedding_projector` was not called before, or the sample type is
+                unknown.
         """
         shown = self.set_projector(tag or "embedding_projector", step, value, label)
         sample = self.set_sample(sample_name, x, sample_type)
@@ -218,7 +219,7 @@ class Projector:
         return fields if label is None else {**fields, "label": self.set_tensor(label)}
 
     def set_sample(self, name: str | None, x: object, sample_type: str | None) -> Fields | None:
-        """Return the fields of samples; None for a missing name or type."""
+        """Return the fields of samples, or None if the name or the type is missing."""
         if name is None or sample_type is None:
             return None
         kind = str(sample_type).upper()

@@ -20,7 +20,7 @@ Batchable = Callable[[KernelQuery, Sequence[KernelQuery]], bool]
 
 
 def scalar(value: float, like: Any) -> Any:
-    """Return a 0-d array of an array's element type."""
+    """Return ``value`` as a 0-d array with the element type of ``like``."""
     return np.array(value).astype(like.dtype)  # wraps values outside of the type's range
 
 
@@ -52,5 +52,5 @@ def kernel(
 
 
 def ufunc_kernel(op: str, function: Callable[..., object]) -> KernelSpec:
-    """Return the kernel of an op that is one ufunc of all its inputs."""
+    """Return the kernel of an op that applies one ufunc to all its inputs."""
     return kernel(op, lambda ctx: call(function, *ctx.inputs, out=ctx.outputs[0]))

@@ -1,4 +1,7 @@
-"""Random numbers of a device's part, equal to those of the same elements of the logical tensor."""
+"""Random numbers for a device's part of a tensor.
+
+Every element gets the number that it would get if one device drew the whole logical tensor.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,13 @@ from flow_core.base.shapes import Shape, num_elements
 from flow_core.device import Launch
 
 Use = Callable[[Any, Any], object]
-"""``use(numbers, elements)`` of two matrices: consumes the numbers drawn for the elements."""
+"""A function ``use(numbers, elements)`` that stores the numbers drawn for a matrix of elements."""
 
 Part = tuple[Shape, Any]
 
 
 def scratch_part(shape: Sequence[int], place: Place | None) -> Part:
-    """Return the workspace that `drawing` needs."""
+    """Return shape and element type of the workspace that `drawing` needs."""
     size = num_elements(shape) if place is None else CHUNK
     return (min(size, CHUNK),), np.float32
 
@@ -35,14 +38,16 @@ def drawing(
 ) -> Launch:
     """Return a launch that draws the numbers of a box for the current step, chunk by chunk.
 
+    A box is a device's rectangular part of a logical tensor.
+
     Args:
         generator: the generator with the op's key.
-        out: C-contiguous array of the box.
-        place: position of the box; None for the whole tensor.
-        scratch: array of the shape of `scratch_part`.
+        out: C-contiguous array that holds the box.
+        place: position of the box in the logical tensor; None for the whole tensor.
+        scratch: array with the shape that `scratch_part` returns.
         step: 0-d array with the step number.
-        use: consumes the numbers of each chunk.
-        draw: index of the draw within the step.
+        use: stores the numbers of each chunk in the elements of ``out``.
+        draw: index of the draw among the draws of the op within a step.
     """
     flat, fill = out.reshape(-1), generator.fill
     rows = []

@@ -1,9 +1,10 @@
-"""Kernels of several NumPy calls, written once for whole arrays, 16-bit types and tiles.
+"""Elementwise kernels that consist of several NumPy calls.
 
-A body is a function that calls a `Steps` object: each call records one bound NumPy call.
-`composite` builds a kernel from a body: float16 and bfloat16 are computed in a wider type, large
-arrays in tiles that stay in cache, and temporaries lie in a workspace whose size is determined by a
-dry run of the body, so that body and workspace always agree.
+The calls are written once, as a body, for whole arrays, tiles and 16-bit types.  A body is a
+function that calls a `Steps` object; each call records one bound NumPy call.  `composite` builds a
+kernel from a body.  The kernel computes float16 and bfloat16 in a wider type, and large arrays in
+tiles that stay in cache.  Temporaries are in a workspace whose size a dry run of the body
+determines, so that body and workspace always agree.
 """
 
 from __future__ import annotations
@@ -26,20 +27,20 @@ from flow_core.ir.graph import AttrValue
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 
 TILE = 16384
-"""Elements per tile: several float32 tiles fit in the L2 cache."""
+"""Elements per tile; several float32 tiles of this size fit in the L2 cache."""
 
 INTEGER_OF = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
 
 
 class Scratch:
-    """Allocates aligned parts of a workspace and records the total size."""
+    """An allocator of aligned parts of a workspace, which records their total size."""
 
     def __init__(self, workspace: Any = None) -> None:
         self._workspace = workspace
         self.used = 0
 
     def take(self, shape: tuple[int, ...], dtype: DTypeLike) -> Any:
-        """Return an uninitialized array; newly allocated in a dry run without workspace."""
+        """Return an uninitialized array in the workspace, or a new one in a dry run."""
         fresh = np.empty(shape, dtype) if self._workspace is None else None
         nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
         start, self.used = self.used, self.used + aligned(nbytes)
@@ -50,13 +51,13 @@ class Scratch:
 
 @dataclass
 class Steps:
-    """The interface of a body: inputs and output in the computation type, and the recorder.
+    """The object that a body calls: it has the arrays of the op and records NumPy calls.
 
     Attributes:
-        inputs: the inputs; floating-point ones are in the computation type.
-        out: the output.
+        inputs: the inputs; those with the output's element type are in the computation type.
+        out: the output, in the computation type.
         attrs: the op's attributes.
-        scratch: allocator of temporaries.
+        scratch: the allocator of temporaries.
         launches: the recorded calls.
     """
 
@@ -67,33 +68,34 @@ class Steps:
     launches: list[Launch] = field(default_factory=list)
 
     def __call__(self, function: Callable[..., object], *arguments: Operand, out: Array) -> Array:
-        """Record ``function(*arguments, out)``, with numbers as 0-d arrays; return ``out``."""
+        """Record ``function(*arguments, out)``; pass numbers as 0-d arrays; return ``out``."""
         like = next((a for a in arguments if isinstance(a, np.ndarray)), out)
         bound = [a if isinstance(a, np.ndarray) else np.array(a, like.dtype) for a in arguments]
         self.launches.append(call(function, *bound, out=out))
         return out
 
     def copy(self, target: Array, source: Array) -> Array:
-        """Record a casting copy; return ``target``."""
+        """Record a copy that converts the element type; return ``target``."""
         self.launches.append(partial(np.copyto, target, source, casting="unsafe"))
         return target
 
     def temp(self, dtype: Any = None) -> Any:
-        """Return a temporary of the output's shape (default: and type)."""
+        """Return a temporary of the output's shape, and by default of its element type."""
         return self.scratch.take(self.out.shape, dtype or self.out.dtype)
 
     def test(self, function: Callable[..., object], x: Operand, y: Operand) -> Array:
-        """Return a temporary that is True where a comparison holds."""
+        """Record a comparison; return a temporary that is True where it holds."""
         return self(function, x, y, out=self.temp(np.bool_))
 
     def indicator(self, function: Callable[..., object], x: Operand, y: Operand) -> Array:
-        """Return a temporary that is 1 where a comparison holds, else 0."""
+        """Record a comparison; return a temporary that is 1 where it holds, else 0."""
         return self.copy(self.temp(), self.test(function, x, y))
 
     def bits(self, mask: Array) -> Array:
-        """Return integers of the output's size with all bits set where a mask is True.
+        """Return integers as wide as the output's elements, with all bits set where a mask is True.
 
-        This destroys the mask.  Masked copies mispredict a branch per element; these do not.
+        This overwrites the mask.  Selecting elements with these bits has no branches, whereas
+        masked copies mispredict a branch for many elements.
         """
         small = mask.view(np.int8)
         self(np.negative, small, out=small)
@@ -101,13 +103,13 @@ class Steps:
         return small if wide is np.int8 else self.copy(self.temp(wide), small)
 
     def keep(self, mask: Array, x: Array, out: Array) -> Array:
-        """``x`` where a mask is True, else 0; destroys the mask."""
+        """Write ``x`` where a mask is True, else 0, to ``out``; this overwrites the mask."""
         wide = INTEGER_OF[self.out.itemsize]
         self(np.bitwise_and, x.view(wide), self.bits(mask), out=out.view(wide))
         return out
 
     def select(self, mask: Array, x: Array, y: Array, out: Array) -> Array:
-        """``x`` where a mask is True, else ``y``; destroys the mask."""
+        """Write ``x`` where a mask is True, else ``y``, to ``out``; this overwrites the mask."""
         wide = INTEGER_OF[self.out.itemsize]
         mixed = self(np.bitwise_xor, x.view(wide), y.view(wide), out=self.temp(wide))
         self(np.bitwise_and, mixed, self.bits(mask), out=mixed)
@@ -115,7 +117,10 @@ class Steps:
         return out
 
     def polynomial(self, coefficients: Sequence[float], x: Array, out: Array) -> Array:
-        """Evaluate a polynomial by Horner's rule, highest degree first; ``out`` is not ``x``."""
+        """Evaluate a polynomial by Horner's rule; ``out`` must not be ``x``.
+
+        The coefficients start with that of the highest degree.
+        """
         self(np.multiply, x, coefficients[0], out=out)
         for coefficient in coefficients[1:-1]:
             self(np.add, out, coefficient, out=out)
@@ -128,19 +133,19 @@ Widen = Callable[[DType], Any]
 
 
 def half_to_single(dtype: DType) -> NumpyType:
-    """Return the NumPy type for computation: float32 for 16-bit types, else the type itself."""
+    """Return the computation type: float32 for 16-bit floating-point types, else ``dtype``."""
     return dtype.accumulate.numpy
 
 
 def to_double(dtype: DType) -> NumpyType:
-    """Return float64 for every floating-point type."""
+    """Return the computation type: float64 for floating-point types, else ``dtype``."""
     return np.dtype(np.float64) if dtype.is_floating else dtype.numpy
 
 
 def _record(
     body: Body, inputs: Sequence[Array], out: Array, attrs: AttrValue, scratch: Scratch, wide: Array
 ) -> list[Launch]:
-    """Return the launches of a body on some arrays, with casts where types differ."""
+    """Return the launches of a body on some arrays, with casts from and to narrow types."""
     narrow = out.dtype
     steps = Steps((), out, attrs, scratch)
     if narrow == wide:
@@ -163,7 +168,7 @@ def _tiled(query: KernelQuery) -> bool:
 
 
 def _workspace(body: Body, widen: Widen, query: KernelQuery) -> int:
-    """Return the bytes used by a dry run on arrays of the largest tile's size."""
+    """Return the workspace bytes that a dry run on arrays as large as the largest tile uses."""
     result = query.outputs[0]
     shape = (min(result.size, TILE),) if _tiled(query) else result.shape
     scratch = Scratch()

@@ -1,7 +1,7 @@
-"""Run kernels for float16 and bfloat16 in float32, between conversions.
+"""Run kernels on float16 and bfloat16 arrays in float32, with conversions before and after.
 
-NumPy computes 16-bit types element by element and without BLAS.  A widened kernel keeps float32
-copies of the narrow arrays in its workspace, binds to these and converts inputs and outputs.
+NumPy computes 16-bit types element by element and without BLAS.  A widened kernel has float32
+copies of the 16-bit arrays in its workspace, runs on these copies and converts inputs and outputs.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def widened(
 
     Args:
         op: op type.
-        bind, workspace: the kernel for float32 and wider types.
-        mutates: inputs that the kernel overwrites, which are copied back.
+        bind, workspace: bind and workspace functions of the kernel for float32 and wider types.
+        mutates: positions of the inputs that the kernel overwrites; their copies are copied back.
         batchable: see `KernelSpec.batchable`.
     """
     return kernel(
@@ -48,7 +48,7 @@ def widened(
 
 
 def as_launches(bound: Launch | Sequence[Launch]) -> tuple[Launch, ...]:
-    """Return the result of a kernel's bind as a flat tuple."""
+    """Return a tuple of the launches, given as one launch or a sequence, of a bound kernel."""
     return (bound,) if callable(bound) else tuple(bound)
 
 

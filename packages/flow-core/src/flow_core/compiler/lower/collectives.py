@@ -1,4 +1,7 @@
-"""The ``boxing`` op of a group of devices of a reshard step: blocks between local arrays."""
+"""The ``boxing`` ops of a reshard step, which transfer blocks between the devices' local arrays.
+
+A step has one ``boxing`` op for each group of devices that exchange data.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,11 @@ from flow_core.sharding.topology import Placement
 def exchange_op(
     step: ReshardStep, group: Group, type_: TensorType, values: Sequence[Value]
 ) -> tuple[Op, tuple[TensorType, ...]]:
-    """Make the ``boxing`` op of a group, still unnamed, and the types of its outputs.
+    """Return the ``boxing`` op of a group, which has no name yet, and the types of its outputs.
 
     Args:
         step: the reshard step.
-        group: the group of its devices.
+        group: the group of devices.
         type_: the type of the logical tensor.
         values: the local values, by source rank.
     """

@@ -1,4 +1,4 @@
-"""The inputs of lowering, which its phases read and never change."""
+"""The inputs of lowering, which the phases of lowering read and never change."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from flow_core.ir.graph import NO_ATTRS, AttrValue, Graph, Op
 from flow_core.plugins.specs import KernelQuery, KernelSpec, OpSpec
 
 LEAVES = ("input", "variable")
-"""Ops without a kernel: the runtime provides their outputs."""
+"""Types of ops that have no kernel because the runtime provides their outputs."""
 
 
 class Kernels(Protocol):
-    """The lookup of specs and kernels: the registry."""
+    """The lookup of specs and kernels, which the registry implements."""
 
     @property
     def ops(self) -> Mapping[str, OpSpec]:
@@ -39,17 +39,18 @@ class CompileOptions:
 
     Attributes:
         seed: the job's seed.
-        width: steps in flight.
-        inplace: whether outputs may overwrite dying inputs.
+        width: the number of steps in flight.
+        inplace: whether an output may overwrite an input that no later op reads.
         reuse: whether memory is reused within a step.
-        memory_limit: bytes that a device has for the plan; None for no limit.
+        memory_limit: the number of bytes that a device has for the plan; None for no limit.
         is_resident: whether a physical variable already has memory on a device.
-        workers: threads for the streams of several devices; None for as many as pay off.
-        sharing: replicas that devices with one memory share.
+        workers: the number of threads for the streams of several devices; None for as many as pay
+            off.
+        sharing: the replicas that devices with a common memory share.
         budget: the cores of the process.
-        settings: settings in kernel queries; part of the plan.
+        settings: the settings in kernel queries, which are part of the plan.
         recording: the device types of the plan whose drivers record steps.
-        alignment: bytes to which offsets are aligned, by device type.
+        alignment: the number of bytes to a multiple of which offsets are aligned, by device type.
     """
 
     seed: int = 0
@@ -68,14 +69,14 @@ class CompileOptions:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The inputs of one lowering.
+    """The inputs of one lowering, from a physical graph to a plan.
 
     Attributes:
-        graph: the physical graph; results are no views of variables that a step changes.
+        graph: the physical graph, in which no result is a view of a variable that a step changes.
         kernels: the registry.
         options: the job's settings.
-        threads: threads of a kernel.
-        constant: the ops that run once, when the plan is loaded.
+        threads: the number of threads of a kernel.
+        constant: names of the ops that run only once, when the plan is loaded.
     """
 
     graph: Graph
@@ -86,24 +87,24 @@ class Inputs:
 
     @property
     def specs(self) -> Mapping[str, OpSpec]:
-        """Op specs by type."""
+        """The op specs, by op type."""
         return self.kernels.ops
 
     def query(self, op: Op, form: Form) -> KernelQuery:
-        """Return the kernel query of an op in some form."""
+        """Return the kernel query for an op in a form."""
         find = partial(self.kernels.find_kernel, device_type=op.placement.device_type)
         type_, attrs, values = form
         read, made = tuple(map(self.graph.type_of, values)), self.graph.types[op.name]
         return KernelQuery(type_, attrs, read, made, find, self.options.settings)
 
     def has_kernel(self, op: Op, form: Form) -> bool:
-        """Whether a kernel of an op's device type accepts the op in some form."""
+        """Return whether a kernel of an op's device type accepts the op in a form."""
         query = self.query(op, form)
         return self.kernels.accepting_kernel(query, op.placement.device_type) is not None
 
 
 def constant_ops(graph: Graph, specs: Mapping[str, OpSpec]) -> frozenset[str]:
-    """Return the ops that depend on nothing that changes from step to step."""
+    """Return the names of the ops whose results are the same in every step."""
     found: set[str] = set()
     for op in graph.ops.values():
         spec = specs[op.type]

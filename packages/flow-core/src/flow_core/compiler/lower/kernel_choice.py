@@ -1,4 +1,4 @@
-"""The kernel of every op of an ordered graph, and the division of the cores among them."""
+"""The choice of a kernel for every op of an ordered graph, and the division of cores among them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class KernelChoice:
 
     Attributes:
         kernels: the kernel of each op that has one.
-        workspace: bytes of workspace of each op that needs it.
+        workspace: the size of the workspace in bytes, for each op that needs one.
     """
 
     kernels: dict[str, KernelSpec] = field(default_factory=dict)
@@ -37,17 +37,17 @@ NO_KERNELS = KernelChoice()
 
 
 def choose_kernels(inputs: Inputs, order: Order) -> KernelChoice:
-    """Find the kernel of every op, with the cores divided as for the plan.
+    """Find the kernel of every op, with the cores divided as the plan will divide them.
 
     Raises:
-        KernelNotFoundError: one error for all ops that have no kernel.
+        KernelNotFoundError: some ops have no kernel; one error lists all of them.
     """
     with sized_pools(divide_cores(inputs, order, NO_KERNELS)):
         return _found(inputs, order)
 
 
 def divide_cores(inputs: Inputs, order: Order, choice: KernelChoice) -> Cores:
-    """Divide the cores among the kernels of a plan; its kernels may not be known yet."""
+    """Divide the cores among the kernels of a plan, some of which might not be known yet."""
     running = [op for op in order.ops if op.type not in LEAVES and op.name not in inputs.constant]
     computing = {stream_name(op) for op in running if op.type != BOXING}
     return divided(
@@ -90,7 +90,7 @@ def _choose(inputs: Inputs, order: Order, op: Op, choice: KernelChoice) -> None:
 
 
 def _user(graph: Graph, op: Op) -> KernelUser:
-    """Return an op that has no kernel, as part of the logical graph."""
+    """Return the logical op and the source line of an op that has no kernel, for an error."""
     line, members = graph.lines.get(op.name), graph.merged.get(op.name, ())
     return KernelUser(graph.origin(op.name).logical, line, members)
 

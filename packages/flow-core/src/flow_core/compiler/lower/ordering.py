@@ -1,7 +1,7 @@
 """The order in which a plan starts its ops, and the replicas that its devices share.
 
-Invariant: the constraints of `Order.sharing` have an order; of batched, summed and plain sharing,
-the first that does is taken.
+Invariant: the constraints that `Order.sharing` adds are not circular.  The first kind of sharing
+for which this holds is taken: sharing with batched ops, with in-place sums, or neither.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Order:
 
     Attributes:
         ops: all ops of the graph.
-        sharing: replicas that devices share, with batched ops and in-place sums.
-        table: the timetable of the streams; None on a single device.
+        sharing: the replicas that devices share, with batched ops and in-place sums.
+        table: the timetable of the streams; None if all ops run on a single device.
     """
 
     ops: list[Op]
@@ -35,7 +35,7 @@ class Order:
 
 
 def order_ops(inputs: Inputs) -> Order:
-    """Order ops as on one device, or else as the streams of several devices start them.
+    """Order ops as one device runs them, or as the streams of several devices start them.
 
     Raises:
         GraphError: an op depends on itself.
@@ -45,13 +45,13 @@ def order_ops(inputs: Inputs) -> Order:
         return Order(schedule(graph, specs), options.sharing)
     plain = _timed(inputs, options.sharing)
     if not options.inplace or worker_count(inputs, plain, len(graph)) > 1:
-        return plain  # with several threads, in-place sums would make the devices wait in turn
+        return plain  # with several threads, devices that add to one sum would wait for each other
     sums = with_inplace_sums(graph, options.sharing, specs, inputs.has_kernel)
     batched = with_device_batching(graph, sums, specs, inputs.kernels.find_kernel, inputs.constant)
     for sharing in (batched, sums):
         try:
             return _timed(inputs, sharing)
-        except GraphError:  # ops that share work would wait for each other
+        except GraphError:  # with this sharing, ops would wait for each other
             continue
     return plain
 
@@ -66,7 +66,7 @@ def _timed(inputs: Inputs, sharing: ReplicaDedup) -> Order:
 
 
 def worker_count(inputs: Inputs, order: Order, streams: int) -> int:
-    """Return the number of threads that run some number of streams."""
+    """Return the number of threads that run the given number of streams."""
     if order.table is None or streams < 2:
         return 1
     wish = inputs.options.workers

@@ -1,14 +1,16 @@
-"""The physical graph of a logical one: an op per device, and boxing between devices.
+"""The physical graph of a logical graph: one op per device, and boxing between devices.
 
 Values of the physical graph have local shapes, and each op has one device, except for ``boxing``
 ops, which read values of several devices and have an output on each device of their placement.
-A job on a single device is its own physical graph.
+If a job runs on a single device, its logical graph is also its physical graph.
 
-A fed array has an ``input`` op per part that a device needs: with ``of``, the name of the logical
-input, and ``region``, the part.  Each part is copied to its device directly, without boxing.
+A fed array has one ``input`` op for each part that a device needs.  The op's attribute ``of`` is
+the name of the logical input, and its attribute ``region`` is the part.  Each part is copied to its
+device directly, without boxing.
 
 Invariants: logical ops are expanded in order, so the physical graph is in topological order; every
-(value, layout) is boxed at most once; rank r of a layout is element r of its local values.
+pair of a value and a layout is boxed at most once; the local value on rank r of a layout is element
+r of the tuple of local values.
 """
 
 from __future__ import annotations
@@ -33,11 +35,11 @@ from flow_core.sharding.topology import LinkModel, Placement
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """The part of a logical variable that a physical one holds.
+    """The part of a logical variable that a physical variable holds.
 
     Attributes:
         variable: name of the logical variable.
-        region: the part.
+        region: the part, as a region of the logical variable.
     """
 
     variable: str
@@ -46,17 +48,20 @@ class Shard:
 
 @dataclass(slots=True)
 class Physical:
-    """The physical graph, and its relation to the logical one.
+    """The physical graph, and its relation to the logical graph.
+
+    All attributes except ``graph`` keep their defaults if the job runs on a single device.
 
     Attributes:
         graph: the physical graph.
-        shards: the parts that physical variables hold.
+        shards: the parts that physical variables hold, by the variables' names.
         ledger: all boxing, in order.
-        layouts: the layouts of the logical values, on several devices.
-        signatures: the signatures of the logical ops, on several devices.
-        passed: logical value without a physical op to the local values that it consists of.
-        report: the report of the selection, on several devices.
-        problem: the selection problem, on several devices.
+        layouts: the layouts of the logical values.
+        signatures: the signatures of the logical ops.
+        passed: maps each logical value that no physical op produces to the local values of which it
+            consists.
+        report: the report on the selection.
+        problem: the selection problem.
     """
 
     graph: Graph
@@ -75,7 +80,7 @@ NO_PLUGINS = BoxingMethods()
 def to_physical(
     problem: Problem, selector: str | Selector = "auto", methods: BoxingMethods = NO_PLUGINS
 ) -> Physical:
-    """Select signatures for a logical graph and expand it to its physical graph."""
+    """Select signatures for a logical graph, and expand the graph to its physical graph."""
     select = SELECTORS[selector] if isinstance(selector, str) else selector
     graph = problem.graph
     devices = {op.placement for op in graph.ops.values()}
@@ -87,16 +92,16 @@ def to_physical(
 
 @dataclass(slots=True)
 class _Lowering:
-    """The state of one lowering: each logical op appends its physical ops.
+    """The state of one lowering, to which each logical op appends its physical ops.
 
-    A `Rewriter` does not fit: no op of the logical graph is kept, each becomes ops with other
-    names, types and placements, and values are looked up by layout.
+    A `Rewriter` does not fit here because no op of the logical graph is kept: each op becomes ops
+    with other names, types and placements, and values are looked up by layout.
 
     Attributes:
         ops, types, lines: the physical graph so far.
-        local: (logical value, layout) to the local values, by rank.
-        copies: logical op to its physical ops, by rank.
-        feeds: logical input to the number of layouts in which it is fed.
+        local: maps (logical value, layout) to the local values, by rank.
+        copies: maps each logical op to its physical ops, by rank.
+        feeds: maps each logical input to the number of layouts in which it is fed.
         found: the result so far.
     """
 
@@ -132,7 +137,7 @@ class _Lowering:
 
     def _expand(self, op: Op) -> None:
         if op.type == "input":
-            return  # fed in the layouts of its readers: see `_fed`
+            return  # the input is fed in the layouts of its readers: see `_fed`
         spec, chosen = self.problem.specs[op.type], self.selection.signatures[op.name]
         line = self.graph.lines.get(op.name)
         inputs = [
@@ -163,7 +168,7 @@ class _Lowering:
             self.local[Value(op.name, index), layout] = tuple(Value(n, index) for n in names)
 
     def _attrs(self, op: Op, chosen: NdSignature, outputs: list[TensorLayout], rank: int) -> Attrs:
-        """Return the attributes of a device's part of an op."""
+        """Return the attributes of the part of an op that runs on the device of a rank."""
         if len(self.copies[op.name]) == 1:
             return op.attrs
         inputs = [TensorLayout(op.placement, sbp) for sbp in chosen.inputs]
@@ -176,7 +181,7 @@ class _Lowering:
             return Attrs(local_attrs(self.problem.specs[op.type], LocalContext(op.attrs, *parts)))
 
     def _regroup(self, op: Op, parts: list[Value]) -> None:
-        """Take values per device as the parts of a logical value, or vice versa, without an op."""
+        """Use per-device values as the parts of a logical value, or vice versa, without an op."""
         outputs = [Value(op.name, i) for i in range(len(self.graph.types[op.name]))]
         split = zip(outputs, parts, strict=True) if len(outputs) > 1 else [(outputs[0], parts)]
         for value, held in split:
@@ -210,12 +215,12 @@ class _Lowering:
             self.lines[op.name] = line
 
     def _local(self, value: Value, layout: TensorLayout, reader: Op | None) -> tuple[Value, ...]:
-        """Return the local values of a logical one in a layout, boxed on first use.
+        """Return the local values of a logical value in a layout, and box the value on first use.
 
         Args:
             value: the logical value.
             layout: the layout.
-            reader: the logical op that requires the layout, None for the job's results.
+            reader: the logical op that requires the layout; None for a result of the job.
         """
         known = self.local.get((value, layout))
         if known is None:
@@ -274,7 +279,7 @@ class _Lowering:
         return f"{made}; {reader.type} {reader.name!r} requires {layout} as input {index}"
 
     def _fed(self, value: Value, layout: TensorLayout) -> TensorLayout:
-        """Feed an array directly to the devices of a layout; return the layout of the feed."""
+        """Feed an array directly to devices of a layout, and return the layout of the feed."""
         source = fed_as(layout) or self.selection.layouts[value]
         if (value, source) not in self.local:
             number = self.feeds.get(value.op, 0)
@@ -310,7 +315,7 @@ class _Lowering:
         values: tuple[Value, ...],
         entry: BoxingEntry,
     ) -> tuple[Value, ...]:
-        """Return the local values after a reshard step: unchanged, or outputs of exchanges."""
+        """Return the local values after a reshard step: each is unchanged or from an exchange."""
         local: dict[int, Value] = {
             rank: values[pieces[0].source]
             for rank, pieces in enumerate(step.pieces)
@@ -331,7 +336,7 @@ class _Lowering:
 
 
 def local_origins(graph: Graph, name: str, placement: Placement) -> tuple[Origin, ...]:
-    """Return the origins, which spell the names, of a logical op's parts on each device."""
+    """Return the origins of a logical op's parts, by rank; their text is the parts' names."""
     origin = graph.origin(name)
     if placement.size == 1:
         return (origin,)

@@ -1,8 +1,8 @@
-"""Storage: the value that owns the bytes of each value, and the live ranges of the owners.
+"""Storage: which value owns the bytes of each value, and the live ranges of the owners.
 
-A value without an entry in `Storage.base` owns its bytes.  Invariants: following `base` ends at an
-owner; owners, and only they, have a live range; a value shares the bytes of an input that it
-overwrites only where no later op reads that input.
+A value without an entry in `Storage.base` owns its bytes.  Invariants: the chain of `base` entries
+from any value ends at an owner; only owners have a live range; a value is stored in the bytes of an
+input that it overwrites only if no later op reads that input.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from flow_core.sharding.topology import Device
 
 @dataclass(slots=True)
 class Storage:
-    """The bytes of the values of an ordered graph.
+    """The assignment of values to bytes for an ordered graph.
 
     Attributes:
         graph: the physical graph.
-        adjacent: values placed side by side, by the first of them.
-        base: the value in whose bytes a value is stored.
-        shift: bytes from the start of the base, where not 0.
-        first, last: positions of the first and last op that use the bytes of an owner.
+        adjacent: groups of values that are placed side by side, by the first value of each group.
+        base: maps a value to the value in whose bytes it is stored.
+        shift: the offset of a value in bytes from the start of its base, if not 0.
+        first, last: for each owner, the positions of the first and last op that use its bytes.
     """
 
     graph: Graph
@@ -40,7 +40,7 @@ class Storage:
     last: dict[Value, int] = field(default_factory=dict)
 
     def locate(self, value: Value) -> tuple[Value, int]:
-        """Return the owner of a value's bytes, and the offset in bytes."""
+        """Return the owner of a value's bytes, and the value's offset in the owner in bytes."""
         shift = 0
         while value in self.base:
             shift += self.shift.get(value, 0)
@@ -52,7 +52,7 @@ class Storage:
         return self.locate(value)[0]
 
     def type_of(self, owner: Value) -> TensorType:
-        """Return the type of an owner together with the values placed side by side with it."""
+        """Return the type of an owner, including the values placed side by side with it."""
         parts = self.adjacent.get(owner, ())
         whole = side_by_side([self.graph.type_of(value) for value in parts]) if parts else None
         return whole or self.graph.type_of(owner)
@@ -63,12 +63,18 @@ class Storage:
 
 
 def device_of(op: Op, output: int = 0) -> Device:
-    """Return the device of an output of a physical op; exchanges cycle over their devices."""
+    """Return the device of an output of a physical op.
+
+    The outputs of an exchange are assigned to its devices in turn.
+    """
     return op.placement.device(output % op.placement.size)
 
 
 def assign_storage(inputs: Inputs, order: Order) -> Storage:
-    """Choose the owner of each value's bytes: aliases, adjacent values, then in-place results."""
+    """Choose the owner of each value's bytes.
+
+    The owners of aliases are chosen first, then those of adjacent values and in-place results.
+    """
     graph, sharing = inputs.graph, order.sharing
     storage = Storage(graph, sharing.adjacent, dict(alias_roots(graph, inputs.specs, sharing)))
     _place_adjacent(storage)
@@ -87,7 +93,7 @@ def assign_storage(inputs: Inputs, order: Order) -> Storage:
 
 
 def _place_adjacent(storage: Storage) -> None:
-    """Place the rows of one array behind the first of them."""
+    """Place values that are the rows of one array side by side, after the first of them."""
     for first, *others in storage.adjacent.values():
         shift = storage.graph.type_of(first).nbytes
         for value in others:
@@ -112,7 +118,7 @@ def _inplace_outputs(
 ) -> Iterator[tuple[Value, Sequence[int]]]:
     """Yield the outputs that may overwrite an input, and the inputs that they may overwrite.
 
-    A result of an all-reduce may overwrite the input of its own device.
+    The result of an all-reduce on a device may overwrite the input on the same device.
     """
     if op.type != BOXING:
         if graph.types[op.name]:
@@ -123,10 +129,10 @@ def _inplace_outputs(
 
 
 def _overwritable(specs: Mapping[str, OpSpec], op: Op) -> Sequence[int]:
-    """Return the inputs that output 0 may overwrite.
+    """Return the numbers of the inputs that output 0 may overwrite.
 
-    A fused group writes an output only when it no longer needs the inputs; the member that makes
-    output 0 must itself be able to overwrite its first input.
+    A fused group writes an output only when it no longer needs its inputs; the member op that
+    computes output 0 must itself be able to overwrite its first input.
     """
     if op.type != "fused":
         return specs[op.type].inplace
@@ -138,7 +144,10 @@ def _overwritable(specs: Mapping[str, OpSpec], op: Op) -> Sequence[int]:
 def _store_in_place(
     storage: Storage, inputs: Inputs, order: Order, i: int, value: Value, candidates: Sequence[int]
 ) -> None:
-    """Store an output in the bytes of the first input that dies with op ``i`` and fits."""
+    """Store an output in the bytes of the first candidate input that fits and has no later reader.
+
+    The input must have the same size and device, and must not be a variable or a constant.
+    """
     if value not in storage.first:
         return
     op = order.ops[i]
@@ -160,13 +169,20 @@ def _store_in_place(
 
 
 def _times_read(order: Order, op: Op, k: int) -> int:
-    """Return how often an op reads the bytes of input ``k``: a presummed member shares one sum."""
+    """Return how often an op reads the bytes of input ``k``.
+
+    The inputs of a presummed member of an all-reduce share the bytes of one sum.
+    """
     p = op.placement.size
     return p if k // p in order.sharing.presummed.get(op.name, ()) else 1
 
 
 def _extend_while_running(storage: Storage, order: Order) -> None:
-    """Extend live ranges to the end of the ops that use them, while other streams go on."""
+    """Extend live ranges to the end of the ops that use them.
+
+    Other streams start ops in the meantime; the end of an op is therefore the position of the last
+    op that starts before it ends.
+    """
     if order.table is None:
         return
     for op, end in zip(order.ops, order.table.until, strict=True):

@@ -1,11 +1,11 @@
 """Lowering: an ordered physical graph becomes the tasks of a plan, on buffers with fixed offsets.
 
-The phases are functions of immutable inputs (`flow_core.compiler.lower.inputs`):
+Each phase is a function of immutable inputs (`flow_core.compiler.lower.inputs`):
 
-1. `order_ops`: the order of the ops, and the replicas that devices share;
-2. `choose_kernels`: a kernel per op;
-3. `assign_storage`: the owner of each value's bytes, and the live ranges of the owners;
-4. `lower`: buffers, their offsets, tasks and the waits between streams.
+1. `order_ops` determines the order of the ops, and the replicas that devices share;
+2. `choose_kernels` chooses a kernel for each op;
+3. `assign_storage` determines the owner of each value's bytes, and the live ranges of the owners;
+4. `lower` creates buffers, their offsets, tasks and the waits between streams.
 
 Invariants of the plan: a task comes after the tasks whose results it reads; tasks that use the same
 bytes are in the same stream or ordered by waits; no memory is reused while a task still uses it.
@@ -56,7 +56,7 @@ def lower(
     """Lower a physical graph to a plan.
 
     Args:
-        graph: each op on one device, after all passes.
+        graph: the physical graph after all passes, in which each op runs on one device.
         kernels: the registry.
         inputs: names of the ``input`` ops in the order of the job's parameters.
         job: the job's name.
@@ -73,13 +73,13 @@ def lower(
 
 @dataclass(frozen=True, slots=True)
 class _Phases:
-    """The results of the phases before emission.
+    """The results of the phases before `lower` emits buffers and tasks.
 
     Attributes:
         given: the inputs of lowering.
         order: the order of the ops.
-        choice: their kernels.
-        storage: the bytes of their values.
+        choice: the kernels of the ops.
+        storage: the storage of the ops' values.
     """
 
     given: Inputs
@@ -110,7 +110,7 @@ def _buffer(state: _Phases, op: Op, value: Value, type_: TensorType, end: int) -
     kind = "constant" if op.name in state.given.constant else _KINDS.get(op.type, "temp")
     pinned = kind in ("constant", "variable") or not state.given.options.reuse
     first, last = (0, end) if pinned else (storage.first[value], storage.last[value])
-    first = 0 if kind == "feed" else first  # copied in before the first task
+    first = 0 if kind == "feed" else first  # a feed is copied in before the first task
     device = device_of(op, value.index)
     return Buffer(op.name, value.index, kind, device, -1, type_, first, last)
 
@@ -171,7 +171,7 @@ def _emit(state: _Phases, inputs: Sequence[str], job: str) -> Plan:
 
 
 def _fed(graph: Graph, inputs: Sequence[str]) -> dict[str, tuple[int, Region]]:
-    """Return, per ``input`` op, the position of its fed array and its region of it."""
+    """Return, for each ``input`` op, the position of its fed array and the region that it needs."""
     position = {name: i for i, name in enumerate(inputs)}
     found: dict[str, tuple[int, Region]] = {}
     for op in graph.of_type("input"):
@@ -184,7 +184,7 @@ def _fed(graph: Graph, inputs: Sequence[str]) -> dict[str, tuple[int, Region]]:
 def _with_waits(
     state: _Phases, tasks: Sequence[Task], streams: Sequence[str], buffers: Sequence[Buffer]
 ) -> list[Task]:
-    """Return the tasks with their streams and waits."""
+    """Return the tasks with their streams and waits filled in."""
     number = {name: i for i, name in enumerate(streams)}
     of_task = [number[stream_name(state.graph.ops[t.op])] for t in tasks]
     accesses = [list(_accesses(state, task, buffers)) for task in tasks]
@@ -212,7 +212,10 @@ def _access(buffer: Buffer, writes: bool) -> Access:
 
 
 def _flows(state: _Phases) -> tuple[RegisterPlan, ...]:
-    """Return the registers between streams: a slot per copy of a value that is live at once."""
+    """Return the registers between streams.
+
+    A register has as many slots as copies of its value are live at the same time.
+    """
     found = flows(state.graph, state.order.ops, state.order.sharing, state.given.constant)
     return tuple(
         RegisterPlan(f"{producer}: {value}", producer, tuple(sorted(consumers)), slots)
@@ -224,7 +227,10 @@ ACTORS = ("feed", "compute", "callback")
 
 
 def step_registers(width: int) -> tuple[RegisterPlan, ...]:
-    """Return the registers between feed, compute and callback, for ``width`` steps in flight."""
+    """Return the registers between the feed, compute and callback actors.
+
+    They allow ``width`` steps in flight.
+    """
     return (
         RegisterPlan("fed", "feed", ("compute",), width),
         RegisterPlan("results", "compute", ("callback",), width),
@@ -233,7 +239,7 @@ def step_registers(width: int) -> tuple[RegisterPlan, ...]:
 
 
 def _view(state: _Phases, buffers: Buffers, value: Value) -> int:
-    """Return the buffer of a value; a view of another type or device gets its own entry."""
+    """Return the buffer of a value; a view with another type or device gets a buffer of its own."""
     owner, shift = state.storage.locate(value)
     return buffers.view(
         value, state.graph.type_of(value), state.storage.device(value), owner, shift
@@ -241,7 +247,7 @@ def _view(state: _Phases, buffers: Buffers, value: Value) -> int:
 
 
 def _arrays(state: _Phases, buffers: Buffers, op: Op) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the buffers that an op reads and writes; for a batched op, of all devices."""
+    """Return the buffers that an op reads and writes; a batched op uses those of all devices."""
     count, sharing = len(state.graph.types[op.name]), state.order.sharing
     if op.name not in sharing.batched:
         _, _, inputs = lowered_form(state.graph, sharing, op)
@@ -258,7 +264,7 @@ def _arrays(state: _Phases, buffers: Buffers, op: Op) -> tuple[tuple[int, ...], 
 
 
 def _whole(state: _Phases, buffers: Buffers, parts: Sequence[Value]) -> int:
-    """Return the buffer of values placed side by side."""
+    """Return the buffer that spans values placed side by side."""
     owner, shift = state.storage.locate(parts[0])
     type_ = side_by_side([state.graph.type_of(value) for value in parts])
     if type_ is None:
@@ -298,7 +304,7 @@ def _task(state: _Phases, op: Op, i: int, buffers: Buffers) -> Task:
 
 
 def _unrecordable(state: _Phases, op: Op) -> str:
-    """Return the reason why an op cannot be recorded with its step; empty if it can."""
+    """Return the reason why an op cannot be recorded with its step, or "" if it can."""
     recording = state.given.options.recording
     if recording and op.placement.device_type not in recording:
         return f"runs on {device_of(op)}"
@@ -306,7 +312,7 @@ def _unrecordable(state: _Phases, op: Op) -> str:
 
 
 def _seed(state: _Phases, op: Op) -> int:
-    """Return the seed of an op: the same on all devices, and when the op is recomputed."""
+    """Return the seed of an op, which is the same on all devices and when the op is recomputed."""
     if not state.given.specs[op.type].random:
         return 0
     origin = state.graph.origin(op.name)._replace(rank=None, recomputed=False)

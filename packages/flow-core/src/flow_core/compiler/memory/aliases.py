@@ -1,4 +1,4 @@
-"""Aliases: outputs that are views of inputs, and values that devices share."""
+"""Aliases: outputs that are views of inputs, and replicas that devices share."""
 
 from __future__ import annotations
 

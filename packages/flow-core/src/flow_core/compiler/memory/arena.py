@@ -1,10 +1,12 @@
-"""Offsets of buffers with known live ranges, in an arena close to the size of the largest live set.
+"""The offsets of buffers with known live ranges in an arena.
 
-The better of two heuristics wins: largest first into the lowest hole (as in Pisarchyk and Lee,
-"Efficient Memory Management for Deep Neural Net Inference", 2020), and first come into the
-best-fitting hole, which alone is used for very large graphs because it is O(n log n).  While the
-bound is not met, a local search improves the order of the first: it places the topmost block
-earlier.
+The size of the largest set of bytes that are live at the same time is a lower bound on the size of
+the arena.  The better result of two heuristics is taken.  The first heuristic places the largest
+block first, each block into the lowest hole (as in Pisarchyk and Lee, "Efficient Memory Management
+for Deep Neural Net Inference", 2020).  The second one places blocks in order of time, each into the
+best-fitting hole; very large graphs use only this heuristic, because it is O(n log n).  While the
+bound is not met, a local search improves the order of the first heuristic by moving the topmost
+block to an earlier position.
 """
 
 from __future__ import annotations
@@ -23,14 +25,15 @@ LARGEST_FIRST_LIMIT = 3000
 PLACEMENTS = 60_000
 COMPARISONS = 24_000_000
 TRIES = 1000
-"""Limits of the search for a better order: placed blocks, compared pairs of blocks, and orders."""
+"""Limits of the search for a better order, as numbers: of placed blocks, of compared pairs of
+blocks, and of orders."""
 GOOD = 1.002
-"""The search ends at this multiple of the bound."""
+"""The search ends when the size of the arena is at most this multiple of the lower bound."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Bytes that are live from task ``first`` to task ``last``, inclusive."""
+    """A block of bytes that are live from task ``first`` to task ``last``, inclusive."""
 
     nbytes: int
     first: int
@@ -42,10 +45,10 @@ class ArenaLayout:
     """The offsets of blocks.
 
     Attributes:
-        offsets: byte offset per block.
-        nbytes: size of the arena.
-        lower_bound: bytes of the largest live set.
-        peak: a task at which that set is live.
+        offsets: the byte offset of each block.
+        nbytes: the size of the arena.
+        lower_bound: the largest number of bytes that are live at the same time.
+        peak: a task at which that many bytes are live.
     """
 
     offsets: tuple[int, ...]
@@ -55,7 +58,7 @@ class ArenaLayout:
 
 
 def plan_arena(blocks: Sequence[Block]) -> ArenaLayout:
-    """Place all blocks so that blocks which are live at the same time do not overlap.
+    """Place all blocks such that blocks that are live at the same time do not overlap.
 
     >>> plan_arena([Block(64, 0, 1), Block(64, 1, 2), Block(64, 2, 3)]).nbytes
     128
@@ -68,7 +71,7 @@ def plan_arena(blocks: Sequence[Block]) -> ArenaLayout:
 
 
 def _searched(blocks: Sequence[Block], bound: int) -> list[int]:
-    """Return the best offsets of the sorted orders and of changes to the best of them."""
+    """Return the best offsets among the sorted orders and changes to the best of these orders."""
     best, order = _sorted_best(blocks, bound)
     random = Random(0)
     offsets = best
@@ -84,7 +87,7 @@ def _searched(blocks: Sequence[Block], bound: int) -> list[int]:
 
 
 def _sorted_best(blocks: Sequence[Block], bound: int) -> tuple[list[int], list[int]]:
-    """Return offsets and order of the best sorted order, or of the first that meets the bound."""
+    """Return the offsets and the order of the best sorted order, or of the first at the bound."""
     tried = []
     for key in _KEYS:
         order = _sorted(blocks, key)
@@ -110,7 +113,7 @@ def _raised(
 
 
 def live_peak(blocks: Sequence[Block]) -> tuple[int, int]:
-    """Return the largest sum of live bytes, and a task at which it is live."""
+    """Return the largest number of live bytes, and a task at which that many bytes are live."""
     if not blocks:
         return 0, 0
     end = max(b.last for b in blocks) + 2
@@ -142,17 +145,17 @@ _KEYS: tuple[Callable[[Block], tuple[int, int]], ...] = (_by_size, _by_area, _by
 
 
 def _lowest_hole(blocks: Sequence[Block], order: Sequence[int]) -> list[int]:
-    """Place blocks in an order, each into the lowest hole that it fits."""
+    """Place blocks in the given order, each into the lowest hole that is large enough."""
     return (_place_by_loop if len(blocks) < FEW else _place_by_arrays)(blocks, order)
 
 
 FEW = 300
-"""With fewer blocks, a loop is faster than array operations."""
+"""The number of blocks below which a loop is faster than array operations."""
 
 
 def _place_by_loop(blocks: Sequence[Block], order: Sequence[int]) -> list[int]:
-    """`_lowest_hole` by a loop over the placed blocks."""
-    placed: list[tuple[int, int, int, int]] = []  # low, high, first, last; by low
+    """Implement `_lowest_hole` by a loop over the placed blocks."""
+    placed: list[tuple[int, int, int, int]] = []  # (low, high, first, last), sorted by low
     offsets = [0] * len(blocks)
     for i in order:
         block = blocks[i]
@@ -170,8 +173,8 @@ def _place_by_loop(blocks: Sequence[Block], order: Sequence[int]) -> list[int]:
 
 
 def _place_by_arrays(blocks: Sequence[Block], order: Sequence[int]) -> list[int]:
-    """`_lowest_hole` by array operations on all placed blocks."""
-    placed = np.zeros((4, len(blocks)), np.int64)  # low, high, first, last; by low
+    """Implement `_lowest_hole` by array operations on all placed blocks."""
+    placed = np.zeros((4, len(blocks)), np.int64)  # rows low, high, first, last; sorted by low
     offsets = [0] * len(blocks)
     for count, i in enumerate(order):
         block = blocks[i]
@@ -186,14 +189,14 @@ def _place_by_arrays(blocks: Sequence[Block], order: Sequence[int]) -> list[int]
 
 
 def _fitting(low: Array, high: Array, size: int) -> int:
-    """Return the lowest offset with enough free bytes between ascending ranges."""
+    """Return the lowest offset with ``size`` free bytes, given the occupied ranges in order."""
     reached = np.concatenate([[0], np.maximum.accumulate(high)])
     fits = low - reached[:-1] >= size
     return int(reached[fits.argmax() if fits.any() else -1])
 
 
 def _first_come(blocks: Sequence[Block]) -> list[int]:
-    """Place blocks in order of time, each into the smallest free hole that it fits."""
+    """Place blocks in order of time, each into the smallest free hole that is large enough."""
     order = sorted(range(len(blocks)), key=lambda i: (blocks[i].first, -blocks[i].nbytes))
     ends = sorted(range(len(blocks)), key=lambda i: blocks[i].last)
     holes = _Holes()
@@ -208,7 +211,7 @@ def _first_come(blocks: Sequence[Block]) -> list[int]:
 
 
 class _Holes:
-    """Free ranges, by offset and by size; the space above the top is unlimited."""
+    """The free ranges, by offset and by size; the space above the topmost range is unlimited."""
 
     def __init__(self) -> None:
         self._by_size: list[tuple[int, int]] = []
@@ -217,7 +220,7 @@ class _Holes:
         self._top = 0
 
     def take(self, size: int) -> int:
-        """Take ``size`` bytes from the smallest hole that fits; return their offset."""
+        """Take ``size`` bytes from the smallest hole that has as many; return their offset."""
         if size == 0:
             return 0
         i = bisect.bisect_left(self._by_size, (size, -1))

@@ -14,25 +14,25 @@ from flow_core.plan import ArenaPlan, Buffer
 from flow_core.sharding.topology import Device
 
 Limit = Callable[[Device], int | None]
-"""Bytes that a device has for a plan; None for no limit."""
+"""A function that returns the number of bytes that a device has for a plan; None for no limit."""
 
 IsResident = Callable[[str, Device], bool]
-"""Whether a physical variable already has memory on a device."""
+"""A predicate: whether a physical variable already has memory on a device."""
 
 Rows = Sequence[tuple[int, str, str]]
-"""Bytes, the name of the tensor or buffer, and the user's line."""
+"""Table rows: number of bytes, name of the tensor or buffer, and source line."""
 
 
 @dataclass(slots=True)
 class Buffers:
-    """Buffers under construction, and the arena blocks behind some of them.
+    """The buffers of a plan under construction, some of which have blocks in an arena.
 
     Attributes:
         items: all buffers.
-        blocks: the buffers with their own memory in an arena.
-        views: view to the buffer in whose memory it is, and its offset there in bytes.
-        owners: value to the buffer that holds it and the values side by side with it.
-        seen_as: value and type to the buffer for that view of it.
+        blocks: the buffers that have their own memory in an arena.
+        views: maps each view to the buffer in whose memory it is, and to its offset there in bytes.
+        owners: maps a value to the buffer that holds it and the values side by side with it.
+        seen_as: maps a value and a type to the buffer for the view of the value with that type.
     """
 
     items: list[Buffer] = field(default_factory=list)
@@ -42,7 +42,7 @@ class Buffers:
     seen_as: dict[tuple[Value, TensorType], int] = field(default_factory=dict)
 
     def add(self, buffer: Buffer) -> int:
-        """Add a buffer with its own memory; return its position."""
+        """Add a buffer with its own memory, and return the buffer's position in `items`."""
         self.items.append(buffer)
         index = len(self.items) - 1
         if buffer.kind != "variable" and not buffer.type.dtype.is_object:
@@ -55,7 +55,7 @@ class Buffers:
     ) -> int:
         """Return the buffer of a value stored in an owner's memory, at an offset in bytes.
 
-        It is the owner's buffer if type and device are the same.
+        The result is the owner's buffer if the type and the device are the same.
         """
         key = (value, type_)
         if key in self.seen_as:
@@ -84,10 +84,11 @@ def place(
 
     Args:
         buffers: all buffers.
-        lines: the user's lines, by op.
-        limit: the memory of the devices.
-        is_resident: whether a variable already has memory.
-        alignment: bytes to which the offsets on a device are aligned, a multiple of `ALIGNMENT`.
+        lines: the source lines of ops, by op name.
+        limit: the memory that each device has for the plan.
+        is_resident: whether a variable already has memory on a device.
+        alignment: the number of bytes to a multiple of which the offsets on a device are aligned;
+            itself a multiple of `ALIGNMENT`.
 
     Raises:
         OutOfMemoryError: an arena and the new variables exceed a device's memory.
@@ -97,7 +98,7 @@ def place(
         by_device.setdefault(buffers.items[index].device, []).append((index, block))
     for buffer in buffers.items:
         by_device.setdefault(buffer.device, [])
-    if not by_device:  # a job that does nothing
+    if not by_device:  # the job does nothing
         by_device[Device("cpu", 0, 0)] = []
     arenas: list[ArenaPlan] = []
     known: dict[tuple[Block, ...], ArenaLayout] = {}
@@ -125,7 +126,7 @@ def _layout(
 ) -> ArenaLayout:
     """Plan the arena of a device, or reuse the layout of a device with equal blocks.
 
-    Offsets are sums of sizes, so sizes that are multiples of the alignment keep it.
+    Offsets are sums of sizes, so they are aligned if the sizes are multiples of the alignment.
     """
     times = sorted({time for b in blocks for time in (b.first, b.last)})
     rank = {time: i for i, time in enumerate(times)}
@@ -165,7 +166,7 @@ def _owners(
 def _new_variables(
     buffers: Buffers, lines: Mapping[str, SourceLine], device: Device, is_resident: IsResident
 ) -> Rows:
-    """Return the variables of a device that have no memory on it yet."""
+    """Return the variables of a device that do not have memory on the device yet."""
     rows = []
     for index, buffer in enumerate(buffers.items):
         own = buffer.kind == "variable" and index not in buffers.views

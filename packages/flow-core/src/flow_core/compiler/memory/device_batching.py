@@ -1,12 +1,12 @@
-"""Device batching: one kernel call for the rows of several devices, side by side in one memory.
+"""Device batching: one kernel call for the rows of several devices that share memory.
 
-A batch that is split over devices with one memory is fed side by side, as one array, and one
-launch can compute its rows for all devices, as on a single device.
+If a batch is split over devices with a common memory, the parts of the batch are fed side by side,
+as one array.  One launch can then compute the rows of all devices, as on a single device.
 
-Invariants: a batched op changes no bit, as its kernels state
-(`flow_core.plugins.specs.KernelSpec.batchable`); each of its inputs is either side by side, too,
-or the same on all devices; all of its outputs are side by side.  Other ops read the part of their
-device.
+Invariants: a batched op computes the same bits as separate ops, which its kernels assert
+(`flow_core.plugins.specs.KernelSpec.batchable`); the devices' values of each input of the op are
+either side by side, too, or the same value; the values of each output are side by side.  Ops that
+are not batched read the part of their device.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ def with_device_batching(
     find: Find,
     once: Set[str] = frozenset(),
 ) -> ReplicaDedup:
-    """Add batched ops to the replicas that devices share.
+    """Return the replicas that devices share, with the ops that can be batched.
 
     Args:
         graph: the physical graph.
-        sharing: the replicas that its devices share.
+        sharing: the replicas that the graph's devices share.
         specs: the op specs.
-        find: the lookup of a kernel by query and device type.
-        once: ops that run when the plan is loaded.
+        find: the function that looks up a kernel by query and device type.
+        once: the ops that run when the plan is loaded.
     """
     if not sharing.same:
         return sharing
@@ -82,8 +82,9 @@ class _Batching:
 
     Attributes:
         adjacent: as in `ReplicaDedup`.
-        position: value to the first of the adjacent values, and its number among them.
-        groups: first op to all ops of a batch.
+        position: maps a value to the first value of its group of adjacent values, and to its number
+            in the group.
+        groups: maps the first op of a batch to all ops of the batch.
         batched: as in `ReplicaDedup`.
     """
 
@@ -98,7 +99,7 @@ class _Batching:
     batched: dict[str, tuple[bool, ...]] = field(default_factory=dict)
 
     def search(self, ops: Sequence[Op]) -> None:
-        """Batch the parts of one logical op, if possible."""
+        """Batch the parts of one logical op if that is possible."""
         if ops[0].type == "input":
             self._search_fed(ops)
             return
@@ -120,7 +121,7 @@ class _Batching:
         self.position.update({part: (parts[0], k) for k, part in enumerate(parts)})
 
     def _search_fed(self, ops: Sequence[Op]) -> None:
-        """Place parts of a fed array side by side if they are consecutive rows of it."""
+        """Place parts of a fed array side by side if they are consecutive rows of the array."""
         regions = [op.attrs.get("region") for op in ops]
         if None in regions or not all(regions):
             return
@@ -132,7 +133,10 @@ class _Batching:
             self._place_adjacent(tuple(op.output() for op in ops))
 
     def _is_adjacent(self, values: Parts) -> bool | None:
-        """Whether the devices' inputs are side by side, or else one value; None for neither."""
+        """Return True if the devices' inputs are side by side, and False if they are one value.
+
+        Return None if neither holds.
+        """
         roots = [self.roots.get(value, value) for value in values]
         if len(set(roots)) == 1:
             return False if len({self.graph.type_of(value) for value in values}) == 1 else None
@@ -143,7 +147,7 @@ class _Batching:
         return True if positions == [(first[0], k) for k in range(len(values))] else None
 
     def _may_batch(self, ops: Sequence[Op], adjacent: Sequence[bool]) -> bool:
-        """Whether one kernel computes the rows of all devices to the same bits as one for each."""
+        """Return whether one kernel call for all devices computes the same bits as one for each."""
         find = partial(self.find, device_type=ops[0].placement.device_type)
         batched = batched_query(self.graph, ops, adjacent, find)
         if batched is None or not self._is_inferred(batched):
@@ -162,7 +166,7 @@ class _Batching:
             return kernel.batchable(batched, parts)
 
     def _is_inferred(self, batched: KernelQuery) -> bool:
-        """Whether the op's shape inference gives the expected types for all rows."""
+        """Return whether the op's shape inference gives the expected types for all rows."""
         spec = self.specs[batched.op]
         try:
             outputs = spec.infer(
@@ -179,9 +183,9 @@ def batched_query(
     adjacent: Sequence[bool],
     find: Callable[[KernelQuery], KernelSpec],
 ) -> KernelQuery | None:
-    """Return the query for one kernel that computes the ops of several devices at once.
+    """Return the query for one kernel that computes the ops of several devices in one call.
 
-    None where their rows do not form one array.
+    Return None if the rows of the devices do not form one array.
     """
     columns = zip(*(graph.input_types(op) for op in ops), strict=True)
     inputs = [side_by_side(t) if w else t[0] for t, w in zip(columns, adjacent, strict=True)]

@@ -1,15 +1,16 @@
-"""In-place reduction: partial results accumulate in one buffer, where devices share a memory.
+"""In-place reduction: devices that share memory accumulate partial results in one buffer.
 
-In data parallelism a gradient is a matrix product per device, each as large as the weight, and an
-all-reduce that reads all of them.  Devices with one memory need one buffer only: the first device
-writes its product to it, and each later device adds its own.  Transfers are counted as before.
+In data parallelism, a gradient is computed by a matrix product on each device, whose result is as
+large as the weight, and by an all-reduce that reads the results of all devices.  Devices with a
+common memory need only one buffer: the first device writes its product to the buffer, and each
+later device adds its own product.  Transfers are counted as if the memories were separate.
 
-Where only an update of the weight reads the sum, and the inputs of the products are smaller than
-the weight, the update computes the products, too, some rows at a time: the gradient never goes to
-memory.
+If only an update of the weight reads the sum, and the inputs of the products are smaller than the
+weight, the update itself computes the products, some rows at a time; the gradient is then never
+stored in memory.
 
-Invariant: the products are added in the order of the all-reduce, each rounded before it is added,
-so the bits are those of an all-reduce between devices with separate memories.
+Invariant: the products are added in the order of the all-reduce, and each product is rounded before
+it is added, so the sum is bitwise equal to that of an all-reduce between separate memories.
 """
 
 from __future__ import annotations
@@ -26,25 +27,25 @@ from flow_core.ops.training.summed_updates import SUMMED, fused_attrs
 from flow_core.plugins.specs import OpSpec
 
 ACCUMULATING: Mapping[str, str] = {"matmul": "matmul_onto"}
-"""Ops to the ops that add the result to the contents of the output."""
+"""Maps an op type to the type of the op that adds its result to the contents of the output."""
 
 
 Form = tuple[str, Attrs, tuple[Value, ...]]
-"""Type, attributes and inputs of the task of an op."""
+"""The form in which the task of an op runs: its op type, attributes and inputs."""
 HasKernel = Callable[[Op, Form], bool]
-"""Whether a kernel of an op's device type accepts the op in another form."""
+"""A predicate: whether a kernel of an op's device type accepts the op in another form."""
 
 
 def with_inplace_sums(
     graph: Graph, sharing: ReplicaDedup, specs: Mapping[str, OpSpec], has_kernel: HasKernel
 ) -> ReplicaDedup:
-    """Add sums in place to the replicas that devices share.
+    """Return the replicas that devices share, with the sums that are computed in place.
 
     Args:
         graph: the physical graph.
-        sharing: the replicas that its devices share.
+        sharing: the replicas that the graph's devices share.
         specs: the op specs.
-        has_kernel: the query for kernels of the ops that compute sums in place.
+        has_kernel: tells whether a form of an op that computes a sum in place has a kernel.
     """
     if not sharing.same:
         return sharing
@@ -65,7 +66,7 @@ def with_inplace_sums(
 
 @dataclass(slots=True)
 class _Sums:
-    """The sums found so far, with the fields of `ReplicaDedup`."""
+    """The in-place sums found so far; the fields are those of `ReplicaDedup`."""
 
     graph: Graph
     sharing: ReplicaDedup
@@ -85,7 +86,7 @@ class _Sums:
             self.presummed[exchange.name] = members
 
     def _take(self, parts: tuple[Value, ...], sums: tuple[Value, ...]) -> bool:
-        """Record how a sum is computed: by its update, else by accumulating products.
+        """Record how a sum is computed: by its update, or else by accumulating products.
 
         Return False if neither is possible.
         """
@@ -105,7 +106,7 @@ class _Sums:
         return True
 
     def _fits(self, parts: tuple[Value, ...], sums: tuple[Value, ...]) -> bool:
-        """Whether only the sum reads the parts, and all devices share the sum."""
+        """Return whether only the sum reads the parts, and all devices share the sum."""
         return (
             len(set(parts)) == len(parts) > 1
             and all(value in self.sharing.same for value in sums[1:])
@@ -132,11 +133,11 @@ class _Sums:
         return update if fits and update.inputs[DIFF] in sums else None
 
     def _may_make(self, update: Op, products: Sequence[Op]) -> bool:
-        """Whether an update has a form that computes its gradient from some products.
+        """Return whether an update has a form that computes its gradient from the given products.
 
-        An update with ``skip_if`` has none, and no product may read what the update overwrites.
-        The inputs of the products stay live until the update, which waits for a bucket of
-        gradients, so they must not be larger than the gradient.
+        An update with ``skip_if`` has no such form, and no product may read a value that the update
+        overwrites.  The inputs of the products stay live until the update, which waits for a bucket
+        of gradients; therefore the inputs must not be larger than the gradient.
         """
         types = self.graph.input_types(update)
         if update.type not in SUMMED or types[MODEL] != types[DIFF]:
@@ -169,7 +170,7 @@ def accumulating_form(op: Op) -> Form:
 
 
 def summed_form(update: Op, products: Sequence[Op]) -> Form:
-    """Return the form of an update that also computes its gradient, the sum of some products."""
+    """Return the form of an update that also computes its gradient, the sum of the products."""
     attrs = fused_attrs(update.attrs, products[0].attrs, len(products))
     others = tuple(value for i, value in enumerate(update.inputs) if i != DIFF)
     operands = tuple(value for product in products for value in product.inputs)
@@ -177,7 +178,7 @@ def summed_form(update: Op, products: Sequence[Op]) -> Form:
 
 
 def lowered_form(graph: Graph, sharing: ReplicaDedup, op: Op) -> Form:
-    """Return type, attributes and inputs of the task of an op, which may do work of other ops."""
+    """Return the form of the task of an op; the task may also do the work of other ops."""
     if op.name in sharing.accumulated:
         return accumulating_form(op)
     if op.name in sharing.executes and op.name not in sharing.batched:

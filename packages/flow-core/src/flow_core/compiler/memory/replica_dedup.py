@@ -1,11 +1,11 @@
-"""Replica deduplication: devices with one memory keep and compute equal tensors once.
+"""Replica deduplication: devices with a common memory store and compute equal tensors only once.
 
-Emulated devices and CPU devices live in one process and read each other's memory.  The first of
-them computes and keeps the tensors that are equal on all of them: broadcast weights and their
-updates, results of an all-reduce, the learning rate.  Equality follows from the ops, not from SBP:
-two ops are equal if they come from one logical op and have equal attributes and inputs.  Values
-become equal by an exchange, or as variables that hold the same part of a logical one and whose
-updates are all equal.
+The simulated devices and CPU devices of a process read each other's memory.  The first device
+computes and stores the tensors that are equal on all of these devices: broadcast weights and their
+updates, results of an all-reduce, and the learning rate.  Equality follows from the ops, not from
+SBP: two ops are equal if they come from one logical op and have equal attributes and inputs.  Equal
+values originate from exchanges, and from variables that hold the same part of a logical variable
+and whose updates are all equal.
 """
 
 from __future__ import annotations
@@ -22,22 +22,24 @@ from flow_core.plugins.specs import OpSpec
 class ReplicaDedup:
     """The values that several devices share, and the ops that run for several devices.
 
-    Invariants: ``same`` points to earlier values only.  An op in ``merged`` or executed by another
-    op does not run.  The keys of ``batched`` are keys of ``executes``; the outputs of a batched op
-    and of those that it executes are ``adjacent``.
+    Invariants: ``same`` maps to earlier values only.  An op that is in ``merged`` or that another
+    op executes does not run.  The keys of ``batched`` are keys of ``executes``; the outputs of a
+    batched op and of the ops that it executes are ``adjacent``.
 
     Attributes:
-        same: value to the earlier value of another device whose bytes it is.
-        merged: op to the earlier op that computes its results.
-        shared_variables: names of the physical variables stored in another one's memory.
-        accumulated: op to the earlier op to whose result it adds its own: see
+        same: maps a value to the earlier value, of another device, in whose bytes it is stored.
+        merged: maps an op to the earlier op that computes its results.
+        shared_variables: names of the physical variables that are stored in the memory of another
+            physical variable.
+        accumulated: maps an op to the earlier op to whose result it adds its own result; see
             `flow_core.compiler.memory.inplace_reduction`.
-        presummed: all-reduce to its members whose inputs have already been summed.
-        executes: op to the ops whose work it does, besides its own.
-        batched: op that computes the rows of several devices at once, to a flag per input,
-            whether it reads the inputs of all devices side by side: see
+        presummed: maps an all-reduce to those of its members whose inputs are already summed.
+        executes: maps an op to the ops whose work it does in addition to its own.
+        batched: maps an op that computes the rows of several devices at once to a flag for each
+            input: whether the op reads the inputs of all devices side by side; see
             `flow_core.compiler.memory.device_batching`.
-        adjacent: first value to all values that are placed side by side, in order.
+        adjacent: maps the first of several values that are placed side by side to all these values,
+            in order.
     """
 
     same: Mapping[Value, Value] = field(default_factory=dict)
@@ -66,10 +68,10 @@ class ReplicaDedup:
 NO_DEDUP = ReplicaDedup()
 
 MOST_WALKS = 8
-"""Searches that leave out further variables each time, before one that leaves out all."""
+"""The number of searches that each leave out further variables, before one that leaves out all."""
 
 Copies = Sequence[Sequence[str]]
-"""Names of physical variables that hold the same part of a logical one, part by part."""
+"""For each part of a logical variable, the names of the physical variables that hold it."""
 
 
 def find_sharing(
@@ -77,13 +79,13 @@ def find_sharing(
     specs: Mapping[str, OpSpec],
     copies: Iterable[Copies],
 ) -> ReplicaDedup:
-    """Find the replicas of a physical graph whose devices have one memory.
+    """Find the replicas in a physical graph whose devices have a common memory.
 
     Args:
         graph: the physical graph, after all passes.
         specs: the op specs.
-        copies: per variable that may be shared, the groups of ``variable`` ops that hold the
-            same part of it.
+        copies: for each variable that may be shared, the groups of ``variable`` ops that hold the
+            same part of the variable.
     """
     wanted, walks = list(copies), 0
     while True:
@@ -105,8 +107,8 @@ class _Walk:
 
     Attributes:
         same, merged: as in `ReplicaDedup`.
-        seen: the first op of each computation.
-        updates: the ops that overwrite each variable.
+        seen: maps each computation to the first op that does it.
+        updates: maps each variable to the ops that overwrite it.
     """
 
     graph: Graph
@@ -163,7 +165,7 @@ class _Walk:
         return self._owner(op.inputs[alias])
 
     def updated_equally(self, group: Sequence[str]) -> bool:
-        """Whether the variables of a group share all of their updates."""
+        """Return whether the variables of a group share all of their updates."""
         done = [self._updates(name) for name in group]
         return all(other == done[0] for other in done)
 
@@ -172,7 +174,7 @@ class _Walk:
 
 
 def _alike(op: Op, inputs: Sequence[Value]) -> Iterator[tuple[Value, Value]]:
-    """Yield the outputs of an exchange that are equal to an earlier one, and that one."""
+    """Yield each output of an exchange that equals an earlier output, and that earlier output."""
     first: dict[object, int] = {}
     for index, made in enumerate(_sources_of(op, inputs)):
         earlier = first.setdefault(made, index)
@@ -181,7 +183,7 @@ def _alike(op: Op, inputs: Sequence[Value]) -> Iterator[tuple[Value, Value]]:
 
 
 def _sources_of(op: Op, inputs: Sequence[Value]) -> Iterator[object]:
-    """Yield a key for the contents of each output: the blocks of inputs, in their order."""
+    """Yield a key for the contents of each output: the blocks that make it, in their order."""
     shapes = op.attrs["shapes"]
     if op.attrs["collective"] == "all_reduce":
         yield from [k // op.placement.size for k in range(len(shapes))]

@@ -16,8 +16,8 @@ def protected(graph: Graph, specs: Mapping[str, OpSpec], sharing: ReplicaDedup) 
 
     Args:
         graph: the physical graph.
-        specs: the ops.
-        sharing: values that its devices share.
+        specs: the op specs.
+        sharing: the values that the graph's devices share.
     """
     roots = alias_roots(graph, specs, sharing)
     changed = {v for op in graph.ops.values() for v in overwritten(op, specs, roots)}

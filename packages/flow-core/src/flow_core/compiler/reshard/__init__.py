@@ -1,5 +1,5 @@
-"""Resharding (boxing): the cheapest sequence of steps from one distribution to another.
+"""Resharding (boxing): finding the cheapest steps from one distribution of a tensor to another.
 
 In: source and target distributions of a tensor. Out: steps, their cost, and the ledger.
-Must not depend on scheduling or memory planning.
+This package must not depend on scheduling or memory planning.
 """

@@ -1,13 +1,15 @@
 """The transitions between layouts that one reshard step can do.
 
-Legality follows from the roles of the hierarchy dimensions with partial results (`PartialRoles`).
-A transition is one step if all of these hold:
+Whether a transition is legal depends on the roles of the hierarchy dimensions that have partial
+results (`PartialRoles`).  A transition is one step if all of the following conditions hold:
 
-* the partial dimensions that the step combines have one operation, and so do those that it makes;
-* a kept dimension inside a combined one has the same operation, as inner results combine first;
-* it is an all-reduce, or it combines each result on one device only, and within a device type.
-  Combining on p devices costs p - 1 times as much as a reduce-scatter and an all-gather; between
-  device types, boxes are only copied.
+* all partial dimensions that the step combines have the same operation, such as a sum, and so do
+  all partial dimensions that the step makes;
+* a kept dimension inside a combined one has the same operation, because inner results combine
+  first;
+* if the step combines results, it is an all-reduce, or it combines each result on only one device
+  and stays within a device type.  Combining the same result on each of p devices would cost p - 1
+  times as much as a reduce-scatter and an all-gather; between device types, boxes are only copied.
 """
 
 from __future__ import annotations
@@ -36,19 +38,22 @@ from flow_core.sharding.sbp import (
 
 @dataclass(frozen=True, slots=True)
 class PartialRoles:
-    """The hierarchy dimensions with partial results, by what a transition does with them.
+    """The hierarchy dimensions with partial results, according to what a transition does with them.
 
     A kept dimension is partial in both layouts, and each device keeps its result.  Partial
     dimensions of the source that are not kept are combined.  A partial dimension of the target
-    that is not kept is made in one of three ways: from a split of the same devices, where each
-    device contributes its own part (``own``, as do kept dimensions); from copies on the same
-    devices, for max and min, where each device takes a copy (in no list); else the first device
-    of the dimension receives everything (``first``), and the others the neutral element.
+    that is not kept is made in one of three ways.  If the source is split over the same devices,
+    each device contributes its own part (the dimension is in ``own``, as are kept dimensions).  If
+    the operation is max or min and the source has copies on the same devices, each device takes a
+    copy (the dimension is neither in ``own`` nor in ``first``).  Otherwise, the first device of the
+    dimension receives everything (the dimension is in ``first``), and the other devices receive the
+    neutral element.
 
     Attributes:
-        kept, combined, made: dimensions of the layouts.
+        kept, combined: dimensions of the source that are kept and combined.
+        made: dimensions of the target that are made.
         own: dimensions in which a target rank takes pieces from its own coordinate only.
-        first: dimensions in which only the target ranks of coordinate 0 take pieces.
+        first: dimensions in which only the target ranks with coordinate 0 take pieces.
     """
 
     kept: frozenset[int]
@@ -82,7 +87,7 @@ def _is_sum(layout: TensorLayout, dimension: int) -> bool:
 
 
 def direct(shape: Shape, source: TensorLayout, target: TensorLayout) -> ReshardStep | None:
-    """Return the one step between two layouts, None where no single step can do it."""
+    """Return the step from one layout to another, or None if no single step can do this."""
     roles = partial_roles(source, target)
     combine = _one_operation(source.sbp, roles.combined)
     fill = _one_operation(target.sbp, roles.made)
@@ -98,18 +103,18 @@ def direct(shape: Shape, source: TensorLayout, target: TensorLayout) -> ReshardS
 
 
 def _one_operation(sbp: NdSbp, dimensions: Sequence[int]) -> str | None:
-    """Return the operation of all these partial dimensions; None when they differ."""
+    """Return the operation of all given partial dimensions, or None if their operations differ."""
     found = {s.op for d in dimensions if isinstance(s := sbp[d], Partial)}
     return (found or {"sum"}).pop() if len(found) <= 1 else None
 
 
 def _in_order(sbp: NdSbp, roles: PartialRoles) -> bool:
-    """Whether every kept dimension inside a combined one has the same operation."""
+    """Return whether every kept dimension inside a combined one has the same operation."""
     return all(sbp[d] == sbp[k] for d in roles.combined for k in roles.kept if k > d)
 
 
 def _cannot_combine(source: TensorLayout, target: TensorLayout) -> bool:
-    """Whether combining would cross device types, or repeat on several devices."""
+    """Return whether combining would cross device types, or be repeated on several devices."""
     if source.placement.device_type != target.placement.device_type:
         return True
     sizes = zip(target.sbp, target.placement.hierarchy, strict=True)
@@ -122,9 +127,10 @@ def _cannot_combine(source: TensorLayout, target: TensorLayout) -> bool:
 def _all_reduced(
     source: TensorLayout, target: TensorLayout, combined: Sequence[int]
 ) -> tuple[tuple[int, ...], ...]:
-    """Return the groups of an all-reduce: partial becomes broadcast, all else stays.
+    """Return the groups of ranks if a transition is an all-reduce.
 
-    Empty when the transition is none.
+    In an all-reduce, the combined dimensions become broadcast, and all others stay the same.  The
+    result is empty if the transition is not an all-reduce.
     """
     if source.placement != target.placement:
         return ()
@@ -169,7 +175,11 @@ def _pieces(
 
 
 def _nearest(source: TensorLayout, target: TensorLayout, ranks: Sequence[int], rank: int) -> int:
-    """Return the holder to take a box from: the device itself, its machine, else round-robin."""
+    """Return the source rank from which a target rank takes a box.
+
+    A rank on the same device is preferred, then a rank on the same machine.  Among ranks that are
+    equally near, target ranks choose in round-robin order.
+    """
     if len(ranks) == 1:
         return ranks[0]
     devices, device = devices_of(source.placement), devices_of(target.placement)[rank]
@@ -179,14 +189,14 @@ def _nearest(source: TensorLayout, target: TensorLayout, ranks: Sequence[int], r
 
 
 Holders = Mapping[Region, Sequence[int]]
-"""Region to the source ranks that hold it, among ranks of equal partial coordinates."""
+"""Maps a region to the source ranks that hold it, among ranks with equal partial coordinates."""
 
 
 class _Contributors:
     """The source ranks that contribute to each target rank.
 
-    They form a list of `Holders`, one per combination of partial coordinates: the first is
-    copied, the others are combined with it.
+    The contributors of a target rank are a list of `Holders`, one for each combination of partial
+    coordinates: the pieces from the first are copied, and those from the others combined with them.
     """
 
     def __init__(
@@ -215,7 +225,7 @@ class _Contributors:
         return self._known[own]
 
     def _make(self, own: tuple[int, ...]) -> list[Holders]:
-        """Return the contributors of all target ranks with these own coordinates."""
+        """Return the contributors of all target ranks with the given ``own`` coordinates."""
         found: dict[tuple[int, ...], dict[Region, list[int]]] = {}
         for rank, (at, key) in enumerate(zip(self._coordinates, self._partial, strict=True)):
             if own == tuple([at[d] for d in self._roles.own]):

@@ -14,7 +14,7 @@ from flow_core.sharding.topology import Placement
 def with_common_hierarchy(
     shape: Shape, source: TensorLayout, target: TensorLayout
 ) -> tuple[TensorLayout, TensorLayout]:
-    """Express two layouts on the same devices over one hierarchy, if a common one exists.
+    """Express two layouts on the same devices over a common hierarchy, if one exists.
 
     >>> from flow_core.sharding.sbp import B, P
     >>> flat = TensorLayout(Placement.parse("gpu", "0:0-3"), (P,))
@@ -25,7 +25,7 @@ def with_common_hierarchy(
     a, b = source.placement, target.placement
     if a == b or (a.device_type, a.devices) != (b.device_type, b.devices):
         return source, target
-    if a.size == 1:  # one device holds the whole tensor in any layout
+    if a.size == 1:  # a single device holds the whole tensor in any layout
         return target, target
     hierarchy = _common(a.hierarchy, b.hierarchy)
     if not hierarchy:
@@ -35,14 +35,14 @@ def with_common_hierarchy(
 
 
 def _common(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
-    """Return the coarsest hierarchy that refines both; empty when none exists."""
+    """Return the coarsest hierarchy that refines both hierarchies, or () if none exists."""
     steps = sorted({*accumulate(a, mul), *accumulate(b, mul)} - {1})
     ratios = [divmod(n, m) for m, n in zip([1, *steps], steps, strict=False)]
     return () if any(rest for _, rest in ratios) else tuple([q for q, _ in ratios])
 
 
 def _refined(shape: Shape, layout: TensorLayout, hierarchy: tuple[int, ...]) -> TensorLayout | None:
-    """Express a layout over a finer hierarchy; None when its splits do not nest that way."""
+    """Express a layout over a finer hierarchy; return None if its splits do not nest that way."""
     old = layout.placement
     sbp, parts, left = [], iter(zip(old.hierarchy, layout.sbp, strict=True)), 1
     current = layout.sbp[0]

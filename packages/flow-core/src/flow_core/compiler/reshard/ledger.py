@@ -13,7 +13,7 @@ from flow_core.plan import Plan
 from flow_core.sharding.topology import Device, LinkModel
 
 Links = tuple[tuple[Device, Device, int], ...]
-"""(from, to, bytes) per pair of devices."""
+"""One (from, to, bytes) entry for each pair of devices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +21,10 @@ class Alternative:
     """A boxing that was not chosen.
 
     Attributes:
-        steps: names of its steps.
-        through: the layouts after each step, as texts.
-        nbytes: bytes that cross devices.
-        seconds: predicted time.
+        steps: names of the boxing's steps.
+        through: the layout after each step, as text.
+        nbytes: the number of bytes that cross devices.
+        seconds: the predicted time.
     """
 
     steps: tuple[str, ...]
@@ -43,19 +43,21 @@ class BoxingEntry:
 
     Attributes:
         value: the logical value.
-        hop: name of the step.
+        hop: name of the reshard step.
         source, target: text forms of the layouts.
-        nbytes: bytes that cross devices each time.
-        seconds: predicted time.
-        line: the user's line of the op that reads the value.
-        op: that op, empty for a result of the job.
-        why: the layout from the value's producer, and the one that the op requires.
-        step, steps: the number of the step, and of all steps from the producer to the op.
-        runners_up: alternatives to all of these steps, the cheapest first.
-        exchanges: names of the ``boxing`` ops of the step, one per group of devices.
-        links: bytes per pair of devices each time; their sum is ``nbytes``.
-        bucket: name of the op that it was fused into, empty when it was not.
-        once: whether it runs once, when the plan is loaded, and not in each step of the job.
+        nbytes: the number of bytes that cross devices each time the reshard step runs.
+        seconds: the predicted time.
+        line: the source line of the op that reads the value.
+        op: the op that reads the value; empty for a result of the job.
+        why: the layout in which the value is produced, and the layout that the op requires.
+        step, steps: the position of this reshard step in the route from the producer to the op,
+            from 1 on, and the number of reshard steps of that route.
+        runners_up: the alternatives to the whole route, the cheapest first.
+        exchanges: names of the ``boxing`` ops of the reshard step, one for each group of devices.
+        links: the bytes for each pair of devices, each time; their sum is ``nbytes``.
+        bucket: name of the op into which the exchange was fused; empty if it was not fused.
+        once: whether the reshard step runs once, when the plan is loaded, and not in each step of
+            the job.
     """
 
     value: str
@@ -80,7 +82,7 @@ class BoxingEntry:
 def summaries(
     shape: Shape, itemsize: int, source: TensorLayout, target: TensorLayout, links: LinkModel
 ) -> tuple[Alternative, ...]:
-    """Summarise the routes between two layouts, the chosen one first."""
+    """Summarise the routes between two layouts, beginning with the planner's choice."""
     return tuple(
         Alternative(
             tuple(step.name for step in route.reshard_steps),
@@ -100,7 +102,7 @@ def alternatives(
     target: TensorLayout,
     links: LinkModel,
 ) -> Iterator[Alternative]:
-    """Yield the alternatives to the chosen route."""
+    """Yield the summaries of the planner's routes other than the chosen one."""
     if not chosen:
         return
     routes = plan_routes(shape, itemsize, source, target, links)
@@ -111,7 +113,7 @@ def alternatives(
 
 
 def completed(ledger: Iterable[BoxingEntry], plan: Plan) -> list[BoxingEntry]:
-    """Complete the ledger from the finished plan: bytes per link, buckets, prologue."""
+    """Complete the ledger from the finished plan, which determines links, buckets and ``once``."""
     found: dict[str, tuple[Exchange, int, bool]] = {}
     for once in (False, True):
         for exchange in exchanges(plan, once):

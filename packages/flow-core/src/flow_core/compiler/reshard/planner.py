@@ -1,12 +1,12 @@
 """The boxing planner: reshard steps from one layout of a tensor to another.
 
-The planner finds the cheapest sequence of steps under the link model, by Dijkstra's algorithm
-over candidate layouts: for example, partial results that go to other devices are first combined
-in parts.  Most transitions need no search: a step in which no device sends longer than the busiest
-one must receive is optimal.
+The planner finds the cheapest sequence of steps according to the link model, by Dijkstra's
+algorithm over candidate layouts.  For example, partial results for other devices may first be
+combined in parts.  Most transitions need no search: a step is optimal if no device sends for a
+longer time than the busiest receiver must receive.
 
-Invariants: every step of a route is legal (`flow_core.compiler.reshard.direct`); results are
-functions of their arguments alone and cached, so that equal transitions have the same steps.
+Invariants: every step of a route is legal (`flow_core.compiler.reshard.direct`); results depend
+only on the arguments and are cached, so that equal transitions have the same steps.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ __all__ = [
 MOST_STEPS = 7
 MOST_ROUTES = 4
 STEP_SECONDS = 1e-7
-"""Fixed cost of a step, so that fewer steps are preferred."""
+"""The fixed cost of each step, so that fewer steps are preferred."""
 
 
 class BoxingError(GraphError):
-    """Two layouts without a boxing between them."""
+    """Error for two layouts between which no boxing exists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +66,8 @@ class Route:
 
     Attributes:
         reshard_steps: the steps.
-        nbytes: bytes that cross devices.
-        seconds: predicted time.
+        nbytes: the number of bytes that cross devices.
+        seconds: the predicted time.
     """
 
     reshard_steps: tuple[ReshardStep, ...]
@@ -79,7 +79,7 @@ class Route:
 def plan_boxing(
     shape: Shape, itemsize: int, source: TensorLayout, target: TensorLayout, links: LinkModel
 ) -> tuple[ReshardStep, ...]:
-    """Return the cheapest steps between two layouts; none when nothing has to move.
+    """Return the cheapest steps between two layouts, or no steps if nothing has to move.
 
     >>> from flow_core.sharding.sbp import P, S
     >>> gpus = Placement.parse("gpu", "0:0-3")
@@ -111,7 +111,7 @@ def plan_boxing(
 def plan_routes(
     shape: Shape, itemsize: int, source: TensorLayout, target: TensorLayout, links: LinkModel
 ) -> tuple[Route, ...]:
-    """Return the choice of `plan_boxing` and then the runners-up, the cheapest first.
+    """Return the choice of `plan_boxing`, followed by the runners-up, the cheapest first.
 
     >>> gpus = Placement.parse("gpu", "0:0-3")
     >>> from flow_core.sharding.sbp import P
@@ -138,8 +138,9 @@ def _optimal_step(
 ) -> ReshardStep | None:
     """Return the direct step if it is provably optimal, else None.
 
-    Every device must receive the data that it lacks.  A direct step sends it just that, so if no
-    device is busier sending, no route is faster; nor than an all-reduce on one machine.
+    Every device must receive the data that it lacks, and a direct step sends each device only these
+    data.  A direct step is therefore optimal if no device spends more time sending than the busiest
+    receiver spends receiving.  An all-reduce within one machine is optimal, too.
     """
     step = direct(shape, source, target)
     if step is None:
@@ -153,7 +154,7 @@ def _optimal_step(
 
 @dataclass(slots=True)
 class _Search:
-    """Dijkstra's algorithm over layouts; stops at a number of routes to the target."""
+    """Dijkstra's algorithm over layouts, which stops after ``wanted`` routes to the target."""
 
     shape: Shape
     itemsize: int
@@ -210,14 +211,14 @@ class _Search:
             yield total, step
 
     def _too_late(self, cost: float) -> bool:
-        """Whether enough cheaper routes to the target are known."""
+        """Return whether enough cheaper routes to the target are known."""
         return len(self.bounds) == self.wanted and cost > self.bounds[-1]
 
     def _no_route(self) -> BoxingError:
         return BoxingError(
             f"boxing a tensor of shape {self.shape}",
             found=f"no route from {self.source} to {self.target}",
-            allowed=f"routes of at most {MOST_STEPS} steps",
+            allowed=f"layouts with a route of at most {MOST_STEPS} reshard steps between them",
         )
 
 
@@ -225,7 +226,7 @@ class _Search:
 def _leg(
     shape: Shape, itemsize: int, source: TensorLayout, target: TensorLayout, links: LinkModel
 ) -> tuple[ReshardStep, float] | None:
-    """Return the direct step of a route and its time, cached for all routes."""
+    """Return the direct step between two layouts and its time, cached for all routes."""
     step = direct(shape, source, target)
     return None if step is None else (step, step.seconds(itemsize, links))
 
@@ -252,7 +253,7 @@ def _first_device(placement: Placement) -> Placement:
 
 
 def _others(shape: Shape, axes: int) -> list[Sbp]:
-    """Return candidates for a hierarchy dimension: broadcast, or split on a longest axis."""
+    """Return the candidates for a hierarchy dimension: broadcast, or a split of a longest axis."""
     longest = sorted(range(len(shape)), key=lambda i: -shape[i])[:axes]
     return [B, *map(Split, longest)]
 
@@ -260,7 +261,7 @@ def _others(shape: Shape, axes: int) -> list[Sbp]:
 def boxing_seconds(
     shape: Shape, itemsize: int, source: TensorLayout, target: TensorLayout, links: LinkModel
 ) -> float:
-    """Return the predicted time of the cheapest boxing; infinite when none exists."""
+    """Return the predicted time of the cheapest boxing, or infinity if none exists."""
     try:
         reshard_steps = plan_boxing(shape, itemsize, source, target, links)
     except BoxingError:

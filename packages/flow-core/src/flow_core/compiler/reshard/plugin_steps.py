@@ -1,4 +1,4 @@
-"""Boxing methods of plugins, beside the planner's routes, and the choice among them."""
+"""The choice among boxing methods: the planner's routes and the methods of plugins."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ Choose = Callable[[TensorLayout, TensorLayout, TensorType, Sequence[BoxingSpec]]
 
 
 class Registered(Protocol):
-    """The boxing methods and hooks of the registry."""
+    """The interface to the boxing methods and hooks of the registry."""
 
     @property
     def boxing(self) -> Any:
-        """The `BoxingSpec` records, by name."""
+        """The `BoxingSpec` records of plugins, by name."""
 
     def observers(self, hook: str) -> tuple[Callable[..., Any], ...]:
-        """The implementations of a hook."""
+        """Return the implementations of a hook."""
 
     def choose_boxing(
         self, src: Any, dst: Any, tensor: Any, candidates: Sequence[BoxingSpec]
     ) -> str | None:
-        """Return the name that a plugin chooses, None when no plugin does."""
+        """Return the name of the method that a plugin chooses, or None if no plugin chooses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class BoxingMethods:
 
     Attributes:
         specs: the methods of plugins.
-        choose: the plugins' choice of a method by name; None where no plugin implements it.
+        choose: the hook by which plugins choose a method by name; None if no plugin implements it.
     """
 
     specs: tuple[BoxingSpec, ...] = ()
@@ -70,7 +70,7 @@ class BoxingMethods:
     def reshard_steps(
         self, tensor: TensorType, source: TensorLayout, target: TensorLayout, links: LinkModel
     ) -> tuple[ReshardStep, ...]:
-        """Return the steps of the method that a plugin chooses, else of the fastest.
+        """Return the steps of the method that a plugin chooses, or else of the fastest method.
 
         Raises:
             BoxingError: no boxing exists, or a plugin's method includes an impossible step.
@@ -95,7 +95,9 @@ def _fits(spec: BoxingSpec, source: TensorLayout, target: TensorLayout) -> bool:
 
 
 def _matches(pattern: str, sbp: NdSbp) -> bool:
-    """Whether a pattern matches an SBP: its text, its letters, or ``*`` for anything.
+    """Return whether a pattern matches an SBP.
+
+    A pattern is the text of an SBP, only its letters, or ``*``, which matches every SBP.
 
     >>> from flow_core.sharding.sbp import B, S
     >>> [_matches(pattern, (S(0), B)) for pattern in ("(S(0), B)", "(S, B)", "*", "S")]
@@ -109,7 +111,7 @@ def _matches(pattern: str, sbp: NdSbp) -> bool:
 def _own(
     tensor: TensorType, source: TensorLayout, target: TensorLayout, links: LinkModel
 ) -> Iterator[_Method]:
-    """Yield the planner's routes, named by their steps, and numbered where names repeat."""
+    """Yield the planner's routes, named after their steps, with a number if a name is repeated."""
     counts: dict[str, int] = {}
     ends = format_nd_sbp(source.sbp), format_nd_sbp(target.sbp)
     types = source.placement.device_type, target.placement.device_type
@@ -141,6 +143,6 @@ def _direct(
         raise BoxingError(
             f"boxing a tensor of type {tensor} by {spec.name!r}",
             found=f"a step from {source} to {target}",
-            allowed="steps that can be done at once: see flow_core.compiler.reshard.direct",
+            allowed="transitions of one reshard step: see flow_core.compiler.reshard.direct",
         )
     return step

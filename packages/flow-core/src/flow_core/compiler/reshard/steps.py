@@ -1,10 +1,11 @@
-"""Reshard steps: one collective, or several at once, between two layouts of a tensor.
+"""Reshard steps: one collective, or several concurrent ones, between two layouts of a tensor.
 
-A step either assembles each target device's part from pieces that source devices hold, or
-all-reduces within groups of devices.
+A step either assembles each target device's part from pieces that source devices hold, or does an
+all-reduce within each of several groups of devices.
 
-Invariants: the pieces of a target rank lie in its region; those that are copied (``first``) do not
-overlap, and come before those that are combined; groups do not share devices.
+Invariants: the pieces of a target rank lie in the region of that rank; the pieces that are copied
+(``first``) do not overlap, and come before the pieces that are combined; no two groups have a
+device in common.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from flow_core.sharding.topology import Device, LinkModel, Placement
 
 @dataclass(frozen=True, slots=True)
 class TensorLayout:
-    """The layout of a tensor: a placement and an SBP per hierarchy dimension.
+    """The layout of a tensor: a placement, and an SBP for each hierarchy dimension.
 
     >>> from flow_core.sharding.sbp import B
     >>> str(TensorLayout(Placement.parse("gpu", "0:0-1"), (B,)))
@@ -57,9 +58,9 @@ class Piece:
     """A box of a target part, taken from one source device.
 
     Attributes:
-        source: rank in the source placement.
+        source: the rank, in the source placement, of the device that holds the box.
         region: the box in logical coordinates.
-        first: whether it is copied; else it is combined with the earlier pieces.
+        first: whether the box is copied; otherwise it is combined with the earlier pieces.
     """
 
     source: int
@@ -72,11 +73,11 @@ class ReshardStep:
     """One step of boxing.
 
     Attributes:
-        shape: shape of the logical tensor.
-        source, target: layouts.
+        shape: the shape of the logical tensor.
+        source, target: the layouts before and after the step.
         pieces: the pieces of each target rank; empty for an all-reduce.
-        combine: "sum", "max" or "min".
-        fill: the operation whose neutral element fills what no piece covers.
+        combine: the operation that combines pieces: "sum", "max" or "min".
+        fill: the operation whose neutral element fills the elements that no piece covers.
         groups: the groups of ranks of an all-reduce; empty for other steps.
     """
 
@@ -90,7 +91,7 @@ class ReshardStep:
 
     @property
     def name(self) -> str:
-        """The name of the collective; several joined by "+" where groups of devices differ."""
+        """The name of the step's collective, or its collectives' names joined by "+"."""
         steps = groups_of(self)
         moving = [s for s in steps if s.crosses] or steps
         return "+".join(dict.fromkeys(s.name for s in moving)) or "copy"
@@ -104,12 +105,12 @@ class ReshardStep:
         return sum(n for _, __, n in self.transfers())
 
     def seconds(self, itemsize: int, links: LinkModel) -> float:
-        """Return the predicted time: the traffic of the busiest device, in or out."""
+        """Return the predicted time, in which the busiest device sends or receives its traffic."""
         return max(busiest(self, itemsize, links))
 
 
 def busiest(step: ReshardStep, itemsize: int, links: LinkModel) -> tuple[float, float]:
-    """Return the predicted times of the devices that send longest and receive longest."""
+    """Return the predicted times of the busiest sender and of the busiest receiver."""
     out: dict[Device, float] = {}
     into: dict[Device, float] = {}
     times: dict[tuple[bool, int], float] = {}
@@ -164,8 +165,8 @@ class Group:
     """The devices of a step that exchange pieces with each other.
 
     Attributes:
-        name: the name of the collective.
-        sources, targets: ranks in the source and target placement.
+        name: the name of the group's collective.
+        sources, targets: the group's ranks in the source and in the target placement.
         crosses: whether any piece crosses devices.
     """
 
@@ -189,7 +190,7 @@ def groups_of(step: ReshardStep) -> list[Group]:
 
 
 def is_in_place(step: ReshardStep, rank: int) -> bool:
-    """Whether a target device already holds its part, unchanged."""
+    """Return whether a target device already holds its part, which the step does not change."""
     if step.groups or len(step.pieces[rank]) != 1:
         return False
     (piece,) = step.pieces[rank]
@@ -200,7 +201,7 @@ def is_in_place(step: ReshardStep, rank: int) -> bool:
 
 
 def _components(step: ReshardStep, made: Sequence[int]) -> dict[Device, Device]:
-    """Map each device to the representative of its connected component of exchanges."""
+    """Map each device to one representative of the devices connected to it by exchanges."""
     parent: dict[Device, Device] = {}
 
     def find(device: Device) -> Device:
@@ -251,7 +252,7 @@ def _local_name(step: ReshardStep, targets: Sequence[int]) -> str:
 
 
 def _is_all_gather(step: ReshardStep, targets: Sequence[int]) -> bool:
-    """Whether every source sends one box to all other members."""
+    """Return whether every source sends one box to all other members of the group."""
     senders, receivers = devices_of(step.source.placement), devices_of(step.target.placement)
     given = Counter((p.source, p.region) for t in targets for p in step.pieces[t])
     remote = Counter(
@@ -263,11 +264,11 @@ def _is_all_gather(step: ReshardStep, targets: Sequence[int]) -> bool:
 
 
 def covers(step: ReshardStep, rank: int) -> bool:
-    """Whether the copied pieces, which do not overlap, cover a target's part."""
+    """Return whether the copied pieces, which do not overlap, cover the part of a target rank."""
     filled = sum(num_elements(region_shape(p.region)) for p in step.pieces[rank] if p.first)
     return filled == num_elements(region_shape(step.target.region(step.shape, rank)))
 
 
 def holds_partial(layout: TensorLayout) -> bool:
-    """Whether a layout has partial results."""
+    """Return whether a layout has partial results."""
     return any(isinstance(s, Partial) for s in layout.sbp)

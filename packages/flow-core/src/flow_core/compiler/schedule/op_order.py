@@ -1,8 +1,8 @@
 """The order in which ops run.
 
-Reads see the state at the start of the step: an op that overwrites a variable runs after all
-readers of the variable and of its aliases.  It runs as early as that allows, which shortens the
-live ranges of gradients.
+Ops that read a variable read its value at the start of the step: an op that overwrites the variable
+runs after all readers of the variable and of its aliases.  The overwriting op runs as early as this
+rule allows, which shortens the live ranges of gradients.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from flow_core.ir.order import topological_order
 from flow_core.plugins.specs import OpSpec
 
 TINY = 16
-"""Results of at most this many elements are computed as early as possible."""
+"""The number of elements up to which a result is computed as early as possible."""
 
 
 def schedule(graph: Graph, specs: Mapping[str, OpSpec]) -> list[Op]:
-    """Order the ops of one stream: graph order, but updates right after their last predecessor.
+    """Order the ops of one stream: in graph order, but updates right after the ops they wait for.
 
     Raises:
         GraphError: an op depends on itself.
@@ -34,19 +34,19 @@ def schedule(graph: Graph, specs: Mapping[str, OpSpec]) -> list[Op]:
 
 
 def circular(graph: Graph, op: str) -> GraphError:
-    """Make the error for an op that depends on itself."""
+    """Return the error for an op that depends on itself."""
     return GraphError(
         "ordering the ops of a job",
         at=graph.lines.get(op),
         found=f"op {op!r} must run before and after itself",
-        hint="an update of a variable may not feed a reader of its old value",
+        hint="change the job so that no op which reads a variable depends on the variable's update",
     )
 
 
 def constraints(
     graph: Graph, specs: Mapping[str, OpSpec], sharing: ReplicaDedup = NO_DEDUP
 ) -> tuple[dict[str, set[str]], dict[str, float]]:
-    """Return the predecessors of each op, and the rank that decides among ready ops."""
+    """Return the predecessors of each op, and the rank by which the next ready op is chosen."""
     before = _predecessors(graph, specs, sharing)
     return before, _ranks(graph, before, specs)
 
@@ -76,7 +76,7 @@ def _predecessors(
             before[op.name] |= {
                 o for o in others if target not in overwritten(graph.ops[o], specs, roots)
             }
-            # ops that overwrite the same value keep their order in the graph
+            # ops that overwrite the same value keep their graph order
             if target in last_writer:
                 before[op.name].add(last_writer[target])
             last_writer[target] = op.name
@@ -86,10 +86,10 @@ def _predecessors(
 def _ranks(
     graph: Graph, before: Mapping[str, set[str]], specs: Mapping[str, OpSpec]
 ) -> dict[str, float]:
-    """Rank ops by graph position; updates and tiny results just after their last predecessor.
+    """Rank ops by graph position, but updates and tiny results just after their last predecessor.
 
-    Tiny results, such as the learning rate, cost no memory, and would delay updates if they kept
-    their late positions in the graph, as would the states of optimizers.
+    Tiny results, such as the learning rate, use almost no memory.  Such results and the states of
+    optimizers would delay updates if they kept their late positions in the graph.
     """
     rank: dict[str, float] = {
         name: -1.0 if op.type == "variable" else float(i)

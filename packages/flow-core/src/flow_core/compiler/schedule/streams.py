@@ -1,12 +1,14 @@
 """Streams: the queue of each op, and an order of all ops by event-driven list scheduling.
 
 Each device has a compute stream, and each group of devices that exchange data has a transfer
-stream.  Ops are ordered as the streams would start them if all ran concurrently, under a coarse
-cost model.  Micro-batches are bounded as in 1F1B: a stage starts the forward pass of another
-micro-batch only while fewer are in flight there than stages remain from it to the last.
+stream.  Ops are ordered as the streams would start them if all streams ran concurrently, according
+to a coarse cost model.  As in 1F1B (one forward, one backward) schedules, the number of
+micro-batches in flight is bounded: a pipeline stage starts the forward pass of another micro-batch
+only while fewer micro-batches are in flight at this stage than there are stages from this one to
+the last.
 
-Invariant: memory and waits are planned for this order, so results are the same bits whatever the
-real speed of the streams.
+Invariant: memory and waits are planned for this order, so results are bitwise the same regardless
+of the real speed of the streams.
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ from flow_core.passes.gradient_accumulation import ONCE
 
 COMPUTE, TRANSFER = "compute", "transfer"
 FLOPS, BANDWIDTH, LAUNCH = 8e10, 8e9, 3e-6
-"""A CPU core: float32 operations of a matrix product per second, bytes per second, and seconds
-per kernel."""
+"""The modelled speed of a CPU core: float32 operations per second of a matrix product, bytes per
+second, and seconds to launch a kernel."""
 
 
 def stream_name(op: Op) -> str:
@@ -54,12 +56,12 @@ def op_seconds(graph: Graph, op: Op) -> float:
 
 
 def is_product(op: Op) -> bool:
-    """Whether an op consists of matrix products, for which every library uses several cores."""
+    """Return whether an op consists of matrix products, for which libraries use several cores."""
     return "matmul" in op.type or "conv" in op.type
 
 
 def micro_batches(graph: Graph) -> dict[str, int]:
-    """Return the micro-batch of each op: the last one that it depends on."""
+    """Return the micro-batch of each op: the last micro-batch on which the op depends."""
     number: dict[str, int] = {}
     for op in graph.ops.values():
         number[op.name] = max((number[v.op] for v in op.inputs), default=_micro_batch(graph, op))
@@ -77,9 +79,9 @@ class Timetable:
 
     Attributes:
         order: the ops.
-        until: per op, the position of the last op that starts before it ends.
-        total: the sum of the seconds of all ops.
-        span: seconds from the first start to the last end.
+        until: for each op, the position of the last op that starts before the op ends.
+        total: the sum of the predicted seconds of all ops.
+        span: the predicted seconds from the first start to the last end.
         streams: the number of compute streams.
     """
 
@@ -95,11 +97,11 @@ class _Stream:
     """A stream in the simulation.
 
     Attributes:
-        limit: the largest number of open micro-batches, 0 for no limit.
-        ready: ops that may start, by micro-batch, as (rank, name).
+        limit: the largest number of open micro-batches, or 0 for no limit.
+        ready: the ops that may start, as (rank, name), by micro-batch.
         left: the number of unfinished ops, by micro-batch.
-        open: micro-batches that have started and are not finished.
-        later: micro-batches that have not started, in order.
+        open: the micro-batches that have started and are not finished.
+        later: the micro-batches that have not started, in order.
         busy: whether an op is running.
     """
 
@@ -114,7 +116,7 @@ class _Stream:
         heapq.heappush(self.ready.setdefault(micro, []), (rank, name))
 
     def take(self) -> str | None:
-        """Take the ready op of lowest rank that the limit allows to start."""
+        """Remove and return the ready op of lowest rank that the limit allows to start."""
         allowed = [m for m in (ONCE, *self.open) if self.ready.get(m)]
         following = self.later[0] if self.later else ONCE
         may_open = not self.limit or len(self.open) < self.limit
@@ -145,7 +147,7 @@ def timetable(
     Args:
         graph: the physical graph.
         before: the predecessors of each op.
-        rank: the order among ready ops of a stream.
+        rank: the rank of each op; a stream starts the ready op of lowest rank.
         free: ops that take no time: views of their inputs, and ops that run once per plan.
     """
     seconds = {
@@ -156,7 +158,7 @@ def timetable(
 
 
 class _Simulation:
-    """An event-driven simulation of all streams: time advances only when no op can start."""
+    """An event-driven simulation of all streams, in which time advances when no op can start."""
 
     def __init__(
         self,
@@ -184,7 +186,7 @@ class _Simulation:
         self.order: list[Op] = []
 
     def _gate(self, name: str) -> int:
-        """Return the micro-batch that limits the start of an op; none does for transfers."""
+        """Return the micro-batch whose start limits an op; transfers have no such limit."""
         return self.micro[name] if self.stream_of[name].endswith(COMPUTE) else ONCE
 
     def run(self) -> Timetable:
@@ -230,17 +232,20 @@ class _Simulation:
 
 
 WORTH_IT = 1.3
-"""The predicted speed-up from which streams get their own threads."""
+"""The smallest predicted speed-up for which streams get their own threads."""
 LONG = 8e-5
-"""The mean seconds of an op from which they do: shorter ops mostly wait for each other."""
+"""The smallest mean seconds of an op for which streams get their own threads.
+
+If ops were shorter, the threads would mostly wait for each other.
+"""
 
 
 def useful_workers(table: Timetable, cores: int) -> int:
-    """Return the number of threads that pay off for the streams of a plan.
+    """Return the number of threads that is worthwhile for the streams of a plan.
 
     Args:
         table: the timetable.
-        cores: the number of streams with cores for their kernels.
+        cores: the number of streams for whose kernels there are enough cores.
     """
     workers = max(1, min(cores, table.streams))
     overlap = max(table.span / table.total, 1 / workers) if table.total else 1.0
@@ -249,9 +254,9 @@ def useful_workers(table: Timetable, cores: int) -> int:
 
 
 def _limits(graph: Graph, micro: Mapping[str, int], stream_of: Mapping[str, str]) -> dict[str, int]:
-    """Return the largest number of micro-batches in flight at each compute stream, as in 1F1B.
+    """Return the largest number of micro-batches in flight for each compute stream, as in 1F1B.
 
-    Streams that run parts of the same logical op of a micro-batch form a stage; stages are
+    Streams that run parts of the same logical op of a micro-batch form a pipeline stage; stages are
     ordered as micro-batches reach them.
     """
     stage: dict[str, str] = {}
@@ -282,16 +287,16 @@ def flows(
     sharing: ReplicaDedup = NO_DEDUP,
     once: Set[str] = frozenset(),
 ) -> dict[tuple[str, str], tuple[set[str], int]]:
-    """Return the data flow between streams: consumers and slots per producer and logical value.
+    """Return the data flow between streams: for each producer and value, its consumers and slots.
 
-    A slot is occupied from the producer of the value to its last reader; a register has as many
-    slots as are occupied at once.
+    A slot is occupied from the op that produces the value to the last op that reads it; a register
+    has as many slots as are occupied at the same time.
 
     Args:
         graph: the physical graph.
-        order: its ops, in the order in which the streams start them.
+        order: the ops of the graph, in the order in which the streams start them.
         sharing: the replicas that devices share.
-        once: ops that run when the plan is loaded, before all streams.
+        once: the ops that run when the plan is loaded, before all streams.
     """
     position = {op.name: i for i, op in enumerate(order)}
     lives: dict[tuple[str, str], list[tuple[int, int]]] = {}
@@ -309,14 +314,14 @@ def flows(
 
 
 def _register_name(graph: Graph, value: Value) -> str:
-    """Return the name of a value's register, which the copies of all micro-batches share."""
+    """Return the name of a value's register, which the value's copies for micro-batches share."""
     if graph.ops[value.op].type == BOXING:  # each exchange has a register of its own
         return str(value)
     return f"{graph.origin(value.op)._replace(micro_batch=None)}:{value.index}"
 
 
 def _readers(graph: Graph, sharing: ReplicaDedup, once: Set[str]) -> dict[Value, list[Op]]:
-    """Return the ops that read each value or a shared replica of it."""
+    """Return, for each value, the ops that read the value or a shared replica of it."""
     found: dict[Value, list[Op]] = {}
     for value, readers in graph.consumers().items():
         running = [op for op in readers if op.name not in once and op.name not in sharing.merged]

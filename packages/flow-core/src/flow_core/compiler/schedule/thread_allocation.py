@@ -13,14 +13,17 @@ from flow_core.plugins.specs import KernelSpec, OpSpec
 from flow_core.sharding.topology import Placement
 
 HOST = "cpu"
-"""The device type whose kernels keep this process's cores busy; numpy's have priority 0."""
+"""The device type whose kernels keep this process's cores busy; those of numpy have priority 0."""
 
 SPIN = 5e-3
-"""Seconds that a kernel loses to BLAS's threads: they spin for tens of milliseconds after a
-product, on cores that threads of other libraries need, which wait for the slowest of them."""
+"""The seconds that a kernel of another library loses to the threads of BLAS.
+
+After a product, BLAS threads spin for tens of milliseconds on cores that the threads of the other
+library need, and a kernel ends only when the slowest of its threads does.
+"""
 
 SHORT = 2e-5
-"""Seconds of a kernel for which no library starts threads."""
+"""The seconds of a kernel up to which no library starts threads for it."""
 
 
 class User(Enum):
@@ -43,12 +46,13 @@ def divided(
 
     Args:
         graph: the physical graph.
-        order: its ops.
-        found: their kernels; empty before they are found, when the share of numpy is not known.
+        order: the ops of the graph.
+        found: the kernels of the ops; empty before kernels are chosen, when it is not known which
+            kernels are numpy's.
         specs: op specs of the registry.
         budget: the cores of the process.
-        streams: the number of streams of this process that compute at once.
-        kernels: threads of a kernel.
+        streams: the number of streams of this process that compute at the same time.
+        kernels: the number of threads of a kernel.
     """
     users = list(_users(order, found, specs))
     gain = sum(op_seconds(graph, op) for op, user in users if user is User.BLAS and is_product(op))
@@ -60,11 +64,11 @@ def divided(
 def kernel_threads(
     graph: Graph, specs: Mapping[str, OpSpec], budget: Budget, accelerators: Collection[str] = ()
 ) -> int:
-    """Return the threads of a kernel, the same in all processes of a host.
+    """Return the number of threads of a kernel, which is the same in all processes of a host.
 
-    All devices of one type compute concurrently and divide the cores.  For short ops, one thread
-    is faster than several that wait for each other, especially on a busy machine.  Loaders do not
-    count: they use the remaining cores.
+    All devices of one type compute concurrently and divide the cores among them.  For short ops,
+    one thread is faster than several threads that wait for each other, especially on a busy
+    machine.  The threads of loaders are not counted, because loaders use the remaining cores.
 
     Args:
         graph: the physical graph, with the devices of all processes.
@@ -87,7 +91,7 @@ def kernel_threads(
 def _users(
     order: Sequence[Op], found: Mapping[str, KernelSpec], specs: Mapping[str, OpSpec]
 ) -> Iterator[tuple[Op, User]]:
-    """Yield the ops that compute on this process's cores, except loaders."""
+    """Yield the ops, except loaders, that compute on this process's cores, and their libraries."""
     for op in order:
         kernel = found.get(op.name)
         if kernel is not None and kernel.device == HOST and not specs[op.type].host:

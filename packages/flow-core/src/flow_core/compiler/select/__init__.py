@@ -1,14 +1,16 @@
-"""SBP signature selection: the distribution of each op's inputs and outputs over its devices.
+"""SBP signature selection: choosing how each op's inputs and outputs are distributed.
 
-In: a `Problem`, a logical graph with its specs.  Out: a `Selection`, a signature for each op.
-Must not depend on scheduling, memory planning or lowering.
+In: a `Problem`, which is a logical graph with the specs of its ops.
+Out: a `Selection`, which has a signature for each op.
+This package must not depend on scheduling, memory planning or lowering.
 
-Selectors are callables ``selector(problem) -> Selection``, by name in `SELECTORS`:
+Selectors are callables ``selector(problem) -> Selection``; `SELECTORS` has them by name:
 
-* ``greedy`` goes through the ops in order, as OneFlow does;
-* ``optimal`` searches for the least total cost over the whole graph, as `costs` counts it, and
-  falls back to ``greedy`` where it finds nothing better within its budget;
-* ``auto``, the default, is ``optimal`` where that saves more than a little, else ``greedy``.
+* ``greedy`` chooses op by op, in graph order, as OneFlow does;
+* ``optimal`` searches for the least total cost over the whole graph, according to the cost model in
+  `costs`, and falls back to ``greedy`` if it finds nothing better within its budget;
+* ``auto``, the default, takes the result of ``optimal`` if that saves more than a little, else the
+  result of ``greedy``.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from flow_core.compiler.select.problem import Problem, Selection, SelectionError
 Selector = Callable[[Problem], Selection]
 
 SELECTORS: Mapping[str, Selector] = {"auto": auto, "greedy": greedy, "optimal": optimal}
-"""The selectors by their name in a job's configuration."""
+"""The selectors, by the name that a job's configuration uses."""
 
 __all__ = [
     "SELECTORS",

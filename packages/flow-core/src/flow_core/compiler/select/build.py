@@ -1,11 +1,12 @@
 """The cost network of a selection problem.
 
-An op with several signatures is a node.  A value relates its producer to each consumer.  Where
-several consumers may want the same layout, a node of two states says whether the value is made
-available in it: the producer pays for that once, and the consumers require it.
+An op with several signatures is a node, whose states are the signatures.  A value adds tables that
+relate its producer to each consumer.  If several consumers may want the value in the same layout, a
+node with two states says whether the value is made available in that layout: making it available
+is charged once, to the producer, and consumers that want the layout require that it is available.
 
 Invariant of the caches: ops and values with equal keys have equal tables.  Signatures and layouts
-in keys are `Interned`: `Space` and `Builder` make one object per content and keep it.
+in keys are `Interned`: `Space` and `Builder` create only one object for each content and keep it.
 """
 
 from __future__ import annotations
@@ -33,12 +34,13 @@ Required = Interned[TensorLayout | None]
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """The use of a value by one consumer.
+    """The use of a value by one consumer, for all states (signatures) of the consumer.
 
     Attributes:
-        node: the consumer's node, None when it has no choice.
-        wanted: per state, the layouts in which the consumer reads the value.
-        required: per state, the layout that the value itself must have, when it is overwritten.
+        node: the consumer's node; None if the consumer has only one signature.
+        wanted: for each state, the layouts in which the consumer reads the value.
+        required: for each state, the layout that the value itself must have because the consumer
+            overwrites the value, or None.
     """
 
     node: int | None
@@ -47,18 +49,21 @@ class Use:
 
     @property
     def kind(self) -> Hashable:
-        """A key that equal uses by different nodes share."""
+        """A key, which is the same for equal uses by different nodes."""
         return self.wanted, self.required
 
 
 @dataclass(slots=True)
 class ValueTables:
-    """The cost tables of one value; the producer's states are the first axis.
+    """The cost tables of one value; their first axis is that of the producer's states.
 
     Attributes:
-        producer: cost per state of the producer.
-        consumers: (use, table) of the costs charged to one consumer.
-        shared: (table of producer and availability, [(use, table of availability and use)]).
+        producer: the cost for each state of the producer.
+        consumers: pairs of the number of a use, and a table over producer and consumer of the costs
+            that are charged to this use alone.
+        shared: for each layout that several consumers may want: a table over the producer and the
+            node for availability, and pairs of the number of a use and a table over that node and
+            the consumer.
     """
 
     producer: Table
@@ -67,19 +72,22 @@ class ValueTables:
 
 
 class Builder:
-    """Builds the network of a problem; makes the tables of equal values, as in equal layers, once.
+    """The builder of the network of a problem.
+
+    Values with equal tables, as in equal layers, share them.
 
     Args:
         problem: the problem.
-        space: its signatures.
-        costs: their costs.
+        space: the signatures of the problem's ops.
+        costs: the costs of signatures and transitions.
         known: a selection to improve on, if one exists.
-        free: the hierarchy dimension in which ops may leave the known selection, None for all.
+        free: the only hierarchy dimension in which signatures may differ from the known selection;
+            None for all dimensions.
 
     Attributes:
         net: the network.
         states: the signatures that each op may take.
-        nodes: the node of each op, None where it has one signature.
+        nodes: the node of each op; None if the op has only one signature.
     """
 
     def __init__(
@@ -108,8 +116,8 @@ class Builder:
         """Build the network.
 
         Raises:
-            Infeasible: an op has no signature at all.
-            BudgetExceeded: it takes more work than the budget allows.
+            Infeasible: an op has no usable signature.
+            BudgetExceeded: building takes more work than the budget allows.
         """
         budget.spend(len(self.problem.graph.ops), NODE)
         for op in self.problem.graph.ops.values():
@@ -122,7 +130,7 @@ class Builder:
         return self.net
 
     def transitions(self) -> int:
-        """Return an upper bound on the transitions that `build` asks the boxing planner for."""
+        """Return an upper bound on the number of transitions that `build` has to plan."""
         for op in self.problem.graph.ops.values():
             self.states[op.name] = self.usable(op)
             self.nodes[op.name] = None
@@ -135,7 +143,7 @@ class Builder:
         return sum(counts.values())
 
     def _values(self) -> Iterator[tuple[Op, Value, list[Use]]]:
-        """Yield every value that is used, with its producer and its uses."""
+        """Yield every value that has uses, with its producer and its uses."""
         readers = self.problem.graph.consumers()
         results = set(self.problem.graph.results)
         for name, op in self.problem.graph.ops.items():
@@ -149,7 +157,7 @@ class Builder:
                     yield op, value, uses
 
     def selection(self, choice: Sequence[int]) -> Selection:
-        """Return the selection for a choice of states."""
+        """Return the selection that corresponds to a choice of states."""
         selection = Selection()
         for op in self.problem.graph.ops.values():
             node = self.nodes[op.name]
@@ -174,10 +182,10 @@ class Builder:
             self.net.constant += int(costs[0])
 
     def usable(self, op: Op) -> States:
-        """Return the allowed signatures, less those that repeat heavy work on every device.
+        """Return the allowed signatures, except those that repeat heavy work on every device.
 
-        A placement on several devices requests that they share the work.  A signature that
-        repeats it stays only where no other is allowed, or where the known selection has it.
+        A placement on several devices is a request to divide the work among them.  A signature that
+        repeats the work stays only if no other one is allowed, or if the known selection has it.
         """
         allowed = self.space.allowed(op)
         pick = self.known.signatures[op.name] if self.known is not None else None
@@ -194,7 +202,7 @@ class Builder:
         return states
 
     def _is_near(self, candidate: NdSignature, pick: NdSignature) -> bool:
-        """Whether a signature differs from another in the free dimension at most."""
+        """Return whether two signatures differ in no dimension but the free one."""
         mine = (*candidate.inputs, *candidate.outputs)
         theirs = (*pick.inputs, *pick.outputs)
         return self.free is None or all(
@@ -206,7 +214,7 @@ class Builder:
     # ----------------------------------------------------------------------- values
 
     def _sources(self, op: Op, index: int) -> Layouts:
-        """Return the layout of an output per state of its producer."""
+        """Return the layout of an output for each state of its producer."""
         home = self.problem.home(op, index)
         key = (self.states[op.name], index, home)
         known = self._layouts.get(key)
@@ -233,7 +241,7 @@ class Builder:
         return Use(self.nodes[reader.name], *known)
 
     def _fetch_use(self, home: Placement) -> Use:
-        """Return the use of a result by the job's caller."""
+        """Return the use of a result by the caller of the job, who fetches it."""
         key = ("fetched", home)
         known = self._uses.get(key)
         if known is None:
@@ -286,7 +294,7 @@ class Builder:
         sources: Sequence[TensorLayout],
         uses: Sequence[Use],
     ) -> bool:
-        """Whether several consumers may want a layout that costs communication."""
+        """Return whether several consumers may want a layout that costs communication."""
         if sum(any(target in wanted for wanted in u.wanted) for u in uses) < 2:
             return False
         type_ = self.problem.graph.type_of(value)
@@ -307,7 +315,7 @@ class Builder:
                 self._relate(available, uses[k].node, table)
 
     def _relate(self, a: int | None, b: int | None, table: Table) -> None:
-        """Add a table over two nodes, each of which may be a single state."""
+        """Add a table over two nodes; None stands for a node with only one state."""
         if a is not None and b is not None:
             self.net.pair(a, b, table)
         elif a is not None:
@@ -319,12 +327,12 @@ class Builder:
 
 
 def _availability(fetch: Table) -> Table:
-    """Charge the producer for a layout that is made available."""
+    """Return a table that charges the producer for making a layout available."""
     return np.stack([np.zeros_like(fetch), fetch], axis=1)
 
 
 def _requirements(target: TensorLayout, uses: Sequence[Use]) -> list[tuple[int, Table]]:
-    """Forbid that a consumer wants a layout that is not available."""
+    """Return tables that forbid consumers to want a layout that is not available."""
     found = []
     for k, use in enumerate(uses):
         wanting = np.array([target in wanted for wanted in use.wanted])

@@ -26,7 +26,7 @@ from flow_core.sharding.topology import Placement
 
 @dataclass(frozen=True, slots=True)
 class NdSignature:
-    """One signature over all hierarchy dimensions: an n-D SBP per input and output."""
+    """One signature over all hierarchy dimensions: an n-D SBP for each input and output."""
 
     inputs: tuple[NdSbp, ...]
     outputs: tuple[NdSbp, ...]
@@ -37,18 +37,18 @@ class NdSignature:
 
 
 def first_device(placement: Placement) -> Placement:
-    """Return the first device of a placement as a placement."""
+    """Return a placement that consists of the first device of a placement."""
     return Placement(placement.device_type, placement.devices[:1])
 
 
 def all_broadcast(candidate: NdSignature) -> bool:
-    """Whether every device computes the whole op."""
+    """Return whether every device computes the whole op."""
     both = (*candidate.inputs, *candidate.outputs)
     return all(isinstance(s, Broadcast) for nd in both for s in nd)
 
 
 def shares_work(candidate: NdSignature, hierarchy: Sequence[int]) -> bool:
-    """Whether each hierarchy dimension of more than one device divides the op's work."""
+    """Return whether the op's work is divided along each hierarchy dimension of several devices."""
     both = (*candidate.inputs, *candidate.outputs)
     return all(
         parts == 1 or any(isinstance(nd[d], Split) for nd in both)
@@ -64,10 +64,11 @@ def signatures(
     *,
     hollow: bool = False,
 ) -> Iterator[NdSignature]:
-    """Yield all signatures of an op over a hierarchy of devices, its placement's when None.
+    """Yield all signatures of an op over a hierarchy of devices; None means its placement's.
 
-    The op's rules apply to one dimension after the other, each to the local shapes of the
-    dimensions before it.  ``hollow`` admits signatures that leave devices without elements.
+    The op's rules apply to one dimension after another, in each dimension to the local shapes that
+    result from the dimensions before it.  With ``hollow``, signatures that leave devices without
+    elements are included.
     """
     inputs, outputs = graph.input_types(op), graph.types[op.name]
     if spec.is_per_device(op.placement):
@@ -84,7 +85,7 @@ def signatures(
 
 
 def _between_views(op: Op, spec: OpSpec, n_in: int, n_out: int) -> NdSignature:
-    """Return the signature of an op between a logical value and values of single devices."""
+    """Return the signature of an op that converts between a logical value and per-device values."""
     logical, single = parse_nd_sbp(op.attrs["sbp"]), (B,)
     if spec.per_device == "inputs":
         return NdSignature((single,) * n_in, (logical,))
@@ -92,12 +93,15 @@ def _between_views(op: Op, spec: OpSpec, n_in: int, n_out: int) -> NdSignature:
 
 
 def _mixes(nd: NdSbp) -> bool:
-    """Whether a tensor is partial in two ways, as a maximum of minima: no boxing combines it."""
+    """Return whether a tensor is partial with two operations, such as a maximum of minima.
+
+    No boxing can combine such a tensor.
+    """
     return len({s.op for s in nd if isinstance(s, Partial)}) > 1
 
 
 def makes_extremes(graph: Graph, op: Op, spec: OpSpec) -> bool:
-    """Whether an op may produce maxima or minima of parts from inputs that are none."""
+    """Return whether an op may produce partial maxima or minima from inputs that are neither."""
     context = SbpContext(graph.input_types(op), graph.types[op.name], op.attrs)
     with located(graph.lines.get(op.name)):
         return any(
@@ -107,7 +111,7 @@ def makes_extremes(graph: Graph, op: Op, spec: OpSpec) -> bool:
 
 
 def has_extremes(candidate: NdSignature) -> bool:
-    """Whether a tensor is a maximum or minimum of parts."""
+    """Return whether an input or output in a signature is a partial maximum or minimum."""
     both = (*candidate.inputs, *candidate.outputs)
     return any(s in EXTREMES for nd in both for s in nd)
 
@@ -115,7 +119,7 @@ def has_extremes(candidate: NdSignature) -> bool:
 def too_short(
     graph: Graph, op: Op, spec: OpSpec, hierarchy: Sequence[int]
 ) -> Iterator[tuple[NdSignature, str]]:
-    """Yield the signatures that an axis is too short for, one per rule, and the reason."""
+    """Yield the signatures for which an axis is too short, one for each rule, and the reasons."""
     inputs, outputs = graph.input_types(op), graph.types[op.name]
     parts = max(hierarchy)
     for rule in _rules(spec, SbpContext(inputs, outputs, op.attrs, parts)):
@@ -132,7 +136,7 @@ def too_short(
 
 
 def _rules(spec: OpSpec, ctx: SbpContext) -> tuple[Signature, ...]:
-    """Return the rules for one dimension, and the all-broadcast one, which is always valid."""
+    """Return the rules for one dimension, including all-broadcast, which is always valid."""
     return (*spec.sbp(ctx), Signature((B,) * len(ctx.inputs), (B,) * len(ctx.outputs)))
 
 
@@ -184,7 +188,7 @@ def _first_attrs(
 
 
 def divides(sbps: Sequence[Sbp], types: Sequence[TensorType], parts: int) -> bool:
-    """Whether every device gets at least one element of each split axis."""
+    """Return whether every device gets at least one element of each split axis."""
     return all(
         not isinstance(s, Split) or t.shape[s.axis] >= parts
         for s, t in zip(sbps, types, strict=True)

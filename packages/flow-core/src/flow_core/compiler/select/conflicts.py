@@ -1,8 +1,8 @@
 """Conflicts between requested distributions, and the errors that explain them.
 
-Two things make a problem infeasible: a request that no signature of its op meets, and ops that
-overwrite variables, which need them in their own layouts.  Boxing satisfies all other requests, so
-only ops that overwrite each other's variables are checked together.
+Two things make a problem infeasible: a request that no signature of its op meets, and the demand
+that an op which overwrites a variable must read the variable in the variable's own layout.  Boxing
+satisfies all other requests, so only ops that overwrite the same variables are checked together.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from flow_core.ir.graph import Graph, Op, Value
 from flow_core.sharding.sbp import NdSbp, format_nd_sbp
 
 MOST_LISTED = 40
-"""The number of signatures that an error lists, at most."""
+"""The largest number of signatures that an error lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +37,10 @@ class Hint:
     """A request that constrains the selector.
 
     Attributes:
-        op: the op whose outputs it constrains.
-        sbp: the requested distribution per output, None for any.
-        line: the user's line.
-        earlier: whether it comes from the layout of another job, not from the program.
+        op: name of the op whose outputs the request constrains.
+        sbp: the requested distribution of each output; None if any distribution will do.
+        line: the source line of the op.
+        earlier: whether the request comes from the layout of another job, not from the program.
     """
 
     op: str
@@ -56,7 +56,7 @@ class Hint:
 
 
 def hints(problem: Problem, ops: Iterable[Op] | None = None) -> tuple[Hint, ...]:
-    """Return the requests for the outputs of some ops, of all ops when None."""
+    """Return the requests for the outputs of the given ops; None stands for all ops."""
     lines = problem.graph.lines
     found = []
     for op in problem.graph.ops.values() if ops is None else ops:
@@ -69,7 +69,7 @@ def hints(problem: Problem, ops: Iterable[Op] | None = None) -> tuple[Hint, ...]
 
 
 def without(problem: Problem, dropped: Iterable[Hint]) -> Problem:
-    """Return the problem without some of its requests."""
+    """Return the problem without the given requests."""
     names = {hint.op for hint in dropped}
     old = problem.graph
     ops = {n: replace(op, sbp=()) if n in names else op for n, op in old.ops.items()}
@@ -84,13 +84,14 @@ def without(problem: Problem, dropped: Iterable[Hint]) -> Problem:
 def contradiction(problem: Problem, op: Op) -> tuple[Hint, ...]:
     """Return a minimal set of requests around an op that contradict each other.
 
-    Without any one of them the others can be met.  Empty when all of them can be met.
+    If any one request of the set is dropped, the others can be met.  The set is empty if all
+    requests can be met.
     """
     group = _connected(problem, op)
     if _feasible(problem, group):
         return ()
     kept = list(hints(problem, group))
-    for hint in reversed(list(kept)):  # derived requests come later
+    for hint in reversed(list(kept)):  # drop later requests, which are often derived, first
         rest = [h for h in kept if h != hint]
         others = [h for h in hints(problem, group) if h not in rest]
         if not _feasible(without(problem, others), group):
@@ -99,7 +100,7 @@ def contradiction(problem: Problem, op: Op) -> tuple[Hint, ...]:
 
 
 def _connected(problem: Problem, op: Op) -> list[Op]:
-    """Return the ops connected to an op by variables that are overwritten, and those variables."""
+    """Return the ops and variables that are connected to an op by overwriting variables."""
     graph = problem.graph
     readers = graph.consumers()
     group: dict[str, Op] = {}
@@ -121,7 +122,7 @@ def _overwritten(problem: Problem, op: Op) -> list[Value]:
 
 
 def _feasible(problem: Problem, group: Iterable[Op]) -> bool:
-    """Whether the requests for some ops can be met together."""
+    """Return whether the requests for the given ops can be met together."""
     space, net = Space(problem), Network()
     ops = [problem.graph.ops[op.name] for op in group]
     states = {op.name: space.allowed(op) for op in ops}
@@ -141,7 +142,7 @@ def _feasible(problem: Problem, group: Iterable[Op]) -> bool:
 
 
 def _in_place(problem: Problem, op: Op, value: Value, states: Mapping[str, States]) -> Table:
-    """Return a table that forbids signatures which read an overwritten variable elsewhere."""
+    """Return a table that forbids reading an overwritten variable except in its own layout."""
     home = problem.home(problem.graph.ops[value.op])
     index = op.inputs.index(value)
     have = [TensorLayout(home, s.outputs[value.index]) for s in states[value.op]]
@@ -153,7 +154,7 @@ def _in_place(problem: Problem, op: Op, value: Value, states: Mapping[str, State
 
 
 def explain(problem: Problem, space: Space, op: Op, selection: Selection) -> SelectionError:
-    """Make the error for an op without a signature, given the selection before it."""
+    """Return the error for an op without a signature, given the selection for the ops before it."""
     conflict = contradiction(problem, op)
     reasons = [f"{c}: {why}" for c, why in _refusals(problem, space, op, selection)]
     more = len(reasons) - MOST_LISTED
@@ -164,7 +165,8 @@ def explain(problem: Problem, space: Space, op: Op, selection: Selection) -> Sel
         conflict=conflict,
         at=problem.graph.lines.get(op.name),
         found=_found(problem, op, selection),
-        allowed="one of these, none of which fits:\n           " + "\n           ".join(listed),
+        allowed="one of these signatures, none of which fits:\n           "
+        + "\n           ".join(listed),
         hint=_next(conflict),
     )
 
@@ -198,7 +200,7 @@ def _asked(problem: Problem, op: Op) -> str:
 def _refusals(
     problem: Problem, space: Space, op: Op, selection: Selection
 ) -> Iterator[tuple[NdSignature, str]]:
-    """Yield every signature of an op, and the reason against it."""
+    """Yield every signature of an op, and the reason why it cannot be chosen."""
     held = problem.held(op)
     wanted = op.sbp if held is None else (held,)
     for candidate in space.all(op):

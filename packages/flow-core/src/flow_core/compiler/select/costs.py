@@ -2,15 +2,15 @@
 
 All costs are whole picoseconds, so that sums do not depend on their order:
 
-* communication: the predicted time of every reshard step, once per value and layout;
-* compute: arithmetic and memory traffic of each op's share on its busiest device, and of the
-  copies that boxing makes, with the launch time of each reshard step.  Work that all devices
+* communication: the predicted time of every reshard step, charged once for each value and layout;
+* compute: the time for the arithmetic and memory traffic of each op's share on its busiest device,
+  for the copies that boxing makes, and for launching each reshard step.  Work that all devices
   repeat takes as long as on one device;
-* buckets: the saving of gradients that are all-reduced in buckets: the latency and launch of their
-  own all-reduces, less their share of a bucket's.  Not positive;
-* memory: a price per byte that outputs, variables and copies occupy on the fullest device;
-* convention: the time to scatter a fed batch, charged where it is fed in other parts than by
-  samples: a fed batch arrives split by samples unless another split saves more than that.
+* buckets: a credit, zero or negative, for gradients that are all-reduced in buckets: the latency
+  and launch time of separate all-reduces, less the gradient's share of those of a bucket;
+* memory: a price for each byte that outputs, variables and copies occupy on the fullest device;
+* convention: the time to scatter a fed batch, charged if the batch is fed in another split than by
+  samples.  So a fed batch arrives split by samples unless another split saves more than this time.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ from flow_core.sharding.sbp import B, NdSbp, Split, region_shape
 from flow_core.sharding.topology import Link, LinkModel, Placement, device_model
 
 BUCKET = 16 << 20
-"""Bytes of a bucket under any settings, so that bucket sizes do not change the selection."""
+"""The assumed bytes of a bucket, whatever the settings, which thus do not change the selection."""
 
 OBJECT = 1 << 17
-"""Assumed bytes of a record or a tensor of changing shape: about the size of an encoded image.
+"""The assumed bytes of a record or a tensor of variable shape: about the size of an encoded image.
 
-With the size of its pointer, every device would read and decode whole batches.
+If only the size of the pointer to such an object counted, the cheapest selection would make every
+device read and decode whole batches.
 """
 
 
@@ -45,8 +46,8 @@ class Move:
     """A transition of a value between two layouts.
 
     Attributes:
-        reshard_steps: its steps; None when no boxing exists.
-        cost: the cost of all steps.
+        reshard_steps: the steps of the transition; None if no boxing exists.
+        cost: the cost of all these steps.
     """
 
     reshard_steps: tuple[ReshardStep, ...] | None
@@ -54,12 +55,12 @@ class Move:
 
     @property
     def total(self) -> int:
-        """The cost, `NEVER` when no boxing exists."""
+        """The total cost, or `NEVER` if no boxing exists."""
         return NEVER if self.reshard_steps is None else self.cost.total
 
 
 class Costs:
-    """The costs of one problem, computed once per transition and per kind of op."""
+    """The costs for one problem, computed once for each transition and each kind of op."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -102,7 +103,7 @@ class Costs:
         )
 
     def bucketed(self, value: Value, reshard_steps: Sequence[ReshardStep]) -> int:
-        """Return the saving of an all-reduce of a gradient in a bucket; not positive."""
+        """Return the credit, zero or negative, for all-reducing a gradient in a bucket."""
         type_ = self.problem.graph.type_of(value)
         if not reshard_steps or value not in self._gradients or type_.nbytes >= BUCKET:
             return 0
@@ -117,7 +118,7 @@ class Costs:
     def begin(
         self, value: Value, source: TensorLayout, target: TensorLayout
     ) -> tuple[TensorLayout, Cost]:
-        """Return the layout from which a value is boxed, and the cost of feeding it in parts."""
+        """Return the layout from which to box a value, and the cost of feeding it if it is fed."""
         is_fed = self.problem.graph.ops[value.op].type == "input"
         parts = fed_as(target) if is_fed else None
         if parts is None:
@@ -130,7 +131,7 @@ class Costs:
         )
 
     def unsplit(self, value: Value, target: TensorLayout) -> int:
-        """Return the charge for a fed batch in other parts than those in which it arrives."""
+        """Return the charge for feeding a batch in another layout than that in which it arrives."""
         arrival = self.problem.arrival(value, target.placement)
         if arrival is None or arrival == target or fed_as(target) is None:
             return 0
@@ -138,7 +139,7 @@ class Costs:
         return self.move(self.problem.graph.type_of(value), source, arrival).cost.communication
 
     def fetch(self, value: Value, source: TensorLayout, target: TensorLayout) -> int:
-        """Return the total cost of having a value in a layout, once."""
+        """Return the total cost of making a value available in a layout once."""
         if source == target:
             return 0
         begin, fed = self.begin(value, source, target)
@@ -153,7 +154,7 @@ class Costs:
     # ------------------------------------------------------------------------- ops
 
     def op(self, op: Op, state: NdSignature) -> Cost:
-        """Return the cost of an op without boxing, with one of its signatures."""
+        """Return the cost, without boxing, of an op with one of its signatures."""
         graph = self.problem.graph
         types = graph.input_types(op), graph.types[op.name]
         key = (op.type, op.attrs, types, op.placement, state)
@@ -192,7 +193,7 @@ class Costs:
     # ------------------------------------------------------------------------ plans
 
     def evaluate(self, selection: Selection) -> Cost:
-        """Return the cost of a whole selection; each boxing counts once, as in the plan."""
+        """Return the cost of a whole selection; each boxing is counted once, as in the plan."""
         graph, total = self.problem.graph, NOTHING
         available: dict[Value, dict[TensorLayout, None]] = {}
         for op in graph.ops.values():
@@ -213,7 +214,7 @@ class Costs:
         value: Value,
         target: TensorLayout,
     ) -> Cost:
-        """Return the cost of a value in another layout, and record the layouts it passes."""
+        """Return the cost of boxing a value to a layout, and record the layouts on the way."""
         known = available.get(value)
         if known is None:
             known = available[value] = {selection.layouts[value]: None}
@@ -246,17 +247,17 @@ def without_latency(links: LinkModel) -> LinkModel:
 
 
 def result_layout(placement: Placement) -> TensorLayout:
-    """Return the layout from which results are fetched: whole on the first device."""
+    """Return the layout in which results are fetched: as a whole, from the first device."""
     return TensorLayout(first_device(placement), (B,))
 
 
 def assumed_itemsize(dtype: DType) -> int:
-    """Return the bytes of an element, estimated for objects."""
+    """Return the number of bytes of an element, which is an estimate for objects."""
     return OBJECT if dtype.is_object else dtype.itemsize
 
 
 def assumed_nbytes(type_: TensorType) -> int:
-    """Return the bytes of a tensor, estimated for objects."""
+    """Return the number of bytes of a tensor, which is an estimate for objects."""
     return type_.size * assumed_itemsize(type_.dtype)
 
 
@@ -268,6 +269,6 @@ def local_type(type_: TensorType, layout: TensorLayout) -> TensorType:
 def local_types(
     types: Sequence[TensorType], placement: Placement, sbps: Sequence[NdSbp]
 ) -> tuple[TensorType, ...]:
-    """Return the types of the first device's parts."""
+    """Return the types of the first device's parts of several tensors."""
     pairs = zip(types, sbps, strict=True)
     return tuple(local_type(t, TensorLayout(placement, sbp)) for t, sbp in pairs)

@@ -1,7 +1,7 @@
-"""The greedy selector, as in OneFlow: op by op in graph order, given the layouts of the inputs.
+"""The greedy selector, which, like OneFlow, selects op by op, given the layouts of the op's inputs.
 
-Each op takes the signature with the cheapest boxing of its inputs; ties go to the one with fewer
-inputs to move, then with fewer partial results, then to the one listed first.
+Each op takes the signature with the cheapest boxing of its inputs.  Ties go to the signature with
+fewer inputs to move, then to that with fewer partial results, then to the one listed first.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def greedy(problem: Problem) -> Selection:
     """Choose signatures for all ops in graph order.
 
     Raises:
-        SelectionError: no signature of an op meets the requests, given the ops before it.
+        SelectionError: no signature of an op meets the requests, given those of the ops before it.
     """
     started = time.perf_counter()
     costs = Costs(problem)
@@ -33,7 +33,7 @@ def greedy(problem: Problem) -> Selection:
 
 
 def walk(problem: Problem, space: Space, costs: Costs) -> Selection:
-    """Run `greedy` on signatures and costs that the caller keeps."""
+    """Choose as `greedy` does, with signatures and costs that the caller also uses elsewhere."""
     selection = Selection()
     for op in problem.graph.ops.values():
         chosen = _choose(problem, op, space, costs, selection)
@@ -75,7 +75,7 @@ def _choose(
 
 
 def _fits(problem: Problem, op: Op, candidate: NdSignature, selection: Selection) -> bool:
-    """Whether the variables that the op overwrites keep their layouts."""
+    """Return whether the variables that an op overwrites keep their layouts with a signature."""
     return all(
         selection.layouts[op.inputs[i]] == TensorLayout(op.placement, candidate.inputs[i])
         for i in problem.specs[op.type].mutates

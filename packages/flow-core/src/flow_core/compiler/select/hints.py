@@ -1,4 +1,4 @@
-"""The cost of hints: the cost of the plan without each of them."""
+"""The cost of hints: how much the plan would cost without each of them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Relaxed:
 
     Attributes:
         hint: the hint that is left out.
-        cost: the cost of the plan without it.
-        saved: picoseconds that this saves; at most 0 where the hint costs nothing.
-        selection: the plan's signatures.
+        cost: the cost of the plan without the hint.
+        saved: the picoseconds that leaving out the hint saves; at most 0 if it costs nothing.
+        selection: the signatures of the plan without the hint.
     """
 
     hint: Hint
@@ -34,14 +34,14 @@ def relaxations(
     selector: Callable[[Problem], Selection] = optimal,
     most: int = 16,
 ) -> Iterator[Relaxed]:
-    """Yield the cost of the plan without each hint of the program.
+    """Yield, for each hint of the program, the plan without this hint.
 
-    Each one takes another selection, so call this on demand.
+    Each plan takes another selection, so this is computed on demand only.
 
     Args:
         problem: the problem with all hints.
-        cost: the cost of its selection, from its report.
-        selector: the optimal one, or another that makes reports.
+        cost: the cost of the selection with all hints, from its report.
+        selector: the optimal selector, or another one that makes reports.
         most: the number of hints to try, in graph order.
     """
     own_hints = [hint for hint in hints(problem) if not hint.earlier]

@@ -1,9 +1,9 @@
-"""The optimum by integer programming, for networks too wide to eliminate.
+"""The optimum by integer programming, for networks that are too wide for elimination.
 
-The states of a node are 0/1 variables that add up to one.  A table over two nodes has a variable
-per pair of states; their sums over the states of one node are the variables of the other node.
-With these variables the linear relaxation is close, and often exact.  HiGHS solves the program;
-its package is optional (``flow-core[optimal]``).
+The states of a node are 0/1 variables whose sum is one.  A table over two nodes has a variable for
+each pair of states; the sums of these variables over the states of one node equal the variables of
+the other node.  With these variables, the linear relaxation is close to the optimum, and often
+exact.  HiGHS solves the program; its package is optional (``flow-core[optimal]``).
 """
 
 from __future__ import annotations
@@ -23,10 +23,13 @@ from flow_core.compiler.select.price import NEVER
 SOLVER = "highspy"
 
 BRANCHES = 1000
-"""Branch-and-bound nodes at most: a time limit would make the result depend on the machine."""
+"""The largest number of branch-and-bound nodes.
+
+A time limit instead would make the result depend on the machine.
+"""
 
 SCALE = 1e6
-"""Picoseconds per unit of the objective: solvers are accurate for numbers near one."""
+"""Picoseconds per unit of the objective, because solvers are accurate for numbers near one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,7 @@ class Found:
     """The solver's result.
 
     Attributes:
-        states: the states of all nodes; None when it found no solution.
+        states: the states of all nodes; None if the solver found no solution.
         bound: a lower bound on the cost of all choices.
     """
 
@@ -43,12 +46,12 @@ class Found:
 
 
 def available() -> bool:
-    """Whether the solver is installed."""
+    """Return whether the solver is installed."""
     return importlib.util.find_spec(SOLVER) is not None
 
 
 class _Program:
-    """The integer program of a network with tables over one and two nodes."""
+    """The integer program for a network whose tables are over one or two nodes."""
 
     def __init__(self, net: Network, nodes: Sequence[int]) -> None:
         self.net = net
@@ -102,7 +105,7 @@ class _Program:
         return lp
 
     def solve(self) -> tuple[Any, float]:
-        """Return the values of the variables, None when none were found, and a lower bound."""
+        """Return the values of the variables, or None if none were found, and a lower bound."""
         highs = importlib.import_module(SOLVER)
         solver = highs.Highs()
         options = {
@@ -121,13 +124,13 @@ class _Program:
 
 
 def columns(net: Network, nodes: Sequence[int]) -> int:
-    """Return the number of variables in the program of some nodes."""
+    """Return the number of variables in the integer program for the given nodes."""
     own = sum(net.sizes[node] for node in nodes)
     return own + sum(int(table.size) for table in _pairs(net, nodes).values())
 
 
 def _pairs(net: Network, nodes: Sequence[int]) -> dict[Scope, Table]:
-    """Return the tables over two nodes."""
+    """Return the tables over two of the given nodes."""
     return {s: t.costs for n in nodes for s, t in net.tables[n].items() if len(s) == 2}
 
 

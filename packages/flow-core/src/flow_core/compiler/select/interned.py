@@ -1,4 +1,4 @@
-"""Tuples that are made once per content, as keys that are cheap to compare."""
+"""Tuples of which one object exists for each content, as keys that are cheap to compare."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Interned(tuple[T_co, ...]):
-    """A tuple compared by identity: its maker keeps one object per content.
+    """A tuple that is compared by identity; whoever creates tuples keeps one for each content.
 
     >>> a, b = Interned([1, 2]), Interned([1, 2])
     >>> a == a, a == b, list(a)

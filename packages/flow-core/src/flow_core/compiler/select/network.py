@@ -1,12 +1,12 @@
-"""The exact least total cost of dependent choices, by variable elimination.
+"""The exact minimum of the total cost of dependent choices, by variable elimination.
 
 A network has nodes, each with a few states, and tables of costs over the states of some nodes.
-Eliminating a node adds up its tables and takes the minimum over its states: a table over its
-neighbours remains, and the same optimum.  Chains, trees and other graphs of small width take time
-proportional to their length.
+To eliminate a node, its tables are added up, and the minimum over its states is taken: a table over
+its neighbours remains, and the optimum does not change.  For chains, trees and other graphs of
+small width, this takes time proportional to the number of nodes.
 
-Invariants: costs are integers; every table is interned, with its minimum moved to the constant,
-so that eliminating the tenth of ten equal layers reuses the result for the ninth.
+Invariants: costs are integers; every table is interned, with its minimum moved to the network's
+constant, so that the elimination of the tenth of ten equal layers reuses the result for the ninth.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from flow_core.compiler.select.ordering import best_order
 from flow_core.compiler.select.price import NEVER
 
 PIECE = 1 << 16
-"""Entries that are added up at a time, so that they fit into a cache."""
+"""The number of entries that are added up at a time, so that they fit into a cache."""
 
 Scope = tuple[int, ...]
-Table = Any  # int64 array with an axis per node of its scope
+Table = Any  # an int64 array with one axis for each node of its scope
 
 
 class TooWide(Exception):  # an outcome, not an error
-    """Elimination needs a table beyond the limit."""
+    """Elimination needs a table with more entries than the limit."""
 
 
 class Infeasible(Exception):  # an outcome, not an error
@@ -48,25 +48,25 @@ class Step:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InternedTable:
-    """A table of which one object exists per content; compared by identity."""
+    """A table of which one object exists for each content, so that it is compared by identity."""
 
     costs: Table
 
 
 class Memory:
-    """Interned tables, and the results of eliminations by the tables of the node."""
+    """The interned tables, and the results of eliminations by the tables of the eliminated node."""
 
     def __init__(self) -> None:
         self.tables: dict[tuple[Scope, bytes], InternedTable] = {}
         self.answers: dict[Hashable, tuple[InternedTable, int, Any]] = {}
 
     def intern(self, table: Table) -> InternedTable:
-        """Return the one object with these contents."""
+        """Return the only interned object with these contents."""
         return self.tables.setdefault((table.shape, table.tobytes()), InternedTable(table))
 
 
 class Network:
-    """Nodes with states, and tables over them.
+    """A network of nodes with states, and tables of costs over the nodes.
 
     >>> net = Network()
     >>> a, b = net.node([0, 5]), net.node([3, 0])
@@ -83,7 +83,7 @@ class Network:
         self.neighbours: list[set[int]] = []
 
     def node(self, costs: Sequence[int] | Any) -> int:
-        """Add a node with a cost per state; return its number."""
+        """Add a node with a cost for each state, and return the node's number."""
         name = len(self.sizes)
         self.sizes.append(len(costs))
         self.tables.append({})
@@ -92,7 +92,7 @@ class Network:
         return name
 
     def add(self, scope: Scope, table: Table) -> None:
-        """Add a table; the nodes of its scope ascend."""
+        """Add a table; the numbers of the nodes in its scope must be in ascending order."""
         old = self.tables[scope[0]].get(scope)
         if old is not None:
             table = np.minimum(old.costs + table, NEVER)
@@ -103,7 +103,7 @@ class Network:
             self.neighbours[node].discard(node)
 
     def pair(self, a: int, b: int, table: Table) -> None:
-        """Add a table over two nodes, the states of the first one along its first axis."""
+        """Add a table over two nodes; the states of ``a`` are along its first axis."""
         self.add((a, b), table) if a < b else self.add((b, a), table.T.copy())
 
     # ------------------------------------------------------------------ elimination
@@ -137,7 +137,7 @@ class Network:
             yield Step(node, scope, best)
 
     def _eliminated(self, node: int, scope: Scope) -> tuple[InternedTable, int, Any]:
-        """Return the table that replaces a node, its former minimum, and the best states."""
+        """Return the table that replaces a node, the minimum taken from it, and the best states."""
         parts = [(tuple(map(scope.index, s)), t) for s, t in self.tables[node].items()]
         parts.sort(key=itemgetter(0))
         key = (scope.index(node), tuple(parts))
@@ -153,7 +153,7 @@ class Network:
         order = [i for i in range(len(scope)) if i != own] + [own]
         sizes = [self.sizes[scope[i]] for i in order]
         turned = [_along(order, sizes, axes, table.costs) for axes, table in parts]
-        turned.sort(key=lambda table: int(table.size))  # small ones are added up while it is cheap
+        turned.sort(key=lambda table: int(table.size))  # add up small tables first, while cheap
         cut = next(k for k in range(len(sizes)) if _fits(sizes[k:]) or k == len(sizes) - 1)
         best = np.empty(sizes[:-1], np.min_scalar_type(sizes[-1]))
         table = np.empty(sizes[:-1], np.int64)
@@ -187,7 +187,7 @@ class Network:
 
 
 def _along(order: Sequence[int], sizes: Sequence[int], axes: Scope, table: Table) -> Table:
-    """Reshape a table to the axes of a larger one, in a given order; absent axes have length 1."""
+    """Reshape a table to the axes of a larger one, in the given order; absent axes get length 1."""
     own = order[-1]
     if own in axes:
         table = np.moveaxis(table, axes.index(own), -1)
@@ -199,7 +199,7 @@ def _fits(sizes: Sequence[int]) -> bool:
 
 
 def _within(table: Table, index: Sequence[int]) -> tuple[int, ...]:
-    """Return an index into the leading axes of a table, whose axes of length 1 repeat."""
+    """Return an index into the leading axes of a table, whose axes of length 1 are broadcast."""
     return tuple([0 if n == 1 else i for i, n in zip(index, table.shape, strict=False)])
 
 

@@ -1,11 +1,13 @@
-"""The selection of least total cost over the whole graph.
+"""The selection with the least total cost over the whole graph.
 
-A network of costs of small width is solved exactly, by elimination.  The remainder of a wider one
-goes to an integer program, if that is small and its solver is installed.  Counting the work
-decides between them in advance: see `search_budget`.
+If the network of costs has small width, it is solved exactly, by elimination.  If it is wider, the
+nodes that elimination leaves are solved by an integer program, provided that the program is small
+and its solver is installed.  The work of each method is counted in advance to decide between them;
+see `search_budget`.
 
-Invariant: the result never costs more than `greedy`'s, which is the fallback.  `auto`, the
-default, also takes greedy's where the optimum saves too little to be noticeable.
+Invariant: the result never costs more than the selection of `greedy`, which is the fallback.  The
+default selector, `auto`, also takes greedy's selection if the optimum saves too little to be
+noticeable.
 """
 
 from __future__ import annotations
@@ -26,12 +28,12 @@ from flow_core.compiler.select.report import Report
 from flow_core.compiler.select.search_budget import COLUMN, ENTRY, BudgetExceeded, SearchBudget
 
 LIMIT = 1 << 22
-"""Entries of the largest table that elimination may make."""
+"""The number of entries of the largest table that elimination may make."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The states of a network's nodes, a lower bound on the optimum, and the method."""
+    """The best states found, a lower bound on the optimum, and the method of the search."""
 
     states: list[int] | None
     bound: int | None
@@ -48,22 +50,22 @@ class Offer:
 
 
 MOST_PLANNED = 1500
-"""With more transitions to plan, one hierarchy dimension is searched at a time."""
+"""The number of transitions to plan above which one hierarchy dimension is searched at a time."""
 
 MOST_ROUNDS = 3
-"""The number of searches of each dimension, at most."""
+"""The largest number of searches of each dimension."""
 
 BY_DIMENSION = "elimination, one dimension after the other"
 
 SPENT = "more work than sbp_selector_seconds"
-"""The reason for no search, or for its early end."""
+"""The reason that a report gives if there was no search, or if the search ended early."""
 
 WORTH = 100_000_000
-"""Picoseconds per step that `auto` must save to depart from greedy's selection."""
+"""The saving, in picoseconds per step, above which `auto` departs from greedy's selection."""
 
 
 def optimal(problem: Problem) -> Selection:
-    """Choose the signatures of least total cost, or greedy's where the search finds none.
+    """Choose the signatures of least total cost, or those of `greedy` if the search finds none.
 
     Raises:
         SelectionError: no selection meets the requests.
@@ -72,10 +74,10 @@ def optimal(problem: Problem) -> Selection:
 
 
 def auto(problem: Problem) -> Selection:
-    """Choose the optimum, or greedy's selection where that costs at most `WORTH` more.
+    """Choose the optimum, or greedy's selection if that costs at most `WORTH` more.
 
-    Small programs keep OneFlow's distribution, data-parallel unless hints say otherwise: a
-    predicted saving of microseconds does not justify an unexpected distribution.
+    Small programs therefore keep OneFlow's distribution, which is data-parallel unless hints say
+    otherwise: a predicted saving of microseconds does not justify an unexpected distribution.
 
     Raises:
         SelectionError: no selection meets the requests.
@@ -109,7 +111,7 @@ def _select(problem: Problem, worth: int) -> Selection:
 def _best(
     problem: Problem, space: Space, costs: Costs, known: Selection | None, budget: SearchBudget
 ) -> tuple[Selection | None, Answer]:
-    """Search all hierarchy dimensions at once, or one after the other where that is too much."""
+    """Search all hierarchy dimensions at once, or one after another if that takes less work."""
     dims = max((len(op.placement.hierarchy) for op in problem.graph.ops.values()), default=1)
     builder = Builder(problem, space, costs, known)
     if known is not None and dims > 1 and builder.transitions() > MOST_PLANNED:
@@ -121,7 +123,7 @@ def _best(
 def _descend(
     problem: Problem, space: Space, costs: Costs, known: Selection, dims: int, budget: SearchBudget
 ) -> tuple[Selection, Answer]:
-    """Improve a selection in one hierarchy dimension at a time until none improves it."""
+    """Improve a selection in one hierarchy dimension at a time until no dimension improves it."""
     best, least, quiet = known, costs.evaluate(known).total, 0
     try:
         for number in range(MOST_ROUNDS * dims):
@@ -143,7 +145,7 @@ def _descend(
 def _better(
     offers: Sequence[Offer], answer: Answer, started: float, worth: int, memory: float
 ) -> Selection:
-    """Return the last offer with its report, or greedy's, the first, where it saves too little."""
+    """Return the last offer with a report, or the first, greedy's, if the last saves too little."""
     first, last = offers[0], offers[-1]
     greedy = first.cost if first.name == "greedy" else None
     if greedy is not None and greedy.total - last.cost.total <= worth:
@@ -157,12 +159,12 @@ def _better(
 
 
 def search(net: Network, budget: SearchBudget, limit: int = LIMIT) -> Answer:
-    """Search the best states of a network within a budget.
+    """Search for the best states of a network within a budget.
 
     Args:
         net: the network, whose nodes the search eliminates.
-        budget: the search deducts its work.
-        limit: entries of the largest table that may be added up.
+        budget: the budget, from which the search deducts its work.
+        limit: the number of entries of the largest table that may be added up.
 
     Raises:
         Infeasible: every choice is impossible.
@@ -178,7 +180,7 @@ def search(net: Network, budget: SearchBudget, limit: int = LIMIT) -> Answer:
 
 
 def _program(net: Network, budget: SearchBudget, why: str) -> Answer:
-    """Eliminate the nodes of at most two neighbours and solve the rest as an integer program."""
+    """Eliminate nodes with at most two neighbours, and solve the rest as an integer program."""
     if not ilp.available():
         return Answer(None, None, f"{why}, too many; flow-core[optimal] is not installed")
     order = narrow_order(net.sizes, net.neighbours)

@@ -1,7 +1,8 @@
-"""Elimination orders of a network, and their work.
+"""Orders for eliminating the nodes of a network, and the work that each order takes.
 
-The tables that arise depend on the relations between nodes alone, so orders are tried on the
-relations, by several greedy rules, none of which is the best for all networks.
+The sizes of the tables that arise depend only on which nodes are related, that is, share a table.
+Candidate orders are therefore computed from these relations alone, by several greedy rules, because
+no single rule is the best one for all networks.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from dataclasses import dataclass
 from math import log2, prod
 
 CROWD, MANY = 40, 1 << 60
-"""A node with more neighbours than ``CROWD`` comes after all others."""
+"""A node with more neighbours than ``CROWD`` gets the rank ``MANY``, after all other nodes."""
 
 CHEAP = 1 << 25
-"""Entries that are added up in less time than trying another rule takes."""
+"""The number of entries that are added up in less time than it takes to try another rule."""
 
 Turn = tuple[int, int, int]  # the rule's number, the number of neighbours, the node
 
@@ -25,9 +26,9 @@ class Ordering:
     """An order of elimination.
 
     Attributes:
-        nodes: the nodes, in this order.
-        widest: entries of the largest table that is added up.
-        total: entries of all tables that are added up.
+        nodes: the nodes in the order in which they are eliminated.
+        widest: the number of entries of the largest table that is added up.
+        total: the number of entries of all tables that are added up.
     """
 
     nodes: tuple[int, ...]
@@ -36,7 +37,7 @@ class Ordering:
 
 
 class Relations:
-    """The nodes of a network that share a table with each node, while nodes are eliminated."""
+    """For each node, the neighbours that share a table with it, updated as nodes are eliminated."""
 
     def __init__(self, sizes: Sequence[int], neighbours: Sequence[Iterable[int]]) -> None:
         self.sizes = sizes
@@ -44,20 +45,20 @@ class Relations:
         self.neighbours = [set(nodes) for nodes in neighbours]
 
     def width(self, node: int) -> int:
-        """Return the entries of the table that eliminating a node adds up."""
+        """Return the number of entries of the table that is added up to eliminate a node."""
         return self.sizes[node] * prod([self.sizes[n] for n in self.neighbours[node]])
 
     def related(self, node: int, weights: Sequence[int]) -> int:
-        """Return the weight of the pairs of nodes that an elimination newly relates."""
+        """Return the total weight of the pairs of nodes that eliminating a node newly relates."""
         adjacent, neighbours, weight = self.neighbours[node], self.neighbours, 0
         for a in adjacent:
             others = adjacent - neighbours[a]
-            if len(others) > 1:  # itself is one of them
+            if len(others) > 1:  # one of them is node a itself
                 weight += weights[a] * (sum([weights[b] for b in others]) - weights[a])
         return weight
 
     def eliminate(self, node: int) -> set[int]:
-        """Relate a node's neighbours to one another; return all nodes that this affects."""
+        """Relate a node's neighbours to one another, and return all nodes whose rank may change."""
         adjacent, neighbours = self.neighbours[node], self.neighbours
         changed = set(adjacent)
         for a in adjacent:
@@ -77,22 +78,22 @@ RULES: Mapping[str, Callable[[Relations, int], int]] = {
     "fewest states related": lambda r, node: r.related(node, r.sizes),
     "smallest table": Relations.width,
 }
-"""The rules by name; the node of the least number is eliminated first."""
+"""The rules by name; the node for which a rule returns the least number is eliminated first."""
 
 
 def order(
     sizes: Sequence[int], neighbours: Sequence[Iterable[int]], rule: str, limit: int = 1 << 30
 ) -> Ordering:
-    """Return the order by a rule.
+    """Return the order that results from a rule.
 
     >>> order([2, 3, 4], [{1}, {0, 2}, {1}], "smallest table")
     Ordering(nodes=(0, 1, 2), widest=12, total=22)
 
     Args:
-        sizes: states per node.
-        neighbours: the nodes that share a table with each.
-        rule: one of `RULES`.
-        limit: nodes with more neighbours are not eliminated.
+        sizes: the number of states of each node.
+        neighbours: for each node, the nodes that share a table with it.
+        rule: name of one of `RULES`.
+        limit: the number of neighbours above which a node is not eliminated.
     """
     relations, number = Relations(sizes, neighbours), RULES[rule]
 
@@ -110,7 +111,7 @@ def order(
         when = heapq.heappop(queue)
         node = when[-1]
         if turns.get(node) != when:
-            continue  # an outdated entry
+            continue  # the entry is outdated
         del turns[node]
         found[node] = relations.width(node)
         for n in relations.eliminate(node):
@@ -122,12 +123,12 @@ def order(
 
 
 def narrow_order(sizes: Sequence[int], neighbours: Sequence[Iterable[int]]) -> Ordering:
-    """Return an order of the nodes with at most two neighbours; tables of pairs remain."""
+    """Return an order of the nodes with at most two neighbours, which creates only pair tables."""
     return order(sizes, neighbours, "least bits related", limit=2)
 
 
 def best_order(sizes: Sequence[int], neighbours: Sequence[Iterable[int]], limit: int) -> Ordering:
-    """Return the cheapest order of all nodes, within the limit on tables if one is."""
+    """Return the cheapest order of all nodes, if possible one whose tables are within a limit."""
     found: list[Ordering] = []
     for rule in RULES:
         found.append(order(sizes, neighbours, rule))

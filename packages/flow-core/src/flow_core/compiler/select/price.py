@@ -1,4 +1,4 @@
-"""Costs in whole picoseconds, by purpose."""
+"""Costs in whole picoseconds, itemized by purpose."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass, fields
 PICO = 10**12
 
 NEVER = 1 << 53
-"""The cost of the impossible: above any sum of costs, and exact in every arithmetic."""
+"""The cost of an impossible choice: larger than any sum of costs, and exact in all arithmetic."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """A cost by purpose, in picoseconds.
+    """A cost in picoseconds, itemized by purpose.
 
     >>> (Cost(communication=5) + Cost(compute=2)).total
     7
@@ -26,7 +26,7 @@ class Cost:
 
     @property
     def total(self) -> int:
-        """The sum, which selectors minimise."""
+        """The sum of all items, which selectors minimise."""
         return sum(getattr(self, f.name) for f in fields(self))
 
     def __add__(self, other: Cost) -> Cost:
@@ -39,7 +39,7 @@ class Cost:
 
 
 def microseconds(cost: int) -> str:
-    """Picoseconds as text in microseconds.
+    """Format a number of picoseconds in microseconds.
 
     >>> microseconds(1_500_000)
     '1.5 us'
@@ -48,7 +48,7 @@ def microseconds(cost: int) -> str:
 
 
 def picoseconds(seconds: float) -> int:
-    """Seconds as whole picoseconds; infinity is `NEVER`."""
+    """Convert seconds to whole picoseconds, and infinity to `NEVER`."""
     return min(round(seconds * PICO), NEVER) if seconds < NEVER / PICO else NEVER
 
 

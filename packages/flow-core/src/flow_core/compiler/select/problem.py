@@ -1,4 +1,4 @@
-"""A selection problem, and its answer."""
+"""The problem of selecting signatures, and its solution."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ States = Interned[NdSignature]
 
 
 class SelectionError(GraphError):
-    """A requested distribution that is impossible.
+    """Error for a requested distribution that is impossible.
 
     Attributes:
         op: name of the op that has no signature.
-        conflict: the smallest set of requests found that contradict each other.
+        conflict: the smallest set that was found of requests that contradict each other.
     """
 
     def __init__(self, attempted: str, *, op: str, conflict: Any = (), **parts: Any) -> None:
@@ -50,10 +50,10 @@ class Problem:
 
     Attributes:
         graph: the logical graph.
-        specs: specs of its op types.
+        specs: the specs of the graph's op types.
         links: the link model.
-        fixed: layouts of variables that other jobs of the session use.
-        seconds: the budget of an exact search; see `search_budget`.
+        fixed: the layouts of variables that other jobs of the session use.
+        seconds: the budget for an exact search, in nominal seconds; see `search_budget`.
         memory: a factor on the price of memory.
         host_numbers: the device types whose ops read `OpSpec.numbers` in host memory.
     """
@@ -67,14 +67,20 @@ class Problem:
     host_numbers: frozenset[str] = frozenset()
 
     def reads(self, op: Op, index: int) -> Placement:
-        """Return where an op reads an input: on its placement, a device per input, or the host."""
+        """Return where an op reads an input.
+
+        This is the op's placement, the input's own device for ops that read one value from each
+        device, or the host.
+        """
         return self.specs[op.type].input_placement(op.placement, index, self.host_numbers)
 
     def home(self, op: Op, index: int = 0) -> Placement:
-        """Return the placement of an op's output: fed arrays on the first device, else its own.
+        """Return the placement of an op's output.
 
-        Ops between the views have one output per device of their placement.  A variable that
-        another job splits over another placement stays on that one, and is boxed from it.
+        Fed arrays are on the first device.  Ops that convert between the consistent and the
+        mirrored view have one output on each device of their placement.  A variable that another
+        job splits over another placement stays on that placement and is boxed from there.  All
+        other outputs are on the op's own placement.
         """
         if op.type == "input":
             return first_device(op.placement)
@@ -84,7 +90,7 @@ class Problem:
         return self.specs[op.type].output_placement(op.placement, index)
 
     def held(self, op: Op) -> NdSbp | None:
-        """Return the SBP of a variable that other jobs fixed, None where it is free."""
+        """Return the SBP that other jobs have fixed for a variable, or None if it is free."""
         held = self.fixed.get(op.name) if op.type == "variable" else None
         if held is None or op.sbp:
             return None
@@ -93,10 +99,10 @@ class Problem:
         return (B,) * len(op.placement.hierarchy)
 
     def arrival(self, value: Value, placement: Placement) -> TensorLayout | None:
-        """Return the layout in which a fed batch arrives at no cost, None for other values.
+        """Return the layout in which a fed batch arrives at no cost; None for other values.
 
-        A batch arrives split on its batch axis over the first hierarchy dimension, where it is
-        long enough.
+        A batch arrives split along its batch axis over the first hierarchy dimension, if that axis
+        is long enough.
         """
         source = self.graph.ops[value.op]
         if source.type != "input":
@@ -108,19 +114,20 @@ class Problem:
         return TensorLayout(placement, (Split(axis) if splits else B, *rest))
 
     def stays(self, op: Op) -> bool:
-        """Whether the parts of an output must stay on their devices: variables without a hint.
+        """Return whether the parts of an op's output must stay on their devices.
 
-        A variable is split only where it is used split, not stored split and gathered at every
-        step, unless a hint or another job requests it.
+        This holds for variables whose layout neither a hint nor another job requests: such a
+        variable is split only if its readers use it split; it is not stored split and gathered in
+        every step.
         """
         return op.type == "variable" and not op.sbp and self.held(op) is None
 
 
 @lru_cache(maxsize=4096)
 def fed_as(layout: TensorLayout) -> TensorLayout | None:
-    """Return the layout in which to feed an array: each part once, on its first device.
+    """Return the layout in which to feed an array: each part once, on the first device that has it.
 
-    None for a layout that splits nothing.
+    Return None for a layout that splits nothing.
 
     >>> from flow_core.sharding.sbp import B, S
     >>> grid = Placement.parse("gpu", "0:0-3", (2, 2))
@@ -148,9 +155,9 @@ class Selection:
     """The chosen signatures, and the layouts that follow from them.
 
     Attributes:
-        signatures: by op.
-        layouts: by value.
-        report: the report of the search, if one was made.
+        signatures: the signature of each op, by name.
+        layouts: the layout of each value.
+        report: the report on the search, if one was made.
     """
 
     signatures: dict[str, NdSignature] = field(default_factory=dict)
@@ -158,18 +165,18 @@ class Selection:
     report: Report | None = None
 
     def take(self, problem: Problem, op: Op, chosen: NdSignature) -> None:
-        """Set an op's signature."""
+        """Set an op's signature, and the layouts of its outputs."""
         self.signatures[op.name] = chosen
         for index, sbp in enumerate(chosen.outputs):
             self.layouts[Value(op.name, index)] = TensorLayout(problem.home(op, index), sbp)
 
 
 HOLDERS = ("variable", "constant", "identity", "parallel_cast")
-"""Ops that only hold or pass on a tensor: on request, a device may hold none of its elements."""
+"""Ops that only hold or pass on a tensor; if requested, a device may hold none of its elements."""
 
 
 class Space:
-    """The signatures of each op of a problem, made once per kind of op."""
+    """The signatures of each op of a problem, computed once for each kind of op."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -178,7 +185,7 @@ class Space:
         self._extremes: bool | None = None
 
     def all(self, op: Op) -> States:
-        """Return all signatures of an op, requested or not."""
+        """Return all signatures of an op, whether they meet the requests or not."""
         graph = self.problem.graph
         home = self.problem.home(op)
         inputs, outputs = graph.input_types(op), graph.types[op.name]
@@ -201,7 +208,7 @@ class Space:
 
     @property
     def extremes(self) -> bool:
-        """Whether any op produces maxima or minima of parts; else no op needs to accept them."""
+        """Whether any op produces partial maxima or minima; if not, no op needs to accept them."""
         if self._extremes is None:
             graph, specs = self.problem.graph, self.problem.specs
             ops = graph.ops.values()
@@ -209,7 +216,7 @@ class Space:
         return self._extremes
 
     def allowed(self, op: Op) -> States:
-        """Return the signatures that meet the requests for the op's outputs and of other jobs."""
+        """Return the signatures that meet the requests of the program and of other jobs."""
         everything = self.all(op)
         held = self.problem.held(op)
         wanted = op.sbp if held is None else (held,)
@@ -224,19 +231,19 @@ class Space:
 
 
 def whole(op: Op, graph: Graph, home: Placement) -> NdSignature:
-    """Return the signature of an op on one device, where all layouts are the same."""
+    """Return the signature of an op on one device, on which all layouts are the same."""
     dims = (B,) * len(home.hierarchy)
     return NdSignature((dims,) * len(op.inputs), (dims,) * len(graph.types[op.name]))
 
 
 def meets(candidate: NdSignature, wanted: tuple[NdSbp | None, ...]) -> bool:
-    """Whether a signature's outputs have the wanted distributions."""
+    """Return whether a signature's outputs have the wanted distributions."""
     pairs = zip(wanted, candidate.outputs, strict=False)
     return all(request is None or request == nd for request, nd in pairs)
 
 
 def replicated(layout: TensorLayout) -> bool:
-    """Whether each of several devices holds the whole tensor."""
+    """Return whether a layout has several devices, each of which holds the whole tensor."""
     return layout.placement.size > 1 and all(isinstance(s, Broadcast) for s in layout.sbp)
 
 

@@ -13,13 +13,13 @@ class Report:
     """The search for a selection, and its result.
 
     Attributes:
-        selector: the selector that found it.
-        method: how the optimum was searched for: "elimination", "integer program", "op by op"
-            for no search, or why it was not found.
+        selector: name of the selector that found the selection.
+        method: how the optimum was searched for ("elimination", "integer program", or "op by op"
+            for no search), or why it was not found.
         cost: the cost of the selection.
-        greedy: the cost of greedy's selection, None where greedy finds none.
-        bound: a lower bound on the cost of all selections, in picoseconds; None when not known.
-        seconds: the time of the selection.
+        greedy: the cost of greedy's selection; None if greedy finds none.
+        bound: a lower bound on the cost of all selections, in picoseconds; None if not known.
+        seconds: the time that the selection took.
     """
 
     selector: str

@@ -1,7 +1,9 @@
-"""A budget of work for a search: counted, not timed, so that results do not depend on the machine.
+"""A budget of work for a search.
 
-Each kind of work has a price in nanoseconds, about its time on one usual core.  A plan depends on
-the program and its settings alone, and every process of a job finds the same one.
+Work is counted, not timed, so that results do not depend on the speed of the machine.  Each kind of
+work has a price in nanoseconds, which is about the time that the work takes on a typical core.  A
+plan therefore depends only on the program and its settings, and all processes of a job find the
+same plan.
 """
 
 from __future__ import annotations
@@ -9,8 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 TRANSITION, NODE, ENTRY, COLUMN = 500_000, 100_000, 20, 10_000_000
-"""Prices: planning the boxing between two layouts; adding a node to a network; adding up an entry
-of a table; a column of an integer program, of which the solver does a thousand in ten seconds."""
+"""The prices, in nanoseconds, of four kinds of work.
+
+The kinds are: planning the boxing between two layouts; adding a node to a network; adding up one
+entry of a table; and solving one column of an integer program, of which the solver does a thousand
+in ten seconds.
+"""
 
 
 class BudgetExceeded(Exception):  # an outcome, not an error
@@ -19,7 +25,7 @@ class BudgetExceeded(Exception):  # an outcome, not an error
 
 @dataclass(slots=True)
 class SearchBudget:
-    """The rest of the work that a search may do, in nanoseconds.
+    """The work that a search may still do, in nanoseconds.
 
     >>> budget = SearchBudget.of(2.0)
     >>> budget.spend(1000, TRANSITION)
@@ -31,18 +37,18 @@ class SearchBudget:
 
     @classmethod
     def of(cls, seconds: float) -> SearchBudget:
-        """Return a budget of some seconds of work."""
+        """Return a budget for the given number of seconds of work."""
         return cls(round(seconds * 1e9))
 
     def allows(self, count: int, price: int) -> bool:
-        """Whether the budget covers ``count`` units of work."""
+        """Return whether the budget covers ``count`` units of work at a price."""
         return count * price <= self.left
 
     def spend(self, count: int, price: int) -> None:
-        """Deduct the price of ``count`` units of work.
+        """Deduct ``count`` units of work at a price.
 
         Raises:
-            BudgetExceeded: the budget does not cover it; nothing is deducted.
+            BudgetExceeded: the budget does not cover the work; in this case nothing is deducted.
         """
         if not self.allows(count, price):
             raise BudgetExceeded

@@ -1,5 +1,5 @@
 """Settings of jobs, and the scopes of their ops.
 
-In: names and values of the user. Out: settings of one job.
+In: names and values that the program sets. Out: settings of one job.
 Must not depend on `frontend.trace`, `frontend.job` and `frontend.session`.
 """

@@ -1,4 +1,4 @@
-"""Settings of one job: every name of OneFlow 0.3.4's function config, as one table."""
+"""Settings of one job: a table of all names in the function config of OneFlow 0.3.4."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Setting:
 
     Attributes:
         name: dotted path below the function config.
-        default: value when it is called without one.
-        effect: its effect; empty if it is accepted for compatibility only.
-        check: converts a given value, or raises.
+        default: the value that a call of the setting without an argument sets.
+        effect: the setting's effect; empty if the setting is accepted for compatibility only.
+        check: converts a given value, or raises an error if the value is invalid.
     """
 
     name: str
@@ -49,7 +49,7 @@ HALVES = ("float16", "bfloat16")
 
 
 def _half(name: str, value: object) -> str:
-    """The name of a half type, given as one or as ``flow.float16``."""
+    """Return the name of a half type, given as a name or as a type such as ``flow.float16``."""
     try:
         found = as_dtype(value).name
     except InferenceError:
@@ -136,7 +136,7 @@ def _mapping(name: str, value: object) -> dict[str, Any]:
 
 
 def _tables(name: str, value: Any) -> tuple[str, ...]:
-    """The names of variables in OneFlow's dict; empty if ``enable`` is false."""
+    """Return the names of variables in OneFlow's dict; empty if ``enable`` is false in the dict."""
     try:
         names = value["include_op_names"]["op_name"]
         enabled = value.get("enable", True)
@@ -148,7 +148,7 @@ def _tables(name: str, value: Any) -> tuple[str, ...]:
 
 
 def _initializer(name: str, value: object) -> tuple[AttrValue, ...]:
-    """The literal of an initializer, given as one or as OneFlow's dict of it."""
+    """Return the literal of an initializer, given as an initializer or as OneFlow's dict for it."""
     try:
         return initializer_attr(value)
     except InferenceError as error:
@@ -180,7 +180,7 @@ def _view(name: str, value: object) -> Any:
 
 
 def _scope_of(value: object) -> Scope:
-    """The scope that ``with value:`` puts in force; an empty one if it is no scope."""
+    """Return the scope that ``with value:`` puts in force; an empty scope for other values."""
     if not isinstance(value, Entering):
         return Scope()
     with value as scope:
@@ -197,7 +197,7 @@ MICRO_BATCHES = "train.num_gradient_accumulation_steps"
 PSEUDO_HALF = "cudnn_conv_enable_pseudo_half"
 TRUE_HALF = ("cudnn_conv_enable_true_half", "enable_true_half_config_when_conv")
 ALGORITHMS = {"fwd": (0, 1, 2, 4, 5, 6, 7), "bwd_data": range(6), "bwd_filter": (0, 1, 2, 3, 5, 6)}
-"""The numbers of algorithms that cuDNN has had."""
+"""The valid numbers of cuDNN's convolution algorithms."""
 
 
 def _algorithm(name: str, value: Any) -> int:
@@ -333,7 +333,7 @@ class FunctionConfig:
         self._values: dict[str, Any] = {}
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # of Python's own protocols, such as copying
+        if name.startswith("_"):  # a name of one of Python's protocols, such as copying
             raise AttributeError(name)
         return _Path(self._values, name)
 
@@ -346,13 +346,13 @@ class FunctionConfig:
         return sorted({name.split(".")[0] for name in SETTINGS} | {"get"})
 
     def get(self, name: str) -> Any:  # each setting has a type of its own
-        """The value of a setting, or its default."""
+        """Return the value of a setting, or its default if the program has not set it."""
         if name in self._values:
             return self._values[name]
         return SETTINGS[name].default
 
     def is_set(self, name: str) -> bool:
-        """Whether the program has set a setting."""
+        """Return whether the program has set a setting."""
         return name in self._values
 
     @property
@@ -362,11 +362,11 @@ class FunctionConfig:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The values that the program has set, by name."""
+        """Return the values that the program has set, by name of the setting."""
         return dict(self._values)
 
     def copy(self) -> FunctionConfig:
-        """An independent copy, taken when a job is defined."""
+        """Return an independent copy, as is taken when a job is defined."""
         other = FunctionConfig()
         other._values.update(self._values)
         return other
@@ -399,7 +399,7 @@ _NOT_GIVEN: Any = object()
 
 
 class _Path:
-    """A name below a function config: a setter, or a group of them."""
+    """A name below a function config: a setter, or a group of setters."""
 
     __slots__ = ("_name", "_values")
     _name: str
@@ -411,7 +411,7 @@ class _Path:
                 f"function_config.{name}",
                 at=user_line(3),
                 found="an unknown name",
-                allowed="see `flow doctor --config` for all names",
+                allowed="the names that `flow doctor --config` lists",
                 hint=nearest(name, SETTINGS) or None,
             )
         object.__setattr__(self, "_values", values)
@@ -438,13 +438,13 @@ class _Path:
 
 
 def default_placement(config: FunctionConfig) -> Placement | None:
-    """The placement that a job's config requests, None if it requests none."""
+    """Return the placement that a job's config requests, None if it requests none."""
     asked = config.get("default_placement_scope")
     return asked if isinstance(asked, Placement) else _scope_of(asked).placement
 
 
 def optimizer_placement(config: FunctionConfig) -> OptimizerPlacement | None:
-    """The optimizer-state sharding that a config requests, None for none."""
+    """Return the optimizer-state sharding that a config requests, None if it requests none."""
     names = ("train.optimizer_placement_optimization_{}", "optimizer_placement_optimization_{}")
     mode = _first_set(config, [name.format("mode") for name in names])
     if config.is_set("enable_non_distributed_optimizer") and mode is None:
@@ -458,7 +458,7 @@ def _first_set(config: FunctionConfig, names: list[str]) -> Any:
 
 
 def cudnn_options(config: FunctionConfig) -> dict[str, AttrValue]:
-    """The cuDNN settings of a job, by their main names."""
+    """Return the cuDNN settings of a job, by the main name of each setting."""
     found = {setting.name: config.get(setting.name) for setting in CUDNN}
     names = ("enable_cudnn_conv_pseudo_half", *TRUE_HALF)
     others = {name: found.pop(name) for name in names}
@@ -468,17 +468,17 @@ def cudnn_options(config: FunctionConfig) -> dict[str, AttrValue]:
 
 
 def indexed_tables(config: FunctionConfig) -> tuple[str, ...]:
-    """Names of the variables whose updates change looked-up rows only."""
+    """Return the names of the variables of which updates change only the looked-up rows."""
     return config.get(INDEXED_SLICES) or ()
 
 
 def micro_batches(config: FunctionConfig, kind: str = "train") -> int:
-    """The number of micro-batches of a step; 1 for predict jobs."""
+    """Return the number of micro-batches in a step; 1 for predict jobs."""
     return int(config.get(MICRO_BATCHES) or 1) if kind == "train" else 1
 
 
 def quantization(config: FunctionConfig, step: str | None) -> QuantizationAware | None:
-    """The pass of quantization-aware training, None if it is off.
+    """Return the pass of quantization-aware training, None if that training is off.
 
     Args:
         config: the settings.
@@ -497,7 +497,7 @@ def quantization(config: FunctionConfig, step: str | None) -> QuantizationAware 
 
 
 def default_view(config: FunctionConfig) -> Scope:
-    """The outermost scope of a job, with the view that its config requests."""
+    """Return the outermost scope of a job, with the view that the job's config requests."""
     names = ("default_logical_view", "default_distribute_strategy")
     asked = next((config.get(name) for name in names if config.is_set(name)), None)
     return Scope(mirrored=_scope_of(asked).mirrored)
@@ -523,17 +523,17 @@ _OLD_INITIALIZERS: dict[str, Callable[[Mapping[str, Any]], tuple[Any, ...]]] = {
     "msra_conf": lambda c: _scaled(c, 2.0, "random_normal"),
     "variance_scaling_conf": lambda c: _scaled(c, c["scale"], _DISTRIBUTIONS[c["distribution"]]),
 }
-"""OneFlow's messages of initializers, with the defaults of their fields."""
+"""OneFlow's protobuf messages for initializers, with the defaults of their fields."""
 
 
 def initializer_attr(value: Any) -> tuple[AttrValue, ...]:
-    """The literal of an initializer, or of OneFlow's dict for one.
+    """Return the literal of an initializer, given as an initializer or as OneFlow's dict for it.
 
     >>> initializer_attr({"random_normal_conf": {"std": 0.1}})
     ('random_normal', 0.0, 0.1)
 
     Raises:
-        InferenceError: the value is neither.
+        InferenceError: the value is neither an initializer nor such a dict.
     """
     if isinstance(value, Initializer):
         return value.to_attr()

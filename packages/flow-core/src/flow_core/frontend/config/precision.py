@@ -1,4 +1,4 @@
-"""The half type of mixed precision: as requested, or the best one for the job's devices."""
+"""The 16-bit type of mixed precision: the requested type, or the best type for the devices."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ PRODUCT = Attrs({"transpose_a": False, "transpose_b": False, "alpha": 1.0})
 
 
 def half_type(registry: Registry, ops: Iterable[Op], requested: str | None = None) -> str:
-    """The half type whose products have the kernels of highest priority on all devices of ops.
+    """Return the half type (float16 or bfloat16) in which mixed precision computes.
 
-    Ties are resolved to float16, as in OneFlow.  Logs a warning, once per device type, if there
-    are only kernels that compute in float32.
+    Without a request, this is the type whose matrix products have the kernels of highest priority
+    on all devices of the ops; of equal types, float16 is chosen, as in OneFlow.  Logs a warning,
+    once per device type, if the device type has only kernels that compute in float32.
 
     Args:
         registry: the registry of kernels.
@@ -45,7 +46,7 @@ def half_type(registry: Registry, ops: Iterable[Op], requested: str | None = Non
 
 
 def kernel(registry: Registry, half: str, device: str) -> KernelSpec | None:
-    """The kernel of a product in a half type on a device."""
+    """Return the kernel for a matrix product in a half type on a device."""
     matrix = tensor_type((64, 64), as_dtype(half))
     query = KernelQuery("matmul", PRODUCT, (matrix, matrix), (matrix,))
     return registry.accepting_kernel(query, device)

@@ -1,4 +1,4 @@
-"""Scopes: placement, names and options of the ops that a job adds."""
+"""Scopes: contexts that set the placement, names and options of the ops traced in them."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ class ParallelConf:
     placement: Placement
 
     def device_tag(self) -> str:
-        """The device type."""
+        """Return the device type."""
         return self.placement.device_type
 
     def device_name(self) -> list[str]:
-        """The devices, such as ``["0:0", "0:1"]``."""
+        """Return the devices, such as ``["0:0", "0:1"]``."""
         return [f"{machine}:{device}" for machine, device in self.placement.devices]
 
 
@@ -63,8 +63,8 @@ class Scope:
         mirrored: whether the mirrored view is on.
         checkpointing: number of the segment whose activations are recomputed in the backward
             pass, 0 for none.
-        stale: the number of values that are kept of each variable of a train job, of which the
-            oldest is used; 0 for one.
+        stale: how many successive values of each variable of a train job are kept; the job reads
+            the oldest of them.  0 keeps the current value only.
         default: the session's default devices, None outside of jobs.
     """
 
@@ -85,18 +85,18 @@ class Scope:
 
     @property
     def prefix(self) -> str:
-        """The prefix of names of ops and variables, in OneFlow's form."""
+        """The prefix that OneFlow adds to the names of ops and variables in this scope."""
         return "".join(f"{name}-" for name in self.names)
 
 
 def outside(attempted: str) -> OutsideJobError:
-    """The error for calls that need a job under definition."""
+    """Return the error for a call that needs a job under definition but is outside of one."""
     return OutsideJobError(
         attempted,
         at=user_line(3),
         found="no job function under definition",
         allowed="inside a function decorated with @flow.global_function",
-        hint="what leaves a job are the arrays that it returns, not its blobs",
+        hint="make the call inside a job; outside, use the arrays that jobs return, not blobs",
     )
 
 
@@ -106,7 +106,7 @@ _current: ContextVar[Scope] = ContextVar("flow_scope", default=_OUTERMOST)
 
 
 def current_scope() -> Scope:
-    """The scope in force."""
+    """Return the scope in force."""
     return _current.get()
 
 
@@ -129,11 +129,13 @@ def placement(
 
     Args:
         device_tag: device type, "cpu", "gpu" or one that a plugin provides.
-        machine_device_ids: such as ``"0:0"``, ``"0:0-3"`` or ``["0:0-1", "1:0-1"]``.
+        machine_device_ids: machine and device numbers, such as ``"0:0"``, ``"0:0-3"`` or
+            ``["0:0-1", "1:0-1"]``.
         hierarchy: shape of the device grid, for n-D SBP.
 
     Raises:
-        GraphError: the ids are invalid or repeated, or the grid has another size.
+        GraphError: the ids are invalid or repeated, or the size of the grid is not the number of
+            devices.
     """
     if not isinstance(device_tag, str) or not device_tag:
         raise GraphError(
@@ -194,12 +196,12 @@ class Entering:
 
 
 def consistent_view() -> Entering:
-    """The consistent view: one logical program on all devices (the default)."""
+    """Return the scope of the consistent view: one logical program on all devices (the default)."""
     return Entering(mirrored=False)
 
 
 def mirrored_view() -> Entering:
-    """The mirrored view: the same program on each device."""
+    """Return the scope of the mirrored view: the same program on each device."""
     return Entering(mirrored=True)
 
 
@@ -209,14 +211,16 @@ def scope_config(
     ssp_stage_id: int | None = None,
     pipeline_stage_id_hint: int | None = None,
 ) -> Entering:
-    """Scope options, as ``flow.experimental.scope.config(checkpointing=True)``.
+    """Set options of the ops in a ``with`` block, as ``flow.experimental.scope.config``.
 
     Args:
         checkpointing: whether the ``with`` block is a segment whose activations the backward pass
             recomputes from the segment's inputs.  Values that leave the segment are kept.
-        ssp_num_stages, ssp_stage_id: in jobs with ``function_config.enable_ssp(True)``, variables
-            of the block are used as they were ``ssp_num_stages - ssp_stage_id - 1`` steps before.
-        pipeline_stage_id_hint: accepted for compatibility; stages follow from placements.
+        ssp_num_stages, ssp_stage_id: in jobs with ``function_config.enable_ssp(True)``, the block
+            uses the values that its variables had ``ssp_num_stages - ssp_stage_id - 1`` steps
+            before.
+        pipeline_stage_id_hint: accepted for compatibility; the placements of ops determine the
+            pipeline stages.
     """
     for given in (ssp_num_stages, ssp_stage_id):
         if given is not None and not isinstance(given, int):

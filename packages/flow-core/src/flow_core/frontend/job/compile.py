@@ -1,4 +1,4 @@
-"""From a differentiated job to a plan: run the passes, select SBP, lower."""
+"""Compilation of a differentiated job to a plan: run the passes, select SBP signatures, lower."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class Compiled:
 
     Attributes:
         logical: the graph as traced and differentiated.
-        optimized_logical: the logical graph after its passes.
-        graph: the physical graph after its passes.
+        optimized_logical: the logical graph after the passes on it.
+        graph: the physical graph after the passes on it.
         plan: the physical plan.
-        timings: time per pass and stage.
-        physical: the physical graph before its passes, with layouts and ledger.
-        inputs: names of the ``input`` ops in the order in which they are fed, micro-batch by
-            micro-batch.
+        timings: time taken by each pass and stage.
+        physical: the physical graph before the passes on it, with layouts and ledger.
+        inputs: names of the ``input`` ops in the order in which arrays are fed to them: all inputs
+            of one micro-batch, then those of the next.
     """
 
     logical: Graph
@@ -57,7 +57,7 @@ class Compiled:
 
     @property
     def layouts(self) -> Mapping[Value, TensorLayout]:
-        """Layouts of the logical values, when there are several devices."""
+        """Layouts of the logical values; empty for a single device."""
         return self.physical.layouts
 
 
@@ -65,8 +65,8 @@ class Compiled:
 def gc_paused() -> Iterator[None]:
     """Pause cyclic garbage collection for a ``with`` block.
 
-    Compilation creates many long-lived objects and hardly any cycles; repeated collections would
-    make its time superlinear in the size of the graph.
+    Compilation creates many long-lived objects and hardly any reference cycles; with repeated
+    collections, its time would grow faster than the size of the graph.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -88,11 +88,11 @@ def compile_graph(
     """Compile a job to a plan.
 
     Args:
-        build: the job, backward pass and updates included.
+        build: the job, including its backward pass and updates.
         results: values to fetch at each step.
-        inputs: names of the ``input`` ops in the order in which they are fed.
+        inputs: names of the ``input`` ops in the order in which arrays are fed to them.
         effects: whether to keep ops that only have side effects.
-        select: the selector; the one of the job's settings if None.
+        select: the selector of SBP signatures; None for the selector that the job's settings name.
     """
     build.builder.results = tuple(results)
     logical = build.builder.build()
@@ -117,7 +117,7 @@ def _compile(
     select: Selector | None,
     memory: float,
 ) -> Compiled:
-    """Compile a logical graph; ``memory`` is the multiple of memory's price in the cost model."""
+    """Compile a logical graph; ``memory`` multiplies the price of memory in the cost model."""
     before, context = logical_pipeline(build)
     optimized = before.run(logical, context)
     check_placements(build, optimized)
@@ -159,14 +159,14 @@ def _distribute(build: JobBuild, graph: Graph, select: Selector | None, memory: 
 
 
 def _annotated(plan: Plan, physical: Physical, parts: int) -> Plan:
-    """The plan with its shards, micro-batches and ledger."""
+    """Return the plan with records of its shards, micro-batches and ledger."""
     shards = {n: (s.variable, s.region) for n, s in physical.shards.items()}
     ledger = tuple(map(_transfer, physical.ledger))
     return replace(plan, shards=shards, micro_batches=parts, ledger=ledger)
 
 
 def _transfer(entry: BoxingEntry) -> Transfer:
-    """The plan's record of a ledger line: bytes per step, 0 for boxing that runs once."""
+    """Return the plan's record of a ledger entry: bytes per step, 0 for boxing that runs once."""
     links = {} if entry.once else {f"{a}->{b}": n for a, b, n in entry.links}
     return Transfer(
         value=entry.value,
@@ -193,7 +193,7 @@ def _timed(name: str, before: int, work: Callable[[], T]) -> tuple[T, PassTiming
 
 
 def _keep_layouts(session: JobSession, graph: Graph, layouts: Mapping[Value, TensorLayout]) -> None:
-    """Record the layouts of variables, which bind jobs compiled later."""
+    """Record the layouts of variables, which jobs that are compiled later must use."""
     for op in graph.of_type("variable"):
         layout = layouts.get(op.output()) or TensorLayout(op.placement, (B,))
         session.layouts.setdefault(op.name, layout)

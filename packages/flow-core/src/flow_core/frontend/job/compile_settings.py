@@ -1,4 +1,4 @@
-"""Settings of session and job in the form that passes, lowering and kernels take them."""
+"""Settings of session and job, converted to the options of passes, lowering and kernels."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from flow_core.sharding.topology import Device
 TENSOR_FLOAT_32 = "enable_tensor_float_32_compute"
 
 FUSED_BY_DEFAULT = ("all_reduce",)
-"""The fusible collectives that are bucketed unless the program says otherwise."""
+"""The collectives that are bucketed (combined into larger ones) by default."""
 
 
 def pass_options(build: JobBuild) -> dict[str, Any]:
-    """The options of passes on the logical graph."""
+    """Return the options of passes on the logical graph."""
     config = build.config
     return {
         **bucket_options(build),
@@ -33,12 +33,12 @@ def pass_options(build: JobBuild) -> dict[str, Any]:
 
 
 def physical_pass_options(build: JobBuild, physical: Physical) -> dict[str, Any]:
-    """The options of passes on the physical graph."""
+    """Return the options of passes on the physical graph."""
     return {**pass_options(build), "shared_copies": shared_copies(build, physical)}
 
 
 def bucket_options(build: JobBuild) -> dict[str, Any]:
-    """The options of the pass that buckets collectives."""
+    """Return the options of the pass that combines small collectives into buckets."""
     settings, config = build.session.resources.others, build.config
 
     def session(name: str, default: object) -> Any:
@@ -60,20 +60,20 @@ def bucket_options(build: JobBuild) -> dict[str, Any]:
 
 
 def half_type_of(build: JobBuild) -> str:
-    """The half-precision type of a mixed-precision job."""
+    """Return the half-precision type of a mixed-precision job."""
     ops = build.builder.ops.values()
     return half_type(build.session.registry, ops, build.config.get(HALF))
 
 
 def kernel_settings(build: JobBuild) -> Attrs:
-    """The settings of kernels, which are part of the plan."""
+    """Return the settings of kernels, which are part of the plan."""
     allowed = build.session.resources.others.get(TENSOR_FLOAT_32, True)
     mixed = {HALF: half_type_of(build)} if build.config.get(MIXED) else {}
     return Attrs({TENSOR_FLOAT_32: allowed, **mixed})
 
 
 def lowering_options(build: JobBuild, physical: Physical, sharing: ReplicaDedup) -> CompileOptions:
-    """The options of lowering a physical graph to a plan."""
+    """Return the options for lowering a physical graph to a plan."""
     config, session = build.config, build.session
 
     def is_resident(name: str, device: Device) -> bool:
@@ -97,7 +97,7 @@ def lowering_options(build: JobBuild, physical: Physical, sharing: ReplicaDedup)
 
 
 def _recording(build: JobBuild) -> frozenset[str]:
-    """The types of a job's devices whose drivers record steps."""
+    """Return those device types of a job whose drivers record steps, as CUDA graphs for example."""
     devices = build.session.registry.devices
     asked = {op.placement.device_type for op in build.builder.ops.values()}
     return frozenset(kind for kind in asked if kind in devices and devices[kind].records_launches)

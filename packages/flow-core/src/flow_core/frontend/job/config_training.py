@@ -18,21 +18,21 @@ from flow_core.ir.graph import AttrValue
 from flow_core.ir.update_rules import BY_TYPE
 
 REQUIRED: Any = object()
-"""Marks a field without a default."""
+"""Marks a field that has no default."""
 
 Fields = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class _Message:
-    """A message: its fields with their defaults, and its conversion."""
+    """A kind of configuration message: the defaults of its fields, and its conversion."""
 
     fields: Fields
     make: Callable[[Fields], Any]
 
 
 def _literal(kind: str, **fields: object) -> _Message:
-    """A message that is converted to ``(kind, *fields)``."""
+    """Return a kind of message that is converted to ``(kind, *fields)``."""
     return _Message(fields, lambda c: (kind, *(_frozen(c[name]) for name in fields)))
 
 
@@ -41,7 +41,7 @@ def _frozen(value: object) -> AttrValue:
 
 
 def _rule(op: str, conf: Fields, **more: Any) -> UpdateRule:
-    """Return an update rule with the attributes that it takes from a message."""
+    """Return an update rule, with attributes from a message and further attributes."""
     return UpdateRule(op, {name: conf[name] for name in BY_TYPE[op].attrs}, **more)
 
 
@@ -89,18 +89,18 @@ DECAYS: Mapping[str, _Message] = {
         "linear_cosine", decay_batches=REQUIRED, num_periods=0.5, alpha=0.0, beta=0.001
     ),
 }
-"""Decays by the key of ``learning_rate_decay``."""
+"""Decays of the learning rate by the key of ``learning_rate_decay``."""
 
 WARMUPS: Mapping[str, _Message] = {
     "constant_conf": _literal("constant", warmup_batches=REQUIRED, multiplier=REQUIRED),
     "linear_conf": _literal("linear", warmup_batches=REQUIRED, start_multiplier=REQUIRED),
 }
-"""Warm-ups by the key of ``warmup_conf``."""
+"""Warm-ups of the learning rate by the key of ``warmup_conf``."""
 
 CLIPS: Mapping[str, _Message] = {
     "clip_by_global_norm": _Message({"clip_norm": REQUIRED}, lambda c: float(c["clip_norm"])),
 }
-"""Limits of gradients by the key of ``clip_conf``."""
+"""Limits on gradients by the key of ``clip_conf``."""
 
 
 def _weight_decay(conf: Fields) -> WeightDecay:
@@ -116,17 +116,17 @@ WEIGHT_DECAY = _Message(
 )
 
 PARTS = ("learning_rate_decay", "warmup_conf", "clip_conf", "weight_decay_conf")
-"""Keys of ``train.model_update_conf`` besides the rule."""
+"""Keys of ``train.model_update_conf`` other than the update rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """Reads messages; errors name the path of the field and the user's line."""
+    """A reader of messages, whose errors name the path of the field and the source line."""
 
     line: SourceLine | None
 
     def one_of(self, path: str, table: Mapping[str, _Message], conf: Any) -> Any:
-        """Convert the only message of a dict; None for no dict."""
+        """Convert the only message in a dict; return None without a dict."""
         if conf is None:
             return None
         names = list(conf) if isinstance(conf, Mapping) else []
@@ -153,10 +153,10 @@ class _Reader:
 
 
 def configured_training(config: FunctionConfig, line: SourceLine | None) -> TrainOptions:
-    """The options of the optimizer in a function config.
+    """Return the options of the optimizer in a function config.
 
     Raises:
-        JobError: there is no optimizer, or it is unknown.
+        JobError: the config has no optimizer, or an unknown one.
     """
     conf = config.get("train.model_update_conf") or {}
     rate, reader = config.get("train.primary_lr"), _Reader(line)

@@ -1,4 +1,4 @@
-"""Completion of a traced job: quantization, backward pass, updates and optimizer states."""
+"""Completion of a traced job: adds quantization, backward pass, updates and optimizer states."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ STEP_VARIABLE = "System-Train-TrainStep-{job}"
 
 
 def differentiate(traced: Traced) -> dict[Value, Value]:
-    """Add to a traced job's graph what its function does not spell out.
+    """Add the ops to a traced job's graph that its function requests but does not contain.
 
     Train jobs get a backward pass, updates and a step counter; jobs with quantization-aware
-    training get rounding ops.  The session learns the variables that this adds.
+    training get rounding ops.  The variables that this adds are declared in the session.
 
     Returns:
         The gradients of the trainable and the watched values.
 
     Raises:
-        JobError: a train job without an optimizer, or see `build_training`.
+        JobError: a train job has no optimizer; for other causes see `build_training`.
     """
     build, line = traced.build, traced.line
     if build.kind == "train":
@@ -48,7 +48,7 @@ def differentiate(traced: Traced) -> dict[Value, Value]:
 
 
 def _train_requests(build: JobBuild, line: SourceLine | None) -> list[TrainRequest]:
-    """The calls of ``minimize``; for older programs, the optimizer of the function config."""
+    """Return the calls of ``minimize``; older programs set the optimizer in the function config."""
     if build.losses and not build.train_requests:
         options = configured_training(build.config, line)
         build.train_requests.append(train_request(options, build.losses, line))
@@ -57,8 +57,8 @@ def _train_requests(build: JobBuild, line: SourceLine | None) -> list[TrainReque
             f"compiling job {build.name!r}",
             at=line,
             found='a job of type "train" without an optimizer',
-            allowed="flow.optimizer....minimize(loss) inside of it",
-            hint='decorate it with type="predict" if it only computes',
+            allowed="a call of flow.optimizer....minimize(loss) in the job function",
+            hint='add that call, or decorate the function with type="predict" if it does not train',
         )
     return build.train_requests
 
@@ -78,7 +78,7 @@ def _quantize(build: JobBuild, fetched: Sequence[Value]) -> None:
 def _add_training(
     build: JobBuild, requests: Sequence[TrainRequest], placement: Placement
 ) -> dict[Value, Value]:
-    """Add backward pass and updates, and advance the step counter."""
+    """Add the backward pass, the updates, and an op that advances the step counter."""
     build.forward = frozenset(build.builder.ops)
     counter, numbers = _step_value(build), _of_numbers(build, placement)
     (step,) = build.emitter.emit("reshape", [counter], {"shape": ()}, placement=numbers)
@@ -90,7 +90,7 @@ def _add_training(
 
 
 def _of_numbers(build: JobBuild, placement: Placement) -> Placement:
-    """The devices that compute step numbers and learning rates for a placement."""
+    """Return the devices that compute step numbers and learning rates for a placement."""
     on_host = placement.device_type in build.session.registry.host_numbers
     return placement.on_host() if on_host else placement
 
@@ -149,7 +149,7 @@ def _train_variables(build: JobBuild) -> list[TrainVariable]:
 
 
 def _declare_variables(build: JobBuild, line: SourceLine | None) -> None:
-    """Declare the variables that training added: step counter and optimizer states."""
+    """Declare the variables that training has added: the step counter and optimizer states."""
     for name, op in build.builder.ops.items():
         if op.type == "variable" and name not in build.variables:
             type_ = build.builder.types[name][0]

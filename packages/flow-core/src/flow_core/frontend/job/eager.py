@@ -13,10 +13,11 @@ from flow_core.runtime.executable import Executable
 
 
 def evaluate_blob(blob: BlobDef) -> LocalBlob:
-    """The value of a blob in the call that defines its job.
+    """Return the value of a blob in the call that defines its job.
 
     The ops on which the blob depends are compiled and run separately, on the arrays of that call
-    and with the variables' values before it.  The function is traced again at its next call.
+    and with the values that variables had before the call.  The function is traced again at its
+    next call.
     """
     build: JobBuild = blob.job
     results = [*blob.parts, *(() if blob.rows is None else blob.rows.count.parts)]
@@ -36,7 +37,7 @@ def evaluate_blob(blob: BlobDef) -> LocalBlob:
 
 
 def _step(build: JobBuild) -> int:
-    """Return the step number; a redefined train job continues the count."""
+    """Return the number of the step; a redefined train job continues the earlier job's count."""
     try:
         return int(build.session.value(STEP_VARIABLE.format(job=build.name))[0])
     except KeyError:

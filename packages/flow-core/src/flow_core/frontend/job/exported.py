@@ -1,4 +1,4 @@
-"""Predict jobs for exporters: the graph that the results need, and the weights."""
+"""Predict jobs for exporters: the part of the graph that the results need, and the weights."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ PREFIX = "Input_"
 
 
 def traced_for_export(job: Any, attempted: str, at: SourceLine | None) -> ExportedJob:
-    """A traced predict job, without the arrays of its variables.
+    """Return a traced predict job, without the arrays of its variables.
 
     Raises:
-        JobError: this is not a job function, or it trains or returns nothing.
+        JobError: ``job`` is not a job function, is a train job, or returns nothing.
         UnsupportedError: a parameter or result is not a single array.
     """
     _check_job(job, attempted, at)
@@ -39,7 +39,7 @@ def traced_for_export(job: Any, attempted: str, at: SourceLine | None) -> Export
 
 
 def _parameter(name: str) -> str:
-    """The parameter of an ``input`` op.
+    """Return the name of the job's parameter to which an ``input`` op belongs.
 
     >>> _parameter("Input_images"), _parameter("Input_pair-0")
     ('images', 'pair-0')
@@ -61,7 +61,7 @@ def _check_job(job: object, attempted: str, at: SourceLine | None) -> None:
             at=at,
             found=f"job {job.name!r} of type {job.kind!r}",
             allowed='jobs of type "predict"',
-            hint="define a predict job that calls the same model: variables go by their names",
+            hint="define a predict job that calls the same model; jobs share variables by name",
         )
 
 
@@ -84,7 +84,7 @@ def _check_type(kind: TensorType, what: str, attempted: str, at: SourceLine | No
 
 
 def _cut(graph: Graph, fed: Mapping[str, Value], specs: Mapping[str, OpSpec]) -> Graph:
-    """The graph without ops that neither results nor variables need; all inputs stay."""
+    """Return the graph without ops that neither results nor variables need; keep all inputs."""
     effects = tuple(
         name
         for name in graph.effects

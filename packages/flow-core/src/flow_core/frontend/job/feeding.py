@@ -1,4 +1,4 @@
-"""Feeding: convert arguments to host arrays, checked against the placeholders."""
+"""Feeding: conversion of a call's arguments to host arrays, checked against the placeholders."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from flow_core.base.shapes import Shape
 from flow_core.frontend.job.partial_feeds import LocalRows, RowsFunction, partial_feed
 
 Shapes = tuple[tuple[Shape, ...], ...]
-"""The shapes of arrays fed in lists: per placeholder, per device."""
+"""The shapes of arrays fed in lists: for each placeholder, one shape per device."""
 
 
 _NUMBERS = "biuf"
-"""Kinds of numpy types whose elements are numbers."""
+"""The values of ``dtype.kind`` for numpy types whose elements are numbers."""
 
 RAGGED = -1
-"""Replaces the shapes of several tensors in a shape: ``(count, RAGGED)``."""
+"""Stands for the shapes of a list of several tensors, as in ``(count, RAGGED)``."""
 
 
 def _shape(array: Array) -> Shape:
@@ -31,12 +31,12 @@ def _shape(array: Array) -> Shape:
 
 
 def is_list(spec: PlaceholderSpec) -> bool:
-    """Whether a placeholder takes an array per device."""
+    """Return whether a placeholder takes a list with an array per device."""
     return spec.kind in ("list", "list_list")
 
 
 def declared_shapes(placeholders: Any, devices: int) -> list[tuple[Shape, ...]]:
-    """The largest shapes of the list placeholders among nested placeholders, in order."""
+    """Return the largest shapes of the list placeholders among nested placeholders, in order."""
     if isinstance(placeholders, PlaceholderSpec):
         return [(placeholders.shape,) * devices] if is_list(placeholders) else []
     nested = placeholders.values() if isinstance(placeholders, Mapping) else placeholders
@@ -44,12 +44,12 @@ def declared_shapes(placeholders: Any, devices: int) -> list[tuple[Shape, ...]]:
 
 
 class Feeding:
-    """Flattens the arguments of a job's calls to arrays.
+    """The conversion of the arguments of a job's calls to a flat list of arrays.
 
     Args:
         job: name of the job.
-        signature: its parameters.
-        devices: the number of arrays in a list.
+        signature: the parameters of the job.
+        devices: the number of arrays in a list, one per device.
 
     Attributes:
         declared: the shapes of list placeholders, which are upper bounds.
@@ -71,7 +71,7 @@ class Feeding:
         )
 
     def feed(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> list[Array]:
-        """Checked host arrays of one call, in the order of the inputs."""
+        """Return the checked host arrays of one call, in the order of the job's inputs."""
         if len(args) == len(self._feeders) and not kwargs:
             given: Sequence[Any] = args
         else:
@@ -82,7 +82,7 @@ class Feeding:
         return arrays
 
     def shapes(self, arrays: Sequence[Array]) -> Shapes:
-        """The shapes of the arrays that were fed in lists."""
+        """Return the shapes of the arrays that were fed in lists."""
         if not self.declared:
             return ()
         found = [_shape(x) for x, listed in zip(arrays, self._lists, strict=True) if listed]
@@ -106,7 +106,7 @@ class Feeding:
 
 
 class Feeder:
-    """Flattens the argument of one parameter to arrays."""
+    """The conversion of the argument of one parameter to a flat list of arrays."""
 
     __slots__ = ("_devices", "_job", "_name", "_placeholders")
 
@@ -162,12 +162,12 @@ class Feeder:
             arrays.append(self._item(spec, item, f"{path}[{device}]"))
 
     def _partial(self, spec: PlaceholderSpec, value: LocalRows | RowsFunction, path: str) -> Any:
-        """A feed that answers the slices of a step like the whole array."""
+        """Return a feed that a step can slice like the whole array."""
         convert = partial(self._array, spec, path=path)
         return partial_feed(value, spec, f"feeding {path!r} of job {self._job!r}", convert)
 
     def _item(self, spec: PlaceholderSpec, value: object, path: str) -> Array:
-        """One device's array of a list placeholder."""
+        """Return the array of one device for a list placeholder."""
         if spec.kind == "list_list":
             if not isinstance(value, list | tuple) or not value:
                 self._fail(path, _describe(value), "a list of arrays")
@@ -195,7 +195,7 @@ class Feeder:
         return copies
 
     def _array(self, spec: PlaceholderSpec, value: object, path: str) -> Array:
-        """An array of the placeholder's element type: the value, or a cast copy of it."""
+        """Return an array of the placeholder's element type: the value, or a cast copy of it."""
         if not isinstance(value, np.ndarray):
             value = self._converted(spec, value, path)
         if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
@@ -226,7 +226,7 @@ class Feeder:
         return array
 
     def _cast(self, spec: PlaceholderSpec, value: Array, path: str) -> Array:
-        """Cast to another element type; only fractions may be rounded."""
+        """Cast to the placeholder's element type; only floating point types may round values."""
         try:
             with np.errstate(invalid="ignore", over="raise"):
                 cast = value.astype(spec.dtype.numpy)
@@ -252,10 +252,11 @@ class Feeder:
 
 
 class StagingBuffers:
-    """Copies of the fed arrays of asynchronous steps, one set of buffers per token of the job.
+    """Copies of the fed arrays of asynchronous steps, with one set of buffers per token of the job.
 
-    A set belongs to the step that holds the token.  Steps of several threads may enter the
-    pipeline in a different order than they were staged.
+    A token permits a step to be in flight.  A set of buffers belongs to the step that holds its
+    token, because steps of several threads may enter the pipeline in another order than that in
+    which their arrays were copied.
     """
 
     __slots__ = ("_sets",)
@@ -266,7 +267,7 @@ class StagingBuffers:
     def copy(
         self, slot: int, arrays: Sequence[Array], windows: Sequence[tuple[int, Any]]
     ) -> list[Array]:
-        """Copy the windows that this process reads; allocate the set at its first use.
+        """Copy the windows that this process reads; allocate the set of buffers at its first use.
 
         Args:
             slot: `Step.slot` of a step that holds a token.
@@ -287,14 +288,14 @@ class StagingBuffers:
 
 
 def _array_of(value: object) -> Array:
-    """The array of an object, without a copy if possible."""
+    """Return the array of an object, without a copy if possible."""
     if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
         return np.from_dlpack(value)
     return np.asarray(value)
 
 
 def _lists(placeholders: Any, devices: int) -> list[bool]:
-    """For each array of nested placeholders, whether it is fed in a list."""
+    """Return, for each array of nested placeholders, whether it is fed in a list."""
     if isinstance(placeholders, PlaceholderSpec):
         return [True] * devices if is_list(placeholders) else [False]
     nested = placeholders.values() if isinstance(placeholders, Mapping) else placeholders
@@ -302,7 +303,7 @@ def _lists(placeholders: Any, devices: int) -> list[bool]:
 
 
 def _paths(path: str, placeholders: Any, devices: int) -> Iterator[str]:
-    """The names of the arrays of nested placeholders, in order."""
+    """Yield the names of the arrays of nested placeholders, in order."""
     if isinstance(placeholders, PlaceholderSpec):
         yield from [f"{path}[{i}]" for i in range(devices)] if is_list(placeholders) else [path]
         return
@@ -312,7 +313,7 @@ def _paths(path: str, placeholders: Any, devices: int) -> Iterator[str]:
 
 
 def _about_size(spec: PlaceholderSpec, shape: Shape) -> str | None:
-    """Advice on a batch that is smaller or larger than the others."""
+    """Return a hint for a batch of another size than the placeholder's; None for other errors."""
     if not shape or len(shape) != len(spec.shape) or shape[1:] != spec.shape[1:]:
         return None
     return (

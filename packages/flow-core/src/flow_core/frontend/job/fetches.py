@@ -1,4 +1,4 @@
-"""The values that each step of a job fetches: returned blobs, then watched ones."""
+"""The values that each step of a job fetches: those of returned blobs, then of watched blobs."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from flow_core.runtime.pipeline import Step
 
 
 class Fetches:
-    """The results of a job's steps, and how they form return values and watched blobs.
+    """The fetched values of a job's steps, and how return values are made of them.
 
     Args:
-        traced: the job, differentiated.
+        traced: the differentiated job.
         gradients: gradients of watched values.
 
     Attributes:
@@ -44,7 +44,7 @@ class Fetches:
         self.watcher = self._show_watched if self._watched else None
 
     def _add(self, blob: BlobDef, parts: Sequence[Value]) -> Fetched:
-        """Add a blob, or its gradient."""
+        """Add the values of a blob or of its gradient, and return their position."""
         first = len(self.values)
         self.values.extend(self._rounded.get(part, part) for part in parts)
         where = slice(first, len(self.values))
@@ -53,7 +53,7 @@ class Fetches:
         return Fetched(where, blob)
 
     def arrange(self, step: Step) -> Any:  # the job's annotation determines the type
-        """The results of a step in the structure that the job returns."""
+        """Return the results of a step in the structure that the job returns."""
         results = step.results or ()
         found = [blob.of(results) for blob in self._returned]
         return structure(self._structure, found, lambda kind, x: FORMS[kind](x))

@@ -1,4 +1,4 @@
-"""Job functions: ``@flow.global_function`` and its result, `JobFunction`."""
+"""Job functions: the decorator ``@flow.global_function``, and the `JobFunction` that it returns."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from flow_core.sharding.topology import Device
 KINDS = ("train", "predict")
 
 PLANS_KEPT = 16
-"""The number of plans that a job fed with lists keeps, one per combination of shapes."""
+"""How many plans a job keeps if lists are fed to it; each combination of shapes has a plan."""
 
 _log = logging.getLogger("flow_core")
 
@@ -53,15 +53,15 @@ _log = logging.getLogger("flow_core")
 class JobFunction:
     """A job: a Python function that is traced and compiled once, and run at every call.
 
-    The stages are trace, differentiate, compile and bind.  They run at the first call (tracing
-    and differentiation also when a checkpoint needs the variables); later calls only feed, run
-    and fetch.
+    The stages are trace, differentiate, compile and bind.  They run at the first call (the first
+    two also when a checkpoint needs the variables before that); later calls only feed, run and
+    fetch.
 
     Args:
         function: the Python function.
         kind: "train" or "predict".
-        config: its settings, which are copied.
-        session: its session; the default session if None.
+        config: the job's settings, which are copied.
+        session: the job's session; the default session if None.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class JobFunction:
         self._agreed: AgreedJob | None = None
 
     def active_session(self) -> Session:
-        """The job's session; the default session if the job's was closed."""
+        """Return the job's session; the default session if the job's session was closed."""
         if self.session is None:
             session = default_session()
             self._join(session)
@@ -114,8 +114,8 @@ class JobFunction:
     def _join(self, session: Session) -> None:
         """Register the job with a session; names of train jobs must be unique.
 
-        A redefined job, in eager mode or by a cell of a notebook, replaces the last
-        one of its name, and continues with its variables and its step counter.
+        A job that is redefined, in eager mode or by a cell of a notebook, replaces the last job of
+        its name, and continues with that job's variables and step counter.
         """
         eager = session.eager
         session.jobs[:] = [job for job in session.jobs if not replaces(self, job, eager)]
@@ -125,19 +125,19 @@ class JobFunction:
                     f"defining train job {self.name!r}",
                     at=self.line,
                     found=f"another train job of that name at {other.line}",
-                    allowed="one train job of a name, as its step counter is saved under it",
-                    hint="rename one of them, or call flow.clear_default_session() before",
+                    allowed="one train job per name, under which its step counter is saved",
+                    hint="rename one of the jobs, or call flow.clear_default_session() before",
                 )
         session.jobs.append(self)
 
     # ------------------------------------------------------------------ phases
 
     def prepare(self) -> Traced:
-        """Trace and differentiate the job, unless done before; this declares its variables."""
+        """Trace and differentiate the job unless done before; this declares its variables."""
         return self._variant().traced
 
     def compile(self) -> Compiled:
-        """Trace and compile the job; with several plans, return the plan of the last call."""
+        """Trace and compile the job; of several plans, return that of the last call."""
         return self._compiled(self._variant())
 
     @property
@@ -151,19 +151,19 @@ class JobFunction:
         return None if self.compiled is None else self.compiled.optimized_logical
 
     def plan(self) -> Plan:
-        """The physical plan; compiles the job if needed."""
+        """Return the physical plan; compile the job if needed."""
         return self.compile().plan
 
     def executable(self) -> Executable:
-        """The bound plan; compiles and binds the job if needed."""
+        """Return the bound plan; compile and bind the job if needed."""
         return self._executable(self._variant())
 
     @property
     def plans(self) -> tuple[Shapes, ...]:
-        """The shapes with a plan, in the order of their last use.
+        """The combinations of shapes that have a plan, in the order of their last use.
 
-        Jobs that are fed lists get a plan for each combination of shapes; at most
-        `PLANS_KEPT` are kept.
+        A job to which lists are fed gets a plan for each combination of shapes; at most
+        `PLANS_KEPT` plans are kept.
         """
         return tuple(shapes for shapes, variant in self._variants.items() if variant.compiled)
 
@@ -177,7 +177,7 @@ class JobFunction:
     def _variant(
         self, shapes: Shapes | None = None, fed: Sequence[Array] | None = None
     ) -> _Variant:
-        """The differentiated job for fed lists of given shapes; by default the last one."""
+        """Return the differentiated job for fed lists of given shapes; by default the last used."""
         last = self._last
         if last is not None and (shapes is None or shapes == last.shapes):
             return last
@@ -197,7 +197,7 @@ class JobFunction:
         return variant
 
     def _drop_oldest(self) -> None:
-        """Limit the number of plans; warn once."""
+        """Drop the plan used least recently if there are too many; warn once."""
         if len(self._variants) <= PLANS_KEPT:
             return
         self._variants.popitem(last=False)
@@ -225,7 +225,7 @@ class JobFunction:
         return variant.compiled
 
     def _warn(self, graph: Graph) -> None:
-        """Issue the warnings about a compiled job, once per name."""
+        """Issue the warnings about a compiled job, once per name of a job."""
         session = self.active_session()
         if self.kind == "train" and self.name not in session.checked_weights:
             session.checked_weights.add(self.name)
@@ -240,7 +240,7 @@ class JobFunction:
         return variant.executable
 
     def _compiled_collectively(self, session: Session, variant: _Variant) -> Compiled:
-        """Compile the job; several processes share one selection and compare their plans."""
+        """Compile the job; several processes use one SBP selection and compare their plans."""
         world, build = session.world, variant.traced.build
         if world is None:
             return self._compiled(variant)
@@ -273,7 +273,7 @@ class JobFunction:
         return executable
 
     def _agreement(self, session: Session) -> AgreedJob | None:
-        """The check that the processes of a program run the same steps."""
+        """Return the check that all processes of a program run the same steps."""
         agree = getattr(session.world, "agree", None)
         if agree is None:
             return None
@@ -282,14 +282,14 @@ class JobFunction:
         return found
 
     def resume(self) -> None:
-        """Continue at the step of the job's counter, on which random ops depend."""
+        """Continue at the step number in the job's counter; random ops depend on that number."""
         if self._bound and self.session is not None:
             self._step[...] = self._steps_done(self.session)
             if self._agreed is not None:
                 self._agreed.step = int(self._step)
 
     def _steps_done(self, session: Session) -> int:
-        """The step counter: a variable for train jobs, else the job's own."""
+        """Return the number of steps done: of a train job, from a variable, else from a counter."""
         if self.kind == "train":
             return int(session.value(STEP_VARIABLE.format(job=self.name))[0])
         return int(self._step)
@@ -316,14 +316,14 @@ class JobFunction:
                 at=user_line(2),
                 found="the definition of another job",
                 allowed="calls outside of job functions",
-                hint="share a plain Python function between jobs; it may call itself on numbers",
+                hint="move the shared code to a plain Python function, and call it in both jobs",
             )
         if is_planning():
             end_script(f"a call of job {self.name!r}")
         feeding = self._feeding or self._feed()
         session = self.active_session()
         if session.eager:
-            feeds = [feed[...] for feed in feeding.feed(args, kwargs)]  # all rows of partial ones
+            feeds = [feed[...] for feed in feeding.feed(args, kwargs)]  # all rows of partial feeds
             return self._call_eagerly(session, feeds, feeding)
         variant = None if feeding.declared else self._variant()
         if variant is not None:  # raise compilation errors before argument errors
@@ -333,7 +333,7 @@ class JobFunction:
         return self._run(session, variant or self._variant(feeding.shapes(feeds)), feeds)
 
     def _call_eagerly(self, session: Session, feeds: Sequence[Array], feeding: Feeding) -> Any:
-        """A call in eager mode, where the function may read values of blobs."""
+        """Run a call in eager mode, where the function may read values of blobs."""
         if self._last is not None and self._last.traced.build.evaluated:
             self._variants.clear()
             self._last = None
@@ -378,8 +378,8 @@ class JobFunction:
             f"pickling or copying job {self.name!r}",
             at=user_line(2),
             found="a job function, which belongs to the session of this process",
-            allowed="one definition in each process that calls it",
-            hint="put the definition into a module that each process imports",
+            allowed="a definition of the job in each process that calls it",
+            hint="move the definition to a module that each process imports",
         )
 
     def __repr__(self) -> str:
@@ -387,7 +387,7 @@ class JobFunction:
 
 
 class _Variant:
-    """A job for fed lists of given shapes: differentiated, then compiled and bound when it runs."""
+    """A differentiated job for fed lists of given shapes; it is compiled and bound when it runs."""
 
     __slots__ = ("compiled", "executable", "fetches", "shapes", "staging", "traced")
 
@@ -410,7 +410,7 @@ def global_function(type: Any = "predict", function_config: FunctionConfig | Non
         type: "train" (the function must call ``minimize``) or "predict".
         function_config: settings made by ``flow.function_config()``.
 
-    Use it with arguments, ``@flow.global_function(type="train")``, or bare,
+    Use the decorator with arguments, ``@flow.global_function(type="train")``, or without,
     ``@flow.global_function``, for a predict job.
     """
     if isinstance(type, FunctionConfig):
@@ -430,7 +430,7 @@ def _wrong_use(found: str, allowed: str, hint: str = "") -> JobError:
 
 
 def _kind_of(config: FunctionConfig) -> str:
-    """The kind of a job for which older programs give only settings."""
+    """Return the kind of a job for which an older program gives only settings."""
     return "train" if any(name.startswith("train.") for name in config.settings) else "predict"
 
 
@@ -442,5 +442,5 @@ def _check_config(config: object) -> None:
 
 
 def defined_jobs(session: Session | None = None) -> Iterator[JobFunction]:
-    """The jobs of a session, in the order of their definition."""
+    """Yield the jobs of a session, in the order of their definition."""
     yield from (session or default_session()).jobs

@@ -1,8 +1,9 @@
 """Host fallback: run ops without a kernel for their devices on the CPUs of the same machines.
 
-If a job lacks kernels and its settings allow it, the job is compiled again with these ops placed on
-the CPU; boxing transfers their inputs and outputs.  A variable that such an op overwrites is held
-by the CPU, together with all ops that overwrite it, and other readers receive a copy in each step.
+If some ops of a job lack kernels and the job's settings allow the fallback, the job is compiled
+again with these ops placed on the CPU; boxing transfers their inputs and outputs.  A variable that
+such an op overwrites is placed on the CPU, with all ops that overwrite it; ops on other devices
+that read the variable receive a copy in each step.
 """
 
 from __future__ import annotations
@@ -32,21 +33,24 @@ Found = TypeVar("Found")
 
 
 def fallback_policy(build: JobBuild) -> str:
-    """Whether ops without a kernel run on the CPU: by job, else session, else environment."""
+    """Return whether ops without a kernel run on the CPU: "off" (not), "warn" or "silent".
+
+    The setting of the job applies; without one, that of the session, then the environment variable.
+    """
     session = build.session
     by_session = session.resources.others.get("host_fallback", session.settings.host_fallback)
     return str(build.config.get("host_fallback") or by_session)
 
 
 def compile_with_fallback(build: JobBuild, attempt: Callable[[], Found]) -> Found:
-    """Compile a job, with ops on the CPU for which there is no other kernel, if that is allowed.
+    """Compile a job; if allowed, place ops on the CPU whose devices have no kernel for them.
 
     Args:
         build: the job; ``hosted`` receives the ops to run on the CPU.
         attempt: compiles the job.
 
     Raises:
-        KernelNotFoundError: kernels are missing, and the fallback is off or does not help.
+        KernelNotFoundError: kernels are missing, and the fallback is off, or CPUs lack them, too.
     """
     while True:
         try:
@@ -60,7 +64,7 @@ def compile_with_fallback(build: JobBuild, attempt: Callable[[], Found]) -> Foun
 
 
 def _hosted(missing: Iterable[MissingKernel]) -> Iterator[tuple[str, HostedOp]]:
-    """Yield the names of the logical ops that lack a kernel; of a merged op, its members."""
+    """Yield the names of the logical ops that lack a kernel; for a merged op, its members."""
     for kernel in missing:
         for user in kernel.users:
             members = [(name, line) for type_, name, line in user.members if type_ == kernel.op]
@@ -69,7 +73,7 @@ def _hosted(missing: Iterable[MissingKernel]) -> Iterator[tuple[str, HostedOp]]:
 
 
 def announce(build: JobBuild) -> None:
-    """Warn once about the ops of a compiled job that run on the CPU, if its settings ask for it."""
+    """Warn once about the ops of a compiled job that run on the CPU, if its settings say so."""
     if not build.hosted or fallback_policy(build) != "warn":
         return
     rows = [
@@ -93,7 +97,7 @@ def _place(line: SourceLine | None) -> str:
 def explained(
     ledger: Iterable[BoxingEntry], build: JobBuild, graph: Graph
 ) -> Iterator[BoxingEntry]:
-    """Yield a ledger whose transfers to and from ops on the CPU name the reason.
+    """Yield a ledger's entries; those for transfers to or from ops on the CPU get that reason.
 
     Args:
         ledger: the ledger.
@@ -113,7 +117,7 @@ def explained(
 
 
 def fallback_pass(build: JobBuild) -> Iterator[HostFallback]:
-    """Yield the pass that places the ops of a job on the CPU, if the job may have any."""
+    """Yield the pass that places ops of a job on the CPU, if the fallback may apply to the job."""
     if fallback_policy(build) != "off":
         yield HostFallback(build.name, frozenset(build.hosted), dict(build.session.layouts))
 
@@ -134,7 +138,7 @@ class HostFallback:
     name: str = "host_fallback"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:
-        """Return the graph with these ops, and the variables that they overwrite, on the CPU."""
+        """Return the graph with the hosted ops, and the variables they overwrite, on the CPU."""
         groups = _groups(graph, context.specs)
         moved = {op.name for op in graph.ops.values() if self._is_hosted(graph, op)}
         while more := {n for g in groups if not moved.isdisjoint(g) for n in g} - moved:
@@ -151,7 +155,7 @@ class HostFallback:
         return by_fallback or graph.origin(op.name).logical in self.hosted
 
     def _check_free(self, graph: Graph, groups: Iterable[Set[str]], variable: Op) -> None:
-        """Refuse to move a variable that an earlier job holds on its device."""
+        """Raise an error for a variable to be moved if an earlier job holds it on its device."""
         held = self.held.get(variable.name) if variable.type == "variable" else None
         if held is None or held.placement.device_type == HOST:
             return
@@ -169,7 +173,7 @@ class HostFallback:
 
 
 def _groups(graph: Graph, specs: Mapping[str, OpSpec]) -> list[set[str]]:
-    """Return, per op that overwrites variables, that op, the variables, and the views between."""
+    """Return, per op that overwrites variables, the op, the variables and the views between."""
     found = []
     for op in graph.ops.values():
         written = [op.inputs[i] for i in specs[op.type].overwrites(op.attrs) if i < len(op.inputs)]

@@ -1,8 +1,8 @@
 """Fallback for a job that does not fit into its devices' memory.
 
-The selector may trade time for memory: it runs again with a larger price of memory in the cost
-model until the plan fits.  If that is not allowed or does not help, the job is refused, and the
-error lists variants of the job that would fit; these are compiled, but not run.
+The SBP selection may trade time for memory: it is repeated with a larger price of memory in the
+cost model until the plan fits.  If that is not allowed or no plan fits, the job is refused; the
+error lists variants of the job that would fit, which are compiled for that purpose, but not run.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from flow_core.frontend.config.function_config import optimizer_placement
 from flow_core.frontend.trace.job_build import JobBuild
 
 PRICES = (10.0, 100.0, 1e3, 1e4)
-"""The multiples of the price of memory to try, in this order."""
+"""The factors on the price of memory, in the order in which they are tried."""
 
 Found = TypeVar("Found")
 Attempt = Callable[[JobBuild, float], Found]
-"""Compiles a job with a multiple of the price of memory."""
+"""A function that compiles a job, given the factor on the price of memory."""
 
 
 def compile_within_memory(build: JobBuild, attempt: Attempt[Found]) -> Found:
@@ -32,7 +32,7 @@ def compile_within_memory(build: JobBuild, attempt: Attempt[Found]) -> Found:
         attempt: compiles a job, without changing the session.
 
     Raises:
-        OutOfMemoryError: no plan fits; the error names variants of the job that would.
+        OutOfMemoryError: no plan fits; the error names variants of the job that would fit.
     """
     try:
         return _cheapest(build, attempt)
@@ -43,7 +43,7 @@ def compile_within_memory(build: JobBuild, attempt: Attempt[Found]) -> Found:
 
 
 def _cheapest(build: JobBuild, attempt: Attempt[Found]) -> Found:
-    """The first plan that fits, with increasing prices of memory."""
+    """Return the first plan that fits, trying increasing prices of memory."""
     try:
         return attempt(build, 1.0)
     except OutOfMemoryError as first:
@@ -66,7 +66,7 @@ def _on_several_devices(build: JobBuild) -> bool:
 
 
 def _set(build: JobBuild, values: Mapping[str, object]) -> JobBuild:
-    """The job with changed settings."""
+    """Return a copy of the job with changed settings."""
     changed = copy.copy(build)
     changed.config = build.config.copy()
     for name, value in values.items():
@@ -91,7 +91,7 @@ def _selected_by_cost(build: JobBuild) -> JobBuild | None:
 
 
 def _recomputed(build: JobBuild) -> JobBuild | None:
-    """Recompute the forward pass in sqrt(n) blocks of sqrt(n) ops."""
+    """Return the job with its n forward ops recomputed in sqrt(n) segments of sqrt(n) ops."""
     if not build.forward or build.segments:
         return None
     ops = build.builder.ops
@@ -122,11 +122,12 @@ VARIANTS: tuple[tuple[str, Callable[[JobBuild], JobBuild | None]], ...] = (
     ),
     ("states in parts and activations computed again", _sharded_and_recomputed),
 )
-"""Descriptions and constructors of variants; None if the job has the form or cannot have it."""
+"""Descriptions of variants, and functions that return a job's variant, or None if the job is in
+that form already or cannot be."""
 
 
 def _compiled_variants(build: JobBuild, attempt: Attempt[Any]) -> Iterator[tuple[str, int | None]]:
-    """Compile the variants: the bytes that each lacks, None if it fits."""
+    """Compile the variants, and yield for each the bytes that it needs (None if it fits)."""
     for text, change in VARIANTS:
         changed = change(build)
         if changed is not None:
@@ -135,7 +136,7 @@ def _compiled_variants(build: JobBuild, attempt: Attempt[Any]) -> Iterator[tuple
             except OutOfMemoryError as error:
                 yield text, error.nbytes
             except FlowError:
-                continue  # not applicable to this job
+                continue  # the variant is not applicable to this job
             else:
                 yield text, None
 

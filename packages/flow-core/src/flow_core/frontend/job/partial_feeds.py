@@ -1,7 +1,7 @@
 """Feeds of which a process holds a part: some rows, or a function that returns a range of rows.
 
-A plan copies the regions in that the process's devices need, by slices of the fed array.  The
-objects here answer such slices like an array, and refuse rows that the process does not have.
+A plan slices the fed array to copy in the regions that the devices of the process need.  The
+objects here return such slices as an array does, and refuse rows that the process does not have.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class LocalRows:
 
     Attributes:
         array: the rows.
-        at: their indices in the whole batch, or the first one of consecutive rows.
+        at: the indices of the rows in the whole batch, or the first index of consecutive rows.
     """
 
     array: object
@@ -40,19 +40,19 @@ class RowsFunction:
     """A function that returns rows of a batch; see `flow.distribute.rows_from`.
 
     Attributes:
-        function: called with the indices of the first row and of the one after the last.
+        function: called with the index of the first row and the index after that of the last row.
     """
 
     function: Callable[[int, int], object]
 
 
 class PartialFeed(ABC):
-    """A feed that stands for a whole array; all processes feed parts of the same one.
+    """A feed that stands for a whole array, of which every process feeds a part.
 
     Attributes:
         shape: shape of the whole array.
-        dtype: its element type.
-        nbytes: 0: the parts of processes differ, so none of their bytes are compared.
+        dtype: element type of the array.
+        nbytes: always 0, because the parts of the processes differ and must not be compared.
         what: description of the feed in errors.
     """
 
@@ -62,7 +62,7 @@ class PartialFeed(ABC):
         self.shape, self.dtype, self.what = shape, dtype, what
 
     def tobytes(self) -> bytes:
-        """Return the bytes that processes compare: none."""
+        """Return the bytes that processes compare, which are none."""
         return b""
 
     def __getitem__(self, window: Any) -> Array:
@@ -102,7 +102,7 @@ def merged(ranges: Iterable[range]) -> tuple[range, ...]:
 
 
 class _Rows(PartialFeed):
-    """Rows in memory: those of all ranges, one after the other."""
+    """A feed with rows in memory: the rows of several ranges, one range after the other."""
 
     def __init__(self, shape: Shape, what: str, array: Array, ranges: tuple[range, ...]) -> None:
         super().__init__(shape, array.dtype, what)
@@ -140,7 +140,7 @@ def _text(ranges: Sequence[range]) -> str:
 
 
 class _Asked(PartialFeed):
-    """A function that is asked for rows."""
+    """A feed that calls a function for the rows."""
 
     def __init__(
         self, spec: PlaceholderSpec, what: str, function: Callable[[int, int], object], to: Convert
@@ -163,7 +163,7 @@ def partial_feed(
     """Return the feed of a placeholder from a user's value.
 
     Args:
-        value: the value.
+        value: the user's value.
         spec: the placeholder.
         what: description of the feed in errors.
         convert: see `Convert`.

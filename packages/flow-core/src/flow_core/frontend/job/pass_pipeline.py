@@ -1,4 +1,4 @@
-"""The passes of a job: first the ones that its settings request, then the plugins' passes."""
+"""The passes of a job: first the passes that its settings request, then those of plugins."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from flow_core.plugins.specs import PassSpec, load
 
 
 def logical_pipeline(build: JobBuild) -> tuple[Pipeline, PassContext]:
-    """The passes on the logical graph, and their context."""
+    """Return the passes on the logical graph, and their context."""
     plugins = _plugin_passes(build, physical=False)
     passes = [*_requested_passes(build), *plugins, *fallback_pass(build)]
     registry = build.session.registry
@@ -45,7 +45,7 @@ def logical_pipeline(build: JobBuild) -> tuple[Pipeline, PassContext]:
 
 
 def physical_pipeline(build: JobBuild, physical: Physical) -> tuple[Pipeline, PassContext]:
-    """The passes on the physical graph, and their context."""
+    """Return the passes on the physical graph, and their context."""
     passes = _plugin_passes(build, physical=True)
     registry = build.session.registry
     context = PassContext(registry.ops, physical_pass_options(build, physical), registry)
@@ -53,7 +53,7 @@ def physical_pipeline(build: JobBuild, physical: Physical) -> tuple[Pipeline, Pa
 
 
 def stages(build: JobBuild, logical: Graph, physical: Physical) -> Iterator[tuple[str, Graph]]:
-    """Replay the passes of a compilation: the name of each, and the graph after it."""
+    """Replay the passes of a compilation; yield the name of each and the graph after it."""
     yield "trace", logical
     yield from _replay(logical, *logical_pipeline(build))
     yield "to_physical", physical.graph
@@ -68,12 +68,12 @@ def _replay(graph: Graph, pipeline: Pipeline, context: PassContext) -> Iterator[
 
 @dataclass(frozen=True, slots=True)
 class _PluginPass:
-    """A pass of a plugin, whose failures name it.
+    """A pass of a plugin, wrapped so that errors name the pass and the plugin.
 
     Attributes:
-        name: its name.
-        origin: its plugin.
-        job: name of the job that it rewrites.
+        name: name of the pass.
+        origin: the plugin that registered the pass.
+        job: name of the job whose graph the pass rewrites.
         spec: the pass as registered.
     """
 
@@ -108,7 +108,7 @@ def _plugin_passes(build: JobBuild, physical: bool) -> list[Pass]:
 
 
 def _requested_passes(build: JobBuild) -> Iterator[Pass]:
-    """The passes that a job's own settings request, with their options."""
+    """Yield the passes that a job's own settings request, with their options."""
     if build.config.get(MIXED):
         made = frozenset(build.builder.ops) - build.forward if build.forward else frozenset()
         yield MixedPrecision(half_type_of(build), made)
@@ -131,11 +131,11 @@ def _requested_passes(build: JobBuild) -> Iterator[Pass]:
 
 
 def _owners_in_other_jobs(build: JobBuild, compiles: bool) -> dict[str, Owned]:
-    """The variables that other jobs of the session shard over devices, and their owners.
+    """Return the variables that other jobs of the session shard over devices, and their owners.
 
     Args:
-        build: the job; it must follow the sharding of train jobs that share its variables.
-        compiles: whether to compile those jobs first, if they have not been.
+        build: the job, which must follow the sharding of train jobs that share its variables.
+        compiles: whether to compile those train jobs first, if that has not been done.
     """
 
     def optimized(job: SessionJob) -> Graph | None:

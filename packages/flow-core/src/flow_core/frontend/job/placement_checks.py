@@ -1,4 +1,4 @@
-"""Checks of a logical graph against the session's devices and its variables' layouts."""
+"""Checks of a logical graph against the devices of the session and the layouts of variables."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from flow_core.ir.graph import Graph
 
 
 def check_placements(build: JobBuild, graph: Graph) -> None:
-    """Check that the devices of a job exist and that its variables' SBP can be had.
+    """Check that a job's devices exist and that its variables can have the SBP it requests.
 
     Raises:
-        JobError: an op on a machine that is not configured, or a conflicting SBP of a variable.
+        JobError: an op is on a machine that is not configured, or the SBP that the job requests for
+            a variable conflicts with the layout that an earlier job has chosen.
         DeviceUnavailableError: a device does not exist.
     """
     _require_devices(build, graph)
@@ -20,7 +21,7 @@ def check_placements(build: JobBuild, graph: Graph) -> None:
 
 
 def _require_devices(build: JobBuild, graph: Graph) -> None:
-    """Require every device of a job, starting at the last, so that an error names the number."""
+    """Require all devices of a job; check the last one first, so that errors name their number."""
     session, checked = build.session, set()
     for name, op in graph.ops.items():
         if op.placement in checked:
@@ -39,7 +40,7 @@ def _require_devices(build: JobBuild, graph: Graph) -> None:
 
 
 def _check_variables(build: JobBuild, graph: Graph) -> None:
-    """Check requested SBP of variables against the parts that devices hold."""
+    """Check the SBP that a job requests for variables against the parts that devices hold."""
     session = build.session
     for op in graph.of_type("variable"):
         if not op.sbp or op.sbp[0] is None:
@@ -55,5 +56,5 @@ def _check_variables(build: JobBuild, graph: Graph) -> None:
                     found=f"a request for {requested}",
                     allowed=f"{session.layouts.get(op.name, 'parts')} that an earlier job of "
                     "the session has allocated",
-                    hint="request one distribution in both jobs, or drop the later request",
+                    hint="request the same distribution in both jobs, or drop the later request",
                 )

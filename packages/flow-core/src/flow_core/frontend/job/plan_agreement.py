@@ -1,4 +1,4 @@
-"""Agreement of several processes on a job: one selection of signatures, equal plans."""
+"""Agreement of several processes on a job: all use one SBP selection and must have equal plans."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ START = "start"
 
 
 class SharedSelection:
-    """A selector that broadcasts the selection of rank 0, once per compilation.
+    """A selector that broadcasts the SBP selection of rank 0, once per compilation.
 
-    A search of its own may end differently in a process with other settings or without an
-    integer-programming library.
+    If each process searched on its own, a process with other settings, or without an
+    integer-programming library, might find another selection.
     """
 
     def __init__(self, world: World, build: JobBuild) -> None:
@@ -41,7 +41,7 @@ class SharedSelection:
         self._exchanged = False
 
     def __call__(self, problem: Problem) -> Selection:
-        """The selection of rank 0, or this process's own if rank 0 has other ops."""
+        """Return the selection of rank 0, or this process's own if rank 0 has other ops."""
         if self._world.rank:
             return _selection(problem, self._broadcast({})) or self._selector(problem)
         try:
@@ -53,7 +53,7 @@ class SharedSelection:
         return selection
 
     def finish(self, signatures: Mapping[str, NdSignature]) -> None:
-        """Take part in the broadcast if compilation did not: on one device, or when cached."""
+        """Take part in the broadcast if compilation did not: on one device, or if cached."""
         if not self._exchanged:
             self._broadcast({} if self._world.rank else signatures)
 
@@ -67,7 +67,7 @@ class SharedSelection:
 
 
 def _selection(problem: Problem, texts: Mapping[str, Any]) -> Selection | None:
-    """The selection of another process; None if its ops differ."""
+    """Return the selection of another process; None if that process has other ops."""
     if texts.keys() != problem.graph.ops.keys():
         return None
     selection = Selection()
@@ -83,7 +83,7 @@ def check_same_plan(world: World, build: JobBuild, compiled: Compiled) -> None:
     """Compare the plans of all processes before the first step.
 
     Raises:
-        JobError: the plans differ; in all processes, with the first differing pass and op.
+        JobError: the plans differ; raised in all processes, with the first differing pass and op.
     """
     what = f"comparing the plans of job {build.name!r}"
     lines = chain(
@@ -98,26 +98,26 @@ def _digest(lines: Iterable[str]) -> bytes:
 
 
 def _start_lines(build: JobBuild) -> Iterator[str]:
-    """Facts that must be equal before tracing."""
+    """Yield text lines about a job that must be equal in all processes before tracing."""
     yield f"job {build.name!r}"
     yield f"check_feeds: {feed_check_policy(build.session, build.config)}"
     yield f"machines of the program: {build.session.resources.machine_num}"
 
 
 def feed_check_policy(session: JobSession, config: FunctionConfig) -> str:
-    """How often processes compare their feeds: by the job's settings, else the session's."""
+    """Return how often processes compare feeds, set for the job or else for the session."""
     return str(config.get("check_feeds") or session.settings.check_feeds)
 
 
 def _variable_lines(graph: Graph) -> Iterator[str]:
-    """Initializers of variables, which no plan has: each process fills its own replicas."""
+    """Yield text lines about initializers, which are not in plans: processes fill own replicas."""
     for op in graph.ops.values():
         if op.type == "variable":
             yield print_op(graph, op)
 
 
 def _plan_lines(plan: Plan) -> Iterator[str]:
-    """The parts of a plan that must be equal: not kernels and threads, which may differ."""
+    """Yield lines for the parts of a plan that must be equal; kernels and threads may differ."""
     for buffer in plan.buffers:
         if buffer.kind != "workspace":
             yield f"{buffer.name} : {buffer.kind} {buffer.type} @{buffer.device}"
@@ -134,7 +134,7 @@ def _task_line(task: Task, names: list[str]) -> str:
 
 
 def _difference(world: World, build: JobBuild, compiled: Compiled, what: str) -> JobError:
-    """The error for plans that differ; the same in every process."""
+    """Return the error for plans that differ; it is the same in every process."""
     texts = {START: list(_start_lines(build))}
     texts |= {
         name: print_graph(graph).splitlines()
@@ -157,14 +157,14 @@ def _difference(world: World, build: JobBuild, compiled: Compiled, what: str) ->
         found=f"{_when(stage, found[0], found[other])}, rank 0 has\n    {our:.200}\n  and rank "
         f"{other} has\n    {their:.200}",
         allowed="the same plan in all processes",
-        hint="a job function must not depend on the rank, the time or unseeded random numbers; "
+        hint="make the job function independent of the rank, the time and unseeded random numbers; "
         "on hosts with different processors, limit all to the oldest instruction set "
         "(ONEDNN_MAX_CPU_ISA)",
     )
 
 
 def _when(stage: str, ours: list[list[str]], theirs: list[list[str]]) -> str:
-    """The stage, and a pass that only one of two processes runs."""
+    """Return text that names the stage, and a pass that only one of two processes runs."""
     if stage == START:
         return "before the first pass"
     lists = [[name for name, _ in rows] for rows in (ours, theirs)]
@@ -174,7 +174,7 @@ def _when(stage: str, ours: list[list[str]], theirs: list[list[str]]) -> str:
 
 
 def _first_difference(found: list[list[list[str]]]) -> tuple[str, int]:
-    """The first stage in which a process differs from rank 0, and its rank."""
+    """Return the first stage in which a process differs from rank 0, and that process's rank."""
     longest = max(map(len, found))
     for index in range(longest):
         rows = [stages_of[index] if index < len(stages_of) else ["", ""] for stages_of in found]

@@ -1,4 +1,4 @@
-"""Job definitions that replace earlier ones: notebook cells, jobs of eager mode."""
+"""Job definitions that replace earlier definitions, in notebooks and in eager mode."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 
 def replaces(new: Any, old: Any, eager: bool) -> bool:
-    """Whether a job redefines an older one, which is then dropped.
+    """Return whether a job redefines an older job, which is then dropped.
 
     This is the case in eager mode, where programs define a job for every step, and in interactive
-    interpreters, when a cell is run again and binds the same name.  In a script, which runs once,
-    a second job of the same name is an error.
+    interpreters, when a cell is run again and binds the same name.  In a script, which runs each
+    definition once, a second job of the same name is an error.
 
     Args:
         new, old: jobs of one session.

@@ -1,9 +1,9 @@
-"""Variables that several devices of a job hold in one memory.
+"""Variables of which several devices share one copy in memory.
 
-Devices with shared memory hold one copy of a variable if all of them hold the same part of it and
-all make the same updates.  The first compiled job that updates a variable decides for the session.
-A job that only reads it cannot know whether a later one will update the copies separately, as the
-mirrored view does with statistics of normalizations, so it does not share them.
+Devices with shared memory hold one copy of a variable if all of them hold the same part of the
+variable and make the same updates.  The first compiled job that updates a variable decides for the
+session.  A job that only reads the variable does not share its copies, because a later job might
+update them separately, as the mirrored view does with the moving statistics of normalizations.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from flow_core.sharding.sbp import Region
 from flow_core.sharding.topology import Device
 
 Copies = dict[str, list[list[str]]]
-"""For each logical variable, the names of physical ones, grouped by equal parts."""
+"""For each logical variable, the names of its physical variables, grouped by equal parts."""
 
 
 def shared_by_devices(build: JobBuild, graph: Graph, physical: Physical) -> ReplicaDedup:
@@ -31,11 +31,11 @@ def shared_by_devices(build: JobBuild, graph: Graph, physical: Physical) -> Repl
     Args:
         build: the job.
         graph: the physical graph, after all passes.
-        physical: the same before its passes.
+        physical: the physical graph before its passes.
 
     Raises:
-        UnsupportedError: the job updates copies of a variable separately that an earlier job
-            shares.
+        UnsupportedError: the job updates the copies of a variable separately, while an earlier job
+            of the session shares one copy.
     """
     session, copies = build.session, _copies(physical)
     sharing, updated = NO_DEDUP, _updated(build, graph, physical)
@@ -50,7 +50,7 @@ def shared_by_devices(build: JobBuild, graph: Graph, physical: Physical) -> Repl
 
 
 def shared_copies(build: JobBuild, physical: Physical) -> tuple[tuple[str, ...], ...]:
-    """The variables to be shared by several devices, as groups of copies."""
+    """Return the groups of copies of variables of which devices are to share one."""
     graph = physical.graph
     if not _may_share(build, graph):
         return ()
@@ -59,7 +59,7 @@ def shared_copies(build: JobBuild, physical: Physical) -> tuple[tuple[str, ...],
 
 
 def _wanted(build: JobBuild, copies: Copies, updated: Set[str]) -> list[list[list[str]]]:
-    """The groups of copies to be shared, by the rules in the module's docstring."""
+    """Return the groups of copies to share, by the rules in the module's docstring."""
     decided = build.session.sharing
     return [groups for name, groups in copies.items() if decided.get(name, name in updated)]
 
@@ -76,7 +76,7 @@ def _ranks(op: Op) -> range:
 
 
 def _copies(physical: Physical) -> Copies:
-    """The physical variables with equal parts, for each logical variable."""
+    """Return the physical variables with equal parts, for each logical variable."""
     found: dict[str, dict[Region, list[str]]] = {}
     for name, shard in physical.shards.items():
         found.setdefault(shard.variable, {}).setdefault(shard.region, []).append(name)
@@ -88,7 +88,7 @@ def _copies(physical: Physical) -> Copies:
 
 
 def _updated(build: JobBuild, graph: Graph, physical: Physical) -> set[str]:
-    """The logical variables that a job overwrites."""
+    """Return the logical variables that a job overwrites."""
     specs = build.session.registry.ops
     roots = alias_roots(graph, specs)
     values = (v for op in graph.ops.values() for v in overwritten(op, specs, roots))
@@ -102,13 +102,13 @@ def _updated_apart(build: JobBuild, logical: str) -> UnsupportedError:
         at=info.line,
         found=f"updates of variable {logical!r} that differ between devices, or are not shared, "
         "while an earlier job has the devices hold it in one memory",
-        allowed="jobs of one session that agree on it",
+        allowed="jobs of one session that agree on sharing the variable",
         hint="give both jobs function_config.share_replicas(False)",
     )
 
 
 def updated_variables(plan: Plan, specs: Mapping[str, OpSpec]) -> dict[str, set[Device]]:
-    """The devices on which a plan overwrites each logical variable."""
+    """Return, for each logical variable that a plan overwrites, the devices on which it does."""
     found: dict[str, set[Device]] = {}
     for task in plan.tasks:
         for index in specs[task.type].overwrites(task.attrs):

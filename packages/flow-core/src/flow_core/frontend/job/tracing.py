@@ -1,4 +1,4 @@
-"""Tracing: run a job's function on placeholders and record its ops as a graph."""
+"""Tracing: runs a job's function on placeholders, and records its ops as a graph."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Traced:
 
     Attributes:
         build: the graph and the job's settings.
-        line: where the function is defined.
-        inputs: names of its ``input`` ops, in the order in which they are fed.
+        line: the source line where the function is defined.
+        inputs: names of the ``input`` ops, in the order in which arrays are fed to them.
         returned: the returned blobs, and their structure.
         blocking: whether a call waits for the results, instead of returning a handle.
     """
@@ -58,7 +58,7 @@ class Traced:
 
     @property
     def fetched(self) -> tuple[Value, ...]:
-        """The values of the returned and the watched blobs, each once."""
+        """The values of the returned and the watched blobs, without duplicates."""
         watched = [watch.blob for watch in self.build.watches if not watch.gradient]
         blobs: list[BlobDef] = [*self.returned.blobs, *watched]
         return tuple(dict.fromkeys(part for blob in blobs for part in blob.parts))
@@ -107,7 +107,7 @@ def trace(
 
 @contextmanager
 def _explained(job: str, line: SourceLine | None) -> Iterator[None]:
-    """Add the job to errors of its function; wrap other exceptions in a `JobError`."""
+    """Add the job's name to `FlowError`s of its function; wrap other exceptions in a `JobError`."""
     try:
         yield
     except FlowError as error:
@@ -123,14 +123,14 @@ def _explained(job: str, line: SourceLine | None) -> Iterator[None]:
 
 
 def _similar_name(error: Exception) -> str | None:
-    """A suggestion for a misspelled attribute."""
+    """Return a suggestion for a misspelled attribute, None if there is none."""
     if isinstance(error, AttributeError) and error.name and "did you mean" not in str(error):
         return nearest(error.name, dir(error.obj)) or None
     return None
 
 
 def _is_not_one_array(blob: BlobDef) -> bool:
-    """Whether a blob's values are several arrays, or arrays of varying shape."""
+    """Return whether a blob's values are several arrays, or arrays of varying shape."""
     if isinstance(blob, MirroredBlob):
         return blob.is_dynamic or blob.batch_axis is None
     return blob.is_tensor_list or blob.dtype.is_object
@@ -143,7 +143,7 @@ def _placeholders(
     line: SourceLine | None,
     listed: Iterator[tuple[Shape, ...]],
 ) -> Any:
-    """Placeholders in the structure of a parameter's annotation."""
+    """Return placeholder blobs in the structure of a parameter's annotation."""
     if isinstance(spec, PlaceholderSpec):
         if is_list(spec):
             return _list_placeholder(traced, path, spec, line, next(listed))
@@ -162,7 +162,7 @@ def _list_placeholder(
     line: SourceLine | None,
     shapes: tuple[Shape, ...],
 ) -> BlobDef:
-    """The placeholder of a list of arrays: one value per device."""
+    """Return the placeholder blob for a list of arrays; it has one value per device."""
     build = traced.build
     if any(RAGGED in shape for shape in shapes):
         return _tensor_list_placeholder(traced, path, spec, line, shapes)
@@ -186,13 +186,13 @@ def _tensor_list_placeholder(
     line: SourceLine | None,
     shapes: tuple[Shape, ...],
 ) -> BlobDef:
-    """The placeholder of lists of tensors: one value of objects per device."""
+    """Return the placeholder blob for lists of tensors; it has one value of objects per device."""
     if not all(RAGGED in shape for shape in shapes):
         raise FeedError(
             f"feeding {path!r} of job {traced.build.name!r}",
             at=user_line(2),
             found="one array for one device and several for another",
-            allowed="as many arrays for each device",
+            allowed="as many arrays for each device as for the others",
         )
     objects = replace(spec, dtype=tensor_buffer, batch_axis=0)
     kept = tuple(shape[:1] for shape in shapes)
@@ -218,7 +218,7 @@ def _placeholder(
 def _micro_shape(
     build: JobBuild, parameter: str, shape: Sequence[int], line: SourceLine | None
 ) -> tuple[int, ...]:
-    """The shape of a parameter in one micro-batch, as the job function sees it."""
+    """Return the shape that a parameter has in one micro-batch, as the job function sees it."""
     parts = micro_batches(build.config, build.kind)
     if parts == 1:
         return tuple(shape)
@@ -228,13 +228,13 @@ def _micro_shape(
             at=line,
             found=f"shape {tuple(shape)}",
             allowed=f"a first axis that {parts} divides",
-            hint=f"change the batch, or function_config.{MICRO_BATCHES}",
+            hint=f"change the batch size, or function_config.{MICRO_BATCHES}",
         )
     return (shape[0] // parts, *shape[1:])
 
 
 def _return_line(function: Callable[..., object]) -> SourceLine | None:
-    """The line of a function's only ``return``, None if it has several."""
+    """Return the line of a function's only ``return``, None if it has several."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     if code is None:
         return None

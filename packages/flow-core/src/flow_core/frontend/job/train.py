@@ -1,8 +1,8 @@
-"""From losses to update ops: the ops that ``optimizer.minimize(loss)`` adds to a job's graph.
+"""Construction of the ops that ``optimizer.minimize(loss)`` adds to a job's graph.
 
-The order is OneFlow's: gradients of the sum of each loss (times the loss scale), divided by the
-number of loss elements and the loss scale, regularizers, clipping, update.  Divisions and
-L2 regularizers become attributes of the update ops if no other op needs their result.
+In OneFlow's order, these ops compute the gradients of the sum of each loss (times the loss scale),
+divide by the number of loss elements and the loss scale, add regularizers, clip and update.
+Divisions and L2 regularizers become attributes of the update ops if no other op needs their result.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ SYSTEM = "System-Train"
 
 @dataclass(frozen=True, slots=True)
 class TrainVariable:
-    """A variable of a job, as training sees it.
+    """The properties of a job's variable that training needs.
 
     Attributes:
-        name: its full name.
-        value: output of its ``variable`` op.
+        name: the variable's full name.
+        value: the output of the ``variable`` op.
         type: shape and element type.
-        trainable: whether the optimizer may change it.
+        trainable: whether the optimizer may change the variable.
         regularizer: ``("l1_l2", l1, l2)`` or None.
-        placement: its devices.
+        placement: the variable's devices.
     """
 
     name: str
@@ -46,7 +46,7 @@ class TrainVariable:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A state that an update rule keeps per variable: suffix of its name, initial value."""
+    """A state that an update rule keeps per variable; ``single`` if it has one element only."""
 
     suffix: str
     initial: float = 0.0
@@ -58,9 +58,9 @@ class UpdateRule:
     """The update op of a job's variables, a row of `flow_core.ir.update_rules`.
 
     Attributes:
-        op: op type.
-        attrs: its attributes besides scale, l1, l2 and weight_decay.
-        bias_correction: Adam's (beta1, beta2) to correct the learning rate, or None.
+        op: type of the update op.
+        attrs: the op's attributes other than scale, l1, l2 and weight_decay.
+        bias_correction: Adam's (beta1, beta2), by which the learning rate is corrected, or None.
     """
 
     op: str
@@ -81,19 +81,19 @@ class UpdateRule:
 
     @property
     def uses_step(self) -> bool:
-        """Whether the step number is the op's fourth input."""
+        """Whether the update op takes the step number as its fourth input."""
         return BY_TYPE[self.op].step
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The learning rate schedule; the literals of ``learning_rate_schedule``.
+    """The learning rate schedule: the attributes of the op ``learning_rate_schedule``.
 
     Attributes:
         rate: base learning rate.
         decay: ``(kind, *params)`` or None.
         warmup: ``(kind, steps, multiplier)`` or None.
-        blob: name of a blob that holds the learning rate, instead of all of the above.
+        blob: name of a blob that holds the learning rate, instead of the other attributes.
     """
 
     rate: float = 0.0
@@ -115,7 +115,7 @@ class WeightDecay:
     excludes: tuple[str, ...] | None = None
 
     def of(self, name: str) -> float:
-        """Return the decay of a variable; patterns may match anywhere in its name."""
+        """Return the decay for a variable; patterns may match anywhere in the variable's name."""
         if self.includes is not None and not _matches(self.includes, name):
             return 0.0
         return 0.0 if _matches(self.excludes or (), name) else self.rate
@@ -139,12 +139,12 @@ class TrainOptions:
     """All options of an optimizer.
 
     Attributes:
-        rule: the update.
-        schedule: the learning rate.
-        weight_decay: the decay of weights, by name.
-        loss_scale: a factor, a dynamic one, or None.
+        rule: the update rule.
+        schedule: the learning rate schedule.
+        weight_decay: the decay of weights, by name of the variable.
+        loss_scale: a constant factor, a dynamic loss scale, or None.
         clip_norm: largest global norm of the gradients, None for no limit.
-        step_blob: name of a blob that holds the number of the step, None for the job's own.
+        step_blob: name of a blob that holds the step number; None for the job's step counter.
     """
 
     rule: UpdateRule
@@ -160,7 +160,7 @@ class TrainOptions:
 
 
 class HasOptions(Protocol):
-    """An optimizer, as `build_training` needs it."""
+    """The interface of an optimizer that `build_training` requires."""
 
     def options(self) -> TrainOptions:
         """Return all options of the optimizer."""
@@ -168,12 +168,12 @@ class HasOptions(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Gradient:
-    """A gradient, and the scaling and regularization that remain for the update op.
+    """A gradient, with the scaling and regularization that are left to the update op.
 
     Attributes:
         variable: the variable.
-        value: the gradient so far.
-        scale, l1, l2: attributes of the update op.
+        value: the gradient, to which the scaling and regularization have yet to be applied.
+        scale, l1, l2: the corresponding attributes of the update op.
     """
 
     variable: TrainVariable
@@ -246,25 +246,25 @@ def build_training(
 
     Args:
         emitter: the graph of the forward ops.
-        losses: the losses, all of one shape; the sum of their means is minimized.
+        losses: the losses, all of the same shape; the sum of their means is minimized.
         optimizer: the optimizer.
-        variables: the variables of the job; only trainable ones are updated.
+        variables: the variables of the job; only trainable variables are updated.
         step: number of the running step, int64, starting at 0.
-        placement: the devices of ops that belong to the whole job.
-        line: the user's line.
+        placement: the devices of ops that do not belong to one variable.
+        line: the source line of the call of ``minimize``.
         numbers: the devices of learning rates, step numbers and loss scales; ``placement`` if None.
         watched: further values whose gradients are needed.
-        job: name of the job, part of the names of its own states.
-        micro_batches: the number of micro-batches of a step; the losses belong to one of them.
-        sums: receives the names of the ops whose input is accumulated over them.
-        elements: the divisor of the gradients; by default the elements of each loss.
+        job: name of the job, which is part of the names of the states that the job itself has.
+        micro_batches: the number of micro-batches in a step; the losses are those of one of them.
+        sums: receives the names of the ops whose input is accumulated over the micro-batches.
+        elements: the divisor of the gradients; by default, the number of elements of each loss.
 
     Returns:
-        The gradients of those trainable and watched values on which the losses depend: of the
-        sum of the losses' elements, times the loss scale.
+        For each trainable or watched value on which the losses depend, the gradient of the sum of
+        all elements of the losses, times the loss scale.
 
     Raises:
-        JobError: no loss, losses of different types, or no trainable variable with a gradient.
+        JobError: there is no loss, losses differ in type, or no trainable variable has a gradient.
     """
     options = optimizer.options()
     t = _Training(emitter, options, placement, numbers or placement, line, job)
@@ -361,7 +361,7 @@ def _number_variable(t: _Training, name: str, dtype: str, initial: float) -> Val
 
 
 def _seed(t: _Training, loss: Value, scale: LossScale) -> Value:
-    """Return the gradient of a loss: ones, times the loss scale."""
+    """Return the initial gradient of a loss, all of whose elements are the loss scale."""
     op, type_ = t.emitter.builder.ops[loss.op], t.type_of(loss)
     maker = t.maker(op.placement, f"{op.name}/grad")
     factor = scale.factor if type_.dtype.is_floating else int(scale.factor)
@@ -382,7 +382,7 @@ def _count_not_finite(t: _Training, gradients: Sequence[Gradient]) -> Value:
 
 
 def _penalized(t: _Training, g: Gradient) -> Gradient:
-    """Return a gradient with its variable's regularization factors."""
+    """Return a gradient with the regularization factors of its variable."""
     if g.variable.regularizer is None:
         return g
     kind, *factors = g.variable.regularizer
@@ -394,9 +394,9 @@ def _penalized(t: _Training, g: Gradient) -> Gradient:
 def _clipped(
     t: _Training, gradients: list[Gradient], inverse: Value | None
 ) -> tuple[list[Gradient], Value | None]:
-    """Clip the gradients: return them, and the scalar by which the updates must scale them.
+    """Clip the gradients; return them, and the scalar by which the updates must scale them.
 
-    The norm is computed from the fully scaled and regularized gradients.
+    The norm for clipping is computed from the fully scaled and regularized gradients.
     """
     if t.options.clip_norm is None:
         return gradients, inverse
@@ -452,7 +452,7 @@ def _scheduled(t: _Training, step: Value) -> Value:
 
 
 def _named(t: _Training, blob: str, dtype: DType) -> Value:
-    """Return the value of a blob: an op's name, or ``<op>/<output>`` in OneFlow's notation."""
+    """Return the value of a blob, given an op's name or OneFlow's notation ``<op>/<output>``."""
     ops = t.emitter.builder.ops
     op = blob if blob in ops else blob.rpartition("/")[0]
     if op not in ops:
@@ -471,7 +471,7 @@ def _update(
     scale_by: Value | None,
     skip: Value | None,
 ) -> None:
-    """Add the states of a variable and its update op."""
+    """Add the optimizer's states for a variable, and the variable's update op."""
     rule, variable = t.options.rule, g.variable
     states = [_state(t, variable, state) for state in rule.states]
     optional = [value for value in (scale_by, skip) if value is not None]
@@ -493,7 +493,7 @@ def _update(
 
 
 def _state(t: _Training, variable: TrainVariable, state: State) -> Value:
-    """A state of a variable, distributed as the variable; float32 for half precision."""
+    """Add a state with the variable's distribution; its type is float32 for half precision."""
     ops, name = t.emitter.builder.ops, f"{variable.name}-{state.suffix}"
     if name in ops:
         return ops[name].output()

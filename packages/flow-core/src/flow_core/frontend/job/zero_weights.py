@@ -1,11 +1,12 @@
 """Detection of weights that start at zero and can never change.
 
-A set of zero variables stays zero if the gradient of each is zero whenever all of them are: two
-consecutive layers with zero weights keep each other from learning.  To find the largest such set,
-assume that all variables that start at zero stay zero, compute which values of the graph must then
-be zero, drop the variables whose gradients need not be, and repeat.
+A set of variables stays zero if the gradient of each is zero whenever all variables of the set are
+zero.  For example, two consecutive layers with zero weights keep each other from learning.  To find
+the largest such set, assume that all variables that start at zero stay zero, compute which values
+of the graph must then be zero, drop the variables whose gradients need not be zero, and repeat.
 
-`RULES` lists when an op's results are zero; results of other ops count as nonzero.
+`RULES` lists under which conditions an op's results are zero; results of other ops count as
+nonzero.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from flow_core.ir.graph import Graph, Op, Value
 from flow_core.plugins.specs import OpSpec
 
 Alternatives = tuple[tuple[int, ...], ...]
-"""Sets of inputs; if all inputs of one set are zero, so are the results."""
+"""Sets of inputs; if all inputs of one of the sets are zero, the op's results are zero."""
 
 ALL = -1
-"""Represents all inputs in a set."""
+"""Stands for all inputs of an op, as an element of a set of inputs."""
 
 FIRST: Alternatives = ((0,),)
 SECOND: Alternatives = ((1,),)
@@ -67,10 +68,10 @@ RULES: Mapping[str, Alternatives] = {
     "where_scalar_x": (),
     "zero_like": ((),),
 }
-"""Rules by op type; gradient ops are linear in their incoming gradient, see `alternatives`."""
+"""Rules by op type.  Gradient ops are linear in their incoming gradient; see `alternatives`."""
 
 GRADIENTS = ("dy", "loss_grad")
-"""Names of the incoming gradient of gradient ops."""
+"""The names that gradient ops give to the input for the incoming gradient."""
 
 CONSTANTS: Mapping[str, tuple[str, Alternatives]] = {
     "constant": ("value", ((),)),
@@ -78,14 +79,15 @@ CONSTANTS: Mapping[str, tuple[str, Alternatives]] = {
     "pad": ("floating_constant_value", FIRST),
     "scalar_add": ("operand", FIRST),
 }
-"""Ops whose results are zero only if an attribute is, too: attribute, further conditions."""
+"""Ops whose results are zero only if an attribute is zero, too: the attribute, and the sets of
+inputs of which one must be zero, besides."""
 
 ONLY_FIRST_RESULT = frozenset({"layer_norm", "normalization"})
-"""Ops whose rules hold for the first result only; their others count as nonzero."""
+"""Ops whose rules hold only for the first result; their other results count as nonzero."""
 
 
 def alternatives(op: Op, spec: OpSpec) -> Alternatives:
-    """The sets of inputs that make an op's results zero."""
+    """Return the sets of inputs that make an op's results zero."""
     known = RULES.get(op.type, ())
     if op.type in CONSTANTS:
         attr, known = CONSTANTS[op.type]
@@ -100,7 +102,7 @@ def alternatives(op: Op, spec: OpSpec) -> Alternatives:
 def zero_values(
     graph: Graph, specs: Mapping[str, OpSpec], variables: Iterable[str]
 ) -> frozenset[Value]:
-    """The values of a graph that must be zero if given variables are."""
+    """Return the values of a graph that must be zero if the given variables are zero."""
     zero = {Value(name, 0) for name in variables}
     for op in graph.ops.values():
         for inputs in alternatives(op, specs[op.type]):
@@ -113,14 +115,14 @@ def zero_values(
 
 
 def _chosen(op: Op, inputs: tuple[int, ...]) -> tuple[Value, ...] | None:
-    """Given inputs of an op, None if one is absent."""
+    """Return the inputs of an op with the given indices, None if one of them is absent."""
     if any(i >= len(op.inputs) for i in inputs):
         return None
     return tuple(op.inputs[i] for i in inputs)
 
 
 def updates(graph: Graph, specs: Mapping[str, OpSpec]) -> dict[str, list[Value]]:
-    """The gradients that update each variable; none if other ops overwrite it, too."""
+    """Return the gradients that update each variable; none if other ops, too, overwrite it."""
     found: dict[str, list[Value]] = {}
     others: set[str] = set()
     for op in graph.ops.values():
@@ -136,7 +138,7 @@ def updates(graph: Graph, specs: Mapping[str, OpSpec]) -> dict[str, list[Value]]
 
 
 def stuck(graph: Graph, specs: Mapping[str, OpSpec], zeros: Iterable[str]) -> frozenset[str]:
-    """The variables that stay zero forever, among given zero ones."""
+    """Return those of the given zero variables that stay zero forever."""
     gradients = updates(graph, specs)
     left = frozenset(name for name in zeros if name in gradients)
     while True:
@@ -148,7 +150,7 @@ def stuck(graph: Graph, specs: Mapping[str, OpSpec], zeros: Iterable[str]) -> fr
 
 
 def begins_at_zero(op: Op) -> bool:
-    """Whether a ``variable`` op's initializer produces zeros."""
+    """Return whether the initializer of a ``variable`` op produces zeros."""
     kind, *numbers = op.attrs["initializer"]
     return kind != "variance_scaling" and all(number == 0 for number in numbers)
 
@@ -162,11 +164,11 @@ def warn_of_zero_weights(
 ) -> None:
     """Issue a warning if weights of a train job start at zero and can never change.
 
-    Biases and variables with nonzero values are not named.  A job with a single layer causes no
-    warning, since its zero weights are optimal if their gradient is zero.
+    The warning does not name biases and variables with nonzero values.  A job with a single layer
+    causes no warning, because zero weights of such a job are optimal if their gradient is zero.
 
     Args:
-        job, line: the job, and its line.
+        job, line: the name of the job, and its source line.
         graph: the graph with backward pass and updates.
         specs: the op specs.
         session: the session with the variables.

@@ -21,11 +21,12 @@ def save_collectively(
 
     Args:
         world: the processes.
-        variables: lazily gathered arrays; reading one is a collective operation.
+        variables: arrays by name; reading one is a collective operation that gathers it.
         save: writes a mapping of arrays, in any order.
 
     Raises:
-        CheckpointError: saving failed, or the processes save different names; in all processes.
+        CheckpointError: saving failed, or the processes save different names.  The error is raised
+            in all processes.
     """
     _check_names(world, variables)
     if world.rank:
@@ -54,7 +55,7 @@ def _check_names(world: World, variables: Mapping[str, Array]) -> None:
 
 
 def _take_part(world: World, variables: Mapping[str, Array]) -> None:
-    """Take part in gathering the variables that rank 0 reads, until it is done."""
+    """Take part in gathering each variable that rank 0 reads, until rank 0 has read all."""
     while "name" in (message := _broadcast_message(world, {})):
         _ = variables[message["name"]]
     if "error" in message:
@@ -62,7 +63,7 @@ def _take_part(world: World, variables: Mapping[str, Array]) -> None:
 
 
 def _broadcast_message(world: World, message: Mapping[str, object]) -> Any:
-    """Broadcast a message of rank 0."""
+    """Broadcast a message from rank 0 and return it."""
     return json.loads(world.gather(json.dumps(message).encode(), "a checkpoint")[0])
 
 
@@ -88,7 +89,7 @@ def run_on_rank_zero(world: World, action: Callable[[], None], attempted: str) -
     """Run an action on rank 0, while the other processes wait.
 
     Raises:
-        JobError: the action failed; on rank 0 its own exception is raised.
+        JobError: the action failed; rank 0 raises the exception of the action itself instead.
     """
     if world.rank:
         message = _broadcast_message(world, {})
@@ -107,7 +108,7 @@ def load_collectively(world: World, load: Callable[[], Mapping[str, Array]]) -> 
     """Read a checkpoint on rank 0 and broadcast its arrays.
 
     Raises:
-        CheckpointError: loading failed; in all processes.
+        CheckpointError: loading failed; raised in all processes.
     """
     if world.rank:
         message = _broadcast_message(world, {})

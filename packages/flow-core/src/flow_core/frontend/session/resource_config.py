@@ -1,4 +1,4 @@
-"""The devices and machines that a program asks for."""
+"""The devices and machines that a program requests."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ class ResourceConfig:
     others: dict[str, Any] = field(default_factory=dict)
 
     def kept(self) -> ResourceConfig:
-        """The settings that outlive a session: the machines and ``flow.env``."""
+        """Return the settings that outlive a session: the machines and ``flow.env``."""
         of_process = {k: v for k, v in self.others.items() if k.startswith("env.")}
         return ResourceConfig(machine_num=self.machine_num, others=of_process)

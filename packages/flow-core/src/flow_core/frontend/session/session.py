@@ -1,4 +1,4 @@
-"""The session: registry, variables and jobs of a program."""
+"""The session: owner of the plugin registry, the variables and the jobs of a program."""
 
 from __future__ import annotations
 
@@ -62,17 +62,17 @@ class Session:
     """State shared by the jobs of a program.
 
     Args:
-        registry: the plugins; the process's default when None.
-        settings: settings of the environment.
+        registry: the plugins; the default registry of the process if None.
+        settings: settings from environment variables.
 
     Attributes:
         jobs: the jobs, in the order of their definition.
         declared: the type and attributes of each variable.
         compiling: a lock held while a job is traced, compiled and bound.
         pipeline: the actors that run steps.
-        layouts: the layouts of variables, by the first job that was compiled.
-        sharing: whether devices hold a variable in one memory, by the first such job.
-        budget: the cores of this process.
+        layouts: the layouts of variables, each chosen by the first compiled job that uses it.
+        sharing: whether devices share one copy of a variable, chosen by the same job.
+        budget: the cores that this process may use.
         checked_weights: names of the train jobs whose initial weights were checked.
     """
 
@@ -102,10 +102,10 @@ class Session:
 
     @property
     def default_placement(self) -> Placement:
-        """Where ops outside any scope run: all devices that the program has configured.
+        """The devices of ops outside any placement scope: all that the program has configured.
 
-        GPUs if available and not configured to 0, else the CPU; one device per machine unless
-        ``flow.config`` sets another number.
+        The devices are GPUs if some are available and ``flow.config`` does not set their number
+        to 0, otherwise CPUs.  There is one per machine unless ``flow.config`` sets another number.
         """
         available = isinstance(self.registry.probe("gpu"), Available)
         kind = "gpu" if available and self.resources.gpu_device_num != 0 else "cpu"
@@ -115,7 +115,7 @@ class Session:
 
     @property
     def world(self) -> World | None:
-        """The processes that run this program together, None for one."""
+        """The processes that run this program together, None for a single process."""
         if self._world is None:
             self._meet_machines()
         if self._world is not None:
@@ -136,7 +136,7 @@ class Session:
             raise ConfigError(
                 "joining the machines of flow.env.machine",
                 found="variables that jobs of this process have made before",
-                allowed="flow.env.machine before the first job is called",
+                allowed="flow.env.machine to be called before the first job",
             )
         self._world = found
         self.pipeline.one_caller = found is not None
@@ -150,20 +150,20 @@ class Session:
         return budget
 
     def _root(self, device: Device) -> tuple[int, bool]:
-        """The rank of a device's process, and whether it is this process."""
+        """Return the rank of the process that owns a device, and whether it is this process."""
         world = self.world
         root = 0 if world is None else world.owner(device)
         return root, world is None or root == world.rank
 
     def driver(self, device: Device) -> Driver:
-        """The driver of a device."""
+        """Return the driver of a device."""
         driver = self._drivers.get(device)
         if driver is None:
             driver = self._drivers[device] = self.registry.driver(device)
         return driver
 
     def free_memory(self, device: Device) -> int | None:
-        """The bytes of a device that a plan may use, None for no known limit.
+        """Return how many bytes of a device a plan may use, None if no limit is known.
 
         ``flow.config.reserved_device_mem_mbyte`` is subtracted.
         """
@@ -176,26 +176,26 @@ class Session:
         return max(0, free - reserved)
 
     def holds(self, name: str, device: Device) -> bool:
-        """Whether a device holds its part of a variable already."""
+        """Return whether a device holds its part of a variable already."""
         return name in self._stored and device in self._stored[name].parts
 
     def held_region(self, name: str, device: Device) -> Region | None:
-        """The part of a variable that a device holds, None if none or provisional."""
+        """Return the part of a variable that a device holds; None if none, or if provisional."""
         stored = self._stored.get(name)
         part = None if stored is None or stored.provisional else stored.parts.get(device)
         return None if part is None else part.region
 
     def memory(self, device: Device) -> str:
-        """The memory kind of a device: the device type whose kernels can read it."""
+        """Return the memory kind of a device: the device type whose kernels can read its memory."""
         return self.registry.devices[device.type].kernels or device.type
 
     def shares_memory(self, devices: Sequence[Device]) -> bool:
-        """Whether all devices belong to this process and read the same memory."""
+        """Return whether all devices belong to this process and read the same memory."""
         if len({self.memory(device) for device in devices}) > 1:
             return False
         try:
             return self.registry.comm_spec(devices).shares_memory
-        except DeviceUnavailableError:  # no comm joins them
+        except DeviceUnavailableError:  # no communicator (comm) connects the devices
             return False
 
     # ---------------------------------------------------------------- variables
@@ -204,7 +204,7 @@ class Session:
         """Record a request for a variable.
 
         Raises:
-            VariableError: checkpoints cannot hold the name, or another request conflicts.
+            VariableError: the name is not allowed in checkpoints, or another request conflicts.
         """
         check_savable(info)
         known = self.declared.setdefault(info.name, info)
@@ -241,15 +241,15 @@ class Session:
     def variable(
         self, name: str, device: Device, region: Region | None = None, shape: Shape | None = None
     ) -> DeviceArray | None:
-        """A device's array of a variable (or its part), initialized at its first use.
+        """Return the array in which a device holds a variable or a part of it.
 
-        A collective operation; processes without the device get None.
+        A collective operation; it initializes a new array, and returns None in other processes.
 
         Args:
             name: the variable.
             device: the device.
-            region: the part; None for the whole variable.
-            shape: the array's shape, if it differs from the part's.
+            region: the part to hold; None for the whole variable.
+            shape: the array's shape, if it differs from the shape of the part.
         """
         stored = self._stored.get(name) or self._store(name, device)
         wanted = region or whole(stored.info)
@@ -262,30 +262,30 @@ class Session:
                 f"variable {name!r}",
                 at=stored.info.line,
                 found=f"jobs that hold {part.region} and {region} of it on {device}",
-                allowed="jobs of one session that lay out a shared variable alike",
+                allowed="the same layout of a shared variable in all jobs of a session",
                 hint="give both jobs the same placement and distribution",
             )
         return part.view(shape)
 
     def is_still_zero(self, name: str) -> bool:
-        """Whether a variable initialized to zero is still zero; False if unknown."""
+        """Return whether a variable initialized to zero is still zero; False if unknown."""
         stored = self._stored.get(name)
         if stored is None:
             return True
-        if stored.world is not None:  # reading is collective, and not all processes may call
+        if stored.world is not None:  # reading is collective, and some processes might not call
             return False
         return not np.any(stored.numpy())
 
     def value(self, name: str) -> Any:
-        """A copy of a variable that is in use."""
+        """Return a copy of the value of a variable that a job uses."""
         return self._stored[name].numpy()
 
     def check_replicas(self, job: str, updated: Mapping[str, set[Device]]) -> None:
-        """Refuse copies of a variable that an update would not reach.
+        """Raise an error if a copy of a variable is on a device where no job would update it.
 
         Args:
             job: the job being bound.
-            updated: the devices on which it updates variables, by variable.
+            updated: for each variable that the job updates, the devices on which it does.
         """
         for name, devices in updated.items():
             self._updated.setdefault(name, set()).update(devices)
@@ -312,7 +312,7 @@ class Session:
         return stored
 
     def _adopt(self, stored: StoredVariable, device: Device, region: Region) -> Part:
-        """Add a part to a variable: in the memory of an equal part, else in new memory."""
+        """Add a part to a variable: in the memory of an equal part if possible, else in new."""
         if not stored.parts:
             stored.memory = self.memory(device)
         if stored.memory != self.memory(device):
@@ -321,7 +321,7 @@ class Session:
                 f"variable {stored.info.name!r}",
                 at=stored.info.line,
                 found=f"jobs on {devices}, which share no memory",
-                allowed="jobs of one session that share variables run on one kind of device",
+                allowed="one kind of device for the jobs of a session that share variables",
             )
         part = self._shared(stored, device, region) or self._new_part(stored, device, region)
         stored.parts[device] = part
@@ -332,7 +332,7 @@ class Session:
     def _new_part(self, stored: StoredVariable, device: Device, region: Region) -> Part:
         root, is_here = self._root(device)
         if not is_here:
-            stored.refresh()  # collective: the part's owner needs the value
+            stored.refresh()  # a collective operation: the owner of the part needs the value
             return Part(region, None, None, root)
         driver, dtype = self.driver(device), stored.info.type.dtype
         shape = region_shape(region)
@@ -350,14 +350,14 @@ class Session:
         return part
 
     def drop_initial_values(self) -> None:
-        """Drop the initial values of variables once a job holds all of its parts."""
+        """Drop the initial values of variables; a job calls this once it holds all its parts."""
         for stored in self._stored.values():
             stored.forget_first()
 
     def _shared(self, stored: StoredVariable, device: Device, region: Region) -> Part | None:
-        """An equal part at the same place, as of emulated devices and the CPU, to be shared.
+        """Return the part whose memory a new part can share, or None.
 
-        If a job has devices share the variable, an equal part of any device.
+        It has the same region and place (as on an emulated GPU and the CPU), or any if shared.
         """
         anywhere = self.sharing.get(stored.info.name, False)
         for other, part in stored.parts.items():
@@ -367,9 +367,9 @@ class Session:
         return None
 
     def each(self, phase: Callable[[Any], Found]) -> Iterator[Found]:
-        """The results of a function of each job, without the jobs where it fails.
+        """Yield a function's results for all jobs, except jobs for which the function fails.
 
-        One warning is issued per failing job; a call of the job raises the error.
+        For each of those jobs, one warning is issued; a call of the job raises the error.
         """
         for job in list(self.jobs):
             try:
@@ -396,7 +396,7 @@ class Session:
             warn(text, category, at)
 
     def stored(self) -> Mapping[str, StoredVariable]:
-        """All variables of all jobs, allocated; jobs are traced if needed.
+        """Return the allocated variables of all jobs; trace and allocate them if needed.
 
         Jobs that cannot be traced, or whose variables cannot be allocated, are excluded.
 
@@ -410,7 +410,7 @@ class Session:
         return {name: self._stored[name] for name in sorted(self._stored)}
 
     def requested_types(self) -> dict[str, TensorType]:
-        """The types of all variables that jobs request, allocated or not; see `stored`."""
+        """Return the types of all variables that jobs request, allocated or not; see `stored`."""
         job = maybe_current_job()
         if job is not None:
             raise JobError(
@@ -418,14 +418,14 @@ class Session:
                 at=user_line(),
                 found="the definition of a job",
                 allowed="calls outside of job functions",
-                hint="in a job, flow.get_variable gives a variable",
+                hint="move the call out of the job function; inside it, use flow.get_variable",
             )
         for _ in self.each(lambda job: job.prepare()):
             pass
         return {name: info.type for name, info in self.declared.items()}
 
     def _allocate(self, name: str) -> None:
-        """Allocate a variable that no job has bound, on the device of its first job."""
+        """Allocate a variable that no job has bound, on a device of the first job that uses it."""
         job, device = self._first_user(name)
         try:
             with self.binding():
@@ -438,7 +438,7 @@ class Session:
             self._stored[name].provisional = True
 
     def _first_user(self, name: str) -> tuple[Any, Device]:
-        """The first job that has a variable, None if there is none, and its device."""
+        """Return the first job that uses a variable (None if none does), and its device."""
         for job in self.jobs:
             device: Device | None = job.device_of(name)
             if device is not None:
@@ -446,11 +446,11 @@ class Session:
         return None, self.default_placement.device(0)
 
     def types(self) -> dict[str, TensorType]:
-        """The types of all variables of `stored`, by name."""
+        """Return the types of all variables of `stored`, by name."""
         return {name: stored.info.type for name, stored in self.stored().items()}
 
     def assign(self, values: Mapping[str, Any]) -> None:
-        """Overwrite variables; all names must be known and all shapes must match."""
+        """Overwrite variables with arrays; all names must be known and all shapes must match."""
         with self.quiesced():
             stored = self.stored()
             for name, value in values.items():
@@ -460,12 +460,12 @@ class Session:
             self._resume()
 
     def load_regions(self, readers: Mapping[str, ReadRegion]) -> None:
-        """Overwrite variables, of which each process reads the regions that it holds.
+        """Overwrite variables; each process reads only the regions that its devices hold.
 
         A variable that no job has laid out yet is read when a job requests its parts.
 
         Raises:
-            VariableError: no job has a variable of a name.
+            VariableError: no job has a variable with one of the names.
         """
         with self.quiesced():
             known = self.requested_types()
@@ -490,7 +490,7 @@ class Session:
     # ---------------------------------------------------------------- life cycle
 
     def before_call(self, job: str) -> None:
-        """Raise errors of callbacks; refuse calls whose order may differ between processes.
+        """Raise errors of callbacks, and refuse calls whose order may differ between processes.
 
         Raises:
             JobError: a callback calls a job, in a program of several processes.
@@ -499,10 +499,10 @@ class Session:
             raise JobError(
                 f"calling job {job!r} inside a callback",
                 at=user_line(3),
-                found=f"a program of {self._world.size} processes, whose callbacks run when each "
-                "has time for them",
+                found=f"a program of {self._world.size} processes, which run their callbacks at "
+                "different times",
                 allowed="calls in the order of the script, the same in all processes",
-                hint="keep what the callback got, and call after flow.sync_default_session()",
+                hint="keep what the callback gets; call the job after flow.sync_default_session()",
             )
         self.pipeline.raise_pending()
 
@@ -511,12 +511,12 @@ class Session:
         self.pipeline.sync()
 
     def quiesced(self) -> AbstractContextManager[None]:
-        """Wait until no step is in flight, and run none during a ``with`` block."""
+        """Wait until no step is in flight, and let none start during a ``with`` block."""
         return self.pipeline.quiesced()
 
     def leave_to_parent(self) -> bool:
         """In a forked process, detach the jobs if the session is in use; return whether it is."""
-        self.compiling = threading.RLock()  # another thread may hold it in the parent
+        self.compiling = threading.RLock()  # a thread of the parent may hold the old lock
         if self._world is None and not self._drivers:
             return False
         self.pipeline.leave_to_parent()
@@ -526,7 +526,7 @@ class Session:
         return True
 
     def close(self) -> tuple[BaseException, ...]:
-        """Deliver pending steps, drop jobs and variables, return unreported errors."""
+        """Deliver pending steps, drop all jobs and variables, and return unreported errors."""
         errors = self.pipeline.close()
         for job in self.jobs:
             job.detach()
@@ -549,7 +549,7 @@ _default: list[Session] = []
 
 
 def default_session() -> Session:
-    """The session that programs use implicitly; forked processes may have none."""
+    """Return the session that programs use implicitly; refuse some forked processes."""
     if not _default:
         check_process()
         _default.append(Session())
@@ -580,7 +580,7 @@ def sync_default_session() -> None:
 
 
 def _deliver_at_exit() -> None:
-    """Deliver pending steps when the interpreter ends; exit with status 1 on errors."""
+    """Deliver pending steps when the interpreter exits; exit with status 1 on errors."""
     if not _default:
         return
     try:

@@ -1,4 +1,4 @@
-"""The memory of variables: parts on devices that together hold the logical value."""
+"""The memory of variables: parts on devices, which together hold the logical value."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from flow_core.sharding.sbp import Region, region_shape
 from flow_core.sharding.topology import Device
 
 ReadRegion: TypeAlias = Callable[[Region], Array]
-"""Returns the values of a region of a logical variable."""
+"""A function that returns the values of a region of a logical variable."""
 
 
 @dataclass(slots=True)
@@ -28,10 +28,10 @@ class Part:
     """The part of a variable that one device holds.
 
     Attributes:
-        region: its region of the logical variable.
+        region: the region of the logical variable that the part holds.
         array: device array, None if another process owns the device.
         driver: driver of the device, None if another process owns the device.
-        root: the rank of the device's process.
+        root: the rank of the process that owns the device.
         arena: the memory of the array, None if another process owns the device.
     """
 
@@ -42,30 +42,31 @@ class Part:
     arena: Arena | None = None
 
     def view(self, shape: Shape | None) -> DeviceArray | None:
-        """The array, in another shape if one is given."""
+        """Return the array, reshaped if a shape is given."""
         if self.arena is None or self.array is None or shape in (None, self.array.shape):
             return self.array
         return self.arena.view(0, shape, self.array.dtype)
 
     @property
     def window(self) -> tuple[slice, ...]:
-        """The part as slices of the logical variable."""
+        """Return the region of the part as slices of the logical variable."""
         return window(self.region)
 
 
 @dataclass(slots=True)
 class StoredVariable:
-    """A variable's memory: parts on devices that together hold the logical value.
+    """The memory of one variable: parts on devices, which together hold the logical value.
 
     Attributes:
         info: name, type and attributes.
-        memory: the memory kind: the device type whose kernels can read it.
+        memory: the memory kind: the device type whose kernels can read the parts.
         parts: the parts by device.
-        first: reads regions of the logical initial value, while some regions have no part.
-        provisional: whether no job has requested it, so that its layout is unknown.
-        world: the processes that hold its parts, None for one.
-        pristine: whether all parts hold ``first``, or else the initial value; equal in all
-            processes.
+        first: reads regions of the value that new parts start with, as long as some regions have
+            no part; None otherwise.
+        provisional: whether no job has requested the variable yet, so that its layout is unknown.
+        world: the processes that hold parts of the variable, None for a single process.
+        pristine: whether all parts still hold the values of ``first`` (without it, of the
+            initializer); equal in all processes.
     """
 
     info: VariableInfo
@@ -84,7 +85,7 @@ class StoredVariable:
         self.provisional = False
 
     def numpy(self) -> Any:
-        """A copy of the logical value; collective with several processes."""
+        """Return a copy of the logical value; a collective operation with several processes."""
         parts = list({part.region: part for part in reversed(self.parts.values())}.values())
         if not parts:
             return self.initial_part(whole(self.info))
@@ -96,7 +97,7 @@ class StoredVariable:
         return value
 
     def _content(self, part: Part) -> Any:
-        """A copy of a part, in all processes."""
+        """Return a copy of a part, in all processes."""
         if self.world is None:
             return part.driver.copy_out(part.array)
         if part.array is None:
@@ -107,9 +108,9 @@ class StoredVariable:
         return value
 
     def initial_part(self, region: Region) -> Any:
-        """The initial value of a new part; each process generates only its own parts.
+        """Return the initial value of a new part; each process generates only its own parts.
 
-        Collective with several processes.
+        This is a collective operation with several processes.
         """
         self.refresh()
         if self.first is not None:
@@ -120,12 +121,12 @@ class StoredVariable:
         return initial_value(self.info, region)
 
     def refresh(self) -> None:
-        """Gather the value for new parts in all processes, unless ``first`` has it."""
+        """Gather the value for new parts in all processes, unless ``first`` can read it."""
         if not self.pristine:
             self.first, self.pristine = region_reader(self.numpy()), True
 
     def forget_first(self) -> None:
-        """Drop ``first`` once the parts hold everything."""
+        """Drop ``first`` once the parts hold the whole variable."""
         if self.is_whole:
             self.first, self.pristine = None, False
 
@@ -136,7 +137,7 @@ class StoredVariable:
             self.first = region_reader(value.copy())
 
     def load(self, read: ReadRegion) -> None:
-        """Overwrite all parts, of which this process reads its own; later parts read theirs."""
+        """Overwrite all parts: each process reads its own; parts added later are read then."""
         if self.provisional:
             self.parts.clear()
             self.provisional = False
@@ -158,49 +159,50 @@ class StoredVariable:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the parts hold the whole value; not so while the first job creates them."""
+        """Return whether the parts hold the whole value; False while the first job creates them."""
         held = {part.region for part in self.parts.values()}
         filled = sum(num_elements(region_shape(r)) for r in held)
         return bool(held) and filled >= self.info.type.size
 
 
 def too_large(info: VariableInfo, device: Device, nbytes: int, available: str) -> OutOfMemoryError:
-    """The error for a variable that does not fit into a device's memory.
+    """Return the error for a variable that does not fit into a device's memory.
 
     Args:
         info: the variable.
         device: the device.
-        nbytes: the bytes needed on the device.
-        available: the memory that the device has, as text.
+        nbytes: the number of bytes needed on the device.
+        available: text that tells how much memory the device has.
     """
     error = OutOfMemoryError(
         f"allocating variable {info.name!r} of job {info.job!r} on {device}",
         at=info.line,
         found=f"{info.type}, of which {nbytes:,} bytes are on that device",
         allowed=available,
-        hint="make it smaller, or split it over more devices: distribute=flow.distribute.split(0)",
+        hint="make the variable smaller, or split it over more devices with "
+        "distribute=flow.distribute.split(0)",
     )
     error.nbytes = nbytes
     return error
 
 
 def whole(info: VariableInfo) -> Region:
-    """The region of a whole variable."""
+    """Return the region that covers a whole variable."""
     return tuple((0, n) for n in info.type.shape)
 
 
 def window(region: Region) -> tuple[slice, ...]:
-    """A region as slices of the logical variable."""
+    """Return a region as slices of the logical variable."""
     return tuple(slice(low, high) for low, high in region)
 
 
 def region_reader(value: Array) -> ReadRegion:
-    """A function that returns regions of an array."""
+    """Return a function that returns regions of an array."""
     return lambda region: value[window(region)]
 
 
 def initial_value(info: VariableInfo, region: Region | None = None) -> Array:
-    """The initial value of a variable, or of a part of it; independent of the layout."""
+    """Return the initial value of a variable or of a region of it; the layout does not matter."""
     seed = info.attrs.get("seed")
     return generate(
         info.attrs["initializer"],

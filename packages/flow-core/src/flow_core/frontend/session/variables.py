@@ -1,4 +1,4 @@
-"""Variables: session state that jobs share by name."""
+"""Variables: named tensors that a session keeps between steps and shares among its jobs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DEFAULT_INITIALIZER = ("constant", 0.0)
 
 
 def check_savable(info: VariableInfo) -> None:
-    """Raise `VariableError` early for a name that saving would refuse."""
+    """Raise `VariableError` early for a name that could not be saved to a checkpoint."""
     problem = name_problem(info.name)
     if problem:
         raise VariableError(
@@ -39,7 +39,7 @@ def check_savable(info: VariableInfo) -> None:
             at=info.line,
             found=f"a name with {problem}",
             allowed=NAMES_ALLOWED,
-            hint="give it another name; name scopes are a part of it",
+            hint="rename the variable, or the name scope that its name begins with",
         )
 
 
@@ -61,24 +61,24 @@ def get_variable(
     """Create a variable, or return the existing one of that name.
 
     Args:
-        name: unique name below the current name scope.
+        name: unique name within the current name scope.
         shape: logical shape.
-        dtype: element type; the job's ``default_data_type`` when None.
-        initializer: one of ``flow.*_initializer``; the job's default or zeros when None.
+        dtype: element type; if None, the job's ``default_data_type``.
+        initializer: one of ``flow.*_initializer``; if None, the job's default, or zeros.
         regularizer: one of ``flow.regularizers``.
-        trainable: whether optimizers update it; True when None.
+        trainable: whether optimizers update the variable; None means True.
         model_name: accepted for compatibility; has no effect.
         random_seed: seed of a random initializer.
         distribute: requested distribution over the devices.
-        reuse: whether an existing variable of that name in this job may be used.
+        reuse: whether to return a variable of that name that this job has already.
         parallel_distribution: requested SBP per hierarchy dimension, such as ``["S(0)", "B"]``,
             instead of ``distribute``; an empty list requests nothing.
-        parallel_hierarchy: hierarchy of the same devices, instead of the placement's.
-        nd_sbp: a later name of ``parallel_distribution``.
+        parallel_hierarchy: another hierarchy of the same devices, instead of the placement's.
+        nd_sbp: the name of ``parallel_distribution`` in later versions of OneFlow.
 
     Raises:
-        VariableError: there is no shape, another op has the name, the variable exists and
-            ``reuse=False``, or another request for the name conflicts.
+        VariableError: no shape is given, another op has the name, the variable exists and
+            ``reuse`` is False, or another request for the name conflicts.
         JobError: the distribution does not match the shape or the devices.
     """
     job, line = current_job("get_variable"), user_line(2)
@@ -106,23 +106,24 @@ def get_variable(
 
 
 def _full_name(name: str, line: SourceLine | None) -> str:
-    """The name below the current name scope."""
+    """Return the name with the prefix of the current name scope."""
     if not isinstance(name, str) or not name:
         raise VariableError("get_variable", at=line, found=f"name {name!r}", allowed="a text")
     return current_scope().prefix + name
 
 
 def _used_stale(job: JobBuild, info: VariableInfo) -> bool:
-    """Whether the job uses a stale value of a variable (SSP)."""
+    """Return whether the job uses an earlier (stale) value of a variable; see `stale_value`."""
     is_enabled = job.config.is_set("enable_ssp") and job.config.get("enable_ssp")
     trained = job.kind == "train" and info.attrs["trainable"]
     return bool(is_enabled and trained and current_scope().stale > 1)
 
 
 def stale_value(variable: BlobDef, size: int) -> BlobDef:
-    """The value of a variable ``size - 1`` steps ago; the variable itself for a size of 1.
+    """Return the value of a variable ``size - 1`` steps ago; the variable itself for a size of 1.
 
-    A ring buffer of ``size - 1`` copies, itself a variable, holds the values at the start of steps.
+    A ring buffer, which is a variable itself, holds the values at the start of the last
+    ``size - 1`` steps.
     """
     job = variable.job
     known: BlobDef | None = job.stale.get(variable.value)
@@ -137,7 +138,7 @@ def stale_value(variable: BlobDef, size: int) -> BlobDef:
 
 
 def _state(name: str, shape: Sequence[int], dtype: DType) -> BlobDef:
-    """A non-trainable variable of zeros, by its full name."""
+    """Return a non-trainable variable that starts at zero, given its full name."""
     job = current_job("get_variable")
     with enter(replace(current_scope(), names=())):
         given = Attrs({
@@ -152,7 +153,7 @@ def _state(name: str, shape: Sequence[int], dtype: DType) -> BlobDef:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """A requested distribution and its SBP, or texts of an SBP per hierarchy dimension."""
+    """A requested distribution and its SBP, or the text of an SBP per hierarchy dimension."""
 
     distribute: Distribution | None
     sbp: Sbp | None
@@ -202,7 +203,7 @@ def _regularizer(name: str, regularizer: object, line: SourceLine | None) -> Any
 
 
 def _known(job: JobBuild, info: VariableInfo, reuse: bool) -> Value | None:
-    """The job's variable of a name, None if it has none."""
+    """Return the job's variable of a name, None if the job has none."""
     value = job.variables.get(info.name)
     if value is not None and not reuse:
         raise VariableError(

@@ -1,5 +1,7 @@
-"""Tracing: placeholders and ops of a job under definition; it neither differentiates nor compiles.
+"""Tracing: records the placeholders and ops of a job while its function runs.
 
-In: a job function and its annotations. Out: a logical graph and the form of its results.
+Tracing neither differentiates nor compiles the job.
+
+In: a job function and its annotations. Out: a logical graph and the form of the job's results.
 Must not depend on `frontend.job` and `frontend.session`.
 """

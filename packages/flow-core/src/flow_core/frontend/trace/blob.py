@@ -1,4 +1,4 @@
-"""Placeholders of a job under definition."""
+"""Blobs: the symbolic tensors of a job under definition."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from flow_core.sharding.topology import Placement
 
 
 class BlobDef(Operators):
-    """A placeholder for a value of the graph under definition: shape and type, no data.
+    """A placeholder for a value of the graph under definition: it has a shape and a type, no data.
 
     Attributes:
-        batch_axis: the axis of samples, None if there is none.
-        is_dynamic: whether the shape may change from step to step, as for arrays fed in lists.
-        rows: the number of valid rows, `flow_core.frontend.trace.valid_rows.Rows`; None for all.
+        batch_axis: the axis that counts samples, None if there is none.
+        is_dynamic: whether the shape may change from step to step, as that of arrays fed in lists.
+        rows: the number of valid rows, a `flow_core.frontend.trace.valid_rows.Rows`; None if all
+            rows are valid.
     """
 
     __slots__ = (
@@ -50,7 +51,7 @@ class BlobDef(Operators):
 
     @property
     def parts(self) -> tuple[Value, ...]:
-        """The value; in the mirrored view, the values of the devices in order."""
+        """The value in the graph; in the mirrored view, one value per device, in device order."""
         return (self._value,)
 
     @property
@@ -60,7 +61,7 @@ class BlobDef(Operators):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Logical shape; the largest one if it changes from step to step."""
+        """Logical shape; the largest possible shape if the shape changes from step to step."""
         return tuple((self._bound or self._job.builder.type_of(self._value)).shape)
 
     @property
@@ -81,7 +82,7 @@ class BlobDef(Operators):
 
     @property
     def unique_name(self) -> str:
-        """OneFlow's logical blob name."""
+        """The name that OneFlow gives to the blob: the op's name and the number of the output."""
         return f"{self._value.op}/out_{self._value.index}"
 
     @property
@@ -96,26 +97,26 @@ class BlobDef(Operators):
 
     @property
     def split_axis(self) -> int | None:
-        """The axis of a requested split, None when there is none."""
+        """The axis of the requested split, None if no split is requested."""
         asked: NdSbp | None = self._job.requested_sbp(self._value)
         requested = self._requested if asked is None else asked[0]
         return requested.axis if isinstance(requested, Split) else None
 
     @property
     def distribute(self) -> Distribution | None:
-        """The requested distribution, None when there is none."""
+        """The requested distribution, None if none is requested."""
         return self._distribute
 
     @property
     def requested(self) -> Sbp | None:
-        """The requested SBP over the first hierarchy dimension, None when there is none."""
+        """The requested SBP over the first hierarchy dimension, None if none is requested."""
         return self._requested
 
     def with_distribute(self, distribute: Distribution | None) -> BlobDef:
-        """The same blob with a requested distribution.
+        """Return the same blob with a requested distribution.
 
         Raises:
-            JobError: the blob lacks the axis.
+            JobError: the distribution splits an axis that the blob does not have.
         """
         shape = self._job.builder.type_of(self._value).shape
         asking = f"distribution of {self.op_name!r} in job {self._job.name!r}"
@@ -124,62 +125,65 @@ class BlobDef(Operators):
         )
 
     def with_request(self, distribute: Distribution | None, sbp: Sbp | None) -> BlobDef:
-        """The same blob with a requested distribution, which was decoded before."""
+        """Return the same blob with a requested distribution, given with its decoded SBP."""
         blob = copy(self)
         blob._distribute, blob._requested = distribute, sbp
         return blob
 
     @property
     def is_tensor_list(self) -> bool:
-        """Whether this is a list of tensors, whose shapes may change from step to step."""
+        """Whether this blob is a list of tensors, whose shapes may change from step to step."""
         return self._bound is not None
 
     def with_bound(self, shape: Sequence[int], dtype: DType) -> BlobDef:
-        """The same blob as a list of tensors, with an upper bound of their shapes."""
+        """Return the same blob as a list of tensors, with an upper bound on their shapes."""
         blob = copy(self)
         blob._bound, blob.is_dynamic = tensor_type(tuple(shape), dtype), True
         return blob
 
     def with_rows(self, rows: Any) -> BlobDef:
-        """The same blob with a number of valid rows."""
+        """Return the same blob with a number of valid rows."""
         blob = copy(self)
         blob.rows, blob.is_dynamic = rows, True
         return blob
 
     def with_gradient_distribute(self, distribute: Distribution | None) -> BlobDef:
-        """The same blob with a requested distribution of its gradient."""
+        """Return the same blob with a requested distribution of its gradient."""
         blob: BlobDef = self.job.methods.cast(self, gradient_distribute=distribute)
         return blob
 
     def numpy(self, parallel_id: int | None = None) -> Any:
-        """In eager mode, the array in the call that defines the job: of all devices, or of one.
+        """Return the blob's array in the call that defines the job; in eager mode only.
+
+        Args:
+            parallel_id: the number of the device whose array to return; None for all devices.
 
         Raises:
-            JobError: the mode is not eager, so that blobs are placeholders.
+            JobError: the session is not in eager mode, so that blobs have no data.
         """
-        if self.is_tensor_list:  # of one tensor
+        if self.is_tensor_list:  # the list has one tensor
             return self._now().numpy_list()[parallel_id or 0]
         return self._now().numpy(parallel_id)
 
     def numpy_list(self) -> list[Array]:
-        """Like `numpy`, one array per device."""
+        """Return one array per device; otherwise like `numpy`."""
         arrays: list[Any] = self._now().numpy_list()
         return arrays
 
     def numpy_lists(self) -> list[list[Array]]:
-        """Like `numpy`, a list of arrays per device."""
+        """Return a list of arrays per device; otherwise like `numpy`."""
         lists: list[list[Any]] = self._now().numpy_lists()
         return lists
 
     def numpy_size(self) -> int:
-        """The number of values, one per device in the mirrored view."""
+        """Return the number of values: one, or in the mirrored view one per device."""
         return len(self.parts)
 
     def _now(self) -> Any:
         return self.job.evaluate(self, user_line(3))
 
     def __copy__(self) -> BlobDef:
-        """The same placeholder."""
+        """Return another `BlobDef` for the same value."""
         blob = object.__new__(type(self))
         for name in (n for kind in type(self).__mro__ for n in getattr(kind, "__slots__", ())):
             setattr(blob, name, getattr(self, name))
@@ -192,11 +196,11 @@ class BlobDef(Operators):
         return self.shape[0]
 
     def __bool__(self) -> bool:
-        """True, so that ``if bias:`` tests for the presence of an optional blob.
+        """Return True, so that ``if bias:`` tests for the presence of an optional blob.
 
         Raises:
-            NoValueError: the blob holds truth values (int8, bool), as comparisons return them; a
-                branch on those needs data.
+            NoValueError: the blob holds truth values (int8, bool), which comparisons return; a
+                branch on truth values needs data.
         """
         return self.dtype.name not in ("int8", "bool") or _refuse_truth(self)
 
@@ -210,7 +214,7 @@ class BlobDef(Operators):
 
 
 def _refusal(what: str, hint: str) -> Callable[..., NoReturn]:
-    """A special method that would need data, and refuses."""
+    """Return a special method that raises an error, because it would need the blob's data."""
 
     def refuse(blob: BlobDef, *_: object, **__: object) -> NoReturn:
         raise NoValueError(
@@ -269,7 +273,7 @@ _REPLACEMENTS = {
     "item": "the result of the job",
     "view": "flow.reshape(blob, shape)",
 }
-"""Attributes of tensors in other frameworks, and their replacements."""
+"""Attributes that tensors of other frameworks have, and what replaces each for blobs."""
 
 
 class MirroredBlob(BlobDef):
@@ -301,13 +305,14 @@ class MirroredBlob(BlobDef):
 
     @property
     def value(self) -> Value:
-        """Always an error, as there is no single value."""
+        """Raises an error, because a blob of the mirrored view has no single value."""
         raise JobError(
             f"use of {self!r}",
             at=user_line(2),
             found=f"a blob of the mirrored view, with a value on each of {self.placement}",
             allowed="a logical blob of the consistent view",
-            hint="use it in the mirrored view, or flow.cast_to_current_logical_view(blob)",
+            hint="use the blob in the mirrored view, or convert it with "
+            "flow.cast_to_current_logical_view(blob)",
         )
 
     @property
@@ -337,11 +342,11 @@ class MirroredBlob(BlobDef):
 
     @property
     def unique_name(self) -> str:
-        """OneFlow's logical blob name."""
+        """The name that OneFlow gives to the blob, without the device."""
         return f"{self.op_name}/out_{self._value.index}"
 
     def with_distribute(self, distribute: Distribution | None) -> BlobDef:
-        """Raise an error: each device has a different value."""
+        """Raise an error, because each device has a value of its own."""
         raise JobError(
             f"with_distribute of {self!r}",
             at=user_line(2),

@@ -23,7 +23,7 @@ def emit(
     Args:
         op_type: type of the op.
         inputs: blobs of the same job.
-        name: name of the op below the current name scope; a unique one by default.
+        name: name of the op within the current name scope; by default, a unique name is made.
         attrs: the op's attributes; lists become tuples.
 
     Returns:
@@ -41,7 +41,7 @@ provide(emit)
 
 
 def emit_one(op_type: str, *inputs: BlobDef, name: str | None = None, **attrs: Any) -> BlobDef:
-    """Add an op that has one output to the job under definition; `emit` has the arguments."""
+    """Add an op with one output to the job under definition; the arguments are those of `emit`."""
     blob: BlobDef = emit(op_type, *inputs, name=name, **attrs)
     return blob
 
@@ -54,7 +54,10 @@ def _emit(
     name: str | None,
     line: SourceLine | None,
 ) -> tuple[BlobDef, ...]:
-    """Add an op; one per period for blobs of several periods, per device in the mirrored view."""
+    """Add an op: one per period for blobs of several periods, one per device in the mirrored view.
+
+    Periods are the repetitions of a part of a step; see `flow_core.frontend.trace.repeat_acc`.
+    """
     periods = periods_of(inputs)
     if periods is not None:
         of_each = [
@@ -81,7 +84,7 @@ def _with_rows(
     blobs: Sequence[BlobDef],
     line: SourceLine | None,
 ) -> tuple[BlobDef, ...]:
-    """The outputs with their valid rows; the other rows are set to zero."""
+    """Return the outputs with the numbers of their valid rows; set their other rows to zero."""
     kept = rows_passed(op_type, job.emitter.spec(op_type, line), inputs, blobs, line)
     is_dynamic = any(x.is_dynamic and x.rows is None for x in inputs)
     made = []
@@ -118,7 +121,7 @@ def _check_blob(job: JobBuild, op_type: str, blob: object) -> None:
             at=user_line(3),
             found=f"{type(blob).__name__} {blob!r:.60}",
             allowed="blobs: parameters of the job function and results of flow's functions",
-            hint="make a constant: flow.constant(value, dtype=..., shape=...)",
+            hint="turn the value into a constant blob: flow.constant(value, dtype=..., shape=...)",
         )
     if blob.job is not job:
         raise JobError(
@@ -130,14 +133,15 @@ def _check_blob(job: JobBuild, op_type: str, blob: object) -> None:
 
 
 def input_value(job: JobBuild, op_type: str, blob: BlobDef) -> Value:
-    """The value of a logical blob, in its requested SBP."""
+    """Return the value of a logical blob, converted to the SBP that is requested for the blob."""
     if isinstance(blob, MirroredBlob):
         raise JobError(
             f"use of {op_type} in the consistent view",
             at=user_line(4),
             found=f"{blob!r}, with a value on each of its devices",
             allowed="logical blobs",
-            hint="flow.cast_to_current_logical_view(blob), or with flow.scope.mirrored_view():",
+            hint="convert the blob with flow.cast_to_current_logical_view(blob), or use the op in "
+            "a block `with flow.scope.mirrored_view():`",
         )
     if blob.requested is None:
         return blob.value

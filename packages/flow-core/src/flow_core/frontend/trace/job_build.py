@@ -32,10 +32,11 @@ class TrainRequest:
 
     Attributes:
         optimizer: the optimizer.
-        losses: the values to minimize; in the mirrored view the losses of all devices.
-        line: the user's line.
-        elements: the divisor of the sum of the losses; None for the elements of each.
-        placement: the devices of the mirrored view, None for the devices of the first loss.
+        losses: the values to minimize; in the mirrored view, the losses of all devices.
+        line: the source line of the call.
+        elements: the divisor of the sum of the losses; None to divide each loss by the number of
+            its elements.
+        placement: the devices of the mirrored view; None for the devices of the first loss.
     """
 
     optimizer: Any
@@ -50,18 +51,18 @@ class Watch:
     """A call of ``watch`` or ``watch_diff``: show a blob (or its gradient) after every step."""
 
     blob: BlobDef
-    handler: Callable[[Any], None]  # takes the fetched array, or arrays
+    handler: Callable[[Any], None]  # its argument is the fetched array, or the list of arrays
     gradient: bool = False
     line: SourceLine | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class BlobMethods:
-    """Methods of blobs that need layers above this one.
+    """Methods of blobs whose implementations are in layers above this one.
 
     Attributes:
         evaluate: returns the value of a blob in the call that defines its job.
-        cast: returns a blob, or its gradient, in a requested distribution.
+        cast: requests a distribution for a blob or for its gradient, and returns the blob.
     """
 
     evaluate: Callable[[BlobDef], Any]
@@ -73,9 +74,9 @@ class HostedOp:
     """An op that runs on the CPU for lack of a kernel.
 
     Attributes:
-        type: its type.
-        device_type: the device type that has no kernel.
-        line: the user's line, if known.
+        type: the op's type.
+        device_type: the device type that has no kernel for the op.
+        line: the source line of the op, if known.
     """
 
     type: str
@@ -90,24 +91,25 @@ class JobBuild:
         name: the job's name.
         kind: "train" or "predict".
         builder: the graph under construction.
-        default_placement: where ops go outside any placement scope.
+        default_placement: the devices of ops outside any placement scope.
         config: the job's settings.
         session: the session of the job.
-        variables: variable values by name.
-        train_requests: calls of ``minimize``.
-        losses: losses of older programs, whose optimizer is in the function config.
-        watches: calls of ``watch`` and ``watch_diff``.
-        distributions: values in requested distributions, by value and SBP.
-        mirrored: values per device of logical values, by value, devices and SBP.
+        variables: the values of the job's variables, by name of the variable.
+        train_requests: the calls of ``minimize``.
+        losses: the losses of programs that set the optimizer in the function config, as older
+            programs do.
+        watches: the calls of ``watch`` and ``watch_diff``.
+        distributions: for a value and a requested SBP, the value converted to that SBP.
+        mirrored: for a logical value, devices and an SBP, one value per device.
         forward: names of the ops of the forward pass, once the backward pass is added.
-        segments: names of the ops whose activations are recomputed, by segment.
+        segments: names of the ops whose activations are recomputed, by number of the segment.
         rounded: in quantization-aware training, the rounded value that replaces each value.
         gradient_sums: ops whose input is accumulated over the micro-batches.
-        inputs: names of the ``input`` ops in the order in which they are fed.
+        inputs: names of the ``input`` ops, in the order in which arrays are fed to them.
         fed: in eager mode, the arrays of the call that defines the job.
         step: the job's step counter.
-        stale: the stale values that replace variables, by their value.
-        evaluated: whether the function has read values of blobs.
+        stale: for the value of a variable, the stale value that replaces it (see `Scope.stale`).
+        evaluated: whether the job function has read values of blobs.
         methods: methods of blobs that need more than the graph.
         hosted: the ops that run on the CPU for lack of a kernel, by name in the logical graph.
     """
@@ -164,11 +166,11 @@ class JobBuild:
 
         Args:
             op_type, inputs, attrs: the op.
-            name: its name below the name scope; made unique if taken.
-            line: the user's line.
+            name: the op's name within the name scope; made unique if it is taken.
+            line: the source line of the op.
             sbp: requested SBP of the outputs.
-            full: its full name, instead of ``name``.
-            placement: its devices, instead of the scope's.
+            full: the op's full name, instead of ``name``.
+            placement: the op's devices, instead of those of the scope.
         """
         if name is not None and not isinstance(name, str):
             raise JobError(f"name of a {op_type}", at=line, found=repr(name), allowed="str, None")
@@ -194,11 +196,11 @@ class JobBuild:
         )
 
     def free_name(self, name: str) -> str:
-        """An unused full name below the name scope."""
+        """Return an unused full name within the name scope."""
         return self.builder.unique_name(current_scope().prefix + name)
 
     def names_per_device(self, name: str, devices: int) -> list[str]:
-        """Full names of an op's copies on the devices of the mirrored view."""
+        """Return the full names of an op's copies on the devices of the mirrored view."""
         base = full = current_scope().prefix + name
         while f"{full}#0" in self.builder.ops:
             self._copies[base] += 1
@@ -206,12 +208,12 @@ class JobBuild:
         return [f"{full}#{rank}" for rank in range(devices)]
 
     def returns_many(self, op_type: str) -> bool:
-        """Whether `emit` returns a tuple for this op type."""
+        """Return whether `emit` returns a tuple for this op type."""
         outputs = self.emitter.specs[op_type].outputs
         return len(outputs) != 1 or outputs[0].endswith("*")
 
     def distributed(self, value: Value, sbp: Sbp, line: SourceLine | None) -> Value:
-        """A value in a requested SBP, over the devices in scope."""
+        """Return a value converted to a requested SBP over the devices in scope."""
         placement = current_scope().placement or self.default_placement
         wanted = over_placement(sbp, placement)
         if not wanted or self.requested_sbp(value) == wanted[0]:
@@ -226,7 +228,7 @@ class JobBuild:
         return known
 
     def requested_sbp(self, value: Value) -> NdSbp | None:
-        """The SBP that the program requests for a value, None if it requests none."""
+        """Return the SBP that the program requests for a value, None if it requests none."""
         sbp = self.builder.ops[value.op].sbp
         return sbp[value.index] if sbp else None
 
@@ -236,10 +238,10 @@ class JobBuild:
         self.builder.ops[variable] = replace(op, sbp=((B,) * len(op.placement.hierarchy),))
 
     def evaluate(self, blob: BlobDef, line: SourceLine | None) -> Any:
-        """The value of a blob in the call that defines this job.
+        """Return the value of a blob in the call that defines this job.
 
         Raises:
-            JobError: the session is not in eager mode, or the job is not being called.
+            JobError: the session is not in eager mode, or the job is traced without a call.
         """
         if self.fed is None or self.methods is None:
             raise JobError(
@@ -247,7 +249,7 @@ class JobBuild:
                 at=line,
                 found="a placeholder, which has no data while a job is defined",
                 allowed="flow.enable_eager_execution() before, and a call of the job",
-                hint="return the blob, or flow.watch(blob, handler)",
+                hint="return the blob from the job, or show it with flow.watch(blob, handler)",
             )
         self.evaluated = True
         return self.methods.evaluate(blob)
@@ -265,7 +267,7 @@ class JobBuild:
                 at=line,
                 found='a job of type "predict"',
                 allowed='minimize in jobs of type "train"',
-                hint='decorate it with @flow.global_function(type="train")',
+                hint='decorate the job function with @flow.global_function(type="train")',
             )
         if not losses:
             allowed = "a blob of this job, or a list of them"
@@ -277,7 +279,7 @@ class JobBuild:
 
 
 def _source_sbp(spec: OpSpec, placement: Placement) -> tuple[NdSbp | None, ...]:
-    """The SBP with which each device reads its own part of a source."""
+    """Return the SBP in which each device reads its own part of a data source."""
     if spec.inputs or "region" not in spec.attrs or placement.size == 1:
         return ()
     return ((Split(0), *(B,) * (len(placement.hierarchy) - 1)),)
@@ -292,7 +294,7 @@ def _literal(value: object) -> AttrValue:
 
 
 def described(value: object) -> str:
-    """A value for a message; blobs are named with their job."""
+    """Return the text of a value for a message; the text of a blob names its job."""
     text = f"{value!r:.80}"
     return f"{text} of job {value.job.name!r}" if isinstance(value, BlobDef) else text
 
@@ -316,7 +318,7 @@ def _checked_loss(job: JobBuild, loss: object, line: SourceLine | None) -> BlobD
 
 
 def _whole_loss(loss: BlobDef, line: SourceLine | None) -> BlobDef:
-    """A loss with one value per step, all of whose rows are valid."""
+    """Return a loss as a blob with one value per step, all of whose rows are valid."""
     if isinstance(loss, PeriodBlob):
         packed = innermost(loss, lambda blob: emit("concat", *blob.periods, axis=0))
         return _whole_loss(packed, line)
@@ -326,11 +328,11 @@ def _whole_loss(loss: BlobDef, line: SourceLine | None) -> BlobDef:
 def train_request(
     optimizer: object, losses: Sequence[BlobDef], line: SourceLine | None
 ) -> TrainRequest:
-    """The request to minimize losses.
+    """Return the request to minimize losses.
 
-    As in OneFlow, the objective is the sum over all elements of all devices, divided by the number
-    of elements (for dynamic shapes, of samples) of one device's loss.  If batch sizes differ
-    between devices, their mean is used, so that all samples have the same weight.
+    As in OneFlow, the objective is the sum of all elements of the losses of all devices, divided
+    by the number of elements (for dynamic shapes, of samples) in one device's loss.  If batch sizes
+    differ between devices, the divisor is their mean, so that all samples have the same weight.
     """
     values = tuple(part for loss in losses for part in loss.parts)
     placements = [loss.placement for loss in losses if isinstance(loss, MirroredBlob)]
@@ -350,7 +352,7 @@ def train_request(
 
 
 def _elements(loss: BlobDef) -> float:
-    """The divisor of the sum of a loss: its elements, or samples for dynamic shapes."""
+    """Return the divisor for the sum of a loss: its number of elements, or, if dynamic, samples."""
     shapes = [loss.job.builder.type_of(part).shape for part in loss.parts]
     counts = [prod(shape[:1] if loss.is_dynamic else shape) for shape in shapes]
     return float(max(1.0, sum(counts) / len(counts)))
@@ -362,7 +364,7 @@ _current: ContextVar[JobBuild | None] = ContextVar("flow_job", default=None)
 
 
 def current_job(attempted: str) -> JobBuild:
-    """The job under definition; raises an error outside of job functions."""
+    """Return the job under definition; raise an error outside of job functions."""
     job = _current.get()
     if job is None:
         raise outside(attempted)
@@ -370,13 +372,13 @@ def current_job(attempted: str) -> JobBuild:
 
 
 def maybe_current_job() -> JobBuild | None:
-    """The job under definition, None outside of job functions."""
+    """Return the job under definition, None outside of job functions."""
     return _current.get()
 
 
 @contextmanager
 def defining(job: JobBuild, scope: Scope = OUTERMOST) -> Iterator[JobBuild]:
-    """Make a job the one under definition, in a new outermost scope."""
+    """Make a job the job under definition during a ``with`` block, in a new outermost scope."""
     token = _current.set(job)
     try:
         with enter(replace(scope, default=job.default_placement)):

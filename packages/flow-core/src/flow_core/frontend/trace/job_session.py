@@ -25,7 +25,7 @@ class Resources(Protocol):
     """The settings of ``flow.config``."""
 
     machine_num: int
-    others: dict[str, Any]  # by name; each setting has a type of its own
+    others: dict[str, Any]  # the other settings by name; each has a type of its own
 
 
 class SessionJob(Protocol):
@@ -48,7 +48,7 @@ class SessionJob(Protocol):
         """The logical graph after its passes, None before compilation."""
 
     def compile(self) -> object:
-        """Trace and compile the job, unless that has happened."""
+        """Trace and compile the job, unless that has been done."""
 
 
 class JobSession(Protocol):
@@ -56,12 +56,13 @@ class JobSession(Protocol):
 
     Attributes:
         registry: the plugins.
-        settings: settings of the environment.
+        settings: settings from environment variables.
         resources: settings of ``flow.config``.
-        budget: the cores of this process.
+        budget: the cores that this process may use.
         declared: the variables of all jobs, by name.
-        layouts: the layouts of variables, by the first job that was compiled.
-        sharing: whether devices hold a variable in one memory, by the first such job.
+        layouts: the layouts of variables, each chosen by the first compiled job that uses it.
+        sharing: for each variable, whether devices share one copy in memory; chosen by the same
+            job.
     """
 
     registry: Registry
@@ -81,25 +82,25 @@ class JobSession(Protocol):
     def variable(
         self, name: str, device: Device, region: Region | None = None, shape: Shape | None = None
     ) -> DeviceArray | None:
-        """A device's array of a variable."""
+        """Return the array in which a device holds a variable, or its part of the variable."""
 
     def value(self, name: str) -> Array:
-        """A copy of a variable that is in use."""
+        """Return a copy of the value of a variable that a job uses."""
 
     def holds(self, name: str, device: Device) -> bool:
-        """Whether a device holds its part of a variable already."""
+        """Return whether a device holds its part of a variable already."""
 
     def held_region(self, name: str, device: Device) -> Region | None:
-        """The part of a variable that a device holds, None if it holds none."""
+        """Return the part of a variable that a device holds, None if it holds none."""
 
     def driver(self, device: Device) -> Driver:
-        """The driver of a device."""
+        """Return the driver of a device."""
 
     def free_memory(self, device: Device) -> int | None:
-        """Bytes of a device that a plan may take, None for no known limit."""
+        """Return how many bytes of a device a plan may take, None if no limit is known."""
 
     def shares_memory(self, devices: Sequence[Device]) -> bool:
-        """Whether devices belong to this process and read the same memory."""
+        """Return whether devices belong to this process and read the same memory."""
 
     def each(self, phase: Callable[[SessionJob], Found]) -> Iterator[Found]:
-        """The results of a function of each job, without those where it fails."""
+        """Yield a function's results for all jobs, except jobs for which the function fails."""

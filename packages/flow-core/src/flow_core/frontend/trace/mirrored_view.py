@@ -1,8 +1,9 @@
 """Ops in the mirrored view of several devices, and conversions between the views.
 
-In the mirrored view an op of the program becomes one op per device, each on its device alone, and
-a blob has one value per device, each with its own shape.  Logical values, such as variables, enter
-as the parts that devices hold; their gradients are summed over the devices.
+In the mirrored view, an op of the program becomes one op per device, placed on that device alone,
+and a blob has one value per device, each with its own shape.  A logical value, such as a variable,
+enters the mirrored view as the parts that the devices hold; the gradient of a variable is summed
+over the devices.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from flow_core.sharding.topology import Placement
 
 
 def mirrored_devices(job: JobBuild) -> Placement | None:
-    """The devices of the mirrored view; None in the consistent view and on a single device."""
+    """Return the devices of the mirrored view; None in the consistent view or on one device."""
     scope = current_scope()
     if not scope.mirrored:
         return None
@@ -31,7 +32,7 @@ def mirrored_devices(job: JobBuild) -> Placement | None:
 
 
 def flat(placement: Placement) -> Placement:
-    """The same devices in one dimension."""
+    """Return a placement of the same devices with a hierarchy of one dimension."""
     if len(placement.hierarchy) == 1:
         return placement
     return Placement(placement.device_type, placement.devices)
@@ -46,7 +47,7 @@ def emit_mirrored(
     name: str | None,
     line: SourceLine | None,
 ) -> tuple[MirroredBlob, ...]:
-    """Add an op per device and return the outputs."""
+    """Add one op per device and return the outputs."""
     taken = [to_mirrored(job, x, devices, op_type, line) for x in inputs]
     spec = job.emitter.spec(op_type, line)
     _check_overwritten(job, devices, op_type, [taken[i] for i in spec.mutates if i < len(taken)])
@@ -74,7 +75,7 @@ def emit_mirrored(
 
 
 def kept_batch_axis(output: BlobDef, inputs: Sequence[BlobDef]) -> int | None:
-    """The batch axis of the first input, if the output has the same size there."""
+    """Return the batch axis of the first input if the output has the same size along that axis."""
     if not inputs or inputs[0].batch_axis is None:
         return None
     axis: int = inputs[0].batch_axis
@@ -83,7 +84,7 @@ def kept_batch_axis(output: BlobDef, inputs: Sequence[BlobDef]) -> int | None:
 
 
 def _sizes(blob: BlobDef, axis: int) -> list[tuple[int, ...]]:
-    """The size of an axis on each device, empty for lower ranks."""
+    """Return the size of an axis on each device; empty if the blob has too few axes."""
     return [blob.job.builder.type_of(part).shape[axis : axis + 1] for part in blob.parts]
 
 
@@ -112,10 +113,10 @@ def _check_overwritten(
 def to_mirrored(
     job: JobBuild, blob: BlobDef, devices: Placement, attempted: str, line: SourceLine | None
 ) -> MirroredBlob:
-    """Convert a blob to one value per device; a logical blob is divided.
+    """Convert a blob to one value per device; a logical blob is divided among the devices.
 
     Raises:
-        JobError: the blob has another number of devices, or cannot be divided among them.
+        JobError: the blob is on another number of devices, or cannot be divided among the devices.
     """
     if isinstance(blob, MirroredBlob):
         if len(blob.parts) != devices.size:
@@ -124,7 +125,7 @@ def to_mirrored(
                 at=line,
                 found=f"{blob!r} of {len(blob.parts)} devices in the mirrored view of {devices}",
                 allowed=f"blobs of {devices.size} devices",
-                hint="use scope.placement with as many devices",
+                hint="enter a flow.scope.placement with as many devices as the blob has",
             )
         return blob
     all_rows(f"use of {attempted} in the mirrored view", blob, line)
@@ -146,9 +147,10 @@ def to_mirrored(
 
 
 def _division(job: JobBuild, blob: BlobDef) -> Sbp:
-    """The SBP in which the mirrored view takes a logical blob.
+    """Return the SBP in which a logical blob enters the mirrored view.
 
-    It is the requested one, else B for variables, else a split by samples for batches, else B.
+    This is the requested SBP if there is one; otherwise B for a variable, a split along the batch
+    axis for a blob that has one, and B for any other blob.
     """
     if blob.requested is not None:
         return blob.requested
@@ -206,7 +208,7 @@ def whole_of(
     line: SourceLine | None,
     name: str | None = None,
 ) -> Value:
-    """Combine one value per device, in S(axis), B or P, to a logical value.
+    """Combine one value per device, distributed as S(axis), B or P, into a logical value.
 
     The parts of an unbalanced split are concatenated.
     """
@@ -225,10 +227,10 @@ def whole_of(
 
 
 def to_consistent(job: JobBuild, blob: MirroredBlob, line: SourceLine | None) -> BlobDef:
-    """Convert one value per device to a logical value, by concatenating the batches.
+    """Convert one value per device to a logical value by concatenating the devices' batches.
 
     Raises:
-        JobError: the devices' values differ and have no batch axis.
+        JobError: the devices' values may differ and have no batch axis.
     """
     all_rows("cast_to_current_logical_view", blob, line)
     if not blob.differs:
@@ -238,8 +240,9 @@ def to_consistent(job: JobBuild, blob: MirroredBlob, line: SourceLine | None) ->
             "cast_to_current_logical_view",
             at=line,
             found=f"{blob!r}, with a value per device and no batch axis",
-            allowed="blobs with a batch axis, or that are the same on all devices",
-            hint="reduce over the batch in the consistent view, or return it as a list",
+            allowed="blobs with a batch axis, or with the same value on all devices",
+            hint="reduce over the batch in the consistent view, or return the blob as a list "
+            "(annotate the job with -> tp.ListNumpy)",
         )
     sbp = Split(blob.batch_axis)
     value = whole_of(job, blob.parts, sbp, blob.placement, line)

@@ -1,4 +1,4 @@
-"""Operators of placeholders, which add ops to the job under definition."""
+"""Python operators of blobs, which add ops to the job under definition."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Blob = TypeVar("Blob", bound="Operators")
 
 
 class Operators(_Base):  # type: ignore[misc]  # deliberately of type Any
-    """``+ - * / // % ** @``, comparisons and unary minus of blobs.
+    """The operators ``+ - * / // % ** @``, comparisons and unary minus for blobs.
 
-    The other side is a blob of the same element type or a Python number.
+    The other operand is a blob of the same element type or a Python number.
     """
 
     __slots__ = ()
@@ -89,7 +89,7 @@ class Operators(_Base):  # type: ignore[misc]  # deliberately of type Any
 
 
 def _made(op: str, x: Blob, *others: object, **attrs: AttrValue) -> Blob:
-    """Add an op on a blob and other operands."""
+    """Add an op whose inputs are a blob and other operands."""
     made: Blob = emit(op, x, *others, **attrs)
     return made
 
@@ -101,7 +101,7 @@ def _call(kind: str, x: Blob, other: object) -> Blob:
 
 
 def _with(kind: str, x: Blob, other: Operators | float) -> Blob:
-    """Add ``x kind other`` for kind add, sub, mul or div, with a blob or a Python number."""
+    """Add the op ``x kind other``; kind is add, sub, mul or div, other a blob or Python number."""
     if isinstance(other, Operators):
         return _made(f"broadcast_{kind}", x, other)
     operation, operand = _SCALAR[kind]
@@ -119,9 +119,9 @@ _SCALAR: dict[str, tuple[str, Callable[[float], float]]] = {
 def operand_of(
     x: Operators, other: object, change: Callable[[Any], Any] = lambda number: number
 ) -> Any:
-    """A number after a change, in the element type of x."""
+    """Apply a change to a Python number and return the result in the element type of x."""
     try:
-        if isinstance(other, str | bytes):  # float and int would parse it
+        if isinstance(other, str | bytes):  # float and int would parse the text
             raise TypeError
         return each(float if x.dtype.is_floating else int, change(other))
     except (TypeError, ValueError, ArithmeticError):
@@ -129,15 +129,15 @@ def operand_of(
             f"an operator of {x!r}",
             at=user_line(),
             found=f"{type(other).__name__} {other!r:.60}",
-            allowed="a blob of the same element type, or a Python number; as divisor not 0",
-            hint="feed an array as a parameter of the job, or keep it in flow.get_variable"
+            allowed="a blob of the same element type, or a Python number (as a divisor not 0)",
+            hint="feed the array as a parameter of the job, or keep it in flow.get_variable"
             if hasattr(other, "shape")
             else None,
         ) from None
 
 
 def as_blob(number: object, like: Operators) -> Any:
-    """Return a blob unchanged, and a number as a constant of shape (1,) of ``like``'s type."""
+    """Return a blob unchanged; turn a number into a constant of shape (1,) of ``like``'s type."""
     if isinstance(number, Operators):
         return number
     return emit("constant", value=operand_of(like, number), dtype=like.dtype.name, shape=(1,))

@@ -12,10 +12,11 @@ Number = int | float
 
 
 class PerDevice:
-    """A number for each device, where arrays of different sizes are fed.
+    """One number per device: a size that differs because devices are fed arrays of other sizes.
 
-    Arithmetic returns such numbers, and attributes of ops accept them: each device's op gets its
-    own.  Using one as a single number (in a condition, as a size of a variable) is an error.
+    Arithmetic on a `PerDevice` returns a `PerDevice`.  Attributes of ops accept a `PerDevice`: the
+    op on each device gets the number of that device.  Using a `PerDevice` as a single number (in a
+    condition, or as a size of a variable) is an error.
 
     >>> size = PerDevice((4, 6))
     >>> size * 2, 3 + size // 2, -size, size == 5, 12 / size
@@ -39,7 +40,7 @@ class PerDevice:
             at=user_line(3),
             found=f"{', '.join(map(str, self.values))} on the devices of the mirrored view",
             allowed="one number for all devices",
-            hint="feed arrays of one shape to all devices, or write -1 for this size",
+            hint="feed arrays of the same shape to all devices, or write -1 for this size",
         )
 
     __int__ = __index__ = __float__ = _fail
@@ -50,7 +51,7 @@ class PerDevice:
 
 
 def _operand_pairs(one: object, other: object) -> list[tuple[Any, Any]]:
-    """The operands of both sides, for each device."""
+    """Return, for each device, the left and right operand of an operator."""
     devices = next(len(x.values) for x in (one, other) if isinstance(x, PerDevice))
     sides = (x.values if isinstance(x, PerDevice) else (x,) * devices for x in (one, other))
     return list(zip(*sides, strict=True))
@@ -87,7 +88,7 @@ for _name in ("neg", "abs"):
 
 
 def per_device(values: Any) -> Any:
-    """A single number if all devices have the same one, else a `PerDevice`.
+    """Return a single number if the numbers of all devices are equal, otherwise a `PerDevice`.
 
     >>> per_device([4, 4]), per_device([4, 6])
     (4, PerDevice(4, 6))
@@ -97,7 +98,7 @@ def per_device(values: Any) -> Any:
 
 
 def each(function: Callable[[Any], Any], value: object) -> Any:
-    """Apply a function to a number, or to the number of each device.
+    """Apply a function to a number, or to each number of a `PerDevice`.
 
     >>> each(float, 3), each(float, PerDevice((1, 2)))
     (3.0, PerDevice(1.0, 2.0))
@@ -108,14 +109,14 @@ def each(function: Callable[[Any], Any], value: object) -> Any:
 
 
 def differs(value: object) -> bool:
-    """Whether a value is, or a nested sequence contains, a `PerDevice`."""
+    """Return whether a value is a `PerDevice`, or a nested sequence that contains one."""
     if isinstance(value, list | tuple):
         return any(map(differs, value))
     return isinstance(value, PerDevice)
 
 
 def on_device(value: object, rank: int) -> Any:
-    """A value with each `PerDevice` replaced by the number of one device."""
+    """Return a value in which each `PerDevice` is replaced by the number of one device."""
     if isinstance(value, list | tuple):
         return tuple(on_device(v, rank) for v in value)
     return value.values[rank] if isinstance(value, PerDevice) else value

@@ -1,8 +1,8 @@
-"""Blobs of several periods: a part of the job runs several times in each step.
+"""Blobs of several periods, which are the runs of a part of a job that is repeated in each step.
 
-Between ``flow.unpack`` (or ``flow.repeat``) and ``flow.pack`` (or ``flow.acc``) a blob has one
-value per period, and an op on such blobs becomes one op per period.  Layers below the frontend see
-ordinary ops only.
+The repeated part is between ``flow.unpack`` (or ``flow.repeat``) and ``flow.pack`` (or
+``flow.acc``).  There, a blob has one value per period, and an op on such blobs becomes one op per
+period.  Layers below the frontend see only ordinary ops.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class PeriodBlob(BlobDef):
     """One blob per period; its shape and element type describe a single period.
 
     Attributes:
-        periods: the blobs, in order; blobs of several periods where parts are nested.
+        periods: the blobs, in order; each is a `PeriodBlob` itself if repeated parts are nested.
     """
 
     __slots__ = ("periods",)
@@ -38,18 +38,19 @@ class PeriodBlob(BlobDef):
             f"use of {self!r}",
             at=user_line(3),
             found=f"a blob with a value for each of {len(self.periods)} periods of a step",
-            allowed="ops on it, and blobs with one value per step as results",
-            hint="flow.pack puts the values together, flow.acc adds them up",
+            allowed="ops on such a blob; results of a job must have one value per step",
+            hint="flow.pack puts the values of all periods together, flow.acc adds them up: "
+            "return the result of one of them",
         )
 
     @property
     def value(self) -> Value:
-        """Always an error, as there is no single value."""
+        """Raises an error, because a blob of several periods has no single value."""
         return self._fail()  # type: ignore[no-any-return]
 
     @property
     def parts(self) -> tuple[Value, ...]:
-        """Always an error, as `value`."""
+        """Raises the same error as `value`."""
         return self._fail()  # type: ignore[no-any-return]
 
     @property
@@ -65,7 +66,7 @@ class PeriodBlob(BlobDef):
     name = op_name
 
     def with_distribute(self, distribute: Distribution | None) -> BlobDef:
-        """The same blobs with a requested distribution."""
+        """Return the blobs of all periods with a requested distribution."""
         return PeriodBlob([p.with_distribute(distribute) for p in self.periods])
 
     def __repr__(self) -> str:
@@ -73,7 +74,7 @@ class PeriodBlob(BlobDef):
 
 
 def periods_of(inputs: Sequence[object]) -> int | None:
-    """The number of periods of blobs; None if all have one value per step.
+    """Return the number of periods of an op's inputs; None if all have one value per step.
 
     Raises:
         JobError: the blobs have different numbers of periods.
@@ -84,18 +85,18 @@ def periods_of(inputs: Sequence[object]) -> int | None:
             "use of blobs of several periods in one op",
             at=user_line(4),
             found=", ".join(repr(x) for x in inputs if isinstance(x, PeriodBlob)),
-            allowed="as many periods in all of them; blobs with one value per step go with any",
+            allowed="blobs with as many periods as each other, or with one value per step",
         )
     return found.pop() if found else None
 
 
 def in_period(value: object, index: int) -> Any:
-    """The value of a blob in one period; other values are returned unchanged."""
+    """Return the blob of one period of a `PeriodBlob`; return other values unchanged."""
     return value.periods[index] if isinstance(value, PeriodBlob) else value
 
 
 def joined(periods: Sequence[tuple[BlobDef, ...]]) -> tuple[BlobDef, ...]:
-    """Combine the outputs of an op's copies."""
+    """Combine the outputs of an op's copies, given per period, into blobs of several periods."""
     return tuple(PeriodBlob(blobs) for blobs in zip(*periods, strict=True))
 
 
@@ -121,7 +122,7 @@ def per_period(function: F) -> F:
 
 
 def innermost(blob: BlobDef, function: Callable[[PeriodBlob], BlobDef]) -> BlobDef:
-    """Apply a function to the innermost periods, for each of the outer ones."""
+    """Apply a function to the innermost repeated part, once for each period of the outer parts."""
     if isinstance(blob, PeriodBlob) and isinstance(blob.periods[0], PeriodBlob):
         return PeriodBlob([innermost(p, function) for p in blob.periods])
     if not isinstance(blob, PeriodBlob):
@@ -130,6 +131,6 @@ def innermost(blob: BlobDef, function: Callable[[PeriodBlob], BlobDef]) -> BlobD
 
 
 def groups(blob: PeriodBlob, size: int) -> Iterator[tuple[BlobDef, ...]]:
-    """Consecutive periods in groups of a size."""
+    """Yield the blobs of consecutive periods in groups of a given size."""
     for start in range(0, len(blob.periods), size):
         yield blob.periods[start : start + size]

@@ -23,7 +23,7 @@ class DeviceArrays(list[Any]):
     """The fetched arrays of a blob of the mirrored view, one per device.
 
     Attributes:
-        axis: the batch axis, along which they are concatenated; None if there is none.
+        axis: the batch axis, along which the arrays are concatenated; None if there is none.
     """
 
     __slots__ = ("axis", "is_dynamic")
@@ -42,7 +42,7 @@ class DeviceArrays(list[Any]):
                 found="arrays whose shapes may differ between devices"
                 if self.is_dynamic
                 else "arrays without a batch axis",
-                allowed="numpy(parallel_id) of one device, or numpy_list()",
+                allowed="numpy(parallel_id) for one device, or numpy_list() for all",
                 hint="annotate the job with -> tp.ListNumpy",
             )
         return np.concatenate(list(self), self.axis)
@@ -62,7 +62,7 @@ class Fetched:
         self._counts = slice(where.stop, 2 * where.stop - where.start)
 
     def of(self, results: Sequence[Array]) -> Array | DeviceArrays:
-        """The array, or `DeviceArrays` in the mirrored view."""
+        """Return the blob's array, or, in the mirrored view, its `DeviceArrays`."""
         found = results[self._where]
         if self._lead is not None:
             counts = results[self._counts]
@@ -70,12 +70,12 @@ class Fetched:
         return DeviceArrays(found, self._axis, self._dynamic) if self._mirrored else found[0]
 
     def _cut(self, array: Array, count: Array) -> Array:
-        """The valid rows."""
+        """Return the valid rows of an array, given their number."""
         return array[(*(self._lead or ()), slice(max(0, int(count.reshape(-1)[0]))))]
 
 
 class LocalBlob:
-    """One fetched value, which behaves like its array.
+    """A fetched value that behaves like the array it holds.
 
     >>> loss = LocalBlob(np.array([0.5], np.float32))
     >>> loss * 2 + 1, float(loss), f"{float(loss):.3f}"
@@ -93,28 +93,28 @@ class LocalBlob:
         return fetched.joined() if isinstance(fetched, DeviceArrays) else fetched
 
     def numpy(self, parallel_id: int | None = None) -> Array:
-        """The array of one device, or of all devices, concatenated by batches."""
+        """Return the array of one device, or the concatenated batches of all devices."""
         return self._array if parallel_id is None else self.numpy_list()[parallel_id]
 
     def numpy_list(self) -> list[Array]:
-        """One array per device."""
+        """Return one array per device."""
         return _as_list(self._fetched)
 
     def numpy_lists(self) -> list[list[Array]]:
-        """A list of arrays per device."""
+        """Return a list of arrays per device."""
         return _as_lists(self._fetched)
 
     def ndarray(self) -> Array:
-        """Older name of `numpy`."""
+        """Return the same as `numpy`, under its older name."""
         return self.numpy()
 
     def ndarray_list(self) -> list[Array]:
-        """Older name of `numpy_list`."""
+        """Return the same as `numpy_list`, under its older name."""
         return self.numpy_list()
 
     @property
     def ndarray_list_(self) -> list[Array]:
-        """`numpy_list` as an attribute."""
+        """The same as `numpy_list()`, as an attribute."""
         return self.numpy_list()
 
     @property
@@ -125,7 +125,7 @@ class LocalBlob:
         return bool(self._fetched.dtype == object)
 
     def parallel_num(self) -> int:
-        """The number of devices."""
+        """Return the number of devices."""
         return len(self.numpy_list())
 
     def __array__(self, dtype: object = None, copy: bool | None = None) -> Array:
@@ -145,7 +145,7 @@ class LocalBlob:
 
 
 def _of_array(method: str) -> Callable[..., Any]:
-    """A method that forwards to the array."""
+    """Return a method that calls the method of the same name of the array."""
 
     def call(blob: LocalBlob, *args: object) -> Any:
         plain = (arg.numpy() if isinstance(arg, LocalBlob) else arg for arg in args)
@@ -155,7 +155,7 @@ def _of_array(method: str) -> Callable[..., Any]:
 
 
 def _of_number(convert: Callable[[Any], Any]) -> Callable[[LocalBlob], Any]:
-    """A conversion of an array of one element and any rank, as losses have shape (1,)."""
+    """Return a number conversion for arrays of one element and any rank; losses have shape (1,)."""
     return lambda blob: convert(blob.numpy().item())
 
 
@@ -183,13 +183,13 @@ for _method, _convert in _NUMBERS.items():
 
 
 def _as_list(fetched: Array | DeviceArrays) -> list[Array]:
-    """One array per device; a list of one tensor is replaced by the tensor."""
+    """Return one array per device; replace a list of one tensor by the tensor."""
     arrays = fetched if isinstance(fetched, DeviceArrays) else [fetched]
     return [array[0] if array.dtype == object else array for array in arrays]
 
 
 def _as_lists(fetched: Array | DeviceArrays) -> list[list[Array]]:
-    """A list of arrays per device; tensors of a list get a leading axis of size 1."""
+    """Return a list of arrays per device; tensors of a list get a leading axis of size 1."""
     arrays = fetched if isinstance(fetched, DeviceArrays) else [fetched]
     return [[x[np.newaxis] for x in a] if a.dtype == object else [a] for a in arrays]
 
@@ -200,7 +200,7 @@ FORMS: dict[str, Callable[[Any], Any]] = {
     "list_list": _as_lists,
     "blob": LocalBlob,
 }
-"""Conversions of a fetched array (or `DeviceArrays`), by the annotation's kind."""
+"""For each kind of annotation, the conversion of a fetched array (or `DeviceArrays`)."""
 
 
 _TO_GET_IT = (
@@ -212,9 +212,10 @@ _TO_GET_IT = (
 class Pending:
     """A handle of a step whose results have not been requested yet.
 
-    The callback actor waits until a callback is registered, so that callbacks run in the order of
-    the calls.  It stops waiting when this handle is garbage collected, or when the wait blocks
-    another thread; a callback registered later runs in the registering thread.
+    The actor that runs callbacks waits until a callback is registered on this handle, so that
+    callbacks run in the order of the calls.  The actor stops waiting when this handle is garbage
+    collected, or when the wait blocks another thread; a callback that is registered later runs in
+    the thread that registers it.
 
     Args:
         pipeline: the pipeline that runs the step.
@@ -230,7 +231,7 @@ class Pending:
         self._step: Step | None = None
 
     def deliverer(self) -> Callable[[Step], None]:
-        """The function that the callback actor calls; it does not keep this handle alive."""
+        """Return the function that the callback actor calls; it does not refer to this handle."""
         mailbox, arrange = self._mailbox, self._arrange
         gone = mailbox.cancel_without(self)
 
@@ -249,16 +250,16 @@ class Pending:
 
     @property
     def release(self) -> Callable[[], object]:
-        """The function that the pipeline calls when the wait for a callback blocks a thread."""
+        """Return the function to call when the wait for a callback blocks a thread."""
         mailbox = self._mailbox
         return lambda: mailbox.put(None)
 
     def attach(self, step: Step) -> None:
-        """Set the step, for `get`."""
+        """Set the step for which `get` waits."""
         self._step = step
 
     def __call__(self, callback: Callable[[Any], object]) -> None:
-        """Call a callback with the results, in the callback thread."""
+        """Register a callback; the callback thread calls it with the results."""
         if not callable(callback):
             raise JobError(
                 "registering a callback",
@@ -271,7 +272,7 @@ class Pending:
             callback(self.get())
 
     def async_get(self, callback: Callable[[Any], Any]) -> None:
-        """Same as calling this object."""
+        """Register a callback, as a call of this handle does."""
         self(callback)
 
     def get(self) -> Any:
@@ -306,7 +307,7 @@ class Pending:
         text = f"the result of a call has no {name!r} yet: {_TO_GET_IT}"
         raise AttributeError(text, name=name, obj=self)
 
-    __array_priority__ = 1000  # numpy's operators defer to ours, whose errors are clearer
+    __array_priority__ = 1000  # numpy's operators defer to those below, whose errors are clearer
 
     def __repr__(self) -> str:
         return f"<the result of a call, not fetched: {_TO_GET_IT}>"
@@ -319,13 +320,13 @@ class Pending:
                 at=user_line(3),
                 found=f"results in a {type(result).__name__}",
                 allowed="a job without annotation that returns one blob",
-                hint=f"take the results apart: job(...).get()[0].{what}()",
+                hint=f"convert one element of the results: job(...).get()[0].{what}()",
             )
         return result
 
 
 def _not_yet(what: str) -> Callable[..., NoReturn]:
-    """A special method that would need numbers, and refuses."""
+    """Return a special method that raises an error, because it would need the fetched arrays."""
 
     def refuse(pending: Pending, *_: object, **__: object) -> NoReturn:
         raise NoValueError(
@@ -356,14 +357,17 @@ for _what, _methods in _ASKED.items():
 
 
 def _whereabouts(callback: Callable[..., object]) -> str:
-    """A callback and its line, which a traceback lacks if the arguments do not match."""
+    """Return text that names a callback and its line.
+
+    The traceback lacks that line if the arguments do not match the callback's parameters.
+    """
     code = getattr(callback, "__code__", None)
     where = f" (at {code.co_filename}:{code.co_firstlineno})" if code else ""
     return f"in the callback {getattr(callback, '__qualname__', repr(callback))}{where} of a job"
 
 
 class _Mailbox:
-    """A callback that is registered at most once, or cancelled."""
+    """A place for one callback, which is registered at most once or cancelled."""
 
     __slots__ = ("_given", "_items", "_lock")
 
@@ -373,7 +377,7 @@ class _Mailbox:
         self._given = False
 
     def put(self, callback: Callable[[Any], Any] | None) -> bool:
-        """Register a callback, or None to cancel; return False if already done."""
+        """Register a callback, or None to cancel; return False if either was done before."""
         with self._lock:
             if self._given:
                 return False
@@ -382,12 +386,12 @@ class _Mailbox:
             return True
 
     def cancel_without(self, holder: object) -> weakref.ref[object]:
-        """Cancel when an object is garbage collected; `wait` then returns its reference.
+        """Cancel when an object is garbage collected; `wait` then returns the object's weakref.
 
-        The finalizer is a C function, as a Ctrl-C during a Python finalizer would be lost.
+        The finalizer is a C function, because a Ctrl-C during a Python finalizer would be lost.
         """
         return weakref.ref(holder, self._items.put)
 
     def wait(self) -> Any:
-        """Wait for the first callback."""
+        """Wait until a callback is registered or cancelled, and return what `put` received."""
         return self._items.get()

@@ -1,4 +1,4 @@
-"""Casts to a requested SBP, of blobs and of their gradients."""
+"""Casts by which a program requests an SBP for a blob and for the blob's gradient."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def parallel_cast(
         gradient_distribute: the same for the gradient.
 
     Raises:
-        JobError: the blob lacks the axis, or the mirrored view of several devices is in force.
+        JobError: the blob does not have the axis to split, or the mirrored view of several devices
+            is in force.
     """
     job, line = _consistent_job("parallel_cast"), user_line(2)
     placement = scope_placement(job)
@@ -73,13 +74,13 @@ def hierarchical_parallel_cast(
         input: a logical blob.
         parallel_distribution: an SBP per hierarchy dimension, such as ``["S(0)", "B"]``; an
             empty list requests nothing.
-        grad_mode: "manual" (the gradient gets ``grad_parallel_distribution``), "restore" (it
-            gets the SBP requested for the input) or None (the compiler chooses).
+        grad_mode: "manual" (the gradient gets ``grad_parallel_distribution``), "restore" (the
+            gradient gets the SBP requested for the input) or None (the compiler chooses).
         grad_parallel_distribution: SBP of the gradient, one per dimension of the hierarchy.
         name: name of the op.
-        parallel_hierarchy: hierarchy of the same devices, instead of the placement's.
+        parallel_hierarchy: another hierarchy of the same devices, instead of the placement's.
         grad_parallel_hierarchy: the same for the gradient.
-        nd_sbp, grad_nd_sbp: later names of the two distributions.
+        nd_sbp, grad_nd_sbp: the names of the two distributions in later versions of OneFlow.
 
     Raises:
         JobError: the SBP is invalid or does not match the hierarchy or the blob, the grad_mode
@@ -123,20 +124,20 @@ def _consistent_job(attempted: str) -> JobBuild:
             at=user_line(3),
             found=f"the mirrored view of {devices}, where devices hold values of their own",
             allowed="the consistent view",
-            hint="with flow.scope.consistent_view():",
+            hint="cast the blob in a block `with flow.scope.consistent_view():`",
         )
     return job
 
 
 def scope_placement(job: JobBuild) -> Placement:
-    """The devices in scope."""
+    """Return the devices in scope."""
     return current_scope().placement or job.default_placement
 
 
 def reshaped(
     attempted: str, placement: Placement, hierarchy: Sequence[int] | None, line: SourceLine | None
 ) -> Placement:
-    """The placement in another hierarchy, if one is given."""
+    """Return the placement in another hierarchy if one is given, otherwise unchanged."""
     if hierarchy is None:
         return placement
     try:
@@ -151,7 +152,7 @@ def either(
     later: Sequence[str] | None,
     line: SourceLine | None,
 ) -> Sequence[str] | None:
-    """The value of an argument with two names, of OneFlow 0.4 and of later versions."""
+    """Return the value of an argument that OneFlow 0.4 and later versions name differently."""
     if older is not None and later is not None:
         found = f"parallel_distribution={older!r} and nd_sbp={later!r}"
         raise JobError(attempted, at=line, found=found, allowed="one of the two names")
@@ -168,13 +169,13 @@ def _gradient_sbp(
     given: Sequence[str] | None,
     line: SourceLine | None,
 ) -> Sequence[str] | None:
-    """The texts of the gradient's SBP; None lets the compiler choose."""
+    """Return the texts of the gradient's SBP; None lets the compiler choose."""
     if mode not in GRAD_MODES or (mode == "manual") != (given is not None):
         raise JobError(
             "hierarchical_parallel_cast",
             at=line,
             found=f"grad_mode={mode!r}, grad_parallel_distribution={given!r}",
-            allowed='"manual" with an SBP, "restore", "auto" or None without one',
+            allowed='grad_mode "manual" with an SBP; "restore", "auto" or None without an SBP',
         )
     if mode != "restore" or scope_placement(job).size == 1:
         return given
@@ -186,7 +187,7 @@ def _gradient_sbp(
             at=line,
             found=f'grad_mode="restore" for {input!r}, which has no requested SBP to restore',
             allowed="the result of another cast, or a variable with a requested SBP",
-            hint='say what it is: grad_mode="manual", grad_parallel_distribution=["B"]',
+            hint='give the SBP: grad_mode="manual", grad_parallel_distribution=["B"]',
         )
     return [str(sbp) for sbp in requested]
 

@@ -1,4 +1,4 @@
-"""Requested SBP: decoding of distributions and SBP texts, checked against a blob's shape."""
+"""Decoding of requested distributions and SBP texts, with checks against a blob's shape."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Distribution(Protocol):
 def decode_distribution(
     distribute: Distribution | None, shape: Shape, attempted: str, line: SourceLine | None
 ) -> Sbp | None:
-    """The SBP that a distribution requests; None for ``auto`` and None.
+    """Return the SBP that a distribution requests; None if it is ``auto`` or None.
 
     Raises:
-        JobError: this is no distribution, or the shape lacks its axis.
+        JobError: the argument is not a distribution, or the shape does not have its axis.
     """
     kind = None if distribute is None else getattr(distribute, "kind", "")
     if kind not in (None, "auto", "broadcast", "split"):
@@ -50,7 +50,10 @@ def decode_distribution(
 
 
 def over_placement(sbp: Sbp | None, placement: Placement) -> tuple[NdSbp, ...]:
-    """An SBP over the first hierarchy dimension, B over the others; empty on a single device."""
+    """Return an n-D SBP: the SBP in the first hierarchy dimension, B in the others.
+
+    The result is empty on a single device.
+    """
     if sbp is None or placement.size == 1:
         return ()
     return ((sbp, *(B,) * (len(placement.hierarchy) - 1)),)
@@ -63,7 +66,7 @@ def decode_nd_sbp(
     rank: int,
     line: SourceLine | None,
 ) -> tuple[NdSbp, ...]:
-    """The n-D SBP that texts request; empty on a single device, or if there are no texts.
+    """Return the n-D SBP that texts request; empty on a single device or without texts.
 
     Raises:
         JobError: the texts are invalid, or do not match the hierarchy or the blob.
@@ -84,7 +87,8 @@ def decode_nd_sbp(
             at=line,
             found=f"{format_nd_sbp(sbp)} for {placement}",
             allowed=f"an SBP for each of {len(placement.hierarchy)} hierarchy dimensions",
-            hint='flow.scope.placement("gpu", "0:0-3", (2, 2)) has two',
+            hint="give one SBP per dimension, or a placement with another hierarchy: "
+            'flow.scope.placement("gpu", "0:0-3", (2, 2)) has two dimensions',
         )
     return () if placement.size == 1 else (sbp,)
 

@@ -1,9 +1,9 @@
-"""Blobs of which only the first rows are valid, as many as determined at run time.
+"""Blobs with valid rows: only the first rows hold data, and their number is known at run time.
 
-Memory is allocated for the largest number of rows.  The number of valid rows is a second blob,
-which ops that treat rows independently propagate; fetched arrays are cut to it.  These ops are
-those whose SBP rules allow a split by rows.  The other rows are zeros, so that sums of rows and
-gradients need no special treatment.
+Memory is allocated for the largest number of rows.  The number of valid rows is a second blob; it
+is propagated by ops that treat rows independently, which are the ops whose SBP rules allow a split
+along the axis of the rows.  Fetched arrays are cut to the valid rows.  The other rows are zeros, so
+that sums over rows and gradients need no special treatment.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ RESIZE = "sync_dynamic_resize"
 """The op that sets invalid rows to zero."""
 
 WHOLE = ("cast_to_static_shape", RESIZE)
-"""Ops whose outputs have only valid rows."""
+"""Ops all of whose output rows are valid."""
 
 ADDING = (
     "batch_matmul", "matmul", "reduce_sum", "scatter_nd", "square_sum", "unsorted_segment_sum",
 )  # fmt: skip
-"""Ops that sum rows, to which zeros do not contribute."""
+"""Ops that sum over rows; rows of zeros do not change the sum."""
 
 
 def rows_passed(
@@ -52,7 +52,8 @@ def rows_passed(
     """Return the valid rows of each output, given the valid rows of the inputs.
 
     Raises:
-        JobError: the op does not treat rows independently, or the inputs' numbers differ.
+        JobError: the op does not treat rows independently, or the inputs differ in their numbers
+            of valid rows.
     """
     found = [x.rows for x in inputs if x.rows is not None]
     if not found or op_type in WHOLE:
@@ -67,7 +68,7 @@ def rows_passed(
         at=line,
         found="; ".join(_described(x) for x in inputs if x.rows is not None),
         allowed="ops that treat rows one by one or add them up, on rows of one count",
-        hint="flow.cast_to_static_shape(blob) has all rows, with zeros behind those that count",
+        hint="use flow.cast_to_static_shape(blob), which makes the zero rows valid, too",
     )
 
 
@@ -80,7 +81,7 @@ def _described(blob: BlobDef) -> str:
 def _rules(
     spec: OpSpec, inputs: Sequence[BlobDef], outputs: Sequence[BlobDef]
 ) -> tuple[Signature, ...]:
-    """The op's SBP rules, which hold for any number of devices."""
+    """Return the op's SBP rules, which hold for any number of devices."""
     builder = inputs[0].job.builder
     before, after = (
         tuple(builder.type_of(x.parts[0]) for x in blobs) for blobs in (inputs, outputs)
@@ -93,7 +94,7 @@ def _rules(
 def _axes(
     rule: Signature, op_type: str, inputs: Sequence[BlobDef], outputs: Sequence[BlobDef]
 ) -> tuple[int | None, ...] | None:
-    """The row axis of each output under a rule; None if the rule does not apply."""
+    """Return the row axis of each output under an SBP rule; None if the rule does not apply."""
     split = tuple(B if x.rows is None else Split(x.rows.axis) for x in inputs)
     if rule.inputs != split:
         return None
@@ -118,7 +119,7 @@ def all_rows(attempted: str, blob: BlobDef, line: SourceLine | None) -> BlobDef:
             attempted,
             at=line,
             found=_described(blob),
-            allowed="blobs all of whose rows count",
-            hint="flow.cast_to_static_shape(blob) has all rows, with zeros behind those that count",
+            allowed="blobs all of whose rows are valid",
+            hint="use flow.cast_to_static_shape(blob), which makes the zero rows valid, too",
         )
     return blob

@@ -17,7 +17,7 @@ class VariableInfo:
         type: logical shape and element type.
         attrs: attributes of its ``variable`` op (initializer, trainable ...).
         job: the job that first requested it.
-        line: the user's line of that request.
+        line: the source line of that request.
     """
 
     name: str
@@ -27,7 +27,7 @@ class VariableInfo:
     line: SourceLine | None
 
     def check_same(self, other: VariableInfo) -> None:
-        """Raise `VariableError`, naming both lines, if two requests disagree."""
+        """Raise `VariableError` with both source lines if another request differs from this."""
         checks: list[tuple[str, object, object]] = [("type", self.type, other.type)]
         for key in ("initializer", "seed"):
             checks.append((key, self.attrs.get(key), other.attrs.get(key)))
@@ -39,5 +39,5 @@ class VariableInfo:
                     found=f"{what} {theirs}",
                     allowed=f"{what} {mine}, as in job {self.job!r} at {self.line}",
                     hint="give it another name, or make both requests the same; "
-                    "flow.clear_default_session() begins anew, without the values",
+                    "flow.clear_default_session() begins anew, without any variables",
                 )

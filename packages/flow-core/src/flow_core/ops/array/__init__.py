@@ -1,4 +1,4 @@
-"""Ops on shapes, slices, indices and order, and sources of numbers.
+"""Ops that change shapes, slice, index or sort tensors, and ops that produce numbers.
 
 In: types and attributes.  Out: specs in ``OPS``.  Must not depend on other op families.
 """

@@ -1,8 +1,8 @@
-"""Ops that read or write at indices along one axis: gathers and segment sums.
+"""Ops that read or write elements at indices along one axis: gathers and segment sums.
 
-An index out of range reads zeros and writes nothing.  The attribute ``first`` is the index of the
-table's first row: if a table is split on the indexed axis, each device reads or writes only its own
-rows.
+A read at an index out of range returns zeros, and a write has no effect.  The attribute ``first``
+is the index of the table's first row: if a table is split on the indexed axis, each device reads or
+writes only its own rows.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ INDEX_DTYPES = ("int32", "int64", "int8", "uint8")
 
 
 def checked_index(ctx: InferContext, position: int) -> TensorType:
-    """Return the type of an index input: integers with at least one axis."""
+    """Return the type of an index input, which must be integers with at least one axis."""
     index = ctx.inputs[position]
     ok = index.dtype.name in INDEX_DTYPES and len(index.shape) > 0
     ctx.check(ok, f"indices {index}", f"indices of {', '.join(INDEX_DTYPES)} with axes")
@@ -46,7 +46,7 @@ def _in_range(index: Array, size: int) -> tuple[Array, Array]:
 
 
 def rules(*rows: tuple[tuple[Sbp, ...], Sbp]) -> Signatures:
-    """Signatures from rows (inputs, output)."""
+    """Return the SBP signatures for rows of (SBPs of the inputs, SBP of the output)."""
     return tuple(Signature(inputs, (out,)) for inputs, out in rows)
 
 
@@ -56,7 +56,7 @@ Localize = Callable[[LocalContext], Mapping[str, AttrValue]]
 def from_row(
     table: Callable[[LocalContext], Part], axis: Callable[[LocalContext], int]
 ) -> Localize:
-    """Localize ``first`` (and ``num_segments``) to the device's part of the table along an axis."""
+    """Adapt ``first`` (and ``num_segments``) to the device's part of the table along an axis."""
 
     def localize(ctx: LocalContext) -> Mapping[str, AttrValue]:
         low, high = table(ctx).region[axis(ctx)]
@@ -67,12 +67,12 @@ def from_row(
 
 
 def first_input(ctx: LocalContext) -> Part:
-    """Return the device's part of the table of an op that reads."""
+    """Return the device's part of the table, for an op that reads from the table."""
     return ctx.inputs[0]
 
 
 def first_output(ctx: LocalContext) -> Part:
-    """Return the device's part of the table of an op that adds to zeros."""
+    """Return the device's part of the table, for an op that adds to a table of zeros."""
     return ctx.outputs[0]
 
 
@@ -85,7 +85,8 @@ def _after_batch(ctx: LocalContext) -> int:
 
 
 MOVED: tuple[tuple[tuple[Sbp, ...], Sbp], ...] = tuple(((p, B), p) for p in (P, *EXTREMES))
-"""Pass every kind of P: elements are only read, and 0 out of range on all devices."""
+"""Pass every kind of P, since the op only reads elements, and reads 0 out of range on all devices.
+"""
 
 
 # ------------------------------------------------------------------- along an axis of the table
@@ -138,7 +139,7 @@ def _gather_samples(rng: np.random.Generator) -> Iterator[Sample]:
 
 
 def _check_segments(ctx: InferContext) -> tuple[Shape, Shape]:
-    """Return the sizes of data before and after the axes that the segment ids index."""
+    """Return the sizes of the axes of data before and after those that the segment ids index."""
     data, ids, axis = ctx.inputs[0], checked_index(ctx, 1), ctx.attrs["axis"]
     end = axis + len(ids.shape)
     ctx.check(
@@ -181,9 +182,10 @@ def _segments_sbp(ctx: SbpContext) -> Signatures:
 
 
 def with_like(signatures: Signatures, position: int) -> Signatures:
-    """Extend rules by an input of which only the shape is read.
+    """Extend SBP rules by an input of which only the shape is read.
 
-    It is split like the output; for an unsplit output it may have any SBP that is not a split.
+    The input is split like the output; if the output is not split, the input may have any SBP that
+    is not a split.
     """
     found = []
     for rule in signatures:
@@ -240,11 +242,11 @@ def _segments_like_samples(rng: np.random.Generator) -> Iterator[Sample]:
         yield Sample((data, ids, np.zeros(shape)), {"axis": axis, "first": first})
 
 
-# ------------------------------------------------------------------------ with leading batch axes
+# -------------------------------------------------------- ops with leading batch axes
 
 
 def _batched(ctx: InferContext) -> tuple[TensorType, TensorType, int]:
-    """Return data, index and the axis of data that the last axis of the index addresses."""
+    """Return the types of data and index, and the data axis that the last index axis addresses."""
     x, index = ctx.inputs[0], checked_index(ctx, 1)
     lead = len(index.shape) - 1
     fits = lead < len(x.shape) and x.shape[:lead] == index.shape[:-1]
@@ -330,7 +332,7 @@ def _batch_segments_samples(rng: np.random.Generator) -> Iterator[Sample]:
         yield Sample((rng.uniform(-3, 3, x), segments), attrs)
 
 
-# ------------------------------------------------------------------- element by element of an axis
+# -------------------------------------------------------- ops with one index per element
 
 
 def _check_dim(ctx: InferContext, x: TensorType, index: TensorType) -> None:

@@ -1,4 +1,4 @@
-"""Ops that copy a tensor and fill a border, or the part above the diagonal: pads and tril."""
+"""Ops that copy a tensor and fill its border (pads) or the part above its diagonal (tril)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _pad_grad_type(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def pad_value(attrs: Mapping[str, AttrValue], floating: bool) -> Any:
-    """Return the padding value for a floating or an integer type."""
+    """Return the padding value as a number for floating types or for integer types."""
     return attrs["floating_constant_value" if floating else "integral_constant_value"]
 
 
@@ -68,7 +68,7 @@ def _pad_grad_sbp(ctx: SbpContext) -> Signatures:
 
 
 def _pad_gradient(g: GradContext) -> tuple[Sym]:
-    """Emit the other one of pad and pad_grad; the gradient of the padding value is 0."""
+    """Emit pad_grad for pad, and pad for pad_grad; the padding value has the gradient 0."""
     other = "pad_grad" if g.op.type == "pad" else "pad"
     paddings = {key: g.attrs[key] for key in ("padding_before", "padding_after")}
     return (g.one(other, g.dy, **paddings),)
@@ -189,7 +189,7 @@ def _tril_sbp(ctx: SbpContext) -> Signatures:
     linear = (Signature((P,), (P,)),) if tril_value(ctx.attrs, "fill") == 0 else ()
     scale = tril_value(ctx.attrs, "scale") if "integer_scale_value" in ctx.attrs else 1
     ordered = nondecreasing if scale > 0 else nonincreasing
-    orders = scale and (floating(ctx) or scale == 1)  # scaled integers wrap around
+    orders = scale and (floating(ctx) or scale == 1)  # because scaled integers wrap around
     return (*splits, *linear, *(ordered(ctx, 0) if orders else ()))
 
 

@@ -1,8 +1,8 @@
-"""Ops that read or write at n-dimensional positions, each a row of the indices' last axis.
+"""Ops that read or write at n-dimensional positions, which the indices hold on their last axis.
 
-A position out of range reads zeros and writes nothing.  The attribute ``first`` is the position of
-the table's first element, () for the origin: if a table is split on indexed axes, each device reads
-or writes only its own part.
+A read at a position out of range returns zeros, and a write has no effect.  The attribute ``first``
+is the position of the table's first element, where () means the origin: if a table is split on
+indexed axes, each device reads or writes only its own part.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from flow_core.sharding.sbp import EXTREMES, B, P, S, Signatures
 
 
 def _nd_parts(ctx: InferContext, table: Shape, position: int) -> tuple[Shape, Shape]:
-    """Return the batch sizes of the indices, and the sizes of the slices that they address."""
+    """Return the batch sizes of the indices, and the sizes of the slices that indices address."""
     index = checked_index(ctx, position)
     depth = index.shape[-1]
     allowed = f"between 1 and {len(table)} numbers per position"
@@ -73,7 +73,9 @@ def _tensor_scatter_type(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _nd_axes(index: TensorType, table: TensorType) -> tuple[range, list[tuple[int, int]]]:
-    """Return the indices' batch axes, and pairs (table axis, slice axis) of the other axes."""
+    """Return the batch axes of the indices, and a pair (table axis, slice axis) for each other
+    axis.
+    """
     batch, depth = len(index.shape) - 1, index.shape[-1]
     return range(batch), [(i, i - depth + batch) for i in range(depth, len(table.shape))]
 
@@ -81,7 +83,7 @@ def _nd_axes(index: TensorType, table: TensorType) -> tuple[range, list[tuple[in
 def _from_position(
     table: Callable[[LocalContext], Part],
 ) -> Callable[[LocalContext], Mapping[str, AttrValue]]:
-    """Localize ``first`` (and ``shape``) to the device's part of the table."""
+    """Adapt ``first`` (and ``shape``) to the device's part of the table."""
 
     def localize(ctx: LocalContext) -> Mapping[str, AttrValue]:
         part = table(ctx)
@@ -105,7 +107,7 @@ def _gather_nd_sbp(ctx: SbpContext) -> Signatures:
 
 
 def _scatter_nd_rules(index: TensorType, out: TensorType) -> Signatures:
-    """Return the rules for the inputs (indices, updates)."""
+    """Return the SBP rules for the inputs (indices, updates)."""
     batch, inner = _nd_axes(index, out)
     return rules(
         *(((S(i), S(i)), P) for i in batch),
@@ -161,7 +163,7 @@ def _tensor_scatter_gradient(g: GradContext) -> tuple[Sym | None, Sym | None, No
 def _positions(
     index: Array, table: Shape, first: Shape = ()
 ) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Yield (batch position, table position) of each index in range."""
+    """Yield (batch position, table position) for each index that is in range."""
     depth = index.shape[-1]
     low = np.array(first[:depth] or (0,) * depth, np.int64)
     for place in np.ndindex(*index.shape[:-1]):
@@ -200,7 +202,7 @@ def _scatter_nd_like(like: Array, index: Array, updates: Array, *, first: Shape)
 
 
 def _nd_cases(rng: np.random.Generator) -> Iterator[tuple[Array, Array, Array]]:
-    """Yield tables, distinct positions (some out of range), and slices for these positions."""
+    """Yield a table, distinct positions (some out of range), and slices for these positions."""
     for table, index in (
         ((4, 3), [[1], [3], [4]]), ((3, 4), [[0, 1], [2, 3], [-1, 0], [1, 1]]),
         ((2, 3, 2), [[[0, 1], [1, 2]], [[0, 0], [1, 0]]]), ((5,), [[4], [2]]),

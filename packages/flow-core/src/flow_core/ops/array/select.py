@@ -24,14 +24,14 @@ from flow_core.plugins.specs import (
 from flow_core.sharding.sbp import EXTREMES, B, P, S, Sbp, Signature, Signatures
 
 LAST = 2**63 - 1
-"""Start or stop of a slice that means the end of the axis, whatever its size."""
+"""The start or stop of a slice that means the end of the axis, whatever the size of the axis."""
 
 
 # ---------------------------------------------------------------------------- concat and split
 
 
 def offsets(sizes: Sequence[int]) -> tuple[int, ...]:
-    """Return the start of each of some consecutive regions.
+    """Return the starts of consecutive regions of the given sizes.
 
     >>> offsets((3, 1, 2))
     (0, 3, 4)
@@ -66,7 +66,7 @@ def _concat_type(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _but_axis(ctx: SbpContext) -> Signatures:
-    """Allow S(i) on all axes but the op's (on that, too, for a single part), and P for all."""
+    """Allow P, and S(i) on all axes but the op's axis; on that axis, too, for a single part."""
     n, m, axis = len(ctx.inputs), len(ctx.outputs), ctx.attrs["axis"]
     splits = (S(i) for i in range(len(ctx.inputs[0].shape)) if i != axis or n == m == 1)
     kinds: tuple[Sbp, ...] = (*splits, P, *EXTREMES)
@@ -153,7 +153,7 @@ def _split_like_type(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _split_like_sbp(ctx: SbpContext) -> Signatures:
-    """Give all likes one SBP, since there are 2^n combinations; only their shapes are read."""
+    """Give all inputs ``like`` the same SBP, to avoid 2^n rules; only their shapes are read."""
     n, axis = len(ctx.outputs), ctx.attrs["axis"]
     rank, like_rank = len(ctx.inputs[0].shape), len(ctx.inputs[1].shape)
     led = (Signature((S(i),) * (n + 1), (S(i),) * n) for i in range(like_rank) if i != axis)
@@ -177,7 +177,7 @@ def _split_like_samples(rng: np.random.Generator) -> Iterator[Sample]:
 
 
 def slice_range(size: int, start: int, stop: int, step: int) -> range:
-    """Return the indices that a slice selects of an axis; start and stop are clamped to it.
+    """Return the indices that a slice selects on an axis; start and stop are clamped to the axis.
 
     >>> list(slice_range(5, 1, LAST, 2)), list(slice_range(4, LAST, -LAST, -1))
     ([1, 3], [3, 2, 1, 0])
@@ -189,9 +189,10 @@ def slice_range(size: int, start: int, stop: int, step: int) -> range:
 
 
 def whole_shape(shape: Shape, attrs: Mapping[str, AttrValue]) -> Shape:
-    """Return the sizes that a slice op's attributes refer to: those of the logical tensor.
+    """Return the sizes to which a slice op's attributes refer: those of the logical tensor.
 
-    The attribute ``window`` has (start, stop, size of the axis) of a device's part, per axis.
+    For each axis, the attribute ``window`` holds (start, stop, size of the axis) of a device's
+    part.
     """
     window = attrs["window"]
     return shape if window is None else tuple(size for _, _, size in window)
@@ -207,7 +208,7 @@ def slice_ranges(shape: Shape, attrs: Mapping[str, AttrValue]) -> tuple[range, .
 def regions(
     shape: Shape, attrs: Mapping[str, AttrValue]
 ) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-    """Return the numpy indices of a slice in a device's part of a tensor, and in the slice."""
+    """Return, for the elements of a slice on a device, their indices in its part and the slice."""
     ranges = slice_ranges(shape, attrs)
     window = attrs["window"] or [(0, n, n) for n in shape]
     pairs = [_intersection(r, low, high) for r, (low, high, _) in zip(ranges, window, strict=True)]
@@ -215,7 +216,7 @@ def regions(
 
 
 def _intersection(taken: range, low: int, high: int) -> tuple[slice, slice]:
-    """Return the selected elements of a part of an axis, and their positions in the selection.
+    """Return the selected elements in a part of an axis, and their positions in the selection.
 
     >>> _intersection(range(1, 9, 3), 3, 6)
     (slice(1, 4, 3), slice(1, 2, None))
@@ -269,7 +270,7 @@ def _slice_assign_type(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _full_axes(shape: Shape, attrs: Mapping[str, AttrValue]) -> list[int]:
-    """Return the axes that a slice keeps whole, so that the attributes hold for any part."""
+    """Return the axes that a slice keeps whole: on these, the attributes apply to any part."""
     ranges, sizes = slice_ranges(shape, attrs), whole_shape(shape, attrs)
     steps = attrs["step"]
     return [i for i, r in enumerate(ranges) if r == range(sizes[i]) and steps[i] == 1]
@@ -281,7 +282,7 @@ def _cut_axes(shape: Shape, attrs: Mapping[str, AttrValue]) -> list[int]:
 
 
 def _slice_sbp(ctx: SbpContext) -> Signatures:
-    """Return a P(sum) result for a split of a sliced axis: each device adds its part to zeros."""
+    """Map a split of a sliced axis to P(sum), since each device writes its part into zeros."""
     shape = ctx.inputs[0].shape
     kinds: tuple[Sbp, ...] = (*map(S, _full_axes(shape, ctx.attrs)), P, *EXTREMES)
     parts = (Signature((S(i),), (P,)) for i in _cut_axes(shape, ctx.attrs))
@@ -289,7 +290,9 @@ def _slice_sbp(ctx: SbpContext) -> Signatures:
 
 
 def _slice_update_sbp(ctx: SbpContext) -> Signatures:
-    """Broadcast the update for a split of a sliced axis: each device takes its own part."""
+    """Require a broadcast update if a sliced axis is split: each device reads its part of the
+    update.
+    """
     shape, m = ctx.inputs[0].shape, len(ctx.outputs)
     kinds: tuple[Sbp, ...] = (*map(S, _full_axes(shape, ctx.attrs)), P, *EXTREMES)
     parts = (Signature((S(i), B), (S(i),) * m) for i in _cut_axes(shape, ctx.attrs))
@@ -307,7 +310,7 @@ def _slice_grad_sbp(ctx: SbpContext) -> Signatures:
 
 
 def _windowed(position: int) -> Callable[[LocalContext], Mapping[str, AttrValue]]:
-    """Localize ``window`` to the device's part of the sliced input."""
+    """Adapt ``window`` to the device's part of the sliced input."""
 
     def localize(ctx: LocalContext) -> Mapping[str, AttrValue]:
         part = ctx.inputs[position]
@@ -324,7 +327,9 @@ def _windowed(position: int) -> Callable[[LocalContext], Mapping[str, AttrValue]
 def _resized_window(
     outer: Sequence[tuple[int, int, int]], part: Part, cut: Sequence[int]
 ) -> tuple[tuple[int, int, int], ...]:
-    """Return a part's window within an outer one; axes without a cut count as whole tensors."""
+    """Return the window of a part of an outer window; on axes that are not cut, it is the whole
+    part.
+    """
     found = []
     for i, ((base, _, size), (low, high)) in enumerate(zip(outer, part.region, strict=True)):
         whole = 0, high - low, high - low
@@ -337,7 +342,7 @@ def _attrs_of_slice(g: GradContext) -> dict[str, AttrValue]:
 
 
 def _slice_gradient(g: GradContext) -> tuple[Sym]:
-    """Emit a pad for steps of 1, which needs only dy; otherwise `slice_grad`."""
+    """Emit a pad if all steps are 1, since a pad needs only dy; otherwise emit `slice_grad`."""
     if any(step != 1 for step in g.attrs["step"]) or g.attrs["window"]:
         return (g.one("slice_grad", g.dy, g.x, **_attrs_of_slice(g)),)
     ranges = slice_ranges(g.x.shape, g.attrs)
@@ -390,7 +395,7 @@ SLICES: tuple[tuple[Shape, tuple[int, ...], tuple[int, ...], tuple[int, ...]], .
 
 
 def _slice_samples(*inputs: str) -> Callable[[np.random.Generator], Iterator[Sample]]:
-    """Yield samples with inputs that are each "whole" or "part"."""
+    """Return a function that yields samples; each input is a "whole" tensor or a "part" of it."""
 
     def samples(rng: np.random.Generator) -> Iterator[Sample]:
         for shape, start, stop, step in SLICES:

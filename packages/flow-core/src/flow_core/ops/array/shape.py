@@ -1,4 +1,4 @@
-"""Ops that change the shape of a tensor, not its elements.
+"""Ops that change the shape of a tensor without changing its elements.
 
 All but `transpose` and the broadcasts are aliases of their input (``alias=0``).
 """
@@ -28,13 +28,14 @@ from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpC
 from flow_core.sharding.sbp import EXTREMES, B, P, S, Sbp, Signature, Signatures
 
 LIKE_ANY: tuple[Sbp, ...] = (B, P)
-"""SBPs of an input of which only the shape is read, if that shape is not split."""
+"""SBPs of an input of which only the shape is read, for the case that the input is not split."""
 
 
 def split_map(before: Shape, after: Shape, parts: int | None = None) -> list[tuple[int, int]]:
     """Return pairs (i, j) such that S(i) of a tensor is S(j) of its reshaped form.
 
-    The pairs hold for any number of parts; with ``parts``, include those valid for that number.
+    These pairs are valid for any number of parts; with ``parts``, include pairs that are valid only
+    for that number.
 
     >>> split_map((4, 2, 3), (4, 6)), split_map((4, 2, 3), (8, 3))
     ([(0, 0)], [(2, 1)])
@@ -52,7 +53,7 @@ def split_map(before: Shape, after: Shape, parts: int | None = None) -> list[tup
 
 
 def _maps(before: Shape, i: int, after: Shape, j: int, parts: int | None) -> bool:
-    """Whether axes are equal and preceded by equally many elements, or both of size 1."""
+    """Return whether S(i) before the reshape is S(j) after it, as defined by `split_map`."""
     m, n = before[i], after[j]
     if m == n == 1:
         return True
@@ -81,7 +82,9 @@ def _reshape_like_sbp(ctx: SbpContext) -> Signatures:
 
 
 def _moved_like() -> Iterator[Signature]:
-    """Pass every kind of P, for any SBP of the input of which only the shape is read."""
+    """Pass every kind of P of the first input, for any SBP of the input of which only the shape is
+    read.
+    """
     for kind, like in product((P, *EXTREMES), LIKE_ANY):
         yield Signature((kind, like), (kind,))
 
@@ -140,14 +143,14 @@ def _squeeze(x: Array, *, axes: tuple[int, ...]) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Reshaping:
-    """One row of the table of ops that only rename axes.
+    """A row of the table of ops that only change the shape.
 
     Attributes:
         name: op type.
-        infer: the output's type.
+        infer: type inference of the output.
         reference: numpy semantics.
         attrs: default attributes.
-        cases: samples as (shapes of the inputs, attributes).
+        cases: samples, each given as (shapes of the inputs, attributes).
         inputs: names of the inputs.
     """
 
@@ -231,7 +234,7 @@ def _identity_spec(name: str, x: str = "in", out: str = "out") -> OpSpec:
 
 
 def _tuple_sbp(ctx: SbpContext) -> Signatures:
-    """Give all inputs the same SBP, and pass each on unchanged."""
+    """Give all inputs the same SBP, and give each output the SBP of its input."""
     rank = min(len(t.shape) for t in ctx.inputs)
     sbps: tuple[Sbp, ...] = (*(S(i) for i in range(rank)), P, *EXTREMES)
     return tuple(Signature((s,) * len(ctx.inputs), (s,) * len(ctx.inputs)) for s in sbps)
@@ -278,7 +281,7 @@ def _transpose_samples(rng: np.random.Generator) -> Iterator[Sample]:
 
 
 def _inserted_axes(x: Shape, out: Shape, axes: Sequence[int]) -> tuple[int, ...]:
-    """Return the axes of ``out`` that ``x`` lacks: ``axes`` if they fit, otherwise leading ones."""
+    """Return the axes of ``out`` that ``x`` lacks: ``axes`` if they fit, otherwise leading axes."""
     dropped = tuple(sorted({axis % len(out) for axis in axes}))
     if len(x) < len(out) and x == tuple(n for i, n in enumerate(out) if i not in dropped):
         return dropped
@@ -288,7 +291,8 @@ def _inserted_axes(x: Shape, out: Shape, axes: Sequence[int]) -> tuple[int, ...]
 def expanded_shape(x: Shape, out: Shape, axes: Sequence[int] = ()) -> Shape:
     """Return the shape of ``x`` with axes of size 1 inserted to match the rank of ``out``.
 
-    With ``axes``, ``x`` may be ``out`` without these axes; otherwise it is aligned to the right.
+    If ``axes`` are given and ``x`` is ``out`` without these axes, insert them; otherwise align
+    ``x`` to the right.
 
     >>> expanded_shape((4, 3), (4, 5, 3), (1,)), expanded_shape((3,), (4, 3))
     ((4, 1, 3), (1, 3))
@@ -320,7 +324,7 @@ def _broadcast_like_type(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _sources(x: Shape, out: Shape, axes: Sequence[int]) -> list[int | None]:
-    """Return, per axis of ``out``, its source axis of ``x``; None if it is repeated."""
+    """Return for each axis of ``out`` the axis of ``x`` that it copies; None if it is repeated."""
     own: list[int | None] = list(range(len(x)))
     for axis in _inserted_axes(x, out, axes):
         own.insert(axis, None)

@@ -1,6 +1,6 @@
-"""Ops about the order of numbers along the last axis, and one_hot.
+"""Ops that depend on the order of numbers along the last axis, and one_hot.
 
-Equal numbers keep the order of their indices, in both directions.
+Equal numbers keep the order of their indices in both sorting directions.
 """
 
 from __future__ import annotations
@@ -84,13 +84,13 @@ def _leading(ctx: SbpContext) -> Signatures:
 
 
 def _sort_sbp(ctx: SbpContext) -> Signatures:
-    """Pass every SBP if there is one element to sort."""
+    """Split all axes but the last; pass every kind of P if the last axis has one element."""
     alone = ctx.inputs[0].shape[-1] == 1
     return (*_leading(ctx), *(any_partial(ctx, 0) if alone else ()))
 
 
 def _one_hot_sbp(ctx: SbpContext) -> Signatures:
-    """Split any axis of the indices, or the classes."""
+    """Split any axis of the indices, or the axis of the classes."""
     rank = len(ctx.inputs[0].shape)
     return (*split_axes(ctx, range(rank)), Signature((B,), (S(rank),)))
 
@@ -106,13 +106,13 @@ def _first(_: SbpContext) -> Signatures:
 
 
 def _sort_gradient(g: GradContext) -> tuple[Sym]:
-    """Scatter dy to the original positions."""
+    """Emit a scatter of dy to the positions that the elements had before sorting."""
     order = g.one("arg_sort", g.x, direction=g.attrs["direction"])
     return (g.one("dim_scatter_add_like", g.x, g.dy, order, dim=len(g.x.shape) - 1),)
 
 
 def stable_order(x: Array, descending: bool) -> Any:
-    """Return the sorting order of the last axis, lower indices first among equal numbers.
+    """Return the indices that sort the last axis; among equal numbers, lower indices come first.
 
     >>> stable_order(np.array([2, 7, 7, 1]), descending=True).tolist()
     [1, 2, 0, 3]
@@ -136,7 +136,9 @@ def _top_k(x: Array, *, k: int, sorted: bool) -> Any:
 
 
 def _in_top_k(targets: Array, predictions: Array, *, k: int) -> Any:
-    """Return 0 for a target out of range, or a row with a prediction that is not finite."""
+    """Return the result for each row: 0 if the target is out of range or a prediction is not
+    finite.
+    """
     classes = predictions.shape[1]
     valid = (targets >= 0) & (targets < classes) & np.isfinite(predictions).all(1)
     chosen = predictions[np.arange(len(targets)), np.where(valid, targets, 0)]
@@ -144,7 +146,7 @@ def _in_top_k(targets: Array, predictions: Array, *, k: int) -> Any:
 
 
 def one_hot_value(attrs: AttrValue, which: str) -> Any:
-    """Return the "on" or "off" value of one_hot as a number of the output's kind."""
+    """Return the "on" or "off" value of one_hot as a number that fits the output's element type."""
     kind = "floating" if as_dtype(attrs["dtype"]).is_floating else "integer"
     return attrs[f"{kind}_{which}_value"]
 

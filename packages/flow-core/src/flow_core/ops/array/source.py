@@ -1,8 +1,8 @@
-"""Sources of numbers: constants, ranges, random numbers.
+"""Ops that produce numbers: constants, ranges, random numbers.
 
-Random ops draw from `flow_core.base.philox` by seed, step and the element's index in the logical
-tensor; the attribute ``place`` is the position of a device's part.  References draw with seed 0 at
-step 0, like the test kits.
+Random ops draw their numbers from `flow_core.base.philox`, as a function of the seed, the step and
+the element's index in the logical tensor; the attribute ``place`` is the position of a device's
+part.  Like the test kits, references use seed 0 and step 0.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _constant_like_type(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _like_sbp(ctx: SbpContext) -> Signatures:
-    """Allow P for zeros: they are partial sums of zeros."""
+    """Allow P as the result for the value 0, since zeros are partial sums of zeros."""
     zero = not ctx.attrs.get("value", 0)
     sums = (Signature((B,), (P,)), Signature((P,), (P,))) if zero else ()
     return (*split_all_axes(ctx), Signature((P,), (B,)), *sums)
@@ -134,7 +134,9 @@ def _range_samples(_: np.random.Generator) -> Iterator[Sample]:
 # --------------------------------------------------------------------------------------- random
 
 SEED = {"seed": -1, "has_seed": False}
-"""Attributes of the op's own seed; the default derives from the job's seed and the op's name."""
+"""Attributes for the op's own seed; by default, the seed derives from the job's seed and the op's
+name.
+"""
 
 
 def _bernoulli_type(ctx: InferContext) -> tuple[TensorType, ...]:
@@ -192,19 +194,25 @@ def _permutation_type(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _permutation_sbp(ctx: SbpContext) -> Signatures:
-    """Read only the size of axis 0; ``count`` holds it if that axis is split."""
+    """Allow any SBP, since the op reads only the size of axis 0, which ``count`` holds if it is
+    split.
+    """
     kinds: tuple[Sbp, ...] = (*(S(i) for i in range(len(ctx.inputs[0].shape))), P)
     return tuple(Signature((s,), (B,)) for s in kinds)
 
 
 def permutation_layout(count: int) -> tuple[int, int]:
-    """Return the bits of an index below ``count``, and the shift of 48 random bits above them."""
+    """Return how many bits an index below ``count`` has, and the shift that puts 48 random bits
+    above.
+    """
     bits = max(1, (count - 1).bit_length())
     return bits, max(0, 48 - (63 - bits))
 
 
 def _permutation(x: Array, *, seed: int, has_seed: bool, count: int | None) -> Array:
-    """Return the order of 48 random bits per element; the index in the low bits breaks ties."""
+    """Return the sorting order of 48 random bits per element; the index in the low bits breaks
+    ties.
+    """
     count, key = len(x) if count is None else count, seed if has_seed else 0
     high, low = ((uniform(key, (count,), 0, i) * 2**24).astype(np.int64) for i in (0, 1))
     bits, cut = permutation_layout(count)

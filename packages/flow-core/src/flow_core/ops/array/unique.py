@@ -1,7 +1,8 @@
-"""Distinct values: counted, used as keys of sums, or numbered persistently in a table.
+"""Ops on distinct values, which count them, sum rows by them, or number them in a persistent table.
 
-Distinct values are listed in the order in which they first appear.  Shapes are fixed, so lists
-are as long as the input and end with zeros; the number of valid entries is a separate output.
+Outputs list the distinct values in the order in which they first appear.  Since shapes are fixed,
+these lists are as long as the input and end with zeros; the number of valid entries is a separate
+output.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ WORD = 1 << 64
 
 
 def unique_in_order(x: Array) -> tuple[Array, Array, Array]:
-    """Return distinct values by first appearance, the position of each element, and counts.
+    """Return the distinct values in order of appearance, each element's index in them, and the
+    counts.
 
     >>> unique_in_order(np.array([7, 0, 7, 2]))
     (array([7, 0, 2]), array([0, 1, 0, 2]), array([2, 1, 1]))
@@ -38,7 +40,7 @@ def unique_in_order(x: Array) -> tuple[Array, Array, Array]:
 
 
 def padded(values: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-    """Return rows padded with zeros to a shape."""
+    """Return rows padded with zeros to the given shape."""
     out = np.zeros(shape, dtype)
     out[: len(values)] = values
     return out
@@ -98,7 +100,7 @@ def _rows_sum(indices: Array, values: Array) -> tuple[Array, ...]:
 
 
 def _rows_sbp(ctx: SbpContext) -> Signatures:
-    """Allow splits of the axes within a row, and P: sums of rows are linear."""
+    """Allow splits of the axes within a row, and P, since sums of rows are linear."""
     shape = ctx.inputs[1].shape
     alone = EXTREMES if shape[0] == 1 else ()
     kinds: tuple[Sbp, ...] = (*map(S, range(1, len(shape))), P, *alone)
@@ -137,7 +139,7 @@ def number_tokens(table: Array, size: Any, tokens: Array, out: Array) -> None:
 
 
 def _number_of(token: int, pairs: Any, size: Any) -> int:
-    """Return the number of a token; a token missing from the table gets the next one."""
+    """Return the number of a token; a token missing from the table receives the next number."""
     if token == 0:
         return 0
     capacity = len(pairs)
@@ -156,7 +158,7 @@ def _is_full(token: int, capacity: int) -> DataError:
     return DataError(
         f"numbering token {token}",
         found=f"a table full of {capacity} others",
-        allowed="no more distinct tokens than its capacity",
+        allowed="no more distinct tokens than the table's capacity",
         hint="pass a larger capacity to flow.layers.categorical_ordinal_encoder",
     )
 
@@ -182,7 +184,9 @@ def _encode(
 
 
 def _encode_samples(_: np.random.Generator) -> Iterator[Sample]:
-    """Yield tables with a token in each half; tokens are old, new, or collide."""
+    """Yield tables with a token in each half, and tokens that are known, new, or collide with
+    others.
+    """
     attrs = {"hash_precomputed": True}
     for dtype in (np.int32, np.int64):
         table = np.zeros(32, dtype)

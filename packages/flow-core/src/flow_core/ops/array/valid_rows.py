@@ -1,7 +1,8 @@
-"""Results whose size is known at run time only: the valid rows, and their number.
+"""Ops whose result has a number of valid rows that is known only at run time.
 
-A plan has fixed shapes, so such a tensor has its maximum size and ends with zeros.  The number of
-valid rows is a separate value, which the frontend keeps with the tensor.
+Since a plan has fixed shapes, such a result has its maximum size: the valid rows come first, then
+zeros.  The number of valid rows is a separate value, which the frontend keeps together with the
+tensor.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def _resize_infer(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def valid_rows_of_part(first: int, rows: int, size: Any) -> int:
-    """Return the number of rows from ``first`` on that are among the first ``size``.
+    """Return how many of the ``rows`` rows from ``first`` on are among the first ``size`` rows.
 
     >>> [valid_rows_of_part(first, 4, size) for first, size in ((4, 6), (0, 6), (8, 6), (0, -1))]
     [2, 4, 0, 0]
@@ -77,7 +78,9 @@ def _resize(x: Array, size: Any, axis: int, first: int) -> Array:
 
 
 def _resize_sbp(ctx: SbpContext) -> Signatures:
-    """Allow splits of any axis, since a part has its first row's index; any P keeps zeros."""
+    """Allow splits of any axis, since a part knows the index of its first row, and any P, which
+    keeps zeros.
+    """
     splits = (Signature((S(i), B), (S(i),)) for i in range(len(ctx.inputs[0].shape)))
     return (*splits, *any_partial(ctx, 0))
 

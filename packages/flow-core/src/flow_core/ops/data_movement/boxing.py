@@ -1,4 +1,4 @@
-"""The boxing op: builds parts of a tensor on some devices from parts that devices hold."""
+"""The boxing op, which builds parts of a tensor on devices from parts that other devices hold."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _infer(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def window(start: Shape, size: Shape) -> tuple[slice, ...]:
-    """Return the slices of a box.
+    """Return the slices that select a box.
 
     >>> window((1, 0), (2, 3))
     (slice(1, 3, None), slice(0, 3, None))
@@ -68,7 +68,7 @@ def boxing_attrs(
     fills: tuple[tuple[int, str], ...] = (),
     members: tuple[str, ...] = (),
 ) -> dict[str, AttrValue]:
-    """Return the attributes of a ``boxing`` op, which its documentation describes."""
+    """Return the attributes of a ``boxing`` op; the op's documentation describes them."""
     return {
         "collective": collective,
         "dtype": dtype,

@@ -1,9 +1,9 @@
-"""Casts between the views: a logical value and one value per device, at no cost.
+"""Casts between the two views, which convert a logical value to one value per device or back.
 
-``cast_to_mirrored`` returns the parts that devices hold of a logical value as separate values,
-``cast_from_mirrored`` builds a logical value from such parts.  Both have the SBP of the logical
-value as an attribute and do no work: compilation replaces their outputs by their inputs.  Only a
-single-device plan, which simulates all devices for a comparison, executes them.
+``cast_to_mirrored`` returns the parts of a logical value that the devices hold as separate values;
+``cast_from_mirrored`` builds a logical value from such parts.  Both ops have the SBP of the logical
+value as an attribute and cost nothing: compilation replaces their outputs by their inputs.  Only a
+single-device plan, which simulates all devices for a comparison, executes these ops.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def local_shapes(shape: Shape, sbp: NdSbp, hierarchy: tuple[int, ...]) -> list[S
 
 
 def _sbp(ctx: InferContext, shape: Shape) -> NdSbp:
-    """Return the SBP of the logical side, checked against its shape."""
+    """Return the SBP of the logical value, after checking that it fits the value's shape."""
     try:
         sbp = parse_nd_sbp(ctx.attrs["sbp"])
     except GraphError as error:
@@ -89,7 +89,9 @@ def _infer_from(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _dual(g: GradContext) -> dict[str, object]:
-    """Return the attributes of the gradient: the same devices and splits, B and P exchanged."""
+    """Return the attributes of the gradient op: the same devices and splits, with B and P
+    exchanged.
+    """
     sbp = tuple(map(gradient_dual, parse_nd_sbp(g.attrs["sbp"])))
     return {"sbp": format_nd_sbp(sbp), "hierarchy": g.attrs["hierarchy"]}
 
@@ -100,7 +102,7 @@ def _gradient_to(g: GradContext) -> tuple[Sym]:
 
 
 def _zeros(g: GradContext, index: int) -> Sym:
-    """Return the zero gradient of an unused part, on the part's device."""
+    """Return a zero gradient for an unused part, on the part's device."""
     one = Maker(g.maker.emitter, g.op.placement.only(index), g.maker.prefix, g.maker.line).one
     type_ = g.outputs[index].type
     return one("constant", value=0.0, dtype=type_.dtype.name, shape=type_.shape)
@@ -113,7 +115,7 @@ def _gradient_from(g: GradContext) -> tuple[Sym, ...]:
 def parts_per_device(
     shape: Shape, sbp: str, hierarchy: tuple[int, ...], kind: type[Sbp]
 ) -> Iterator[tuple[bool, Any]]:
-    """Yield, per device, whether it is first along all dimensions of a kind, and its window."""
+    """Yield for each device whether it is the first on all dimensions of a kind, and its window."""
     nd = parse_nd_sbp(sbp)
     for rank in range(prod(hierarchy)):
         where = coordinates(rank, hierarchy)
@@ -122,13 +124,13 @@ def parts_per_device(
 
 
 def _to_reference(x: Array, *, sbp: str, hierarchy: tuple[int, ...]) -> tuple[Array, ...]:
-    """Return the parts; a partial sum is the value on the first device and zeros elsewhere."""
+    """Return the parts; for a partial sum, the first device has the value, the others zeros."""
     parts = parts_per_device(x.shape, sbp, hierarchy, Partial)
     return tuple(x[window].copy() if first else np.zeros_like(x[window]) for first, window in parts)
 
 
 def _from_reference(*xs: Array, shape: Shape, sbp: str, hierarchy: tuple[int, ...]) -> Array:
-    """Return the sum of the parts, counting each copy once."""
+    """Return the sum of the parts, with equal copies counted once."""
     out = np.zeros(shape, xs[0].dtype)
     for x, (first, window) in zip(
         xs, parts_per_device(shape, sbp, hierarchy, Broadcast), strict=True

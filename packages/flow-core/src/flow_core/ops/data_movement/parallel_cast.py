@@ -1,4 +1,4 @@
-"""The op of a requested distribution: the same tensor, with the requested SBP."""
+"""The op for a requested distribution, which returns the same tensor with the requested SBP."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flow_core.sharding.topology import Placement
 
 
 def _gradient(g: GradContext) -> tuple[Sym]:
-    """Return the gradient unchanged, or cast to the requested SBP."""
+    """Return the gradient unchanged, or cast to the SBP that was requested for it."""
     if g.attrs["gradient_sbp"] is None:
         return (g.dy,)
     devices = g.op.placement

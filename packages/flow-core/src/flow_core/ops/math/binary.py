@@ -1,7 +1,7 @@
-"""Elementwise ops of two inputs that broadcast, as one table, and related ops.
+"""Elementwise ops of two inputs that broadcast, defined by one table, and related ops.
 
 The gradient of an input that was broadcast is summed back to its shape by ``reduce_sum_like``.
-Comparisons and logical ops give int8, as OneFlow's do.
+As in OneFlow, comparisons and logical ops return int8.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ FALLS_RIGHT: tuple[Rule, ...] = (((B, MAX), MIN), ((B, MIN), MAX))
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """One row of the table.
+    """A row of the table of elementwise ops.
 
     Attributes:
         name: op type.
         reference: numpy semantics.
         left, right: gradient of each input before it is summed back to the input's shape.
-        kinds: kinds of element types taken: f(loating), i(nteger), u(nsigned), b(ool).
+        kinds: kinds of element types that the op takes: f(loating), i(nteger), u(nsigned), b(ool).
         rules: SBP rules in addition to the splits.
         logical: whether the result is int8 for any input type.
         domain: interval from which samples are drawn.
         broadcasts: whether shapes may differ.
-        ordered: whether results of integers keep their order, because nothing wraps around.
+        ordered: whether the op preserves the order of integers, because no result wraps around.
     """
 
     name: str
@@ -76,19 +76,21 @@ class Binary:
 
 
 def divided(x: Array, y: Array) -> Any:
-    """Return quotients; those of integers are truncated towards zero, as in C."""
+    """Return quotients; integer quotients are truncated towards zero, as in C."""
     if np.asarray(x).dtype.kind == "f":
         return x / y
     return np.floor_divide(x - np.fmod(x, y), y)
 
 
 def _xdivy(x: Array, y: Array) -> Array:
-    """Return x / y, 0 for 0 / 0; not linear in x, since the parts of a 0 need not be 0."""
+    """Return x / y, where 0 / 0 is 0; this is not linear in x, since parts of a 0 may differ from
+    0.
+    """
     return np.where(x == 0, 0.0, x / y)
 
 
 def _xlogy(x: Array, y: Array) -> Array:
-    """Return x log(y), 0 for 0 log(0); see `_xdivy`."""
+    """Return x log(y), where 0 log(0) is 0; like `_xdivy`, this is not linear in x."""
     return np.where(x == 0, 0.0, x * np.log(y))
 
 
@@ -104,7 +106,7 @@ def _pow_base(g: GradContext) -> Sym:
 
 
 def _pow_exponent(g: GradContext) -> Sym:
-    """Emit dy z log(x), 0 for x <= 0 as in OneFlow."""
+    """Emit dy z log(x), and 0 for x <= 0, as in OneFlow."""
     x = g.inputs[0]
     positive = g.one("scalar_logical_greater", x, operand=0.0)
     return g.one("where_scalar_y", positive, g.dy * g.y * g.one("log", x), operand=0.0)
@@ -196,7 +198,7 @@ TABLE: tuple[Binary, ...] = (
 
 BY_NAME = {row.name: row for row in TABLE}
 
-# OneFlow's names of other rows, for inputs of one shape only
+# names of OneFlow for ops of other rows, for inputs of the same shape only
 SAME_SHAPE = {
     "multiply": "broadcast_mul", "pow": "broadcast_pow", "floordiv": "broadcast_floordiv",
     "elementwise_maximum": "broadcast_maximum", "elementwise_minimum": "broadcast_minimum",
@@ -265,7 +267,7 @@ def _pairs(row: Binary) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
 
 
 def _samples(row: Binary) -> Callable[[np.random.Generator], Iterator[Sample]]:
-    """Yield samples of a row, with nonzero integer divisors, and ties where they matter."""
+    """Return samples of a row, with nonzero integer divisors, and with ties where ties matter."""
 
     def samples(rng: np.random.Generator) -> Iterator[Sample]:
         smooth = row.left is not None
@@ -330,7 +332,7 @@ def _by_tensor_spec(name: str, row: Binary) -> OpSpec:
 
 
 def _where_infer(ctx: InferContext) -> tuple[TensorType, ...]:
-    """Infer the broadcast of all inputs, of the type of the last ones."""
+    """Infer the broadcast shape of all inputs, and the element type of the values."""
     values = ctx.inputs[1:]
     if any(t.dtype is not values[0].dtype for t in values):
         ctx.fail(", ".join(map(str, values)), "two values of one element type")
@@ -346,7 +348,7 @@ def _where_sbp(ctx: SbpContext) -> Signatures:
 
 
 def _where_scalar_sbp(ctx: SbpContext) -> Signatures:
-    """Allow P only for 0: the other value is added on every device."""
+    """Allow P only if the number is 0, since every device would add any other number."""
     partial = (Signature((B, P), (P,)),) if ctx.attrs["operand"] == 0 else ()
     return (*broadcast_sbp(ctx), *partial, *nondecreasing(ctx, 1))
 
@@ -429,7 +431,7 @@ def _add_n_infer(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _add_n_sbp(ctx: SbpContext) -> Signatures:
-    """Return the rules of a function that never falls as any input rises."""
+    """Return the SBP rules of a function that is nondecreasing in every input."""
     alone = (nondecreasing(ctx, i) for i in range(len(ctx.inputs) if floating(ctx) else 0))
     return (*linear(ctx), *(rule for rules in alone for rule in rules))
 

@@ -1,4 +1,4 @@
-"""Helpers of the elementwise families."""
+"""Helpers of the families of elementwise ops."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flow_core.sharding.sbp import B, P, Signature, Signatures
 
 
 def sum_to_shape(g: GradContext, index: int, grad: Sym) -> Sym:
-    """Emit the sum of an output gradient to the shape of an input that was broadcast."""
+    """Emit the sum of an output gradient over the axes along which an input was broadcast."""
     target = g.inputs[index]
     if grad.shape == target.shape:
         return grad
@@ -25,7 +25,7 @@ def sum_to_shape(g: GradContext, index: int, grad: Sym) -> Sym:
 
 
 def check_kinds(ctx: InferContext, kinds: str) -> None:
-    """Fail unless all inputs are of some kinds of element types."""
+    """Fail unless the element types of all inputs are of the given kinds."""
     names = {"f": "floating", "i": "integer", "u": "unsigned", "b": "bool"}
     if any(t.dtype.kind not in kinds for t in ctx.inputs):
         ctx.fail(

@@ -1,4 +1,4 @@
-"""Element-type conversions."""
+"""Conversions of element types."""
 
 from __future__ import annotations
 
@@ -39,22 +39,23 @@ def _kept(ctx: SbpContext) -> tuple[Sbp, ...]:
 
 
 def _keeps_sums(source: DType, target: DType) -> bool:
-    """Whether sums pass: integers wrap around modulo a size that a narrower type's divides."""
+    """Return whether a cast preserves sums; a cast of integers does unless it widens them."""
     if source.is_floating or target.is_floating:
         return source.is_floating and target.is_floating
     return target.numpy.itemsize <= source.numpy.itemsize
 
 
 def _saturates_low(source: DType, target: DType) -> bool:
-    """Whether numbers below the range convert to the least integer, as on all known processors.
+    """Return whether numbers below the target's range convert to the least integer.
 
-    Numbers above it convert to the least or the greatest one, so parts of a minimum do not pass.
+    They do so on all known processors.  Numbers above the range convert to the least or the
+    greatest integer, so the cast does not preserve a minimum of parts.
     """
     return source.is_floating and target.name in ("int32", "int64")
 
 
 def _keeps_order(source: DType, target: DType) -> bool:
-    """Whether order is preserved: floating types overflow to infinity, integers wrap around."""
+    """Return whether a cast preserves order: floats overflow to infinity, integers wrap around."""
     return target.is_floating or (source.is_integer and np.can_cast(source.numpy, target.numpy))
 
 
@@ -72,7 +73,7 @@ def _cast_like_sbp(ctx: SbpContext) -> Signatures:
 
 
 def _gradient(g: GradContext) -> Sequence[Sym | None]:
-    """Emit the gradient cast back, also through integers, as in OneFlow; none for booleans."""
+    """Emit a cast of the gradient to x's type, also for integers, as in OneFlow; not for bool."""
     dtype = g.x.dtype
     flows = "b" not in (dtype.kind, g.y.dtype.kind)
     dx = g.one("cast", g.dy, dtype=dtype.name) if flows else None

@@ -19,7 +19,9 @@ MATMUL_ATTRS = {"transpose_a": False, "transpose_b": False, "alpha": 1.0}
 
 
 def _product(ctx: InferContext) -> tuple[TensorType, ...]:
-    """Infer (..., m, k) x (..., k, n) -> (..., m, n), each operand after its transposition."""
+    """Infer (..., m, k) x (..., k, n) -> (..., m, n), where operands are transposed first if
+    requested.
+    """
     a, b = ctx.inputs
     ctx.check(a.dtype is b.dtype, f"{a} and {b}", "one element type", "flow.cast one of the inputs")
     ctx.check(a.dtype.kind != "b", f"{a}", "numbers", "cast it first: flow.cast(x, flow.float)")
@@ -73,7 +75,7 @@ def _batch_matmul_type(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def matmul_sbp(ctx: SbpContext) -> Signatures:
-    """Split m, n, k or a batch axis; or pass P, by linearity in each operand."""
+    """Split m, n, k or a batch axis, or pass P, since a product is linear in each operand."""
     rank = len(ctx.inputs[0].shape)
     m, k_a = _axes(rank, ctx.attrs["transpose_a"])
     k_b, n = _axes(rank, ctx.attrs["transpose_b"])
@@ -106,7 +108,7 @@ def _matmul_gradient(g: GradContext) -> Sequence[Sym | None]:
 
 
 def _gradient_a(g: GradContext, _: Sym, b: Sym) -> Sym:
-    """Emit dA = dY op(B)^T, or its transpose op(B) dY^T for a transposed A."""
+    """Emit dA = dY op(B)^T, or the transpose op(B) dY^T if A is transposed."""
     t_b = g.attrs["transpose_b"]
     if g.attrs["transpose_a"]:
         return _multiply(g, b, g.dy, t_b, True)
@@ -114,7 +116,7 @@ def _gradient_a(g: GradContext, _: Sym, b: Sym) -> Sym:
 
 
 def _gradient_b(g: GradContext, a: Sym, _: Sym) -> Sym:
-    """Emit dB = op(A)^T dY, or its transpose dY^T op(A) for a transposed B."""
+    """Emit dB = op(A)^T dY, or the transpose dY^T op(A) if B is transposed."""
     t_a = g.attrs["transpose_a"]
     if g.attrs["transpose_b"]:
         return _multiply(g, g.dy, a, True, t_a)

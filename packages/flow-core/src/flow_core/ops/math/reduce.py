@@ -1,8 +1,9 @@
-"""Reductions over sets of axes.
+"""Ops that reduce tensors over sets of axes.
 
-As in OneFlow, a reduction of all axes without ``keepdims`` has shape (1,), and truth values are
-int8.  The API composes means, variances and norms of these ops: the mean of a part is not a partial
-sum, so ``reduce_sum`` with a factor has more SBP signatures than a mean would.
+As in OneFlow, the result of a reduction over all axes without ``keepdims`` has shape (1,), and
+truth values are int8.  The API composes means, variances and norms from these ops: since the mean
+of a part is not a partial sum, ``reduce_sum`` times a factor has more SBP signatures than an op for
+means would have.
 """
 
 from __future__ import annotations
@@ -30,13 +31,15 @@ Gradient = Callable[[GradContext, tuple[int, ...]], Sym]
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """One row of the table.
+    """A row of the table of reductions.
 
     Attributes:
         name: op type.
         reference: numpy semantics ``reference(x, axes, keepdims)``.
-        gradient: dx from the context and the non-negative axes, None when there is none.
-        partial: SBP of the result when a reduced axis is split, None when there is none.
+        gradient: function that emits dx, given the context and the non-negative axes; None if the
+            op has no gradient.
+        partial: SBP of the result if a reduced axis is split; None if such an axis must not be
+            split.
         passes: whether ``partial`` inputs give ``partial`` results.
         logical: whether the result is int8 for any input type.
     """
@@ -50,7 +53,7 @@ class Reduction:
 
 
 def normal_axes(axes: Sequence[int] | int, rank: int) -> tuple[int, ...]:
-    """Return sorted non-negative axes.
+    """Return the axes as sorted non-negative numbers.
 
     >>> normal_axes((-1, 0), 3)
     (0, 2)
@@ -100,7 +103,7 @@ def _sbp(row: Reduction) -> Callable[[SbpContext], Signatures]:
 
 
 def _splits(ctx: SbpContext, partial: Sbp | None) -> Iterator[Signature]:
-    """Map splits of kept axes to splits, and splits of reduced axes to P."""
+    """Map splits of kept axes to splits, and splits of reduced axes to ``partial``."""
     axes = _axes(ctx)
     for i in range(len(ctx.inputs[0].shape)):
         before = 0 if ctx.attrs["keepdims"] else sum(a < i for a in axes)
@@ -228,7 +231,7 @@ def reduction_spec(row: Reduction) -> OpSpec:
 def like_axes(x: Shape, like: Shape, axes: Sequence[int]) -> dict[int, int]:
     """Return the axis of ``like`` for each kept axis of ``x``.
 
-    ``like`` has the rank of ``x``, or lacks the summed axes, or some leading ones.
+    ``like`` has the rank of ``x``, or lacks the summed axes, or lacks some leading axes.
 
     >>> like_axes((4, 2, 3), (2, 1), (0, 2)), like_axes((4, 2, 3), (4, 3), (1,))
     ({1: 0}, {0: 0, 2: 1})
@@ -303,7 +306,7 @@ def _prod_grad_infer(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _prod_grad_sbp(ctx: SbpContext) -> Signatures:
-    """Return the rules of the splits; a single reduced element passes dy of any kind."""
+    """Return the SBP rules of splits; if only one element is reduced, dy may have any kind of P."""
     splits = (Signature((*s.inputs, *s.outputs), s.inputs) for s in _splits(ctx, None))
     alone = all(ctx.inputs[0].shape[axis] == 1 for axis in _axes(ctx))
     unread = (Signature((P, kind), (kind,)) for kind in (B, P)) if alone else ()
@@ -311,7 +314,7 @@ def _prod_grad_sbp(ctx: SbpContext) -> Signatures:
 
 
 def _prod_grad(x: Array, dy: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
-    """Return the product of the other elements, computed without division since some may be 0."""
+    """Return dy times the product of the other elements, without division since some may be 0."""
     axes = normal_axes(axis, x.ndim)
     kept = [i for i in range(x.ndim) if i not in axes]
     order = (*axes, *kept)

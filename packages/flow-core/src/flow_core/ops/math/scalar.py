@@ -1,4 +1,4 @@
-"""Elementwise ops of one input and numbers: arithmetic, comparisons, limits."""
+"""Elementwise ops of one input and constant numbers: arithmetic, comparisons and clipping."""
 
 from __future__ import annotations
 
@@ -81,14 +81,14 @@ def _scaled_sbp(ctx: SbpContext) -> Signatures:
 
 
 def _added_sbp(ctx: SbpContext) -> Signatures:
-    """Pass sums only for an operand of 0, and order unless integers may wrap around."""
+    """Preserve sums only if the operand is 0, and order unless integers may wrap around."""
     if not ctx.attrs["operand"]:
         return (*linear(ctx), *nondecreasing(ctx, 0))
     return (*split_all_axes(ctx), *(nondecreasing(ctx, 0) if floating(ctx) else ()))
 
 
 def _power_sbp(ctx: SbpContext) -> Signatures:
-    """Pass no parts of a maximum, which may be negative, to a fractional power."""
+    """Do not pass P(max) to a fractional power, since parts of a maximum may be negative."""
     exponent = float(ctx.attrs["exponent"])
     if exponent == 0:
         return (*split_all_axes(ctx), Signature((P,), (B,)))
@@ -125,7 +125,7 @@ ORDERS: Mapping[str, Callable[[Any], Any]] = {
     "greater": with_nondecreasing, "greater_equal": with_nondecreasing,
     "less": with_nonincreasing, "less_equal": with_nonincreasing,
 }  # fmt: skip
-"""SBP rules of comparisons, by their monotonicity in the first operand."""
+"""SBP rules of comparisons, which depend on their monotonicity in the first operand."""
 
 
 def _scalar_comparison(kind: str, function: Any) -> OpSpec:

@@ -1,7 +1,7 @@
-"""Elementwise ops of one input, as one table.
+"""Elementwise ops of one input, defined by one table.
 
-A row has the numpy semantics and the derivative as an expression of graph ops.  Rows whose
-derivative has an op of its own (``relu_grad`` ...) are in `flow_core.ops.nn.activation`.
+Each row has the numpy semantics, and the derivative as an expression of graph ops.  Functions with
+a separate op for the derivative, such as ``relu_grad``, are in `flow_core.ops.nn.activation`.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ TWO_OVER_SQRT_PI = 2 / sqrt(pi)
 
 @dataclass(frozen=True, slots=True)
 class Unary:
-    """One row of the table.
+    """A row of the table of unary ops.
 
     Attributes:
         name: op type.
         reference: numpy semantics.
-        derivative: dx as graph ops, None when it is zero or undefined everywhere.
+        derivative: function that emits dx as graph ops; None if dx is zero or undefined everywhere.
         domain: interval from which samples are drawn.
-        floating: whether only floating types are taken.
+        floating: whether the op takes floating types only.
         linear: whether f(a + b) = f(a) + f(b), so that P -> P is a rule.
         order: "rising", "falling", or "" for neither.
-        above: whether larger numbers than those of the domain are valid, too, but not smaller ones,
-            so that parts of a minimum are valid, and parts of a maximum are not.
+        above: whether numbers above the domain are also valid but numbers below it are not, so that
+            parts of a minimum are valid inputs, and parts of a maximum are not.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Unary:
 
 
 def number_like_input(ctx: InferContext) -> tuple[TensorType, ...]:
-    """`like_input`, for all types but bool."""
+    """Infer one output of the first input's type, which must not be bool."""
     ctx.check(
         ctx.inputs[0].dtype.kind != "b",
         f"input of type {ctx.inputs[0]}",
@@ -85,7 +85,7 @@ def _samples(row: Unary) -> Callable[[np.random.Generator], Iterator[Sample]]:
 
 
 def mapped(function: Callable[[float], float]) -> Callable[[Any], Any]:
-    """Return a function of Python floats as one of arrays; poles map to infinity."""
+    """Convert a function of Python floats to a function of arrays; poles map to infinity."""
 
     def at(value: float) -> float:
         try:
@@ -97,7 +97,7 @@ def mapped(function: Callable[[float], float]) -> Callable[[Any], Any]:
 
 
 def _digamma(x: Array) -> Array:
-    """Return the digamma function by recurrence and asymptotic series, to full precision."""
+    """Return the digamma function in full precision, by recurrence and an asymptotic series."""
     mirrored = np.asarray(x) < 0.5
     z = np.where(mirrored, 1 - x, x).astype(np.float64)
     below = np.zeros_like(z)

@@ -1,8 +1,8 @@
-"""Activations and the ops of their gradients, as one table.
+"""Activations and the ops that compute their gradients, defined by one table.
 
 Each row has a function and its derivative; the gradient op takes OneFlow's inputs in OneFlow's
-order: the forward output ``y`` or input ``x`` first, then ``dy``.  A gradient that is a function of
-the output shortens the live range of the input.
+order: the forward output ``y`` or input ``x`` first, then ``dy``.  If the gradient is a function of
+the output, the live range of the input is shorter.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from flow_core.sharding.sbp import B, P, Signature, Signatures
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """One row of the table.
+    """A row of the table of activations.
 
     Attributes:
         name: op type.
-        reference: numpy semantics, attributes by name.
+        reference: numpy semantics, with the attributes as keyword arguments.
         derivative: numpy semantics of the derivative at ``x`` or ``y``.
-        grad: op type of the gradient, None if another row has it.
+        grad: op type of the gradient; None if another row defines that op.
         at: the argument of the derivative, "x" or "y".
         attrs: attributes of both ops.
-        samples: attributes that the kits test.
-        rises: whether it is nondecreasing, for nonnegative slopes.
-        flat: whether it has constant pieces, where the gradient is 0 for any dy.
+        samples: attributes with which the kits test the ops.
+        rises: whether the function is nondecreasing if its slopes are nonnegative.
+        flat: whether the function has constant pieces, where the gradient is 0 for any dy.
     """
 
     name: str
@@ -167,7 +167,7 @@ def _floating_same_inputs(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _backward_reference(row: Activation) -> Callable[..., Any]:
-    """Return a function for dy times the derivative; 0 on flat pieces, even for a NaN in dy."""
+    """Return a function for dy times the derivative; it is 0 on flat pieces even if dy is NaN."""
 
     def reference(at: Any, dy: Array, **attrs: AttrValue) -> Array:
         slope = row.derivative(at, **attrs)
@@ -193,11 +193,11 @@ def _backward_spec(row: Activation) -> OpSpec:
 
 
 def _backward_specs() -> tuple[OpSpec, ...]:
-    """Return one op per name; rows that share a gradient op agree on it."""
+    """Return one op per name; rows that share a gradient op define it identically."""
     return tuple({row.grad: _backward_spec(row) for row in reversed(TABLE)}.values())
 
 
-# slopes that are variables
+# activations whose slopes are variables
 
 
 def _prelu_infer(ctx: InferContext) -> tuple[TensorType, ...]:

@@ -1,9 +1,9 @@
-"""Convolutions, their gradients and transposed convolutions of one, two and three dimensions.
+"""Convolutions, their gradients, and transposed convolutions, in one, two and three dimensions.
 
-Layouts are ``channels_first`` (batch, channels, *space) with weights (filters, channels per group,
-*kernel), or ``channels_last`` (batch, *space, channels) with weights (filters, *kernel, channels
-per group).  ``padding_after`` defaults to ``padding_before``.  A transposed convolution is the
-data gradient of a convolution, with the convolution's output as its input.
+The layouts are ``channels_first`` (batch, channels, *space) with weights (filters, channels per
+group, *kernel), or ``channels_last`` (batch, *space, channels) with weights (filters, *kernel,
+channels per group).  ``padding_after`` defaults to ``padding_before``.  A transposed convolution is
+the data gradient of a convolution, with the convolution's output as its input.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _check_common(ctx: InferContext, dims: int) -> None:
 
 
 def _check_weight(ctx: InferContext, weight: TensorType, channels: int) -> None:
-    """Validate weights for a number of channels and groups."""
+    """Check that weights fit a number of channels and groups."""
     attrs, rank = ctx.attrs, len(weight.shape)
     groups, axis = attrs["groups"], channel_axis(rank, attrs["data_format"])
     kernel = tuple(weight.shape[i] for i in space_axes(rank, attrs["data_format"]))
@@ -161,7 +161,7 @@ def _signatures(rows: Rows) -> Signatures:
 
 
 def _local(ctx: SbpContext, big: TensorType, small: TensorType) -> list[int]:
-    """Return the spatial axes that may be split: those with a kernel of size 1."""
+    """Return the spatial axes that may be split: those on which the kernel has size 1."""
     return pointwise_axes(ctx, ctx.attrs["kernel_size"], ctx.attrs["padding_before"], big, small)
 
 
@@ -170,7 +170,9 @@ def _channels(ctx: SbpContext) -> int:
 
 
 def _conv_sbp(ctx: SbpContext) -> Signatures:
-    """Split the batch, filters, input channels (to P) or axes of 1-wide kernels; linear in both."""
+    """Split the batch, filters, input channels (to P) or axes with kernel size 1; pass P of each
+    input.
+    """
     axis, rows = _channels(ctx), _linear_in_both()
     if ctx.attrs["groups"] == 1:
         rows += [((B, S(0)), S(axis)), ((S(axis), S(axis)), P)]
@@ -183,7 +185,7 @@ def _linear_in_both() -> Rows:
 
 
 def _deconv_sbp(ctx: SbpContext) -> Signatures:
-    """Return the same rules with the roles of filters and channels exchanged."""
+    """Return the rules of a convolution with the roles of filters and channels exchanged."""
     axis, rows = _channels(ctx), _linear_in_both()
     if ctx.attrs["groups"] == 1:
         rows += [((B, S(axis)), S(axis)), ((S(axis), S(0)), P)]

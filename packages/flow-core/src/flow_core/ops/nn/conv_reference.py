@@ -1,7 +1,7 @@
-"""Numpy semantics of the convolution family, tap by tap, and its sample cases.
+"""Numpy semantics of the convolution family, one kernel position at a time, and sample cases.
 
-The attributes are those of the ops; ``filters`` is ignored, so that the functions also apply to
-parts of split tensors.
+The functions take the ops' attributes, but ignore ``filters``, so that they also apply to parts of
+split tensors.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _pad_widths(size: Ints, kernel: Ints, out: Ints, attrs: Mapping[str, AttrVal
 
 
 def conv_reference(x: Array, weight: Any, **attrs: AttrValue) -> Array:
-    """Return the sum over kernel positions of shifted inputs times weights."""
+    """Return the sum, over all kernel positions, of the shifted inputs times the weights."""
     form, groups = attrs["data_format"], attrs["groups"]
     x, weight = to_first(x, form), to_first(weight, form)
     kernel = weight.shape[2:]
@@ -73,12 +73,12 @@ def conv_reference(x: Array, weight: Any, **attrs: AttrValue) -> Array:
 
 
 def _flat(y: Array) -> Array:
-    """Merge groups and channels, also of an empty array."""
+    """Merge the axes of groups and channels, even if the array is empty."""
     return y.reshape(y.shape[0], y.shape[1] * y.shape[2], *y.shape[3:])
 
 
 def data_grad_reference(dy: Array, weight: Any, x_like: Array, **attrs: AttrValue) -> Array:
-    """Return the transpose of `conv_reference` in its first argument."""
+    """Return the transpose of `conv_reference` as a linear function of its first argument."""
     form, groups = attrs["data_format"], attrs["groups"]
     dy, weight = to_first(dy, form), to_first(weight, form)
     shape = to_first(x_like, form).shape
@@ -97,7 +97,7 @@ def data_grad_reference(dy: Array, weight: Any, x_like: Array, **attrs: AttrValu
 
 
 def filter_grad_reference(dy: Array, x: Array, **attrs: AttrValue) -> Array:
-    """Return the transpose of `conv_reference` in its second argument."""
+    """Return the transpose of `conv_reference` as a linear function of its second argument."""
     form, groups, kernel = attrs["data_format"], attrs["groups"], attrs["kernel_size"]
     dy, x = to_first(dy, form), to_first(x, form)
     out = dy.shape[2:]
@@ -127,7 +127,7 @@ def deconv_reference(x: Array, weight: Array, **attrs: AttrValue) -> Array:
 def _case(
     dims: int, n: int, channels: int, filters: int, size: Ints, kernel: Ints, **changes: AttrValue
 ) -> tuple[Ints, Ints, dict[str, AttrValue]]:
-    """Return shapes of x and of weights, and attributes of a convolution, channels first."""
+    """Return the shape of x, the weights' shape, and the attributes, for channels first."""
     attrs: dict[str, AttrValue] = {
         "filters": filters, "padding_before": (0,) * dims, "data_format": "channels_first",
         "kernel_size": kernel, "strides": (1,) * dims, "dilation_rate": (1,) * dims, "groups": 1,

@@ -1,9 +1,9 @@
-"""Dropout: a random mask, and a product with it.
+"""Dropout: ops that draw a random mask, and that multiply a tensor by the mask.
 
-The mask of an op is a contract between all kernels: element i is ``rate < u[i]``, where u is the
-uniform draw of `flow_core.base.philox` with the op's key in the current step, and i is the index in
-the logical tensor in C order.  The key is the attribute ``seed`` if set, otherwise the op's own
-seed, which derives from the job's seed and the op's name.
+All kernels must draw the same mask: element i is ``rate < u[i]``, where u are the uniform numbers
+of `flow_core.base.philox` for the op's key and the current step, and i is the index in the logical
+tensor in C order.  The key is the attribute ``seed`` if set, otherwise the op's own seed, which
+derives from the job's seed and the op's name.
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ def _masked_type(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _masked_sbp(ctx: SbpContext) -> Signatures:
-    """Pass P of the masked tensor, but not of the mask, whose small integers wrap around.
+    """Pass P(sum) of the tensor that is masked, but not of the mask, whose small integers wrap
+    around.
 
-    Extremes do not pass: their identity is infinite, and 0 times infinity is NaN.
+    P(max) and P(min) do not pass: their identity is infinite, and 0 times infinity is NaN.
     """
     return (*split_all_axes(ctx), Signature((P, B), (P,)))
 
@@ -66,7 +67,7 @@ def _mask_sbp(ctx: SbpContext) -> Signatures:
 
 
 def _mask(like: Array, *, rate: float, seed: int | None, place: philox.Place | None) -> Any:
-    """Return the mask of step 0 for the seed, 0 by default (as the kits run kernels)."""
+    """Return the mask for step 0 and the seed, by default 0, as when the kits run kernels."""
     drawn = philox.placed_uniform(seed or 0, like.shape, place)
     return (np.float32(rate) < drawn).astype(np.int8)
 

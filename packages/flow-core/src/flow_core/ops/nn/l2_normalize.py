@@ -56,7 +56,7 @@ def _l2(x: Array, *, axis: int, epsilon: float) -> tuple[Array, ...]:
 
 
 def _l2_grad(dy: Array, y: Array, square_x_sum: Array, *, axis: int, epsilon: float) -> Any:
-    """Return the gradient; a norm below epsilon is a constant."""
+    """Return the gradient, where a norm below epsilon counts as a constant."""
     inner = np.where(square_x_sum >= epsilon, (dy * y).sum(axis, keepdims=True), 0)
     return (dy - inner * y) / np.sqrt(np.maximum(square_x_sum, epsilon))
 

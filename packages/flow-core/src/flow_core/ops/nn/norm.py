@@ -1,7 +1,7 @@
 """Batch, layer and L2 normalisation.
 
-Statistics of float16 and bfloat16 tensors are float32, as are usually their parameters, which may
-also have the tensor's own type.  ``inv_variance`` is 1 / sqrt(variance + epsilon).
+For float16 and bfloat16 tensors, statistics are float32; parameters are usually float32, too, but
+may also have the tensor's type.  ``inv_variance`` is 1 / sqrt(variance + epsilon).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _statistic(x: TensorType, shape: Shape) -> TensorType:
 
 
 def _check_vectors(ctx: InferContext, x: TensorType, first: int, names: str, shape: Shape) -> None:
-    """Validate the inputs from ``first`` on: parameters or statistics of one shape."""
+    """Validate the inputs from ``first`` on, which are parameters or statistics of one shape."""
     types = (x.dtype, x.dtype.accumulate)
     for name, found in zip(names.split(), ctx.inputs[first:], strict=True):
         ctx.check(
@@ -52,7 +52,7 @@ def _check_attribute(ctx: InferContext, name: str, low: float, high: float) -> N
 
 
 def channel_shape(x_shape: Shape, axis: int) -> Shape:
-    """Return the shape in which a vector along ``axis`` broadcasts against x.
+    """Return the shape in which a vector along ``axis`` broadcasts to the shape of x.
 
     >>> channel_shape((2, 3, 4, 4), 1)
     (1, 3, 1, 1)
@@ -81,7 +81,9 @@ def _batch_norm_grad_type(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _batch_norm_sbp(ctx: SbpContext) -> Signatures:
-    """Split only channels in training, where each statistic needs the whole batch."""
+    """Split all axes, but in training only the channels, since each statistic needs the whole
+    batch.
+    """
     axis, others = _channel_and_others(ctx)
     channels = ((S(axis), S(0), S(0), S(0), S(0)), (S(axis), S(0), S(0)))
     affine = ((B, B, B, P, P), (P, B, B))
@@ -138,7 +140,7 @@ def _through_statistics(
 ) -> Sym:
     """Add the gradient through the outputs mean and inv_variance, which few programs use."""
     (mean, inverse), (d_mean, d_inverse) = statistics, grads
-    count = max(prod(g.x.shape) // max(prod(shape), 1), 1)  # any value is valid without rows
+    count = max(prod(g.x.shape) // max(prod(shape), 1), 1)  # without rows, any value is valid
     if d_mean is not None:
         dx = dx + _broadcastable(g, d_mean, shape) / count
     if d_inverse is not None:
@@ -217,7 +219,7 @@ def _batch_norm_grad_samples(rng: np.random.Generator) -> Iterator[Sample]:
 
 
 def layer_axes(rank: int, attrs: Attrs) -> tuple[int, int]:
-    """Return non-negative begin_norm_axis and begin_params_axis."""
+    """Return begin_norm_axis and begin_params_axis as non-negative numbers."""
     return (
         normal_axis(attrs["begin_norm_axis"], rank),
         normal_axis(attrs["begin_params_axis"], rank),
@@ -246,7 +248,7 @@ def _layer_norm_type(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _layer_norm_grad_type(ctx: InferContext) -> tuple[TensorType, ...]:
-    """Validate dy and x of one type, then mean and inv_variance."""
+    """Check that dy and x have one type, and validate mean and inv_variance."""
     (dy,) = floating_like_input(ctx)
     ctx.check(ctx.inputs[1] == dy, f"x {ctx.inputs[1]} for dy {dy}", str(dy))
     norm = _checked_layer_axis(ctx, "begin_norm_axis")

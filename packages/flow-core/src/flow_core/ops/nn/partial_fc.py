@@ -1,7 +1,8 @@
-"""A sample of the classes of a very wide classifier: all labels, and some other classes.
+"""Sampling of the classes of a very wide classifier: all labels, and some other classes.
 
-Classes are divided into equal ranges, one per device at definition of the op; each range has its
-own share of the sample, so that a device samples its own rows of the weights.
+The classes are divided into equal ranges, one for each device that the placement has when the op is
+defined.  Each range has an equal share of the sample, so that a device samples only its own rows of
+the weights.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from flow_core.plugins.specs import (
 from flow_core.sharding.sbp import EXTREMES, B, P, S, Sbp, Signature, Signatures
 
 RANGES: Mapping[str, AttrValue] = {"parts": 1, "classes": None, "first": 0}
-"""Attributes: the number of ranges, the number of classes, and a device's first class."""
+"""Attributes for the number of ranges, the number of classes, and the first class of a device."""
 
 
 def _classes(attrs: Mapping[str, AttrValue], rows: int) -> int:
@@ -36,7 +37,7 @@ def _classes(attrs: Mapping[str, AttrValue], rows: int) -> int:
 
 
 def _sampled_rows(ctx: InferContext, rows: int, number: int) -> int:
-    """Return the number of classes that a device samples from its rows."""
+    """Return how many classes a device samples from its rows."""
     parts, classes = ctx.attrs["parts"], _classes(ctx.attrs, rows)
     fits = parts > 0 and classes % parts == 0 and number % parts == 0
     what = f"{number} samples of {classes} classes in {parts} parts"
@@ -57,7 +58,7 @@ def _infer(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def ranges_hold(ctx: SbpContext, rows: int) -> bool:
-    """Whether a split of the rows gives each device whole ranges."""
+    """Return whether a split of the rows gives every device only whole ranges."""
     ranges = ctx.attrs["parts"] * rows // max(1, _classes(ctx.attrs, rows))
     return ctx.parts is not None and ranges % ctx.parts == 0
 
@@ -79,7 +80,7 @@ def _part(ctx: LocalContext) -> Mapping[str, AttrValue]:
 
 
 def mapped(label: Array, classes: int, parts: int, number: int) -> Any:
-    """Return the positions of the labels in the sample: first in each range, in their order."""
+    """Return the positions of the labels in the sample: in each range, sorted labels come first."""
     size, share = classes // parts, number // parts
     distinct, inverse = np.unique(label, return_inverse=True)
     if len(distinct) and not 0 <= distinct[0] <= distinct[-1] < classes:
@@ -96,7 +97,7 @@ def mapped(label: Array, classes: int, parts: int, number: int) -> Any:
             "sampling classes for labels",
             found=f"{rank.max() + 1} distinct labels in one of {parts} parts",
             allowed=f"at most {share}, the share of {number} samples",
-            hint="a larger num_sample",
+            hint="pass a larger num_sample",
         )
     return (ranges * share + rank)[inverse.reshape(-1)].astype(label.dtype)
 
@@ -122,7 +123,7 @@ def sample(label: Array, draws: Array, attrs: Mapping[str, AttrValue]) -> Array:
 
 
 def _reference(weight: Array, label: Array, **attrs: AttrValue) -> tuple[Array, Array, Array]:
-    """Return the sample of step 0 for the seed."""
+    """Return the sample for step 0 and the seed."""
     rows = len(weight)
     classes, first = _classes(attrs, rows), attrs["first"]
     draws = philox.placed_uniform(attrs["seed"] or 0, (rows,), ((classes,), (first,)))
@@ -163,7 +164,7 @@ def _grad_infer(ctx: InferContext) -> tuple[TensorType, ...]:
 def scatter_sampled_rows(
     dy: Array, chosen: Array, out: Array, attrs: Mapping[str, AttrValue]
 ) -> None:
-    """Write the gradients of the sampled rows of each range to their rows, zeros to the others."""
+    """Write the gradients of each range's sampled rows to these rows, and zeros to other rows."""
     classes, parts = _classes(attrs, len(out)), attrs["parts"]
     size, share = classes // parts, attrs["num_sample"] // parts
     out.fill(0)
@@ -171,7 +172,7 @@ def scatter_sampled_rows(
         own = slice(number * share, (number + 1) * share)
         rows = chosen[own] - (attrs["first"] + number * size)
         inside = (rows >= 0) & (rows < size)
-        if inside.all():  # as every sample is, so nothing is copied
+        if inside.all():  # this holds for every sample, so nothing is copied
             out[number * size + rows] = dy[own]
         else:
             out[number * size + rows[inside]] = dy[own][inside]

@@ -1,9 +1,10 @@
 """Max and average pooling over one, two and three axes of space, and their gradients.
 
-``padding`` is "valid", "same" or "same_upper" (an odd element of padding goes after), "same_lower"
-(before) or "customized", which uses ``padding_before`` and ``padding_after``, and whose
-``ceil_mode`` keeps windows that extend beyond the end.  Maxima and averages ignore padding.  The
-first of several largest elements of a window gets the gradient.  NaN is larger than all numbers.
+``padding`` is "valid", "same" or "same_upper" (with one element more after the input if the padding
+is odd), "same_lower" (with one element more before it), or "customized", which uses
+``padding_before`` and ``padding_after``.  With "customized", ``ceil_mode`` keeps windows that
+extend beyond the end.  Maxima and averages ignore padding.  If several elements of a window are the
+largest, the first one receives the gradient.  NaN counts as larger than all numbers.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ PADDINGS = ("valid", "same", "same_upper", "same_lower", "customized")
 
 
 def pool_window(attrs: Mapping[str, AttrValue], axis: int, size: int) -> tuple[int, int]:
-    """Return the padding before and the number of windows on one spatial axis.
+    """Return the padding before the input and the number of windows on one spatial axis.
 
     >>> attrs = {"padding": "same", "pool_size": (2,), "strides": (2,)}
     >>> pool_window(attrs, 0, 7)
@@ -59,7 +60,7 @@ def pool_window(attrs: Mapping[str, AttrValue], axis: int, size: int) -> tuple[i
 
 
 def pool_windows(attrs: Mapping[str, AttrValue], size: Ints) -> tuple[Ints, Ints]:
-    """Return the padding before and the number of windows, per spatial axis."""
+    """Return the padding before the input and the number of windows, per spatial axis."""
     pairs = [pool_window(attrs, i, n) for i, n in enumerate(size)]
     return tuple(b for b, _ in pairs), tuple(o for _, o in pairs)
 
@@ -99,7 +100,7 @@ def _infer(dims: int, floating: bool) -> Callable[[InferContext], tuple[TensorTy
 
 
 def _check_within(ctx: InferContext, axis: int, size: int) -> None:
-    """Fail if the first or the last window of an axis holds only padding.
+    """Fail if the first or the last window of an axis contains only padding.
 
     OneFlow computes the lowest number of the element type, or a mean of 0 / 0, for such windows.
     Omitting the last one, as other frameworks do, would change OneFlow's shapes.
@@ -107,7 +108,7 @@ def _check_within(ctx: InferContext, axis: int, size: int) -> None:
     (before, out), attrs = pool_window(ctx.attrs, axis, size), ctx.attrs
     kernel, stride = attrs["pool_size"][axis], attrs["strides"][axis]
     first, last = kernel - before, (out - 1) * stride - before
-    spare = last + kernel - stride - size  # of the padding after, without the last window
+    spare = last + kernel - stride - size  # padding that remains after without the last window
     hint = "reduce the padding before" if first <= 0 else "reduce the padding after"
     if first > 0 and attrs["ceil_mode"] and spare >= 0:
         hint = f"padding {before, spare} on that axis omits that window"
@@ -158,7 +159,7 @@ def _grad_infer(dims: int) -> Callable[[InferContext], tuple[TensorType]]:
 
 
 def _splits(ctx: SbpContext) -> Signatures:
-    """Split the batch, channels, or axes whose windows are single elements."""
+    """Split the batch, the channels, or axes whose windows are single elements."""
     x, attrs = ctx.inputs[0], ctx.attrs
     y = ctx.outputs[0] if len(ctx.inputs) == 1 else ctx.inputs[1]
     before = pool_windows(attrs, _space(x, attrs["data_format"]))[0]
@@ -209,7 +210,9 @@ def _avg_grad_gradient(dims: int) -> Callable[[GradContext], tuple[None, None, S
 
 
 def _padded(x: Array, attrs: Mapping[str, AttrValue], fill: Any) -> tuple[Array, Ints, Ints]:
-    """Return the padded channels-first x, and padding before and windows per axis."""
+    """Return x, channels first and padded, and for each axis the padding before and the window
+    count.
+    """
     before, out = pool_windows(attrs, x.shape[2:])
     columns = zip(before, out, attrs["strides"], attrs["pool_size"], x.shape[2:], strict=True)
     widths = [(b, max(0, (o - 1) * s + k - b - n)) for b, o, s, k, n in columns]
@@ -253,7 +256,7 @@ def _crop(padded: Any, before: Ints, size: Ints) -> Any:
 def _matching(
     x: Array, y: Array, dy: Array, attrs: Mapping[str, AttrValue]
 ) -> tuple[Array, Array, Array]:
-    """Return channels-first arrays; fail unless the last two have the pooled shape."""
+    """Return the arrays with channels first; fail unless y and dy have the pooled shape."""
     x, y, dy = (to_first(a, attrs["data_format"]) for a in (x, y, dy))
     shape = (*x.shape[:2], *pool_windows(attrs, x.shape[2:])[1])
     if not y.shape == dy.shape == shape:
@@ -288,7 +291,9 @@ def _avg_grad_reference(x: Array, y: Array, dy: Array, **attrs: AttrValue) -> Ar
 
 
 def _cases(dims: int) -> Iterator[tuple[Ints, dict[str, Any]]]:
-    """Yield spatial sizes and attributes: all paddings, overlaps, gaps, windows of one element."""
+    """Yield spatial sizes and attributes, with all paddings, overlaps, gaps and one-element
+    windows.
+    """
     size, pair, one = ((7,), (6, 5), (4, 5, 4))[dims - 1], (2,) * dims, (1,) * dims
     for padding, kernel, strides in (
         ("valid", pair, pair),
@@ -310,7 +315,7 @@ FIRST, LAST = {"data_format": "channels_first"}, {"data_format": "channels_last"
 
 
 def _distinct(rng: np.random.Generator, shape: Ints) -> Array:
-    """Return numbers with gaps between them, so that no maximum is close to a tie."""
+    """Return random numbers with gaps between them, so that no maximum is close to a tie."""
     return (rng.permutation(prod(shape)).reshape(shape) - prod(shape) / 2) / 7
 
 

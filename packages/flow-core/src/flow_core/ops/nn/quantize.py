@@ -1,4 +1,4 @@
-"""Quantization in training: observed scales, and rounding to the grid that they define."""
+"""Quantization in training: ops that observe scales, and that round to the grid of a scale."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def levels(attrs: Mapping[str, AttrValue]) -> int:
 
 
 def is_symmetric(attrs: Mapping[str, AttrValue]) -> bool:
-    """Whether the grid is symmetric around zero."""
+    """Return whether the grid is symmetric around zero."""
     return bool(attrs["quantization_scheme"] == "symmetric")
 
 
@@ -55,7 +55,7 @@ def range_to_grid(high: Array, low: Array, attrs: Mapping[str, AttrValue]) -> No
     np.negative(low, out=low)
 
 
-# ------------------------------------------------------------------------------ of one tensor
+# ---------------------------------------------------------------- the grid of one tensor
 
 
 def _observer_infer(ctx: InferContext) -> tuple[TensorType, ...]:
@@ -71,7 +71,7 @@ def rows_of(x: Array, attrs: Mapping[str, AttrValue]) -> Array:
 
 
 def observe(rows: Array, scale: Array, zero: Array, attrs: Mapping[str, AttrValue]) -> None:
-    """Write scale and zero point of each row."""
+    """Write the scale and the zero point of each row."""
     np.max(rows, axis=1, out=scale)
     np.min(rows, axis=1, out=zero)
     if is_symmetric(attrs):
@@ -89,7 +89,7 @@ def _observer(x: Array, **attrs: AttrValue) -> tuple[Array, Array]:
 
 
 def _observer_sbp(ctx: SbpContext) -> Signatures:
-    """Map splits to P(max) for one scale per tensor; split rows for one scale per row."""
+    """Map splits to P(max) if the tensor has one scale; split the rows if each row has a scale."""
     rank = len(ctx.inputs[0].shape)
     whole, symmetric = ctx.attrs["per_layer_quantization"], is_symmetric(ctx.attrs)
     rows = () if whole else (Signature((S(0),), (S(0), S(0))),)
@@ -122,7 +122,7 @@ def _moving_infer(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def move(x: Array, step: Array, high: Array, low: Array, attrs: Mapping[str, AttrValue]) -> None:
-    """Update the moving maximum and minimum; the first observation replaces them."""
+    """Update the moving maximum and minimum, which the first observation initializes."""
     if not attrs["training"] or step[0] > attrs["stop_update_after_iters"]:
         return
     above, below = x.max(), x.min()
@@ -159,7 +159,7 @@ def _averaged(mean: Array, new: Any, momentum: float) -> Any:
 
 
 def _moving_sbp(ctx: SbpContext) -> Signatures:
-    """Split nothing in training, which reads the whole tensor; otherwise it is not read."""
+    """Split nothing in training, which reads the whole tensor; otherwise the tensor is not read."""
     if ctx.attrs["training"]:
         return ()
     kinds: tuple[Sbp, ...] = (*map(S, range(len(ctx.inputs[0].shape))), P)
@@ -229,7 +229,7 @@ def _fake(x: Array, scale: Array, zero: Array, **attrs: AttrValue) -> Array:
 
 
 def _fake_sbp(ctx: SbpContext) -> Signatures:
-    """Split as an elementwise op; split row grids with the rows.  Zero points may be unread."""
+    """Split like an elementwise op; split per-row grids by row.  Zero points may be unread."""
     rank, rows = len(ctx.inputs[0].shape), ctx.inputs[1].shape[0] > 1
     unread: tuple[Sbp, ...] = (B, P) if is_symmetric(ctx.attrs) else (B,)
     whole = tuple(Signature((B, B, z), (B,)) for z in unread[1:])
@@ -239,7 +239,7 @@ def _fake_sbp(ctx: SbpContext) -> Signatures:
 
 
 def _fake_gradient(g: GradContext) -> tuple[Sym, None, None]:
-    """Return dy, ignoring the rounding (straight-through estimator)."""
+    """Return dy unchanged, as if there were no rounding (straight-through estimator)."""
     return g.dy, None, None
 
 

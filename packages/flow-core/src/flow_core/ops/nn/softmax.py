@@ -1,7 +1,7 @@
-"""Softmax and the losses that are ops of their own.
+"""Softmax, and the losses that have separate ops.
 
-Losses keep OneFlow's layout: classes are on the last axis, and the softmax cross entropies also
-return ``prob``, which is all that their gradient needs.
+Losses have OneFlow's layout, with the classes on the last axis.  The softmax cross entropies also
+return ``prob``, from which the gradient is computed without the logits.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpC
 from flow_core.sharding.sbp import B, P, S, Sbp, Signature, Signatures
 
 SMALLEST_PROBABILITY = 1e-20
-"""Lower bound of probabilities in logarithms and divisions."""
+"""Lower bound on probabilities in logarithms and divisions."""
 
 LABEL_TYPES = ("int32", "int64", "int8", "uint8")
 
@@ -35,7 +35,7 @@ LABEL_TYPES = ("int32", "int64", "int8", "uint8")
 
 
 def linear_in(ctx: SbpContext, index: int) -> Signature:
-    """Map P of one input and B of the others to P: the op is linear in that input."""
+    """Map P of one input and B of the other inputs to P, for an op that is linear in that input."""
     inputs: list[Sbp] = [B] * len(ctx.inputs)
     inputs[index] = P
     return Signature(tuple(inputs), (P,) * len(ctx.outputs))
@@ -58,7 +58,7 @@ def _batch_axes(ctx: SbpContext) -> Signatures:
 
 
 def _batch_axes_linear_label(ctx: SbpContext) -> Signatures:
-    """Pass P of the label to the loss, which is linear in it, but not to prob."""
+    """Pass P of the label to the loss, which is linear in the label, but not to prob."""
     return (*_batch_axes(ctx), Signature((B, P), (B, P)))
 
 
@@ -67,7 +67,7 @@ def _batch_axes_linear_dy(ctx: SbpContext) -> Signatures:
 
 
 def _difference_times_dy(ctx: SbpContext) -> Signatures:
-    """Split as an elementwise op, with dy per row."""
+    """Split like an elementwise op, where dy has one element per row."""
     classes = S(len(ctx.inputs[0].shape) - 1)
     own = (Signature((classes, classes, B), (classes,)), Signature((P, P, B), (P,)))
     return (*_batch_axes(ctx), *own, linear_in(ctx, 2))
@@ -169,7 +169,7 @@ def _elementwise_loss(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _whole_labels(ctx: InferContext, label: TensorType) -> bool:
-    """Whether labels are the integers 0 and 1, which sigmoid cross entropy also takes."""
+    """Return whether labels are integers (0 and 1), which sigmoid cross entropy also takes."""
     return label.dtype.is_integer and ctx.type.startswith("sigmoid")
 
 
@@ -181,7 +181,9 @@ def _from_y(grad_type: str) -> Callable[[GradContext], Sequence[Sym | None]]:
 
 
 def _cross_entropy_gradient(g: GradContext) -> Sequence[Sym | None]:
-    """Emit the gradient through the loss and, if it is used, through prob as through a softmax."""
+    """Emit the gradient through the loss and, if prob is used, the gradient of a softmax through
+    prob.
+    """
     (_, label), (prob, _), (d_prob, dy) = g.inputs, g.outputs, g.grads
     parts = []
     if dy is not None:
@@ -324,7 +326,7 @@ def _sparse_samples(first: Callable[[Any, tuple[int, ...]], Any], with_dy: bool 
 
 
 def _pairs(attrs: Sequence[dict[str, float]], with_dy: bool, whole: bool = False) -> Any:
-    """Return predictions and labels with differences 0.2 away from the kinks at 0 and beta."""
+    """Return predictions and labels whose differences are 0.2 away from the kinks at 0 and beta."""
 
     def samples(rng: np.random.Generator) -> Iterator[Sample]:
         for shape in ((7,), (3, 5), (2, 1, 4), (0, 3)):
@@ -349,7 +351,7 @@ def _logit_sample(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
 
 
 def _softmax_spec(type_: str, forward: Any, backward: Any) -> tuple[OpSpec, OpSpec]:
-    """Return a function along one axis and its gradient op, which reads y."""
+    """Return the op of a function along one axis, and its gradient op, which reads y."""
     return (
         OpSpec(
             type=type_,

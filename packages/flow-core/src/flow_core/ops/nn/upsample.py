@@ -1,4 +1,4 @@
-"""Upsampling of images: nearest element, or linear interpolation between centres."""
+"""Upsampling of images, by the nearest element or by linear interpolation between centres."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCALES = ("height_scale", "width_scale")
 
 
 def nearest_indices(size: int, scale: float) -> Any:
-    """Return the source index of each output position; factors are integers.
+    """Return the source index of each output position, for an integer factor.
 
     >>> nearest_indices(2, 2.0)
     array([0, 0, 1, 1])
@@ -80,7 +80,7 @@ def _grad_infer(ctx: InferContext) -> tuple[TensorType]:
 
 
 def _sbp(ctx: SbpContext) -> Signatures:
-    """Split the batch, channels, or axes that keep their size; linear."""
+    """Split the batch, channels, or axes that keep their size; pass P, since the op is linear."""
     kept = [i for i, name in enumerate(SCALES, 2) if ctx.attrs[name] == 1]
     return (*split_axes(ctx, (0, 1, *kept)), Signature((P,), (P,)))
 

@@ -1,6 +1,6 @@
 """Layouts and spatial windows of convolutions and pooling.
 
-Layouts are ``channels_first`` (batch, channels, *space) and ``channels_last`` (batch, *space,
+The layouts are ``channels_first`` (batch, channels, *space) and ``channels_last`` (batch, *space,
 channels).
 """
 
@@ -46,7 +46,9 @@ def check_data_format(ctx: InferContext) -> None:
 
 
 def check_per_axis(ctx: InferContext, dims: int, **lowest: int) -> None:
-    """Fail unless each named attribute has an integer per spatial axis, none below its bound."""
+    """Fail unless each named attribute has one integer per spatial axis, none below the given
+    bound.
+    """
     for name, low in lowest.items():
         values = ctx.attrs[name]
         ctx.check(
@@ -75,7 +77,7 @@ def with_space(like: TensorType, data_format: str, channels: int, space: Ints) -
 def pointwise_axes(
     ctx: SbpContext, kernel: Ints, before: Ints, big: TensorType, small: TensorType
 ) -> list[int]:
-    """Return the spatial axes on which position i depends on position i only."""
+    """Return the spatial axes on which output position i depends only on input position i."""
     axes = space_axes(len(big.shape), ctx.attrs["data_format"])
     columns = zip(axes, kernel, ctx.attrs["strides"], before, strict=True)
     return [
@@ -98,7 +100,9 @@ def from_first(array: Array, data_format: str) -> Array:
 def taps(
     kernel: Ints, out: Ints, strides: Ints, dilation: Ints
 ) -> Iterator[tuple[Ints, tuple[slice, ...]]]:
-    """Yield every kernel position with the slices of padded space that it covers."""
+    """Yield every kernel position with the slices of the padded spatial axes that the position
+    reads.
+    """
     for tap in product(*map(range, kernel)):
         columns = zip(tap, out, strides, dilation, strict=True)
         yield tap, tuple([slice(t * d, t * d + (o - 1) * s + 1, s) for t, o, s, d in columns])

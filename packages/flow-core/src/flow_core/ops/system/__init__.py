@@ -1,4 +1,4 @@
-"""Feeds, literals, fused groups, event files and Python kernels.
+"""Ops for feeds, literals, fused groups, event files and Python kernels.
 
 In: types, literals and Python functions.  Out: specs in ``OPS``.  Must not depend on `training`.
 """

@@ -1,7 +1,8 @@
 """Groups of elementwise ops that a backend compiles as one kernel.
 
-The body is a nested literal: one ``(type, references, attributes)`` per member, where reference
-``-1 - k`` is the group's input k and reference m >= 0 the result of member m.
+The body of a group is a nested literal with one ``(type, references, attributes)`` per member,
+where the reference ``-1 - k`` is input k of the group, and a reference m >= 0 is the result of
+member m.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ _ROWS: tuple[tuple[str, tuple[int, ...]], ...] = (
     ("broadcast_sub", (-1, -2)), ("sigmoid", (0,)), ("broadcast_mul", (1, 0)),
 )  # fmt: skip
 _MORE: tuple[tuple[str, tuple[int, ...]], ...] = (("relu", (2,)), ("broadcast_div", (3, -2)))
-"""Types and references of the members of samples."""
+"""Types and references of the members of the sample groups."""
 
 
 def _sample(

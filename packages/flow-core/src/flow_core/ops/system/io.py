@@ -1,4 +1,4 @@
-"""Inputs of a graph: fed placeholders and literal arrays."""
+"""Ops for the inputs of a graph: fed placeholders and literal arrays."""
 
 from __future__ import annotations
 

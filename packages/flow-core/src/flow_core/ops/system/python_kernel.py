@@ -1,7 +1,7 @@
 """Ops whose kernels are Python functions of a program.
 
-One op type represents all of them; its attribute ``op`` is a key in a table of the process.  Output
-types are inferred by calling the function on arrays of ones.
+One op type represents all such ops; its attribute ``op`` is a key in a table that the process
+keeps.  To infer the output types, the function is called on arrays of ones.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PYTHON_KERNEL = "python_kernel"
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Source of an input of a backward op: a value of the forward op.
+    """The source of an input of a backward op: a value of the forward op.
 
     Attributes:
         kind: "input", "output", or "output_grad" for the gradient of an output.
@@ -37,12 +37,13 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Backward:
-    """Computation of the gradients of an op.
+    """The computation of the gradients of an op.
 
     Attributes:
-        op: the op that computes them.
-        inputs: the source of each of its inputs, by name.
-        gradients: for each input's name, the name of the output that is its gradient.
+        op: the backward op, which computes the gradients.
+        inputs: the source of each input of the backward op, by name.
+        gradients: for the name of each input of the forward op, the name of the output of the
+            backward op that is its gradient.
     """
 
     op: str
@@ -55,11 +56,11 @@ class PythonOp:
     """An op that a program defines.
 
     Attributes:
-        name: its type, as programs call it.
-        inputs, outputs: their names.
-        function: maps a tuple of arrays to an array, or to one per output.
+        name: type of the op, as programs call it.
+        inputs, outputs: names of the inputs and outputs.
+        function: the kernel, which maps a tuple of arrays to one array, or to one array per output.
         attrs: names of attributes that programs may set; the function does not receive them.
-        backward: its gradients, None for none.
+        backward: computation of the gradients, or None if there is none.
     """
 
     name: str
@@ -71,11 +72,11 @@ class PythonOp:
 
 
 known: dict[str, PythonOp] = {}
-"""Ops of this process, by name."""
+"""The ops that this process has registered, by name."""
 
 
 def results_of(op: PythonOp, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
-    """Return the result of an op's function, an array per output.
+    """Call an op's function, and return one array per output.
 
     Raises:
         InferenceError: the function returns another number of arrays.
@@ -102,7 +103,7 @@ def _infer(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _result_dtype(result: Any, inputs: tuple[Array, ...]) -> Any:
-    """Return the element type of a result: the inputs' type if float64 came from promotion.
+    """Return the element type of a result, which is the inputs' type if promotion produced float64.
 
     Python numbers and numpy's promotion rules may widen a result unintentionally.
     """

@@ -1,10 +1,10 @@
-"""Updates of only those rows of a table that were looked up.
+"""Updates that change only those rows of a table that were looked up.
 
-Each takes ``(model, model_diff_indices, model_diff_values, learning_rate, states...)``: the
+Each op takes ``(model, model_diff_indices, model_diff_values, learning_rate, states...)``: the
 gradient of row i is the sum of the rows of ``model_diff_values`` whose index is i.  Indexed rows
-follow the rule of `flow_core.ir.update_rules`; all others keep their values *and their states*:
-neither decay of moments nor weight decay applies to them.  Indices out of range write nothing.  The
-attribute ``first`` is the index of the table's first row, as in `ops.array.index`.
+follow the rule of `flow_core.ir.update_rules`; all other rows keep their values *and their states*:
+neither decay of moments nor weight decay applies to them.  Indices out of range have no effect.
+The attribute ``first`` is the index of the table's first row, as in `ops.array.index`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ def _check_states(ctx: InferContext, row: Update, model: TensorType) -> None:
 
 
 def _sbp(ctx: SbpContext) -> Signatures:
-    """Split tables by rows, of which each device updates its own, or within the rows."""
+    """Split tables by rows, so that each device updates its own rows, or split the axes within
+    rows.
+    """
     model, index = ctx.inputs[MODEL], ctx.inputs[INDICES]
     return tuple(_rule(ctx, axis, len(index.shape)) for axis in range(len(model.shape)))
 

@@ -1,4 +1,4 @@
-"""Ops that update variables by the rules of `flow_core.ir.update_rules`, and gradient transforms.
+"""Ops that update variables by the rules of `flow_core.ir.update_rules` or transform gradients.
 
 The gradient transforms are penalties, norms and the clipping factor.
 """
@@ -23,7 +23,7 @@ from flow_core.sharding.sbp import B, P, S, Signatures, signature
 
 OPTIONAL = ("scale_by_tensor?", "skip_if?")
 MANY = 3
-"""Largest number of inputs for which all combinations of their axes are listed."""
+"""Maximum number of inputs for which the SBP rules list all combinations of split axes."""
 
 
 def _infer(row: Update) -> Callable[[InferContext], tuple[()]]:
@@ -133,7 +133,7 @@ def _regularize(model: Any, diff: Any, *, l1: float, l2: float) -> Any:
 
 
 def _regularize_sbp(ctx: SbpContext) -> Signatures:
-    """Split all axes; without l1 the op is linear."""
+    """Split all axes; if ``l1`` is 0, also pass P, since the op is linear."""
     return split_all_axes(ctx) if ctx.attrs["l1"] else linear(ctx)
 
 
@@ -171,7 +171,9 @@ def _number_of_all(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _multi_sum_sbp(ctx: SbpContext) -> Signatures:
-    """Split each input over any of its axes; beyond `MANY` inputs, all over the same axis."""
+    """Split each input on any of its axes; if there are more than `MANY` inputs, all on the same
+    axis.
+    """
     ranks = [len(t.shape) for t in ctx.inputs]
     if len(ranks) > MANY:
         return tuple(signature((S(i),) * len(ranks), (P,)) for i in range(min(ranks)))

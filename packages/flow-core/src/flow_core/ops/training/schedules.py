@@ -1,7 +1,7 @@
-"""Per-step numbers: learning rates and the dynamic loss scale.
+"""Ops that compute numbers once per step: learning rates and the dynamic loss scale.
 
-A schedule is three literals: the base learning rate, a decay ``(kind, *params)`` or None, and a
-warm-up ``(kind, steps, multiplier)`` or None.  During warm-up the decay is not applied.
+A schedule consists of three literals: the base learning rate, a decay ``(kind, *params)`` or None,
+and a warm-up ``(kind, steps, multiplier)`` or None.  During warm-up, the decay is not applied.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpC
 from flow_core.sharding.sbp import P, S, Signatures, signature
 
 DecayRule = Callable[..., float]
-"""``rule(rate, step, *params)``: the learning rate at a step, from the base rate."""
+"""A function ``rule(rate, step, *params)`` that computes the learning rate at a step from the base
+rate.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Decay:
-    """One row of the table: parameter names, the formula, and whether the first is a period."""
+    """A row of the table of decays: parameter names, formula, and whether the first is a period."""
 
     params: tuple[str, ...]
     rule: DecayRule
@@ -51,7 +53,7 @@ def _natural_exp(rate: float, step: int, steps: int, decay_rate: float, staircas
 
 
 def _piece(step: int, boundaries: tuple[int, ...]) -> int:
-    """Return the number of boundaries before ``step``; a boundary belongs to its left side."""
+    """Return the number of boundaries less than ``step``."""
     return sum(step > boundary for boundary in boundaries)
 
 
@@ -138,7 +140,7 @@ def corrected_rate(rate: float, step: int, beta1: float, beta2: float) -> float:
 
 
 def is_number(type_: TensorType, *dtypes: Any) -> bool:
-    """Whether a value is a single element of one of the given types."""
+    """Return whether a value is a single element of one of the given types."""
     return type_.size == 1 and len(type_.shape) <= 1 and type_.dtype in dtypes
 
 
@@ -263,7 +265,7 @@ def _count_type(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def sum_sbp(ctx: SbpContext) -> Signatures:
-    """Map S(i) to P for one number that is summed over all elements."""
+    """Map S(i) to P(sum), for an op that returns one sum over all elements."""
     return tuple(signature((S(i),), (P,)) for i in range(len(ctx.inputs[0].shape)))
 
 

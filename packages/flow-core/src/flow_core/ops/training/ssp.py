@@ -1,6 +1,7 @@
-"""Stale values of variables: their values some steps before.
+"""The op for stale values of variables: the values that they had some steps before.
 
-With them several steps can be in flight, since none waits for the update of the previous one.
+If a job reads stale values, several steps can be in flight, since no step waits for the update of
+the previous one.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Updates of variables by sums of matrix products that need no buffer of their own.
+"""Updates of variables by sums of matrix products that are not stored in buffers.
 
 ``summed_sgd_update`` and its variants fuse `matmul`, `matmul_onto` and an update of
 `flow_core.ops.training.optim`: each product is rounded, the products are added in order, and the
-sum is the gradient.  Lowering builds them from the products of several devices that share memory
-(`flow_core.compiler.memory.inplace_reduction`).  Inputs are those of the update without its
-gradient, ``scale_by_tensor`` if present, and then the operands, product by product.
+sum is the gradient.  Lowering builds these ops from the products of several devices that share
+memory (`flow_core.compiler.memory.inplace_reduction`).  The inputs are those of the update without
+its gradient, then ``scale_by_tensor`` if present, and then the operands of one product after the
+other.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ PREFIX = "summed_"
 PRODUCT_ATTRS = tuple(MATMUL_ATTRS)
 
 ROWS: Mapping[str, Update] = {f"{PREFIX}{row.type}": row for row in TABLE if row.local}
-"""Updates, by the type of the op that also computes their gradient."""
+"""The update that each op fuses with the computation of its gradient, by the type of that op."""
 
 SUMMED: Mapping[str, str] = {row.type: name for name, row in ROWS.items()}
-"""Type of the op that also computes the gradient, by type of the update."""
+"""The type of the op that also computes the gradient, by the type of the update."""
 
 
 def products(query: KernelQuery) -> Iterator[KernelQuery]:
-    """Yield a query for each matrix product of a query."""
+    """Yield a kernel query for each matrix product of a fused update's query."""
     first = len(query.inputs) - 2 * int(query.attrs["parts"])
     attrs = Attrs({name: query.attrs[name] for name in PRODUCT_ATTRS})
     for at in range(first, len(query.inputs), 2):
@@ -38,7 +39,7 @@ def products(query: KernelQuery) -> Iterator[KernelQuery]:
 
 
 def update(query: KernelQuery) -> KernelQuery:
-    """Return the query of the update alone, with a gradient of the model's type."""
+    """Return the kernel query of the update alone, with a gradient of the model's type."""
     row, model = ROWS[query.op], query.inputs[MODEL]
     rest = query.inputs[1 : len(query.inputs) - 2 * int(query.attrs["parts"])]
     attrs = Attrs({name: query.attrs[name] for name in (*COMMON, *row.attrs)})

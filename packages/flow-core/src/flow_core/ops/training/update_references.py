@@ -1,4 +1,4 @@
-"""References and samples of the update ops: the formulas of `flow_core.ir.update_rules` in NumPy.
+"""References and samples of the update ops, with the formulas of `flow_core.ir.update_rules`.
 
 Each reference returns the new values of the variable and its states.
 """
@@ -17,8 +17,9 @@ from flow_core.plugins.specs import Sample
 Attrs = Mapping[str, Any]
 States = tuple[Array, ...]
 Formula = Callable[[Attrs, Array, Array, float, int, States], tuple[Array, ...]]
-"""Maps attributes, model, regularized gradient, learning rate, step number and states to the new
-model and states."""
+"""A function from the attributes, model, regularized gradient, learning rate, step number and
+states to the new model and states.
+"""
 
 
 def _number(array: Array) -> float:
@@ -27,7 +28,7 @@ def _number(array: Array) -> float:
 
 
 def _times(coefficient: float, factor: Array | float) -> Array | float:
-    """Return the product, or 0 for a coefficient of 0, even if a factor is not finite."""
+    """Return the product, which is 0 if the coefficient is 0, even if the factor is not finite."""
     return coefficient * factor if coefficient else 0.0
 
 
@@ -129,7 +130,7 @@ def update_reference(row: Update) -> Callable[..., tuple[Array, ...]]:
 
 
 def indexed_reference(row: Update) -> Callable[..., tuple[Array, ...]]:
-    """Return the reference of an update of the rows that were looked up."""
+    """Return the reference of an update that changes only the rows that were looked up."""
 
     def reference(
         model: Array, index: Array, values: Array, rate: Array, *states: Array, **attrs: Any
@@ -160,7 +161,7 @@ ATTRS: tuple[Mapping[str, Any], ...] = (
     {"scale": 0.5, "l1": 0.1, "l2": 0.2, "weight_decay": 0.05},
 )
 LARS = {"lars_coefficient": 0.5, "epsilon": 0.1}
-"""The default coefficient changes a variable by less than the tolerance of 16-bit types."""
+"""With the default coefficient, a variable changes by less than the tolerance of 16-bit types."""
 SQUARES = ("v", "mean_square")
 
 
@@ -170,7 +171,7 @@ def _signed(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
 
 
 def _state(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> Array:
-    """Return a state; variances stay positive."""
+    """Return random values of a state; those of a variance are positive."""
     low, high = (1.5, 3.0) if name in SQUARES else (-1.0, 1.0)
     return np.asarray(rng.uniform(low, high, shape))
 
@@ -182,7 +183,7 @@ def _rate(rng: np.random.Generator) -> Array:
 def update_inputs(
     rng: np.random.Generator, row: Update, shape: tuple[int, ...], step: int = 3
 ) -> tuple[Array, ...]:
-    """Return random required inputs of an update, for samples."""
+    """Return random values of the required inputs of an update, for samples."""
     steps = [np.array(step, np.int64)] * row.step
     states = [_state(rng, name, shape) for name in row.states]
     powers = [np.array(rng.uniform(0.3, 0.7)) for _ in row.numbers]
@@ -217,11 +218,11 @@ def update_samples(row: Update) -> Callable[[np.random.Generator], Iterator[Samp
 TABLES: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
     ((7,), (3,)), ((5, 3), (2, 4)), ((4, 2, 3), (1,)), ((6, 2), (0,)),
 )  # fmt: skip
-"""Shapes of a table and of the indices."""
+"""Pairs of a table's shape and the indices' shape."""
 
 
 def indexed_samples(row: Update) -> Callable[[np.random.Generator], Iterator[Sample]]:
-    """Return samples with repeated indices and indices out of range."""
+    """Return samples that have repeated indices and indices out of range."""
 
     def sample(
         rng: np.random.Generator, shape: tuple[int, ...], index: Array, attrs: Attrs, note: str = ""
@@ -254,7 +255,7 @@ def summed_reference(
     Args:
         row: the update.
         product: the reference of a matrix product.
-        attr_names: names of its attributes.
+        attr_names: names of the attributes of the matrix product.
     """
     update = update_reference(row)
 
@@ -269,7 +270,7 @@ def summed_reference(
 
 
 def summed_samples(row: Update) -> Callable[[np.random.Generator], Iterator[Sample]]:
-    """Return samples of one to three products, in all layouts of the operands."""
+    """Return samples with one to three products, in all layouts of the operands."""
     halved = {name: value / 2 for name, value in row.attrs.items()}
     rows: tuple[tuple[tuple[int, int, int], int, Attrs], ...] = (
         ((5, 3, 4), 2, {"transpose_a": True, **ATTRS[1]}),

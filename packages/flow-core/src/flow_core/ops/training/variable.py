@@ -1,4 +1,4 @@
-"""Variables: session memory that ops read, and overwrite if they list it in ``mutates``."""
+"""Variables: memory of the session that ops read, or overwrite if they list it in ``mutates``."""
 
 from __future__ import annotations
 

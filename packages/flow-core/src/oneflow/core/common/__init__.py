@@ -1,1 +1,1 @@
-"""``oneflow.core.common``."""
+"""``oneflow.core.common``: modules that OneFlow programs import under this path."""

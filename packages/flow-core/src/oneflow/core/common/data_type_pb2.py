@@ -1,6 +1,7 @@
-"""``oneflow.core.common.data_type_pb2``: the numbers of element types in OneFlow's messages.
+"""``oneflow.core.common.data_type_pb2``: the numbers that stand for element types in OneFlow's
+messages.
 
-Functions take element types themselves (``flow.float``), not these numbers.
+Functions of ``flow`` take the element types themselves, such as ``flow.float``, not these numbers.
 
 >>> import oneflow.core.common.data_type_pb2 as data_type_util
 >>> data_type_util.kFloat

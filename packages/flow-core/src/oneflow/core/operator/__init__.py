@@ -1,1 +1,1 @@
-"""``oneflow.core.operator``."""
+"""``oneflow.core.operator``: modules that OneFlow programs import under this path."""

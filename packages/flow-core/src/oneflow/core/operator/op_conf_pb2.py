@@ -1,7 +1,7 @@
-"""``oneflow.core.operator.op_conf_pb2``: the numbers by which programs name activations.
+"""``oneflow.core.operator.op_conf_pb2``: the numbers that stand for activations.
 
-OneFlow's functions take functions (``flow.math.relu``) as activations; programs use these numbers
-in their own functions.
+OneFlow's functions take functions, such as ``flow.math.relu``, as activations; programs use these
+numbers in functions of their own.
 
 >>> import oneflow.core.operator.op_conf_pb2 as op_conf_util
 >>> op_conf_util.kNone, op_conf_util.kRelu

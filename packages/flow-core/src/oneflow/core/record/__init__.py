@@ -1,1 +1,1 @@
-"""``oneflow.core.record``."""
+"""``oneflow.core.record``: modules that OneFlow programs import under this path."""

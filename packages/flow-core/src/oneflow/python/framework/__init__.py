@@ -1,1 +1,1 @@
-"""``oneflow.python.framework``: modules that programs import by this path."""
+"""``oneflow.python.framework``: modules that programs import under this path."""

@@ -1,1 +1,1 @@
-"""``oneflow.python.ops``: modules that programs import by this path."""
+"""``oneflow.python.ops``: modules that programs import under this path."""

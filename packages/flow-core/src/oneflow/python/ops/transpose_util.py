@@ -10,7 +10,7 @@ __all__ = ["get_inversed_perm", "get_perm_when_transpose_axis_to_last_dim", "is_
 
 
 def is_perm(perm: Sequence[int]) -> bool:
-    """Whether numbers are a permutation of 0 to n - 1.
+    """Return whether n numbers are a permutation of 0 to n - 1.
 
     >>> is_perm((2, 0, 1)), is_perm((1, 2))
     (True, False)
@@ -19,7 +19,7 @@ def is_perm(perm: Sequence[int]) -> bool:
 
 
 def get_perm_when_transpose_axis_to_last_dim(num_axes: int, axis: int) -> tuple[int, ...]:
-    """Return the permutation that moves an axis last.
+    """Return the permutation that moves an axis to the end.
 
     >>> get_perm_when_transpose_axis_to_last_dim(4, 1)
     (0, 2, 3, 1)

@@ -1,7 +1,7 @@
 """Two-dimensional convolutions, forward and backward, on NHWC activations.
 
-Weights have the layout of the variables, (filters, channels per group, height, width) or
-channels-last, and are reordered to the layout that the primitive selects.
+Weights have the layout of their variables, which is (filters, channels per group, height, width) or
+channels-last. Each launch reorders the weights to the layout that the primitive selects.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from flow_onednn.recipes import Build, Implementation, Operand, Problem, Recipe,
 
 LAST = "channels_last"
 SUMS = "float32"
-"""Element type of sums over pixels."""
+"""Element type in which gradients are summed over pixels."""
 ACTIVATIONS = {"": None, "relu": binding.RELU}
 
 
@@ -46,17 +46,17 @@ def first(shape: Sequence[int], last: bool) -> tuple[int, ...]:
 
 
 def first_strides(shape: Sequence[int], last: bool) -> tuple[int, ...]:
-    """Return the strides in elements, in channels-first order."""
+    """Return the strides of a contiguous array, in elements and in channels-first order."""
     return first(row_major(shape), last)
 
 
 def image(shape: Sequence[int], last: bool, dtype: str = "float32") -> Md:
-    """Return the descriptor of activations: logically NCHW, in their own memory layout."""
+    """Return the descriptor of activations, with logical axes NCHW and their own memory layout."""
     return plain(first(shape, last), dtype, first_strides(shape, last))
 
 
 def nhwc(shape: Sequence[int], last: bool, dtype: str) -> Md:
-    """Return the descriptor of the same activations in NHWC memory."""
+    """Return the descriptor of activations of the same shape in the memory layout NHWC."""
     n, c, *space = first(shape, last)
     return image((n, *space, c), True, dtype)
 
@@ -74,11 +74,11 @@ class Geometry:
     """The geometry of a convolution as arguments of the library.
 
     Attributes:
-        arguments: strides, dilations minus 1, padding before and after.
+        arguments: strides, dilations minus 1, padding before, padding after.
     """
 
     def __init__(self, attrs: dict[str, AttrValue], x: Sequence[int], y: Sequence[int]) -> None:
-        """Compute the padding after, which ends at the last window."""
+        """Compute the arguments; the padding after ends where the last window ends."""
         kernel_, stride, dilation, before = (
             attrs[k] for k in ("kernel_size", "strides", "dilation_rate", "padding_before")
         )
@@ -101,7 +101,7 @@ def _forward(
 
 
 def _is_last(p: Problem) -> tuple[bool, bool]:
-    """Return whether activations and whether weights are channels-last."""
+    """Return whether the activations are channels-last, and whether the weights are."""
     form = p.attrs.get("data_format")
     return (True, p.attrs["weights_last"]) if form is None else (form == LAST, form == LAST)
 
@@ -135,7 +135,7 @@ def build_forward(p: Problem) -> Recipe | None:
 
 
 def _hint(p: Problem, x: Sequence[int], sizes: Sequence[int], y: Sequence[int], last: bool) -> Any:
-    """Return geometry and forward primitive of a gradient, which the library needs as a hint."""
+    """Return the geometry, and the forward primitive, a hint that the library's gradients need."""
     dtype = p.inputs[0].dtype.name
     geometry = Geometry(p.attrs, _space(x, last), _space(y, last))
     null = library().ffi.NULL
@@ -179,7 +179,7 @@ def build_filter_grad(p: Problem) -> Recipe | None:
     if forward is None:
         return None
     vector = plain(bias[0], _dtype(p)) if bias else library().ffi.NULL
-    # rounding hides how a sum was divided among threads, so that a trial run cannot compare
+    # after rounding, equal bits in a trial run do not show that a sum was not divided
     rounded = bool(bias) and _dtype(p) != SUMS
     with threads.single_threaded() if rounded else nullcontext():
         made = create(
@@ -199,7 +199,7 @@ def build_filter_grad(p: Problem) -> Recipe | None:
 
 
 def _split_filter_grad(p: Problem) -> Implementation | None:
-    """Build the weight gradient split along the batch, for channels-last images."""
+    """Build the weight gradient of channels-last images, split along the batch."""
     return split_batch.filter_grad(p, build_filter_grad) if _is_last(p)[0] else None
 
 
@@ -209,7 +209,7 @@ def _two(build: Build) -> Build:
 
 
 def _either(product: Build, build: Build) -> Build:
-    """Build a matrix product if it applies, else a convolution."""
+    """Return a function that builds a matrix product if that is possible, else a convolution."""
     return lambda p: product(p) or build(p)
 
 

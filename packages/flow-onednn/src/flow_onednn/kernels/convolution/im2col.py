@@ -1,8 +1,8 @@
 """Weight gradients of convolutions with few output pixels, as im2col and one matrix product.
 
-Each im2col row holds the window of an output pixel in the order of the weights, so that the product
-with the output gradient has the layout of the weights. With fewer pixels than filters, the
-library's primitives, which reorder the weights, take 1.5 times as long.
+Each row of the im2col matrix has the window of one output pixel in the order of the weights, so
+that the product with the output gradient has the layout of the weights. If there are fewer pixels
+than filters, the library's primitives, which reorder the weights, take 1.5 times as long.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Im2col:
 
     Attributes:
         product: the product of the output gradient and the im2col matrix.
-        sizes: arguments of the C loop: n, h, w, c, then per axis the output size, kernel size,
-            stride, dilation and padding before.
-        size: elements of the im2col matrix.
+        sizes: arguments of the C loop: n, h, w, c, then for each spatial axis the output size,
+            kernel size, stride, dilation and padding before.
+        size: number of elements of the im2col matrix.
     """
 
     product: Implementation
@@ -52,7 +52,7 @@ class Im2col:
 
     @property
     def reorders(self) -> int:
-        """Bytes copied between layouts: the im2col matrix."""
+        """Bytes copied between layouts, which are those of the im2col matrix."""
         return FLOAT_BYTES * self.size + self.product.reorders
 
     @property
@@ -73,7 +73,7 @@ class Im2col:
 
 
 def filter_grad(p: Problem) -> Implementation | None:
-    """Build the weight gradient; None if it does not apply or a primitive is faster."""
+    """Build the weight gradient; return None if im2col is not possible or a primitive is faster."""
     dy, x = (t.shape for t in p.inputs)
     rows, filters = prod(dy[:-1]), dy[-1]
     window: Any = p.attrs["kernel_size"]

@@ -1,8 +1,8 @@
 """Pointwise (1 x 1) convolutions as matrix products over pixels.
 
-The product reads the weights in place, whereas a convolution primitive reorders them: with few
-pixels and many channels, the reorder takes as long as the rest. With strides, the used pixels are
-gathered first.
+The product reads the weights in place, whereas a convolution primitive reorders the weights: with
+few pixels and many channels, the reorder takes as long as the convolution. With strides, the pixels
+that the convolution uses are gathered first.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class StridedProduct:
     Attributes:
         product: the product on contiguous pixels.
         full: NHWC shape of the image with all pixels.
-        used: NHWC shape of the image with the used pixels.
-        strides: along height and width.
-        index: position of the image among the inputs, None if it is the output.
+        used: NHWC shape of the image with only the used pixels.
+        strides: strides along height and width.
+        index: position of the image among the inputs; None if the image is the output.
     """
 
     product: Implementation
@@ -52,7 +52,7 @@ class StridedProduct:
 
     @property
     def reorders(self) -> int:
-        """Bytes copied between layouts: the pixels."""
+        """Bytes copied between layouts, which are those of the gathered or scattered pixels."""
         return 4 * prod(self.used) + self.product.reorders
 
     @property
@@ -61,7 +61,7 @@ class StridedProduct:
         return self.product.allocates
 
     def bind(self, ctx: BindContext) -> list[Launch]:
-        """Return the launches: gather and multiply, or multiply and scatter."""
+        """Return the launches, which gather and multiply, or multiply and scatter."""
         pixels = ctx.workspace[: 4 * prod(self.used)].view("float32")
         rest = ctx.workspace[self._bytes :]
         if self.index is None:
@@ -84,7 +84,7 @@ class StridedProduct:
 
 
 def applies(p: Problem) -> bool:
-    """Return whether a convolution is pointwise, on channels-last float32 images."""
+    """Return whether a convolution is pointwise and has channels-last float32 images."""
     attrs = p.attrs
     widths = (*attrs["padding_before"], *(attrs.get("padding_after") or ()))
     one = set(attrs["kernel_size"]) == {1} and attrs["groups"] == 1
@@ -109,7 +109,7 @@ def data_grad(p: Problem) -> Implementation | None:
 
 
 def filter_grad(p: Problem) -> Implementation | None:
-    """Build the gradient of the weights; None if a bias gradient is requested."""
+    """Build the gradient of the weights; return None if the op also computes a bias gradient."""
     dy, x = (t.shape for t in p.inputs)
     if len(p.outputs) > 1:
         return None

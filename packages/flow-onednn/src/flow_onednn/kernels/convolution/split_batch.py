@@ -1,6 +1,7 @@
 """Weight gradients of convolutions, split along the batch into a fixed number of partial sums.
 
-The library would split the batch by the number of threads, which changes the bits of the sum.
+The library would split the batch into as many parts as there are threads, so that the bits of the
+sum would depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ from flow_onednn.primitives import (
 from flow_onednn.recipes import Implementation, Operand, Problem, Recipe
 
 PIXELS = 1 << 10
-"""Minimum output pixels of a part, so that adding its partial sum takes little of the time."""
+"""Minimum output pixels of a part, so that adding its partial sum is a small part of the time."""
 WIDTH = 256
-"""Floats per row of the loop that adds partial sums."""
+"""Number of floats in a row of the loop that adds partial sums."""
 WEIGHTS, BIAS = "diff_weights", "diff_bias"
 
 
 @dataclass(frozen=True, slots=True)
 class SplitBatch:
-    """The weight gradients of several ranges of images, added in order.
+    """The weight gradients of several ranges of images, which are added in order.
 
     Attributes:
         parts: a single-threaded recipe per range.
@@ -60,7 +61,7 @@ class SplitBatch:
 
     @property
     def _sums(self) -> int:
-        """Bytes of the partial sums of a part, rounded up to whole rows."""
+        """Return the bytes of the partial sums of a part, rounded up to whole rows."""
         row = WIDTH * FLOAT_BYTES
         return -(-sum(aligned(nbytes(o.md)) for o in self._results()) // row) * row
 
@@ -72,7 +73,7 @@ class SplitBatch:
 
     @property
     def reorders(self) -> int:
-        """Bytes copied between layouts: the sum, into the layout of the weights."""
+        """Bytes copied between layouts: the sum is copied to the layout of the weights."""
         return self._sums
 
     @property
@@ -81,7 +82,7 @@ class SplitBatch:
         return any(r.allocates for r in self.parts)
 
     def bind(self, ctx: BindContext) -> list[Launch]:
-        """Return the launches: all parts concurrently, then copies of their sum."""
+        """Return the launches: one runs all parts concurrently, the others copy their sum."""
         at = address(ctx.workspace)
         with threads.single_threaded():
             ready = list(self._prepared(ctx, at))
@@ -131,7 +132,7 @@ def _image(images: np.ndarray, start: int) -> int:
 
 
 def filter_grad(p: Problem, build: Callable[[Problem], Recipe | None]) -> Implementation | None:
-    """Build the gradient in parts; None if the output has too few pixels.
+    """Build the gradient in parts; return None if the output has too few pixels.
 
     Args:
         p: the problem.
@@ -158,6 +159,6 @@ def filter_grad(p: Problem, build: Callable[[Problem], Recipe | None]) -> Implem
 
 
 def _alike(first: Recipe, part: Recipe) -> bool:
-    """Return whether a part reads images without a reorder and has the first part's layout."""
+    """Return whether a part reads images without reorders and writes the first part's layout."""
     plain = (same_layout(part.primitive.md(o.role), o.md) for o in part.operands if not o.result)
     return all(plain) and same_layout(part.primitive.md(WEIGHTS), first.primitive.md(WEIGHTS))

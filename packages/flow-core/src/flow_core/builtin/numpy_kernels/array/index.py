@@ -27,12 +27,12 @@ Address = Callable[[KernelQuery], Addressing]
 
 @dataclass(frozen=True, slots=True)
 class Scatter:
-    """Description of an op that adds rows to zeros.
+    """Description of an op that adds rows of an input to an output that starts with zeros.
 
     Attributes:
         op: op type.
-        address: maps indices to rows of the output.
-        data: position of the input that is added.
+        address: returns the mapping from indices to rows of the output.
+        data: position of the input whose rows are added.
         index: position of the input with the indices.
     """
 
@@ -43,7 +43,7 @@ class Scatter:
 
 
 def gather_kernel(op: str, address: Address) -> KernelSpec:
-    """Return the kernel of an op that reads rows of its first input at its second one."""
+    """Return the kernel of an op that reads rows of input 0 at the indices in input 1."""
 
     def bind(ctx: BindContext) -> Sequence[Launch]:
         (table, index), addressing = ctx.inputs, address(ctx.query)
@@ -54,7 +54,7 @@ def gather_kernel(op: str, address: Address) -> KernelSpec:
 
 
 def scatter_kernel(row: Scatter) -> KernelSpec:
-    """Return the kernel of an op that adds rows to zeros; 16-bit types accumulate in float32."""
+    """Return the kernel of an op that adds rows to zeros; 16-bit types are summed in float32."""
 
     def bind(ctx: BindContext) -> Sequence[Launch]:
         addressing, out = row.address(ctx.query), ctx.outputs[0]

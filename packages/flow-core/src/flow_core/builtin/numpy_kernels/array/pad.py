@@ -1,4 +1,4 @@
-"""Kernels of padding and tril: copies between views created once, and fills of the rest."""
+"""Kernels of padding and tril: copies between views that are created once, and fills."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flow_core.plugins.specs import BindContext, KernelSpec
 
 
 def _borders(inner: Sequence[slice], shape: Sequence[int]) -> Iterator[tuple[slice, ...]]:
-    """Yield disjoint regions that cover the complement of ``inner``, two per padded axis."""
+    """Yield disjoint regions, two per padded axis, that cover everything outside of ``inner``."""
     for axis, (part, size) in enumerate(zip(inner, shape, strict=True)):
         for border in (slice(0, part.start), slice(part.stop, size)):
             if border.start < border.stop:
@@ -39,7 +39,7 @@ def _pad_grad(ctx: BindContext) -> Launch:
 
 
 def _mirrors(size: int, pad: int) -> tuple[tuple[slice, slice], ...]:
-    """Return (padded region, source) pairs of one axis: the interior, then the mirrored borders."""
+    """Return (target, source) slices along one axis: the interior, then the mirrored borders."""
     middle = (slice(pad, pad + size), slice(0, size))
     if pad == 0:
         return (middle,)
@@ -50,7 +50,7 @@ def _mirrors(size: int, pad: int) -> tuple[tuple[slice, slice], ...]:
 
 
 def _reflections(x: Array, padding: Sequence[int], padded: Array) -> list[tuple[Array, Array]]:
-    """Return pairs of views (of the padded array, of the inner one), the interior first."""
+    """Return pairs of a view of the padded array and a view of ``x``, the interior first."""
     rows, columns = (_mirrors(x.shape[axis], padding[axis]) for axis in (2, 3))
     return [
         (padded[:, :, to_row, to_column], x[:, :, row, column])

@@ -1,8 +1,8 @@
-"""Read and add rows of a table at indices known at run time only.
+"""Read and add rows of a table at indices that are known at run time only.
 
 All ops of `flow_core.ops.array.index` and `flow_core.ops.array.scatter` reduce to a table of rows
-and one row number per index.  The row numbers are computed into the workspace; out-of-range
-numbers are rare, so that the common path only checks for their presence.
+and one row number per index.  The row numbers are computed into the workspace.  Out-of-range
+numbers are rare, so the common path only checks whether there are any.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from flow_core.builtin.numpy_kernels.binding import carve, carved_bytes
 from flow_core.device import Launch
 
 WIDE_ROW = 128
-"""Minimum row width for one call per row instead of one call per chunk of elements (measured)."""
+"""Minimum row width for which one call per row is faster than one per chunk (measured)."""
 CHUNK = 16384
 MAX_VIEWS = 65536
 """Maximum number of table rows for which views are created at bind time."""
@@ -37,10 +37,10 @@ class Addressing:
     Attributes:
         rows, width: shape of the table.
         shape: shape of the row numbers.
-        view: shape of the index tensor, with the components of an index along the last axis.
-        limits, strides: size and stride, in rows, of the axis of each component.
-        offsets: added to the row numbers, broadcast.
-        first: components of the table's first row.
+        view: shape of the index tensor; the last axis has the components of an index.
+        limits, strides: size and stride, in rows, of the table axis that a component indexes.
+        offsets: arrays that are added to the row numbers, with broadcasting.
+        first: the index, per component, that the table's first row has in the logical tensor.
     """
 
     rows: int
@@ -59,12 +59,12 @@ class Addressing:
 
 
 def _steps(count: int, step: int, *shape: int) -> tuple[Array, ...]:
-    """Return 0, step, 2 step ... in a broadcastable shape; an empty tuple if that is just 0."""
+    """Return ``count`` multiples of ``step`` as an array of a shape; no array if all are 0."""
     return (np.arange(count, dtype=np.int64).reshape(shape) * step,) if count > 1 else ()
 
 
 def along_axis(table: Shape, axis: int, count: int, first: int = 0) -> Addressing:
-    """Address ``count`` indices along an axis, for all positions on the axes before it."""
+    """Address the same ``count`` indices along an axis for each position on the axes before it."""
     before, size, after = prod(table[:axis]), table[axis], prod(table[axis + 1 :])
     offsets = _steps(before, size, before, 1)
     shape = (before, count)
@@ -74,7 +74,7 @@ def along_axis(table: Shape, axis: int, count: int, first: int = 0) -> Addressin
 
 
 def per_batch(table: Shape, index: Shape, first: int = 0) -> Addressing:
-    """Address separate indices, on the last axis of ``index``, per position on the other axes."""
+    """Address the indices on the last axis of ``index``, which differ per leading position."""
     axis = len(index) - 1
     before, size, after = prod(table[:axis]), table[axis], prod(table[axis + 1 :])
     shape = (before, index[-1])
@@ -85,7 +85,7 @@ def per_batch(table: Shape, index: Shape, first: int = 0) -> Addressing:
 
 
 def per_element(table: Shape, axis: int, index: Shape, first: int = 0) -> Addressing:
-    """Address one index along an axis per element of ``index``."""
+    """Address one table element per element of ``index``, which is its position along an axis."""
     before, size, after = prod(table[:axis]), table[axis], prod(table[axis + 1 :])
     shape = (before, index[axis], after)
     offsets = (*_steps(before, size * after, before, 1, 1), *_steps(after, 1, 1, 1, after))
@@ -94,7 +94,7 @@ def per_element(table: Shape, axis: int, index: Shape, first: int = 0) -> Addres
 
 
 def at_positions(table: Shape, index: Shape, first: Shape = ()) -> Addressing:
-    """Address positions on the leading axes of the table, given by the last axis of ``index``."""
+    """Address positions on the leading table axes; the last axis of ``index`` has coordinates."""
     *batch, depth = index
     count, limits = prod(batch), table[:depth]
     return Addressing(
@@ -108,10 +108,10 @@ class RowNumbers:
     """Row numbers in the workspace.
 
     Attributes:
-        rows: int64, one per index; unspecified for out-of-range indices.
+        rows: int64 row number of each index; unspecified for out-of-range indices.
         bad: mask of out-of-range indices.
-        any_bad: one bool, whether any index is out of range.
-        launches: launches that compute the above.
+        any_bad: array with one bool, whether any index is out of range.
+        launches: launches that compute ``rows``, ``bad`` and ``any_bad``.
     """
 
     rows: Any
@@ -128,12 +128,12 @@ def _parts(addressing: Addressing) -> tuple[Part, ...]:
 
 
 def numbers_bytes(addressing: Addressing) -> int:
-    """Return the workspace size in bytes for `row_numbers`."""
+    """Return the workspace size in bytes that `row_numbers` needs."""
     return carved_bytes(*_parts(addressing))
 
 
 def row_numbers(addressing: Addressing, index: Array, workspace: Array) -> RowNumbers:
-    """Compute the row numbers of an index tensor."""
+    """Return the row numbers of an index tensor, and the launches that compute them."""
     flag, rows, bad, *spare = carve(workspace, *_parts(addressing))
     shaped = rows.reshape(addressing.shape)
     launches: list[Launch] = [
@@ -148,7 +148,10 @@ def row_numbers(addressing: Addressing, index: Array, workspace: Array) -> RowNu
 def _component(
     addressing: Addressing, k: int, index: Array, rows: Array, bad: Array
 ) -> Iterator[Launch]:
-    """Add one index component times its stride; as unsigned, negative values exceed the limit."""
+    """Write one index component times its stride to ``rows``, and out-of-range marks to ``bad``.
+
+    Indices are compared as unsigned integers, so that negative ones exceed the limit as well.
+    """
     limit = np.array(addressing.limits[k], np.uint64)
     unsigned = rows.reshape(-1).view(np.uint64)
     yield partial(np.copyto, rows, index.reshape(addressing.view)[..., k])
@@ -180,7 +183,7 @@ def either(flag: Array, rare: Launch, usual: Sequence[Launch]) -> None:
 
 
 def _nothing() -> None:
-    """Do nothing, if no index is out of range."""
+    """Do nothing; the launch for the case that no index is out of range."""
 
 
 def _clear_rows(out: Array, numbers: RowNumbers) -> None:
@@ -190,7 +193,7 @@ def _clear_rows(out: Array, numbers: RowNumbers) -> None:
 def take_rows(
     table: Array, addressing: Addressing, numbers: RowNumbers, out: Array
 ) -> tuple[Launch, ...]:
-    """Return launches that read the numbered rows, with zeros for out-of-range numbers."""
+    """Return launches that read the numbered rows; out-of-range numbers read zeros."""
     target = out.reshape(addressing.count, addressing.width)
     if addressing.rows == 0 or target.size == 0:
         return (partial(target.fill, 0),)
@@ -234,14 +237,14 @@ def _chunk_parts(addressing: Addressing) -> tuple[Part, ...]:
 
 
 def adding_bytes(addressing: Addressing) -> int:
-    """Return the workspace size in bytes for `row_numbers` and `add_rows` together."""
+    """Return the workspace size in bytes that `row_numbers` and `add_rows` need together."""
     return numbers_bytes(addressing) + carved_bytes(*_chunk_parts(addressing))
 
 
 def add_rows(
     source: Array, addressing: Addressing, numbers: RowNumbers, table: Array, workspace: Array
 ) -> tuple[Launch, ...]:
-    """Return launches that add to the numbered rows; out-of-range numbers are skipped."""
+    """Return launches that add ``source`` to the numbered rows; skip out-of-range numbers."""
     target = table.reshape(addressing.rows, addressing.width)
     rows = source.reshape(addressing.count, addressing.width)
     if target.size == 0 or rows.size == 0:
@@ -276,7 +279,7 @@ def _add_each(rows: Any, source: Any, target: Any) -> None:
 def _adding_by_chunks(
     source: Array, rows: Array, target: Array, first: Array, places: Array
 ) -> Iterator[Launch]:
-    """Yield, per chunk of rows, the flat positions and one call that adds at these."""
+    """Yield, for each chunk of rows, launches that compute flat positions and add there."""
     width, flat = source.shape[1], target.reshape(-1)
     lanes, stride = np.arange(width), np.array(width, np.int64)
     for start in range(0, len(source), len(places)):

@@ -1,4 +1,4 @@
-"""Kernels of concat, split and slices: copies between views created once."""
+"""Kernels of concat, split and slices: copies between views that are created once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flow_core.plugins.specs import BindContext, KernelSpec
 
 
 def copy(target: Array, source: Array) -> Launch:
-    """Return a launch that copies an array to another of the same shape and element type."""
+    """Return a launch that copies between two arrays of the same shape and element type."""
     return partial(np.copyto, target, source)
 
 
@@ -26,12 +26,12 @@ def fill(target: Array, value: Any) -> Launch:
 
 
 def same_memory(x: Array, y: Array) -> bool:
-    """Whether two arrays of one type and shape start at the same address."""
+    """Return whether two arrays of the same type and shape start at the same address."""
     return bool(x.ctypes.data == y.ctypes.data)
 
 
 def copied(out: Array, x: Array) -> tuple[Launch, ...]:
-    """Return a copy, or nothing if ``out`` aliases ``x``."""
+    """Return a launch that copies ``x`` to ``out``, or no launch if ``out`` aliases ``x``."""
     return () if same_memory(out, x) else (copy(out, x),)
 
 

@@ -1,4 +1,4 @@
-"""Kernels of shape changes: copies between views created once."""
+"""Kernels of shape changes: copies between views that are created once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ALIASED = (
 
 
 def _copy(ctx: BindContext) -> Launch:
-    """Copy; needed only if the planner could not alias input and output."""
+    """Copy the input; this is needed only if the plan could not alias input and output."""
     out = ctx.outputs[0]
     return partial(np.copyto, out, ctx.inputs[0].reshape(out.shape))
 

@@ -1,8 +1,9 @@
 """Kernels of sort, argsort, top-k and one_hot.
 
-Orders are computed by sorting 64-bit keys in place: an order-preserving 32-bit pattern of the value
-in the high bits, its index in the low bits.  NumPy sorts these with vector instructions and without
-allocation.  64-bit types do not fit; `numpy.argsort` allocates for them in each step.
+Orders are computed by sorting 64-bit keys in place.  The high 32 bits of a key are an integer in
+the order of the values, the low 32 bits the index of the value.  NumPy sorts such keys with vector
+instructions and without allocation.  Values of 64-bit types do not fit into keys; for these,
+`numpy.argsort` allocates memory in each step.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ from flow_core.ops.array.sort import one_hot_value, stable_order
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 
 INFINITE = 0x7F800000
-"""The bit pattern of inf in float32."""
+"""The bit pattern of infinity in float32."""
 FROM_LEAST = INFINITE + 1 - (1 << 31)
-"""Maps the pattern of -inf to the smallest integer."""
+"""The number that maps the pattern of -inf to the smallest integer when it is added."""
 
 
 def _sort(ctx: BindContext) -> Sequence[Launch]:
@@ -55,7 +56,7 @@ def _sort(ctx: BindContext) -> Sequence[Launch]:
 
 
 def _sort_parts(query: KernelQuery) -> tuple[tuple[tuple[int, ...], DTypeLike], ...]:
-    """Workspace for sorting; bfloat16 is sorted as float32, since NumPy misorders its NaN."""
+    """Return the workspace parts; bfloat16 is sorted as float32, since NumPy misorders its NaN."""
     x = query.inputs[0]
     half = x.dtype is bfloat16
     if query.attrs["direction"] == "ASCENDING" and not half:
@@ -82,7 +83,7 @@ def _order_bytes(query: KernelQuery) -> int:
 
 
 def _patterns(x: Array, patterns: Array, signs: Array, floating: bool) -> Iterator[Launch]:
-    """Compute int32 patterns in the order of x's values into ``patterns``."""
+    """Write int32 patterns that have the same order as the values of ``x`` to ``patterns``."""
     if not floating:
         yield partial(np.copyto, patterns, x)
         return
@@ -92,7 +93,7 @@ def _patterns(x: Array, patterns: Array, signs: Array, floating: bool) -> Iterat
     yield call(np.right_shift, patterns, np.array(31, np.int32), out=signs)
     yield call(np.bitwise_and, signs, np.array(0x7FFFFFFF, np.int32), out=signs)
     yield call(np.bitwise_xor, patterns, signs, out=patterns)
-    # NaN with a sign bit is below -inf and wraps around to join the others at the end
+    # NaN with a sign bit is below -inf: it wraps around, so that all NaN are at the end
     yield call(np.add, patterns, np.array(FROM_LEAST, np.int32), out=patterns)
     yield call(np.minimum, patterns, np.array(INFINITE + FROM_LEAST + 1, np.int32), out=patterns)
 
@@ -100,7 +101,7 @@ def _patterns(x: Array, patterns: Array, signs: Array, floating: bool) -> Iterat
 def _order_by_keys(
     ctx: BindContext, descending: bool, finish: Callable[[Any], Sequence[Launch]]
 ) -> Sequence[Launch]:
-    """Sort keys with ``finish(keys)`` and write the low 32 bits of the first ones."""
+    """Sort keys with ``finish(keys)`` and write the low 32 bits, the indices, to the output."""
     (x,), (out,) = ctx.inputs, ctx.outputs
     patterns, signs, keys = carve(ctx.workspace, *_order_parts(ctx.query))
     first = keys[..., : out.shape[-1]]
@@ -178,7 +179,7 @@ def _in_top_k_parts(query: KernelQuery) -> tuple[tuple[tuple[int, ...], DTypeLik
 
 
 def _in_top_k(ctx: BindContext) -> Sequence[Launch]:
-    """Count the classes that beat the target; special cases are as in the op's reference."""
+    """Count the classes that rank above the target; special cases follow the op's reference."""
     (targets, predictions), (out,) = ctx.inputs, ctx.outputs
     addressing, parts = _class_addressing(ctx.query), _in_top_k_parts(ctx.query)
     chosen, flags, ones, counts, good = carve(ctx.workspace, *parts)
@@ -226,12 +227,12 @@ def _refuse(flat: Array, numbers: RowNumbers, on: Any, indices: Array, classes: 
         "one_hot of an index out of range",
         found=int(flat_indices[(flat_indices < 0) | (flat_indices >= classes)][0]),
         allowed=f"0 <= index < {classes}",
-        hint="a larger depth, or indices of existing classes",
+        hint="pass a larger depth, or indices of existing classes",
     )
 
 
 def _set_some(flat: Array, numbers: RowNumbers, on: Any, indices: Array, classes: int) -> None:
-    """Set the classes of this device; others belong to other devices, or are errors."""
+    """Set the classes that this device has; skip others, and raise `DataError` for invalid ones."""
     if indices.size and not 0 <= indices.min() <= indices.max() < classes:
         _refuse(flat, numbers, on, indices, classes)
     flat[numbers.rows[~numbers.bad]] = on

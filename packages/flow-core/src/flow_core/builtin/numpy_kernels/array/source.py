@@ -41,7 +41,7 @@ def _scratch(query: KernelQuery) -> Part:
 
 
 def _uniform(ctx: BindContext, out: Array, scratch: Array, draw: int = 0) -> Launch:
-    """Return a launch that fills a float32 array for the current step."""
+    """Return a launch that fills a float32 array with uniform numbers for the current step."""
     generator = Uniform(ctx.attrs["seed"] if ctx.attrs["has_seed"] else ctx.seed)
     return drawing(generator, out, _place(ctx.query), scratch, ctx.step, put, draw)
 
@@ -56,7 +56,7 @@ def _decide_bytes(query: KernelQuery) -> int:
 
 
 def _decide(ctx: BindContext, probability: Array) -> Sequence[Launch]:
-    """Return launches that draw 1 with a probability (array or number), else 0."""
+    """Return launches that draw 1 with a probability (an array or a number), else 0."""
     drawn, limit, decided, scratch = carve(ctx.workspace, *_decide_parts(ctx.query))
     return (
         _uniform(ctx, drawn, scratch),
@@ -84,7 +84,7 @@ def _permutation_bytes(query: KernelQuery) -> int:
 
 
 def _permutation(ctx: BindContext) -> Sequence[Launch]:
-    """Sort random keys with their indices in the low bits; see the op's reference."""
+    """Sort random keys whose low bits are their indices; see the op's reference."""
     drawn, keys, low, scratch = carve(ctx.workspace, *_permutation_parts(ctx.query))
     out, count = ctx.outputs[0], ctx.outputs[0].size
     bits, cut = permutation_layout(count)
@@ -105,7 +105,7 @@ def _permutation(ctx: BindContext) -> Sequence[Launch]:
 def _random_bits(
     ctx: BindContext, drawn: Array, scratch: Array, bits: Array, draw: int
 ) -> Sequence[Launch]:
-    """Return launches that draw 24 random bits per element, the precision of a uniform float32."""
+    """Return launches that draw 24 random bits per element, the precision of float32."""
     return (
         _uniform(ctx, drawn, scratch, draw),
         call(np.multiply, drawn, np.array(2**24, np.float32), out=drawn),

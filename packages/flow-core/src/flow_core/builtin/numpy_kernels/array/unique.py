@@ -1,4 +1,4 @@
-"""Kernels of unique values with `numpy.unique`, which allocates in each step."""
+"""Kernels of unique values; they call `numpy.unique`, which allocates memory in each step."""
 
 from __future__ import annotations
 

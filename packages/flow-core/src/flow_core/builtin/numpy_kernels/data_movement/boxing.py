@@ -1,4 +1,4 @@
-"""Exchanges as kernels, for host work in groups (such as loaders), which no comm runs."""
+"""Exchanges as kernels, for groups of host ops such as loaders, whose exchanges no comm runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flow_core.plugins.specs import BindContext, KernelSpec
 from flow_core.sharding.topology import Device
 
 HOST = Device("cpu", 0, 0)
-"""The device of all inputs and outputs, which are in host memory whatever their placement."""
+"""The device of all inputs and outputs, which are in host memory for any placement."""
 
 
 def _bind(ctx: BindContext) -> Sequence[Launch]:

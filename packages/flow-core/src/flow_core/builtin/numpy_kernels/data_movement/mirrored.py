@@ -1,4 +1,7 @@
-"""Casts between consistent and mirrored view, for plans that place several ranks on one device."""
+"""Kernels of casts between the consistent and the mirrored view.
+
+Plans need these kernels if they place several ranks on one device.
+"""
 
 from __future__ import annotations
 

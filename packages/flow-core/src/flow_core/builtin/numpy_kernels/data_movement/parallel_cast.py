@@ -1,4 +1,4 @@
-"""Kernel of requested distributions: boxing already applied them, so that it only copies."""
+"""Kernel of ``parallel_cast``: boxing has already changed the distribution, so it only copies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flow_core.plugins.specs import BindContext, KernelSpec
 
 
 def _copy(ctx: BindContext) -> Launch:
-    """Copy; needed only if the planner could not alias input and output."""
+    """Copy the input; this is needed only if the plan could not alias input and output."""
     return partial(np.copyto, ctx.outputs[0], ctx.inputs[0])
 
 

@@ -1,4 +1,4 @@
-"""Kernels of elementwise ops of two inputs, of an input and a number, and of selection."""
+"""Kernels of elementwise ops on two inputs or on an input and a number, and of selections."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ POWERS = {-1.0: np.reciprocal, 0.5: np.sqrt, 1.0: np.positive, 2.0: np.square}
 
 
 def truth_values(out: Array) -> Array:
-    """Return a view of an int8 output as bool; 0 and 1 have the same bytes."""
+    """View an int8 output as bool; both types store 0 and 1 as the same bytes."""
     return out.view(np.bool_)
 
 
 def logical_kernel(op: str, function: Callable[..., object]) -> KernelSpec:
-    """Return the kernel of an op that is one ufunc with boolean result."""
+    """Return the kernel of an op that is one ufunc with a boolean result."""
     return kernel(op, lambda c: call(function, *c.inputs, out=truth_values(c.outputs[0])))
 
 
 def _divide(ctx: BindContext) -> Launch | Sequence[Launch]:
-    """Divide; integer quotients truncate towards zero: (x - fmod(x, y)) // y is exact."""
+    """Divide; integer quotients, computed as (x - fmod(x, y)) // y, truncate towards zero."""
     (x, y), (out,) = ctx.inputs, ctx.outputs
     if ctx.query.outputs[0].dtype.is_floating:
         return call(np.divide, x, y, out=out)
@@ -122,7 +122,7 @@ def _xlogy(s: Steps) -> None:
 
 
 def _condition(s: Steps) -> Array:
-    """Return a mask of the output's shape for a condition of any type and shape."""
+    """Return a mask of the output's shape for a condition of any element type and shape."""
     return s.test(np.not_equal, s.inputs[0], 0)
 
 
@@ -149,7 +149,7 @@ def _add_n(s: Steps) -> None:
 
 
 def _renamed() -> tuple[KernelSpec, ...]:
-    """Return the kernels of ops that equal another op of the table but accept fewer shapes."""
+    """Return kernels of ops that compute the same as another op but accept fewer shapes."""
     same = {**SAME_SHAPE, **BY_TENSOR}
     return tuple(ufunc_kernel(op, UFUNCS[base]) for op, base in same.items() if base in UFUNCS)
 

@@ -1,4 +1,4 @@
-"""Kernels of element type conversions: casting copies without buffers."""
+"""Kernels that convert element types; each is one casting copy without an intermediate buffer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels of matrix products and bias_add: BLAS on views, without copies of operands."""
+"""Kernels of matrix products and bias_add; BLAS multiplies views, without copies of operands."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _operand(array: Array, transpose: bool) -> Array:
 
 
 def _matmul(ctx: BindContext) -> Sequence[Launch]:
-    """Multiply; BLAS takes transposed operands by their strides, so that views cost nothing."""
+    """Multiply; transposed operands are strided views, which BLAS reads without a copy."""
     (a, b), (out,), attrs = ctx.inputs, ctx.outputs, ctx.attrs
     left, right = _operand(a, attrs["transpose_a"]), _operand(b, attrs["transpose_b"])
     multiply = partial(np.matmul, left, right, out)
@@ -35,7 +35,7 @@ def _matmul(ctx: BindContext) -> Sequence[Launch]:
 
 
 def _product_rows(whole: KernelQuery, parts: Sequence[KernelQuery]) -> bool:
-    """Whether row blocks of the left operand give bitwise equal results; determined by a trial."""
+    """Return whether a trial shows that products of row blocks have the bits of one product."""
     if whole.attrs["transpose_a"] or not of_first(whole, parts):
         return False
     counts = tuple(part.inputs[0].shape[0] for part in parts)
@@ -55,7 +55,7 @@ def _same_rows(types: tuple[TensorType, ...], transpose: bool, counts: tuple[int
 
 
 def _onto_parts(query: KernelQuery) -> tuple[KernelQuery, KernelSpec]:
-    """Return the query of the product alone, and its kernel."""
+    """Return the query of the product without the addition, and the product's kernel."""
     product = replace(query, op="matmul", inputs=query.inputs[:2])
     if query.find is None:
         raise LookupError(f"{query.op} needs a registry to find the kernel of its product")
@@ -70,7 +70,7 @@ def _onto_bytes(query: KernelQuery) -> int:
 
 
 def _matmul_onto(ctx: BindContext) -> Sequence[Launch]:
-    """Compute the device's own product with the kernel for matmul, then add it."""
+    """Compute the product in scratch memory with the kernel for matmul, then add it to the base."""
     product, found = _onto_parts(ctx.query)
     (*operands, base), (out,) = ctx.inputs, ctx.outputs
     part = (out.shape, out.dtype)

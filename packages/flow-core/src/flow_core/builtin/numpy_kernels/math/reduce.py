@@ -1,9 +1,9 @@
 """Kernels of the reductions.
 
 Adjacent axes that are both kept or both reduced are merged first, so that nearly all reductions
-have one of a few patterns of (k)ept and (r)educed axes.  Floating-point sums are products with a
-vector of ones where BLAS is faster than NumPy's loops; long ones are split into blocks, which keeps
-float32 sums accurate.
+have one of a few patterns of (k)ept and (r)educed axes.  Floating-point sums are computed as
+products with a vector of ones where BLAS is faster than NumPy's loops; long sums are split into
+blocks, so that float32 sums stay accurate.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from flow_core.ops.math.reduce import highest, lowest, normal_axes
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 
 DOT_LIMIT = 65536
-"""Maximum length for sums as dot products; beyond, NumPy's pairwise sum is more accurate."""
+"""Maximum length of sums computed as dot products; NumPy sums longer arrays more accurately."""
 ROW_LIMIT = 8192
-"""Maximum row length for sums as matrix-vector products."""
+"""Maximum row length for which row sums are computed as matrix-vector products."""
 BLOCK = 4096
 """Number of rows summed in one call."""
 BATCH_MINIMUM = 1024
-"""Minimum elements per matrix for a batched product instead of NumPy's loop over middle axes."""
+"""Minimum elements per matrix for a sum over a middle axis as a batched product."""
 
 Groups = tuple[tuple[int, bool], ...]
 
 
 def grouped(shape: Sequence[int], axes: Sequence[int]) -> Groups:
-    """Merge runs of axes that are all kept (False) or all reduced (True); axes of size 1 vanish.
+    """Merge runs of axes that are all kept (False) or all reduced (True); drop axes of size 1.
 
     >>> grouped((2, 3, 4, 1, 5), (1, 2))
     ((2, False), (12, True), (5, False))
@@ -54,7 +54,7 @@ def _groups(query: KernelQuery) -> Groups:
 
 
 def _views(ctx: BindContext) -> tuple[Any, Any, str, tuple[int, ...]]:
-    """Return input and output in merged shapes, the pattern, and the merged axes to reduce."""
+    """Return views of input and output with merged axes, the pattern, and the axes to reduce."""
     groups = _groups(ctx.query)
     x = ctx.inputs[0].reshape([n for n, _ in groups])
     out = ctx.outputs[0].reshape([n for n, fate in groups if not fate])
@@ -76,7 +76,7 @@ def _ones(n: int, dtype: NumpyType) -> Array:
 def ufunc_reduce(
     function: Any, x: Array, axes: tuple[int, ...], out: Array, *initial: Any
 ) -> Sequence[Launch]:
-    """Return one ``reduce`` of a ufunc in the array's own type."""
+    """Return a launch of a ufunc's ``reduce`` that computes in the element type of ``x``."""
     return (partial(function.reduce, x, axes, x.dtype, out, False, *initial),)
 
 
@@ -116,7 +116,10 @@ def _sum_trailing(x: Array, out: Array, _: Any) -> Sequence[Launch] | None:
 
 
 def _sum_both_ends(x: Array, out: Array, workspace: Array) -> Sequence[Launch] | None:
-    """Sum rows, then leading axes, as for a bias gradient over images."""
+    """Return launches that sum over the last axis and then over the first of three axes.
+
+    A bias gradient over channels-first images is such a sum.
+    """
     first, kept, last = x.shape
     sums = _typed(workspace, x.dtype, (first * kept,))
     rows = _sum_trailing(x.reshape(-1, last), sums, None)
@@ -142,7 +145,7 @@ def _typed(workspace: Any, dtype: NumpyType, shape: tuple[int, ...]) -> Any:
 
 
 def _sum_workspace(query: KernelQuery) -> int:
-    """Return the size of the sums of blocks, and of rows if both ends are reduced."""
+    """Return the bytes for sums of blocks, and for row sums if first and last axis are reduced."""
     groups = _groups(query)
     sizes = [n for n, _ in groups]
     pattern = "".join("r" if fate else "k" for _, fate in groups)
@@ -173,7 +176,10 @@ def _is_bytes(query: KernelQuery) -> bool:
 
 
 def _truth(function: Any, identity: int) -> Callable[[BindContext], Sequence[Launch]]:
-    """Reduce bytes (0 is false) by minimum or maximum; faster than logical reductions."""
+    """Return a bind function that reduces truth values, stored as bytes, by minimum or maximum.
+
+    This is faster than NumPy's logical reductions; the byte 0 is false.
+    """
 
     def bind(ctx: BindContext) -> Sequence[Launch]:
         x, out, _, axes = _views(ctx)
@@ -196,7 +202,10 @@ def _truth_workspace(query: KernelQuery) -> int:
 
 
 def _prod_grad(ctx: BindContext) -> Sequence[Launch]:
-    """Multiply the products of the elements before and after each one; needs no division."""
+    """Return launches that, for each element, multiply the products of those before and after it.
+
+    Unlike dividing the product of all elements by each element, this is valid for zeros.
+    """
     (x, dy), (dx,) = ctx.inputs, ctx.outputs
     axes = normal_axes(ctx.attrs["axis"], x.ndim)
     order = (*axes, *(i for i in range(x.ndim) if i not in axes))

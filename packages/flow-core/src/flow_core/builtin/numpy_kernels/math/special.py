@@ -1,8 +1,9 @@
-"""The error function and the log-gamma function from NumPy's elementary functions.
+"""The error function and the log-gamma function, computed with NumPy's elementary functions.
 
-The coefficients were fitted for these kernels: ``TAIL`` approximates ``(1 + 2x) exp(x*x) erfc(x)``
-by a polynomial in ``(x - 3) / (x + 3)`` for all x >= 0, ``CENTRE`` ``erf(x) / x`` in ``x*x`` for
-|x| <= 1, and ``NUMERATOR / DENOMINATOR`` the same for |x| <= 4 in float32 precision.
+The coefficients were fitted for these kernels.  ``TAIL`` approximates ``(1 + 2x) exp(x*x) erfc(x)``
+by a polynomial in ``(x - 3) / (x + 3)`` for all x >= 0.  ``CENTRE`` approximates ``erf(x) / x`` by
+a polynomial in ``x*x`` for |x| <= 1, and ``NUMERATOR / DENOMINATOR`` approximates the same function
+for |x| <= 4 in float32 precision.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ SHIFT = 8
 
 
 def erf(s: Steps, x: Array, out: Array) -> Array:
-    """Record erf(x); ``out`` may be ``x``."""
+    """Record erf(x); ``out`` can be ``x``."""
     return _erf_single(s, x, out) if x.dtype == np.float32 else _erf_double(s, x, out)
 
 
@@ -82,12 +83,12 @@ def _erf_double(s: Steps, x: Array, out: Array) -> Array:
 
 
 def erfc(s: Steps, x: Array, out: Array) -> Array:
-    """Record erfc(x) with full relative precision in the right tail; ``out`` may be ``x``."""
+    """Record erfc(x) with full relative precision in the right tail; ``out`` can be ``x``."""
     size, tail = s.temp(), s.temp()
     s(np.absolute, x, out=size)
     negative = s.indicator(np.less, x, 0.0)
     _erfc_of_size(s, size, tail)
-    # erfc(-x) = 2 - erfc(x): with n = 1 for negative x, tail (1 - 2n) + 2n
+    # erfc(-x) = 2 - erfc(x): the result is tail (1 - 2n) + 2n, with n = 1 for negative x, else 0
     s(np.multiply, negative, 2.0, out=negative)
     s(np.subtract, 1.0, negative, out=size)
     s(np.multiply, tail, size, out=tail)
@@ -95,9 +96,9 @@ def erfc(s: Steps, x: Array, out: Array) -> Array:
 
 
 def _erfc_of_size(s: Steps, x: Array, out: Array) -> Array:
-    """erfc(x) for x >= 0."""
+    """Record erfc(x) for x >= 0."""
     t, weight, power = s.temp(), s.temp(), s.temp()
-    # beyond 100, erfc is 0 in every type; the bound keeps infinity out of the quotient
+    # above 100, erfc is 0 in every type; the bound keeps infinity out of the quotient
     bounded = s(np.minimum, x, 100.0, out=s.temp())
     s(np.add, bounded, 3.0, out=weight)
     s(np.subtract, bounded, 3.0, out=t)
@@ -111,7 +112,10 @@ def _erfc_of_size(s: Steps, x: Array, out: Array) -> Array:
 
 
 def _exp_of_minus_square(s: Steps, x: Array, head: Array, out: Array) -> None:
-    """exp(-x*x) with x = head + rest; head is a multiple of 1/16, so that head*head is exact."""
+    """Record exp(-x*x) as a product of two exponentials, with x = head + rest.
+
+    ``head`` is a multiple of 1/16, so that head*head is exact.
+    """
     rest = s.temp()
     s(np.multiply, x, 16.0, out=head)
     s(np.trunc, head, out=head)
@@ -127,20 +131,20 @@ def _exp_of_minus_square(s: Steps, x: Array, head: Array, out: Array) -> None:
 
 
 def _reflected(s: Steps, x: Array) -> Array:
-    """x, or 1 - x for x < 1/2."""
+    """Record the larger one of x and 1 - x."""
     far = s(np.subtract, 1.0, x, out=s.temp())
     return s(np.maximum, x, far, out=far)
 
 
 def _angle(s: Steps, x: Array) -> Array:
-    """pi times the signed distance from x to the nearest integer."""
+    """Record pi times the signed distance from x to the nearest integer."""
     angle = s(np.rint, x, out=s.temp())
     s(np.subtract, x, angle, out=angle)
     return s(np.multiply, angle, pi, out=angle)
 
 
 def _series(s: Steps, coefficients: tuple[float, ...], z: Array) -> tuple[Array, Array]:
-    """1/z, and the polynomial in 1/z**2 times 1/z."""
+    """Record 1/z, and 1/z times a polynomial in 1/z**2."""
     inverse = s(np.reciprocal, z, out=s.temp())
     square = s(np.multiply, inverse, inverse, out=s.temp())
     value = s.polynomial(coefficients, square, s.temp())
@@ -148,7 +152,7 @@ def _series(s: Steps, coefficients: tuple[float, ...], z: Array) -> tuple[Array,
 
 
 def lgamma(s: Steps, x: Array, out: Array) -> Array:
-    """Record log|gamma(x)| by Stirling's series for z >= 8 and reflection; float64 only."""
+    """Record log|gamma(x)|, computed by Stirling's series for z >= 8 and reflection, in float64."""
     w = _reflected(s, x)
     near, z, factor = s.indicator(np.less, w, SHIFT), s.temp(), s.temp()
     product = s(np.minimum, w, SHIFT, out=s.temp())
@@ -161,7 +165,7 @@ def lgamma(s: Steps, x: Array, out: Array) -> Array:
     s(np.multiply, near, float(SHIFT), out=z)
     s(np.add, z, w, out=z)
     _, value = _series(s, STIRLING, z)
-    # (z - 1/2)(log z - 1) stays finite or infinite where z log z - z would be NaN
+    # for infinite z, (z - 1/2)(log z - 1) is infinite, whereas z log z - z is NaN
     s(np.log, z, out=factor)
     s(np.subtract, factor, 1.0, out=factor)
     s(np.subtract, z, 0.5, out=z)
@@ -179,7 +183,7 @@ def lgamma(s: Steps, x: Array, out: Array) -> Array:
 
 
 def digamma(s: Steps, x: Array, out: Array) -> Array:
-    """Record the derivative of `lgamma`; float64 only."""
+    """Record the derivative of `lgamma` in float64."""
     w = _reflected(s, x)
     near, z, total, term = s.indicator(np.less, w, SHIFT), s.temp(), s.temp(), s.temp()
     s(np.reciprocal, w, out=total)

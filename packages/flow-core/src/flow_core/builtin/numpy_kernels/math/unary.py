@@ -1,4 +1,4 @@
-"""Kernels of the elementwise ops of one input."""
+"""Kernels of the elementwise ops on one input."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _reciprocal_no_nan(s: Steps) -> None:
 
 
 def softplus(s: Steps, x: Array, out: Array) -> None:
-    """Record max(x, 0) + log1p(exp(-|x|)); 40 times faster than NumPy's logaddexp."""
+    """Record max(x, 0) + log1p(exp(-|x|)), which is 40 times as fast as NumPy's logaddexp."""
     small = s(np.absolute, x, out=s.temp())
     s(np.negative, small, out=small)
     s(np.exp, small, out=small)

@@ -1,4 +1,4 @@
-"""Kernels of the activations and their gradients."""
+"""Kernels of the activation functions and their gradients."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _tanh_grad(s: Steps) -> None:
 
 
 def _normal_share(s: Steps, x: Array) -> Array:
-    """The normal distribution function: 0.5 (1 + erf(x / sqrt 2))."""
+    """Record the cumulative normal distribution function, 0.5 (1 + erf(x / sqrt 2))."""
     share = s(np.multiply, x, sqrt(0.5), out=s.temp())
     special.erf(s, share, share)
     s(np.add, share, 1.0, out=share)
@@ -79,7 +79,7 @@ def _bounded(s: Steps, x: Array, low: float, high: float, out: Array) -> Array:
 
 
 def _inside(s: Steps, x: Array, low: float, high: float) -> Array:
-    """A mask of low < x < high."""
+    """Record a mask that is True where low < x < high."""
     mask = s.test(np.greater, x, low)
     return s(np.logical_and, mask, s.test(np.less, x, high), out=mask)
 
@@ -120,7 +120,7 @@ def _hardtanh_grad(s: Steps) -> None:
 
 
 def _sloped(s: Steps, x: Array, alpha: Array) -> None:
-    """max(x, 0) + alpha min(x, 0)."""
+    """Record max(x, 0) + alpha min(x, 0)."""
     below = s(np.minimum, x, 0.0, out=s.temp())
     s(np.multiply, below, alpha, out=below)
     s(np.maximum, x, 0.0, out=s.out)
@@ -128,7 +128,7 @@ def _sloped(s: Steps, x: Array, alpha: Array) -> None:
 
 
 def _sloped_grad(s: Steps, x: Array, alpha: Array, dy: Array) -> None:
-    """dy for x > 0, else alpha dy."""
+    """Record dy where x > 0, else alpha dy."""
     above = s.test(np.greater, x, 0.0)
     s.select(above, dy, s(np.multiply, dy, alpha, out=s.temp()), s.out)
 

@@ -1,16 +1,16 @@
-"""Convolutions as matrix products of weights and columns, tile by tile.
+"""Convolutions, computed tile by tile as matrix products of weights and columns.
 
-There are four lowerings, all on the geometry of `flow_core.builtin.numpy_kernels.nn.windows`:
+There are four lowerings, all based on the geometry in `flow_core.builtin.numpy_kernels.nn.windows`:
 
 * *image*: im2col, (channel, *kernel) x positions, per image.
 * *rows*: columns without the first kernel axis, ordered (row, channel, *kernel[1:]) x (image,
-  *out[1:]).  Kernel rows are then overlapping views, so that a copy of 1 / kernel[0] of the size
-  is enough, and every output row is one matrix product over all images of the tile.
-* The data gradient of a strided convolution adds columns back to x (col2im), kernel position by
-  kernel position; with strides of 1 it is a convolution of dy with the flipped weights.
+  *out[1:]).  The kernel rows are then overlapping views, so that the copy has 1 / kernel[0] of the
+  size of all columns, and every output row is one matrix product over all images of the tile.
+* The data gradient of a strided convolution adds columns back to x (col2im), one kernel position
+  after the other; with strides of 1, it is a convolution of dy with the flipped weights.
 * Filter gradients multiply dy with either kind of columns and sum over tiles.
 
-float16 and bfloat16 are computed in float32 copies.
+float16 and bfloat16 are computed on float32 copies.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ from flow_core.device import Launch
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 
 NARROW = 48
-"""Minimum number of columns for "rows": narrower matrix products are inefficient in BLAS."""
+"""Minimum number of columns for the lowering "rows"; BLAS is inefficient for narrower products."""
 
 
 class Scratch:
-    """Named parts of a workspace, each reshaped per tile on request."""
+    """Named parts of a workspace; each tile reshapes the parts that it uses."""
 
     def __init__(self, workspace: Array, sizes: dict[str, int], dtype: DTypeLike) -> None:
         views = carve(workspace, *(((size,), dtype) for size in sizes.values())) if sizes else ()
@@ -65,12 +65,12 @@ class Scratch:
         return name in self._flat
 
     def take(self, name: str, shape: Ints) -> Array:
-        """Return the first elements of a part in a shape."""
+        """Return an array of ``shape`` that consists of the first elements of a part."""
         return self._flat[name][: prod(shape)].reshape(shape)
 
 
 class Lowering(Protocol):
-    """A way to compute one op; all sizes are in elements of the computation type."""
+    """An algorithm that computes one op; its sizes are in elements of the computation type."""
 
     def sizes(self) -> dict[str, int]:
         """Return the sizes of the workspace parts."""
@@ -87,7 +87,7 @@ class Tiled(ABC):
         geo: the geometry.
         itemsize: size of the computation type in bytes.
         staged: whether tensors are stored in a type other than the computation type.
-        flip: whether the weights are those of the convolution of which this one is the transpose.
+        flip: whether this convolution is the transpose of the one to which the weights belong.
     """
 
     geo: Geometry
@@ -96,12 +96,12 @@ class Tiled(ABC):
     flip: bool = False
 
     def fixed(self) -> dict[str, int]:
-        """Return the parts that do not depend on the tile."""
+        """Return the sizes of the workspace parts that do not depend on the tile."""
         return {}
 
     @abstractmethod
     def tile_sizes(self, tile: Tile) -> dict[str, int]:
-        """Return the parts for one tile."""
+        """Return the sizes of the workspace parts that one tile needs."""
 
     def tiles(self) -> list[Tile]:
         """Return the tiles."""
@@ -109,7 +109,7 @@ class Tiled(ABC):
         return self.geo.tiles(sum(self.tile_sizes(image).values()) * self.itemsize)
 
     def sizes(self) -> dict[str, int]:
-        """Return the largest size of each part."""
+        """Return the size of each workspace part, which is its maximum over all tiles."""
         sizes = self.fixed()
         for tile in self.tiles():
             for name, size in self.tile_sizes(tile).items():
@@ -117,19 +117,19 @@ class Tiled(ABC):
         return sizes
 
     def pad_size(self, tile: Tile) -> dict[str, int]:
-        """Return the size of the padded copy of x, if needed."""
+        """Return the size of the padded copy of x; an empty dict if a tile needs no padding."""
         whole = inside(self.geo.span(tile), self.geo.size)
         return {} if whole else {"pad": prod(padded_shape(self.geo, tile))}
 
     def source(self, x: Array, tile: Tile, scratch: Scratch) -> tuple[list[Launch], Array]:
-        """Return padded x of a tile in canonical axes, with the launches that compute it."""
+        """Return the launches that pad a tile's part of x, and the padded x in canonical axes."""
         view = data_view(x, self.geo.first, self.geo.groups, self.geo.size)
         shape = padded_shape(self.geo, tile)
         buffer = scratch.take("pad", shape) if self.pad_size(tile) else None
         return padded(view, self.geo, tile, buffer)
 
     def weights(self, array: Any) -> Any:
-        """Return weights in canonical axes; swapped and reversed for a transposed convolution."""
+        """Return weights in canonical axes, swapped and reversed for a transposed convolution."""
         if not self.flip:
             return weight_view(array, self.geo)
         reverse = (slice(None, None, -1),) * len(self.geo.kernel)
@@ -145,7 +145,7 @@ def _matrix(tiled: Tiled, array: Array, tile: Tile) -> Array:
 
 
 def _staged_matrix(like: Array, name: str, scratch: Scratch) -> Array:
-    """Return a buffer with the shape and order of a `matrix_view` of storage."""
+    """Return a buffer with the shape and axis order of ``like``, a `matrix_view` of an array."""
     n, groups, channels, positions = like.shape
     if like.strides[-1] <= like.strides[-2]:
         return scratch.take(name, like.shape)
@@ -157,11 +157,11 @@ def _staged_matrix(like: Array, name: str, scratch: Scratch) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class _ImageColumns(Tiled):
-    """Lowerings with columns per image."""
+    """Base class of the lowerings that have a matrix of columns per image."""
 
     @property
     def direct(self) -> bool:
-        """Whether x itself serves as columns."""
+        """Whether x itself is the matrix of columns, so that no copy is needed."""
         return self.geo.pointwise and not self.staged
 
     def column_sizes(self, tile: Tile) -> dict[str, int]:
@@ -182,7 +182,7 @@ class _ImageColumns(Tiled):
 
 @dataclass(frozen=True, slots=True)
 class ImageForward(_ImageColumns):
-    """y = weights x columns, per image."""
+    """Forward convolution, y = weights x columns for each image."""
 
     def fixed(self) -> dict[str, int]:
         geo = self.geo
@@ -215,14 +215,14 @@ class ImageForward(_ImageColumns):
 
 @dataclass(frozen=True, slots=True)
 class ImageFilterGrad(_ImageColumns):
-    """dw = sum over images of dy x columns'."""
+    """Filter gradient, dw = the sum over images of dy x transposed columns."""
 
     def fixed(self) -> dict[str, int]:
         size = self.geo.groups * self.geo.filters * self.geo.depth
         return ({"acc": size} if self.staged else {}) | {"sum": size}
 
     def _joined(self) -> bool:
-        """Whether all images of a tile form one matrix product."""
+        """Return whether one matrix product covers all images of a tile."""
         return not self.geo.first and self.geo.groups == 1
 
     def tile_sizes(self, tile: Tile) -> dict[str, int]:
@@ -269,7 +269,7 @@ class ImageFilterGrad(_ImageColumns):
 
 @dataclass(frozen=True, slots=True)
 class StridedDataGrad(Tiled):
-    """dx = columns of (weights' x dy), accumulated per kernel position."""
+    """Data gradient, dx = columns of (transposed weights x dy), added per kernel position."""
 
     def fixed(self) -> dict[str, int]:
         geo = self.geo
@@ -299,7 +299,7 @@ class StridedDataGrad(Tiled):
                 yield _copy(out[tile.n0 : tile.n1], target)
 
     def _tap_size(self, tile: Tile) -> int:
-        """Return the size of the columns of one kernel position."""
+        """Return the size of the columns that belong to one kernel position."""
         return self.geo.groups * self.geo.channels * self.geo.columns(tile)
 
     def _target(self, scratch: Scratch, dx: Array, tile: Tile) -> Array:
@@ -331,7 +331,7 @@ class StridedDataGrad(Tiled):
 
 
 def _meeting(geo: Geometry, tile: Tile, tap: Ints) -> tuple[list[slice], list[slice]]:
-    """Return where a kernel position overlaps x: slices of x and of the tile's output."""
+    """Return the slices of x and of the tile's output in which a kernel position overlaps x."""
     into, from_ = [], []
     starts = (tile.h0, *(0 for _ in geo.out[1:]))
     columns = zip(
@@ -353,13 +353,13 @@ def _meeting(geo: Geometry, tile: Tile, tap: Ints) -> tuple[list[slice], list[sl
 
 @dataclass(frozen=True, slots=True)
 class RowForward(Tiled):
-    """y = weights x overlapping rows of columns, per output row."""
+    """Forward convolution, y = weights x overlapping rows of columns for each output row."""
 
     def fixed(self) -> dict[str, int]:
         return {"weight": self.geo.filters * self.geo.depth}
 
     def _rows_shape(self, tile: Tile) -> Ints:
-        """(row, channel, *kernel[1:], image, *out[1:])"""
+        """Return the sizes (row, channel, *kernel[1:], image, *out[1:]) for a tile."""
         geo = self.geo
         height = geo.span(tile)[0][1]
         return (height, geo.channels, *geo.kernel[1:], tile.n1 - tile.n0, *geo.out[1:])
@@ -397,9 +397,9 @@ class RowForward(Tiled):
 
 
 def _row_windows(source: Array, geo: Geometry) -> Array:
-    """View padded data as windows over all but the first spatial axis.
+    """View padded data as windows over all but the first spatial axis, for a single group.
 
-    (image, channel, row, *kernel[1:], *out[1:]), for a single group.
+    The axes are (image, channel, row, *kernel[1:], *out[1:]).
     """
     space = source.strides[4:]
     inner = tuple(s * d for s, d in zip(space, geo.dilation[1:], strict=True))
@@ -411,14 +411,14 @@ def _row_windows(source: Array, geo: Geometry) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class RowFilterGrad(Tiled):
-    """dw = dy x overlapping rows of columns', a matrix product per kernel row and tile."""
+    """Filter gradient, dw = dy x transposed rows of columns: a product per kernel row and tile."""
 
     def fixed(self) -> dict[str, int]:
         size = self.geo.filters * self.geo.depth
         return {"acc": size, "sum": size}
 
     def _rows_shape(self, tile: Tile) -> Ints:
-        """(channel, *kernel[1:], row, image, *out[1:])"""
+        """Return the sizes (channel, *kernel[1:], row, image, *out[1:]) for a tile."""
         geo = self.geo
         height = geo.span(tile)[0][1]
         return (geo.channels, *geo.kernel[1:], height, tile.n1 - tile.n0, *geo.out[1:])
@@ -465,7 +465,7 @@ class RowFilterGrad(Tiled):
 
 
 def _rows_fit(geo: Geometry, tiles: list[Tile]) -> bool:
-    """Whether "rows" copies less than columns and its products are wide enough."""
+    """Return whether "rows" copies less than "image" does, and its products are wide enough."""
     if not geo.first or geo.groups > 1 or geo.pointwise:
         return False
     copied = geo.channels * prod(geo.kernel[1:]) * geo.size[0] + geo.filters * geo.out[0]
@@ -493,7 +493,7 @@ def _lower_conv(query: KernelQuery) -> tuple[Geometry, Lowering]:
 
 
 def _lower_data_grad(query: KernelQuery) -> tuple[Geometry, Lowering]:
-    """Lower a data gradient, or a transposed convolution, whose input is this op's dy."""
+    """Lower a data gradient, or a transposed convolution, whose input takes the place of dy."""
     geo = geometry(query, query.outputs[0], query.inputs[1], query.inputs[0])
     if set(geo.strides) == {1}:
         return geo, _forward(geo.transposed(), *_computing(query), flip=True)

@@ -33,7 +33,7 @@ def _random_mask(ctx: BindContext) -> Launch:
 
 
 def _masked(ctx: BindContext) -> Sequence[Launch]:
-    """Convert the mask to the output's type first; cheaper than a product of mixed types."""
+    """Convert the mask to the output's type first; this is faster than a mixed-type product."""
     (x, mask), (out,) = ctx.inputs, ctx.outputs
     return (
         partial(np.copyto, out, mask, casting="unsafe"),

@@ -1,7 +1,7 @@
 """Kernels of batch, layer and L2 normalization.
 
-Variances are means of squared deviations, which avoids cancellation.  Elementwise passes run block
-by block, so that a block stays in cache between passes.
+Variances are computed as means of squared deviations, which avoids cancellation.  Elementwise
+passes run block by block, so that a block stays in cache between two passes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ BLOCK_BYTES = 1 << 18
 
 
 def _blocks(count: int, total_bytes: int) -> list[slice]:
-    """Return slices of ``count`` equal items, of about `BLOCK_BYTES` each."""
+    """Split ``count`` items of equal size into slices of about `BLOCK_BYTES` bytes each."""
     size = max(1, BLOCK_BYTES * count // max(total_bytes, 1))
     return [slice(i, min(i + size, count)) for i in range(0, count, size)]
 
@@ -48,7 +48,7 @@ def _blocks(count: int, total_bytes: int) -> list[slice]:
 
 @dataclass(frozen=True, slots=True)
 class _Channels:
-    """How a tensor is folded around its channel axis and split into blocks."""
+    """The folding of a tensor to (outer, channels, inner), and its division into blocks."""
 
     outer: int
     channels: int
@@ -64,12 +64,12 @@ class _Channels:
 
     @property
     def count(self) -> int:
-        """Elements per channel, at least 1, for use as a divisor."""
+        """Number of elements per channel; at least 1, so that it can be a divisor."""
         return max(self.outer * self.inner, 1)
 
     @property
     def partials(self) -> Shape:
-        """Shape of partial sums: per outer index, or per block if channels are the last axis."""
+        """Shape of partial sums: one row per outer index, or per block if ``inner`` is 1."""
         return (len(self.blocks) if self.inner == 1 else self.outer), self.channels
 
     def fold(self, x: Array) -> Any:
@@ -81,14 +81,14 @@ class _Channels:
         return v.reshape(self.channels, 1)
 
     def sum(self, x: Array, out: Array, scratch: Array, factor: float = 1.0) -> Launches:
-        """``out`` = factor times the sum of folded x per channel."""
+        """Return launches that write ``factor`` times the channel sums of folded x to ``out``."""
         if self.inner == 1:
             return (column_sum(x[:, :, 0], out, factor),)
         rows = x.reshape(self.outer * self.channels, self.inner)
         return row_sum(rows, scratch.reshape(-1, 1)), column_sum(scratch, out, factor)
 
     def dots(self, k: int, x: Array, y: Array, scratch: Array) -> Launch:
-        """Compute the partial inner products of block ``k`` of two folded tensors."""
+        """Return a launch of the partial inner products, per channel, of block ``k`` of x and y."""
         block = self.blocks[k]
         if self.inner == 1:
             return column_dots(x[block, :, 0], y[block, :, 0], scratch[k])
@@ -101,7 +101,7 @@ def _channels(query: KernelQuery) -> _Channels:
 
 
 def _channel_parts(query: KernelQuery) -> tuple[tuple[Shape, DTypeLike], ...]:
-    """Workspace: partial sums and two channel vectors."""
+    """Return the workspace parts: partial sums and two channel vectors."""
     fold, dtype = _channels(query), query.inputs[0].dtype.numpy
     vector = ((fold.channels,), dtype)
     return (fold.partials, dtype), vector, vector
@@ -145,7 +145,10 @@ def _batch_norm_training(ctx: BindContext) -> Launches:
 def _centre_and_square(
     fold: _Channels, x: Array, mean: Array, out: Array, scratch: Array, other: Array | None = None
 ) -> Iterator[Launch]:
-    """``out`` = x - mean; scratch = its partial inner products with ``other`` or itself."""
+    """Yield launches that write x - mean to ``out``, and its partial inner products to ``scratch``.
+
+    The inner products are those of x - mean with ``other`` or, without ``other``, with itself.
+    """
     for k, block in enumerate(fold.blocks):
         yield call(np.subtract, x[block], fold.vector(mean), out=out[block])
         yield fold.dots(k, out, out if other is None else other, scratch)
@@ -160,7 +163,7 @@ def _scale_and_shift(
 
 
 def _move(moving: Array, batch: Array, rate: float, unbias: float, scratch: Array) -> Launches:
-    """moving = moving (1 - rate) + batch unbias rate."""
+    """Return launches that compute moving = moving (1 - rate) + batch unbias rate."""
     return (
         call(np.multiply, moving, scalar(1 - rate, moving), out=moving),
         call(np.multiply, batch, scalar(rate * unbias, batch), out=scratch),
@@ -169,7 +172,7 @@ def _move(moving: Array, batch: Array, rate: float, unbias: float, scratch: Arra
 
 
 def _batch_norm_inference(ctx: BindContext) -> Launches:
-    """y = x factor + shift, with factor and shift computed per channel."""
+    """Return launches that compute y = x factor + shift, with one factor and shift per channel."""
     x, moving_mean, moving_variance, gamma, beta = ctx.inputs
     y, mean, inverse = ctx.outputs
     fold = _channels(ctx.query)
@@ -210,7 +213,10 @@ def _times(fold: _Channels, x: Array, factor: Array, out: Array) -> Iterator[Lau
 def _batch_norm_dx(
     fold: _Channels, ctx: BindContext, dy: Array, dx: Array, slope: Array, offset: Array
 ) -> Iterator[Launch]:
-    """dx holds x - mean: ((x - mean) slope + dy + offset) gamma inverse."""
+    """Yield launches that compute dx = ((x - mean) slope + dy + offset) gamma inverse.
+
+    Before them, dx holds x - mean.
+    """
     inverse, gamma = ctx.inputs[3:]
     _, d_gamma, d_beta = ctx.outputs
     share = scalar(-1 / fold.count, slope)
@@ -230,7 +236,7 @@ def _batch_norm_dx(
 
 
 def _leading(type_: TensorType, lead: int) -> tuple[int, list[slice]]:
-    """Return the number of items on the first ``lead`` axes, and blocks of them."""
+    """Return the number of items along the first ``lead`` axes, and their division into blocks."""
     items = prod(type_.shape[:lead])
     return items, _blocks(items, type_.nbytes)
 
@@ -277,7 +283,7 @@ def _affine(y: Array, gamma: Any, beta: Any) -> Iterator[Launch]:
 
 
 def _row_parts(query: KernelQuery) -> tuple[tuple[Shape, DTypeLike], ...]:
-    """Workspace: two numbers per row."""
+    """Return the workspace parts: two numbers per row."""
     type_ = query.inputs[0]
     norm = normal_axis(query.attrs["begin_norm_axis"], len(type_.shape))
     rows = (prod(type_.shape[:norm]), 1)
@@ -303,7 +309,7 @@ def _layer_norm_grad(ctx: BindContext) -> Launches:
 def _layer_norm_dx(
     dy: Array, x: Array, mean: Array, inverse: Array, dx: Array, dot: Array, total: Array
 ) -> Launches:
-    """dx = (n slope + dy + offset) inverse with n = (x - mean) inverse."""
+    """Return launches of dx = (n slope + dy + offset) inverse, with n = (x - mean) inverse."""
     share = -1 / x.shape[1]
     return (
         call(np.subtract, x, mean, out=dx),
@@ -319,7 +325,7 @@ def _layer_norm_dx(
 
 
 def _gamma_parts(query: KernelQuery) -> tuple[tuple[Shape, DTypeLike], ...]:
-    """Workspace: normalized values of one block, and partial sums per block."""
+    """Return the workspace parts: the normalized values of a block, and partial sums per block."""
     type_ = query.inputs[0]
     norm, begin = layer_axes(len(type_.shape), query.attrs)
     _, blocks = _leading(type_, min(norm, begin))
@@ -353,7 +359,7 @@ def _layer_norm_gamma_grad(ctx: BindContext) -> Launches:
 
 
 def _layer_norm_param_grad(ctx: BindContext) -> Launches:
-    """Write normalized_diff last, since it may alias dy."""
+    """Return the launches; the last one writes normalized_diff, since it can alias dy."""
     (dy, normalized, gamma), (out, d_beta, d_gamma) = ctx.inputs, ctx.outputs
     shape = (dy.size // max(gamma.size, 1), gamma.size)
     dy, normalized, out = (a.reshape(shape) for a in (dy, normalized, out))
@@ -378,7 +384,7 @@ def _axis_dots(x: Array, y: Array, out: Array) -> Launch:
 
 
 def _l2_parts(query: KernelQuery) -> tuple[tuple[Shape, DTypeLike], ...]:
-    """Workspace: two numbers and a flag per vector."""
+    """Return the workspace parts: two numbers and a flag per vector."""
     squares = query.outputs[1] if len(query.outputs) > 1 else query.inputs[2]
     part = (squares.shape, squares.dtype.numpy)
     return part, part, (squares.shape, np.dtype(np.bool_))

@@ -1,4 +1,4 @@
-"""Kernels of class sampling, with NumPy's sorts, which allocate in each step."""
+"""Kernels that sample classes; they call NumPy's sorts, which allocate memory in each step."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Pooling kernels: separable passes over axes forward, window positions backward.
+"""Pooling kernels.
 
-Maxima and sums over a window are computed one axis after the other.  All launches work on a few
-images at a time, which stay in the inner caches; in channels-first layout, every channel is treated
+Pooling and the gradient of average pooling process one axis after the other; the gradient of max
+pooling processes one position within the windows after the other.  All launches work on a few
+images at a time, which stay in the inner caches; in channels-first layout, each channel is treated
 as an image.
 """
 
@@ -35,7 +36,7 @@ BUDGET = 1 << 19
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Windows over one axis of a tensor: ``size`` elements, ``out`` windows."""
+    """The windows along one axis of a tensor: ``out`` windows over ``size`` elements."""
 
     axis: int
     size: int
@@ -46,7 +47,7 @@ class Axis:
 
     @property
     def trivial(self) -> bool:
-        """Whether each window is a single element, in order."""
+        """Whether window i consists of element i only."""
         return self.kernel == self.stride == 1 and self.size == self.out
 
     @property
@@ -55,7 +56,7 @@ class Axis:
         return self.kernel <= self.stride
 
     def meeting(self, tap: int) -> tuple[slice, slice]:
-        """Return the elements at one position of their windows, and these windows."""
+        """Return slices of the elements at position ``tap`` of a window, and of these windows."""
         shift = tap - self.before
         low = max(0, -(shift // self.stride))
         high = max(low, min(self.out, (self.size - 1 - shift) // self.stride + 1))
@@ -64,7 +65,7 @@ class Axis:
         return slice(first, stop, self.stride), slice(low, high)
 
     def covers(self) -> bool:
-        """Whether every element is in some window."""
+        """Return whether every element is in some window."""
         last = (self.out - 1) * self.stride - self.before + self.kernel
         return self.kernel >= self.stride and last >= self.size
 
@@ -80,19 +81,19 @@ def _axes(query: KernelQuery, big: Ints) -> list[Axis]:
 
 
 def _images(n: int, image_bytes: int) -> list[slice]:
-    """Split images into equal groups of about `BUDGET` bytes."""
+    """Split ``n`` images into equal groups of about `BUDGET` bytes each."""
     count = max(1, min(n, -(-n * image_bytes // BUDGET)))
     return [slice(*balanced_range(n, count, i)) for i in range(count)]
 
 
 def _split_shape(query: KernelQuery, shape: Ints) -> Ints:
-    """Return a shape with one image per channel in channels-first layout."""
+    """Return the shape in which, in channels-first layout, each channel is an image."""
     first = query.attrs["data_format"] == "channels_first"
     return (shape[0] * shape[1], 1, *shape[2:]) if first else shape
 
 
 def _split(ctx: BindContext) -> list[Array]:
-    """Return inputs and output in their `_split_shape`."""
+    """Return the inputs and the output, reshaped to their `_split_shape`."""
     return [a.reshape(_split_shape(ctx.query, a.shape)) for a in (*ctx.inputs, *ctx.outputs)]
 
 
@@ -109,10 +110,10 @@ def _at(array: Array, axis: int, part: slice) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """The passes of a pooling over a few images.
+    """The passes that compute the pooling of a group of images.
 
     Attributes:
-        shapes: shapes before the first and after each pass.
+        shapes: the shape before the first pass, then the shape after each pass.
         axes: the axis of each pass.
         dtype: the computation type.
         staged: whether tensors are stored in another type.
@@ -124,10 +125,11 @@ class Passes:
     staged: bool
 
     def parts(self, backward: bool = False) -> list[tuple[Ints, DTypeLike]]:
-        """Return two temporaries, then the buffers for intermediate shapes.
+        """Return two temporaries, then the buffers for intermediate results.
 
-        A forward pooling writes its last result to y, a backward one its first to dx, unless these
-        are staged; the latter also needs a scaled copy of dy.
+        The result of the last forward pass goes to y and that of the last backward pass to dx;
+        these need no buffers unless they are staged.  A backward pooling also needs a buffer for
+        the scaled copy of dy.
         """
         small = (max(map(prod, self.shapes[1:]), default=0),)
         between = self.shapes[1:] if backward else self.shapes[1:-1]
@@ -136,7 +138,7 @@ class Passes:
 
 
 def _passes(query: KernelQuery, function: np.ufunc, part: slice | None = None) -> Passes:
-    """Return the passes of a group of images; by default of the largest group."""
+    """Return the passes for a group of images, by default the largest group."""
     shape = _split_shape(query, query.inputs[0].shape)
     dtype = query.outputs[0].dtype
     staged = function is np.add and dtype.accumulate is not dtype
@@ -157,7 +159,7 @@ def _groups(query: KernelQuery, passes: Passes) -> list[slice]:
 def _bind_passes(
     ctx: BindContext, function: np.ufunc, backward: bool
 ) -> Iterator[tuple[Passes, slice, list[Array], list[Array]]]:
-    """Yield passes, images, temporaries and buffers for each group of images."""
+    """Yield, for each group of images, its passes, slice, temporaries and buffers."""
     for part in _groups(ctx.query, _passes(ctx.query, function)):
         passes = _passes(ctx.query, function, part)
         one, two, *buffers = carve(ctx.workspace, *passes.parts(backward))
@@ -170,7 +172,10 @@ def _bind_passes(
 def _pass(
     how: tuple[Any, Any], axis: Axis, source: Array, target: Array, temporaries: list[Array]
 ) -> Iterator[Launch]:
-    """Reduce windows along one axis with a function, starting from the lowest value."""
+    """Yield launches that reduce windows along one axis.
+
+    ``how`` has the function that reduces, and the value with which the reduction starts.
+    """
     function, lowest = how
     meetings = [axis.meeting(tap) for tap in range(axis.kernel)]
     views = [(_at(source, axis.axis, e), _at(target, axis.axis, w)) for e, w in meetings]
@@ -232,7 +237,7 @@ def _lowest(dtype: NumpyType) -> Any:
 
 
 def _scale(query: KernelQuery, passes: Passes) -> Array:
-    """Return one over the number of elements of each window: a scalar if all are equal."""
+    """Return 1 / (number of elements) of each window, as a scalar if it is equal for all."""
     axes = _axes(query, _split_shape(query, query.inputs[0].shape))
     vectors = window_counts(query.attrs, tuple(axis.size for axis in axes))
     if all(np.all(v == v[:1]) for v in vectors):
@@ -243,7 +248,7 @@ def _scale(query: KernelQuery, passes: Passes) -> Array:
 
 
 def _scaled(array: Array, scale: Array, temporaries: list[Array]) -> Iterator[Launch]:
-    """Multiply a contiguous array with scale, broadcast, in place."""
+    """Yield launches that multiply a contiguous array in place by ``scale``, with broadcasting."""
     if not scale.ndim:
         yield call(np.multiply, array, scale, out=array)
         return
@@ -287,7 +292,7 @@ def _avg_backward(
 
 
 def _spread(axis: Axis, source: Array, target: Array, temporaries: list[Array]) -> Iterator[Launch]:
-    """Apply the transpose of a pass of sums."""
+    """Yield launches of a transposed sum, which add the value of each window to its elements."""
     if not (axis.disjoint and axis.covers()):
         yield partial(target.fill, 0)
     for tap in range(axis.kernel):
@@ -303,10 +308,11 @@ def _spread(axis: Axis, source: Array, target: Array, temporaries: list[Array]) 
 
 
 def _max_grad_plan(query: KernelQuery) -> tuple[list[slice], list[tuple[Ints, Any]], list[Axis]]:
-    """Return groups of images, the temporaries of the largest, and the axes.
+    """Return the groups of images, the temporaries for the largest group, and the axes.
 
-    Temporaries are: mask of finished windows, matches at a position, matches as integers of the
-    element size, two for `apply`; and dx in float32 for overlapping windows of 16-bit types.
+    The temporaries are the mask of finished windows, the matches at one position, the matches as
+    integers of the element size, and two arrays for `apply`.  For overlapping windows of 16-bit
+    types, dx in float32 follows.
     """
     x, dy = (_split_shape(query, query.inputs[i].shape) for i in (0, 2))
     dtype, axes = query.outputs[0].dtype, _axes(query, x)
@@ -356,7 +362,7 @@ def _max_backward(
 
 
 def _meetings(axes: list[Axis], rank: int) -> Iterator[tuple[Any, Any]]:
-    """Yield, for each position in the windows, elements of the input and their windows."""
+    """Yield, for each position within a window, the input elements there and their windows."""
     for tap in product(*(range(axis.kernel) for axis in axes)):
         big, small = [slice(None)] * rank, [slice(None)] * rank
         for axis, t in zip(axes, tap, strict=True):
@@ -367,7 +373,7 @@ def _meetings(axes: list[Axis], rank: int) -> Iterator[tuple[Any, Any]]:
 def _add_at_nan(
     axes: list[Axis], arrays: tuple[Array, Array, Array, Array], largest: Array
 ) -> None:
-    """Add dy at the first NaN of a window, which equals no maximum."""
+    """Add dy at the first NaN of each window that has one, since NaN does not equal the maximum."""
     x, y, dy, goal = arrays
     np.maximum.reduce(y, None, out=largest)
     if largest == largest:
@@ -382,9 +388,9 @@ def _add_at_nan(
 def _position(
     x: Array, views: list[Array], goal: Array, work: list[Array], disjoint: bool
 ) -> Iterator[Launch]:
-    """Add dy to ``goal`` where x at one window position is the first maximum.
+    """Yield launches that add dy to ``goal`` where x at one window position is the first maximum.
 
-    dy is masked bitwise, so that inf and NaN do not spread.
+    dy is masked bitwise, so that inf and NaN in dy do not spread to other elements.
     """
     y, served, dy = views
     hit, wide = (a[: y.size].reshape(y.shape) for a in work[:2])
@@ -402,7 +408,7 @@ def _position(
 
 
 def _accumulate(goal: Array, part: Array, temporaries: list[Array]) -> Iterator[Launch]:
-    """Add a contiguous part, converted if necessary."""
+    """Yield launches that add a contiguous part to ``goal``, converted if the types differ."""
     if part.dtype == goal.dtype:
         yield from apply(np.add, (goal, part), goal, temporaries)
         return

@@ -34,7 +34,7 @@ def _folded(shape: Shape, axis: int) -> tuple[int, int, int]:
 
 
 def _along_axis_parts(query: KernelQuery) -> tuple[tuple[Shape, DTypeLike], ...]:
-    """Workspace: one number per row, and one per element."""
+    """Return the workspace parts: one number per row, and one per element."""
     type_ = query.inputs[0]
     outer, classes, inner = _folded(type_.shape, query.attrs["axis"])
     dtype = type_.dtype.numpy
@@ -58,7 +58,7 @@ def _sums(x: Array, out: Array) -> Launch:
 
 
 def _views(ctx: BindContext) -> tuple[Any, ...]:
-    """Return folded views of inputs and output, then the workspace."""
+    """Return the folded views of inputs and output, then the parts of the workspace."""
     shape = _folded(ctx.inputs[0].shape, ctx.attrs["axis"])
     arrays = [x.reshape(shape) for x in (*ctx.inputs, *ctx.outputs)]
     return (*arrays, *carve(ctx.workspace, *_along_axis_parts(ctx.query)))
@@ -115,7 +115,7 @@ def _matrix(x: Array) -> Array:
 
 
 def _loss_parts(query: KernelQuery) -> tuple[tuple[Shape, DTypeLike], ...]:
-    """Workspace: a matrix of predictions, two numbers and an index per row."""
+    """Return the workspace parts: a matrix of predictions, two numbers and an index per row."""
     type_ = query.inputs[0]
     rows, classes = prod(type_.shape[:-1]), type_.shape[-1]
     dtype = type_.dtype.numpy
@@ -135,10 +135,10 @@ def _row_bytes(query: KernelQuery) -> int:
 
 
 def _label_check(ctx: BindContext, label: Array) -> Launches:
-    """Raise `DataError` before a label outside of [0, depth) is used as an index."""
+    """Return a launch that raises `DataError` if any label is outside of [0, depth)."""
     if not label.size:
         return ()
-    bits = label.view(f"u{label.itemsize}").reshape(-1)  # negative labels become large
+    bits = label.view(f"u{label.itemsize}").reshape(-1)  # negative labels become large numbers
     depth = ctx.attrs["depth"]
     limit = min(depth, np.iinfo(label.dtype).max + 1)
     largest = np.zeros((), bits.dtype)
@@ -162,14 +162,14 @@ def _raise_label(op: str, label: Array, depth: int) -> None:
 
 
 def _label_indices(label: Array, depth: int, out: Array) -> Launches:
-    """``out`` = flat indices of the labels in a matrix with ``depth`` columns."""
+    """Return launches that write the labels' flat indices in a matrix of ``depth`` columns."""
     starts = np.arange(label.size, dtype=np.intp) * depth
     flat = label.reshape(-1)
     return partial(np.copyto, out, flat), call(np.add, out, starts, out=out)
 
 
 def _gather(matrix: Array, indices: Array, out: Array) -> Launches:
-    """Gather at valid indices; mode "clip" avoids NumPy's intermediate buffer."""
+    """Return a launch that gathers at valid indices; mode "clip" avoids NumPy's output buffer."""
     if not indices.size:
         return ()
     return (partial(matrix.reshape(-1).take, indices, None, out, "clip"),)
@@ -182,7 +182,10 @@ def _scatter(matrix: Array, indices: Array, values: Array) -> Launches:
 
 
 def _normalise(prob: Array, row: Array) -> Launches:
-    """Turn shifted logits in prob into probabilities; row gets the log of their sum."""
+    """Return launches that turn the shifted logits in ``prob`` into probabilities.
+
+    ``row`` gets the logarithm of each row's sum of exponentials.
+    """
     return (
         call(np.exp, prob, out=prob),
         row_sum(prob, row),
@@ -222,9 +225,10 @@ def _sparse_softmax_loss_grad(ctx: BindContext) -> Launches:
 
 
 def _dense_softmax_loss(ctx: BindContext) -> Launches:
-    """log(sum(exp(z))) sum(label) - sum(label z), with z clamped to the lowest finite number.
+    """Return launches that compute log(sum(exp(z))) sum(label) - sum(label z).
 
-    The clamp keeps 0 * -inf out of the sum if a logit of -inf has a label of 0.
+    The logits z are clamped to the lowest finite number, which keeps 0 * -inf out of the sum if a
+    logit of -inf has a label of 0.
     """
     (x, label), prob = map(_matrix, ctx.inputs), _matrix(ctx.outputs[0])
     out = ctx.outputs[1].reshape(-1)
@@ -282,7 +286,7 @@ def _sparse_loss_grad(ctx: BindContext) -> Launches:
     )
 
 
-# --- losses per element; these may be bound to tiles, so that sizes are taken from the arrays
+# --- losses per element; they can be bound to tiles, so that sizes are taken from the arrays
 
 
 def _two_elements_each(query: KernelQuery) -> int:
@@ -297,7 +301,7 @@ def _two_like(ctx: BindContext) -> tuple[Array, ...]:
 
 
 def _same_type(label: Array, spare: Array) -> tuple[Array, Launches]:
-    """Return the label in the type of ``spare``, and the launches that convert it."""
+    """Return the label in the element type of ``spare``, and the launches that convert it."""
     if label.dtype == spare.dtype:
         return label, ()
     return spare, (partial(np.copyto, spare, label, casting="unsafe"),)
@@ -335,7 +339,10 @@ def _sigmoid_loss_grad(ctx: BindContext) -> Launches:
 
 
 def _smooth_l1(ctx: BindContext) -> Launches:
-    """With c = min(d, beta), the loss is c (d - c/2) / beta in both branches."""
+    """Return launches of the loss c (d - c/2) / beta, where d = |x - label| and c = min(d, beta).
+
+    This formula holds for both branches of the loss.
+    """
     (x, label), (loss,), beta = ctx.inputs, ctx.outputs, ctx.attrs["beta"]
     distance = call(np.subtract, x, label, out=loss), call(np.abs, loss, out=loss)
     if beta == 0:

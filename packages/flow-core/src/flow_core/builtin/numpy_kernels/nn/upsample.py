@@ -1,4 +1,4 @@
-"""Kernels of upsampling: copies of rows and columns, or products with two small matrices."""
+"""Kernels of upsampling: they copy rows and columns, or multiply by two small matrices."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Parts = list[tuple[tuple[int, ...], Any]]
 
 
 def _copies(query: KernelQuery) -> bool:
-    """Whether the op only copies elements."""
+    """Return whether the op only copies elements."""
     return query.op == "upsample" and query.attrs["interpolation"] == "nearest"
 
 
 def _parts(query: KernelQuery) -> Parts:
-    """Workspace: the input upsampled along one axis; 16-bit types add both tensors in float32."""
+    """Return the workspace parts: the result along one axis; float32 copies of 16-bit tensors."""
     a, b = query.inputs[0], query.outputs[0]
     shape = (*a.shape[:2], b.shape[2], a.shape[3])
     if _copies(query):
@@ -65,7 +65,7 @@ def _bind_copies(ctx: BindContext, x: Array, middle: Array, y: Array) -> Sequenc
 
 
 def _matrices(ctx: BindContext, dtype: DTypeLike) -> tuple[Array, Array]:
-    """Return the interpolation matrices for multiplication from the left and the right."""
+    """Return the interpolation matrices by which images are multiplied from left and right."""
     (x,), (y,) = ctx.inputs, ctx.outputs
     small, back = (x, False) if ctx.query.op == "upsample" else (y, True)
     rows, columns = (

@@ -1,9 +1,9 @@
-"""The geometry of convolutions, and tiles that fit the caches.
+"""The geometry of convolutions, and their division into tiles that fit the caches.
 
 Everything is computed from shapes, so that parts of split tensors work like whole tensors.  Arrays
-are viewed in canonical axes whatever their layout: data (batch, group, channel, *space), weights
-(group, filter, channel, *kernel), and flattened (batch, group, channel, position).  1-D space gets
-a second axis of size 1, so that "rows" exist in every rank.
+are viewed in canonical axes, whatever their layout: data as (batch, group, channel, *space),
+weights as (group, filter, channel, *kernel), and flattened data as (batch, group, channel,
+position).  1-D space gets a second axis of size 1, so that tensors of every rank have rows.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from flow_core.plugins.specs import KernelQuery
 Ints = tuple[int, ...]
 
 BUDGET = 6 << 20
-"""Maximum size of a tile's columns in bytes; OpenBLAS streams this well from the outer caches."""
+"""Maximum size of a tile's columns in bytes, so that OpenBLAS reads them from the outer caches."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Images ``n0:n1`` and output rows ``h0:h1`` (of the first spatial axis)."""
+    """A tile: images ``n0:n1`` and output rows ``h0:h1`` along the first spatial axis."""
 
     n0: int
     n1: int
@@ -46,12 +46,12 @@ class Geometry:
     """A convolution of x (batch, groups x channels, *size) to y (batch, groups x filters, *out).
 
     Attributes:
-        first: whether channels come before spatial axes.
+        first: whether the channel axis comes before the spatial axes.
         n: batch size.
         groups: number of groups.
-        channels, filters: per group.
-        size, out, kernel, strides, dilation: per spatial axis.
-        before: padding before each axis; a negative value crops elements.
+        channels, filters: numbers of channels and filters per group.
+        size, out, kernel, strides, dilation: input size, output size, and so on, per spatial axis.
+        before: padding before the first element of each axis; a negative value crops elements.
     """
 
     first: bool
@@ -68,12 +68,12 @@ class Geometry:
 
     @property
     def positions(self) -> int:
-        """Output positions per image."""
+        """Number of output positions per image."""
         return prod(self.out)
 
     @property
     def row(self) -> int:
-        """Output positions per row."""
+        """Number of output positions per row."""
         return prod(self.out[1:])
 
     @property
@@ -97,7 +97,7 @@ class Geometry:
         )
 
     def transposed(self) -> Geometry:
-        """Return the convolution that maps dy to dx with flipped weights, for strides of 1."""
+        """Return the convolution that maps dy to dx with flipped weights; all strides must be 1."""
         effective = [(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilation, strict=True)]
         return replace(
             self,
@@ -109,14 +109,14 @@ class Geometry:
         )
 
     def span(self, tile: Tile) -> list[tuple[int, int]]:
-        """Return, per axis, start and length of the part of padded x that a tile reads."""
+        """Return, for each axis, start and length of the part of padded x that a tile reads."""
         columns = zip(
             self._rows(tile), self.kernel, self.strides, self.dilation, self.before, strict=True
         )
         return [(a * s - p, (o - 1) * s + (k - 1) * d + 1) for (a, o), k, s, d, p in columns]
 
     def _rows(self, tile: Tile) -> list[tuple[int, int]]:
-        """Return, per axis, the first output position and the number of positions."""
+        """Return, for each axis, a tile's first output position and its number of positions."""
         return [(tile.h0, tile.h1 - tile.h0), *((0, n) for n in self.out[1:])]
 
     def tile_out(self, tile: Tile) -> Ints:
@@ -124,14 +124,14 @@ class Geometry:
         return tuple(count for _, count in self._rows(tile))
 
     def columns(self, tile: Tile) -> int:
-        """Return the number of output positions of a tile in all its images."""
+        """Return the number of output positions of a tile, summed over its images."""
         return (tile.n1 - tile.n0) * (tile.h1 - tile.h0) * self.row
 
     def tiles(self, image_bytes: int) -> list[Tile]:
-        """Split into equal tiles of whole images or, if one is too large, of rows of one image.
+        """Split the output into equal tiles of whole images, or of rows if an image is too large.
 
         Args:
-            image_bytes: workspace size per image.
+            image_bytes: size in bytes of the workspace that one image needs.
         """
         if image_bytes <= BUDGET:
             count = -(-self.n * image_bytes // BUDGET) or 1
@@ -230,7 +230,7 @@ def windows(source: Array, geo: Geometry, out: Ints) -> Array:
 
 
 def inside(span: Sequence[tuple[int, int]], size: Ints) -> bool:
-    """Whether a span needs no padding."""
+    """Return whether a span is within the tensor, so that it needs no padding."""
     return all(a >= 0 and a + length <= n for (a, length), n in zip(span, size, strict=True))
 
 
@@ -242,7 +242,7 @@ def padded_shape(geo: Geometry, tile: Tile) -> Ints:
 
 
 def padded(x: Any, geo: Geometry, tile: Tile, buffer: Any) -> tuple[list[Launch], Any]:
-    """Return a tile's part of x with padding in canonical axes, and the launches that compute it.
+    """Return the launches that pad a tile's part of x, and the padded part in canonical axes.
 
     Args:
         x: the whole data array in canonical axes.
@@ -263,7 +263,7 @@ def padded(x: Any, geo: Geometry, tile: Tile, buffer: Any) -> tuple[list[Launch]
 
 
 def flat(array: Array) -> bool:
-    """Whether NumPy iterates over an array with one stride, so that ufuncs need no buffers.
+    """Return whether NumPy iterates over an array with one stride, so that ufuncs need no buffers.
 
     >>> x = np.zeros((4, 6))
     >>> flat(x[:, ::2]), flat(x[:, :2])
@@ -279,14 +279,15 @@ def apply(
     out: Array,
     temporaries: Sequence[Array],
 ) -> Iterator[Launch]:
-    """Yield launches of a ufunc through temporaries, for views that would need ufunc buffers.
+    """Yield launches of a ufunc; copy views for which NumPy would need buffers to temporaries.
 
     Args:
         function: the ufunc.
         inputs: arrays of one shape.
-        out: array of that shape; may be one of the inputs.
-        temporaries: contiguous vectors of as many bytes as the largest array, one per input
-            that is not `flat`, and one more if ``out`` is not and no such input has its type.
+        out: array of the same shape; it can be one of the inputs.
+        temporaries: contiguous vectors, each with as many bytes as the largest array: one for each
+            input that is not `flat`, and one more if ``out`` is not `flat` and none of these
+            inputs has its element type.
     """
     free, taken = iter(temporaries), []
     arguments = []
@@ -307,5 +308,5 @@ def apply(
 
 
 def _like(vector: Array, array: Array) -> Array:
-    """Return the start of a vector's memory as an array like another one."""
+    """Return an array with the shape and type of ``array`` at the start of a vector's memory."""
     return vector.view(array.dtype)[: array.size].reshape(array.shape)

@@ -1,7 +1,7 @@
-"""Elementwise groups: the members' own kernels run tile by tile, in cache.
+"""The kernel of fused groups of elementwise ops: it runs the members' kernels tile by tile.
 
-A tile is a range of rows of the leading axis (of the flattened tensor if all shapes agree).
-Intermediate results are in a few tile-sized slots of the workspace, which members reuse.
+A tile is a range of the leading axis, or of the flattened tensor if all shapes agree, and stays in
+cache.  Intermediate results are in a few tile-sized slots of the workspace, which members reuse.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TILE_BYTES = 128 * 1024
 
 @dataclass(frozen=True, slots=True)
 class _Tiling:
-    """How a group's index space is tiled: the shape it is viewed as, and rows per tile."""
+    """The tiling of a group's index space: the shape of the space, and the rows per tile."""
 
     shape: tuple[int, ...]
     rows: int
@@ -54,7 +54,7 @@ def _tiling(query: KernelQuery, members: Sequence[Member]) -> _Tiling:
 
 
 def _slots(members: Sequence[Member], outputs: Sequence[int]) -> tuple[list[int | None], int]:
-    """Assign workspace slots to members that are no outputs; reuse them after the last reader."""
+    """Assign a workspace slot to each member that is no output; reuse slots after the last read."""
     last = {r: i for i, m in enumerate(members) for r in m.refs if r >= 0}
     free: list[int] = []
     slots: list[int | None] = []
@@ -95,7 +95,7 @@ def _member_queries(query: KernelQuery, members: Sequence[Member]) -> Iterator[K
 
 
 def _tile_type(type_: TensorType, tiling: _Tiling) -> TensorType:
-    """Return the type of the first, largest tile of a value."""
+    """Return the type of a value's first tile, which is the largest tile."""
     if tiling.flat:
         return tensor_type((tiling.rows,), type_.dtype)
     shape = (1,) * (len(tiling.shape) - len(type_.shape)) + type_.shape
@@ -104,7 +104,7 @@ def _tile_type(type_: TensorType, tiling: _Tiling) -> TensorType:
 
 
 def _own_workspace(query: KernelQuery, members: Sequence[Member], tiling: _Tiling) -> int:
-    """Return the largest workspace that a member's kernel needs for a tile."""
+    """Return the bytes of the largest workspace that any member's kernel needs for a tile."""
     sizes = [0]
     for whole in _member_queries(query, members):
         inputs, outputs = (
@@ -140,7 +140,7 @@ def _bind(ctx: BindContext) -> Sequence[Launch]:
 
 @dataclass(frozen=True, slots=True)
 class _Binder:
-    """Binds the members of one group to one tile after another."""
+    """A helper that binds the members of one group to one tile after another."""
 
     ctx: BindContext
     members: Sequence[Member]
@@ -171,7 +171,7 @@ class _Binder:
         yield from late
 
     def _cut(self, array: Array, start: int, stop: int) -> Array:
-        """Return the rows of an array in a tile; broadcast rows stay whole."""
+        """Return the rows of an array that a tile uses; a broadcast leading axis stays whole."""
         if self.tiling.flat:
             return array.reshape(-1)[start:stop]
         shape = self.tiling.shape
@@ -186,7 +186,7 @@ class _Binder:
         return self.ctx.workspace[base : base + size].view(dtype).reshape(shape)
 
     def _overwrites_needed_input(self, i: int, final: Array, inputs: Sequence[Array]) -> bool:
-        """Whether writing member i's result in place destroys an input that is read later."""
+        """Return whether writing member i's result destroys an input that is still to be read."""
         needed = {r for m in self.members[i + 1 :] for r in m.refs if r < 0}
         own = [r for r in self.members[i].refs if r < 0 and r != self.members[i].refs[0]]
         return any(np.shares_memory(final, inputs[-1 - r]) for r in (*needed, *own))

@@ -1,4 +1,4 @@
-"""Kernels of literal arrays, copies and the step counter."""
+"""Kernels of literal arrays, of copies and of the step counter."""
 
 from __future__ import annotations
 

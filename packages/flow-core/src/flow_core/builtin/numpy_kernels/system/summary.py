@@ -1,4 +1,4 @@
-"""Kernels that write to the process's event file."""
+"""Kernels that write summaries to the event file of the process."""
 
 from __future__ import annotations
 

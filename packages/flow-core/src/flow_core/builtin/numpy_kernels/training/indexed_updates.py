@@ -1,4 +1,4 @@
-"""Kernels of row updates; duplicate indices are merged in each step."""
+"""Kernels of updates of the rows at given indices; duplicate indices are merged in each step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from flow_core.plugins.specs import BindContext, KernelSpec
 
 Attrs = Mapping[str, Any]
 Rule = Callable[[Attrs, float, Any, Any, tuple[Any, ...]], tuple[Any, ...]]
-"""Maps attributes, learning rate, weights, gradients and states of rows to new weights, states."""
+"""A function of attributes and learning rate, and of the weights, gradients and states of rows.
+
+It returns the rows' new weights, then their new states.
+"""
 
 
 def _sgd(attrs: Attrs, rate: float, w: Array, r: Array, _: tuple[Array, ...]) -> tuple[Array, ...]:

@@ -1,8 +1,8 @@
-"""Kernels of the update ops: a few passes per variable, over tiles that stay in cache.
+"""Kernels of the update ops: a few passes over each variable, in tiles that stay in cache.
 
 16-bit variables are updated in float32: a tile is widened into scratch memory, updated there and
 rounded back once.  Numbers that depend on the step, such as the learning rate, are written to 0-d
-arrays by a first launch, so that all other launches are plain NumPy calls.
+arrays by the first launch, so that all other launches are plain NumPy calls.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _regularized(query: KernelQuery) -> bool:
 
 
 def _parts(query: KernelQuery, whole: bool) -> dict[str, Part]:
-    """Return the scratch arrays of an update by name; ``whole`` adds one of the model's size."""
+    """Return the scratch arrays of an update by name; ``whole`` adds one as large as the model."""
     row, model = BY_TYPE[query.op], query.inputs[MODEL]
     wide = model.dtype.accumulate
     size, tile = model.size, (min(model.size, TILE),)
@@ -58,12 +58,12 @@ def _state_indices(row: Update) -> range:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Views of one part of a variable in the wide type, with the launches that load and store it.
+    """Views of one part of a variable in the wide type, and launches that load and store the part.
 
     Attributes:
         index: index of the tile.
         enter: launches that fill ``diff`` and the widened copies.
-        leave: launches that round the widened copies back.
+        leave: launches that round the widened copies back to the variable and its states.
         model, diff, states, temp, whole: the views; ``whole`` is None if not requested.
     """
 
@@ -78,7 +78,7 @@ class Tile:
 
 
 class Frame:
-    """One update op bound to its arrays."""
+    """The arrays and scratch memory to which one update op is bound."""
 
     def __init__(self, ctx: BindContext, whole: bool) -> None:
         query = ctx.query
@@ -101,11 +101,11 @@ class Frame:
         self._l1, self._l2 = self.constants(self.attrs["l1"], self.attrs["l2"])
 
     def input(self, index: int) -> Any:
-        """Return an input of one element as a 0-d array."""
+        """Return an input that has one element as a 0-d array."""
         return number(self._inputs[index])
 
     def numbers(self, count: int) -> tuple[Array, ...]:
-        """Return new 0-d arrays of the wide type."""
+        """Return ``count`` unused 0-d arrays of the wide type."""
         return tuple(next(self._numbers) for _ in range(count))
 
     def constants(self, *values: float) -> tuple[Array, ...]:
@@ -114,11 +114,11 @@ class Frame:
 
     @property
     def squares(self) -> Array:
-        """Two rows with a number per tile, for norms."""
+        """Array with two rows of one number per tile: the sums of squares for two norms."""
         return self._scratch["squares"]
 
     def scale(self) -> float:
-        """Return the factor still to be applied to ``diff`` of the tiles in the current step."""
+        """Return the factor by which ``diff`` of all tiles must be multiplied in this step."""
         return 1.0 if self._regularized else self._full_scale()
 
     def _full_scale(self) -> float:
@@ -126,7 +126,7 @@ class Frame:
         return scale if self._scale is None else scale * float(self._scale)
 
     def prepare(self) -> tuple[Launch, ...]:
-        """Return the launches that precede all tiles."""
+        """Return the launches that must run before those of the tiles."""
         if not self._regularized:
             return ()
         return (_setting((self._factor,), lambda: (self._full_scale(),)),)
@@ -158,7 +158,7 @@ class Frame:
         return wide
 
     def _diff(self, part: slice, model: Array, temp: Array, enter: list[Launch]) -> Any:
-        """Return the gradient of a tile, widened and regularized if requested."""
+        """Return the gradient of a tile, widened, and regularized if l1 or l2 is set."""
         view = self._flat[DIFF][part]
         if "diff" not in self._scratch:
             return view
@@ -187,7 +187,7 @@ class Frame:
         return (call(np.multiply, tile.model, keep, out=tile.model),)
 
     def guarded(self, launches: Iterable[Launch]) -> Launch | Sequence[Launch]:
-        """Return the launches, or one that runs them unless ``skip_if`` is set."""
+        """Return the launches, or one launch that runs them unless the input ``skip_if`` is set."""
         if self._skip is None:
             return tuple(launches)
         return partial(_run_unless, number(self._inputs[self._skip]), tuple(launches))
@@ -200,7 +200,7 @@ def _run_unless(skip: Array, launches: Sequence[Launch]) -> None:
 
 
 def _setting(targets: Sequence[Array], compute: Callable[[], tuple[float, ...]]) -> Launch:
-    """Return a launch that writes numbers to 0-d arrays."""
+    """Return a launch that computes numbers and writes them to 0-d arrays."""
 
     def write() -> None:
         for target, value in zip(targets, compute(), strict=True):
@@ -248,14 +248,14 @@ def _momentum(f: Frame) -> Iterator[Launch]:
 
 
 def _average(t: Tile, state: Array, beta: Array, part: Array) -> Iterator[Launch]:
-    """state = beta * state + part * diff; leaves part * diff in temp."""
+    """Yield launches of state = beta * state + part * diff, which leave part * diff in ``temp``."""
     yield call(np.multiply, t.diff, part, out=t.temp)
     yield call(np.multiply, state, beta, out=state)
     yield call(np.add, state, t.temp, out=state)
 
 
 def _average_square(t: Tile, state: Array, beta: Array, part: Array) -> Iterator[Launch]:
-    """state = beta * state + (part * diff) ** 2, where part is the root of the square's factor."""
+    """Yield launches of state = beta * state + (part * diff) ** 2."""
     yield call(np.multiply, t.diff, part, out=t.temp)
     yield call(np.multiply, t.temp, t.temp, out=t.temp)
     yield call(np.multiply, state, beta, out=state)
@@ -263,14 +263,14 @@ def _average_square(t: Tile, state: Array, beta: Array, part: Array) -> Iterator
 
 
 def _step(f: Frame, t: Tile, rate: Array, keep: Array) -> Iterator[Launch]:
-    """model = keep * model - rate * temp."""
+    """Yield launches of model = keep * model - rate * temp."""
     yield call(np.multiply, t.temp, rate, out=t.temp)
     yield from f.decay(t, keep)
     yield call(np.subtract, t.model, t.temp, out=t.model)
 
 
 def _moments(f: Frame) -> tuple[Callable[[], tuple[float, float]], tuple[Any, ...]]:
-    """Return the scaled gradient factors of Adam's moments, and the betas."""
+    """Return a function that computes the gradient factors of Adam's moments, and the betas."""
     beta1, beta2 = f.attrs["beta1"], f.attrs["beta2"]
 
     def shares() -> tuple[float, float]:
@@ -324,7 +324,7 @@ def _rmsprop(f: Frame) -> Iterator[Launch]:
 
 
 def _variance(f: Frame, t: Tile, beta: Array, part: Array, epsilon: Array) -> Iterator[Launch]:
-    """temp = mean_square [- mean_gradient ** 2] + epsilon."""
+    """Yield launches of temp = mean_square [- mean_gradient ** 2] + epsilon."""
     mean_square, *rest = t.states
     if not rest:
         yield call(np.add, mean_square, epsilon, out=t.temp)
@@ -333,13 +333,13 @@ def _variance(f: Frame, t: Tile, beta: Array, part: Array, epsilon: Array) -> It
     yield from _average(t, mean_gradient, beta, part)
     yield call(np.multiply, mean_gradient, mean_gradient, out=t.temp)
     yield call(np.subtract, mean_square, t.temp, out=t.temp)
-    # a variance is not negative, but its rounded value may be
+    # a variance is never negative, but its rounded value can be
     yield call(np.maximum, t.temp, f.constants(0.0)[0], out=t.temp)
     yield call(np.add, t.temp, epsilon, out=t.temp)
 
 
 def _square(f: Frame, row: int, t: Tile, values: Array) -> Launch:
-    """Write the sum of squares of one tile's values to `Frame.squares`."""
+    """Return a launch that writes the sum of squares of a tile's values to `Frame.squares`."""
     return partial(np.dot, values, values, number(f.squares[row, t.index : t.index + 1]))
 
 
@@ -415,7 +415,10 @@ def _lamb(f: Frame) -> Iterator[Launch]:
 def _lamb_change(
     f: Frame, t: Tile, betas: Any, parts: Any, grow: Any, epsilon: Any
 ) -> Iterator[Launch]:
-    """Write Adam's update of a tile to ``whole``, its norm and the model's to ``squares``."""
+    """Yield launches that write Adam's change to ``whole`` and sums of squares to ``squares``.
+
+    Row 0 of ``squares`` gets the sum for the model, row 1 the sum for the change.
+    """
     m, v = t.states
     yield from _average(t, m, betas[0], parts[0])
     yield from _average_square(t, v, betas[1], parts[1])
@@ -492,7 +495,7 @@ def _multi_square_sum_query(query: KernelQuery, index: int) -> KernelQuery:
 
 
 def _multi_square_sum_bytes(query: KernelQuery) -> tuple[int, Part]:
-    """Return the workspace of the largest input, and the part that holds a sum per input."""
+    """Return the bytes for the largest input, and the part that holds one sum per input."""
     count = len(query.inputs)
     asked = (_multi_square_sum_query(query, i) for i in range(count))
     own = max(carved_bytes(*_square_sum_parts(q)) for q in asked)

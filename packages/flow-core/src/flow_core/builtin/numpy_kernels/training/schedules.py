@@ -1,4 +1,4 @@
-"""Kernels of per-step scalars."""
+"""Kernels of scalars that change per step: learning rate, loss scale and nonfinite count."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LARGEST = float(np.finfo(np.float32).max)
 
 
 def number(array: Array) -> Any:
-    """Return the 0-d view of an array of one element."""
+    """View an array that has one element as a 0-d array."""
     return array.reshape(())
 
 

@@ -1,4 +1,4 @@
-"""The kernel of stale variable values."""
+"""The kernel that returns stale values of a variable (for stale synchronous parallel training)."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""Kernels of updates by sums of matrix products, a block of rows of the variable at a time.
+"""Kernels of updates whose gradient is a sum of matrix products.
 
-The gradient of a block stays in a core's cache until the update has read it.  Products are split
-into rows only if NumPy computes them and the rows are bitwise equal to those of the whole product,
-which is determined by a trial; otherwise the whole gradient is computed in scratch memory with the
-kernels that the products and the update use on their own.
+The variable is updated one block of rows at a time, so that the gradient of a block stays in a
+core's cache until the update has read it.  The products are split into blocks of rows only if the
+NumPy kernels compute them and a trial shows that the blocks have the bits of the whole product.
+Otherwise, the whole gradient is computed in scratch memory, with the kernels that would run if the
+products and the update were separate ops.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec, load
 from flow_core.plugins.trials import agree, factors, multiplications
 
 PIECE = 1 << 17
-"""Gradient bytes per block: with the product that is added to it, half of a core's cache."""
+"""Gradient bytes per block; gradient and added product together fill half of a core's cache."""
 LEAST = 16
-"""Minimum rows per block; with fewer, the call takes longer than the product."""
+"""Minimum rows per block; with fewer rows, the call overhead exceeds the time of the product."""
 
 
 def _found(query: KernelQuery) -> KernelSpec:
@@ -38,7 +39,7 @@ def _found(query: KernelQuery) -> KernelSpec:
 
 
 def _kernels(query: KernelQuery) -> Iterator[tuple[KernelQuery, KernelSpec]]:
-    """Yield the queries and kernels that an op consists of: products, then the update."""
+    """Yield the queries and kernels of the ops that this op replaces: products, then the update."""
     first, *others = products(query)
     yield first, _found(first)
     for one in others:
@@ -49,14 +50,15 @@ def _kernels(query: KernelQuery) -> Iterator[tuple[KernelQuery, KernelSpec]]:
 
 
 def _scratch(found: Sequence[tuple[KernelQuery, KernelSpec]]) -> int:
-    """Return the maximum workspace of kernels that run one after the other."""
+    """Return the bytes of the largest workspace among kernels that run one after the other."""
     return max(k.workspace(q) if k.workspace else 0 for q, k in found)
 
 
 def _step(query: KernelQuery) -> int:
-    """Return the number of rows per block; all rows if the product must not be split.
+    """Return the number of rows per block: all rows if the product must not be split.
 
-    16-bit types are never split: their product is rounded from float32, unlike `np.matmul`.
+    Products of 16-bit types are never split: their kernel rounds float32 results, and a trial with
+    `np.matmul` does not.
     """
     model, (first, *_) = query.inputs[MODEL], products(query)
     rows = model.shape[0]
@@ -77,7 +79,7 @@ def _sides(attrs: AttrValue, a: Array, b: Array) -> tuple[Array, Array]:
 
 @cache
 def _same_bits(types: tuple[TensorType, ...], attrs: AttrValue, step: int) -> bool:
-    """Whether rows of a product are bitwise equal if computed in blocks."""
+    """Return whether a product that is computed in blocks of rows has the same bits."""
     sides = dict(attrs)
     turned = sides["transpose_a"], sides["transpose_b"]
 
@@ -118,7 +120,7 @@ def _bind(ctx: BindContext) -> Sequence[Launch]:
 
 
 def _operands(ctx: BindContext) -> tuple[Sequence[Any], Sequence[Any]]:
-    """Return the update's inputs other than the gradient, and the operands of the products."""
+    """Return the inputs of the update except the gradient, and the operands of the products."""
     first = len(ctx.inputs) - 2 * ctx.attrs["parts"]
     return ctx.inputs[:first], ctx.inputs[first:]
 
@@ -138,7 +140,7 @@ def _bound(
 
 
 def _at_once(ctx: BindContext) -> Iterator[Launch]:
-    """Compute the whole gradient with the kernels of the products, then update."""
+    """Compute the whole gradient with the kernels of the products, then update the variable."""
     (model, *rest), operands = _operands(ctx)
     whole = (model.shape, model.dtype)
     (gradient,) = carve(ctx.workspace, whole)
@@ -152,7 +154,7 @@ def _at_once(ctx: BindContext) -> Iterator[Launch]:
 
 
 def _in_pieces(ctx: BindContext, step: int) -> Iterator[Launch]:
-    """Compute products, sums and the update block by block."""
+    """Compute the products, their sum and the update, one block of rows after the other."""
     (model, *rest), operands = _operands(ctx)
     one = (model[:step].shape, model.dtype)
     sums, terms = carve(ctx.workspace, one, one)

@@ -1,4 +1,4 @@
-"""The kernel of assign; variables themselves are session memory and have no kernel."""
+"""The kernel of ``assign``; the session stores the variables, so that they need no kernel."""
 
 from __future__ import annotations
 
