@@ -241,7 +241,7 @@ class Builder:
         return Use(self.nodes[reader.name], *known)
 
     def _fetch_use(self, home: Placement) -> Use:
-        """Return the use of a result by the caller of the job, who fetches it."""
+        """Return the use of a result that the caller of the job fetches."""
         key = ("fetched", home)
         known = self._uses.get(key)
         if known is None:
