@@ -1,4 +1,4 @@
-"""Instances of ragged values: arrays of variable shape in pooled memory.
+"""Elements of ragged batches (instances): arrays of variable shape in pooled memory.
 
 A value of type ``tensor_buffer`` holds one array per element. Kernels never modify the arrays of
 their inputs, so that arrays are passed by reference; memory returns to the pool when the last array

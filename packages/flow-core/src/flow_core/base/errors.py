@@ -285,7 +285,7 @@ class FeedError(JobError, ValueError):
 
 
 class ProcessesDifferError(JobError):
-    """The processes of a program run different jobs, or in a different order."""
+    """The processes of a program run different jobs, or the same jobs in different orders."""
 
 
 class FeedsDifferError(ProcessesDifferError, FeedError):

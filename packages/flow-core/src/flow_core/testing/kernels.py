@@ -78,7 +78,7 @@ class KernelKit(Kit):
         shared_elements: size to which samples are enlarged for the check of ``thread_counts``, so
             that several threads work on them.
         special_dtypes: element types to test with special values; None for all of ``dtypes``.
-        special_cases: the number of its cases with which a kernel is tested per special value.
+        special_cases: for each special value, the number of a kernel's test cases to run.
     """
 
     device_type: ClassVar[str] = "cpu"

@@ -292,7 +292,9 @@ class Parts(Mapping[str, Array]):
         self.folder = folder
         self._stamp = stamp(list_file(folder, 0))
         if not (folder / DONE).is_file():
-            raise CheckpointError(f"reading {folder}", found=f"no file {DONE}: it is not complete")
+            raise CheckpointError(
+                f"reading {folder}", found=f"no file {DONE}: the checkpoint is not complete"
+            )
         first = read_list(list_file(folder, 0))
         lists = [first, *(read_list(list_file(folder, rank)) for rank in range(1, first.of))]
         if any((c.step, c.of, c.job) != (first.step, first.of, first.job) for c in lists):

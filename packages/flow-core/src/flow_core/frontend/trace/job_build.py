@@ -238,7 +238,7 @@ class JobBuild:
         self.builder.ops[variable] = replace(op, sbp=((B,) * len(op.placement.hierarchy),))
 
     def evaluate(self, blob: BlobDef, line: SourceLine | None) -> Any:
-        """Return the value of a blob in the call that defines this job.
+        """Return the value of a blob in the eager call for which this job is traced.
 
         Raises:
             JobError: the session is not in eager mode, or the job is traced without a call.

@@ -104,7 +104,7 @@ def _tile_type(type_: TensorType, tiling: _Tiling) -> TensorType:
 
 
 def _own_workspace(query: KernelQuery, members: Sequence[Member], tiling: _Tiling) -> int:
-    """Return the bytes of the largest workspace that any member's kernel needs for a tile."""
+    """Return the bytes of workspace for a tile: the largest size that a member's kernel needs."""
     sizes = [0]
     for whole in _member_queries(query, members):
         inputs, outputs = (
