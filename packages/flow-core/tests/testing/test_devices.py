@@ -99,7 +99,8 @@ class Allocating(QueuedDriver):
 
 
 def with_stream(stream: Callable[[float], QueuedStream]) -> Callable[..., QueuedDriver]:
-    return lambda device: QueuedDriver(device, stream=stream)
+    """Return a driver whose work takes so long that a busy host does not hide a missing wait."""
+    return lambda device: QueuedDriver(device, delay=0.05, stream=stream)
 
 
 BROKEN: dict[str, tuple[Callable[..., QueuedDriver], str]] = {
@@ -108,7 +109,7 @@ BROKEN: dict[str, tuple[Callable[..., QueuedDriver], str]] = {
     "records too early": (with_stream(TooEarly), "streams_wait_for_events"),
     "does not block the host": (with_stream(TooEarly), "the_host_waits_for_events"),
     "loses errors": (with_stream(Silent), "failing_work_is_reported"),
-    "copies too early": (Unordered, "copies_wait_for_work"),
+    "copies too early": (partial(Unordered, delay=0.05), "copies_wait_for_work"),
     "a stream per request": (NewStreams, "streams_of_one_name_are_one_stream"),
     "allocates in steps": (Allocating, "allocations_are_counted"),
 }

@@ -65,7 +65,7 @@ def test_capture_must_join_all_forked_streams() -> None:
     one.begin_capture(one.compute)
     two.wait(two.compute, one.record(one.compute))
     two.zero(two.compute, far.address, 64)
-    with pytest.raises(SimulatorError, match="does not wait for"):
+    with pytest.raises(SimulatorError, match="for which the first stream does not wait"):
         one.end_capture(one.compute)
     assert one.compute.recording is None
     assert two.compute.recording is None
