@@ -81,7 +81,7 @@ def _check_types(job: ExportedJob, graph: Graph, options: Options) -> None:
                 at=graph.lines.get(name),
                 found=f"{graph.ops[name].type} {name!r} with a result {odd[0]}",
                 allowed=f"numbers: {', '.join(known)}",
-                hint="pass opset=13 or a later opset, which support bfloat16"
+                hint="pass opset=13 or a later one, since bfloat16 was added in opset 13"
                 if odd[0].dtype.name == "bfloat16"
                 else "export a job with arrays as inputs, without readers and decoders",
             )

@@ -84,7 +84,7 @@ REFUSED: Mapping[str, Refusal] = {
     "without elements": lambda t, s, opset: (
         opset < 14 and t in ("reshape", "layer_norm") and any(0 in a.shape for a in s.inputs)
     ),
-    "13 or later has bfloat16": lambda _, s, opset: (
+    "bfloat16 was added in opset 13": lambda _, s, opset: (
         opset < 13 and s.attrs.get("dtype") == "bfloat16"
     ),
 }  # fmt: skip
