@@ -120,7 +120,7 @@ def _specs(module, ops, accepts=None, workspace=None):
         )
 
 
-UNARY = [
+SAME_NAME = [
     "abs",
     "acos",
     "acosh",
@@ -138,12 +138,9 @@ UNARY = [
     "floor",
     "log",
     "log1p",
-    "negative",
     "reciprocal",
-    "rint",
     "rsqrt",
     "sigmoid",
-    "sigmoid_v2",
     "sin",
     "sinh",
     "sqrt",
@@ -151,6 +148,8 @@ UNARY = [
     "tan",
     "tanh",
 ]
+"""Unary ops that have the name of their torch function."""
+UNARY = [*SAME_NAME, "negative", "rint", "sigmoid_v2"]
 BINARY = [
     "broadcast_add",
     "broadcast_div",

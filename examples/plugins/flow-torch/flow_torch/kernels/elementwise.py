@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import torch
 
 from flow_torch.kernels.binding import into, tensors
+from flow_torch.table import SAME_NAME
 
 
 def relu(ctx):
@@ -57,39 +58,8 @@ def add_n(ctx):
     return (start, *(partial(y.add_, other) for other in others[1:]))
 
 
-UNARY = {
-    name: into(getattr(torch, name))
-    for name in [
-        "abs",
-        "acos",
-        "acosh",
-        "asin",
-        "asinh",
-        "atan",
-        "atanh",
-        "ceil",
-        "cos",
-        "cosh",
-        "erf",
-        "erfc",
-        "exp",
-        "expm1",
-        "floor",
-        "log",
-        "log1p",
-        "reciprocal",
-        "rsqrt",
-        "sigmoid",
-        "sin",
-        "sinh",
-        "sqrt",
-        "square",
-        "tan",
-        "tanh",
-    ]
-}
 KERNELS = SimpleNamespace(
-    **UNARY,
+    **{name: into(getattr(torch, name)) for name in SAME_NAME},
     add_n=add_n,
     bias_add=bias_add,
     broadcast_add=into(torch.add),
