@@ -81,7 +81,7 @@ class NormParts:
         return scale, beta - scale * middle
 
     def apply(self, scale: Sym, shift: Sym) -> None:
-        """Replace the norm by a multiplication and an addition in the accumulation type."""
+        """Replace the batch norm by a multiplication and an addition in the accumulation type."""
         x = self.sym(self.norm.inputs[0])
         axis = channel_axis(self.rewriter.graph, self.norm)
         shape = tuple(n if i == axis else 1 for i, n in enumerate(x.shape))

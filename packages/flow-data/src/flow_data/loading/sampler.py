@@ -88,7 +88,7 @@ class Sampler:
         return self._count
 
     def after(self, sample: int) -> Iterator[Ref]:
-        """Yield the infinite sequence of references, starting at a sample."""
+        """Yield references to samples endlessly, starting with the sample of a number."""
         epoch, skip = divmod(sample, self.count()) if sample else (0, 0)
         while True:
             refs = self.epoch(epoch)

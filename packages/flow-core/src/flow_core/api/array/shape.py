@@ -135,7 +135,7 @@ def identity(x: BlobDef, name: str | None = None) -> BlobDef:
 
 
 def identity_n(inputs: Sequence[BlobDef], name: str | None = None) -> list[BlobDef]:
-    """Return the `identity` of several blobs, by one op; all results become available together."""
+    """Pass several blobs through one identity op: all results become available together."""
     return list(emit("tuple_identity", *inputs, name=name))
 
 

@@ -133,7 +133,7 @@ class JobFunction:
     # ------------------------------------------------------------------ phases
 
     def prepare(self) -> Traced:
-        """Trace and differentiate the job unless done before; this declares its variables."""
+        """Trace and differentiate the job, which declares its variables; later calls do nothing."""
         return self._variant().traced
 
     def compile(self) -> Compiled:

@@ -281,12 +281,23 @@ def build_training(
         _fail_without_gradients(t, len(trained))
     skip = _count_not_finite(t, gradients) if scale.variable else None
     gradients, scale_by = _clipped(t, [_penalized(t, g) for g in gradients], scale.inverse)
-    rate, now = _learning_rate(t, step)
-    for gradient in gradients:
-        _update(t, gradient, rate, now, scale_by, skip)
+    _update_all(t, gradients, step, scale_by, skip)
     if scale.variable and skip:
         _adapt_loss_scale(t, scale.variable, skip)
     return found
+
+
+def _update_all(
+    t: _Training,
+    gradients: Sequence[Gradient],
+    step: Value,
+    scale_by: Value | None,
+    skip: Value | None,
+) -> None:
+    """Add the learning rate, and the update of each variable that has a gradient."""
+    rate, now = _learning_rate(t, step)
+    for gradient in gradients:
+        _update(t, gradient, rate, now, scale_by, skip)
 
 
 def _accumulated(t: _Training, g: Gradient, sums: list[str]) -> Gradient:

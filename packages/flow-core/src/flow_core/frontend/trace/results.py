@@ -109,7 +109,7 @@ class LocalBlob:
         return self.numpy()
 
     def ndarray_list(self) -> list[Array]:
-        """Return the same as `numpy_list`, under its older name."""
+        """Return `numpy_list()`; this is an older name of that method."""
         return self.numpy_list()
 
     @property
