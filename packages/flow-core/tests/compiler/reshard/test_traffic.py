@@ -11,8 +11,8 @@ from flow_core.sharding.sbp import B, P, S
 from flow_core.sharding.topology import LinkModel, Placement
 
 LINKS = LinkModel()
-PLACES = ("0:0-1", "0:0-4", "0:0-2,1:0-1,2:0", "0:0,1:0,0:1,1:1")
-SHAPES = ((12, 7), (5, 5), (3, 6), (1, 9), (0, 4))
+PLACES = ("0:0-1", "0:0-4", "0:0-2,1:0-1,2:0", "0:0-2,1:0-3", "0:0,1:0,0:1,1:1")
+SHAPES = ((12, 7), (5, 5), (3, 6), (1, 9), (2, 2), (0, 4))
 PAIRS = [
     (source, target)
     for source, target in product((S(0), S(1), B, P), repeat=2)

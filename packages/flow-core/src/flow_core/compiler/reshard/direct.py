@@ -256,6 +256,8 @@ class _Contributors:
     def pieces(self, rank: int) -> Iterator[Piece]:
         """Yield the pieces of a target rank."""
         wanted, device = self._wanted[rank], self._devices[rank]
+        if any(low >= high for low, high in wanted):
+            return
         for number, holders in enumerate(self._of(rank)):
             for region in holders.overlapping(wanted):
                 box = intersect(region, wanted)

@@ -116,6 +116,7 @@ class ReshardStep:
         return max(busiest(self, itemsize, links))
 
 
+@lru_cache(maxsize=8192)
 def busiest(step: ReshardStep, itemsize: int, links: LinkModel) -> tuple[float, float]:
     """Return the predicted times of the busiest sender and of the busiest receiver."""
     out: dict[Device, float] = {}
@@ -167,23 +168,37 @@ def _sizes(shape: Shape, layout: TensorLayout) -> Sequence[int]:
 
 
 def even_form(step: ReshardStep) -> str:
-    """Return the name of a collective in which every device has a part for every other device.
+    """Return the name of a collective in which all non-empty parts exchange data with each other.
 
     The result is "" for other steps.  The devices of both layouts must be the same, in a hierarchy
-    of one dimension, and no part may be empty.
+    of one dimension, with at least two non-empty parts in each layout.
     """
     source, target = step.source, step.target
-    p = source.placement.size
-    if source.placement != target.placement or len(source.sbp) > 1 or p == 1 or step.groups:
+    if step.groups or source.placement != target.placement or len(source.sbp) > 1:
         return ""
     (a,), (b,) = source.sbp, target.sbp
-    if a == b or any(isinstance(s, Split) and step.shape[s.axis] < p for s in (a, b)):
-        return ""
-    if num_elements(step.shape) == 0:
+    if a == b or min(_filled(step.shape, source), _filled(step.shape, target)) < 2:
         return ""
     if isinstance(b, Split):
         return {Split: "all_to_all", Partial: "reduce_scatter", Broadcast: ""}[type(a)]
     return "all_gather" if isinstance(a, Split) and isinstance(b, Broadcast) else ""
+
+
+def _filled(shape: Shape, layout: TensorLayout) -> int:
+    """Return the number of devices with a non-empty part in a layout of one dimension."""
+    (sbp,), p = layout.sbp, layout.placement.size
+    if num_elements(shape) == 0:
+        return 0
+    return min(p, shape[sbp.axis]) if isinstance(sbp, Split) else p
+
+
+def _even_groups(step: ReshardStep, form: str) -> list[Group]:
+    """Return the groups of an even step: one of the devices with parts, and one of each other."""
+    sources, targets = (_filled(step.shape, end) for end in (step.source, step.target))
+    joined = max(sources, targets)
+    alone = range(joined, step.target.placement.size)
+    group = Group(form, tuple(range(sources)), tuple(range(joined)), True)
+    return [group, *(Group("copy", (), (rank,), False) for rank in alone)]
 
 
 def _moved(step: ReshardStep) -> Iterator[tuple[Device, Device, int]]:
@@ -213,6 +228,13 @@ def _reduced_products(step: ReshardStep) -> Iterator[Outer]:
         chunks, ones = balanced_split(held, len(group)), (1,) * len(group)
         yield Outer(members, members, ones, chunks)
         yield Outer(members, members, chunks, ones)
+
+
+@lru_cache(maxsize=64)
+def part_sizes(shape: Shape, layout: TensorLayout) -> tuple[int, ...]:
+    """Return the number of elements of the part that each rank holds."""
+    ranks = range(layout.placement.size)
+    return tuple([num_elements(region_shape(layout.region(shape, rank))) for rank in ranks])
 
 
 @lru_cache(maxsize=4096)
@@ -246,8 +268,7 @@ def groups_of(step: ReshardStep) -> list[Group]:
         return [Group("all_reduce", g, g, True) for g in step.groups]
     form = even_form(step)
     if form:
-        ranks = tuple(range(step.source.placement.size))
-        return [Group(form, ranks, ranks, True)]
+        return _even_groups(step, form)
     made = [r for r in range(len(step.pieces)) if not is_in_place(step, r)]
     found: dict[Device, list[int]] = {}
     owner = _components(step, made)
@@ -273,8 +294,8 @@ def _components(step: ReshardStep, made: Sequence[int]) -> dict[Device, Device]:
     parent: dict[Device, Device] = {}
 
     def find(device: Device) -> Device:
-        while parent.setdefault(device, device) != device:
-            device = parent[device]
+        while (above := parent.setdefault(device, device)) != device:
+            parent[device] = device = parent[above]
         return device
 
     sources, targets = devices_of(step.source.placement), devices_of(step.target.placement)

@@ -140,6 +140,20 @@ class JobFunction:
         """Trace and compile the job; of several plans, return that of the last call."""
         return self._compiled(self._variant())
 
+    def compile_classes(self, *devices: Device) -> Compiled:
+        """Compile the job for one device of each class of devices that do the same.
+
+        The time and the memory that this takes hardly depend on the number of devices.  The plan
+        describes devices with separate memories; it cannot run.
+
+        Args:
+            devices: further devices that the plan has tasks for.
+        """
+        variant, session = self._variant(), self.active_session()
+        with session.compiling:
+            traced, values = variant.traced, variant.fetches.values
+            return compile_graph(traced.build, values, traced.inputs, devices=devices)
+
     @property
     def compiled(self) -> Compiled | None:
         """The compiled job, None before compilation."""
