@@ -165,6 +165,11 @@ class _Pieces(Sequence[tuple[Piece, ...]]):
     def __len__(self) -> int:
         return self._target.placement.size
 
+    def __iter__(self) -> Iterator[tuple[Piece, ...]]:
+        """Yield the pieces of all ranks without keeping them."""
+        contributors = _Contributors(*self._arguments)
+        return (tuple(contributors.pieces(rank)) for rank in range(len(self)))
+
     @overload
     def __getitem__(self, rank: int) -> tuple[Piece, ...]: ...
 

@@ -107,7 +107,7 @@ class ReshardStep:
     def elements(self) -> int:
         """Return the number of elements that cross devices."""
         products = _products(self)
-        if products:
+        if products is not None:
             return sum(product.elements() for product in products)
         return sum(n for _, __, n in self.transfers())
 
@@ -122,7 +122,7 @@ def busiest(step: ReshardStep, itemsize: int, links: LinkModel) -> tuple[float, 
     out: dict[Device, float] = {}
     into: dict[Device, float] = {}
     products = _products(step)
-    for product in products:
+    for product in products or ():
         for total, ends, times in zip(
             (out, into),
             (product.senders, product.receivers),
@@ -131,40 +131,40 @@ def busiest(step: ReshardStep, itemsize: int, links: LinkModel) -> tuple[float, 
         ):
             for device, time in zip(ends, times, strict=True):
                 total[device] = total.get(device, 0.0) + time
-    for sender, receiver, n in () if products else step.transfers():
+    for sender, receiver, n in step.transfers() if products is None else ():
         time = links.between(sender, receiver).seconds(n * itemsize)
         out[sender] = out.get(sender, 0.0) + time
         into[receiver] = into.get(receiver, 0.0) + time
     return max(out.values(), default=0.0), max(into.values(), default=0.0)
 
 
-def _products(step: ReshardStep) -> list[Outer]:
-    """Return the transfers of a step as products; empty if they have another form."""
+def _products(step: ReshardStep) -> list[Outer] | None:
+    """Return the transfers of a step as products; None if they have another form.
+
+    Between layouts of one dimension, every part that is split or partial has one holder.  The size
+    of a transfer is then the part that the sender holds, cut to the part that the receiver makes.
+    """
     if step.groups:
         return list(_reduced_products(step))
-    form = even_form(step)
-    if not form:
-        return []
-    senders, receivers = devices_of(step.source.placement), devices_of(step.target.placement)
-    given, taken = _sizes(step.shape, step.source), _sizes(step.shape, step.target)
-    rest = num_elements(step.shape)
-    if form == "all_to_all":
-        axes = {s.axis for s in (*step.source.sbp, *step.target.sbp) if isinstance(s, Split)}
-        rest = num_elements([n for axis, n in enumerate(step.shape) if axis not in axes])
-        return [Outer(senders, receivers, given, [n * rest for n in taken])]
-    ones = [1] * len(senders)
-    moving = step.source if form == "all_gather" else step.target
-    (split,) = (s.axis for s in moving.sbp if isinstance(s, Split))
-    rest = num_elements([n for axis, n in enumerate(step.shape) if axis != split])
-    if form == "all_gather":
-        return [Outer(senders, receivers, [n * rest for n in given], ones)]
-    return [Outer(senders, receivers, ones, [n * rest for n in taken])]
-
-
-def _sizes(shape: Shape, layout: TensorLayout) -> Sequence[int]:
-    """Return the extents, along the axis that a one-dimensional layout splits, of all parts."""
-    (sbp,) = layout.sbp
-    return balanced_split(shape[sbp.axis], layout.placement.size) if isinstance(sbp, Split) else ()
+    same, whole = step.source.placement == step.target.placement, _is_whole(step.source)
+    if same and whole:
+        return []  # each device takes its part from its own copy
+    if len(step.source.sbp) > 1 or len(step.target.sbp) > 1:
+        return None
+    (a,), (b,) = step.source.sbp, step.target.sbp
+    if isinstance(b, Partial):
+        return [] if same and isinstance(a, Split) else None
+    if (whole and step.source.placement.size > 1) or (isinstance(a, Split) and a == b):
+        return None
+    devices = devices_of(step.source.placement), devices_of(step.target.placement)
+    given, taken = ([1] * len(side) for side in devices)
+    axes = [s.axis for s in (a, b) if isinstance(s, Split)]
+    if isinstance(a, Split):
+        given = list(balanced_split(step.shape[a.axis], len(given)))
+    if isinstance(b, Split):
+        taken = list(balanced_split(step.shape[b.axis], len(taken)))
+    rest = num_elements([n for axis, n in enumerate(step.shape) if axis not in axes])
+    return [Outer(*devices, given, [n * rest for n in taken])]
 
 
 def even_form(step: ReshardStep) -> str:
@@ -356,6 +356,11 @@ def covers(step: ReshardStep, rank: int) -> bool:
     """Return whether the copied pieces, which do not overlap, cover the part of a target rank."""
     filled = sum(num_elements(region_shape(p.region)) for p in step.pieces[rank] if p.first)
     return filled == num_elements(region_shape(step.target.region(step.shape, rank)))
+
+
+def _is_whole(layout: TensorLayout) -> bool:
+    """Return whether every device holds the whole tensor."""
+    return all(isinstance(s, Broadcast) for s in layout.sbp)
 
 
 def holds_partial(layout: TensorLayout) -> bool:
