@@ -302,9 +302,7 @@ class Parts(Mapping[str, Array]):
         if any((c.step, c.of, c.job) != (first.step, first.of, first.job) for c in lists):
             raise self._refused(folder, "parts that were written by different saves")
         if [c.rank for c in lists] != [*range(first.of)]:
-            raise self._refused(
-                folder, "lists whose contents belong to other processes than their file names"
-            )
+            raise self._refused(folder, "lists that name other ranks than their file names")
         self.step, self.of = first.step, first.of
         self._pieces: dict[str, list[tuple[int, Piece]]] = {}
         for contents in lists:

@@ -502,7 +502,7 @@ class Session:
                 found=f"a program of {self._world.size} processes, which run their callbacks at "
                 "different times",
                 allowed="calls in the order of the script, the same in all processes",
-                hint="store the result in the callback; call the job after flow.sync_default_session()",
+                hint="store the result, and call the job after flow.sync_default_session()",
             )
         self.pipeline.raise_pending()
 
