@@ -259,9 +259,9 @@ class CupyHardware:
         """Do nothing; only simulators check accesses of the host."""
 
     def begin_capture(self, stream: Stream) -> None:
-        """Begin graph capture on a stream."""
+        """Begin graph capture on a stream; other threads may still allocate and free memory."""
         with self._device:
-            stream.begin_capture(self._cupy.cuda.runtime.streamCaptureModeThreadLocal)
+            stream.begin_capture(self._cupy.cuda.runtime.streamCaptureModeRelaxed)
 
     def end_capture(self, stream: Stream) -> CapturedGraph:
         """End the capture and return the executable graph."""
