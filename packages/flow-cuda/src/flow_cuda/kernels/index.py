@@ -14,11 +14,10 @@ from typing import Any
 
 from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec, TensorType
-from flow_core.base.alignment import aligned
 from flow_core.base.dtypes import DType, float32, int32
 from flow_cuda.device.arrays import DeviceArray
 from flow_cuda.device.launch import Read, Struct, Write, ZeroLaunch, call, space, strides
-from flow_cuda.kernels.binding import c_type, collect_launches, kernel
+from flow_cuda.kernels.binding import aligned, c_type, collect_launches, kernel
 from flow_cuda.kernels.move import UNSIGNED, contiguous, copy_array
 
 HEADER = "index.h"

@@ -441,9 +441,9 @@ class Simulator:
         if nbytes:
             self._add(stream, "zero", _Call(ctypes.memset, target, 0, nbytes), access)
 
-    def supports(self, product: Product, workspace_bytes: int) -> bool:
+    def supports(self, product: Product, operands: Operands) -> bool:
         """Whether the simulated cuBLASLt has an algorithm for the product."""
-        return self.products.plan(product, workspace_bytes) is not None
+        return self.products.plan(product, operands) is not None
 
     def product(self, stream: FakeStream, product: Product, operands: Operands) -> None:
         """Queue a matrix product."""
