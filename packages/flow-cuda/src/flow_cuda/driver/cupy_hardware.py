@@ -328,8 +328,8 @@ def dnn_plans(index: int) -> DnnPlans | None:
 
     try:
         found: DnnPlans = within(start)
-    except (ImportError, OSError, RuntimeError) as error:
-        if not isinstance(error, ModuleNotFoundError):
+    except Exception as error:  # noqa: BLE001 - the frontend and CUDA raise errors of many types
+        if not (isinstance(error, ModuleNotFoundError) and error.name == "cudnn"):
             text = f"cuDNN failed to initialize; the kernels of flow-cuda replace it: {error}"
             warnings.warn(text, RuntimeWarning, stacklevel=2)
         return None

@@ -20,6 +20,12 @@ template <class T> static T atomicAdd(T *to, T value) {
     return before;
 }
 
+static int atomicMax(int *to, int value) {
+    int before = *to;
+    if (value > before) *to = value;
+    return before;
+}
+
 // Exact models of device instructions.
 #define MODELLED
 template <class To, class From> static To same_bits(From from) {
