@@ -1,5 +1,7 @@
 """The driver on a simulated device: copies, order, capture and replay."""
 
+import gc
+import warnings
 from functools import partial
 from typing import Any
 
@@ -213,7 +215,7 @@ def test_host_calls_divide_a_step(driver: GpuDriver) -> None:
     assert driver.hardware.log.count("begin capture") == 2
 
 
-def test_failing_capture_leaves_the_stream_usable(driver: GpuDriver) -> None:
+def test_step_whose_capture_fails_stays_eager(driver: GpuDriver) -> None:
     class Broken(Queued):
         hardware = driver.hardware
         calls = 0
@@ -226,11 +228,59 @@ def test_failing_capture_leaves_the_stream_usable(driver: GpuDriver) -> None:
             if Broken.calls == 2:
                 raise ValueError("second")
 
-    step = driver.compile([Broken()])
+    made = array(driver, np.ones(8, np.float32))
+    step = driver.compile([Broken(), ZeroLaunch(driver.hardware, made)])
     step()
-    with pytest.raises(ValueError, match="second"):
+    with pytest.warns(RuntimeWarning, match="2 launches was not captured and stays eager: second"):
         step()
     assert driver.hardware.compute.recording is None
+    driver.copy_in(made, np.ones(8, np.float32))
+    step()
+    assert not driver.copy_out(made).any()
+    assert driver.hardware.log.count("begin capture") == 1
+    assert gc.isenabled()
+
+
+def test_garbage_is_not_collected_during_a_capture(driver: GpuDriver) -> None:
+    """Garbage in cycles holds device memory, which must not be freed while a graph is captured."""
+    hardware = driver.hardware
+
+    class Allocating(ZeroLaunch):
+        def queue(self, stream: object) -> None:
+            cycle: list[object] = [hardware.kept.pop()] if hardware.kept else []
+            cycle.append(cycle)
+            del cycle
+            for _ in range(1000):
+                [[]].copy()
+            super().queue(stream)
+
+    hardware.kept = [hardware.allocate(64) for _ in range(2)]
+    made = array(driver, np.ones(8, np.float32))
+    step = driver.compile([Allocating(hardware, made)])
+    threshold = gc.get_threshold()
+    gc.set_threshold(1)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            step()
+            step()
+    finally:
+        gc.set_threshold(*threshold)
+    assert "end capture" in hardware.log
+    assert any(line.startswith("replay") for line in hardware.log)
+
+
+def test_allocation_and_free_invalidate_a_capture() -> None:
+    hardware = Simulator()
+    memory = hardware.allocate(64)
+    hardware.begin_capture(hardware.compute)
+    for allocate in (hardware.allocate, hardware.pinned):
+        with pytest.raises(SimulatorError, match="a capture in progress"):
+            allocate(64)
+    del memory
+    with pytest.raises(SimulatorError, match="64 bytes freed during the capture"):
+        hardware.end_capture(hardware.compute)
+    hardware.allocate(64)
 
 
 def test_wait_during_a_capture_is_rejected(driver: GpuDriver) -> None:

@@ -284,13 +284,14 @@ class ProductLaunch(Queued):
 
     def queue(self, stream: Stream) -> None:
         """Queue the product on a stream."""
-        self.hardware.product(stream, self.product, self._operands())
+        self.hardware.product(stream, self.product, self.operands())
 
     def touched(self) -> Access:
         """The matrices, and the operands of the epilogue."""
-        return product_access(self.product, self._operands())
+        return product_access(self.product, self.operands())
 
-    def _operands(self) -> Operands:
+    def operands(self) -> Operands:
+        """Return the addresses of the arrays."""
         given = (self.a, self.b, self.c, self.bias, self.saved, self.workspace)
         a, b, c, bias, saved, workspace = (0 if x is None else x.address for x in given)
         nbytes = 0 if self.workspace is None else self.workspace.nbytes

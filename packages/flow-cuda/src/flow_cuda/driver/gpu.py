@@ -7,8 +7,10 @@ host-to-device, device-to-host and peer copies, synchronized by events.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
+import gc
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -123,7 +125,8 @@ class Step:
 
     The first call queues each launch separately, so that libraries do their planning outside of a
     capture and one-time work is not captured. From the second call on, the work of all devices
-    between two host calls is one graph.  Host numbers are copied to a device only if the device
+    between two host calls is one graph; work that cannot be captured is queued at each call, after
+    a warning.  Host numbers are copied to a device only if the device
     copy is not up to date.
 
     Args:
@@ -167,8 +170,20 @@ class Step:
                 call()
 
     def _capture(self, part: Part, own: StreamSchedule) -> Any:
+        """Return the graph of a part; None if it has none, or, with a warning, if capture fails."""
         if not part.captured:
             return None
+        try:
+            with without_collection():
+                return self._record(own)
+        except Exception as error:  # noqa: BLE001 - libraries raise errors of any type
+            text = (
+                f"a part of {len(part.queued)} launches was not captured and stays eager: {error}"
+            )
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
+            return None
+
+    def _record(self, own: StreamSchedule) -> Any:
         first = self._first
         first.begin_capture(first.compute)
         try:
@@ -192,6 +207,19 @@ class Step:
             over = first.record(first.compute)
             for other in self._others:
                 other.wait(other.compute, over)
+
+
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """Collect garbage first, then not at all: freeing device memory invalidates a capture."""
+    gc.collect()
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def recorded_parts(launch: Launch) -> tuple[Part, ...]:
