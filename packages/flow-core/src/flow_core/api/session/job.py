@@ -13,6 +13,7 @@ from flow_core.api.session.train import log_mismatch
 from flow_core.base.arrays import Array
 from flow_core.base.dtypes import DType, as_asked, float32
 from flow_core.base.errors import CheckpointError, InferenceError, JobError, user_line
+from flow_core.base.host_arrays import HostDLPack, host_array
 from flow_core.checkpoint import store
 from flow_core.checkpoint.snapshot import StoredVariable
 from flow_core.checkpoint.store import Mismatch
@@ -141,7 +142,7 @@ def _handler(handler: Callable[..., Any] | str | None, name: str) -> Callable[[A
     return lambda array: handler(form(array))
 
 
-class VariableBlob:
+class VariableBlob(HostDLPack):
     """A variable of the session, as programs access it outside jobs."""
 
     def __init__(self, name: str, stored: SessionVariable) -> None:
@@ -232,10 +233,8 @@ def _read(value: object, wanted: TensorType) -> Any:
 
 
 def _plain(value: object) -> Any:
-    """Return an array or a stored variable unchanged, and ``numpy()`` of any other object."""
-    if isinstance(value, StoredVariable | np.ndarray):
-        return value
-    return value.numpy() if hasattr(value, "numpy") else np.asarray(value)
+    """Return a stored variable unchanged, and the array of any other object."""
+    return value if isinstance(value, StoredVariable) else host_array(value)
 
 
 def enable_eager_execution(val: bool = True) -> None:

@@ -31,9 +31,15 @@ from flow_core.frontend.job.plan_agreement import (
 from flow_core.frontend.job.redefinition import replaces
 from flow_core.frontend.job.replica_sharing import updated_variables
 from flow_core.frontend.job.tracing import Traced, trace
+from flow_core.frontend.job.train_notes import log_notes
 from flow_core.frontend.job.zero_weights import warn_of_zero_weights
 from flow_core.frontend.session.session import Session, default_session
-from flow_core.frontend.trace.job_build import BlobMethods, JobBuild, maybe_current_job
+from flow_core.frontend.trace.job_build import (
+    BlobMethods,
+    JobBuild,
+    TrainRequest,
+    maybe_current_job,
+)
 from flow_core.frontend.trace.results import Pending
 from flow_core.frontend.trace.sbp_hints import parallel_cast
 from flow_core.ir.graph import Graph
@@ -221,14 +227,16 @@ class JobFunction:
                 variant.compiled = variant.compiled or compile_graph(
                     traced.build, fetches.values, traced.inputs, select=select
                 )
-                self._warn(variant.compiled.logical)
+                self._warn(variant.compiled.logical, traced.build.train_requests)
         return variant.compiled
 
-    def _warn(self, graph: Graph) -> None:
+    def _warn(self, graph: Graph, requests: Sequence[TrainRequest]) -> None:
         """Issue the warnings about a compiled job, once per name of a job."""
         session = self.active_session()
         if self.kind == "train" and self.name not in session.checked_weights:
             session.checked_weights.add(self.name)
+            if session.world is None or session.world.rank == 0:
+                log_notes(self.name, requests)
             warn_of_zero_weights(self.name, self.line, graph, session.registry.ops, session)
 
     def _executable(self, variant: _Variant) -> Executable:
