@@ -145,7 +145,7 @@ def sync(session: nox.Session, *arguments: str) -> None:
     """Install members and groups of the workspace, in editable form, into the session."""
     env = {"UV_PROJECT_ENVIRONMENT": session.virtualenv.location}
     python = f"--python={session.virtualenv.location}"
-    session.run_install(UV, "sync", python, "--no-dev", *arguments, env=env, external=True)
+    session.run_install(UV, "sync", python, "--no-default-groups", *arguments, env=env, external=True)
 
 
 def workspace(session: nox.Session) -> None:
@@ -155,7 +155,7 @@ def workspace(session: nox.Session) -> None:
     """
     folder = ROOT / ".nox" / f"workspace-{session.python}"
     python = f"--python={session.virtualenv.location}"
-    extras = ("--no-dev", "--all-packages", "--group", "test", "--group", "typecheck")
+    extras = ("--no-default-groups", "--all-packages", "--group", "test", "--group", "typecheck")
     env = {"UV_PROJECT_ENVIRONMENT": str(folder)}
     session.run_install(UV, "sync", python, *extras, env=env, external=True)
     session.env["VIRTUAL_ENV"] = str(folder)

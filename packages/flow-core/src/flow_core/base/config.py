@@ -43,6 +43,8 @@ class Settings:
             `CHECK_FEEDS` (FLOW_CHECK_FEEDS).
         host_fallback: whether ops without a kernel for their devices run on the CPU, one of
             `HOST_FALLBACK` (FLOW_HOST_FALLBACK).
+        sync_launches: whether each launch on an asynchronous device is followed by a wait for its
+            work, so that an error names its op (FLOW_SYNC_LAUNCHES).
         cores: number of cores that the process may keep busy (ONEFLOW_CPU_THREADS or, if that is
             not set, OMP_NUM_THREADS), None for all cores.
     """
@@ -58,6 +60,7 @@ class Settings:
     stream_threads: int | None = None
     check_feeds: str = "sometimes"
     host_fallback: str = "off"
+    sync_launches: bool = False
     cores: Budget | None = None
 
     @classmethod
@@ -80,6 +83,7 @@ class Settings:
             stream_threads=_count(env, "FLOW_STREAM_THREADS", "auto") or None,
             check_feeds=_word(env, "FLOW_CHECK_FEEDS", CHECK_FEEDS),
             host_fallback=_word(env, "FLOW_HOST_FALLBACK", HOST_FALLBACK),
+            sync_launches=_flag(env, "FLOW_SYNC_LAUNCHES"),
             cores=asked(env),
         )
 

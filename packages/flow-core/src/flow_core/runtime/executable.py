@@ -68,6 +68,8 @@ class Executable:
         world: the processes that run the plan together, None for a single process.  With several
             processes, ``variable`` is called for the variables of all devices, in the order of the
             plan, and may return None for those of other processes; every process gets all results.
+        sync_launches: whether each launch on an asynchronous device is followed by a wait for its
+            work, so that an error names its op.
 
     Attributes:
         plan: the plan.
@@ -90,6 +92,7 @@ class Executable:
         comm: Callable[[Sequence[Device]], Comm] | None = None,
         step: Array | None = None,
         world: World | None = None,
+        sync_launches: bool = False,
     ) -> None:
         check_no_deadlock(plan.registers)
         check_streams(plan)
@@ -99,6 +102,7 @@ class Executable:
         self._finished = tuple(finished)
         devices = [a.device for a in plan.arenas]
         self._world = world
+        self._sync_launches = sync_launches
         self.comm = comm(devices) if comm and (world or _has_exchanges(plan)) else None
         self._blame = Blame(plan, kernels, getattr(self.comm, "name", ""))
         self._before = getattr(self.comm, "before_step", None)
@@ -107,7 +111,7 @@ class Executable:
             attach(driver)
         self._local = frozenset(self.comm.local if self.comm else devices)
         arenas = [a for a in plan.arenas if a.device in self._local]
-        self._order = LaunchOrder(plan, [a.device for a in arenas], driver)
+        self._order = LaunchOrder(plan, [a.device for a in arenas], driver, kernels)
         self.arenas = {a.device: self._arena(a, driver(a.device)) for a in arenas}
         self._arrays = [self._array(b, variable) for b in plan.buffers]
         self.feeds = tuple(self._arrays[i] for i in plan.feeds)
@@ -151,11 +155,18 @@ class Executable:
 
     def _prologue(self) -> Launch:
         """Run the tasks that precede the first step, and return their launch."""
-        bound = [self.bind_task(task) for task in self.plan.prologue]
+        bound = self._bind_all(self.plan.prologue)
         launch = self._order.compile(self.plan.prologue, bound)
         with self._blame.step(self.plan.prologue, bound):
             launch()
         return launch
+
+    def _bind_all(self, tasks: Sequence[Task]) -> list[Sequence[Launch]]:
+        bound = [self.bind_task(task) for task in tasks]
+        if not self._sync_launches:
+            return bound
+        pairs = zip(tasks, bound, strict=True)
+        return [self._order.synchronized(task, launches) for task, launches in pairs]
 
     def bind_task(self, task: Task) -> Sequence[Launch]:
         """Return the launches of one task; a task of another process has no launches."""
@@ -205,7 +216,7 @@ class Executable:
         Args:
             wrap: a function that wraps the launches of a task, given the task's position.
         """
-        bound = [wrap(i, self.bind_task(task)) for i, task in enumerate(self.plan.tasks)]
+        bound = [wrap(i, row) for i, row in enumerate(self._bind_all(self.plan.tasks))]
         self._bound = bound
         cores = self.plan.cores
         if self.plan.workers <= 1 or self._order.asynchronous:
@@ -266,7 +277,8 @@ class Executable:
             self.step += 1
             results = tuple([copy() for copy in self._results])
         except Exception:
-            with self._blame.step(self.plan.tasks, self._bound):
+            is_deferred = self._order.asynchronous and not self._sync_launches
+            with self._blame.step(self.plan.tasks, self._bound, is_deferred):
                 raise
         if self._after is not None:
             self._after()
