@@ -114,7 +114,11 @@ def watch(
 def watch_diff(
     blob_watched: BlobDef, handler_or_prompt: Callable[..., object] | str | None = None
 ) -> None:
-    """Report the gradient of a blob at every step of a train job; arguments as for `watch`."""
+    """Report the gradient of a blob at every step of a train job; arguments as for `watch`.
+
+    If the blob has no gradient, because the job does not train or no loss depends on the blob, a
+    `CompatibilityWarning` says that the handler is never called.
+    """
     _watch("watch_diff", blob_watched, handler_or_prompt, gradient=True)
 
 
@@ -125,12 +129,7 @@ def _watch(
     if not isinstance(blob, BlobDef) or blob.job is not job:
         found, allowed = described(blob), f"a blob of this job, {job.name!r}"
         raise JobError(what, at=user_line(3), found=found, allowed=allowed)
-    line = user_line(3)
-    if gradient and job.kind != "train":
-        raise JobError(
-            what, at=line, found='a job of type "predict"', allowed='jobs of type "train"'
-        )
-    job.watches.append(Watch(blob, _handler(handler, blob.op_name), gradient, line))
+    job.watches.append(Watch(blob, _handler(handler, blob.op_name), gradient, user_line(3)))
 
 
 def _handler(handler: Callable[..., Any] | str | None, name: str) -> Callable[[Any], None]:

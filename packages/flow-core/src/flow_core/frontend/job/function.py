@@ -81,14 +81,14 @@ class JobFunction:
             raise _wrong_use(f"{function!r:.60}", "a function written with def")
         functools.update_wrapper(self, function)
         self.function = function
-        self.kind = kind
+        self._declared_kind = kind
         self.name = function.__name__
         self.config = (config or FunctionConfig()).copy()
         self.session: Session | None = session or default_session()
         specs = tuple(self.session.registry.annotations.values())
         self.signature: JobSignature = parse_signature(function, specs, job=self.name)
-        self._join(self.session)
         self._reset()
+        self._join(self.session)
 
     @property
     def line(self) -> SourceLine | None:
@@ -101,6 +101,7 @@ class JobFunction:
         self._reset()
 
     def _reset(self) -> None:
+        self.kind = self._declared_kind
         self._feeding: Feeding | None = None
         self._variants: OrderedDict[Shapes, _Variant] = OrderedDict()
         self._last: _Variant | None = None
@@ -125,8 +126,13 @@ class JobFunction:
         """
         eager = session.eager
         session.jobs[:] = [job for job in session.jobs if not replaces(self, job, eager)]
+        self._check_name(session)
+        session.jobs.append(self)
+
+    def _check_name(self, session: Session) -> None:
+        """Raise an error if this is a train job and another train job has its name."""
         for other in session.jobs if self.kind == "train" else ():
-            if other.kind == "train" and other.name == self.name:
+            if other is not self and other.kind == "train" and other.name == self.name:
                 raise JobError(
                     f"defining train job {self.name!r}",
                     at=self.line,
@@ -134,7 +140,6 @@ class JobFunction:
                     allowed="one train job per name, under which its step counter is saved",
                     hint="rename one of the jobs, or call flow.clear_default_session() before",
                 )
-        session.jobs.append(self)
 
     # ------------------------------------------------------------------ phases
 
@@ -195,6 +200,8 @@ class JobFunction:
                 build.fed, build.step = fed, self._step
                 traced = trace(self.function, self.signature, build, wanted)
                 build.fed = None
+                self.kind = build.kind
+                self._check_name(session)
                 variant = _Variant(wanted, traced, Fetches(traced, differentiate(traced)))
                 self._variants[wanted] = variant
                 self._drop_oldest()
@@ -218,7 +225,8 @@ class JobFunction:
     def _build(self, session: Session) -> JobBuild:
         placement = default_placement(self.config) or session.default_placement
         ops, methods = session.registry.ops, BlobMethods(evaluate_blob, parallel_cast)
-        return JobBuild(self.name, self.kind, ops, placement, self.config, session, methods)
+        kind = self._declared_kind
+        return JobBuild(self.name, kind, ops, placement, self.config, session, methods)
 
     def _compiled(self, variant: _Variant, select: Selector | None = None) -> Compiled:
         if variant.compiled is None:
