@@ -43,7 +43,7 @@ from flow_core.frontend.job.train import (
     UpdateRule,
     WeightDecay,
 )
-from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.blob import Blob
 from flow_core.frontend.trace.job_build import current_job
 
 __all__ = [
@@ -103,7 +103,7 @@ class Optimizer(ABC):
             step_blob=self.train_step_lbn,
         )
 
-    def minimize(self, loss: BlobDef | Sequence[BlobDef]) -> None:
+    def minimize(self, loss: Blob | Sequence[Blob]) -> None:
         """Make the job under definition minimize a loss at every call.
 
         Args:
