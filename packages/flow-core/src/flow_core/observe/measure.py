@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flow_core.frontend.job.function import JobFunction
+from flow_core.frontend.job.function import AnyJob
 from flow_core.observe.feeds import draw_feeds, draw_variable, whole_batches
 from flow_core.observe.isolated_run import simulate
 
@@ -28,7 +28,7 @@ class Span:
     stop: float
 
 
-def measure(job: JobFunction, seed: int = 0) -> tuple[Span, ...]:
+def measure(job: AnyJob, seed: int = 0) -> tuple[Span, ...]:
     """Run a few steps on random inputs, and return the spans of the fastest step by start time.
 
     The session's variables are not changed.

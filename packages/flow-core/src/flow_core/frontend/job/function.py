@@ -7,7 +7,16 @@ import inspect
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NoReturn
+from typing import (
+    Any,
+    Generic,
+    NoReturn,
+    ParamSpec,
+    TypeAlias,
+    TypeVar,
+    get_args,
+    overload,
+)
 
 import numpy as np
 
@@ -37,6 +46,7 @@ from flow_core.frontend.session.session import Session, default_session
 from flow_core.frontend.trace.job_build import (
     BlobMethods,
     JobBuild,
+    Kind,
     TrainRequest,
     maybe_current_job,
 )
@@ -48,7 +58,10 @@ from flow_core.runtime.executable import Executable
 from flow_core.runtime.pipeline import Credit, Step
 from flow_core.sharding.topology import Device
 
-KINDS = ("train", "predict")
+P = ParamSpec("P")
+R = TypeVar("R")
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 PLANS_KEPT = 16
 """How many plans a job keeps if lists are fed to it; each combination of shapes has a plan."""
@@ -56,7 +69,7 @@ PLANS_KEPT = 16
 _log = logging.getLogger("flow_core")
 
 
-class JobFunction:
+class JobFunction(Generic[P, R]):
     """A job: a Python function that is traced and compiled once, and run at every call.
 
     The stages are trace, differentiate, compile and bind.  They run at the first call (the first
@@ -72,8 +85,8 @@ class JobFunction:
 
     def __init__(
         self,
-        function: Callable[..., object],
-        kind: str,
+        function: Callable[P, R],
+        kind: Kind,
         config: FunctionConfig | None = None,
         session: Session | None = None,
     ) -> None:
@@ -325,7 +338,7 @@ class JobFunction:
 
     # -------------------------------------------------------------------- call
 
-    def __call__(self, *args: object, **kwargs: object) -> Any:  # by the return annotation
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run one step; the return annotation determines the type of the result."""
         if maybe_current_job() is not None:
             raise JobError(
@@ -341,13 +354,14 @@ class JobFunction:
         session = self.active_session()
         if session.eager:
             feeds = [feed[...] for feed in feeding.feed(args, kwargs)]  # all rows of partial feeds
-            return self._call_eagerly(session, feeds, feeding)
+            return self._call_eagerly(session, feeds, feeding)  # type: ignore[no-any-return]
         variant = None if feeding.declared else self._variant()
         if variant is not None:  # raise compilation errors before argument errors
             self._executable(variant)
         session.before_call(self.name)
         feeds = feeding.feed(args, kwargs)
-        return self._run(session, variant or self._variant(feeding.shapes(feeds)), feeds)
+        variant = variant or self._variant(feeding.shapes(feeds))
+        return self._run(session, variant, feeds)  # type: ignore[no-any-return]
 
     def _call_eagerly(self, session: Session, feeds: Sequence[Array], feeding: Feeding) -> Any:
         """Run a call in eager mode, where the function may read values of blobs."""
@@ -403,6 +417,10 @@ class JobFunction:
         return f"<{self.kind} job {self.name!r} at {self.line}>"
 
 
+AnyJob: TypeAlias = JobFunction[..., Any]
+"""A job of any parameters and results."""
+
+
 class _Variant:
     """A differentiated job for fed lists of given shapes; it is compiled and bound when it runs."""
 
@@ -420,7 +438,20 @@ class _Variant:
 # ------------------------------------------------------------------------- decorator
 
 
-def global_function(type: Any = "predict", function_config: FunctionConfig | None = None) -> Any:
+@overload
+def global_function(type: Callable[P, R]) -> JobFunction[P, R]: ...
+
+
+@overload
+def global_function(
+    type: Kind | FunctionConfig = "predict", function_config: FunctionConfig | None = None
+) -> Callable[[Callable[P, R]], JobFunction[P, R]]: ...
+
+
+def global_function(
+    type: Kind | FunctionConfig | Callable[P, R] = "predict",
+    function_config: FunctionConfig | None = None,
+) -> JobFunction[P, R] | Callable[[Callable[P, R]], JobFunction[P, R]]:
     """Turn a Python function into a job function.
 
     Args:
@@ -431,13 +462,14 @@ def global_function(type: Any = "predict", function_config: FunctionConfig | Non
     ``@flow.global_function``, for a predict job.
     """
     if isinstance(type, FunctionConfig):
-        type, function_config = _kind_of(type), type
+        settings = type
+        type, function_config = _kind_of(settings), settings
     _check_config(function_config)
     if callable(type) and not isinstance(type, str):
         return JobFunction(type, "predict", function_config)
     if type not in KINDS:
         raise _wrong_use(f"type={type!r}", '"train" or "predict"', nearest(str(type), KINDS))
-    kind: str = type
+    kind: Kind = type
     return lambda function: JobFunction(function, kind, function_config)
 
 
@@ -446,7 +478,7 @@ def _wrong_use(found: str, allowed: str, hint: str = "") -> JobError:
     return JobError(what, at=user_line(), found=found, allowed=allowed, hint=hint or None)
 
 
-def _kind_of(config: FunctionConfig) -> str:
+def _kind_of(config: FunctionConfig) -> Kind:
     """Return the kind of a job for which an older program gives only settings."""
     return "train" if any(name.startswith("train.") for name in config.settings) else "predict"
 
@@ -458,6 +490,6 @@ def _check_config(config: object) -> None:
         )
 
 
-def defined_jobs(session: Session | None = None) -> Iterator[JobFunction]:
+def defined_jobs(session: Session | None = None) -> Iterator[AnyJob]:
     """Yield the jobs of a session, in the order of their definition."""
     yield from (session or default_session()).jobs
