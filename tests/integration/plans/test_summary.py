@@ -12,8 +12,8 @@ import oneflow as flow
 import oneflow.typing as tp
 from flow_core.observe.document import PlanDocument, document
 from flow_core.observe.measure import Measured, Span, measure
-from flow_core.observe.op_times import by_class, task_seconds
-from flow_core.observe.summary import WIDTH, summary_tables
+from flow_core.observe.summary.op_times import by_class, task_seconds
+from flow_core.observe.summary.screen import WIDTH, summary_tables
 from flow_core.observe.tables import Table, fitted, joined, plain
 from flow_core.plan import Transfer
 

@@ -201,7 +201,7 @@ def plan(
         os.environ["ONEFLOW_EMULATE_GPUS"] = str(emulate_gpus)
     planning.begin()
     from flow_core.observe.diff import diff_tables
-    from flow_core.observe.summary import summary_tables
+    from flow_core.observe.summary.screen import summary_tables
     from flow_core.observe.text import plan_tables
 
     if html is not None:

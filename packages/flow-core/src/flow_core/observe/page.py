@@ -15,8 +15,8 @@ from typing import Any
 from flow_core.observe.document import PlanDocument
 from flow_core.observe.layout import layout
 from flow_core.observe.measure import NOT_MEASURED, Measured
-from flow_core.observe.op_times import task_seconds
 from flow_core.observe.streams import flow_rows, stream_rows, threads
+from flow_core.observe.summary.op_times import task_seconds
 from flow_core.observe.tables import count_bytes, duration
 from flow_core.observe.text import link_bytes
 from flow_core.plan import Buffer, Plan, Transfer

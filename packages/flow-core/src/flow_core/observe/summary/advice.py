@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from flow_core.observe.document import PlanDocument
 from flow_core.observe.measure import NOT_MEASURED, Measured
-from flow_core.observe.op_times import ELEMENTWISE, TRANSFERS, by_class
+from flow_core.observe.summary.op_times import ELEMENTWISE, TRANSFERS, by_class
 from flow_core.observe.tables import count_bytes, share
 from flow_core.plan import Plan
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 
-from flow_core.observe.advice import advice
 from flow_core.observe.document import PlanDocument
 from flow_core.observe.measure import NOT_MEASURED, Measured
-from flow_core.observe.op_times import by_class
+from flow_core.observe.summary.advice import advice
+from flow_core.observe.summary.op_times import by_class
 from flow_core.observe.tables import (
     Row,
     Table,
