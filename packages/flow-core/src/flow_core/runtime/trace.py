@@ -79,8 +79,10 @@ class Trace:
     def _names(self) -> Iterator[Event]:
         process = "job steps" if self._rank is None else f"rank {self._rank}"
         yield _name("process_name", self.process, 0, process)
+        used = {event["tid"] for event in self._events}
         for name, number in self._tracks.items():
-            yield _name("thread_name", self.process, number, name)
+            if number in used:
+                yield _name("thread_name", self.process, number, name)
 
 
 def _name(kind: str, process: int, track: int, name: str) -> Event:
@@ -134,8 +136,8 @@ class TracedExecutable(TimedExecutable):
         for a, b in self._arrows:
             if a in by_task and b in by_task:
                 key = f"{self._trace.process}/{self.plan.job}/{whole.step}/{a}/{b}"
-                yield self._arrow("s", key, by_task[a])
-                yield self._arrow("f", key, by_task[b])
+                yield self._arrow("s", key, by_task[a], 0.9)
+                yield self._arrow("f", key, by_task[b], 0.1)
         yield from self._crossing_events(whole.step, by_task)
 
     def _crossing_events(self, step: int, by_task: Mapping[int, TaskTime]) -> Iterator[Event]:
@@ -144,7 +146,8 @@ class TracedExecutable(TimedExecutable):
         for position, pairs in self._crossings.items():
             for a, b in pairs if position in by_task else ():
                 key = f"{self.plan.job}/{step}/{position}/{a}-{b}"
-                yield self._arrow("s" if a == mine else "f", key, by_task[position])
+                phase, inside = ("s", 0.1) if a == mine else ("f", 0.9)
+                yield self._arrow(phase, key, by_task[position], inside)
 
     def _span(self, name: str, track: int, found: TaskTime, args: Mapping[str, Any]) -> Event:
         start = self._trace.micros(found.start)
@@ -158,9 +161,8 @@ class TracedExecutable(TimedExecutable):
             "args": args,
         }
 
-    def _arrow(self, phase: str, key: str, found: TaskTime) -> Event:
-        """Return an end of an arrow: its start late in a task, or its end early in a task."""
-        inside = found.start + found.seconds * (0.9 if phase == "s" else 0.1)
+    def _arrow(self, phase: str, key: str, found: TaskTime, inside: float) -> Event:
+        """Return the start or end of an arrow, at a fraction of the duration of a task."""
         return {
             "ph": phase,
             "bp": "e",
@@ -169,7 +171,7 @@ class TracedExecutable(TimedExecutable):
             "id": key,
             "pid": self._trace.process,
             "tid": self._tracks[found.task],
-            "ts": self._trace.micros(inside),
+            "ts": self._trace.micros(found.start + found.seconds * inside),
         }
 
 
