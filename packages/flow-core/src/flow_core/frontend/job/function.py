@@ -22,6 +22,7 @@ import numpy as np
 
 from flow_core.annotations import JobSignature, parse_signature
 from flow_core.base.arrays import Array
+from flow_core.base.config import Settings
 from flow_core.base.errors import JobError, SourceLine, nearest, user_line
 from flow_core.base.planning import end_script, is_planning
 from flow_core.compiler.select import Selector
@@ -285,7 +286,7 @@ class JobFunction(Generic[P, R]):
 
     def _bound_to(self, session: Session, plan: Plan) -> Executable:
         registry = session.registry
-        executable = Executable(
+        executable = _executable_factory(session.settings)(
             plan, registry, session.driver, session.variable,
             registry.observers("flow_step_finished"), registry.comm, self._step, session.world,
             session.settings.sync_launches,
@@ -433,6 +434,15 @@ class _Variant:
         self.compiled: Compiled | None = None
         self.executable: Executable | None = None
         self.staging = StagingBuffers()
+
+
+def _executable_factory(settings: Settings) -> Callable[..., Executable]:
+    """Return the function that creates executables, which observe tasks only on request."""
+    if not (settings.trace or settings.check_finite != "off"):
+        return Executable
+    from flow_core.runtime.observers import observed_executable
+
+    return observed_executable(settings)
 
 
 # ------------------------------------------------------------------------- decorator
