@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -137,17 +138,28 @@ class Queued(ABC):
 class HostNumber:
     """A 64-bit counter on the host with a copy on the device.
 
-    After each step, the device increments its copy, and the host increments its own number.
+    The host increments its own number after each step of a program, and the device increments its
+    copy after the last work that reads it.
 
     Attributes:
         host: a 0-d array.
         device: an array of one element.
         held: the value of the device copy after all queued work; None if it is unknown.
+        reader: the last compiled step to read the number in its first call, and the value it read.
     """
 
     host: Any
     device: DeviceArray
     held: int | None = None
+    reader: tuple[weakref.ref[Any], int] | None = None
+
+    def note_reader(self, step: Any, value: int) -> None:
+        """Tell the previous reader to keep the number, if a step now reads the same value."""
+        if self.reader is not None and self.reader[1] == value:
+            earlier = self.reader[0]()
+            if earlier is not None:
+                earlier.kept.add(self)
+        self.reader = weakref.ref(step), value
 
 
 @dataclass(frozen=True, slots=True)
