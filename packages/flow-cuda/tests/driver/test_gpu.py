@@ -17,6 +17,7 @@ from flow_cuda.device.hardware import Access, Operands, Product
 from flow_cuda.device.launch import CopyLaunch, HostNumber, Queued, ZeroLaunch, call
 from flow_cuda.driver.capture import describe
 from flow_cuda.driver.gpu import GpuDriver, Step
+from flow_cuda.driver.stream_schedule import LaunchError
 from flow_cuda.simulator.hardware import OrderError, Simulator, SimulatorError
 
 CHUNK = 256
@@ -356,6 +357,26 @@ def test_barrier_skipped_by_some_threads_is_an_error() -> None:
     launch_threads(make_kernel("uneven", (("float *", "x"),), body, barriers=True), 64, x)()
     with pytest.raises(SimulatorError, match="barrier"):
         driver.copy_out(x)
+
+
+@needs_compiler
+def test_synchronous_steps_name_the_launch_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from flow_cuda.codegen.program import make_kernel
+    from flow_cuda.device.launch import launch_threads
+
+    monkeypatch.setenv("FLOW_CUDA_SYNC", "1")
+    hardware = Simulator()
+    driver = GpuDriver(hardware)
+    x = array(driver, np.ones(64, np.float32))
+    body = "if (x[0] == 0 && threadIdx.x < 3) __syncthreads();"
+    uneven = launch_threads(make_kernel("uneven", (("float *", "x"),), body, barriers=True), 64, x)
+    step = driver.compile([uneven, ZeroLaunch(hardware, x)])
+    for _ in range(2):
+        driver.copy_in(x, np.ones(64, np.float32))
+        step()
+    assert "begin capture" not in hardware.log
+    with pytest.raises(LaunchError, match=r"running uneven_\w+\n.*a barrier"):
+        step()
 
 
 @needs_compiler

@@ -122,6 +122,11 @@ class Queued(ABC):
     lane: str = ""
     peers: tuple[Hardware, ...] = ()
 
+    @property
+    def title(self) -> str:
+        """The name of the work in reports."""
+        return f"{type(self).__name__} of {sum(b - a for a, b in self.touched().writes)} bytes"
+
     @abstractmethod
     def queue(self, stream: Stream) -> None:
         """Queue the work on a stream of its device."""
@@ -207,6 +212,11 @@ class KernelLaunch(Queued):
     kept: tuple[Any, ...] = ()
     numbers: tuple[HostNumber, ...] = ()
     shared: MergeableCall | None = None
+
+    @property
+    def title(self) -> str:
+        """The name of the kernel."""
+        return self.function.kernel.name
 
     def queue(self, stream: Stream) -> None:
         """Queue the launch on a stream."""
@@ -294,6 +304,13 @@ class ProductLaunch(Queued):
     saved: DeviceArray | None = None
     workspace: DeviceArray | None = None
 
+    @property
+    def title(self) -> str:
+        """The sizes, the element type and the epilogue of the product."""
+        p = self.product
+        name = f"product {p.batch} x {p.m} x {p.n} x {p.k} {p.dtype}"
+        return f"{name} {p.epilogue}".strip()
+
     def queue(self, stream: Stream) -> None:
         """Queue the product on a stream."""
         self.hardware.product(stream, self.product, self.operands())
@@ -326,6 +343,11 @@ class DnnLaunch(Queued):
     reads: Mapping[str, DeviceArray]
     writes: Mapping[str, DeviceArray]
     workspace: DeviceArray | None = None
+
+    @property
+    def title(self) -> str:
+        """The title of the problem."""
+        return f"cudnn {self.problem.title}"
 
     def queue(self, stream: Stream) -> None:
         """Queue the graph on a stream."""

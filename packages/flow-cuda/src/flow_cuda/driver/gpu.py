@@ -19,6 +19,7 @@ import numpy as np
 from flow_core.authoring.backends import Launch
 from flow_cuda.device.arrays import DeviceArray, GpuArena
 from flow_cuda.device.batch import merge_launches
+from flow_cuda.device.config import settings
 from flow_cuda.device.hardware import Hardware
 from flow_cuda.device.launch import HostNumber, Queued, advance
 from flow_cuda.device.staging import HostCopies, Staging
@@ -143,6 +144,7 @@ class Step:
         self._launches = tuple(launches)
         self._numbers = numbers_of(launches)
         self.kept: set[HostNumber] = set()
+        self._synchronous = settings().synchronous
         self._calls = 0
         self._graphs: list[Any] = []
         self._arrange()
@@ -186,7 +188,7 @@ class Step:
 
     def _capture(self, part: Part, own: StreamSchedule) -> Any:
         """Return the graph of a part; None if it has none, or, with a warning, if capture fails."""
-        if not part.captured:
+        if self._synchronous or not part.captured:
             return None
         try:
             with without_collection():
@@ -215,7 +217,7 @@ class Step:
         for other in self._others:
             first.wait(first.compute, other.record(other.compute))
         if graph is None:
-            own.queue()
+            own.queue(self._synchronous)
         else:
             first.replay(first.compute, graph)
         if self._others:
