@@ -15,8 +15,9 @@ from flow_core.testing import DeviceKit
 from flow_cuda.codegen import host_compiler
 from flow_cuda.device.hardware import Access, Operands, Product
 from flow_cuda.device.launch import CopyLaunch, HostNumber, Queued, ZeroLaunch, call
-from flow_cuda.driver.capture import describe, parts
+from flow_cuda.driver.capture import describe
 from flow_cuda.driver.gpu import GpuDriver, Step
+from flow_cuda.driver.stream_schedule import LaunchError
 from flow_cuda.simulator.hardware import OrderError, Simulator, SimulatorError
 
 CHUNK = 256
@@ -204,11 +205,10 @@ def test_host_calls_divide_a_step(driver: GpuDriver) -> None:
     made = array(driver, np.ones(8, np.float32))
     seen: list[str] = []
     work = ZeroLaunch(driver.hardware, made)
-    cut = parts([work, work, partial(seen.append, "x"), partial(seen.append, "y"), work])
-    assert describe(cut).splitlines() == [
+    step = Step(driver, [work, work, partial(seen.append, "x"), partial(seen.append, "y"), work])
+    assert describe(step.parts).splitlines() == [
         "graph of 2", "2 calls: runs on the host: append", "graph of 1"
     ]  # fmt: skip
-    step = Step(driver, cut)
     step()
     step()
     assert seen == ["x", "y"] * 2
@@ -313,6 +313,30 @@ def test_host_values_reach_each_replay(driver: GpuDriver) -> None:
     assert uploads == 4, "uploads occur first and when the host does not count by one"
 
 
+@needs_compiler
+def test_steps_between_host_calls_share_one_upload(driver: GpuDriver) -> None:
+    """CPU tasks split a program's step into several compiled ones, which read the same number."""
+    hardware = driver.hardware
+    host = np.zeros((), np.int64)
+    number = HostNumber(host, array(driver, np.zeros(1, np.int64)))
+    outs = [array(driver, np.zeros(1, np.int64)) for _ in range(3)]
+
+    class Reads(CopyLaunch):
+        numbers = (number,)
+
+    steps = [driver.compile([Reads(hardware, out, number.device)]) for out in outs]
+    log, uploads = hardware.log, []
+    for value in (*range(20), *range(7, 20)):
+        host[()] = value
+        before = log.count(f"{hardware.compute.name}: copy 8")
+        for step in steps:
+            step()
+        eager = 3 if value == 0 else 0
+        uploads.append(log.count(f"{hardware.compute.name}: copy 8") - before - eager)
+        assert [driver.copy_out(out).item() for out in outs] == [value] * 3
+    assert uploads == [3, *[0] * 19, 1, *[0] * 12]
+
+
 def test_kernels_declare_their_reads_and_writes() -> None:
     collector = Collector()
     driver = GpuDriver(Simulator(compiler=collector), chunk=CHUNK)
@@ -333,6 +357,26 @@ def test_barrier_skipped_by_some_threads_is_an_error() -> None:
     launch_threads(make_kernel("uneven", (("float *", "x"),), body, barriers=True), 64, x)()
     with pytest.raises(SimulatorError, match="barrier"):
         driver.copy_out(x)
+
+
+@needs_compiler
+def test_synchronous_steps_name_the_launch_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from flow_cuda.codegen.program import make_kernel
+    from flow_cuda.device.launch import launch_threads
+
+    monkeypatch.setenv("FLOW_CUDA_SYNC", "1")
+    hardware = Simulator()
+    driver = GpuDriver(hardware)
+    x = array(driver, np.ones(64, np.float32))
+    body = "if (x[0] == 0 && threadIdx.x < 3) __syncthreads();"
+    uneven = launch_threads(make_kernel("uneven", (("float *", "x"),), body, barriers=True), 64, x)
+    step = driver.compile([uneven, ZeroLaunch(hardware, x)])
+    for _ in range(2):
+        driver.copy_in(x, np.ones(64, np.float32))
+        step()
+    assert "begin capture" not in hardware.log
+    with pytest.raises(LaunchError, match=r"running uneven_\w+\n.*a barrier"):
+        step()
 
 
 @needs_compiler

@@ -136,7 +136,7 @@ def norm_problem(query: KernelQuery) -> Norm | NormGrad:
 
 
 def _norm(ctx: BindContext) -> Iterator[Launch]:
-    """Yield a launch that writes new moving statistics to the workspace, and one that copies both."""
+    """Yield a launch that writes new moving statistics to the workspace, and their copy."""
     row = ctx.inputs[1]
     buffers = (
         ((_workspace_bytes(ctx.query),), np.uint8),
