@@ -17,10 +17,10 @@ KEPT = re.compile(r"(<(pre|textarea|script)\b.*?</\2>)", re.S)
 
 
 def compact(text: str) -> str:
-    """Return an HTML page with single line breaks, except where white space is shown.
+    r"""Return an HTML page with single line breaks, except where white space is shown.
 
-    >>> compact("<p>\\n\\n   a\\n</p><pre>\\n\\n  b</pre>")
-    '<p>\\na\\n</p><pre>\\n\\n  b</pre>'
+    >>> compact("<p>\n\n   a\n</p><pre>\n\n  b</pre>")
+    '<p>\na\n</p><pre>\n\n  b</pre>'
     """
     parts = KEPT.split(text)
     # Two groups: each kept element is followed by the name of its tag.

@@ -81,7 +81,7 @@ def _entry(entry: Entry) -> Iterator[str]:
 def _shared(entry: Entry) -> Iterator[str]:
     """Yield what the docstring of the function's module says about all of its functions."""
     text = docstrings.parse(inspect.getdoc(inspect.getmodule(entry.object))).text
-    first, _, more = text.partition("\n\n")
+    _, _, more = text.partition("\n\n")
     paragraphs = [p for p in more.split("\n\n") if p and not p.startswith("In: ")]
     if paragraphs:
         yield from ("## Common to this group of functions", "")
