@@ -442,6 +442,15 @@ def cuda_13(session: nox.Session) -> None:
     cuda(session, "cuda-bindings>=13,<14", "nvidia-cuda-nvrtc>=13,<14")
 
 
+@nox.session(name="cuda-sanitize", python=PYTHONS[0])
+@timed
+def cuda_sanitize(session: nox.Session) -> None:
+    """Run all kernels of flow-cuda under sanitizers, and plant defects: ``-- --share 0.1 [OP]``."""
+    workspace(session)
+    env = {**QUIET, "PYTHONPATH": "tests/helpers"}
+    in_workspace(session, "python", "-m", "cuda_sanitize", *session.posargs, env=env)
+
+
 @nox.session(python=PYTHONS[0])
 @nox.parametrize("wheel", ONEDNN_WHEELS, ids=ONEDNN_WHEELS)
 @timed
