@@ -12,9 +12,10 @@ from flow_core.api.session.job import FixedTensorDef
 from flow_core.base.dtypes import int32
 from flow_core.comm.exchange import BOXING
 from flow_core.compiler.lower.inputs import LEAVES
-from flow_core.frontend.job.function import AnyJob, JobFunction, Kind
+from flow_core.frontend.job.function import AnyJob, JobFunction
 from flow_core.frontend.session.session import Session
 from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.job_build import Kind
 from flow_core.plugins.registry import Registry
 
 ROWS = FixedTensorDef((4, 6))

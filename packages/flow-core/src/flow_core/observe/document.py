@@ -73,6 +73,7 @@ class PlanDocument:
             texts.
         hints: for each evaluated SBP hint of the program: the request, the plan's cost without the
             hint, and the saving.
+        warnings: texts of the warnings that were issued while the job was compiled.
     """
 
     job: str
@@ -85,10 +86,11 @@ class PlanDocument:
     plan: Plan
     selection: tuple[tuple[str, ...], ...] = ()
     hints: tuple[tuple[str, ...], ...] = ()
+    warnings: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         """Encode the document as JSON, which `from_json` decodes."""
-        names = ("job", "kind", "line", "traced", "origins", "selection", "hints")
+        names = ("job", "kind", "line", "traced", "origins", "selection", "hints", "warnings")
         fields = {n: getattr(self, n) for n in names}
         rows = {n: [asdict(row) for row in getattr(self, n)] for n in ("ops", "passes")}
         return json.dumps({"format": FORMAT, **fields, **rows, "plan": self.plan.to_data()})

@@ -49,7 +49,7 @@ def _assign(ref: Blob, value: Blob, name: str | None) -> None:
             raise InferenceError(
                 "assign",
                 at=user_line(),
-                found=f"the result of {' and '.join(sorted(made))} as what to overwrite",
+                found=f"the result of {' and '.join(sorted(made))} as the variable to overwrite",
                 allowed="a result of flow.get_variable",
             )
     emit("assign", ref, value, name=name)

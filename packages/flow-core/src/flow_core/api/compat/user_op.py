@@ -213,7 +213,7 @@ class UserOp:
         for name, count in self.outputs.items():
             if len(results[name]) != count:
                 found = f"{count} blobs requested of output {name!r}"
-                raise _fail(self.spec.type, found, f"{len(results[name])} of it")
+                raise _fail(self.spec.type, found, f"{len(results[name])}, the number of its blobs")
 
     def RemoteBlobDict(self) -> dict[str, list[BlobDef]]:
         """Return the blobs of each requested output."""

@@ -13,6 +13,7 @@ from flow_core.api.session.train import log_mismatch
 from flow_core.base.arrays import Array
 from flow_core.base.dtypes import DType, as_asked, float32
 from flow_core.base.errors import CheckpointError, InferenceError, JobError, user_line
+from flow_core.base.host_arrays import HostDLPack, host_array
 from flow_core.checkpoint import store
 from flow_core.checkpoint.snapshot import StoredVariable
 from flow_core.checkpoint.store import Mismatch
@@ -111,7 +112,11 @@ def watch(blob_watched: Blob, handler_or_prompt: Callable[..., object] | str | N
 def watch_diff(
     blob_watched: Blob, handler_or_prompt: Callable[..., object] | str | None = None
 ) -> None:
-    """Report the gradient of a blob at every step of a train job; arguments as for `watch`."""
+    """Report the gradient of a blob at every step of a train job; arguments as for `watch`.
+
+    If the blob has no gradient, because the job does not train or no loss depends on the blob, a
+    `CompatibilityWarning` says that the handler is never called.
+    """
     _watch("watch_diff", blob_watched, handler_or_prompt, gradient=True)
 
 
@@ -122,12 +127,7 @@ def _watch(
     if not isinstance(blob, BlobDef) or blob.job is not job:
         found, allowed = described(blob), f"a blob of this job, {job.name!r}"
         raise JobError(what, at=user_line(3), found=found, allowed=allowed)
-    line = user_line(3)
-    if gradient and job.kind != "train":
-        raise JobError(
-            what, at=line, found='a job of type "predict"', allowed='jobs of type "train"'
-        )
-    job.watches.append(Watch(blob, _handler(handler, blob.op_name), gradient, line))
+    job.watches.append(Watch(blob, _handler(handler, blob.op_name), gradient, user_line(3)))
 
 
 def _handler(handler: Callable[..., Any] | str | None, name: str) -> Callable[[Any], None]:
@@ -139,7 +139,7 @@ def _handler(handler: Callable[..., Any] | str | None, name: str) -> Callable[[A
     return lambda array: handler(form(array))
 
 
-class VariableBlob:
+class VariableBlob(HostDLPack):
     """A variable of the session, as programs access it outside jobs."""
 
     def __init__(self, name: str, stored: SessionVariable) -> None:
@@ -230,10 +230,8 @@ def _read(value: object, wanted: TensorType) -> Any:
 
 
 def _plain(value: object) -> Any:
-    """Return an array or a stored variable unchanged, and ``numpy()`` of any other object."""
-    if isinstance(value, StoredVariable | np.ndarray):
-        return value
-    return value.numpy() if hasattr(value, "numpy") else np.asarray(value)
+    """Return a stored variable unchanged, and the array of any other object."""
+    return value if isinstance(value, StoredVariable) else host_array(value)
 
 
 def enable_eager_execution(val: bool = True) -> None:

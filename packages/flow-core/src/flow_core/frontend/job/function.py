@@ -11,7 +11,6 @@ from typing import (
     TYPE_CHECKING,
     Any,
     Generic,
-    Literal,
     NoReturn,
     ParamSpec,
     TypeAlias,
@@ -24,11 +23,14 @@ import numpy as np
 
 from flow_core.annotations import JobSignature, parse_signature
 from flow_core.base.arrays import Array
+from flow_core.base.config import Settings
 from flow_core.base.errors import JobError, SourceLine, nearest, user_line
 from flow_core.base.planning import end_script, is_planning
 from flow_core.compiler.select import Selector
 from flow_core.device import AgreedJob
 from flow_core.frontend.config.function_config import FunctionConfig, default_placement
+from flow_core.frontend.job.checks.train_notes import log_notes
+from flow_core.frontend.job.checks.zero_weights import warn_of_zero_weights
 from flow_core.frontend.job.compile import Compiled, compile_graph
 from flow_core.frontend.job.differentiate import STEP_VARIABLE, differentiate
 from flow_core.frontend.job.eager import evaluate_blob
@@ -42,9 +44,14 @@ from flow_core.frontend.job.plan_agreement import (
 from flow_core.frontend.job.redefinition import replaces
 from flow_core.frontend.job.replica_sharing import updated_variables
 from flow_core.frontend.job.tracing import Traced, trace
-from flow_core.frontend.job.zero_weights import warn_of_zero_weights
 from flow_core.frontend.session.session import Session, default_session
-from flow_core.frontend.trace.job_build import BlobMethods, JobBuild, maybe_current_job
+from flow_core.frontend.trace.job_build import (
+    BlobMethods,
+    JobBuild,
+    Kind,
+    TrainRequest,
+    maybe_current_job,
+)
 from flow_core.frontend.trace.results import Pending as PendingStep
 from flow_core.frontend.trace.sbp_hints import parallel_cast
 from flow_core.ir.graph import Graph
@@ -60,7 +67,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
-Kind: TypeAlias = Literal["train", "predict"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 PLANS_KEPT = 16
@@ -94,14 +100,14 @@ class JobFunction(Generic[P, R]):
             raise _wrong_use(f"{function!r:.60}", "a function written with def")
         functools.update_wrapper(self, function)
         self.function = function
-        self.kind = kind
+        self._declared_kind = kind
         self.name = function.__name__
         self.config = (config or FunctionConfig()).copy()
         self.session: Session | None = session or default_session()
         specs = tuple(self.session.registry.annotations.values())
         self.signature: JobSignature = parse_signature(function, specs, job=self.name)
-        self._join(self.session)
         self._reset()
+        self._join(self.session)
 
     @property
     def line(self) -> SourceLine | None:
@@ -114,6 +120,7 @@ class JobFunction(Generic[P, R]):
         self._reset()
 
     def _reset(self) -> None:
+        self.kind = self._declared_kind
         self._feeding: Feeding | None = None
         self._variants: OrderedDict[Shapes, _Variant] = OrderedDict()
         self._last: _Variant | None = None
@@ -138,8 +145,13 @@ class JobFunction(Generic[P, R]):
         """
         eager = session.eager
         session.jobs[:] = [job for job in session.jobs if not replaces(self, job, eager)]
+        self._check_name(session)
+        session.jobs.append(self)
+
+    def _check_name(self, session: Session) -> None:
+        """Raise an error if this is a train job and another train job has its name."""
         for other in session.jobs if self.kind == "train" else ():
-            if other.kind == "train" and other.name == self.name:
+            if other is not self and other.kind == "train" and other.name == self.name:
                 raise JobError(
                     f"defining train job {self.name!r}",
                     at=self.line,
@@ -147,7 +159,6 @@ class JobFunction(Generic[P, R]):
                     allowed="one train job per name, under which its step counter is saved",
                     hint="rename one of the jobs, or call flow.clear_default_session() before",
                 )
-        session.jobs.append(self)
 
     # ------------------------------------------------------------------ phases
 
@@ -208,6 +219,8 @@ class JobFunction(Generic[P, R]):
                 build.fed, build.step = fed, self._step
                 traced = trace(self.function, self.signature, build, wanted)
                 build.fed = None
+                self.kind = build.kind
+                self._check_name(session)
                 variant = _Variant(wanted, traced, Fetches(traced, differentiate(traced)))
                 self._variants[wanted] = variant
                 self._drop_oldest()
@@ -231,7 +244,8 @@ class JobFunction(Generic[P, R]):
     def _build(self, session: Session) -> JobBuild:
         placement = default_placement(self.config) or session.default_placement
         ops, methods = session.registry.ops, BlobMethods(evaluate_blob, parallel_cast)
-        return JobBuild(self.name, self.kind, ops, placement, self.config, session, methods)
+        kind = self._declared_kind
+        return JobBuild(self.name, kind, ops, placement, self.config, session, methods)
 
     def _compiled(self, variant: _Variant, select: Selector | None = None) -> Compiled:
         if variant.compiled is None:
@@ -240,14 +254,16 @@ class JobFunction(Generic[P, R]):
                 variant.compiled = variant.compiled or compile_graph(
                     traced.build, fetches.values, traced.inputs, select=select
                 )
-                self._warn(variant.compiled.logical)
+                self._warn(variant.compiled.logical, traced.build.train_requests)
         return variant.compiled
 
-    def _warn(self, graph: Graph) -> None:
+    def _warn(self, graph: Graph, requests: Sequence[TrainRequest]) -> None:
         """Issue the warnings about a compiled job, once per name of a job."""
         session = self.active_session()
         if self.kind == "train" and self.name not in session.checked_weights:
             session.checked_weights.add(self.name)
+            if session.world is None or session.world.rank == 0:
+                log_notes(self.name, requests)
             warn_of_zero_weights(self.name, self.line, graph, session.registry.ops, session)
 
     def _executable(self, variant: _Variant) -> Executable:
@@ -275,9 +291,10 @@ class JobFunction(Generic[P, R]):
 
     def _bound_to(self, session: Session, plan: Plan) -> Executable:
         registry = session.registry
-        executable = Executable(
+        executable = _executable_factory(session.settings)(
             plan, registry, session.driver, session.variable,
             registry.observers("flow_step_finished"), registry.comm, self._step, session.world,
+            session.settings.sync_launches,
         )  # fmt: skip
         session.drop_initial_values()
         session.check_replicas(self.name, updated_variables(plan, registry.ops))
@@ -429,6 +446,15 @@ class _Variant:
         self.compiled: Compiled | None = None
         self.executable: Executable | None = None
         self.staging = StagingBuffers()
+
+
+def _executable_factory(settings: Settings) -> Callable[..., Executable]:
+    """Return the function that creates executables, which observe tasks only on request."""
+    if not (settings.trace or settings.check_finite != "off"):
+        return Executable
+    from flow_core.runtime.observers import observed_executable
+
+    return observed_executable(settings)
 
 
 # ------------------------------------------------------------------------- decorator
