@@ -1,4 +1,4 @@
-"""What ``import oneflow`` loads, and how long it takes, as a multiple of the time of numpy's import."""
+"""What ``import oneflow`` loads, and its time as a multiple of that of numpy's import."""
 
 from __future__ import annotations
 

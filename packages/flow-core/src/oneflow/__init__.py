@@ -114,11 +114,13 @@ else:
         return getattr(import_module("flow_data.toplevel"), name)
 
     def _unknown(name):
-        from flow_core.base.errors import nearest
+        """Return the message about a name that does not exist."""
+        hint = ""
+        if not name.startswith("_"):
+            from flow_core.base.errors import nearest
 
-        return f"module 'oneflow' has no attribute {name!r}; {nearest(name, __dir__())}".rstrip(
-            "; "
-        )
+            hint = nearest(name, __dir__())
+        return f"module 'oneflow' has no attribute {name!r}; {hint}".rstrip("; ")
 
     def __dir__():
         """Return all names, including those of the optional parts that are installed."""
