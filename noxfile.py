@@ -197,9 +197,10 @@ def lint(session: nox.Session) -> None:
 @nox.session(python=PYTHONS[0])
 @timed
 def typecheck(session: nox.Session) -> None:
-    """Run mypy in strict mode on the oldest installed Python."""
+    """Run mypy in strict mode on the sources, and mypy and pyright on programs of users."""
     workspace(session)
     in_workspace(session, "mypy", *session.posargs)
+    in_workspace(session, "pytest", "-q", "tests/static", env=QUIET)
 
 
 @nox.session(python=PYTHONS)
