@@ -487,10 +487,17 @@ def docs(session: nox.Session) -> None:
 @nox.session(python=PYTHONS[0])
 @timed
 def examples(session: nox.Session) -> None:
-    """Run every program in examples/."""
+    """Run the programs in examples/: ``-- gan resume`` runs two, ``-- --update`` keeps pictures."""
     sync(session, "--all-packages", "--group", "examples")
+    names = [name for name in session.posargs if name != "--update"]
+    folder, env = Path(session.create_tmp()), {"MPLBACKEND": "Agg"}
     for script in sorted(ROOT.glob("examples/*.py")):
-        session.run("python", str(script), *session.posargs, env={"MPLBACKEND": "Agg"})
+        if not names or script.stem in names:
+            with session.chdir(folder):
+                session.run("python", str(script), env=env)
+    if "--update" in session.posargs:
+        for picture in folder.glob("*.png"):
+            shutil.copy(picture, ROOT / "docs" / "images")
 
 
 @nox.session(python=PYTHONS[0])
