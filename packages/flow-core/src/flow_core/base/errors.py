@@ -183,6 +183,10 @@ class ZeroWeightsWarning(FlowWarning):
     """Weights of a train job start at zero and can never change."""
 
 
+class CompatibilityWarning(FlowWarning):
+    """A call that OneFlow accepts has no effect, or its arguments contradict its documentation."""
+
+
 class HostFallbackWarning(FlowWarning):
     """Ops without a kernel for their devices run on the CPU."""
 

@@ -14,7 +14,7 @@ from flow_core.compiler.lower.physical_graph import Physical
 from flow_core.compiler.select.hints import relaxations
 from flow_core.compiler.select.price import microseconds
 from flow_core.frontend.job.compile import Compiled
-from flow_core.frontend.job.function import JobFunction
+from flow_core.frontend.job.function import AnyJob
 from flow_core.ir.graph import Graph, Op, Value
 from flow_core.plan import Plan, decode_plan, unreadable
 from flow_core.sharding.sbp import format_nd_sbp
@@ -155,7 +155,7 @@ def _check_ops(ops: Sequence[OpRow]) -> None:
                 raise Mismatch(shown(str(value)), "an output of an op").within(f".ops[{i}].inputs")
 
 
-def document(job: JobFunction, hints: int = 0) -> PlanDocument:
+def document(job: AnyJob, hints: int = 0) -> PlanDocument:
     """Return the document of a job; compile the job if needed.
 
     Args:

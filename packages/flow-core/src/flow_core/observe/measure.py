@@ -9,7 +9,7 @@ from statistics import median
 
 import numpy as np
 
-from flow_core.frontend.job.function import JobFunction
+from flow_core.frontend.job.function import AnyJob
 from flow_core.observe.feeds import draw_feeds, draw_variable, whole_batches
 from flow_core.observe.isolated_run import isolated
 from flow_core.plan import Plan
@@ -63,7 +63,7 @@ NOT_MEASURED = Measured()
 
 
 def measure(
-    job: JobFunction, seed: int = 0, progress: Callable[[str], object] = lambda _: None
+    job: AnyJob, seed: int = 0, progress: Callable[[str], object] = lambda _: None
 ) -> Measured:
     """Run a few steps on random inputs, and return the time of each task.
 
