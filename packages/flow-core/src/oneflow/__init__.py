@@ -11,6 +11,7 @@ This folder has more modules than other folders, since each module is a public n
 
 from __future__ import annotations
 
+import sys
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -116,3 +117,14 @@ else:
     def __dir__():
         """Return all names, including those of the optional parts that are installed."""
         return sorted({*globals(), *(p for p, m in _PROVIDERS.items() if find_spec(m))})
+
+
+def load_ipython_extension(shell: object) -> None:
+    """Show errors of flow in few lines; ``%load_ext oneflow`` calls this function."""
+    from flow_core.observe.notebook import install
+
+    install(shell)
+
+
+if "IPython" in sys.modules and (_shell := sys.modules["IPython"].get_ipython()) is not None:
+    load_ipython_extension(_shell)
