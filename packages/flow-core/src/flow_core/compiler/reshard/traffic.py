@@ -64,11 +64,11 @@ def _times(own: Ends, others: Ends, itemsize: int, links: LinkModel) -> list[flo
     at_machine: dict[int, Counter[int]] = {}
     for device, factor in zip(*others, strict=True):
         at_machine.setdefault(device.machine, Counter())[factor] += 1
-    there = dict(zip(*others, strict=True))
+    received = dict(zip(*others, strict=True))
     known: dict[tuple[int, int, int | None], float] = {}
     found = []
     for device, factor in zip(*own, strict=True):
-        itself = there.get(device)
+        itself = received.get(device)
         key = device.machine, factor, itself
         if key not in known:
             near = at_machine.get(device.machine, Counter())
