@@ -15,7 +15,7 @@ import oneflow as flow
 import oneflow.typing as tp
 from flow_core.base.config import Settings
 from flow_core.base.errors import ConfigError, NonFiniteError
-from flow_core.base.trace_file import merge, rank_file, read, write
+from flow_core.base.formats.trace_file import merge, rank_file, read, write
 from flow_core.frontend.session.session import default_session
 from flow_core.runtime import trace as traces
 from flow_core.runtime.executable import Executable

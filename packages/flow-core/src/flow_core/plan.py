@@ -21,7 +21,7 @@ from flow_core.base.errors import (
     PlanError,
     nearest,
 )
-from flow_core.base.html_table import html_table
+from flow_core.base.formats.html_table import html_table
 from flow_core.base.thread_budget import NOT_DIVIDED, Cores
 from flow_core.ir.graph import NO_ATTRS, Attrs, AttrValue, TensorType, tensor_type
 from flow_core.sharding.sbp import Region

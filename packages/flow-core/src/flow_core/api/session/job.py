@@ -13,8 +13,8 @@ from flow_core.api.session.train import log_mismatch
 from flow_core.base.arrays import Array
 from flow_core.base.dtypes import DType, as_asked, float32
 from flow_core.base.errors import CheckpointError, InferenceError, JobError, user_line
+from flow_core.base.formats.html_table import html_table
 from flow_core.base.host_arrays import HostDLPack, host_array
-from flow_core.base.html_table import html_table
 from flow_core.checkpoint import store
 from flow_core.checkpoint.snapshot import StoredVariable
 from flow_core.checkpoint.store import Mismatch

@@ -24,7 +24,7 @@ from flow_core.annotations import JobSignature, parse_signature
 from flow_core.base.arrays import Array
 from flow_core.base.config import Settings
 from flow_core.base.errors import JobError, SourceLine, nearest, user_line
-from flow_core.base.html_table import html_table
+from flow_core.base.formats.html_table import html_table
 from flow_core.base.planning import end_script, is_planning
 from flow_core.compiler.select import Selector
 from flow_core.device import AgreedJob
