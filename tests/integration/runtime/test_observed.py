@@ -116,6 +116,17 @@ def test_an_update_that_makes_a_variable_infinite_is_found() -> None:
     assert "variable w:0" in str(caught.value.found)
 
 
+@pytest.mark.usefixtures("checking")
+def test_ops_of_a_fused_group_are_named() -> None:
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+        y = flow.math.sin(x)
+        return flow.math.exp(flow.math.log(y) * 2)
+
+    with pytest.raises(NonFiniteError, match="checking log 'log'"):
+        job(np.zeros(4, np.float32))
+
+
 def test_buffers_that_share_memory() -> None:
     plan = training("0:0").plan()
     state = plan.buffers[plan.variables["w"]]
