@@ -11,6 +11,7 @@ This folder has more modules than other folders, since each module is a public n
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from flow_core import __version__ as __version__
@@ -126,3 +127,14 @@ else:
         """Return all names, including those of the optional parts that are installed."""
         optional = (name for name, package in _PROVIDERS.items() if find_spec(package))
         return sorted({*globals(), *__getattr__("__all__"), *optional})
+
+
+def load_ipython_extension(shell: object) -> None:
+    """Show errors of flow in few lines; ``%load_ext oneflow`` calls this function."""
+    from flow_core.observe.notebook import install
+
+    install(shell)
+
+
+if "IPython" in sys.modules and (_shell := sys.modules["IPython"].get_ipython()) is not None:
+    load_ipython_extension(_shell)

@@ -25,6 +25,7 @@ from flow_core.annotations import JobSignature, parse_signature
 from flow_core.base.arrays import Array
 from flow_core.base.config import Settings
 from flow_core.base.errors import JobError, SourceLine, nearest, user_line
+from flow_core.base.formats.html_table import html_table
 from flow_core.base.planning import end_script, is_planning
 from flow_core.compiler.select import Selector
 from flow_core.device import AgreedJob
@@ -117,6 +118,10 @@ class JobFunction(Generic[P, R]):
     def detach(self) -> None:
         """Drop all state of a closed session; the next call compiles again."""
         self.session = None
+        self._reset()
+
+    def forget(self) -> None:
+        """Drop what was traced and compiled; the next call traces the job again."""
         self._reset()
 
     def _reset(self) -> None:
@@ -439,6 +444,19 @@ class JobFunction(Generic[P, R]):
             allowed="a definition of the job in each process that calls it",
             hint="move the definition to a module that each process imports",
         )
+
+    def _repr_html_(self) -> str:
+        """Return the job's parameters, and the sizes of its plan if it has one, for notebooks."""
+        rows: list[tuple[str, object]] = [("defined at", self.line)]
+        if self._last is not None:
+            inputs = self._last.traced.build.builder
+            rows += [(op.name.removeprefix("Input_"), inputs.types[op.name][0])
+                     for op in inputs.ops.values() if op.type == "input"]  # fmt: skip
+            rows.append(("variables", len(self._last.traced.build.variables)))
+        title = f"{self.kind} job {self.name!r}"
+        if self.compiled is None:
+            return html_table(title, rows, note="not compiled yet: the first call compiles it")
+        return html_table(title, rows) + self.compiled.plan._repr_html_()
 
     def __repr__(self) -> str:
         return f"<{self.kind} job {self.name!r} at {self.line}>"
