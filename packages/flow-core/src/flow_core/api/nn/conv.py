@@ -134,7 +134,31 @@ def conv1d(
     groups: int = 1,
     name: str | None = None,
 ) -> BlobDef:
-    """Convolve over one spatial axis; `conv2d` describes the arguments."""
+    """Convolve over one spatial axis; `conv2d` describes the arguments.
+
+    Args:
+        input: a floating-point blob (batch, channels, length) for channels first.
+        filters: a blob (filters, channels / groups, length) for channels first.
+        strides: distances in the input between adjacent outputs.
+        padding: see the module's docstring.
+        data_format: the layout.
+        dilations: distances in the input between kernel elements; 1 by default.
+        groups: number of groups of channels and filters.
+        name: name of the op.
+
+    Returns:
+        A blob (batch, filters, ...) for channels first.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     x: tp.Numpy.Placeholder((1, 2, 8)),
+        ...     w: tp.Numpy.Placeholder((4, 2, 3)),
+        ... ) -> tp.Numpy:
+        ...     return flow.nn.conv1d(x, w, 1, "SAME")
+        >>> job(np.ones((1, 2, 8)), np.ones((4, 2, 3))).shape
+        (1, 4, 8)
+    """
     return _conv(1, input, filters, strides, padding, data_format, dilations, groups, name)
 
 
@@ -170,8 +194,14 @@ def conv2d(
         InferenceError: the shapes, element types or other arguments do not fit.
 
     Example:
-        For ``x`` of shape (1, 64, 32, 32) and filters of shape (128, 64, 3, 3),
-        ``flow.nn.conv2d(x, filters, strides=1, padding="SAME")`` has shape (1, 128, 32, 32).
+        >>> @flow.global_function()
+        ... def job(
+        ...     x: tp.Numpy.Placeholder((1, 2, 8, 8)),
+        ...     w: tp.Numpy.Placeholder((4, 2, 3, 3)),
+        ... ) -> tp.Numpy:
+        ...     return flow.nn.conv2d(x, w, 1, "SAME")
+        >>> job(np.ones((1, 2, 8, 8)), np.ones((4, 2, 3, 3))).shape
+        (1, 4, 8, 8)
     """
     return _conv(2, input, filters, strides, padding, data_format, dilations, groups, name)
 
@@ -186,7 +216,33 @@ def conv3d(
     groups: int = 1,
     name: str | None = None,
 ) -> BlobDef:
-    """Convolve over three spatial axes; `conv2d` describes the arguments."""
+    """Convolve over three spatial axes; `conv2d` describes the arguments.
+
+    Args:
+        input: a floating-point blob (batch, channels, depth, height, width) for channels
+            first.
+        filters: a blob (filters, channels / groups, depth, height, width) for channels
+            first.
+        strides: distances in the input between adjacent outputs.
+        padding: see the module's docstring.
+        data_format: the layout.
+        dilations: distances in the input between kernel elements; 1 by default.
+        groups: number of groups of channels and filters.
+        name: name of the op.
+
+    Returns:
+        A blob (batch, filters, ...) for channels first.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     x: tp.Numpy.Placeholder((1, 2, 8, 8, 8)),
+        ...     w: tp.Numpy.Placeholder((4, 2, 3, 3, 3)),
+        ... ) -> tp.Numpy:
+        ...     return flow.nn.conv3d(x, w, 1, "SAME")
+        >>> job(np.ones((1, 2, 8, 8, 8)), np.ones((4, 2, 3, 3, 3))).shape
+        (1, 4, 8, 8, 8)
+    """
     return _conv(3, input, filters, strides, padding, data_format, dilations, groups, name)
 
 
@@ -200,7 +256,31 @@ def compat_conv2d(
     groups: int = 1,
     name: str | None = None,
 ) -> BlobDef:
-    """Call `conv2d`, where "SAME" means "SAME_UPPER", as in TensorFlow."""
+    """Call `conv2d`, where "SAME" means "SAME_UPPER", as in TensorFlow.
+
+    Args:
+        input: a floating-point blob (batch, channels, height, width) for channels first.
+        filters: a blob (filters, channels / groups, height, width) for channels first.
+        strides: distances in the input between adjacent outputs.
+        padding: see the module's docstring.
+        data_format: the layout.
+        dilations: distances in the input between kernel elements; 1 by default.
+        groups: number of groups of channels and filters.
+        name: name of the op.
+
+    Returns:
+        A blob (batch, filters, height, width) for channels first.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     x: tp.Numpy.Placeholder((1, 2, 8, 8)),
+        ...     w: tp.Numpy.Placeholder((4, 2, 3, 3)),
+        ... ) -> tp.Numpy:
+        ...     return flow.nn.compat_conv2d(x, w, 2, "SAME")
+        >>> job(np.ones((1, 2, 8, 8)), np.ones((4, 2, 3, 3))).shape
+        (1, 4, 4, 4)
+    """
     if isinstance(padding, str) and padding.upper() == "SAME":
         padding = "SAME_UPPER"
     return conv2d(input, filters, strides, padding, data_format, dilations, groups, name)
@@ -244,9 +324,22 @@ def conv2d_transpose(
         input, filters: see above.
         dilations: dilations of that convolution.
 
+    Returns:
+        A blob (batch, channels, height, width) for channels first.
+
     Raises:
         InferenceError: the convolution does not map ``output_shape`` to the shape of ``value``, or
             other arguments do not fit.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     x: tp.Numpy.Placeholder((1, 2, 4, 4)),
+        ...     w: tp.Numpy.Placeholder((2, 3, 3, 3)),
+        ... ) -> tp.Numpy:
+        ...     return flow.nn.conv2d_transpose(x, w, (1, 3, 8, 8), 2, "SAME")
+        >>> job(np.ones((1, 2, 4, 4)), np.ones((2, 3, 3, 3))).shape
+        (1, 3, 8, 8)
     """
     function = "conv2d_transpose"
     x = _one_of(function, value, input, "value and input")
@@ -348,6 +441,16 @@ def torch_conv2d_transpose(
 
     Raises:
         InferenceError: the arguments do not fit.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     x: tp.Numpy.Placeholder((1, 2, 4, 4)),
+        ...     w: tp.Numpy.Placeholder((2, 3, 2, 2)),
+        ... ) -> tp.Numpy:
+        ...     return flow.nn.torch_conv2d_transpose(x, w, [0, 0], 2, [0, 0])
+        >>> job(np.ones((1, 2, 4, 4)), np.ones((2, 3, 2, 2))).shape
+        (1, 3, 8, 8)
     """
     function = "torch_conv2d_transpose"
     x = _one_of(function, value, input, "value and input")
@@ -403,7 +506,26 @@ def max_pool1d(
     data_format: str = "NWC",
     name: str | None = None,
 ) -> BlobDef:
-    """Return the maximum of every window over one spatial axis; see `max_pool2d`."""
+    """Return the maximum of every window over one spatial axis; see `max_pool2d`.
+
+    Args:
+        input: a floating-point blob (batch, channels, length) for channels first.
+        ksize: the size of a window.
+        strides: distances in the input between adjacent windows.
+        padding: see the module's docstring.
+        data_format: the layout.
+        name: name of the op.
+
+    Returns:
+        A blob with one element per window and channel.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((1, 2, 8))) -> tp.Numpy:
+        ...     return flow.nn.max_pool1d(x, 2, 2, "VALID", data_format="NCW")
+        >>> job(np.ones((1, 2, 8))).shape
+        (1, 2, 4)
+    """
     return _pool("max", 1, input, ksize, strides, padding, data_format, False, name)
 
 
@@ -430,12 +552,18 @@ def max_pool2d(
         ceil_mode: whether to keep windows that extend beyond the end; for explicit padding only.
         name: name of the op.
 
+    Returns:
+        A blob with one element per window and channel.
+
     Raises:
         InferenceError: the arguments do not fit, or a window contains only padding.
 
     Example:
-        For ``x`` of shape (1, 32, 128, 128), ``flow.nn.max_pool2d(x, 3, 2, "SAME")`` has shape
-        (1, 32, 64, 64).
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((1, 2, 8, 8))) -> tp.Numpy:
+        ...     return flow.nn.max_pool2d(x, 2, 2, "VALID")
+        >>> job(np.ones((1, 2, 8, 8))).shape
+        (1, 2, 4, 4)
     """
     return _pool("max", 2, input, ksize, strides, padding, data_format, ceil_mode, name)
 
@@ -449,7 +577,28 @@ def max_pool3d(
     ceil_mode: bool = False,
     name: str | None = None,
 ) -> BlobDef:
-    """Return the maximum of every window over three spatial axes; see `max_pool2d`."""
+    """Return the maximum of every window over three spatial axes; see `max_pool2d`.
+
+    Args:
+        input: a floating-point blob (batch, channels, depth, height, width) for channels
+            first.
+        ksize: the size of a window.
+        strides: distances in the input between adjacent windows.
+        padding: see the module's docstring.
+        data_format: the layout.
+        ceil_mode: whether the number of windows is rounded up.
+        name: name of the op.
+
+    Returns:
+        A blob with one element per window and channel.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((1, 2, 8, 8, 8))) -> tp.Numpy:
+        ...     return flow.nn.max_pool3d(x, 2, 2, "VALID")
+        >>> job(np.ones((1, 2, 8, 8, 8))).shape
+        (1, 2, 4, 4, 4)
+    """
     return _pool("max", 3, input, ksize, strides, padding, data_format, ceil_mode, name)
 
 
@@ -461,7 +610,26 @@ def avg_pool1d(
     data_format: str = "NCW",
     name: str | None = None,
 ) -> BlobDef:
-    """Return the mean of every window over one spatial axis; see `avg_pool2d`."""
+    """Return the mean of every window over one spatial axis; see `avg_pool2d`.
+
+    Args:
+        input: a floating-point blob (batch, channels, length) for channels first.
+        ksize: the size of a window.
+        strides: distances in the input between adjacent windows.
+        padding: see the module's docstring.
+        data_format: the layout.
+        name: name of the op.
+
+    Returns:
+        A blob with one element per window and channel.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((1, 2, 8))) -> tp.Numpy:
+        ...     return flow.nn.avg_pool1d(x, 2, 2, "VALID", data_format="NCW")
+        >>> job(np.ones((1, 2, 8))).shape
+        (1, 2, 4)
+    """
     return _pool("avg", 1, input, ksize, strides, padding, data_format, False, name)
 
 
@@ -480,8 +648,18 @@ def avg_pool2d(
         input, ksize, strides, padding, data_format, ceil_mode, name: see `max_pool2d`; the input
             must be a floating-point blob.
 
+    Returns:
+        A blob with one element per window and channel.
+
     Raises:
         InferenceError: the arguments do not fit, or a window contains only padding.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((1, 2, 8, 8))) -> tp.Numpy:
+        ...     return flow.nn.avg_pool2d(x, 2, 2, "VALID")
+        >>> job(np.ones((1, 2, 8, 8))).shape
+        (1, 2, 4, 4)
     """
     return _pool("avg", 2, input, ksize, strides, padding, data_format, ceil_mode, name)
 
@@ -495,5 +673,26 @@ def avg_pool3d(
     ceil_mode: bool = False,
     name: str | None = None,
 ) -> BlobDef:
-    """Return the mean of every window over three spatial axes; see `avg_pool2d`."""
+    """Return the mean of every window over three spatial axes; see `avg_pool2d`.
+
+    Args:
+        input: a floating-point blob (batch, channels, depth, height, width) for channels
+            first.
+        ksize: the size of a window.
+        strides: distances in the input between adjacent windows.
+        padding: see the module's docstring.
+        data_format: the layout.
+        ceil_mode: whether the number of windows is rounded up.
+        name: name of the op.
+
+    Returns:
+        A blob with one element per window and channel.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((1, 2, 8, 8, 8))) -> tp.Numpy:
+        ...     return flow.nn.avg_pool3d(x, 2, 2, "VALID")
+        >>> job(np.ones((1, 2, 8, 8, 8))).shape
+        (1, 2, 4, 4, 4)
+    """
     return _pool("avg", 3, input, ksize, strides, padding, data_format, ceil_mode, name)
