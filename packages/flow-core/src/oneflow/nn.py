@@ -8,4 +8,6 @@ from flow_core.api.compat.later_names import fused_bias_add_gelu as fused_bias_a
 from flow_core.api.nn.activation import *
 from flow_core.api.nn.basic import *
 from flow_core.api.nn.conv import *
+from flow_core.api.nn.group_norms import *
 from flow_core.api.nn.losses import *
+from flow_core.api.nn.pool import *

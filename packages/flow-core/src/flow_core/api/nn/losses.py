@@ -213,8 +213,7 @@ def BCELoss(
         name: prefix of the names of the ops.
 
     Returns:
-        A blob of shape (1,) for the reductions "mean" and "sum"; for "none", one number per
-        element.
+        A blob of shape (1,), or for "none" one number per element.
 
     Raises:
         InferenceError: the shapes differ, or the reduction is unknown.
@@ -265,8 +264,7 @@ def BCEWithLogitsLoss(
         name: prefix of the names of the ops.
 
     Returns:
-        A blob of shape (1,) for the reductions "mean" and "sum"; for "none", one number per
-        element.
+        A blob of shape (1,), or for "none" one number per element.
 
     Raises:
         InferenceError: the shapes do not fit, or the reduction is unknown.
@@ -320,8 +318,7 @@ def KLDivLoss(
         name: prefix of the names of the ops.
 
     Returns:
-        A blob of shape (1,) for the reductions "mean" and "sum"; for "none", one number per
-        element.
+        A blob of shape (1,), or for "none" one number per element.
 
     Raises:
         InferenceError: the reduction is unknown, or the shapes do not broadcast.
@@ -369,8 +366,7 @@ def L1Loss(input: Blob, target: Blob, reduction: str = "mean", name: str | None 
         name: prefix of the names of the ops.
 
     Returns:
-        A blob of shape (1,) for the reductions "mean" and "sum"; for "none", one number per
-        element.
+        A blob of shape (1,), or for "none" one number per element.
 
     Raises:
         InferenceError: the shapes differ, or the reduction is unknown.
@@ -401,8 +397,7 @@ def MSELoss(input: Blob, target: Blob, reduction: str = "mean", name: str | None
         name: name of the op.
 
     Returns:
-        A blob of shape (1,) for the reductions "mean" and "sum"; for "none", one number per
-        element.
+        A blob of shape (1,), or for "none" one number per element.
 
     Raises:
         InferenceError: the shapes differ, or the reduction is unknown.
@@ -441,8 +436,7 @@ def MarginRankingLoss(
         name: prefix of the names of the ops.
 
     Returns:
-        A blob of shape (1,) for the reductions "mean" and "sum"; for "none", one number per
-        element.
+        A blob of shape (1,), or for "none" one number per element.
 
     Raises:
         InferenceError: the shapes differ, or the reduction is unknown.
@@ -489,8 +483,7 @@ def TripletMarginLoss(
         name: prefix of the names of the ops.
 
     Returns:
-        A blob of shape (1,) for the reductions "mean" and "sum"; for "none", one number per
-        example.
+        A blob of shape (1,), or for "none" one number per example.
 
     Raises:
         InferenceError: the reduction is unknown, or the shapes do not broadcast.
