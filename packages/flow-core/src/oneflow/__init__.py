@@ -68,12 +68,14 @@ if TYPE_CHECKING:
     from oneflow import detection as detection
     from oneflow import image as image
     from oneflow import typing as typing
+    from oneflow import weights as weights
 else:
     _PIECES = {
         "data": "flow_data",
         "detection": "flow_data",
         "image": "flow_data",
         "typing": "flow_typing",
+        "weights": "flow_core",
     }
     _FROM_DATA = (
         "image_batch_align",
