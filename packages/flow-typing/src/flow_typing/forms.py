@@ -36,12 +36,13 @@ class Numpy(_Array):
 
     @staticmethod
     def Placeholder(
-        shape: Sequence[int], dtype: object = float32, batch_axis: int | None = 0
+        shape: Sequence[int | None], dtype: object = float32, batch_axis: int | None = 0
     ) -> PlaceholderSpec:
         """Return the spec of a fed array of exactly this shape and element type.
 
         Args:
-            shape: positive sizes.
+            shape: positive sizes; the first may be None, which leaves it open.  The job then gets
+                a plan for each size that is fed.
             dtype: a flow dtype, its name, or anything that numpy converts to a dtype.
             batch_axis: the axis of the samples; None if the array has no such axis.
 

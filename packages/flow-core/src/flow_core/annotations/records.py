@@ -32,15 +32,23 @@ class PlaceholderSpec:
         shape: logical shape; for lists, the largest shape of an element.
         dtype: element type.
         batch_axis: the axis of samples, None if there is none.
+        is_open: whether the first size is open: it may differ from call to call, and ``shape`` has
+            1 in its place.
     """
 
     kind: Kind
     shape: Shape
     dtype: DType = float32
     batch_axis: int | None = 0
+    is_open: bool = False
 
     def __str__(self) -> str:
-        return f"{KIND_NAMES[self.kind]}.Placeholder({self.shape}, dtype={self.dtype})"
+        return f"{KIND_NAMES[self.kind]}.Placeholder({self.sizes}, dtype={self.dtype})"
+
+    @property
+    def sizes(self) -> tuple[int | None, ...]:
+        """The shape as programs write it, with None for an open size."""
+        return (None, *self.shape[1:]) if self.is_open else self.shape
 
 
 Placeholders = Any  # PlaceholderSpec, or tuples, lists and dicts of these
@@ -48,12 +56,15 @@ Placeholders = Any  # PlaceholderSpec, or tuples, lists and dicts of these
 
 
 def placeholder(
-    kind: Kind, shape: Sequence[int], dtype: object = float32, batch_axis: int | None = 0
+    kind: Kind, shape: Sequence[int | None], dtype: object = float32, batch_axis: int | None = 0
 ) -> PlaceholderSpec:
     """Create a checked `PlaceholderSpec`; raises `AnnotationError` with the user's source line.
 
-    >>> placeholder("numpy", (100, 28, 28), "int32", -3)
-    PlaceholderSpec(kind='numpy', shape=(100, 28, 28), dtype=oneflow.int32, batch_axis=0)
+    The first size of the kind "numpy" may be None, which leaves it open.
+
+    >>> str(placeholder("numpy", (100, 28, 28), "int32")), placeholder("numpy", (9, 2), "int8", -2)
+    ('Numpy.Placeholder((100, 28, 28), dtype=int32)', PlaceholderSpec(kind='numpy', shape=(9, 2),
+    dtype=oneflow.int8, batch_axis=0, is_open=False))
     """
     try:
         element = as_dtype(dtype)
@@ -64,8 +75,9 @@ def placeholder(
             found=error.found,
             allowed=error.allowed,
         ) from None
-    sizes = _checked_shape(kind, shape)
-    return PlaceholderSpec(kind, sizes, element, _checked_axis(kind, sizes, batch_axis))
+    is_open = kind == "numpy" and isinstance(shape, tuple | list) and [*shape[:1]] == [None]
+    sizes = _checked_shape(kind, (1, *shape[1:]) if is_open else shape)
+    return PlaceholderSpec(kind, sizes, element, _checked_axis(kind, sizes, batch_axis), is_open)
 
 
 def _checked_shape(kind: Kind, shape: object) -> Shape:
@@ -75,7 +87,8 @@ def _checked_shape(kind: Kind, shape: object) -> Shape:
             f"{KIND_NAMES[kind]}.Placeholder",
             at=user_line(3),
             found=f"shape {shown(shape)}",
-            allowed="a tuple of positive integers, such as (100, 1, 28, 28)",
+            allowed="a tuple of positive integers, such as (100, 1, 28, 28)"
+            + ("; the first may be None, for any size" if kind == "numpy" else ""),
         )
     return tuple(n for n in sizes if n is not None)
 

@@ -51,7 +51,7 @@ from flow_core.sharding.topology import Device
 KINDS = ("train", "predict")
 
 PLANS_KEPT = 16
-"""How many plans a job keeps if lists are fed to it; each combination of shapes has a plan."""
+"""How many plans a job keeps if shapes differ between calls; each combination has a plan."""
 
 _log = logging.getLogger("flow_core")
 
@@ -168,8 +168,8 @@ class JobFunction:
     def plans(self) -> tuple[Shapes, ...]:
         """The combinations of shapes that have a plan, in the order of their last use.
 
-        A job to which lists are fed gets a plan for each combination of shapes; at most
-        `PLANS_KEPT` plans are kept.
+        A job with open sizes, or to which lists are fed, gets a plan for each combination of
+        shapes; at most `PLANS_KEPT` plans are kept.
         """
         return tuple(shapes for shapes, variant in self._variants.items() if variant.compiled)
 
@@ -183,7 +183,7 @@ class JobFunction:
     def _variant(
         self, shapes: Shapes | None = None, fed: Sequence[Array] | None = None
     ) -> _Variant:
-        """Return the differentiated job for fed lists of given shapes; by default the last used."""
+        """Return the differentiated job for given shapes of fed arrays; the last used by default."""
         last = self._last
         if last is not None and (shapes is None or shapes == last.shapes):
             return last
@@ -210,7 +210,7 @@ class JobFunction:
         if not self._dropped:
             self._dropped = True
             _log.warning(
-                "job %r at %s was fed lists of more than %d combinations of shapes: plans are "
+                "job %r at %s was fed arrays of more than %d combinations of shapes: plans are "
                 "dropped and compiled again; pad the arrays to fewer sizes",
                 self.name, self.line, PLANS_KEPT,
             )  # fmt: skip
@@ -395,7 +395,7 @@ class JobFunction:
 
 
 class _Variant:
-    """A differentiated job for fed lists of given shapes; it is compiled and bound when it runs."""
+    """A differentiated job for given shapes of arrays; it is compiled and bound when it runs."""
 
     __slots__ = ("compiled", "executable", "fetches", "shapes", "staging", "traced")
 
