@@ -183,7 +183,7 @@ class JobFunction:
     def _variant(
         self, shapes: Shapes | None = None, fed: Sequence[Array] | None = None
     ) -> _Variant:
-        """Return the differentiated job for given shapes of fed arrays; the last used by default."""
+        """Return the differentiated job for given shapes of arrays; the last used by default."""
         last = self._last
         if last is not None and (shapes is None or shapes == last.shapes):
             return last
