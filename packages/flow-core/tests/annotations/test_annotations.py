@@ -228,7 +228,7 @@ def test_parameters() -> None:
     [
         (int, "Placeholder"),
         (Frame, "tp.Frame.Placeholder"),
-        (Annotated[Any, 3], "with one placeholder"),
+        (Annotated[Any, 3], "with one shape"),
         (tuple, "Placeholder"),
         (List[Frame], "Placeholder"),
     ],

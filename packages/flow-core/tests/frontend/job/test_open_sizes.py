@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pytest
@@ -121,6 +121,15 @@ def test_lists_and_open_sizes_together() -> None:
             np.testing.assert_array_equal(found[0], X[:size] * 2)
             assert found[2] == count
     assert len(job.plans) == 4
+
+
+def test_the_annotated_form() -> None:
+    @flow.global_function()
+    def job(x: Annotated[tp.Numpy, tp.shape(None, 3), flow.float32]) -> tp.Numpy:
+        return x
+
+    for size in (1, 4):
+        assert job(X[:size]).shape == (size, 3)
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ from flow_core.frontend.job.train import (
     UpdateRule,
     WeightDecay,
 )
-from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.blob import Blob, BlobDef
 from flow_core.frontend.trace.job_build import current_job
 
 __all__ = [
@@ -55,7 +55,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-Variables: TypeAlias = Sequence[str | BlobDef] | Callable[[], Sequence[str | BlobDef] | None] | None
+Variables: TypeAlias = Sequence[str | Blob] | Callable[[], Sequence[str | Blob] | None] | None
 """The variables that an optimizer updates: their full names or blobs, or a function that returns
 these when the job is traced; None for all trainable variables of the job."""
 
@@ -115,7 +115,7 @@ class Optimizer(ABC):
         """Return what to log about the arguments when a job is compiled; usually nothing."""
         return ""
 
-    def minimize(self, loss: BlobDef | Sequence[BlobDef]) -> None:
+    def minimize(self, loss: Blob | Sequence[Blob]) -> None:
         """Make the job under definition minimize a loss at every call.
 
         Args:
