@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from oneflow import typing as typing
     from oneflow import unittest as unittest
     from oneflow import util as util
+    from oneflow import weights as weights
     from oneflow._names import *
 else:
     from importlib import import_module
@@ -58,6 +59,7 @@ else:
         "detection": "flow_data",
         "image": "flow_data",
         "typing": "flow_typing",
+        "weights": "flow_core",
     }
     _FROM_DATA = (
         "image_batch_align",
