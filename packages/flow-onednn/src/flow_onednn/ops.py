@@ -387,6 +387,11 @@ def _joined_spec(row: Joined) -> OpSpec:
 
 _PACKED = {"rows": REQUIRED, "deep": REQUIRED, "columns": REQUIRED, "activation": "", **MATH}
 
+_PACKED_CONV = {
+    **GEOMETRY, **MATH, "low": REQUIRED, "high": REQUIRED, "image": REQUIRED, "result": REQUIRED,
+    "filters": REQUIRED, "bias": REQUIRED, "residual": REQUIRED,
+}  # fmt: skip
+
 OPS: tuple[OpSpec, ...] = (
     *map(_joined_spec, JOINED),
     _op(
@@ -447,6 +452,23 @@ OPS: tuple[OpSpec, ...] = (
         infer=lambda ctx: (_like(ctx, ctx.attrs["rows"], ctx.attrs["columns"]),),
         attrs=_PACKED,
         doc="`onednn_matmul` with packed weights.",
+    ),
+    _op(
+        type="onednn_pack_conv",
+        inputs=("weight", "bias?"),
+        outputs=("packed", "moderate"),
+        infer=lambda ctx: (_like(ctx, ctx.attrs["size"]), _like(ctx, 1)),
+        attrs={**_PACKED_CONV, "size": REQUIRED},
+        doc="Weights of `onednn_packed_conv` in the library's layout, and whether weights and bias"
+        " are so small that products with moderate numbers are finite.",
+    ),
+    _op(
+        type="onednn_packed_conv",
+        inputs=("x", "packed", "moderate", "more*"),
+        infer=lambda ctx: (_like(ctx, *ctx.attrs["result"]),),
+        attrs=_PACKED_CONV,
+        doc="Convolution of NHWC activations with packed weights; ``more`` are the bias and a"
+        " residual, which is added; the result is limited to ``low`` and ``high``.",
     ),
     _op(
         type="onednn_max_pool",

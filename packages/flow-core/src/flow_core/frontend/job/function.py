@@ -259,6 +259,7 @@ class JobFunction:
         executable = Executable(
             plan, registry, session.driver, session.variable,
             registry.observers("flow_step_finished"), registry.comm, self._step, session.world,
+            session.writes,
         )  # fmt: skip
         session.drop_initial_values()
         session.check_replicas(self.name, updated_variables(plan, registry.ops))
