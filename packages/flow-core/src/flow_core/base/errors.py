@@ -183,6 +183,10 @@ class ZeroWeightsWarning(FlowWarning):
     """Weights of a train job start at zero and can never change."""
 
 
+class CompatibilityWarning(FlowWarning):
+    """A call that OneFlow accepts has no effect, or its arguments contradict its documentation."""
+
+
 class HostFallbackWarning(FlowWarning):
     """Ops without a kernel for their devices run on the CPU."""
 
@@ -367,6 +371,20 @@ class KernelNotFoundError(FlowError):
 
 class PlanError(FlowError):
     """A plan cannot run, for example because of a possible deadlock or a bad offset."""
+
+
+class NonFiniteError(FlowError, ArithmeticError):
+    """A task of a step computed NaN or an infinity while such numbers were checked for.
+
+    Attributes:
+        op: name of the op; empty if a fed array or a variable was not finite before the step.
+        step: number of the step.
+        device: text of the device.
+    """
+
+    op: str = ""
+    step: int = 0
+    device: str = ""
 
 
 class BudgetError(PlanError, AssertionError):

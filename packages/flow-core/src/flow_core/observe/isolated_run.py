@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -104,13 +104,23 @@ def simulate(
     session: Session, plan: Plan, values: Mapping[str, Array], shown: Sequence[Value]
 ) -> IsolatedRun:
     """Bind a plan to its own variables; this process simulates all devices."""
-    variables = Variables(session, values)
-    registry = session.registry
+    executable, variables = isolated(session, plan, values, Executable)
+    return IsolatedRun(executable, variables, tuple(shown))
+
+
+Kind = TypeVar("Kind", bound=Executable)
+
+
+def isolated(
+    session: Session, plan: Plan, values: Mapping[str, Array], kind: type[Kind]
+) -> tuple[Kind, Variables]:
+    """Return an executable of a given class with its own variables, and these variables."""
+    variables, registry = Variables(session, values), session.registry
     alone = registry.comm if session.world is None else load(registry.comms["in_process"].load)
-    executable = Executable(
+    executable = kind(
         plan, registry, session.driver, variables.part, comm=alone, writes=variables.writes
     )
-    return IsolatedRun(executable, variables, tuple(shown))
+    return executable, variables
 
 
 def simulate_graph(

@@ -54,14 +54,12 @@ COLLECTIVE_BOXING: tuple[str, ...] = (
 EFFECTIVE: dict[str, Callable[[Any], bool]] = {
     "enable_fusion": lambda val: isinstance(val, bool),
     **{f"nccl_fusion_{name}": lambda val: isinstance(val, bool) for name in FUSIBLE},
-    "nccl_fusion_all_reduce_use_buffer": lambda val: val is False,
     "nccl_fusion_max_ops": lambda val: type(val) is int and val > 0,
     "nccl_fusion_threshold_mb": lambda val: type(val) in (int, float) and val >= 0,
 }
 """Settings in ``flow.config.collective_boxing`` that control buckets, and their types."""
 
 ALLOWED: dict[str, str] = {
-    "nccl_fusion_all_reduce_use_buffer": "False: buckets are reduced in place",
     "nccl_fusion_max_ops": "an integer of at least 1",
     "nccl_fusion_threshold_mb": "a number that is not negative",
 }

@@ -263,7 +263,7 @@ class Session:
             raise UnsupportedError(
                 f"variable {name!r}",
                 at=stored.info.line,
-                found=f"jobs that hold {part.region} and {region} of it on {device}",
+                found=f"regions {part.region} and {region} on {device}, requested by two jobs",
                 allowed="the same layout of a shared variable in all jobs of a session",
                 hint="give both jobs the same placement and distribution",
             )
@@ -386,8 +386,8 @@ class Session:
             return
         self._left_out.add(job)
         self.warn(
-            f"job {job.name!r} cannot be used, and its variables are left out of what concerns "
-            f"those of all jobs: {type(error).__name__}: {error}",
+            f"job {job.name!r} cannot be used, so functions that save, load or list the variables "
+            f"of all jobs skip its variables: {type(error).__name__}: {error}",
             BrokenJobWarning,
             job.line,
         )
@@ -502,7 +502,7 @@ class Session:
                 found=f"a program of {self._world.size} processes, which run their callbacks at "
                 "different times",
                 allowed="calls in the order of the script, the same in all processes",
-                hint="keep what the callback gets; call the job after flow.sync_default_session()",
+                hint="store the result, and call the job after flow.sync_default_session()",
             )
         self.pipeline.raise_pending()
 
