@@ -37,9 +37,10 @@ class PackConvs:
         convs = [op for op in graph.of_type(CONV) if op.placement.device_type in self.devices]
         once = settled_ops(graph, context.specs) if convs else frozenset()
         rewriter = KernelRewriter(graph, self.kernels)
+        bounds: dict[Value, Value] = {}
         for conv in convs:
             if all(value.op in once for value in conv.inputs[1:]) and rewriter.is_untouched(conv):
-                _pack(rewriter, conv)
+                _pack(rewriter, conv, bounds)
         return rewriter.finish()
 
 
@@ -85,8 +86,25 @@ def _chain(rewriter: KernelRewriter, conv: Op) -> _Chain:
     return chain
 
 
-def _pack(rewriter: KernelRewriter, conv: Op) -> None:
-    """Replace a convolution by one with packed weights, if a primitive packs them."""
+SMALLER = ("max_pool_2d", "avg_pool_2d", "onednn_reorder")
+"""Ops whose results are not larger than their inputs."""
+
+
+def _bound_of(rewriter: KernelRewriter, value: Value, bounds: Mapping[Value, Value]) -> list[Value]:
+    """Return the bound of a value's magnitudes, if a convolution computes it."""
+    while (maker := rewriter.graph.ops[value.op]).type in SMALLER and value not in bounds:
+        value = maker.inputs[0]
+    return [bounds[value]] if value in bounds else []
+
+
+def _pack(rewriter: KernelRewriter, conv: Op, bounds: dict[Value, Value]) -> None:
+    """Replace a convolution by one with packed weights, if a primitive packs them.
+
+    Args:
+        rewriter: the rewriter of the graph.
+        conv: the convolution.
+        bounds: the bounds that earlier convolutions compute, by their results.
+    """
     x, filters, *bias = conv.inputs
     if rewriter.type_of(x).dtype is not float32:
         return
@@ -100,12 +118,17 @@ def _pack(rewriter: KernelRewriter, conv: Op) -> None:
     size = packed_size(attrs, shape)
     if size is None:
         return
+    residual = () if chain.residual is None else (chain.residual,)
+    known = _bound_of(rewriter, x, bounds)
+    others = [v for value in residual for v in _bound_of(rewriter, value, bounds)]
+    attrs |= {"bounded": bool(known), "residual_bounded": bool(others)}
     name = rewriter.unique_name(f"{conv.name}/packed")
     pack = Op(name, PACK, (filters, *bias), Attrs({**attrs, "size": size}), conv.placement)
-    types = (tensor_type((size,), float32), tensor_type((1,), float32))
-    residual = () if chain.residual is None else (chain.residual,)
-    inputs = (x, pack.output(), pack.output(1), *bias, *residual)
+    types = (tensor_type((size,), float32), tensor_type((2,), float32))
+    inputs = (x, pack.output(), pack.output(1), *bias, *residual, *known, *others)
     rewriter.before(conv).add(pack, types)
-    rewriter.replace(chain.last, like(chain.last, PRODUCT, attrs, inputs))
+    made = (rewriter.type_of(conv.output()), tensor_type((1,), float32))
+    last = rewriter.replace(chain.last, like(chain.last, PRODUCT, attrs, inputs), made)
+    bounds[last.output()] = last.output(1)
     for op in chain.ops[:-1]:
         rewriter.drop(op)

@@ -2,16 +2,18 @@
 
 Outside of training, weights change only when variables are overwritten, so that they are packed
 once. A residual addition and a limit of the result (such as relu) are part of the primitive. The
-library's limit drops NaN; therefore, each launch checks that no operand is large, as in
-`flow_onednn.kernels.nan_relu`. The weights are checked when they are packed.
+library's limit drops NaN, which a sum of finite products does not contain. Therefore, each
+convolution computes a bound of its result from the bound of its input and from the weights. It
+reads the input only if it has no bound for it, or if the bound is too large.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf
+from typing import Any
 
 import numpy as np
 
@@ -36,6 +38,8 @@ from flow_onednn.threads import whole_budget
 
 PACK, PRODUCT = "onednn_pack_conv", "onednn_packed_conv"
 Shape = tuple[int, ...]
+FINITE = 2.0**120
+"""Bound of results below which no partial sum overflows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +117,7 @@ def packed_size(attrs: dict[str, AttrValue], filters: Shape) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """The reorder of weights to the layout of a primitive, and a check of their size.
+    """The reorder of weights to the layout of a primitive, and their norms.
 
     Attributes:
         reorder: the recipe of the reorder.
@@ -129,14 +133,15 @@ class Packing:
         return self.reorder.workspace
 
     def bind(self, ctx: BindContext) -> list[Launch]:
-        """Return the launches of the reorder and of the check of weights and bias."""
-        checks = tuple(map(_moderate, ctx.inputs))
-        moderate = ctx.outputs[1]
+        """Return the launches of the reorder and of the norms of weights and bias."""
+        filters, *bias = ctx.inputs
+        norms = ctx.outputs[1]
 
-        def check() -> None:
-            moderate[...] = all(found() for found in checks)
+        def measure() -> None:
+            rows = np.abs(filters, dtype=np.float64).reshape(len(filters), -1)
+            norms[...] = rows.sum(1).max(), *(np.abs(b).max() for b in bias)
 
-        return [*self.reorder.bind(ctx), check]
+        return [*self.reorder.bind(ctx), measure]
 
 
 def _build_pack(p: Problem) -> Packing | None:
@@ -151,64 +156,107 @@ def _build_pack(p: Problem) -> Packing | None:
 
 
 @dataclass(frozen=True, slots=True)
-class LimitedConv:
-    """A convolution whose result is limited, and propagates NaN.
+class BoundedConv:
+    """A convolution that bounds its result; if the result is limited, it propagates NaN.
 
     Attributes:
-        fast: the convolution with the limit, for moderate numbers.
-        exact: the convolution without the limit, which a loop applies.
-        low, high: the limits.
+        fast: the convolution with the limit, for numbers whose products are finite.
+        exact: the convolution without the limit, which a loop applies; None without limits.
+        attrs: the attributes of the op.
     """
 
     fast: Recipe
-    exact: Recipe
-    low: float
-    high: float
+    exact: Recipe | None
+    attrs: dict[str, AttrValue]
     reorders: int = 0
     allocates: bool = False
 
     @property
     def workspace(self) -> int:
         """Bytes of the larger one of the two workspaces."""
-        return max(self.fast.workspace, self.exact.workspace)
+        return max(r.workspace for r in (self.fast, self.exact) if r is not None)
 
     def bind(self, ctx: BindContext) -> list[Launch]:
         """Return the launch, which selects one of the recipes."""
-        x, _, moderate, *rest = ctx.inputs
-        images = (x, *(a for a in rest if a.ndim > 1))
-        (y,) = ctx.outputs
-        limit: Launch = partial(np.clip, y, self.low, self.high, y)
-        exact = [*self.exact.bind(ctx), limit]
-        return [_checked(pointer(moderate), images, self.fast.bind(ctx), exact)]
+        (y, bound), norms = ctx.outputs, ctx.inputs[2]
+        low, high = self.attrs["low"], self.attrs["high"]
+        exact = fast = self.fast.bind(ctx)
+        if self.exact is not None:
+            limit: Launch = partial(np.clip, y, low, high, y)
+            exact = [*self.exact.bind(ctx), limit]
+        most, pointers = max(abs(low), abs(high)), (pointer(norms), pointer(bound))
+        return [_selecting(list(self._bounds(ctx.inputs)), pointers, most, fast, exact)]
+
+    def _bounds(self, inputs: Sequence[Array]) -> Iterator[_Bound]:
+        """Yield the bounds of the image and of the residual."""
+        rest = iter(inputs[3 + self.attrs["bias"] :])
+        images = [inputs[0], *([next(rest)] if self.attrs["residual"] else [])]
+        for x, given in zip(images, ("bounded", "residual_bounded"), strict=False):
+            known = pointer(next(rest)) if self.attrs[given] else None
+            largest = partial(compiler.native().largest, pointer(x), x.size)
+            yield _Bound(known, _unknown if self.exact is None else largest)
 
 
-def _checked(
-    moderate: Sequence[float],
-    images: Sequence[Array],
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """The bound of the magnitudes of an array.
+
+    Attributes:
+        known: pointer to the bound; None if no op computes it.
+        measure: returns the largest magnitude, or infinity if it is not needed.
+    """
+
+    known: Sequence[float] | None
+    measure: Callable[[], float]
+
+    def get(self) -> float:
+        """Return the bound: the known one, or the largest magnitude."""
+        return self.measure() if self.known is None else self.known[0]
+
+
+def _unknown() -> float:
+    return inf
+
+
+def _selecting(
+    ends: Sequence[_Bound],
+    pointers: tuple[Sequence[float], Any],
+    most: float,
     fast: Sequence[Launch],
     exact: Sequence[Launch],
 ) -> Launch:
-    """Return a launch that runs ``fast`` if weights and images are moderate, else ``exact``."""
-    checks = tuple(map(_moderate, images))
+    """Return a launch that runs ``fast`` if the result is finite, else ``exact``.
+
+    Args:
+        ends: the bounds of the input and of the residual.
+        pointers: the norms of weights and bias, and the bound of the result.
+        most: the largest magnitude that the limits allow.
+        fast, exact: the launches.
+    """
+    norms, result = pointers
+
+    def bounded(found: Sequence[float]) -> float:
+        return found[0] * norms[0] + norms[1] + sum(found[1:])
 
     def run() -> None:
-        for launch in fast if moderate[0] and all(check() for check in checks) else exact:
+        bound = bounded([end.get() for end in ends])
+        if not bound < FINITE:
+            bound = bounded([end.measure() for end in ends])
+        moderate = bound < FINITE
+        for launch in fast if moderate else exact:
             launch()
+        result[0] = min(bound, most) if moderate else inf
 
     return run
 
 
-def _moderate(x: Array) -> Callable[[], int]:
-    return partial(compiler.native().is_moderate, pointer(x), x.size)
-
-
-def _build_product(p: Problem) -> Recipe | LimitedConv | None:
+def _build_product(p: Problem) -> BoundedConv | None:
     conv = PackedConv.of(p.attrs, p.attrs["filters"])
-    made = conv.recipe(conv.limited)
-    if made is None or not conv.limited:
-        return made
-    exact = conv.recipe(False, made.primitive.md("weights"))
-    return None if exact is None else LimitedConv(made, exact, p.attrs["low"], p.attrs["high"])
+    fast = conv.recipe(conv.limited)
+    if fast is None or not conv.limited:
+        return None if fast is None else BoundedConv(fast, None, p.attrs)
+    exact = conv.recipe(False, fast.primitive.md("weights"))
+    return None if exact is None else BoundedConv(fast, exact, p.attrs)
 
 
 KERNELS: tuple[KernelSpec, ...] = (
