@@ -312,7 +312,7 @@ class JobFunction(Generic[P, R]):
         executable = _executable_factory(session.settings)(
             plan, registry, session.driver, session.variable,
             registry.observers("flow_step_finished"), registry.comm, self._step, session.world,
-            session.settings.sync_launches,
+            session.settings.sync_launches, session.writes,
         )  # fmt: skip
         session.drop_initial_values()
         session.check_replicas(self.name, updated_variables(plan, registry.ops))
