@@ -145,7 +145,9 @@ def sync(session: nox.Session, *arguments: str) -> None:
     """Install members and groups of the workspace, in editable form, into the session."""
     env = {"UV_PROJECT_ENVIRONMENT": session.virtualenv.location}
     python = f"--python={session.virtualenv.location}"
-    session.run_install(UV, "sync", python, "--no-default-groups", *arguments, env=env, external=True)
+    session.run_install(
+        UV, "sync", python, "--no-default-groups", *arguments, env=env, external=True
+    )
 
 
 def workspace(session: nox.Session) -> None:

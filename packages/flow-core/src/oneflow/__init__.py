@@ -32,6 +32,8 @@ from flow_core.api.optim.repeat_acc import *
 from flow_core.api.session.current import current_global_function_desc
 from flow_core.api.session.env import current_resource
 from flow_core.api.session.job import *
+from flow_core.api.session.job import FunctionConfig as ExecutionConfig
+from flow_core.api.session.job import global_function as function
 from flow_core.api.session.scope import device_prior_placement, fixed_placement
 from flow_core.api.session.views import *
 from oneflow import (
@@ -63,12 +65,29 @@ from oneflow import (
 )
 
 if TYPE_CHECKING:
+    from flow_core.api.array.padding import *
+    from flow_core.api.compat.later_session import empty_initializer
+    from flow_core.api.nn.ctc import *
     from flow_data.toplevel import *
     from oneflow import data as data
     from oneflow import detection as detection
+    from oneflow import distributed as distributed
     from oneflow import image as image
+    from oneflow import keras as keras
+    from oneflow import profiler as profiler
     from oneflow import typing as typing
 else:
+    _LATER = {
+        **dict.fromkeys(
+            ("Size", "constant_pad2d", "diag", "expand", "replication_pad2d", "zero_pad2d"),
+            "flow_core.api.array.padding",
+        ),
+        "ctc_loss": "flow_core.api.nn.ctc",
+        "empty_initializer": "flow_core.api.compat.later_session",
+        **dict.fromkeys(("distributed", "keras", "profiler")),
+    }
+    """The module of each function, and None for each module, that other releases of OneFlow have;
+    imported on first use."""
     _PIECES = {
         "data": "flow_data",
         "detection": "flow_data",
@@ -100,6 +119,10 @@ else:
         """Import an optional part of the API on first use."""
         from importlib import import_module
 
+        if name in _LATER:
+            if _LATER[name] is None:
+                return import_module(f"oneflow.{name}")
+            return getattr(import_module(_LATER[name]), name)
         if name in _PROVIDERS and find_spec(_PROVIDERS[name]) is not None:
             if name in _PIECES:
                 return import_module(f"oneflow.{name}")
@@ -108,11 +131,10 @@ else:
             from oneflow._pieces import missing
 
             raise AttributeError(missing(name, _PROVIDERS[name]))
-        from flow_core.base.errors import nearest
+        from flow_core.api.compat.eager_names import unknown
 
-        hint = nearest(name, __dir__())
-        raise AttributeError(f"module 'oneflow' has no attribute {name!r}; {hint}".rstrip("; "))
+        raise unknown("oneflow", name, __dir__())
 
     def __dir__():
         """Return all names, including those of the optional parts that are installed."""
-        return sorted({*globals(), *(p for p, m in _PROVIDERS.items() if find_spec(m))})
+        return sorted({*globals(), *_LATER, *(p for p, m in _PROVIDERS.items() if find_spec(m))})
