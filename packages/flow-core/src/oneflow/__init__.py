@@ -75,6 +75,8 @@ if TYPE_CHECKING:
     from oneflow import image as image
     from oneflow import keras as keras
     from oneflow import profiler as profiler
+    from oneflow import saved_model as saved_model
+    from oneflow import serving as serving
     from oneflow import typing as typing
 else:
     _LATER = {
@@ -84,7 +86,7 @@ else:
         ),
         "ctc_loss": "flow_core.api.nn.ctc",
         "empty_initializer": "flow_core.api.compat.later_session",
-        **dict.fromkeys(("distributed", "keras", "profiler")),
+        **dict.fromkeys(("distributed", "keras", "profiler", "saved_model", "serving")),
     }
     """The module of each function, and None for each module, that other releases of OneFlow have;
     imported on first use."""
