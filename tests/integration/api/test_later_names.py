@@ -277,6 +277,9 @@ def test_size() -> None:
     assert size.numel() == 24
     assert isinstance(size[1:], flow.Size)
     assert size[-1] == 4
+    assert size.index(4, start=1, end=20) == 2
+    with pytest.raises(ValueError, match="not in"):
+        size.index(2, start=1)
     assert repr(size) == "flow.Size([2, 3, 4])"
 
 
@@ -289,6 +292,10 @@ def test_processes_and_build() -> None:
     assert flow.env.current_resource()["machine_num"] == 2
     with pytest.raises(ConfigError, match="multiple"):
         flow.env.init_bootstrap_confs(["10.0.0.1", "10.0.0.2"], 9000, 3)
+
+
+def test_the_type_of_blobs_in_annotations() -> None:
+    assert flow._oneflow_internal.BlobDesc is importlib.import_module("oneflow_api").BlobDesc
 
 
 def test_ranges_of_the_host() -> None:

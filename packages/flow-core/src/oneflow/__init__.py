@@ -86,7 +86,9 @@ else:
         ),
         "ctc_loss": "flow_core.api.nn.ctc",
         "empty_initializer": "flow_core.api.compat.later_session",
-        **dict.fromkeys(("distributed", "keras", "profiler", "saved_model", "serving")),
+        **dict.fromkeys(
+            ("_oneflow_internal", "distributed", "keras", "profiler", "saved_model", "serving")
+        ),
     }
     """The module of each function, and None for each module, that other releases of OneFlow have;
     imported on first use."""

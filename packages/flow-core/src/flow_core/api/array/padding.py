@@ -32,6 +32,12 @@ class Size(tuple[int, ...]):
         """Return the number of elements of a blob of this shape."""
         return prod(self)
 
+    def index(self, value: Any, start: Any = 0, end: Any = None) -> int:
+        """Return the first axis from ``start`` to ``end`` (exclusive) of a size; raise a
+        `ValueError` if there is none.
+        """
+        return super().index(value, start, len(self) if end is None else end)
+
     def __getitem__(self, key: Any) -> Any:
         part = super().__getitem__(key)
         return Size(part) if isinstance(key, slice) else part
