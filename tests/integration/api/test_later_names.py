@@ -234,6 +234,31 @@ def test_infinite_ctc_losses() -> None:
     np.testing.assert_allclose(zeros, np.where(np.isinf(expected), 0, expected), rtol=1e-10)
 
 
+@pytest.mark.parametrize("devices", [1, 3])
+def test_ctc_loss_of_a_split_batch(devices: int) -> None:
+    flow.config.cpu_device_num(devices)
+    logits = np.random.default_rng(1).normal(0, 1, (4, 4, 3))
+    found: list[Array] = []
+
+    def train(x: Any, *data: Any) -> Any:
+        with flow.scope.placement("cpu", f"0:0-{devices - 1}"):
+            x = x + flow.get_variable("v", logits.shape, flow.double, flow.zeros_initializer())
+            flow.watch_diff(x, lambda g: found.append(g.numpy()))
+            x = flow.nn.logsoftmax(x).with_distribute(flow.distribute.split(1))
+            y = flow.ctc_loss(x, *data, reduction="none", zero_infinity=True)
+            rate = flow.optimizer.PiecewiseConstantScheduler([], [0.0])
+            flow.optimizer.SGD(rate, momentum=0).minimize(flow.math.reduce_sum(y))
+        return y
+
+    def expected(x: Array) -> Array:
+        losses = losses_by_paths(x, 0)
+        return np.where(np.isinf(losses), 0, losses)
+
+    losses = run(train, logits, TARGETS, *LENGTHS, kind="train").numpy()
+    np.testing.assert_allclose(losses, expected(logits), rtol=1e-10)
+    np.testing.assert_allclose(found[0], numeric_gradient(expected, logits), atol=1e-7)
+
+
 @pytest.mark.parametrize(
     ("which", "value", "text"),
     [(0, 3, "< 3, the number of classes"), (1, 5, "1 to 4"), (1, 0, "1 to 4"), (2, 3, "0 to 2")],
