@@ -146,9 +146,8 @@ def sync(session: nox.Session, *arguments: str) -> None:
     """Install members and groups of the workspace, in editable form, into the session."""
     env = {"UV_PROJECT_ENVIRONMENT": session.virtualenv.location}
     python = f"--python={session.virtualenv.location}"
-    session.run_install(
-        UV, "sync", python, "--no-default-groups", *arguments, env=env, external=True
-    )
+    options = (python, "--no-default-groups", *arguments)
+    session.run_install(UV, "sync", *options, env=env, external=True)
 
 
 def workspace(session: nox.Session) -> None:
@@ -477,8 +476,13 @@ def onednn(session: nox.Session, wheel: str) -> None:
 def docs(session: nox.Session) -> None:
     """Build the site into site/; ``nox -s docs -- serve`` shows it."""
     sync(session, "--all-packages", "--group", "docs")
-    env = {"NO_MKDOCS_2_WARNING": "1"}
-    session.run("mkdocs", *(session.posargs or ("build", "--strict")), env=env)
+    source, env = ROOT / ".nox" / "site", {"PYTHONPATH": "docs"}
+    session.run("python", "-m", "reference_pages", str(source), env=env)
+    with session.chdir(source):
+        session.run("zensical", *(session.posargs or ("build", "--clean", "--strict")))
+    if not session.posargs:
+        compact = ("-m", "reference_pages.compact", str(source / "site"), "site")
+        session.run("python", *compact, env=env)
 
 
 @nox.session(python=PYTHONS[0])

@@ -1,6 +1,6 @@
-"""Run all checks of flow-cuda that need a GPU, in under eight minutes, and print one table.
+"""Measure flow-cuda on a GPU in nine minutes, and print one table; run `gpu_first.py` before.
 
-    python benchmarks/cuda_checks.py [--out FOLDER] [--seconds 470] [--only PART ...] [--compiled]
+    python benchmarks/cuda_checks.py [--out FOLDER] [--seconds 540] [--only PART ...] [--compiled]
         [--shared FOLDER] [--tree FOLDER] [--wheels FOLDER] [--simulate]
 
 Each part (`cuda_parts.py`) is a separate process with a share of the time (`cuda_order.py`), so
@@ -16,7 +16,7 @@ finished parts.
 
 The script needs neither an installation nor a network: packages that are not installed are imported
 from the checkout, and ``--wheels`` names a folder of additional wheels, such as those of
-nvmath-python, nccl4py and nvidia-cudnn-frontend.  Peers, which are other libraries, are measured if
+nccl4py and nvidia-cudnn-frontend.  Peers, which are other libraries, are measured if
 they are installed.  ``--shared`` names a folder with ``data/mnist.npz``, ``programs`` and
 ``conformance``, and ``--tree`` names a checkout of OneFlow's tests.
 
@@ -94,7 +94,7 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("cuda-checks"))
-    parser.add_argument("--seconds", type=float, default=470.0)
+    parser.add_argument("--seconds", type=float, default=540.0)
     parser.add_argument("--only", nargs="*", default=[], help="names or name prefixes of parts")
     parser.add_argument(
         "--compiled", action="store_true", help="measure torch.compile (second call)"
@@ -141,6 +141,7 @@ class Call:
         stop: end of the available time, as a value of `time.monotonic`.
         unbound: whether a part may use all of the available time.
         simulated: whether the host simulates the device, which takes longer.
+        prefix: words before each command, such as those of a sanitizer.
     """
 
     out: Path
@@ -148,6 +149,7 @@ class Call:
     stop: float
     unbound: bool
     simulated: bool
+    prefix: tuple[str, ...] = ()
 
     def limit(self, part: Part) -> float:
         """Return the time limit of a part in seconds; 0 if too little time is left."""
@@ -168,7 +170,8 @@ def run(part: Part, call: Call) -> list[Row]:
     stem = re.sub(r"\W+", "-", part.name)
     rows, log = call.out / f"{stem}.rows", call.out / f"{stem}.log"
     rows.unlink(missing_ok=True)
-    command = [sys.executable, str(HERE / "cuda_parts.py"), part.name, "--rows", str(rows)]
+    command = [*call.prefix, sys.executable, str(HERE / "cuda_parts.py"), part.name]
+    command += ["--rows", str(rows)]
     command += ["--seconds", f"{limit:.0f}", *(["--simulate"] if call.simulated else [])]
     with log.open("w") as file:
         child = subprocess.Popen(

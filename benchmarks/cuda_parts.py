@@ -43,7 +43,6 @@ from cuda_rig import (  # noqa: E402
     bench_feeds,
     bench_job,
     best_of,
-    compiled_at_once,
     counted_allocations,
     hardware_of,
     shrink,
@@ -53,7 +52,7 @@ from cuda_rig import (  # noqa: E402
 )
 from cuda_table import ACCURACY  # noqa: E402
 
-STEPS, WARM = 20, 5
+WARM = 5
 TABLES = 1 << 14
 """Maximum number of bytes of tables outside of the plan, for every twenty tasks."""
 
@@ -124,7 +123,7 @@ def versions() -> Iterator[str]:
     from importlib import metadata
 
     for package in (
-        "flow-cuda", "numpy", "cupy-cuda13x", "cupy-cuda12x", "nvmath-python", "cuda-bindings",
+        "flow-cuda", "numpy", "cupy-cuda13x", "cupy-cuda12x", "cuda-bindings",
         "nvidia-cudnn-frontend", "nccl4py", "torch", "jax",
     ):  # fmt: skip
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -139,67 +138,6 @@ def nvidia_smi() -> list[str]:
     command = [tool, "--query-gpu=driver_version", "--format=csv,noheader"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     return [f"driver {done.stdout.split()[0]}"] if done.stdout.split() else []
-
-
-def products(run: Run) -> Iterator[Row]:
-    """Report the products with cuBLASLt algorithms, and whether cuBLASLt's masks equal flow's."""
-    from flow_cuda.device.hardware import EPILOGUES, Product
-    from flow_cuda.driver.relu_mask_check import masks_match
-
-    hardware = start(run).driver(Device("gpu", 0, 0)).hardware
-    kinds, sizes = ("float32", "float16", "bfloat16"), ((256, 512, 512), (100, 10, 512))
-    refused, count = [], 0
-    for kind in kinds:
-        for m, n, k in sizes:
-            for name in EPILOGUES:
-                for flips in ((False, True), (False, False), (True, False)):
-                    problem = Product(m, n, k, *flips, kind, epilogue=name)
-                    count += 1
-                    if not hardware.supports(problem, 32 << 20):
-                        refused.append(f"{name or 'plain'}/{kind}/{m}x{n}x{k}/{flips}")
-    note = f"refused: {refused[:6]}" if refused else ""
-    yield Row("cuBLASLt: products with algorithms", f"{count - len(refused)} of {count}", note)
-    ours = masks_match(hardware)
-    yield Row("cuBLASLt: masks", "ours" if ours else "others", "" if ours else "kernels do relu")
-
-
-def training(run: Run) -> Iterator[Row]:
-    """Compare training on GPU and CPU: an MLP with dropout, a small LeNet, an embedding table."""
-    import cuda_small
-
-    import oneflow as flow
-
-    steps = 4 if run.simulated else STEPS
-    for name, (make, feeds) in cuda_small.programs().items():
-        losses = {}
-        for device in ("cpu", "gpu"):
-
-            def made(device: str = device, make: Any = make, feeds: Any = feeds) -> Any:
-                start(run, device)
-                flow.config.enable_tensor_float_32_compute(False)
-                return functools.partial(make(device), *feeds)
-
-            step = compiled_at_once(run, made) if device == "gpu" else made()
-            losses[device] = [step().item() for _ in range(steps)]
-        off = float(np.max(np.abs(np.subtract(losses["cpu"], losses["gpu"]))))
-        moved = abs(losses["gpu"][0] - losses["gpu"][-1]) > 1e-4
-        note = f"losses of {steps} steps are off by {off:.1e} at most"
-        yield Row(f"{name}: training like the CPU's", verdict(off < 2e-3 and moved), note)
-
-
-def dropout(run: Run) -> Iterator[Row]:
-    """Check that dropout drops the same elements as on the CPU."""
-    import cuda_small
-
-    ones = np.ones((40, 30) if run.simulated else (512, 1000), np.float32)
-    kept = {}
-    for device in ("cpu", "gpu"):
-        start(run, device)
-        job = cuda_small.dropout_on(ones, device)
-        kept[device] = [job(ones) for _ in range(4)]
-    same = all(np.array_equal(a, b) for a, b in zip(*kept.values(), strict=True))
-    changes = not np.array_equal(kept["gpu"][0], kept["gpu"][1])
-    yield Row("dropout: bits as on the CPU", verdict(same and changes), "4 steps")
 
 
 def steady(run: Run) -> Iterator[Row]:
@@ -311,18 +249,17 @@ runpy.run_path(path, init_globals={"range": short}, run_name="__main__")
 
 def kernels(run: Run, family: str) -> Iterator[Row]:
     """Check the family's ops on the device, with all samples and types, against the references."""
-    from cuda_cases import WITHOUT_SAMPLES, CudaKit, DeviceKernels
+    from cuda_cases import CudaKit, DeviceKernels
 
     module = importlib.import_module(f"flow_cuda.kernels.{family}")
-    ops = tuple(sorted({spec.op for spec in module.KERNELS} - {*WITHOUT_SAMPLES, "*"}))
+    asked_for = {spec.op for spec in module.KERNELS}
 
     class Few(CudaKit):
         dtypes = ("float32",)
 
     kit = Few() if run.simulated else DeviceKernels()
-    type(kit).ops = ops
-    if run.simulated:  # one op is enough
-        type(kit).ops = next(((op,) for op in kit.covered_ops() if has_cases(kit, op)), ())
+    ops = tuple(op for op in kit.covered_ops() if op in asked_for and has_cases(kit, op))
+    type(kit).ops = ops[:1] if run.simulated else ops
     if not run.simulated:
         asked, started = kit.all_kernels(), time.perf_counter()
         kit.driver().hardware.preload(asked)
@@ -466,6 +403,64 @@ def step(run: Run, workload: str) -> Iterator[Row]:
     yield Row(f"{workload}: host time of a step", f"{host:.1f} us", cut[:200])
 
 
+def launches(run: Run, workload: str) -> Iterator[Row]:
+    """Time the launches of a step, one by one, and compare them with the bandwidth."""
+    session, job, feeds = bench_job(run, workload)
+    job(*feeds)
+    from flow_cuda.driver.gpu import recorded_parts
+
+    hardware, totals = hardware_of(session), {}
+    works = [w for part in recorded_parts(job.executable()._launch) for w in part.queued]
+    copied = copy_rate(run, hardware)
+    for work in works:
+        seconds = launch_seconds(run, hardware, work)
+        touched = work.touched()
+        nbytes = sum(b - a for a, b in {*touched.reads, *touched.writes})
+        count, bytes_, took = totals.get(work.title, (0, 0, 0.0))
+        totals[work.title] = count + 1, bytes_ + nbytes, took + seconds
+    whole = sum(took for *_, took in totals.values())
+    yield Row(f"{workload}: launches", str(len(works)), f"{whole * 1e6:.0f} us one by one")
+    for title, (count, nbytes, took) in sorted(totals.items(), key=lambda x: -x[1][2])[:40]:
+        share = nbytes / took / copied
+        note = f"{count} times, {nbytes} bytes, {share:.0%} of the bandwidth of copies"
+        data = {"seconds": took, "bytes": float(nbytes), "count": float(count)}
+        yield Row(f"{workload}: {title}", f"{took * 1e6:.1f} us", note, data)
+
+
+def launch_seconds(run: Run, hardware: Any, work: Any, repeats: int = 5) -> float:
+    """Return the seconds of a launch: the minimum over repeats, by events on a GPU."""
+    stream = hardware.compute
+    if run.simulated:
+        started = time.perf_counter()
+        work.queue(stream)
+        hardware.synchronize(hardware.record(stream))
+        return time.perf_counter() - started
+    import cupy
+
+    found = []
+    for _ in range(repeats):
+        start_, stop = cupy.cuda.Event(), cupy.cuda.Event()
+        start_.record(stream)
+        work.queue(stream)
+        stop.record(stream)
+        stop.synchronize()
+        found.append(cupy.cuda.get_elapsed_time(start_, stop) / 1000)
+    return float(min(found))
+
+
+def copy_rate(run: Run, hardware: Any) -> float:
+    """Return the bytes per second that a copy on the device reads and writes."""
+    from flow_cuda.device.arrays import GpuArena
+    from flow_cuda.device.launch import CopyLaunch
+
+    size = 1 << (16 if run.simulated else 28)
+    one, two = (
+        GpuArena(size, hardware.allocate(size), hardware).view(0, (size,), np.uint8)
+        for _ in range(2)
+    )
+    return 2 * size / launch_seconds(run, hardware, CopyLaunch(hardware, two, one))
+
+
 def peer(run: Run, workload: str, name: str) -> Iterator[Row]:
     """Measure the same step in another library."""
     if importlib.util.find_spec(PEERS[name]) is None:
@@ -503,8 +498,7 @@ def tests(run: Run) -> Iterator[Row]:
 CHECKS: Mapping[str, Check] = {
     check.__name__: check
     for check in (
-        environment, products, training, dropout, steady, rates, step, peer, kernels, programs,
-        cudnn, nccl, tests,
+        environment, steady, rates, launches, step, peer, kernels, programs, cudnn, nccl, tests,
     )
 }  # fmt: skip
 

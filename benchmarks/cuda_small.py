@@ -12,29 +12,41 @@ import oneflow as flow
 import oneflow.typing as tp
 
 
-def programs() -> dict[str, tuple[Callable[[str], Any], tuple[Any, ...]]]:
-    """Return the programs, keyed by name, each with its feeds."""
+def programs(
+    rate: float = 0.05, halves: bool = False
+) -> dict[str, tuple[Callable[[str], Any], tuple[Any, ...]]]:
+    """Return the programs, keyed by name, each with its feeds.
+
+    Args:
+        rate: the learning rate.
+        halves: whether to compute in float16 where that is possible.
+    """
     rng, batch = np.random.default_rng(0), 16
     labels = rng.integers(0, 5, batch).astype(np.int32)
     rows = rng.normal(size=(batch, 24)).astype(np.float32)
     images = rng.uniform(0, 1, (batch, 1, 12, 12)).astype(np.float32)
     return {
-        "mlp": (functools.partial(job_on, mlp, rows), (rows, labels)),
-        "lenet": (functools.partial(job_on, lenet, images), (images, labels)),
-        "table": (functools.partial(job_on, table, rows), (rows, labels)),
+        "mlp": (functools.partial(job_on, mlp, rows, rate=rate, halves=halves), (rows, labels)),
+        "lenet": (
+            functools.partial(job_on, lenet, images, rate=rate, halves=halves),
+            (images, labels),
+        ),
+        "table": (functools.partial(job_on, table, rows, rate=rate, halves=halves), (rows, labels)),
     }
 
 
-def job_on(body: Callable[..., Any], example: Any, device: str) -> Any:
+def job_on(body: Callable[..., Any], example: Any, device: str, rate: float, halves: bool) -> Any:
     """Return a train job on a device."""
+    config = flow.function_config()
+    config.enable_auto_mixed_precision(halves)
 
-    @flow.global_function("train")
+    @flow.global_function("train", config)
     def job(
         x: tp.Numpy.Placeholder(example.shape), y: tp.Numpy.Placeholder((len(example),), flow.int32)
     ) -> tp.Numpy:
         with flow.scope.placement(device, "0:0"):
             loss = flow.math.reduce_mean(body(x, y))
-            schedule = flow.optimizer.CosineScheduler(0.05, 50)
+            schedule = flow.optimizer.CosineScheduler(rate, 50)
             flow.optimizer.SGD(schedule, momentum=0.9).minimize(loss)
         return loss
 

@@ -143,7 +143,7 @@ def test_memory_is_within_the_arena_and_nothing_overlaps() -> None:
 
 def test_every_task_is_measured_once_and_variables_stay() -> None:
     job = small()
-    spans = measure(job)
+    spans = measure(job).spans
     assert sorted(span.task for span in spans) == list(range(len(job.plan().tasks)))
     assert all(span.start <= span.stop for span in spans)
     assert flow.get_all_variables()["System-Train-TrainStep-job"].numpy() == 0

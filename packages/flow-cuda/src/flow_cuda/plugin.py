@@ -177,7 +177,7 @@ def flow_register_passes(config: Settings) -> Iterable[PassSpec]:
     found = (
         make()
         for library, make in (
-            ("nvmath", products_pass),
+            ("cupy", products_pass),
             ("cudnn", layout_pass),
             ("cudnn", convolutions_pass),
             ("cudnn", norms_pass),
@@ -277,16 +277,8 @@ def flow_doctor() -> list[str]:
         f"NVIDIA driver: {found.problem or f'up to {_cuda(found)}'}",
         f"CUDA devices: {found.devices}",
         f"CuPy: {cupy}",
-        f"cuBLASLt: {_cublaslt_version()}",
         f"cuDNN: {_cudnn_version()}",
     ]
-
-
-def _cublaslt_version() -> str:
-    try:
-        return f"nvmath-python {metadata.version('nvmath-python')}"
-    except metadata.PackageNotFoundError:
-        return "nvmath-python is not installed: no epilogues for matrix products"
 
 
 CUDNN = ("nvidia-cudnn-cu12", "nvidia-cudnn-cu13")

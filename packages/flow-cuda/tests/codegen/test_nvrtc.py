@@ -70,6 +70,16 @@ def test_every_kernel_compiles(piece: int) -> None:
 
 
 @needs_nvrtc
+def test_products_and_sums_are_not_contracted() -> None:
+    """A fused group then has the bits of its single ops."""
+    body = "EACH(i, 8) x[i] = x[i] * x[i] + x[i];"
+    text = translation_unit([make_kernel("both", (("float *", "x"),), body)])
+    code = nvrtc.compile_text(text, VIRTUAL)
+    assert b"mul.rn.f32" in code
+    assert b"fma" not in code
+
+
+@needs_nvrtc
 def test_code_is_cached_by_content(tmp_path) -> None:
     cache = DiskCache(tmp_path / "code", ".cubin")
     kernel = make_kernel("nothing", (("float *", "x"),), "x[0] = 1;")

@@ -1,5 +1,7 @@
 """The driver on a simulated device: copies, order, capture and replay."""
 
+import gc
+import warnings
 from functools import partial
 from typing import Any
 
@@ -13,8 +15,9 @@ from flow_core.testing import DeviceKit
 from flow_cuda.codegen import host_compiler
 from flow_cuda.device.hardware import Access, Operands, Product
 from flow_cuda.device.launch import CopyLaunch, HostNumber, Queued, ZeroLaunch, call
-from flow_cuda.driver.capture import describe, parts
+from flow_cuda.driver.capture import describe
 from flow_cuda.driver.gpu import GpuDriver, Step
+from flow_cuda.driver.stream_schedule import LaunchError
 from flow_cuda.simulator.hardware import OrderError, Simulator, SimulatorError
 
 CHUNK = 256
@@ -202,18 +205,17 @@ def test_host_calls_divide_a_step(driver: GpuDriver) -> None:
     made = array(driver, np.ones(8, np.float32))
     seen: list[str] = []
     work = ZeroLaunch(driver.hardware, made)
-    cut = parts([work, work, partial(seen.append, "x"), partial(seen.append, "y"), work])
-    assert describe(cut).splitlines() == [
+    step = Step(driver, [work, work, partial(seen.append, "x"), partial(seen.append, "y"), work])
+    assert describe(step.parts).splitlines() == [
         "graph of 2", "2 calls: runs on the host: append", "graph of 1"
     ]  # fmt: skip
-    step = Step(driver, cut)
     step()
     step()
     assert seen == ["x", "y"] * 2
     assert driver.hardware.log.count("begin capture") == 2
 
 
-def test_failing_capture_leaves_the_stream_usable(driver: GpuDriver) -> None:
+def test_step_whose_capture_fails_stays_eager(driver: GpuDriver) -> None:
     class Broken(Queued):
         hardware = driver.hardware
         calls = 0
@@ -226,11 +228,59 @@ def test_failing_capture_leaves_the_stream_usable(driver: GpuDriver) -> None:
             if Broken.calls == 2:
                 raise ValueError("second")
 
-    step = driver.compile([Broken()])
+    made = array(driver, np.ones(8, np.float32))
+    step = driver.compile([Broken(), ZeroLaunch(driver.hardware, made)])
     step()
-    with pytest.raises(ValueError, match="second"):
+    with pytest.warns(RuntimeWarning, match="2 launches was not captured and stays eager: second"):
         step()
     assert driver.hardware.compute.recording is None
+    driver.copy_in(made, np.ones(8, np.float32))
+    step()
+    assert not driver.copy_out(made).any()
+    assert driver.hardware.log.count("begin capture") == 1
+    assert gc.isenabled()
+
+
+def test_garbage_is_not_collected_during_a_capture(driver: GpuDriver) -> None:
+    """Garbage in cycles holds device memory, which must not be freed while a graph is captured."""
+    hardware = driver.hardware
+
+    class Allocating(ZeroLaunch):
+        def queue(self, stream: object) -> None:
+            cycle: list[object] = [hardware.kept.pop()] if hardware.kept else []
+            cycle.append(cycle)
+            del cycle
+            for _ in range(1000):
+                [[]].copy()
+            super().queue(stream)
+
+    hardware.kept = [hardware.allocate(64) for _ in range(2)]
+    made = array(driver, np.ones(8, np.float32))
+    step = driver.compile([Allocating(hardware, made)])
+    threshold = gc.get_threshold()
+    gc.set_threshold(1)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            step()
+            step()
+    finally:
+        gc.set_threshold(*threshold)
+    assert "end capture" in hardware.log
+    assert any(line.startswith("replay") for line in hardware.log)
+
+
+def test_allocation_and_free_invalidate_a_capture() -> None:
+    hardware = Simulator()
+    memory = hardware.allocate(64)
+    hardware.begin_capture(hardware.compute)
+    for allocate in (hardware.allocate, hardware.pinned):
+        with pytest.raises(SimulatorError, match="a capture in progress"):
+            allocate(64)
+    del memory
+    with pytest.raises(SimulatorError, match="64 bytes freed during the capture"):
+        hardware.end_capture(hardware.compute)
+    hardware.allocate(64)
 
 
 def test_wait_during_a_capture_is_rejected(driver: GpuDriver) -> None:
@@ -263,6 +313,30 @@ def test_host_values_reach_each_replay(driver: GpuDriver) -> None:
     assert uploads == 4, "uploads occur first and when the host does not count by one"
 
 
+@needs_compiler
+def test_steps_between_host_calls_share_one_upload(driver: GpuDriver) -> None:
+    """CPU tasks split a program's step into several compiled ones, which read the same number."""
+    hardware = driver.hardware
+    host = np.zeros((), np.int64)
+    number = HostNumber(host, array(driver, np.zeros(1, np.int64)))
+    outs = [array(driver, np.zeros(1, np.int64)) for _ in range(3)]
+
+    class Reads(CopyLaunch):
+        numbers = (number,)
+
+    steps = [driver.compile([Reads(hardware, out, number.device)]) for out in outs]
+    log, uploads = hardware.log, []
+    for value in (*range(20), *range(7, 20)):
+        host[()] = value
+        before = log.count(f"{hardware.compute.name}: copy 8")
+        for step in steps:
+            step()
+        eager = 3 if value == 0 else 0
+        uploads.append(log.count(f"{hardware.compute.name}: copy 8") - before - eager)
+        assert [driver.copy_out(out).item() for out in outs] == [value] * 3
+    assert uploads == [3, *[0] * 19, 1, *[0] * 12]
+
+
 def test_kernels_declare_their_reads_and_writes() -> None:
     collector = Collector()
     driver = GpuDriver(Simulator(compiler=collector), chunk=CHUNK)
@@ -283,6 +357,26 @@ def test_barrier_skipped_by_some_threads_is_an_error() -> None:
     launch_threads(make_kernel("uneven", (("float *", "x"),), body, barriers=True), 64, x)()
     with pytest.raises(SimulatorError, match="barrier"):
         driver.copy_out(x)
+
+
+@needs_compiler
+def test_synchronous_steps_name_the_launch_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from flow_cuda.codegen.program import make_kernel
+    from flow_cuda.device.launch import launch_threads
+
+    monkeypatch.setenv("FLOW_CUDA_SYNC", "1")
+    hardware = Simulator()
+    driver = GpuDriver(hardware)
+    x = array(driver, np.ones(64, np.float32))
+    body = "if (x[0] == 0 && threadIdx.x < 3) __syncthreads();"
+    uneven = launch_threads(make_kernel("uneven", (("float *", "x"),), body, barriers=True), 64, x)
+    step = driver.compile([uneven, ZeroLaunch(hardware, x)])
+    for _ in range(2):
+        driver.copy_in(x, np.ones(64, np.float32))
+        step()
+    assert "begin capture" not in hardware.log
+    with pytest.raises(LaunchError, match=r"running uneven_\w+\n.*a barrier"):
+        step()
 
 
 @needs_compiler

@@ -17,9 +17,20 @@ from flow_core.ir.graph import Graph, TensorType, tensor_type, verify
 from flow_core.passes.base import PassContext
 from flow_core.plugins.specs import BindContext, InferContext, KernelQuery
 from flow_cuda.codegen import host_compiler
-from flow_cuda.device.hardware import EPILOGUES, Product
+from flow_cuda.device.hardware import EPILOGUES, Operands, Product
 from flow_cuda.device.launch import ProductLaunch
-from flow_cuda.driver.cublaslt import CODES, SAVED
+from flow_cuda.driver.cublaslt import (
+    ALIGNMENTS,
+    BATCH_STEP,
+    BIAS,
+    CODES,
+    MAX_WORKSPACE,
+    SAVED,
+    TYPES,
+    LtProducts,
+)
+from flow_cuda.driver.cublaslt_library import CublasLt, CublasLtError
+from flow_cuda.driver.cupy_hardware import load_cublaslt
 from flow_cuda.driver.gpu import GpuDriver
 from flow_cuda.driver.relu_mask_check import masks_match
 from flow_cuda.kernels import matmul
@@ -38,24 +49,87 @@ BATCH = 8
 # --- the library
 
 
-def test_enumeration_values_match_the_binding() -> None:
-    library = pytest.importorskip("nvmath.bindings.cublasLt")
-    named = {
-        "": "DEFAULT", "sum_a": "BGRADB", "sum_b": "BGRADA", "relu_bias_saved": "RELU_AUX_BIAS",
-        "gelu_bias_saved": "GELU_AUX_BIAS", "relu_grad": "DRELU", "relu_grad_sum": "DRELU_BGRAD",
-        "gelu_grad": "DGELU", "gelu_grad_sum": "DGELU_BGRAD",
-    }  # fmt: skip
-    for name, code in CODES.items():
-        assert code == library.Epilogue[named.get(name, name.upper())]
+def test_every_epilogue_has_a_code() -> None:
     assert set(CODES) == set(EPILOGUES)
 
 
-def test_product_is_planned_once() -> None:
-    hardware = Simulator()
+def test_plans_depend_on_product_workspace_and_alignment() -> None:
+    products = Simulator().products
     product = Product(4, 6, 5, False, False, "float32")
-    first = hardware.products.plan(product, 0)
-    assert hardware.products.plan(replace(product), 0) is first
-    assert hardware.products.plan(product, 64) is not first
+    operands = Operands(256, 512, 768)
+    first = products.plan(product, operands)
+    assert products.plan(replace(product), Operands(1024, 512, 768)) is first
+    assert products.plan(product, replace(operands, workspace_bytes=64)) is not first
+    assert products.plan(product, replace(operands, b=512 + 16)) is not first
+
+
+def test_heuristic_requires_the_addresses_of_an_epilogue() -> None:
+    """It reads their alignment."""
+    library = SimulatedLt()
+    product = Product(4, 136, 5, False, False, "float32", epilogue="relu_bias_saved")
+    for missing in ("bias", "saved"):
+        operands = replace(Operands(256, 256, 256, 256, 256), **{missing: 0})
+        with pytest.raises(RefusedError, match="no address"):
+            LtProducts(library).plan(product, operands)
+    assert LtProducts(library).plan(product, Operands(256, 256, 256, 256, 256))
+
+
+@pytest.mark.parametrize("moved", ["a", "b", "c", "bias", "workspace"])
+def test_operands_of_any_alignment_are_announced(moved: str) -> None:
+    """The library rejects operands and workspaces that are less aligned than it was told."""
+    hardware = Simulator()
+    memory = hardware.allocate(1 << 16)
+    places = {k: memory.address + i * 8192 for i, k in enumerate(("a", "b", "c", "bias"))}
+    whole = Operands(**places, workspace=memory.address + 40960, workspace_bytes=256)
+    operands = replace(whole, **{moved: getattr(whole, moved) + 16})
+    product = Product(4, 6, 5, False, False, "float32", epilogue="bias")
+    products = hardware.products
+    plan = products.plan(product, whole)
+    if moved == "workspace":
+        with pytest.raises(RefusedError, match="a workspace"):
+            products.queue(product, operands, 0)
+        return
+    products.queue(product, operands, 0)
+    found = products.plan(product, operands)
+    assert found is not plan
+    with pytest.raises(RefusedError, match="not aligned to 256"):
+        LtProductsOf(products, plan).queue(product, operands, 0)
+
+
+class LtProductsOf(LtProducts):
+    """Products that use one plan, whatever the operands."""
+
+    def __init__(self, products: LtProducts, plan: Any) -> None:
+        self._library, self._handle = products._library, products._handle
+        self._plan = plan
+
+    def plan(self, product: Product, operands: Operands) -> Any:
+        return self._plan
+
+
+@pytest.mark.parametrize("major", [12, 13])
+def test_cublaslt_takes_our_descriptors(major: int) -> None:
+    """Descriptors need no device; a library handle does."""
+    try:
+        library = CublasLt(major)
+    except OSError as error:
+        pytest.skip(str(error))
+    desc = library.matmul_desc_create(68, TYPES["float32"])
+    layout = library.matrix_layout_create(TYPES["float32"], 3, 4, 3)
+    preference = library.matmul_preference_create()
+    number = np.array([2], np.int64)
+    address = number.ctypes.data
+    library.matrix_layout_set_attribute(layout, BATCH_STEP, address, 8)
+    library.matmul_desc_set_attribute(desc, BIAS, address, 8)
+    for attr in ALIGNMENTS:
+        library.matmul_preference_set_attribute(preference, attr, address, 4)
+    with pytest.raises(CublasLtError, match="INVALID_VALUE"):
+        library.matmul_preference_set_attribute(preference, MAX_WORKSPACE, address, 3)
+
+
+def test_missing_cublaslt_is_a_warning() -> None:
+    with pytest.warns(RuntimeWarning, match="cuBLASLt failed to initialize.*libcublasLt.so.99"):
+        assert load_cublaslt(99) is None
 
 
 def test_mask_bit_order_is_probed() -> None:
@@ -75,16 +149,17 @@ def test_mask_bit_order_is_probed() -> None:
 def test_product_rejected_by_the_library_has_no_plan() -> None:
     hardware = Simulator(library=SimulatedLt(refuses=["sum_a"]))
     product = Product(4, 6, 5, False, False, "float32", epilogue="sum_a")
-    assert not hardware.supports(product, 0)
-    assert hardware.supports(replace(product, epilogue="sum_b"), 0)
-    assert not hardware.supports(replace(product, epilogue="sum_b", dtype="float64"), 0)
+    operands = Operands(256, 256, 256, 256)
+    assert not hardware.supports(product, operands)
+    assert hardware.supports(replace(product, epilogue="sum_b"), operands)
+    assert not hardware.supports(replace(product, epilogue="sum_b", dtype="float64"), operands)
 
 
 def test_invalid_leading_dimension_is_rejected() -> None:
     hardware = Simulator()
     product = Product(4, 6, 5, False, False, "float32", leads=(0, 4, 0))
     with pytest.raises(RefusedError, match="leading dimension"):
-        hardware.supports(product, 0)
+        hardware.supports(product, Operands(256, 256, 256))
 
 
 # --- kernels with and without the library

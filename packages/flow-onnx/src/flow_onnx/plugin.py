@@ -1,4 +1,4 @@
-"""Plugin entry point: the ONNX exporter."""
+"""Plugin entry point: the ONNX exporter and importer."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ FLOW_PLUGIN_API = "1.0"
 
 
 def flow_register_exporters() -> tuple[ExporterSpec, ...]:
-    """Return the exporter of ``flow.onnx.export``."""
-    return (ExporterSpec("onnx", "flow_onnx.export:write"),)
+    """Return the exporter of ``flow.onnx.export``, and the importer of ``flow.onnx.load``."""
+    return (ExporterSpec("onnx", "flow_onnx.export:write", "flow_onnx.load:read"),)
 
 
 def flow_doctor() -> list[str]:

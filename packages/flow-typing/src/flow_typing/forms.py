@@ -1,30 +1,35 @@
-"""The annotation classes.
-
-Type checkers see arrays and lists; at run time, the annotations are plain classes, which the plugin
-recognizes.
-"""
+"""The annotation classes, which the plugin recognizes; type checkers see those of `static`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+from collections.abc import Sequence
+from typing import Generic, TypeVar
 
-from flow_core.annotations import PlaceholderSpec, placeholder
+from flow_core.annotations import FedShape, PlaceholderSpec, fed_shape, placeholder
 from flow_core.base.dtypes import float32
 
 T = TypeVar("T")
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
-    _Array = NDArray[Any]
-    _Arrays = list[_Array]
-    _ArrayLists = list[_Arrays]
-else:
-    _Array = _Arrays = _ArrayLists = object
+def shape(*sizes: int, batch_axis: int | None = 0) -> FedShape:
+    """Return the shape of a parameter, for ``Annotated[tp.Numpy, tp.shape(4, 3), flow.float32]``.
+
+    The element type that follows the shape is float32 by default.
+
+    Args:
+        sizes: positive sizes; for a list, the largest sizes of its arrays.
+        batch_axis: the axis of the samples; None if the array has no such axis.
+
+    Raises:
+        AnnotationError: an argument is invalid.
+
+    >>> shape(2, 3, batch_axis=None)
+    FedShape(sizes=(2, 3), batch_axis=None)
+    """
+    return fed_shape(sizes, batch_axis)
 
 
-class Numpy(_Array):
+class Numpy:
     """An array: a result of a job or, with `Placeholder`, a fed array.
 
     With ``-> Numpy``, a call of the job function waits for the step and returns a `numpy.ndarray`,
@@ -51,7 +56,7 @@ class Numpy(_Array):
         return placeholder("numpy", shape, dtype, batch_axis)
 
 
-class ListNumpy(_Arrays):
+class ListNumpy:
     """A list of arrays, one per device: results and feeds of jobs in the mirrored view.
 
     >>> str(ListNumpy.Placeholder((2, 3), dtype="int32"))
@@ -70,7 +75,7 @@ class ListNumpy(_Arrays):
         return placeholder("list", shape, dtype, batch_axis)
 
 
-class ListListNumpy(_ArrayLists):
+class ListListNumpy:
     """A list of lists of arrays, one list per device.
 
     >>> ListListNumpy.Placeholder((2, 3)).kind
@@ -95,19 +100,10 @@ class Callback(Generic[T]):
     The callback receives a result of the form ``T``; callbacks run in the order of the steps.
     """
 
-    if TYPE_CHECKING:
 
-        def __call__(self, callback: Callable[[T], object]) -> None:
-            """Set the function that receives the result."""
+class Bundle(Generic[T]):
+    """The annotation ``-> Bundle[T]``: one value, or nested tuples, lists and dicts of values.
 
-
-if TYPE_CHECKING:
-    Bundle: TypeAlias = "T | tuple[Bundle[T], ...] | list[Bundle[T]] | dict[Any, Bundle[T]]"
-else:
-
-    class Bundle(Generic[T]):
-        """The annotation ``-> Bundle[T]``: one value, or nested tuples, lists and dicts of values.
-
-        The call returns the structure that the job function returned; ``T`` (`Numpy`, `ListNumpy`
-        or `ListListNumpy`) is the annotation of each value.
-        """
+    The call returns the structure that the job function returned; ``T`` (`Numpy`, `ListNumpy`
+    or `ListListNumpy`) is the annotation of each value.
+    """

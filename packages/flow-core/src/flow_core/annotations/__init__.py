@@ -17,6 +17,7 @@ from flow_core.annotations.parsing import annotation_name, parse_placeholder, pa
 from flow_core.annotations.records import (
     KIND_NAMES,
     UNANNOTATED,
+    FedShape,
     Fetch,
     FetchBundle,
     FetchCallback,
@@ -29,6 +30,7 @@ from flow_core.annotations.records import (
     Kind,
     Placeholders,
     PlaceholderSpec,
+    fed_shape,
     placeholder,
 )
 from flow_core.annotations.returned import (
@@ -43,6 +45,7 @@ from flow_core.annotations.signatures import JobSignature, parse_handler, parse_
 __all__ = [
     "KIND_NAMES",
     "UNANNOTATED",
+    "FedShape",
     "Fetch",
     "FetchBundle",
     "FetchCallback",
@@ -61,6 +64,7 @@ __all__ = [
     "Structure",
     "annotation_name",
     "check_returned",
+    "fed_shape",
     "parse_handler",
     "parse_placeholder",
     "parse_result",

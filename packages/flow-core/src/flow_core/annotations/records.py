@@ -64,15 +64,42 @@ def placeholder(
             found=error.found,
             allowed=error.allowed,
         ) from None
-    sizes = _checked_shape(kind, shape)
-    return PlaceholderSpec(kind, sizes, element, _checked_axis(kind, sizes, batch_axis))
+    attempted = f"{KIND_NAMES[kind]}.Placeholder"
+    sizes = _checked_shape(attempted, shape)
+    return PlaceholderSpec(kind, sizes, element, _checked_axis(attempted, sizes, batch_axis))
 
 
-def _checked_shape(kind: Kind, shape: object) -> Shape:
+@dataclass(frozen=True, slots=True)
+class FedShape:
+    """The shape of a fed value, in an annotation ``Annotated[form, shape, dtype]``.
+
+    Attributes:
+        sizes: logical shape; for lists, the largest shape of an element.
+        batch_axis: the axis of samples, None if there is none.
+    """
+
+    sizes: Shape
+    batch_axis: int | None = 0
+
+    def __str__(self) -> str:
+        return f"shape({', '.join(map(str, self.sizes))})"
+
+
+def fed_shape(sizes: Sequence[int], batch_axis: int | None = 0) -> FedShape:
+    """Create a checked `FedShape`; raises `AnnotationError` with the user's source line.
+
+    >>> fed_shape((100, 28, 28), -3)
+    FedShape(sizes=(100, 28, 28), batch_axis=0)
+    """
+    checked = _checked_shape("shape", sizes)
+    return FedShape(checked, _checked_axis("shape", checked, batch_axis))
+
+
+def _checked_shape(attempted: str, shape: object) -> Shape:
     sizes = [_size(n) for n in shape] if isinstance(shape, Sequence) else []
     if not isinstance(shape, Sequence) or isinstance(shape, str) or None in sizes:
         raise AnnotationError(
-            f"{KIND_NAMES[kind]}.Placeholder",
+            attempted,
             at=user_line(3),
             found=f"shape {shown(shape)}",
             allowed="a tuple of positive integers, such as (100, 1, 28, 28)",
@@ -89,12 +116,12 @@ def _size(value: Any) -> int | None:
     return size if 0 < size < 2**63 and not isinstance(value, bool) else None
 
 
-def _checked_axis(kind: Kind, shape: Shape, axis: int | None) -> int | None:
+def _checked_axis(attempted: str, shape: Shape, axis: int | None) -> int | None:
     if axis is None or not shape:
         return None
     if not isinstance(axis, int) or not -len(shape) <= axis < len(shape):
         raise AnnotationError(
-            f"{KIND_NAMES[kind]}.Placeholder({shape})",
+            f"{attempted}({shape})",
             at=user_line(3),
             found=f"batch_axis {axis!r}",
             allowed=f"None or an axis from {-len(shape)} to {len(shape) - 1}",

@@ -373,6 +373,20 @@ class PlanError(FlowError):
     """A plan cannot run, for example because of a possible deadlock or a bad offset."""
 
 
+class NonFiniteError(FlowError, ArithmeticError):
+    """A task of a step computed NaN or an infinity while such numbers were checked for.
+
+    Attributes:
+        op: name of the op; empty if a fed array or a variable was not finite before the step.
+        step: number of the step.
+        device: text of the device.
+    """
+
+    op: str = ""
+    step: int = 0
+    device: str = ""
+
+
 class BudgetError(PlanError, AssertionError):
     """A plan moves more bytes than a test allows."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -98,11 +98,20 @@ def simulate(
     session: Session, plan: Plan, values: Mapping[str, Array], shown: Sequence[Value]
 ) -> IsolatedRun:
     """Bind a plan to its own variables; this process simulates all devices."""
-    variables = Variables(session, values)
-    registry = session.registry
-    alone = registry.comm if session.world is None else load(registry.comms["in_process"].load)
-    executable = Executable(plan, registry, session.driver, variables.part, comm=alone)
+    executable, variables = isolated(session, plan, values, Executable)
     return IsolatedRun(executable, variables, tuple(shown))
+
+
+Kind = TypeVar("Kind", bound=Executable)
+
+
+def isolated(
+    session: Session, plan: Plan, values: Mapping[str, Array], kind: type[Kind]
+) -> tuple[Kind, Variables]:
+    """Return an executable of a given class with its own variables, and these variables."""
+    variables, registry = Variables(session, values), session.registry
+    alone = registry.comm if session.world is None else load(registry.comms["in_process"].load)
+    return kind(plan, registry, session.driver, variables.part, comm=alone), variables
 
 
 def simulate_graph(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from flow_core.frontend.job.function import JobFunction
+from flow_core.frontend.job.function import AnyJob
 from flow_core.observe.document import PlanDocument, document
 from flow_core.observe.streams import (
     FLOW_COLUMNS,
@@ -21,7 +21,7 @@ MOST_PLACES = 12
 """The largest number of inputs or outputs of a task that the text shows."""
 
 
-def plan_report(job: JobFunction) -> str:
+def plan_report(job: AnyJob) -> str:
     """Return the output of ``flow plan script.py:job``; compile the job if needed."""
     return joined(plan_tables(document(job))) + "\n"
 

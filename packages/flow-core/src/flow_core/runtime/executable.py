@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -38,20 +37,6 @@ VariableSource = Callable[[str, Device, Region | None, Shape], Any]
 the part's region (None for the whole variable) and the array's shape."""
 
 
-@dataclass(frozen=True, slots=True)
-class TaskTime:
-    """The time at which a task ran, in seconds since the first task of the step began.
-
-    Attributes:
-        stream: position of the task's stream in the plan.
-        start, stop: when the first launch of the task began, and when the last one ended.
-    """
-
-    stream: int
-    start: float
-    stop: float
-
-
 class Executable:
     """A loaded plan.  Its tasks are bound once, when it is created; `run` only calls launches.
 
@@ -78,9 +63,12 @@ class Executable:
         arenas: memory of the local devices.
         feeds, fetches: arrays of (parts of) parameters and of results, None for those that
             another process holds.
+        sync_always: whether launches are followed by waits regardless of ``sync_launches``.
         windows: the regions of fed arrays that this process copies to devices in each step, as
             (index of the parameter, slices); other parts of the arrays are not read.
     """
+
+    sync_always: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -98,11 +86,11 @@ class Executable:
         check_streams(plan)
         self.plan = plan
         self.step = np.zeros((), np.int64) if step is None else step
-        self._kernels = kernels
+        self._kernels, self._driver = kernels, driver
         self._finished = tuple(finished)
         devices = [a.device for a in plan.arenas]
         self._world = world
-        self._sync_launches = sync_launches
+        self._sync_launches = sync_launches or self.sync_always
         self.comm = comm(devices) if comm and (world or _has_exchanges(plan)) else None
         self._blame = Blame(plan, kernels, getattr(self.comm, "name", ""))
         self._before = getattr(self.comm, "before_step", None)
@@ -123,7 +111,7 @@ class Executable:
         find_open_mp()
         with sized_pools(plan.cores):
             self._once = self._prologue()  # enqueued: its operands must live until it has run
-            self._launch = self._compiled(lambda _, launches: launches)
+            self._launch = self._compiled()
         self._unchecked = True
         self._roots = self._owners_of_fetches(world) if world else ()
 
@@ -210,13 +198,18 @@ class Executable:
             )
         return launches
 
-    def _compiled(self, wrap: Callable[[int, Sequence[Launch]], Sequence[Launch]]) -> Launch:
-        """Return the launch of a step, which runs tasks in plan order, or streams on threads.
+    def observed(self, position: int, launches: Sequence[Launch]) -> Sequence[Launch]:
+        """Return the launches of a task of a step; subclasses add launches that observe the task.
 
         Args:
-            wrap: a function that wraps the launches of a task, given the task's position.
+            position: position of the task in the plan.
+            launches: the launches of the task; none for a task of other processes.
         """
-        bound = [wrap(i, row) for i, row in enumerate(self._bind_all(self.plan.tasks))]
+        return launches
+
+    def _compiled(self) -> Launch:
+        """Return the launch of a step, which runs tasks in plan order, or streams on threads."""
+        bound = [self.observed(i, row) for i, row in enumerate(self._bind_all(self.plan.tasks))]
         self._bound = bound
         cores = self.plan.cores
         if self.plan.workers <= 1 or self._order.asynchronous:
@@ -239,29 +232,6 @@ class Executable:
             return task.device in self._local, False
         found = {self.plan.buffers[i].device in self._local for i in (*task.inputs, *task.outputs)}
         return True in found, len(found) == 2
-
-    def timeline(self, feeds: Sequence[Array]) -> tuple[TaskTime, ...]:
-        """Run one step and return the time of each task, in the order of the plan."""
-        starts, stops = ([0.0] * len(self.plan.tasks) for _ in range(2))
-
-        def timed(position: int, launches: Sequence[Launch]) -> Sequence[Launch]:
-            def stamp(times: list[float]) -> None:
-                times[position] = time.perf_counter()
-
-            return (partial(stamp, starts), *launches, partial(stamp, stops))
-
-        usual = self._launch
-        with sized_pools(self.plan.cores):
-            self._launch = self._compiled(timed)
-        try:
-            self.run(feeds)
-        finally:
-            self._launch = usual
-        first = min(filter(None, starts), default=0.0)
-        return tuple(
-            TaskTime(task.stream, max(0.0, start - first), max(0.0, stop - first))
-            for task, start, stop in zip(self.plan.tasks, starts, stops, strict=True)
-        )
 
     def run(self, feeds: Sequence[Array]) -> tuple[Array, ...]:
         """Run one step: copy the feeds to the devices, launch, and copy the results to the host."""

@@ -6,6 +6,7 @@ import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
 
@@ -130,9 +131,7 @@ class Placement:
         return Placement("cpu", self.devices, self.hierarchy)
 
     def __str__(self) -> str:
-        text = ",".join(_format_ranges(self.devices))
-        shape = "" if len(self.hierarchy) == 1 else " as " + "x".join(map(str, self.hierarchy))
-        return f"{self.device_type}[{text}{shape}]"
+        return _format_placement(self)
 
 
 MOST_DEVICES = 1 << 16
@@ -167,6 +166,14 @@ def _grid(hierarchy: Iterable[Any] | None) -> tuple[int, ...]:
             allowed="a list of positive integers, such as (2, 4)",
         )
     return sizes
+
+
+@lru_cache(maxsize=4096)
+def _format_placement(placement: Placement) -> str:
+    text = ",".join(_format_ranges(placement.devices))
+    hierarchy = placement.hierarchy
+    shape = "" if len(hierarchy) == 1 else " as " + "x".join(map(str, hierarchy))
+    return f"{placement.device_type}[{text}{shape}]"
 
 
 def _format_ranges(devices: tuple[tuple[int, int], ...]) -> list[str]:

@@ -13,7 +13,8 @@ from flow_core.base.disk_cache import DiskCache, user_folder
 from flow_core.base.errors import FlowError
 from flow_cuda.codegen.program import Kernel, translation_unit
 
-OPTIONS = ("--std=c++17", "--disable-warnings")
+OPTIONS = ("--std=c++17", "--disable-warnings", "--fmad=false")
+"""Without contraction of ``a * b + c``, fused groups round as the single ops do."""
 
 
 class NvrtcError(FlowError):

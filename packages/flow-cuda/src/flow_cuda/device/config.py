@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from flow_core.base.errors import ConfigError
 
-TANH_GELU, LAYOUT = "FLOW_CUDA_TANH_GELU", "FLOW_CUDA_LAYOUT"
+TANH_GELU, LAYOUT, SYNC = "FLOW_CUDA_TANH_GELU", "FLOW_CUDA_LAYOUT", "FLOW_CUDA_SYNC"
 LAYOUTS = ("auto", "nhwc", "nchw")
 TENSOR_FLOAT_32 = "enable_tensor_float_32_compute"
 
@@ -22,10 +22,13 @@ class CudaSettings:
             that cuBLASLt has; it differs from the exact form by up to 5e-4.
         layout: "nhwc" or "nchw" for all convolutions; "auto" to choose according to the element
             type.
+        synchronous: whether the host waits for each launch before the next one, and no graphs are
+            captured, so that an error names the launch that failed.
     """
 
     tanh_gelu: bool = False
     layout: str = LAYOUTS[0]
+    synchronous: bool = False
 
 
 def settings(env: Mapping[str, str] | None = None) -> CudaSettings:
@@ -38,7 +41,7 @@ def settings(env: Mapping[str, str] | None = None) -> CudaSettings:
     layout = given.get(LAYOUT) or LAYOUTS[0]
     if layout not in LAYOUTS:
         raise ConfigError(f"setting {LAYOUT}", found=repr(layout), allowed=" or ".join(LAYOUTS))
-    return CudaSettings(_flag(given, TANH_GELU), layout)
+    return CudaSettings(_flag(given, TANH_GELU), layout, _flag(given, SYNC))
 
 
 def _flag(env: Mapping[str, str], name: str) -> bool:

@@ -237,8 +237,8 @@ class Hardware(Protocol):
     def zero(self, stream: Stream, target: int, nbytes: int) -> None:
         """Queue setting memory to zero."""
 
-    def supports(self, product: Product, workspace_bytes: int) -> bool:
-        """Whether one kernel can compute the product, epilogue included, with such a workspace."""
+    def supports(self, product: Product, operands: Operands) -> bool:
+        """Whether one kernel can compute the product, epilogue included, on these operands."""
 
     def product(self, stream: Stream, product: Product, operands: Operands) -> None:
         """Queue a matrix product."""

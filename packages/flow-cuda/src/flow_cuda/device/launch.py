@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -121,6 +122,11 @@ class Queued(ABC):
     lane: str = ""
     peers: tuple[Hardware, ...] = ()
 
+    @property
+    def title(self) -> str:
+        """The name of the work in reports."""
+        return f"{type(self).__name__} of {sum(b - a for a, b in self.touched().writes)} bytes"
+
     @abstractmethod
     def queue(self, stream: Stream) -> None:
         """Queue the work on a stream of its device."""
@@ -137,17 +143,28 @@ class Queued(ABC):
 class HostNumber:
     """A 64-bit counter on the host with a copy on the device.
 
-    After each step, the device increments its copy, and the host increments its own number.
+    The host increments its own number after each step of a program, and the device increments its
+    copy after the last work that reads it.
 
     Attributes:
         host: a 0-d array.
         device: an array of one element.
         held: the value of the device copy after all queued work; None if it is unknown.
+        reader: the last compiled step to read the number in its first call, and the value it read.
     """
 
     host: Any
     device: DeviceArray
     held: int | None = None
+    reader: tuple[weakref.ref[Any], int] | None = None
+
+    def note_reader(self, step: Any, value: int) -> None:
+        """Tell the previous reader to keep the number, if a step now reads the same value."""
+        if self.reader is not None and self.reader[1] == value:
+            earlier = self.reader[0]()
+            if earlier is not None:
+                earlier.kept.add(self)
+        self.reader = weakref.ref(step), value
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +212,11 @@ class KernelLaunch(Queued):
     kept: tuple[Any, ...] = ()
     numbers: tuple[HostNumber, ...] = ()
     shared: MergeableCall | None = None
+
+    @property
+    def title(self) -> str:
+        """The name of the kernel."""
+        return self.function.kernel.name
 
     def queue(self, stream: Stream) -> None:
         """Queue the launch on a stream."""
@@ -282,15 +304,23 @@ class ProductLaunch(Queued):
     saved: DeviceArray | None = None
     workspace: DeviceArray | None = None
 
+    @property
+    def title(self) -> str:
+        """The sizes, the element type and the epilogue of the product."""
+        p = self.product
+        name = f"product {p.batch} x {p.m} x {p.n} x {p.k} {p.dtype}"
+        return f"{name} {p.epilogue}".strip()
+
     def queue(self, stream: Stream) -> None:
         """Queue the product on a stream."""
-        self.hardware.product(stream, self.product, self._operands())
+        self.hardware.product(stream, self.product, self.operands())
 
     def touched(self) -> Access:
         """The matrices, and the operands of the epilogue."""
-        return product_access(self.product, self._operands())
+        return product_access(self.product, self.operands())
 
-    def _operands(self) -> Operands:
+    def operands(self) -> Operands:
+        """Return the addresses of the arrays."""
         given = (self.a, self.b, self.c, self.bias, self.saved, self.workspace)
         a, b, c, bias, saved, workspace = (0 if x is None else x.address for x in given)
         nbytes = 0 if self.workspace is None else self.workspace.nbytes
@@ -313,6 +343,11 @@ class DnnLaunch(Queued):
     reads: Mapping[str, DeviceArray]
     writes: Mapping[str, DeviceArray]
     workspace: DeviceArray | None = None
+
+    @property
+    def title(self) -> str:
+        """The title of the problem."""
+        return f"cudnn {self.problem.title}"
 
     def queue(self, stream: Stream) -> None:
         """Queue the graph on a stream."""

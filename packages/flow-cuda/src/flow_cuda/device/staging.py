@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
+import functools
+import os
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
 from flow_cuda.device.arrays import DeviceArray
 from flow_cuda.device.hardware import Hardware
+
+SHARE = 1 << 20
+"""The minimum number of bytes per thread of a host copy."""
+HELPERS = min(4, os.cpu_count() or 1)
+"""The number of threads that copy between a program's arrays and staging buffers: one core copies
+slower than the bus of a GPU."""
+
+
+@functools.cache
+def _helpers() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(HELPERS, "flow-cuda-staging")
+
+
+def copy_bytes(target: Any, source: Any) -> None:
+    """Copy host bytes; several threads copy large arrays."""
+    parts = min(HELPERS, target.size // SHARE)
+    if parts < 2:
+        np.copyto(target, source)
+        return
+    tuple(_helpers().map(np.copyto, np.array_split(target, parts), np.array_split(source, parts)))
 
 
 class Staging:
@@ -54,7 +77,7 @@ class Staging:
             piece = self._pieces[slot]
             address = piece.ctypes.data
             self._hardware.host_writes([(address, address + part.size)])
-            np.copyto(piece[: part.size], part)
+            copy_bytes(piece[: part.size], part)
             self._hardware.copy(self.stream, target + start, address, part.size)
             self._events[slot] = self._hardware.record(self.stream)
 
@@ -78,7 +101,7 @@ class Staging:
         piece = self._pieces[slot]
         address = piece.ctypes.data
         self._hardware.host_reads([(address, address + size)])
-        np.copyto(target[start : start + size], piece[:size])
+        copy_bytes(target[start : start + size], piece[:size])
 
 
 class HostCopies:

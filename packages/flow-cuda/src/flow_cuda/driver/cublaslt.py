@@ -1,12 +1,16 @@
 """Matrix products with cuBLASLt, planned once each with the heuristic's best result.
 
-`Library` declares the part of cuBLASLt that is used here, with the signatures of
-``nvmath.bindings.cublasLt``; simulators implement it with NumPy. cuBLASLt expects column-major
-matrices, so it computes the transposed product: its operand A is ``b`` of this package.
+`Library` declares the part of cuBLASLt that is used here; `flow_cuda.driver.cublaslt_library`
+implements it with ctypes, simulators with NumPy. cuBLASLt expects column-major matrices, so it
+computes the transposed product: its operand A is ``b`` of this package.
+
+The heuristic proposes algorithms for the alignments that it is told: those of the matrices as
+preferences, those of the bias and of the saved tensor by their addresses.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -19,6 +23,10 @@ IN_FLOAT32, IN_FLOAT64, IN_TF32 = 68, 70, 77
 TRANSA, TRANSB, EPILOGUE, BIAS, SAVED, SAVED_LEAD = 3, 4, 7, 8, 11, 12
 BATCH_COUNT, BATCH_STEP = 5, 6
 MAX_WORKSPACE = 1
+ALIGNMENTS = (5, 6, 7, 8)
+"""The preferences for the minimum alignment of cuBLASLt's matrices A, B, C and D."""
+ALIGNED = 256
+"""The alignment that cuBLASLt assumes for matrices, and requires of workspaces, in bytes."""
 
 CODES = {
     "": 1, "bias": 4, "relu_bias": 6, "relu_bias_saved": 134, "gelu_bias": 36,
@@ -128,30 +136,40 @@ class LtProducts:
     def __init__(self, library: Library) -> None:
         self._library = library
         self._handle = library.create()
-        self._plans: dict[tuple[Product, int], Planned | None] = {}
+        self._plans: dict[tuple[Any, ...], Planned | None] = {}
 
-    def plan(self, product: Product, workspace_bytes: int) -> Planned | None:
-        """Return the plan of a product; None if no algorithm computes it in one kernel."""
-        key = (product, workspace_bytes)
+    def plan(self, product: Product, operands: Operands) -> Planned | None:
+        """Return the plan of a product; None if no algorithm computes it in one kernel.
+
+        Products with the same workspace size and equally aligned operands share a plan.
+        """
+        o = operands
+        places = tuple(alignment(address) for address in (o.b, o.a, o.c, o.bias, o.saved))
+        key = (product, o.workspace_bytes, *places)
         if key not in self._plans:
-            self._plans[key] = self._create_plan(product, workspace_bytes)
+            self._plans[key] = self._create_plan(product, o, places)
         return self._plans[key]
 
     def queue(self, product: Product, operands: Operands, stream: int) -> None:
         """Queue a product that has a plan."""
-        o, plan = operands, self.plan(product, operands.workspace_bytes)
+        o, plan = operands, self.plan(product, operands)
         if plan is None:
             raise ValueError(f"no cuBLASLt algorithm for {product}")
-        for attr, address in ((BIAS, o.bias), (SAVED, o.saved)):
-            if address:
-                self._set_product(plan.desc, attr, np.int64(address))
+        self._set_epilogue(plan.desc, o)
         self._library.matmul(
             self._handle, plan.desc, plan.alpha.ctypes.data, o.b, plan.a, o.a, plan.b,
             plan.beta.ctypes.data, o.c, plan.c, o.c, plan.c, plan.result.ctypes.data,
             o.workspace, o.workspace_bytes, stream,
         )  # fmt: skip
 
-    def _create_plan(self, product: Product, workspace_bytes: int) -> Planned | None:
+    def _set_epilogue(self, desc: int, operands: Operands) -> None:
+        for attr, address in ((BIAS, operands.bias), (SAVED, operands.saved)):
+            if address:
+                self._set_product(desc, attr, np.int64(address))
+
+    def _create_plan(
+        self, product: Product, operands: Operands, places: Sequence[int]
+    ) -> Planned | None:
         p, library = product, self._library
         wide = np.float64 if p.dtype == "float64" else np.float32
         desc = library.matmul_desc_create(compute_type(p), TYPES[np.dtype(wide).name])
@@ -163,7 +181,8 @@ class LtProducts:
         a = self._layout(p, (p.k, p.n) if p.transpose_b else (p.n, p.k), 1)
         b = self._layout(p, (p.m, p.k) if p.transpose_a else (p.k, p.m), 0)
         c = self._layout(p, (p.n, p.m), 2)
-        result = self._algorithm(desc, (a, b, c), workspace_bytes)
+        self._set_epilogue(desc, operands)
+        result = self._algorithm(desc, (a, b, c), operands.workspace_bytes, places)
         if result is None:
             return None
         alpha, beta = (np.array([x], wide) for x in (p.alpha, 0))
@@ -181,13 +200,20 @@ class LtProducts:
                 self._library.matrix_layout_set_attribute(made, attr, kept.ctypes.data, kept.nbytes)
         return made
 
-    def _algorithm(self, desc: int, layouts: tuple[int, int, int], workspace_bytes: int) -> Any:
+    def _algorithm(
+        self,
+        desc: int,
+        layouts: tuple[int, int, int],
+        workspace_bytes: int,
+        places: Sequence[int],
+    ) -> Any:
         library, (a, b, c) = self._library, layouts
-        preference, most = (
-            library.matmul_preference_create(),
-            np.array([workspace_bytes], np.uint64),
-        )
-        library.matmul_preference_set_attribute(preference, MAX_WORKSPACE, most.ctypes.data, 8)
+        preference = library.matmul_preference_create()
+        limits: list[tuple[int, Any]] = [(MAX_WORKSPACE, np.uint64(workspace_bytes))]
+        limits += zip(ALIGNMENTS, map(np.uint32, (*places[:3], places[2])), strict=True)
+        for attr, number in limits:
+            kept = np.array([number])
+            library.matmul_preference_set_attribute(preference, attr, kept.ctypes.data, kept.nbytes)
         results, found = np.zeros(1, RESULT), np.zeros(1, np.int32)
         try:
             library.matmul_algo_get_heuristic(
@@ -203,6 +229,15 @@ class LtProducts:
     def _set_product(self, desc: int, attr: int, number: Any) -> None:
         kept = np.array([number])
         self._library.matmul_desc_set_attribute(desc, attr, kept.ctypes.data, kept.nbytes)
+
+
+def alignment(address: int) -> int:
+    """Return the largest power of two, at most `ALIGNED`, that divides an address.
+
+    >>> alignment(0), alignment(96), alignment(4096)
+    (256, 32, 256)
+    """
+    return min(address & -address or ALIGNED, ALIGNED)
 
 
 def compute_type(product: Product) -> int:

@@ -30,6 +30,7 @@ from flow_cuda.device.hardware import (
     Stream,
 )
 from flow_cuda.driver.cublaslt import TYPES, LtProducts, compute_type
+from flow_cuda.driver.cublaslt_library import CublasLt, CublasLtError
 from flow_cuda.driver.gpu import GpuDriver
 from flow_cuda.driver.relu_mask_check import masks_match
 from flow_cuda.driver.workbench import GpuWorkbench
@@ -85,7 +86,7 @@ class CupyHardware:
         self.allocations = 0
         with self._device:
             self._blas = self._device.cublas_handle
-            self._lt = _load_cublaslt()
+            self._lt = load_cublaslt(cupy.cuda.runtime.runtimeGetVersion() // 1000)
         self._mask_check: bool | None = None
 
     def allocate(self, nbytes: int) -> CupyMemory:
@@ -183,12 +184,12 @@ class CupyHardware:
         with self._device:
             self._cupy.cuda.runtime.memsetAsync(target, 0, nbytes, stream.ptr)
 
-    def supports(self, product: Product, workspace_bytes: int) -> bool:
+    def supports(self, product: Product, operands: Operands) -> bool:
         """Whether an algorithm exists and, for ReLU masks, the bit order is that of the kernels."""
         if self._lt is None:
             return not product.epilogue
         with self._device:
-            found = self._lt.plan(product, workspace_bytes) is not None
+            found = self._lt.plan(product, operands) is not None
         masked = product.epilogue.startswith("relu") and product.epilogue != "relu_bias"
         return found and (not masked or self._masks_match())
 
@@ -201,10 +202,7 @@ class CupyHardware:
     def product(self, stream: Stream, product: Product, operands: Operands) -> None:
         """Queue a matrix product; cuBLAS computes products for which cuBLASLt has no algorithm."""
         with self._device:
-            if (
-                self._lt is not None
-                and self._lt.plan(product, operands.workspace_bytes) is not None
-            ):
+            if self._lt is not None and self._lt.plan(product, operands) is not None:
                 self._lt.queue(product, operands, stream.ptr)
             else:
                 self._cublas_product(stream, product, operands)
@@ -259,9 +257,9 @@ class CupyHardware:
         """Do nothing; only simulators check accesses of the host."""
 
     def begin_capture(self, stream: Stream) -> None:
-        """Begin graph capture on a stream."""
+        """Begin graph capture on a stream; other threads may still allocate and free memory."""
         with self._device:
-            stream.begin_capture(self._cupy.cuda.runtime.streamCaptureModeThreadLocal)
+            stream.begin_capture(self._cupy.cuda.runtime.streamCaptureModeRelaxed)
 
     def end_capture(self, stream: Stream) -> CapturedGraph:
         """End the capture and return the executable graph."""
@@ -293,13 +291,14 @@ class CupyHardware:
             return call()
 
 
-def _load_cublaslt() -> LtProducts | None:
-    """Return cuBLASLt if its Python bindings are installed."""
+def load_cublaslt(major: int) -> LtProducts | None:
+    """Return the planner of matrix products; warn and return None if cuBLASLt does not start."""
     try:
-        from nvmath.bindings import cublasLt
-    except ImportError:
+        return LtProducts(CublasLt(major))
+    except (OSError, AttributeError, CublasLtError) as error:
+        text = f"cuBLASLt failed to initialize; cuBLAS replaces it, without epilogues: {error}"
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
         return None
-    return LtProducts(cublasLt)
 
 
 def CudaDriver(device: Device) -> GpuDriver:  # run records show this name as a class name
@@ -329,8 +328,8 @@ def dnn_plans(index: int) -> DnnPlans | None:
 
     try:
         found: DnnPlans = within(start)
-    except (ImportError, OSError, RuntimeError) as error:
-        if not isinstance(error, ModuleNotFoundError):
+    except Exception as error:  # noqa: BLE001 - the frontend and CUDA raise errors of many types
+        if not (isinstance(error, ModuleNotFoundError) and error.name == "cudnn"):
             text = f"cuDNN failed to initialize; the kernels of flow-cuda replace it: {error}"
             warnings.warn(text, RuntimeWarning, stacklevel=2)
         return None

@@ -7,8 +7,10 @@ host-to-device, device-to-host and peer copies, synchronized by events.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
+import gc
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +19,7 @@ import numpy as np
 from flow_core.authoring.backends import Launch
 from flow_cuda.device.arrays import DeviceArray, GpuArena
 from flow_cuda.device.batch import merge_launches
+from flow_cuda.device.config import settings
 from flow_cuda.device.hardware import Hardware
 from flow_cuda.device.launch import HostNumber, Queued, advance
 from flow_cuda.device.staging import HostCopies, Staging
@@ -106,8 +109,7 @@ class GpuDriver:
         The launches are in a valid execution order and may belong to several devices of the
         process.
         """
-        counts = [advance(number) for number in numbers_of(launches)]
-        return Step(self, parts(merge_launches([*launches, *counts])))
+        return Step(self, launches)
 
     def memory(self) -> int | None:
         """Return the number of bytes that can still be allocated."""
@@ -123,36 +125,54 @@ class Step:
 
     The first call queues each launch separately, so that libraries do their planning outside of a
     capture and one-time work is not captured. From the second call on, the work of all devices
-    between two host calls is one graph.  Host numbers are copied to a device only if the device
-    copy is not up to date.
+    between two host calls is one graph; work that cannot be captured is queued at each call, after
+    a warning.  Host numbers are copied to a device only if the device
+    copy is not up to date.  The last of the steps that read a number between two of its values
+    increments the device copy; the first calls show which one that is.
 
     Args:
         driver: the driver of the device that launches the graphs.
-        cut: the parts of the step.
+        launches: the launches, in a valid execution order.
+
+    Attributes:
+        parts: the parts of the step.
+        kept: host numbers that a later step reads at the same value, as of the second call.
     """
 
-    def __init__(self, driver: GpuDriver, cut: Sequence[Part]) -> None:
-        self.parts = tuple(cut)
-        hardware = driver.hardware
-        works = [work for part in cut for work in part.queued]
-        self._first = hardware
-        devices = {id(x): x for work in works for x in (work.hardware, *work.peers)}
-        devices.pop(id(hardware), None)
-        self._others = tuple(devices.values())
-        self._schedules = [schedule_streams(part.queued, hardware) for part in cut]
-        self._numbers = numbers_of(works)
+    def __init__(self, driver: GpuDriver, launches: Sequence[Launch]) -> None:
+        self._first = driver.hardware
+        self._launches = tuple(launches)
+        self._numbers = numbers_of(launches)
+        self.kept: set[HostNumber] = set()
+        self._synchronous = settings().synchronous
         self._calls = 0
         self._graphs: list[Any] = []
+        self._arrange()
+
+    def _arrange(self) -> None:
+        """Split the step into parts and assign their work to streams."""
+        self._advanced = [number for number in self._numbers if number not in self.kept]
+        counts = map(advance, self._advanced)
+        self.parts = parts(merge_launches([*self._launches, *counts]))
+        works = [work for part in self.parts for work in part.queued]
+        devices = {id(x): x for work in works for x in (work.hardware, *work.peers)}
+        devices.pop(id(self._first), None)
+        self._others = tuple(devices.values())
+        self._schedules = [schedule_streams(part.queued, self._first) for part in self.parts]
 
     def __call__(self) -> None:
+        if self._calls == 1 and self.kept:
+            self._arrange()
         values = [number.host.item() for number in self._numbers]
         for number, value in zip(self._numbers, values, strict=True):
             if number.held != value:
                 upload(number)
             number.held = None
+            if self._calls == 0:
+                number.note_reader(self, value)
         self._queue()
         for number, value in zip(self._numbers, values, strict=True):
-            number.held = value + 1
+            number.held = value + (number in self._advanced)
 
     def _queue(self) -> None:
         self._calls += 1
@@ -167,8 +187,20 @@ class Step:
                 call()
 
     def _capture(self, part: Part, own: StreamSchedule) -> Any:
-        if not part.captured:
+        """Return the graph of a part; None if it has none, or, with a warning, if capture fails."""
+        if self._synchronous or not part.captured:
             return None
+        try:
+            with without_collection():
+                return self._record(own)
+        except Exception as error:  # noqa: BLE001 - libraries raise errors of any type
+            text = (
+                f"a part of {len(part.queued)} launches was not captured and stays eager: {error}"
+            )
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
+            return None
+
+    def _record(self, own: StreamSchedule) -> Any:
         first = self._first
         first.begin_capture(first.compute)
         try:
@@ -185,13 +217,26 @@ class Step:
         for other in self._others:
             first.wait(first.compute, other.record(other.compute))
         if graph is None:
-            own.queue()
+            own.queue(self._synchronous)
         else:
             first.replay(first.compute, graph)
         if self._others:
             over = first.record(first.compute)
             for other in self._others:
                 other.wait(other.compute, over)
+
+
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """Collect garbage first, then not at all: freeing device memory invalidates a capture."""
+    gc.collect()
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def recorded_parts(launch: Launch) -> tuple[Part, ...]:

@@ -83,6 +83,11 @@ class SideStreamWork(Queued):
         return self.work.hardware
 
     @property
+    def title(self) -> str:
+        """The name of the wrapped work."""
+        return self.work.title
+
+    @property
     def numbers(self) -> tuple[HostNumber, ...]:  # type: ignore[override]
         """The host numbers that the work reads."""
         return self.work.numbers

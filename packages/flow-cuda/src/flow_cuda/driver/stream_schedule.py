@@ -12,9 +12,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from flow_core.base.errors import FlowError
 from flow_core.base.hazards import Access, find_waits
 from flow_cuda.device.hardware import Hardware
 from flow_cuda.device.launch import Queued
+
+
+class LaunchError(FlowError):
+    """The error for a launch that failed while the host waited for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +69,16 @@ class StreamSchedule:
     lanes: tuple[Lane, ...]
     works: tuple[ScheduledWork, ...]
 
-    def queue(self) -> None:
-        """Queue the work; what the caller queues next on the first stream runs after all of it."""
+    def queue(self, synchronous: bool = False) -> None:
+        """Queue the work; what the caller queues next on the first stream runs after all of it.
+
+        Args:
+            synchronous: whether to wait for each piece of work.
+
+        Raises:
+            LaunchError: work failed; only if ``synchronous``.
+        """
+        queue = _run_alone if synchronous else _queue
         streams = [lane.stream for lane in self.lanes]
         first, others = self.lanes[0].hardware, range(1, len(streams))
         if others:
@@ -77,11 +90,24 @@ class StreamSchedule:
             stream, hardware = streams[scheduled.lane], scheduled.work.hardware
             for other in scheduled.waits:
                 hardware.wait(stream, events[other])
-            scheduled.work.queue(stream)
+            queue(scheduled.work, stream)
             if scheduled.is_awaited:
                 events[position] = hardware.record(stream)
         for i in others:
             first.wait(streams[0], self.lanes[i].hardware.record(streams[i]))
+
+
+def _queue(work: Queued, stream: Any) -> None:
+    work.queue(stream)
+
+
+def _run_alone(work: Queued, stream: Any) -> None:
+    try:
+        work.queue(stream)
+        work.hardware.synchronize(work.hardware.record(stream))
+    except Exception as error:
+        found = f"{type(error).__name__}: {error}"
+        raise LaunchError(f"running {work.title}", found=found) from error
 
 
 def schedule_streams(works: Sequence[Queued], first: Hardware) -> StreamSchedule:

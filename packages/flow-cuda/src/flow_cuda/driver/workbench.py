@@ -48,6 +48,11 @@ class ForeignLaunch(Queued):
     access: Access
     kept: tuple[Any, ...] = ()
 
+    @property
+    def title(self) -> str:
+        """The name for reports."""
+        return self.name
+
     def queue(self, stream: Any) -> None:
         """Call the library to queue its work on a stream."""
         hardware = self.hardware

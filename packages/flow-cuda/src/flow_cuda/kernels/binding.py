@@ -10,10 +10,11 @@ import numpy as np
 
 from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec, TensorType
-from flow_core.base.alignment import aligned
+from flow_core.base import alignment
 from flow_core.base.dtypes import DType
 from flow_cuda.codegen.program import C_TYPES
 from flow_cuda.device.arrays import DeviceArray
+from flow_cuda.plugin import ALIGNMENT
 
 Bind = Callable[[BindContext], Launch | Sequence[Launch]]
 Accepts = Callable[[KernelQuery], bool]
@@ -43,6 +44,11 @@ def c_type(type_: TensorType | DType) -> str:
     return C_TYPES[(type_.dtype if isinstance(type_, TensorType) else type_).name]
 
 
+def aligned(nbytes: int) -> int:
+    """Round a size up to a multiple of the alignment of GPU memory."""
+    return alignment.aligned(nbytes, ALIGNMENT)
+
+
 BufferSpec = tuple[tuple[int, ...], Any]
 """The shape and element type of an array in a workspace."""
 
@@ -51,7 +57,7 @@ def buffer_bytes(buffers: Sequence[BufferSpec]) -> int:
     """Return the total size in bytes of consecutive, aligned arrays.
 
     >>> buffer_bytes([((3,), np.float32), ((1,), np.int64)])
-    128
+    512
     """
     return sum(aligned(prod(shape) * np.dtype(dtype).itemsize) for shape, dtype in buffers)
 

@@ -15,7 +15,7 @@ from flow_cuda.cudnn.norm import STATISTICS, LayerNorm, Norm, NormGrad
 from flow_cuda.cudnn.plans import DnnError
 from flow_cuda.cudnn.problems import Convolution, Problem, Search, convolution, tensor_layout
 from flow_cuda.device.arrays import DeviceArray
-from flow_cuda.device.launch import CopyLaunch, DnnLaunch
+from flow_cuda.device.launch import DnnLaunch, Read, call
 from flow_cuda.kernels.binding import buffer_bytes, collect_launches, kernel, split_workspace
 from flow_cuda.kernels.matmul import is_floating
 
@@ -136,7 +136,7 @@ def norm_problem(query: KernelQuery) -> Norm | NormGrad:
 
 
 def _norm(ctx: BindContext) -> Iterator[Launch]:
-    """Yield a launch that writes new moving statistics to the workspace, then copies of these."""
+    """Yield a launch that writes new moving statistics to the workspace, and their copy."""
     row = ctx.inputs[1]
     buffers = (
         ((_workspace_bytes(ctx.query),), np.uint8),
@@ -145,8 +145,8 @@ def _norm(ctx: BindContext) -> Iterator[Launch]:
     workspace, *fresh = split_workspace(ctx.workspace, buffers)
     outputs = (*ctx.outputs, *fresh)
     yield bind_problem(ctx, norm_problem(ctx.query), outputs, workspace if workspace.size else None)
-    for target, source in zip(ctx.inputs[1:3], fresh, strict=True):
-        yield CopyLaunch(row.hardware, target, source)
+    sources = (Read(source) for source in fresh)
+    yield call("copy_two", "move.h", (), *sources, *ctx.inputs[1:3], row.size, items=row.size)
 
 
 def _norm_workspace(query: KernelQuery) -> int:

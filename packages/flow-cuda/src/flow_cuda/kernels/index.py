@@ -12,14 +12,23 @@ from functools import partial
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec, TensorType
-from flow_core.base.alignment import aligned
 from flow_core.base.dtypes import DType, float32, int32
 from flow_cuda.device.arrays import DeviceArray
 from flow_cuda.device.launch import Read, Struct, Write, ZeroLaunch, call, space, strides
-from flow_cuda.kernels.binding import c_type, collect_launches, kernel
-from flow_cuda.kernels.move import UNSIGNED, contiguous, copy_array
+from flow_cuda.kernels.binding import (
+    BufferSpec,
+    aligned,
+    buffer_bytes,
+    c_type,
+    collect_launches,
+    kernel,
+    split_workspace,
+)
+from flow_cuda.kernels.move import UNSIGNED, contiguous, copy_array, fill_array
 
 HEADER = "index.h"
 ADDED = ("float32", "float64", "int32", "int64")
@@ -187,15 +196,25 @@ def _scatter_add(ctx: BindContext) -> Iterator[Launch]:
     yield from _narrow_sums(ctx, sums)
 
 
+def _winners(query: KernelQuery) -> tuple[BufferSpec]:
+    """Return the array with the number of the last update of each slice of the table."""
+    table, _, index = query.inputs
+    return ((table.shape[: index.shape[-1]], np.int32),)
+
+
 def _scatter_update(ctx: BindContext) -> Iterator[Launch]:
     (table, updates, index), (out,) = ctx.inputs, ctx.outputs
     kind = UNSIGNED[out.itemsize]
-    types = (kind, c_type(ctx.query.inputs[2]))
     yield from copy_array(table, out)
     if updates.size and out.size:
+        (winners,) = split_workspace(ctx.workspace, _winners(ctx.query))
         rest = _nd(ctx, ctx.query.outputs[0], ctx.query.inputs[2])
-        values = (Read(updates, kind), Read(index), Write(out, kind), *rest)
-        yield call("scatter_nd_write", HEADER, types, *values, items=updates.size)
+        count, inner, *_ = rest
+        yield from fill_array(winners, -1)
+        types = (c_type(ctx.query.inputs[2]),)
+        yield call("scatter_nd_claim", HEADER, types, Read(index), winners, *rest, items=count)
+        values = (Read(updates, kind), Read(winners), Write(out, kind), out.size, inner)
+        yield call("scatter_nd_write", HEADER, (kind,), *values, items=out.size)
 
 
 SUMS: dict[str, Callable[[BindContext], Iterator[Launch]]] = {
@@ -212,10 +231,13 @@ MOVES: dict[str, Callable[[BindContext], Iterator[Launch]]] = {
     "batch_gather": partial(_gather, True),
     "dim_gather": _dim_gather,
     "gather_nd": _gather_nd,
-    "tensor_scatter_nd_update": _scatter_update,
 }
 
 KERNELS: tuple[KernelSpec, ...] = (
     *(kernel(op, collect_launches(bind), None, _sum_bytes) for op, bind in SUMS.items()),
     *(kernel(op, collect_launches(bind)) for op, bind in MOVES.items()),
-)
+    kernel(
+        "tensor_scatter_nd_update", collect_launches(_scatter_update), None,
+        lambda query: buffer_bytes(_winners(query)),
+    ),
+)  # fmt: skip

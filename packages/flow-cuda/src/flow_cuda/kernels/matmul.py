@@ -79,8 +79,9 @@ def _matmul_with_epilogue(ctx: BindContext) -> Iterator[Launch]:
     product, forward = product_of(ctx.query), ctx.query.op == "cuda_matmul"
     bias, saved = (*more, *made, None)[:2] if forward else (*made, None)[:1] + (*more, None)[:1]
     workspace = ctx.workspace
-    if c.hardware.supports(product, 0 if workspace is None else workspace.nbytes):
-        yield ProductLaunch(c.hardware, product, a, b, c, bias, saved, workspace)
+    fused = ProductLaunch(c.hardware, product, a, b, c, bias, saved, workspace)
+    if c.hardware.supports(product, fused.operands()):
+        yield fused
         return
     plain = replace(product, epilogue="")
     yield ProductLaunch(c.hardware, plain, a, b, c, workspace=workspace)

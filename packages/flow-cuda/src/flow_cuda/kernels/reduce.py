@@ -9,11 +9,10 @@ from typing import Any
 
 from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec
-from flow_core.base.alignment import aligned
 from flow_cuda.codegen.elementwise import AXES
 from flow_cuda.device.arrays import DeviceArray
 from flow_cuda.device.launch import Read, Struct, call, space, strides
-from flow_cuda.kernels.binding import c_type, kernel
+from flow_cuda.kernels.binding import aligned, c_type, kernel
 from flow_cuda.kernels.columns import Matrix, column_sums, leading_matrix
 
 HEADER = "reduce.h"

@@ -15,13 +15,12 @@ import numpy as np
 
 from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec, TensorType
-from flow_core.base.alignment import aligned
 from flow_core.base.shapes import same_padding
 from flow_cuda.device.arrays import DeviceArray
 from flow_cuda.device.config import allows_tf32
 from flow_cuda.device.hardware import Product
 from flow_cuda.device.launch import ProductLaunch, Read, Struct, Write, call, space, strides
-from flow_cuda.kernels.binding import c_type, collect_launches, kernel
+from flow_cuda.kernels.binding import aligned, c_type, collect_launches, kernel
 from flow_cuda.kernels.matmul import is_floating
 from flow_cuda.kernels.move import UNSIGNED, contiguous
 

@@ -14,16 +14,20 @@ import numpy as np
 from flow_core.base.arrays import Array
 from flow_core.base.dtypes import as_dtype
 from flow_cuda.driver.cublaslt import (
+    ALIGNED,
+    ALIGNMENTS,
     BATCH_COUNT,
     BATCH_STEP,
     CODES,
     EPILOGUE,
+    MAX_WORKSPACE,
     RESULT,
     SAVED,
     SAVED_LEAD,
     TRANSA,
     TRANSB,
     TYPES,
+    alignment,
 )
 from flow_cuda.driver.cublaslt import BIAS as SUM
 from flow_cuda.ops import gelu, gelu_slope
@@ -35,7 +39,7 @@ _SIZED: dict[int, Any] = {
     SAVED_LEAD: np.int64,
 }  # fmt: skip
 _LAYOUT: dict[int, Any] = {BATCH_COUNT: np.int32, BATCH_STEP: np.int64}
-_PREFERENCE: dict[int, Any] = {1: np.uint64}
+_PREFERENCE: dict[int, Any] = {MAX_WORKSPACE: np.uint64, **dict.fromkeys(ALIGNMENTS, np.uint32)}
 
 
 class RefusedError(Exception):
@@ -102,26 +106,36 @@ class SimulatedLt:
 
     def matmul_algo_get_heuristic(self, *given: int) -> None:
         """Write one algorithm to the results, or raise an error if there is none."""
-        _, desc, _, _, _, d, _, _, results, found = given
+        _, desc, _, _, _, d, preference, _, results, found = given
         product, layout = self._objects[desc - 1], self._objects[d - 1]
         name = EPILOGUES[product[EPILOGUE]]
         if name in self._refuses or (
             name and (layout["dtype"] == "float64" or layout.get(BATCH_COUNT, 1) > 1)
         ):
             raise RefusedError("NOT_SUPPORTED")
+        for attr, wanted in (
+            (SUM, "bias" in name or "sum" in name),
+            (SAVED, SAVED_LEAD in product),
+        ):
+            if wanted and attr not in product:
+                raise RefusedError(f"INVALID_VALUE: no address for attribute {attr} of {name}")
         lead = product.get(SAVED_LEAD, 0)
         if lead and (lead < layout["shape"][0] or lead % (128 if "relu" in name else 8)):
             raise RefusedError("INVALID_VALUE: leading dimension of the auxiliary tensor")
         one = np.zeros(1, RESULT)
-        one["algorithm"] = desc
+        limits = self._objects[preference - 1]
+        places = [limits.get(attr, ALIGNED) for attr in ALIGNMENTS]
+        extra = [alignment(product.get(attr, 0)) for attr in (SUM, SAVED)]
+        one["algorithm"] = [desc, *places, *extra, limits[MAX_WORKSPACE]]
         ctypes.memmove(results, one.ctypes.data, one.nbytes)
         ctypes.memmove(found, np.array([1], np.int32).ctypes.data, 4)
 
     def matmul(self, *given: int) -> None:
         """Compute the product immediately; 16-bit types are accumulated in float32."""
-        _, desc, alpha, a, a_layout, b, b_layout, _, _, _, d, d_layout, *_ = given
+        _, desc, alpha, a, a_layout, b, b_layout, _, c, _, d, d_layout, *how = given
         self.calls += 1
         product = self._objects[desc - 1]
+        self._check_algorithm(how, (a, b, c, d, product.get(SUM, 0), product.get(SAVED, 0)))
         self.summed_in.add(product["compute"])
         name = EPILOGUES[product[EPILOGUE]]
         x, y, out = (
@@ -137,6 +151,16 @@ class SimulatedLt:
         if name:
             result[0] = _apply_epilogue(name, product, result[0], left[0], right[0], out.dtype)
         out[...] = result
+
+    def _check_algorithm(self, how: Any, addresses: tuple[int, ...]) -> None:
+        """Check that operands and workspace are as the heuristic was told."""
+        algorithm, workspace, nbytes, _ = how
+        kept = np.frombuffer(ctypes.string_at(algorithm, RESULT.itemsize), RESULT)[0]["algorithm"]
+        for address, wanted in zip(addresses, kept[1:7].tolist(), strict=True):
+            if address % wanted:
+                raise RefusedError(f"INVALID_VALUE: {address:#x} is not aligned to {wanted} bytes")
+        if workspace % ALIGNED or nbytes > kept[7]:
+            raise RefusedError(f"INVALID_VALUE: a workspace of {nbytes} bytes at {workspace:#x}")
 
     def _matrices(self, address: int, handle: int) -> Any:
         """Return a view of all matrices of a batch, each in column-major order."""

@@ -87,11 +87,13 @@ class Capture:
         origin: the stream on which the capture began.
         before: the clock of each stream when it joined the capture, in the order of joining.
         steps: the work, with clocks relative to the beginning of the capture.
+        freed: the bytes freed during the capture, which invalidates it.
     """
 
     origin: FakeStream
     before: dict[FakeStream, Clock] = field(default_factory=dict)
     steps: list[Work] = field(default_factory=list)
+    freed: int = 0
 
     def join(self, stream: FakeStream) -> None:
         """Add a stream to the capture."""
@@ -144,6 +146,7 @@ class Machine:
         used: number of allocated bytes on each device.
         lost: names of queued operations whose page-locked memory was freed before they ran.
         count: number of streams and graphs so far, for unique names.
+        captures: the captures in progress.
     """
 
     def __init__(self) -> None:
@@ -154,6 +157,7 @@ class Machine:
         self.used: Counter[int | None] = Counter()
         self.lost: list[str] = []
         self.count = 0
+        self.captures: list[Capture] = []
 
     def unique_name(self, name: str) -> str:
         """Return a unique name."""
@@ -171,6 +175,8 @@ class Machine:
     def _forget(self, key: int) -> None:
         start, stop, device = self.spans.pop(key)
         self.used[device] -= stop - start
+        for capture in self.captures:
+            capture.freed += stop - start
         if device is None:  # the memory may be allocated again immediately
             gone = Access((), ((start, stop),))
             self.lost += [work.name for work in self.queue if _conflict(work.access, gone)]
@@ -275,6 +281,7 @@ class Simulator:
 
     def allocate(self, nbytes: int) -> HostMemory:
         """Allocate memory filled with 0xA5, so that kernels cannot rely on its content."""
+        self._check_no_capture("allocating device memory")
         if nbytes > self.free_bytes():
             raise SimulatorError("allocating", found=f"{nbytes} bytes, {self.free_bytes()} free")
         self.allocations += 1
@@ -286,11 +293,18 @@ class Simulator:
 
     def pinned(self, nbytes: int) -> Array:
         """Return host memory that stands for page-locked memory."""
+        self._check_no_capture("allocating page-locked memory")
         self.allocations += 1
         self.log.append(f"pinned {nbytes}")
         made = np.full(nbytes, 0xA5, np.uint8)
         self.machine.register(made, made.ctypes.data, nbytes, None)
         return made
+
+    def _check_no_capture(self, doing: str) -> None:
+        if self.machine.captures:
+            raise SimulatorError(
+                doing, found="a capture in progress", allowed="allocations outside of captures"
+            )
 
     def free_bytes(self) -> int:
         """Return the number of unused bytes of the simulated memory."""
@@ -427,9 +441,9 @@ class Simulator:
         if nbytes:
             self._add(stream, "zero", _Call(ctypes.memset, target, 0, nbytes), access)
 
-    def supports(self, product: Product, workspace_bytes: int) -> bool:
+    def supports(self, product: Product, operands: Operands) -> bool:
         """Whether the simulated cuBLASLt has an algorithm for the product."""
-        return self.products.plan(product, workspace_bytes) is not None
+        return self.products.plan(product, operands) is not None
 
     def product(self, stream: FakeStream, product: Product, operands: Operands) -> None:
         """Queue a matrix product."""
@@ -450,7 +464,9 @@ class Simulator:
     def begin_capture(self, stream: FakeStream) -> None:
         """Begin graph capture."""
         self.log.append("begin capture")
-        Capture(stream).join(stream)
+        capture = Capture(stream)
+        capture.join(stream)
+        self.machine.captures.append(capture)
 
     def end_capture(self, stream: FakeStream) -> FakeGraph:
         """End the capture and return the graph."""
@@ -458,7 +474,15 @@ class Simulator:
         capture = stream.recording
         if capture is None:
             raise SimulatorError(f"ending the capture of {stream.name}", found="no capture on it")
-        if late := capture.end():
+        self.machine.captures.remove(capture)
+        late = capture.end()
+        if capture.freed:
+            raise SimulatorError(
+                f"ending the capture of {stream.name}",
+                found=f"{capture.freed} bytes freed during the capture, which invalidates it",
+                allowed="memory that is freed before or after",
+            )
+        if late:
             raise SimulatorError(
                 f"ending the capture of {stream.name}",
                 found=f"work on {', '.join(late)}, for which the first stream does not wait",

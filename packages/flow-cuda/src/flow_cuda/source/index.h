@@ -69,12 +69,21 @@ FN void gather_nd(const U *x, const I *index, U *y, i64 count, i64 inner, Space 
     }
 }
 
-template <class U, class I>
-FN void scatter_nd_write(const U *x, const I *index, U *y, i64 count, i64 inner, Space table,
+// Of several updates of a slice, the last one wins: ``winners`` has its number, -1 if there is none.
+template <class I>
+FN void scatter_nd_claim(const I *index, i32 *winners, i64 count, i64 inner, Space table,
                          Strides steps, Strides first) {
-    EACH(i, count * inner) {
-        i64 at = position(index + i / inner * table.rank, table, steps, first);
-        if (at >= 0) y[at + i % inner] = x[i];
+    EACH(i, count) {
+        i64 at = position(index + i * table.rank, table, steps, first);
+        if (at >= 0) atomicMax(winners + at / inner, (i32)i);
+    }
+}
+
+template <class U>
+FN void scatter_nd_write(const U *x, const i32 *winners, U *y, i64 size, i64 inner) {
+    EACH(i, size) {
+        i32 winner = winners[i / inner];
+        if (winner >= 0) y[i] = x[(i64)winner * inner + i % inner];
     }
 }
 

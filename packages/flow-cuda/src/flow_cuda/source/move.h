@@ -32,6 +32,13 @@ template <class U> FN void turn(const U *x, U *y, i64 count, i64 rows, i64 colum
     }
 }
 
+FN void copy_two(const float *a, const float *b, float *to_a, float *to_b, i64 size) {
+    EACH(i, size) {
+        to_a[i] = a[i];
+        to_b[i] = b[i];
+    }
+}
+
 template <class U> FN void fill(U *y, i64 size, u64 bits) { EACH(i, size) y[i] = (U)bits; }
 
 template <class T> FN void count_up(T *y, i64 size, double start, double delta) {

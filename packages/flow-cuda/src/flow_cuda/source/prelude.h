@@ -22,37 +22,19 @@ template <class To, class From> FN To bits_as(From from) {
 struct f16 { unsigned short bits; };
 struct bf16 { unsigned short bits; };
 
+// Instructions that C++ lacks; host.h has exact models of them.
+#ifndef MODELLED
 FN float half_to_float(unsigned short bits) {
-#ifdef __CUDA_ARCH__
     float wide;
     asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(bits));
     return wide;
-#else
-    u32 sign = (u32)(bits & 0x8000) << 16, rest = bits & 0x7fff;
-    if (rest >= 0x7c00) return bits_as<float>(sign | 0x7f800000u | (rest & 0x3ff) << 13);
-    if (rest >= 0x400) return bits_as<float>(sign | ((rest << 13) + 0x38000000u));
-    float tiny = (float)rest * 5.9604644775390625e-08f;  // 2**-24
-    return sign ? -tiny : tiny;
-#endif
 }
-
 FN unsigned short float_to_half(float wide) {
-#ifdef __CUDA_ARCH__
     unsigned short bits;
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(wide));
     return bits;
-#else
-    u32 bits = bits_as<u32>(wide), sign = bits >> 16 & 0x8000, rest = bits & 0x7fffffff;
-    if (rest > 0x7f800000u) return sign | 0x7e00;
-    if (rest >= 0x47800000u) return sign | 0x7c00;
-    if (rest < 0x38800000u) {  // subnormal: the addition rounds to multiples of 2**-24
-        float shifted = bits_as<float>(rest) + 0.5f;
-        return sign | (bits_as<u32>(shifted) - 0x3f000000u);
-    }
-    rest += 0xfff + (rest >> 13 & 1);
-    return sign | (rest - 0x38000000u) >> 13;
-#endif
 }
+#endif
 
 FN unsigned short float_to_bfloat(float wide) {
     u32 bits = bits_as<u32>(wide);
@@ -87,6 +69,25 @@ template <class V> struct Narrow<bf16, V> {
         return stored;
     }
 };
+
+// Floats beyond an integer type, and NaN, become its least value; types of fewer than 32 bits take
+// the low bits of the conversion to 32.  This is what x86 does; PTX saturates.
+template <class V> FN i32 to_i32(V x) {
+    return x > (V)-2147483649.0 && x < (V)2147483648.0 ? (i32)x : (i32)0x80000000u;
+}
+template <class V> FN i64 to_i64(V x) {
+    bool inside = x >= (V)-9223372036854775808.0 && x < (V)9223372036854775808.0;
+    return inside ? (i64)x : (i64)0x8000000000000000ull;
+}
+#define INTEGER_FROM(V, T, how) \
+    template <> struct Narrow<T, V> { \
+        static __device__ __forceinline__ T from(V value) { return (T)how(value); } \
+    };
+#define INTEGERS_FROM(V) \
+    INTEGER_FROM(V, i8, to_i32) INTEGER_FROM(V, u8, to_i32) INTEGER_FROM(V, i32, to_i32) \
+    INTEGER_FROM(V, i64, to_i64)
+INTEGERS_FROM(float) INTEGERS_FROM(double)
+
 template <class T, class V> FN void store(T *to, V value) { *to = Narrow<T, V>::from(value); }
 
 // Rounds a value to the storage type, so that fused groups match single ops bitwise.

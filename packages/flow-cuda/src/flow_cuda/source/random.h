@@ -1,18 +1,10 @@
 // Philox4x64-10: element i of a draw is the same on every device and on the CPU.
 
-FN u64 high_product(u64 a, u64 b) {
-#ifdef __CUDA_ARCH__
-    return __umul64hi(a, b);
-#else
-    return (u64)((unsigned __int128)a * b >> 64);
-#endif
-}
-
 FN void philox(u64 *c, u64 key) {
     u64 k0 = key, k1 = 0;
     for (int round = 0; round < 10; round++) {
-        u64 a = high_product(0xD2E7470EE14C6C93ull, c[0]), al = 0xD2E7470EE14C6C93ull * c[0];
-        u64 b = high_product(0xCA5A826395121157ull, c[2]), bl = 0xCA5A826395121157ull * c[2];
+        u64 a = __umul64hi(0xD2E7470EE14C6C93ull, c[0]), al = 0xD2E7470EE14C6C93ull * c[0];
+        u64 b = __umul64hi(0xCA5A826395121157ull, c[2]), bl = 0xCA5A826395121157ull * c[2];
         u64 c0 = b ^ c[1] ^ k0, c2 = a ^ c[3] ^ k1;
         c[0] = c0;
         c[1] = bl;

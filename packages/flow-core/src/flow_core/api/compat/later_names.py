@@ -16,7 +16,7 @@ from flow_core.api.math.unary import gelu
 from flow_core.api.nn.basic import bias_add, dropout, softmax
 from flow_core.api.nn.common import check
 from flow_core.api.nn.losses import sparse_softmax_cross_entropy_with_logits
-from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.blob import Blob, BlobDef
 
 __all__ = [
     "distributed_sparse_softmax_cross_entropy_with_logits",
@@ -33,7 +33,7 @@ ALL = (None, None, None)
 
 
 def distributed_sparse_softmax_cross_entropy_with_logits(
-    labels: BlobDef, logits: BlobDef, name: str | None = None
+    labels: Blob, logits: Blob, name: str | None = None
 ) -> BlobDef:
     """Call `sparse_softmax_cross_entropy_with_logits`, which also takes logits split by class.
 
@@ -44,7 +44,7 @@ def distributed_sparse_softmax_cross_entropy_with_logits(
 
 
 def fused_bias_add_gelu(
-    value: BlobDef, bias: BlobDef, data_format: str | None = None, name: str | None = None
+    value: Blob, bias: Blob, data_format: str | None = None, name: str | None = None
 ) -> BlobDef:
     """Return ``gelu(bias_add(value, bias))``.
 
@@ -56,8 +56,8 @@ def fused_bias_add_gelu(
 
 
 def fused_bias_add_dropout(
-    value: BlobDef,
-    bias: BlobDef,
+    value: Blob,
+    bias: Blob,
     data_format: str | None = None,
     rate: float = 0.0,
     noise_shape: Sequence[int] | None = None,
@@ -75,7 +75,7 @@ def fused_bias_add_dropout(
 
 
 def fused_scale_tril_softmax_dropout(
-    x: BlobDef,
+    x: Blob,
     diagonal: int = 0,
     fill_value: int | float = 0,
     scale: int | float = 1,

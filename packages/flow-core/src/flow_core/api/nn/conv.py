@@ -17,7 +17,7 @@ from typing import Any
 from flow_core.api.nn.common import check
 from flow_core.base.errors import CompatibilityWarning, user_line
 from flow_core.base.shapes import same_padding
-from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.blob import Blob, BlobDef, checked_blob
 from flow_core.frontend.trace.emit import emit_one
 from flow_core.ops.nn.windows import channel_axis, space_axes
 
@@ -65,7 +65,7 @@ def layout(function: str, data_format: str, dims: int) -> str:
     return "channels_first" if text == FORMATS[dims][0] else "channels_last"
 
 
-def _check_rank(function: str, dims: int, **blobs: BlobDef) -> None:
+def _check_rank(function: str, dims: int, **blobs: Blob) -> None:
     for name, blob in blobs.items():
         rank = len(blob.shape)
         check(rank == dims + 2, function, f"{name} of shape {blob.shape}", f"rank {dims + 2}")
@@ -92,8 +92,8 @@ def _padding_name(function: str, padding: str) -> str:
 
 def _conv(
     dims: int,
-    x: BlobDef,
-    filters: BlobDef,
+    x: Blob,
+    filters: Blob,
     strides: Ints,
     padding: Padding,
     data_format: str,
@@ -131,8 +131,8 @@ def _conv(
 
 
 def conv1d(
-    input: BlobDef,
-    filters: BlobDef,
+    input: Blob,
+    filters: Blob,
     strides: Ints,
     padding: Padding,
     data_format: str = "NCW",
@@ -145,8 +145,8 @@ def conv1d(
 
 
 def conv2d(
-    input: BlobDef,
-    filters: BlobDef,
+    input: Blob,
+    filters: Blob,
     strides: Ints,
     padding: Padding,
     data_format: str = "NCHW",
@@ -183,8 +183,8 @@ def conv2d(
 
 
 def conv3d(
-    input: BlobDef,
-    filters: BlobDef,
+    input: Blob,
+    filters: Blob,
     strides: Ints,
     padding: Padding,
     data_format: str = "NCDHW",
@@ -197,8 +197,8 @@ def conv3d(
 
 
 def compat_conv2d(
-    input: BlobDef,
-    filters: BlobDef,
+    input: Blob,
+    filters: Blob,
     strides: Ints,
     padding: str,
     data_format: str = "NCHW",
@@ -215,22 +215,22 @@ def compat_conv2d(
 # ------------------------------------------------------------------------------ transposed
 
 
-def _one_of(function: str, old: BlobDef | None, new: BlobDef | None, names: str) -> BlobDef:
+def _one_of(function: str, old: Blob | None, new: Blob | None, names: str) -> BlobDef:
     given = [blob for blob in (old, new) if blob is not None]
     check(len(given) == 1, function, f"{len(given)} of them", f"exactly one of {names}")
-    return given[0]
+    return checked_blob(given[0])
 
 
 def conv2d_transpose(
-    value: BlobDef | None = None,
-    filter: BlobDef | None = None,
+    value: Blob | None = None,
+    filter: Blob | None = None,
     output_shape: Sequence[int] | None = None,
     strides: Ints | None = None,
     padding: str = "VALID",
     data_format: str = "NCHW",
     name: str | None = None,
-    input: BlobDef | None = None,
-    filters: BlobDef | None = None,
+    input: Blob | None = None,
+    filters: Blob | None = None,
     dilations: Ints | None = None,
 ) -> BlobDef:
     """Apply the transpose (gradient) of a `conv2d`, which maps outputs to the positions of inputs.
@@ -308,8 +308,8 @@ def _transposed_padding(out: int, size: int, effective: int, stride: int, mode: 
 
 
 def _deconv(
-    x: BlobDef,
-    weight: BlobDef,
+    x: Blob,
+    weight: Blob,
     strides: tuple[int, ...],
     dilations: tuple[int, ...],
     pads: Sequence[tuple[int, int]],
@@ -328,15 +328,15 @@ def _deconv(
 
 
 def torch_conv2d_transpose(
-    value: BlobDef | None = None,
-    filter: BlobDef | None = None,
+    value: Blob | None = None,
+    filter: Blob | None = None,
     output_padding: Sequence[int] | None = None,
     strides: Ints | None = None,
     padding_needed: Sequence[int] | None = None,
     data_format: str = "NCHW",
     name: str | None = None,
-    input: BlobDef | None = None,
-    filters: BlobDef | None = None,
+    input: Blob | None = None,
+    filters: Blob | None = None,
     dilations: Ints | None = None,
 ) -> BlobDef:
     """Do the same as `conv2d_transpose`, given the padding instead of the shape of the result.
@@ -376,7 +376,7 @@ def torch_conv2d_transpose(
 def _pool(
     mode: str,
     dims: int,
-    x: BlobDef,
+    x: Blob,
     ksize: Ints,
     strides: Ints | None,
     padding: Padding,
@@ -402,7 +402,7 @@ def _pool(
 
 
 def max_pool1d(
-    input: BlobDef,
+    input: Blob,
     ksize: Ints,
     strides: Ints,
     padding: Padding,
@@ -414,7 +414,7 @@ def max_pool1d(
 
 
 def max_pool2d(
-    input: BlobDef,
+    input: Blob,
     ksize: Ints,
     strides: Ints,
     padding: Padding,
@@ -447,7 +447,7 @@ def max_pool2d(
 
 
 def max_pool3d(
-    input: BlobDef,
+    input: Blob,
     ksize: Ints,
     strides: Ints,
     padding: Padding,
@@ -460,7 +460,7 @@ def max_pool3d(
 
 
 def avg_pool1d(
-    input: BlobDef,
+    input: Blob,
     ksize: Ints,
     strides: Ints,
     padding: Padding,
@@ -472,7 +472,7 @@ def avg_pool1d(
 
 
 def avg_pool2d(
-    input: BlobDef,
+    input: Blob,
     ksize: Ints,
     strides: Ints,
     padding: Padding,
@@ -493,7 +493,7 @@ def avg_pool2d(
 
 
 def avg_pool3d(
-    input: BlobDef,
+    input: Blob,
     ksize: Ints,
     strides: Ints,
     padding: Padding,

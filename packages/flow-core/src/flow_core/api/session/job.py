@@ -13,6 +13,7 @@ from flow_core.api.session.train import log_mismatch
 from flow_core.base.arrays import Array
 from flow_core.base.dtypes import DType, as_asked, float32
 from flow_core.base.errors import CheckpointError, InferenceError, JobError, user_line
+from flow_core.base.host_arrays import HostDLPack, host_array
 from flow_core.checkpoint import store
 from flow_core.checkpoint.snapshot import StoredVariable
 from flow_core.checkpoint.store import Mismatch
@@ -26,7 +27,7 @@ from flow_core.frontend.session.session import (
 )
 from flow_core.frontend.session.variable_storage import StoredVariable as SessionVariable
 from flow_core.frontend.session.variables import get_variable
-from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.blob import Blob, BlobDef
 from flow_core.frontend.trace.emit import emit, emit_one
 from flow_core.frontend.trace.job_build import Watch, current_job, described
 from flow_core.frontend.trace.results import FORMS
@@ -96,9 +97,7 @@ def MirroredTensorListDef(
     return placeholder("list_list", tuple(shape), dtype, batch_axis)
 
 
-def watch(
-    blob_watched: BlobDef, handler_or_prompt: Callable[..., object] | str | None = None
-) -> None:
+def watch(blob_watched: Blob, handler_or_prompt: Callable[..., object] | str | None = None) -> None:
     """Report the value of a blob at every step.
 
     Args:
@@ -111,7 +110,7 @@ def watch(
 
 
 def watch_diff(
-    blob_watched: BlobDef, handler_or_prompt: Callable[..., object] | str | None = None
+    blob_watched: Blob, handler_or_prompt: Callable[..., object] | str | None = None
 ) -> None:
     """Report the gradient of a blob at every step of a train job; arguments as for `watch`.
 
@@ -122,7 +121,7 @@ def watch_diff(
 
 
 def _watch(
-    what: str, blob: BlobDef, handler: Callable[..., object] | str | None, gradient: bool
+    what: str, blob: Blob, handler: Callable[..., object] | str | None, gradient: bool
 ) -> None:
     job = current_job(what)
     if not isinstance(blob, BlobDef) or blob.job is not job:
@@ -140,7 +139,7 @@ def _handler(handler: Callable[..., Any] | str | None, name: str) -> Callable[[A
     return lambda array: handler(form(array))
 
 
-class VariableBlob:
+class VariableBlob(HostDLPack):
     """A variable of the session, as programs access it outside jobs."""
 
     def __init__(self, name: str, stored: SessionVariable) -> None:
@@ -231,10 +230,8 @@ def _read(value: object, wanted: TensorType) -> Any:
 
 
 def _plain(value: object) -> Any:
-    """Return an array or a stored variable unchanged, and ``numpy()`` of any other object."""
-    if isinstance(value, StoredVariable | np.ndarray):
-        return value
-    return value.numpy() if hasattr(value, "numpy") else np.asarray(value)
+    """Return a stored variable unchanged, and the array of any other object."""
+    return value if isinstance(value, StoredVariable) else host_array(value)
 
 
 def enable_eager_execution(val: bool = True) -> None:
@@ -262,7 +259,7 @@ def enable_typing_check(val: bool = True) -> None:
     """Accept OneFlow's setting without effect: annotations are always checked."""
 
 
-def square_sum(x: BlobDef, name: str | None = None) -> BlobDef:
+def square_sum(x: Blob, name: str | None = None) -> BlobDef:
     """Return the sum of the squares of all elements, of shape (1,)."""
     return emit_one("reshape", emit("square_sum", x, name=name), shape=(1,))
 

@@ -13,6 +13,7 @@ import numpy as np
 from flow_core.base.arrays import Array
 from flow_core.base.dtypes import as_dtype
 from flow_core.base.errors import CheckpointError, shown, user_line
+from flow_core.base.host_arrays import HostDLPack, host_array
 from flow_core.base.planning import end_script
 from flow_core.checkpoint import store
 from flow_core.checkpoint.manager import CheckpointManager
@@ -114,8 +115,7 @@ class _Arrays(Mapping[str, Any]):
         self._variables = variables
 
     def __getitem__(self, name: str) -> Array:
-        value = self._variables[name]
-        return value.numpy() if hasattr(value, "numpy") else np.asarray(value)
+        return host_array(self._variables[name])
 
     def __contains__(self, name: object) -> bool:
         return name in self._variables  # the inherited method would copy the array
@@ -178,7 +178,7 @@ def _reader(path: str, strict: bool) -> Callable[[], Mapping[str, Array]]:
     return lambda: store.steadily(path, read)
 
 
-class _LazyVariable:
+class _LazyVariable(HostDLPack):
     """A variable of a checkpoint, read on access."""
 
     def __init__(self, found: Mapping[str, Array], name: str, kind: TensorType) -> None:
@@ -196,7 +196,7 @@ class _LazyVariable:
         return f"<variable {self._name!r}, {self.dtype}{list(self.shape)}>"
 
 
-class _LoadedVariable:
+class _LoadedVariable(HostDLPack):
     """A variable of a checkpoint that another process read."""
 
     def __init__(self, array: Array) -> None:

@@ -178,7 +178,8 @@ class _Lowering:
             for row in zip(types, (inputs, outputs), strict=True)
         ]
         with located(self.graph.lines.get(op.name)):
-            return Attrs(local_attrs(self.problem.specs[op.type], LocalContext(op.attrs, *parts)))
+            found = local_attrs(self.problem.specs[op.type], LocalContext(op.attrs, *parts))
+        return found if isinstance(found, Attrs) else Attrs(found)
 
     def _regroup(self, op: Op, parts: list[Value]) -> None:
         """Use per-device values as the parts of a logical value, or vice versa, without an op."""

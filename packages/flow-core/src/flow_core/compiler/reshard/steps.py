@@ -12,14 +12,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from flow_core.base.shapes import Shape, balanced_split, num_elements
+from flow_core.compiler.reshard.traffic import Outer, devices_of
 from flow_core.sharding.sbp import (
+    Broadcast,
     NdSbp,
     Partial,
     Region,
+    Split,
     coordinates,
     format_nd_sbp,
     local_region,
@@ -75,7 +78,8 @@ class ReshardStep:
     Attributes:
         shape: the shape of the logical tensor.
         source, target: the layouts before and after the step.
-        pieces: the pieces of each target rank; empty for an all-reduce.
+        pieces: the pieces of each target rank, which are computed on first use; empty for an
+            all-reduce.  The other attributes determine them.
         combine: the operation that combines pieces: "sum", "max" or "min".
         fill: the operation whose neutral element fills the elements that no piece covers.
         groups: the groups of ranks of an all-reduce; empty for other steps.
@@ -84,7 +88,7 @@ class ReshardStep:
     shape: Shape
     source: TensorLayout
     target: TensorLayout
-    pieces: tuple[tuple[Piece, ...], ...]
+    pieces: Sequence[tuple[Piece, ...]] = field(compare=False, repr=False)
     combine: str = "sum"
     fill: str = "sum"
     groups: tuple[tuple[int, ...], ...] = ()
@@ -102,6 +106,9 @@ class ReshardStep:
 
     def elements(self) -> int:
         """Return the number of elements that cross devices."""
+        products = _products(self)
+        if products:
+            return sum(product.elements() for product in products)
         return sum(n for _, __, n in self.transfers())
 
     def seconds(self, itemsize: int, links: LinkModel) -> float:
@@ -113,15 +120,70 @@ def busiest(step: ReshardStep, itemsize: int, links: LinkModel) -> tuple[float, 
     """Return the predicted times of the busiest sender and of the busiest receiver."""
     out: dict[Device, float] = {}
     into: dict[Device, float] = {}
-    times: dict[tuple[bool, int], float] = {}
-    for sender, receiver, n in step.transfers():
-        key = (sender.machine == receiver.machine, n)
-        if key not in times:
-            times[key] = links.between(sender, receiver).seconds(n * itemsize)
-        time = times[key]
+    products = _products(step)
+    for product in products:
+        for total, ends, times in zip(
+            (out, into),
+            (product.senders, product.receivers),
+            product.times(itemsize, links),
+            strict=True,
+        ):
+            for device, time in zip(ends, times, strict=True):
+                total[device] = total.get(device, 0.0) + time
+    for sender, receiver, n in () if products else step.transfers():
+        time = links.between(sender, receiver).seconds(n * itemsize)
         out[sender] = out.get(sender, 0.0) + time
         into[receiver] = into.get(receiver, 0.0) + time
     return max(out.values(), default=0.0), max(into.values(), default=0.0)
+
+
+def _products(step: ReshardStep) -> list[Outer]:
+    """Return the transfers of a step as products; empty if they have another form."""
+    if step.groups:
+        return list(_reduced_products(step))
+    form = even_form(step)
+    if not form:
+        return []
+    senders, receivers = devices_of(step.source.placement), devices_of(step.target.placement)
+    given, taken = _sizes(step.shape, step.source), _sizes(step.shape, step.target)
+    rest = num_elements(step.shape)
+    if form == "all_to_all":
+        axes = {s.axis for s in (*step.source.sbp, *step.target.sbp) if isinstance(s, Split)}
+        rest = num_elements([n for axis, n in enumerate(step.shape) if axis not in axes])
+        return [Outer(senders, receivers, given, [n * rest for n in taken])]
+    ones = [1] * len(senders)
+    moving = step.source if form == "all_gather" else step.target
+    (split,) = (s.axis for s in moving.sbp if isinstance(s, Split))
+    rest = num_elements([n for axis, n in enumerate(step.shape) if axis != split])
+    if form == "all_gather":
+        return [Outer(senders, receivers, [n * rest for n in given], ones)]
+    return [Outer(senders, receivers, ones, [n * rest for n in taken])]
+
+
+def _sizes(shape: Shape, layout: TensorLayout) -> Sequence[int]:
+    """Return the extents, along the axis that a one-dimensional layout splits, of all parts."""
+    (sbp,) = layout.sbp
+    return balanced_split(shape[sbp.axis], layout.placement.size) if isinstance(sbp, Split) else ()
+
+
+def even_form(step: ReshardStep) -> str:
+    """Return the name of a collective in which every device has a part for every other device.
+
+    The result is "" for other steps.  The devices of both layouts must be the same, in a hierarchy
+    of one dimension, and no part may be empty.
+    """
+    source, target = step.source, step.target
+    p = source.placement.size
+    if source.placement != target.placement or len(source.sbp) > 1 or p == 1 or step.groups:
+        return ""
+    (a,), (b,) = source.sbp, target.sbp
+    if a == b or any(isinstance(s, Split) and step.shape[s.axis] < p for s in (a, b)):
+        return ""
+    if num_elements(step.shape) == 0:
+        return ""
+    if isinstance(b, Split):
+        return {Split: "all_to_all", Partial: "reduce_scatter", Broadcast: ""}[type(a)]
+    return "all_gather" if isinstance(a, Split) and isinstance(b, Broadcast) else ""
 
 
 def _moved(step: ReshardStep) -> Iterator[tuple[Device, Device, int]]:
@@ -135,20 +197,22 @@ def _moved(step: ReshardStep) -> Iterator[tuple[Device, Device, int]]:
 
 
 def _reduced(step: ReshardStep) -> Iterator[tuple[Device, Device, int]]:
+    for product in _reduced_products(step):
+        for sender, given in zip(product.senders, product.given, strict=True):
+            for receiver, taken in zip(product.receivers, product.taken, strict=True):
+                if sender != receiver and given * taken:
+                    yield sender, receiver, given * taken
+
+
+def _reduced_products(step: ReshardStep) -> Iterator[Outer]:
+    """Yield the two phases of an all-reduce of each group: to the owners of chunks, and back."""
     devices = devices_of(step.source.placement)
     for group in step.groups:
         held = num_elements(region_shape(step.source.region(step.shape, group[0])))
-        for owner, n in zip(group, balanced_split(held, len(group)), strict=True):
-            for other in group if n else ():
-                if other != owner:
-                    yield devices[other], devices[owner], n
-                    yield devices[owner], devices[other], n
-
-
-@lru_cache(maxsize=1024)
-def devices_of(placement: Placement) -> tuple[Device, ...]:
-    """Return the devices of a placement, by rank."""
-    return tuple(placement.device(rank) for rank in range(placement.size))
+        members = tuple([devices[rank] for rank in group])
+        chunks, ones = balanced_split(held, len(group)), (1,) * len(group)
+        yield Outer(members, members, ones, chunks)
+        yield Outer(members, members, chunks, ones)
 
 
 @lru_cache(maxsize=4096)
@@ -180,6 +244,10 @@ def groups_of(step: ReshardStep) -> list[Group]:
     """Return the groups of a step, without the targets that already hold their part."""
     if step.groups:
         return [Group("all_reduce", g, g, True) for g in step.groups]
+    form = even_form(step)
+    if form:
+        ranks = tuple(range(step.source.placement.size))
+        return [Group(form, ranks, ranks, True)]
     made = [r for r in range(len(step.pieces)) if not is_in_place(step, r)]
     found: dict[Device, list[int]] = {}
     owner = _components(step, made)
@@ -191,7 +259,7 @@ def groups_of(step: ReshardStep) -> list[Group]:
 
 def is_in_place(step: ReshardStep, rank: int) -> bool:
     """Return whether a target device already holds its part, which the step does not change."""
-    if step.groups or len(step.pieces[rank]) != 1:
+    if step.groups or even_form(step) or len(step.pieces[rank]) != 1:
         return False
     (piece,) = step.pieces[rank]
     sender = step.source.placement.device(piece.source)

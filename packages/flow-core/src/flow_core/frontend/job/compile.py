@@ -17,11 +17,11 @@ from flow_core.compiler.reshard.planner import TensorLayout
 from flow_core.compiler.reshard.plugin_steps import BoxingMethods
 from flow_core.compiler.select import Problem, Selector
 from flow_core.frontend.config.function_config import micro_batches
+from flow_core.frontend.job.checks.placements import check_placements
 from flow_core.frontend.job.compile_settings import lowering_options
 from flow_core.frontend.job.host_fallback import announce, compile_with_fallback, explained
 from flow_core.frontend.job.memory_fallback import compile_within_memory
 from flow_core.frontend.job.pass_pipeline import logical_pipeline, physical_pipeline
-from flow_core.frontend.job.placement_checks import check_placements
 from flow_core.frontend.job.replica_sharing import shared_by_devices
 from flow_core.frontend.trace.job_build import JobBuild
 from flow_core.frontend.trace.job_session import JobSession

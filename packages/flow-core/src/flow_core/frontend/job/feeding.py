@@ -11,7 +11,9 @@ import numpy as np
 
 from flow_core.annotations import JobSignature, PlaceholderSpec
 from flow_core.base.arrays import Array
+from flow_core.base.dtypes import bfloat16
 from flow_core.base.errors import FeedError, FlowError, user_line
+from flow_core.base.host_arrays import host_array
 from flow_core.base.shapes import Shape
 from flow_core.frontend.job.partial_feeds import LocalRows, RowsFunction, partial_feed
 
@@ -22,8 +24,14 @@ Shapes = tuple[tuple[Shape, ...], ...]
 _NUMBERS = "biuf"
 """The values of ``dtype.kind`` for numpy types whose elements are numbers."""
 
+_UNKNOWN_BFLOAT16 = "numpy has no bfloat16: feed the numbers as float32, such as tensor.float()"
+
 RAGGED = -1
 """Stands for the shapes of a list of several tensors, as in ``(count, RAGGED)``."""
+
+
+def _is_numeric(array: Array) -> bool:
+    return array.dtype.kind in _NUMBERS or array.dtype == bfloat16.numpy
 
 
 def _shape(array: Array) -> Shape:
@@ -204,24 +212,25 @@ class Feeder:
             self._fail(path, found, "an array without a mask", f"{path}.filled(0)")
         if value.dtype == spec.dtype.numpy:
             return value
-        if spec.dtype.is_object or value.dtype.kind not in _NUMBERS:
+        if spec.dtype.is_object or not _is_numeric(value):
             self._fail(path, f"an array of {value.dtype}", f"{spec.dtype}")
         return self._cast(spec, value, path)
 
     def _converted(self, spec: PlaceholderSpec, value: object, path: str) -> Array:
         """Convert numbers, or an object with an array interface, to an array."""
         try:
-            array, problem = _array_of(value), ""
+            array, problem = host_array(value), ""
         except FlowError:
             raise
         except Exception as error:  # noqa: BLE001 - the object's methods may raise anything
             array, problem = None, f", whose conversion ends with {type(error).__name__}: {error}"
-        if array is None or (array.dtype.kind not in _NUMBERS and array.dtype != spec.dtype.numpy):
+        if array is None or (not _is_numeric(array) and array.dtype != spec.dtype.numpy):
             self._fail(
                 path,
                 _describe(value) + problem,
                 f"a numpy array for {spec}, nested lists of numbers, or an object with __array__, "
                 "__dlpack__ or a buffer",
+                _UNKNOWN_BFLOAT16 if "bfloat16" in str(getattr(value, "dtype", "")) else None,
             )
         return array
 
@@ -285,13 +294,6 @@ class StagingBuffers:
         for index, window in windows:
             np.copyto(buffers[index][window], arrays[index][window])
         return buffers
-
-
-def _array_of(value: object) -> Array:
-    """Return the array of an object, without a copy if possible."""
-    if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
-        return np.from_dlpack(value)
-    return np.asarray(value)
 
 
 def _lists(placeholders: Any, devices: int) -> list[bool]:

@@ -7,17 +7,29 @@ import inspect
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NoReturn
+from typing import (
+    Any,
+    Generic,
+    NoReturn,
+    ParamSpec,
+    TypeAlias,
+    TypeVar,
+    get_args,
+    overload,
+)
 
 import numpy as np
 
 from flow_core.annotations import JobSignature, parse_signature
 from flow_core.base.arrays import Array
+from flow_core.base.config import Settings
 from flow_core.base.errors import JobError, SourceLine, nearest, user_line
 from flow_core.base.planning import end_script, is_planning
 from flow_core.compiler.select import Selector
 from flow_core.device import AgreedJob
 from flow_core.frontend.config.function_config import FunctionConfig, default_placement
+from flow_core.frontend.job.checks.train_notes import log_notes
+from flow_core.frontend.job.checks.zero_weights import warn_of_zero_weights
 from flow_core.frontend.job.compile import Compiled, compile_graph
 from flow_core.frontend.job.differentiate import STEP_VARIABLE, differentiate
 from flow_core.frontend.job.eager import evaluate_blob
@@ -31,9 +43,14 @@ from flow_core.frontend.job.plan_agreement import (
 from flow_core.frontend.job.redefinition import replaces
 from flow_core.frontend.job.replica_sharing import updated_variables
 from flow_core.frontend.job.tracing import Traced, trace
-from flow_core.frontend.job.zero_weights import warn_of_zero_weights
 from flow_core.frontend.session.session import Session, default_session
-from flow_core.frontend.trace.job_build import BlobMethods, JobBuild, maybe_current_job
+from flow_core.frontend.trace.job_build import (
+    BlobMethods,
+    JobBuild,
+    Kind,
+    TrainRequest,
+    maybe_current_job,
+)
 from flow_core.frontend.trace.results import Pending
 from flow_core.frontend.trace.sbp_hints import parallel_cast
 from flow_core.ir.graph import Graph
@@ -42,7 +59,10 @@ from flow_core.runtime.executable import Executable
 from flow_core.runtime.pipeline import Credit, Step
 from flow_core.sharding.topology import Device
 
-KINDS = ("train", "predict")
+P = ParamSpec("P")
+R = TypeVar("R")
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 PLANS_KEPT = 16
 """How many plans a job keeps if lists are fed to it; each combination of shapes has a plan."""
@@ -50,7 +70,7 @@ PLANS_KEPT = 16
 _log = logging.getLogger("flow_core")
 
 
-class JobFunction:
+class JobFunction(Generic[P, R]):
     """A job: a Python function that is traced and compiled once, and run at every call.
 
     The stages are trace, differentiate, compile and bind.  They run at the first call (the first
@@ -66,8 +86,8 @@ class JobFunction:
 
     def __init__(
         self,
-        function: Callable[..., object],
-        kind: str,
+        function: Callable[P, R],
+        kind: Kind,
         config: FunctionConfig | None = None,
         session: Session | None = None,
     ) -> None:
@@ -229,14 +249,16 @@ class JobFunction:
                 variant.compiled = variant.compiled or compile_graph(
                     traced.build, fetches.values, traced.inputs, select=select
                 )
-                self._warn(variant.compiled.logical)
+                self._warn(variant.compiled.logical, traced.build.train_requests)
         return variant.compiled
 
-    def _warn(self, graph: Graph) -> None:
+    def _warn(self, graph: Graph, requests: Sequence[TrainRequest]) -> None:
         """Issue the warnings about a compiled job, once per name of a job."""
         session = self.active_session()
         if self.kind == "train" and self.name not in session.checked_weights:
             session.checked_weights.add(self.name)
+            if session.world is None or session.world.rank == 0:
+                log_notes(self.name, requests)
             warn_of_zero_weights(self.name, self.line, graph, session.registry.ops, session)
 
     def _executable(self, variant: _Variant) -> Executable:
@@ -264,7 +286,7 @@ class JobFunction:
 
     def _bound_to(self, session: Session, plan: Plan) -> Executable:
         registry = session.registry
-        executable = Executable(
+        executable = _executable_factory(session.settings)(
             plan, registry, session.driver, session.variable,
             registry.observers("flow_step_finished"), registry.comm, self._step, session.world,
             session.settings.sync_launches,
@@ -317,7 +339,7 @@ class JobFunction:
 
     # -------------------------------------------------------------------- call
 
-    def __call__(self, *args: object, **kwargs: object) -> Any:  # by the return annotation
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run one step; the return annotation determines the type of the result."""
         if maybe_current_job() is not None:
             raise JobError(
@@ -333,13 +355,14 @@ class JobFunction:
         session = self.active_session()
         if session.eager:
             feeds = [feed[...] for feed in feeding.feed(args, kwargs)]  # all rows of partial feeds
-            return self._call_eagerly(session, feeds, feeding)
+            return self._call_eagerly(session, feeds, feeding)  # type: ignore[no-any-return]
         variant = None if feeding.declared else self._variant()
         if variant is not None:  # raise compilation errors before argument errors
             self._executable(variant)
         session.before_call(self.name)
         feeds = feeding.feed(args, kwargs)
-        return self._run(session, variant or self._variant(feeding.shapes(feeds)), feeds)
+        variant = variant or self._variant(feeding.shapes(feeds))
+        return self._run(session, variant, feeds)  # type: ignore[no-any-return]
 
     def _call_eagerly(self, session: Session, feeds: Sequence[Array], feeding: Feeding) -> Any:
         """Run a call in eager mode, where the function may read values of blobs."""
@@ -395,6 +418,10 @@ class JobFunction:
         return f"<{self.kind} job {self.name!r} at {self.line}>"
 
 
+AnyJob: TypeAlias = JobFunction[..., Any]
+"""A job of any parameters and results."""
+
+
 class _Variant:
     """A differentiated job for fed lists of given shapes; it is compiled and bound when it runs."""
 
@@ -409,10 +436,32 @@ class _Variant:
         self.staging = StagingBuffers()
 
 
+def _executable_factory(settings: Settings) -> Callable[..., Executable]:
+    """Return the function that creates executables, which observe tasks only on request."""
+    if not (settings.trace or settings.check_finite != "off"):
+        return Executable
+    from flow_core.runtime.observers import observed_executable
+
+    return observed_executable(settings)
+
+
 # ------------------------------------------------------------------------- decorator
 
 
-def global_function(type: Any = "predict", function_config: FunctionConfig | None = None) -> Any:
+@overload
+def global_function(type: Callable[P, R]) -> JobFunction[P, R]: ...
+
+
+@overload
+def global_function(
+    type: Kind | FunctionConfig = "predict", function_config: FunctionConfig | None = None
+) -> Callable[[Callable[P, R]], JobFunction[P, R]]: ...
+
+
+def global_function(
+    type: Kind | FunctionConfig | Callable[P, R] = "predict",
+    function_config: FunctionConfig | None = None,
+) -> JobFunction[P, R] | Callable[[Callable[P, R]], JobFunction[P, R]]:
     """Turn a Python function into a job function.
 
     Args:
@@ -423,13 +472,14 @@ def global_function(type: Any = "predict", function_config: FunctionConfig | Non
     ``@flow.global_function``, for a predict job.
     """
     if isinstance(type, FunctionConfig):
-        type, function_config = _kind_of(type), type
+        settings = type
+        type, function_config = _kind_of(settings), settings
     _check_config(function_config)
     if callable(type) and not isinstance(type, str):
         return JobFunction(type, "predict", function_config)
     if type not in KINDS:
         raise _wrong_use(f"type={type!r}", '"train" or "predict"', nearest(str(type), KINDS))
-    kind: str = type
+    kind: Kind = type
     return lambda function: JobFunction(function, kind, function_config)
 
 
@@ -438,7 +488,7 @@ def _wrong_use(found: str, allowed: str, hint: str = "") -> JobError:
     return JobError(what, at=user_line(), found=found, allowed=allowed, hint=hint or None)
 
 
-def _kind_of(config: FunctionConfig) -> str:
+def _kind_of(config: FunctionConfig) -> Kind:
     """Return the kind of a job for which an older program gives only settings."""
     return "train" if any(name.startswith("train.") for name in config.settings) else "predict"
 
@@ -450,6 +500,6 @@ def _check_config(config: object) -> None:
         )
 
 
-def defined_jobs(session: Session | None = None) -> Iterator[JobFunction]:
+def defined_jobs(session: Session | None = None) -> Iterator[AnyJob]:
     """Yield the jobs of a session, in the order of their definition."""
     yield from (session or default_session()).jobs

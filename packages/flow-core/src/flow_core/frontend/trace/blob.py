@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from flow_core.base.arrays import Array
 from flow_core.base.dtypes import DType
@@ -59,7 +59,7 @@ class BlobDef(Operators):
         """The job under definition that owns this blob."""
         return self._job
 
-    @property
+    @property  # type: ignore[misc]  # the sizes of arrays can be set
     def shape(self) -> tuple[int, ...]:
         """Logical shape; the largest possible shape if the shape changes from step to step."""
         return tuple((self._bound or self._job.builder.type_of(self._value)).shape)
@@ -213,6 +213,25 @@ class BlobDef(Operators):
         raise AttributeError(f"a blob has no {name!r}{hint}", name=name, obj=self)
 
 
+if TYPE_CHECKING:
+    from flow_core.frontend.trace.operators import Blob as Blob
+else:
+    Blob = BlobDef
+
+
+def checked_blob(blob: Blob, used_by: str = "a value as a blob") -> BlobDef:
+    """Return a blob; raise `JobError` for any other value."""
+    if isinstance(blob, BlobDef):
+        return blob
+    raise JobError(
+        f"use of {used_by}",
+        at=user_line(2),
+        found=f"{type(blob).__name__} {blob!r:.60}",
+        allowed="blobs: parameters of the job function and results of flow's functions",
+        hint="turn the value into a constant blob: flow.constant(value, dtype=..., shape=...)",
+    )
+
+
 def _refusal(what: str, hint: str) -> Callable[..., NoReturn]:
     """Return a special method that raises an error, because it would need the blob's data."""
 
@@ -325,7 +344,7 @@ class MirroredBlob(BlobDef):
         """The devices of the mirrored view."""
         return ParallelConf(self.placement)
 
-    @property
+    @property  # type: ignore[misc]  # the sizes of arrays can be set
     def shape(self) -> tuple[int, ...]:
         """Shape on each device."""
         if self._bound is not None:

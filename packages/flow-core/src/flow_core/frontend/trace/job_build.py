@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from flow_core.base.errors import CompatibilityWarning, JobError, SourceLine, user_line
 from flow_core.frontend.config.function_config import FunctionConfig, micro_batches
@@ -24,6 +24,9 @@ from flow_core.plugins.emission import emit
 from flow_core.plugins.specs import OpSpec
 from flow_core.sharding.sbp import B, NdSbp, Sbp, Split
 from flow_core.sharding.topology import Placement
+
+Kind: TypeAlias = Literal["train", "predict"]
+"""The types of jobs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +120,7 @@ class JobBuild:
     def __init__(
         self,
         name: str,
-        kind: str,
+        kind: Kind,
         specs: Mapping[str, OpSpec],
         default_placement: Placement,
         config: FunctionConfig,
@@ -125,7 +128,7 @@ class JobBuild:
         methods: BlobMethods | None = None,
     ) -> None:
         self.name = name
-        self.kind = kind
+        self.kind: Kind = kind
         self.builder = GraphBuilder()
         self.emitter = Emitter(self.builder, specs)
         self.default_placement = default_placement

@@ -3,23 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
+from flow_core.base.arrays import Array
 from flow_core.base.errors import JobError, user_line
 from flow_core.frontend.trace.per_device import each
 from flow_core.ir.graph import AttrValue
 from flow_core.plugins.emission import emit
 
 if TYPE_CHECKING:
-    # Type checkers must accept a blob as any annotated result: jobs return blobs, calls arrays.
-    _Base = Any
+
+    class _Base(Array, list[Any]):  # type: ignore[misc]  # their methods differ
+        """What a job returns, to type checkers: jobs return blobs, and calls of jobs arrays.
+
+        A result is an array, a list of arrays or, of an asynchronous job, takes a callback.
+        """
+
+        @property
+        def dtype(self) -> Any: ...
+        def __call__(self, callback: Callable[..., object], /) -> None: ...
+
+    class Blob(Protocol):
+        """A blob, or a parameter of a job, whose type is that of the arrays that calls take."""
+
+        @property
+        def shape(self) -> tuple[int, ...]: ...
+        @property
+        def dtype(self) -> Any: ...
+        def __len__(self) -> int: ...
+        def __add__(self, other: Any, /) -> Any: ...
+        def __radd__(self, other: Any, /) -> Any: ...
+        def __sub__(self, other: Any, /) -> Any: ...
+        def __rsub__(self, other: Any, /) -> Any: ...
+        def __mul__(self, other: Any, /) -> Any: ...
+        def __rmul__(self, other: Any, /) -> Any: ...
+        def __truediv__(self, other: Any, /) -> Any: ...
+        def __rtruediv__(self, other: Any, /) -> Any: ...
+        def __floordiv__(self, other: Any, /) -> Any: ...
+        def __mod__(self, other: Any, /) -> Any: ...
+        def __pow__(self, other: Any, /) -> Any: ...
+        def __matmul__(self, other: Any, /) -> Any: ...
+        def __neg__(self) -> Any: ...
+        def __lt__(self, other: Any, /) -> Any: ...
+        def __le__(self, other: Any, /) -> Any: ...
+        def __gt__(self, other: Any, /) -> Any: ...
+        def __ge__(self, other: Any, /) -> Any: ...
+
 else:
     _Base = object
 
-Blob = TypeVar("Blob", bound="Operators")
+Some = TypeVar("Some", bound="Operators")
 
 
-class Operators(_Base):  # type: ignore[misc]  # deliberately of type Any
+class Operators(_Base):
     """The operators ``+ - * / // % ** @``, comparisons and unary minus for blobs.
 
     The other operand is a blob of the same element type or a Python number.
@@ -28,7 +64,7 @@ class Operators(_Base):  # type: ignore[misc]  # deliberately of type Any
     __slots__ = ()
 
     __array_priority__ = 1000  # numpy's operators defer to the operators of blobs
-    __hash__ = object.__hash__
+    __hash__ = object.__hash__  # type: ignore[assignment]  # arrays have none
 
     def __add__(self, other: Operators | float) -> Self:
         return _with("add", self, other)
@@ -88,19 +124,19 @@ class Operators(_Base):  # type: ignore[misc]  # deliberately of type Any
         return _call("greater_equal", self, other)
 
 
-def _made(op: str, x: Blob, *others: object, **attrs: AttrValue) -> Blob:
+def _made(op: str, x: Some, *others: object, **attrs: AttrValue) -> Some:
     """Add an op whose inputs are a blob and other operands."""
-    made: Blob = emit(op, x, *others, **attrs)
+    made: Some = emit(op, x, *others, **attrs)
     return made
 
 
-def _call(kind: str, x: Blob, other: object) -> Blob:
+def _call(kind: str, x: Some, other: object) -> Some:
     """Add a comparison or power; Python numbers become constants of x's element type."""
     names = {"floordiv": "floordiv", "mod": "floor_mod"}
     return _made(f"broadcast_{names.get(kind, kind)}", x, as_blob(other, like=x))
 
 
-def _with(kind: str, x: Blob, other: Operators | float) -> Blob:
+def _with(kind: str, x: Some, other: Operators | float) -> Some:
     """Add the op ``x kind other``; kind is add, sub, mul or div, other a blob or Python number."""
     if isinstance(other, Operators):
         return _made(f"broadcast_{kind}", x, other)

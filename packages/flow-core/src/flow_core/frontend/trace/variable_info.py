@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from flow_core.base.arrays import Array
 from flow_core.base.errors import SourceLine, VariableError
 from flow_core.ir.graph import Attrs, TensorType
 
@@ -18,6 +19,7 @@ class VariableInfo:
         attrs: attributes of its ``variable`` op (initializer, trainable ...).
         job: the job that first requested it.
         line: the source line of that request.
+        values: the initial values, if the initializer is an array.
     """
 
     name: str
@@ -25,6 +27,7 @@ class VariableInfo:
     attrs: Attrs
     job: str
     line: SourceLine | None
+    values: Array | None = field(default=None, compare=False, repr=False)
 
     def check_same(self, other: VariableInfo) -> None:
         """Raise `VariableError` with both source lines if another request differs from this."""
