@@ -62,7 +62,7 @@ class SessionOption:
 class _Job:
     """A job of the session: its function, and the names of its data for callers."""
 
-    function: JobFunction[Any]
+    function: JobFunction[Any, Any]
     inputs: tuple[str, ...]
     outputs: Mapping[str, int]
     input_types: Mapping[str, TensorType]
@@ -221,7 +221,7 @@ class InferenceSession:
         name: str,
         graph: SavedGraph,
         types: Mapping[str, TensorType],
-        function: JobFunction[Any],
+        function: JobFunction[Any, Any],
     ) -> _Job:
         """Trace a job, and return it with the names of its data."""
         blobs = function.prepare().returned.blobs
