@@ -9,3 +9,6 @@ from flow_core.api.math.comparison import *
 from flow_core.api.math.reduce import *
 from flow_core.api.math.trigonometry import *
 from flow_core.api.math.unary import *
+from flow_core.api.math.unary import sigmoid as sigmoid
+
+logistic = sigmoid

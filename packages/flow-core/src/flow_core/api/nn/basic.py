@@ -474,6 +474,9 @@ class Module:
     >>> twice = Twice("twice")
     >>> twice(3), twice.call_seq_no, twice.module_name
     (6, 1, 'twice')
+
+    Args:
+        name: the name of the module.
     """
 
     _unnamed = 0

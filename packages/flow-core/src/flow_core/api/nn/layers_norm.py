@@ -126,6 +126,9 @@ def layer_norm_param_grad(
         gamma: a blob of shape ``dy.shape[begin_params_axis:]``.
         begin_params_axis: first axis of beta and gamma.
         name: name of the op.
+
+    Returns:
+        Three blobs.
     """
     axis = layer_axis("layer_norm_param_grad", dy, begin_params_axis)
     normalized, beta, scale = emit(

@@ -78,6 +78,13 @@ def moving_average_min_max_observer(
 
     Returns:
         The scale and the zero point, of shape (1,).
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2,))) -> tuple[tp.Numpy, tp.Numpy]:
+        ...     return flow.quantization.moving_average_min_maxObserver(x, name="grid")
+        >>> [x.shape for x in job([-1, 1])]
+        [(1,), (1,)]
     """
     job = current_job("moving_average_min_max_observer")
     full = name or job.free_name("moving_average_min_max_observer").rsplit("-", 1)[-1]

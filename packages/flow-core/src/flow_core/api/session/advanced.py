@@ -147,6 +147,14 @@ def distribute_map(
 
     Returns:
         The concatenated results of ``f``: a blob, or a tuple of blobs.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+        ...     with flow.scope.placement("cpu", "0:0-1"):
+        ...         return flow.advanced.distribute_map(x, lambda part: 2 * part)
+        >>> job([1, 2, 3, 4])
+        array([2., 4., 6., 8.], dtype=float32)
     """
     blobs = list(xs) if isinstance(xs, Sequence) else [checked_blob(xs)]
     _check_sequence("distribute_map", blobs)

@@ -16,8 +16,10 @@ REMEMBERED: tuple[str, ...] = (
     "collect_act_event",
     "comm_net_worker_num",
     "compute_thread_pool_size",
+    "disable_group_boxing_by_dst_parallel",
     "enable_debug_mode",
     "enable_legacy_model_io",
+    "enable_mem_chain_merge",
     "enable_model_io_v2",
     "enable_numa_aware_cuda_malloc_host",
     "max_mdsave_worker_num",
@@ -30,7 +32,7 @@ REMEMBERED: tuple[str, ...] = (
     "thread_enable_local_message_queue",
     "use_rdma",
 )
-"""Settings of OneFlow 0.3.4, and one of OneFlow 0.4, that are stored but do not affect flow-core.
+"""Settings of OneFlow 0.3.4, and some of OneFlow 0.4, that are stored but do not affect flow-core.
 """
 
 COLLECTIVE_BOXING: tuple[str, ...] = (
@@ -89,7 +91,11 @@ def _setter(name: str) -> Callable[..., None]:
         default_session().resources.others[name] = val
 
     setter.__name__ = setter.__qualname__ = name.rsplit(".", 1)[-1]
-    setter.__doc__ = f"Keeps ``{name}``, which does not affect core."
+    setter.__doc__ = (
+        f"Keep ``{name}``, which does not affect core.\n\n"
+        f"Args:\n    val: the value to keep.\n\n"
+        f"Example:\n    >>> flow.config.{name}(True)\n"
+    )
     return setter
 
 
@@ -248,8 +254,17 @@ def host_fallback(val: str) -> None:
 def load_library(val: str) -> None:
     """Raise an error, since compiled ops of OneFlow cannot be loaded.
 
+    Args:
+        val: the path of a library.
+
     Raises:
         UnsupportedError: always.
+
+    Example:
+        >>> flow.config.load_library("my_ops.so")
+        Traceback (most recent call last):
+            ...
+        flow_core.base.errors.UnsupportedError: ...
     """
     raise UnsupportedError(
         "config.load_library",

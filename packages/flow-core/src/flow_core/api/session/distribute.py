@@ -97,6 +97,9 @@ def rows(array: object, at: int | range | Sequence[range]) -> LocalRows:
         at: the index of the first row in the whole batch, or the ranges of indices whose rows the
             array holds one after the other; see `local_rows`.
 
+    Returns:
+        An argument of a job.
+
     Raises:
         FeedError: ``at`` is neither an index nor ranges.
     """
@@ -125,8 +128,21 @@ def rows_from(function: Callable[[int, int], object]) -> RowsFunction:
             index after the last row.  Each step calls it once per device, possibly several times
             for the same rows.
 
+    Returns:
+        An argument of a job.
+
     Raises:
         FeedError: the argument is not callable.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((4, 1))) -> tp.Numpy:
+        ...     return 2 * x
+        >>> job(flow.distribute.rows_from(lambda start, stop: np.ones((stop - start, 1))))
+        array([[2.],
+               [2.],
+               [2.],
+               [2.]], dtype=float32)
     """
     if not callable(function):
         raise FeedError(
@@ -146,6 +162,13 @@ def local_rows(count: int) -> tuple[range, ...]:
 
     Args:
         count: number of rows of the whole batch.
+
+    Returns:
+        A list of ranges.
+
+    Example:
+        >>> flow.distribute.local_rows(8)
+        (range(0, 8),)
     """
     session = default_session()
     world = session.world
@@ -185,6 +208,14 @@ def consistent_strategy() -> Entering:
 
     Returns:
         A context manager.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+        ...     with flow.distribute.consistent_strategy():
+        ...         return 2 * x
+        >>> job([1, 2])
+        array([2., 4.], dtype=float32)
     """
     return consistent_view()
 

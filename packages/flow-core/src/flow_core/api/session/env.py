@@ -149,7 +149,15 @@ def logbuflevel(val: int) -> None:
 
 
 def current_resource() -> dict[str, Any]:
-    """Return the devices and settings of the session."""
+    """Return the devices and settings of the session.
+
+    Returns:
+        A dictionary of settings.
+
+    Example:
+        >>> flow.current_resource()["machine_num"]
+        1
+    """
     resources = default_session().resources
     return {
         "machine_num": resources.machine_num,

@@ -132,7 +132,21 @@ def MirroredTensorListDef(
     batch_axis: int | None = 0,
     name: str | None = None,
 ) -> PlaceholderSpec:
-    """Return a placeholder for a list of lists of arrays."""
+    """Return a placeholder for a list of lists of arrays.
+
+    Args:
+        shape: the largest sizes.
+        dtype: the element type.
+        batch_axis: the axis of the samples, or None.
+        name: without effect.
+
+    Returns:
+        A placeholder.
+
+    Example:
+        >>> flow.MirroredTensorListDef((2, 3)).shape
+        (2, 3)
+    """
     return placeholder("list_list", tuple(shape), dtype, batch_axis)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from os import PathLike
+from os import PathLike, fspath
 from typing import Any
 
 import numpy as np
@@ -56,6 +56,17 @@ def save(
 
     Raises:
         CheckpointError: the path exists, or writing fails; existing files are kept.
+
+    Example:
+        >>> import tempfile
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> @flow.global_function()
+        ... def job() -> tp.Numpy:
+        ...     return flow.get_variable("w", (2,), initializer=flow.ones_initializer())
+        >>> flow.checkpoint.save(f"{folder.name}/model")
+        >>> flow.checkpoint.get(f"{folder.name}/model")["w"].numpy()
+        array([1., 1.], dtype=float32)
+        >>> folder.cleanup()
     """
     _check_path("flow.checkpoint.save", path)
     _check_values(var_dict)
@@ -139,9 +150,25 @@ def get(path: str, strict: bool = True) -> Any:
         strict: whether to fail if the checkpoint is incomplete, or variables were removed or
             added since it was saved.
 
+    Returns:
+        A dictionary from names to variables, whose values are read by ``numpy()``; for the
+        folder of a variable, that variable.
+
     Raises:
         CheckpointError: the checkpoint does not exist or is damaged; the error lists all problems.
         CheckpointReplacedError: raised by ``numpy()`` if another checkpoint was saved to the path.
+
+    Example:
+        >>> import tempfile
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> @flow.global_function()
+        ... def job() -> tp.Numpy:
+        ...     return flow.get_variable("w", (2,), initializer=flow.ones_initializer())
+        >>> flow.checkpoint.save(f"{folder.name}/model")
+        >>> found = flow.checkpoint.get(f"{folder.name}/model")
+        >>> {name: value.shape for name, value in found.items()}
+        {'w': (2,)}
+        >>> folder.cleanup()
     """
     _check_path("flow.checkpoint.get", path)
     world = default_session().world
@@ -153,6 +180,20 @@ def get(path: str, strict: bool = True) -> Any:
     arrays = load_collectively(world, _reader(path, strict))
     held = {name: _LoadedVariable(array) for name, array in arrays.items()}
     return held[_ALONE] if [*held] == [_ALONE] else held
+
+
+def opened(path: str | PathLike[str]) -> Mapping[str, Any]:
+    """Return the arrays of a checkpoint in any format; each may be read on access.
+
+    Raises:
+        CheckpointError: the checkpoint does not exist, is damaged, or is a single variable.
+    """
+    _check_path("flow.weights.load", path)
+    found = store.open_path(fspath(path), _formats())
+    if not isinstance(found, Mapping):
+        allowed = "a checkpoint of several variables"
+        raise CheckpointError(f"loading {path}", found="a folder of one variable", allowed=allowed)
+    return found
 
 
 def _each(found: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -247,7 +288,7 @@ def log_mismatch(attempted: str, odd: store.Mismatch, wanted: Mapping[str, Any])
     The warning omits optimizer states of existing variables, since programs that do not train have
     no such states.
     """
-    extra = [name for name in odd.extra if not _is_state(name, wanted)]
+    extra = [name for name in odd.extra if not is_state(name, wanted)]
     told = [
         f"{len(names)} {what}: {_some(names)}"
         for names, what in (
@@ -260,7 +301,8 @@ def log_mismatch(attempted: str, odd: store.Mismatch, wanted: Mapping[str, Any])
         _log.warning("%s: %s", attempted, "; ".join(told))
 
 
-def _is_state(name: str, wanted: Mapping[str, Any]) -> bool:
+def is_state(name: str, wanted: Mapping[str, Any]) -> bool:
+    """Return whether a variable is a state of the training, such as of an optimizer."""
     return name.startswith(f"{SYSTEM}-") or name.rpartition("-")[0] in wanted
 
 
@@ -273,7 +315,19 @@ _TOLD = 20
 
 
 class CheckPoint:
-    """Initialization, saving and loading of all variables of the session."""
+    """Initialization, saving and loading of all variables of the session.
+
+    Example:
+        >>> import tempfile
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> @flow.global_function()
+        ... def job() -> tp.Numpy:
+        ...     return flow.get_variable("w", (2,), initializer=flow.ones_initializer())
+        >>> checkpoint = flow.train.CheckPoint()
+        >>> checkpoint.save(f"{folder.name}/model")
+        >>> checkpoint.load(f"{folder.name}/model")
+        >>> folder.cleanup()
+    """
 
     def init(self) -> None:
         """Set every variable to its initial value."""
@@ -310,6 +364,18 @@ class SimpleCheckPointManager(CheckpointManager):
     Args:
         root_path: the folder, which is created if it does not exist.
         prefix: first part of the names of the checkpoints' folders.
+
+    Example:
+        >>> import tempfile
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> @flow.global_function()
+        ... def job() -> tp.Numpy:
+        ...     return flow.get_variable("w", (2,), initializer=flow.ones_initializer())
+        >>> manager = flow.train.SimpleCheckPointManager(folder.name)
+        >>> manager.save()
+        >>> len(manager.list_checkpoints())
+        1
+        >>> folder.cleanup()
     """
 
     def __init__(self, root_path: str, prefix: str = "snapshot_") -> None:

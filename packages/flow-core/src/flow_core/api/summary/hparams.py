@@ -169,8 +169,15 @@ def text(text: Sequence[str], tag: str | None = None) -> Message:
         text: a list or tuple of texts.
         tag: the name that TensorBoard shows, "text" by default.
 
+    Returns:
+        A message, for `flow.summary.pb`.
+
     Raises:
         SummaryError: ``text`` contains a value that is not a text.
+
+    Example:
+        >>> type(flow.summary.text(["a note"], "notes")).__name__
+        'Message'
     """
     some = isinstance(text, list | tuple) and text and all(isinstance(t, str) for t in text)
     _check(some, "text", f"{text!r:.60}", "a list of one or more texts")

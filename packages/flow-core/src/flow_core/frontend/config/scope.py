@@ -106,7 +106,15 @@ _current: ContextVar[Scope] = ContextVar("flow_scope", default=_OUTERMOST)
 
 
 def current_scope() -> Scope:
-    """Return the scope in force."""
+    """Return the scope in force.
+
+    Returns:
+        The scope.
+
+    Example:
+        >>> flow.current_scope().mirrored
+        False
+    """
     return _current.get()
 
 
@@ -227,6 +235,9 @@ class Entering:
 def consistent_view() -> Entering:
     """Return the scope of the consistent view: one logical program on all devices (the default).
 
+    Returns:
+        A scope, for ``default_logical_view`` and ``with``.
+
     Example:
         >>> config = flow.function_config()
         >>> config.default_logical_view(flow.scope.consistent_view())
@@ -236,6 +247,9 @@ def consistent_view() -> Entering:
 
 def mirrored_view() -> Entering:
     """Return the scope of the mirrored view: the same program on each device.
+
+    Returns:
+        A scope, for ``default_logical_view`` and ``with``.
 
     Example:
         >>> config = flow.function_config()
@@ -265,6 +279,17 @@ def scope_config(
             before.
         pipeline_stage_id_hint: accepted for compatibility; the placements of ops determine the
             pipeline stages.
+
+    Returns:
+        A context manager.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+        ...     with flow.scope.config(pipeline_stage_id_hint=0):
+        ...         return 2 * x
+        >>> job([1, 2])
+        array([2., 4.], dtype=float32)
     """
     for given in (ssp_num_stages, ssp_stage_id):
         if given is not None and not isinstance(given, int):
