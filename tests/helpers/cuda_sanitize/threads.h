@@ -80,6 +80,16 @@ struct Barrier {
 static Barrier barriers[MOST_BLOCKS];
 static void __syncthreads() { barriers[blockIdx.x].wait(); }
 
+// All threads of a block take part in each exchange.
+template <class V> static V __shfl_xor_sync(unsigned, V value, unsigned lane) {
+    SHARED(V, slots, [1024]);
+    slots[threadIdx.x] = value;
+    __syncthreads();
+    V other = slots[threadIdx.x ^ lane];
+    __syncthreads();
+    return other;
+}
+
 struct Start { unsigned block, thread; };
 static void (*body)(void **);
 static void **arguments;
