@@ -31,6 +31,7 @@ EXAMPLE_PLUGINS = tuple(p.parent.name for p in sorted(ROOT.glob("examples/plugin
 ONEDNN_WHEELS = ("2024.0.0", "2026.1.0")
 # The external tests import these.  They are not a dependency group: TensorFlow's bounds on
 # its dependencies would apply to the whole workspace.
+PROGRAMS = ("imageio", "matplotlib", "opencv-python-headless", "pillow", "scikit-learn", "scipy")
 CONFORMANCE = ("absl-py", "opencv-python-headless", "pycocotools", "scipy", "six", "tensorflow-cpu")
 # More workers than cores, because many tests wait for other processes.  Long tests come last, so
 # idle workers steal tests from others.
@@ -145,7 +146,8 @@ def sync(session: nox.Session, *arguments: str) -> None:
     """Install members and groups of the workspace, in editable form, into the session."""
     env = {"UV_PROJECT_ENVIRONMENT": session.virtualenv.location}
     python = f"--python={session.virtualenv.location}"
-    session.run_install(UV, "sync", python, "--no-dev", *arguments, env=env, external=True)
+    options = (python, "--no-default-groups", *arguments)
+    session.run_install(UV, "sync", *options, env=env, external=True)
 
 
 def workspace(session: nox.Session) -> None:
@@ -155,7 +157,7 @@ def workspace(session: nox.Session) -> None:
     """
     folder = ROOT / ".nox" / f"workspace-{session.python}"
     python = f"--python={session.virtualenv.location}"
-    extras = ("--no-dev", "--all-packages", "--group", "test", "--group", "typecheck")
+    extras = ("--no-default-groups", "--all-packages", "--group", "test", "--group", "typecheck")
     env = {"UV_PROJECT_ENVIRONMENT": str(folder)}
     session.run_install(UV, "sync", python, *extras, env=env, external=True)
     session.env["VIRTUAL_ENV"] = str(folder)
@@ -196,9 +198,10 @@ def lint(session: nox.Session) -> None:
 @nox.session(python=PYTHONS[0])
 @timed
 def typecheck(session: nox.Session) -> None:
-    """Run mypy in strict mode on the oldest installed Python."""
+    """Run mypy in strict mode on the sources, and mypy and pyright on programs of users."""
     workspace(session)
     in_workspace(session, "mypy", *session.posargs)
+    in_workspace(session, "pytest", "-q", "tests/static", env=QUIET)
 
 
 @nox.session(python=PYTHONS)
@@ -351,6 +354,16 @@ def conformance(session: nox.Session) -> None:
     session.run("python", str(runner), *python, *session.posargs)
 
 
+@nox.session(python=PYTHONS[0])
+@timed
+def programs(session: nox.Session) -> None:
+    """Run public programs of OneFlow's users; ``-- --match LeNet --mirrors DIR`` limits them."""
+    sync(session, "--all-packages")
+    session.install(*PROGRAMS)
+    env = QUIET | {"PYTHONPATH": str(ROOT / "tests" / "helpers")}
+    session.run("python", "-m", "public_programs.run", *session.posargs, env=env)
+
+
 @functools.cache
 def wheels() -> Path:
     """Build the wheels of all members into a new folder."""
@@ -475,17 +488,29 @@ def onednn(session: nox.Session, wheel: str) -> None:
 def docs(session: nox.Session) -> None:
     """Build the site into site/; ``nox -s docs -- serve`` shows it."""
     sync(session, "--all-packages", "--group", "docs")
-    env = {"NO_MKDOCS_2_WARNING": "1"}
-    session.run("mkdocs", *(session.posargs or ("build", "--strict")), env=env)
+    source, env = ROOT / ".nox" / "site", {"PYTHONPATH": "docs"}
+    session.run("python", "-m", "reference_pages", str(source), env=env)
+    with session.chdir(source):
+        session.run("zensical", *(session.posargs or ("build", "--clean", "--strict")))
+    if not session.posargs:
+        compact = ("-m", "reference_pages.compact", str(source / "site"), "site")
+        session.run("python", *compact, env=env)
 
 
 @nox.session(python=PYTHONS[0])
 @timed
 def examples(session: nox.Session) -> None:
-    """Run every program in examples/."""
+    """Run the programs in examples/: ``-- gan resume`` runs two, ``-- --update`` keeps pictures."""
     sync(session, "--all-packages", "--group", "examples")
+    names = [name for name in session.posargs if name != "--update"]
+    folder, env = Path(session.create_tmp()), {"MPLBACKEND": "Agg"}
     for script in sorted(ROOT.glob("examples/*.py")):
-        session.run("python", str(script), *session.posargs, env={"MPLBACKEND": "Agg"})
+        if not names or script.stem in names:
+            with session.chdir(folder):
+                session.run("python", str(script), env=env)
+    if "--update" in session.posargs:
+        for picture in folder.glob("*.png"):
+            shutil.copy(picture, ROOT / "docs" / "images")
 
 
 @nox.session(python=PYTHONS[0])

@@ -15,14 +15,14 @@ PAGES = [
     for pattern in ("*.md", "docs/**/*.md", "packages/*/*.md", "examples/*.md")
     for path in sorted(ROOT.glob(pattern))
 ]
-GENERATED = "reference/"  # by docs/reference_pages.py; the strict build of the site checks these
+GENERATED = ("reference/", "../reference/")  # the strict build of the site checks these
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_linked_files_are_there(page: Path) -> None:
     text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     links = re.findall(r"\]\(([^)\s#]+)", text)
-    local = [link for link in links if not link.startswith(("http", GENERATED))]
+    local = [link for link in links if not link.startswith(("http", *GENERATED))]
     assert [link for link in local if not (page.parent / link).exists()] == []
 
 
@@ -81,3 +81,19 @@ def test_the_readme_shows_what_the_example_prints() -> None:
     assert epochs[1] == printed[1]
     assert float(accuracy[1]) > 97
     assert (ROOT / "docs" / "images" / "digits_loss.png").stat().st_size < 60_000
+
+
+GALLERY = sorted(path.stem for path in ROOT.glob("examples/*.py"))
+
+
+def test_the_gallery_has_a_picture_of_every_example() -> None:
+    page, readme = ((ROOT / p).read_text() for p in ("docs/gallery.md", "examples/README.md"))
+    pictures = re.findall(r"^!\[.*\]\((images/.*\.png)\)\n\n`examples/(\w+)\.py`", page, re.M)
+    assert sorted(name for _, name in pictures) == GALLERY
+    assert len(GALLERY) == 10
+    for picture, name in pictures:
+        assert (ROOT / "docs" / picture).stat().st_size < 60_000
+        drawn = re.search(r'"(\w+\.png)"', (ROOT / "examples" / f"{name}.py").read_text())
+        assert drawn is not None
+        assert drawn[1] == Path(picture).name
+        assert f"[{name}.py]" in readme

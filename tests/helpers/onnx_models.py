@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import oneflow as flow
+import oneflow.typing as tp
 from flow_core.base.dtypes import as_dtype
 from flow_core.ir.graph import Attrs, GraphBuilder, Op, TensorType, Value
 from flow_core.plugins.host import default_registry
@@ -55,6 +57,28 @@ def op_results(type_: str, arrays: Sequence[Any], attrs: Mapping[str, Any], opse
     """What ONNX Runtime makes of one op."""
     model, _ = converted(job_of(type_, arrays, attrs), Options(opset=opset))
     return run_model(model, {f"x{i}": a for i, a in enumerate(arrays)})
+
+
+def loaded_results(path: Path, arrays: Sequence[Any]) -> list[Any]:
+    """What a job computes that loads a model."""
+    kinds = tuple(tp.Numpy.Placeholder(x.shape, dtype=as_dtype(x.dtype)) for x in arrays)
+
+    def results(x: Any) -> Any:
+        found = flow.onnx.load(path, *x)
+        return list(found) if isinstance(found, tuple) else [found]
+
+    def job(x: Any) -> Any:
+        return results(x)
+
+    def source() -> tp.Bundle[tp.Numpy]:
+        return results(())
+
+    job.__annotations__ = {"x": tp.Tuple[kinds], "return": tp.Bundle[tp.Numpy]}
+    flow.clear_default_session()
+    found: list[Any] = (
+        flow.global_function()(job)(tuple(arrays)) if arrays else flow.global_function()(source)()
+    )
+    return found
 
 
 def in_float32(array: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -181,7 +182,7 @@ def test_plan_shows_what_a_job_becomes(site: Site) -> None:
     (site.folder / "helper.py").write_text("")
     script = site.folder / "program.py"
     script.write_text(PROGRAM)
-    done = site.flow("plan", "--emulate-gpus", "1", f"{script}:job", FLOW_PLUGINS=None)
+    done = site.flow("plan", "--full", "--emulate-gpus", "1", f"{script}:job", FLOW_PLUGINS=None)
     assert done.returncode == 0, done.stderr
     for part in (
         "exp",
@@ -204,9 +205,65 @@ def test_a_script_is_planned_with_its_arguments(site: Site) -> None:
     script = site.folder / "program.py"
     script.write_text(PROGRAM.replace("(4, 3)", "(int(sys.argv[2]), 3)"))
     options = {"FLOW_PLUGINS": None, "ONEFLOW_EMULATE_GPUS": "1"}
-    done = site.flow("plan", f"{script}:job", "--", "--rows", "7", **options)
+    done = site.flow("plan", "--full", f"{script}:job", "--", "--rows", "7", **options)
     assert done.returncode == 0, done.stderr
     assert "float32[7,3]" in done.stdout
+
+
+def test_plan_fits_one_screen_and_says_what_runs(site: Site) -> None:
+    (site.folder / "helper.py").write_text("")
+    script = site.folder / "program.py"
+    script.write_text(PROGRAM)
+    options = {"FLOW_PLUGINS": None, "ONEFLOW_EMULATE_GPUS": "1"}
+    predicted = site.flow("plan", str(script), **options)
+    measured = site.flow("plan", "--measure", str(script), **options)
+    assert predicted.returncode == measured.returncode == 0, measured.stderr
+    assert not predicted.stderr  # the progress line is for terminals
+    assert "No step was run" in predicted.stdout
+    assert "ran on random inputs and separate variables" in measured.stdout
+    lines = predicted.stdout.splitlines()
+    assert len(lines) <= 50
+    assert max(map(len, lines)) <= 100
+
+
+DIVIDING = """
+import numpy as np
+import oneflow as flow
+import oneflow.typing as tp
+
+@flow.global_function()
+def inverse(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+    return flow.math.log(flow.math.abs(x))
+
+for number in (1, 0):
+    print(inverse(np.full(4, number, np.float32)))
+"""
+
+
+def test_debug_names_the_op_that_is_not_finite(site: Site) -> None:
+    script = site.folder / "program.py"
+    script.write_text(DIVIDING)
+    done = site.flow("debug", "--nan", str(script), FLOW_PLUGINS="flow-typing")
+    assert done.returncode == 1
+    for part in ("log", "step 1 of job 'inverse'", f"{script}:8", "from 0 to 0", "replay"):
+        assert part in done.stderr
+    allowed = site.flow(
+        "debug", "--nan", "--allow-infinity", str(script), FLOW_PLUGINS="flow-typing"
+    )
+    assert allowed.returncode == 0, allowed.stderr
+    none = site.flow("debug", str(script), FLOW_PLUGINS="flow-typing")
+    assert none.returncode == 2
+    assert "add --nan" in none.stderr
+
+
+def test_run_writes_a_trace(site: Site) -> None:
+    script, trace = site.folder / "program.py", site.folder / "trace.json"
+    script.write_text(DIVIDING)
+    done = site.flow("run", "--trace", str(trace), str(script), FLOW_PLUGINS="flow-typing")
+    assert done.returncode == 0, done.stderr
+    assert str(trace) in done.stderr
+    names = [e["name"] for e in json.loads(trace.read_text())["traceEvents"] if e["ph"] == "X"]
+    assert {"step 0 of inverse", "step 1 of inverse"} < set(names)
 
 
 TRAINING = """

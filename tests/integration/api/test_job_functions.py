@@ -11,6 +11,7 @@ from pairs import PAIR, pair
 
 import oneflow as flow
 import oneflow.typing as tp
+from flow_core.base.errors import CompatibilityWarning
 from flow_core.frontend.job.feeding import Feeding
 from flow_core.frontend.job.function import defined_jobs
 from flow_core.observe.text import plan_report
@@ -452,6 +453,30 @@ def test_watch_and_watch_diff(asynchronous: bool) -> None:
     check_equal(values, [pair(), pair(1) * (1 - pair())])
     ones = np.ones((2, 3), np.float32)
     check_equal(gradients, [[pair()], ones, [pair(1)], ones])
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"), [("train", "no loss depends on it"), ("predict", 'type "predict"')]
+)
+def test_watching_gradients_that_do_not_exist(kind: str, text: str) -> None:
+    seen: list[Any] = []
+
+    @flow.global_function(type=kind)
+    def job(x: PAIR) -> tp.Numpy:
+        w = flow.get_variable("w", (2, 3), initializer=flow.ones_initializer())
+        y = flow.math.relu(x)
+        flow.watch_diff(y, seen.append)
+        flow.watch(y, seen.append)
+        if kind == "train":
+            flow.optimizer.SGD(
+                flow.optimizer.PiecewiseConstantScheduler([], [1.0]), momentum=0
+            ).minimize(w)
+        return y
+
+    with pytest.warns(CompatibilityWarning, match=f"watch_diff of .*{text}") as caught:
+        result = job(pair())
+    assert [w.filename for w in caught] == [__file__]
+    check_equal([value.numpy() for value in seen], [result])
 
 
 def test_watching_with_a_prompt(capsys: pytest.CaptureFixture[str]) -> None:

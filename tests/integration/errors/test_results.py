@@ -26,7 +26,6 @@ from flow_core.base.errors import (
     [
         (lambda x, w: flow.watch(3, "a"), "3"),
         (lambda x, w: flow.watch_diff(None), "None"),
-        (lambda x, w: flow.watch_diff(flow.math.relu(x)), "no loss depends on"),
     ],
 )
 def test_wrong_watches(body: Callable[[Any, Any], Any], text: str) -> None:
@@ -39,21 +38,6 @@ def test_wrong_watches(body: Callable[[Any, Any], Any], text: str) -> None:
     with mistake(JobError, text) as line:
         line.append(line_of(body))
         job(ZEROS)
-
-
-def test_watching_gradients_in_a_predict_job() -> None:
-    lines = []
-
-    @flow.global_function(type="predict")
-    def job(x: PAIR) -> None:
-        lines.append(here(1))
-        flow.watch_diff(x)
-
-    with mistake(JobError, "predict") as line:
-        try:
-            job(ZEROS)
-        finally:
-            line += lines
 
 
 def test_a_handler_of_several_values() -> None:

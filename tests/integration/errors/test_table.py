@@ -212,7 +212,7 @@ DEFINITION: list[Callable[[], Any]] = [
     lambda: predict(lambda x: flow.watch(foreign())),
     lambda: predict(lambda x: flow.watch(3)),
     lambda: predict(lambda x: flow.watch(x, handler_or_prompt=3)),
-    lambda: predict(lambda x: flow.watch_diff(x)),
+    lambda: predict(lambda x: flow.watch_diff(3)),
     lambda: predict(lambda x: flow.nn.rnn(x)),
     lambda: predict(lambda x: flow.checkpoint.nothing),
     lambda: predict(lambda x: flow.get_all_variables()),

@@ -9,26 +9,40 @@ from mistakes import PAIR, SGD_LINE, ZEROS, here, line_of, mistake, sgd, weight
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.base.errors import InferenceError, JobError
+from flow_core.base.errors import CompatibilityWarning, InferenceError, JobError
 
 
-def test_minimize_in_a_predict_job() -> None:
+def test_minimize_makes_a_predict_job_train() -> None:
     lines = []
 
     @flow.global_function(type="predict")
     def job() -> tp.Numpy:
-        w = weight()
-        schedule = flow.optimizer.PiecewiseConstantScheduler([], [0.1])
+        w = flow.nn.dropout(weight(), 0.5)
+        schedule = flow.optimizer.PiecewiseConstantScheduler([], [0.5])
         lines.append(here(1))
         flow.optimizer.SGD(schedule, momentum=0).minimize(w)
         return w
 
-    with mistake(JobError, r'type="train"') as line:
-        line += lines
-        try:
-            job()
-        finally:
-            line += lines
+    with pytest.warns(CompatibilityWarning, match=r'type="train"') as caught:
+        before, after = job(), job()
+    assert {(w.filename, w.lineno) for w in caught} == {(__file__, lines[0].line)}
+    np.testing.assert_allclose(after, before - 0.5 / before.size, rtol=1e-6)
+    assert job.kind == "train"
+    saved = flow.get_all_variables()
+    assert saved["System-Train-TrainStep-job"].numpy().tolist() == [2]
+
+
+def test_micro_batches_of_a_predict_job_that_trains() -> None:
+    config = flow.FunctionConfig()
+    config.train.num_gradient_accumulation_steps(2)
+
+    @flow.global_function(type="predict", function_config=config)
+    def job(x: PAIR) -> None:
+        sgd(weight() * x)
+
+    with mistake(JobError, r"2 micro-batches(.|\n)*type=.train") as line:
+        line.append(SGD_LINE)
+        job(ZEROS)
 
 
 def test_a_train_job_without_minimize() -> None:

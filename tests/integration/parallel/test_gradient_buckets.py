@@ -102,7 +102,6 @@ def test_buckets_change_when_gradients_travel_and_nothing_else(tmp_path: Path) -
         ("nccl_fusion_max_ops", 0),
         ("enable_fusion", 1),
         ("nccl_fusion_reduce", "yes"),
-        ("nccl_fusion_all_reduce_use_buffer", True),
     ],
 )
 def test_wrong_settings_are_refused(name: str, wrong: int) -> None:

@@ -17,6 +17,7 @@ from parallel_networks import NETWORKS, STEPS, Form, assert_near, train, train_h
 import oneflow as flow
 import oneflow.typing as tp
 from flow_core.base.config import Settings
+from flow_core.base.errors import FlowError
 from flow_core.device import Launch
 from flow_core.frontend.session import session as sessions
 from flow_core.plugins.host import load_plugins
@@ -61,9 +62,15 @@ REGISTRY = load_plugins(Settings(disabled_plugins=OTHERS), [plugin()])
 
 
 @pytest.fixture
-def session(fresh_session: None) -> Iterator[sessions.Session]:
+def settings() -> Settings:
+    """Return the settings of the session."""
+    return Settings()
+
+
+@pytest.fixture
+def session(fresh_session: None, settings: Settings) -> Iterator[sessions.Session]:
     before = list(sessions._default)
-    made = sessions.Session(REGISTRY)
+    made = sessions.Session(REGISTRY, settings)
     sessions._default[:] = [made]
     yield made
     made.close()
@@ -126,9 +133,30 @@ def test_deferred_error_reaches_the_caller(session: sessions.Session) -> None:
             return flow.nn.sparse_softmax_cross_entropy_with_logits(y, x)
 
     x = np.zeros((2, 3), np.float32)
-    with pytest.raises(Exception, match="label"):
+    with pytest.raises(FlowError, match=r"label(.|\n)*FLOW_SYNC_LAUNCHES=1"):
         job(x, np.int32([0, 7]))
     np.testing.assert_allclose(job(x, np.int32([0, 1])), np.log(3), rtol=1e-6)
+
+
+@pytest.mark.parametrize("settings", [Settings(sync_launches=True)])
+def test_synchronous_launches_name_the_op_of_an_error(session: sessions.Session) -> None:
+    """The op that fails is not the last one, and other asynchronous work follows."""
+
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((2, 3)), y: tp.Numpy.Placeholder((2,), flow.int32)) -> tp.Numpy:
+        with flow.scope.placement("queued", "0:0"):
+            loss = flow.nn.sparse_softmax_cross_entropy_with_logits(y, x * 2)
+        with flow.scope.placement("queued", "0:1"):
+            return flow.math.exp(loss)
+
+    x = np.zeros((2, 3), np.float32)
+    np.testing.assert_allclose(job(x, np.int32([0, 1])), 3, rtol=1e-6)
+    with pytest.raises(FlowError, match="label") as caught:
+        job(x, np.int32([0, 7]))
+    line = job.__wrapped__.__code__.co_firstlineno + 3
+    assert str(caught.value.at) == f"{__file__}:{line}"
+    assert "FLOW_SYNC_LAUNCHES" not in str(caught.value)
+    np.testing.assert_allclose(job(x, np.int32([0, 1])), 3, rtol=1e-6)
 
 
 def test_ops_match_one_device(session: sessions.Session) -> None:

@@ -1,5 +1,6 @@
-"""``oneflow.onnx``; see `flow_core.api.session.export`."""
+"""``oneflow.onnx``; see `flow_core.api.session.export` and `model_import`."""
 
 from flow_core.api.session.export import export_onnx as export
+from flow_core.api.session.model_import import load
 
-__all__ = ["export"]
+__all__ = ["export", "load"]

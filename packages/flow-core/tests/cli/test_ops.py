@@ -16,7 +16,7 @@ from flow_core.base.errors import FlowError, PluginError
 from flow_core.cli import op_reports
 from flow_core.cli.app import cli
 from flow_core.cli.job_ops import LABELS, ROWS, _network, needed_ops
-from flow_core.observe.op_catalog import catalog, op_entry
+from flow_core.observe.op_catalog import catalog, device_types, op_entry, sample_types
 from flow_core.plugins.host import default_registry
 from flow_core.plugins.registry import Registry
 
@@ -141,3 +141,25 @@ def test_rules_that_raise_are_named() -> None:
 def test_an_entry_needs_a_registered_op() -> None:
     with pytest.raises(FlowError, match="no plugin registers that op"):
         op_entry(default_registry(), "nothing_like_it")
+
+
+def test_element_types_on_a_device_are_those_that_a_kernel_accepts() -> None:
+    registry = default_registry()
+    types = device_types(registry, "relu")
+    assert "float32" in types["cpu"]
+    assert "int32" not in types["cpu"]
+    assert set(types["cpu"]) <= set(op_entry(registry, "relu").types)
+    assert "int32" in device_types(registry, "argmax")["cpu"]
+
+
+def test_a_kernel_that_refuses_types_limits_a_device_to_the_others(plain: Registry) -> None:
+    (kernel,) = plain.kernels("exp", "plain")
+    refusing = replace(kernel, accepts=lambda query: query.dtypes[0].name == "float64")
+    kernels = {**plain.all_kernels, ("exp", "plain"): (refusing,)}
+    assert device_types(replace(plain, all_kernels=kernels), "exp")["plain"] == ("float64",)
+
+
+def test_the_types_of_a_sample_are_shown_with_their_results() -> None:
+    assert sample_types(default_registry(), "matmul") == (
+        "float64[3,5], float64[5,4] -> float64[3,4]"
+    )

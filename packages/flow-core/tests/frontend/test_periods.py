@@ -126,7 +126,7 @@ def test_mirrored_view_divides_the_batch_of_each_device() -> None:
         (lambda x: flow.pack(flow.unpack(x, 3), 2), InferenceError, "pack_num=2"),
         (lambda x: flow.acc(flow.unpack(x, 3), 2), InferenceError, "max_acc_num=2"),
         (lambda x: flow.unpack(x, 3) + flow.unpack(x, 2), JobError, "as many periods"),
-        (lambda x: flow.unpack(x, 3), JobError, "flow.pack puts"),
+        (lambda x: flow.unpack(x, 3), JobError, "return flow.acc"),
     ],
 )
 def test_invalid_periods_are_rejected(made: Any, error: type[Exception], told: str) -> None:

@@ -32,5 +32,5 @@ def test_tokens_are_numbered_in_order_and_keep_their_numbers() -> None:
 def test_colliding_tokens_get_different_numbers() -> None:
     table, size = np.zeros(8, np.int64), np.zeros(1, np.int64)
     assert encode(table, size, [4, 8, 12, 16, 12]).tolist() == [1, 2, 3, 4, 3]
-    with pytest.raises(DataError, match=r"(?s)numbering token 5.*table full of 4 others"):
+    with pytest.raises(DataError, match=r"(?s)numbering token 5.*table that already holds 4 other"):
         encode(table, size, [5])

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flow_core.base.config import Settings
 from flow_core.base.dtypes import float64
 from flow_core.base.hazards import Access, find_waits
 from flow_core.builtin.numpy_driver import NumpyDriver
@@ -16,12 +17,14 @@ from flow_core.comm.exchange import BOXING
 from flow_core.device import Driver, Event, Launch
 from flow_core.ir.graph import tensor_type
 from flow_core.plan import ArenaPlan, Buffer, Plan, Task
+from flow_core.plugins.host import load_plugins
 from flow_core.runtime.launch_order import Calls, LaunchOrder
 from flow_core.sharding.topology import Device
 from flow_core.testing.queued_device import QueuedDriver, QueuedStream
 
 CPUS = [Device("cpu", 0, i) for i in range(2)]
 QUEUED = [Device("queued", 0, i) for i in range(2)]
+REGISTRY = load_plugins(Settings(plugins=()))
 TYPE = tensor_type((4,), float64)
 
 
@@ -56,7 +59,7 @@ def test_one_group_is_one_compile() -> None:
     plan = plan_of(CPUS, [t.device for t in tasks], tasks)
     seen: list[int] = []
     launches = [(partial(seen.append, i),) for i in range(6)]
-    step = LaunchOrder(plan, CPUS, drivers.__getitem__).compile(tasks, launches)
+    step = LaunchOrder(plan, CPUS, drivers.__getitem__, REGISTRY).compile(tasks, launches)
     step()
     assert seen == [*range(6)]
     assert [d.compiled for d in drivers.values()] == [[6], []]
@@ -71,7 +74,7 @@ def test_each_driver_compiles_its_launches() -> None:
     plan = plan_of(list(drivers), devices, tasks)
     seen: list[int] = []
     launches = [(partial(seen.append, i),) for i in range(5)]
-    step = LaunchOrder(plan, list(drivers), drivers.__getitem__).compile(tasks, launches)
+    step = LaunchOrder(plan, list(drivers), drivers.__getitem__, REGISTRY).compile(tasks, launches)
     step()
     assert seen == [*range(5)]
     assert drivers[other].compiled == [2, 1]
@@ -123,7 +126,7 @@ class Case:
         """Run steps: feeds are copied as work of the memory's owner, and so are results."""
         values = [np.zeros(4) for _ in self.buffers]
         plan = plan_of(self.devices, self.buffers, self.tasks)
-        order = LaunchOrder(plan, self.devices, self.drivers.__getitem__)
+        order = LaunchOrder(plan, self.devices, self.drivers.__getitem__, REGISTRY)
         launches = [
             (self._launch(order, t, partial(_run, values, t, position)),)
             for position, t in enumerate(self.tasks)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 import flow_dist
 from flow_core.base.errors import FlowError
+from flow_core.base.formats.trace_file import merge, rank_files
 from flow_dist.control.board import Limits
 from flow_dist.launch.mpi_launchers import Host
 from flow_dist.launch.supervisor import Job, check_script, supervise
@@ -50,15 +54,20 @@ def main() -> None:
 
 
 @main.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("-n", "size", type=click.IntRange(min=1), metavar="N", help="Number of processes.")
-@click.option("--hosts", default="", metavar="A:2,B:2", help="Hosts and processes on each.")
+@click.option("-n", "size", type=click.IntRange(min=1), metavar="N", help="Start N processes.")
+@click.option(
+    "--hosts",
+    default="",
+    metavar="A:2,B:2",
+    help="Start processes on these hosts.",
+)
 @click.option(
     "--max-restarts",
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
     metavar="N",
-    help="Maximum number of restarts after failures.",
+    help="Restart the program at most N times after failures.",
 )
 @click.option(
     "--least",
@@ -66,17 +75,32 @@ def main() -> None:
     metavar="N",
     help="Continue with at least N processes when hosts are lost.",
 )
-@click.option("--address", metavar="A", help="Address of this host that the processes reach.")
-@click.option("--agent", metavar="PROGRAM", help="Program to reach other hosts instead of ssh.")
-@click.option("--mpiexec", metavar="PROGRAM", help="Launcher of MPICH or Open MPI.")
+@click.option("--address", metavar="A", help="Let the processes reach this host at address A.")
+@click.option("--agent", metavar="PROGRAM", help="Reach other hosts by PROGRAM instead of ssh.")
+@click.option(
+    "--mpiexec",
+    metavar="PROGRAM",
+    help="Start the processes by this launcher.",
+)
 @click.option("--ray", is_flag=True, help="Start the processes on this host's Ray cluster.")
-@click.option("--each", default="", metavar="CPU=1,GPU=1", help="Ray resources per process.")
-@_limit("beat", "Interval between heartbeats.")
-@_limit("silence", "Time without a heartbeat after which a process is lost.")
-@_limit("exchange", "Maximum duration of one exchange between processes.")
-@_limit("start", "Time until all processes must join, and reach their first job.")
-@_limit("stall", "Time without a finished step until all positions are reported.")
-@_limit("stall_limit", "Time without a finished step until the job is stopped.")
+@click.option(
+    "--each",
+    default="",
+    metavar="CPU=1,GPU=1",
+    help="Reserve these for each process.",
+)
+@click.option(
+    "--trace",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="Write a trace of all steps of all ranks, which https://ui.perfetto.dev opens.",
+)
+@_limit("beat", "Send a heartbeat every S seconds.")
+@_limit("silence", "Count a process as lost after S seconds without a heartbeat.")
+@_limit("exchange", "Let one exchange between processes take at most S seconds.")
+@_limit("start", "Let all processes join, and reach their first job, within S seconds.")
+@_limit("stall", "Report all positions after S seconds without a finished step.")
+@_limit("stall_limit", "Stop the job after S seconds without a finished step.")
 @click.argument("script", type=click.Path())
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
@@ -92,6 +116,7 @@ def run(
     mpiexec: str | None,
     ray: bool,
     each: str,
+    trace: str | None,
     script: str,
     args: tuple[str, ...],
     **limits: float,
@@ -100,6 +125,9 @@ def run(
 
     SCRIPT runs as under python.  The exit status is 0 only if all processes succeed, else the
     status of the process at fault.  Options precede SCRIPT.
+
+    With --trace, each rank writes a file when it ends, and these files are combined.  Ranks on
+    hosts that share no folder with this one leave their files there.
     """
     check_script(script)
     _check_ray(ray, hosts, agent, mpiexec, each)
@@ -114,8 +142,22 @@ def run(
         agent,
         address,
         Limits(**limits),
+        settings={"FLOW_TRACE": os.path.abspath(trace)} if trace else {},
     )
-    ctx.exit(_run_on_ray(job, each) if ray else supervise(job))
+    with _merged(trace):
+        status = _run_on_ray(job, each) if ray else supervise(job)
+    ctx.exit(status)
+
+
+@contextmanager
+def _merged(trace: str | None) -> Iterator[None]:
+    """Combine the trace files of all ranks after a ``with`` block; delete earlier ones before."""
+    path = None if trace is None else Path(trace)
+    for old in () if path is None else rank_files(path):
+        old.unlink()
+    yield
+    if path is not None and (count := merge(path)):
+        click.echo(f"trace: {count} ranks in {path}", err=True)
 
 
 def _check_ray(ray: bool, hosts: str, agent: str | None, mpiexec: str | None, each: str) -> None:

@@ -236,7 +236,7 @@ def test_parts_of_two_saves_are_not_mixed(tmp_path: Path) -> None:
     for rank, job in ((0, "a"), (1, "b")):
         write_part(tmp_path, 1, rank, 2, job, [("w", (2,), ((rank, rank + 1),), whole[:1])])
     (tmp_path / "snapshot_done").touch()
-    with pytest.raises(CheckpointError, match="several saves"):
+    with pytest.raises(CheckpointError, match="different saves"):
         Parts(tmp_path)
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from onnx_models import in_float32, job_of, op_results
+from onnx_models import in_float32, job_of, loaded_results, op_results
 
 from flow_core.base.errors import UnsupportedError
 from flow_core.plugins.host import default_registry
@@ -126,6 +127,22 @@ def check(type_: str, sample: Sample, opset: int) -> None:
 def test_samples(type_: str) -> None:
     for sample in samples(type_):
         check(type_, sample, 18)
+
+
+@pytest.mark.parametrize("opset", [12, 18])
+@pytest.mark.parametrize("type_", sorted(set(EMITTERS) - NO_SAMPLES))
+def test_samples_loaded_into_a_job(type_: str, opset: int, tmp_path: Path) -> None:
+    for number, sample in enumerate(samples(type_)):
+        arrays = [in_float32(a) for a in sample.inputs]
+        if refusal(type_, sample, opset) is not None or any(a.size == 0 for a in arrays):
+            continue  # parameters of jobs have elements
+        model, _ = converted(job_of(type_, arrays, sample.attrs), Options(opset=opset))
+        path = tmp_path / f"{number}.onnx"
+        path.write_bytes(model.SerializeToString())
+        expected = expected_of(type_, arrays, sample)
+        for a, b in zip(loaded_results(path, arrays), expected, strict=True):
+            assert a.shape == b.shape
+            np.testing.assert_allclose(a.astype(b.dtype), b, 1e-4, 1e-5, err_msg=str(sample))
 
 
 @pytest.mark.slow

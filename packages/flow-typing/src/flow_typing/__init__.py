@@ -16,16 +16,35 @@ annotation                result of a call
 ``None``                  nothing
 ========================  =============================================================
 
-Annotate parameters with ``Numpy.Placeholder(shape, dtype=..., batch_axis=0)``, or with the
-``Placeholder`` of a list annotation. Static type checkers see results as arrays and lists. They
-reject calls in annotations, but accept the equivalent form with `typing.Annotated`:
-``images: Annotated[Any, tp.Numpy.Placeholder((100, 1, 28, 28))]``.
+Annotate parameters with ``Annotated[Numpy, shape(100, 1, 28, 28), flow.float32]``; type checkers
+see arrays.  OneFlow's form ``Numpy.Placeholder((100, 1, 28, 28), dtype=flow.float32)`` means the
+same, but type checkers reject calls in annotations.
 """
 
-from typing import Dict, List, Tuple  # noqa: UP035 - oneflow.typing offers them under these names
+from typing import (  # noqa: UP035 - oneflow.typing offers them under these names
+    TYPE_CHECKING,
+    Dict,
+    List,
+    Tuple,
+)
 
-from flow_typing.forms import Bundle, Callback, ListListNumpy, ListNumpy, Numpy
+from flow_typing.forms import shape
+
+if TYPE_CHECKING:
+    from flow_typing.static import Bundle, Callback, ListListNumpy, ListNumpy, Numpy
+else:
+    from flow_typing.forms import Bundle, Callback, ListListNumpy, ListNumpy, Numpy
 
 __version__ = "0.1.0"
 
-__all__ = ["Bundle", "Callback", "Dict", "List", "ListListNumpy", "ListNumpy", "Numpy", "Tuple"]
+__all__ = [
+    "Bundle",
+    "Callback",
+    "Dict",
+    "List",
+    "ListListNumpy",
+    "ListNumpy",
+    "Numpy",
+    "Tuple",
+    "shape",
+]

@@ -13,10 +13,13 @@ Must not depend on blobs or jobs.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from flow_core.annotations.parsing import annotation_name, parse_placeholder, parse_result
 from flow_core.annotations.records import (
     KIND_NAMES,
     UNANNOTATED,
+    FedShape,
     Fetch,
     FetchBundle,
     FetchCallback,
@@ -29,6 +32,7 @@ from flow_core.annotations.records import (
     Kind,
     Placeholders,
     PlaceholderSpec,
+    fed_shape,
     placeholder,
 )
 from flow_core.annotations.returned import (
@@ -40,9 +44,14 @@ from flow_core.annotations.returned import (
 )
 from flow_core.annotations.signatures import JobSignature, parse_handler, parse_signature
 
+if TYPE_CHECKING:
+    from flow_core.annotations.static import Callback as Callback
+    from flow_core.annotations.static import Pending as Pending
+
 __all__ = [
     "KIND_NAMES",
     "UNANNOTATED",
+    "FedShape",
     "Fetch",
     "FetchBundle",
     "FetchCallback",
@@ -61,6 +70,7 @@ __all__ = [
     "Structure",
     "annotation_name",
     "check_returned",
+    "fed_shape",
     "parse_handler",
     "parse_placeholder",
     "parse_result",

@@ -9,9 +9,12 @@ from dataclasses import dataclass, field
 from types import NoneType
 from typing import Any, NoReturn
 
+import numpy as np
+
 from flow_core.annotations.records import (
     KIND_NAMES,
     UNANNOTATED,
+    FedShape,
     Fetch,
     FetchBundle,
     FetchCallback,
@@ -21,11 +24,17 @@ from flow_core.annotations.records import (
     FetchNone,
     FetchOf,
     FetchTuple,
+    Kind,
     Placeholders,
     PlaceholderSpec,
+    placeholder,
 )
+from flow_core.base.dtypes import DType, float32
 from flow_core.base.errors import AnnotationError, FlowError, SourceLine
 from flow_core.plugins.specs import AnnotationSpec, load
+
+EXAMPLE = "Annotated[tp.Numpy, tp.shape(4, 3), flow.float32]"
+"""The annotation of a parameter in hints."""
 
 _MOST_QUOTES = 16
 """The largest depth to which textual annotations may be nested."""
@@ -252,24 +261,46 @@ def _placeholder(parse: _Parse, annotation: object) -> Placeholders:
 
 
 def _annotated(parse: _Parse, annotation: Any) -> Placeholders:
-    """Parse ``Annotated[type for checkers, placeholder]``, the form that static checkers accept."""
-    found = [m for m in annotation.__metadata__ if isinstance(m, PlaceholderSpec)]
-    if len(found) != 1:
-        parse.fail(annotation, "Annotated[T, Numpy.Placeholder(...)] with one placeholder")
-    return found[0]
+    """Parse ``Annotated[tp.Numpy, tp.shape(4, 3), dtype]`` or ``Annotated[T, placeholder]``.
+
+    The form of the fed value is `T` or, if that is Any, an annotation class of the metadata.
+    """
+    metadata = annotation.__metadata__
+    found = [m for m in metadata if isinstance(m, PlaceholderSpec)]
+    shapes = [m for m in metadata if isinstance(m, FedShape)]
+    if len(found) == 1 and not shapes:
+        return found[0]
+    dtypes = [m for m in metadata if _is_dtype(m)]
+    kinds = [k for k in (_kind(parse, a) for a in (annotation.__origin__, *metadata)) if k]
+    if found or len(shapes) != 1 or len(kinds) != 1 or len(dtypes) > 1:
+        parse.fail(annotation, f"{EXAMPLE}, with one shape")
+    dtype = dtypes[0] if dtypes else float32
+    return placeholder(kinds[0], shapes[0].sizes, dtype, shapes[0].batch_axis)
+
+
+def _is_dtype(value: object) -> bool:
+    number = isinstance(value, type) and issubclass(value, np.generic)
+    return number or isinstance(value, DType | np.dtype)
+
+
+def _kind(parse: _Parse, annotation: object) -> Kind | None:
+    """Return the form of one value that an annotation names, None for others."""
+    spec = parse.spec(annotation)
+    fetch = spec.fetch and load(spec.fetch)(annotation) if spec else None
+    return fetch.kind if isinstance(fetch, FetchLeaf) else None
 
 
 def _no_placeholder(parse: _Parse, annotation: object, spec: AnnotationSpec | None) -> NoReturn:
     hint = None
     if spec is not None:
-        hint = f"{spec.name} is for results; write tp.{spec.name}.Placeholder(shape, dtype=...)"
+        hint = f"{spec.name} is for results; write {EXAMPLE.replace('Numpy', spec.name)}"
     elif not parse.specs:
         hint = "annotations come with flow-typing: uv add flow-typing"
     elif getattr(annotation, "__module__", "") == "numpy":
-        hint = "shapes are part of a job: write tp.Numpy.Placeholder(shape, dtype=...)"
+        hint = f"shapes are part of a job: write {EXAMPLE}"
     parse.fail(
         annotation,
-        "Numpy.Placeholder(...), ListNumpy.Placeholder(...), ListListNumpy.Placeholder(...) "
+        f"{EXAMPLE}, tp.Numpy.Placeholder((4, 3)), the same with tp.ListNumpy or tp.ListListNumpy, "
         "or a Tuple of these",
         hint,
     )

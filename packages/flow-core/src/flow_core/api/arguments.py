@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from flow_core.base.errors import InferenceError, shown, user_line
 from flow_core.base.shapes import normal_axis
-from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.blob import Blob
 
 
 class Check(Protocol):
@@ -49,7 +49,7 @@ def _is_finite(value: object) -> bool:
         return False
 
 
-def checked_axis(check: Check, function: str, x: BlobDef, axis: Any) -> int:
+def checked_axis(check: Check, function: str, x: Blob, axis: Any) -> int:
     """Return an axis of ``x`` as a non-negative number; fail at the user's line if it is out of
     range.
     """

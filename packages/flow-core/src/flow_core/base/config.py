@@ -17,6 +17,9 @@ warning.  The first value is the default."""
 CHECK_FEEDS = ("sometimes", "always", "never")
 """How often processes compare their feeds; the first value is the default."""
 
+CHECK_FINITE = ("off", "nan", "all")
+"""Which numbers to check for: none, NaN, or NaN and infinities; the first value is the default."""
+
 PROBE_SECONDS = 30
 """Default time limit of a device's probe, in seconds."""
 
@@ -43,6 +46,11 @@ class Settings:
             `CHECK_FEEDS` (FLOW_CHECK_FEEDS).
         host_fallback: whether ops without a kernel for their devices run on the CPU, one of
             `HOST_FALLBACK` (FLOW_HOST_FALLBACK).
+        sync_launches: whether each launch on an asynchronous device is followed by a wait for its
+            work, so that an error names its op (FLOW_SYNC_LAUNCHES).
+        trace: the file to which a trace of all steps is written, empty for no trace (FLOW_TRACE).
+        check_finite: which numbers end a step as soon as a task computes them, one of
+            `CHECK_FINITE` (FLOW_CHECK_FINITE).
         cores: number of cores that the process may keep busy (ONEFLOW_CPU_THREADS or, if that is
             not set, OMP_NUM_THREADS), None for all cores.
     """
@@ -58,6 +66,9 @@ class Settings:
     stream_threads: int | None = None
     check_feeds: str = "sometimes"
     host_fallback: str = "off"
+    sync_launches: bool = False
+    trace: str = ""
+    check_finite: str = "off"
     cores: Budget | None = None
 
     @classmethod
@@ -80,6 +91,9 @@ class Settings:
             stream_threads=_count(env, "FLOW_STREAM_THREADS", "auto") or None,
             check_feeds=_word(env, "FLOW_CHECK_FEEDS", CHECK_FEEDS),
             host_fallback=_word(env, "FLOW_HOST_FALLBACK", HOST_FALLBACK),
+            sync_launches=_flag(env, "FLOW_SYNC_LAUNCHES"),
+            trace=env.get("FLOW_TRACE", ""),
+            check_finite=_word(env, "FLOW_CHECK_FINITE", CHECK_FINITE),
             cores=asked(env),
         )
 

@@ -16,7 +16,10 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Self
 
-_packages = ["flow_core", "oneflow", "flow_typing", "flow_data", "flow_cuda", "flow_dist", "numpy"]
+_packages = [
+    "flow_core", "oneflow", "flow_typing", "flow_data", "flow_cuda", "flow_dist", "flow_fit",
+    "flow_onnx", "numpy",
+]  # fmt: skip
 """Packages whose frames are skipped, including numpy, which calls methods of flow's objects."""
 
 
@@ -181,6 +184,10 @@ class PluginWarning(FlowWarning):
 
 class ZeroWeightsWarning(FlowWarning):
     """Weights of a train job start at zero and can never change."""
+
+
+class CompatibilityWarning(FlowWarning):
+    """A call that OneFlow accepts has no effect, or its arguments contradict its documentation."""
 
 
 class HostFallbackWarning(FlowWarning):
@@ -367,6 +374,20 @@ class KernelNotFoundError(FlowError):
 
 class PlanError(FlowError):
     """A plan cannot run, for example because of a possible deadlock or a bad offset."""
+
+
+class NonFiniteError(FlowError, ArithmeticError):
+    """A task of a step computed NaN or an infinity while such numbers were checked for.
+
+    Attributes:
+        op: name of the op; empty if a fed array or a variable was not finite before the step.
+        step: number of the step.
+        device: text of the device.
+    """
+
+    op: str = ""
+    step: int = 0
+    device: str = ""
 
 
 class BudgetError(PlanError, AssertionError):

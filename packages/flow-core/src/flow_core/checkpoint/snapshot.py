@@ -17,6 +17,7 @@ import numpy as np
 
 from flow_core.base.dtypes import DType, as_asked, as_dtype
 from flow_core.base.errors import CheckpointError, CheckpointReplacedError, InferenceError
+from flow_core.base.host_arrays import HostDLPack
 from flow_core.base.shapes import Shape
 from flow_core.checkpoint.layout import (
     DATA,
@@ -34,7 +35,7 @@ from flow_core.checkpoint.sums import Sums, is_marked, read_sums
 from flow_core.ir.graph import TensorType
 
 
-class StoredVariable:
+class StoredVariable(HostDLPack):
     """A variable in its own folder; the data stay on disk until they are read.
 
     Every read returns data of the checkpoint that was opened.  If the checkpoint has a digest for

@@ -15,8 +15,9 @@ from flow_core.base.errors import FlowError, visible
 from flow_core.cli.doctor import diagnose, settings_table
 from flow_core.cli.new import KINDS, create_package
 from flow_core.cli.plugin_commands import plugin_commands
+from flow_core.cli.progress import progress
 from flow_core.cli.render import show
-from flow_core.cli.scripts import document_of, job_of, run_script, write_page
+from flow_core.cli.scripts import document_of, job_of, measured_of, run_script, write_page
 from flow_core.plugins.host import default_registry
 
 emulate_gpus = click.option(
@@ -25,6 +26,9 @@ emulate_gpus = click.option(
     metavar="N",
     help="Emulate N devices of type gpu on the CPU.",
 )
+
+SCRIPT_ARGUMENTS = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+"""Settings of commands whose last arguments are those of a script."""
 
 
 def in_a_folder(ctx: click.Context, option: click.Parameter, file: str | None) -> str | None:
@@ -107,24 +111,59 @@ def ops(device: str | None, as_json: bool, name: str | None) -> None:
         show(found.tables)
 
 
-@cli.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@cli.command(context_settings=SCRIPT_ARGUMENTS)
 @emulate_gpus
+@click.option(
+    "--trace",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    callback=in_a_folder,
+    help="Write a trace of all steps, which https://ui.perfetto.dev opens.",
+)
 @click.argument("script", type=click.Path(exists=True))
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
-def run(emulate_gpus: int | None, script: str, args: tuple[str, ...]) -> None:
-    """Run SCRIPT with its ARGS, like python."""
-    run_script(script, args, emulate_gpus)
+def run(emulate_gpus: int | None, trace: str | None, script: str, args: tuple[str, ...]) -> None:
+    """Run SCRIPT with its ARGS, like python.
+
+    With --trace, the file is written when SCRIPT ends: one track per stream of each device, and
+    arrows from each task to the tasks of other streams that read its results.
+    """
+    run_script(script, args, emulate_gpus, {"FLOW_TRACE": os.path.abspath(trace)} if trace else {})
+
+
+@cli.command(context_settings=SCRIPT_ARGUMENTS)
+@emulate_gpus
+@click.option("--nan", is_flag=True, help="Stop at the first task that computes NaN or infinity.")
+@click.option("--allow-infinity", is_flag=True, help="Stop only at NaN, not at infinity.")
+@click.argument("script", type=click.Path(exists=True))
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+def debug(
+    emulate_gpus: int | None, nan: bool, allow_infinity: bool, script: str, args: tuple[str, ...]
+) -> None:
+    """Run SCRIPT with its ARGS, and check what its jobs compute.
+
+    With --nan, the program ends with an error that names the first op that computed a number that
+    is not finite, with the step, the device, the source line, and the ranges of the op's inputs.
+    The step then runs again from the same feeds and variables, which shows whether the error is
+    deterministic.
+    """
+    if not nan:
+        raise click.UsageError("no check is selected: add --nan")
+    check = "nan" if allow_infinity else "all"
+    run_script(script, args, emulate_gpus, {"FLOW_CHECK_FINITE": check})
 
 
 @cli.command(short_help="Show a job's compiled plan.")
 @emulate_gpus
+@click.option("--full", is_flag=True, help="Print all ops, tasks, buffers and transfers.")
+@click.option("--measure", is_flag=True, help="Measure a few steps on random inputs.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 @click.option(
     "--html",
     metavar="FILE",
     type=click.Path(dir_okay=False),
     callback=in_a_folder,
-    help="Write an interactive HTML page.",
+    help="Measure a few steps, and write an interactive HTML page.",
 )
 @click.option("--diff", metavar="TARGET", help="Show the differences from JOB to TARGET.")
 @click.option(
@@ -132,12 +171,14 @@ def run(emulate_gpus: int | None, script: str, args: tuple[str, ...]) -> None:
     type=click.IntRange(min=0),
     default=4,
     show_default=True,
-    help="Evaluate the plan's cost without each of the first N hints.",
+    help="Evaluate the plan's cost without each of the first N SBP hints.",
 )
 @click.argument("target", metavar="SCRIPT.PY[:JOB]")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGS]")
 def plan(
     emulate_gpus: int | None,
+    full: bool,
+    measure: bool,
     as_json: bool,
     html: str | None,
     diff: str | None,
@@ -145,32 +186,39 @@ def plan(
     target: str,
     args: tuple[str, ...],
 ) -> None:
-    """Show a job's compiled plan: ops, placements, SBP, boxing, memory, time of each pass.
+    """Show on one screen where the time and memory of a job's step go, and what to try.
 
     SCRIPT.PY is imported with its ARGS, so code under `if __name__ == "__main__"` does not run.
     The script stops before its first call of a job, and before flow saves or loads a checkpoint,
-    exports a model, or writes summaries or records: no step runs, and flow writes only the file of
-    --html, for which it measures the job on separate variables.  Jobs must be defined before that
-    line.  JOB is required if the script has several jobs.  A target may also be a file that --json
-    wrote.
+    exports a model, or writes summaries or records: nothing is trained or written.  Jobs must be
+    defined before that line.  JOB is required if the script has several jobs.  A target may also
+    be a file that --json wrote.
+
+    Without --measure and --html, no step runs, and times are predictions.  With them, at most six
+    steps run on random inputs and separate variables; flow writes only the file of --html.
     """
     if emulate_gpus is not None:
         os.environ["ONEFLOW_EMULATE_GPUS"] = str(emulate_gpus)
     planning.begin()
     from flow_core.observe.diff import diff_tables
+    from flow_core.observe.summary.screen import summary_tables
     from flow_core.observe.text import plan_tables
 
     if html is not None:
-        write_page(target, html, hints, args)
+        with progress() as show_progress:
+            write_page(target, html, hints, args, show_progress)
         click.echo(f"{html}: open it in a browser")
         return
-    found = document_of(target, 0 if diff else hints, args)
+    with progress() as show_progress:
+        count = 0 if diff is not None else hints
+        found, times = measured_of(target, count, args, show_progress, measure)
+        before = None if diff is None else document_of(diff, 0, args, show_progress)
     if as_json:
         click.echo(found.to_json())
-    elif diff is not None:
-        show(diff_tables(document_of(diff, 0, args), found))
+    elif before is not None:
+        show(diff_tables(before, found))
     else:
-        show(plan_tables(found))
+        show(plan_tables(found) if full else summary_tables(found, times))
 
 
 @cli.command(short_help="Verify a job's plan against one device, op by op.")
@@ -180,8 +228,14 @@ def plan(
     metavar="N",
     help="Emulate N gpus, and distribute a job for one device over them.",
 )
-@click.option("--steps", type=click.IntRange(min=1), default=2, show_default=True)
-@click.option("--seed", type=int, default=0, help="Seed of the random inputs.")
+@click.option(
+    "--steps",
+    type=click.IntRange(min=1),
+    default=2,
+    show_default=True,
+    help="Compare this number of steps.",
+)
+@click.option("--seed", type=int, default=0, help="Draw the random inputs with this seed.")
 @click.argument("target", metavar="SCRIPT.PY[:JOB]")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGS]")
 @click.pass_context
@@ -216,7 +270,7 @@ def verify(
     "parent",
     type=click.Path(file_okay=False, path_type=Path),
     default=Path(),
-    help="Folder of the package's folder; by default the working directory.",
+    help="Create the package's folder in this one, by default in the working directory.",
 )
 @click.argument("kind", type=click.Choice(sorted(KINDS)))
 @click.argument("name")

@@ -12,9 +12,10 @@ from flow_core.api.session.job import FixedTensorDef
 from flow_core.base.dtypes import int32
 from flow_core.comm.exchange import BOXING
 from flow_core.compiler.lower.inputs import LEAVES
-from flow_core.frontend.job.function import JobFunction
+from flow_core.frontend.job.function import AnyJob, JobFunction
 from flow_core.frontend.session.session import Session
 from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.job_build import Kind
 from flow_core.plugins.registry import Registry
 
 ROWS = FixedTensorDef((4, 6))
@@ -40,7 +41,7 @@ def _train(x=ROWS, y=LABELS):  # type: ignore[no-untyped-def]
     return loss
 
 
-JOBS: tuple[tuple[str, Callable[..., object]], ...] = (("predict", _predict), ("train", _train))
+JOBS: tuple[tuple[Kind, Callable[..., object]], ...] = (("predict", _predict), ("train", _train))
 """A classifier with two dense layers: prediction, and training with SGD."""
 
 
@@ -60,7 +61,7 @@ def needed_ops(registry: Registry) -> dict[str, str]:
     return found
 
 
-def _types(job: JobFunction, registry: Registry) -> Iterator[str]:
+def _types(job: AnyJob, registry: Registry) -> Iterator[str]:
     """Yield the types of the ops that run kernels in a job."""
     for op in job.compile().physical.graph.ops.values():
         leaf = op.type in LEAVES or op.type == BOXING

@@ -7,26 +7,41 @@ import os
 import subprocess
 import sys
 import traceback
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import MappingProxyType, ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from flow_core.base.errors import FlowError, JobError, nearest
+from flow_core.base.errors import FlowError, FlowWarning, JobError, nearest
 from flow_core.base.planning import ScriptEnd, planning
 from flow_core.base.programs import enter_script, interpreter_options, leave_own_folder
+from flow_core.cli.progress import Progress, silent
 
 if TYPE_CHECKING:  # load the compiler only if needed
     from flow_core.observe.document import PlanDocument
+    from flow_core.observe.measure import Measured
 
 
-def run_script(script: str, args: Sequence[str], emulate_gpus: int | None) -> NoReturn:
+def run_script(
+    script: str,
+    args: Sequence[str],
+    emulate_gpus: int | None,
+    settings: Mapping[str, str] = MappingProxyType({}),
+) -> NoReturn:
     """Replace this process with one that runs a script in the environment that the options set.
 
     In a new interpreter, the script has its own ``__main__``, ``sys.argv``, ``sys.path``, exit
     status and signals, and none of the modules that this command imported.
+
+    Args:
+        script, args: the script and its arguments.
+        emulate_gpus: number of devices to emulate, None for no setting.
+        settings: other environment variables to set.
     """
-    environment = dict(os.environ)
+    environment = {**os.environ, **settings}
     if emulate_gpus is not None:
         environment["ONEFLOW_EMULATE_GPUS"] = str(emulate_gpus)
     command = [sys.executable, *interpreter_options(), script, *args]
@@ -117,41 +132,75 @@ def _no_job(
     )
 
 
-def document_of(target: str, hints: int = 0, args: Sequence[str] = ()) -> PlanDocument:
+def document_of(
+    target: str, hints: int = 0, args: Sequence[str] = (), show: Progress = silent
+) -> PlanDocument:
     """Return the plan of ``script.py:job``, or a plan that ``flow plan --json`` wrote.
+
+    Args:
+        target: the script and the job, or the file.
+        hints: how many SBP hints to evaluate.
+        args: the script's arguments.
+        show: a function that shows what happens.
 
     Raises:
         JobError: the script or the job does not exist.
         PlanError: the file is not a saved plan.
     """
+    return measured_of(target, hints, args, show, measures=False)[0]
+
+
+def measured_of(
+    target: str, hints: int, args: Sequence[str], show: Progress, measures: bool = True
+) -> tuple[PlanDocument, Measured]:
+    """Return a plan as `document_of` does, and the times of measured steps of a job.
+
+    The steps run on random inputs and separate variables.  A saved plan is not measured.
+    """
     from flow_core.frontend.session.resource_config import ResourceConfig
     from flow_core.frontend.session.session import clear_default_session, default_session
     from flow_core.observe.document import PlanDocument, document
+    from flow_core.observe.measure import NOT_MEASURED, measure
 
     if target.endswith(".json") and Path(target).is_file():
-        return PlanDocument.read(Path(target))
-    found = document(job_of(target, args), hints)
+        return PlanDocument.read(Path(target)), NOT_MEASURED
+    job = job_of(target, args)
+    show(f"tracing and compiling job {job.name!r}")
+    with _warnings() as texts:
+        job.compile()
+    if hints:
+        show("evaluating SBP hints")
+    found = replace(document(job, hints), warnings=tuple(texts))
+    measured = measure(job, progress=show) if measures else NOT_MEASURED
     clear_default_session()  # the next script may use the same names for jobs and variables
     default_session().resources = ResourceConfig()
-    return found
+    return found, measured
 
 
-def write_page(target: str, file: str, hints: int, args: Sequence[str] = ()) -> None:
-    """Write the HTML page of ``script.py:job``, with a measured step, or of a saved plan.
+@contextmanager
+def _warnings() -> Iterator[list[str]]:
+    """Collect the texts of warnings of flow in a ``with`` block; show other warnings as usual."""
+    found: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", FlowWarning)
+        yield found
+    for item in caught:
+        if issubclass(item.category, FlowWarning):
+            found.append(str(item.message))
+        else:
+            warnings.showwarning(item.message, item.category, item.filename, item.lineno)
+
+
+def write_page(target: str, file: str, hints: int, args: Sequence[str], show: Progress) -> None:
+    """Write the HTML page of ``script.py:job``, with measured steps, or of a saved plan.
 
     Raises:
         JobError: the script or the job does not exist.
         PlanError: the target is not a saved plan.
     """
-    from flow_core.observe.document import PlanDocument, document
-    from flow_core.observe.measure import measure
     from flow_core.observe.page import page
 
-    if target.endswith(".json") and Path(target).is_file():
-        text = page(PlanDocument.read(Path(target)))
-    else:
-        job = job_of(target, args)
-        text = page(document(job, hints), measure(job))
+    text = page(*measured_of(target, hints, args, show))
     Path(file).write_text(text, encoding="utf-8")
 
 

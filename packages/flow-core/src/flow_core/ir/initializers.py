@@ -178,6 +178,18 @@ def _variance_scaling(params: Any, shape: Shape) -> Make:
     return _uniform((-bound, bound), shape)
 
 
+def _values(params: Any, shape: Shape) -> Make:
+    raise InferenceError(
+        "generating initial values",
+        found="an initializer that stands for an array of the program",
+        allowed="initializers whose values are functions of a seed",
+    )
+
+
+VALUES = "values"
+"""The kind of an initializer that stands for an array, given by the array's SHA-256; the values
+themselves are not part of the literal."""
+
 _KINDS: dict[str, _Kind] = {
     "constant": _Kind(("value",), _constant),
     "random_uniform": _Kind(("minval", "maxval"), _uniform),
@@ -185,4 +197,5 @@ _KINDS: dict[str, _Kind] = {
     "random_normal": _Kind(("mean", "stddev"), _normal),
     "truncated_normal": _Kind(("mean", "stddev"), _truncated),
     "variance_scaling": _Kind(("scale", "mode", "distribution", "layout"), _variance_scaling),
+    VALUES: _Kind(("sha256",), _values),
 }

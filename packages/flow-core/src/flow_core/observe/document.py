@@ -14,7 +14,7 @@ from flow_core.compiler.lower.physical_graph import Physical
 from flow_core.compiler.select.hints import relaxations
 from flow_core.compiler.select.price import microseconds
 from flow_core.frontend.job.compile import Compiled
-from flow_core.frontend.job.function import JobFunction
+from flow_core.frontend.job.function import AnyJob
 from flow_core.ir.graph import Graph, Op, Value
 from flow_core.plan import Plan, decode_plan, unreadable
 from flow_core.sharding.sbp import format_nd_sbp
@@ -73,6 +73,7 @@ class PlanDocument:
             texts.
         hints: for each evaluated SBP hint of the program: the request, the plan's cost without the
             hint, and the saving.
+        warnings: texts of the warnings that were issued while the job was compiled.
     """
 
     job: str
@@ -85,10 +86,11 @@ class PlanDocument:
     plan: Plan
     selection: tuple[tuple[str, ...], ...] = ()
     hints: tuple[tuple[str, ...], ...] = ()
+    warnings: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         """Encode the document as JSON, which `from_json` decodes."""
-        names = ("job", "kind", "line", "traced", "origins", "selection", "hints")
+        names = ("job", "kind", "line", "traced", "origins", "selection", "hints", "warnings")
         fields = {n: getattr(self, n) for n in names}
         rows = {n: [asdict(row) for row in getattr(self, n)] for n in ("ops", "passes")}
         return json.dumps({"format": FORMAT, **fields, **rows, "plan": self.plan.to_data()})
@@ -153,7 +155,7 @@ def _check_ops(ops: Sequence[OpRow]) -> None:
                 raise Mismatch(shown(str(value)), "an output of an op").within(f".ops[{i}].inputs")
 
 
-def document(job: JobFunction, hints: int = 0) -> PlanDocument:
+def document(job: AnyJob, hints: int = 0) -> PlanDocument:
     """Return the document of a job; compile the job if needed.
 
     Args:

@@ -7,7 +7,7 @@ on the samples of each op, and from the registered kernels.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -23,7 +23,15 @@ from flow_core.base.errors import (
 from flow_core.ir.graph import TensorType, tensor_type
 from flow_core.ops.build import complete_attrs
 from flow_core.plugins.registry import ANY_OP, Registry, kernel_key
-from flow_core.plugins.specs import REQUIRED, InferContext, KernelSpec, OpSpec, Sample, SbpContext
+from flow_core.plugins.specs import (
+    REQUIRED,
+    InferContext,
+    KernelQuery,
+    KernelSpec,
+    OpSpec,
+    Sample,
+    SbpContext,
+)
 
 TYPES = tuple(dtype for dtype in ALL if dtype.name != "char")
 """The element types that the catalog tries on each op."""
@@ -148,6 +156,49 @@ def check_device_type(registry: Registry, device_type: str) -> None:
             allowed=", ".join(registry.devices),
             hint=nearest(device_type, registry.devices) or "run `flow doctor` to list the plugins",
         )
+
+
+def device_types(registry: Registry, type_: str) -> dict[str, tuple[str, ...]]:
+    """Return, for each device type with kernels, the element types that the op's kernels accept.
+
+    Only the element types of the floating point inputs vary; see `OpEntry.types`.
+    """
+    spec = registry.ops[type_]
+    samples = tuple(_samples(spec))
+    return {
+        device: tuple(dict.fromkeys(_accepted_types(registry, spec, samples, device)))
+        for device in registry.devices
+        if _kernels(registry, type_, device)
+    }
+
+
+def _accepted_types(
+    registry: Registry, spec: OpSpec, samples: Sequence[Sample], device: str
+) -> Iterator[str]:
+    kernels = [k for k in registry.kernels(spec.type, device) if k.op != ANY_OP]
+    for dtype in TYPES:
+        for sample in samples:
+            own = _input_types(sample, None)
+            if not _free_inputs(sample) and dtype not in {t.dtype for t in own}:
+                continue
+            context = _inferred(spec, sample, dtype)
+            if context is None:
+                continue
+            query = KernelQuery(spec.type, context.attrs, context.inputs, context.outputs)
+            if any(k.accepts is None or k.accepts(query) for k in kernels):
+                yield dtype.name
+                break
+
+
+def sample_types(registry: Registry, type_: str) -> str:
+    """Return the types of the inputs and outputs of an op's first sample; empty if it has none."""
+    spec = registry.ops[type_]
+    for sample in _samples(spec):
+        context = _inferred(spec, sample, None)
+        if context is not None:
+            inputs, outputs = (", ".join(map(str, t)) for t in (context.inputs, context.outputs))
+            return f"{inputs} -> {outputs}".strip()
+    return ""
 
 
 def _default(value: object) -> str:

@@ -29,7 +29,7 @@ from flow_core.compiler.lower.tasks import lower
 from flow_core.compiler.reshard.planner import TensorLayout
 from flow_core.compiler.reshard.plugin_steps import BoxingMethods
 from flow_core.compiler.select import Problem
-from flow_core.frontend.job.function import JobFunction
+from flow_core.frontend.job.function import AnyJob
 from flow_core.frontend.session.session import Session
 from flow_core.ir.graph import Attrs, Graph, Op, Origin, TensorType, Value, tensor_type
 from flow_core.observe.copies import Copy, overwritten_copies, with_copies
@@ -72,7 +72,7 @@ on which the bound is based."""
 
 
 def verify(
-    job: JobFunction,
+    job: AnyJob,
     devices: int | None = None,
     *,
     steps: int = 2,
@@ -98,7 +98,7 @@ def verify(
 class _Oracle:
     """The simulations of a job on one and on several devices, and their comparison so far."""
 
-    job: JobFunction
+    job: AnyJob
     session: Session
     graph: Graph
     physical: Physical
@@ -119,7 +119,7 @@ class _Oracle:
     @classmethod
     def of(
         cls,
-        job: JobFunction,
+        job: AnyJob,
         devices: int | None,
         seed: int,
         feeds: Sequence[Sequence[Array]] | None,
@@ -503,7 +503,7 @@ def _placed(graph: Graph, placement: Placement) -> Graph:
     return replace(graph, ops=ops)
 
 
-def _spread(job: JobFunction, graph: Graph, devices: int | None) -> Graph:
+def _spread(job: AnyJob, graph: Graph, devices: int | None) -> Graph:
     """Distribute a graph that is placed on one device over several devices."""
     if devices is None or devices < 2:
         raise JobError(

@@ -14,9 +14,11 @@ from typing import Any
 
 from flow_core.observe.document import PlanDocument
 from flow_core.observe.layout import layout
-from flow_core.observe.measure import Span
+from flow_core.observe.measure import NOT_MEASURED, Measured
 from flow_core.observe.streams import flow_rows, stream_rows, threads
-from flow_core.observe.tables import count_bytes
+from flow_core.observe.summary.op_times import by_class, task_seconds
+from flow_core.observe.summary.screen import by_cost
+from flow_core.observe.tables import count_bytes, duration
 from flow_core.observe.text import link_bytes
 from flow_core.plan import Buffer, Plan, Transfer
 from flow_core.sharding.topology import Device
@@ -30,12 +32,12 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inli
 """The content security policy of the page, which allows it to load nothing."""
 
 
-def page(doc: PlanDocument, spans: Sequence[Span] = ()) -> str:
+def page(doc: PlanDocument, measured: Measured = NOT_MEASURED) -> str:
     """Return the HTML text of the page for a plan.
 
     Args:
         doc: the plan.
-        spans: the tasks of a measured step, if one was measured.
+        measured: the measured steps, if any.
     """
     title = f"{doc.kind} job {doc.job}"
     style, *parts = [(ASSETS / name).read_text(encoding="utf-8") for name in (STYLE, *SCRIPTS)]
@@ -52,7 +54,7 @@ def page(doc: PlanDocument, spans: Sequence[Span] = ()) -> str:
 {style}</style>
 </head>
 <body>
-<script type="application/json" id="data">{embedded(page_data(doc, spans))}</script>
+<script type="application/json" id="data">{embedded(page_data(doc, measured))}</script>
 <script>
 {script}
 </script>
@@ -71,7 +73,7 @@ def embedded(data: Any) -> str:
     return text.replace("<", "\\u003c").replace("&", "\\u0026")
 
 
-def page_data(doc: PlanDocument, spans: Sequence[Span] = ()) -> dict[str, Any]:
+def page_data(doc: PlanDocument, measured: Measured = NOT_MEASURED) -> dict[str, Any]:
     """Return the page's data as lists of rows; the page's scripts define the columns."""
     numbers = {op.name: i for i, op in enumerate(doc.ops)}
     edges = list(_edges(doc, numbers))
@@ -82,7 +84,7 @@ def page_data(doc: PlanDocument, spans: Sequence[Span] = ()) -> dict[str, Any]:
     return {
         "title": f"{doc.kind} job {doc.job}",
         "line": doc.line,
-        "facts": list(_facts(doc, spans)),
+        "facts": list(_facts(doc, measured)),
         "selection": [list(row) for row in (*doc.selection, *doc.hints)],
         "placements": placements,
         "devices": devices,
@@ -93,7 +95,7 @@ def page_data(doc: PlanDocument, spans: Sequence[Span] = ()) -> dict[str, Any]:
             for op in doc.ops
         ],
         "edges": edges,
-        "ledger": [_ledger_row(entry) for entry in plan.ledger],
+        "ledger": [_ledger_row(entry) for entry in by_cost(plan.ledger)],
         "links": list(link_bytes(plan.ledger).items()),
         "arenas": [
             [str(a.device), a.nbytes, a.lower_bound, list(_blocks(plan, a.device))]
@@ -107,11 +109,31 @@ def page_data(doc: PlanDocument, spans: Sequence[Span] = ()) -> dict[str, Any]:
         "streams": [list(row) for row in stream_rows(plan)],
         "flows": [list(row) for row in flow_rows(plan)],
         "threads": threads(plan),
-        "spans": [[s.task, s.start * 1e6, (s.stop - s.start) * 1e6] for s in spans],
+        "spans": [
+            [s.task, _tenths(s.start), _tenths(s.stop - s.start)] for s in measured.spans
+        ],
+        "times": [_tenths(seconds) for seconds in task_seconds(plan, measured.spans)],
+        "steps": measured.steps,
+        "classes": _classes(plan, measured),
     }  # fmt: skip
 
 
-def _facts(doc: PlanDocument, spans: Sequence[Span]) -> Iterator[tuple[str, str]]:
+def _classes(plan: Plan, measured: Measured) -> list[list[Any]]:
+    """Return a row [class, tasks, microseconds, share, op types] per class of ops."""
+    found = by_class(plan, measured.spans)
+    total = sum(c.seconds for c in found) or 1.0
+    return [
+        [c.name, c.tasks, _tenths(c.seconds), round(c.seconds / total, 4), ", ".join(c.types)]
+        for c in found
+    ]
+
+
+def _tenths(seconds: float) -> float:
+    """Convert seconds to microseconds, to a tenth."""
+    return round(seconds * 1e6, 1)
+
+
+def _facts(doc: PlanDocument, measured: Measured) -> Iterator[tuple[str, str]]:
     plan = doc.plan
     yield "ops", f"{len(doc.ops):,}"
     yield "tasks per step", f"{len(plan.tasks):,}"
@@ -120,8 +142,8 @@ def _facts(doc: PlanDocument, spans: Sequence[Span]) -> Iterator[tuple[str, str]
     yield "largest arena", count_bytes(max((a.nbytes for a in plan.arenas), default=0))
     if half := plan.settings.get("mixed_precision_data_type"):
         yield "mixed precision", str(half)
-    if spans:
-        yield "measured step", f"{max(s.stop for s in spans) * 1e3:.2f} ms"
+    if measured.steps:
+        yield "measured step", f"{duration(measured.seconds)}, median of {measured.steps}"
 
 
 def _edges(doc: PlanDocument, numbers: Mapping[str, int]) -> Iterator[tuple[Any, ...]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from flow_core.frontend.job.function import JobFunction
+from flow_core.frontend.job.function import AnyJob
 from flow_core.observe.document import PlanDocument, document
 from flow_core.observe.streams import (
     FLOW_COLUMNS,
@@ -21,9 +21,14 @@ MOST_PLACES = 12
 """The largest number of inputs or outputs of a task that the text shows."""
 
 
-def plan_report(job: JobFunction) -> str:
+def plan_report(job: AnyJob) -> str:
     """Return the output of ``flow plan script.py:job``; compile the job if needed."""
     return joined(plan_tables(document(job))) + "\n"
+
+
+def _derived(plan: Plan) -> str:
+    """Return the number of tasks that run when variables change, as a part of a sentence."""
+    return f", {len(plan.derived)} when variables change" if plan.derived else ""
 
 
 def plan_tables(doc: PlanDocument) -> Iterator[Table]:
@@ -31,7 +36,11 @@ def plan_tables(doc: PlanDocument) -> Iterator[Table]:
     plan = doc.plan
     counts = f"{doc.traced} ops traced, {len(plan.tasks)} tasks per step, "
     half = plan.settings.get("mixed_precision_data_type")
-    counts += f"{len(plan.prologue)} run once" + (f", mixed precision in {half}" if half else "")
+    counts += (
+        f"{len(plan.prologue)} run once"
+        + _derived(plan)
+        + (f", mixed precision in {half}" if half else "")
+    )
     yield Table(f"{doc.kind} job {doc.job!r} at {doc.line}\n{counts}", (), ())
     yield _table("ops", "name type outputs placement SBP line", _ops(doc))
     yield _table("tasks", "# op kernel reads writes workspace", _tasks(plan))

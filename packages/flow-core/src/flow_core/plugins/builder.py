@@ -85,8 +85,11 @@ class RegistryBuilder:
             + ("" if owner.plugin == origin.plugin else f" or ={owner.plugin}"),
         )
 
-    def refuse_unknown(self) -> dict[Origin, list[PluginError]]:
-        """Remove kernels and devices that refer to ops or device types that no plugin registers.
+    def refuse(self) -> dict[Origin, list[PluginError]]:
+        """Remove the records that cannot be used together with those of other plugins.
+
+        These are kernels and devices that refer to ops or device types that no plugin registers,
+        and passes without an order.
 
         Returns:
             An error for each removed record, by plugin.
@@ -102,7 +105,18 @@ class RegistryBuilder:
                 self._refuse("kernels", key, ("op", kernel.op, ops), refused)
             elif kernel.device not in known:
                 self._refuse("kernels", key, ("device type", kernel.device, known), refused)
+        self._order_passes(refused)
         return refused
+
+    def _order_passes(self, refused: dict[Origin, list[PluginError]]) -> None:
+        """Sort the passes, and remove those without an order."""
+        passes = self._tables["passes"]
+        owners = {name: self._origins["passes", name] for name in passes}
+        ordered, errors = ordered_passes(tuple(passes.values()), owners)
+        self._tables["passes"] = {spec.name: spec for spec in ordered}
+        for name, error in errors.items():
+            del self._origins["passes", name]
+            refused.setdefault(owners[name], []).append(error)
 
     def _refuse(
         self,
@@ -143,19 +157,14 @@ class RegistryBuilder:
             plugins: the result of loading each plugin.
             calls: implementations of the hooks that are called after loading.
             probe_seconds: the time limit of a probe.
-
-        Raises:
-            PluginOrderError: ``before`` and ``after`` of the passes form a cycle.
         """
         tables: dict[str, Any] = {
             name: MappingProxyType(dict(table)) for name, table in self._tables.items()
         }
-        kernels = tables.pop("kernels")
-        passes = tables.pop("passes")
-        owners = {name: self._origins["passes", name] for name in passes}
+        kernels, passes = tables.pop("kernels"), tables.pop("passes")
         return Registry(
             **tables,
-            passes=ordered_passes(tuple(passes.values()), owners),
+            passes=tuple(passes.values()),
             all_kernels=self._kernel_table(tuple(kernels.values()), tables["devices"]),
             calls=MappingProxyType(dict(calls)),
             plugins=tuple(plugins),

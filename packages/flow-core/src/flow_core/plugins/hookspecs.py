@@ -190,8 +190,9 @@ def flow_register_passes(config: Settings) -> Iterable[PassSpec]:
     """Register graph passes.
 
     Returns `PassSpec` records.  Called once, while the registry is built.  The registry orders the
-    passes by stage and by ``before``/``after``; a cycle raises `PluginOrderError`.  Names of
-    unregistered passes in ``before`` and ``after`` have no effect.
+    passes by stage and by ``before``/``after``.  Of passes that form a cycle, the one that was
+    registered last is not used.  Names of unregistered passes in ``before`` and ``after`` have no
+    effect.
 
     Example::
 

@@ -1,8 +1,8 @@
 """Find plugins, call the hooks of each plugin separately, and create the registry.
 
 A plugin that fails is isolated: none of its records stay registered, and a `PluginFailure` gives
-the reason.  If two plugins register a record with the same key, the one loaded later fails.  A
-cycle in the order of passes raises an error.
+the reason.  If two plugins register a record with the same key, the one loaded later fails.  Of
+passes that form a cycle, the one that was registered last is not used.
 """
 
 from __future__ import annotations
@@ -151,10 +151,10 @@ class Host:
 
         Warns:
             PluginWarning: a plugin is not used because it duplicates a record, or some records of a
-                plugin are not used because no plugin registers their op or device type.
+                plugin are not used: no plugin registers their op or device type, or ``before`` and
+                ``after`` of passes form a cycle.
 
         Raises:
-            PluginOrderError: ``before`` and ``after`` of passes form a cycle.
             PluginError: one of flow-core's plugins failed, or any plugin if FLOW_PLUGIN_STRICT is
                 set.
         """
@@ -166,7 +166,7 @@ class Host:
             else:
                 self._load_one(candidate)
         self._check_listed()
-        self._refuse_unknown()
+        self._refuse()
         return self._builder.build(self.records, self._calls(), self.settings.probe_seconds)
 
     def _candidates(self) -> Iterator[Candidate]:
@@ -200,9 +200,9 @@ class Host:
         counts = {kind.table: len(specs) for kind, specs in records.items() if specs}
         self.records.append(PluginRecord(candidate.origin, "loaded", counts, api=attempt.api))
 
-    def _refuse_unknown(self) -> None:
-        """Drop the records that refer to unknown ops or device types; warn once per plugin."""
-        for origin, errors in self._builder.refuse_unknown().items():
+    def _refuse(self) -> None:
+        """Drop the records that cannot be used together with others; warn once per plugin."""
+        for origin, errors in self._builder.refuse().items():
             if self.settings.plugin_strict:
                 raise errors[0]
             for i, record in enumerate(self.records):
@@ -450,7 +450,7 @@ def load_plugins(settings: Settings | None = None, extra: Sequence[object] = ())
         extra: modules, objects with hooks, or names of modules.
 
     Raises:
-        PluginOrderError, PluginError: see `Host.load`.
+        PluginError: see `Host.load`.
     """
     return Host(settings or Settings.from_env(), extra).load()
 

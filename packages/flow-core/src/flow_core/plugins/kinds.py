@@ -97,7 +97,10 @@ KINDS: tuple[Kind, ...] = (
         "flow_register_checkpoint_formats", "formats", FormatSpec, "checkpoint format",
         lazy=("reader",), optional=("writer",), calls=("can_open",),
     ),
-    Kind("flow_register_exporters", "exporters", ExporterSpec, "exporter", lazy=("load",)),
+    Kind(
+        "flow_register_exporters", "exporters", ExporterSpec, "exporter", lazy=("load",),
+        optional=("importer",),
+    ),
 )  # fmt: skip
 
 _LAZY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")

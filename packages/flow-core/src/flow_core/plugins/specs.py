@@ -594,7 +594,10 @@ class ExporterSpec:
         name: unique name; ``flow.onnx.export`` uses "onnx".
         load: lazy ``write(job: ExportedJob, path: str, **options)``; leaves a complete file or, if
             it raises, the previous state.
+        importer: lazy ``read(path: str, inputs, variable, **options)`` for ``flow.onnx.load``, or
+            None; it adds the ops of a model file to the job under definition.
     """
 
     name: str
     load: Lazy
+    importer: Lazy | None = None

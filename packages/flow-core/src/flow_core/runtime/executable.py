@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -30,26 +29,13 @@ from flow_core.runtime.failures import (
 )
 from flow_core.runtime.launch_order import LaunchOrder
 from flow_core.runtime.streams import StreamRunner, own_tasks, segments
+from flow_core.runtime.variable_writes import VariableWrites
 from flow_core.sharding.sbp import Region
 from flow_core.sharding.topology import Device
 
 VariableSource = Callable[[str, Device, Region | None, Shape], Any]
 """A function that returns the array of a part of a variable, given the variable's name, the device,
 the part's region (None for the whole variable) and the array's shape."""
-
-
-@dataclass(frozen=True, slots=True)
-class TaskTime:
-    """The time at which a task ran, in seconds since the first task of the step began.
-
-    Attributes:
-        stream: position of the task's stream in the plan.
-        start, stop: when the first launch of the task began, and when the last one ended.
-    """
-
-    stream: int
-    start: float
-    stop: float
 
 
 class Executable:
@@ -68,6 +54,9 @@ class Executable:
         world: the processes that run the plan together, None for a single process.  With several
             processes, ``variable`` is called for the variables of all devices, in the order of the
             plan, and may return None for those of other processes; every process gets all results.
+        sync_launches: whether each launch on an asynchronous device is followed by a wait for its
+            work, so that an error names its op.
+        writes: counts the writes to the variables; None if nothing else overwrites them.
 
     Attributes:
         plan: the plan.
@@ -76,9 +65,12 @@ class Executable:
         arenas: memory of the local devices.
         feeds, fetches: arrays of (parts of) parameters and of results, None for those that
             another process holds.
+        sync_always: whether launches are followed by waits regardless of ``sync_launches``.
         windows: the regions of fed arrays that this process copies to devices in each step, as
             (index of the parameter, slices); other parts of the arrays are not read.
     """
+
+    sync_always: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -90,15 +82,20 @@ class Executable:
         comm: Callable[[Sequence[Device]], Comm] | None = None,
         step: Array | None = None,
         world: World | None = None,
+        sync_launches: bool = False,
+        writes: VariableWrites | None = None,
     ) -> None:
         check_no_deadlock(plan.registers)
         check_streams(plan)
         self.plan = plan
         self.step = np.zeros((), np.int64) if step is None else step
-        self._kernels = kernels
+        self._kernels, self._driver = kernels, driver
         self._finished = tuple(finished)
         devices = [a.device for a in plan.arenas]
         self._world = world
+        self._sync_launches = sync_launches or self.sync_always
+        self._writes = writes or VariableWrites()
+        self._overwrites = any(kernels.ops[task.type].overwrites(task.attrs) for task in plan.tasks)
         self.comm = comm(devices) if comm and (world or _has_exchanges(plan)) else None
         self._blame = Blame(plan, kernels, getattr(self.comm, "name", ""))
         self._before = getattr(self.comm, "before_step", None)
@@ -107,7 +104,7 @@ class Executable:
             attach(driver)
         self._local = frozenset(self.comm.local if self.comm else devices)
         arenas = [a for a in plan.arenas if a.device in self._local]
-        self._order = LaunchOrder(plan, [a.device for a in arenas], driver)
+        self._order = LaunchOrder(plan, [a.device for a in arenas], driver, kernels)
         self.arenas = {a.device: self._arena(a, driver(a.device)) for a in arenas}
         self._arrays = [self._array(b, variable) for b in plan.buffers]
         self.feeds = tuple(self._arrays[i] for i in plan.feeds)
@@ -119,7 +116,8 @@ class Executable:
         find_open_mp()
         with sized_pools(plan.cores):
             self._once = self._prologue()  # enqueued: its operands must live until it has run
-            self._launch = self._compiled(lambda _, launches: launches)
+            self._derive = self._derivation()
+            self._launch = self._compiled()
         self._unchecked = True
         self._roots = self._owners_of_fetches(world) if world else ()
 
@@ -151,11 +149,32 @@ class Executable:
 
     def _prologue(self) -> Launch:
         """Run the tasks that precede the first step, and return their launch."""
-        bound = [self.bind_task(task) for task in self.plan.prologue]
+        bound = self._bind_all(self.plan.prologue)
         launch = self._order.compile(self.plan.prologue, bound)
         with self._blame.step(self.plan.prologue, bound):
             launch()
         return launch
+
+    def _bind_all(self, tasks: Sequence[Task]) -> list[Sequence[Launch]]:
+        bound = [self.bind_task(task) for task in tasks]
+        if not self._sync_launches:
+            return bound
+        pairs = zip(tasks, bound, strict=True)
+        return [self._order.synchronized(task, launches) for task, launches in pairs]
+
+    def _derivation(self) -> Launch:
+        """Compute the values that depend on variables alone; return the launch that repeats it."""
+        tasks = self.plan.derived
+        bound = self._bind_all(tasks)
+        launch = self._order.compile(tasks, bound)
+
+        def derive() -> None:
+            self._derived_at = self._writes.count
+            with self._blame.step(tasks, bound):
+                launch()
+
+        derive()
+        return with_sized_pools(self.plan.cores, derive)
 
     def bind_task(self, task: Task) -> Sequence[Launch]:
         """Return the launches of one task; a task of another process has no launches."""
@@ -199,13 +218,18 @@ class Executable:
             )
         return launches
 
-    def _compiled(self, wrap: Callable[[int, Sequence[Launch]], Sequence[Launch]]) -> Launch:
-        """Return the launch of a step, which runs tasks in plan order, or streams on threads.
+    def observed(self, position: int, launches: Sequence[Launch]) -> Sequence[Launch]:
+        """Return the launches of a task of a step; subclasses add launches that observe the task.
 
         Args:
-            wrap: a function that wraps the launches of a task, given the task's position.
+            position: position of the task in the plan.
+            launches: the launches of the task; none for a task of other processes.
         """
-        bound = [wrap(i, self.bind_task(task)) for i, task in enumerate(self.plan.tasks)]
+        return launches
+
+    def _compiled(self) -> Launch:
+        """Return the launch of a step, which runs tasks in plan order, or streams on threads."""
+        bound = [self.observed(i, row) for i, row in enumerate(self._bind_all(self.plan.tasks))]
         self._bound = bound
         cores = self.plan.cores
         if self.plan.workers <= 1 or self._order.asynchronous:
@@ -229,35 +253,16 @@ class Executable:
         found = {self.plan.buffers[i].device in self._local for i in (*task.inputs, *task.outputs)}
         return True in found, len(found) == 2
 
-    def timeline(self, feeds: Sequence[Array]) -> tuple[TaskTime, ...]:
-        """Run one step and return the time of each task, in the order of the plan."""
-        starts, stops = ([0.0] * len(self.plan.tasks) for _ in range(2))
-
-        def timed(position: int, launches: Sequence[Launch]) -> Sequence[Launch]:
-            def stamp(times: list[float]) -> None:
-                times[position] = time.perf_counter()
-
-            return (partial(stamp, starts), *launches, partial(stamp, stops))
-
-        usual = self._launch
-        with sized_pools(self.plan.cores):
-            self._launch = self._compiled(timed)
-        try:
-            self.run(feeds)
-        finally:
-            self._launch = usual
-        first = min(filter(None, starts), default=0.0)
-        return tuple(
-            TaskTime(task.stream, max(0.0, start - first), max(0.0, stop - first))
-            for task, start, stop in zip(self.plan.tasks, starts, stops, strict=True)
-        )
-
     def run(self, feeds: Sequence[Array]) -> tuple[Array, ...]:
         """Run one step: copy the feeds to the devices, launch, and copy the results to the host."""
         if self._before is not None:
             self._before()
         started = time.perf_counter() if self._finished else 0.0
         try:
+            if self._overwrites:
+                self._writes.count += 1
+            elif self._derived_at != self._writes.count:
+                self._derive()
             for copy, (index, window) in zip(self._copies, self.windows, strict=True):
                 copy(feeds[index][window])
             self._launch()
@@ -266,7 +271,8 @@ class Executable:
             self.step += 1
             results = tuple([copy() for copy in self._results])
         except Exception:
-            with self._blame.step(self.plan.tasks, self._bound):
+            is_deferred = self._order.asynchronous and not self._sync_launches
+            with self._blame.step(self.plan.tasks, self._bound, is_deferred):
                 raise
         if self._after is not None:
             self._after()

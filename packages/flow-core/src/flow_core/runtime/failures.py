@@ -10,14 +10,14 @@ from typing import Protocol
 from flow_core.base.arrays import DeviceArray
 from flow_core.base.errors import FlowError, SourceLine, user_line
 from flow_core.comm.exchange import BOXING
-from flow_core.device import Arena, Driver, Launch
+from flow_core.device import Arena, Driver, Launch, Stream
 from flow_core.ir.graph import TensorType
 from flow_core.plan import Plan, Task
 from flow_core.plugins.guards import plugin_code, plugin_error, result_error
 from flow_core.plugins.kinds import show
 from flow_core.plugins.records import Origin
 from flow_core.plugins.registry import HookCall, describe_kernel, kernel_key
-from flow_core.plugins.specs import KernelQuery, KernelSpec
+from flow_core.plugins.specs import KernelQuery, KernelSpec, OpSpec
 from flow_core.sharding.topology import Device
 
 
@@ -37,8 +37,18 @@ class KernelSource(Protocol):
     def calls(self) -> Mapping[str, tuple[HookCall, ...]]:
         """Implementations of the hooks that are called after loading, by hook."""
 
+    @property
+    def ops(self) -> Mapping[str, OpSpec]:
+        """Op specs by type."""
+
     def find_kernel(self, query: KernelQuery, device_type: str) -> KernelSpec:
         """Return the kernel for a query."""
+
+
+_DEFERRED = (
+    "set FLOW_SYNC_LAUNCHES=1, which waits for the work of each launch, and run the program again "
+    "to find the op"
+)
 
 
 def line_of(task: Task) -> SourceLine | None:
@@ -64,6 +74,39 @@ def allocated(driver: Driver, device: Device, nbytes: int, source: KernelSource)
         found = show(arena) if size is None else f"an arena of {size} bytes"
         allowed = f"an arena (`nbytes`, `view`) of at least {nbytes:,} bytes"
         raise result_error(attempted, origin, found, allowed)
+
+
+def stream_of(driver: Driver, device: Device, name: str, source: KernelSource) -> Stream:
+    """Return a stream of a device.
+
+    Raises:
+        PluginError: the driver fails, or does not return a stream.
+    """
+    origin = source.origins.get(("devices", device.type))
+    attempted = f"calling `stream({name!r})` of the driver of {device}, {origin}"
+    with plugin_code(attempted, origin, user_line()):
+        stream = driver.stream(name)
+        if all(hasattr(stream, method) for method in ("record", "wait_event", "synchronize")):
+            return stream
+        allowed = "a stream (`record`, `wait_event`, `synchronize`)"
+        raise result_error(attempted, origin, show(stream), allowed)
+
+
+def compiled(
+    driver: Driver, device: Device, launches: Sequence[Launch], source: KernelSource
+) -> Launch:
+    """Return one callable that runs launches of a device.
+
+    Raises:
+        PluginError: the driver fails, or does not return a callable.
+    """
+    origin = source.origins.get(("devices", device.type))
+    attempted = f"calling `compile` of the driver of {device}, {origin}"
+    with plugin_code(attempted, origin, user_line()):
+        launch = driver.compile(launches)
+        if callable(launch):
+            return launch
+        raise result_error(attempted, origin, show(launch), "a callable without arguments")
 
 
 def viewed(
@@ -142,12 +185,16 @@ class Blame:
             raise plugin_error(attempted, origin, error, line_of(task)) from error
 
     @contextmanager
-    def step(self, tasks: Sequence[Task], bound: Sequence[Sequence[Launch]]) -> Iterator[None]:
+    def step(
+        self, tasks: Sequence[Task], bound: Sequence[Sequence[Launch]], is_deferred: bool = False
+    ) -> Iterator[None]:
         """Add the task's op, kernel, plugin and line to exceptions of launches.
 
         Args:
             tasks: the tasks of the step.
             bound: the launches of each task.
+            is_deferred: whether work may fail after its launch has returned; the error then says
+                how to find the op.
         """
         try:
             yield
@@ -156,10 +203,12 @@ class Blame:
             if task is not None:
                 with self.task("running", task):
                     raise
+            hint = _DEFERRED if is_deferred else None
             if isinstance(error, FlowError):
+                error.with_context(hint=error.hint or hint)
                 raise
             attempted = f"running a step of job {self._plan.job!r}"
-            raise plugin_error(attempted, None, error) from error
+            raise plugin_error(attempted, None, error).with_context(hint=hint) from error
 
     @contextmanager
     def observer(self, call: Callable[..., object]) -> Iterator[None]:

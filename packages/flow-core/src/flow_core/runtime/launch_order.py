@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from flow_core.comm.exchange import BOXING
 from flow_core.device import Driver, Event, Launch, Stream
 from flow_core.plan import Plan, Task
+from flow_core.runtime.failures import KernelSource, compiled, stream_of
 from flow_core.sharding.topology import Device
 
 COMPUTE = "compute"
@@ -31,14 +32,22 @@ class CompileGroup:
     """Devices whose launches one driver compiles.
 
     Attributes:
-        driver: the driver of the group's first device.
+        device: the first device of the group.
+        driver: the driver of that device.
         stream: the compute stream of that device.
         asynchronous: whether launches of the group only enqueue work.
+        source: the registry.
     """
 
+    device: Device
     driver: Driver
     stream: Stream
     asynchronous: bool
+    source: KernelSource
+
+    def compile(self, launches: Sequence[Launch]) -> Launch:
+        """Return one callable that runs launches in order."""
+        return compiled(self.driver, self.device, launches, self.source)
 
 
 class Signal:
@@ -68,6 +77,18 @@ class Signal:
         return on_stream if group.asynchronous else on_host
 
 
+class Synchronize:
+    """A launch that waits for the work of a stream."""
+
+    __slots__ = ("_stream",)
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    def __call__(self) -> None:
+        self._stream.synchronize()
+
+
 Visits = dict[tuple[CompileGroup, CompileGroup], int]
 """The position of the last task of a group that accesses another group's memory, keyed by the owner
 of the memory and the accessing group."""
@@ -95,6 +116,7 @@ class LaunchOrder:
         plan: the plan.
         local: the devices of this process, in the order of the plan.
         driver: a function that returns the driver of a device.
+        source: the registry.
 
     Attributes:
         streams: the compute stream of each local device.
@@ -102,19 +124,26 @@ class LaunchOrder:
     """
 
     def __init__(
-        self, plan: Plan, local: Sequence[Device], driver: Callable[[Device], Driver]
+        self,
+        plan: Plan,
+        local: Sequence[Device],
+        driver: Callable[[Device], Driver],
+        source: KernelSource,
     ) -> None:
         self._plan = plan
-        self.streams = {device: driver(device).stream(COMPUTE) for device in local}
+        self.streams = {d: stream_of(driver(d), d, COMPUTE, source) for d in local}
         known: dict[object, CompileGroup] = {}
         self._groups: dict[Device, CompileGroup] = {}
         for device, stream in self.streams.items():
             own = driver(device)
-            group = CompileGroup(own, stream, bool(getattr(own, "asynchronous", False)))
+            is_async = bool(getattr(own, "asynchronous", False))
+            group = CompileGroup(device, own, stream, is_async, source)
             self._groups[device] = known.setdefault(getattr(own, "compile_group", device), group)
         first = plan.arenas[0].device
-        idle = None if known else CompileGroup(driver(first), driver(first).stream(COMPUTE), False)
-        self._first = idle or next(iter(known.values()))
+        if not known:
+            stream = stream_of(driver(first), first, COMPUTE, source)
+            known[first] = CompileGroup(first, driver(first), stream, False, source)
+        self._first = next(iter(known.values()))
         self.asynchronous = any(group.asynchronous for group in known.values())
 
     def compile(self, tasks: Sequence[Task], launches: Sequence[Sequence[Launch]]) -> Launch:
@@ -128,7 +157,7 @@ class LaunchOrder:
         groups = self._groups_of(tasks)
         if len(set(groups)) <= 1:
             group = groups[0] if groups else self._first
-            return group.driver.compile([launch for row in launches for launch in row])
+            return group.compile([launch for row in launches for launch in row])
         if not self.asynchronous:
             return Calls(tuple(_runs(groups, launches, [()] * len(tasks), {})))
         visits = self._visits(tasks, groups)
@@ -138,6 +167,12 @@ class LaunchOrder:
         begin = tuple(_begin(visits))
         end = tuple([signals[i].wait(owner) for owner, i in ends])
         return Calls((*begin, *_runs(groups, launches, waits, signals), *end))
+
+    def synchronized(self, task: Task, launches: Sequence[Launch]) -> Sequence[Launch]:
+        """Return a task's launches, followed by waits for their work on asynchronous devices."""
+        devices = dict.fromkeys(d for d in self._devices(task) if d in self._groups)
+        waits = [Synchronize(self.streams[d]) for d in devices if self._groups[d].asynchronous]
+        return (*launches, *waits) if launches else launches
 
     def _groups_of(self, tasks: Sequence[Task]) -> list[CompileGroup]:
         """Return the group of each task; tasks of other processes join the task before them."""
@@ -215,7 +250,7 @@ def _runs(
         following = position + 1
         ends = following == len(groups) or groups[following] is not group or waits[following]
         if run and (ends or position in signals):
-            yield group.driver.compile(tuple(run))
+            yield group.compile(tuple(run))
             run = []
         if position in signals:
             yield signals[position].record

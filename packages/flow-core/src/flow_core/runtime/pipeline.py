@@ -266,7 +266,7 @@ class Pipeline:
             step.fed = True
             if not self._fed.try_put(step):
                 step.fed = False
-                raise JobError("feeding a step", found="no free slot", allowed="one per token")
+                raise JobError("feeding a step", found="no free slot", allowed="one slot per token")
             self._changes.notify()
 
     def give_up(self, step: Step) -> None:
@@ -313,8 +313,8 @@ class Pipeline:
             raise JobError(
                 "waiting for a step inside a callback",
                 at=user_line(2),
-                found="a step that comes after this callback",
-                allowed="steps that are delivered",
+                found="a later step, which starts its callbacks only after this one has returned",
+                allowed="steps whose callbacks have returned",
                 hint="pass a separate callback for that step instead of waiting for the step here",
             )
         if not (self._left and step.done):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
 
@@ -65,16 +66,25 @@ class Placement:
     device_type: str
     devices: tuple[tuple[int, int], ...]
     hierarchy: tuple[int, ...] = ()
+    _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.hierarchy:
             object.__setattr__(self, "hierarchy", (len(self.devices),))
+        key = self.device_type, self.devices, self.hierarchy
+        object.__setattr__(self, "_hash", hash(key))
         if prod(self.hierarchy) != len(self.devices):
             raise GraphError(
                 "making a placement",
                 found=f"hierarchy {self.hierarchy} for {len(self.devices)} devices",
                 allowed="a hierarchy whose product is the number of devices",
             )
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __reduce__(self) -> tuple[Any, ...]:  # hashes of strings differ between processes
+        return Placement, (self.device_type, self.devices, self.hierarchy)
 
     @classmethod
     def parse(
@@ -130,9 +140,7 @@ class Placement:
         return Placement("cpu", self.devices, self.hierarchy)
 
     def __str__(self) -> str:
-        text = ",".join(_format_ranges(self.devices))
-        shape = "" if len(self.hierarchy) == 1 else " as " + "x".join(map(str, self.hierarchy))
-        return f"{self.device_type}[{text}{shape}]"
+        return _format_placement(self)
 
 
 MOST_DEVICES = 1 << 16
@@ -167,6 +175,14 @@ def _grid(hierarchy: Iterable[Any] | None) -> tuple[int, ...]:
             allowed="a list of positive integers, such as (2, 4)",
         )
     return sizes
+
+
+@lru_cache(maxsize=4096)
+def _format_placement(placement: Placement) -> str:
+    text = ",".join(_format_ranges(placement.devices))
+    hierarchy = placement.hierarchy
+    shape = "" if len(hierarchy) == 1 else " as " + "x".join(map(str, hierarchy))
+    return f"{placement.device_type}[{text}{shape}]"
 
 
 def _format_ranges(devices: tuple[tuple[int, int], ...]) -> list[str]:

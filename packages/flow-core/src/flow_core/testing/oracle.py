@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flow_core.base.arrays import Array
-from flow_core.frontend.job.function import JobFunction
+from flow_core.frontend.job.function import AnyJob
 from flow_core.observe.oracle import verify
 from flow_core.observe.tables import joined
 from flow_core.observe.verdict import Verdict, verdict_tables
 
 
 def assert_like_one_device(
-    job: JobFunction,
+    job: AnyJob,
     devices: int | None = None,
     *,
     steps: int = 2,

@@ -50,6 +50,7 @@ class Job:
         mpiexec, agent, address: see `Launcher`.
         limits: time limits.
         label: whether each line of output is labelled with its rank; if None, on terminals only.
+        settings: environment variables to set in all ranks.
     """
 
     script: str
@@ -63,6 +64,7 @@ class Job:
     address: str | None = None
     limits: Limits = field(default_factory=Limits)
     label: bool | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def ranks(self) -> int:
@@ -165,6 +167,7 @@ def _run(job: Job, attempt: int, starter: Starter) -> Failure | None:
             ADDRESS: f"{server.address}:{server.port}",
             TOKEN: token,
             RESTART: str(attempt),
+            **job.settings,
         }
         processes = starter.start(job, env)
         try:

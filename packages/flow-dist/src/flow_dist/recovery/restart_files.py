@@ -271,7 +271,9 @@ def read_into(file: FileIO, target: memoryview) -> int:
 
 
 def _corrupt(path: Path, found: str) -> CheckpointError:
-    return CheckpointError(f"reading {path}", found=found, allowed="a part as it was written")
+    return CheckpointError(
+        f"reading {path}", found=found, allowed="an unchanged part of a checkpoint"
+    )
 
 
 class Parts(Mapping[str, Array]):
@@ -298,9 +300,9 @@ class Parts(Mapping[str, Array]):
         first = read_list(list_file(folder, 0))
         lists = [first, *(read_list(list_file(folder, rank)) for rank in range(1, first.of))]
         if any((c.step, c.of, c.job) != (first.step, first.of, first.job) for c in lists):
-            raise self._refused(folder, "parts of several saves")
+            raise self._refused(folder, "parts that were written by different saves")
         if [c.rank for c in lists] != [*range(first.of)]:
-            raise self._refused(folder, "lists of other processes than their names state")
+            raise self._refused(folder, "lists that name other ranks than their file names")
         self.step, self.of = first.step, first.of
         self._pieces: dict[str, list[tuple[int, Piece]]] = {}
         for contents in lists:

@@ -6,15 +6,13 @@ from collections.abc import Sequence
 
 from flow_core.base.dtypes import DType
 from flow_core.base.errors import InferenceError, user_line
-from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.blob import Blob, BlobDef, checked_blob
 from flow_core.frontend.trace.emit import emit, emit_one
 
 __all__ = ["assign", "count_not_finite", "multi_count_not_finite", "system_assign"]
 
 
-def assign(
-    ref: BlobDef, value: BlobDef, dtype: DType | None = None, name: str | None = None
-) -> None:
+def assign(ref: Blob, value: Blob, dtype: DType | None = None, name: str | None = None) -> None:
     """Overwrite a variable at every step.
 
     Args:
@@ -30,8 +28,8 @@ def assign(
 
 
 def system_assign(
-    ref: BlobDef,
-    value: BlobDef,
+    ref: Blob,
+    value: Blob,
     validate_shape: object = None,
     use_locking: object = None,
     name: str | None = None,
@@ -39,33 +37,34 @@ def system_assign(
     """Assign like `assign`, and return ``ref``; the other two arguments have no effect, as in
     OneFlow.
     """
+    ref = checked_blob(ref)
     _assign(ref, value, name)
     return ref
 
 
-def _assign(ref: BlobDef, value: BlobDef, name: str | None) -> None:
+def _assign(ref: Blob, value: Blob, name: str | None) -> None:
     if isinstance(ref, BlobDef):
         made = {ref.job.builder.ops[part.op].type for part in ref.parts}
         if made != {"variable"}:
             raise InferenceError(
                 "assign",
                 at=user_line(),
-                found=f"the result of {' and '.join(sorted(made))} as what to overwrite",
+                found=f"the result of {' and '.join(sorted(made))} as the variable to overwrite",
                 allowed="a result of flow.get_variable",
             )
     emit("assign", ref, value, name=name)
 
 
-def _as_vector(count: BlobDef) -> BlobDef:
+def _as_vector(count: Blob) -> BlobDef:
     return emit_one("reshape", count, shape=(1,))
 
 
-def count_not_finite(x: BlobDef, name: str | None = None) -> BlobDef:
+def count_not_finite(x: Blob, name: str | None = None) -> BlobDef:
     """Return the number of infinite or NaN elements of a floating-point blob: int64, shape (1,)."""
     return _as_vector(emit("count_not_finite", x, name=name))
 
 
-def multi_count_not_finite(x: Sequence[BlobDef] | None = None, name: str | None = None) -> BlobDef:
+def multi_count_not_finite(x: Sequence[Blob] | None = None, name: str | None = None) -> BlobDef:
     """Return the number of infinite or NaN elements in a list of blobs: int64 of shape (1,)."""
     if not x:
         raise InferenceError(

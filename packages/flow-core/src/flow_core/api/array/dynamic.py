@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flow_core.api.session.views import cast_to_current_logical_view
 from flow_core.base.dtypes import DType, as_dtype, int32
-from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.blob import Blob, BlobDef
 from flow_core.frontend.trace.emit import emit, emit_one
 from flow_core.frontend.trace.repeat_acc import PeriodBlob, in_period, periods_of
 from flow_core.frontend.trace.valid_rows import RESIZE, Rows
@@ -12,7 +12,7 @@ from flow_core.frontend.trace.valid_rows import RESIZE, Rows
 __all__ = ["argwhere", "nonzero", "sync_dynamic_resize"]
 
 
-def argwhere(condition: BlobDef, dtype: DType | None = None, name: str | None = None) -> BlobDef:
+def argwhere(condition: Blob, dtype: DType | None = None, name: str | None = None) -> BlobDef:
     """Return the positions of all nonzero elements, one per row, in order.
 
     Args:
@@ -29,12 +29,12 @@ def argwhere(condition: BlobDef, dtype: DType | None = None, name: str | None = 
     return sync_dynamic_resize(places, number)
 
 
-def nonzero(a: BlobDef, name: str | None = None) -> BlobDef:
+def nonzero(a: Blob, name: str | None = None) -> BlobDef:
     """Return the transpose of `argwhere`: a row per axis and a column per position, as in numpy."""
     return emit_one("transpose", argwhere(a, name=name), perm=(1, 0))
 
 
-def sync_dynamic_resize(inputs: BlobDef, size: BlobDef, name: str | None = None) -> BlobDef:
+def sync_dynamic_resize(inputs: Blob, size: Blob, name: str | None = None) -> BlobDef:
     """Return the first ``size`` rows of a blob, where ``size`` is known only at run time.
 
     `BlobDef.shape` remains the maximum shape.  The first ``size`` rows are the valid ones.

@@ -6,7 +6,7 @@ from flow_core.api.array.initializers import zeros_initializer
 from flow_core.base.dtypes import DType, as_dtype, int32
 from flow_core.frontend.config.scope import name_scope
 from flow_core.frontend.session.variables import get_variable
-from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.blob import Blob, BlobDef
 from flow_core.frontend.trace.emit import emit, emit_one
 
 __all__ = [
@@ -18,7 +18,7 @@ __all__ = [
 
 
 def unique_with_counts(
-    x: BlobDef, out_idx: DType = int32, name: str | None = None
+    x: Blob, out_idx: DType = int32, name: str | None = None
 ) -> tuple[BlobDef, BlobDef, BlobDef, BlobDef]:
     """Return distinct values of a blob of rank 1, in the order of their first appearance.
 
@@ -37,7 +37,7 @@ def unique_with_counts(
 
 
 def indexed_slices_reduce_sum(
-    indices: BlobDef, values: BlobDef, name: str | None = None
+    indices: Blob, values: Blob, name: str | None = None
 ) -> tuple[BlobDef, BlobDef, BlobDef]:
     """Sum the rows that have the same index.
 
@@ -56,9 +56,9 @@ def indexed_slices_reduce_sum(
 
 
 def categorical_ordinal_encode(
-    table: BlobDef,
-    size: BlobDef,
-    input_tensor: BlobDef,
+    table: Blob,
+    size: Blob,
+    input_tensor: Blob,
     hash_precomputed: bool = True,
     name: str | None = None,
 ) -> BlobDef:
@@ -87,7 +87,7 @@ def categorical_ordinal_encode(
 
 
 def categorical_ordinal_encoder(
-    input_tensor: BlobDef,
+    input_tensor: Blob,
     capacity: int,
     hash_precomputed: bool = True,
     name: str = "CategoricalOrdinalEncoder",

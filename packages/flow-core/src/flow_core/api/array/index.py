@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from flow_core.api.array.shape import axis_of, check, inner, reshape, transpose
 from flow_core.base.dtypes import DType, as_dtype
 from flow_core.base.errors import UnsupportedError, user_line
-from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.blob import Blob, BlobDef, checked_blob
 from flow_core.frontend.trace.emit import emit, emit_one
 from flow_core.ir.graph import AttrValue
 from flow_core.ops.array.sort import DIRECTIONS
@@ -32,9 +32,9 @@ __all__ = [
 
 
 def gather(
-    params: BlobDef,
-    indices: BlobDef,
-    validate_indices: BlobDef | None = None,
+    params: Blob,
+    indices: Blob,
+    validate_indices: Blob | None = None,
     axis: int | None = None,
     batch_dims: int = 0,
     name: str | None = None,
@@ -71,7 +71,7 @@ def gather(
     return _batch_gather(params, indices, shared, name)
 
 
-def _batch_gather(params: BlobDef, indices: BlobDef, lead: int, name: str | None) -> BlobDef:
+def _batch_gather(params: Blob, indices: Blob, lead: int, name: str | None) -> BlobDef:
     shape = indices.shape
     if len(shape) == lead + 1:
         return emit_one("batch_gather", params, indices, name=name)
@@ -80,7 +80,7 @@ def _batch_gather(params: BlobDef, indices: BlobDef, lead: int, name: str | None
     return reshape(found, shape + params.shape[lead + 1 :])
 
 
-def gather_nd(params: BlobDef, indices: BlobDef, name: str | None = None) -> BlobDef:
+def gather_nd(params: Blob, indices: Blob, name: str | None = None) -> BlobDef:
     """Return the slices of ``params`` at the positions that the last axis of ``indices`` holds.
 
     Args:
@@ -103,7 +103,7 @@ def gather_nd(params: BlobDef, indices: BlobDef, name: str | None = None) -> Blo
 
 
 def scatter_nd(
-    indices: BlobDef, updates: BlobDef, shape: Sequence[int], name: str | None = None
+    indices: Blob, updates: Blob, shape: Sequence[int], name: str | None = None
 ) -> BlobDef:
     """Add ``updates`` at positions of a blob of zeros, and return that blob.
 
@@ -124,7 +124,7 @@ def scatter_nd(
 
 
 def tensor_scatter_nd_update(
-    params: BlobDef, indices: BlobDef, updates: BlobDef, name: str | None = None
+    params: Blob, indices: Blob, updates: Blob, name: str | None = None
 ) -> BlobDef:
     """Return ``params`` with the slices at the given positions replaced by ``updates``.
 
@@ -146,7 +146,7 @@ def tensor_scatter_nd_update(
 
 
 def tensor_scatter_nd_add(
-    params: BlobDef, indices: BlobDef, updates: BlobDef, name: str | None = None
+    params: Blob, indices: Blob, updates: Blob, name: str | None = None
 ) -> BlobDef:
     """Return ``params`` with ``updates`` added to the slices at the given positions.
 
@@ -167,7 +167,7 @@ def tensor_scatter_nd_add(
     return emit_one("tensor_scatter_nd_add", params, updates, indices, name=name)
 
 
-def dim_gather(input: BlobDef, dim: int, index: BlobDef, name: str | None = None) -> BlobDef:
+def dim_gather(input: Blob, dim: int, index: Blob, name: str | None = None) -> BlobDef:
     """Return, for each element of ``index``, the element of ``input`` at that index on axis
     ``dim``.
 
@@ -182,7 +182,7 @@ def dim_gather(input: BlobDef, dim: int, index: BlobDef, name: str | None = None
 
 
 def unsorted_segment_sum(
-    data: BlobDef, segment_ids: BlobDef, num_segments: int, axis: int = 0, name: str | None = None
+    data: Blob, segment_ids: Blob, num_segments: int, axis: int = 0, name: str | None = None
 ) -> BlobDef:
     """Sum the slices of ``data`` along an axis that belong to the same segment.
 
@@ -202,7 +202,7 @@ def unsorted_segment_sum(
 
 
 def unsorted_segment_sum_like(
-    data: BlobDef, segment_ids: BlobDef, like: BlobDef, axis: int = 0, name: str | None = None
+    data: Blob, segment_ids: Blob, like: Blob, axis: int = 0, name: str | None = None
 ) -> BlobDef:
     """Call `unsorted_segment_sum` with the size of axis ``axis`` of ``like`` as ``num_segments``.
 
@@ -222,7 +222,7 @@ def unsorted_segment_sum_like(
 
 
 def unsorted_batch_segment_sum(
-    data: BlobDef, segment_ids: BlobDef, num_segments: int, name: str | None = None
+    data: Blob, segment_ids: Blob, num_segments: int, name: str | None = None
 ) -> BlobDef:
     """Sum the rows of ``data`` by segment, separately for each batch entry.
 
@@ -251,9 +251,10 @@ def _to_last(function: str, axis: int, rank: int) -> tuple[tuple[int, ...], tupl
 
 
 def _along(
-    function: str, x: BlobDef, axis: int, name: str | None, at_last: Callable[..., BlobDef]
+    function: str, x: Blob, axis: int, name: str | None, at_last: Callable[..., BlobDef]
 ) -> BlobDef:
     """Apply an op that works on the last axis to another axis, between two transpositions."""
+    x = checked_blob(x)
     perm, inverse = _to_last(function, axis, len(x.shape))
     if perm[-1] == len(perm) - 1:
         return at_last(x, name)
@@ -262,14 +263,14 @@ def _along(
 
 
 def _emitter(op_type: str, **attrs: AttrValue) -> Callable[..., BlobDef]:
-    def at_last(x: BlobDef, name: str | None) -> BlobDef:
+    def at_last(x: Blob, name: str | None) -> BlobDef:
         return emit_one(op_type, x, **attrs, name=name)
 
     return at_last
 
 
 def sort(
-    input: BlobDef, axis: int = -1, direction: str = "ASCENDING", name: str | None = None
+    input: Blob, axis: int = -1, direction: str = "ASCENDING", name: str | None = None
 ) -> BlobDef:
     """Return the elements of a blob, sorted along an axis.
 
@@ -290,7 +291,7 @@ def sort(
 
 
 def argsort(
-    input: BlobDef, axis: int = -1, direction: str = "ASCENDING", name: str | None = None
+    input: Blob, axis: int = -1, direction: str = "ASCENDING", name: str | None = None
 ) -> BlobDef:
     """Return the indices that sort a blob along an axis; equal numbers keep their order.
 
@@ -307,7 +308,7 @@ def argsort(
     return _along("argsort", input, axis, name, _emitter("arg_sort", direction=direction))
 
 
-def argmax(input: BlobDef, axis: int = -1, name: str | None = None) -> BlobDef:
+def argmax(input: Blob, axis: int = -1, name: str | None = None) -> BlobDef:
     """Return the index of the largest element along an axis, the lowest among equal ones.
 
     Args:
@@ -328,7 +329,7 @@ def argmax(input: BlobDef, axis: int = -1, name: str | None = None) -> BlobDef:
 
 
 def top_k(
-    input: BlobDef, axis: int = -1, k: int = 1, sorted: bool = True, name: str | None = None
+    input: Blob, axis: int = -1, k: int = 1, sorted: bool = True, name: str | None = None
 ) -> BlobDef:
     """Return the int32 indices of the ``k`` largest numbers along an axis, largest first.
 
@@ -342,7 +343,7 @@ def top_k(
     return _along("math.top_k", input, axis, name, _emitter("top_k", k=k, sorted=sorted))
 
 
-def in_top_k(targets: BlobDef, predictions: BlobDef, k: int, name: str | None = None) -> BlobDef:
+def in_top_k(targets: Blob, predictions: Blob, k: int, name: str | None = None) -> BlobDef:
     """Return, for each row, whether fewer than ``k`` classes have a higher prediction than its
     target.
 
@@ -360,7 +361,7 @@ def in_top_k(targets: BlobDef, predictions: BlobDef, k: int, name: str | None = 
 
 
 def one_hot(
-    indices: BlobDef,
+    indices: Blob,
     depth: int,
     on_value: int | float = 1,
     off_value: int | float = 0,

@@ -9,7 +9,7 @@ from flow_core.api.array.index import gather
 from flow_core.api.array.shape import check
 from flow_core.base.dtypes import DType, as_dtype
 from flow_core.frontend.config.scope import current_scope
-from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.blob import Blob, BlobDef
 from flow_core.frontend.trace.emit import emit_one
 from flow_core.ir.graph import AttrValue
 
@@ -29,7 +29,7 @@ def _seed(seed: int | None) -> dict[str, AttrValue]:
 
 
 def bernoulli(
-    x: BlobDef, seed: int | None = None, dtype: DType | None = None, name: str = "Bernoulli"
+    x: Blob, seed: int | None = None, dtype: DType | None = None, name: str = "Bernoulli"
 ) -> BlobDef:
     """Return, for each element of ``x``, 1 with that probability, otherwise 0.
 
@@ -91,7 +91,7 @@ def gen_seed(seed: int | None = None) -> tuple[int, bool]:
 
 
 def generate_random_batch_permutation_indices(
-    value: BlobDef, seed: int | None = None, name: str | None = None
+    value: Blob, seed: int | None = None, name: str | None = None
 ) -> BlobDef:
     """Return a random permutation of the row indices of a blob, drawn anew in each step.
 
@@ -106,7 +106,7 @@ def generate_random_batch_permutation_indices(
     return emit_one("generate_random_batch_permutation_indices", value, **_seed(seed), name=name)
 
 
-def shuffle(value: BlobDef, seed: int | None = None, name: str | None = None) -> BlobDef:
+def shuffle(value: Blob, seed: int | None = None, name: str | None = None) -> BlobDef:
     """Return the rows of a blob (axis 0) in a random order, drawn anew in each step.
 
     Args:

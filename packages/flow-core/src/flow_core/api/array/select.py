@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from flow_core.api.array.shape import axis_of, check, expand_dims, inner
 from flow_core.base.shapes import same_padding as padding_of_axis
-from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.blob import Blob, BlobDef, checked_blob
 from flow_core.frontend.trace.emit import emit, emit_one
 from flow_core.ir.graph import AttrValue
 from flow_core.ops.array.select import LAST
@@ -31,11 +31,11 @@ SliceRow = Sequence[int | None]
 
 
 def concat(
-    inputs: Sequence[BlobDef] | None = None,
+    inputs: Sequence[Blob] | None = None,
     axis: int = 0,
     max_dim_size: int | None = None,
     name: str | None = None,
-    values: Sequence[BlobDef] | None = None,
+    values: Sequence[Blob] | None = None,
 ) -> BlobDef:
     """Concatenate blobs along an axis; a single blob is returned unchanged.
 
@@ -53,16 +53,16 @@ def concat(
     check(inputs is None or values is None, "concat", "inputs and values", "one of them")
     parts = list(blobs or ())
     if len(parts) == 1:
-        return parts[0]
+        return checked_blob(parts[0])
     others = [x for x in parts if not isinstance(x, BlobDef)]
     check(not others, "concat", f"{others[:1]!r:.60}", "blobs alone")
     axis = axis_of("concat", axis, len(parts[0].shape))
     # maximum sizes of lists need not fit together: only the arrays that are fed must
-    bound = None if any(x.is_dynamic for x in parts) else max_dim_size
+    bound = None if any(checked_blob(x).is_dynamic for x in parts) else max_dim_size
     return emit_one("concat", *parts, axis=axis, max_dim_size=bound, name=name)
 
 
-def stack(inputs: Sequence[BlobDef], axis: int = 0, name: str | None = None) -> BlobDef:
+def stack(inputs: Sequence[Blob], axis: int = 0, name: str | None = None) -> BlobDef:
     """Stack blobs of one shape along a new axis.
 
     Args:
@@ -85,7 +85,7 @@ def stack(inputs: Sequence[BlobDef], axis: int = 0, name: str | None = None) -> 
 
 
 def slice(
-    x: BlobDef, begin: Sequence[int | None], size: Sequence[int | None], name: str | None = None
+    x: Blob, begin: Sequence[int | None], size: Sequence[int | None], name: str | None = None
 ) -> BlobDef:
     """Return the region of ``x`` that starts at ``begin`` and has the size ``size``.
 
@@ -113,7 +113,7 @@ def _begin_and_size(total: int, begin: int | None, size: int | None) -> SliceRow
     return (start, stop, 1)
 
 
-def slice_v2(x: BlobDef, slice_tup_list: Sequence[SliceRow], name: str | None = None) -> BlobDef:
+def slice_v2(x: Blob, slice_tup_list: Sequence[SliceRow], name: str | None = None) -> BlobDef:
     """Return the slice ``x[start:stop:step, ...]``, as in numpy.
 
     Args:
@@ -129,7 +129,7 @@ def slice_v2(x: BlobDef, slice_tup_list: Sequence[SliceRow], name: str | None = 
 
 
 def slice_update(
-    x: BlobDef, update: BlobDef, slice_tup_list: Sequence[SliceRow], name: str | None = None
+    x: Blob, update: Blob, slice_tup_list: Sequence[SliceRow], name: str | None = None
 ) -> BlobDef:
     """Return a copy of ``x`` with a slice replaced.
 
@@ -147,9 +147,7 @@ def slice_update(
     return emit_one("slice_update", x, update, **attrs, name=name)
 
 
-def logical_slice(
-    x: BlobDef, slice_tup_list: Sequence[SliceRow], name: str | None = None
-) -> BlobDef:
+def logical_slice(x: Blob, slice_tup_list: Sequence[SliceRow], name: str | None = None) -> BlobDef:
     """Return a slice as `slice_v2` does, with steps greater than 0 only.
 
     Args:
@@ -163,7 +161,7 @@ def logical_slice(
 
 
 def logical_slice_assign(
-    x: BlobDef, value: BlobDef, slice_tup_list: Sequence[SliceRow], name: str | None = None
+    x: Blob, value: Blob, slice_tup_list: Sequence[SliceRow], name: str | None = None
 ) -> None:
     """Overwrite a slice of a variable at every step.
 
@@ -182,7 +180,7 @@ def logical_slice_assign(
 
 
 def slice_attrs(
-    function: str, x: BlobDef, rows: Sequence[SliceRow], forward: bool = False
+    function: str, x: Blob, rows: Sequence[SliceRow], forward: bool = False
 ) -> dict[str, tuple[int, ...]]:
     """Return the start, stop and step attributes of a list of slices."""
     rank = len(x.shape)
@@ -212,7 +210,7 @@ def _checked(function: str, size: int, row: SliceRow, forward: bool) -> tuple[in
 _STEPS = {False: "a step other than 0", True: "a step greater than 0"}
 
 
-def reverse(input: BlobDef, axis: int | Sequence[int], name: str | None = None) -> BlobDef:
+def reverse(input: Blob, axis: int | Sequence[int], name: str | None = None) -> BlobDef:
     """Reverse the order of elements along one or several axes.
 
     Args:
@@ -235,7 +233,7 @@ def reverse(input: BlobDef, axis: int | Sequence[int], name: str | None = None) 
 
 
 def _pad_attrs(
-    function: str, x: BlobDef, paddings: Sequence[Sequence[int]], value: float
+    function: str, x: Blob, paddings: Sequence[Sequence[int]], value: float
 ) -> dict[str, AttrValue]:
     rank = len(x.shape)
     ok = isinstance(paddings, list | tuple) and len(paddings) == rank
@@ -251,7 +249,7 @@ def _pad_attrs(
 
 
 def pad(
-    x: BlobDef,
+    x: Blob,
     paddings: Sequence[Sequence[int]],
     constant_value: int | float = 0,
     name: str | None = None,
@@ -278,7 +276,7 @@ def pad(
 
 
 def pad_grad(
-    x: BlobDef,
+    x: Blob,
     paddings: Sequence[Sequence[int]],
     constant_value: int | float = 0,
     name: str | None = None,
@@ -303,7 +301,7 @@ def pad_grad(
 
 
 def same_padding(
-    x: BlobDef,
+    x: Blob,
     padding: str,
     data_format: str,
     kernel_size: Sequence[int],
@@ -338,7 +336,7 @@ def same_padding(
     return pad(x, [(0, 0)] * first + rows + [(0, 0)] * after, name=name)
 
 
-def reflection_pad2d(x: BlobDef, padding: int | Sequence[int], name: str | None = None) -> BlobDef:
+def reflection_pad2d(x: Blob, padding: int | Sequence[int], name: str | None = None) -> BlobDef:
     """Pad images (N, C, H, W) by reflection, without repeating the edge.
 
     Args:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from flow_core.api.arguments import checker
 from flow_core.base.errors import InferenceError, UnsupportedError, user_line
 from flow_core.base.shapes import broadcast_shapes, normal_axis
-from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.blob import Blob, BlobDef, checked_blob
 from flow_core.frontend.trace.emit import emit, emit_one
 
 __all__ = [
@@ -43,7 +43,7 @@ def inner(name: str | None, suffix: str) -> str | None:
     return None if name is None else f"{name}{suffix}"
 
 
-def reshape(x: BlobDef, shape: Sequence[int], name: str | None = None) -> BlobDef:
+def reshape(x: Blob, shape: Sequence[int], name: str | None = None) -> BlobDef:
     """Return a blob with the same elements in the same order, in another shape.
 
     Args:
@@ -59,12 +59,12 @@ def reshape(x: BlobDef, shape: Sequence[int], name: str | None = None) -> BlobDe
     return emit_one("reshape", x, shape=tuple(shape), name=name)
 
 
-def dynamic_reshape(x: BlobDef, shape: Sequence[int], name: str | None = None) -> BlobDef:
+def dynamic_reshape(x: Blob, shape: Sequence[int], name: str | None = None) -> BlobDef:
     """Do the same as `reshape`, since all shapes are known at compile time."""
     return reshape(x, shape, name)
 
 
-def reshape_like(x: BlobDef, like: BlobDef, name: str | None = None) -> BlobDef:
+def reshape_like(x: Blob, like: Blob, name: str | None = None) -> BlobDef:
     """Return ``x`` in the shape of another blob.
 
     Args:
@@ -81,9 +81,7 @@ def reshape_like(x: BlobDef, like: BlobDef, name: str | None = None) -> BlobDef:
     return emit_one("reshape_like", x, like, name=name)
 
 
-def flatten(
-    input: BlobDef, start_dim: int = 0, end_dim: int = -1, name: str | None = None
-) -> BlobDef:
+def flatten(input: Blob, start_dim: int = 0, end_dim: int = -1, name: str | None = None) -> BlobDef:
     """Merge several adjacent axes into one.
 
     Args:
@@ -100,7 +98,7 @@ def flatten(
     return emit_one("flatten", input, start_dim=start_dim, end_dim=end_dim, name=name)
 
 
-def squeeze(input: BlobDef, axis: Sequence[int] | None = None, name: str | None = None) -> BlobDef:
+def squeeze(input: Blob, axis: Sequence[int] | None = None, name: str | None = None) -> BlobDef:
     """Remove the given axes of size 1, or all of them by default; at least one axis remains.
 
     Raises:
@@ -111,7 +109,7 @@ def squeeze(input: BlobDef, axis: Sequence[int] | None = None, name: str | None 
     return emit_one("squeeze", input, axes=tuple(axis), name=name)
 
 
-def expand_dims(input: BlobDef, axis: int, name: str | None = None) -> BlobDef:
+def expand_dims(input: Blob, axis: int, name: str | None = None) -> BlobDef:
     """Insert an axis of size 1.
 
     Args:
@@ -129,30 +127,31 @@ def expand_dims(input: BlobDef, axis: int, name: str | None = None) -> BlobDef:
     return emit_one("expand_dims", input, axis=axis, name=name)
 
 
-def identity(x: BlobDef, name: str | None = None) -> BlobDef:
+def identity(x: Blob, name: str | None = None) -> BlobDef:
     """Return a blob with the same elements."""
     return emit_one("identity", x, name=name)
 
 
-def identity_n(inputs: Sequence[BlobDef], name: str | None = None) -> list[BlobDef]:
+def identity_n(inputs: Sequence[Blob], name: str | None = None) -> list[BlobDef]:
     """Pass several blobs through one identity op: all results become available together."""
     return list(emit("tuple_identity", *inputs, name=name))
 
 
-def amp_white_identity(x: BlobDef, name: str | None = None) -> BlobDef:
+def amp_white_identity(x: Blob, name: str | None = None) -> BlobDef:
     """Return the `identity` of ``x``; under mixed precision, this op runs in half precision."""
     return emit_one("amp_white_identity", x, name=name)
 
 
-def cast_to_static_shape(x: BlobDef, name: str | None = None) -> BlobDef:
+def cast_to_static_shape(x: Blob, name: str | None = None) -> BlobDef:
     """Return ``x`` as a blob of fixed shape, or ``x`` itself if its shape is already fixed."""
+    x = checked_blob(x)
     if not x.is_dynamic:
         return x
     return emit_one("cast_to_static_shape", x, name=name)
 
 
 def transpose(
-    a: BlobDef,
+    a: Blob,
     perm: Sequence[int] | None = None,
     conjugate: bool = False,
     batch_axis_non_change: bool = False,
@@ -178,8 +177,8 @@ def transpose(
 
 
 def broadcast_like(
-    x: BlobDef,
-    like: BlobDef,
+    x: Blob,
+    like: Blob,
     broadcast_axes: Sequence[int] | None = None,
     name: str | None = None,
 ) -> BlobDef:
@@ -198,7 +197,7 @@ def broadcast_like(
 
 
 def broadcast_to_compatible_with(
-    x: BlobDef, compatible: Sequence[BlobDef], name: str | None = None
+    x: Blob, compatible: Sequence[Blob], name: str | None = None
 ) -> BlobDef:
     """Repeat ``x`` to the common broadcast shape of ``x`` and all ``compatible`` blobs.
 

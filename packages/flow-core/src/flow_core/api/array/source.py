@@ -11,7 +11,7 @@ from typing import Any
 
 from flow_core.api.array.shape import check, inner
 from flow_core.base.dtypes import DType, as_dtype, float32, int32
-from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.blob import Blob, BlobDef
 from flow_core.frontend.trace.emit import emit_one
 from flow_core.ir.graph import AttrValue
 
@@ -68,7 +68,7 @@ def constant_scalar(
 
 
 def constant_like(
-    like: BlobDef, value: int | float, dtype: DType | None = None, name: str | None = None
+    like: Blob, value: int | float, dtype: DType | None = None, name: str | None = None
 ) -> BlobDef:
     """Return a blob of the shape, and by default the type, of ``like``, filled with ``value``."""
     wanted = like.dtype if dtype is None else as_dtype(dtype)
@@ -76,12 +76,12 @@ def constant_like(
     return emit_one("constant_like", like, value=number, dtype=wanted.name, name=name)
 
 
-def ones_like(like: BlobDef, dtype: DType | None = None, name: str | None = None) -> BlobDef:
+def ones_like(like: Blob, dtype: DType | None = None, name: str | None = None) -> BlobDef:
     """Return ones in the shape of a blob; see `constant_like`."""
     return constant_like(like, 1, dtype, name)
 
 
-def zeros_like(like: BlobDef, dtype: DType | None = None, name: str | None = None) -> BlobDef:
+def zeros_like(like: Blob, dtype: DType | None = None, name: str | None = None) -> BlobDef:
     """Return zeros in the shape of a blob; see `constant_like`."""
     return constant_like(like, 0, dtype, name)
 
@@ -124,7 +124,7 @@ def range(
     )
 
 
-def elem_cnt(inputs: BlobDef, dtype: Any = None, name: str | None = None) -> BlobDef:
+def elem_cnt(inputs: Blob, dtype: Any = None, name: str | None = None) -> BlobDef:
     """Return the number of elements of a blob as a constant of shape (1,), int32 by default."""
     return emit_one(
         "constant", value=prod(inputs.shape), dtype=(dtype or int32).name, shape=(1,), name=name
@@ -141,7 +141,7 @@ def _fill_attrs(what: str, value: int | float, other: int) -> dict[str, AttrValu
 
 
 def tril(
-    x: BlobDef, diagonal: int = 0, fill_value: int | float = 0, name: str | None = None
+    x: Blob, diagonal: int = 0, fill_value: int | float = 0, name: str | None = None
 ) -> BlobDef:
     """Return the lower triangles of the matrices on the last two axes, with ``fill_value`` above.
 
@@ -156,7 +156,7 @@ def tril(
 
 
 def fused_scale_tril(
-    x: BlobDef,
+    x: Blob,
     diagonal: int = 0,
     fill_value: int | float = 0,
     scale: int | float = 1,

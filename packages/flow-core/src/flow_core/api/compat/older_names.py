@@ -18,7 +18,7 @@ from flow_core.base.errors import (
 )
 from flow_core.frontend.session.session import default_session
 from flow_core.frontend.session.variables import stale_value
-from flow_core.frontend.trace.blob import BlobDef, MirroredBlob
+from flow_core.frontend.trace.blob import Blob, BlobDef, MirroredBlob, checked_blob
 from flow_core.frontend.trace.job_build import current_job
 from flow_core.frontend.trace.mirrored_view import mirrored_devices, parts_of, to_mirrored, whole_of
 from flow_core.sharding.sbp import B, P
@@ -63,8 +63,9 @@ def inter_job_reuse_mem_strategy(
     default_session().resources.others["inter_job_reuse_mem_strategy"] = strategy_str
 
 
-def eager_assign_121(ref: BlobDef, value: BlobDef) -> BlobDef:
+def eager_assign_121(ref: Blob, value: Blob) -> BlobDef:
     """Assign like `flow.assign` in a job in eager mode, and return ``ref``."""
+    ref = checked_blob(ref)
     if not default_session().eager:
         raise JobError(
             "flow.experimental.eager_assign_121",
@@ -77,7 +78,7 @@ def eager_assign_121(ref: BlobDef, value: BlobDef) -> BlobDef:
     return ref
 
 
-def eager_nccl_all_reduce(x: BlobDef, parallel_conf: str, name: str | None = None) -> BlobDef:
+def eager_nccl_all_reduce(x: Blob, parallel_conf: str, name: str | None = None) -> BlobDef:
     """Sum the values that a blob has on the devices of the mirrored view, by an all-reduce.
 
     Args:
@@ -86,6 +87,7 @@ def eager_nccl_all_reduce(x: BlobDef, parallel_conf: str, name: str | None = Non
             are those of the placement in scope.
         name: name of the op.
     """
+    x = checked_blob(x)
     job, line = current_job("eager_nccl_all_reduce"), user_line(2)
     devices = mirrored_devices(job)
     if devices is None:
@@ -102,7 +104,7 @@ def eager_nccl_all_reduce(x: BlobDef, parallel_conf: str, name: str | None = Non
 
 
 def ssp_variable_proxy(
-    var: BlobDef, buffer_size: int = 1, name: str | None = None
+    var: Blob, buffer_size: int = 1, name: str | None = None
 ) -> tuple[BlobDef, BlobDef]:
     """Return a variable to overwrite, and the value that it had ``buffer_size - 1`` steps before.
 
@@ -121,6 +123,7 @@ def ssp_variable_proxy(
     Raises:
         InferenceError: ``buffer_size`` is less than 1.
     """
+    var = checked_blob(var)
     if buffer_size < 1:
         raise InferenceError(
             "flow.experimental.ssp_variable_proxy",

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 from flow_core.api.nn.basic import Module
 from flow_core.base.dtypes import DType
 from flow_core.base.errors import GraphError, nearest, user_line
-from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.blob import Blob, BlobDef
 from flow_core.frontend.trace.emit import emit
 from flow_core.frontend.trace.job_build import JobBuild, current_job
 from flow_core.ops.system.python_kernel import PYTHON_KERNEL, PythonOp, known
@@ -93,7 +93,7 @@ class UserOpBuilder:
         self.op_type = op_type_name
         return self
 
-    def Input(self: Builder, input_name: str, input_blob_list: Sequence[BlobDef]) -> Builder:
+    def Input(self: Builder, input_name: str, input_blob_list: Sequence[Blob]) -> Builder:
         """Connect blobs to an input.
 
         Raises:
@@ -213,7 +213,7 @@ class UserOp:
         for name, count in self.outputs.items():
             if len(results[name]) != count:
                 found = f"{count} blobs requested of output {name!r}"
-                raise _fail(self.spec.type, found, f"{len(results[name])} of it")
+                raise _fail(self.spec.type, found, f"{len(results[name])}, the number of its blobs")
 
     def RemoteBlobDict(self) -> dict[str, list[BlobDef]]:
         """Return the blobs of each requested output."""

@@ -17,7 +17,7 @@ from flow_core.api.array.index import (
 from flow_core.api.array.shape import broadcast_to_compatible_with
 from flow_core.api.array.source import fused_scale_tril, tril
 from flow_core.base.dtypes import DType, as_dtype, int32
-from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.blob import Blob, BlobDef
 from flow_core.frontend.trace.emit import emit, emit_one
 
 __all__ = [
@@ -39,7 +39,7 @@ _check = checker("flow.math.")
 
 
 def l2_normalize(
-    input: BlobDef,
+    input: Blob,
     axis: int | None = None,
     epsilon: float = 1e-12,
     name: str | None = None,
@@ -56,7 +56,7 @@ def l2_normalize(
 
 
 def reduced_shape_elem_cnt(
-    input_blob: BlobDef,
+    input_blob: Blob,
     axis: Sequence[int] | None = None,
     dtype: DType | None = None,
     name: str | None = None,

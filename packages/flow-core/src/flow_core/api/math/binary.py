@@ -13,7 +13,7 @@ from flow_core.api.array.dynamic import argwhere
 from flow_core.api.math.unary import reciprocal_no_nan, square
 from flow_core.base.dtypes import DType, as_dtype
 from flow_core.base.errors import InferenceError, user_line
-from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.blob import Blob, BlobDef, checked_blob
 from flow_core.frontend.trace.emit import emit_one
 from flow_core.frontend.trace.operators import as_blob, operand_of
 
@@ -49,7 +49,7 @@ __all__ = [
     "xlogy",
 ]
 
-Operand = BlobDef | float
+Operand = Blob | float
 INT64 = 2**63
 
 
@@ -74,11 +74,12 @@ def _pair(kind: str, x: Operand, y: Operand, name: str | None) -> BlobDef:
 
 def _with_number(
     op_type: str,
-    x: BlobDef,
-    value: float,
+    x: Blob,
+    value: Operand,
     name: str | None,
     change: Callable[[float], float] = lambda number: number,
 ) -> BlobDef:
+    x = checked_blob(x)
     return emit_one(op_type, x, operand=operand_of(x, value, change), name=name)
 
 
@@ -141,21 +142,21 @@ def floordiv(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
 def pow(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
     """Return ``x`` raised to the power ``y``, which may be a number; for floating types only."""
     if isinstance(x, BlobDef) and not isinstance(y, BlobDef):
-        return emit_one("scalar_pow", x, exponent=float(y), name=name)
+        return emit_one("scalar_pow", x, exponent=float(operand_of(x, y)), name=name)
     return _pair("pow", x, y, name)
 
 
-def atan2(x: BlobDef, y: BlobDef, name: str | None = None) -> BlobDef:
+def atan2(x: Blob, y: Blob, name: str | None = None) -> BlobDef:
     """Return the angle of the points (y, x) in radians, from -pi to pi: arctan of ``x / y``."""
     return emit_one("atan2", x, y, name=name)
 
 
-def xdivy(x: BlobDef, y: BlobDef, name: str | None = None) -> BlobDef:
+def xdivy(x: Blob, y: Blob, name: str | None = None) -> BlobDef:
     """Return ``x / y``, or 0 where ``x`` is 0, whatever ``y`` is."""
     return emit_one("xdivy", x, y, name=name)
 
 
-def xlogy(x: BlobDef, y: BlobDef, name: str | None = None) -> BlobDef:
+def xlogy(x: Blob, y: Blob, name: str | None = None) -> BlobDef:
     """Return ``x * log(y)``, or 0 where ``x`` is 0, whatever ``y`` is."""
     return emit_one("xlogy", x, y, name=name)
 
@@ -210,7 +211,7 @@ def logical_and(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
     return _pair("logical_and", x, y, name)
 
 
-def add_n(inputs: Sequence[BlobDef], name: str | None = None) -> BlobDef:
+def add_n(inputs: Sequence[Blob], name: str | None = None) -> BlobDef:
     """Return the sum of blobs of one shape and element type.
 
     Raises:
@@ -219,7 +220,7 @@ def add_n(inputs: Sequence[BlobDef], name: str | None = None) -> BlobDef:
     return emit_one("add_n", *inputs, name=name)
 
 
-def polyval(coeffs: Sequence[float], x: BlobDef, name: str | None = None) -> BlobDef:
+def polyval(coeffs: Sequence[float], x: Blob, name: str | None = None) -> BlobDef:
     """Return a polynomial of each element; ``coeffs`` starts with that of the highest power.
 
     Raises:
@@ -246,7 +247,7 @@ def _integral(value: float) -> int:
 
 
 def clip_by_value(
-    values: BlobDef,
+    values: Blob,
     min_value: float | None = None,
     max_value: float | None = None,
     name: str | None = None,
@@ -274,16 +275,17 @@ def clip_by_value(
 clip_by_scalar = clip = clamp = clip_by_value
 
 
-def cast(x: BlobDef, dtype: DType, name: str | None = None) -> BlobDef:
+def cast(x: Blob, dtype: DType, name: str | None = None) -> BlobDef:
     """Return ``x`` converted to an element type; conversion to integers truncates."""
+    x = checked_blob(x)
     target = as_dtype(dtype)
     return x if x.dtype is target else emit_one("cast", x, dtype=target.name, name=name)
 
 
 def where(
-    condition: BlobDef,
-    x: BlobDef | None = None,
-    y: BlobDef | None = None,
+    condition: Blob,
+    x: Blob | None = None,
+    y: Blob | None = None,
     name: str | None = None,
 ) -> BlobDef:
     """Return elements of ``x`` where ``condition`` is not 0, else those of ``y``; shapes broadcast.
@@ -302,6 +304,8 @@ def where(
     )
 
 
-def masked_fill(x: BlobDef, mask: BlobDef, value: float, name: str | None = None) -> BlobDef:
+def masked_fill(x: Blob, mask: Blob, value: float, name: str | None = None) -> BlobDef:
     """Return ``value`` where ``mask`` is not 0, else the elements of ``x``; shapes broadcast."""
+    x = checked_blob(x)
+    mask = checked_blob(mask)
     return emit_one("where_scalar_x", mask, x, operand=operand_of(x, value), name=name)

@@ -6,15 +6,15 @@ from math import prod
 
 from flow_core.api.array.shape import reshape
 from flow_core.base.errors import InferenceError, user_line
-from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.blob import Blob, BlobDef
 from flow_core.frontend.trace.emit import emit
 
 __all__ = ["matmul"]
 
 
 def matmul(
-    a: BlobDef,
-    b: BlobDef,
+    a: Blob,
+    b: Blob,
     transpose_a: bool = False,
     transpose_b: bool = False,
     name: str | None = None,

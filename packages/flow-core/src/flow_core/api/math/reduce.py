@@ -16,7 +16,7 @@ from flow_core.api.math.unary import exp, log, sqrt, square
 from flow_core.base.errors import InferenceError, user_line
 from flow_core.base.shapes import normal_axis
 from flow_core.comm.exchange import neutral
-from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.blob import Blob, BlobDef, checked_blob
 from flow_core.frontend.trace.emit import emit_one
 from flow_core.frontend.trace.repeat_acc import per_period
 
@@ -39,7 +39,7 @@ __all__ = [
 Axis = int | Sequence[int] | None
 
 
-def _axes(x: BlobDef, axis: Axis, function: str) -> tuple[int, ...]:
+def _axes(x: Blob, axis: Axis, function: str) -> tuple[int, ...]:
     """Return the axes as non-negative numbers."""
     rank = len(x.shape)
     if axis is None:
@@ -55,15 +55,17 @@ def _axes(x: BlobDef, axis: Axis, function: str) -> tuple[int, ...]:
         ) from error
 
 
-def _reduce(op: str, x: BlobDef, axis: Axis, keepdims: bool, name: str | None) -> BlobDef:
+def _reduce(op: str, x: Blob, axis: Axis, keepdims: bool, name: str | None) -> BlobDef:
+    x = checked_blob(x)
     axes = _axes(x, axis, op)
     return emit_one(op, x, axis=axes, keepdims=bool(keepdims), name=name) if axes else x
 
 
-def _filled(operation: str, x: BlobDef, axis: Axis) -> BlobDef:
+def _filled(operation: str, x: Blob, axis: Axis) -> BlobDef:
     """Return ``x`` with the identity element of the maximum or minimum in the rows that are not
     valid.
     """
+    x = checked_blob(x)
     if x.rows is None or x.rows.axis not in _axes(x, axis, f"reduce_{operation}"):
         return x
     whole = emit_one("cast_to_static_shape", x)
@@ -74,7 +76,7 @@ def _filled(operation: str, x: BlobDef, axis: Axis) -> BlobDef:
 
 
 def reduce_sum(
-    input_tensor: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
+    input_tensor: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> BlobDef:
     """Return the sums along some axes, in the element type of ``input_tensor``.
 
@@ -98,7 +100,7 @@ def reduce_sum(
 
 
 def reduce_max(
-    x: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
+    x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> BlobDef:
     """Return the maxima along some axes; tied elements share the gradient equally.
 
@@ -109,7 +111,7 @@ def reduce_max(
 
 
 def reduce_min(
-    x: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
+    x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> BlobDef:
     """Return the minima along some axes; tied elements share the gradient equally.
 
@@ -120,7 +122,7 @@ def reduce_min(
 
 
 def reduce_prod(
-    x: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
+    x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> BlobDef:
     """Return the products along some axes.
 
@@ -130,14 +132,14 @@ def reduce_prod(
     return _reduce("reduce_prod", x, axis, keepdims, name)
 
 
-def _truth(op: str, x: BlobDef, axis: Axis, keepdims: bool, name: str | None) -> BlobDef:
+def _truth(op: str, x: Blob, axis: Axis, keepdims: bool, name: str | None) -> BlobDef:
     if _axes(x, axis, op):
         return _reduce(op, x, axis, keepdims, name)
     return emit_one("scalar_logical_not_equal", x, operand=0, name=name)
 
 
 def reduce_any(
-    x: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
+    x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> BlobDef:
     """Return 1 where some element along the axes is not 0, otherwise 0; int8.
 
@@ -148,7 +150,7 @@ def reduce_any(
 
 
 def reduce_all(
-    x: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
+    x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> BlobDef:
     """Return 1 where no element along the axes is 0, otherwise 0; int8.
 
@@ -160,7 +162,7 @@ def reduce_all(
 
 @per_period
 def reduce_mean(
-    input_blob: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
+    input_blob: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> BlobDef:
     """Return the means along some axes; means of integers are truncated.
 
@@ -168,6 +170,7 @@ def reduce_mean(
         input_blob, axis, keepdims, name: as for `reduce_sum`, which also describes shape and
             errors.
     """
+    input_blob = checked_blob(input_blob)
     axes = _axes(input_blob, axis, "reduce_mean")
     if not axes:
         return input_blob
@@ -181,8 +184,9 @@ def reduce_mean(
     return divide(total, max(count, 1), name)
 
 
-def _mean_of_rows(x: BlobDef, total: BlobDef, axes: Sequence[int], name: str | None) -> BlobDef:
+def _mean_of_rows(x: Blob, total: Blob, axes: Sequence[int], name: str | None) -> BlobDef:
     """Return a sum divided by the number of valid elements, or 0 if there are none."""
+    x = checked_blob(x)
     rows = x.rows
     rest = prod(x.shape[i] for i in axes if i != rows.axis)
     count = emit_one("cast", maximum(rows.count, 1), dtype=x.dtype.name)
@@ -190,7 +194,7 @@ def _mean_of_rows(x: BlobDef, total: BlobDef, axes: Sequence[int], name: str | N
 
 
 def reduce_variance(
-    input_tensor: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
+    input_tensor: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> BlobDef:
     """Return the biased variances along some axes; 0 if there are no axes.
 
@@ -207,7 +211,7 @@ def reduce_variance(
 
 
 def reduce_std(
-    input_tensor: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
+    input_tensor: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> BlobDef:
     """Return the square roots of the variances along some axes; 0 if there are no axes.
 
@@ -223,7 +227,7 @@ def reduce_std(
 
 
 def reduce_euclidean_norm(
-    input_tensor: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
+    input_tensor: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> BlobDef:
     """Return the square roots of the sums of squares along some axes.
 
@@ -236,7 +240,7 @@ def reduce_euclidean_norm(
 
 
 def reduce_logsumexp(
-    input_tensor: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
+    input_tensor: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> BlobDef:
     """Return the logarithms of the sums of exponentials along some axes, computed without overflow.
 
@@ -244,6 +248,7 @@ def reduce_logsumexp(
         input_tensor, axis, keepdims, name: as for `reduce_sum`, which also describes shape and
             errors; floating types only.
     """
+    input_tensor = checked_blob(input_tensor)
     axes = _axes(input_tensor, axis, "reduce_logsumexp")
     if not axes:
         return input_tensor
@@ -256,14 +261,14 @@ def reduce_logsumexp(
 
 
 def two_stage_reduce_max(
-    x: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
+    x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> BlobDef:
     """Do the same as `reduce_max`; if a reduced axis is split, reduce in two stages."""
     return reduce_max(x, axis, keepdims, name)
 
 
 def two_stage_reduce_min(
-    x: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
+    x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> BlobDef:
     """Do the same as `reduce_min`; if a reduced axis is split, reduce in two stages."""
     return reduce_min(x, axis, keepdims, name)

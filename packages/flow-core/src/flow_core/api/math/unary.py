@@ -6,7 +6,7 @@ All of them return a blob of the shape and element type of ``x``.  `abs`, `negat
 
 from __future__ import annotations
 
-from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.blob import Blob, BlobDef
 from flow_core.frontend.trace.emit import emit_one
 
 __all__ = [
@@ -53,201 +53,201 @@ __all__ = [
 ]
 
 
-def abs(x: BlobDef, name: str | None = None) -> BlobDef:
+def abs(x: Blob, name: str | None = None) -> BlobDef:
     """Return the absolute value of each element."""
     return emit_one("abs", x, name=name)
 
 
-def acos(x: BlobDef, name: str | None = None) -> BlobDef:
+def acos(x: Blob, name: str | None = None) -> BlobDef:
     """Return the arc cosine of each element, in radians; nan outside [-1, 1]."""
     return emit_one("acos", x, name=name)
 
 
-def acosh(x: BlobDef, name: str | None = None) -> BlobDef:
+def acosh(x: Blob, name: str | None = None) -> BlobDef:
     """Return the inverse hyperbolic cosine of each element; nan below 1."""
     return emit_one("acosh", x, name=name)
 
 
-def asin(x: BlobDef, name: str | None = None) -> BlobDef:
+def asin(x: Blob, name: str | None = None) -> BlobDef:
     """Return the arc sine of each element, in radians; nan outside [-1, 1]."""
     return emit_one("asin", x, name=name)
 
 
-def asinh(x: BlobDef, name: str | None = None) -> BlobDef:
+def asinh(x: Blob, name: str | None = None) -> BlobDef:
     """Return the inverse hyperbolic sine of each element."""
     return emit_one("asinh", x, name=name)
 
 
-def atan(x: BlobDef, name: str | None = None) -> BlobDef:
+def atan(x: Blob, name: str | None = None) -> BlobDef:
     """Return the arc tangent of each element, in radians."""
     return emit_one("atan", x, name=name)
 
 
-def atanh(x: BlobDef, name: str | None = None) -> BlobDef:
+def atanh(x: Blob, name: str | None = None) -> BlobDef:
     """Return the inverse hyperbolic tangent of each element; nan outside [-1, 1]."""
     return emit_one("atanh", x, name=name)
 
 
-def ceil(x: BlobDef, name: str | None = None) -> BlobDef:
+def ceil(x: Blob, name: str | None = None) -> BlobDef:
     """Return the least integer not below each element."""
     return emit_one("ceil", x, name=name)
 
 
-def cos(x: BlobDef, name: str | None = None) -> BlobDef:
+def cos(x: Blob, name: str | None = None) -> BlobDef:
     """Return the cosine of each element, in radians."""
     return emit_one("cos", x, name=name)
 
 
-def cosh(x: BlobDef, name: str | None = None) -> BlobDef:
+def cosh(x: Blob, name: str | None = None) -> BlobDef:
     """Return the hyperbolic cosine of each element."""
     return emit_one("cosh", x, name=name)
 
 
-def erf(x: BlobDef, name: str | None = None) -> BlobDef:
+def erf(x: Blob, name: str | None = None) -> BlobDef:
     """Return the error function of each element."""
     return emit_one("erf", x, name=name)
 
 
-def erfc(x: BlobDef, name: str | None = None) -> BlobDef:
+def erfc(x: Blob, name: str | None = None) -> BlobDef:
     """Return ``1 - erf(x)``, accurate also where the result is small."""
     return emit_one("erfc", x, name=name)
 
 
-def exp(x: BlobDef, name: str | None = None) -> BlobDef:
+def exp(x: Blob, name: str | None = None) -> BlobDef:
     """Return the exponential of each element."""
     return emit_one("exp", x, name=name)
 
 
-def expm1(x: BlobDef, name: str | None = None) -> BlobDef:
+def expm1(x: Blob, name: str | None = None) -> BlobDef:
     """Return ``exp(x) - 1``, accurate also for ``x`` near 0."""
     return emit_one("expm1", x, name=name)
 
 
-def floor(x: BlobDef, name: str | None = None) -> BlobDef:
+def floor(x: Blob, name: str | None = None) -> BlobDef:
     """Return the greatest integer not above each element."""
     return emit_one("floor", x, name=name)
 
 
-def gelu(x: BlobDef, name: str | None = None) -> BlobDef:
+def gelu(x: Blob, name: str | None = None) -> BlobDef:
     """Return ``x`` times the standard normal cumulative distribution function of ``x``."""
     return emit_one("gelu", x, name=name)
 
 
-def lgamma(x: BlobDef, name: str | None = None) -> BlobDef:
+def lgamma(x: Blob, name: str | None = None) -> BlobDef:
     """Return the logarithm of the absolute value of the gamma function of each element."""
     return emit_one("lgamma", x, name=name)
 
 
-def log(x: BlobDef, name: str | None = None) -> BlobDef:
+def log(x: Blob, name: str | None = None) -> BlobDef:
     """Return the natural logarithm of each element; nan below 0."""
     return emit_one("log", x, name=name)
 
 
-def log1p(x: BlobDef, name: str | None = None) -> BlobDef:
+def log1p(x: Blob, name: str | None = None) -> BlobDef:
     """Return ``log(1 + x)``, accurate also for ``x`` near 0."""
     return emit_one("log1p", x, name=name)
 
 
-def log_sigmoid(x: BlobDef, name: str | None = None) -> BlobDef:
+def log_sigmoid(x: Blob, name: str | None = None) -> BlobDef:
     """Return ``log(sigmoid(x))`` without overflow."""
     return emit_one("log_sigmoid", x, name=name)
 
 
-def negative(x: BlobDef, name: str | None = None) -> BlobDef:
+def negative(x: Blob, name: str | None = None) -> BlobDef:
     """Return the negative of each element."""
     return emit_one("negative", x, name=name)
 
 
-def reciprocal(x: BlobDef, name: str | None = None) -> BlobDef:
+def reciprocal(x: Blob, name: str | None = None) -> BlobDef:
     """Return the reciprocal of each element."""
     return emit_one("reciprocal", x, name=name)
 
 
-def reciprocal_no_nan(x: BlobDef, name: str | None = None) -> BlobDef:
+def reciprocal_no_nan(x: Blob, name: str | None = None) -> BlobDef:
     """Return the reciprocal of each element; 0 where the element is 0."""
     return emit_one("reciprocal_no_nan", x, name=name)
 
 
-def relu(x: BlobDef, name: str | None = None) -> BlobDef:
+def relu(x: Blob, name: str | None = None) -> BlobDef:
     """Return the maximum of each element and 0."""
     return emit_one("relu", x, name=name)
 
 
-def rint(x: BlobDef, name: str | None = None) -> BlobDef:
+def rint(x: Blob, name: str | None = None) -> BlobDef:
     """Return the integer nearest to each element; halves round to even."""
     return emit_one("rint", x, name=name)
 
 
-def round(x: BlobDef, name: str | None = None) -> BlobDef:
+def round(x: Blob, name: str | None = None) -> BlobDef:
     """Return the integer nearest to each element; halves round to even, as in OneFlow."""
     return emit_one("round", x, name=name)
 
 
-def rsqrt(x: BlobDef, name: str | None = None) -> BlobDef:
+def rsqrt(x: Blob, name: str | None = None) -> BlobDef:
     """Return the reciprocal of the square root of each element."""
     return emit_one("rsqrt", x, name=name)
 
 
-def sigmoid(x: BlobDef, name: str | None = None) -> BlobDef:
+def sigmoid(x: Blob, name: str | None = None) -> BlobDef:
     """Return ``1 / (1 + exp(-x))``."""
     return emit_one("sigmoid", x, name=name)
 
 
-def sigmoid_v2(x: BlobDef, name: str | None = None) -> BlobDef:
+def sigmoid_v2(x: Blob, name: str | None = None) -> BlobDef:
     """Do the same as `sigmoid`."""
     return emit_one("sigmoid_v2", x, name=name)
 
 
-def sign(x: BlobDef, name: str | None = None) -> BlobDef:
+def sign(x: Blob, name: str | None = None) -> BlobDef:
     """Return the sign of each element: -1, 0 or 1."""
     return emit_one("sign", x, name=name)
 
 
-def sin(x: BlobDef, name: str | None = None) -> BlobDef:
+def sin(x: Blob, name: str | None = None) -> BlobDef:
     """Return the sine of each element, in radians."""
     return emit_one("sin", x, name=name)
 
 
-def sinh(x: BlobDef, name: str | None = None) -> BlobDef:
+def sinh(x: Blob, name: str | None = None) -> BlobDef:
     """Return the hyperbolic sine of each element."""
     return emit_one("sinh", x, name=name)
 
 
-def softplus(x: BlobDef, name: str | None = None) -> BlobDef:
+def softplus(x: Blob, name: str | None = None) -> BlobDef:
     """Return ``log(1 + exp(x))`` without overflow."""
     return emit_one("softplus", x, name=name)
 
 
-def sqrt(x: BlobDef, name: str | None = None) -> BlobDef:
+def sqrt(x: Blob, name: str | None = None) -> BlobDef:
     """Return the square root of each element; nan below 0."""
     return emit_one("sqrt", x, name=name)
 
 
-def square(x: BlobDef, name: str | None = None) -> BlobDef:
+def square(x: Blob, name: str | None = None) -> BlobDef:
     """Return the square of each element."""
     return emit_one("square", x, name=name)
 
 
-def tan(x: BlobDef, name: str | None = None) -> BlobDef:
+def tan(x: Blob, name: str | None = None) -> BlobDef:
     """Return the tangent of each element, in radians."""
     return emit_one("tan", x, name=name)
 
 
-def tanh(x: BlobDef, name: str | None = None) -> BlobDef:
+def tanh(x: Blob, name: str | None = None) -> BlobDef:
     """Return the hyperbolic tangent of each element."""
     return emit_one("tanh", x, name=name)
 
 
-def tanh_v2(x: BlobDef, name: str | None = None) -> BlobDef:
+def tanh_v2(x: Blob, name: str | None = None) -> BlobDef:
     """Do the same as `tanh`."""
     return emit_one("tanh", x, name=name)
 
 
-def sigmoid_grad(y: BlobDef, dy: BlobDef, name: str | None = None) -> BlobDef:
+def sigmoid_grad(y: Blob, dy: Blob, name: str | None = None) -> BlobDef:
     """Return ``dy * y * (1 - y)``: the gradient of `sigmoid`, computed from its output ``y``."""
     return emit_one("sigmoid_grad", y, dy, name=name)
 
 
-def gelu_grad(x: BlobDef, dy: BlobDef, name: str | None = None) -> BlobDef:
+def gelu_grad(x: Blob, dy: Blob, name: str | None = None) -> BlobDef:
     """Return ``dy`` times the derivative of `gelu` at its input ``x``."""
     return emit_one("gelu_grad", x, dy, name=name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from flow_core.api import math as flow_math
 from flow_core.api.arguments import inner
 from flow_core.api.nn.common import check
-from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.blob import Blob, BlobDef, checked_blob
 from flow_core.frontend.trace.emit import emit_one
 
 __all__ = [
@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 
-def leaky_relu(x: BlobDef, alpha: float = 0.2, name: str | None = None) -> BlobDef:
+def leaky_relu(x: Blob, alpha: float = 0.2, name: str | None = None) -> BlobDef:
     """Return each element, multiplied by ``alpha`` if it is negative.
 
     Args:
@@ -38,7 +38,7 @@ def leaky_relu(x: BlobDef, alpha: float = 0.2, name: str | None = None) -> BlobD
     return emit_one("leaky_relu", x, alpha=float(alpha), name=name)
 
 
-def elu(x: BlobDef, alpha: float = 1.0, name: str | None = None) -> BlobDef:
+def elu(x: Blob, alpha: float = 1.0, name: str | None = None) -> BlobDef:
     """Return each element, or ``alpha * (exp(x) - 1)`` if it is negative.
 
     This is the exponential linear unit of Clevert, Unterthiner and Hochreiter (2015),
@@ -55,7 +55,7 @@ def elu(x: BlobDef, alpha: float = 1.0, name: str | None = None) -> BlobDef:
     return emit_one("elu", x, alpha=float(alpha), name=name)
 
 
-def hardsigmoid(x: BlobDef, name: str | None = None) -> BlobDef:
+def hardsigmoid(x: Blob, name: str | None = None) -> BlobDef:
     """Return ``x / 6 + 0.5`` clipped to [0, 1]: a piecewise linear `sigmoid`.
 
     Args:
@@ -68,7 +68,7 @@ def hardsigmoid(x: BlobDef, name: str | None = None) -> BlobDef:
     return emit_one("hardsigmoid", x, name=name)
 
 
-def hardswish(x: BlobDef, name: str | None = None) -> BlobDef:
+def hardswish(x: Blob, name: str | None = None) -> BlobDef:
     """Return ``x * hardsigmoid(x)``, as in MobileNetV3 (Howard et al. 2019, arXiv:1905.02244).
 
     Args:
@@ -82,7 +82,7 @@ def hardswish(x: BlobDef, name: str | None = None) -> BlobDef:
 
 
 def hardtanh(
-    x: BlobDef, min_val: float = -1.0, max_val: float = 1.0, name: str | None = None
+    x: Blob, min_val: float = -1.0, max_val: float = 1.0, name: str | None = None
 ) -> BlobDef:
     """Return ``x`` clipped to [min_val, max_val].
 
@@ -94,7 +94,7 @@ def hardtanh(
     return emit_one("hardtanh", x, min_val=low, max_val=high, name=name)
 
 
-def relu6(x: BlobDef, name: str | None = None) -> BlobDef:
+def relu6(x: Blob, name: str | None = None) -> BlobDef:
     """Return each element clipped to [0, 6].
 
     Args:
@@ -107,7 +107,7 @@ def relu6(x: BlobDef, name: str | None = None) -> BlobDef:
     return hardtanh(x, 0.0, 6.0, name)
 
 
-def mish(x: BlobDef, name: str | None = None) -> BlobDef:
+def mish(x: Blob, name: str | None = None) -> BlobDef:
     """Return ``x * tanh(softplus(x))`` (Misra 2019, arXiv:1908.08681).
 
     Args:
@@ -118,10 +118,10 @@ def mish(x: BlobDef, name: str | None = None) -> BlobDef:
         A blob of the shape and element type of ``x``.
     """
     soft = flow_math.softplus(x, name=inner(name, "softplus"))
-    return x * flow_math.tanh(soft, name=inner(name, "tanh"))
+    return checked_blob(x) * flow_math.tanh(soft, name=inner(name, "tanh"))
 
 
-def swish(x: BlobDef, beta: float = 1.0, name: str | None = None) -> BlobDef:
+def swish(x: Blob, beta: float = 1.0, name: str | None = None) -> BlobDef:
     """Return ``x * sigmoid(beta * x)`` (Ramachandran, Zoph and Le 2017, arXiv:1710.05941).
 
     Args:
@@ -132,5 +132,6 @@ def swish(x: BlobDef, beta: float = 1.0, name: str | None = None) -> BlobDef:
     Returns:
         A blob of the shape and element type of ``x``.
     """
+    x = checked_blob(x)
     scaled = x if beta == 1 else x * float(beta)
     return x * flow_math.sigmoid(scaled, name=inner(name, "sigmoid"))

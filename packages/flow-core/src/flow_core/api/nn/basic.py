@@ -16,7 +16,7 @@ from flow_core.api.math import fused_scale_tril, relu, tril
 from flow_core.api.nn.common import check
 from flow_core.base.errors import UnsupportedError, user_line
 from flow_core.frontend.session.variables import get_variable
-from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.blob import Blob, BlobDef, checked_blob
 from flow_core.frontend.trace.emit import emit, emit_one
 from flow_core.frontend.trace.job_build import current_job
 
@@ -46,7 +46,7 @@ __all__ = [
 # --- softmax, bias, dropout
 
 
-def softmax(logits: BlobDef, axis: int | None = None, name: str | None = None) -> BlobDef:
+def softmax(logits: Blob, axis: int | None = None, name: str | None = None) -> BlobDef:
     """Return ``exp(logits)`` divided by its sums along an axis, by default the last.
 
     Returns:
@@ -59,7 +59,7 @@ def softmax(logits: BlobDef, axis: int | None = None, name: str | None = None) -
     return emit_one("softmax", logits, axis=axis, name=name)
 
 
-def logsoftmax(logits: BlobDef, axis: int | None = None, name: str | None = None) -> BlobDef:
+def logsoftmax(logits: Blob, axis: int | None = None, name: str | None = None) -> BlobDef:
     """Return the logarithm of `softmax`, accurate even where the softmax underflows.
 
     Args:
@@ -77,9 +77,7 @@ def logsoftmax(logits: BlobDef, axis: int | None = None, name: str | None = None
     return emit_one("log_softmax", logits, axis=axis, name=name)
 
 
-def softmax_grad(
-    y: BlobDef, dy: BlobDef, axis: int | None = None, name: str | None = None
-) -> BlobDef:
+def softmax_grad(y: Blob, dy: Blob, axis: int | None = None, name: str | None = None) -> BlobDef:
     """Return the gradient of the input of a softmax.
 
     Args:
@@ -99,7 +97,7 @@ def softmax_grad(
 
 
 def bias_add(
-    value: BlobDef, bias: BlobDef, data_format: str | None = None, name: str | None = None
+    value: Blob, bias: Blob, data_format: str | None = None, name: str | None = None
 ) -> BlobDef:
     """Add a vector along the channel axis.
 
@@ -122,7 +120,7 @@ def bias_add(
 
 
 def random_mask_like(
-    like: BlobDef,
+    like: Blob,
     rate: float,
     seed: int | None = None,
     noise_shape: Sequence[int] | None = None,
@@ -163,7 +161,7 @@ def _check_rate(function: str, rate: object) -> None:
 
 
 def dropout(
-    x: BlobDef,
+    x: Blob,
     rate: float,
     noise_shape: Sequence[int] | None = None,
     seed: int | None = None,
@@ -185,6 +183,7 @@ def dropout(
         InferenceError: ``rate`` is out of range, or ``x`` has an integer type.
         UnsupportedError: ``noise_shape`` was given.
     """
+    x = checked_blob(x)
     _check_rate("dropout", rate)
     if current_job("flow.nn.dropout").kind != "train" or rate == 0:
         return x
@@ -197,7 +196,7 @@ def dropout(
 
 
 def moments(
-    x: BlobDef, axes: Sequence[int], keepdims: bool = False, name: str | None = None
+    x: Blob, axes: Sequence[int], keepdims: bool = False, name: str | None = None
 ) -> tuple[BlobDef, BlobDef]:
     """Return the mean and the (biased) variance over some axes.
 
@@ -218,11 +217,11 @@ def moments(
 
 
 def batch_normalization(
-    x: BlobDef,
-    mean: BlobDef,
-    variance: BlobDef,
-    offset: BlobDef | None = None,
-    scale: BlobDef | None = None,
+    x: Blob,
+    mean: Blob,
+    variance: Blob,
+    offset: Blob | None = None,
+    scale: Blob | None = None,
     variance_epsilon: float = 1e-5,
     axis: int = 1,
     name: str | None = None,
@@ -251,7 +250,7 @@ def batch_normalization(
     return _named(result if b is None else result + b, name)
 
 
-def _along(x: BlobDef, vector: BlobDef | None, axis: int) -> Any:
+def _along(x: Blob, vector: Blob | None, axis: int) -> Any:
     """Return a parameter in a shape that broadcasts to that of ``x``."""
     if vector is None or len(vector.shape) == len(x.shape) != 1:
         return vector
@@ -265,17 +264,18 @@ def _along(x: BlobDef, vector: BlobDef | None, axis: int) -> Any:
     return reshape(vector, [size if i == axis else 1 for i in range(len(x.shape))])
 
 
-def _named(x: BlobDef, name: str | None) -> BlobDef:
+def _named(x: Blob, name: str | None) -> BlobDef:
     """Return ``x`` under a name, or ``x`` itself if no name is given."""
+    x = checked_blob(x)
     if name is None:
         return x
     return emit_one("identity", x, name=name)
 
 
 def layer_norm(
-    inputs: BlobDef,
-    gamma: BlobDef | None = None,
-    beta: BlobDef | None = None,
+    inputs: Blob,
+    gamma: Blob | None = None,
+    beta: Blob | None = None,
     begin_norm_axis: int = 1,
     begin_params_axis: int = -1,
     epsilon: float = 1e-5,
@@ -310,7 +310,7 @@ def layer_norm(
 
 
 def InstanceNorm1d(
-    x: BlobDef, eps: float = 1e-05, affine: bool = True, name: str | None = None
+    x: Blob, eps: float = 1e-05, affine: bool = True, name: str | None = None
 ) -> BlobDef:
     """Normalize each channel of each example of a blob of shape (examples, channels, length).
 
@@ -328,21 +328,21 @@ def InstanceNorm1d(
 
 
 def InstanceNorm2d(
-    x: BlobDef, eps: float = 1e-05, affine: bool = True, name: str | None = None
+    x: Blob, eps: float = 1e-05, affine: bool = True, name: str | None = None
 ) -> BlobDef:
     """Do the same as `InstanceNorm1d` for shape (examples, channels, height, width)."""
     return _instance_norm("InstanceNorm2d", x, 4, eps, affine, name)
 
 
 def InstanceNorm3d(
-    x: BlobDef, eps: float = 1e-05, affine: bool = True, name: str | None = None
+    x: Blob, eps: float = 1e-05, affine: bool = True, name: str | None = None
 ) -> BlobDef:
     """Do the same as `InstanceNorm1d` for shape (examples, channels, depth, height, width)."""
     return _instance_norm("InstanceNorm3d", x, 5, eps, affine, name)
 
 
 def GroupNorm(
-    x: BlobDef,
+    x: Blob,
     num_groups: int = 32,
     eps: float = 1e-05,
     affine: bool = True,
@@ -385,7 +385,7 @@ def _layer_name(kind: str, name: str | None) -> str:
 
 
 def _instance_norm(
-    kind: str, x: BlobDef, rank: int, eps: float, affine: bool, name: str | None
+    kind: str, x: Blob, rank: int, eps: float, affine: bool, name: str | None
 ) -> BlobDef:
     check(len(x.shape) == rank, kind, f"rank {len(x.shape)}", f"rank {rank}")
     y = layer_norm(x, begin_norm_axis=2, epsilon=eps)
@@ -397,7 +397,7 @@ def _instance_norm(
     return y * gamma + beta
 
 
-def _channel_variable(name: str, x: BlobDef, value: float) -> BlobDef:
+def _channel_variable(name: str, x: Blob, value: float) -> BlobDef:
     """Return a variable with one number per channel, of shape (1, channels, 1) as in OneFlow."""
     from flow_core.api.array.initializers import constant_initializer
 
@@ -412,13 +412,13 @@ def _channel_variable(name: str, x: BlobDef, value: float) -> BlobDef:
 # --- rearrangement
 
 
-def PixelShuffle(input: BlobDef, upscale_factor: int, name: str | None = None) -> BlobDef:
+def PixelShuffle(input: Blob, upscale_factor: int, name: str | None = None) -> BlobDef:
     """Call `PixelShufflev2` with the same factor for height and width."""
     return PixelShufflev2(input, upscale_factor, upscale_factor, name)
 
 
 def PixelShufflev2(
-    input: BlobDef, h_upscale_factor: int, w_upscale_factor: int, name: str | None = None
+    input: Blob, h_upscale_factor: int, w_upscale_factor: int, name: str | None = None
 ) -> BlobDef:
     """Move channels into the spatial axes: from shape (n, c*h*w, H, W) to (n, c, H*h, W*w).
 

@@ -11,11 +11,13 @@ respectively), "SAME" (the same as "SAME_LOWER"), or for every axis of the input
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 from flow_core.api.nn.common import check
+from flow_core.base.errors import CompatibilityWarning, user_line
 from flow_core.base.shapes import same_padding
-from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.blob import Blob, BlobDef, checked_blob
 from flow_core.frontend.trace.emit import emit_one
 from flow_core.ops.nn.windows import channel_axis, space_axes
 
@@ -39,30 +41,31 @@ Padding = str | Sequence[Any]
 
 FORMATS = {1: ("NCW", "NWC"), 2: ("NCHW", "NHWC"), 3: ("NCDHW", "NDHWC")}
 
+LATER_BIAS = (
+    "a bias before data_format is the order of OneFlow 0.5: "
+    "import oneflow.compatible.single_client as flow"
+)
 
-def _per_axis(function: str, what: str, value: Ints | None, dims: int) -> tuple[int, ...]:
+
+def _per_axis(function: str, what: str, value: Any, dims: int) -> tuple[int, ...]:
     """Return one integer per spatial axis; None means 1 for all axes."""
-    values = [1] if value is None else [value] if isinstance(value, int) else list(value)
-    numbers = all(isinstance(v, int) and v > 0 for v in values)
+    values = [1] if value is None else [value] if isinstance(value, Integral) else list(value)
+    numbers = all(isinstance(v, Integral) and int(v) > 0 for v in values)
     allowed = f"a positive integer, or {dims} of them"
     check(numbers and len(values) in (1, dims), function, f"{what}={value!r}", allowed)
-    return tuple(values * dims if len(values) == 1 else values)
-
-
-def _window(function: str, ksize: Ints | None, dims: int) -> tuple[int, ...]:
-    check(ksize is not None, function, "ksize=None", f"a positive integer, or {dims} of them")
-    return _per_axis(function, "ksize", ksize, dims)
+    return tuple(map(int, values * dims if len(values) == 1 else values))
 
 
 def layout(function: str, data_format: str, dims: int) -> str:
     """Return the layout attribute for a data format with ``dims`` spatial axes."""
     text = str(data_format).upper()
     allowed = " or ".join(FORMATS[dims])
-    check(text in FORMATS[dims], function, f"data_format={data_format!r}", allowed)
+    hint = LATER_BIAS if isinstance(data_format, BlobDef) else None
+    check(text in FORMATS[dims], function, f"data_format={data_format!r}", allowed, hint)
     return "channels_first" if text == FORMATS[dims][0] else "channels_last"
 
 
-def _check_rank(function: str, dims: int, **blobs: BlobDef) -> None:
+def _check_rank(function: str, dims: int, **blobs: Blob) -> None:
     for name, blob in blobs.items():
         rank = len(blob.shape)
         check(rank == dims + 2, function, f"{name} of shape {blob.shape}", f"rank {dims + 2}")
@@ -70,7 +73,7 @@ def _check_rank(function: str, dims: int, **blobs: BlobDef) -> None:
 
 def _explicit(function: str, padding: Padding, dims: int, form: str) -> list[tuple[int, int]]:
     """Convert numbers or pairs for all axes of the input to pairs for the spatial axes."""
-    pairs = [(p, p) if isinstance(p, int) else tuple(p) for p in padding]
+    pairs = [(p, p) if isinstance(p, Integral) else tuple(p) for p in padding]
     space = space_axes(dims + 2, form)
     ok = len(pairs) == dims + 2 and all(
         len(p) == 2 and min(p) >= 0 and (i in space or p == (0, 0)) for i, p in enumerate(pairs)
@@ -89,8 +92,8 @@ def _padding_name(function: str, padding: str) -> str:
 
 def _conv(
     dims: int,
-    x: BlobDef,
-    filters: BlobDef,
+    x: Blob,
+    filters: Blob,
     strides: Ints,
     padding: Padding,
     data_format: str,
@@ -128,8 +131,8 @@ def _conv(
 
 
 def conv1d(
-    input: BlobDef,
-    filters: BlobDef,
+    input: Blob,
+    filters: Blob,
     strides: Ints,
     padding: Padding,
     data_format: str = "NCW",
@@ -142,8 +145,8 @@ def conv1d(
 
 
 def conv2d(
-    input: BlobDef,
-    filters: BlobDef,
+    input: Blob,
+    filters: Blob,
     strides: Ints,
     padding: Padding,
     data_format: str = "NCHW",
@@ -180,8 +183,8 @@ def conv2d(
 
 
 def conv3d(
-    input: BlobDef,
-    filters: BlobDef,
+    input: Blob,
+    filters: Blob,
     strides: Ints,
     padding: Padding,
     data_format: str = "NCDHW",
@@ -194,8 +197,8 @@ def conv3d(
 
 
 def compat_conv2d(
-    input: BlobDef,
-    filters: BlobDef,
+    input: Blob,
+    filters: Blob,
     strides: Ints,
     padding: str,
     data_format: str = "NCHW",
@@ -212,22 +215,22 @@ def compat_conv2d(
 # ------------------------------------------------------------------------------ transposed
 
 
-def _one_of(function: str, old: BlobDef | None, new: BlobDef | None, names: str) -> BlobDef:
+def _one_of(function: str, old: Blob | None, new: Blob | None, names: str) -> BlobDef:
     given = [blob for blob in (old, new) if blob is not None]
     check(len(given) == 1, function, f"{len(given)} of them", f"exactly one of {names}")
-    return given[0]
+    return checked_blob(given[0])
 
 
 def conv2d_transpose(
-    value: BlobDef | None = None,
-    filter: BlobDef | None = None,
+    value: Blob | None = None,
+    filter: Blob | None = None,
     output_shape: Sequence[int] | None = None,
     strides: Ints | None = None,
     padding: str = "VALID",
     data_format: str = "NCHW",
     name: str | None = None,
-    input: BlobDef | None = None,
-    filters: BlobDef | None = None,
+    input: Blob | None = None,
+    filters: Blob | None = None,
     dilations: Ints | None = None,
 ) -> BlobDef:
     """Apply the transpose (gradient) of a `conv2d`, which maps outputs to the positions of inputs.
@@ -238,7 +241,8 @@ def conv2d_transpose(
         filter: the filters of that convolution: (channels, output channels, height, width), or
             (channels, height, width, output channels) for "NHWC"; ``filters`` is another name of
             this argument.
-        output_shape: shape of the result, four numbers.
+        output_shape: shape of the result, four numbers.  The channels of the input in place of
+            those of the result, as in programs for OneFlow 0.1, are accepted with a warning.
         strides: strides of that convolution.
         padding: "VALID" or "SAME"; with "SAME", odd padding has one element more after the input.
         data_format: "NCHW" or "NHWC".
@@ -258,10 +262,7 @@ def conv2d_transpose(
     given = () if output_shape is None else tuple(output_shape)
     allowed = "four numbers: the batch, channels, height and width of the result"
     check(len(given) == 4, function, f"output_shape={output_shape!r}", allowed)
-    channels = channel_axis(4, form)
-    fits = given[0] == x.shape[0] and given[channels] == weight.shape[channels]
-    check(fits, function, f"output_shape={given} for input {x.shape}, filters {weight.shape}",
-           f"batch {x.shape[0]}, {weight.shape[channels]} channels")  # fmt: skip
+    _check_transposed_shape(function, given, x, weight, channel_axis(4, form))
     step = _per_axis(function, "strides", strides, 2)
     dilation = _per_axis(function, "dilations", dilations, 2)
     mode = padding.upper()
@@ -272,6 +273,26 @@ def conv2d_transpose(
         pads.append((needed // 2, needed - needed // 2))
         extra.append(given[i] - ((x.shape[i] - 1) * s + (weight.shape[i] - 1) * d + 1 - needed))
     return _deconv(x, weight, step, dilation, pads, extra, form, name)
+
+
+def _check_transposed_shape(
+    function: str, given: tuple[int, ...], x: BlobDef, weight: BlobDef, axis: int
+) -> None:
+    """Check the batch and the channels of the requested shape of the result.
+
+    Programs for OneFlow before 0.2 pass the channels of the input, which that release ignores.
+    """
+    channels = weight.shape[axis]
+    found = f"output_shape={given} for input {x.shape}, filters {weight.shape}"
+    fits = given[0] == x.shape[0] and given[axis] in (channels, x.shape[axis])
+    check(fits, function, found, f"batch {x.shape[0]}, {channels} channels")
+    if given[axis] != channels:
+        x.job.session.warn(
+            f"flow.nn.{function}: {found} has the channels of the input, as in OneFlow 0.1; the "
+            f"result has those of the filters, {channels}",
+            CompatibilityWarning,
+            user_line(),
+        )
 
 
 def _transposed_padding(out: int, size: int, effective: int, stride: int, mode: str) -> int:
@@ -287,8 +308,8 @@ def _transposed_padding(out: int, size: int, effective: int, stride: int, mode: 
 
 
 def _deconv(
-    x: BlobDef,
-    weight: BlobDef,
+    x: Blob,
+    weight: Blob,
     strides: tuple[int, ...],
     dilations: tuple[int, ...],
     pads: Sequence[tuple[int, int]],
@@ -307,15 +328,15 @@ def _deconv(
 
 
 def torch_conv2d_transpose(
-    value: BlobDef | None = None,
-    filter: BlobDef | None = None,
+    value: Blob | None = None,
+    filter: Blob | None = None,
     output_padding: Sequence[int] | None = None,
     strides: Ints | None = None,
     padding_needed: Sequence[int] | None = None,
     data_format: str = "NCHW",
     name: str | None = None,
-    input: BlobDef | None = None,
-    filters: BlobDef | None = None,
+    input: Blob | None = None,
+    filters: Blob | None = None,
     dilations: Ints | None = None,
 ) -> BlobDef:
     """Do the same as `conv2d_transpose`, given the padding instead of the shape of the result.
@@ -355,7 +376,7 @@ def torch_conv2d_transpose(
 def _pool(
     mode: str,
     dims: int,
-    x: BlobDef,
+    x: Blob,
     ksize: Ints,
     strides: Ints | None,
     padding: Padding,
@@ -372,7 +393,7 @@ def _pool(
         kind, pads = "customized", _explicit(function, padding, dims, form)
     return emit_one(
         f"{mode}_pool_{dims}d", x,
-        pool_size=_window(function, ksize, dims),
+        pool_size=_per_axis(function, "ksize", ksize, dims),
         strides=_per_axis(function, "strides", strides, dims),
         padding=kind, padding_before=tuple(p[0] for p in pads),
         padding_after=tuple(p[1] for p in pads),
@@ -381,7 +402,7 @@ def _pool(
 
 
 def max_pool1d(
-    input: BlobDef,
+    input: Blob,
     ksize: Ints,
     strides: Ints,
     padding: Padding,
@@ -393,7 +414,7 @@ def max_pool1d(
 
 
 def max_pool2d(
-    input: BlobDef,
+    input: Blob,
     ksize: Ints,
     strides: Ints,
     padding: Padding,
@@ -426,7 +447,7 @@ def max_pool2d(
 
 
 def max_pool3d(
-    input: BlobDef,
+    input: Blob,
     ksize: Ints,
     strides: Ints,
     padding: Padding,
@@ -439,7 +460,7 @@ def max_pool3d(
 
 
 def avg_pool1d(
-    input: BlobDef,
+    input: Blob,
     ksize: Ints,
     strides: Ints,
     padding: Padding,
@@ -451,7 +472,7 @@ def avg_pool1d(
 
 
 def avg_pool2d(
-    input: BlobDef,
+    input: Blob,
     ksize: Ints,
     strides: Ints,
     padding: Padding,
@@ -472,7 +493,7 @@ def avg_pool2d(
 
 
 def avg_pool3d(
-    input: BlobDef,
+    input: Blob,
     ksize: Ints,
     strides: Ints,
     padding: Padding,

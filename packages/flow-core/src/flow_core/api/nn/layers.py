@@ -23,7 +23,7 @@ from flow_core.api.nn.layers_norm import *  # noqa: F403 - a star join, by __all
 from flow_core.api.session.distribute import Distribution
 from flow_core.base.dtypes import DType
 from flow_core.frontend.config.scope import name_scope
-from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.blob import Blob, BlobDef
 from flow_core.frontend.trace.emit import emit, emit_one
 from flow_core.ir.initializers import Initializer
 from flow_core.ops.nn.windows import channel_axis
@@ -45,7 +45,7 @@ Activation = Callable[..., BlobDef]
 
 
 def dense(
-    inputs: BlobDef,
+    inputs: Blob,
     units: int,
     activation: Activation | None = None,
     use_bias: bool = True,
@@ -124,7 +124,7 @@ _CONVOLUTIONS = {1: nn_conv1d, 2: nn_conv2d, 3: nn_conv3d}
 
 def _conv(
     dims: int,
-    x: BlobDef,
+    x: Blob,
     filters: int,
     sizes: tuple[Ints, Ints, Ints | None],
     padding: Padding,
@@ -159,7 +159,7 @@ def _conv(
 
 
 def _weight_shape(
-    dims: int, x: BlobDef, filters: int, kernel_size: Ints, data_format: str, groups: int
+    dims: int, x: Blob, filters: int, kernel_size: Ints, data_format: str, groups: int
 ) -> tuple[int, ...]:
     function = f"conv{dims}d"
     check_input(function, x)
@@ -199,7 +199,7 @@ def _layer_variable(
 
 
 def conv1d(
-    inputs: BlobDef,
+    inputs: Blob,
     filters: int,
     kernel_size: Ints = 1,
     strides: Ints = 1,
@@ -227,7 +227,7 @@ def conv1d(
 
 
 def conv2d(
-    inputs: BlobDef,
+    inputs: Blob,
     filters: int,
     kernel_size: Ints = 1,
     strides: Ints = 1,
@@ -282,7 +282,7 @@ def conv2d(
 
 
 def conv3d(
-    inputs: BlobDef,
+    inputs: Blob,
     filters: int,
     kernel_size: Ints = 1,
     strides: Ints = 1,
@@ -320,7 +320,7 @@ def conv3d(
 
 
 def prelu(
-    inputs: BlobDef,
+    inputs: Blob,
     alpha_initializer: Initializer | None = None,
     alpha_regularizer: Regularizer | None = None,
     shared_axes: Sequence[int] | None = None,
@@ -357,7 +357,7 @@ def prelu(
 
 
 def upsample_2d(
-    x: BlobDef,
+    x: Blob,
     size: Ints = (2, 2),
     data_format: str = "NCHW",
     interpolation: str = "nearest",

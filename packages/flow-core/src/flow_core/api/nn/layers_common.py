@@ -10,7 +10,7 @@ from flow_core.api.arguments import checked_axis, checker
 from flow_core.api.session.distribute import broadcast
 from flow_core.base.dtypes import DType
 from flow_core.frontend.session.variables import get_variable
-from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.blob import Blob, BlobDef, checked_blob
 from flow_core.ir.initializers import Initializer
 
 BROADCAST = broadcast()
@@ -26,7 +26,7 @@ def check_input(function: str, x: object) -> None:
     check(isinstance(x, BlobDef), function, found, "a blob: a parameter of the job, or a result")
 
 
-def layer_axis(function: str, x: BlobDef, axis: int) -> int:
+def layer_axis(function: str, x: Blob, axis: int) -> int:
     """Return an axis of a layer's input as a non-negative number."""
     check_input(function, x)
     return checked_axis(check, function, x, axis)
@@ -48,8 +48,9 @@ def new_variable(
     )  # fmt: skip
 
 
-def activated(function: str, y: BlobDef, activation: Callable[..., BlobDef] | None) -> BlobDef:
+def activated(function: str, y: Blob, activation: Callable[..., BlobDef] | None) -> BlobDef:
     """Apply a layer's activation, and pass ``name`` to it if it has such a parameter."""
+    y = checked_blob(y)
     if activation is None:
         return y
     allowed = "a function of a blob, such as flow.nn.relu"

@@ -10,7 +10,7 @@ from flow_core.api.nn.basic import layer_norm as nn_layer_norm
 from flow_core.api.nn.layers_common import layer_axis, new_variable
 from flow_core.base.dtypes import DType
 from flow_core.frontend.config.scope import name_scope
-from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.blob import Blob, BlobDef
 from flow_core.frontend.trace.emit import emit, emit_one
 from flow_core.frontend.trace.job_build import current_job
 from flow_core.ir.initializers import Initializer
@@ -26,7 +26,7 @@ __all__ = [
 
 
 def layer_norm(
-    inputs: BlobDef,
+    inputs: Blob,
     center: bool = True,
     scale: bool = True,
     trainable: bool = True,
@@ -66,10 +66,10 @@ def layer_norm(
 
 
 def layer_norm_grad(
-    dy: BlobDef,
-    x: BlobDef,
-    mean: BlobDef,
-    inv_variance: BlobDef,
+    dy: Blob,
+    x: Blob,
+    mean: Blob,
+    inv_variance: Blob,
     begin_norm_axis: int = 1,
     name: str = "LayerNormGrad",
 ) -> BlobDef:
@@ -87,9 +87,9 @@ def layer_norm_grad(
 
 
 def layer_norm_param_grad(
-    dy: BlobDef,
-    norm: BlobDef,
-    gamma: BlobDef,
+    dy: Blob,
+    norm: Blob,
+    gamma: Blob,
     begin_params_axis: int = -1,
     name: str = "LayerNormParamGrad",
 ) -> tuple[BlobDef, BlobDef, BlobDef]:
@@ -138,7 +138,7 @@ def _statistics(
 
 
 def batch_normalization(
-    inputs: BlobDef,
+    inputs: Blob,
     axis: int = -1,
     momentum: float = 0.99,
     epsilon: float = 0.001,
@@ -195,8 +195,8 @@ def batch_normalization(
 
 
 def batch_normalization_add_relu(
-    inputs: BlobDef,
-    addend: BlobDef | None = None,
+    inputs: Blob,
+    addend: Blob | None = None,
     axis: int = -1,
     momentum: float = 0.99,
     epsilon: float = 0.001,
@@ -232,7 +232,7 @@ def batch_normalization_add_relu(
 
 
 def batch_normalization_relu(
-    inputs: BlobDef,
+    inputs: Blob,
     axis: int = -1,
     momentum: float = 0.99,
     epsilon: float = 0.001,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.blob import Blob
 from flow_core.frontend.trace.job_build import current_job
 
 __all__ = ["add_loss"]
 
 
-def add_loss(loss: BlobDef) -> None:
+def add_loss(loss: Blob) -> None:
     """Minimize a loss with the optimizer that ``function_config.train`` describes."""
     current_job("losses.add_loss").add_loss(loss)

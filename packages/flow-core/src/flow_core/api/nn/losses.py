@@ -11,7 +11,7 @@ from typing import Any
 from flow_core.api import math as flow_math
 from flow_core.api.arguments import inner
 from flow_core.api.nn.common import check
-from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.blob import Blob, BlobDef, checked_blob
 from flow_core.frontend.trace.emit import emit, emit_one
 
 __all__ = [
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 
-def _same_shapes(function: str, first: BlobDef, second: BlobDef, what: str = "target") -> None:
+def _same_shapes(function: str, first: Blob, second: Blob, what: str = "target") -> None:
     check(
         first.shape == second.shape,
         function,
@@ -43,7 +43,8 @@ def _check_reduction(function: str, reduction: str) -> None:
     check(known, function, f"reduction={reduction!r}", '"none", "mean" or "sum"')
 
 
-def _reduced(loss: BlobDef, reduction: str, name: str | None) -> BlobDef:
+def _reduced(loss: Blob, reduction: str, name: str | None) -> BlobDef:
+    loss = checked_blob(loss)
     if reduction == "none":
         return loss
     reduce = flow_math.reduce_mean if reduction == "mean" else flow_math.reduce_sum
@@ -54,10 +55,11 @@ def _reduced(loss: BlobDef, reduction: str, name: str | None) -> BlobDef:
 # --- classification
 
 
-def _per_example(function: str, labels: BlobDef, scores: BlobDef) -> BlobDef:
+def _per_example(function: str, labels: Blob, scores: Blob) -> BlobDef:
     """Return labels of shape (...), also if their shape is (..., 1)."""
+    labels = checked_blob(labels)
     if len(labels.shape) == len(scores.shape) and labels.shape[-1:] == (1,):
-        labels = emit("reshape", labels, shape=labels.shape[:-1])
+        labels = emit_one("reshape", labels, shape=labels.shape[:-1])
     check(
         labels.shape == scores.shape[:-1],
         function,
@@ -67,7 +69,7 @@ def _per_example(function: str, labels: BlobDef, scores: BlobDef) -> BlobDef:
     return labels
 
 
-def sparse_cross_entropy(labels: BlobDef, prediction: BlobDef, name: str | None = None) -> BlobDef:
+def sparse_cross_entropy(labels: Blob, prediction: Blob, name: str | None = None) -> BlobDef:
     """Return ``-log(prediction[label])`` per example, for predicted probabilities.
 
     Args:
@@ -89,7 +91,7 @@ def sparse_cross_entropy(labels: BlobDef, prediction: BlobDef, name: str | None 
 
 
 def sparse_softmax_cross_entropy_with_logits(
-    labels: BlobDef, logits: BlobDef, name: str | None = None
+    labels: Blob, logits: Blob, name: str | None = None
 ) -> BlobDef:
     """Return ``-log(softmax(logits)[label])`` per example.
 
@@ -113,7 +115,7 @@ def sparse_softmax_cross_entropy_with_logits(
 
 
 def softmax_cross_entropy_with_logits(
-    labels: BlobDef, logits: BlobDef, name: str | None = None
+    labels: Blob, logits: Blob, name: str | None = None
 ) -> BlobDef:
     """Return ``-sum(labels * log(softmax(logits)))`` over the last axis, with no gradient of
     ``labels``.
@@ -135,7 +137,7 @@ def softmax_cross_entropy_with_logits(
 
 
 def sigmoid_cross_entropy_with_logits(
-    labels: BlobDef, logits: BlobDef, name: str | None = None
+    labels: Blob, logits: Blob, name: str | None = None
 ) -> BlobDef:
     """Return the cross entropy of independent binary predictions, one per element.
 
@@ -152,9 +154,9 @@ def sigmoid_cross_entropy_with_logits(
 
 
 def BCELoss(
-    input: BlobDef,
-    target: BlobDef,
-    weight: BlobDef | None = None,
+    input: Blob,
+    target: Blob,
+    weight: Blob | None = None,
     reduction: str = "mean",
     name: str | None = None,
 ) -> BlobDef:
@@ -178,18 +180,19 @@ def BCELoss(
     return _reduced(_weighted("BCELoss", loss, weight), reduction, name)
 
 
-def _weighted(function: str, loss: BlobDef, weight: BlobDef | None) -> BlobDef:
+def _weighted(function: str, loss: Blob, weight: Blob | None) -> BlobDef:
+    loss = checked_blob(loss)
     if weight is None:
         return loss
     _same_shapes(function, loss, weight, "weight")
-    return weight * loss
+    return checked_blob(weight) * loss
 
 
 def BCEWithLogitsLoss(
-    input: BlobDef,
-    target: BlobDef,
-    weight: BlobDef | None = None,
-    pos_weight: BlobDef | None = None,
+    input: Blob,
+    target: Blob,
+    weight: Blob | None = None,
+    pos_weight: Blob | None = None,
     reduction: str = "mean",
     name: str | None = None,
 ) -> BlobDef:
@@ -222,15 +225,15 @@ def BCEWithLogitsLoss(
     return _reduced(_weighted("BCEWithLogitsLoss", loss, weight), reduction, name)
 
 
-def _softplus(x: BlobDef) -> BlobDef:
+def _softplus(x: Blob) -> BlobDef:
     """Return log(1 + exp(x)) as max(x, 0) + log(1 + exp(-|x|)), which does not overflow."""
     result: BlobDef = flow_math.relu(x) + flow_math.log1p(flow_math.exp(-flow_math.abs(x)))
     return result
 
 
 def KLDivLoss(
-    input: BlobDef,
-    target: BlobDef,
+    input: Blob,
+    target: Blob,
     log_target: bool = False,
     reduction: str = "mean",
     name: str | None = None,
@@ -258,20 +261,20 @@ def KLDivLoss(
     return _reduced(loss, reduction, name)
 
 
-def _filled(like: BlobDef, value: float) -> BlobDef:
+def _filled(like: Blob, value: float) -> BlobDef:
     return emit_one("constant", value=value, dtype=like.dtype.name, shape=like.shape)
 
 
-def _broadcast_to(x: BlobDef, like: BlobDef) -> BlobDef:
+def _broadcast_to(x: Blob, like: Blob) -> BlobDef:
+    x = checked_blob(x)
+    like = checked_blob(like)
     return x if x.shape == like.shape else x + _filled(like, 0.0)
 
 
 # --- distances
 
 
-def L1Loss(
-    input: BlobDef, target: BlobDef, reduction: str = "mean", name: str | None = None
-) -> BlobDef:
+def L1Loss(input: Blob, target: Blob, reduction: str = "mean", name: str | None = None) -> BlobDef:
     """Return ``|target - input|``.
 
     Args:
@@ -289,9 +292,7 @@ def L1Loss(
     return _reduced(flow_math.abs(difference, name=inner(name, "abs")), reduction, name)
 
 
-def MSELoss(
-    input: BlobDef, target: BlobDef, reduction: str = "mean", name: str | None = None
-) -> BlobDef:
+def MSELoss(input: Blob, target: Blob, reduction: str = "mean", name: str | None = None) -> BlobDef:
     """Return ``(target - input)`` squared; arguments and errors as for `L1Loss`."""
     _check_reduction("MSELoss", reduction)
     _same_shapes("MSELoss", input, target)
@@ -300,9 +301,9 @@ def MSELoss(
 
 
 def MarginRankingLoss(
-    input1: BlobDef,
-    input2: BlobDef,
-    target: BlobDef,
+    input1: Blob,
+    input2: Blob,
+    target: Blob,
     margin: float = 0.0,
     reduction: str = "mean",
     name: str | None = None,
@@ -326,9 +327,9 @@ def MarginRankingLoss(
 
 
 def TripletMarginLoss(
-    anchor: BlobDef,
-    positive: BlobDef,
-    negative: BlobDef,
+    anchor: Blob,
+    positive: Blob,
+    negative: Blob,
     margin: float = 1.0,
     p: float = 2.0,
     eps: float = 1e-6,
@@ -360,7 +361,7 @@ def TripletMarginLoss(
     return _reduced(flow_math.relu(near - far + float(margin)), reduction, name)
 
 
-def _distance(a: BlobDef, b: BlobDef, p: float, eps: float) -> BlobDef:
+def _distance(a: Blob, b: Blob, p: float, eps: float) -> BlobDef:
     difference = a - b + float(eps)
     if p == 2:
         squares = flow_math.reduce_sum(flow_math.square(difference), axis=1)
@@ -373,7 +374,7 @@ def _distance(a: BlobDef, b: BlobDef, p: float, eps: float) -> BlobDef:
 
 
 def smooth_l1_loss(
-    prediction: BlobDef, label: BlobDef, beta: float = 1.0, name: str | None = None
+    prediction: Blob, label: Blob, beta: float = 1.0, name: str | None = None
 ) -> BlobDef:
     """Return ``|d| - beta/2`` for differences d larger than ``beta``, otherwise ``d*d / (2 beta)``.
 
@@ -392,8 +393,8 @@ def smooth_l1_loss(
 
 
 def combined_margin_loss(
-    x: BlobDef,
-    label: BlobDef,
+    x: Blob,
+    label: Blob,
     m1: float = 1,
     m2: float = 0,
     m3: float = 0,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flow_core.base.errors import InferenceError, user_line
 from flow_core.frontend.config.scope import current_scope
-from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.blob import Blob, BlobDef
 from flow_core.frontend.trace.emit import emit
 from flow_core.frontend.trace.job_build import current_job
 
@@ -12,7 +12,7 @@ __all__ = ["distributed_partial_fc_sample"]
 
 
 def distributed_partial_fc_sample(
-    weight: BlobDef, label: BlobDef, num_sample: int, name: str | None = None
+    weight: Blob, label: Blob, num_sample: int, name: str | None = None
 ) -> tuple[BlobDef, BlobDef, BlobDef]:
     """Sample classes: all labels of the batch, and other classes at random.
 

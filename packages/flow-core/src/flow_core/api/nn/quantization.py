@@ -6,7 +6,7 @@ from flow_core.api.array.initializers import zeros_initializer
 from flow_core.base.dtypes import DType, int64
 from flow_core.frontend.config.scope import name_scope
 from flow_core.frontend.session.variables import get_variable
-from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.blob import Blob, BlobDef
 from flow_core.frontend.trace.emit import emit, emit_one
 from flow_core.frontend.trace.job_build import current_job
 
@@ -17,7 +17,7 @@ ITERATIONS = 1
 
 
 def min_max_observer(
-    input: BlobDef,
+    input: Blob,
     quantization_bit: int = 8,
     quantization_scheme: str = "symmetric",
     per_layer_quantization: bool = True,
@@ -51,7 +51,7 @@ def min_max_observer(
 
 
 def moving_average_min_max_observer(
-    input: BlobDef,
+    input: Blob,
     quantization_bit: int = 8,
     quantization_scheme: str = "symmetric",
     momentum: float = 0.95,
@@ -100,9 +100,9 @@ def _state(name: str, dtype: DType) -> BlobDef:
 
 
 def fake_quantization(
-    input: BlobDef,
-    scale: BlobDef,
-    zero_point: BlobDef,
+    input: Blob,
+    scale: Blob,
+    zero_point: Blob,
     quantization_bit: int = 8,
     quantization_scheme: str = "symmetric",
     name: str | None = None,

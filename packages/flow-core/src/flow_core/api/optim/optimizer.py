@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
-from typing import ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 from flow_core.api.arguments import check, check_numbers
 from flow_core.api.optim.gradient_limits import (
@@ -43,7 +43,7 @@ from flow_core.frontend.job.train import (
     UpdateRule,
     WeightDecay,
 )
-from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.blob import Blob, BlobDef
 from flow_core.frontend.trace.job_build import current_job
 
 __all__ = [
@@ -53,6 +53,11 @@ __all__ = [
     "PolynomialSchduler", "PolynomialScheduler", "RMSProp", "grad_clipping", "loss_scale",
     "warmup",
 ]  # fmt: skip
+
+
+Variables: TypeAlias = Sequence[str | Blob] | Callable[[], Sequence[str | Blob] | None] | None
+"""The variables that an optimizer updates: their full names or blobs, or a function that returns
+these when the job is traced; None for all trainable variables of the job."""
 
 
 class Optimizer(ABC):
@@ -72,6 +77,7 @@ class Optimizer(ABC):
     grad_clipping: ClipGradientConf | None
     train_step_lbn: str | None
     loss_scale_policy: LossScalePolicy | None
+    variables: Variables
     weight_decay: float | None = None
     weight_decay_includes: Sequence[str] | str | None = None
     weight_decay_excludes: Sequence[str] | str | None = None
@@ -101,9 +107,15 @@ class Optimizer(ABC):
             loss_scale=None if policy is None else policy.scale(),
             clip_norm=None if clipping is None else clipping.clip_conf[1],
             step_blob=self.train_step_lbn,
+            variables=_names(type(self).__name__, self.variables),
+            note=self.note(),
         )
 
-    def minimize(self, loss: BlobDef | Sequence[BlobDef]) -> None:
+    def note(self) -> str:
+        """Return what to log about the arguments when a job is compiled; usually nothing."""
+        return ""
+
+    def minimize(self, loss: Blob | Sequence[Blob]) -> None:
         """Make the job under definition minimize a loss at every call.
 
         Args:
@@ -114,7 +126,7 @@ class Optimizer(ABC):
             JobError: the call is outside a job of type "train", or ``loss`` is not a loss.
         """
         losses = list(loss) if isinstance(loss, list | tuple) else [loss]
-        current_job("minimize").train(optimizer=self, losses=losses)
+        current_job("minimize").train(optimizer=self.options(), losses=losses)
 
     def _hyperparameters(self) -> dict[str, float]:
         return {name: getattr(self, name) for name in self.hyperparameters}
@@ -163,6 +175,21 @@ def _scheduler(name: str, given: LrScheduler | float) -> LrScheduler:
     return PiecewiseConstantScheduler([], [given])
 
 
+def _names(name: str, given: Variables) -> tuple[str, ...] | None:
+    """Return the names of variables, given as names, blobs or a function that returns these."""
+    found = given() if callable(given) else given
+    if found is None:
+        return None
+    texts = [v.op_name if isinstance(v, BlobDef) else v for v in _listed(found)]
+    known = isinstance(found, list | tuple) and all(isinstance(v, str) for v in texts)
+    check(known, name, f"variables={found!r:.60}", "a list of names, or blobs, of variables")
+    return tuple(texts)
+
+
+def _listed(found: object) -> Sequence[Any]:
+    return found if isinstance(found, list | tuple) else ()
+
+
 def _patterns(name: str, what: str, given: Sequence[str] | str | None) -> Sequence[str] | None:
     """Return regular expressions as a list."""
     found = [given] if isinstance(given, str) else given
@@ -204,6 +231,7 @@ class SGD(_Momentum):
         grad_clipping: a limit on the gradients, or None.
         train_step_lbn: name of a blob that holds the step number, or None.
         loss_scale_policy: a loss scale, or None.
+        variables: what to update; see `Variables`.
     """
 
     lr_scheduler: LrScheduler | float
@@ -212,6 +240,7 @@ class SGD(_Momentum):
     grad_clipping: ClipGradientConf | None = None
     train_step_lbn: str | None = None
     loss_scale_policy: LossScalePolicy | None = None
+    variables: Variables = None
 
 
 @dataclass(eq=False, repr=False)
@@ -230,6 +259,7 @@ class SGDW(_Momentum):
         grad_clipping: a limit on the gradients, or None.
         train_step_lbn: name of a blob that holds the step number, or None.
         loss_scale_policy: a loss scale, or None.
+        variables: what to update; see `Variables`.
     """
 
     lr_scheduler: LrScheduler | float
@@ -241,6 +271,7 @@ class SGDW(_Momentum):
     grad_clipping: ClipGradientConf | None = None
     train_step_lbn: str | None = None
     loss_scale_policy: LossScalePolicy | None = None
+    variables: Variables = None
 
 
 class _Adam(Optimizer):
@@ -250,12 +281,22 @@ class _Adam(Optimizer):
 
     beta1: float
     beta2: float
-    do_bias_correction: bool
+    do_bias_correction: bool | None
 
     def rule(self) -> UpdateRule:
         """Return ``adam_update``."""
         betas = (float(self.beta1), float(self.beta2)) if self.do_bias_correction else None
         return UpdateRule("adam_update", self._attrs(), bias_correction=betas)
+
+    def note(self) -> str:
+        """Return that no bias correction was chosen, unless the program chose."""
+        if self.do_bias_correction is not None:
+            return ""
+        longer = (1 - self.beta1) / (1 - self.beta2) ** 0.5
+        return (
+            f"{type(self).__name__} without bias correction, OneFlow's default: the first step is "
+            f"{longer:.2g} times as long as in other frameworks; choose with do_bias_correction"
+        )
 
 
 @dataclass(eq=False, repr=False)
@@ -267,22 +308,25 @@ class Adam(_Adam):
         beta1: decay of the first moment.
         beta2: decay of the second moment.
         epsilon: positive number that keeps the denominator from vanishing.
-        do_bias_correction: whether to multiply lr by sqrt(1 - beta2**t) / (1 - beta1**t).
+        do_bias_correction: whether to multiply lr by sqrt(1 - beta2**t) / (1 - beta1**t), as other
+            frameworks do; None is False with a note when the job is compiled.
         loss_scale_factor: a constant loss scale, or None.
         grad_clipping: a limit on the gradients, or None.
         train_step_lbn: name of a blob that holds the step number, or None.
         loss_scale_policy: a loss scale, or None.
+        variables: what to update; see `Variables`.
     """
 
     lr_scheduler: LrScheduler | float
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-8
-    do_bias_correction: bool = False
+    do_bias_correction: bool | None = None
     loss_scale_factor: float | None = None
     grad_clipping: ClipGradientConf | None = None
     train_step_lbn: str | None = None
     loss_scale_policy: LossScalePolicy | None = None
+    variables: Variables = None
 
 
 @dataclass(eq=False, repr=False)
@@ -294,7 +338,8 @@ class AdamW(_Adam):
         beta1: decay of the first moment.
         beta2: decay of the second moment.
         epsilon: positive number that keeps the denominator from vanishing.
-        do_bias_correction: whether to multiply lr by sqrt(1 - beta2**t) / (1 - beta1**t).
+        do_bias_correction: whether to multiply lr by sqrt(1 - beta2**t) / (1 - beta1**t), as other
+            frameworks do; None is False with a note when the job is compiled.
         loss_scale_factor: a constant loss scale, or None.
         weight_decay: weight decay rate.
         weight_decay_includes: regular expressions; if given, weight decay applies only to variables
@@ -304,13 +349,14 @@ class AdamW(_Adam):
         grad_clipping: a limit on the gradients, or None.
         train_step_lbn: name of a blob that holds the step number, or None.
         loss_scale_policy: a loss scale, or None.
+        variables: what to update; see `Variables`.
     """
 
     lr_scheduler: LrScheduler | float
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-8
-    do_bias_correction: bool = False
+    do_bias_correction: bool | None = None
     loss_scale_factor: float | None = None
     weight_decay: float | None = None
     weight_decay_includes: Sequence[str] | str | None = None
@@ -318,6 +364,7 @@ class AdamW(_Adam):
     grad_clipping: ClipGradientConf | None = None
     train_step_lbn: str | None = None
     loss_scale_policy: LossScalePolicy | None = None
+    variables: Variables = None
 
 
 @dataclass(eq=False, repr=False)
@@ -333,6 +380,7 @@ class LazyAdam(_Adam):
         grad_clipping: a limit on the gradients, or None.
         train_step_lbn: name of a blob that holds the step number, or None.
         loss_scale_policy: a loss scale, or None.
+        variables: what to update; see `Variables`.
     """
 
     lr_scheduler: LrScheduler | float
@@ -343,6 +391,7 @@ class LazyAdam(_Adam):
     grad_clipping: ClipGradientConf | None = None
     train_step_lbn: str | None = None
     loss_scale_policy: LossScalePolicy | None = None
+    variables: Variables = None
     do_bias_correction: bool = field(default=True, init=False)
 
 
@@ -359,6 +408,7 @@ class RMSProp(Optimizer):
         grad_clipping: a limit on the gradients, or None.
         train_step_lbn: name of a blob that holds the step number, or None.
         loss_scale_policy: a loss scale, or None.
+        variables: what to update; see `Variables`.
     """
 
     lr_scheduler: LrScheduler | float
@@ -369,6 +419,7 @@ class RMSProp(Optimizer):
     grad_clipping: ClipGradientConf | None = None
     train_step_lbn: str | None = None
     loss_scale_policy: LossScalePolicy | None = None
+    variables: Variables = None
 
     hyperparameters = ("decay_rate", "epsilon")
 
@@ -394,6 +445,7 @@ class LARS(Optimizer):
         grad_clipping: a limit on the gradients, or None.
         train_step_lbn: name of a blob that holds the step number, or None.
         loss_scale_policy: a loss scale, or None.
+        variables: what to update; see `Variables`.
     """
 
     lr_scheduler: LrScheduler | float
@@ -404,6 +456,7 @@ class LARS(Optimizer):
     grad_clipping: ClipGradientConf | None = None
     train_step_lbn: str | None = None
     loss_scale_policy: LossScalePolicy | None = None
+    variables: Variables = None
 
     hyperparameters = ("momentum_beta", "epsilon", "lars_coefficient")
 
@@ -425,6 +478,7 @@ class LAMB(Optimizer):
         grad_clipping: a limit on the gradients, or None.
         train_step_lbn: name of a blob that holds the step number, or None.
         loss_scale_policy: a loss scale, or None.
+        variables: what to update; see `Variables`.
     """
 
     lr_scheduler: LrScheduler | float
@@ -435,6 +489,7 @@ class LAMB(Optimizer):
     grad_clipping: ClipGradientConf | None = None
     train_step_lbn: str | None = None
     loss_scale_policy: LossScalePolicy | None = None
+    variables: Variables = None
 
     hyperparameters = ("beta1", "beta2", "epsilon")
 

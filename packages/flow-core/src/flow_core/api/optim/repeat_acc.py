@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from flow_core.api.session.views import cast_to_current_logical_view
 from flow_core.base.errors import InferenceError, SourceLine, user_line
-from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.blob import Blob, BlobDef, checked_blob
 from flow_core.frontend.trace.emit import emit, emit_one
 from flow_core.frontend.trace.repeat_acc import PeriodBlob, groups, innermost
 
@@ -23,7 +23,7 @@ def _check_number(function: str, number: object) -> None:
         _fail(function, user_line(3), f"{number!r} periods", "a number of at least 1")
 
 
-def unpack(input: BlobDef, unpack_num: int, name: str | None = None) -> BlobDef:
+def unpack(input: Blob, unpack_num: int, name: str | None = None) -> BlobDef:
     """Divide the rows of a blob into ``unpack_num`` equal micro-batches, processed in turn.
 
     Ops on the result run once per period, until `pack` or `acc` combines the periods.  The periods
@@ -53,7 +53,7 @@ def unpack(input: BlobDef, unpack_num: int, name: str | None = None) -> BlobDef:
     return PeriodBlob(parts)
 
 
-def pack(input: BlobDef, pack_num: int, name: str | None = None) -> BlobDef:
+def pack(input: Blob, pack_num: int, name: str | None = None) -> BlobDef:
     """Concatenate the values of ``pack_num`` periods along axis 0; the inverse of `unpack`.
 
     Args:
@@ -64,6 +64,7 @@ def pack(input: BlobDef, pack_num: int, name: str | None = None) -> BlobDef:
     Raises:
         InferenceError: the number of periods is not ``pack_num``, or ``input`` is a scalar.
     """
+    input = checked_blob(input)
     _check_number("pack", pack_num)
     line = user_line()
 
@@ -78,17 +79,17 @@ def pack(input: BlobDef, pack_num: int, name: str | None = None) -> BlobDef:
     return innermost(input, joined)
 
 
-def repeat(input: BlobDef, repeat_num: int, name: str | None = None) -> BlobDef:
+def repeat(input: Blob, repeat_num: int, name: str | None = None) -> BlobDef:
     """Repeat a blob in each of ``repeat_num`` periods; the gradient of `repeat` is `acc`.
 
     Blobs with one value per step, such as variables, combine with any number of periods, so
     `repeat` is needed only if no other input of an op determines the number of periods.
     """
     _check_number("repeat", repeat_num)
-    return PeriodBlob([input] * repeat_num)
+    return PeriodBlob([checked_blob(input)] * repeat_num)
 
 
-def acc(one: BlobDef, max_acc_num: int, name: str | None = None) -> BlobDef:
+def acc(one: Blob, max_acc_num: int, name: str | None = None) -> BlobDef:
     """Sum the values of every ``max_acc_num`` consecutive periods.
 
     Args:
@@ -103,6 +104,7 @@ def acc(one: BlobDef, max_acc_num: int, name: str | None = None) -> BlobDef:
     Raises:
         InferenceError: ``max_acc_num`` does not divide the number of periods.
     """
+    one = checked_blob(one)
     _check_number("acc", max_acc_num)
     line = user_line()
 
@@ -115,5 +117,5 @@ def acc(one: BlobDef, max_acc_num: int, name: str | None = None) -> BlobDef:
     return innermost(one, added)
 
 
-def _sum(values: tuple[BlobDef, ...], name: str | None) -> BlobDef:
+def _sum(values: tuple[Blob, ...], name: str | None) -> BlobDef:
     return emit_one("add_n", *values, name=name or "acc")

@@ -13,7 +13,7 @@ from typing import Any
 
 from flow_core.base.errors import InferenceError, JobError, SourceLine, user_line
 from flow_core.frontend.config.scope import Entering, current_scope
-from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.blob import Blob, BlobDef, checked_blob
 from flow_core.frontend.trace.emit import input_value
 from flow_core.frontend.trace.job_build import JobBuild, current_job
 from flow_core.frontend.trace.mirrored_view import flat, parts_of, whole_of
@@ -30,25 +30,27 @@ __all__ = [
 ]
 
 
-def distribute_clone(x: BlobDef, name: str | None = None) -> tuple[BlobDef, ...]:
+def distribute_clone(x: Blob, name: str | None = None) -> tuple[BlobDef, ...]:
     """Return a copy of ``x`` for each device in scope; the gradient is the sum of the copies'
     gradients.
     """
+    x = checked_blob(x)
     return _per_device("distribute_clone", x, B, name, x.batch_axis)
 
 
-def distribute_split(x: BlobDef, axis: int = 0, name: str | None = None) -> tuple[BlobDef, ...]:
+def distribute_split(x: Blob, axis: int = 0, name: str | None = None) -> tuple[BlobDef, ...]:
     """Return balanced parts of ``x`` along an axis, one for each device in scope.
 
     Raises:
         InferenceError: the axis is out of range, or its size is less than the number of devices.
     """
+    x = checked_blob(x)
     return _per_device(
         "distribute_split", x, _split("distribute_split", x, axis), name, x.batch_axis
     )
 
 
-def distribute_add(xs: Sequence[BlobDef], name: str | None = None) -> BlobDef:
+def distribute_add(xs: Sequence[Blob], name: str | None = None) -> BlobDef:
     """Sum blobs of one shape, one for each device in scope; each blob receives the full gradient.
 
     Raises:
@@ -57,7 +59,7 @@ def distribute_add(xs: Sequence[BlobDef], name: str | None = None) -> BlobDef:
     return _together("distribute_add", xs, P, name)
 
 
-def distribute_concat(xs: Sequence[BlobDef], axis: int = 0, name: str | None = None) -> BlobDef:
+def distribute_concat(xs: Sequence[Blob], axis: int = 0, name: str | None = None) -> BlobDef:
     """Concatenate blobs, one for each device in scope, along an axis.
 
     Raises:
@@ -68,7 +70,7 @@ def distribute_concat(xs: Sequence[BlobDef], axis: int = 0, name: str | None = N
 
 
 def distribute_map(
-    xs: BlobDef | Sequence[BlobDef], f: Callable[..., Any], axis: int = 0
+    xs: Blob | Sequence[Blob], f: Callable[..., Any], axis: int = 0
 ) -> BlobDef | tuple[BlobDef, ...]:
     """Split blobs over the devices in scope, and apply a function to the parts on each device.
 
@@ -80,7 +82,7 @@ def distribute_map(
     Returns:
         The concatenated results of ``f``: a blob, or a tuple of blobs.
     """
-    blobs = [xs] if isinstance(xs, BlobDef) else list(xs)
+    blobs = list(xs) if isinstance(xs, Sequence) else [checked_blob(xs)]
     _check_sequence("distribute_map", blobs)
     parts = zip(*(distribute_split(x, axis) for x in blobs), strict=True)
     job = current_job("distribute_map")
@@ -102,8 +104,9 @@ def _devices(job: JobBuild) -> Placement:
 
 
 def _per_device(
-    function: str, x: BlobDef, sbp: Sbp, name: str | None, batch_axis: int | None
+    function: str, x: Blob, sbp: Sbp, name: str | None, batch_axis: int | None
 ) -> tuple[BlobDef, ...]:
+    x = checked_blob(x)
     job, line = current_job(f"advanced.{function}"), user_line(3)
     devices, value = _devices(job), input_value(job, function, all_rows(function, x, line))
     if devices.size == 1:
@@ -113,8 +116,9 @@ def _per_device(
     return tuple(BlobDef(job, part, batch_axis, x.is_dynamic) for part in parts)
 
 
-def _together(function: str, xs: Sequence[BlobDef], sbp: Sbp, name: str | None) -> BlobDef:
-    _check_sequence(function, xs)
+def _together(function: str, given: Sequence[Blob], sbp: Sbp, name: str | None) -> BlobDef:
+    _check_sequence(function, given)
+    xs = [checked_blob(x) for x in given]
     job, line = current_job(f"advanced.{function}"), user_line(3)
     devices = _devices(job)
     values = [input_value(job, function, all_rows(function, x, line)) for x in xs]
@@ -127,7 +131,7 @@ def _together(function: str, xs: Sequence[BlobDef], sbp: Sbp, name: str | None) 
     return BlobDef(job, value, first.batch_axis, any(x.is_dynamic for x in xs))
 
 
-def _split(function: str, x: BlobDef, axis: int) -> Split:
+def _split(function: str, x: Blob, axis: int) -> Split:
     rank = len(x.shape)
     if not -rank <= axis < rank:
         _fail(

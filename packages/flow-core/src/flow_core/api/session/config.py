@@ -16,8 +16,10 @@ REMEMBERED: tuple[str, ...] = (
     "collect_act_event",
     "comm_net_worker_num",
     "compute_thread_pool_size",
+    "disable_group_boxing_by_dst_parallel",
     "enable_debug_mode",
     "enable_legacy_model_io",
+    "enable_mem_chain_merge",
     "enable_model_io_v2",
     "enable_numa_aware_cuda_malloc_host",
     "max_mdsave_worker_num",
@@ -30,7 +32,7 @@ REMEMBERED: tuple[str, ...] = (
     "thread_enable_local_message_queue",
     "use_rdma",
 )
-"""Settings of OneFlow 0.3.4, and one of OneFlow 0.4, that are stored but do not affect flow-core.
+"""Settings of OneFlow 0.3.4, and some of OneFlow 0.4, that are stored but do not affect flow-core.
 """
 
 COLLECTIVE_BOXING: tuple[str, ...] = (
@@ -54,14 +56,12 @@ COLLECTIVE_BOXING: tuple[str, ...] = (
 EFFECTIVE: dict[str, Callable[[Any], bool]] = {
     "enable_fusion": lambda val: isinstance(val, bool),
     **{f"nccl_fusion_{name}": lambda val: isinstance(val, bool) for name in FUSIBLE},
-    "nccl_fusion_all_reduce_use_buffer": lambda val: val is False,
     "nccl_fusion_max_ops": lambda val: type(val) is int and val > 0,
     "nccl_fusion_threshold_mb": lambda val: type(val) in (int, float) and val >= 0,
 }
 """Settings in ``flow.config.collective_boxing`` that control buckets, and their types."""
 
 ALLOWED: dict[str, str] = {
-    "nccl_fusion_all_reduce_use_buffer": "False: buckets are reduced in place",
     "nccl_fusion_max_ops": "an integer of at least 1",
     "nccl_fusion_threshold_mb": "a number that is not negative",
 }

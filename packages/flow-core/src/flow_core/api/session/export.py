@@ -64,7 +64,7 @@ def export_onnx(
     attempted, at = f"flow.onnx.export to {onnx_filename}", user_line(2)
     _check_path("model_save_dir", model_save_dir, attempted, at)
     _check_path("onnx_filename", onnx_filename, attempted, at)
-    exporter = _exporter("onnx", attempted, at)
+    found = exporter("onnx", attempted, at)
     options = {
         "continue_on_error": continue_on_error,
         "opset": opset,
@@ -72,7 +72,7 @@ def export_onnx(
         "shape_override": shape_override,
         "external_data": external_data,
     }
-    _export(exporter, job_func, model_save_dir, onnx_filename, options, attempted, at)
+    _export(found, job_func, model_save_dir, onnx_filename, options, attempted, at)
 
 
 def export(
@@ -103,8 +103,8 @@ def export(
     attempted, at = f"flow.checkpoint.export to {path}", user_line(2)
     _check_path("checkpoint", checkpoint, attempted, at)
     _check_path("path", path, attempted, at)
-    exporter = _exporter(format, attempted, at)
-    _export(exporter, job_func, checkpoint, path, options, attempted, at)
+    found = exporter(format, attempted, at)
+    _export(found, job_func, checkpoint, path, options, attempted, at)
 
 
 def _export(
@@ -126,7 +126,7 @@ def _export(
     _once(write, attempted)
 
 
-def _exporter(name: str, attempted: str, at: SourceLine | None) -> ExporterSpec:
+def exporter(name: str, attempted: str, at: SourceLine | None) -> ExporterSpec:
     """Return an exporter; raise `UnsupportedError` if no plugin provides it."""
     exporters = default_session().registry.exporters
     if name not in exporters:

@@ -13,12 +13,15 @@ from flow_core.api.session.train import log_mismatch
 from flow_core.base.arrays import Array
 from flow_core.base.dtypes import DType, as_asked, float32
 from flow_core.base.errors import CheckpointError, InferenceError, JobError, user_line
+from flow_core.base.formats.html_table import html_table
+from flow_core.base.host_arrays import HostDLPack, host_array
 from flow_core.checkpoint import store
 from flow_core.checkpoint.snapshot import StoredVariable
 from flow_core.checkpoint.store import Mismatch
 from flow_core.frontend.config.function_config import FunctionConfig
 from flow_core.frontend.config.scope import current_scope, name_scope
 from flow_core.frontend.job.function import global_function
+from flow_core.frontend.session.dropped_variables import drop
 from flow_core.frontend.session.session import (
     clear_default_session,
     default_session,
@@ -26,7 +29,7 @@ from flow_core.frontend.session.session import (
 )
 from flow_core.frontend.session.variable_storage import StoredVariable as SessionVariable
 from flow_core.frontend.session.variables import get_variable
-from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.blob import Blob, BlobDef
 from flow_core.frontend.trace.emit import emit, emit_one
 from flow_core.frontend.trace.job_build import Watch, current_job, described
 from flow_core.frontend.trace.results import FORMS
@@ -50,6 +53,7 @@ __all__ = [
     "clear_default_session",
     "current_machine_id",
     "current_scope",
+    "drop_variables",
     "eager_execution_enabled",
     "enable_eager_execution",
     "function_config",
@@ -96,9 +100,7 @@ def MirroredTensorListDef(
     return placeholder("list_list", tuple(shape), dtype, batch_axis)
 
 
-def watch(
-    blob_watched: BlobDef, handler_or_prompt: Callable[..., object] | str | None = None
-) -> None:
+def watch(blob_watched: Blob, handler_or_prompt: Callable[..., object] | str | None = None) -> None:
     """Report the value of a blob at every step.
 
     Args:
@@ -111,25 +113,24 @@ def watch(
 
 
 def watch_diff(
-    blob_watched: BlobDef, handler_or_prompt: Callable[..., object] | str | None = None
+    blob_watched: Blob, handler_or_prompt: Callable[..., object] | str | None = None
 ) -> None:
-    """Report the gradient of a blob at every step of a train job; arguments as for `watch`."""
+    """Report the gradient of a blob at every step of a train job; arguments as for `watch`.
+
+    If the blob has no gradient, because the job does not train or no loss depends on the blob, a
+    `CompatibilityWarning` says that the handler is never called.
+    """
     _watch("watch_diff", blob_watched, handler_or_prompt, gradient=True)
 
 
 def _watch(
-    what: str, blob: BlobDef, handler: Callable[..., object] | str | None, gradient: bool
+    what: str, blob: Blob, handler: Callable[..., object] | str | None, gradient: bool
 ) -> None:
     job = current_job(what)
     if not isinstance(blob, BlobDef) or blob.job is not job:
         found, allowed = described(blob), f"a blob of this job, {job.name!r}"
         raise JobError(what, at=user_line(3), found=found, allowed=allowed)
-    line = user_line(3)
-    if gradient and job.kind != "train":
-        raise JobError(
-            what, at=line, found='a job of type "predict"', allowed='jobs of type "train"'
-        )
-    job.watches.append(Watch(blob, _handler(handler, blob.op_name), gradient, line))
+    job.watches.append(Watch(blob, _handler(handler, blob.op_name), gradient, user_line(3)))
 
 
 def _handler(handler: Callable[..., Any] | str | None, name: str) -> Callable[[Any], None]:
@@ -141,7 +142,7 @@ def _handler(handler: Callable[..., Any] | str | None, name: str) -> Callable[[A
     return lambda array: handler(form(array))
 
 
-class VariableBlob:
+class VariableBlob(HostDLPack):
     """A variable of the session, as programs access it outside jobs."""
 
     def __init__(self, name: str, stored: SessionVariable) -> None:
@@ -185,6 +186,17 @@ class VariableBlob:
             hint="flow.checkpoint.save(path) saves all variables",
         )
 
+    def _repr_html_(self) -> str:
+        """Return the name, type, range and first elements, for notebooks."""
+        value = self.numpy()
+        rows: list[tuple[str, object]] = [("type", self._stored.info.type)]
+        if value.size and value.dtype.kind not in "OSUb":
+            wide = value.astype(np.float64)
+            rows.append(("range", f"{wide.min():.6g} to {wide.max():.6g}"))
+            rows.append(("mean", f"{wide.mean():.6g}"))
+        rows.append(("value", np.array2string(value, threshold=40, edgeitems=2, precision=4)))
+        return html_table(f"variable {self.name!r}", rows)
+
     def __repr__(self) -> str:
         return f"VariableBlob({self.name!r}, {self._stored.info.type})"
 
@@ -194,6 +206,25 @@ def get_all_variables() -> dict[str, VariableBlob]:
     session = default_session()
     session.sync()
     return {name: VariableBlob(name, stored) for name, stored in session.stored().items()}
+
+
+def drop_variables(*patterns: str) -> list[str]:
+    """Drop variables of the session, so that jobs may request them with other shapes.
+
+    The states that optimizers keep for these variables are dropped, too.  All other variables keep
+    their values.  The next call of a job that used a dropped variable traces the job again; the
+    variable then begins with its initial value.
+
+    Args:
+        patterns: names of variables, in which ``*`` and ``?`` stand for any characters.
+
+    Returns:
+        The names of the dropped variables.
+
+    Raises:
+        VariableError: no variable has one of the names.
+    """
+    return drop(default_session(), patterns)
 
 
 def load_variables(value_dict: Mapping[str, Array], ignore_mismatch: bool | None = None) -> None:
@@ -232,10 +263,8 @@ def _read(value: object, wanted: TensorType) -> Any:
 
 
 def _plain(value: object) -> Any:
-    """Return an array or a stored variable unchanged, and ``numpy()`` of any other object."""
-    if isinstance(value, StoredVariable | np.ndarray):
-        return value
-    return value.numpy() if hasattr(value, "numpy") else np.asarray(value)
+    """Return a stored variable unchanged, and the array of any other object."""
+    return value if isinstance(value, StoredVariable) else host_array(value)
 
 
 def enable_eager_execution(val: bool = True) -> None:
@@ -263,7 +292,7 @@ def enable_typing_check(val: bool = True) -> None:
     """Accept OneFlow's setting without effect: annotations are always checked."""
 
 
-def square_sum(x: BlobDef, name: str | None = None) -> BlobDef:
+def square_sum(x: Blob, name: str | None = None) -> BlobDef:
     """Return the sum of the squares of all elements, of shape (1,)."""
     return emit_one("reshape", emit("square_sum", x, name=name), shape=(1,))
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from flow_core.base.errors import user_line
-from flow_core.frontend.trace.blob import BlobDef, MirroredBlob
+from flow_core.frontend.trace.blob import Blob, BlobDef, MirroredBlob, checked_blob
 from flow_core.frontend.trace.job_build import current_job
 from flow_core.frontend.trace.mirrored_view import mirrored_devices, to_consistent, to_mirrored
 
 __all__ = ["cast_to_current_logical_view"]
 
 
-def cast_to_current_logical_view(x: BlobDef) -> BlobDef:
+def cast_to_current_logical_view(x: Blob) -> BlobDef:
     """Convert ``x`` to the current view; on a single device, the two views are the same.
 
     In the mirrored view, a logical blob becomes one value per device: a balanced part of the batch,
@@ -21,6 +21,7 @@ def cast_to_current_logical_view(x: BlobDef) -> BlobDef:
         JobError: the devices' values differ but have no batch axis, a batch has fewer samples than
             there are devices, or the value was made for another number of devices.
     """
+    x = checked_blob(x)
     job, line = current_job("cast_to_current_logical_view"), user_line(2)
     devices = mirrored_devices(job)
     if devices is not None:

@@ -22,7 +22,7 @@ from flow_core.api.summary.hparams import (
 from flow_core.api.summary.projector import Graph, Projector
 from flow_core.base.dtypes import int64
 from flow_core.frontend.config.scope import Entering, current_scope
-from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.blob import Blob, BlobDef
 from flow_core.frontend.trace.emit import emit
 from flow_core.frontend.trace.job_build import current_job
 
@@ -57,7 +57,7 @@ def _once() -> Entering:
     return Entering() if single else Entering(placement=placement.only(0))
 
 
-def _write(op: str, value: BlobDef, step: BlobDef | None, tag: object, name: str | None) -> None:
+def _write(op: str, value: Blob, step: Blob | None, tag: object, name: str | None) -> None:
     with _once():
         number = constant(0, int64, (1,)) if step is None else step
         if isinstance(tag, BlobDef):
@@ -85,7 +85,7 @@ def flush_summary_writer(name: str | None = None) -> None:
         emit("flush_summary_writer", name=name)
 
 
-def scalar(value: BlobDef, step: BlobDef, tag: Any, name: str | None = None) -> None:
+def scalar(value: Blob, step: Blob, tag: Any, name: str | None = None) -> None:
     """Write a number at every step.
 
     Args:
@@ -101,13 +101,13 @@ def scalar(value: BlobDef, step: BlobDef, tag: Any, name: str | None = None) -> 
     _write("summary_write_scalar", value, step, tag, name)
 
 
-def histogram(value: BlobDef, step: BlobDef, tag: object, name: str | None = None) -> None:
+def histogram(value: Blob, step: Blob, tag: object, name: str | None = None) -> None:
     """Write a histogram of a blob; arguments and errors as for `scalar`."""
     _write("summary_write_histogram", value, step, tag, name)
 
 
 def image(
-    value: BlobDef, step: BlobDef | None = None, tag: object = None, name: str | None = None
+    value: Blob, step: Blob | None = None, tag: object = None, name: str | None = None
 ) -> None:
     """Write images, uint8 of shape (N, H, W, channels) with 1, 3 or 4 channels.
 
@@ -120,7 +120,7 @@ def image(
     _write("summary_write_image", value, step, "image" if tag is None else tag, name)
 
 
-def pb(value: BlobDef, step: BlobDef | None = None, name: str | None = None) -> None:
+def pb(value: Blob, step: Blob | None = None, name: str | None = None) -> None:
     """Write a message that `text` or `hparams` returned.
 
     Args:

@@ -64,6 +64,7 @@ def divide_cores(inputs: Inputs, order: Order, choice: KernelChoice) -> Cores:
 def _found(inputs: Inputs, order: Order) -> KernelChoice:
     missing: list[tuple[KernelUser, KernelNotFoundError]] = []
     choice = KernelChoice()
+    known: _Known = {}
     executed = {name for names in order.sharing.executes.values() for name in names}
     for op in order.ops:
         if op.type in LEAVES or op.type == BOXING or op.name in executed:
@@ -72,7 +73,7 @@ def _found(inputs: Inputs, order: Order) -> KernelChoice:
             continue
         try:
             with located(inputs.graph.lines.get(op.name)):
-                _choose(inputs, order, op, choice)
+                _choose(inputs, order, op, choice, known)
         except KernelNotFoundError as error:
             missing.append((_user(inputs.graph, op), error))
     if missing:
@@ -80,13 +81,20 @@ def _found(inputs: Inputs, order: Order) -> KernelChoice:
     return choice
 
 
-def _choose(inputs: Inputs, order: Order, op: Op, choice: KernelChoice) -> None:
+_Known = dict[tuple[object, ...], tuple[KernelSpec, int | None]]
+"""The kernel and the workspace of each query: the parts of an op on most devices are equal."""
+
+
+def _choose(inputs: Inputs, order: Order, op: Op, choice: KernelChoice, known: _Known) -> None:
     """Find the kernel of an op and the size of its workspace, and add them to the choice."""
-    query = _query(inputs, order, op)
-    kernel = inputs.kernels.find_kernel(query, op.placement.device_type)
-    choice.kernels[op.name] = kernel
-    if kernel.workspace is not None:
-        choice.workspace[op.name] = kernel.workspace(query)
+    query, device_type = _query(inputs, order, op), op.placement.device_type
+    key = device_type, query.op, query.attrs, query.inputs, query.outputs
+    if key not in known:
+        kernel = inputs.kernels.find_kernel(query, device_type)
+        known[key] = kernel, None if kernel.workspace is None else kernel.workspace(query)
+    choice.kernels[op.name], size = known[key]
+    if size is not None:
+        choice.workspace[op.name] = size
 
 
 def _user(graph: Graph, op: Op) -> KernelUser:

@@ -7,6 +7,7 @@ input that it overwrites only if no later op reads that input.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -86,8 +87,13 @@ def assign_storage(inputs: Inputs, order: Order) -> Storage:
                 storage.first[value] = i
                 storage.last[value] = max(uses.get(value, i), i)
         if inputs.options.inplace and op.name not in inputs.constant:
-            for value, candidates in _inplace_outputs(inputs.specs, graph, op):
-                _store_in_place(storage, inputs, order, i, value, candidates)
+            outputs = list(_inplace_outputs(inputs.specs, graph, op))
+            owners = [storage.owner(v) for v in op.inputs] if any(c for _, c in outputs) else []
+            times = Counter(owners)
+            for value, candidates in outputs:
+                _store_in_place(
+                    storage, inputs, order, i, value, [(k, owners[k]) for k in candidates], times
+                )
     _extend_while_running(storage, order)
     return storage
 
@@ -142,23 +148,36 @@ def _overwritable(specs: Mapping[str, OpSpec], op: Op) -> Sequence[int]:
 
 
 def _store_in_place(
-    storage: Storage, inputs: Inputs, order: Order, i: int, value: Value, candidates: Sequence[int]
+    storage: Storage,
+    inputs: Inputs,
+    order: Order,
+    i: int,
+    value: Value,
+    candidates: Sequence[tuple[int, Value]],
+    times: Mapping[Value, int],
 ) -> None:
     """Store an output in the bytes of the first candidate input that fits and has no later reader.
 
     The input must have the same size and device, and must not be a variable or a constant.
+
+    Args:
+        storage: the storage so far.
+        inputs: the inputs of lowering.
+        order: the order of the ops.
+        i: the position of the op.
+        value: the output.
+        candidates: the numbers of the inputs, with their owners.
+        times: how many inputs of the op each owner holds.
     """
     if value not in storage.first:
         return
     op = order.ops[i]
-    owners = [storage.owner(v) for v in op.inputs]
-    for k in candidates:
-        owner = owners[k]
+    for k, owner in candidates:
         if (
             owner.op not in inputs.constant
             and storage.graph.ops[owner.op].type != "variable"
             and storage.last[owner] == i
-            and owners.count(owner) == _times_read(order, op, k)
+            and times[owner] == _times_read(order, op, k)
             and storage.type_of(owner).nbytes == storage.type_of(value).nbytes
             and storage.device(owner) == storage.device(value)
         ):

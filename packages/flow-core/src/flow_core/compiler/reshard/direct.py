@@ -14,17 +14,22 @@ results (`PartialRoles`).  A transition is one step if all of the following cond
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from operator import itemgetter
+from typing import overload
 
 from flow_core.base.shapes import Shape
 from flow_core.compiler.reshard.steps import (
     Piece,
     ReshardStep,
     TensorLayout,
-    devices_of,
     regions_of,
 )
+from flow_core.compiler.reshard.traffic import devices_of
 from flow_core.sharding.sbp import (
     Broadcast,
     NdSbp,
@@ -34,6 +39,7 @@ from flow_core.sharding.sbp import (
     coordinates,
     intersect,
 )
+from flow_core.sharding.topology import Device
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +104,7 @@ def direct(shape: Shape, source: TensorLayout, target: TensorLayout) -> ReshardS
         return ReshardStep(shape, source, target, (), combine, fill, groups)
     if roles.combined and _cannot_combine(source, target):
         return None
-    pieces = _all_pieces(shape, source, target, roles)
+    pieces = _Pieces(shape, source, target, roles)
     return ReshardStep(shape, source, target, pieces, combine, fill)
 
 
@@ -146,88 +152,130 @@ def _all_reduced(
     return groups if len(groups[0]) > 1 else ()
 
 
-def _all_pieces(
-    shape: Shape, source: TensorLayout, target: TensorLayout, roles: PartialRoles
-) -> tuple[tuple[Piece, ...], ...]:
-    """Return the pieces of every target rank."""
-    wanted = regions_of(shape, target)
-    contributors = _Contributors(source, target, roles, regions_of(shape, source))
-    return tuple(
-        [
-            tuple(_pieces(wanted[rank], contributors.of(rank), source, target, rank))
-            for rank in range(target.placement.size)
-        ]
-    )
+class _Pieces(Sequence[tuple[Piece, ...]]):
+    """The pieces of every target rank of a step, each computed on first use."""
+
+    def __init__(
+        self, shape: Shape, source: TensorLayout, target: TensorLayout, roles: PartialRoles
+    ) -> None:
+        self._target = target
+        self._arguments = shape, source, target, roles
+        self._known: dict[int, tuple[Piece, ...]] = {}
+
+    def __len__(self) -> int:
+        return self._target.placement.size
+
+    def __iter__(self) -> Iterator[tuple[Piece, ...]]:
+        """Yield the pieces of all ranks without keeping them."""
+        contributors = _Contributors(*self._arguments)
+        return (tuple(contributors.pieces(rank)) for rank in range(len(self)))
+
+    @overload
+    def __getitem__(self, rank: int) -> tuple[Piece, ...]: ...
+
+    @overload
+    def __getitem__(self, rank: slice) -> list[tuple[Piece, ...]]: ...
+
+    def __getitem__(self, rank: int | slice) -> tuple[Piece, ...] | list[tuple[Piece, ...]]:
+        if isinstance(rank, slice):
+            return [self[i] for i in range(*rank.indices(len(self)))]
+        if rank not in self._known:
+            if not 0 <= rank < len(self):
+                raise IndexError(rank)
+            self._known[rank] = tuple(self._contributors.pieces(rank))
+        return self._known[rank]
+
+    @cached_property
+    def _contributors(self) -> _Contributors:
+        return _Contributors(*self._arguments)
 
 
-def _pieces(
-    wanted: Region,
-    groups: Sequence[Holders],
-    source: TensorLayout,
-    target: TensorLayout,
-    rank: int,
-) -> Iterator[Piece]:
-    for number, holders in enumerate(groups):
-        for region, ranks in holders.items():
-            box = intersect(region, wanted)
-            if box is not None:
-                yield Piece(_nearest(source, target, ranks, rank), box, number == 0)
+class _Holders:
+    """The source ranks that hold each region, among ranks with equal partial coordinates.
 
-
-def _nearest(source: TensorLayout, target: TensorLayout, ranks: Sequence[int], rank: int) -> int:
-    """Return the source rank from which a target rank takes a box.
-
-    A rank on the same device is preferred, then a rank on the same machine.  Among ranks that are
-    equally near, target ranks choose in round-robin order.
+    Along each axis, the intervals of the regions are disjoint or equal, and the regions are all
+    combinations of these intervals.
     """
-    if len(ranks) == 1:
-        return ranks[0]
-    devices, device = devices_of(source.placement), devices_of(target.placement)[rank]
-    own = [r for r in ranks if devices[r] == device]
-    close = own or [r for r in ranks if devices[r].machine == device.machine] or ranks
-    return close[rank % len(close)]
 
+    def __init__(self, held: Mapping[Region, Sequence[int]], source: TensorLayout) -> None:
+        self._held = held
+        self._number = {region: i for i, region in enumerate(held)}
+        self._devices = devices_of(source.placement)
+        self._intervals = [
+            sorted({interval for interval in axis if interval[0] < interval[1]})
+            for axis in zip(*held, strict=True)
+        ]
+        self._near: dict[Region, dict[int, list[int]]] = {}
 
-Holders = Mapping[Region, Sequence[int]]
-"""Maps a region to the source ranks that hold it, among ranks with equal partial coordinates."""
+    def overlapping(self, wanted: Region) -> list[Region]:
+        """Return the regions that overlap a region, in the order of their first ranks."""
+        axes = []
+        for intervals, (low, high) in zip(self._intervals, wanted, strict=True):
+            first = bisect_right(intervals, low, key=itemgetter(1))
+            last = bisect_left(intervals, high, key=itemgetter(0))
+            axes.append(intervals[first:last] if low < high else [])
+        return sorted(product(*axes), key=self._number.__getitem__)
+
+    def nearest(self, region: Region, device: Device, rank: int) -> int:
+        """Return the source rank from which a target rank takes a box of a region.
+
+        A rank on the same device is preferred, then a rank on the same machine.  Among ranks that
+        are equally near, target ranks choose in round-robin order.
+        """
+        ranks = self._held[region]
+        if len(ranks) == 1:
+            return ranks[0]
+        if region not in self._near:
+            at: dict[int, list[int]] = {}
+            for source in ranks:
+                at.setdefault(self._devices[source].machine, []).append(source)
+            self._near[region] = at
+        close = self._near[region].get(device.machine, ())
+        own = [source for source in close if self._devices[source] == device]
+        chosen = own or close or ranks
+        return chosen[rank % len(chosen)]
 
 
 class _Contributors:
     """The source ranks that contribute to each target rank.
 
-    The contributors of a target rank are a list of `Holders`, one for each combination of partial
+    The contributors of a target rank are a list of `_Holders`, one for each combination of partial
     coordinates: the pieces from the first are copied, and those from the others combined with them.
     """
 
     def __init__(
-        self,
-        source: TensorLayout,
-        target: TensorLayout,
-        roles: PartialRoles,
-        held: Sequence[Region],
+        self, shape: Shape, source: TensorLayout, target: TensorLayout, roles: PartialRoles
     ) -> None:
-        self._held = held
-        self._roles = roles
+        self._wanted = regions_of(shape, target)
+        self._roles, self._source = roles, source
         self._hierarchy = target.placement.hierarchy
-        self._known: dict[tuple[int, ...], list[Holders]] = {}
-        size = source.placement.size
-        self._coordinates = [coordinates(r, source.placement.hierarchy) for r in range(size)]
-        self._partial = [source.partial_at(r) for r in range(size)]
+        self._devices = devices_of(target.placement)
+        self._known: dict[tuple[int, ...], list[_Holders]] = {}
+        self._groups: dict[tuple[int, ...], dict[tuple[int, ...], dict[Region, list[int]]]] = {}
+        for rank, held in enumerate(regions_of(shape, source)):
+            at = coordinates(rank, source.placement.hierarchy)
+            own = tuple([at[d] for d in roles.own])
+            group = self._groups.setdefault(own, {}).setdefault(source.partial_at(rank), {})
+            group.setdefault(held, []).append(rank)
 
-    def of(self, rank: int) -> list[Holders]:
+    def pieces(self, rank: int) -> Iterator[Piece]:
+        """Yield the pieces of a target rank."""
+        wanted, device = self._wanted[rank], self._devices[rank]
+        if any(low >= high for low, high in wanted):
+            return
+        for number, holders in enumerate(self._of(rank)):
+            for region in holders.overlapping(wanted):
+                box = intersect(region, wanted)
+                if box is not None:
+                    yield Piece(holders.nearest(region, device, rank), box, number == 0)
+
+    def _of(self, rank: int) -> list[_Holders]:
         """Return the contributors of a target rank."""
         at = coordinates(rank, self._hierarchy)
         if any(at[d] for d in self._roles.first):
             return []
         own = tuple([at[d] for d in self._roles.own])
         if own not in self._known:
-            self._known[own] = self._make(own)
+            groups = self._groups.get(own, {})
+            self._known[own] = [_Holders(groups[key], self._source) for key in sorted(groups)]
         return self._known[own]
-
-    def _make(self, own: tuple[int, ...]) -> list[Holders]:
-        """Return the contributors of all target ranks with the given ``own`` coordinates."""
-        found: dict[tuple[int, ...], dict[Region, list[int]]] = {}
-        for rank, (at, key) in enumerate(zip(self._coordinates, self._partial, strict=True)):
-            if own == tuple([at[d] for d in self._roles.own]):
-                found.setdefault(key, {}).setdefault(self._held[rank], []).append(rank)
-        return [found[key] for key in sorted(found)]

@@ -22,7 +22,7 @@ from math import prod, sqrt
 from flow_core.comm.exchange import BOXING
 from flow_core.compiler.memory.replica_dedup import NO_DEDUP, ReplicaDedup
 from flow_core.compiler.schedule.op_order import circular
-from flow_core.ir.graph import Graph, Op, Origin, Value
+from flow_core.ir.graph import Graph, Op, Origin, TensorType, Value
 from flow_core.ir.order import Dependencies
 from flow_core.passes.gradient_accumulation import ONCE
 
@@ -40,24 +40,41 @@ def stream_name(op: Op) -> str:
     >>> stream_name(Op("x", "matmul", (), NO_ATTRS, Placement.parse("gpu", "0:1")))
     'gpu[0:1] compute'
     """
-    return f"{op.placement} {TRANSFER if op.type == 'boxing' else COMPUTE}"
+    if op.type != BOXING:
+        return f"{op.placement} {COMPUTE}"
+    whole = op.attrs.get("whole")
+    return f"{whole[0] if whole else op.placement} {TRANSFER}"
 
 
 def op_seconds(graph: Graph, op: Op) -> float:
     """Estimate the time of an op on one CPU core, from its bytes and multiply-adds."""
-    inputs, outputs = graph.input_types(op), graph.types[op.name]
+    whole = op.attrs.get("whole") if op.type == BOXING else None
+    if whole:
+        nbytes: int = sum(held for held, _ in whole[2])
+        return LAUNCH + nbytes / BANDWIDTH
+    return predicted_seconds(op.type, graph.input_types(op), graph.types[op.name])
+
+
+def predicted_seconds(
+    type_: str, inputs: Sequence[TensorType], outputs: Sequence[TensorType]
+) -> float:
+    """Estimate the time of an op of a type with inputs and outputs on one CPU core."""
     moved = sum(t.nbytes for t in (*inputs, *outputs))
     seconds = LAUNCH + moved / BANDWIDTH
-    if is_product(op) and len(inputs) > 1 and outputs:
+    if _is_product(type_) and len(inputs) > 1 and outputs:
         sizes = [t.size for t in (*inputs[:2], outputs[0])]
-        batch = prod(outputs[0].shape[:-2]) if "matmul" in op.type else 1
+        batch = prod(outputs[0].shape[:-2]) if "matmul" in type_ else 1
         seconds += 2 * sqrt(prod(sizes) / max(1, batch)) / FLOPS
     return seconds
 
 
 def is_product(op: Op) -> bool:
     """Return whether an op consists of matrix products, for which libraries use several cores."""
-    return "matmul" in op.type or "conv" in op.type
+    return _is_product(op.type)
+
+
+def _is_product(type_: str) -> bool:
+    return "matmul" in type_ or "conv" in type_
 
 
 def micro_batches(graph: Graph) -> dict[str, int]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any
+
+import numpy as np
 
 from flow_core.base.config import CHECK_FEEDS, HOST_FALLBACK
 from flow_core.base.dtypes import DType, as_dtype, float32
@@ -60,15 +63,15 @@ def _half(name: str, value: object) -> str:
 
 
 def _positive(name: str, value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
         raise _wrong(name, value, "an integer of at least 1")
-    return value
+    return int(value)
 
 
 def _whole(name: str, value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
+    if not isinstance(value, Integral) or isinstance(value, bool):
         raise _wrong(name, value, "an integer")
-    return value
+    return int(value)
 
 
 def _fraction(name: str, value: Any) -> float:
@@ -99,7 +102,7 @@ def _math_mode(name: str, value: object) -> str:
 
 
 def _number(name: str, value: object) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool):
+    if not isinstance(value, Real) or isinstance(value, bool):
         raise _wrong(name, value, "a number")
     return float(value)
 
@@ -156,9 +159,10 @@ def _initializer(name: str, value: object) -> tuple[AttrValue, ...]:
 
 
 def _switch(name: str, value: object) -> bool:
-    if not isinstance(value, bool):
+    """Return a switch as a bool; 0 and 1 are accepted too, which argument parsers return."""
+    if not isinstance(value, Integral | np.bool_) or value not in (0, 1):
         raise _wrong(name, value, "True or False")
-    return value
+    return bool(value)
 
 
 def _optimizer_mode(name: str, value: object) -> str:

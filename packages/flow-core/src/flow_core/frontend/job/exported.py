@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from flow_core.base.errors import JobError, SourceLine, UnsupportedError
-from flow_core.frontend.job.function import JobFunction
+from flow_core.frontend.job.function import AnyJob, JobFunction
 from flow_core.frontend.trace.blob import BlobDef
 from flow_core.ir.graph import Graph, TensorType, Value, rebuild
 from flow_core.plugins.specs import ExportedJob, OpSpec
@@ -65,7 +65,7 @@ def _check_job(job: object, attempted: str, at: SourceLine | None) -> None:
         )
 
 
-def _check_array(blob: BlobDef, attempted: str, at: SourceLine | None, job: JobFunction) -> None:
+def _check_array(blob: BlobDef, attempted: str, at: SourceLine | None, job: AnyJob) -> None:
     """Require that a result is a single array without invalid rows."""
     if len(blob.parts) != 1 or blob.rows is not None:
         many = "an array per device" if len(blob.parts) != 1 else "rows whose number the data say"

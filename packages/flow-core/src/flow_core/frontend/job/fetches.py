@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flow_core.annotations import structure
-from flow_core.base.errors import JobError
+from flow_core.base.errors import CompatibilityWarning
 from flow_core.frontend.job.tracing import Traced
 from flow_core.frontend.trace.blob import BlobDef
-from flow_core.frontend.trace.job_build import Watch
+from flow_core.frontend.trace.job_build import JobBuild, Watch
 from flow_core.frontend.trace.results import FORMS, Fetched
 from flow_core.ir.graph import Value
 from flow_core.runtime.pipeline import Step
@@ -20,14 +20,12 @@ class Fetches:
 
     Args:
         traced: the differentiated job.
-        gradients: gradients of watched values.
+        gradients: gradients of watched values; a warning says which calls of ``watch_diff`` are
+            skipped because there is no gradient.
 
     Attributes:
         values: the values to fetch.
         watcher: calls the handlers of the watched blobs after a step, None if there are none.
-
-    Raises:
-        JobError: no loss depends on a blob whose gradient is watched.
     """
 
     __slots__ = ("_returned", "_rounded", "_structure", "_watched", "values", "watcher")
@@ -38,8 +36,9 @@ class Fetches:
         self._structure = traced.returned.structure
         self._returned = [self._add(blob, blob.parts) for blob in traced.returned.blobs]
         self._watched = [
-            (watch, self._add(watch.blob, _watched_values(traced.build.name, watch, gradients)))
+            (watch, self._add(watch.blob, values))
             for watch in traced.build.watches
+            if (values := _watched_values(traced.build, watch, gradients))
         ]
         self.watcher = self._show_watched if self._watched else None
 
@@ -63,15 +62,20 @@ class Fetches:
             watch.handler(blob.of(step.results or ()))
 
 
-def _watched_values(job: str, watch: Watch, gradients: Mapping[Value, Value]) -> tuple[Value, ...]:
+def _watched_values(
+    job: JobBuild, watch: Watch, gradients: Mapping[Value, Value]
+) -> tuple[Value, ...]:
+    """Return the values to show; none, with a warning, if the requested gradient does not exist."""
     parts = watch.blob.parts
     if not watch.gradient:
         return parts
-    if any(part not in gradients for part in parts):
-        raise JobError(
-            f"watch_diff of {watch.blob.op_name!r} in job {job!r}",
-            at=watch.line,
-            found="a blob that no loss depends on",
-            allowed="floating point blobs from which the losses are computed",
-        )
-    return tuple(gradients[part] for part in parts)
+    if all(part in gradients for part in parts):
+        return tuple(gradients[part] for part in parts)
+    reason = "no loss depends on it" if job.kind == "train" else f'the job has type "{job.kind}"'
+    job.session.warn(
+        f"watch_diff of {watch.blob.op_name!r} in job {job.name!r} never calls its handler: the "
+        f"blob has no gradient, since {reason}",
+        CompatibilityWarning,
+        watch.line,
+    )
+    return ()

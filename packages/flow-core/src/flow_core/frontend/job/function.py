@@ -7,19 +7,32 @@ import inspect
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NoReturn
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    NoReturn,
+    ParamSpec,
+    TypeAlias,
+    TypeVar,
+    get_args,
+    overload,
+)
 
 import numpy as np
 
 from flow_core.annotations import JobSignature, parse_signature
 from flow_core.base.arrays import Array
+from flow_core.base.config import Settings
 from flow_core.base.errors import JobError, SourceLine, nearest, user_line
+from flow_core.base.formats.html_table import html_table
 from flow_core.base.planning import end_script, is_planning
 from flow_core.compiler.select import Selector
 from flow_core.device import AgreedJob
 from flow_core.frontend.config.function_config import FunctionConfig, default_placement
+from flow_core.frontend.job.checks.zero_weights import warn_of_zero_weights
 from flow_core.frontend.job.compile import Compiled, compile_graph
-from flow_core.frontend.job.differentiate import STEP_VARIABLE, differentiate
+from flow_core.frontend.job.differentiate import STEP_VARIABLE, differentiate, log_notes
 from flow_core.frontend.job.eager import evaluate_blob
 from flow_core.frontend.job.feeding import Feeding, Shapes, StagingBuffers
 from flow_core.frontend.job.fetches import Fetches
@@ -31,10 +44,15 @@ from flow_core.frontend.job.plan_agreement import (
 from flow_core.frontend.job.redefinition import replaces
 from flow_core.frontend.job.replica_sharing import updated_variables
 from flow_core.frontend.job.tracing import Traced, trace
-from flow_core.frontend.job.zero_weights import warn_of_zero_weights
 from flow_core.frontend.session.session import Session, default_session
-from flow_core.frontend.trace.job_build import BlobMethods, JobBuild, maybe_current_job
-from flow_core.frontend.trace.results import Pending
+from flow_core.frontend.trace.job_build import (
+    BlobMethods,
+    JobBuild,
+    Kind,
+    TrainRequest,
+    maybe_current_job,
+)
+from flow_core.frontend.trace.results import Pending as PendingStep
 from flow_core.frontend.trace.sbp_hints import parallel_cast
 from flow_core.ir.graph import Graph
 from flow_core.plan import Plan
@@ -42,15 +60,22 @@ from flow_core.runtime.executable import Executable
 from flow_core.runtime.pipeline import Credit, Step
 from flow_core.sharding.topology import Device
 
-KINDS = ("train", "predict")
+if TYPE_CHECKING:
+    from flow_core.annotations import Callback, Pending
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 PLANS_KEPT = 16
-"""How many plans a job keeps if lists are fed to it; each combination of shapes has a plan."""
+"""How many plans a job keeps if shapes differ between calls; each combination has a plan."""
 
 _log = logging.getLogger("flow_core")
 
 
-class JobFunction:
+class JobFunction(Generic[P, R]):
     """A job: a Python function that is traced and compiled once, and run at every call.
 
     The stages are trace, differentiate, compile and bind.  They run at the first call (the first
@@ -66,8 +91,8 @@ class JobFunction:
 
     def __init__(
         self,
-        function: Callable[..., object],
-        kind: str,
+        function: Callable[P, R],
+        kind: Kind,
         config: FunctionConfig | None = None,
         session: Session | None = None,
     ) -> None:
@@ -75,14 +100,14 @@ class JobFunction:
             raise _wrong_use(f"{function!r:.60}", "a function written with def")
         functools.update_wrapper(self, function)
         self.function = function
-        self.kind = kind
+        self._declared_kind = kind
         self.name = function.__name__
         self.config = (config or FunctionConfig()).copy()
         self.session: Session | None = session or default_session()
         specs = tuple(self.session.registry.annotations.values())
         self.signature: JobSignature = parse_signature(function, specs, job=self.name)
-        self._join(self.session)
         self._reset()
+        self._join(self.session)
 
     @property
     def line(self) -> SourceLine | None:
@@ -94,7 +119,12 @@ class JobFunction:
         self.session = None
         self._reset()
 
+    def forget(self) -> None:
+        """Drop what was traced and compiled; the next call traces the job again."""
+        self._reset()
+
     def _reset(self) -> None:
+        self.kind = self._declared_kind
         self._feeding: Feeding | None = None
         self._variants: OrderedDict[Shapes, _Variant] = OrderedDict()
         self._last: _Variant | None = None
@@ -119,8 +149,13 @@ class JobFunction:
         """
         eager = session.eager
         session.jobs[:] = [job for job in session.jobs if not replaces(self, job, eager)]
+        self._check_name(session)
+        session.jobs.append(self)
+
+    def _check_name(self, session: Session) -> None:
+        """Raise an error if this is a train job and another train job has its name."""
         for other in session.jobs if self.kind == "train" else ():
-            if other.kind == "train" and other.name == self.name:
+            if other is not self and other.kind == "train" and other.name == self.name:
                 raise JobError(
                     f"defining train job {self.name!r}",
                     at=self.line,
@@ -128,7 +163,6 @@ class JobFunction:
                     allowed="one train job per name, under which its step counter is saved",
                     hint="rename one of the jobs, or call flow.clear_default_session() before",
                 )
-        session.jobs.append(self)
 
     # ------------------------------------------------------------------ phases
 
@@ -139,6 +173,20 @@ class JobFunction:
     def compile(self) -> Compiled:
         """Trace and compile the job; of several plans, return that of the last call."""
         return self._compiled(self._variant())
+
+    def compile_classes(self, *devices: Device) -> Compiled:
+        """Compile the job for one device of each class of devices that do the same.
+
+        The time and the memory that this takes hardly depend on the number of devices.  The plan
+        describes devices with separate memories; it cannot run.
+
+        Args:
+            devices: further devices that the plan has tasks for.
+        """
+        variant, session = self._variant(), self.active_session()
+        with session.compiling:
+            traced, values = variant.traced, variant.fetches.values
+            return compile_graph(traced.build, values, traced.inputs, devices=devices)
 
     @property
     def compiled(self) -> Compiled | None:
@@ -162,8 +210,8 @@ class JobFunction:
     def plans(self) -> tuple[Shapes, ...]:
         """The combinations of shapes that have a plan, in the order of their last use.
 
-        A job to which lists are fed gets a plan for each combination of shapes; at most
-        `PLANS_KEPT` plans are kept.
+        A job with open sizes, or to which lists are fed, gets a plan for each combination of
+        shapes; at most `PLANS_KEPT` plans are kept.
         """
         return tuple(shapes for shapes, variant in self._variants.items() if variant.compiled)
 
@@ -177,7 +225,7 @@ class JobFunction:
     def _variant(
         self, shapes: Shapes | None = None, fed: Sequence[Array] | None = None
     ) -> _Variant:
-        """Return the differentiated job for fed lists of given shapes; by default the last used."""
+        """Return the differentiated job for given shapes of arrays; the last used by default."""
         last = self._last
         if last is not None and (shapes is None or shapes == last.shapes):
             return last
@@ -189,6 +237,8 @@ class JobFunction:
                 build.fed, build.step = fed, self._step
                 traced = trace(self.function, self.signature, build, wanted)
                 build.fed = None
+                self.kind = build.kind
+                self._check_name(session)
                 variant = _Variant(wanted, traced, Fetches(traced, differentiate(traced)))
                 self._variants[wanted] = variant
                 self._drop_oldest()
@@ -204,7 +254,7 @@ class JobFunction:
         if not self._dropped:
             self._dropped = True
             _log.warning(
-                "job %r at %s was fed lists of more than %d combinations of shapes: plans are "
+                "job %r at %s was fed arrays of more than %d combinations of shapes: plans are "
                 "dropped and compiled again; pad the arrays to fewer sizes",
                 self.name, self.line, PLANS_KEPT,
             )  # fmt: skip
@@ -212,7 +262,8 @@ class JobFunction:
     def _build(self, session: Session) -> JobBuild:
         placement = default_placement(self.config) or session.default_placement
         ops, methods = session.registry.ops, BlobMethods(evaluate_blob, parallel_cast)
-        return JobBuild(self.name, self.kind, ops, placement, self.config, session, methods)
+        kind = self._declared_kind
+        return JobBuild(self.name, kind, ops, placement, self.config, session, methods)
 
     def _compiled(self, variant: _Variant, select: Selector | None = None) -> Compiled:
         if variant.compiled is None:
@@ -221,14 +272,16 @@ class JobFunction:
                 variant.compiled = variant.compiled or compile_graph(
                     traced.build, fetches.values, traced.inputs, select=select
                 )
-                self._warn(variant.compiled.logical)
+                self._warn(variant.compiled.logical, traced.build.train_requests)
         return variant.compiled
 
-    def _warn(self, graph: Graph) -> None:
+    def _warn(self, graph: Graph, requests: Sequence[TrainRequest]) -> None:
         """Issue the warnings about a compiled job, once per name of a job."""
         session = self.active_session()
         if self.kind == "train" and self.name not in session.checked_weights:
             session.checked_weights.add(self.name)
+            if session.world is None or session.world.rank == 0:
+                log_notes(self.name, requests)
             warn_of_zero_weights(self.name, self.line, graph, session.registry.ops, session)
 
     def _executable(self, variant: _Variant) -> Executable:
@@ -256,9 +309,10 @@ class JobFunction:
 
     def _bound_to(self, session: Session, plan: Plan) -> Executable:
         registry = session.registry
-        executable = Executable(
+        executable = _executable_factory(session.settings)(
             plan, registry, session.driver, session.variable,
             registry.observers("flow_step_finished"), registry.comm, self._step, session.world,
+            session.settings.sync_launches, session.writes,
         )  # fmt: skip
         session.drop_initial_values()
         session.check_replicas(self.name, updated_variables(plan, registry.ops))
@@ -308,7 +362,15 @@ class JobFunction:
 
     # -------------------------------------------------------------------- call
 
-    def __call__(self, *args: object, **kwargs: object) -> Any:  # by the return annotation
+    @overload
+    def __call__(
+        self: JobFunction[P, Callback[T]], *args: P.args, **kwargs: P.kwargs
+    ) -> Pending[T]: ...
+
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+    def __call__(self, *args: object, **kwargs: object) -> object:
         """Run one step; the return annotation determines the type of the result."""
         if maybe_current_job() is not None:
             raise JobError(
@@ -352,9 +414,9 @@ class JobFunction:
 
     def _launch(
         self, session: Session, executable: Executable, variant: _Variant, feeds: Sequence[Array]
-    ) -> Pending:
+    ) -> PendingStep:
         pipeline, fetches = session.pipeline, variant.fetches
-        pending = Pending(pipeline, fetches.arrange)
+        pending = PendingStep(pipeline, fetches.arrange)
         deliver, watcher = pending.deliverer(), fetches.watcher
 
         def both(step: Step) -> None:
@@ -382,12 +444,29 @@ class JobFunction:
             hint="move the definition to a module that each process imports",
         )
 
+    def _repr_html_(self) -> str:
+        """Return the job's parameters, and the sizes of its plan if it has one, for notebooks."""
+        rows: list[tuple[str, object]] = [("defined at", self.line)]
+        if self._last is not None:
+            inputs = self._last.traced.build.builder
+            rows += [(op.name.removeprefix("Input_"), inputs.types[op.name][0])
+                     for op in inputs.ops.values() if op.type == "input"]  # fmt: skip
+            rows.append(("variables", len(self._last.traced.build.variables)))
+        title = f"{self.kind} job {self.name!r}"
+        if self.compiled is None:
+            return html_table(title, rows, note="not compiled yet: the first call compiles it")
+        return html_table(title, rows) + self.compiled.plan._repr_html_()
+
     def __repr__(self) -> str:
         return f"<{self.kind} job {self.name!r} at {self.line}>"
 
 
+AnyJob: TypeAlias = JobFunction[..., Any]
+"""A job of any parameters and results."""
+
+
 class _Variant:
-    """A differentiated job for fed lists of given shapes; it is compiled and bound when it runs."""
+    """A differentiated job for given shapes of arrays; it is compiled and bound when it runs."""
 
     __slots__ = ("compiled", "executable", "fetches", "shapes", "staging", "traced")
 
@@ -400,10 +479,32 @@ class _Variant:
         self.staging = StagingBuffers()
 
 
+def _executable_factory(settings: Settings) -> Callable[..., Executable]:
+    """Return the function that creates executables, which observe tasks only on request."""
+    if not (settings.trace or settings.check_finite != "off"):
+        return Executable
+    from flow_core.runtime.observers import observed_executable
+
+    return observed_executable(settings)
+
+
 # ------------------------------------------------------------------------- decorator
 
 
-def global_function(type: Any = "predict", function_config: FunctionConfig | None = None) -> Any:
+@overload
+def global_function(type: Callable[P, R]) -> JobFunction[P, R]: ...
+
+
+@overload
+def global_function(
+    type: Kind | FunctionConfig = "predict", function_config: FunctionConfig | None = None
+) -> Callable[[Callable[P, R]], JobFunction[P, R]]: ...
+
+
+def global_function(
+    type: Kind | FunctionConfig | Callable[P, R] = "predict",
+    function_config: FunctionConfig | None = None,
+) -> JobFunction[P, R] | Callable[[Callable[P, R]], JobFunction[P, R]]:
     """Turn a Python function into a job function.
 
     Args:
@@ -414,13 +515,14 @@ def global_function(type: Any = "predict", function_config: FunctionConfig | Non
     ``@flow.global_function``, for a predict job.
     """
     if isinstance(type, FunctionConfig):
-        type, function_config = _kind_of(type), type
+        settings = type
+        type, function_config = _kind_of(settings), settings
     _check_config(function_config)
     if callable(type) and not isinstance(type, str):
         return JobFunction(type, "predict", function_config)
     if type not in KINDS:
         raise _wrong_use(f"type={type!r}", '"train" or "predict"', nearest(str(type), KINDS))
-    kind: str = type
+    kind: Kind = type
     return lambda function: JobFunction(function, kind, function_config)
 
 
@@ -429,7 +531,7 @@ def _wrong_use(found: str, allowed: str, hint: str = "") -> JobError:
     return JobError(what, at=user_line(), found=found, allowed=allowed, hint=hint or None)
 
 
-def _kind_of(config: FunctionConfig) -> str:
+def _kind_of(config: FunctionConfig) -> Kind:
     """Return the kind of a job for which an older program gives only settings."""
     return "train" if any(name.startswith("train.") for name in config.settings) else "predict"
 
@@ -441,6 +543,6 @@ def _check_config(config: object) -> None:
         )
 
 
-def defined_jobs(session: Session | None = None) -> Iterator[JobFunction]:
+def defined_jobs(session: Session | None = None) -> Iterator[AnyJob]:
     """Yield the jobs of a session, in the order of their definition."""
     yield from (session or default_session()).jobs

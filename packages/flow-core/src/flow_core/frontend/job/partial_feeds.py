@@ -130,8 +130,8 @@ class _Rows(PartialFeed):
             f"rows {_text([part for part, _ in self._ranges])} fed by this process, of which a "
             f"device needs {_text([range(first, stop)])}",
             "all rows that the devices of this process need",
-            "flow.distribute.local_rows gives them if the batch is split over the devices; an "
-            "array that a device needs whole must be fed whole",
+            "call flow.distribute.local_rows to get these rows if the batch is split over the "
+            "devices; feed the whole array if a device needs all of it",
         )
 
 

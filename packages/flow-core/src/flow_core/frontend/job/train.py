@@ -8,7 +8,7 @@ Divisions and L2 regularizers become attributes of the update ops if no other op
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, Protocol
 
@@ -145,6 +145,9 @@ class TrainOptions:
         loss_scale: a constant factor, a dynamic loss scale, or None.
         clip_norm: largest global norm of the gradients, None for no limit.
         step_blob: name of a blob that holds the step number; None for the job's step counter.
+        variables: names of the variables that the optimizer updates; None for all.
+        others: the options for further groups of variables; they have no loss scale and no others.
+        note: what to log about the options when the job is compiled.
     """
 
     rule: UpdateRule
@@ -153,6 +156,14 @@ class TrainOptions:
     loss_scale: float | DynamicLossScale | None = None
     clip_norm: float | None = None
     step_blob: str | None = None
+    variables: tuple[str, ...] | None = None
+    others: tuple[TrainOptions, ...] = ()
+    note: str = ""
+
+    @property
+    def groups(self) -> tuple[TrainOptions, ...]:
+        """The options of each group of variables."""
+        return (self, *self.others)
 
     def options(self) -> TrainOptions:
         """Return these options, which may be used in place of an optimizer."""
@@ -269,7 +280,7 @@ def build_training(
     options = optimizer.options()
     t = _Training(emitter, options, placement, numbers or placement, line, job)
     count = _loss_elements(t, losses) if elements is None else elements
-    trained = [v for v in variables if v.trainable]
+    trained = _trained(t, variables)
     scale = _loss_scale(t)
     seeds = {loss: _seed(t, loss, scale) for loss in losses}
     found = backward(emitter, seeds, [*(v.value for v in trained), *watched])
@@ -280,11 +291,40 @@ def build_training(
     if not gradients:
         _fail_without_gradients(t, len(trained))
     skip = _count_not_finite(t, gradients) if scale.variable else None
-    gradients, scale_by = _clipped(t, [_penalized(t, g) for g in gradients], scale.inverse)
-    _update_all(t, gradients, step, scale_by, skip)
+    penalized = [_penalized(t, g) for g in gradients]
+    for group, own in _grouped(t, penalized):
+        clipped, scale_by = _clipped(group, own, scale.inverse)
+        _update_all(group, clipped, step, scale_by, skip)
     if scale.variable and skip:
         _adapt_loss_scale(t, scale.variable, skip)
     return found
+
+
+def _trained(t: _Training, variables: Sequence[TrainVariable]) -> list[TrainVariable]:
+    """Return the trainable variables that a group of the optimizer contains."""
+    found = {v.name: v for v in variables if v.trainable}
+    named = [name for group in t.options.groups for name in group.variables or ()]
+    for name in named:
+        if name not in found:
+            frozen = any(v.name == name for v in variables)
+            what = f"{name!r}, which is not trainable" if frozen else f"no variable {name!r}"
+            _fail(t, what, "names of trainable variables", nearest(name, found) or None)
+        if named.count(name) > 1:
+            _fail(t, f"variable {name!r} twice", "each variable in one group")
+    if any(group.variables is None for group in t.options.groups):
+        return [*found.values()]
+    return [found[name] for name in found if name in named]
+
+
+def _grouped(
+    t: _Training, gradients: Sequence[Gradient]
+) -> Iterator[tuple[_Training, list[Gradient]]]:
+    """Yield the gradients of each group of variables, with the options of the group."""
+    for options in t.options.groups:
+        own = options.variables
+        chosen = [g for g in gradients if own is None or g.variable.name in own]
+        if chosen:
+            yield replace(t, options=options), chosen
 
 
 def _update_all(

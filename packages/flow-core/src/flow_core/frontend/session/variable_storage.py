@@ -203,6 +203,8 @@ def region_reader(value: Array) -> ReadRegion:
 
 def initial_value(info: VariableInfo, region: Region | None = None) -> Array:
     """Return the initial value of a variable or of a region of it; the layout does not matter."""
+    if info.values is not None:
+        return np.array(region_reader(info.values)(region or whole(info)))
     seed = info.attrs.get("seed")
     return generate(
         info.attrs["initializer"],

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
+from flow_core.base.arrays import Array
 from flow_core.base.dtypes import DType, as_dtype, float32, int64
 from flow_core.base.errors import SourceLine, VariableError, shown, user_line
+from flow_core.base.host_arrays import host_array
 from flow_core.checkpoint.layout import NAMES_ALLOWED, name_problem
 from flow_core.frontend.config.function_config import initializer_attr
 from flow_core.frontend.config.scope import current_scope, enter
@@ -24,7 +29,7 @@ from flow_core.frontend.trace.sbp_request import (
 )
 from flow_core.frontend.trace.variable_info import VariableInfo
 from flow_core.ir.graph import Attrs, AttrValue, Value, tensor_type
-from flow_core.ir.initializers import Initializer
+from flow_core.ir.initializers import VALUES, Initializer
 from flow_core.sharding.sbp import Sbp
 
 DEFAULT_INITIALIZER = ("constant", 0.0)
@@ -47,7 +52,7 @@ def get_variable(
     name: str,
     shape: Sequence[int] | None = None,
     dtype: DType | None = float32,
-    initializer: Initializer | tuple[AttrValue, ...] | None = None,
+    initializer: Initializer | Array | tuple[AttrValue, ...] | None = None,
     regularizer: Any = None,
     trainable: bool | None = None,
     model_name: str | None = None,
@@ -62,9 +67,10 @@ def get_variable(
 
     Args:
         name: unique name within the current name scope.
-        shape: logical shape.
+        shape: logical shape; by default that of an array ``initializer``.
         dtype: element type; if None, the job's ``default_data_type``.
-        initializer: one of ``flow.*_initializer``; if None, the job's default, or zeros.
+        initializer: one of ``flow.*_initializer``, or an array with the initial values; if None,
+            the job's default, or zeros.
         regularizer: one of ``flow.regularizers``.
         trainable: whether optimizers update the variable; None means True.
         model_name: accepted for compatibility; has no effect.
@@ -84,15 +90,20 @@ def get_variable(
     job, line = current_job("get_variable"), user_line(2)
     full = _full_name(name, line)
     element = as_dtype(job.config.get("default_data_type") if dtype is None else dtype)
+    values = _initial_values(initializer, element)
+    if shape is None and values is not None:
+        shape = values.shape
+    sizes = _sizes(full, shape, line)
+    _check_values(full, values, sizes, line)
     attrs = {
-        "shape": _sizes(full, shape, line),
+        "shape": sizes,
         "dtype": element.name,
-        "initializer": _initializer(job, initializer),
+        "initializer": _initializer(job, initializer) if values is None else _digest(values),
         "trainable": True if trainable is None else bool(trainable),
         "regularizer": _regularizer(full, regularizer, line),
         "seed": _seed(full, random_seed, line),
     }
-    info = VariableInfo(full, tensor_type(attrs["shape"], element), Attrs(attrs), job.name, line)
+    info = VariableInfo(full, tensor_type(sizes, element), Attrs(attrs), job.name, line, values)
     value = _known(job, info, reuse)
     job.session.declare_variable(info)
     attempted = f"distribution of {full!r} in job {job.name!r}"
@@ -110,6 +121,32 @@ def _full_name(name: str, line: SourceLine | None) -> str:
     if not isinstance(name, str) or not name:
         raise VariableError("get_variable", at=line, found=f"name {name!r}", allowed="a text")
     return current_scope().prefix + name
+
+
+def _initial_values(initializer: object, element: DType) -> Array | None:
+    """Return a copy of an initializer that is an array, None for others."""
+    if initializer is None or isinstance(initializer, Initializer | dict | tuple | str):
+        return None
+    is_array = hasattr(initializer, "__array__") or hasattr(initializer, "__dlpack__")
+    return np.array(host_array(initializer), element.numpy, order="C") if is_array else None
+
+
+def _check_values(
+    name: str, values: Array | None, sizes: tuple[int, ...], line: SourceLine | None
+) -> None:
+    if values is not None and values.shape != sizes:
+        raise VariableError(
+            f"variable {name!r}",
+            at=line,
+            found=f"an initializer of shape {values.shape}",
+            allowed=f"an array of the variable's shape {sizes}",
+        )
+
+
+def _digest(values: Array) -> tuple[AttrValue, ...]:
+    """Return the literal that stands for an array in the attributes of a variable."""
+    data = values.reshape(-1).view(np.uint8).data
+    return (VALUES, hashlib.sha256(data).hexdigest())
 
 
 def _used_stale(job: JobBuild, info: VariableInfo) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from flow_core.base.arrays import Array
 from flow_core.base.dtypes import DType
@@ -207,10 +207,31 @@ class BlobDef(Operators):
     def __format__(self, spec: str) -> str:
         return format(float(self), spec) if spec else repr(self)
 
-    def __getattr__(self, name: str) -> Any:
-        replacement = _REPLACEMENTS.get(name)
-        hint = f"; there is {replacement}" if replacement else ""
-        raise AttributeError(f"a blob has no {name!r}{hint}", name=name, obj=self)
+    if not TYPE_CHECKING:  # type checkers report unknown attributes
+
+        def __getattr__(self, name: str) -> NoReturn:
+            replacement = _REPLACEMENTS.get(name)
+            hint = f"; there is {replacement}" if replacement else ""
+            raise AttributeError(f"a blob has no {name!r}{hint}", name=name, obj=self)
+
+
+if TYPE_CHECKING:
+    from flow_core.frontend.trace.operators import Blob as Blob
+else:
+    Blob = BlobDef
+
+
+def checked_blob(blob: Blob, used_by: str = "a value as a blob") -> BlobDef:
+    """Return a blob; raise `JobError` for any other value."""
+    if isinstance(blob, BlobDef):
+        return blob
+    raise JobError(
+        f"use of {used_by}",
+        at=user_line(2),
+        found=f"{type(blob).__name__} {blob!r:.60}",
+        allowed="blobs: parameters of the job function and results of flow's functions",
+        hint="turn the value into a constant blob: flow.constant(value, dtype=..., shape=...)",
+    )
 
 
 def _refusal(what: str, hint: str) -> Callable[..., NoReturn]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flow_core.base.errors import JobError, SourceLine, user_line
-from flow_core.frontend.trace.blob import BlobDef, MirroredBlob
+from flow_core.frontend.trace.blob import Blob, BlobDef, MirroredBlob, checked_blob
 from flow_core.frontend.trace.job_build import JobBuild, current_job
 from flow_core.frontend.trace.mirrored_view import emit_mirrored, kept_batch_axis, mirrored_devices
 from flow_core.frontend.trace.repeat_acc import in_period, joined, periods_of
@@ -16,7 +16,7 @@ from flow_core.plugins.emission import provide
 
 
 def emit(
-    op_type: str, *inputs: BlobDef, name: str | None = None, **attrs: AttrValue
+    op_type: str, *inputs: Blob, name: str | None = None, **attrs: AttrValue
 ) -> Any:  # a blob, or a tuple of blobs
     """Add an op to the job under definition, at the current scope.
 
@@ -31,16 +31,14 @@ def emit(
     """
     job = current_job(f"use of {op_type}")
     line = user_line(2)
-    for x in inputs:
-        _check_blob(job, op_type, x)
-    blobs = _emit(job, op_type, inputs, attrs, name, line)
+    blobs = _emit(job, op_type, [_own(job, op_type, x) for x in inputs], attrs, name, line)
     return blobs if job.returns_many(op_type) else blobs[0]
 
 
 provide(emit)
 
 
-def emit_one(op_type: str, *inputs: BlobDef, name: str | None = None, **attrs: Any) -> BlobDef:
+def emit_one(op_type: str, *inputs: Blob, name: str | None = None, **attrs: Any) -> BlobDef:
     """Add an op with one output to the job under definition; the arguments are those of `emit`."""
     blob: BlobDef = emit(op_type, *inputs, name=name, **attrs)
     return blob
@@ -114,15 +112,9 @@ def _emit_logical(
     return tuple(outputs)
 
 
-def _check_blob(job: JobBuild, op_type: str, blob: object) -> None:
-    if not isinstance(blob, BlobDef):
-        raise JobError(
-            f"use of {op_type}",
-            at=user_line(3),
-            found=f"{type(blob).__name__} {blob!r:.60}",
-            allowed="blobs: parameters of the job function and results of flow's functions",
-            hint="turn the value into a constant blob: flow.constant(value, dtype=..., shape=...)",
-        )
+def _own(job: JobBuild, op_type: str, given: Blob) -> BlobDef:
+    """Return a blob of the job, or raise an error."""
+    blob = checked_blob(given, op_type)
     if blob.job is not job:
         raise JobError(
             f"use of {op_type}",
@@ -130,6 +122,7 @@ def _check_blob(job: JobBuild, op_type: str, blob: object) -> None:
             found=f"{blob!r} of job {blob.job.name!r} inside job {job.name!r}",
             allowed="blobs of the same job",
         )
+    return blob
 
 
 def input_value(job: JobBuild, op_type: str, blob: BlobDef) -> Value:

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
-from flow_core.base.errors import JobError, SourceLine, user_line
-from flow_core.frontend.config.function_config import FunctionConfig
+from flow_core.base.errors import CompatibilityWarning, JobError, SourceLine, user_line
+from flow_core.frontend.config.function_config import FunctionConfig, micro_batches
 from flow_core.frontend.config.scope import Scope, current_scope, enter, outside
 from flow_core.frontend.trace.blob import BlobDef, MirroredBlob
 from flow_core.frontend.trace.job_session import JobSession
@@ -24,6 +24,9 @@ from flow_core.plugins.emission import emit
 from flow_core.plugins.specs import OpSpec
 from flow_core.sharding.sbp import B, NdSbp, Sbp, Split
 from flow_core.sharding.topology import Placement
+
+Kind: TypeAlias = Literal["train", "predict"]
+"""The types of jobs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +120,7 @@ class JobBuild:
     def __init__(
         self,
         name: str,
-        kind: str,
+        kind: Kind,
         specs: Mapping[str, OpSpec],
         default_placement: Placement,
         config: FunctionConfig,
@@ -125,7 +128,7 @@ class JobBuild:
         methods: BlobMethods | None = None,
     ) -> None:
         self.name = name
-        self.kind = kind
+        self.kind: Kind = kind
         self.builder = GraphBuilder()
         self.emitter = Emitter(self.builder, specs)
         self.default_placement = default_placement
@@ -262,13 +265,7 @@ class JobBuild:
         """Record a call of ``minimize``."""
         line = user_line(3)
         if self.kind != "train":
-            raise JobError(
-                f"minimize in job {self.name!r}",
-                at=line,
-                found='a job of type "predict"',
-                allowed='minimize in jobs of type "train"',
-                hint='decorate the job function with @flow.global_function(type="train")',
-            )
+            self._become_train_job(line)
         if not losses:
             allowed = "a blob of this job, or a list of them"
             raise JobError(
@@ -276,6 +273,26 @@ class JobBuild:
             )
         blobs = [_checked_loss(self, loss, line) for loss in losses]
         self.train_requests.append(train_request(optimizer, blobs, line))
+
+    def _become_train_job(self, line: SourceLine | None) -> None:
+        """Turn a predict job into a train job, as OneFlow does at a call of ``minimize``."""
+        advice = 'decorate the job function with @flow.global_function(type="train")'
+        parts = micro_batches(self.config)
+        if parts > 1:
+            raise JobError(
+                f"minimize in job {self.name!r}",
+                at=line,
+                found=f'a job of type "predict", to be trained in {parts} micro-batches',
+                allowed='micro-batches in jobs of type "train"',
+                hint=advice,
+            )
+        self.session.warn(
+            f'job {self.name!r} has type "predict", but minimize makes it train, as in OneFlow; '
+            f"ops before that call, such as dropout, act as in prediction\n  next:    {advice}",
+            CompatibilityWarning,
+            line,
+        )
+        self.kind = "train"
 
 
 def _source_sbp(spec: OpSpec, placement: Placement) -> tuple[NdSbp | None, ...]:

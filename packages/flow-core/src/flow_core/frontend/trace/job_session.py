@@ -7,6 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 from flow_core.base.arrays import Array, DeviceArray
 from flow_core.base.config import Settings
+from flow_core.base.errors import FlowWarning, SourceLine
 from flow_core.base.shapes import Shape
 from flow_core.base.thread_budget import Budget
 from flow_core.compiler.reshard.planner import TensorLayout
@@ -101,6 +102,9 @@ class JobSession(Protocol):
 
     def shares_memory(self, devices: Sequence[Device]) -> bool:
         """Return whether devices belong to this process and read the same memory."""
+
+    def warn(self, text: str, category: type[FlowWarning], at: SourceLine | None) -> None:
+        """Issue a warning, on rank 0 only."""
 
     def each(self, phase: Callable[[SessionJob], Found]) -> Iterator[Found]:
         """Yield a function's results for all jobs, except jobs for which the function fails."""

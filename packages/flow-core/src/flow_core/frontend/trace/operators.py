@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from flow_core.base.errors import JobError, user_line
 from flow_core.frontend.trace.per_device import each
@@ -11,15 +11,41 @@ from flow_core.ir.graph import AttrValue
 from flow_core.plugins.emission import emit
 
 if TYPE_CHECKING:
-    # Type checkers must accept a blob as any annotated result: jobs return blobs, calls arrays.
-    _Base = Any
+    from flow_core.annotations.static import BlobType
+
+    class Blob(Protocol):
+        """A blob, or a parameter of a job, whose type is that of the arrays that calls take."""
+
+        @property
+        def shape(self) -> tuple[int, ...]: ...
+        @property
+        def dtype(self) -> Any: ...
+        def __len__(self) -> int: ...
+        def __add__(self, other: Any, /) -> Any: ...
+        def __radd__(self, other: Any, /) -> Any: ...
+        def __sub__(self, other: Any, /) -> Any: ...
+        def __rsub__(self, other: Any, /) -> Any: ...
+        def __mul__(self, other: Any, /) -> Any: ...
+        def __rmul__(self, other: Any, /) -> Any: ...
+        def __truediv__(self, other: Any, /) -> Any: ...
+        def __rtruediv__(self, other: Any, /) -> Any: ...
+        def __floordiv__(self, other: Any, /) -> Any: ...
+        def __mod__(self, other: Any, /) -> Any: ...
+        def __pow__(self, other: Any, /) -> Any: ...
+        def __matmul__(self, other: Any, /) -> Any: ...
+        def __neg__(self) -> Any: ...
+        def __lt__(self, other: Any, /) -> Any: ...
+        def __le__(self, other: Any, /) -> Any: ...
+        def __gt__(self, other: Any, /) -> Any: ...
+        def __ge__(self, other: Any, /) -> Any: ...
+
 else:
-    _Base = object
+    BlobType = object
 
-Blob = TypeVar("Blob", bound="Operators")
+Some = TypeVar("Some", bound="Operators")
 
 
-class Operators(_Base):  # type: ignore[misc]  # deliberately of type Any
+class Operators(BlobType):
     """The operators ``+ - * / // % ** @``, comparisons and unary minus for blobs.
 
     The other operand is a blob of the same element type or a Python number.
@@ -30,40 +56,40 @@ class Operators(_Base):  # type: ignore[misc]  # deliberately of type Any
     __array_priority__ = 1000  # numpy's operators defer to the operators of blobs
     __hash__ = object.__hash__
 
-    def __add__(self, other: Operators | float) -> Self:
+    def __add__(self, other: Blob | float) -> Self:
         return _with("add", self, other)
 
-    def __radd__(self, other: float) -> Self:
+    def __radd__(self, other: Blob | float) -> Self:
         return _with("add", self, other)
 
-    def __sub__(self, other: Operators | float) -> Self:
+    def __sub__(self, other: Blob | float) -> Self:
         return _with("sub", self, other)
 
-    def __rsub__(self, other: float) -> Self:
+    def __rsub__(self, other: Blob | float) -> Self:
         return -self + other
 
-    def __mul__(self, other: Operators | float) -> Self:
+    def __mul__(self, other: Blob | float) -> Self:
         return _with("mul", self, other)
 
-    def __rmul__(self, other: float) -> Self:
+    def __rmul__(self, other: Blob | float) -> Self:
         return _with("mul", self, other)
 
-    def __truediv__(self, other: Operators | float) -> Self:
+    def __truediv__(self, other: Blob | float) -> Self:
         return _with("div", self, other)
 
-    def __rtruediv__(self, other: float) -> Self:
+    def __rtruediv__(self, other: Blob | float) -> Self:
         return _made("reciprocal_no_nan", self) * other
 
-    def __floordiv__(self, other: Operators | float) -> Self:
+    def __floordiv__(self, other: Blob | float) -> Self:
         return _call("floordiv", self, other)
 
-    def __mod__(self, other: Operators | float) -> Self:
+    def __mod__(self, other: Blob | float) -> Self:
         return _call("mod", self, other)
 
-    def __pow__(self, other: Operators | float) -> Self:
+    def __pow__(self, other: Blob | float) -> Self:
         return _call("pow", self, other)
 
-    def __matmul__(self, other: Operators) -> Self:
+    def __matmul__(self, other: Blob) -> Self:
         return _made("matmul" if len(self.shape) == 2 else "batch_matmul", self, other)
 
     def __neg__(self) -> Self:
@@ -75,32 +101,32 @@ class Operators(_Base):  # type: ignore[misc]  # deliberately of type Any
     def __ne__(self, other: object) -> Any:
         return _call("not_equal", self, other)
 
-    def __lt__(self, other: Operators | float) -> Self:
+    def __lt__(self, other: Blob | float) -> Self:
         return _call("less", self, other)
 
-    def __le__(self, other: Operators | float) -> Self:
+    def __le__(self, other: Blob | float) -> Self:
         return _call("less_equal", self, other)
 
-    def __gt__(self, other: Operators | float) -> Self:
+    def __gt__(self, other: Blob | float) -> Self:
         return _call("greater", self, other)
 
-    def __ge__(self, other: Operators | float) -> Self:
+    def __ge__(self, other: Blob | float) -> Self:
         return _call("greater_equal", self, other)
 
 
-def _made(op: str, x: Blob, *others: object, **attrs: AttrValue) -> Blob:
+def _made(op: str, x: Some, *others: object, **attrs: AttrValue) -> Some:
     """Add an op whose inputs are a blob and other operands."""
-    made: Blob = emit(op, x, *others, **attrs)
+    made: Some = emit(op, x, *others, **attrs)
     return made
 
 
-def _call(kind: str, x: Blob, other: object) -> Blob:
+def _call(kind: str, x: Some, other: object) -> Some:
     """Add a comparison or power; Python numbers become constants of x's element type."""
     names = {"floordiv": "floordiv", "mod": "floor_mod"}
     return _made(f"broadcast_{names.get(kind, kind)}", x, as_blob(other, like=x))
 
 
-def _with(kind: str, x: Blob, other: Operators | float) -> Blob:
+def _with(kind: str, x: Some, other: Blob | float) -> Some:
     """Add the op ``x kind other``; kind is add, sub, mul or div, other a blob or Python number."""
     if isinstance(other, Operators):
         return _made(f"broadcast_{kind}", x, other)

@@ -38,9 +38,9 @@ class PeriodBlob(BlobDef):
             f"use of {self!r}",
             at=user_line(3),
             found=f"a blob with a value for each of {len(self.periods)} periods of a step",
-            allowed="ops on such a blob; results of a job must have one value per step",
-            hint="flow.pack puts the values of all periods together, flow.acc adds them up: "
-            "return the result of one of them",
+            allowed="a job result with one value per step",
+            hint="return flow.acc(blob), the sum over the periods, or flow.pack(blob, ...), their "
+            "concatenation",
         )
 
     @property

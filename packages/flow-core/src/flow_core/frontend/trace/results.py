@@ -15,6 +15,7 @@ import numpy as np
 from flow_core.base.arrays import Array
 from flow_core.base.dtypes import as_asked
 from flow_core.base.errors import JobError, NoValueError, user_line
+from flow_core.base.host_arrays import HostDLPack
 from flow_core.frontend.trace.blob import BlobDef, MirroredBlob
 from flow_core.runtime.pipeline import Pipeline, Step
 
@@ -74,7 +75,7 @@ class Fetched:
         return array[(*(self._lead or ()), slice(max(0, int(count.reshape(-1)[0]))))]
 
 
-class LocalBlob:
+class LocalBlob(HostDLPack):
     """A fetched value that behaves like the array it holds.
 
     >>> loss = LocalBlob(np.array([0.5], np.float32))
@@ -343,7 +344,7 @@ _ASKED = {
     "pickling or copying": ("__reduce_ex__",),
     "an index into": ("__getitem__",),
     "a loop over": ("__iter__",),
-    "numpy's view of": ("__array__",),
+    "numpy's view of": ("__array__", "__dlpack__", "__dlpack_device__"),
     "a Python number of": ("__int__", "__float__", "__index__"),
     "arithmetic with": tuple(
         f"__{side}{name}__"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from flow_core.base.arrays import Array
 from flow_core.base.errors import SourceLine, VariableError
 from flow_core.ir.graph import Attrs, TensorType
 
@@ -18,6 +19,7 @@ class VariableInfo:
         attrs: attributes of its ``variable`` op (initializer, trainable ...).
         job: the job that first requested it.
         line: the source line of that request.
+        values: the initial values, if the initializer is an array.
     """
 
     name: str
@@ -25,6 +27,7 @@ class VariableInfo:
     attrs: Attrs
     job: str
     line: SourceLine | None
+    values: Array | None = field(default=None, compare=False, repr=False)
 
     def check_same(self, other: VariableInfo) -> None:
         """Raise `VariableError` with both source lines if another request differs from this."""
@@ -38,6 +41,7 @@ class VariableInfo:
                     at=other.line,
                     found=f"{what} {theirs}",
                     allowed=f"{what} {mine}, as in job {self.job!r} at {self.line}",
-                    hint="give it another name, or make both requests the same; "
-                    "flow.clear_default_session() begins anew, without any variables",
+                    hint="give it another name, or make both requests the same; to change it in "
+                    f"this session, call flow.drop_variables({self.name!r}), which keeps all other "
+                    "variables",
                 )

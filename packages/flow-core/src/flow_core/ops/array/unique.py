@@ -157,7 +157,7 @@ def _number_of(token: int, pairs: Any, size: Any) -> int:
 def _is_full(token: int, capacity: int) -> DataError:
     return DataError(
         f"numbering token {token}",
-        found=f"a table full of {capacity} others",
+        found=f"a table that already holds {capacity} other tokens",
         allowed="no more distinct tokens than the table's capacity",
         hint="pass a larger capacity to flow.layers.categorical_ordinal_encoder",
     )

@@ -1,0 +1,69 @@
+"""Models of other programs as parts of jobs: ``flow.onnx.load``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from os import PathLike, fspath
+from typing import Any
+
+from flow_core.api.session.export import exporter
+from flow_core.base.arrays import Array
+from flow_core.base.dtypes import as_dtype
+from flow_core.base.errors import ConfigError, UnsupportedError, user_line
+from flow_core.frontend.session.variables import get_variable
+from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.job_build import current_job
+from flow_core.plugins.specs import load as load_target
+
+__all__ = ["load"]
+
+
+def load(
+    path: str | PathLike[str],
+    *inputs: BlobDef,
+    trainable: bool | str | Sequence[str] = True,
+    **named: BlobDef,
+) -> Any:  # a blob, or a tuple of blobs
+    """Add the ops of an ONNX model to the job under definition.
+
+    The model's weights become variables with the names that they have in the model (within the
+    current name scope), and start with the model's values.  Jobs that load the same model share
+    these variables.
+
+    Args:
+        path: the model.
+        inputs: a blob for each input of the model, in the model's order.
+        trainable: whether a train job updates the weights; or regular expressions, one of which
+            the name of a weight that it updates must match.  Moving averages are never updated.
+        named: the inputs by name, instead of ``inputs``.
+
+    Returns:
+        The result of the model, or a tuple of its results.
+
+    Raises:
+        UnsupportedError: flow-onnx is not installed, or operators have no counterpart; the error
+            lists all of these.
+        ConfigError: the file is not a model, or the inputs do not fit it.
+        JobError: no job is under definition.
+    """
+    attempted, at = f"flow.onnx.load of {path!s:.200}", user_line(2)
+    current_job("flow.onnx.load")
+    if inputs and named:
+        allowed = "the inputs in order, or all by name"
+        raise ConfigError(attempted, at=at, found="inputs of both kinds", allowed=allowed)
+    spec = exporter("onnx", attempted, at)
+    if spec.importer is None:
+        raise UnsupportedError(attempted, at=at, found="an exporter of ONNX models only")
+    patterns = [trainable] if isinstance(trainable, str) else trainable
+
+    def variable(name: str, array: Array, may_train: bool) -> BlobDef:
+        chosen = (
+            patterns
+            if isinstance(patterns, bool)
+            else any(re.search(pattern, name) for pattern in patterns)
+        )
+        kind = as_dtype(array.dtype)
+        return get_variable(name, dtype=kind, initializer=array, trainable=may_train and chosen)
+
+    return load_target(spec.importer)(fspath(path), named or inputs, variable, at)

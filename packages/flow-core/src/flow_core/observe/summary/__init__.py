@@ -1,0 +1,1 @@
+"""The one-screen report of a plan."""

@@ -1,0 +1,69 @@
+"""An executable that records when each task ran."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from flow_core.device import Launch
+from flow_core.runtime.executable import Executable
+
+
+@dataclass(frozen=True, slots=True)
+class TaskTime:
+    """The time at which a task ran, in seconds of `time.perf_counter`.
+
+    Attributes:
+        step: number of the step.
+        task: position of the task in the plan.
+        start, stop: when the first launch of the task began, and when the last one ended.
+    """
+
+    step: int
+    task: int
+    start: float
+    stop: float
+
+    @property
+    def seconds(self) -> float:
+        """Duration of the task."""
+        return self.stop - self.start
+
+
+class TimedExecutable(Executable):
+    """A loaded plan that records the time of each task of this process in each step.
+
+    On asynchronous devices, each task ends with a wait for its work.
+
+    Attributes:
+        times: the recorded times, in the order in which the tasks ended.
+    """
+
+    sync_always: ClassVar[bool] = True
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.times: list[TaskTime] = []
+        super().__init__(*args, **kwargs)
+
+    def observed(self, position: int, launches: Sequence[Launch]) -> Sequence[Launch]:
+        """Return the launches of a task between two launches that read the clock."""
+        if not launches:
+            return launches
+        began = 0.0
+
+        def start() -> None:
+            nonlocal began
+            began = time.perf_counter()
+
+        def stop() -> None:
+            self.times.append(TaskTime(int(self.step), position, began, time.perf_counter()))
+
+        return (start, *launches, stop)
+
+    def take_times(self) -> list[TaskTime]:
+        """Return the recorded times, and start a new list."""
+        found = self.times[:]
+        self.times.clear()
+        return found

@@ -1,0 +1,210 @@
+"""Importers of elementwise operators, comparisons and selections."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import reduce
+from typing import Any
+
+import numpy as np
+from onnx import helper
+
+from flow_core.authoring.specs import emit
+from flow_core.base.dtypes import as_dtype
+from flow_onnx.importers.context import (
+    Blob,
+    Importer,
+    Node,
+    as_type,
+    expanded,
+    scalar,
+)
+
+UNARY: Mapping[str, str] = {
+    "Abs": "abs", "Acos": "acos", "Acosh": "acosh", "Asin": "asin", "Asinh": "asinh",
+    "Atan": "atan", "Atanh": "atanh", "Ceil": "ceil", "Cos": "cos", "Cosh": "cosh", "Erf": "erf",
+    "Exp": "exp", "Floor": "floor", "HardSwish": "hardswish", "Log": "log", "Neg": "negative",
+    "Reciprocal": "reciprocal", "Relu": "relu", "Round": "rint", "Sigmoid": "sigmoid",
+    "Sign": "sign", "Sin": "sin", "Sinh": "sinh", "Softplus": "softplus", "Sqrt": "sqrt",
+    "Tan": "tan", "Tanh": "tanh",
+}  # fmt: skip
+"""The op of each operator with one input and no attributes."""
+
+BINARY: Mapping[str, str] = {
+    "Add": "broadcast_add", "Sub": "broadcast_sub", "Mul": "broadcast_mul",
+    "Div": "broadcast_div", "Max": "broadcast_maximum", "Min": "broadcast_minimum",
+    "And": "broadcast_logical_and", "Or": "broadcast_logical_or",
+    "Xor": "broadcast_logical_xor", "Equal": "broadcast_equal", "Greater": "broadcast_greater",
+    "GreaterOrEqual": "broadcast_greater_equal", "Less": "broadcast_less",
+    "LessOrEqual": "broadcast_less_equal",
+}  # fmt: skip
+"""The op of each operator with two inputs that broadcasts them."""
+
+
+def _unary(op: str) -> Importer:
+    return lambda n: emit(op, n.blob())
+
+
+def _binary(op: str) -> Importer:
+    return lambda n: reduce(lambda x, y: emit(op, x, y), n.blobs())
+
+
+def plus(x: Blob, number: float) -> Blob:
+    """Return a blob plus a number."""
+    return emit("scalar_add", x, operand=number)
+
+
+def times(x: Blob, number: float) -> Blob:
+    """Return a blob times a number."""
+    return emit("scalar_mul", x, operand=number)
+
+
+def _with_number(op: str, wide: str, number: Callable[[float], float]) -> Importer:
+    """Return the importer of an operator whose second input is often a known number."""
+
+    def run(n: Node) -> Blob:
+        value = scalar(n, 1)
+        x = n.blob(0)
+        if value is not None and x.dtype.is_floating and len(n.known(1, "").shape) <= len(x.shape):
+            return emit(op, x, operand=number(value))
+        return emit(wide, x, n.blob(1))
+
+    return run
+
+
+def _power(n: Node) -> Blob:
+    x, exponent = n.blob(0), scalar(n, 1)
+    if exponent is not None and x.dtype.is_floating:
+        return emit("square", x) if exponent == 2 else emit("scalar_pow", x, exponent=exponent)
+    return emit("broadcast_pow", x, as_type(n.blob(1), x.dtype.name))
+
+
+def _remainder(n: Node) -> Blob:
+    x, y = n.blobs()
+    if not n.attr("fmod", 0):
+        return emit("broadcast_floor_mod", x, y)
+    magnitude = emit("broadcast_floor_mod", emit("abs", x), emit("abs", y))
+    return emit("broadcast_mul", emit("sign", x), magnitude)
+
+
+def _gelu(n: Node) -> Blob:
+    x = n.blob()
+    if n.attr("approximate", "none") == "none":
+        return emit("gelu", x)
+    inner = plus(times(emit("square", x), 0.044715), 1.0)
+    inner = times(emit("broadcast_mul", x, inner), math.sqrt(2 / math.pi))
+    return emit("broadcast_mul", times(x, 0.5), plus(emit("tanh", inner), 1.0))
+
+
+def _hard_sigmoid(n: Node) -> Blob:
+    alpha, beta = n.attr("alpha", 0.2), n.attr("beta", 0.5)
+    if math.isclose(alpha, 1 / 6, rel_tol=1e-6) and beta == 0.5:
+        return emit("hardsigmoid", n.blob())
+    return clipped(plus(times(n.blob(), alpha), beta), 0.0, 1.0)
+
+
+def _prelu(n: Node) -> Blob:
+    x, slope = n.blobs()
+    falling = emit("broadcast_minimum", x, emit("zero_like", x))
+    return emit("broadcast_add", emit("relu", x), emit("broadcast_mul", falling, slope))
+
+
+def _selu(n: Node) -> Blob:
+    alpha = n.attr("alpha", 1.67326319217681884765625)
+    return times(emit("elu", n.blob(), alpha=alpha), n.attr("gamma", 1.05070102214813232421875))
+
+
+def _mish(n: Node) -> Blob:
+    return emit("multiply", n.blob(), emit("tanh", emit("softplus", n.blob())))
+
+
+def _softsign(n: Node) -> Blob:
+    return emit("broadcast_div", n.blob(), plus(emit("abs", n.blob()), 1.0))
+
+
+def clipped(x: Blob, low: float | None, high: float | None) -> Blob:
+    """Limit a blob to a range; None stands for no limit."""
+    attrs: dict[str, Any] = {}
+    for end, value in (("min", low), ("max", high)):
+        if value is not None:
+            attrs |= {f"floating_{end}": float(value), f"integral_{end}": int(value)}
+    if not attrs:
+        return emit("identity", x)
+    end = "" if len(attrs) == 4 else "_max" if low is None else "_min"
+    return emit(f"clip_by_scalar{end}", x, **attrs)
+
+
+def _clip(n: Node) -> Blob:
+    x = n.blob()
+    if n.opset < 11:
+        return clipped(x, n.attr("min"), n.attr("max"))
+    limits = [scalar(n, i) if n.has(i) else None for i in (1, 2)]
+    if all(not n.has(i) or limits[i - 1] is not None for i in (1, 2)):
+        low, high = (None if v is None or np.isinf(v) else v for v in limits)
+        return clipped(x, low, high)
+    for i, op in ((1, "broadcast_maximum"), (2, "broadcast_minimum")):
+        x = emit(op, x, n.blob(i)) if n.has(i) else x
+    return x
+
+
+def _not(n: Node) -> Blob:
+    return emit("logical_not", n.blob())
+
+
+def _where(n: Node) -> Blob:
+    given = n.blobs()
+    shape = np.broadcast_shapes(*(tuple(x.shape) for x in given))
+    return emit("where", *(expanded(x, shape) for x in given))
+
+
+def _cast(n: Node) -> Blob:
+    wanted = helper.tensor_dtype_to_np_dtype(n.attr("to"))
+    if wanted == np.bool_:
+        return emit("scalar_logical_not_equal", n.blob(), operand=0)
+    return as_type(n.blob(), as_dtype(wanted).name)
+
+
+def _cast_like(n: Node) -> Blob:
+    return as_type(n.blob(), n.blob(1).dtype.name)
+
+
+def _sum(n: Node) -> Blob:
+    return reduce(lambda x, y: emit("broadcast_add", x, y), n.blobs())
+
+
+def _mean(n: Node) -> Blob:
+    return times(_sum(n), 1 / len(n.inputs))
+
+
+def _is_nan(n: Node) -> Blob:
+    return emit("broadcast_not_equal", n.blob(), n.blob())
+
+
+IMPORTERS: Mapping[str, Importer] = {
+    **{name: _unary(op) for name, op in UNARY.items()},
+    **{name: _binary(op) for name, op in BINARY.items()},
+    "Add": _with_number("scalar_add", "broadcast_add", float),
+    "Sub": _with_number("scalar_add", "broadcast_sub", lambda value: -value),
+    "Mul": _with_number("scalar_mul", "broadcast_mul", float),
+    "Cast": _cast,
+    "CastLike": _cast_like,
+    "Clip": _clip,
+    "Dropout": lambda n: emit("identity", n.blob()),
+    "Elu": lambda n: emit("elu", n.blob(), alpha=n.attr("alpha", 1.0)),
+    "Gelu": _gelu,
+    "HardSigmoid": _hard_sigmoid,
+    "Identity": lambda n: emit("identity", n.blob()),
+    "IsNaN": _is_nan,
+    "LeakyRelu": lambda n: emit("leaky_relu", n.blob(), alpha=n.attr("alpha", 0.01)),
+    "Mean": _mean,
+    "Mish": _mish,
+    "Mod": _remainder,
+    "Not": _not,
+    "PRelu": _prelu,
+    "Pow": _power,
+    "Selu": _selu,
+    "Softsign": _softsign,
+    "Sum": _sum,
+    "Where": _where,
+}
