@@ -123,14 +123,15 @@ def _tails() -> tuple[Defect, ...]:
         ("tril", (), {}),
     )  # fmt: skip
     return (
-        *(Defect(f"tail of {op}", "address", op, arrays, "i < (count); i +=", "i <= (count); i +=",
+        *(Defect(f"tail of {op}", "address", op, arrays, "LOOP(i, first_item(), count,",
+                 "LOOP(i, first_item(), count + 1,",
                  attrs=attrs)
           for op, arrays, attrs in each),
-        *(Defect(f"row tail of {op}", "address", op, arrays, "i = threadIdx.x; i < (count)",
-                 "i = threadIdx.x; i <= (count)")
+        *(Defect(f"row tail of {op}", "address", op, arrays, "LOOP(i, threadIdx.x, count,",
+                 "LOOP(i, threadIdx.x, count + 1,")
           for op, arrays in (("softmax", ROWS), ("log_softmax", ROWS), ("layer_norm", ()))),
         Defect("one block too many", "address", "softmax", (floats(8, 30),),
-               "i = blockIdx.x; i < (count)", "i = blockIdx.x; i <= (count)"),
+               "LOOP(i, blockIdx.x, count,", "LOOP(i, blockIdx.x, count + 1,"),
         Defect("mask of a tile's reads", "address", "transpose", MATRIX,
                "if (r < rows && c < columns) tile", "if (r < rows + 1 && c < columns) tile",
                attrs=TURNED),
@@ -151,7 +152,7 @@ def _races() -> tuple[Defect, ...]:
         Defect("all blocks do the same", "thread", "broadcast_add", (floats(700), floats(700)),
                "return (i64)blockIdx.x * BLOCK + threadIdx.x", "return threadIdx.x"),
         Defect("all blocks reduce the same rows", "thread", "softmax", ROWS,
-               "i64 i = blockIdx.x; i < (count)", "i64 i = 0; i < (count)"),
+               "LOOP(i, blockIdx.x, count,", "LOOP(i, 0, count,"),
         Defect("sums without atomic addition", "thread", "unsorted_segment_sum", segments,
                "FN void add_to(float *to, float value) { atomicAdd(to, value); }",
                "FN void add_to(float *to, float value) { *to += value; }", attrs=sums),
