@@ -91,8 +91,8 @@ def fed_shape(sizes: Sequence[int], batch_axis: int | None = 0) -> FedShape:
     >>> fed_shape((100, 28, 28), -3)
     FedShape(sizes=(100, 28, 28), batch_axis=0)
     """
-    checked = _checked_shape("shape", sizes)
-    return FedShape(checked, _checked_axis("shape", checked, batch_axis))
+    checked = _checked_shape("tp.shape", sizes)
+    return FedShape(checked, _checked_axis("tp.shape", checked, batch_axis))
 
 
 def _checked_shape(attempted: str, shape: object) -> Shape:
