@@ -67,6 +67,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+IMPORTED = ("TYPE_CHECKING", "annotations", "piece")
+"""Names in modules without ``__all__`` that are not public."""
+
+
 def all_names() -> str:
     """Return a program that mentions each public name of ``oneflow`` and its modules."""
     lines = ["from typing import Any", "", "import oneflow as flow", "", "names: list[Any] = ["]
@@ -75,7 +79,7 @@ def all_names() -> str:
         lines.append(f"    flow.{name},")
         if inspect.ismodule(value):
             inner = getattr(value, "__all__", [n for n in vars(value) if not n.startswith("_")])
-            lines += [f"    flow.{name}.{n}," for n in inner if n not in ("TYPE_CHECKING", "annotations", "piece")]
+            lines += [f"    flow.{name}.{n}," for n in inner if n not in IMPORTED]
     return "\n".join([*lines, "]", ""])
 
 
