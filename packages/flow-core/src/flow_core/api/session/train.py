@@ -56,6 +56,17 @@ def save(
 
     Raises:
         CheckpointError: the path exists, or writing fails; existing files are kept.
+
+    Example:
+        >>> import tempfile
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> @flow.global_function()
+        ... def job() -> tp.Numpy:
+        ...     return flow.get_variable("w", (2,), initializer=flow.ones_initializer())
+        >>> flow.checkpoint.save(f"{folder.name}/model")
+        >>> flow.checkpoint.get(f"{folder.name}/model")["w"].numpy()
+        array([1., 1.], dtype=float32)
+        >>> folder.cleanup()
     """
     _check_path("flow.checkpoint.save", path)
     _check_values(var_dict)
@@ -139,9 +150,25 @@ def get(path: str, strict: bool = True) -> Any:
         strict: whether to fail if the checkpoint is incomplete, or variables were removed or
             added since it was saved.
 
+    Returns:
+        A dictionary from names to variables, whose values are read by ``numpy()``; for the
+        folder of a variable, that variable.
+
     Raises:
         CheckpointError: the checkpoint does not exist or is damaged; the error lists all problems.
         CheckpointReplacedError: raised by ``numpy()`` if another checkpoint was saved to the path.
+
+    Example:
+        >>> import tempfile
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> @flow.global_function()
+        ... def job() -> tp.Numpy:
+        ...     return flow.get_variable("w", (2,), initializer=flow.ones_initializer())
+        >>> flow.checkpoint.save(f"{folder.name}/model")
+        >>> found = flow.checkpoint.get(f"{folder.name}/model")
+        >>> {name: value.shape for name, value in found.items()}
+        {'w': (2,)}
+        >>> folder.cleanup()
     """
     _check_path("flow.checkpoint.get", path)
     world = default_session().world
@@ -288,7 +315,19 @@ _TOLD = 20
 
 
 class CheckPoint:
-    """Initialization, saving and loading of all variables of the session."""
+    """Initialization, saving and loading of all variables of the session.
+
+    Example:
+        >>> import tempfile
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> @flow.global_function()
+        ... def job() -> tp.Numpy:
+        ...     return flow.get_variable("w", (2,), initializer=flow.ones_initializer())
+        >>> checkpoint = flow.train.CheckPoint()
+        >>> checkpoint.save(f"{folder.name}/model")
+        >>> checkpoint.load(f"{folder.name}/model")
+        >>> folder.cleanup()
+    """
 
     def init(self) -> None:
         """Set every variable to its initial value."""
@@ -325,6 +364,18 @@ class SimpleCheckPointManager(CheckpointManager):
     Args:
         root_path: the folder, which is created if it does not exist.
         prefix: first part of the names of the checkpoints' folders.
+
+    Example:
+        >>> import tempfile
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> @flow.global_function()
+        ... def job() -> tp.Numpy:
+        ...     return flow.get_variable("w", (2,), initializer=flow.ones_initializer())
+        >>> manager = flow.train.SimpleCheckPointManager(folder.name)
+        >>> manager.save()
+        >>> len(manager.list_checkpoints())
+        1
+        >>> folder.cleanup()
     """
 
     def __init__(self, root_path: str, prefix: str = "snapshot_") -> None:

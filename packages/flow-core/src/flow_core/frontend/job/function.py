@@ -507,12 +507,22 @@ def global_function(
 ) -> JobFunction[P, R] | Callable[[Callable[P, R]], JobFunction[P, R]]:
     """Turn a Python function into a job function.
 
+    Use the decorator with arguments, ``@flow.global_function(type="train")``, or without,
+    ``@flow.global_function``, for a predict job.
+
     Args:
         type: "train" (the function must call ``minimize``) or "predict".
         function_config: settings made by ``flow.function_config()``.
 
-    Use the decorator with arguments, ``@flow.global_function(type="train")``, or without,
-    ``@flow.global_function``, for a predict job.
+    Returns:
+        A decorator, which returns a `JobFunction`.
+
+    Example:
+        >>> @flow.global_function()
+        ... def double(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+        ...     return 2 * x
+        >>> double([1, 2])
+        array([2., 4.], dtype=float32)
     """
     if isinstance(type, FunctionConfig):
         settings = type
