@@ -8,6 +8,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import (
+    TYPE_CHECKING,
     Any,
     Generic,
     NoReturn,
@@ -52,7 +53,7 @@ from flow_core.frontend.trace.job_build import (
     TrainRequest,
     maybe_current_job,
 )
-from flow_core.frontend.trace.results import Pending
+from flow_core.frontend.trace.results import Pending as PendingStep
 from flow_core.frontend.trace.sbp_hints import parallel_cast
 from flow_core.ir.graph import Graph
 from flow_core.plan import Plan
@@ -60,8 +61,12 @@ from flow_core.runtime.executable import Executable
 from flow_core.runtime.pipeline import Credit, Step
 from flow_core.sharding.topology import Device
 
+if TYPE_CHECKING:
+    from flow_core.annotations import Callback, Pending
+
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
@@ -169,6 +174,20 @@ class JobFunction(Generic[P, R]):
     def compile(self) -> Compiled:
         """Trace and compile the job; of several plans, return that of the last call."""
         return self._compiled(self._variant())
+
+    def compile_classes(self, *devices: Device) -> Compiled:
+        """Compile the job for one device of each class of devices that do the same.
+
+        The time and the memory that this takes hardly depend on the number of devices.  The plan
+        describes devices with separate memories; it cannot run.
+
+        Args:
+            devices: further devices that the plan has tasks for.
+        """
+        variant, session = self._variant(), self.active_session()
+        with session.compiling:
+            traced, values = variant.traced, variant.fetches.values
+            return compile_graph(traced.build, values, traced.inputs, devices=devices)
 
     @property
     def compiled(self) -> Compiled | None:
@@ -345,7 +364,15 @@ class JobFunction(Generic[P, R]):
 
     # -------------------------------------------------------------------- call
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    @overload
+    def __call__(
+        self: JobFunction[P, Callback[T]], *args: P.args, **kwargs: P.kwargs
+    ) -> Pending[T]: ...
+
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+    def __call__(self, *args: object, **kwargs: object) -> object:
         """Run one step; the return annotation determines the type of the result."""
         if maybe_current_job() is not None:
             raise JobError(
@@ -361,14 +388,13 @@ class JobFunction(Generic[P, R]):
         session = self.active_session()
         if session.eager:
             feeds = [feed[...] for feed in feeding.feed(args, kwargs)]  # all rows of partial feeds
-            return self._call_eagerly(session, feeds, feeding)  # type: ignore[no-any-return]
+            return self._call_eagerly(session, feeds, feeding)
         variant = None if feeding.declared else self._variant()
         if variant is not None:  # raise compilation errors before argument errors
             self._executable(variant)
         session.before_call(self.name)
         feeds = feeding.feed(args, kwargs)
-        variant = variant or self._variant(feeding.shapes(feeds))
-        return self._run(session, variant, feeds)  # type: ignore[no-any-return]
+        return self._run(session, variant or self._variant(feeding.shapes(feeds)), feeds)
 
     def _call_eagerly(self, session: Session, feeds: Sequence[Array], feeding: Feeding) -> Any:
         """Run a call in eager mode, where the function may read values of blobs."""
@@ -390,9 +416,9 @@ class JobFunction(Generic[P, R]):
 
     def _launch(
         self, session: Session, executable: Executable, variant: _Variant, feeds: Sequence[Array]
-    ) -> Pending:
+    ) -> PendingStep:
         pipeline, fetches = session.pipeline, variant.fetches
-        pending = Pending(pipeline, fetches.arrange)
+        pending = PendingStep(pipeline, fetches.arrange)
         deliver, watcher = pending.deliverer(), fetches.watcher
 
         def both(step: Step) -> None:
