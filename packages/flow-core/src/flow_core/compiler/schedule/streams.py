@@ -50,7 +50,8 @@ def op_seconds(graph: Graph, op: Op) -> float:
     """Estimate the time of an op on one CPU core, from its bytes and multiply-adds."""
     whole = op.attrs.get("whole") if op.type == BOXING else None
     if whole:
-        return LAUNCH + sum(held for held, _ in whole[2]) / BANDWIDTH
+        moved: int = sum(held for held, _ in whole[2])
+        return LAUNCH + moved / BANDWIDTH
     return predicted_seconds(op.type, graph.input_types(op), graph.types[op.name])
 
 
