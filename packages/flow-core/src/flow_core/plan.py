@@ -226,6 +226,8 @@ class Plan:
         arenas: memory per device.
         buffers: all buffers.
         prologue: tasks that run once, when the plan is loaded.
+        derived: tasks that compute values from variables alone; they run when the plan is loaded,
+            and again before the next step after a variable was overwritten.
         tasks: tasks of one step, in order.
         feeds: buffers that are fed: a whole parameter, or a part of it.
         fed: per buffer of ``feeds``, the position of the fed array, in the order of the job's
@@ -267,6 +269,7 @@ class Plan:
     flows: tuple[RegisterPlan, ...] = ()
     workers: int = 1
     fed: tuple[tuple[int, Region], ...] = ()
+    derived: tuple[Task, ...] = ()
     cores: Cores = NOT_DIVIDED
     settings: Mapping[str, AttrValue] = NO_ATTRS
 
@@ -374,10 +377,11 @@ class Plan:
     def to_data(self) -> dict[str, Any]:
         """Return the plan as JSON-compatible data, which `from_data` reads."""
         data = asdict(self)
-        for task in (*data["prologue"], *data["tasks"]):
+        tasks = (*data["prologue"], *data["derived"], *data["tasks"])
+        for task in tasks:
             task["attrs"] = dict(task["attrs"])
         data["settings"] = dict(self.settings)
-        for record in (*data["arenas"], *data["buffers"], *data["prologue"], *data["tasks"]):
+        for record in (*data["arenas"], *data["buffers"], *tasks):
             record["device"] = str(record["device"])
         for buffer in data["buffers"]:
             buffer["home"] = None if buffer["home"] is None else str(buffer["home"])
@@ -451,7 +455,8 @@ def _check_references(plan: Plan) -> None:
         _check_positions(getattr(plan, name), buffers, f".{name}")
     _check_positions(plan.variables.values(), buffers, ".variables")
     streams = range(max(len(plan.streams), 1))
-    for name, tasks in (("prologue", plan.prologue), ("tasks", plan.tasks)):
+    for name in ("prologue", "derived", "tasks"):
+        tasks = getattr(plan, name)
         for i, task in enumerate(tasks):
             own = () if task.workspace is None else (task.workspace,)
             _check_positions((*task.inputs, *task.outputs, *own), buffers, f".{name}[{i}]")

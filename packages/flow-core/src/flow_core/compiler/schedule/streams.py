@@ -50,8 +50,8 @@ def op_seconds(graph: Graph, op: Op) -> float:
     """Estimate the time of an op on one CPU core, from its bytes and multiply-adds."""
     whole = op.attrs.get("whole") if op.type == BOXING else None
     if whole:
-        moved: int = sum(held for held, _ in whole[2])
-        return LAUNCH + moved / BANDWIDTH
+        nbytes: int = sum(held for held, _ in whole[2])
+        return LAUNCH + nbytes / BANDWIDTH
     return predicted_seconds(op.type, graph.input_types(op), graph.types[op.name])
 
 

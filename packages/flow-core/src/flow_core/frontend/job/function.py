@@ -29,10 +29,9 @@ from flow_core.base.planning import end_script, is_planning
 from flow_core.compiler.select import Selector
 from flow_core.device import AgreedJob
 from flow_core.frontend.config.function_config import FunctionConfig, default_placement
-from flow_core.frontend.job.checks.train_notes import log_notes
 from flow_core.frontend.job.checks.zero_weights import warn_of_zero_weights
 from flow_core.frontend.job.compile import Compiled, compile_graph
-from flow_core.frontend.job.differentiate import STEP_VARIABLE, differentiate
+from flow_core.frontend.job.differentiate import STEP_VARIABLE, differentiate, log_notes
 from flow_core.frontend.job.eager import evaluate_blob
 from flow_core.frontend.job.feeding import Feeding, Shapes, StagingBuffers
 from flow_core.frontend.job.fetches import Fetches
@@ -71,7 +70,7 @@ T = TypeVar("T")
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 PLANS_KEPT = 16
-"""How many plans a job keeps if lists are fed to it; each combination of shapes has a plan."""
+"""How many plans a job keeps if shapes differ between calls; each combination has a plan."""
 
 _log = logging.getLogger("flow_core")
 
@@ -211,8 +210,8 @@ class JobFunction(Generic[P, R]):
     def plans(self) -> tuple[Shapes, ...]:
         """The combinations of shapes that have a plan, in the order of their last use.
 
-        A job to which lists are fed gets a plan for each combination of shapes; at most
-        `PLANS_KEPT` plans are kept.
+        A job with open sizes, or to which lists are fed, gets a plan for each combination of
+        shapes; at most `PLANS_KEPT` plans are kept.
         """
         return tuple(shapes for shapes, variant in self._variants.items() if variant.compiled)
 
@@ -226,7 +225,7 @@ class JobFunction(Generic[P, R]):
     def _variant(
         self, shapes: Shapes | None = None, fed: Sequence[Array] | None = None
     ) -> _Variant:
-        """Return the differentiated job for fed lists of given shapes; by default the last used."""
+        """Return the differentiated job for given shapes of arrays; the last used by default."""
         last = self._last
         if last is not None and (shapes is None or shapes == last.shapes):
             return last
@@ -256,7 +255,7 @@ class JobFunction(Generic[P, R]):
         if not self._dropped:
             self._dropped = True
             _log.warning(
-                "job %r at %s was fed lists of more than %d combinations of shapes: plans are "
+                "job %r at %s was fed arrays of more than %d combinations of shapes: plans are "
                 "dropped and compiled again; pad the arrays to fewer sizes",
                 self.name, self.line, PLANS_KEPT,
             )  # fmt: skip
@@ -314,7 +313,7 @@ class JobFunction(Generic[P, R]):
         executable = _executable_factory(session.settings)(
             plan, registry, session.driver, session.variable,
             registry.observers("flow_step_finished"), registry.comm, self._step, session.world,
-            session.settings.sync_launches,
+            session.settings.sync_launches, session.writes,
         )  # fmt: skip
         session.drop_initial_values()
         session.check_replicas(self.name, updated_variables(plan, registry.ops))
@@ -470,7 +469,7 @@ AnyJob: TypeAlias = JobFunction[..., Any]
 
 
 class _Variant:
-    """A differentiated job for fed lists of given shapes; it is compiled and bound when it runs."""
+    """A differentiated job for given shapes of arrays; it is compiled and bound when it runs."""
 
     __slots__ = ("compiled", "executable", "fetches", "shapes", "staging", "traced")
 

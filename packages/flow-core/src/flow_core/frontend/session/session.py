@@ -52,6 +52,7 @@ from flow_core.plugins.registry import Registry
 from flow_core.plugins.specs import Available
 from flow_core.runtime.failures import allocated, viewed
 from flow_core.runtime.pipeline import Pipeline
+from flow_core.runtime.variable_writes import VariableWrites
 from flow_core.sharding.sbp import Region, region_shape
 from flow_core.sharding.topology import Device, Placement
 
@@ -72,6 +73,7 @@ class Session:
         pipeline: the actors that run steps.
         layouts: the layouts of variables, each chosen by the first compiled job that uses it.
         sharing: whether devices share one copy of a variable, chosen by the same job.
+        writes: counts the writes to variables.
         budget: the cores that this process may use.
         checked_weights: names of the train jobs whose initial weights were checked.
     """
@@ -88,6 +90,7 @@ class Session:
         self._drivers: dict[Device, Driver] = {}
         self.compiling = threading.RLock()
         self.pipeline = Pipeline()
+        self.writes = VariableWrites()
         self.layouts: dict[str, TensorLayout] = {}
         self.sharing: dict[str, bool] = {}
         self._left_out: set[Any] = set()
@@ -415,8 +418,7 @@ class Session:
                 allowed="calls outside of job functions",
                 hint="move the call out of the job function; inside it, use flow.get_variable",
             )
-        for _ in self.each(lambda job: job.prepare()):
-            pass
+        list(self.each(lambda job: job.prepare()))
         return {name: info.type for name, info in self.declared.items()}
 
     def _allocate(self, name: str) -> None:
@@ -435,8 +437,7 @@ class Session:
     def _first_user(self, name: str) -> tuple[Any, Device]:
         """Return the first job that uses a variable (None if none does), and its device."""
         for job in self.jobs:
-            device: Device | None = job.device_of(name)
-            if device is not None:
+            if (device := job.device_of(name)) is not None:
                 return job, device
         return None, self.default_placement.device(0)
 
@@ -446,7 +447,7 @@ class Session:
 
     def assign(self, values: Mapping[str, Any]) -> None:
         """Overwrite variables with arrays; all names must be known and all shapes must match."""
-        with self.quiesced():
+        with self.quiesced(), self.writes:
             stored = self.stored()
             for name, value in values.items():
                 if name not in stored:
@@ -462,7 +463,7 @@ class Session:
         Raises:
             VariableError: no job has a variable with one of the names.
         """
-        with self.quiesced():
+        with self.quiesced(), self.writes:
             known = self.requested_types()
             for name, read in readers.items():
                 if name not in known:
@@ -473,7 +474,7 @@ class Session:
 
     def initialize(self) -> None:
         """Reset every variable to its initial value."""
-        with self.quiesced():
+        with self.quiesced(), self.writes:
             for stored in self.stored().values():
                 stored.reset()
             self._resume()
