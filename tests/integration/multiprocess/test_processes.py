@@ -46,13 +46,13 @@ def test_two_processes_train_as_one_does() -> None:
 
 
 def test_tensors_of_changing_shape_go_between_processes() -> None:
-    script = SCRIPTS / "run_ragged.py"
+    script = SCRIPTS / "programs" / "run_ragged.py"
     assert on_many(2, script) == printed(on_one(script))
 
 
 def test_each_process_reads_its_part_of_every_batch(tmp_path: Path) -> None:
     """Records stay on the rank that reads them; the error of a move says how to avoid it."""
-    script = SCRIPTS / "run_loaders.py"
+    script = SCRIPTS / "programs" / "run_loaders.py"
     assert printed(on_one(script, "write", str(tmp_path))) == ""
     one = printed(on_one(script, "read", str(tmp_path))).splitlines()
     two = on_many(2, script, "read", str(tmp_path)).splitlines()

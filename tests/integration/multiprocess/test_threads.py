@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("mpi4py", reason="processes are joined by mpi4py")
 
-SCRIPT = Path(__file__).parents[2] / "helpers" / "run_transformer.py"
+SCRIPT = Path(__file__).parents[2] / "helpers" / "programs" / "run_transformer.py"
 LAUNCHER = Path(sys.executable).parent / "flow-dist"
 KERNELS = {"numpy": "flow-onednn", "onednn": ""}
 """The plugins that must be left out for some kernels."""

@@ -1,8 +1,11 @@
 """``oneflow.nn``; see `flow_core.api.nn`."""
 
 from flow_core.api.compat.later_names import (
-    distributed_sparse_softmax_cross_entropy_with_logits,
-    fused_bias_add_dropout,
-    fused_bias_add_gelu,
+    distributed_sparse_softmax_cross_entropy_with_logits as distributed_sparse_softmax_cross_entropy_with_logits,  # noqa: E501
 )
-from flow_core.api.nn import *
+from flow_core.api.compat.later_names import fused_bias_add_dropout as fused_bias_add_dropout
+from flow_core.api.compat.later_names import fused_bias_add_gelu as fused_bias_add_gelu
+from flow_core.api.nn.activation import *
+from flow_core.api.nn.basic import *
+from flow_core.api.nn.conv import *
+from flow_core.api.nn.losses import *

@@ -227,7 +227,7 @@ def test_parameters() -> None:
     ("annotation", "words"),
     [
         (int, "Placeholder"),
-        (Frame, "tp.Frame.Placeholder"),
+        (Frame, r"write Annotated\[tp.Frame, tp.shape"),
         (Annotated[Any, 3], "with one shape"),
         (tuple, "Placeholder"),
         (List[Frame], "Placeholder"),
