@@ -31,6 +31,7 @@ EXAMPLE_PLUGINS = tuple(p.parent.name for p in sorted(ROOT.glob("examples/plugin
 ONEDNN_WHEELS = ("2024.0.0", "2026.1.0")
 # The external tests import these.  They are not a dependency group: TensorFlow's bounds on
 # its dependencies would apply to the whole workspace.
+PROGRAMS = ("imageio", "matplotlib", "opencv-python-headless", "pillow", "scikit-learn", "scipy")
 CONFORMANCE = ("absl-py", "opencv-python-headless", "pycocotools", "scipy", "six", "tensorflow-cpu")
 # More workers than cores, because many tests wait for other processes.  Long tests come last, so
 # idle workers steal tests from others.
@@ -351,6 +352,16 @@ def conformance(session: nox.Session) -> None:
         sync(session, "--all-packages")
         session.install(*CONFORMANCE)
     session.run("python", str(runner), *python, *session.posargs)
+
+
+@nox.session(python=PYTHONS[0])
+@timed
+def programs(session: nox.Session) -> None:
+    """Run public programs of OneFlow's users; ``-- --match LeNet --mirrors DIR`` limits them."""
+    sync(session, "--all-packages")
+    session.install(*PROGRAMS)
+    env = QUIET | {"PYTHONPATH": str(ROOT / "tests" / "helpers")}
+    session.run("python", "-m", "public_programs.run", *session.posargs, env=env)
 
 
 @functools.cache

@@ -25,9 +25,11 @@ if TYPE_CHECKING:
     from oneflow import deprecated as deprecated
     from oneflow import detection as detection
     from oneflow import distribute as distribute
+    from oneflow import distributed as distributed
     from oneflow import env as env
     from oneflow import experimental as experimental
     from oneflow import image as image
+    from oneflow import keras as keras
     from oneflow import layers as layers
     from oneflow import linalg as linalg
     from oneflow import losses as losses
@@ -35,10 +37,13 @@ if TYPE_CHECKING:
     from oneflow import nn as nn
     from oneflow import onnx as onnx
     from oneflow import optimizer as optimizer
+    from oneflow import profiler as profiler
     from oneflow import quantization as quantization
     from oneflow import random as random
     from oneflow import regularizers as regularizers
+    from oneflow import saved_model as saved_model
     from oneflow import scope as scope
+    from oneflow import serving as serving
     from oneflow import summary as summary
     from oneflow import sysconfig as sysconfig
     from oneflow import system as system
@@ -94,7 +99,9 @@ else:
             if name in _own_names():
                 value = globals()[name] = _own_names()[name]
                 return value
-        raise AttributeError(_unknown(name), name=name, obj=import_module("oneflow"))
+        if name == "_oneflow_internal":
+            return import_module("oneflow._oneflow_internal")
+        raise _unknown(name)
 
     def _modules():
         """Return the names of the modules of the API that flow-core provides."""
@@ -117,13 +124,12 @@ else:
         return getattr(import_module("flow_data.toplevel"), name)
 
     def _unknown(name):
-        """Return the message about a name that does not exist."""
-        hint = ""
-        if not name.startswith("_"):
-            from flow_core.base.errors import nearest
+        """Return the error about a name that does not exist."""
+        if name.startswith("_"):
+            return AttributeError(f"module 'oneflow' has no attribute {name!r}", name=name)
+        from flow_core.api.compat.eager_names import unknown
 
-            hint = nearest(name, __dir__())
-        return f"module 'oneflow' has no attribute {name!r}; {hint}".rstrip("; ")
+        return unknown("oneflow", name, __dir__())
 
     def __dir__():
         """Return all names, including those of the optional parts that are installed."""

@@ -19,9 +19,13 @@ from flow_core.api.array.encoding import (
 )
 from flow_core.api.array.index import *
 from flow_core.api.array.initializers import *
+from flow_core.api.array.padding import *
 from flow_core.api.array.select import *
 from flow_core.api.array.shape import *
 from flow_core.api.array.source import *
+from flow_core.api.compat.later_session import (
+    empty_initializer as empty_initializer,
+)
 from flow_core.api.compat.older_names import (
     eager_nccl_all_reduce as eager_nccl_all_reduce,
 )
@@ -54,6 +58,7 @@ from flow_core.api.math.binary import (
     where as where,
 )
 from flow_core.api.math.linalg import *
+from flow_core.api.nn.ctc import *
 from flow_core.api.nn.losses import (
     combined_margin_loss as combined_margin_loss,
 )
@@ -69,6 +74,8 @@ from flow_core.api.session.env import (
     current_resource as current_resource,
 )
 from flow_core.api.session.job import *
+from flow_core.api.session.job import FunctionConfig as FunctionConfig
+from flow_core.api.session.job import global_function as global_function
 from flow_core.api.session.scope import (
     device_prior_placement as device_prior_placement,
 )
@@ -78,3 +85,6 @@ from flow_core.api.session.scope import (
 from flow_core.api.session.views import *
 from flow_core.frontend.trace.blob import Blob as Blob
 from flow_core.frontend.trace.blob import BlobDef as BlobDef
+
+ExecutionConfig = FunctionConfig
+function = global_function

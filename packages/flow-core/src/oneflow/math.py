@@ -7,3 +7,6 @@ from flow_core.api.math.array import *
 from flow_core.api.math.binary import *
 from flow_core.api.math.reduce import *
 from flow_core.api.math.unary import *
+from flow_core.api.math.unary import sigmoid as sigmoid
+
+logistic = sigmoid
