@@ -15,6 +15,7 @@ CANCELLING = (
 )  # fmt: skip
 CANCELS = "a mean of squares less the square of a mean cancels"
 REFUSED = "labels and indices outside of the classes are an error; the reference takes them"
+LENGTHS = "lengths and classes out of range are an error; the reference takes them"
 OWN_NAN = "max(x, 0) + slope min(x, 0): a slope that is not finite meets a zero"
 DEVIATIONS = (
     *(Deviation(op, ("nan",), SPREAD, INFINITE)
@@ -44,6 +45,8 @@ DEVIATIONS = (
     Deviation("normalization_grad", ("lost",), TERMS, ("largest", "lowest"), ("float64",), False),
     *(Deviation(op, ("refused",), REFUSED, LABELS)
       for op in ("one_hot", "sparse_cross_entropy_grad", "sparse_softmax_cross_entropy_grad")),
+    *(Deviation(op, ("refused",), LENGTHS, ("integer_zero", *LABELS))
+      for op in ("ctc_loss", "ctc_loss_grad")),
     Deviation("prelu", ("nan",), OWN_NAN, ("nan", "-nan", *INFINITE)),
     Deviation("digamma", ("infinity", "nan"), "the sign at a pole", ("-zero", "lowest", "mixed")),
     Deviation("lgamma", ("nan",), "the reflection of -inf has no angle", ("-inf", "mixed")),

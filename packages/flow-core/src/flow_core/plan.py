@@ -21,6 +21,7 @@ from flow_core.base.errors import (
     PlanError,
     nearest,
 )
+from flow_core.base.formats.html_table import html_table
 from flow_core.base.thread_budget import NOT_DIVIDED, Cores
 from flow_core.ir.graph import NO_ATTRS, Attrs, AttrValue, TensorType, tensor_type
 from flow_core.sharding.sbp import Region
@@ -217,7 +218,7 @@ class Transfer:
         return f"{self.line or 'no line'}: {self.value} {way}, {self.nbytes:,} bytes"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Plan:
     """Everything a runtime needs to run a job.
 
@@ -272,6 +273,29 @@ class Plan:
     derived: tuple[Task, ...] = ()
     cores: Cores = NOT_DIVIDED
     settings: Mapping[str, AttrValue] = NO_ATTRS
+
+    def __repr__(self) -> str:
+        """Return the job's name and the sizes of the plan."""
+        sizes = ", ".join(f"{name} {text}" for name, text in self._sizes())
+        return f"<plan of job {self.job!r}: {sizes}>"
+
+    def _repr_html_(self) -> str:
+        """Return the sizes and the most expensive transfers, for notebooks."""
+        ranked = sorted(self.ledger, key=lambda e: -e.seconds)
+        rows = [
+            (e.value, ", ".join(e.steps), f"{e.nbytes:,} bytes", e.line)
+            for e in ranked[:5] if e.nbytes
+        ]  # fmt: skip
+        sizes = html_table(f"plan of job {self.job!r}", self._sizes())
+        return sizes + (html_table("most expensive transfers", rows) if rows else "")
+
+    def _sizes(self) -> tuple[tuple[str, str], ...]:
+        return (
+            ("tasks per step", f"{len(self.tasks):,}"),
+            ("devices", f"{len(self.arenas):,}"),
+            ("bytes of arenas", f"{sum(a.nbytes for a in self.arenas):,}"),
+            ("bytes across devices per step", f"{self.bytes_per_step:,}"),
+        )
 
     @property
     def bytes_per_step(self) -> int:

@@ -3,9 +3,15 @@
 from flow_core.api.nn.quantization import (
     fake_quantization,
     min_max_observer,
+    moving_average_min_max_observer,
 )
 from flow_core.api.nn.quantization import (
     moving_average_min_max_observer as moving_average_min_maxObserver,
 )
 
-__all__ = ["fake_quantization", "min_max_observer", "moving_average_min_maxObserver"]
+__all__ = [
+    "fake_quantization",
+    "min_max_observer",
+    "moving_average_min_maxObserver",
+    "moving_average_min_max_observer",
+]

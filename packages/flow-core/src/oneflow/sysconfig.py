@@ -1,5 +1,22 @@
-"""``oneflow.sysconfig``; see `flow_core.api.compat.unsupported`."""
+"""``oneflow.sysconfig``; see `flow_core.api.compat.unsupported` and
+`flow_core.api.compat.later_session`.
+"""
 
+from flow_core.api.compat.later_session import (
+    has_rpc_backend_grpc,
+    has_rpc_backend_local,
+    with_cuda,
+    with_xla,
+)
 from flow_core.api.compat.unsupported import get_compile_flags, get_include, get_lib, get_link_flags
 
-__all__ = ["get_compile_flags", "get_include", "get_lib", "get_link_flags"]
+__all__ = [
+    "get_compile_flags",
+    "get_include",
+    "get_lib",
+    "get_link_flags",
+    "has_rpc_backend_grpc",
+    "has_rpc_backend_local",
+    "with_cuda",
+    "with_xla",
+]

@@ -10,14 +10,14 @@ pytestmark = [pytest.mark.arithmetic, pytest.mark.sampled(0.5)]
 
 SECOND = "second derivatives are not implemented"
 SECONDS = (
-    "clip_by_scalar_grad", "clip_by_scalar_max_grad", "clip_by_scalar_min_grad", "elu_grad",
-    "gelu_grad", "hardsigmoid_grad", "hardswish_grad", "hardtanh_grad", "l2_normalize_grad",
-    "layer_norm_gamma_grad", "layer_norm_grad", "layer_norm_param_grad", "leaky_relu_grad",
-    "log_softmax_grad", "max_pool_1d_grad", "max_pool_2d_grad", "max_pool_3d_grad",
-    "normalization_grad", "prelu_input_grad", "reduce_prod_grad", "reflection_pad2d_grad",
-    "relu_grad", "sigmoid_cross_entropy_grad", "sigmoid_grad", "smooth_l1_loss_grad",
-    "softmax_cross_entropy_grad", "softmax_grad", "sparse_cross_entropy_grad",
-    "sparse_softmax_cross_entropy_grad", "tanh_grad",
+    "clip_by_scalar_grad", "clip_by_scalar_max_grad", "clip_by_scalar_min_grad", "ctc_loss_grad",
+    "elu_grad", "gelu_grad", "hardsigmoid_grad", "hardswish_grad", "hardtanh_grad",
+    "l2_normalize_grad", "layer_norm_gamma_grad", "layer_norm_grad", "layer_norm_param_grad",
+    "leaky_relu_grad", "log_softmax_grad", "max_pool_1d_grad", "max_pool_2d_grad",
+    "max_pool_3d_grad", "normalization_grad", "prelu_input_grad", "reduce_prod_grad",
+    "reflection_pad2d_grad", "relu_grad", "sigmoid_cross_entropy_grad", "sigmoid_grad",
+    "smooth_l1_loss_grad", "softmax_cross_entropy_grad", "softmax_grad",
+    "sparse_cross_entropy_grad", "sparse_softmax_cross_entropy_grad", "tanh_grad",
 )  # fmt: skip
 SCHEDULE = "computes a learning rate, or changes gradients before an update"
 LABEL = "labels are data, as in OneFlow"

@@ -1,4 +1,5 @@
-"""Functions that later releases of OneFlow added for transformers: several operations in one call.
+"""Functions that later releases of OneFlow added for transformers: several operations in one call;
+and ranges of ops to profile.
 
 Each function emits a sequence of other ops; passes fuse these ops where that is faster.
 """
@@ -7,9 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from flow_core.api.array.select import slice_v2
+from flow_core.api.array.shape import identity, reshape, transpose
 from flow_core.api.array.source import fused_scale_tril
+from flow_core.api.math.linalg import matmul
 from flow_core.api.math.unary import gelu
 from flow_core.api.nn.basic import bias_add, dropout, softmax
+from flow_core.api.nn.common import check
 from flow_core.api.nn.losses import sparse_softmax_cross_entropy_with_logits
 from flow_core.frontend.trace.blob import Blob, BlobDef
 
@@ -18,7 +23,13 @@ __all__ = [
     "fused_bias_add_dropout",
     "fused_bias_add_gelu",
     "fused_scale_tril_softmax_dropout",
+    "fused_self_attention_query_mul_key_and_value",
+    "nvtx_end",
+    "nvtx_start",
 ]
+
+ALL = (None, None, None)
+"""A slice of a whole axis."""
 
 
 def distributed_sparse_softmax_cross_entropy_with_logits(
@@ -83,3 +94,50 @@ def fused_scale_tril_softmax_dropout(
     """
     weights = softmax(fused_scale_tril(x, diagonal, fill_value, scale))
     return dropout(weights, rate, noise_shape, seed, name)
+
+
+def fused_self_attention_query_mul_key_and_value(
+    x: BlobDef, head_size: int, alpha: float = 1.0, name: str | None = None
+) -> tuple[BlobDef, BlobDef]:
+    """Return the scores of self-attention, and the values, of fused projections.
+
+    Args:
+        x: projections (time, batch, heads * 3 * head_size): for each head, the query, the key and
+            the value.
+        head_size: the size of each of these vectors.
+        alpha: a factor of the scores.
+        name: name of the product of queries and keys.
+
+    Returns:
+        ``alpha * query @ key.T`` (batch, heads, time, time), and the values (batch, heads, time,
+        head_size).
+    """
+    function, shape = "fused_self_attention_query_mul_key_and_value", x.shape
+    fits = len(shape) == 3 and head_size > 0 and shape[2] % (3 * head_size) == 0
+    allowed = "3 axes, of which the last is a multiple of 3 * head_size"
+    check(fits, function, f"shape {shape} with head_size={head_size}", allowed)
+    heads = reshape(x, (*shape[:2], shape[2] // (3 * head_size), 3 * head_size))
+    query, key, value = (
+        transpose(
+            slice_v2(heads, [ALL, ALL, ALL, (i * head_size, (i + 1) * head_size, 1)]), (1, 2, 0, 3)
+        )
+        for i in range(3)
+    )
+    scores = matmul(query, key, transpose_b=True, alpha=float(alpha), name=name)
+    return scores, value
+
+
+def nvtx_start(x: BlobDef, mark_prefix: str, name: str | None = None) -> BlobDef:
+    """Return ``x``, in an op that marks the start of a range in measured timelines.
+
+    Args:
+        x: a blob.
+        mark_prefix: the name of the range.
+        name: name of the op; by default, ``mark_prefix`` and "_start".
+    """
+    return identity(x, name or f"{mark_prefix}_start")
+
+
+def nvtx_end(x: BlobDef, mark_prefix: str, name: str | None = None) -> BlobDef:
+    """Return ``x``, in an op that marks the end of a range; see `nvtx_start`."""
+    return identity(x, name or f"{mark_prefix}_end")

@@ -56,6 +56,16 @@ class _Env:
         return bool(os.environ.get("ONEFLOW_TEST_NODE_LIST"))
 
     @staticmethod
+    def has_world_size() -> bool:
+        """Return whether the test run states a number of processes."""
+        return bool(os.environ.get("ONEFLOW_TEST_WORLD_SIZE"))
+
+    @staticmethod
+    def world_size() -> int:
+        """Return the number of processes of the test run."""
+        return int(os.environ["ONEFLOW_TEST_WORLD_SIZE"])
+
+    @staticmethod
     def node_size() -> int:
         """Return the number of machines of the test run."""
         return len(_Env.node_list()) if _Env.has_node_list() else 1

@@ -41,6 +41,11 @@ Padding = str | Sequence[Any]
 
 FORMATS = {1: ("NCW", "NWC"), 2: ("NCHW", "NHWC"), 3: ("NCDHW", "NDHWC")}
 
+LATER_BIAS = (
+    "a bias before data_format is the order of OneFlow 0.5: "
+    "import oneflow.compatible.single_client as flow"
+)
+
 
 def _per_axis(function: str, what: str, value: Any, dims: int) -> tuple[int, ...]:
     """Return one integer per spatial axis; None means 1 for all axes."""
@@ -55,7 +60,8 @@ def layout(function: str, data_format: str, dims: int) -> str:
     """Return the layout attribute for a data format with ``dims`` spatial axes."""
     text = str(data_format).upper()
     allowed = " or ".join(FORMATS[dims])
-    check(text in FORMATS[dims], function, f"data_format={data_format!r}", allowed)
+    hint = LATER_BIAS if isinstance(data_format, BlobDef) else None
+    check(text in FORMATS[dims], function, f"data_format={data_format!r}", allowed, hint)
     return "channels_first" if text == FORMATS[dims][0] else "channels_last"
 
 

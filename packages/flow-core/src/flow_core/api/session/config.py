@@ -16,8 +16,10 @@ REMEMBERED: tuple[str, ...] = (
     "collect_act_event",
     "comm_net_worker_num",
     "compute_thread_pool_size",
+    "disable_group_boxing_by_dst_parallel",
     "enable_debug_mode",
     "enable_legacy_model_io",
+    "enable_mem_chain_merge",
     "enable_model_io_v2",
     "enable_numa_aware_cuda_malloc_host",
     "max_mdsave_worker_num",
@@ -30,7 +32,7 @@ REMEMBERED: tuple[str, ...] = (
     "thread_enable_local_message_queue",
     "use_rdma",
 )
-"""Settings of OneFlow 0.3.4, and one of OneFlow 0.4, that are stored but do not affect flow-core.
+"""Settings of OneFlow 0.3.4, and some of OneFlow 0.4, that are stored but do not affect flow-core.
 """
 
 COLLECTIVE_BOXING: tuple[str, ...] = (

@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
@@ -159,10 +159,9 @@ class Session:
 
     def driver(self, device: Device) -> Driver:
         """Return the driver of a device."""
-        driver = self._drivers.get(device)
-        if driver is None:
-            driver = self._drivers[device] = self.registry.driver(device)
-        return driver
+        if device not in self._drivers:
+            self._drivers[device] = self.registry.driver(device)
+        return self._drivers[device]
 
     def free_memory(self, device: Device) -> int | None:
         """Return how many bytes of a device a plan may use, None if no limit is known.
@@ -296,14 +295,11 @@ class Session:
             updated_parts = {id(stored.parts[d]) for d in devices}
             outdated = [d for d, part in stored.parts.items() if id(part) not in updated_parts]
             if outdated:
-                owners_text, copies_text = (
-                    ", ".join(map(str, d)) for d in (sorted(devices), outdated)
-                )
+                owners, copies = (", ".join(map(str, d)) for d in (sorted(devices), outdated))
                 raise UnsupportedError(
                     f"binding job {job!r}",
                     at=stored.info.line,
-                    found=f"variable {name!r}, updated on {owners_text} only, "
-                    f"with a copy on {copies_text}",
+                    found=f"variable {name!r}, updated on {owners} only, with a copy on {copies}",
                     allowed="jobs that use a variable where another job updates it",
                     hint="give both jobs the same placement",
                 )
@@ -483,6 +479,15 @@ class Session:
                 stored.reset()
             self._resume()
 
+    def forget(self, names: Iterable[str]) -> None:
+        """Drop variables that no traced job uses, with their layouts."""
+        for table in self._by_name():
+            for name in names:
+                table.pop(name, None)
+
+    def _by_name(self) -> tuple[dict[str, Any], ...]:
+        return self.declared, self._stored, self._updated, self.layouts, self.sharing
+
     def _resume(self) -> None:
         for job in self.jobs:
             job.resume()
@@ -530,14 +535,9 @@ class Session:
         errors = self.pipeline.close()
         for job in self.jobs:
             job.detach()
-        self.jobs.clear()
-        self.declared.clear()
-        self._stored.clear()
-        self._updated.clear()
-        self._left_out.clear()
-        self.checked_weights.clear()
-        self.layouts.clear()
-        self.sharing.clear()
+        others: tuple[Any, ...] = (self.jobs, self._left_out, self.checked_weights)
+        for table in (*others, *self._by_name()):
+            table.clear()
         return errors
 
 

@@ -49,6 +49,7 @@ def _tables(doc: PlanDocument, measured: Measured) -> Iterator[Table]:
     half = plan.settings.get("mixed_precision_data_type")
     counts = f"{doc.traced:,} ops traced, {len(plan.tasks):,} tasks per step on "
     counts += f"{_count(len(plan.arenas), 'device')}, {len(plan.prologue):,} run once"
+    counts += f", {len(plan.derived):,} when variables change" if plan.derived else ""
     counts += f", mixed precision in {half}" if half else ""
     title = shortened(f"{doc.kind} job {doc.job!r} at {place(doc.line)}", WIDTH)
     yield Table(f"{title}\n{counts}", (), ())
@@ -136,7 +137,7 @@ def _at(line: str) -> str:
 
 
 def _transfers(plan: Plan) -> Iterator[Table]:
-    moving = sorted((e for e in plan.ledger if e.nbytes), key=lambda e: (-e.seconds, -e.nbytes))
+    moving = [e for e in by_cost(plan.ledger) if e.nbytes]
     total = sum(e.seconds for e in moving)
     shown = moving[:TRANSFERS]
     rows = tuple(
@@ -153,6 +154,11 @@ def _transfers(plan: Plan) -> Iterator[Table]:
     ]
     if others:
         yield Table("alternatives to them", (), tuple(others))
+
+
+def by_cost(ledger: Iterable[Transfer]) -> list[Transfer]:
+    """Sort transfers by predicted time, the most expensive first, and those without bytes last."""
+    return sorted(ledger, key=lambda e: (not e.nbytes, -e.seconds, -e.nbytes))
 
 
 def _way(entry: Transfer) -> str:

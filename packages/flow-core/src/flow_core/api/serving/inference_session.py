@@ -1,0 +1,376 @@
+"""``flow.serving``: a session that runs saved models, without the script that defined them.
+
+Example::
+
+    session = flow.serving.InferenceSession()
+    session.load_saved_model("models")
+    session.launch()
+    (scores,) = session.run("predict", images=images)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flow_core.annotations import placeholder
+from flow_core.api.serving.model_file import SavedGraph, Signature, read_model
+from flow_core.base.arrays import Array
+from flow_core.base.dtypes import DType
+from flow_core.base.errors import CheckpointError, ConfigError, FlowError, JobError, user_line
+from flow_core.checkpoint import store
+from flow_core.frontend.job.function import JobFunction
+from flow_core.frontend.session.session import Session
+from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.job_build import current_job
+from flow_core.ir.graph import Graph, TensorType, Value
+from flow_core.ir.text import parse_graph
+
+__all__ = ["InferenceSession", "ModelVersionPolicy", "SessionOption"]
+
+
+class ModelVersionPolicy(enum.Enum):
+    """Which version of a saved model to load."""
+
+    LATEST = 1
+
+
+class SessionOption:
+    """The devices of an `InferenceSession`.
+
+    Attributes:
+        device_tag: "cpu" or "gpu".
+        device_num: number of devices.
+        is_mirrored_view: must be False.
+    """
+
+    def __init__(self) -> None:
+        self.device_tag = "gpu"
+        self.device_num = 1
+        self.is_mirrored_view = False
+
+
+@dataclass(slots=True)
+class _Job:
+    """A job of the session: its function, and the names of its data for callers."""
+
+    function: JobFunction[Any, Any]
+    inputs: tuple[str, ...]
+    outputs: Mapping[str, int]
+    input_types: Mapping[str, TensorType]
+    output_types: Mapping[str, TensorType]
+
+
+def replayed(graph: Graph, inputs: Mapping[str, BlobDef]) -> tuple[BlobDef, ...]:
+    """Add the ops of a saved graph to the job under definition, and return its results.
+
+    Args:
+        graph: the graph.
+        inputs: placeholders by name of their ``input`` op.
+    """
+    job = current_job("replaying a saved graph")
+    values: dict[Value, Value] = {}
+    for op in graph.ops.values():
+        if op.type == "input":
+            values[op.output()] = inputs[op.name].value
+            continue
+        made = job.add(op.type, [values[v] for v in op.inputs], op.attrs, full=op.name)
+        values |= {Value(op.name, i): value for i, value in enumerate(made)}
+    return tuple(BlobDef(job, values[value]) for value in graph.results)
+
+
+class InferenceSession:
+    """A session that runs the jobs of a saved model.
+
+    Load a model, call `launch`, then `run`; `close` frees the memory.
+
+    Args:
+        option: the devices; by default one GPU.
+
+    Raises:
+        DeviceUnavailableError: the devices do not exist.
+    """
+
+    def __init__(self, option: SessionOption | None = None) -> None:
+        option = option or SessionOption()
+        if option.device_tag not in ("cpu", "gpu") or option.is_mirrored_view:
+            raise ConfigError(
+                "flow.serving.InferenceSession",
+                at=user_line(2),
+                found=f"{option.device_tag!r}, is_mirrored_view={option.is_mirrored_view}",
+                allowed='"cpu" or "gpu", and is_mirrored_view=False',
+            )
+        self._session = Session()
+        if option.device_tag == "gpu":
+            self._session.registry.require_device("gpu", option.device_num, user_line(2))
+            self._session.resources.gpu_device_num = option.device_num
+        else:
+            self._session.resources.gpu_device_num = 0
+            self._session.resources.cpu_device_num = option.device_num
+        self._checkpoint: str | None = None
+        self._batch: dict[str, int] = {}
+        self._signatures: dict[str, Signature | None] = {}
+        self._jobs: dict[str, _Job] = {}
+        self._opened: str | None = None
+        self._running = False
+
+    # ------------------------------------------------------------------------------- loading
+
+    def load_saved_model(
+        self,
+        saved_model_dir: str,
+        model_version: int | ModelVersionPolicy = ModelVersionPolicy.LATEST,
+        saved_model_meta_file_basename: str = "saved_model",
+        graph_name: str | None = None,
+        signature_name: str | None = None,
+    ) -> None:
+        """Load one job of a saved model.
+
+        Args:
+            saved_model_dir: the folder of the model.
+            model_version: a version, or the policy to choose one.
+            saved_model_meta_file_basename: has no effect.
+            graph_name: name of the job; by default the model's first job.
+            signature_name: name of the signature; by default the job's default signature.
+
+        Raises:
+            CheckpointError: the model, version, job or signature does not exist.
+        """
+        folder = _version_folder(Path(saved_model_dir), model_version)
+        model = read_model(folder)
+        name = graph_name or model.default_graph_name
+        graph: SavedGraph = _chosen("job", name, model.graphs, folder)
+        chosen = signature_name or graph.default_signature
+        signature = _chosen("signature", chosen, graph.signatures, folder) if chosen else None
+        self.set_checkpoint_path(str(folder / model.checkpoint_dir))
+        with self.open(name, signature):
+            self.compile(graph)
+
+    def set_checkpoint_path(self, checkpoint_path: str) -> None:
+        """Set the checkpoint that `launch` reads."""
+        self._checkpoint = checkpoint_path
+
+    def set_job_batch_size(self, job_name: str, batch_size: int) -> None:
+        """Set the size of the first axis of all inputs of a job that is not loaded yet."""
+        self._batch[job_name] = batch_size
+
+    @contextmanager
+    def open(
+        self, job_name: str, signature: Signature | None = None, batch_size: int | None = None
+    ) -> Iterator[InferenceSession]:
+        """Begin the definition of a job, which `compile` completes.
+
+        Args:
+            job_name: name of the job.
+            signature: names of its inputs and outputs; by default those of its parameters.
+            batch_size: see `set_job_batch_size`.
+        """
+        if batch_size is not None:
+            self.set_job_batch_size(job_name, batch_size)
+        self._signatures[job_name], self._opened = signature, job_name
+        try:
+            yield self
+        finally:
+            self._opened = None
+
+    def compile(self, graph: SavedGraph) -> None:
+        """Define the opened job by a saved graph.
+
+        Raises:
+            JobError: no job is opened.
+            GraphError: an op of the graph belongs to a plugin that is not installed.
+        """
+        name = self._opened
+        if name is None:
+            raise _wrong("InferenceSession.compile", "no opened job", "a call in `with open(...)`")
+        parsed = parse_graph(graph.text)
+        parameters = {f"input{i}": op for i, op in enumerate(graph.inputs.values())}
+        types = {op: self._resized(name, parsed.types[op][0]) for op in parameters.values()}
+
+        def run(**blobs: BlobDef) -> tuple[BlobDef, ...]:
+            return replayed(parsed, {op: blobs[key] for key, op in parameters.items()})
+
+        run.__name__ = run.__qualname__ = name
+        run.__signature__ = inspect.Signature([  # type: ignore[attr-defined]
+            inspect.Parameter(
+                key,
+                inspect.Parameter.POSITIONAL_OR_KEYWORD,
+                default=placeholder("numpy", types[op].shape, types[op].dtype, 0),
+            )
+            for key, op in parameters.items()
+        ])  # fmt: skip
+        function = JobFunction(run, "predict", session=self._session)
+        self._jobs[name] = self._named(name, graph, types, function)
+
+    def _resized(self, job: str, type_: TensorType) -> TensorType:
+        batch = self._batch.get(job)
+        if batch is None or not type_.shape:
+            return type_
+        return TensorType((batch, *type_.shape[1:]), type_.dtype)
+
+    def _named(
+        self,
+        name: str,
+        graph: SavedGraph,
+        types: Mapping[str, TensorType],
+        function: JobFunction[Any, Any],
+    ) -> _Job:
+        """Trace a job, and return it with the names of its data."""
+        blobs = function.prepare().returned.blobs
+        signature = self._signatures.get(name)
+        given = {parameter: types[op] for parameter, op in graph.inputs.items()}
+        names = {p: p for p in given} | {
+            p: called for called, p in (signature.inputs if signature else {}).items()
+        }
+        outputs = dict(signature.outputs) if signature else {}
+        outputs = outputs or {blob.op_name: i for i, blob in enumerate(blobs)}
+        made = {k: TensorType(blobs[i].shape, blobs[i].dtype) for k, i in outputs.items()}
+        return _Job(
+            function,
+            tuple(names[p] for p in given),
+            outputs,
+            {names[p]: type_ for p, type_ in given.items()},
+            made,
+        )
+
+    def launch(self) -> None:
+        """Read the weights and compile all jobs.
+
+        Raises:
+            CheckpointError: there is no checkpoint, or it does not fit the jobs.
+        """
+        wanted = self._session.types()
+        if wanted:
+            if self._checkpoint is None:
+                allowed = "a call of set_checkpoint_path"
+                raise _wrong("InferenceSession.launch", "no checkpoint", allowed)
+            formats = tuple(self._session.registry.formats.values())
+            found = store.load(self._checkpoint, formats, wanted, strict=False)
+            store.match(wanted, found, attempted=f"loading {self._checkpoint}", at=user_line(2))
+            self._session.assign({name: found[name] for name in wanted})
+        for job in self._jobs.values():
+            job.function.compile()
+        self._running = True
+
+    # ------------------------------------------------------------------------------- running
+
+    def run(self, job_name: str, **kwargs: Array) -> tuple[Array, ...]:
+        """Run one step of a job.
+
+        Args:
+            job_name: name of the job.
+            kwargs: arrays by name of the input.
+
+        Returns:
+            The outputs, in the order of `list_outputs`.
+
+        Raises:
+            JobError: the session is not launched, or the inputs are not those of the job.
+        """
+        job = self._running_job(job_name)
+        if set(kwargs) != set(job.inputs):
+            found = f"inputs {', '.join(kwargs) or 'none'}"
+            raise _wrong(f"InferenceSession.run of {job_name!r}", found, ", ".join(job.inputs))
+        handle: Any = job.function(*(kwargs[name] for name in job.inputs))
+        results = handle.get()
+        return tuple(np.asarray(results[i].numpy()) for i in job.outputs.values())
+
+    async def async_run(self, job_name: str, **kwargs: Array) -> tuple[Array, ...]:
+        """Run one step of a job in another thread; see `run`."""
+        return await asyncio.to_thread(self.run, job_name, **kwargs)
+
+    def _running_job(self, name: str) -> _Job:
+        if not self._running:
+            found = "a session that is not running"
+            raise _wrong(f"running job {name!r}", found, "launch() before, and no close()")
+        return self._job(name)
+
+    def _job(self, name: str | None) -> _Job:
+        if name is None and len(self._jobs) == 1:
+            return next(iter(self._jobs.values()))
+        if name not in self._jobs:
+            raise _wrong("use of a saved job", repr(name), ", ".join(self._jobs) or "no jobs")
+        return self._jobs[name]
+
+    def list_jobs(self) -> list[str]:
+        """Return the names of the jobs."""
+        return list(self._jobs)
+
+    def list_inputs(self) -> tuple[str, ...]:
+        """Return the names of the inputs of all jobs."""
+        return tuple(name for job in self._jobs.values() for name in job.inputs)
+
+    def list_outputs(self) -> tuple[str, ...]:
+        """Return the names of the outputs of all jobs."""
+        return tuple(name for job in self._jobs.values() for name in job.outputs)
+
+    def input_info(self, input_name: str, job_name: str | None = None) -> dict[str, Any]:
+        """Return the shape and the dtype of an input, as a dict."""
+        return _info(self._job(job_name).input_types, input_name)
+
+    def output_info(self, output_name: str, job_name: str | None = None) -> dict[str, Any]:
+        """Return the shape and the dtype of an output, as a dict."""
+        return _info(self._job(job_name).output_types, output_name)
+
+    def print_job_set(self) -> None:
+        """Print the names of the jobs and their ops."""
+        for name, job in self._jobs.items():
+            print("job_name:", name)  # noqa: T201 - the purpose of the method
+            for op in job.function.prepare().build.builder.ops:
+                print("\top_name:", op)  # noqa: T201
+
+    def close(self) -> None:
+        """Free the memory of the session; calling it again does nothing."""
+        self._running = False
+        self._jobs.clear()
+        self._session.close()
+
+    def __enter__(self) -> InferenceSession:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _info(types: Mapping[str, TensorType], name: str) -> dict[str, tuple[int, ...] | DType]:
+    type_: TensorType = _chosen("name", name, types, None)
+    return {"shape": tuple(type_.shape), "dtype": type_.dtype}
+
+
+def _wrong(attempted: str, found: str, allowed: str) -> FlowError:
+    return JobError(attempted, at=user_line(), found=found, allowed=allowed)
+
+
+def _chosen(what: str, name: str, known: Mapping[str, Any], folder: Path | None) -> Any:
+    if name not in known:
+        raise CheckpointError(
+            f"use of the saved model{f' in {folder}' if folder else ''}",
+            at=user_line(),
+            found=f"no {what} {name!r}",
+            allowed=", ".join(known),
+        )
+    return known[name]
+
+
+def _version_folder(path: Path, version: int | ModelVersionPolicy) -> Path:
+    """Return the folder of a version; of the highest number for the policy `LATEST`."""
+    versions = sorted(
+        (int(p.name) for p in path.glob("*") if p.is_dir() and p.name.isdecimal()), reverse=True
+    )
+    wanted = versions[0] if version is ModelVersionPolicy.LATEST and versions else version
+    if wanted not in versions:
+        raise CheckpointError(
+            f"loading the saved model in {path}",
+            at=user_line(),
+            found=f"no version {wanted}" if versions else "no version",
+            allowed=", ".join(map(str, versions)) or "a folder of flow.saved_model.ModelBuilder",
+        )
+    return path / str(wanted)

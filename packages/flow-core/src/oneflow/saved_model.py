@@ -1,0 +1,5 @@
+"""``oneflow.saved_model``; see `flow_core.api.serving.builders`."""
+
+from flow_core.api.serving.builders import GraphBuilder, ModelBuilder, SignatureBuilder
+
+__all__ = ["GraphBuilder", "ModelBuilder", "SignatureBuilder"]

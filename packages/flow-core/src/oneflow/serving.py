@@ -1,0 +1,9 @@
+"""``oneflow.serving``; see `flow_core.api.serving.inference_session`."""
+
+from flow_core.api.serving.inference_session import (
+    InferenceSession,
+    ModelVersionPolicy,
+    SessionOption,
+)
+
+__all__ = ["InferenceSession", "ModelVersionPolicy", "SessionOption"]

@@ -1,0 +1,1 @@
+"""A catalogue of public programs, their synthetic data, and a runner: ``public_programs.run``."""

@@ -1,0 +1,53 @@
+"""Synthetic data in the forms in which public programs expect their data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+
+def _rng() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+def mnist(folder: Path, train: int = 2000, test: int = 400) -> None:
+    """Write ``mnist.npz``: digits are noise around ten random images."""
+    rng = _rng()
+    means = rng.uniform(0, 200, (10, 28, 28))
+
+    def part(count: int) -> tuple[np.ndarray, np.ndarray]:
+        labels = rng.integers(0, 10, count)
+        return (means[labels] + rng.uniform(0, 55, (count, 28, 28))).astype(np.uint8), labels
+
+    (x, y), (x2, y2) = part(train), part(test)
+    np.savez(folder / "mnist.npz", x_train=x, y_train=y, x_test=x2, y_test=y2)
+
+
+def mnist_idx(folder: Path) -> None:
+    """Write the four original files of MNIST with random images, in ``data/mnist``."""
+    target = folder / "data" / "mnist"
+    target.mkdir(parents=True, exist_ok=True)
+    rng = _rng()
+    for name, count in (("train", 60000), ("t10k", 10000)):
+        images = rng.integers(0, 256, 16 + count * 784, dtype=np.uint8)
+        images.tofile(target / f"{name}-images-idx3-ubyte")
+        rng.integers(0, 10, 8 + count, dtype=np.uint8).tofile(target / f"{name}-labels-idx1-ubyte")
+
+
+def facades(folder: Path) -> None:
+    """Write eight pairs of images per part of the data set of facades."""
+    from PIL import Image
+
+    for part in ("train", "val", "test"):
+        target = folder / "data" / "facades" / part
+        target.mkdir(parents=True, exist_ok=True)
+        for i in range(8):
+            pixels = _rng().integers(0, 256, (256, 512, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(target / f"{i}.jpg")
+
+
+MAKERS: dict[str, Callable[[Path], None]] = {
+    maker.__name__: maker for maker in (mnist, mnist_idx, facades)
+}

@@ -1,0 +1,208 @@
+"""Saved models: graphs, weights and signatures, run without the script that defined them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import oneflow as flow
+import oneflow.typing as tp
+from flow_core.base.errors import CheckpointError, ConfigError, FlowError, JobError
+
+IMAGES = np.random.default_rng(0).normal(size=(4, 2, 5, 5)).astype(np.float32)
+LABELS = np.arange(4, dtype=np.int32)
+
+
+def classifier(names: dict[str, str]) -> Any:
+    """Define a predict job, and record the logical blob names of its data."""
+
+    @flow.global_function()
+    def losses(
+        images: tp.Numpy.Placeholder(IMAGES.shape),
+        labels: tp.Numpy.Placeholder(LABELS.shape, dtype=flow.int32),
+    ) -> tp.Numpy:
+        names["images"], names["labels"] = images.logical_blob_name, labels.logical_blob_name
+        kernel = flow.random_normal_initializer(stddev=0.5)
+        y = flow.layers.conv2d(images, 3, 3, padding="SAME", kernel_initializer=kernel)
+        y = flow.layers.batch_normalization(y, axis=1, training=False)
+        y = flow.layers.dense(flow.math.reduce_mean(y, axis=[2, 3]), 6, kernel_initializer=kernel)
+        loss = flow.nn.sparse_softmax_cross_entropy_with_logits(labels, y)
+        names["loss"] = loss.logical_blob_name
+        return loss
+
+    return losses
+
+
+def save(path: Path, version: int = 1, signature: bool = True) -> np.ndarray:
+    """Save a model, and return the result of its job."""
+    names: dict[str, str] = {}
+    job = classifier(names)
+    expected: np.ndarray = job(IMAGES, LABELS)
+    builder = flow.saved_model.ModelBuilder(str(path)).ModelName("m").Version(version)
+    graph = builder.AddFunction(job)
+    if signature:
+        named = graph.AddSignature("classify").Input("image", names["images"])
+        named.Input("label", names["labels"]).Output("nll", names["loss"])
+    builder.Save()
+    return expected
+
+
+def cpu_session() -> Any:
+    option = flow.serving.SessionOption()
+    option.device_tag = "cpu"
+    return flow.serving.InferenceSession(option)
+
+
+def launched(path: Path, **options: Any) -> Any:
+    session = cpu_session()
+    session.load_saved_model(str(path), **options)
+    session.launch()
+    return session
+
+
+def test_a_process_without_the_script(tmp_path: Path) -> None:
+    expected = save(tmp_path)
+    np.savez(tmp_path / "data.npz", images=IMAGES, labels=LABELS)
+    program = f"""
+import sys, numpy as np, oneflow as flow
+data, option = np.load(r"{tmp_path / "data.npz"}"), flow.serving.SessionOption()
+option.device_tag, option.device_num = "gpu", 2
+session = flow.serving.InferenceSession(option)
+session.load_saved_model(r"{tmp_path}")
+session.launch()
+(found,) = session.run("losses", image=data["images"], label=data["labels"])
+np.save(r"{tmp_path / "found.npy"}", found)
+assert "flow_typing" not in sys.modules
+"""
+    env = {**os.environ, "ONEFLOW_EMULATE_GPUS": "2", "FLOW_DISABLE_PLUGINS": "flow-typing"}
+    subprocess.run([sys.executable, "-c", program], check=True, env=env, timeout=120)
+    np.testing.assert_allclose(np.load(tmp_path / "found.npy"), expected, rtol=1e-5)
+
+
+def test_the_weights_are_those_of_the_save(tmp_path: Path) -> None:
+    expected = save(tmp_path)
+    changed = {k: v.numpy() * 0 for k, v in flow.get_all_variables().items()}
+    flow.load_variables(changed)
+    with launched(tmp_path) as session:
+        (found,) = session.run("losses", image=IMAGES, label=LABELS)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_names_and_types_of_inputs_and_outputs(tmp_path: Path) -> None:
+    save(tmp_path)
+    with launched(tmp_path) as session:
+        assert session.list_jobs() == ["losses"]
+        assert session.list_inputs() == ("image", "label")
+        assert session.list_outputs() == ("nll",)
+        assert session.input_info("label", "losses") == {"shape": (4,), "dtype": flow.int32}
+        assert session.output_info("nll") == {"shape": (4,), "dtype": flow.float32}
+
+
+def test_names_without_a_signature(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    expected = save(tmp_path, signature=False)
+    with launched(tmp_path) as session:
+        (found,) = session.run("losses", images=IMAGES, labels=LABELS)
+        session.print_job_set()
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert "op_name: Conv2d-weight" in capsys.readouterr().out
+
+
+def test_another_batch_size(tmp_path: Path) -> None:
+    expected = save(tmp_path)
+    session = cpu_session()
+    session.set_job_batch_size("losses", 2)
+    session.load_saved_model(str(tmp_path))
+    session.launch()
+    (found,) = asyncio.run(session.async_run("losses", image=IMAGES[:2], label=LABELS[:2]))
+    session.close()
+    np.testing.assert_allclose(found, expected[:2], rtol=1e-5)
+
+
+def test_versions(tmp_path: Path) -> None:
+    save(tmp_path, 2)
+    flow.clear_default_session()
+    latest = save(tmp_path, 10)
+    with launched(tmp_path) as session:
+        (found,) = session.run("losses", image=IMAGES, label=LABELS)
+    np.testing.assert_allclose(found, latest, rtol=1e-6)
+    launched(tmp_path, model_version=2).close()
+    with pytest.raises(CheckpointError, match=r"no version 3(.|\n)*10, 2"):
+        launched(tmp_path, model_version=3)
+    with pytest.raises(CheckpointError, match="a new version"):
+        save(tmp_path, 2)
+
+
+def test_wrong_use_of_builders(tmp_path: Path) -> None:
+    names: dict[str, str] = {}
+    job = classifier(names)
+    builder = flow.saved_model.ModelBuilder(str(tmp_path))
+    with pytest.raises(JobError, match="AddFunction"):
+        builder.Save()
+    graph = builder.AddFunction(job)
+    with pytest.raises(JobError, match="no version"):
+        builder.Save()
+    with pytest.raises(JobError, match="another function"):
+        builder.AddFunction(job)
+    signature = graph.AddSignature("a")
+    with pytest.raises(JobError, match="another signature"):
+        graph.AddSignature("a")
+    with pytest.raises(JobError, match="Input_images"):
+        signature.Input("image", "nothing/out_0")
+    with pytest.raises(JobError, match="out_0"):
+        signature.Output("loss", names["images"])
+    assert signature.AsDefault().OwnerGraphBuilder().OwnerModelBuilder() is builder
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_train_job_is_refused(tmp_path: Path) -> None:
+    @flow.global_function(type="train")
+    def job() -> None:
+        pass
+
+    with pytest.raises(JobError, match="predict"):
+        flow.saved_model.ModelBuilder(str(tmp_path)).AddFunction(job)
+
+
+def test_wrong_use_of_sessions(tmp_path: Path) -> None:
+    save(tmp_path)
+    session = cpu_session()
+    session.load_saved_model(str(tmp_path))
+    with pytest.raises(JobError, match="launch"):
+        session.run("losses", image=IMAGES, label=LABELS)
+    session.launch()
+    with pytest.raises(JobError, match="image, label"):
+        session.run("losses", image=IMAGES)
+    with pytest.raises(JobError, match="losses"):
+        session.run("other", image=IMAGES)
+    session.close()
+    with pytest.raises(JobError, match="no close"):
+        session.run("losses", image=IMAGES, label=LABELS)
+    option = flow.serving.SessionOption()
+    option.device_tag = "tpu"
+    with pytest.raises(ConfigError, match="tpu"):
+        flow.serving.InferenceSession(option)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        (lambda text: "", "JSONDecodeError"),
+        (lambda text: text.replace('"format": 1', '"format": 9'), "another format"),
+        (lambda text: json.dumps({"format": 1}), "KeyError"),
+        (lambda text: text.replace("conv2d(", "no_such_op("), "no_such_op"),
+    ],
+)
+def test_damaged_files(tmp_path: Path, wrong: Any, text: str) -> None:
+    save(tmp_path)
+    file = tmp_path / "1" / "saved_model.json"
+    file.write_text(wrong(file.read_text()))
+    with pytest.raises(FlowError, match=text):
+        launched(tmp_path)
