@@ -53,6 +53,7 @@ def _tables(doc: PlanDocument, measured: Measured) -> Iterator[Table]:
     half = plan.settings.get("mixed_precision_data_type")
     counts = f"{doc.traced:,} ops traced, {len(plan.tasks):,} tasks per step on "
     counts += f"{_count(len(plan.arenas), 'device')}, {len(plan.prologue):,} run once"
+    counts += f", {len(plan.derived):,} when variables change" if plan.derived else ""
     counts += f", mixed precision in {half}" if half else ""
     title = shortened(f"{doc.kind} job {doc.job!r} at {place(doc.line)}", WIDTH)
     yield Table(f"{title}\n{counts}", (), ())
