@@ -317,6 +317,7 @@ def test_processes_and_build() -> None:
     assert flow.env.current_resource()["machine_num"] == 2
     with pytest.raises(ConfigError, match="multiple"):
         flow.env.init_bootstrap_confs(["10.0.0.1", "10.0.0.2"], 9000, 3)
+    flow.env.machine("127.0.0.1")  # outlives the session
 
 
 def test_the_type_of_blobs_in_annotations() -> None:
