@@ -200,9 +200,10 @@ def lint(session: nox.Session) -> None:
 @nox.session(python=PYTHONS[0])
 @timed
 def typecheck(session: nox.Session) -> None:
-    """Run mypy in strict mode on the oldest installed Python."""
+    """Run mypy in strict mode on the sources, and mypy and pyright on programs of users."""
     workspace(session)
     in_workspace(session, "mypy", *session.posargs)
+    in_workspace(session, "pytest", "-q", "tests/static", env=QUIET)
 
 
 @nox.session(python=PYTHONS)
@@ -455,6 +456,15 @@ def cuda_13(session: nox.Session) -> None:
     cuda(session, "cuda-bindings>=13,<14", "nvidia-cuda-nvrtc>=13,<14")
 
 
+@nox.session(name="cuda-sanitize", python=PYTHONS[0])
+@timed
+def cuda_sanitize(session: nox.Session) -> None:
+    """Run all kernels of flow-cuda under sanitizers, and plant defects: ``-- --share 0.1 [OP]``."""
+    workspace(session)
+    env = {**QUIET, "PYTHONPATH": "tests/helpers"}
+    in_workspace(session, "python", "-m", "cuda_sanitize", *session.posargs, env=env)
+
+
 @nox.session(python=PYTHONS[0])
 @nox.parametrize("wheel", ONEDNN_WHEELS, ids=ONEDNN_WHEELS)
 @timed
@@ -490,10 +500,17 @@ def docs(session: nox.Session) -> None:
 @nox.session(python=PYTHONS[0])
 @timed
 def examples(session: nox.Session) -> None:
-    """Run every program in examples/."""
+    """Run the programs in examples/: ``-- gan resume`` runs two, ``-- --update`` keeps pictures."""
     sync(session, "--all-packages", "--group", "examples")
+    names = [name for name in session.posargs if name != "--update"]
+    folder, env = Path(session.create_tmp()), {"MPLBACKEND": "Agg"}
     for script in sorted(ROOT.glob("examples/*.py")):
-        session.run("python", str(script), *session.posargs, env={"MPLBACKEND": "Agg"})
+        if not names or script.stem in names:
+            with session.chdir(folder):
+                session.run("python", str(script), env=env)
+    if "--update" in session.posargs:
+        for picture in folder.glob("*.png"):
+            shutil.copy(picture, ROOT / "docs" / "images")
 
 
 @nox.session(python=PYTHONS[0])

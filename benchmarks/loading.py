@@ -7,10 +7,15 @@ import argparse
 import json
 import os
 import resource
+import tempfile
 import time
+from pathlib import Path
+
+import numpy as np
 
 import oneflow as flow
 import oneflow.typing as tp
+from flow_core.base.disk_cache import user_folder
 
 BATCH, SIZE = 64, 224
 MEAN = [123.68, 116.779, 103.939]
@@ -34,6 +39,39 @@ def batches(folder):
         )
 
 
+def picture_folder(count=256):
+    """Return the folder BENCH_JPEG_DIR, or a folder of the user's cache with random pictures.
+
+    The pictures have 500 x 375 pixels, detail at several scales, and quality 90.
+    """
+    given = os.environ.get("BENCH_JPEG_DIR")
+    folder = Path(given) if given else user_folder("flow-benchmarks") / f"pictures-{count}"
+    if given or folder.exists():
+        return str(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+        made = Path(scratch, "pictures")
+        made.mkdir()
+        rng = np.random.default_rng(7)
+        for number in range(count):
+            _picture(rng).save(made / f"{number:05d}.jpg", quality=90)
+        made.rename(folder)
+    return str(folder)
+
+
+def _picture(rng, width=500, height=375):
+    """Return a picture whose colours vary at three scales, with noise."""
+    from PIL import Image  # needed by this workload only
+
+    pixels = np.full((height, width, 3), 127.5)
+    for columns, strength in ((5, 0.86), (20, 0.31), (80, 0.2)):
+        coarse = rng.integers(0, 256, (columns * height // width + 1, columns, 3), np.uint8)
+        smooth = Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
+        pixels += (np.asarray(smooth, float) - 127.5) * strength
+    pixels += rng.normal(0, 4, pixels.shape)
+    return Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
+
+
 def make_job(folder):
     """Return a job whose call returns the next batch."""
 
@@ -53,7 +91,7 @@ def cpu_seconds():
 def measure(name, steps=None, warm=7):
     """Return the record of one run, with the rate over some batches after a warm-up."""
     steps = steps or 14
-    job = make_job(os.environ["BENCH_JPEG_DIR"])
+    job = make_job(picture_folder())
     started = time.perf_counter()
     batch = job()
     first = time.perf_counter() - started
@@ -119,7 +157,7 @@ def measure_fed(step_ms, steps):
     one, three = (seconds_per_step(train_job(n), 10) for n in (1, 3))
     layers = max(1, round((step_ms / 1e3 - one) / ((three - one) / 2)) + 1)
     alone = seconds_per_step(train_job(layers), 10)
-    job = train_job(layers, os.environ["BENCH_JPEG_DIR"])
+    job = train_job(layers, picture_folder())
     from flow_data.loading.stats import all_stats
 
     for _ in range(5):

@@ -104,7 +104,7 @@ def resident():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def measure(workload, devices, layers, lines):
+def measure(workload, devices, layers, lines, classes):
     """Return the CPU seconds and added bytes of compilation, and the plan's numbers."""
     job = job_of(workload, devices, layers)
     job._variant()
@@ -112,7 +112,7 @@ def measure(workload, devices, layers, lines):
     before, begun = resident(), time.process_time()
     if lines:
         profile.enable()
-    compiled = job.compile()
+    compiled = job.compile_classes() if classes else job.compile()
     profile.disable()
     seconds, after = time.process_time() - begun, resident()
     if lines:
@@ -127,11 +127,16 @@ def measure(workload, devices, layers, lines):
 # ------------------------------------------------------------------------------- the whole table
 
 
-def asked(case, checkout, lines=0):
+def asked(case, checkout, options):
     """Return the measurements of a new process that uses the sources of a checkout."""
     paths = [str(p) for p in sorted(Path(checkout, "packages").glob("*/src"))]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-    command = [sys.executable, __file__, "--one", json.dumps([*case, lines])]
+    command = [
+        sys.executable,
+        __file__,
+        "--one",
+        json.dumps([*case, options.profile, options.classes]),
+    ]
     done = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -145,7 +150,7 @@ def table(workload, cases, size_of, checkout, options):
     """Print a row for each case, with the exponents since the previous case."""
     last = None
     for case in cases:
-        rows = [asked(case, checkout, options.profile) for _ in range(options.rounds)]
+        rows = [asked(case, checkout, options) for _ in range(options.rounds)]
         row = {**rows[-1], "seconds": min(r["seconds"] for r in rows)}
         line = f"{workload:>9} {case[1]:6} devices {case[2]:3} layers {row['seconds']:8.2f} s "
         line += f"{row['bytes'] / 1e6:8.1f} MB {row['tasks']:8,} tasks {row['sent']:16,} bytes sent"
@@ -162,6 +167,7 @@ def main():
     parser.add_argument("workloads", nargs="*", default=["mlp", "gpt", "resnet50", "pipeline"])
     parser.add_argument("--devices", default="1,4,8,16")
     parser.add_argument("--layers", default="12")
+    parser.add_argument("--classes", action="store_true", help="compile one device of each class")
     parser.add_argument("--beside", help="second checkout, measured after this one")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--profile", type=int, default=0, help="number of functions to print")

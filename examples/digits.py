@@ -4,6 +4,8 @@ The 1,797 images of 8 x 8 pixels ship with scikit-learn, so nothing is downloade
 """
 
 import sys
+from collections.abc import Iterator
+from typing import Annotated
 
 import matplotlib as mpl
 import numpy as np
@@ -22,7 +24,7 @@ STEPS = (1797 - TESTED) // BATCH  # per epoch
 PICTURE = "digits_loss.png"
 
 
-def network(images, train=False):
+def network(images: flow.Blob, train: bool = False) -> flow.BlobDef:
     initializer = flow.variance_scaling_initializer(2.0, "fan_in", "truncated_normal")
     x = images
     for name, filters in (("conv1", 16), ("conv2", 32)):
@@ -47,8 +49,8 @@ def network(images, train=False):
 
 @flow.global_function(type="train")
 def train_job(
-    images: tp.Numpy.Placeholder((BATCH, 1, 8, 8), dtype=flow.float32),
-    labels: tp.Numpy.Placeholder((BATCH,), dtype=flow.int32),
+    images: Annotated[tp.Numpy, tp.shape(BATCH, 1, 8, 8), flow.float32],
+    labels: Annotated[tp.Numpy, tp.shape(BATCH), flow.int32],
 ) -> tp.Numpy:
     logits = network(images, train=True)
     loss = flow.nn.sparse_softmax_cross_entropy_with_logits(labels, logits, name="loss")
@@ -58,18 +60,19 @@ def train_job(
 
 
 @flow.global_function(type="predict")
-def predict_job(images: tp.Numpy.Placeholder((TESTED, 1, 8, 8), dtype=flow.float32)) -> tp.Numpy:
+def predict_job(images: Annotated[tp.Numpy, tp.shape(TESTED, 1, 8, 8), flow.float32]) -> tp.Numpy:
     return network(images)
 
 
-def load_data():
+def load_data() -> tuple[tp.Numpy, ...]:
     digits = load_digits()
     images = (digits.images / 16.0).astype(np.float32)[:, np.newaxis]
     labels = digits.target.astype(np.int32)
-    return train_test_split(images, labels, test_size=TESTED, random_state=1, stratify=labels)
+    split = train_test_split(images, labels, test_size=TESTED, random_state=1, stratify=labels)
+    return tuple(split)
 
 
-def batches(images, labels):
+def batches(images: tp.Numpy, labels: tp.Numpy) -> Iterator[tuple[tp.Numpy, tp.Numpy]]:
     """Yield the batches of all epochs; the order of the images differs in each epoch."""
     rng = np.random.default_rng(1)
     for _ in range(EPOCHS):
@@ -77,7 +80,7 @@ def batches(images, labels):
             yield images[batch], labels[batch]
 
 
-def progress():
+def progress() -> Progress:
     """Return a progress bar that appears on terminals only; standard output is for results."""
     console = Console(stderr=True)
     columns = [
@@ -90,9 +93,9 @@ def progress():
     return Progress(*columns, console=console, disable=not console.is_terminal)
 
 
-def train(images, labels):
+def train(images: tp.Numpy, labels: tp.Numpy) -> list[float]:
     """Return the mean loss of every step."""
-    losses = []
+    losses: list[float] = []
     with progress() as bar:
         task = bar.add_task("", total=EPOCHS * STEPS, loss=float("nan"))
         for batch in batches(images, labels):
@@ -101,7 +104,7 @@ def train(images, labels):
     return losses
 
 
-def draw(losses):
+def draw(losses: list[float]) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot
 
@@ -114,7 +117,7 @@ def draw(losses):
     figure.savefig(PICTURE, dpi=90)
 
 
-def main():
+def main() -> int:
     images, test_images, labels, test_labels = load_data()
     losses = train(images, labels)
     draw(losses)

@@ -81,3 +81,19 @@ def test_the_readme_shows_what_the_example_prints() -> None:
     assert epochs[1] == printed[1]
     assert float(accuracy[1]) > 97
     assert (ROOT / "docs" / "images" / "digits_loss.png").stat().st_size < 60_000
+
+
+GALLERY = sorted(path.stem for path in ROOT.glob("examples/*.py"))
+
+
+def test_the_gallery_has_a_picture_of_every_example() -> None:
+    page, readme = ((ROOT / p).read_text() for p in ("docs/gallery.md", "examples/README.md"))
+    pictures = re.findall(r"^!\[.*\]\((images/.*\.png)\)\n\n`examples/(\w+)\.py`", page, re.M)
+    assert sorted(name for _, name in pictures) == GALLERY
+    assert len(GALLERY) == 10
+    for picture, name in pictures:
+        assert (ROOT / "docs" / picture).stat().st_size < 60_000
+        drawn = re.search(r'"(\w+\.png)"', (ROOT / "examples" / f"{name}.py").read_text())
+        assert drawn is not None
+        assert drawn[1] == Path(picture).name
+        assert f"[{name}.py]" in readme

@@ -11,7 +11,7 @@ from typing import Any
 import oneflow
 from flow_core.base.dtypes import DType
 
-PACKAGES = ("flow_core", "flow_data", "flow_dist", "flow_onnx", "flow_typing")
+PACKAGES = ("flow_core", "flow_data", "flow_dist", "flow_fit", "flow_onnx", "flow_typing")
 """The packages whose objects ``oneflow`` exports."""
 
 

@@ -2,8 +2,9 @@
 
 # ruff: noqa: UP006, UP035 - Tuple, List and Dict are what users write
 
-from typing import Any, Dict, List, Tuple
+from typing import Annotated, Any, Dict, List, Tuple
 
+import numpy as np
 import pytest
 
 import flow_typing as tp
@@ -77,8 +78,60 @@ def test_placeholders() -> None:
     assert tp.ListListNumpy.Placeholder((2, 3), batch_axis=None).batch_axis is None
     with pytest.raises(AnnotationError, match=r"ListNumpy\.Placeholder"):
         tp.ListNumpy.Placeholder((2.5,))
-    with pytest.raises(AnnotationError, match=r"write tp.Numpy.Placeholder\(shape"):
+    with pytest.raises(AnnotationError, match=r"write Annotated\[tp.Numpy, tp.shape"):
         parse_placeholder(tp.Numpy, SPECS)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "expected"),
+    [
+        (Annotated[tp.Numpy, tp.shape(4, 3)], tp.Numpy.Placeholder((4, 3))),
+        (Annotated[tp.Numpy, tp.shape(4, 3), int32], tp.Numpy.Placeholder((4, 3), int32)),
+        (Annotated[tp.Numpy, int32, "a note", tp.shape()], tp.Numpy.Placeholder((), int32)),
+        (Annotated[tp.Numpy, tp.shape(4), np.int64], tp.Numpy.Placeholder((4,), np.int64)),
+        (Annotated[tp.Numpy, tp.shape(4), np.dtype("int8")], tp.Numpy.Placeholder((4,), "int8")),
+        (
+            Annotated[tp.Numpy, tp.shape(4, 3, batch_axis=-1)],
+            tp.Numpy.Placeholder((4, 3), batch_axis=1),
+        ),
+        (Annotated[tp.ListNumpy, tp.shape(4)], tp.ListNumpy.Placeholder((4,))),
+        (Annotated[Any, tp.ListListNumpy, tp.shape(4)], tp.ListListNumpy.Placeholder((4,))),
+        ("Annotated[tp.Numpy, tp.shape(4, 3)]", tp.Numpy.Placeholder((4, 3))),
+        (
+            Tuple[Annotated[tp.Numpy, tp.shape(4)], tp.Numpy.Placeholder((3,))],
+            (tp.Numpy.Placeholder((4,)), tp.Numpy.Placeholder((3,))),
+        ),
+    ],
+)
+def test_shapes(annotation: Any, expected: Any) -> None:
+    assert parse_placeholder(annotation, SPECS, names=globals()) == expected
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [
+        Annotated[tp.Numpy, int32],
+        Annotated[tp.Numpy, (4, 3)],
+        Annotated[Any, tp.shape(4, 3)],
+        Annotated[tp.Numpy, tp.ListNumpy, tp.shape(4, 3)],
+        Annotated[tp.Numpy, tp.shape(4, 3), int32, float32],
+        Annotated[tp.Numpy, tp.shape(4, 3), tp.shape(4, 3)],
+        Annotated[tp.Numpy, tp.shape(4, 3), tp.Numpy.Placeholder((4, 3))],
+        Annotated[Tuple[tp.Numpy, tp.Numpy], tp.shape(4, 3)],
+    ],
+)
+def test_wrong_shapes(annotation: Any) -> None:
+    with pytest.raises(AnnotationError, match="with one shape"):
+        parse_placeholder(annotation, SPECS)
+
+
+@pytest.mark.parametrize("sizes", [(0,), (2.5,), ((4, 3),), ("4",), (True,)])
+def test_wrong_sizes(sizes: Any) -> None:
+    with pytest.raises(AnnotationError, match="shape") as caught:
+        tp.shape(*sizes)
+    assert caught.value.at is not None
+    with pytest.raises(AnnotationError, match="batch_axis 2"):
+        tp.shape(4, 3, batch_axis=2)
 
 
 def test_complete_job() -> None:

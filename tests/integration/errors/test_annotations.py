@@ -43,8 +43,11 @@ def test_wrong_return_annotations(annotation: Any, text: str) -> None:
     ("annotation", "text"),
     [
         (int, r"int\n.*Placeholder"),
-        (tp.Numpy, r"write tp\.Numpy\.Placeholder\(shape, dtype=\.\.\.\)"),
-        (np.ndarray, r"ndarray(.|\n)*write tp\.Numpy\.Placeholder\(shape, dtype=\.\.\.\)"),
+        (tp.Numpy, r"write Annotated\[tp\.Numpy, tp\.shape\(4, 3\), flow\.float32\]"),
+        (
+            np.ndarray,
+            r"ndarray(.|\n)*write Annotated\[tp\.Numpy, tp\.shape\(4, 3\), flow\.float32\]",
+        ),
         (Tuple[PAIR, tp.Numpy], "Numpy is for results"),  # noqa: UP006
     ],
 )
@@ -60,7 +63,7 @@ def test_wrong_parameter_annotations(annotation: Any, text: str) -> None:
 
 
 def test_a_parameter_without_placeholder() -> None:
-    with mistake(AnnotationError, r"no annotation\n.*\n.*tp\.Numpy\.Placeholder") as line:
+    with mistake(AnnotationError, r"no annotation\n.*\n.*write x: Annotated\[tp\.Numpy") as line:
         line.append(here(2))
 
         @flow.global_function()

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import oneflow as flow
 import oneflow.typing as tp
 from flow_core.observe.document import document
 from flow_core.observe.layout import MOST_CHILDREN, WIDEST, layout
-from flow_core.observe.measure import measure
+from flow_core.observe.measure import arranged, measure
 from flow_core.observe.page import embedded, page, page_data
 
 CHROMIUM = next(
@@ -141,6 +142,49 @@ def test_memory_is_within_the_arena_and_nothing_overlaps() -> None:
                 assert apart or other[3] < first or last < other[2]
 
 
+def test_numbered_scopes_are_folded() -> None:
+    names = [f"block{i}/{op}" for i in range(12) for op in ("matmul", "relu")] + ["loss"]
+    nodes = layout(names, [(i, i + 1) for i in range(len(names) - 1)])
+    forward = next(node for node in nodes if node.label == "forward")
+    assert [nodes[child].label for child in forward.children] == ["block0 … block11", "loss"]
+    assert sorted(node.op for node in nodes if node.op >= 0) == list(range(len(names)))
+    few = layout([f"block{i}/{op}" for i in range(3) for op in "ab"] + ["loss"], [])
+    assert not [node for node in few if "…" in node.label]
+
+
+def test_the_ledger_is_sorted_by_cost() -> None:
+    data = page_data(document(deep(6)))
+    moving = [row for row in data["ledger"] if row[4]]
+    assert data["ledger"][: len(moving)] == moving
+    assert [row[5] for row in moving] == sorted((row[5] for row in moving), reverse=True)
+
+
+def test_times_of_ops_add_up_to_those_of_classes() -> None:
+    job = small()
+    for data in (page_data(document(job)), page_data(document(job), measure(job))):
+        assert len(data["times"]) == len(data["tasks"])
+        assert sum(row[1] for row in data["classes"]) == len(data["tasks"])
+        total = sum(row[2] for row in data["classes"])
+        assert total == pytest.approx(sum(data["times"]), rel=0.05)
+        assert sum(row[3] for row in data["classes"]) == pytest.approx(1, abs=0.01)
+
+
+def test_spans_keep_the_order_of_streams_and_waits() -> None:
+    plan = small().plan()
+    for workers in (1, 4):
+        spans = {
+            s.task: s
+            for s in arranged(
+                replace(plan, workers=workers), dict.fromkeys(range(len(plan.tasks)), 1.0)
+            )
+        }
+        for i, task in enumerate(plan.tasks):
+            assert spans[i].seconds == pytest.approx(1)
+            assert all(spans[other].stop <= spans[i].start for other in task.waits)
+        last = max(span.stop for span in spans.values())
+        assert last <= len(plan.tasks) if workers == 4 else last == pytest.approx(len(plan.tasks))
+
+
 def test_every_task_is_measured_once_and_variables_stay() -> None:
     job = small()
     spans = measure(job).spans
@@ -195,7 +239,7 @@ def test_a_browser_shows_it_and_asks_for_nothing(tmp_path: Path) -> None:
 PROBE = """
 <script>
 addEventListener("error", (e) => { document.body.dataset.error = e.message; });
-for (const name of ["ops", "ledger", "streams", "memory", "timeline", "graph"]) {
+for (const name of ["ops", "ledger", "streams", "memory", "time", "graph"]) {
   document.querySelectorAll("nav button").forEach((b) => b.textContent.toLowerCase() === name
     && b.click());
 }
@@ -211,6 +255,62 @@ requestAnimationFrame(() => requestAnimationFrame(() => {
 }));
 </script>
 </body>"""
+
+
+FIRST_VIEW = """
+<script>
+addEventListener("error", (e) => { document.body.dataset.error = e.message; });
+setTimeout(() => {
+  const canvas = document.querySelector("canvas");
+  document.body.dataset.marks = canvas.dataset.marks;
+  document.body.dataset.side = document.querySelectorAll("aside .badge").length;
+  canvas.focus();
+  const press = (key) => canvas.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true}));
+  press("ArrowDown");
+  document.body.dataset.first = document.querySelector("aside h2").textContent;
+  press("ArrowDown");
+  document.body.dataset.second = document.querySelector("aside h2").textContent;
+  const head = [...document.querySelectorAll("#section-ledger th")].find(
+    (th) => th.textContent === "bytes");
+  head.dispatchEvent(new KeyboardEvent("keydown", {key: "Enter", bubbles: true}));
+  document.body.dataset.sorted = head.getAttribute("aria-sort");
+  document.body.dataset.focusable = [...document.querySelectorAll("tr.link, th, nav button")]
+    .every((e) => e.tabIndex >= 0 || e.getAttribute("role") === "tab");
+  document.body.dataset.back = getComputedStyle(document.body).backgroundColor;
+  const fits = [...document.querySelectorAll("table")].every(
+    (t) => t.scrollWidth <= Math.max(t.parentElement.clientWidth, 1280));
+  document.body.dataset.fits = fits;
+}, 100);
+</script>
+</body>"""
+
+
+@needs_chromium
+@pytest.mark.parametrize(
+    ("options", "color"),
+    [
+        (("--window-size=1280,800",), "rgb(246, 248, 250)"),
+        (("--window-size=1280,800", "--blink-settings=preferredColorScheme=0"), "rgb(16, 22, 29)"),
+    ],
+)
+def test_the_first_view_marks_transfers_and_works_by_keyboard(
+    tmp_path: Path, options: tuple[str, ...], color: str
+) -> None:
+    file = tmp_path / "page.html"
+    doc = document(small())
+    file.write_text(page(doc).replace("</body>", FIRST_VIEW), encoding="utf-8")
+    dom, said = browse(file, "--dump-dom", *options)
+    (body,) = re.findall("<body[^>]*>", dom)
+    found = dict(re.findall(r'data-(\w+)="([^"]*)"', body))
+    assert "error" not in found, found
+    assert "CONSOLE" not in said, said
+    moving = sum(bool(e.nbytes) for e in doc.plan.ledger)
+    assert int(found["side"]) == min(moving, 5) > 0
+    assert int(found["marks"]) > 0
+    assert found["first"] != found["second"]
+    assert found["sorted"] == "descending"
+    assert found["focusable"] == found["fits"] == "true"
+    assert found["back"] == color
 
 
 @needs_chromium

@@ -15,7 +15,7 @@ import oneflow as flow
 import oneflow.typing as tp
 from flow_core.base.config import Settings
 from flow_core.base.errors import ConfigError, NonFiniteError
-from flow_core.base.trace_file import merge, rank_file, read, write
+from flow_core.base.formats.trace_file import merge, rank_file, read, write
 from flow_core.frontend.session.session import default_session
 from flow_core.runtime import trace as traces
 from flow_core.runtime.executable import Executable
@@ -114,6 +114,17 @@ def test_an_update_that_makes_a_variable_infinite_is_found() -> None:
     with pytest.raises(NonFiniteError, match="update") as caught:
         job(np.full(4, 100, np.float32))
     assert "variable w:0" in str(caught.value.found)
+
+
+@pytest.mark.usefixtures("checking")
+def test_ops_of_a_fused_group_are_named() -> None:
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+        y = flow.math.sin(x)
+        return flow.math.exp(flow.math.log(y) * 2)
+
+    with pytest.raises(NonFiniteError, match="checking log 'log'"):
+        job(np.zeros(4, np.float32))
 
 
 def test_buffers_that_share_memory() -> None:

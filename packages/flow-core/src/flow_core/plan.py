@@ -21,6 +21,7 @@ from flow_core.base.errors import (
     PlanError,
     nearest,
 )
+from flow_core.base.formats.html_table import html_table
 from flow_core.base.thread_budget import NOT_DIVIDED, Cores
 from flow_core.ir.graph import NO_ATTRS, Attrs, AttrValue, TensorType, tensor_type
 from flow_core.sharding.sbp import Region
@@ -217,7 +218,7 @@ class Transfer:
         return f"{self.line or 'no line'}: {self.value} {way}, {self.nbytes:,} bytes"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Plan:
     """Everything a runtime needs to run a job.
 
@@ -226,6 +227,8 @@ class Plan:
         arenas: memory per device.
         buffers: all buffers.
         prologue: tasks that run once, when the plan is loaded.
+        derived: tasks that compute values from variables alone; they run when the plan is loaded,
+            and again before the next step after a variable was overwritten.
         tasks: tasks of one step, in order.
         feeds: buffers that are fed: a whole parameter, or a part of it.
         fed: per buffer of ``feeds``, the position of the fed array, in the order of the job's
@@ -267,8 +270,32 @@ class Plan:
     flows: tuple[RegisterPlan, ...] = ()
     workers: int = 1
     fed: tuple[tuple[int, Region], ...] = ()
+    derived: tuple[Task, ...] = ()
     cores: Cores = NOT_DIVIDED
     settings: Mapping[str, AttrValue] = NO_ATTRS
+
+    def __repr__(self) -> str:
+        """Return the job's name and the sizes of the plan."""
+        sizes = ", ".join(f"{name} {text}" for name, text in self._sizes())
+        return f"<plan of job {self.job!r}: {sizes}>"
+
+    def _repr_html_(self) -> str:
+        """Return the sizes and the most expensive transfers, for notebooks."""
+        ranked = sorted(self.ledger, key=lambda e: -e.seconds)
+        rows = [
+            (e.value, ", ".join(e.steps), f"{e.nbytes:,} bytes", e.line)
+            for e in ranked[:5] if e.nbytes
+        ]  # fmt: skip
+        sizes = html_table(f"plan of job {self.job!r}", self._sizes())
+        return sizes + (html_table("most expensive transfers", rows) if rows else "")
+
+    def _sizes(self) -> tuple[tuple[str, str], ...]:
+        return (
+            ("tasks per step", f"{len(self.tasks):,}"),
+            ("devices", f"{len(self.arenas):,}"),
+            ("bytes of arenas", f"{sum(a.nbytes for a in self.arenas):,}"),
+            ("bytes across devices per step", f"{self.bytes_per_step:,}"),
+        )
 
     @property
     def bytes_per_step(self) -> int:
@@ -349,10 +376,11 @@ class Plan:
     def to_data(self) -> dict[str, Any]:
         """Return the plan as JSON-compatible data, which `from_data` reads."""
         data = asdict(self)
-        for task in (*data["prologue"], *data["tasks"]):
+        tasks = (*data["prologue"], *data["derived"], *data["tasks"])
+        for task in tasks:
             task["attrs"] = dict(task["attrs"])
         data["settings"] = dict(self.settings)
-        for record in (*data["arenas"], *data["buffers"], *data["prologue"], *data["tasks"]):
+        for record in (*data["arenas"], *data["buffers"], *tasks):
             record["device"] = str(record["device"])
         for buffer in data["buffers"]:
             buffer["home"] = None if buffer["home"] is None else str(buffer["home"])
@@ -426,7 +454,8 @@ def _check_references(plan: Plan) -> None:
         _check_positions(getattr(plan, name), buffers, f".{name}")
     _check_positions(plan.variables.values(), buffers, ".variables")
     streams = range(max(len(plan.streams), 1))
-    for name, tasks in (("prologue", plan.prologue), ("tasks", plan.tasks)):
+    for name in ("prologue", "derived", "tasks"):
+        tasks = getattr(plan, name)
         for i, task in enumerate(tasks):
             own = () if task.workspace is None else (task.workspace,)
             _check_positions((*task.inputs, *task.outputs, *own), buffers, f".{name}[{i}]")

@@ -11,92 +11,60 @@ This folder has more modules than other folders, since each module is a public n
 
 from __future__ import annotations
 
-from importlib.util import find_spec
+import sys
 from typing import TYPE_CHECKING
 
-from flow_core import __version__
-from flow_core.api.array import *
-from flow_core.api.array.assignment import assign, count_not_finite, multi_count_not_finite
-from flow_core.api.array.dtypes import *
-from flow_core.api.array.dynamic import *
-from flow_core.api.array.encoding import categorical_ordinal_encode
-from flow_core.api.array.initializers import *
-from flow_core.api.compat.older_names import eager_nccl_all_reduce, inter_job_reuse_mem_strategy
-from flow_core.api.compat.user_op import *
-from flow_core.api.deprecation import is_deprecated
-from flow_core.api.math import cast, clamp, clip, clip_by_scalar, clip_by_value, masked_fill, where
-from flow_core.api.math.linalg import *
-from flow_core.api.nn.losses import combined_margin_loss, smooth_l1_loss
-from flow_core.api.nn.partial_fc import *
-from flow_core.api.optim.repeat_acc import *
-from flow_core.api.session.current import current_global_function_desc
-from flow_core.api.session.env import current_resource
-from flow_core.api.session.job import *
-from flow_core.api.session.job import FunctionConfig as ExecutionConfig
-from flow_core.api.session.job import global_function as function
-from flow_core.api.session.scope import device_prior_placement, fixed_placement
-from flow_core.api.session.views import *
-from oneflow import (
-    advanced,
-    checkpoint,
-    config,
-    deprecated,
-    distribute,
-    env,
-    experimental,
-    layers,
-    linalg,
-    losses,
-    math,
-    nn,
-    onnx,
-    optimizer,
-    quantization,
-    random,
-    regularizers,
-    scope,
-    summary,
-    sysconfig,
-    system,
-    tensorrt,
-    train,
-    unittest,
-    util,
-)
+from flow_core import __version__ as __version__
 
 if TYPE_CHECKING:
-    from flow_core.api.array.padding import *
-    from flow_core.api.compat.later_session import empty_initializer
-    from flow_core.api.nn.ctc import *
     from flow_data.toplevel import *
+    from oneflow import advanced as advanced
+    from oneflow import checkpoint as checkpoint
+    from oneflow import config as config
     from oneflow import data as data
+    from oneflow import deprecated as deprecated
     from oneflow import detection as detection
+    from oneflow import distribute as distribute
     from oneflow import distributed as distributed
+    from oneflow import env as env
+    from oneflow import experimental as experimental
     from oneflow import image as image
     from oneflow import keras as keras
+    from oneflow import layers as layers
+    from oneflow import linalg as linalg
+    from oneflow import losses as losses
+    from oneflow import math as math
+    from oneflow import nn as nn
+    from oneflow import onnx as onnx
+    from oneflow import optimizer as optimizer
     from oneflow import profiler as profiler
+    from oneflow import quantization as quantization
+    from oneflow import random as random
+    from oneflow import regularizers as regularizers
     from oneflow import saved_model as saved_model
+    from oneflow import scope as scope
     from oneflow import serving as serving
+    from oneflow import summary as summary
+    from oneflow import sysconfig as sysconfig
+    from oneflow import system as system
+    from oneflow import tensorrt as tensorrt
+    from oneflow import train as train
     from oneflow import typing as typing
+    from oneflow import unittest as unittest
+    from oneflow import util as util
+    from oneflow import weights as weights
+    from oneflow._names import *
 else:
-    _LATER = {
-        **dict.fromkeys(
-            ("Size", "constant_pad2d", "diag", "expand", "replication_pad2d", "zero_pad2d"),
-            "flow_core.api.array.padding",
-        ),
-        "ctc_loss": "flow_core.api.nn.ctc",
-        "empty_initializer": "flow_core.api.compat.later_session",
-        **dict.fromkeys(
-            ("_oneflow_internal", "distributed", "keras", "profiler", "saved_model", "serving")
-        ),
-    }
-    """The module of each function, and None for each module, that other releases of OneFlow have;
-    imported on first use."""
+    from importlib import import_module
+    from importlib.util import find_spec
+    from pkgutil import iter_modules
+
     _PIECES = {
         "data": "flow_data",
         "detection": "flow_data",
         "image": "flow_data",
         "typing": "flow_typing",
+        "weights": "flow_core",
     }
     _FROM_DATA = (
         "image_batch_align",
@@ -120,25 +88,61 @@ else:
     _PROVIDERS = {**_PIECES, **dict.fromkeys(_FROM_DATA, "flow_data")}
 
     def __getattr__(name):
-        """Import an optional part of the API on first use."""
-        from importlib import import_module
-
-        if name in _LATER:
-            if _LATER[name] is None:
-                return import_module(f"oneflow.{name}")
-            return getattr(import_module(_LATER[name]), name)
-        if name in _PROVIDERS and find_spec(_PROVIDERS[name]) is not None:
-            if name in _PIECES:
-                return import_module(f"oneflow.{name}")
-            return getattr(import_module("flow_data.toplevel"), name)
+        """Import a module of the API, or all of its other names, on first use."""
         if name in _PROVIDERS:
+            return _optional(name)
+        if name == "__all__":
+            return sorted({*_modules(), *_own_names()})
+        if not name.startswith("_"):
+            if name in _modules():
+                return import_module(f"oneflow.{name}")
+            if name in _own_names():
+                value = globals()[name] = _own_names()[name]
+                return value
+        if name == "_oneflow_internal":
+            return import_module("oneflow._oneflow_internal")
+        raise _unknown(name)
+
+    def _modules():
+        """Return the names of the modules of the API that flow-core provides."""
+        names = (module.name for module in iter_modules(__spec__.submodule_search_locations))
+        return [name for name in names if name not in _PIECES and not name.startswith("_")]
+
+    def _own_names():
+        """Return the values of the names that are not modules."""
+        values = vars(import_module("oneflow._names"))
+        return {name: value for name, value in values.items() if not name.startswith("_")}
+
+    def _optional(name):
+        """Import an optional part of the API."""
+        if find_spec(_PROVIDERS[name]) is None:
             from oneflow._pieces import missing
 
             raise AttributeError(missing(name, _PROVIDERS[name]))
+        if name in _PIECES:
+            return import_module(f"oneflow.{name}")
+        return getattr(import_module("flow_data.toplevel"), name)
+
+    def _unknown(name):
+        """Return the error about a name that does not exist."""
+        if name.startswith("_"):
+            return AttributeError(f"module 'oneflow' has no attribute {name!r}", name=name)
         from flow_core.api.compat.eager_names import unknown
 
-        raise unknown("oneflow", name, __dir__())
+        return unknown("oneflow", name, __dir__())
 
     def __dir__():
         """Return all names, including those of the optional parts that are installed."""
-        return sorted({*globals(), *_LATER, *(p for p, m in _PROVIDERS.items() if find_spec(m))})
+        optional = (name for name, package in _PROVIDERS.items() if find_spec(package))
+        return sorted({*globals(), *__getattr__("__all__"), *optional})
+
+
+def load_ipython_extension(shell: object) -> None:
+    """Show errors of flow in few lines; ``%load_ext oneflow`` calls this function."""
+    from flow_core.observe.notebook import install
+
+    install(shell)
+
+
+if "IPython" in sys.modules and (_shell := sys.modules["IPython"].get_ipython()) is not None:
+    load_ipython_extension(_shell)

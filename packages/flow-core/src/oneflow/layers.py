@@ -1,4 +1,4 @@
 """``oneflow.layers``; see `flow_core.api.nn.layers`."""
 
-from flow_core.api.array.encoding import categorical_ordinal_encoder
+from flow_core.api.array.encoding import categorical_ordinal_encoder as categorical_ordinal_encoder
 from flow_core.api.nn.layers import *

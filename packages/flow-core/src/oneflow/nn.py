@@ -3,13 +3,23 @@
 from typing import TYPE_CHECKING
 
 from flow_core.api.compat.later_names import (
-    distributed_sparse_softmax_cross_entropy_with_logits,
-    fused_bias_add_dropout,
-    fused_bias_add_gelu,
-    fused_scale_tril_softmax_dropout,
-    fused_self_attention_query_mul_key_and_value,
+    distributed_sparse_softmax_cross_entropy_with_logits as distributed_sparse_softmax_cross_entropy_with_logits,  # noqa: E501
 )
-from flow_core.api.nn import *
+from flow_core.api.compat.later_names import fused_bias_add_dropout as fused_bias_add_dropout
+from flow_core.api.compat.later_names import fused_bias_add_gelu as fused_bias_add_gelu
+from flow_core.api.compat.later_names import (
+    fused_scale_tril_softmax_dropout as fused_scale_tril_softmax_dropout,
+)
+from flow_core.api.compat.later_names import (
+    fused_self_attention_query_mul_key_and_value as fused_self_attention_query_mul_key_and_value,
+)
+from flow_core.api.nn.activation import *
+from flow_core.api.nn.basic import *
+from flow_core.api.nn.conv import *
+from flow_core.api.nn.ctc import ctc_loss as _ctc_loss
+from flow_core.api.nn.losses import *
+
+CTCLoss = _ctc_loss
 
 if not TYPE_CHECKING:
 
@@ -17,10 +27,4 @@ if not TYPE_CHECKING:
         """Raise an error that names the release of a name of the eager mode."""
         from flow_core.api.compat.eager_names import unknown
 
-        if name == "CTCLoss":
-            from flow_core.api.nn.ctc import ctc_loss
-
-            return ctc_loss
         raise unknown(__name__, name, globals())
-else:
-    from flow_core.api.nn.ctc import ctc_loss as CTCLoss

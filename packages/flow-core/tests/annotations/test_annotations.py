@@ -227,8 +227,8 @@ def test_parameters() -> None:
     ("annotation", "words"),
     [
         (int, "Placeholder"),
-        (Frame, "tp.Frame.Placeholder"),
-        (Annotated[Any, 3], "with one placeholder"),
+        (Frame, r"write Annotated\[tp.Frame, tp.shape"),
+        (Annotated[Any, 3], "with one shape"),
         (tuple, "Placeholder"),
         (List[Frame], "Placeholder"),
     ],

@@ -24,7 +24,7 @@ from flow_core.checkpoint.layout import meta_text, parse_meta, path_parts
 from flow_core.ir.graph import TensorType
 from flow_core.plugins.specs import FormatSpec
 
-SNAPSHOT, SAFETENSORS = FORMATS
+SNAPSHOT, SAFETENSORS = FORMATS[:2]
 HAS_SAFETENSORS = importlib.util.find_spec("safetensors") is not None
 needs_safetensors = pytest.mark.skipif(
     not HAS_SAFETENSORS, reason="the package safetensors is not installed (an extra of flow-core)"
@@ -98,9 +98,11 @@ def test_unknown_names_raise_key_error(tmp_path: Path, format: FormatSpec, name:
         load(tmp_path / "model", FORMATS)[name]
 
 
-def test_plugin_registers_both_formats() -> None:
+def test_plugin_registers_all_formats() -> None:
     assert flow_register_checkpoint_formats(Settings()) == FORMATS
-    assert [f.name for f in FORMATS] == ["snapshot", "safetensors"]
+    names = ["snapshot", "safetensors", "safetensors_shards", "torch"]
+    assert [f.name for f in FORMATS] == names
+    assert [f.name for f in FORMATS if f.writer] == names[:2]
 
 
 # -------------------------------------------------------------------------- folder layout

@@ -243,7 +243,7 @@ def inference_passes() -> tuple[PassSpec, PassSpec]:
     replaces the others by elementwise ops.
     """
     folds, spreads = (
-        "flow_cuda.passes.fold_norms:FoldNorms",
+        "flow_cuda.passes.fold_norms:configured",
         "flow_cuda.passes.plain_norms:PlainNorms",
     )
     before = ("cuda_layout", "cudnn_convolutions", "cuda_plain_norms")

@@ -14,7 +14,7 @@ from flow_core.ir.graph import Attrs, Graph, Op, rebuild, verify
 from flow_core.passes.base import PassContext
 from flow_cuda.codegen import host_compiler
 from flow_cuda.passes.convolutions import Convolutions
-from flow_cuda.passes.fold_norms import FoldNorms
+from flow_cuda.passes.fold_norms import configured
 from flow_cuda.passes.plain_norms import PlainNorms
 from flow_cuda.simulator.cudnn import SimulatedCudnn
 from flow_cuda.simulator.hardware import simulated_plans
@@ -216,7 +216,7 @@ def test_norms_of_variables_that_change_within_the_job_are_kept() -> None:
                Attrs({**trained.attrs, "training": False}), trained.placement)  # fmt: skip
     types = {**logical.types, "still": logical.types[trained.name]}
     both = rebuild(logical, [*logical.ops.values(), still], types=types)
-    for each in (FoldNorms(), PlainNorms()):
+    for each in (configured(), PlainNorms()):
         assert each.apply(both, PassContext(specs)) is both
     assert graph.of_type("cudnn_norm")
 
@@ -256,7 +256,7 @@ def test_library_without_sums_runs_the_rest() -> None:
     fresh()
     compiled = job_of("residual").compile()
     context = PassContext(simulated_registry().ops)
-    folded = FoldNorms().apply(compiled.logical, context)
+    folded = configured().apply(compiled.logical, context)
     verify(folded)
     refused = ["conv_fprop bias add relu", "conv_fprop bias add"]
     plans = simulated_plans(SimulatedCudnn(refused))

@@ -5,6 +5,7 @@ flow-core must import this package by lazy names only, and no module may import 
 module level.
 """
 
+from flow_data.batches import batches
 from flow_data.decoders import (
     ImageDecoderRandomCropResize,
     OFRecordBytesDecoder,
@@ -62,6 +63,7 @@ __all__ = [
     "OFRecordWriter",
     "OneRecDecoder",
     "RawCodec",
+    "batches",
     "coco_reader",
     "decode_ofrecord",
     "decode_random",

@@ -78,6 +78,8 @@ READERS: tuple[ReaderSpec, ...] = (
     ReaderSpec("onerec", "flow_data.records.onerec:OneRecFiles"),
     ReaderSpec("tfrecord", "flow_data.records.tfrecord:TFRecordFiles"),
     ReaderSpec("webdataset", "flow_data.records.webdataset:WebDatasetFiles"),
+    ReaderSpec("parquet", "flow_data.records.tables:ParquetFiles"),
+    ReaderSpec("arrow", "flow_data.records.tables:ArrowFiles"),
     ReaderSpec("image_folder", "flow_data.records.folder:FolderFiles"),
 )
 """The file formats: classes with the interface of `flow_data.records.framed.Files`, which are

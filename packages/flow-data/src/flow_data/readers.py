@@ -166,8 +166,8 @@ def record_reader(
 
     Args:
         format: the name of a format that a plugin has registered. flow-data registers "ofrecord",
-            "tfrecord", "webdataset", "onerec" and "image_folder".
-        files: the files.
+            "tfrecord", "webdataset", "onerec", "parquet", "arrow" and "image_folder".
+        files: the files; with ``flow-data[remote]``, also URLs that fsspec knows.
 
     Returns:
         A blob of records, shape (batch_size,) and element type ``flow.record``.

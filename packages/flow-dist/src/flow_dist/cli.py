@@ -12,7 +12,7 @@ import click
 
 import flow_dist
 from flow_core.base.errors import FlowError
-from flow_core.base.trace_file import merge, rank_files
+from flow_core.base.formats.trace_file import merge, rank_files
 from flow_dist.control.board import Limits
 from flow_dist.launch.mpi_launchers import Host
 from flow_dist.launch.supervisor import Job, check_script, supervise

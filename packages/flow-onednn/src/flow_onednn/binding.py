@@ -165,7 +165,7 @@ MATH = {"bfloat16": 1}  # types to which a primitive is allowed to round float32
 FORWARD_TRAINING, FORWARD_INFERENCE, BACKWARD = 64, 96, 128
 CONVOLUTION_DIRECT = 0x1
 POOLING = {"max": 0x1FF, "avg": 0x3FF}
-RELU, TANH, LINEAR, LOGISTIC, GELU_ERF = 32, 33, 38, 41, 49
+RELU, TANH, LINEAR, LOGISTIC, CLIP, GELU_ERF = 32, 33, 38, 41, 46, 49
 RELU_FROM_RESULT = 0x100
 SOFTMAX = 0x30000
 BINARY_ADD, BINARY_MUL = 0x1FFF0, 0x1FFF1
@@ -201,7 +201,7 @@ NAMES: dict[str, dict[int, str]] = {
         CONVOLUTION_DIRECT: "convolution_direct", SOFTMAX: "softmax_accurate",
         POOLING["max"]: "pooling_max", POOLING["avg"]: "pooling_avg_exclude_padding",
         RELU: "eltwise_relu", TANH: "eltwise_tanh", LINEAR: "eltwise_linear",
-        LOGISTIC: "eltwise_logistic", GELU_ERF: "eltwise_gelu_erf",
+        LOGISTIC: "eltwise_logistic", CLIP: "eltwise_clip", GELU_ERF: "eltwise_gelu_erf",
         RELU_FROM_RESULT: "eltwise_relu_use_dst_for_bwd",
         BINARY_ADD: "binary_add", BINARY_MUL: "binary_mul",
     },

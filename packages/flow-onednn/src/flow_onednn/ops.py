@@ -387,6 +387,12 @@ def _joined_spec(row: Joined) -> OpSpec:
 
 _PACKED = {"rows": REQUIRED, "deep": REQUIRED, "columns": REQUIRED, "activation": "", **MATH}
 
+_PACKED_CONV = {
+    **GEOMETRY, **MATH, "low": REQUIRED, "high": REQUIRED, "image": REQUIRED, "result": REQUIRED,
+    "filters": REQUIRED, "bias": REQUIRED, "residual": REQUIRED, "bounded": REQUIRED,
+    "residual_bounded": REQUIRED,
+}  # fmt: skip
+
 OPS: tuple[OpSpec, ...] = (
     *map(_joined_spec, JOINED),
     _op(
@@ -447,6 +453,25 @@ OPS: tuple[OpSpec, ...] = (
         infer=lambda ctx: (_like(ctx, ctx.attrs["rows"], ctx.attrs["columns"]),),
         attrs=_PACKED,
         doc="`onednn_matmul` with packed weights.",
+    ),
+    _op(
+        type="onednn_pack_conv",
+        inputs=("weight", "bias?"),
+        outputs=("packed", "norms"),
+        infer=lambda ctx: (_like(ctx, ctx.attrs["size"]), _like(ctx, 2)),
+        attrs={**_PACKED_CONV, "size": REQUIRED},
+        doc="Weights of `onednn_packed_conv` in the library's layout; the largest sum of the"
+        " magnitudes of one filter, and the largest magnitude of the bias.",
+    ),
+    _op(
+        type="onednn_packed_conv",
+        inputs=("x", "packed", "norms", "more*"),
+        outputs=("y", "bound"),
+        infer=lambda ctx: (_like(ctx, *ctx.attrs["result"]), _like(ctx, 1)),
+        attrs=_PACKED_CONV,
+        doc="Convolution of NHWC activations with packed weights, and a bound of the result's"
+        " magnitudes. ``more`` are the bias, a residual, which is added, and bounds of x and of the"
+        " residual; the result is limited to ``low`` and ``high``.",
     ),
     _op(
         type="onednn_max_pool",

@@ -22,6 +22,7 @@ FAMILIES = (
     "partitioned_matmul",
     "matmul_sgd",
     "convolution.conv",
+    "convolution.packed",
     "pool",
     "softmax",
     "norm",
@@ -58,9 +59,15 @@ def flow_register_passes(config: Settings) -> tuple[PassSpec, ...]:
     """Return the passes; NHWC layout, then fusion, run before the fusion of elementwise ops."""
     devices = ("cpu", "gpu") if config.emulate_gpus else ("cpu",)
     return (
-        _pass("onednn_layout", "flow_onednn.passes.layout:NhwcLayout", devices),
+        _pass("onednn_layout", "flow_onednn.passes.layout:NhwcLayout", devices, "fold_norms"),
         _pass("onednn_fusions", "flow_onednn.passes.fuse:Fusions", devices, "onednn_layout"),
         _pass("onednn_pack", "flow_onednn.passes.pack:PackWeights", devices, "onednn_fusions"),
+        _pass(
+            "onednn_pack_convs",
+            "flow_onednn.passes.pack_convs:PackConvs",
+            devices,
+            "onednn_fusions",
+        ),
         _pass("onednn_join", "flow_onednn.passes.join:JoinUpdates", devices, "onednn_fusions"),
     )
 

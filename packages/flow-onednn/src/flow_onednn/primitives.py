@@ -110,12 +110,15 @@ class PostOps:
         scale: factor by which the result is multiplied.
         accumulate: whether the old content of the destination is added.
         activation: algorithm of an elementwise function; None for no function.
+        alpha, beta: parameters of the elementwise function.
     """
 
     operands: tuple[tuple[int, Md], ...] = ()
     scale: float = 1.0
     accumulate: bool = False
     activation: int | None = None
+    alpha: float = 0.0
+    beta: float = 0.0
 
 
 NO_POST_OPS = PostOps()
@@ -270,14 +273,14 @@ def _append(one: Library, attributes: CData, post: PostOps) -> None:
     ops = one.ffi.gc(out[0], lib.dnnl_post_ops_destroy)
     for alg, md in post.operands:
         one.check(lib.dnnl_post_ops_append_binary(ops, alg, md), "appending a binary post-op")
-    scaling = [(binding.LINEAR, post.scale)] if post.scale != 1.0 else []
-    activation = [(post.activation, 0.0)] if post.activation is not None else []
-    for alg, alpha in scaling:
-        one.check(lib.dnnl_post_ops_append_eltwise(ops, alg, alpha, 0.0), "appending a scale")
+    if post.scale != 1.0:
+        scaled = lib.dnnl_post_ops_append_eltwise(ops, binding.LINEAR, post.scale, 0.0)
+        one.check(scaled, "appending a scale")
     if post.accumulate:
         one.check(lib.dnnl_post_ops_append_sum(ops, 1.0, 0, 0), "appending a sum")
-    for alg, alpha in activation:
-        one.check(lib.dnnl_post_ops_append_eltwise(ops, alg, alpha, 0.0), "appending an activation")
+    if post.activation is not None:
+        applied = lib.dnnl_post_ops_append_eltwise(ops, post.activation, post.alpha, post.beta)
+        one.check(applied, "appending an activation")
     one.check(lib.dnnl_primitive_attr_set_post_ops(attributes, ops), "setting post-ops")
 
 

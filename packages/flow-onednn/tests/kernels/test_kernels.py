@@ -28,12 +28,15 @@ pytestmark = [
 OPAQUE = (
     "onednn_pack",
     "onednn_packed_matmul",
+    "onednn_pack_conv",
+    "onednn_packed_conv",
     "onednn_max_pool",
     "onednn_max_pool_grad",
     "onednn_norm_relu",
     "onednn_norm_relu_grad",
 )
-"""Ops with an output in the library's own layout: see test_norm_pool.py and test_packed.py."""
+"""Ops with an output in the library's own layout: see test_norm_pool.py, test_packed.py and
+passes/test_pack_convs.py."""
 
 
 SAMPLED = (

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+from google.protobuf.message import DecodeError
 from onnx import GraphProto, ModelProto, NodeProto, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
@@ -60,11 +61,7 @@ def _model(path: str, attempted: str, at: SourceLine | None) -> ModelProto:
     try:
         model: ModelProto = onnx.load(path)
         onnx.checker.check_model(path)
-    except (OSError, ValueError, onnx.checker.ValidationError) as error:
-        raise ConfigError(attempted, at=at, found=str(error), allowed="an ONNX model") from error
-    except Exception as error:
-        if type(error).__name__ != "DecodeError":
-            raise
+    except (OSError, ValueError, DecodeError, onnx.checker.ValidationError) as error:
         raise ConfigError(attempted, at=at, found=str(error), allowed="an ONNX model") from error
     return model
 

@@ -11,13 +11,14 @@ from flow_core.base.dtypes import float32
 T = TypeVar("T")
 
 
-def shape(*sizes: int, batch_axis: int | None = 0) -> FedShape:
+def shape(*sizes: int | None, batch_axis: int | None = 0) -> FedShape:
     """Return the shape of a parameter, for ``Annotated[tp.Numpy, tp.shape(4, 3), flow.float32]``.
 
     The element type that follows the shape is float32 by default.
 
     Args:
-        sizes: positive sizes; for a list, the largest sizes of its arrays.
+        sizes: positive sizes; for a list, the largest sizes of its arrays.  The first size of an
+            array may be None, for any size.
         batch_axis: the axis of the samples; None if the array has no such axis.
 
     Raises:
@@ -41,12 +42,13 @@ class Numpy:
 
     @staticmethod
     def Placeholder(
-        shape: Sequence[int], dtype: object = float32, batch_axis: int | None = 0
+        shape: Sequence[int | None], dtype: object = float32, batch_axis: int | None = 0
     ) -> PlaceholderSpec:
         """Return the spec of a fed array of exactly this shape and element type.
 
         Args:
-            shape: positive sizes.
+            shape: positive sizes; the first may be None, which leaves it open.  The job then gets
+                a plan for each size that is fed.
             dtype: a flow dtype, its name, or anything that numpy converts to a dtype.
             batch_axis: the axis of the samples; None if the array has no such axis.
 

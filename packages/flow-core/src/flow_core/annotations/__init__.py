@@ -13,6 +13,8 @@ Must not depend on blobs or jobs.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from flow_core.annotations.parsing import annotation_name, parse_placeholder, parse_result
 from flow_core.annotations.records import (
     KIND_NAMES,
@@ -41,6 +43,10 @@ from flow_core.annotations.returned import (
     structure,
 )
 from flow_core.annotations.signatures import JobSignature, parse_handler, parse_signature
+
+if TYPE_CHECKING:
+    from flow_core.annotations.static import Callback as Callback
+    from flow_core.annotations.static import Pending as Pending
 
 __all__ = [
     "KIND_NAMES",

@@ -33,6 +33,9 @@ from flow_core.base.dtypes import DType, float32
 from flow_core.base.errors import AnnotationError, FlowError, SourceLine
 from flow_core.plugins.specs import AnnotationSpec, load
 
+EXAMPLE = "Annotated[tp.Numpy, tp.shape(4, 3), flow.float32]"
+"""The annotation of a parameter in hints."""
+
 _MOST_QUOTES = 16
 """The largest depth to which textual annotations may be nested."""
 
@@ -270,7 +273,7 @@ def _annotated(parse: _Parse, annotation: Any) -> Placeholders:
     dtypes = [m for m in metadata if _is_dtype(m)]
     kinds = [k for k in (_kind(parse, a) for a in (annotation.__origin__, *metadata)) if k]
     if found or len(shapes) != 1 or len(kinds) != 1 or len(dtypes) > 1:
-        parse.fail(annotation, "Annotated[tp.Numpy, tp.shape(4, 3), flow.float32], with one shape")
+        parse.fail(annotation, f"{EXAMPLE}, with one shape")
     dtype = dtypes[0] if dtypes else float32
     return placeholder(kinds[0], shapes[0].sizes, dtype, shapes[0].batch_axis)
 
@@ -290,14 +293,14 @@ def _kind(parse: _Parse, annotation: object) -> Kind | None:
 def _no_placeholder(parse: _Parse, annotation: object, spec: AnnotationSpec | None) -> NoReturn:
     hint = None
     if spec is not None:
-        hint = f"{spec.name} is for results; write tp.{spec.name}.Placeholder(shape, dtype=...)"
+        hint = f"{spec.name} is for results; write {EXAMPLE.replace('Numpy', spec.name)}"
     elif not parse.specs:
         hint = "annotations come with flow-typing: uv add flow-typing"
     elif getattr(annotation, "__module__", "") == "numpy":
-        hint = "shapes are part of a job: write tp.Numpy.Placeholder(shape, dtype=...)"
+        hint = f"shapes are part of a job: write {EXAMPLE}"
     parse.fail(
         annotation,
-        "Numpy.Placeholder(...), ListNumpy.Placeholder(...), ListListNumpy.Placeholder(...) "
+        f"{EXAMPLE}, tp.Numpy.Placeholder((4, 3)), the same with tp.ListNumpy or tp.ListListNumpy, "
         "or a Tuple of these",
         hint,
     )

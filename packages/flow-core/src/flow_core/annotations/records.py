@@ -32,15 +32,23 @@ class PlaceholderSpec:
         shape: logical shape; for lists, the largest shape of an element.
         dtype: element type.
         batch_axis: the axis of samples, None if there is none.
+        is_open: whether the first size is open: it may differ from call to call, and ``shape`` has
+            1 in its place.
     """
 
     kind: Kind
     shape: Shape
     dtype: DType = float32
     batch_axis: int | None = 0
+    is_open: bool = False
 
     def __str__(self) -> str:
-        return f"{KIND_NAMES[self.kind]}.Placeholder({self.shape}, dtype={self.dtype})"
+        return f"{KIND_NAMES[self.kind]}.Placeholder({self.sizes}, dtype={self.dtype})"
+
+    @property
+    def sizes(self) -> tuple[int | None, ...]:
+        """The shape as programs write it, with None for an open size."""
+        return (None, *self.shape[1:]) if self.is_open else self.shape
 
 
 Placeholders = Any  # PlaceholderSpec, or tuples, lists and dicts of these
@@ -48,12 +56,15 @@ Placeholders = Any  # PlaceholderSpec, or tuples, lists and dicts of these
 
 
 def placeholder(
-    kind: Kind, shape: Sequence[int], dtype: object = float32, batch_axis: int | None = 0
+    kind: Kind, shape: Sequence[int | None], dtype: object = float32, batch_axis: int | None = 0
 ) -> PlaceholderSpec:
     """Create a checked `PlaceholderSpec`; raises `AnnotationError` with the user's source line.
 
-    >>> placeholder("numpy", (100, 28, 28), "int32", -3)
-    PlaceholderSpec(kind='numpy', shape=(100, 28, 28), dtype=oneflow.int32, batch_axis=0)
+    The first size of the kind "numpy" may be None, which leaves it open.
+
+    >>> str(placeholder("numpy", (100, 28, 28), "int32")), placeholder("numpy", (9, 2), "int8", -2)
+    ('Numpy.Placeholder((100, 28, 28), dtype=int32)', PlaceholderSpec(kind='numpy', shape=(9, 2),
+    dtype=oneflow.int8, batch_axis=0, is_open=False))
     """
     try:
         element = as_dtype(dtype)
@@ -65,8 +76,10 @@ def placeholder(
             allowed=error.allowed,
         ) from None
     attempted = f"{KIND_NAMES[kind]}.Placeholder"
-    sizes = _checked_shape(attempted, shape)
-    return PlaceholderSpec(kind, sizes, element, _checked_axis(attempted, sizes, batch_axis))
+    is_open = kind == "numpy" and _is_open(shape)
+    sizes = _checked_shape(attempted, (1, *shape[1:]) if is_open else shape)
+    axis = _checked_axis(attempted, sizes, batch_axis)
+    return PlaceholderSpec(kind, sizes, element, axis, is_open)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,25 +87,32 @@ class FedShape:
     """The shape of a fed value, in an annotation ``Annotated[form, shape, dtype]``.
 
     Attributes:
-        sizes: logical shape; for lists, the largest shape of an element.
+        sizes: logical shape; for lists, the largest shape of an element.  The first size of an
+            array may be None.
         batch_axis: the axis of samples, None if there is none.
     """
 
-    sizes: Shape
+    sizes: tuple[int | None, ...]
     batch_axis: int | None = 0
 
     def __str__(self) -> str:
         return f"shape({', '.join(map(str, self.sizes))})"
 
 
-def fed_shape(sizes: Sequence[int], batch_axis: int | None = 0) -> FedShape:
+def fed_shape(sizes: Sequence[int | None], batch_axis: int | None = 0) -> FedShape:
     """Create a checked `FedShape`; raises `AnnotationError` with the user's source line.
 
     >>> fed_shape((100, 28, 28), -3)
     FedShape(sizes=(100, 28, 28), batch_axis=0)
     """
-    checked = _checked_shape("shape", sizes)
-    return FedShape(checked, _checked_axis("shape", checked, batch_axis))
+    checked = _checked_shape("shape", (1, *sizes[1:]) if _is_open(sizes) else sizes)
+    axis = _checked_axis("shape", checked, batch_axis)
+    return FedShape((None, *checked[1:]) if _is_open(sizes) else checked, axis)
+
+
+def _is_open(shape: object) -> bool:
+    """Return whether the first size is None."""
+    return isinstance(shape, tuple | list) and [*shape[:1]] == [None]
 
 
 def _checked_shape(attempted: str, shape: object) -> Shape:
@@ -102,7 +122,8 @@ def _checked_shape(attempted: str, shape: object) -> Shape:
             attempted,
             at=user_line(3),
             found=f"shape {shown(shape)}",
-            allowed="a tuple of positive integers, such as (100, 1, 28, 28)",
+            allowed="a tuple of positive integers, such as (100, 1, 28, 28)"
+            "; the first size of a single array may be None, for any size",
         )
     return tuple(n for n in sizes if n is not None)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
-from flow_core.annotations.parsing import parse_placeholder, parse_result
+from flow_core.annotations.parsing import EXAMPLE, parse_placeholder, parse_result
 from flow_core.annotations.records import (
     UNANNOTATED,
     Fetch,
@@ -89,7 +89,7 @@ def _parameter(
             found=str(p.replace(annotation=p.empty)),
             allowed="named parameters, because data are fed by name",
             hint="to feed several arrays as a tuple, annotate one parameter with "
-            "Tuple[tp.Numpy.Placeholder(...), ...]",
+            "Tuple[Annotated[tp.Numpy, tp.shape(4, 3)], ...]",
         )
     if p.annotation is p.empty:
         return _default(p, subject, at)
@@ -118,7 +118,7 @@ def _advice(p: inspect.Parameter) -> str:
         return f"drop it, and let the function use the variable {p.name} of the program around it"
     if p.name in ("self", "cls"):
         return "define the job inside of a method, or of __init__, where it sees the object"
-    return f"write {p.name}: tp.Numpy.Placeholder(shape, dtype=...)"
+    return f"write {p.name}: {EXAMPLE}"
 
 
 def _all_placeholders(value: object) -> bool:

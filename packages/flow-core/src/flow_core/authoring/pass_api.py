@@ -3,6 +3,7 @@
 from flow_core.ir.rewriter import Rewriter, like
 from flow_core.passes.base import Pass, PassContext
 from flow_core.passes.rewrite import Parts, Rule, as_type, asked, constrain, take_apart
+from flow_core.rewriting.derived_values import settled_ops
 from flow_core.rewriting.kernel_rewriter import KernelRewriter
 
 __all__ = [
@@ -16,5 +17,6 @@ __all__ = [
     "asked",
     "constrain",
     "like",
+    "settled_ops",
     "take_apart",
 ]

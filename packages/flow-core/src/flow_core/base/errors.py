@@ -16,7 +16,10 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Self
 
-_packages = ["flow_core", "oneflow", "flow_typing", "flow_data", "flow_cuda", "flow_dist", "numpy"]
+_packages = [
+    "flow_core", "oneflow", "flow_typing", "flow_data", "flow_cuda", "flow_dist", "flow_fit",
+    "flow_onnx", "numpy",
+]  # fmt: skip
 """Packages whose frames are skipped, including numpy, which calls methods of flow's objects."""
 
 

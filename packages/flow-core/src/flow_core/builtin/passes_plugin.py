@@ -33,6 +33,12 @@ PASSES: tuple[PassSpec, ...] = (
         after=("common_subexpressions",),
     ),
     PassSpec(
+        "fold_norms",
+        "physical",
+        "flow_core.passes.fold_norms:FoldNorms",
+        before=("fuse_elementwise",),
+    ),
+    PassSpec(
         "fuse_elementwise",
         "physical",
         "flow_core.passes.fuse_elementwise:FuseElementwise",

@@ -228,8 +228,14 @@ def plan(
     metavar="N",
     help="Emulate N gpus, and distribute a job for one device over them.",
 )
-@click.option("--steps", type=click.IntRange(min=1), default=2, show_default=True)
-@click.option("--seed", type=int, default=0, help="Seed of the random inputs.")
+@click.option(
+    "--steps",
+    type=click.IntRange(min=1),
+    default=2,
+    show_default=True,
+    help="Compare this number of steps.",
+)
+@click.option("--seed", type=int, default=0, help="Draw the random inputs with this seed.")
 @click.argument("target", metavar="SCRIPT.PY[:JOB]")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGS]")
 @click.pass_context
@@ -264,7 +270,7 @@ def verify(
     "parent",
     type=click.Path(file_okay=False, path_type=Path),
     default=Path(),
-    help="Folder of the package's folder; by default the working directory.",
+    help="Create the package's folder in this one, by default in the working directory.",
 )
 @click.argument("kind", type=click.Choice(sorted(KINDS)))
 @click.argument("name")

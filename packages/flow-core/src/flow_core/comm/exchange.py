@@ -156,7 +156,18 @@ def _segments(sizes: Sequence[int], parts: int, rank: int) -> Iterator[tuple[int
 
 
 def exchange_of(task: Task, buffers: Sequence[Buffer]) -> Exchange:
-    """Return the exchange of a ``boxing`` task of a plan."""
+    """Return the exchange of a ``boxing`` task of a plan.
+
+    Raises:
+        PlanError: the plan has only some devices of the exchange.
+    """
+    if task.attrs.get("whole"):
+        raise PlanError(
+            f"reading exchange {task.op!r}",
+            found=f"a plan that has only some of the devices {task.attrs['whole'][0]}",
+            allowed="a plan of all devices",
+            hint="compile the job with job.compile()",
+        )
     found = make_exchange(
         task.op,
         task.attrs,

@@ -18,6 +18,7 @@ from flow_core.ir.graph import Graph, Value
 from flow_core.plan import Plan
 from flow_core.plugins.specs import load
 from flow_core.runtime.executable import Executable
+from flow_core.runtime.variable_writes import VariableWrites
 from flow_core.sharding.sbp import Region
 from flow_core.sharding.topology import Device
 
@@ -30,12 +31,16 @@ class Variables:
     Args:
         session: the session whose drivers allocate the parts.
         values: the logical values of the variables, by name.
+
+    Attributes:
+        writes: counts the writes to the variables.
     """
 
     def __init__(self, session: Session, values: Mapping[str, Array]) -> None:
         self._session = session
         self._values = dict(values)
         self._parts: dict[tuple[str, Device], Part] = {}
+        self.writes = VariableWrites()
 
     def part(self, name: str, device: Device, region: Region | None, shape: Shape) -> Any:
         """Return a device's array for a variable or for a region of it, viewed in a shape."""
@@ -54,9 +59,10 @@ class Variables:
     def assign(self, values: Mapping[str, Array]) -> None:
         """Overwrite variables with logical values."""
         self._values.update(values)
-        for (name, _), part in self._parts.items():
-            if name in values:
-                part.driver.copy_in(part.array, values[name][part.window])
+        with self.writes:
+            for (name, _), part in self._parts.items():
+                if name in values:
+                    part.driver.copy_in(part.array, values[name][part.window])
 
     def values(self) -> dict[str, Any]:
         """Return the logical values of all allocated variables."""
@@ -111,7 +117,10 @@ def isolated(
     """Return an executable of a given class with its own variables, and these variables."""
     variables, registry = Variables(session, values), session.registry
     alone = registry.comm if session.world is None else load(registry.comms["in_process"].load)
-    return kind(plan, registry, session.driver, variables.part, comm=alone), variables
+    executable = kind(
+        plan, registry, session.driver, variables.part, comm=alone, writes=variables.writes
+    )
+    return executable, variables
 
 
 def simulate_graph(

@@ -1,7 +1,8 @@
 """The layout of the graph on the HTML page: a tree of scopes, and layers within each scope.
 
 Forward, backward and update ops form three columns.  In each column, ops are grouped into scopes
-according to the components of their names; scopes with many children are split into runs.  The
+according to the components of their names; numbered scopes, such as block0 to block11, are folded
+into one, and scopes with many children are split into runs.  The
 children of a scope are assigned to layers according to longest paths, and ordered within a layer
 according to the barycenters of their neighbors (Sugiyama's method).  Except for sorting, the time
 of the algorithm is linear in the number of ops and edges.  The page itself computes sizes and
@@ -20,6 +21,9 @@ MOST_CHILDREN = 60
 """Scopes with more children are split into runs of at most `RUN`."""
 
 RUN = 40
+FOLDED = 4
+"""The smallest number of numbered scopes, such as block0 and block1, that are folded into one."""
+
 WIDEST = 9
 """Layers with more nodes than this are split."""
 
@@ -94,7 +98,7 @@ def layout(names: Sequence[str], edges: Sequence[tuple[int, int]]) -> list[Node]
     for number, path in enumerate(paths):
         around = path if path in scopes else path[:-1]  # an op named like a scope belongs to it
         tree.add(Node(path[-1], number, parent=tree.scope(around), first=number))
-    nodes = _numbered(_without_singles(_with_runs(tree.nodes)))
+    nodes = _numbered(_without_singles(_with_runs(_with_series(tree.nodes))))
     _arrange(nodes, edges)
     return nodes
 
@@ -116,7 +120,7 @@ def _path(name: str) -> list[str]:
         phase, path = "backward", name.replace("/grad/", "/")
     elif name.endswith("_optimizer"):
         phase, path = "update", name.removesuffix("_optimizer") + "/optimizer"
-    parts = [part for part in re.split(r"[/-]", path) if part]
+    parts = [part for part in re.split(r"[/.-]", path) if part]
     return [phase, *(parts or [name])]
 
 
@@ -131,6 +135,31 @@ def _only_for_updates(names: Sequence[str], edges: Sequence[tuple[int, int]]) ->
         forward = _path(names[number])[0] == "forward"
         found[number] = found[number] or bool(mine and forward and all(found[m] for m in mine))
     return found
+
+
+def _with_series(nodes: list[Node]) -> list[Node]:
+    """Fold inner scopes whose names differ only in a number, such as block0 to block11."""
+    for number in range(len(nodes)):
+        series: dict[str, list[int]] = {}
+        for child in nodes[number].children:
+            stem = re.sub(r"\d+", "*", nodes[child].label)
+            if nodes[child].op < 0 and "*" in stem:
+                series.setdefault(stem, []).append(child)
+        for members in series.values():
+            if FOLDED <= len(members) < len(nodes[number].children):
+                _fold(nodes, number, members)
+    return nodes
+
+
+def _fold(nodes: list[Node], parent: int, members: list[int]) -> None:
+    """Put children of a scope into a new scope, in the place of the first of them."""
+    label = f"{nodes[members[0]].label} … {nodes[members[-1]].label}"
+    nodes.append(Node(label, parent=parent, children=members))
+    siblings = nodes[parent].children
+    siblings[siblings.index(members[0])] = len(nodes) - 1
+    nodes[parent].children = [child for child in siblings if child not in members]
+    for child in members:
+        nodes[child].parent = len(nodes) - 1
 
 
 def _with_runs(nodes: list[Node]) -> list[Node]:

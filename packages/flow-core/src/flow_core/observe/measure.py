@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -12,10 +12,11 @@ import numpy as np
 from flow_core.frontend.job.function import AnyJob
 from flow_core.observe.feeds import draw_feeds, draw_variable, whole_batches
 from flow_core.observe.isolated_run import isolated
+from flow_core.plan import Plan
 from flow_core.runtime.timed import TaskTime, TimedExecutable
 
 WARM_UP = 1
-"""How many steps run before the measured ones."""
+"""How many steps run before the measured ones, unless the first one takes longer than `SECONDS`."""
 
 STEPS = 5
 """The largest number of measured steps."""
@@ -26,18 +27,21 @@ SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The time span of one task in the step of median duration.
+    """The time span of one task in a step in which each task has its median duration.
 
     Attributes:
         task: the task's position in `Plan.tasks`.
-        start, stop: seconds since the first task began.
-        typical: the median duration of the task over all measured steps, in seconds.
+        start, stop: seconds since the step began.
     """
 
     task: int
     start: float
     stop: float
-    typical: float
+
+    @property
+    def seconds(self) -> float:
+        """The median duration of the task over all measured steps."""
+        return self.stop - self.start
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +49,7 @@ class Measured:
     """The measured steps of a job.
 
     Attributes:
-        spans: the tasks of the step of median duration, by start time.
+        spans: the tasks, by start time.
         steps: how many steps were measured.
         seconds: the median duration of a step.
     """
@@ -78,32 +82,46 @@ def measure(
     executable, _ = isolated(session, compiled.plan, values, TimedExecutable)
     feeds = whole_batches(draw_feeds(graph, compiled.inputs, rng), compiled.plan.micro_batches)
     steps: list[list[TaskTime]] = []
-    end = np.inf
+    end = time.perf_counter() + SECONDS
     for step in range(WARM_UP + STEPS):
         progress(f"running step {step + 1} of at most {WARM_UP + STEPS} on random inputs")
         executable.run(feeds)
-        times = executable.take_times()
-        if step == WARM_UP - 1:
+        steps.append(executable.take_times())
+        if time.perf_counter() > end:
+            break
+        if step < WARM_UP:
+            steps.clear()
             end = time.perf_counter() + SECONDS
-        elif step >= WARM_UP:
-            steps.append(times)
-            if time.perf_counter() > end:
-                break
-    return _measured(steps)
+    return _measured(compiled.plan, steps)
 
 
-def _measured(steps: Sequence[Sequence[TaskTime]]) -> Measured:
+def _measured(plan: Plan, steps: Sequence[Sequence[TaskTime]]) -> Measured:
     """Combine the times of several steps."""
     seconds: dict[int, list[float]] = {}
     for times in steps:
         for found in times:
             seconds.setdefault(found.task, []).append(found.seconds)
-    ranked = sorted(steps, key=_duration)
-    middle = ranked[(len(ranked) - 1) // 2]
-    first = min((t.start for t in middle), default=0.0)
-    spans = [Span(t.task, t.start - first, t.stop - first, median(seconds[t.task])) for t in middle]
-    spans.sort(key=lambda span: span.start)
+    typical = {task: median(found) for task, found in seconds.items()}
+    spans = sorted(arranged(plan, typical), key=lambda span: span.start)
     return Measured(tuple(spans), len(steps), median(map(_duration, steps)))
+
+
+def arranged(plan: Plan, seconds: Mapping[int, float]) -> Iterator[Span]:
+    """Yield a span for each task of which the duration is given.
+
+    A task starts after the last task of its stream, the tasks that it waits for and, if one thread
+    runs all streams, the last task of any stream.
+    """
+    ends: dict[int, float] = {}
+    streams: dict[int, float] = {}
+    last = 0.0
+    for position, task in enumerate(plan.tasks):
+        if position not in seconds:
+            continue
+        before = [ends[i] for i in task.waits if i in ends]
+        start = max([streams.get(task.stream, 0.0), *before, last if plan.workers <= 1 else 0.0])
+        last = ends[position] = streams[task.stream] = start + seconds[position]
+        yield Span(position, start, last)
 
 
 def _duration(times: Sequence[TaskTime]) -> float:

@@ -16,7 +16,8 @@ from flow_core.observe.document import PlanDocument
 from flow_core.observe.layout import layout
 from flow_core.observe.measure import NOT_MEASURED, Measured
 from flow_core.observe.streams import flow_rows, stream_rows, threads
-from flow_core.observe.summary.op_times import task_seconds
+from flow_core.observe.summary.op_times import by_class, task_seconds
+from flow_core.observe.summary.screen import by_cost
 from flow_core.observe.tables import count_bytes, duration
 from flow_core.observe.text import link_bytes
 from flow_core.plan import Buffer, Plan, Transfer
@@ -94,7 +95,7 @@ def page_data(doc: PlanDocument, measured: Measured = NOT_MEASURED) -> dict[str,
             for op in doc.ops
         ],
         "edges": edges,
-        "ledger": [_ledger_row(entry) for entry in plan.ledger],
+        "ledger": [_ledger_row(entry) for entry in by_cost(plan.ledger)],
         "links": list(link_bytes(plan.ledger).items()),
         "arenas": [
             [str(a.device), a.nbytes, a.lower_bound, list(_blocks(plan, a.device))]
@@ -113,7 +114,18 @@ def page_data(doc: PlanDocument, measured: Measured = NOT_MEASURED) -> dict[str,
         ],
         "times": [_tenths(seconds) for seconds in task_seconds(plan, measured.spans)],
         "steps": measured.steps,
+        "classes": _classes(plan, measured),
     }  # fmt: skip
+
+
+def _classes(plan: Plan, measured: Measured) -> list[list[Any]]:
+    """Return a row [class, tasks, microseconds, share, op types] per class of ops."""
+    found = by_class(plan, measured.spans)
+    total = sum(c.seconds for c in found) or 1.0
+    return [
+        [c.name, c.tasks, _tenths(c.seconds), round(c.seconds / total, 4), ", ".join(c.types)]
+        for c in found
+    ]
 
 
 def _tenths(seconds: float) -> float:

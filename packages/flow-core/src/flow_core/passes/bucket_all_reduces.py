@@ -129,9 +129,12 @@ def _movable(rewriter: Rewriter, collectives: Collection[str]) -> Iterator[_Memb
         waits = [own_position if name in moving else position[name] for name in readers]
         needed = min(waits, default=len(graph))
         ready = max(position[v.op] for v in op.inputs)
-        nbytes = max(t.nbytes for t in (*graph.input_types(op), *graph.types[op.name]))
+        whole = op.attrs.get("whole", ())
+        types = (*graph.input_types(op), *graph.types[op.name])
+        nbytes = whole[2][0][1] if whole else max(t.nbytes for t in types)
         senders = tuple([_device(graph, v) for v in op.inputs])
-        key = (op.placement, senders, *[op.attrs[k] for k in ("collective", "dtype", "combine")])
+        same = [op.attrs[k] for k in ("collective", "dtype", "combine")]
+        key = (op.placement, senders, whole[:2], *same)
         yield _Member(op, ready, needed, nbytes, key)
 
 
@@ -162,6 +165,9 @@ def _join(rewriter: Rewriter, ops: list[Op]) -> None:
         blocks=tuple(_shifted_blocks(ops)),
         fills=tuple(_shifted_fills(ops)),
     )
+    if first.attrs.get("whole"):
+        rows = tuple([row for op in ops for row in op.attrs["whole"][2]])
+        attrs = attrs.with_(whole=(*first.attrs["whole"][:2], rows))
     inputs = tuple(v for op in ops for v in op.inputs)
     bucket = Op(f"{first.name}/bucket", BOXING, inputs, attrs, first.placement)
     types, line = tuple(map(graph.type_of, outputs)), graph.lines.get(ops[-1].name)

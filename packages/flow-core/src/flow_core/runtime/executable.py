@@ -29,6 +29,7 @@ from flow_core.runtime.failures import (
 )
 from flow_core.runtime.launch_order import LaunchOrder
 from flow_core.runtime.streams import StreamRunner, own_tasks, segments
+from flow_core.runtime.variable_writes import VariableWrites
 from flow_core.sharding.sbp import Region
 from flow_core.sharding.topology import Device
 
@@ -55,6 +56,7 @@ class Executable:
             plan, and may return None for those of other processes; every process gets all results.
         sync_launches: whether each launch on an asynchronous device is followed by a wait for its
             work, so that an error names its op.
+        writes: counts the writes to the variables; None if nothing else overwrites them.
 
     Attributes:
         plan: the plan.
@@ -81,6 +83,7 @@ class Executable:
         step: Array | None = None,
         world: World | None = None,
         sync_launches: bool = False,
+        writes: VariableWrites | None = None,
     ) -> None:
         check_no_deadlock(plan.registers)
         check_streams(plan)
@@ -91,6 +94,8 @@ class Executable:
         devices = [a.device for a in plan.arenas]
         self._world = world
         self._sync_launches = sync_launches or self.sync_always
+        self._writes = writes or VariableWrites()
+        self._overwrites = any(kernels.ops[task.type].overwrites(task.attrs) for task in plan.tasks)
         self.comm = comm(devices) if comm and (world or _has_exchanges(plan)) else None
         self._blame = Blame(plan, kernels, getattr(self.comm, "name", ""))
         self._before = getattr(self.comm, "before_step", None)
@@ -111,6 +116,7 @@ class Executable:
         find_open_mp()
         with sized_pools(plan.cores):
             self._once = self._prologue()  # enqueued: its operands must live until it has run
+            self._derive = self._derivation()
             self._launch = self._compiled()
         self._unchecked = True
         self._roots = self._owners_of_fetches(world) if world else ()
@@ -155,6 +161,20 @@ class Executable:
             return bound
         pairs = zip(tasks, bound, strict=True)
         return [self._order.synchronized(task, launches) for task, launches in pairs]
+
+    def _derivation(self) -> Launch:
+        """Compute the values that depend on variables alone; return the launch that repeats it."""
+        tasks = self.plan.derived
+        bound = self._bind_all(tasks)
+        launch = self._order.compile(tasks, bound)
+
+        def derive() -> None:
+            self._derived_at = self._writes.count
+            with self._blame.step(tasks, bound):
+                launch()
+
+        derive()
+        return with_sized_pools(self.plan.cores, derive)
 
     def bind_task(self, task: Task) -> Sequence[Launch]:
         """Return the launches of one task; a task of another process has no launches."""
@@ -239,6 +259,10 @@ class Executable:
             self._before()
         started = time.perf_counter() if self._finished else 0.0
         try:
+            if self._overwrites:
+                self._writes.count += 1
+            elif self._derived_at != self._writes.count:
+                self._derive()
             for copy, (index, window) in zip(self._copies, self.windows, strict=True):
                 copy(feeds[index][window])
             self._launch()

@@ -17,7 +17,7 @@ from flow_core.plugins.guards import plugin_code, plugin_error, result_error
 from flow_core.plugins.kinds import show
 from flow_core.plugins.records import Origin
 from flow_core.plugins.registry import HookCall, describe_kernel, kernel_key
-from flow_core.plugins.specs import KernelQuery, KernelSpec
+from flow_core.plugins.specs import KernelQuery, KernelSpec, OpSpec
 from flow_core.sharding.topology import Device
 
 
@@ -36,6 +36,10 @@ class KernelSource(Protocol):
     @property
     def calls(self) -> Mapping[str, tuple[HookCall, ...]]:
         """Implementations of the hooks that are called after loading, by hook."""
+
+    @property
+    def ops(self) -> Mapping[str, OpSpec]:
+        """Op specs by type."""
 
     def find_kernel(self, query: KernelQuery, device_type: str) -> KernelSpec:
         """Return the kernel for a query."""

@@ -85,7 +85,8 @@ class CheckedExecutable(Executable):
         self, task: Task, buffer: int, array: Array, copies: Mapping[int, Array]
     ) -> NonFiniteError:
         found = self.plan.buffers[buffer]
-        which = f"output {task.outputs.index(buffer)}" if buffer in task.outputs else "variable"
+        outputs = {i: f"output {k}" for k, i in enumerate(task.outputs)}
+        which = outputs.get(buffer, f"variable {found.name}")
         inputs = [
             f"    {self.plan.buffers[i].name} {self.plan.buffers[i].type}: "
             f"{described(copies[i] if i in copies else self._host(i))}"
@@ -96,7 +97,7 @@ class CheckedExecutable(Executable):
             f"checking {task.type} {task.op!r} in step {int(self.step)} of job {self.plan.job!r} "
             f"on {found.device}, by {task.kernel or 'an exchange'}",
             at=line_of(task),
-            found="\n".join([f"{which} {found.name}: {described(array)}; inputs:", *inputs]),
+            found="\n".join([f"{which}: {described(array)}; inputs:", *inputs]),
             allowed="numbers other than NaN" if self.only_nan else "finite numbers",
             hint=HINT,
         )

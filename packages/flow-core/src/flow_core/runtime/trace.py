@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from flow_core.base.arrays import Array
+from flow_core.base.formats.trace_file import Event, rank_file, write
 from flow_core.base.shutdown import call_at_shutdown
-from flow_core.base.trace_file import Event, rank_file, write
 from flow_core.comm.exchange import BOXING
 from flow_core.device import World
 from flow_core.plan import Plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
@@ -66,16 +66,25 @@ class Placement:
     device_type: str
     devices: tuple[tuple[int, int], ...]
     hierarchy: tuple[int, ...] = ()
+    _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.hierarchy:
             object.__setattr__(self, "hierarchy", (len(self.devices),))
+        key = self.device_type, self.devices, self.hierarchy
+        object.__setattr__(self, "_hash", hash(key))
         if prod(self.hierarchy) != len(self.devices):
             raise GraphError(
                 "making a placement",
                 found=f"hierarchy {self.hierarchy} for {len(self.devices)} devices",
                 allowed="a hierarchy whose product is the number of devices",
             )
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __reduce__(self) -> tuple[Any, ...]:  # hashes of strings differ between processes
+        return Placement, (self.device_type, self.devices, self.hierarchy)
 
     @classmethod
     def parse(

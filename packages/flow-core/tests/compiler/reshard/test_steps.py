@@ -148,7 +148,8 @@ def run_hop(comm: InProcessComm | OpaqueComm, hop: ReshardStep, parts: list[Any]
     for part in groups_of(hop):
         assert part.name in COLLECTIVES
         assert part.crosses != (part.name in LOCAL)
-        op, types = exchange_op(hop, part, type_, [Value("x", r) for r in range(len(parts))])
+        values = {r: Value("x", r) for r in range(len(parts))}
+        op, types, _ = exchange_op(hop, part, type_, values)
         given = [parts[v.index] for v in op.inputs]
         made = [np.full(t.shape, np.nan) for t in types]
         exchange = make_exchange(

@@ -46,12 +46,16 @@ class Kernel:
         given = ", ".join(f"{kind} {name}" for kind, name in self.parameters)
         return f'extern "C" __global__ void {self.name}({given}) {{\n{self.body}\n}}\n'
 
+    def host_call(self) -> str:
+        """Return a C++ function that calls the kernel once, given pointers to arguments."""
+        casts = (f"*({kind} *)a[{i}]" for i, (kind, _) in enumerate(self.parameters))
+        return f"static void run_{self.name}(void **a) {{ {self.name}({', '.join(casts)}); }}\n"
+
     def host_entry(self) -> str:
         """Return a C function that runs the kernel on the host, given pointers to arguments."""
-        casts = (f"*({kind} *)a[{i}]" for i, (kind, _) in enumerate(self.parameters))
+        head = f'extern "C" int host_{self.name}(void **a, unsigned blocks, unsigned threads) '
         return (
-            f"static void run_{self.name}(void **a) {{ {self.name}({', '.join(casts)}); }}\n"
-            f'extern "C" int host_{self.name}(void **a, unsigned blocks, unsigned threads) '
+            f"{self.host_call()}{head}"
             f"{{ return run_grid(run_{self.name}, a, blocks, threads, {int(self.barriers)}); }}\n"
         )
 
@@ -110,7 +114,7 @@ def source(name: str) -> str:
 def translation_unit(kernels: Sequence[Kernel], host: bool = False) -> str:
     """Return the text of one translation unit with the kernels and the headers they need."""
     headers = dict.fromkeys(h for kernel in kernels for h in kernel.headers)
-    files = (*(("host.h",) if host else ()), "prelude.h", *headers)
+    files = (*(("host.h", "models.h") if host else ()), "prelude.h", *headers)
     parts = [*map(source, files), *(k.text() for k in kernels)]
     if host:
         parts += [k.host_entry() for k in kernels]

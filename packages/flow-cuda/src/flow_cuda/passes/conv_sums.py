@@ -13,16 +13,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from flow_core.authoring.gradients import Sym
+from flow_core.authoring.inference_norms import (
+    CONVOLUTIONS,
+    NormParts,
+    channel_axis,
+    channel_of,
+)
 from flow_core.authoring.pass_api import PassContext, Rewriter, like
 from flow_core.authoring.specs import Graph, KernelQuery, Op, Value, tensor_type
 from flow_core.base.dtypes import float32
-from flow_cuda.cudnn.inference_norm import NormParts, channel_axis
 from flow_cuda.cudnn.pass_base import CudnnPass, planned, search
 from flow_cuda.cudnn.plans import DnnPlans
 from flow_cuda.device.config import allows_tf32, sums_in_convolutions
 from flow_cuda.kernels.dnn import conv_problem, takes_norm, takes_sums
 from flow_cuda.passes.convolutions import REWRITES, SHARED, first_device
-from flow_cuda.passes.fold_norms import CONVOLUTIONS, channel_of
 
 Pair = tuple[Op, Op]
 """A convolution and the norm that reads it."""

@@ -1,103 +1,21 @@
-"""Fold batch normalization in inference into the preceding convolution.
-
-With moving statistics, the normalization (norm) is ``x * scale + shift``, with one scale and one
-shift per channel. The scale multiplies the convolution's weights; the shift becomes a bias, which
-cuDNN fuses with an addition and relu.
-"""
+"""Fold batch normalization in inference into the preceding convolution, on GPUs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
-from flow_core.authoring.pass_api import PassContext, Rewriter, as_type
-from flow_core.authoring.specs import Graph, Op, OpSpec, Value
-from flow_cuda.cudnn.inference_norm import NormParts, changed_values, channel_axis, settled
-
-CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
+from flow_core.authoring.inference_norms import FoldNorms
+from flow_core.authoring.specs import Graph, Op
 
 
-@dataclass(frozen=True)
-class FoldNorms:
-    """The pass that folds norms into convolutions whose weights are not larger than their results.
-
-    Attributes:
-        device: the device type whose ops are replaced.
-    """
-
-    device: str = "gpu"
-    name: str = "cuda_fold_norms"
-
-    def apply(self, graph: Graph, context: PassContext) -> Graph:
-        """Return the graph with inference norms replaced by biases."""
-        rewriter = Rewriter(graph)
-        norms = settled(rewriter, context.specs, self.device)
-        changed = changed_values(graph, context.specs) if norms else set()
-        for norm in norms:
-            conv, add = _before(rewriter, norm)
-            if conv is None or not _fits(graph, conv):
-                continue
-            bias = () if add is None else add.inputs[1:]
-            if not changed & {conv.inputs[1], _wide_weight(graph, conv), *bias}:
-                _fold(rewriter, context.specs, norm, conv, add)
-        return rewriter.finish()
+def configured() -> FoldNorms:
+    """Return the pass that folds norms where weights are not larger than results."""
+    return FoldNorms("gpu", _pays, "cuda_fold_norms")
 
 
-def _before(rewriter: Rewriter, norm: Op) -> tuple[Op | None, Op | None]:
-    """Return the convolution that only this norm reads, and the bias addition between the two."""
-    graph, add = rewriter.graph, None
-    made = graph.ops[norm.inputs[0].op]
-    if made.type == "bias_add" and rewriter.only_reader(made.output(), norm.type):
-        add, made = made, graph.ops[made.inputs[0].op]
-    reader = norm if add is None else add
-    fits = made.type in CONVOLUTIONS and rewriter.only_reader(made.output(), reader.type)
-    channel = channel_of(graph, made) if fits else None
-    if any(channel_axis(graph, op) != channel for op in (norm, add) if op is not None):
-        return None, None
-    alone = norm.placement == made.placement and not made.control
-    return (made, add) if alone else (None, None)
-
-
-def channel_of(graph: Graph, conv: Op) -> int:
-    """Return the axis of a convolution's channels."""
-    first = conv.attrs["data_format"] == "channels_first"
-    return 1 if first else len(graph.type_of(conv.output()).shape) - 1
-
-
-def _fits(graph: Graph, conv: Op) -> bool:
-    """Whether folding saves time.
+def _pays(graph: Graph, conv: Op) -> bool:
+    """Return whether folding saves time.
 
     It does if the weights are not larger than the result, or if they are cast: the
     multiplication by the scale is then fused with the cast.
     """
     weight, made = graph.type_of(conv.inputs[1]), graph.type_of(conv.output())
     return graph.ops[conv.inputs[1].op].type == "cast" or weight.size <= made.size
-
-
-def _wide_weight(graph: Graph, conv: Op) -> Value:
-    """Return the weights before their cast to a 16-bit type, if they are cast."""
-    weight = conv.inputs[1]
-    cast, wide = graph.ops[weight.op], graph.type_of(weight).dtype.accumulate
-    fits = cast.type == "cast" and graph.type_of(cast.inputs[0]).dtype is wide
-    return cast.inputs[0] if fits else weight
-
-
-def _fold(
-    rewriter: Rewriter, specs: Mapping[str, OpSpec], norm: Op, conv: Op, add: Op | None
-) -> None:
-    """Replace a norm by its convolution with scaled weights, followed by a bias addition.
-
-    If the weights are cast, they are multiplied by the scale before the cast.
-    """
-    parts, graph = NormParts.of(rewriter, specs, norm), rewriter.graph
-    maker, dtype = parts.maker, graph.type_of(conv.output()).dtype
-    scale, shift = parts.scale_and_shift(None if add is None else add.inputs[1])
-    weight = as_type(parts.sym(_wide_weight(graph, conv)), dtype.accumulate)
-    filters, *rest = weight.shape
-    factor = maker.one("reshape", scale, shape=(filters, *(1 for _ in rest)))
-    weight = as_type(weight * factor, dtype)
-    made = maker.one(conv.type, parts.sym(conv.inputs[0]), weight, **conv.attrs)
-    parts.finish("bias_add", made, as_type(shift, dtype), axis=norm.attrs["axis"])
-    for op in (conv, add):
-        if op is not None:
-            rewriter.drop(op)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from flow_core.authoring.inference_norms import NormParts, settled
 from flow_core.authoring.pass_api import PassContext, Rewriter
 from flow_core.authoring.specs import Graph
-from flow_cuda.cudnn.inference_norm import NormParts, settled
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ struct TimesNormal {
 template <class How, class T, class S, class V>
 FN void column_parts(const T *a, const T *b, const S *mean, const S *inverse, V *sums, i64 rows,
                      i64 columns, i64 n, i64 parts) {
-    __shared__ V kept[MOST_THREADS];
+    SHARED(V, kept, [MOST_THREADS]);
     i64 across = blockDim.x < 2 * MOST_ACROSS ? blockDim.x / 4 : MOST_ACROSS;
     i64 lanes = blockDim.x / across, lane = threadIdx.x / across;
     i64 blocks = (columns + across - 1) / across, length = (rows + parts - 1) / parts;

@@ -14,7 +14,7 @@ FN void move(const U *x, U *y, Space space, Strides a, i64 from, Strides b, i64 
 // Transposes matrices by tiles in shared memory, so that reads and writes are coalesced.
 #define TILE 32
 template <class U> FN void turn(const U *x, U *y, i64 count, i64 rows, i64 columns) {
-    __shared__ U tile[TILE][TILE + 1];
+    SHARED(U, tile, [TILE][TILE + 1]);
     i64 down = (rows + TILE - 1) / TILE, across = (columns + TILE - 1) / TILE;
     EACH_BLOCK(t, count * down * across) {
         i64 matrix = t / (down * across) * rows * columns;

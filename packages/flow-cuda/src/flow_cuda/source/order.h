@@ -50,7 +50,7 @@ template <class K> FN int digit(K key, i64 shift) { return (int)(key >> shift & 
 
 // Exclusive scan over the threads of a block, and the total.
 template <class V> FN V before_in_block(V value, V *total) {
-    __shared__ V sums[MOST_THREADS];
+    SHARED(V, sums, [MOST_THREADS]);
     u32 own = threadIdx.x;
     __syncthreads();
     sums[own] = value;
@@ -68,7 +68,7 @@ template <class V> FN V before_in_block(V value, V *total) {
 // Histogram of digits per part: counts[row, digit, part].
 template <class K>
 FN void count_digits(const K *keys, u32 *counts, i64 rows, i64 n, i64 parts, i64 shift) {
-    __shared__ u32 found[DIGITS];
+    SHARED(u32, found, [DIGITS]);
     EACH_BLOCK(block, rows * parts) {
         PART_OF_ROW(block)
         __syncthreads();
@@ -102,8 +102,8 @@ FN void place_digits(u32 *counts, i64 rows, i64 size) {
 template <class K>
 FN void move_digits(const K *keys, const i32 *order, K *to_keys, i32 *to_order, const u32 *counts,
                     i64 rows, i64 n, i64 parts, i64 shift) {
-    __shared__ u32 next[DIGITS];
-    __shared__ int digits[MOST_THREADS];
+    SHARED(u32, next, [DIGITS]);
+    SHARED(int, digits, [MOST_THREADS]);
     EACH_BLOCK(block, rows * parts) {
         PART_OF_ROW(block)
         __syncthreads();

@@ -9,6 +9,10 @@ typedef unsigned int u32;
 typedef long long i64;
 typedef unsigned long long u64;
 
+#ifndef SHARED
+#define SHARED(type, name, size) __shared__ type name size
+#endif
+
 #define FN static __device__ __forceinline__
 
 template <class To, class From> FN To bits_as(From from) {
@@ -235,7 +239,7 @@ struct Any { template <class V> __device__ static V of(V a, V b) { return (V)(a 
 #define MOST_THREADS 256
 
 template <class How, class V> FN V over_block(V value) {
-    __shared__ V kept[MOST_THREADS];
+    SHARED(V, kept, [MOST_THREADS]);
     __syncthreads();
     kept[threadIdx.x] = value;
     __syncthreads();

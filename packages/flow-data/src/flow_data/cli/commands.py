@@ -30,9 +30,14 @@ def data() -> None:
 @data.command("convert")
 @click.argument("source", type=click.Path(exists=True))
 @click.argument("target", type=click.Path())
-@click.option("--parts", type=click.IntRange(min=1), default=1, help="Number of part files.")
 @click.option(
-    "--workers", type=click.IntRange(min=1), default=None, help="Threads; default: one per core."
+    "--parts", type=click.IntRange(min=1), default=1, metavar="N", help="Write N part files."
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    default=None,
+    help="Use N threads, one per core by default.",
 )
 @click.option("--shuffle", type=int, default=None, metavar="SEED", help="Shuffle with this seed.")
 def convert_command(

@@ -11,6 +11,7 @@ from flow_core.base.errors import DataError, FlowError, described
 from flow_data.loading.sampler import BatchSampler, Sampler, SamplerOptions
 from flow_data.records.ofrecord import OFRecordFiles, part_paths
 from flow_data.records.record import Origin, Record, corrupt
+from flow_data.remote import local_files
 
 Attrs = Mapping[str, AttrValue]
 
@@ -96,7 +97,7 @@ def _ofrecord(attrs: Attrs, seed: int, rows: int) -> Source:
 def _other(attrs: Attrs, seed: int, rows: int) -> Source:
     opened = load(attrs["format"])
     try:
-        files = opened(list(attrs["files"]), attrs["on_error"] == "skip")
+        files = opened(local_files(attrs["files"]), attrs["on_error"] == "skip")
     except FlowError:
         raise
     except Exception as error:

@@ -262,6 +262,7 @@ void joined_updates(int kind, void **rows, const long *sizes, long count, long w
     const float *rate, const float *factor, const int64_t *step, float *change, double *sums,
     int most, const double *numbers);
 int is_moderate(const float *x, long n);
+float largest(const float *x, long n);
 int is_moderate_bf16(const uint16_t *x, long n);
 void relu_inplace(float *x, long n);
 void relu_inplace_bf16(uint16_t *x, long n);

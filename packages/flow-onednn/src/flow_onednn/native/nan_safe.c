@@ -9,6 +9,21 @@ int is_moderate(const float *x, long n) {
     return !large;
 }
 
+// Return the largest magnitude; NaN if any number is NaN, because the bits of NaN exceed others.
+float largest(const float *x, long n) {
+    uint32_t most = 0;
+#pragma omp parallel for simd if (parallel: n > PARALLEL) schedule(static) reduction(max : most)
+    for (long i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, x + i, sizeof bits);
+        bits &= 0x7fffffff;
+        most = bits > most ? bits : most;
+    }
+    float result;
+    memcpy(&result, &most, sizeof result);
+    return result;
+}
+
 int is_moderate_bf16(const bfloat16 *x, long n) {
     int large = 0;
 #pragma omp parallel for simd if (parallel: n > PARALLEL) schedule(static) reduction(| : large)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -99,7 +100,7 @@ class Node:
         """Return an input as a blob; weights become variables, and other arrays constants."""
         given = self.inputs[index]
         if isinstance(given, Weight) and given.array.size > 1 and given.array.dtype.kind == "f":
-            return self.variable(given.name, given.array, trainable)
+            return self.variable(variable_name(given.name), given.array, trainable)
         if isinstance(given, Weight):
             return self.constant(given.array, given.name)
         if isinstance(given, np.ndarray):
@@ -114,7 +115,7 @@ class Node:
         """Return a blob with the values of an array; large arrays become frozen variables."""
         array = array.astype(np.int8) if array.dtype == np.bool_ else array
         if array.size > LARGEST_LITERAL:
-            return self.variable(name, array, False)
+            return self.variable(variable_name(name), array, False)
         attrs = {"shape": array.shape, "dtype": as_dtype(array.dtype).name}
         if array.size and (array == array.flat[0]).all():
             return emit("constant", value=array.flat[0].item(), **attrs)
@@ -123,6 +124,15 @@ class Node:
     def unsupported(self, reason: str) -> NoReturn:
         """Raise `UnsupportedNode`."""
         raise UnsupportedNode(reason)
+
+
+def variable_name(name: str) -> str:
+    """Return the name of a weight as a relative path, as names of variables must be.
+
+    >>> variable_name("/layer/./Add_output_0")
+    'layer/Add_output_0'
+    """
+    return "/".join(part for part in re.split(r"[/\\]", name) if part not in ("", ".", ".."))
 
 
 Importer = Callable[[Node], Any]

@@ -279,7 +279,8 @@ class InferenceSession:
         if set(kwargs) != set(job.inputs):
             found = f"inputs {', '.join(kwargs) or 'none'}"
             raise _wrong(f"InferenceSession.run of {job_name!r}", found, ", ".join(job.inputs))
-        results = job.function(*(kwargs[name] for name in job.inputs)).get()
+        handle: Any = job.function(*(kwargs[name] for name in job.inputs))
+        results = handle.get()
         return tuple(np.asarray(results[i].numpy()) for i in job.outputs.values())
 
     async def async_run(self, job_name: str, **kwargs: Array) -> tuple[Array, ...]:

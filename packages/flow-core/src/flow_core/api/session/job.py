@@ -13,6 +13,7 @@ from flow_core.api.session.train import log_mismatch
 from flow_core.base.arrays import Array
 from flow_core.base.dtypes import DType, as_asked, float32
 from flow_core.base.errors import CheckpointError, InferenceError, JobError, user_line
+from flow_core.base.formats.html_table import html_table
 from flow_core.base.host_arrays import HostDLPack, host_array
 from flow_core.checkpoint import store
 from flow_core.checkpoint.snapshot import StoredVariable
@@ -20,6 +21,7 @@ from flow_core.checkpoint.store import Mismatch
 from flow_core.frontend.config.function_config import FunctionConfig
 from flow_core.frontend.config.scope import current_scope, name_scope
 from flow_core.frontend.job.function import global_function
+from flow_core.frontend.session.dropped_variables import drop
 from flow_core.frontend.session.session import (
     clear_default_session,
     default_session,
@@ -51,6 +53,7 @@ __all__ = [
     "clear_default_session",
     "current_machine_id",
     "current_scope",
+    "drop_variables",
     "eager_execution_enabled",
     "enable_eager_execution",
     "function_config",
@@ -183,6 +186,17 @@ class VariableBlob(HostDLPack):
             hint="flow.checkpoint.save(path) saves all variables",
         )
 
+    def _repr_html_(self) -> str:
+        """Return the name, type, range and first elements, for notebooks."""
+        value = self.numpy()
+        rows: list[tuple[str, object]] = [("type", self._stored.info.type)]
+        if value.size and value.dtype.kind not in "OSUb":
+            wide = value.astype(np.float64)
+            rows.append(("range", f"{wide.min():.6g} to {wide.max():.6g}"))
+            rows.append(("mean", f"{wide.mean():.6g}"))
+        rows.append(("value", np.array2string(value, threshold=40, edgeitems=2, precision=4)))
+        return html_table(f"variable {self.name!r}", rows)
+
     def __repr__(self) -> str:
         return f"VariableBlob({self.name!r}, {self._stored.info.type})"
 
@@ -192,6 +206,25 @@ def get_all_variables() -> dict[str, VariableBlob]:
     session = default_session()
     session.sync()
     return {name: VariableBlob(name, stored) for name, stored in session.stored().items()}
+
+
+def drop_variables(*patterns: str) -> list[str]:
+    """Drop variables of the session, so that jobs may request them with other shapes.
+
+    The states that optimizers keep for these variables are dropped, too.  All other variables keep
+    their values.  The next call of a job that used a dropped variable traces the job again; the
+    variable then begins with its initial value.
+
+    Args:
+        patterns: names of variables, in which ``*`` and ``?`` stand for any characters.
+
+    Returns:
+        The names of the dropped variables.
+
+    Raises:
+        VariableError: no variable has one of the names.
+    """
+    return drop(default_session(), patterns)
 
 
 def load_variables(value_dict: Mapping[str, Array], ignore_mismatch: bool | None = None) -> None:

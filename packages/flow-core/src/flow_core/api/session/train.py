@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from os import PathLike
+from os import PathLike, fspath
 from typing import Any
 
 import numpy as np
@@ -155,6 +155,20 @@ def get(path: str, strict: bool = True) -> Any:
     return held[_ALONE] if [*held] == [_ALONE] else held
 
 
+def opened(path: str | PathLike[str]) -> Mapping[str, Any]:
+    """Return the arrays of a checkpoint in any format; each may be read on access.
+
+    Raises:
+        CheckpointError: the checkpoint does not exist, is damaged, or is a single variable.
+    """
+    _check_path("flow.weights.load", path)
+    found = store.open_path(fspath(path), _formats())
+    if not isinstance(found, Mapping):
+        allowed = "a checkpoint of several variables"
+        raise CheckpointError(f"loading {path}", found="a folder of one variable", allowed=allowed)
+    return found
+
+
 def _each(found: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Wrap the arrays of a checkpoint whose format has no objects for variables."""
     for name in found:
@@ -247,7 +261,7 @@ def log_mismatch(attempted: str, odd: store.Mismatch, wanted: Mapping[str, Any])
     The warning omits optimizer states of existing variables, since programs that do not train have
     no such states.
     """
-    extra = [name for name in odd.extra if not _is_state(name, wanted)]
+    extra = [name for name in odd.extra if not is_state(name, wanted)]
     told = [
         f"{len(names)} {what}: {_some(names)}"
         for names, what in (
@@ -260,7 +274,8 @@ def log_mismatch(attempted: str, odd: store.Mismatch, wanted: Mapping[str, Any])
         _log.warning("%s: %s", attempted, "; ".join(told))
 
 
-def _is_state(name: str, wanted: Mapping[str, Any]) -> bool:
+def is_state(name: str, wanted: Mapping[str, Any]) -> bool:
+    """Return whether a variable is a state of the training, such as of an optimizer."""
     return name.startswith(f"{SYSTEM}-") or name.rpartition("-")[0] in wanted
 
 

@@ -5,28 +5,47 @@ A step has one ``boxing`` op for each group of devices that exchange data.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from flow_core.base.shapes import Shape
 from flow_core.comm.exchange import BOXING
-from flow_core.compiler.reshard.steps import Group, Piece, ReshardStep, covers
-from flow_core.ir.graph import Attrs, Op, TensorType, Value, tensor_type
+from flow_core.compiler.reshard.steps import (
+    Group,
+    Piece,
+    ReshardStep,
+    covers,
+    part_sizes,
+)
+from flow_core.compiler.reshard.traffic import devices_of
+from flow_core.ir.graph import Attrs, AttrValue, Op, TensorType, Value, tensor_type
 from flow_core.ops.data_movement.boxing import boxing_attrs
 from flow_core.sharding.sbp import Region, region_shape
-from flow_core.sharding.topology import Placement
+from flow_core.sharding.topology import Device, Placement
 
 
 def exchange_op(
-    step: ReshardStep, group: Group, type_: TensorType, values: Sequence[Value]
-) -> tuple[Op, tuple[TensorType, ...]]:
-    """Return the ``boxing`` op of a group, which has no name yet, and the types of its outputs.
+    step: ReshardStep,
+    group: Group,
+    type_: TensorType,
+    values: Mapping[int, Value],
+    kept: Collection[Device] | None = None,
+) -> tuple[Op, tuple[TensorType, ...], Sequence[int]]:
+    """Return the ``boxing`` op of a group, the types of its outputs and their target ranks.
+
+    The op has no name yet.
 
     Args:
         step: the reshard step.
         group: the group of devices.
         type_: the type of the logical tensor.
         values: the local values, by source rank.
+        kept: the devices that have ops; None for all.  If the group has other devices, the op's
+            attribute ``whole`` describes the whole group.
     """
+    whole = _whole(step, group, type_, kept)
+    if whole and kept is not None:
+        group = _kept_part(step, group, kept)
     held = tuple(step.source.region(type_.shape, r) for r in group.sources)
     made = tuple(step.target.region(type_.shape, r) for r in group.targets)
     shapes = tuple(map(region_shape, made))
@@ -35,14 +54,49 @@ def exchange_op(
         type_.dtype.name,
         shapes,
         combine=step.combine,
-        blocks=() if step.groups else _blocks(step, group, held, made),
-        fills=() if step.groups else _fills(step, group),
+        blocks=() if step.groups or whole else _blocks(step, group, held, made),
+        fills=() if step.groups or whole else _fills(step, group),
     )
+    if whole:
+        attrs["whole"] = whole
     placement = step.target.placement
     devices = tuple(placement.devices[rank] for rank in group.targets)
     inputs = tuple(values[rank] for rank in group.sources)
     op = Op("", BOXING, inputs, Attrs(attrs), Placement(placement.device_type, devices))
-    return op, tuple(tensor_type(shape, type_.dtype) for shape in shapes)
+    return op, tuple(tensor_type(shape, type_.dtype) for shape in shapes), group.targets
+
+
+def _kept_part(step: ReshardStep, group: Group, kept: Collection[Device]) -> Group:
+    """Return a group without the ranks whose devices have no ops."""
+    sources, targets = devices_of(step.source.placement), devices_of(step.target.placement)
+    return replace(
+        group,
+        sources=tuple([r for r in group.sources if sources[r] in kept]),
+        targets=tuple([r for r in group.targets if targets[r] in kept]),
+    )
+
+
+def _whole(
+    step: ReshardStep, group: Group, type_: TensorType, kept: Collection[Device] | None
+) -> tuple[AttrValue, ...]:
+    """Return the description of a whole group; empty if all of its devices have ops.
+
+    It consists of the text forms of the receivers and the senders, and of a (bytes held and made,
+    bytes of the largest part) entry for each member of a bucket.
+    """
+    sources, targets = devices_of(step.source.placement), devices_of(step.target.placement)
+    senders, receivers = [sources[r] for r in group.sources], [targets[r] for r in group.targets]
+    if kept is None or all(device in kept for device in (*senders, *receivers)):
+        return ()
+    held, made = (part_sizes(type_.shape, end) for end in (step.source, step.target))
+    sizes = [*(held[rank] for rank in group.sources), *(made[rank] for rank in group.targets)]
+    nbytes = type_.dtype.itemsize
+    return (_text(receivers), _text(senders), ((sum(sizes) * nbytes, max(sizes) * nbytes),))
+
+
+def _text(devices: Sequence[Device]) -> str:
+    """Return the text form of devices of one type."""
+    return str(Placement(devices[0].type, tuple([device[1:] for device in devices])))
 
 
 def _blocks(

@@ -76,7 +76,9 @@ class Inputs:
         kernels: the registry.
         options: the job's settings.
         threads: the number of threads of a kernel.
-        constant: names of the ops that run only once, when the plan is loaded.
+        constant: names of the ops that do not run in each step.
+        derived: those of them that run again after a variable was overwritten; the others run only
+            once, when the plan is loaded.
     """
 
     graph: Graph
@@ -84,6 +86,7 @@ class Inputs:
     options: CompileOptions
     threads: int
     constant: frozenset[str]
+    derived: frozenset[str] = frozenset()
 
     @property
     def specs(self) -> Mapping[str, OpSpec]:
@@ -101,14 +104,3 @@ class Inputs:
         """Return whether a kernel of an op's device type accepts the op in a form."""
         query = self.query(op, form)
         return self.kernels.accepting_kernel(query, op.placement.device_type) is not None
-
-
-def constant_ops(graph: Graph, specs: Mapping[str, OpSpec]) -> frozenset[str]:
-    """Return the names of the ops whose results are the same in every step."""
-    found: set[str] = set()
-    for op in graph.ops.values():
-        spec = specs[op.type]
-        changes = spec.effect or spec.random or spec.mutates or op.type in LEAVES
-        if not changes and all(v.op in found for v in op.inputs):
-            found.add(op.name)
-    return frozenset(found)

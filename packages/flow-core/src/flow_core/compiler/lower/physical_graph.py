@@ -15,14 +15,22 @@ r of the tuple of local values.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from flow_core.base.errors import SourceLine, located
 from flow_core.compiler.lower.collectives import exchange_op
+from flow_core.compiler.lower.device_classes import Classes, Layouts
 from flow_core.compiler.reshard.ledger import BoxingEntry, alternatives
-from flow_core.compiler.reshard.planner import ReshardStep, TensorLayout, groups_of, is_in_place
+from flow_core.compiler.reshard.planner import (
+    Group,
+    ReshardStep,
+    TensorLayout,
+    groups_of,
+    is_in_place,
+)
 from flow_core.compiler.reshard.plugin_steps import BoxingMethods
+from flow_core.compiler.reshard.traffic import devices_of
 from flow_core.compiler.select import SELECTORS, NdSignature, Problem, Selection, Selector
 from flow_core.compiler.select.costs import result_layout
 from flow_core.compiler.select.problem import fed_as
@@ -30,7 +38,10 @@ from flow_core.compiler.select.report import Report
 from flow_core.ir.graph import Attrs, Graph, Op, Origin, TensorType, Value, tensor_type
 from flow_core.plugins.specs import LocalContext, Part, local_attrs
 from flow_core.sharding.sbp import Region, region_shape
-from flow_core.sharding.topology import LinkModel, Placement
+from flow_core.sharding.topology import Device, LinkModel, Placement
+
+Locals = dict[int, Value]
+"""The local values of a layout, by rank, in the order of the ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +73,8 @@ class Physical:
             consists.
         report: the report on the selection.
         problem: the selection problem.
+        classes: the classes of devices; empty if they were not asked for.
+        kept: the devices that have ops, if there are classes.
     """
 
     graph: Graph
@@ -72,22 +85,49 @@ class Physical:
     passed: dict[Value, tuple[Value, ...]] = field(default_factory=dict)
     report: Report | None = None
     problem: Problem | None = None
+    classes: Classes = ()
+    kept: frozenset[Device] = frozenset()
+
+    @property
+    def is_part(self) -> bool:
+        """Whether the graph has no ops for some devices."""
+        return len(self.kept) < sum(map(len, self.classes))
 
 
 NO_PLUGINS = BoxingMethods()
 
 
 def to_physical(
-    problem: Problem, selector: str | Selector = "auto", methods: BoxingMethods = NO_PLUGINS
+    problem: Problem,
+    selector: str | Selector = "auto",
+    methods: BoxingMethods = NO_PLUGINS,
+    devices: Collection[Device] | None = None,
 ) -> Physical:
-    """Select signatures for a logical graph, and expand the graph to its physical graph."""
+    """Select signatures for a logical graph, and expand the graph to its physical graph.
+
+    Args:
+        problem: the logical graph, and the choices of signatures.
+        selector: the selector of signatures, or its name.
+        methods: the boxing methods of plugins.
+        devices: the devices that the physical graph has ops for, in addition to the devices that
+            stand for their classes (`flow_core.compiler.lower.device_classes`); None for all.
+    """
     select = SELECTORS[selector] if isinstance(selector, str) else selector
     graph = problem.graph
-    devices = {op.placement for op in graph.ops.values()}
-    devices |= {problem.home(op) for op in graph.of_type("variable")}
-    if len(devices) <= 1 and all(p.size == 1 for p in devices):
+    placements = {op.placement for op in graph.ops.values()}
+    placements |= {problem.home(op) for op in graph.of_type("variable")}
+    if len(placements) <= 1 and all(p.size == 1 for p in placements):
         return Physical(graph)
-    return _Lowering(problem, graph, select(problem), problem.links, methods).run()
+    arguments = problem, graph, select(problem), problem.links, methods
+    if devices is None:
+        return _Lowering(*arguments).run()
+    outline = _Lowering(*arguments, kept=frozenset())
+    outline.run()
+    results = {outline.result_layout(value).placement.device(0) for value in graph.results}
+    classes, kept = outline.layouts.kept({*devices, *results})
+    found = _Lowering(*arguments, kept=kept).run()
+    found.classes, found.kept = classes, kept
+    return found
 
 
 @dataclass(slots=True)
@@ -99,8 +139,10 @@ class _Lowering:
 
     Attributes:
         ops, types, lines: the physical graph so far.
-        local: maps (logical value, layout) to the local values, by rank.
-        copies: maps each logical op to its physical ops, by rank.
+        kept: the devices that have ops; None for all.  Without any, only ``layouts`` are found.
+        local: maps (logical value, layout) to the local values on these devices, by rank.
+        copies: maps each logical op to its physical ops on these devices, by rank.
+        layouts: the layouts and reshard steps of all values.
         feeds: maps each logical input to the number of layouts in which it is fed.
         found: the result so far.
     """
@@ -110,20 +152,24 @@ class _Lowering:
     selection: Selection
     links: LinkModel
     methods: BoxingMethods
+    kept: frozenset[Device] | None = None
     ops: dict[str, Op] = field(default_factory=dict)
     types: dict[str, tuple[TensorType, ...]] = field(default_factory=dict)
     lines: dict[str, SourceLine] = field(default_factory=dict)
     origins: dict[str, Origin] = field(default_factory=dict)
-    local: dict[tuple[Value, TensorLayout], tuple[Value, ...]] = field(default_factory=dict)
-    copies: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    local: dict[tuple[Value, TensorLayout], Locals] = field(default_factory=dict)
+    copies: dict[str, dict[int, str]] = field(default_factory=dict)
+    layouts: Layouts = field(default_factory=Layouts)
+    ranks_of: dict[Placement, Sequence[int]] = field(default_factory=dict)
+    groups: dict[ReshardStep, list[Group]] = field(default_factory=dict)
     feeds: dict[str, int] = field(default_factory=dict)
     found: Physical = field(default_factory=lambda: Physical(Graph({}, {})))
 
     def run(self) -> Physical:
         for op in self.graph.ops.values():
             self._expand(op)
-        results = tuple(self._result(v) for v in self.graph.results)
-        effects = tuple(name for e in self.graph.effects for name in self.copies[e])
+        results = tuple([v for value in self.graph.results for v in self._result(value)])
+        effects = tuple(name for e in self.graph.effects for name in self.copies[e].values())
         self.found.layouts = self.selection.layouts
         self.found.signatures = self.selection.signatures
         self.found.report = self.selection.report
@@ -131,9 +177,23 @@ class _Lowering:
         self.found.graph = Graph(self.ops, self.types, results, effects, self.lines, self.origins)
         return self.found
 
-    def _result(self, value: Value) -> Value:
-        layout = result_layout(self.selection.layouts[value].placement)
-        return self._local(value, layout, None)[0]
+    def _ranks(self, placement: Placement) -> Sequence[int]:
+        """Return the ranks whose devices have ops."""
+        if placement not in self.ranks_of:
+            ranks = range(placement.size)
+            self.ranks_of[placement] = (
+                ranks
+                if self.kept is None
+                else [r for r in ranks if placement.device(r) in self.kept]
+            )
+        return self.ranks_of[placement]
+
+    def _result(self, value: Value) -> Iterable[Value]:
+        return self._local(value, self.result_layout(value), None).values()
+
+    def result_layout(self, value: Value) -> TensorLayout:
+        """Return the layout in which a result is fetched."""
+        return result_layout(self.selection.layouts[value].placement)
 
     def _expand(self, op: Op) -> None:
         if op.type == "input":
@@ -145,13 +205,15 @@ class _Lowering:
             for i, (v, sbp) in enumerate(zip(op.inputs, chosen.inputs, strict=True))
         ]
         if spec.is_per_device(op.placement):
-            self._regroup(op, [part for parts in inputs for part in parts])
+            self._regroup(op, inputs)
             return
         placement = self.problem.home(op)
         layouts = [TensorLayout(placement, sbp) for sbp in chosen.outputs]
-        origins = local_origins(self.graph, op.name, placement)
-        names = self.copies[op.name] = tuple(map(str, origins))
-        for rank, (name, origin) in enumerate(zip(names, origins, strict=True)):
+        origins = self._origins(op.name, placement)
+        self._note(op, layouts)
+        names = {rank: str(origin) for rank, origin in origins.items()}
+        self.copies[op.name] = names
+        for rank, name in names.items():
             control = tuple(self._same_rank(c, rank) for c in op.control)
             local = replace(
                 op,
@@ -162,14 +224,26 @@ class _Lowering:
                 sbp=(),
                 control=control,
             )
-            self._add(local, self._types(op, layouts, rank), origin, line)
+            self._add(local, self._types(op, layouts, rank), origins[rank], line)
             self._remember_shard(op, name, layouts, rank)
         for index, layout in enumerate(layouts):
-            self.local[Value(op.name, index), layout] = tuple(Value(n, index) for n in names)
+            values = {rank: Value(name, index) for rank, name in names.items()}
+            self.local[Value(op.name, index), layout] = values
+
+    def _origins(self, name: str, placement: Placement) -> dict[int, Origin]:
+        """Return the origins of the parts of a logical op that have ops, by rank."""
+        ranks = self._ranks(placement)
+        return dict(zip(ranks, local_origins(self.graph, name, placement, ranks), strict=True))
+
+    def _note(self, op: Op, layouts: Sequence[TensorLayout]) -> None:
+        """Note the layouts in which an op makes its results, if classes are to be found."""
+        if self.kept is not None:
+            rows = zip(self.graph.types[op.name], layouts, strict=True)
+            self.layouts.parts.update({(t.shape, layout): None for t, layout in rows})
 
     def _attrs(self, op: Op, chosen: NdSignature, outputs: list[TensorLayout], rank: int) -> Attrs:
         """Return the attributes of the part of an op that runs on the device of a rank."""
-        if len(self.copies[op.name]) == 1:
+        if self.problem.home(op).size == 1:
             return op.attrs
         inputs = [TensorLayout(op.placement, sbp) for sbp in chosen.inputs]
         types = self.graph.input_types(op), self.graph.types[op.name]
@@ -181,19 +255,26 @@ class _Lowering:
             found = local_attrs(self.problem.specs[op.type], LocalContext(op.attrs, *parts))
         return found if isinstance(found, Attrs) else Attrs(found)
 
-    def _regroup(self, op: Op, parts: list[Value]) -> None:
+    def _regroup(self, op: Op, inputs: Sequence[Locals]) -> None:
         """Use per-device values as the parts of a logical value, or vice versa, without an op."""
+        parts: Locals = {}
+        first = 0
+        for index, held in enumerate(inputs):
+            parts.update({first + rank: value for rank, value in held.items()})
+            first += self.problem.reads(op, index).size
         outputs = [Value(op.name, i) for i in range(len(self.graph.types[op.name]))]
-        split = zip(outputs, parts, strict=True) if len(outputs) > 1 else [(outputs[0], parts)]
-        for value, held in split:
-            local = tuple(held) if isinstance(held, list) else (held,)
+        for i, value in enumerate(outputs):
+            local = parts
+            if len(outputs) > 1:
+                local = {0: parts[i]} if i in parts else {}
             self.local[value, self.selection.layouts[value]] = local
-            self.found.passed[value] = local
-        self.copies[op.name] = tuple(part.op for part in parts)
+            self.found.passed[value] = tuple(local.values())
+        self.copies[op.name] = {rank: part.op for rank, part in parts.items()}
 
     def _same_rank(self, name: str, rank: int) -> str:
+        """Return the copy of an op on the device of a rank, or else its last kept copy before."""
         names = self.copies[name]
-        return names[min(rank, len(names) - 1)]
+        return names[max([r for r in names if r <= rank], default=min(names))]
 
     def _types(self, op: Op, layouts: list[TensorLayout], rank: int) -> tuple[TensorType, ...]:
         return tuple(
@@ -215,7 +296,7 @@ class _Lowering:
         if line is not None:
             self.lines[op.name] = line
 
-    def _local(self, value: Value, layout: TensorLayout, reader: Op | None) -> tuple[Value, ...]:
+    def _local(self, value: Value, layout: TensorLayout, reader: Op | None) -> Locals:
         """Return the local values of a logical value in a layout, and box the value on first use.
 
         Args:
@@ -229,7 +310,7 @@ class _Lowering:
             self.local[value, layout] = known
         return known
 
-    def _box(self, value: Value, layout: TensorLayout, reader: Op | None) -> tuple[Value, ...]:
+    def _box(self, value: Value, layout: TensorLayout, reader: Op | None) -> Locals:
         type_ = self.graph.type_of(value)
         is_fed = self.graph.ops[value.op].type == "input"
         source = self._fed(value, layout) if is_fed else self.selection.layouts[value]
@@ -286,12 +367,12 @@ class _Lowering:
             number = self.feeds.get(value.op, 0)
             self.feeds[value.op] = number + 1
             suffix = f".{number}" if number else ""
-            origins = local_origins(self.graph, value.op, source.placement)
-            parts = [
-                self._fed_part(value, source, rank, origin, suffix)
-                for rank, origin in enumerate(origins)
-            ]
-            self.local[value, source] = tuple(parts)
+            if self.kept is not None:
+                self.layouts.parts[self.graph.type_of(value).shape, source] = None
+            self.local[value, source] = {
+                rank: self._fed_part(value, source, rank, origin, suffix)
+                for rank, origin in self._origins(value.op, source.placement).items()
+            }
         return source
 
     def _fed_part(
@@ -313,32 +394,57 @@ class _Lowering:
         value: Value,
         type_: TensorType,
         step: ReshardStep,
-        values: tuple[Value, ...],
+        values: Locals,
         entry: BoxingEntry,
-    ) -> tuple[Value, ...]:
+    ) -> Locals:
         """Return the local values after a reshard step: each is unchanged or from an exchange."""
-        local: dict[int, Value] = {
-            rank: values[pieces[0].source]
-            for rank, pieces in enumerate(step.pieces)
+        if self.kept is not None:
+            self.layouts.steps[step] = None
+            self.layouts.parts[type_.shape, step.target] = None
+        local = {
+            rank: values[step.pieces[rank][0].source]
+            for rank in self._ranks(step.target.placement)
             if is_in_place(step, rank)
         }
+        if step not in self.groups:
+            self.groups[step] = groups_of(step)
         names = []
-        groups = groups_of(step)
+        groups = self.groups[step]
         for number, group in enumerate(groups):
             last = f".{number}" if len(groups) > 1 else ""
-            op, types = exchange_op(step, group, type_, values)
+            if not self._takes_part(step, group):
+                continue
+            op, types, targets = exchange_op(step, group, type_, values, self.kept)
             op = replace(op, name=f"{value.op}/box{len(self.found.ledger) + 1}{last}")
             origin = self.graph.origin(value.op)
             self._add(op, types, origin, self.graph.lines.get(entry.op or value.op))
             names.append(op.name)
-            local.update({rank: op.output(i) for i, rank in enumerate(group.targets)})
+            local.update({rank: op.output(i) for i, rank in enumerate(targets)})
         self.found.ledger.append(replace(entry, exchanges=tuple(names)))
-        return tuple(local[rank] for rank in range(step.target.placement.size))
+        return dict(sorted(local.items()))
+
+    def _takes_part(self, step: ReshardStep, group: Group) -> bool:
+        """Return whether a group has a device that has ops."""
+        if self.kept is None:
+            return True
+        sources, targets = devices_of(step.source.placement), devices_of(step.target.placement)
+        return any(sources[r] in self.kept for r in group.sources) or any(
+            targets[r] in self.kept for r in group.targets
+        )
 
 
-def local_origins(graph: Graph, name: str, placement: Placement) -> tuple[Origin, ...]:
-    """Return the origins of a logical op's parts, by rank; their text is the parts' names."""
-    origin = graph.origin(name)
+def local_origins(
+    graph: Graph, name: str, placement: Placement, ranks: Sequence[int] | None = None
+) -> tuple[Origin, ...]:
+    """Return the origins of a logical op's parts; their text is the parts' names.
+
+    Args:
+        graph: the logical graph.
+        name: the name of the logical op.
+        placement: the placement of the op.
+        ranks: the ranks of the parts; None for all.
+    """
+    origin, ranks = graph.origin(name), range(placement.size) if ranks is None else ranks
     if placement.size == 1:
-        return (origin,)
-    return tuple([origin._replace(rank=rank) for rank in range(placement.size)])
+        return tuple([origin for _ in ranks])
+    return tuple([origin._replace(rank=rank) for rank in ranks])

@@ -29,7 +29,6 @@ from flow_core.compiler.lower.inputs import (
     CompileOptions,
     Inputs,
     Kernels,
-    constant_ops,
 )
 from flow_core.compiler.lower.kernel_choice import KernelChoice, choose_kernels, divide_cores
 from flow_core.compiler.lower.ordering import Order, order_ops, worker_count
@@ -43,6 +42,7 @@ from flow_core.ir.graph import Graph, Op, TensorType, Value, tensor_type
 from flow_core.passes.gradient_accumulation import draws_by_place
 from flow_core.plan import Buffer, Plan, RegisterPlan, Task, check_no_deadlock
 from flow_core.plugins.batchable import side_by_side
+from flow_core.rewriting.derived_values import constant_ops, derived_ops
 from flow_core.sharding.sbp import Region
 
 
@@ -65,7 +65,9 @@ def lower(
     find_open_mp()
     graph = protected(graph, kernels.ops, options.sharing)
     threads = kernel_threads(graph, kernels.ops, options.budget, options.recording)
-    given = Inputs(graph, kernels, options, threads, constant_ops(graph, kernels.ops))
+    derived = frozenset() if options.recording else derived_ops(graph, kernels.ops)
+    constant = constant_ops(graph, kernels.ops) | derived
+    given = Inputs(graph, kernels, options, threads, constant, derived)
     order = order_ops(given)
     phases = _Phases(given, order, choose_kernels(given, order), assign_storage(given, order))
     return _emit(phases, inputs, job)
@@ -95,23 +97,44 @@ class _Phases:
 
 def _make_buffers(state: _Phases) -> Buffers:
     buffers = Buffers()
-    end = len(state.order.ops)
+    kept = _read_by_steps(state) if state.given.derived else frozenset()
     for op in state.order.ops:
         for k in range(len(state.graph.types[op.name])):
             value = Value(op.name, k)
             if value in state.storage.first:
                 type_ = state.storage.type_of(value)
-                buffers.owners[value] = buffers.add(_buffer(state, op, value, type_, end))
+                buffers.owners[value] = buffers.add(_buffer(state, op, value, type_, value in kept))
     return buffers
 
 
-def _buffer(state: _Phases, op: Op, value: Value, type_: TensorType, end: int) -> Buffer:
-    storage = state.storage
+def _read_by_steps(state: _Phases) -> frozenset[Value]:
+    """Return the owners of the values that are fetched, or read by tasks that run in each step."""
+    graph, derived = state.graph, state.given.derived
+    read = [v for op in state.order.ops if op.name not in derived for v in op.inputs]
+    return frozenset(map(state.storage.owner, (*read, *graph.results)))
+
+
+def _buffer(state: _Phases, op: Op, value: Value, type_: TensorType, kept: bool) -> Buffer:
+    """Return the buffer of an owner; derived values are computed at negative positions.
+
+    Args:
+        state: the results of the phases.
+        op: the op that computes the value.
+        value: the value.
+        type_: the type of the buffer.
+        kept: whether a step reads the value, if it is derived.
+    """
+    storage, end = state.storage, len(state.order.ops)
+    device = device_of(op, value.index)
+    if op.name in state.given.derived and state.given.options.reuse:
+        first, last = storage.first[value] - end, end if kept else storage.last[value] - end
+        kind = "constant" if kept else "temp"
+        return Buffer(op.name, value.index, kind, device, -1, type_, first, last)
     kind = "constant" if op.name in state.given.constant else _KINDS.get(op.type, "temp")
     pinned = kind in ("constant", "variable") or not state.given.options.reuse
     first, last = (0, end) if pinned else (storage.first[value], storage.last[value])
     first = 0 if kind == "feed" else first  # a feed is copied in before the first task
-    device = device_of(op, value.index)
+    first = -end if kind == "constant" and state.given.derived else first
     return Buffer(op.name, value.index, kind, device, -1, type_, first, last)
 
 
@@ -122,6 +145,7 @@ def _emit(state: _Phases, inputs: Sequence[str], job: str) -> Plan:
     buffers = _make_buffers(state)
     tasks: list[Task] = []
     prologue: list[Task] = []
+    derived: list[Task] = []
     idle = state.order.sharing.idle()
     for i, op in enumerate(state.order.ops):
         if (
@@ -130,7 +154,8 @@ def _emit(state: _Phases, inputs: Sequence[str], job: str) -> Plan:
             or state.given.specs[op.type].is_view(len(op.inputs))
         ):
             continue
-        target = prologue if op.name in state.given.constant else tasks
+        once = derived if op.name in state.given.derived else prologue
+        target = once if op.name in state.given.constant else tasks
         target.append(_task(state, op, i, buffers))
     fed = _fed(state.graph, inputs)
     feeds = tuple([_view(state, buffers, Value(name, 0)) for name in fed])
@@ -155,6 +180,7 @@ def _emit(state: _Phases, inputs: Sequence[str], job: str) -> Plan:
         arenas=arenas,
         buffers=placed,
         prologue=tuple(prologue),
+        derived=tuple(derived),
         tasks=tuple(tasks),
         feeds=feeds,
         fed=tuple(fed.values()),
@@ -281,6 +307,8 @@ def _task(state: _Phases, op: Op, i: int, buffers: Buffers) -> Task:
         kind = tensor_type((size,), uint8)
         over = i if state.order.table is None else state.order.table.until[i]
         first, last = (0, 0) if op.name in state.given.constant else (i, over)
+        if op.name in state.given.derived:
+            first = last = i - len(state.order.ops)
         workspace = buffers.add(
             Buffer(op.name, None, "workspace", device_of(op), -1, kind, first, last)
         )

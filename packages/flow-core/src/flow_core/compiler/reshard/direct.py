@@ -165,6 +165,11 @@ class _Pieces(Sequence[tuple[Piece, ...]]):
     def __len__(self) -> int:
         return self._target.placement.size
 
+    def __iter__(self) -> Iterator[tuple[Piece, ...]]:
+        """Yield the pieces of all ranks without keeping them."""
+        contributors = _Contributors(*self._arguments)
+        return (tuple(contributors.pieces(rank)) for rank in range(len(self)))
+
     @overload
     def __getitem__(self, rank: int) -> tuple[Piece, ...]: ...
 
@@ -256,6 +261,8 @@ class _Contributors:
     def pieces(self, rank: int) -> Iterator[Piece]:
         """Yield the pieces of a target rank."""
         wanted, device = self._wanted[rank], self._devices[rank]
+        if any(low >= high for low, high in wanted):
+            return
         for number, holders in enumerate(self._of(rank)):
             for region in holders.overlapping(wanted):
                 box = intersect(region, wanted)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from flow_core.base.shapes import Shape
-from flow_core.comm.exchange import DevicePair, Exchange, exchanges
+from flow_core.comm.exchange import BOXING, DevicePair, exchange_of
 from flow_core.compiler.reshard.planner import ReshardStep, TensorLayout, plan_routes
-from flow_core.plan import Plan
+from flow_core.plan import Buffer, Plan, Task
 from flow_core.sharding.topology import Device, LinkModel
 
 Links = tuple[tuple[Device, Device, int], ...]
@@ -54,7 +54,8 @@ class BoxingEntry:
             from 1 on, and the number of reshard steps of that route.
         runners_up: the alternatives to the whole route, the cheapest first.
         exchanges: names of the ``boxing`` ops of the reshard step, one for each group of devices.
-        links: the bytes for each pair of devices, each time; their sum is ``nbytes``.
+        links: the bytes for each pair of devices, each time; empty in a plan of classes.
+        sent: the bytes that the exchanges of the plan send each time, the sum of ``links``.
         bucket: name of the op into which the exchange was fused; empty if it was not fused.
         once: whether the reshard step runs once, when the plan is loaded, and not in each step of
             the job.
@@ -74,6 +75,7 @@ class BoxingEntry:
     runners_up: tuple[Alternative, ...] = ()
     exchanges: tuple[str, ...] = ()
     links: Links = ()
+    sent: int = 0
     bucket: str = ""
     once: bool = False
 
@@ -112,24 +114,65 @@ def alternatives(
             yield summary
 
 
-def completed(ledger: Iterable[BoxingEntry], plan: Plan) -> list[BoxingEntry]:
-    """Complete the ledger from the finished plan, which determines links, buckets and ``once``."""
-    found: dict[str, tuple[Exchange, int, bool]] = {}
-    for once in (False, True):
-        for exchange in exchanges(plan, once):
-            for member, name in enumerate(exchange.member_names):
-                found[name] = (exchange, member, once)
-    return [_completed(entry, found) for entry in ledger]
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """What a member of an exchange in a plan sends.
+
+    Attributes:
+        task: the name of the task.
+        once: whether the exchange runs once, when the plan is loaded.
+        links: the bytes by (from, to); empty in a plan of classes.
+    """
+
+    task: str
+    once: bool
+    links: Mapping[DevicePair, int]
 
 
-def _completed(entry: BoxingEntry, found: Mapping[str, tuple[Exchange, int, bool]]) -> BoxingEntry:
+def completed(
+    ledger: Iterable[BoxingEntry], plan: Plan, is_part: bool = False
+) -> list[BoxingEntry]:
+    """Complete the ledger from the finished plan, which determines links, buckets and ``once``.
+
+    Args:
+        ledger: the entries.
+        plan: the plan.
+        is_part: whether the plan has no tasks of some devices.
+    """
+    found: dict[str, _Sent] = {}
+    for once, tasks in ((False, plan.tasks), (True, plan.prologue)):
+        for task in tasks:
+            if task.type == BOXING:
+                found.update(_members(task, once, None if is_part else plan.buffers))
+    return [_completed(entry, found, is_part) for entry in ledger]
+
+
+def _members(
+    task: Task, once: bool, buffers: Sequence[Buffer] | None
+) -> Iterator[tuple[str, _Sent]]:
+    """Yield the members of an exchange; the links need the buffers of a plan of all devices."""
+    if buffers is None:
+        names: Sequence[str] = task.attrs["members"] or (task.op,)
+        yield from ((name, _Sent(task.op, once, {})) for name in names)
+        return
+    exchange = exchange_of(task, buffers)
+    links: list[dict[DevicePair, int]] = [{} for _ in exchange.member_names]
+    for sender, receiver, nbytes, member in exchange.moves():
+        pair = sender, receiver
+        links[member][pair] = links[member].get(pair, 0) + nbytes
+    for name, own in zip(exchange.member_names, links, strict=True):
+        yield name, _Sent(task.op, once, own)
+
+
+def _completed(entry: BoxingEntry, found: Mapping[str, _Sent], is_part: bool) -> BoxingEntry:
     links: dict[DevicePair, int] = {}
-    bucket, always = "", not entry.exchanges
+    sent, bucket, always = 0, "", not entry.exchanges
     for name in filter(found.__contains__, entry.exchanges):
-        exchange, member, once = found[name]
-        bucket = exchange.name if exchange.name != name else ""
-        always = always or not once
-        for link, nbytes in exchange.links(member).items():
+        member = found[name]
+        bucket = member.task if member.task != name else ""
+        always = always or not member.once
+        sent = entry.nbytes if is_part else sent + sum(member.links.values())
+        for link, nbytes in member.links.items():
             links[link] = links.get(link, 0) + nbytes
     rows = tuple((a, b, n) for (a, b), n in links.items())
-    return replace(entry, links=rows, bucket=bucket, once=not always)
+    return replace(entry, links=rows, sent=sent, bucket=bucket, once=not always)

@@ -107,7 +107,7 @@ class ReshardStep:
     def elements(self) -> int:
         """Return the number of elements that cross devices."""
         products = _products(self)
-        if products:
+        if products is not None:
             return sum(product.elements() for product in products)
         return sum(n for _, __, n in self.transfers())
 
@@ -116,12 +116,13 @@ class ReshardStep:
         return max(busiest(self, itemsize, links))
 
 
+@lru_cache(maxsize=8192)
 def busiest(step: ReshardStep, itemsize: int, links: LinkModel) -> tuple[float, float]:
     """Return the predicted times of the busiest sender and of the busiest receiver."""
     out: dict[Device, float] = {}
     into: dict[Device, float] = {}
     products = _products(step)
-    for product in products:
+    for product in products or ():
         for total, ends, times in zip(
             (out, into),
             (product.senders, product.receivers),
@@ -130,60 +131,74 @@ def busiest(step: ReshardStep, itemsize: int, links: LinkModel) -> tuple[float, 
         ):
             for device, time in zip(ends, times, strict=True):
                 total[device] = total.get(device, 0.0) + time
-    for sender, receiver, n in () if products else step.transfers():
+    for sender, receiver, n in step.transfers() if products is None else ():
         time = links.between(sender, receiver).seconds(n * itemsize)
         out[sender] = out.get(sender, 0.0) + time
         into[receiver] = into.get(receiver, 0.0) + time
     return max(out.values(), default=0.0), max(into.values(), default=0.0)
 
 
-def _products(step: ReshardStep) -> list[Outer]:
-    """Return the transfers of a step as products; empty if they have another form."""
+def _products(step: ReshardStep) -> list[Outer] | None:
+    """Return the transfers of a step as products; None if they have another form.
+
+    Between layouts of one dimension, every part that is split or partial has one holder.  The size
+    of a transfer is then the part that the sender holds, cut to the part that the receiver makes.
+    """
     if step.groups:
         return list(_reduced_products(step))
-    form = even_form(step)
-    if not form:
-        return []
-    senders, receivers = devices_of(step.source.placement), devices_of(step.target.placement)
-    given, taken = _sizes(step.shape, step.source), _sizes(step.shape, step.target)
-    rest = num_elements(step.shape)
-    if form == "all_to_all":
-        axes = {s.axis for s in (*step.source.sbp, *step.target.sbp) if isinstance(s, Split)}
-        rest = num_elements([n for axis, n in enumerate(step.shape) if axis not in axes])
-        return [Outer(senders, receivers, given, [n * rest for n in taken])]
-    ones = [1] * len(senders)
-    moving = step.source if form == "all_gather" else step.target
-    (split,) = (s.axis for s in moving.sbp if isinstance(s, Split))
-    rest = num_elements([n for axis, n in enumerate(step.shape) if axis != split])
-    if form == "all_gather":
-        return [Outer(senders, receivers, [n * rest for n in given], ones)]
-    return [Outer(senders, receivers, ones, [n * rest for n in taken])]
-
-
-def _sizes(shape: Shape, layout: TensorLayout) -> Sequence[int]:
-    """Return the extents, along the axis that a one-dimensional layout splits, of all parts."""
-    (sbp,) = layout.sbp
-    return balanced_split(shape[sbp.axis], layout.placement.size) if isinstance(sbp, Split) else ()
+    same, whole = step.source.placement == step.target.placement, _is_whole(step.source)
+    if same and whole:
+        return []  # each device takes its part from its own copy
+    if len(step.source.sbp) > 1 or len(step.target.sbp) > 1:
+        return None
+    (a,), (b,) = step.source.sbp, step.target.sbp
+    if isinstance(b, Partial):
+        return [] if same and isinstance(a, Split) else None
+    if (whole and step.source.placement.size > 1) or (isinstance(a, Split) and a == b):
+        return None
+    devices = devices_of(step.source.placement), devices_of(step.target.placement)
+    given, taken = ([1] * len(side) for side in devices)
+    axes = [s.axis for s in (a, b) if isinstance(s, Split)]
+    if isinstance(a, Split):
+        given = list(balanced_split(step.shape[a.axis], len(given)))
+    if isinstance(b, Split):
+        taken = list(balanced_split(step.shape[b.axis], len(taken)))
+    rest = num_elements([n for axis, n in enumerate(step.shape) if axis not in axes])
+    return [Outer(*devices, given, [n * rest for n in taken])]
 
 
 def even_form(step: ReshardStep) -> str:
-    """Return the name of a collective in which every device has a part for every other device.
+    """Return the name of a collective in which all non-empty parts exchange data with each other.
 
     The result is "" for other steps.  The devices of both layouts must be the same, in a hierarchy
-    of one dimension, and no part may be empty.
+    of one dimension, with at least two non-empty parts in each layout.
     """
     source, target = step.source, step.target
-    p = source.placement.size
-    if source.placement != target.placement or len(source.sbp) > 1 or p == 1 or step.groups:
+    if step.groups or source.placement != target.placement or len(source.sbp) > 1:
         return ""
     (a,), (b,) = source.sbp, target.sbp
-    if a == b or any(isinstance(s, Split) and step.shape[s.axis] < p for s in (a, b)):
-        return ""
-    if num_elements(step.shape) == 0:
+    if a == b or min(_filled(step.shape, source), _filled(step.shape, target)) < 2:
         return ""
     if isinstance(b, Split):
         return {Split: "all_to_all", Partial: "reduce_scatter", Broadcast: ""}[type(a)]
     return "all_gather" if isinstance(a, Split) and isinstance(b, Broadcast) else ""
+
+
+def _filled(shape: Shape, layout: TensorLayout) -> int:
+    """Return the number of devices with a non-empty part in a layout of one dimension."""
+    (sbp,), p = layout.sbp, layout.placement.size
+    if num_elements(shape) == 0:
+        return 0
+    return min(p, shape[sbp.axis]) if isinstance(sbp, Split) else p
+
+
+def _even_groups(step: ReshardStep, form: str) -> list[Group]:
+    """Return the groups of an even step: one of the devices with parts, and one of each other."""
+    sources, targets = (_filled(step.shape, end) for end in (step.source, step.target))
+    joined = max(sources, targets)
+    alone = range(joined, step.target.placement.size)
+    group = Group(form, tuple(range(sources)), tuple(range(joined)), True)
+    return [group, *(Group("copy", (), (rank,), False) for rank in alone)]
 
 
 def _moved(step: ReshardStep) -> Iterator[tuple[Device, Device, int]]:
@@ -213,6 +228,13 @@ def _reduced_products(step: ReshardStep) -> Iterator[Outer]:
         chunks, ones = balanced_split(held, len(group)), (1,) * len(group)
         yield Outer(members, members, ones, chunks)
         yield Outer(members, members, chunks, ones)
+
+
+@lru_cache(maxsize=64)
+def part_sizes(shape: Shape, layout: TensorLayout) -> tuple[int, ...]:
+    """Return the number of elements of the part that each rank holds."""
+    ranks = range(layout.placement.size)
+    return tuple([num_elements(region_shape(layout.region(shape, rank))) for rank in ranks])
 
 
 @lru_cache(maxsize=4096)
@@ -246,8 +268,7 @@ def groups_of(step: ReshardStep) -> list[Group]:
         return [Group("all_reduce", g, g, True) for g in step.groups]
     form = even_form(step)
     if form:
-        ranks = tuple(range(step.source.placement.size))
-        return [Group(form, ranks, ranks, True)]
+        return _even_groups(step, form)
     made = [r for r in range(len(step.pieces)) if not is_in_place(step, r)]
     found: dict[Device, list[int]] = {}
     owner = _components(step, made)
@@ -273,8 +294,8 @@ def _components(step: ReshardStep, made: Sequence[int]) -> dict[Device, Device]:
     parent: dict[Device, Device] = {}
 
     def find(device: Device) -> Device:
-        while parent.setdefault(device, device) != device:
-            device = parent[device]
+        while (above := parent.setdefault(device, device)) != device:
+            parent[device] = device = parent[above]
         return device
 
     sources, targets = devices_of(step.source.placement), devices_of(step.target.placement)
@@ -335,6 +356,11 @@ def covers(step: ReshardStep, rank: int) -> bool:
     """Return whether the copied pieces, which do not overlap, cover the part of a target rank."""
     filled = sum(num_elements(region_shape(p.region)) for p in step.pieces[rank] if p.first)
     return filled == num_elements(region_shape(step.target.region(step.shape, rank)))
+
+
+def _is_whole(layout: TensorLayout) -> bool:
+    """Return whether every device holds the whole tensor."""
+    return all(isinstance(s, Broadcast) for s in layout.sbp)
 
 
 def holds_partial(layout: TensorLayout) -> bool:

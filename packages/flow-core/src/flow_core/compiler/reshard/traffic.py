@@ -4,7 +4,7 @@ In most collectives, the number of elements from a sender to a receiver is a pro
 one per device.  The receivers of a sender then differ only in their factor and in their machine, so
 that it is enough to count them.
 
->>> from flow_core.sharding.topology import Placement
+>>> from flow_core.sharding.topology import Link
 >>> devices = devices_of(Placement.parse("gpu", "0:0-3"))
 >>> gather = Outer(devices, devices, (2, 2, 1, 1), (1, 1, 1, 1))
 >>> gather.elements(), gather.times(1, LinkModel(machine=Link(0.0, 2.0)))[0]
@@ -14,11 +14,11 @@ that it is enough to count them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from flow_core.sharding.topology import Device, Link, LinkModel, Placement
+from flow_core.sharding.topology import Device, LinkModel, Placement
 
 
 @lru_cache(maxsize=1024)
@@ -61,25 +61,46 @@ Ends = tuple[Sequence[Device], Sequence[int]]
 def _times(own: Ends, others: Ends, itemsize: int, links: LinkModel) -> list[float]:
     """Return the time that each device of one end needs for its transfers with the other end."""
     everywhere = Counter(others[1])
-    at_machine: dict[int, Counter[int]] = {}
-    for device, factor in zip(*others, strict=True):
-        at_machine.setdefault(device.machine, Counter())[factor] += 1
-    received = dict(zip(*others, strict=True))
-    known: dict[tuple[int, int, int | None], float] = {}
+    at_machine: dict[int, dict[int, int]] = {}
+    for (_, machine, __), factor in zip(*others, strict=True):
+        counts = at_machine.setdefault(machine, {})
+        counts[factor] = counts.get(factor, 0) + 1
+    near = {machine: tuple(sorted(counts.items())) for machine, counts in at_machine.items()}
+    itself = dict(zip(*others, strict=True))
+    known: dict[tuple[object, ...], float] = {}
     found = []
     for device, factor in zip(*own, strict=True):
-        itself = received.get(device)
-        key = device.machine, factor, itself
-        if key not in known:
-            near = at_machine.get(device.machine, Counter())
-            far = Counter({n: count - near[n] for n, count in everywhere.items()})
-            near = near - Counter([] if itself is None else [itself])
-            scale = factor * itemsize
-            known[key] = _total(near, scale, links.machine) + _total(far, scale, links.network)
-        found.append(known[key])
+        key = near.get(device.machine, ()), factor, itself.get(device)
+        time = known.get(key)
+        if time is None:
+            time = known[key] = _time(*key, everywhere, itemsize, links)
+        found.append(time)
     return found
 
 
-def _total(factors: Counter[int], scale: int, link: Link) -> float:
-    """Return the time of transfers over links of one class; empty transfers do not take place."""
-    return sum(count * link.seconds(n * scale) for n, count in factors.items() if n * scale)
+def _time(
+    near: tuple[tuple[int, int], ...],
+    factor: int,
+    itself: int | None,
+    everywhere: Mapping[int, int],
+    itemsize: int,
+    links: LinkModel,
+) -> float:
+    """Return the time of one device's transfers; empty transfers do not take place.
+
+    Args:
+        near: the (factor, count) of the other ends on the same machine, with the device itself.
+        factor: the device's factor.
+        itself: the device's factor as the other end; None if it is not one.
+        everywhere: the number of other ends with each factor.
+        itemsize: the size of an element in bytes.
+        links: the link model.
+    """
+    close, time = dict(near), 0.0
+    for other, total in everywhere.items():
+        nbytes = factor * other * itemsize
+        if nbytes:
+            count = close.get(other, 0)
+            time += (count - (other == itself)) * links.machine.seconds(nbytes)
+            time += (total - count) * links.network.seconds(nbytes)
+    return time

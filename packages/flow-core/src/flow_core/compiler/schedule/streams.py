@@ -40,11 +40,18 @@ def stream_name(op: Op) -> str:
     >>> stream_name(Op("x", "matmul", (), NO_ATTRS, Placement.parse("gpu", "0:1")))
     'gpu[0:1] compute'
     """
-    return f"{op.placement} {TRANSFER if op.type == 'boxing' else COMPUTE}"
+    if op.type != BOXING:
+        return f"{op.placement} {COMPUTE}"
+    whole = op.attrs.get("whole")
+    return f"{whole[0] if whole else op.placement} {TRANSFER}"
 
 
 def op_seconds(graph: Graph, op: Op) -> float:
     """Estimate the time of an op on one CPU core, from its bytes and multiply-adds."""
+    whole = op.attrs.get("whole") if op.type == BOXING else None
+    if whole:
+        nbytes: int = sum(held for held, _ in whole[2])
+        return LAUNCH + nbytes / BANDWIDTH
     return predicted_seconds(op.type, graph.input_types(op), graph.types[op.name])
 
 

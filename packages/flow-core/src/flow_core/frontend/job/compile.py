@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from flow_core.compiler.lower.physical_graph import Physical, to_physical
 from flow_core.compiler.lower.tasks import lower
+from flow_core.compiler.memory.replica_dedup import NO_DEDUP
 from flow_core.compiler.reshard.ledger import BoxingEntry, completed
 from flow_core.compiler.reshard.planner import TensorLayout
 from flow_core.compiler.reshard.plugin_steps import BoxingMethods
@@ -30,6 +31,7 @@ from flow_core.passes.base import PassTiming
 from flow_core.passes.gradient_accumulation import micro_inputs
 from flow_core.plan import Plan, Transfer
 from flow_core.sharding.sbp import B
+from flow_core.sharding.topology import Device
 
 
 @dataclass(slots=True)
@@ -84,6 +86,7 @@ def compile_graph(
     inputs: Sequence[str],
     effects: bool = True,
     select: Selector | None = None,
+    devices: Collection[Device] | None = None,
 ) -> Compiled:
     """Compile a job to a plan.
 
@@ -93,6 +96,8 @@ def compile_graph(
         inputs: names of the ``input`` ops in the order in which arrays are fed to them.
         effects: whether to keep ops that only have side effects.
         select: the selector of SBP signatures; None for the selector that the job's settings name.
+        devices: the devices that the plan has tasks for, in addition to the devices that stand for
+            their classes; None for all devices.
     """
     build.builder.results = tuple(results)
     logical = build.builder.build()
@@ -101,7 +106,7 @@ def compile_graph(
     verify(logical)
 
     def attempt(changed: JobBuild, memory: float) -> Compiled:
-        compile_once = partial(_compile, changed, logical, inputs, select, memory)
+        compile_once = partial(_compile, changed, logical, inputs, select, memory, devices)
         return compile_with_fallback(changed, compile_once)
 
     found = compile_within_memory(build, attempt) if select is None else attempt(build, 1.0)
@@ -116,33 +121,44 @@ def _compile(
     inputs: Sequence[str],
     select: Selector | None,
     memory: float,
+    devices: Collection[Device] | None,
 ) -> Compiled:
     """Compile a logical graph; ``memory`` multiplies the price of memory in the cost model."""
     before, context = logical_pipeline(build)
     optimized = before.run(logical, context)
     check_placements(build, optimized)
     physical, distributing = _timed(
-        "to_physical", len(optimized), lambda: _distribute(build, optimized, select, memory)
+        "to_physical",
+        len(optimized),
+        lambda: _distribute(build, optimized, select, memory, devices),
     )
     after, context = physical_pipeline(build, physical)
     graph = after.run(physical.graph, context)
     parts = micro_batches(build.config, build.kind)
     if parts > 1:
         inputs = micro_inputs(inputs, parts)
-    sharing = shared_by_devices(build, graph, physical)
+    sharing = NO_DEDUP if physical.classes else shared_by_devices(build, graph, physical)
     options = lowering_options(build, physical, sharing)
     plan, lowering = _timed(
         "lower",
         len(graph),
         lambda: lower(graph, build.session.registry, inputs, build.name, options),
     )
-    physical.ledger = list(explained(completed(physical.ledger, plan), build, optimized))
+    physical.ledger = list(
+        explained(completed(physical.ledger, plan, physical.is_part), build, optimized)
+    )
     plan = _annotated(plan, physical, parts)
     timings = [*before.timings, distributing, *after.timings, lowering]
     return Compiled(logical, optimized, graph, plan, timings, physical, tuple(inputs))
 
 
-def _distribute(build: JobBuild, graph: Graph, select: Selector | None, memory: float) -> Physical:
+def _distribute(
+    build: JobBuild,
+    graph: Graph,
+    select: Selector | None,
+    memory: float,
+    devices: Collection[Device] | None,
+) -> Physical:
     """Select SBP signatures and expand the logical graph over its devices."""
     session, seconds = build.session, float(build.config.get("sbp_selector_seconds"))
     fixed = dict(session.layouts)
@@ -155,7 +171,7 @@ def _distribute(build: JobBuild, graph: Graph, select: Selector | None, memory: 
         host_numbers=session.registry.host_numbers,
     )
     selector = select or str(build.config.get("sbp_selector"))
-    return to_physical(problem, selector, BoxingMethods.of(session.registry))
+    return to_physical(problem, selector, BoxingMethods.of(session.registry), devices)
 
 
 def _annotated(plan: Plan, physical: Physical, parts: int) -> Plan:
@@ -173,7 +189,7 @@ def _transfer(entry: BoxingEntry) -> Transfer:
         steps=(entry.hop,),
         source=entry.source,
         target=entry.target,
-        nbytes=sum(links.values()),
+        nbytes=0 if entry.once else entry.sent,
         seconds=entry.seconds,
         line=entry.line,
         links=links,

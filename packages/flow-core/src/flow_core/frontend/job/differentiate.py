@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -16,6 +17,8 @@ from flow_core.ir.graph import Attrs, GraphBuilder, Value
 from flow_core.ops.build import Emitter
 from flow_core.passes.base import PassContext
 from flow_core.sharding.topology import Placement
+
+_log = logging.getLogger("flow_core")
 
 STEP_VARIABLE = "System-Train-TrainStep-{job}"
 """Name of the variable in which a train job counts its steps, as in OneFlow's checkpoints."""
@@ -156,3 +159,20 @@ def _declare_variables(build: JobBuild, line: SourceLine | None) -> None:
             info = VariableInfo(name, type_, Attrs(op.attrs), build.name, line)
             build.session.declare_variable(info)
             build.variables[name] = op.output()
+
+
+def log_notes(job: str, requests: Sequence[TrainRequest]) -> None:
+    """Log the notes of all groups of variables of a train job, each note once.
+
+    Args:
+        job: name of the job.
+        requests: the job's calls of ``minimize``.
+    """
+    notes = {
+        group.note: request.line
+        for request in requests
+        for group in request.optimizer.options().groups
+        if group.note
+    }
+    for note, line in notes.items():
+        _log.warning("job %r at %s: %s", job, line, note)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import accumulate
 from math import prod
 from typing import Any, NoReturn
 
@@ -18,7 +19,8 @@ from flow_core.base.shapes import Shape
 from flow_core.frontend.job.partial_feeds import LocalRows, RowsFunction, partial_feed
 
 Shapes = tuple[tuple[Shape, ...], ...]
-"""The shapes of arrays fed in lists: for each placeholder, one shape per device."""
+"""The shapes that may differ between calls: for each placeholder with an open size, the shape of
+its array, and for each placeholder of a list, one shape per device."""
 
 
 _NUMBERS = "biuf"
@@ -44,8 +46,13 @@ def is_list(spec: PlaceholderSpec) -> bool:
 
 
 def declared_shapes(placeholders: Any, devices: int) -> list[tuple[Shape, ...]]:
-    """Return the largest shapes of the list placeholders among nested placeholders, in order."""
+    """Return the shapes with which nested placeholders are traced before the first call, in order.
+
+    Lists have their largest shapes; an open size is 1 per device.
+    """
     if isinstance(placeholders, PlaceholderSpec):
+        if placeholders.is_open:
+            return [((devices, *placeholders.shape[1:]),)]
         return [(placeholders.shape,) * devices] if is_list(placeholders) else []
     nested = placeholders.values() if isinstance(placeholders, Mapping) else placeholders
     return [shapes for spec in nested for shapes in declared_shapes(spec, devices)]
@@ -60,11 +67,12 @@ class Feeding:
         devices: the number of arrays in a list, one per device.
 
     Attributes:
-        declared: the shapes of list placeholders, which are upper bounds.
+        declared: the shapes, of those that may differ between calls, that a job without a call
+            has; see `declared_shapes`.
         names: the names of the fed arrays in user notation: ``x``, ``pair[0]``.
     """
 
-    __slots__ = ("_devices", "_feeders", "_job", "_lists", "_python", "declared", "names")
+    __slots__ = ("_devices", "_feeders", "_job", "_python", "_varying", "declared", "names")
 
     def __init__(self, job: str, signature: JobSignature, devices: int) -> None:
         self._job = job
@@ -72,7 +80,10 @@ class Feeding:
         self._devices = devices
         parameters = signature.parameters.items()
         self._feeders = [Feeder(job, name, spec, devices) for name, spec in parameters]
-        self._lists = [i for _, spec in parameters for i in _lists(spec, devices)]
+        ends = list(accumulate((n for _, spec in parameters for n, _ in _counts(spec, devices))))
+        varies = [v for _, spec in parameters for _, v in _counts(spec, devices)]
+        spans = map(slice, [0, *ends], ends)
+        self._varying = [span for span, varied in zip(spans, varies, strict=True) if varied]
         self.names = [path for name, spec in parameters for path in _paths(name, spec, devices)]
         self.declared: Shapes = tuple(
             shapes for _, spec in parameters for shapes in declared_shapes(spec, devices)
@@ -90,12 +101,8 @@ class Feeding:
         return arrays
 
     def shapes(self, arrays: Sequence[Array]) -> Shapes:
-        """Return the shapes of the arrays that were fed in lists."""
-        if not self.declared:
-            return ()
-        found = [_shape(x) for x, listed in zip(arrays, self._lists, strict=True) if listed]
-        n = self._devices
-        return tuple(tuple(found[i : i + n]) for i in range(0, len(found), n))
+        """Return the shapes of the arrays whose shapes may differ between calls."""
+        return tuple([tuple([_shape(x) for x in arrays[span]]) for span in self._varying])
 
     def _bind(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> list[object]:
         unfed = [
@@ -155,12 +162,15 @@ class Feeder:
     def _leaf(self, spec: PlaceholderSpec, value: object, path: str, arrays: list[Array]) -> None:
         if not is_list(spec):
             if isinstance(value, LocalRows | RowsFunction):
+                if spec.is_open:
+                    self._fail(path, "rows of a batch", f"a whole array, because {spec} is open")
                 arrays.append(self._partial(spec, value, path))
                 return
             value = self._array(spec, value, path)
-            if value.shape != spec.shape:
+            first = value.shape[:1] if spec.is_open and value.size else spec.shape[:1]
+            if value.shape != (*first, *spec.shape[1:]):
                 hint = _about_size(spec, value.shape)
-                self._fail(path, f"shape {value.shape}", f"shape {spec.shape}", hint)
+                self._fail(path, f"shape {value.shape}", f"shape {spec.sizes}", hint)
             arrays.append(value)
             return
         if not isinstance(value, list | tuple) or len(value) != self._devices:
@@ -296,12 +306,13 @@ class StagingBuffers:
         return buffers
 
 
-def _lists(placeholders: Any, devices: int) -> list[bool]:
-    """Return, for each array of nested placeholders, whether it is fed in a list."""
+def _counts(placeholders: Any, devices: int) -> list[tuple[int, bool]]:
+    """Return the number of arrays of each nested placeholder, and whether their shapes may vary."""
     if isinstance(placeholders, PlaceholderSpec):
-        return [True] * devices if is_list(placeholders) else [False]
+        listed = is_list(placeholders)
+        return [(devices if listed else 1, listed or placeholders.is_open)]
     nested = placeholders.values() if isinstance(placeholders, Mapping) else placeholders
-    return [listed for spec in nested for listed in _lists(spec, devices)]
+    return [count for spec in nested for count in _counts(spec, devices)]
 
 
 def _paths(path: str, placeholders: Any, devices: int) -> Iterator[str]:
@@ -316,11 +327,12 @@ def _paths(path: str, placeholders: Any, devices: int) -> Iterator[str]:
 
 def _about_size(spec: PlaceholderSpec, shape: Shape) -> str | None:
     """Return a hint for a batch of another size than the placeholder's; None for other errors."""
-    if not shape or len(shape) != len(spec.shape) or shape[1:] != spec.shape[1:]:
+    if not shape or len(shape) != len(spec.shape) or shape[1:] != spec.shape[1:] or spec.is_open:
         return None
+    sizes = ", ".join(map(str, (None, *spec.shape[1:])))
     return (
-        "shapes are fixed when a job is compiled: leave the batch out, fill it up, or define a job "
-        f"for its size; tp.ListNumpy.Placeholder({spec.shape}) takes [array] of up to that size"
+        "shapes are fixed when a job is compiled: leave the batch out or fill it up; "
+        f"tp.Numpy.Placeholder(({sizes}{',' if len(shape) == 1 else ''})) takes any number of rows"
     )
 
 

@@ -8,6 +8,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import (
+    TYPE_CHECKING,
     Any,
     Generic,
     NoReturn,
@@ -24,14 +25,14 @@ from flow_core.annotations import JobSignature, parse_signature
 from flow_core.base.arrays import Array
 from flow_core.base.config import Settings
 from flow_core.base.errors import JobError, SourceLine, nearest, user_line
+from flow_core.base.formats.html_table import html_table
 from flow_core.base.planning import end_script, is_planning
 from flow_core.compiler.select import Selector
 from flow_core.device import AgreedJob
 from flow_core.frontend.config.function_config import FunctionConfig, default_placement
-from flow_core.frontend.job.checks.train_notes import log_notes
 from flow_core.frontend.job.checks.zero_weights import warn_of_zero_weights
 from flow_core.frontend.job.compile import Compiled, compile_graph
-from flow_core.frontend.job.differentiate import STEP_VARIABLE, differentiate
+from flow_core.frontend.job.differentiate import STEP_VARIABLE, differentiate, log_notes
 from flow_core.frontend.job.eager import evaluate_blob
 from flow_core.frontend.job.feeding import Feeding, Shapes, StagingBuffers
 from flow_core.frontend.job.fetches import Fetches
@@ -51,7 +52,7 @@ from flow_core.frontend.trace.job_build import (
     TrainRequest,
     maybe_current_job,
 )
-from flow_core.frontend.trace.results import Pending
+from flow_core.frontend.trace.results import Pending as PendingStep
 from flow_core.frontend.trace.sbp_hints import parallel_cast
 from flow_core.ir.graph import Graph
 from flow_core.plan import Plan
@@ -59,13 +60,17 @@ from flow_core.runtime.executable import Executable
 from flow_core.runtime.pipeline import Credit, Step
 from flow_core.sharding.topology import Device
 
+if TYPE_CHECKING:
+    from flow_core.annotations import Callback, Pending
+
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 PLANS_KEPT = 16
-"""How many plans a job keeps if lists are fed to it; each combination of shapes has a plan."""
+"""How many plans a job keeps if shapes differ between calls; each combination has a plan."""
 
 _log = logging.getLogger("flow_core")
 
@@ -112,6 +117,10 @@ class JobFunction(Generic[P, R]):
     def detach(self) -> None:
         """Drop all state of a closed session; the next call compiles again."""
         self.session = None
+        self._reset()
+
+    def forget(self) -> None:
+        """Drop what was traced and compiled; the next call traces the job again."""
         self._reset()
 
     def _reset(self) -> None:
@@ -165,6 +174,20 @@ class JobFunction(Generic[P, R]):
         """Trace and compile the job; of several plans, return that of the last call."""
         return self._compiled(self._variant())
 
+    def compile_classes(self, *devices: Device) -> Compiled:
+        """Compile the job for one device of each class of devices that do the same.
+
+        The time and the memory that this takes hardly depend on the number of devices.  The plan
+        describes devices with separate memories; it cannot run.
+
+        Args:
+            devices: further devices that the plan has tasks for.
+        """
+        variant, session = self._variant(), self.active_session()
+        with session.compiling:
+            traced, values = variant.traced, variant.fetches.values
+            return compile_graph(traced.build, values, traced.inputs, devices=devices)
+
     @property
     def compiled(self) -> Compiled | None:
         """The compiled job, None before compilation."""
@@ -187,8 +210,8 @@ class JobFunction(Generic[P, R]):
     def plans(self) -> tuple[Shapes, ...]:
         """The combinations of shapes that have a plan, in the order of their last use.
 
-        A job to which lists are fed gets a plan for each combination of shapes; at most
-        `PLANS_KEPT` plans are kept.
+        A job with open sizes, or to which lists are fed, gets a plan for each combination of
+        shapes; at most `PLANS_KEPT` plans are kept.
         """
         return tuple(shapes for shapes, variant in self._variants.items() if variant.compiled)
 
@@ -202,7 +225,7 @@ class JobFunction(Generic[P, R]):
     def _variant(
         self, shapes: Shapes | None = None, fed: Sequence[Array] | None = None
     ) -> _Variant:
-        """Return the differentiated job for fed lists of given shapes; by default the last used."""
+        """Return the differentiated job for given shapes of arrays; the last used by default."""
         last = self._last
         if last is not None and (shapes is None or shapes == last.shapes):
             return last
@@ -231,7 +254,7 @@ class JobFunction(Generic[P, R]):
         if not self._dropped:
             self._dropped = True
             _log.warning(
-                "job %r at %s was fed lists of more than %d combinations of shapes: plans are "
+                "job %r at %s was fed arrays of more than %d combinations of shapes: plans are "
                 "dropped and compiled again; pad the arrays to fewer sizes",
                 self.name, self.line, PLANS_KEPT,
             )  # fmt: skip
@@ -289,7 +312,7 @@ class JobFunction(Generic[P, R]):
         executable = _executable_factory(session.settings)(
             plan, registry, session.driver, session.variable,
             registry.observers("flow_step_finished"), registry.comm, self._step, session.world,
-            session.settings.sync_launches,
+            session.settings.sync_launches, session.writes,
         )  # fmt: skip
         session.drop_initial_values()
         session.check_replicas(self.name, updated_variables(plan, registry.ops))
@@ -339,7 +362,15 @@ class JobFunction(Generic[P, R]):
 
     # -------------------------------------------------------------------- call
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    @overload
+    def __call__(
+        self: JobFunction[P, Callback[T]], *args: P.args, **kwargs: P.kwargs
+    ) -> Pending[T]: ...
+
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+    def __call__(self, *args: object, **kwargs: object) -> object:
         """Run one step; the return annotation determines the type of the result."""
         if maybe_current_job() is not None:
             raise JobError(
@@ -355,14 +386,13 @@ class JobFunction(Generic[P, R]):
         session = self.active_session()
         if session.eager:
             feeds = [feed[...] for feed in feeding.feed(args, kwargs)]  # all rows of partial feeds
-            return self._call_eagerly(session, feeds, feeding)  # type: ignore[no-any-return]
+            return self._call_eagerly(session, feeds, feeding)
         variant = None if feeding.declared else self._variant()
         if variant is not None:  # raise compilation errors before argument errors
             self._executable(variant)
         session.before_call(self.name)
         feeds = feeding.feed(args, kwargs)
-        variant = variant or self._variant(feeding.shapes(feeds))
-        return self._run(session, variant, feeds)  # type: ignore[no-any-return]
+        return self._run(session, variant or self._variant(feeding.shapes(feeds)), feeds)
 
     def _call_eagerly(self, session: Session, feeds: Sequence[Array], feeding: Feeding) -> Any:
         """Run a call in eager mode, where the function may read values of blobs."""
@@ -384,9 +414,9 @@ class JobFunction(Generic[P, R]):
 
     def _launch(
         self, session: Session, executable: Executable, variant: _Variant, feeds: Sequence[Array]
-    ) -> Pending:
+    ) -> PendingStep:
         pipeline, fetches = session.pipeline, variant.fetches
-        pending = Pending(pipeline, fetches.arrange)
+        pending = PendingStep(pipeline, fetches.arrange)
         deliver, watcher = pending.deliverer(), fetches.watcher
 
         def both(step: Step) -> None:
@@ -414,6 +444,19 @@ class JobFunction(Generic[P, R]):
             hint="move the definition to a module that each process imports",
         )
 
+    def _repr_html_(self) -> str:
+        """Return the job's parameters, and the sizes of its plan if it has one, for notebooks."""
+        rows: list[tuple[str, object]] = [("defined at", self.line)]
+        if self._last is not None:
+            inputs = self._last.traced.build.builder
+            rows += [(op.name.removeprefix("Input_"), inputs.types[op.name][0])
+                     for op in inputs.ops.values() if op.type == "input"]  # fmt: skip
+            rows.append(("variables", len(self._last.traced.build.variables)))
+        title = f"{self.kind} job {self.name!r}"
+        if self.compiled is None:
+            return html_table(title, rows, note="not compiled yet: the first call compiles it")
+        return html_table(title, rows) + self.compiled.plan._repr_html_()
+
     def __repr__(self) -> str:
         return f"<{self.kind} job {self.name!r} at {self.line}>"
 
@@ -423,7 +466,7 @@ AnyJob: TypeAlias = JobFunction[..., Any]
 
 
 class _Variant:
-    """A differentiated job for fed lists of given shapes; it is compiled and bound when it runs."""
+    """A differentiated job for given shapes of arrays; it is compiled and bound when it runs."""
 
     __slots__ = ("compiled", "executable", "fetches", "shapes", "staging", "traced")
 

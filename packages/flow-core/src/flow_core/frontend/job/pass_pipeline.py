@@ -34,6 +34,9 @@ from flow_core.plugins.kinds import show
 from flow_core.plugins.records import Origin
 from flow_core.plugins.specs import PassSpec, load
 
+GROUPS = "fuse_elementwise"
+"""Name of the pass that fuses elementwise ops."""
+
 
 def logical_pipeline(build: JobBuild) -> tuple[Pipeline, PassContext]:
     """Return the passes on the logical graph, and their context."""
@@ -99,11 +102,13 @@ class _PluginPass:
 
 
 def _plugin_passes(build: JobBuild, physical: bool) -> list[Pass]:
+    """Return the passes of plugins; checks of numbers need the ops of fused groups one by one."""
     registry = build.session.registry
+    skipped = {GROUPS} if build.session.settings.check_finite != "off" else set()
     return [
         _PluginPass(spec.name, registry.origins["passes", spec.name], build.name, spec)
         for spec in registry.passes
-        if spec.default and (spec.stage == "physical") == physical
+        if spec.default and (spec.stage == "physical") == physical and spec.name not in skipped
     ]
 
 

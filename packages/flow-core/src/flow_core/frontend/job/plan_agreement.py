@@ -122,7 +122,7 @@ def _plan_lines(plan: Plan) -> Iterator[str]:
         if buffer.kind != "workspace":
             yield f"{buffer.name} : {buffer.kind} {buffer.type} @{buffer.device}"
     names = [buffer.name for buffer in plan.buffers]
-    for task in (*plan.prologue, *plan.tasks):
+    for task in (*plan.prologue, *plan.derived, *plan.tasks):
         yield _task_line(task, names)
     yield f"fed {[names[i] for i in plan.feeds]} {plan.fed}"
     yield f"fetched {[names[i] for i in plan.fetches]}"

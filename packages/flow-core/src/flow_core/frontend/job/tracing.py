@@ -76,7 +76,7 @@ def trace(
         function: the function.
         signature: its parsed annotations.
         build: the job's graph, still empty.
-        shapes: the shapes of arrays that are fed in lists.
+        shapes: the shapes that may differ between calls; see `Shapes`.
 
     Raises:
         FlowError: an op is invalid, or the result does not match the return annotation.
@@ -147,7 +147,8 @@ def _placeholders(
     if isinstance(spec, PlaceholderSpec):
         if is_list(spec):
             return _list_placeholder(traced, path, spec, line, next(listed))
-        value = _placeholder(traced, path, spec, line, spec.shape)
+        shape = next(listed)[0] if spec.is_open else spec.shape
+        value = _placeholder(traced, path, spec, line, shape)
         return BlobDef(traced.build, value, spec.batch_axis)
     if isinstance(spec, Mapping):
         return {k: _placeholders(traced, f"{path}-{k}", v, line, listed) for k, v in spec.items()}

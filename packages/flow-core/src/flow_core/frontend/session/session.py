@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
@@ -52,6 +52,7 @@ from flow_core.plugins.registry import Registry
 from flow_core.plugins.specs import Available
 from flow_core.runtime.failures import allocated, viewed
 from flow_core.runtime.pipeline import Pipeline
+from flow_core.runtime.variable_writes import VariableWrites
 from flow_core.sharding.sbp import Region, region_shape
 from flow_core.sharding.topology import Device, Placement
 
@@ -72,6 +73,7 @@ class Session:
         pipeline: the actors that run steps.
         layouts: the layouts of variables, each chosen by the first compiled job that uses it.
         sharing: whether devices share one copy of a variable, chosen by the same job.
+        writes: counts the writes to variables.
         budget: the cores that this process may use.
         checked_weights: names of the train jobs whose initial weights were checked.
     """
@@ -88,6 +90,7 @@ class Session:
         self._drivers: dict[Device, Driver] = {}
         self.compiling = threading.RLock()
         self.pipeline = Pipeline()
+        self.writes = VariableWrites()
         self.layouts: dict[str, TensorLayout] = {}
         self.sharing: dict[str, bool] = {}
         self._left_out: set[Any] = set()
@@ -129,9 +132,8 @@ class Session:
             return
         self._joined_machines = machines
         used = min(self.resources.machine_num, len(machines))
-        found = self.registry.static_bootstrap(
-            machines, used, self.resources.others.get("env.ctrl_port")
-        )
+        port = self.resources.others.get("env.ctrl_port")
+        found = self.registry.static_bootstrap(machines, used, port)
         if found is not None and self._stored:
             raise ConfigError(
                 "joining the machines of flow.env.machine",
@@ -157,10 +159,9 @@ class Session:
 
     def driver(self, device: Device) -> Driver:
         """Return the driver of a device."""
-        driver = self._drivers.get(device)
-        if driver is None:
-            driver = self._drivers[device] = self.registry.driver(device)
-        return driver
+        if device not in self._drivers:
+            self._drivers[device] = self.registry.driver(device)
+        return self._drivers[device]
 
     def free_memory(self, device: Device) -> int | None:
         """Return how many bytes of a device a plan may use, None if no limit is known.
@@ -294,14 +295,11 @@ class Session:
             updated_parts = {id(stored.parts[d]) for d in devices}
             outdated = [d for d, part in stored.parts.items() if id(part) not in updated_parts]
             if outdated:
-                owners_text, copies_text = (
-                    ", ".join(map(str, d)) for d in (sorted(devices), outdated)
-                )
+                owners, copies = (", ".join(map(str, d)) for d in (sorted(devices), outdated))
                 raise UnsupportedError(
                     f"binding job {job!r}",
                     at=stored.info.line,
-                    found=f"variable {name!r}, updated on {owners_text} only, "
-                    f"with a copy on {copies_text}",
+                    found=f"variable {name!r}, updated on {owners} only, with a copy on {copies}",
                     allowed="jobs that use a variable where another job updates it",
                     hint="give both jobs the same placement",
                 )
@@ -420,8 +418,7 @@ class Session:
                 allowed="calls outside of job functions",
                 hint="move the call out of the job function; inside it, use flow.get_variable",
             )
-        for _ in self.each(lambda job: job.prepare()):
-            pass
+        list(self.each(lambda job: job.prepare()))
         return {name: info.type for name, info in self.declared.items()}
 
     def _allocate(self, name: str) -> None:
@@ -440,8 +437,7 @@ class Session:
     def _first_user(self, name: str) -> tuple[Any, Device]:
         """Return the first job that uses a variable (None if none does), and its device."""
         for job in self.jobs:
-            device: Device | None = job.device_of(name)
-            if device is not None:
+            if (device := job.device_of(name)) is not None:
                 return job, device
         return None, self.default_placement.device(0)
 
@@ -451,7 +447,7 @@ class Session:
 
     def assign(self, values: Mapping[str, Any]) -> None:
         """Overwrite variables with arrays; all names must be known and all shapes must match."""
-        with self.quiesced():
+        with self.quiesced(), self.writes:
             stored = self.stored()
             for name, value in values.items():
                 if name not in stored:
@@ -467,7 +463,7 @@ class Session:
         Raises:
             VariableError: no job has a variable with one of the names.
         """
-        with self.quiesced():
+        with self.quiesced(), self.writes:
             known = self.requested_types()
             for name, read in readers.items():
                 if name not in known:
@@ -478,10 +474,19 @@ class Session:
 
     def initialize(self) -> None:
         """Reset every variable to its initial value."""
-        with self.quiesced():
+        with self.quiesced(), self.writes:
             for stored in self.stored().values():
                 stored.reset()
             self._resume()
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Drop variables that no traced job uses, with their layouts."""
+        for table in self._by_name():
+            for name in names:
+                table.pop(name, None)
+
+    def _by_name(self) -> tuple[dict[str, Any], ...]:
+        return self.declared, self._stored, self._updated, self.layouts, self.sharing
 
     def _resume(self) -> None:
         for job in self.jobs:
@@ -530,14 +535,9 @@ class Session:
         errors = self.pipeline.close()
         for job in self.jobs:
             job.detach()
-        self.jobs.clear()
-        self.declared.clear()
-        self._stored.clear()
-        self._updated.clear()
-        self._left_out.clear()
-        self.checked_weights.clear()
-        self.layouts.clear()
-        self.sharing.clear()
+        others: tuple[Any, ...] = (self.jobs, self._left_out, self.checked_weights)
+        for table in (*others, *self._by_name()):
+            table.clear()
         return errors
 
 

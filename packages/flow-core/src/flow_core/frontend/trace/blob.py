@@ -59,7 +59,7 @@ class BlobDef(Operators):
         """The job under definition that owns this blob."""
         return self._job
 
-    @property  # type: ignore[misc]  # the sizes of arrays can be set
+    @property
     def shape(self) -> tuple[int, ...]:
         """Logical shape; the largest possible shape if the shape changes from step to step."""
         return tuple((self._bound or self._job.builder.type_of(self._value)).shape)
@@ -207,10 +207,12 @@ class BlobDef(Operators):
     def __format__(self, spec: str) -> str:
         return format(float(self), spec) if spec else repr(self)
 
-    def __getattr__(self, name: str) -> Any:
-        replacement = _REPLACEMENTS.get(name)
-        hint = f"; there is {replacement}" if replacement else ""
-        raise AttributeError(f"a blob has no {name!r}{hint}", name=name, obj=self)
+    if not TYPE_CHECKING:  # type checkers report unknown attributes
+
+        def __getattr__(self, name: str) -> NoReturn:
+            replacement = _REPLACEMENTS.get(name)
+            hint = f"; there is {replacement}" if replacement else ""
+            raise AttributeError(f"a blob has no {name!r}{hint}", name=name, obj=self)
 
 
 if TYPE_CHECKING:
@@ -344,7 +346,7 @@ class MirroredBlob(BlobDef):
         """The devices of the mirrored view."""
         return ParallelConf(self.placement)
 
-    @property  # type: ignore[misc]  # the sizes of arrays can be set
+    @property
     def shape(self) -> tuple[int, ...]:
         """Shape on each device."""
         if self._bound is not None:

@@ -5,23 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
-from flow_core.base.arrays import Array
 from flow_core.base.errors import JobError, user_line
 from flow_core.frontend.trace.per_device import each
 from flow_core.ir.graph import AttrValue
 from flow_core.plugins.emission import emit
 
 if TYPE_CHECKING:
-
-    class _Base(Array, list[Any]):  # type: ignore[misc]  # their methods differ
-        """What a job returns, to type checkers: jobs return blobs, and calls of jobs arrays.
-
-        A result is an array, a list of arrays or, of an asynchronous job, takes a callback.
-        """
-
-        @property
-        def dtype(self) -> Any: ...
-        def __call__(self, callback: Callable[..., object], /) -> None: ...
+    from flow_core.annotations.static import BlobType
 
     class Blob(Protocol):
         """A blob, or a parameter of a job, whose type is that of the arrays that calls take."""
@@ -50,12 +40,12 @@ if TYPE_CHECKING:
         def __ge__(self, other: Any, /) -> Any: ...
 
 else:
-    _Base = object
+    BlobType = object
 
 Some = TypeVar("Some", bound="Operators")
 
 
-class Operators(_Base):
+class Operators(BlobType):
     """The operators ``+ - * / // % ** @``, comparisons and unary minus for blobs.
 
     The other operand is a blob of the same element type or a Python number.
@@ -64,42 +54,42 @@ class Operators(_Base):
     __slots__ = ()
 
     __array_priority__ = 1000  # numpy's operators defer to the operators of blobs
-    __hash__ = object.__hash__  # type: ignore[assignment]  # arrays have none
+    __hash__ = object.__hash__
 
-    def __add__(self, other: Operators | float) -> Self:
+    def __add__(self, other: Blob | float) -> Self:
         return _with("add", self, other)
 
-    def __radd__(self, other: float) -> Self:
+    def __radd__(self, other: Blob | float) -> Self:
         return _with("add", self, other)
 
-    def __sub__(self, other: Operators | float) -> Self:
+    def __sub__(self, other: Blob | float) -> Self:
         return _with("sub", self, other)
 
-    def __rsub__(self, other: float) -> Self:
+    def __rsub__(self, other: Blob | float) -> Self:
         return -self + other
 
-    def __mul__(self, other: Operators | float) -> Self:
+    def __mul__(self, other: Blob | float) -> Self:
         return _with("mul", self, other)
 
-    def __rmul__(self, other: float) -> Self:
+    def __rmul__(self, other: Blob | float) -> Self:
         return _with("mul", self, other)
 
-    def __truediv__(self, other: Operators | float) -> Self:
+    def __truediv__(self, other: Blob | float) -> Self:
         return _with("div", self, other)
 
-    def __rtruediv__(self, other: float) -> Self:
+    def __rtruediv__(self, other: Blob | float) -> Self:
         return _made("reciprocal_no_nan", self) * other
 
-    def __floordiv__(self, other: Operators | float) -> Self:
+    def __floordiv__(self, other: Blob | float) -> Self:
         return _call("floordiv", self, other)
 
-    def __mod__(self, other: Operators | float) -> Self:
+    def __mod__(self, other: Blob | float) -> Self:
         return _call("mod", self, other)
 
-    def __pow__(self, other: Operators | float) -> Self:
+    def __pow__(self, other: Blob | float) -> Self:
         return _call("pow", self, other)
 
-    def __matmul__(self, other: Operators) -> Self:
+    def __matmul__(self, other: Blob) -> Self:
         return _made("matmul" if len(self.shape) == 2 else "batch_matmul", self, other)
 
     def __neg__(self) -> Self:
@@ -111,16 +101,16 @@ class Operators(_Base):
     def __ne__(self, other: object) -> Any:
         return _call("not_equal", self, other)
 
-    def __lt__(self, other: Operators | float) -> Self:
+    def __lt__(self, other: Blob | float) -> Self:
         return _call("less", self, other)
 
-    def __le__(self, other: Operators | float) -> Self:
+    def __le__(self, other: Blob | float) -> Self:
         return _call("less_equal", self, other)
 
-    def __gt__(self, other: Operators | float) -> Self:
+    def __gt__(self, other: Blob | float) -> Self:
         return _call("greater", self, other)
 
-    def __ge__(self, other: Operators | float) -> Self:
+    def __ge__(self, other: Blob | float) -> Self:
         return _call("greater_equal", self, other)
 
 
@@ -136,7 +126,7 @@ def _call(kind: str, x: Some, other: object) -> Some:
     return _made(f"broadcast_{names.get(kind, kind)}", x, as_blob(other, like=x))
 
 
-def _with(kind: str, x: Some, other: Operators | float) -> Some:
+def _with(kind: str, x: Some, other: Blob | float) -> Some:
     """Add the op ``x kind other``; kind is add, sub, mul or div, other a blob or Python number."""
     if isinstance(other, Operators):
         return _made(f"broadcast_{kind}", x, other)

@@ -53,7 +53,7 @@ class PeriodBlob(BlobDef):
         """Raises the same error as `value`."""
         return self._fail()  # type: ignore[no-any-return]
 
-    @property  # type: ignore[misc]  # the sizes of arrays can be set
+    @property
     def shape(self) -> tuple[int, ...]:
         """Shape in one period."""
         return self.periods[0].shape

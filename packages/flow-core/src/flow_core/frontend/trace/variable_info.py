@@ -41,6 +41,7 @@ class VariableInfo:
                     at=other.line,
                     found=f"{what} {theirs}",
                     allowed=f"{what} {mine}, as in job {self.job!r} at {self.line}",
-                    hint="give it another name, or make both requests the same; "
-                    "flow.clear_default_session() begins anew, without any variables",
+                    hint="give it another name, or make both requests the same; to change it in "
+                    f"this session, call flow.drop_variables({self.name!r}), which keeps all other "
+                    "variables",
                 )

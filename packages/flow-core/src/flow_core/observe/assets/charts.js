@@ -1,6 +1,6 @@
 // Memory over a step, and when each task of a measured step ran.
 
-const KINDS = {feed: "#7fb2e5", constant: "#b9a3e3", temp: "#8fcf9f", workspace: "#f0bd84"};
+const KINDS = {feed: "#6fa4dc", constant: "#a78fd8", temp: "#6fbf86", workspace: "#b8ab5a"};
 const arenaChoice = element("select", {title: "device"}, data.arenas.map(([device, size], i) =>
   element("option", {value: i, text: `${device}   ${bytes(size)}`})));
 let arena = 0;
@@ -25,7 +25,7 @@ function paintMemory(c, v, width, height) {
   c.beginPath();
   c.rect(MARGIN.left, 0, width - MARGIN.left - MARGIN.right, height);
   c.clip();
-  c.fillStyle = "#ffffff";
+  c.fillStyle = theme.paper;
   c.fillRect(xOf(0), MARGIN.top, count * v.sx, tall);
   c.textBaseline = "middle";
   c.font = "11px " + FONT;
@@ -33,15 +33,15 @@ function paintMemory(c, v, width, height) {
     const x = xOf(first), w = (last + 1 - first) * v.sx;
     if (x > width || x + w < 0) continue;
     const y = yOf(offset + size), h = Math.max(yOf(offset) - y, 0.5);
-    c.fillStyle = KINDS[kind] || "#c5ced8";
+    c.fillStyle = KINDS[kind] || theme.several;
     c.fillRect(x, y, Math.max(w, 0.6), h);
     if (h > 3 && w > 3) {
-      c.strokeStyle = "#ffffffb0";
+      c.strokeStyle = theme.paper;
       c.lineWidth = 1;
       c.strokeRect(x + 0.5, y + 0.5, w - 1, h - 1);
     }
     if (h > 13 && w > 40) {
-      c.fillStyle = INK;
+      c.fillStyle = "#10202e";
       c.textAlign = "left";
       c.fillText(fitted(c, name, w - 10), Math.max(x, MARGIN.left) + 5, y + h / 2);
     }
@@ -52,7 +52,7 @@ function paintMemory(c, v, width, height) {
     if (i === 0) c.moveTo(xOf(0), yOf(size)); else c.lineTo(xOf(i), yOf(size));
     c.lineTo(xOf(i + 1), yOf(size));
   });
-  c.strokeStyle = "#b42318";
+  c.strokeStyle = theme.live;
   c.lineWidth = 1.4;
   c.stroke();
   c.restore();
@@ -68,8 +68,8 @@ function paintMemory(c, v, width, height) {
 }
 
 function axis(c, width, height, total, yOf) {
-  c.fillStyle = SOFT;
-  c.strokeStyle = LINE;
+  c.fillStyle = theme.soft;
+  c.strokeStyle = theme.line;
   c.font = "11px " + FONT;
   c.textAlign = "right";
   for (let i = 0; i <= 4; i++) {
@@ -87,7 +87,7 @@ function niceStep(least) {
   return Math.max(1, [1, 2, 5, 10].map((k) => k * power).find((n) => n >= least));
 }
 
-const memory = new Drawing(memoryBox, paintMemory, {flat: true, hover: ({x, py}) => {
+const memory = new Drawing(memoryBox, paintMemory, {flat: true, label: "memory over the tasks of a step", hover: ({x, py}) => {
   const [, total, , blocks] = data.arenas[arena] || [0, 0, 0, []];
   const tall = memory.height - MARGIN.top - MARGIN.bottom;
   const offset = (1 - (py - MARGIN.top) / tall) * total, task = Math.floor(x);
@@ -126,9 +126,9 @@ function paintTime(c, v, width, height) {
   c.textBaseline = "middle";
   c.font = "11px " + FONT;
   lanes.forEach((name, i) => {
-    c.fillStyle = i % 2 ? "#ffffff" : "#eef2f6";
+    c.fillStyle = i % 2 ? theme.paper : theme.back;
     c.fillRect(0, MARGIN.top + i * tall, width, tall);
-    c.fillStyle = SOFT;
+    c.fillStyle = theme.soft;
     c.textAlign = "left";
     c.fillText(name, 10, MARGIN.top + (i + 0.5) * tall);
   });
@@ -143,7 +143,7 @@ function paintTime(c, v, width, height) {
     const y = MARGIN.top + lane(span) * tall + 3;
     const [name, , kernel] = data.tasks[task];
     const color = kernels.indexOf(kernel) % COLORS.length;
-    c.fillStyle = data.tasks[task][3].endsWith("transfer") ? BOXING : COLORS[color];
+    c.fillStyle = data.tasks[task][3].endsWith("transfer") ? theme.boxing : COLORS[color];
     c.fillRect(x, y, w, tall - 6);
     if (w > 34) {
       c.fillStyle = "#ffffff";
@@ -151,7 +151,7 @@ function paintTime(c, v, width, height) {
     }
   }
   c.restore();
-  c.fillStyle = SOFT;
+  c.fillStyle = theme.soft;
   c.textAlign = "center";
   const step = niceStep(100 / v.sx);
   for (let at = 0; at <= whole; at += step) {
@@ -162,7 +162,7 @@ function paintTime(c, v, width, height) {
   }
 }
 
-const time = new Drawing(timeBox, paintTime, {flat: true, hover: ({x, py}) => {
+const time = new Drawing(timeBox, paintTime, {flat: true, label: "time of each task", hover: ({x, py}) => {
   const row = Math.floor((py - MARGIN.top) / laneHeight());
   const span = data.spans.find((s) => lane(s) === row && s[1] <= x && x <= s[1] + s[2]);
   if (!span) return "";

@@ -3,11 +3,21 @@
 const data = JSON.parse(document.getElementById("data").textContent);
 
 
-const COLORS = ["#3b82c4", "#d9822b", "#4c9a5b", "#b8507a", "#7a63c2", "#2a9d9a", "#a3803c",
-  "#c25b4e", "#64789b", "#8a9a2f"];
-const TINTS = ["#e8f1fa", "#fcf0e2", "#e7f4ea", "#f9e8f0", "#efebf9", "#e2f4f3", "#f5efe2",
-  "#faeae7", "#ebeff5", "#f2f4df"];
-const BOXING = "#c2410c", INK = "#1d2733", SOFT = "#5b6b7c", LINE = "#d8dfe7";
+// Colours of devices and kernels; none is near the colour of boxing.
+const COLORS = ["#2f6fb5", "#2e8b57", "#7a5cc2", "#0f8f96", "#7d8a1f", "#4456b8", "#5f7f95",
+  "#a06ab4", "#3d8f7a", "#6b7280"];
+const TINT = "2e"; // the opacity of a fill, as two hexadecimal digits
+
+// The colours of canvases are those of the style sheet.
+const theme = {};
+function readTheme() {
+  const style = getComputedStyle(document.documentElement);
+  for (const name of ["ink", "soft", "line", "back", "paper", "accent", "boxing", "scope",
+    "several", "edge", "found", "live"])
+    theme[name] = style.getPropertyValue("--" + name).trim();
+}
+readTheme();
+
 const FONT = 'system-ui, "Segoe UI", Roboto, sans-serif';
 
 function element(tag, options = {}, children = []) {
@@ -43,11 +53,23 @@ function showTip(text, event) {
   tip.style.top = Math.min(event.clientY + 14, innerHeight - tip.offsetHeight - 8) + "px";
 }
 
+// Makes an element act on a click, Enter and the space bar.
+function active(made, action) {
+  made.setAttribute("tabindex", "0");
+  made.addEventListener("click", action);
+  made.addEventListener("keydown", (e) => {
+    if ((e.key !== "Enter" && e.key !== " ") || e.target !== made) return;
+    e.preventDefault();
+    action(e);
+  });
+  return made;
+}
+
 // A canvas that is moved by dragging and scaled by the wheel, in x alone where it is asked to.
 class Drawing {
-  constructor(parent, draw, {flat = false, hover, click} = {}) {
+  constructor(parent, draw, {flat = false, hover, click, key, label} = {}) {
     this.view = {x: 0, y: 0, sx: 1, sy: 1};
-    this.canvas = element("canvas", {tabindex: "0"});
+    this.canvas = element("canvas", {tabindex: "0", role: "img", "aria-label": label});
     this.context = this.canvas.getContext("2d");
     this.draw = draw;
     this.flat = flat;
@@ -55,6 +77,11 @@ class Drawing {
     this.parent = parent;
     new ResizeObserver(() => this.resize()).observe(parent);
     this.canvas.addEventListener("wheel", (e) => this.wheel(e), {passive: false});
+    this.canvas.addEventListener("keydown", (e) => {
+      if (e.ctrlKey || e.metaKey || e.altKey || !((key && key(e)) || this.key(e))) return;
+      e.preventDefault();
+      this.paint();
+    });
     this.canvas.addEventListener("pointerdown", (e) => this.down(e));
     this.canvas.addEventListener("pointermove", (e) => this.move(e, hover));
     this.canvas.addEventListener("pointerleave", (e) => showTip("", e));
@@ -90,6 +117,17 @@ class Drawing {
     if (this.flat && e.shiftKey) this.view.x -= e.deltaY || e.deltaX;
     else this.zoom(Math.exp(-e.deltaY * 0.0016), px, py);
     this.paint();
+  }
+  key(e) {
+    const step = 60, v = this.view;
+    if (e.key === "+" || e.key === "=") this.zoom(1.3);
+    else if (e.key === "-") this.zoom(1 / 1.3);
+    else if (e.key === "ArrowLeft") v.x += step;
+    else if (e.key === "ArrowRight") v.x -= step;
+    else if (e.key === "ArrowUp" && !this.flat) v.y += step;
+    else if (e.key === "ArrowDown" && !this.flat) v.y -= step;
+    else return false;
+    return true;
   }
   zoom(factor, px = this.width / 2, py = this.height / 2) {
     const v = this.view;

@@ -25,19 +25,36 @@ const links = data.edges.map(([from, to, have, want, moved]) => ({from, to, have
 for (const link of links) { ops[link.from].outs.push(link); ops[link.to].ins.push(link); }
 
 const root = nodes[0];
-const GAP_X = 18, GAP_Y = 44, PAD = 12, HEAD = 26, MOST_OPEN = 150, LEGIBLE = 0.75,
-  WIDE = 1500, FAR = 0.1;
+const GAP_X = 18, GAP_Y = 44, PAD = 12, HEAD = 26, MOST_OPEN = 150, LEGIBLE = 0.6,
+  WIDE = 1500, FAR = 0.1, MARKED = 5, ABOVE = 48,
+  BELOW = 48, SPACE = 24;
 
-// Scopes are opened level by level, as long as there is not too much to see.
+// Scopes are opened level by level, as long as the whole graph is legible.
 function openFirst() {
   root.open = true;
   let level = root.children;
   while (level.length) {
     const inside = level.flatMap((node) => node.children);
-    if (inside.length > MOST_OPEN && level !== root.children) return;
+    if (inside.length > MOST_OPEN) break;
     for (const node of level) node.open = node.op < 0;
+    place();
+    if (scaleOfAll() < LEGIBLE) {
+      const last = (n) => (n.label === "update" ? Infinity : n.w * n.h); // closed first
+      for (const node of [...level].sort((a, b) => last(b) - last(a))) {
+        if (scaleOfAll() >= LEGIBLE) break;
+        node.open = false;
+        place();
+      }
+      break;
+    }
     level = inside;
   }
+  place();
+}
+
+function scaleOfAll() {
+  const [wide, high] = [graph.width || innerWidth - 330, graph.height || innerHeight - 110];
+  return Math.min((wide - 2 * SPACE) / root.w, (high - ABOVE - BELOW) / root.h, 1.25);
 }
 
 const ruler = document.createElement("canvas").getContext("2d");
@@ -105,6 +122,13 @@ function below(node) {
   return op.type === node.label ? op.outputs : op.type + "  " + op.outputs;
 }
 
+// The most expensive transfers, each with the edges that need it.
+const marks = data.ledger.filter((row) => row[4] > 0).slice(0, MARKED).map((row, i) => {
+  const op = ops.find((o) => o.name === row[0].replace(/:\d+$/, ""));
+  return {number: i + 1, row, op, links: op ? op.outs.filter((l) => l.moved > 0) : []};
+});
+const markOf = new Map(marks.flatMap((m) => m.links.map((l) => [l, m])).reverse());
+
 let visible = [], drawn = [];
 function place() {
   size(root);
@@ -131,22 +155,28 @@ function shown(node) {
 function joinedLinks() {
   const found = new Map();
   const seen = new Map();
+  for (const node of nodes) node.marks = new Set();
   const top = (op) => {
     if (!seen.has(op)) seen.set(op, shown(ops[op].node));
     return seen.get(op);
   };
   for (const link of links) {
     const a = top(link.from), b = top(link.to);
-    if (a === b) continue;
+    const mark = markOf.get(link);
+    if (a === b) {
+      if (mark) a.marks.add(mark);
+      continue;
+    }
     const key = a.id * nodes.length + b.id;
     let joined = found.get(key);
     if (!joined) {
-      joined = {a, b, count: 0, moved: -1, labels: new Set()};
+      joined = {a, b, count: 0, moved: -1, labels: new Set(), marks: new Set()};
       joined.far = phase(a) !== phase(b);
       joined.faint = joined.far && phase(b).label === "update";
       found.set(key, joined);
     }
     joined.count += 1;
+    if (mark) joined.marks.add(mark);
     if (link.moved >= 0) joined.moved = Math.max(joined.moved, 0) + link.moved;
     if (joined.labels.size < 3)
       joined.labels.add(link.have === link.want || link.moved < 0
@@ -180,10 +210,10 @@ function drawLink(c, link, scale, near) {
   c.moveTo(x1, y1);
   if (link.far) c.bezierCurveTo(x1 + sign * bend, y1, x2 - sign * bend, y2, x2, y2);
   else c.bezierCurveTo(x1, y1 + sign * bend, x2, y2 - sign * bend, x2, y2);
-  c.strokeStyle = link.moved >= 0 ? BOXING : "#8796a8";
-  c.globalAlpha = near ? 1 : link.faint ? 0.06 : chosen ? 0.13 : link.far ? 0.18
+  c.strokeStyle = link.moved >= 0 ? theme.boxing : theme.edge;
+  c.globalAlpha = near || (link.marks.size && !chosen) ? 1 : link.faint ? 0.06 : chosen ? 0.13 : link.far ? 0.18
     : link.moved >= 0 ? 0.85 : 0.6;
-  c.lineWidth = (near ? 2 : link.moved > 0 ? 1.7 : 1.1) / Math.min(scale, 1);
+  c.lineWidth = (link.marks.size ? 3 : near ? 2 : link.moved > 0 ? 1.7 : 1.1) / Math.min(scale, 1);
   c.setLineDash(link.moved === 0 ? [5, 3] : []);
   c.stroke();
   c.setLineDash([]);
@@ -217,9 +247,9 @@ function drawLabel(c, link, [x, y], taken, near, tall) {
   if (!near && taken.some((t) => Math.abs(t[0] - x) < (t[2] + wide) / 2 + 2
       && Math.abs(t[1] - y) < tall + 3)) return;
   taken.push([x, y, wide]);
-  c.fillStyle = "#f6f8fae8";
+  c.fillStyle = theme.back;
   c.fillRect(x - wide / 2, y - tall * 0.7, wide, tall * 1.4);
-  c.fillStyle = link.moved >= 0 ? BOXING : SOFT;
+  c.fillStyle = link.moved >= 0 ? theme.boxing : theme.soft;
   c.fillText(text, x, y + 0.5);
 }
 
@@ -233,14 +263,14 @@ function drawNode(c, node, scale) {
   const color = node.placement >= 0 ? node.placement % COLORS.length : -1;
   if (node.open) {
     rounded(c, x, y, w, h, 9);
-    c.fillStyle = node.parent === 0 ? "#ffffffb0" : "#eef2f766";
+    c.fillStyle = node.parent === 0 ? theme.paper : theme.scope;
     c.fill();
-    c.strokeStyle = node === chosen ? "#1f6feb" : "#c3ceda";
+    c.strokeStyle = node === chosen ? theme.accent : theme.line;
     c.lineWidth = (node === chosen ? 2 : 1) / Math.min(1, scale);
     c.stroke();
     if (scale * 12 > 5) {
       c.font = "600 13px " + FONT;
-      c.fillStyle = SOFT;
+      c.fillStyle = theme.soft;
       c.textAlign = "left";
       c.fillText(fitted(c, "▾ " + title(node), w - 16), x + 9, y + 13);
     }
@@ -250,25 +280,27 @@ function drawNode(c, node, scale) {
   c.globalAlpha = faded ? 0.35 : 1;
   if (node.op < 0 && scale > 0.2) {
     rounded(c, x + 4, y + 4, w, h, 7);
-    c.fillStyle = "#dfe6ee";
+    c.fillStyle = theme.line;
     c.fill();
   }
   rounded(c, x, y, w, h, 7);
-  c.fillStyle = color < 0 ? "#eef1f5" : TINTS[color];
+  c.fillStyle = theme.paper;
+  c.fill();
+  c.fillStyle = (color < 0 ? theme.several : COLORS[color]) + TINT;
   c.fill();
   c.lineWidth = (node === chosen ? 2.5 : found.has(node) ? 2.5 : 1) / Math.min(1, scale);
-  c.strokeStyle = found.has(node) ? "#e0a500" : node === chosen ? "#1f6feb"
-    : color < 0 ? "#9aa7b5" : COLORS[color];
+  c.strokeStyle = found.has(node) ? theme.found : node === chosen ? theme.accent
+    : color < 0 ? theme.several : COLORS[color];
   c.stroke();
   if (scale * 12 > 4) {
     c.textAlign = "center";
-    c.fillStyle = INK;
+    c.fillStyle = theme.ink;
     c.font = "600 13px " + FONT;
     const name = (node.op < 0 ? "▸ " : "") + node.label;
     c.fillText(fitted(c, name, w - 14), x + w / 2, y + (scale > 0.45 ? 15 : h / 2));
     if (scale > 0.45) {
       c.font = "11px " + FONT;
-      c.fillStyle = SOFT;
+      c.fillStyle = theme.soft;
       c.fillText(fitted(c, below(node), w - 14), x + w / 2, y + 31);
     }
   }
@@ -296,6 +328,11 @@ function paintGraph(c, v, width, height) {
     const close = !link.far && Math.abs(y2 - y1) < 260;
     if (v.sx > 0.4 && (near || (!chosen && (close || (!link.far && link.moved > 0))))) labels.push([link, middle, near]);
   }
+  const badges = [];
+  for (const link of drawn) if (link.marks.size) {
+    const [x1, y1, x2, y2] = ends(link);
+    badges.push([link.marks, (x1 + x2) / 2, (y1 + y2) / 2]);
+  }
   for (const node of here) if (!node.open) { drawNode(c, node, v.sx); count += 1; }
   const letters = Math.max(11, 8.5 / v.sx);
   c.font = letters + "px " + FONT;
@@ -303,8 +340,26 @@ function paintGraph(c, v, width, height) {
   const taken = [];
   labels.sort((a, b) => (b[2] - a[2]) || (b[0].moved - a[0].moved));
   for (const label of labels) drawLabel(c, label[0], label[1], taken, label[2], letters);
+  for (const node of here) if (node.marks.size && !node.open)
+    badges.push([node.marks, node.ax + node.w, node.ay]);
+  for (const badge of badges) drawBadge(c, v.sx, ...badge);
+  graph.canvas.dataset.marks = new Set(badges.flatMap(([of]) => [...of])).size;
   graph.canvas.dataset.nodes = count;
   graph.canvas.dataset.links = drawn.length;
+}
+
+// The ranks of expensive transfers, in a circle or a longer shape.
+function drawBadge(c, scale, of, x, y) {
+  const text = [...of].map((m) => m.number).sort((a, b) => a - b).join(" ");
+  const tall = 16 / Math.min(scale, 1);
+  c.font = `600 ${11 / Math.min(scale, 1)}px ${FONT}`;
+  const wide = Math.max(tall, c.measureText(text).width + tall / 2);
+  rounded(c, x - wide / 2, y - tall / 2, wide, tall, tall / 2);
+  c.fillStyle = theme.boxing;
+  c.fill();
+  c.fillStyle = theme.paper;
+  c.textAlign = "center";
+  c.fillText(text, x, y + 0.5);
 }
 
 function within(node, scope) {
@@ -365,29 +420,53 @@ function reveal(node) {
 }
 
 function fit() {
-  const v = graph.view, space = 24;
-  v.sx = v.sy = Math.min((graph.width - 2 * space) / root.w,
-    (graph.height - 2 * space) / root.h, 1.25);
+  const v = graph.view;
+  v.sx = v.sy = scaleOfAll();
   v.x = (graph.width - root.w * v.sx) / 2;
-  v.y = Math.max((graph.height - root.h * v.sy) / 2, space);
+  v.y = Math.max((graph.height - root.h * v.sy) / 2, ABOVE);
 }
 
-// Where all of it would be too small to read, the page begins with the top at a legible size:
-// forward and backward next to each other, if they fit.
-function start() {
-  fit();
+const DIRECTIONS = {ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1]};
+
+// Arrow keys choose the next box in a direction; with shift, they move the drawing.
+function graphKey(e) {
+  if (e.key === "0") { fit(); return true; }
+  if (e.key === "Enter" && chosen) {
+    if (chosen.op < 0) { toggle(chosen); choose(chosen); }
+    return true;
+  }
+  const direction = DIRECTIONS[e.key];
+  if (!direction || e.shiftKey) return false;
+  const [dx, dy] = direction;
+  const middle = (n) => [n.ax + n.w / 2, n.ay + (n.open ? HEAD / 2 : n.h / 2)];
+  const boxes = visible.filter((n) => n !== root && n !== chosen);
+  if (!chosen) { choose(boxes[0] || null); return true; }
+  const [x, y] = middle(chosen);
+  let best = null, least = Infinity;
+  for (const node of boxes) {
+    const [nx, ny] = middle(node);
+    const along = (nx - x) * dx + (ny - y) * dy;
+    const across = Math.abs((nx - x) * dy) + Math.abs((ny - y) * dx);
+    if (along > 1 && along + 2 * across < least) { least = along + 2 * across; best = node; }
+  }
+  if (best) { choose(best); show(best); }
+  return true;
+}
+
+// Moves the drawing as little as needed to show a box.
+function show(node) {
   const v = graph.view;
-  if (v.sx >= LEGIBLE) return;
-  const pair = root.children[Math.min(1, root.children.length - 1)];
-  const wanted = Math.min((graph.width - 48) / (pair.ax + pair.w), graph.height / root.h);
-  v.sx = v.sy = Math.min(Math.max(LEGIBLE, wanted), 1);
-  v.x = root.w * v.sx < graph.width ? (graph.width - root.w * v.sx) / 2 : 24;
-  v.y = 44;
+  const [x, y] = [v.x + node.ax * v.sx, v.y + node.ay * v.sy];
+  const [w, h] = [node.w * v.sx, Math.min(node.h * v.sy, graph.height / 2)];
+  v.x += Math.max(0, SPACE - x) + Math.min(0, graph.width - SPACE - x - w);
+  v.y += Math.max(0, SPACE - y) + Math.min(0, graph.height - BELOW - y - h);
 }
 
 const graphBox = element("div", {class: "drawing"});
 const side = element("aside");
 const graph = new Drawing(graphBox, paintGraph, {
+  label: "graph of the job: arrow keys choose a box, Enter opens a scope, 0 shows all",
+  key: graphKey,
   hover: (at) => { const node = hit(at); return node ? describe(node) : ""; },
   click: (at) => {
     const node = hit(at);
@@ -398,22 +477,42 @@ const graph = new Drawing(graphBox, paintGraph, {
 graph.least = 0.004;
 graph.most = 4;
 
+function link(text, action) {
+  return active(element("a", {text, role: "link"}), action);
+}
+
+// Seconds per op: the sum over its tasks on all devices.
+const opTimes = new Float64Array(ops.length);
+data.tasks.forEach((task, i) => { if (task[1] >= 0) opTimes[task[1]] += data.times[i]; });
+function timeOf(op) {
+  const kind = data.steps ? `median of ${data.steps} steps` : "predicted";
+  return opTimes[op.id] ? `${micros(opTimes[op.id])}, ${kind}` : "";
+}
+
 function opLink(op) {
-  return element("a", {text: op.name, onclick: () => reveal(op.node)});
+  return link(op.name, () => reveal(op.node));
 }
 
 function detail(node) {
   side.replaceChildren();
   if (!node) {
     side.append(
-      element("h2", {text: data.title}), element("p", {class: "hint", text: data.line}),
-      element("h3", {text: "How to read it"}),
-      element("p", {text: "Boxes are ops; their colour says on which devices they run. Labels "
-        + "on edges are the SBP of the value. Orange edges change the layout: what the maker "
-        + "gives → what the reader wants, and the bytes that cross devices; dashed ones cost "
-        + "nothing." }),
+      element("h2", {text: data.title}), element("p", {class: "hint", text: data.line}));
+    if (marks.length) side.append(element("h3", {text: "Most expensive transfers"}));
+    for (const mark of marks) {
+      const [value, steps, , , count, time, , , where] = mark.row;
+      side.append(element("p", {}, [element("b", {class: "badge", text: mark.number}),
+        mark.op ? link(value, () => reveal(mark.op.node)) : value,
+        element("span", {class: "hint", text: ` ${steps}, ${bytes(count)}, ${micros(time)}, `
+          + short(where)})]));
+    }
+    side.append(element("h3", {text: "How to read it"}),
+      element("p", {text: "A box is an op; its colour says on which devices it runs. The label "
+        + "of an edge is the SBP of the value. Red edges change the SBP: the SBP of the producer "
+        + "→ the SBP that the reader needs, and the bytes that cross devices; dashed edges send "
+        + "nothing. Numbers mark the most expensive transfers." }),
       element("p", {text: "Click a scope to open or close it, an op to see its neighbours; drag "
-        + "to move, turn the wheel to zoom, type to search."}));
+        + "to move, turn the wheel to zoom, type / to search. Keys: arrows, Enter, +, -, 0."}));
     if (data.selection.length) side.append(element("h3", {text: "Choice of SBP"}));
     for (const row of data.selection) side.append(element("p", {text: row.join(": ")}));
     return;
@@ -422,13 +521,12 @@ function detail(node) {
     side.append(element("h2", {text: fullName(node)}),
       element("p", {text: `${node.count} ops`}), element("h3", {text: "in it"}));
     for (const child of node.children.slice(0, 100))
-      side.append(element("p", {}, [element("a",
-        {text: child.label, onclick: () => reveal(child)})]));
+      side.append(element("p", {}, [link(child.label, () => reveal(child))]));
     return;
   }
   const op = ops[node.op];
   side.append(element("h2", {text: op.name}));
-  for (const [label, text] of [["type", op.type], ["outputs", op.outputs],
+  for (const [label, text] of [["type", op.type], ["time", timeOf(op)], ["outputs", op.outputs],
     ["placement", data.placements[op.placement]], ["SBP", op.sbp], ["line", op.line]])
     if (text) side.append(element("h3", {text: label}), element("p", {text}));
   for (const [label, list, pick] of [["reads", op.ins, "from"], ["is read by", op.outs, "to"]]) {

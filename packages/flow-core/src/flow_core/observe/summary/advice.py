@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 from flow_core.observe.document import PlanDocument
 from flow_core.observe.measure import NOT_MEASURED, Measured
@@ -87,7 +88,7 @@ def _kernels(plan: Plan, measured: Measured) -> Iterator[str]:
         t.type for t in plan.tasks
         if t.kernel.startswith("numpy.") and ("matmul" in t.type or "conv" in t.type)
     }  # fmt: skip
-    if slow:
+    if slow and find_spec("flow_onednn") is None:
         yield f"install flow-onednn: numpy's kernels run {', '.join(sorted(slow)[:3])}"
     if measured.steps and total and rest > 2 * LARGE * total:
         yield (

@@ -60,7 +60,7 @@ def task_seconds(plan: Plan, spans: Iterable[Span] = ()) -> list[float]:
 
     Predicted transfers last as long as the ledger says; their sum is divided among them equally.
     """
-    measured = {span.task: span.typical for span in spans}
+    measured = {span.task: span.seconds for span in spans}
     if measured:
         return [measured.get(i, 0.0) for i in range(len(plan.tasks))]
     count = sum(task.type == BOXING for task in plan.tasks)

@@ -136,7 +136,7 @@ def _at(line: str) -> str:
 
 
 def _transfers(plan: Plan) -> Iterator[Table]:
-    moving = sorted((e for e in plan.ledger if e.nbytes), key=lambda e: (-e.seconds, -e.nbytes))
+    moving = [e for e in by_cost(plan.ledger) if e.nbytes]
     total = sum(e.seconds for e in moving)
     shown = moving[:TRANSFERS]
     rows = tuple(
@@ -153,6 +153,11 @@ def _transfers(plan: Plan) -> Iterator[Table]:
     ]
     if others:
         yield Table("alternatives to them", (), tuple(others))
+
+
+def by_cost(ledger: Iterable[Transfer]) -> list[Transfer]:
+    """Sort transfers by predicted time, the most expensive first, and those without bytes last."""
+    return sorted(ledger, key=lambda e: (not e.nbytes, -e.seconds, -e.nbytes))
 
 
 def _way(entry: Transfer) -> str:

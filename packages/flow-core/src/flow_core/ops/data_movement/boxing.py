@@ -115,6 +115,7 @@ OPS: tuple[OpSpec, ...] = (
             "fills": (),
             "combine": "sum",
             "members": (),
+            "whole": (),
         },
         reference=_reference,
         samples=_samples,
@@ -125,7 +126,9 @@ OPS: tuple[OpSpec, ...] = (
         of a `flow_core.comm.exchange.Block` per box, ``shapes`` the shape of each output, ``fills``
         (output, operation) for outputs that boxes do not cover, ``members`` the names of the
         ops in a bucket.  An ``all_reduce`` has no blocks: input and output k belong to device k,
-        for each member in turn.
+        for each member in turn.  ``whole`` describes the whole group of an exchange in a graph
+        that has ops of some of its devices only: the receivers, the senders, and (bytes held and
+        made, bytes of the largest part) for each member.
         """,
     ),
 )

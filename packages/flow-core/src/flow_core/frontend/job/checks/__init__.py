@@ -1,4 +1,4 @@
-"""Checks of a job before it runs, which raise errors, warn, or log notes.
+"""Checks of a job before it runs, which raise errors or warn.
 
 In: a traced job or its optimized graph. Out: nothing.
 Must not change the job or its graph.

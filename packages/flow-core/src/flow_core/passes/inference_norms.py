@@ -1,7 +1,7 @@
 """Batch normalization in inference as ``x * scale + shift``, with two numbers per channel.
 
-Scale and shift are computed from the moving statistics in each step, because other jobs may change
-the statistics.
+Scale and shift are computed by ops of the graph from the moving statistics, because other jobs may
+change the statistics.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flow_core.authoring.gradients import Emitter, Maker, Sym
-from flow_core.authoring.pass_api import Rewriter, as_type, like
-from flow_core.authoring.specs import Graph, Op, OpSpec, Value
+from flow_core.ir.graph import Graph, Op, Value
+from flow_core.ir.rewriter import Rewriter, like
+from flow_core.ops.build import Emitter, Maker, Sym
+from flow_core.passes.rewrite import as_type
+from flow_core.plugins.specs import OpSpec
 
 
 def settled(rewriter: Rewriter, specs: Mapping[str, OpSpec], device: str) -> list[Op]:

@@ -1,0 +1,220 @@
+"""Published weights: ``flow.weights.load``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from os import PathLike
+from typing import Any
+
+import numpy as np
+
+from flow_core.api.session.train import is_state, opened
+from flow_core.base.arrays import Array
+from flow_core.base.dtypes import as_dtype
+from flow_core.base.errors import CheckpointError, SourceLine, nearest, user_line
+from flow_core.base.host_arrays import host_array
+from flow_core.base.planning import end_script
+from flow_core.frontend.session.rank_zero import load_collectively
+from flow_core.frontend.session.session import default_session
+from flow_core.ir.graph import TensorType
+
+__all__ = ["Report", "Rule", "load"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    r"""What becomes of the arrays whose names match a pattern.
+
+    Attributes:
+        to: the name of the variable, in which ``\1`` stands for the first group of the pattern;
+            with ``split``, the names of several variables.
+        transpose: the order of the axes, or None to keep it.
+        split: the axis along which the (transposed) array is divided among several variables, in
+            the order of ``to`` and by their sizes.
+    """
+
+    to: str | Sequence[str]
+    transpose: Sequence[int] | None = None
+    split: int | None = None
+
+
+Names = Mapping[str, str | Rule] | Callable[[str], str | None] | None
+
+
+@dataclass(slots=True)
+class Report:
+    """What a load did.
+
+    Attributes:
+        loaded: for each variable, the name of the array that it was loaded from.
+        missing: variables that no array matched, without states of optimizers.
+        unused: names of arrays that belong to no variable.
+    """
+
+    loaded: dict[str, str] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+    unused: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.loaded)} variables loaded"]
+        lines += [f"  {name} from {source}" for name, source in self.loaded.items()]
+        for what, names in (("missing", self.missing), ("unused", self.unused)):
+            lines += [f"{len(names)} {what}", *(f"  {name}" for name in names)] if names else []
+        return "\n".join(lines)
+
+
+def load(
+    source: str | PathLike[str] | Mapping[str, object],
+    names: Names = None,
+    *,
+    strict: bool = False,
+) -> Report:
+    """Load variables from weights of another program, and report what matched.
+
+    Args:
+        source: a file or folder of any checkpoint format: ``.safetensors``, an index
+            ``.safetensors.index.json`` or a folder with one, a file of ``torch.save``, an ONNX
+            model (with flow-onnx), a checkpoint of flow; or arrays or tensors by name.
+        names: how the names of the source become names of variables: a dict from regular
+            expressions, which must match a whole name, to replacements or `Rule` records, of which
+            the first match counts; or a function that returns a name, or None to skip the array.
+            Names without a rule are those of variables.
+        strict: whether to fail if a variable or an array remains without a counterpart.
+
+    Returns:
+        The report.  Variables without an array keep their values.
+
+    Raises:
+        CheckpointError: the source cannot be read, no name matches, two arrays are for one
+            variable, shapes differ, or ``strict`` is violated.  Nothing is loaded then.
+    """
+    attempted, at = "flow.weights.load", user_line(2)
+    end_script(attempted)
+    session = default_session()
+    wanted = session.types()
+
+    def read() -> tuple[dict[str, Array], Report]:
+        found = source if isinstance(source, Mapping) else opened(source)
+        return _Matching(wanted, found, attempted, at).run(names, strict)
+
+    if session.world is None or isinstance(source, Mapping):
+        values, report = read()
+    else:
+        report = Report()
+
+        def first() -> dict[str, Array]:
+            arrays, made = read()
+            report.loaded, report.missing, report.unused = made.loaded, made.missing, made.unused
+            return arrays
+
+        values = dict(load_collectively(session.world, first))
+        report.loaded = report.loaded or dict.fromkeys(values, "")
+    session.assign(values)
+    return report
+
+
+@dataclass(slots=True)
+class _Matching:
+    """Matches the arrays of a source with variables.
+
+    Attributes:
+        wanted: the types of the variables.
+        found: the arrays by name; reading one may read a file.
+        attempted, at: for errors.
+        problems: one line for each problem.
+        values: the new values of variables.
+        report: what matched.
+    """
+
+    wanted: Mapping[str, TensorType]
+    found: Mapping[str, Any]
+    attempted: str
+    at: SourceLine | None
+    problems: list[str] = field(default_factory=list)
+    values: dict[str, Array] = field(default_factory=dict)
+    report: Report = field(default_factory=Report)
+
+    def run(self, names: Names, strict: bool) -> tuple[dict[str, Array], Report]:
+        """Return the values of variables and the report, or raise `CheckpointError`."""
+        for name in self.found:
+            self._match(name, _rule(name, names))
+        report = self.report
+        left = [name for name in self.wanted if name not in self.values]
+        report.missing = [name for name in left if not is_state(name, self.wanted)]
+        if strict:
+            self.problems += [self._missing(name) for name in report.missing]
+            self.problems += [f"unused     {name!r}" for name in report.unused]
+        if not self.values and not self.problems:
+            self.problems += [self._missing(name) for name in report.missing[:20]]
+        if self.problems or not self.values:
+            raise CheckpointError(
+                self.attempted,
+                at=self.at,
+                found="".join(f"\n    {line}" for line in self.problems) or "no arrays",
+                allowed="arrays with the shapes of variables",
+                hint="names={pattern: name or flow.weights.Rule(...)} maps names and shapes",
+            )
+        return self.values, report
+
+    def _missing(self, name: str) -> str:
+        close = nearest(name, self.report.unused, count=1)
+        return f"missing    {name!r}, {self.wanted[name]}" + (f"; {close}" if close else "")
+
+    def _match(self, name: str, rule: Rule | None) -> None:
+        targets = () if rule is None else (rule.to,) if isinstance(rule.to, str) else rule.to
+        known = [target for target in targets if target in self.wanted]
+        if rule is None or not known:
+            self.report.unused.append(name)
+            return
+        if len(known) < len(targets):
+            odd = next(target for target in targets if target not in self.wanted)
+            self.problems.append(f"unknown    {odd!r}, for a part of {name!r}")
+            return
+        array = host_array(self.found[name])
+        if rule.transpose is not None:
+            if sorted(rule.transpose) != list(range(array.ndim)):
+                self.problems.append(f"transpose  {tuple(rule.transpose)} of {name!r}{array.shape}")
+                return
+            array = array.transpose(rule.transpose)
+        for target, part in zip(targets, self._parts(array, targets, rule), strict=False):
+            self._assign(target, part, name)
+
+    def _parts(self, array: Array, targets: Sequence[str], rule: Rule) -> list[Array]:
+        if rule.split is None or not -array.ndim <= rule.split < array.ndim:
+            return [array] * len(targets)
+        axis = rule.split % array.ndim
+        sizes = [(*self.wanted[t].shape, *[0] * array.ndim)[axis] for t in targets]
+        if sum(sizes) != array.shape[axis]:
+            return [array] * len(targets)  # reported as a wrong shape
+        return np.split(array, np.cumsum(sizes)[:-1].tolist(), axis)
+
+    def _assign(self, target: str, array: Array, name: str) -> None:
+        kind, given = self.wanted[target], f"{name!r} is {array.dtype}{list(array.shape)}"
+        if target in self.values:
+            self.problems.append(f"twice      {target!r}: {self.report.loaded[target]!r}, {name!r}")
+        elif array.shape != kind.shape:
+            self.problems.append(f"misshapen  {target!r}: {given}, wanted {kind}")
+        elif kind.dtype.is_floating != as_dtype(array.dtype).is_floating:
+            self.problems.append(f"mistyped   {target!r}: {given}, wanted {kind}")
+        else:
+            self.values[target] = np.ascontiguousarray(array, kind.dtype.numpy).reshape(kind.shape)
+            self.report.loaded[target] = name
+
+
+def _rule(name: str, names: Names) -> Rule | None:
+    """Return what becomes of an array; None to skip it."""
+    if names is None:
+        return Rule(name)
+    if callable(names):
+        target = names(name)
+        return None if target is None else Rule(target)
+    for pattern, given in names.items():
+        match = re.fullmatch(pattern, name)
+        if match is not None:
+            rule = given if isinstance(given, Rule) else Rule(given)
+            if isinstance(rule.to, str):
+                return Rule(match.expand(rule.to), rule.transpose, rule.split)
+            return Rule([match.expand(text) for text in rule.to], rule.transpose, rule.split)
+    return Rule(name)

@@ -1,0 +1,84 @@
+"""Reader of weights in several safetensors files, which an index lists."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from flow_core.base.errors import CheckpointError
+from flow_core.checkpoint.origin import Array
+from flow_core.checkpoint.safetensors_format import SafeTensors
+from flow_core.ir.graph import TensorType
+
+SUFFIX = ".safetensors.index.json"
+
+
+def _index(path: Path) -> Path | None:
+    """Return the index that a path names: the index itself, or a folder with one index."""
+    if path.is_dir():
+        found = sorted(path.glob(f"*{SUFFIX}"))
+        return found[0] if len(found) == 1 else None
+    return path if path.name.endswith(SUFFIX) and path.is_file() else None
+
+
+def can_open(path: Path) -> bool:
+    """Return whether a path is an index of safetensors files, or a folder with one."""
+    return _index(Path(path)) is not None
+
+
+class Shards(Mapping[str, Array]):
+    """The tensors of several files; a tensor is read on access.
+
+    Raises:
+        CheckpointError: the index or a file is damaged, or they do not agree.
+    """
+
+    def __init__(self, index: Path) -> None:
+        places = _places(index)
+        self._files = {name: SafeTensors(index.parent / name) for name in {*places.values()}}
+        self._places = {name: self._files[place] for name, place in places.items()}
+        odd = [name for name, file in self._places.items() if name not in file]
+        odd += [name for file in self._files.values() for name in file if name not in places]
+        if odd:
+            raise _corrupt(index, f"{odd[0]!r} in the index or in a file only")
+
+    def __getitem__(self, name: str) -> Array:
+        return self._places[name][name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._places
+
+    def type_of(self, name: str) -> TensorType:
+        """Return the shape and element type of a tensor without reading its data."""
+        return self._places[name].type_of(name)
+
+
+def _places(index: Path) -> dict[str, str]:
+    """Return the file of each tensor; only files beside the index are accepted."""
+    try:
+        places = json.loads(index.read_text())["weight_map"]
+        good = all(isinstance(text, str) for pair in places.items() for text in pair)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise _corrupt(index, f"an invalid index: {error!s:.100}") from None
+    if not good or any(Path(name).name != name for name in places.values()):
+        raise _corrupt(index, "names of files in other folders")
+    found: dict[str, str] = places
+    return found
+
+
+def _corrupt(index: Path, found: str) -> CheckpointError:
+    allowed = 'a JSON object with "weight_map", the file of each tensor'
+    return CheckpointError(f"reading {index}", found=found, allowed=allowed)
+
+
+def read(path: Path) -> Shards:
+    """Open an index, given by its path or its folder; may raise `CheckpointError`."""
+    index = _index(Path(path))
+    return Shards(Path(path) if index is None else index)

@@ -1,0 +1,3 @@
+"""``oneflow.weights``; see `flow_core.api.session.weights`."""
+
+from flow_core.api.session.weights import *

@@ -1,0 +1,220 @@
+"""Weights of other programs: files of torch and sharded safetensors, names, transposes, splits."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import zipfile
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import oneflow as flow
+import oneflow.typing as tp
+from flow_core.base.errors import CheckpointError, FlowError
+
+RNG = np.random.default_rng(0)
+QUERY, KEY = (RNG.normal(size=(4, 3)).astype(np.float32) for _ in range(2))
+BIAS = RNG.normal(size=(4,)).astype(np.float32)
+
+
+@pytest.fixture(autouse=True)
+def own_session() -> None:
+    flow.clear_default_session()
+
+    @flow.global_function(type="train")
+    def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        q, k = (flow.get_variable(f"block0/{name}", (4, 3)) for name in ("query", "key"))
+        b = flow.get_variable("block0/bias", (4,))
+        y = flow.matmul(x, q + k, transpose_b=True) + b
+        flow.optimizer.SGD(0.1).minimize(y)
+        return y
+
+
+def values() -> dict[str, Any]:
+    return {name: variable.numpy() for name, variable in flow.get_all_variables().items()}
+
+
+class _Fake:
+    """An object that pickles as a call of a function of torch."""
+
+    def __init__(self, *call: Any) -> None:
+        self.call = call
+
+    def __reduce__(self) -> Any:
+        return self.call
+
+
+def torch_file(path: Path, tree: Any, storages: dict[str, bytes]) -> Path:
+    """Write a file as ``torch.save`` does."""
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("archive/data.pkl", _text(tree))
+        for key, data in storages.items():
+            archive.writestr(f"archive/data/{key}", data)
+    return path
+
+
+def _text(tree: Any) -> bytes:
+    """Return the opcodes of a pickle of a dict of tensors."""
+    out = b"\x80\x02}("
+    for name, (element, key, count, offset, shape, strides) in tree.items():
+        out += _string(name)
+        out += b"ctorch._utils\n_rebuild_tensor_v2\n(("
+        out += _string("storage") + b"ctorch\n" + element.encode() + b"\n"
+        out += _string(key) + _string("cpu") + _int(count) + b"tQ"
+        out += _int(offset) + b"(" + b"".join(map(_int, shape)) + b"t"
+        out += b"(" + b"".join(map(_int, strides)) + b"t\x89ccollections\nOrderedDict\n)RtR"
+    return out + b"u."
+
+
+def _string(text: str) -> bytes:
+    return b"X" + len(text).to_bytes(4, "little") + text.encode()
+
+
+def _int(number: int) -> bytes:
+    return b"J" + number.to_bytes(4, "little", signed=True)
+
+
+def test_a_file_of_torch(tmp_path: Path) -> None:
+    both = np.concatenate([QUERY.T.reshape(-1), KEY.reshape(-1)])
+    tree = {
+        "block0/query": ("FloatStorage", "0", 24, 0, (4, 3), (1, 4)),
+        "block0/key": ("FloatStorage", "0", 24, 12, (4, 3), (3, 1)),
+        "block0/bias": ("HalfStorage", "1", 4, 0, (4,), (1,)),
+    }
+    storages = {"0": both.tobytes(), "1": BIAS.astype(np.float16).tobytes()}
+    path = torch_file(tmp_path / "model.pt", tree, storages)
+    report = flow.weights.load(path)
+    assert not report.missing
+    assert not report.unused
+    np.testing.assert_array_equal(values()["block0/query"], QUERY)
+    np.testing.assert_array_equal(values()["block0/key"], KEY)
+    np.testing.assert_array_equal(values()["block0/bias"], BIAS.astype(np.float16))
+    assert flow.checkpoint.get(path)["block0/query"].shape == (4, 3)
+
+
+def test_files_that_torch_writes(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    module = torch.nn.Linear(3, 4)
+    torch.save({"epoch": 3, "state_dict": module.state_dict()}, tmp_path / "a.pt")
+    torch.save(OrderedDict(weight=module.weight, bias=module.bias.bfloat16()), tmp_path / "b.pth")
+    for name in ("a.pt", "b.pth"):
+        report = flow.weights.load(tmp_path / name, names={"weight": "block0/query"})
+        assert report.loaded == {"block0/query": "weight"}
+        assert report.unused == ["bias"]
+        np.testing.assert_array_equal(values()["block0/query"], module.weight.detach())
+    torch.save(module, tmp_path / "c.pt")
+    with pytest.raises(CheckpointError, match=r"torch\.nn.*\n(.|\n)*state_dict"):
+        flow.weights.load(tmp_path / "c.pt")
+    flow.weights.load(module.state_dict(), names={"weight": "block0/key"})
+    np.testing.assert_array_equal(values()["block0/key"], module.weight.detach())
+
+
+def test_a_pickle_that_calls_a_function_is_refused(tmp_path: Path) -> None:
+    target = tmp_path / "made"
+    with zipfile.ZipFile(tmp_path / "evil.pt", "w") as archive:
+        archive.writestr("a/data.pkl", pickle.dumps(_Fake(Path.touch, (target,))))
+    with pytest.raises(CheckpointError, match="the object pathlib"):
+        flow.weights.load(tmp_path / "evil.pt")
+    assert not target.exists()
+
+
+@pytest.mark.parametrize(
+    ("tree", "storages", "text"),
+    [
+        (
+            {"w": ("FloatStorage", "0", 4, 2, (4,), (1,))},
+            {"0": bytes(16)},
+            "outside of its",
+        ),
+        ({"w": ("FloatStorage", "0", 4, 0, (4,), (-1,))}, {"0": bytes(16)}, "outside of its"),
+        ({"block0/bias": ("FloatStorage", "0", 4, 0, (4,), (1,))}, {"0": bytes(8)}, "8 bytes"),
+        ({"block0/bias": ("FloatStorage", "0", 4, 0, (4,), (1,))}, {}, "data/0"),
+        ({"w": ("OddStorage", "0", 4, 0, (4,), (1,))}, {}, "torch.OddStorage"),
+    ],
+)
+def test_damaged_files_of_torch(tree: Any, storages: Any, text: str, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=text):
+        flow.weights.load(torch_file(tmp_path / "w.pt", tree, storages))
+    (tmp_path / "old.pt").write_bytes(b"\x80\x02")
+    with pytest.raises(CheckpointError, match="zip file"):
+        flow.weights.load(tmp_path / "old.pt")
+
+
+def sharded(folder: Path) -> Path:
+    library = pytest.importorskip("safetensors.numpy")
+    folder.mkdir()
+    library.save_file({"h.0.q": QUERY, "h.0.b": BIAS}, folder / "model-1.safetensors")
+    library.save_file({"h.0.k": KEY}, folder / "model-2.safetensors")
+    places = {"h.0.q": "model-1.safetensors", "h.0.b": "model-1.safetensors"}
+    places |= {"h.0.k": "model-2.safetensors"}
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {"total_size": 112}, "weight_map": places}))
+    return index
+
+
+def test_sharded_safetensors(tmp_path: Path) -> None:
+    index = sharded(tmp_path / "model")
+    names = {r"h\.(\d+)\.q": r"block\1/query", r"h\.(\d+)\.k": r"block\1/key"}
+    names |= {r"h\.(\d+)\.b": r"block\1/bias"}
+    for path in (index, index.parent):
+        report = flow.weights.load(path, names, strict=True)
+        assert report.loaded["block0/key"] == "h.0.k"
+    np.testing.assert_array_equal(values()["block0/key"], KEY)
+    index.write_text('{"weight_map": {"h.0.q": "../model-1.safetensors"}}')
+    with pytest.raises(CheckpointError, match="other folders"):
+        flow.weights.load(index)
+    index.write_text('{"weight_map": {"h.0.q": "model-1.safetensors"}}')
+    with pytest.raises(CheckpointError, match=r"'h\.0\.b' in the index or in a file only"):
+        flow.weights.load(index)
+
+
+def test_transposes_and_splits() -> None:
+    rule = flow.weights.Rule([r"\1/query", r"\1/key"], transpose=(1, 0), split=0)
+    packed = np.concatenate([QUERY, KEY]).T
+    report = flow.weights.load({"block0.qk": packed, "other": BIAS}, {r"(block0)\.qk": rule})
+    np.testing.assert_array_equal(values()["block0/query"], QUERY)
+    np.testing.assert_array_equal(values()["block0/key"], KEY)
+    assert report.missing == ["block0/bias"]
+    assert report.unused == ["other"]
+    assert "block0/query from block0.qk" in str(report)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "names", "strict", "text"),
+    [
+        ({"block/query": QUERY}, None, False, "missing    'block0/query'.*did you mean"),
+        ({}, None, False, "missing"),
+        ({"block0/query": QUERY.T}, None, False, r"misshapen  'block0/query'.*\[3, 4\]"),
+        ({"block0/bias": np.arange(4)}, None, False, "mistyped   'block0/bias'"),
+        ({"a": BIAS, "b": BIAS}, lambda name: "block0/bias", False, "twice .*'a', 'b'"),
+        ({"block0/bias": BIAS}, None, True, "missing    'block0/key'"),
+        ({"a": QUERY}, {"a": ("transpose",)}, False, r"transpose  \(0, 0\) of 'a'"),
+        ({"a": QUERY}, {"a": ("split",)}, False, "unknown    'no/such'"),
+    ],
+)
+def test_mismatches_are_reported_and_nothing_is_loaded(
+    arrays: Any, names: Any, strict: bool, text: str
+) -> None:
+    if isinstance(names, dict):
+        rules = {
+            "transpose": flow.weights.Rule("block0/query", transpose=(0, 0)),
+            "split": flow.weights.Rule(["block0/query", "no/such"], split=0),
+        }
+        names = {"a": rules[names["a"][0]]}
+    before = values()
+    with pytest.raises(CheckpointError, match=text) as found:
+        flow.weights.load(arrays, names, strict=strict)
+    assert __file__ in str(found.value)
+    for name, value in values().items():
+        np.testing.assert_array_equal(value, before[name])
+
+
+def test_a_suffix_of_another_program_is_not_the_name_of_a_folder(tmp_path: Path) -> None:
+    for name in ("model.pt", "model.onnx"):
+        with pytest.raises(FlowError, match="read-only"):
+            flow.checkpoint.save(str(tmp_path / name))
+        assert not (tmp_path / name).exists()

@@ -1,0 +1,224 @@
+"""The plan of one device per class against the plan of all devices, which is the oracle."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import oneflow as flow
+import oneflow.typing as tp
+from flow_core.base.errors import PlanError
+from flow_core.comm.exchange import BOXING, exchanges
+from flow_core.frontend.job.compile import Compiled
+from flow_core.plan import ArenaPlan, Buffer, Plan, Task
+from flow_core.sharding.topology import Device
+
+
+def dense(name: str, x: Any, units: int, **split: Any) -> Any:
+    init = flow.constant_initializer(0.1)
+    weight = flow.get_variable(name, (x.shape[1], units), initializer=init, **split)
+    return flow.math.relu(flow.matmul(x, weight))
+
+
+def mlp(x: Any) -> Any:
+    return flow.math.reduce_mean(dense("b", flow.nn.dropout(dense("a", x, 16), 0.5), 24))
+
+
+def megatron(x: Any) -> Any:
+    h = dense("a", x, 16, distribute=flow.distribute.split(1))
+    return flow.math.reduce_mean(dense("b", h, 24, distribute=flow.distribute.split(0)))
+
+
+def convolution(x: Any) -> Any:
+    x = flow.reshape(x, (x.shape[0], 1, 4, 4))
+    init = flow.constant_initializer(0.1)
+    weight = flow.get_variable("w", (8, 1, 3, 3), initializer=init)
+    x = flow.layers.batch_normalization(flow.nn.conv2d(x, weight, 1, "SAME"), axis=1, name="bn")
+    return flow.math.reduce_mean(flow.math.relu(x))
+
+
+def in_parts(*ids: str, grid: tuple[int, ...] | None = None) -> Callable[[], Any]:
+    return lambda: flow.scope.placement("null", list(ids), grid)
+
+
+def stages(x: Any) -> Any:
+    for stage in range(2):
+        with flow.scope.placement("null", f"0:{4 * stage}-{4 * stage + 3}"):
+            x = dense(f"s{stage}", x, 16)
+    with flow.scope.placement("null", "0:4-7"):
+        return flow.math.reduce_mean(x)
+
+
+def compiled(
+    body: Callable[[Any], Any],
+    scope: Callable[[], Any],
+    rows: int,
+    classes: tuple[Device, ...] | None,
+    micro_batches: int = 1,
+    mode: str | None = None,
+) -> Compiled:
+    """Compile a training job for all devices, or for the given devices and one of each class."""
+    flow.clear_default_session()
+    flow.config.machine_num(2)
+    config = flow.function_config()
+    config.share_replicas(False)
+    if micro_batches > 1:
+        config.train.num_gradient_accumulation_steps(micro_batches)
+    if mode:
+        config.optimizer_placement_optimization_mode(mode)
+        config.optimizer_placement_optimization_threshold(1)
+
+    @flow.global_function(type="train", function_config=config)
+    def job(x: tp.Numpy.Placeholder((rows, 16))) -> tp.Numpy:
+        with scope():
+            loss = body(x)
+            rate = flow.optimizer.PiecewiseConstantScheduler([], [0.1])
+            flow.optimizer.SGD(rate, momentum=0.9).minimize(loss)
+        return loss
+
+    return job.compile() if classes is None else job.compile_classes(*classes)
+
+
+ALL = tuple(Device("null", 0, i) for i in range(8))
+EIGHT, TWO = in_parts("0:0-7"), in_parts("0:0-3", "1:0-3")
+CASES = {
+    "data": (mlp, EIGHT, 16),
+    "uneven data": (mlp, EIGHT, 13),
+    "fewer rows than devices": (mlp, EIGHT, 5),
+    "two machines": (mlp, TWO, 18),
+    "megatron": (megatron, EIGHT, 16),
+    "uneven megatron": (megatron, in_parts("0:0-5"), 16),
+    "grid": (megatron, in_parts("0:0-7", grid=(2, 4)), 16),
+    "uneven grid": (mlp, in_parts("0:0-7", grid=(2, 4)), 13),
+    "normalization": (convolution, EIGHT, 12),
+    "zero": (mlp, EIGHT, 16, 1, "distributed_split"),
+    "zero, uneven": (mlp, in_parts("0:0-4"), 11, 1, "distributed_split"),
+    "states on one": (mlp, EIGHT, 16, 1, "non_distributed"),
+    "accumulation": (mlp, EIGHT, 32, 2),
+    "pipeline": (stages, EIGHT, 32, 4),
+    "uneven pipeline": (stages, EIGHT, 24, 4),
+}
+
+
+def restricted(plan: Plan, kept: frozenset[Device]) -> Any:
+    """Return the parts of a plan that belong to some devices, with names instead of positions."""
+    buffers = [_unnumbered(plan, b) for b in plan.buffers if b.device in kept]
+    tasks = [task for task in plan.tasks if _takes_part(plan, task, kept)]
+    return {
+        "arenas": [_arena(a) for a in plan.arenas if a.device in kept],
+        "buffers": buffers,
+        "prologue": [_row(plan, t, kept) for t in plan.prologue if _takes_part(plan, t, kept)],
+        "tasks": [_row(plan, task, kept) for task in tasks],
+        "feeds": [
+            (plan.buffers[i].name, fed)
+            for i, fed in zip(plan.feeds, plan.fed, strict=True)
+            if plan.buffers[i].device in kept
+        ],
+        "fetches": [plan.buffers[i].name for i in plan.fetches],
+        "variables": {n: plan.buffers[i].name for n, i in plan.variables.items()
+                      if plan.buffers[i].device in kept},
+        "shards": {n: s for n, s in plan.shards.items()
+                   if plan.buffers[plan.variables[n]].device in kept},
+        "ledger": [replace(entry, links={}) for entry in plan.ledger],
+        "registers": plan.registers,
+        "micro_batches": plan.micro_batches,
+    }  # fmt: skip
+
+
+def _unnumbered(plan: Plan, buffer: Buffer) -> Buffer:
+    """Return a buffer without positions of tasks, and of the outputs of an exchange."""
+    is_exchanged = "/box" in buffer.op or buffer.op.endswith("/bucket")
+    return replace(buffer, first=0, last=0, output=0 if is_exchanged else buffer.output)
+
+
+def _arena(arena: ArenaPlan) -> Any:
+    owners = sorted((n, name.rpartition(":")[0], line) for n, name, line in arena.owners)
+    return arena.device, arena.nbytes, arena.lower_bound, owners
+
+
+def _devices(plan: Plan, task: Task) -> set[Device]:
+    return {plan.buffers[i].device for i in (*task.inputs, *task.outputs)} or {task.device}
+
+
+def _takes_part(plan: Plan, task: Task, kept: frozenset[Device]) -> bool:
+    return bool(_devices(plan, task) & kept)
+
+
+def _row(plan: Plan, task: Task, kept: frozenset[Device]) -> Any:
+    def names(positions: tuple[int, ...]) -> list[Buffer]:
+        found = [plan.buffers[i] for i in positions]
+        return [_unnumbered(plan, b) for b in found if b.device in kept]
+
+    waits = [plan.tasks[i] for i in task.waits]
+    row = replace(
+        task, inputs=(), outputs=(), workspace=None, waits=(), stream=0, attrs={}, device=ALL[0]
+    )
+    attrs = {k: v for k, v in task.attrs.items() if k not in IN_PART} if task.type == BOXING else (
+        task.attrs
+    )  # fmt: skip
+    before = sorted(t.op for t in waits if _takes_part(plan, t, kept))
+    return (
+        row, names(task.inputs), names(task.outputs), dict(attrs), before,
+        plan.streams[task.stream] if plan.streams else "",
+        None if task.workspace is None else plan.buffers[task.workspace].offset,
+    )  # fmt: skip
+
+
+IN_PART = ("shapes", "blocks", "fills", "whole")
+"""The attributes of an exchange that depend on the devices in the plan."""
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_plan_of_classes_is_a_part_of_the_whole_plan(case: str) -> None:
+    body, scope, rows, *more = CASES[case]
+    whole = compiled(body, scope, rows, None, *more)
+    part = compiled(body, scope, rows, (), *more)
+    kept = part.physical.kept
+    expected, found = restricted(whole.plan, kept), restricted(part.plan, kept)
+    for name, value in expected.items():
+        assert found[name] == value, name
+
+
+@pytest.mark.parametrize("case", ["uneven data", "uneven grid", "zero", "pipeline"])
+@pytest.mark.parametrize("rank", [3, 6])
+def test_a_plan_may_have_any_other_device(case: str, rank: int) -> None:
+    body, scope, rows, *more = CASES[case]
+    whole = compiled(body, scope, rows, None, *more)
+    part = compiled(body, scope, rows, (ALL[rank],), *more)
+    kept = part.physical.kept
+    assert ALL[rank] in kept
+    assert restricted(part.plan, kept) == restricted(whole.plan, kept)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_devices_of_a_class_have_equal_arenas_and_as_many_tasks(case: str) -> None:
+    body, scope, rows, *more = CASES[case]
+    whole, part = (compiled(body, scope, rows, only, *more) for only in (None, ()))
+    sizes = {arena.device: arena.nbytes for arena in whole.plan.arenas}
+    for members in part.physical.classes:
+        assert len({sizes[device] for device in members if device in sizes}) <= 1
+        assert len({sum(t.device == d and t.type != BOXING for t in whole.plan.tasks)
+                    for d in members}) == 1  # fmt: skip
+
+
+def test_all_devices_may_be_asked_for() -> None:
+    whole, part = (compiled(mlp, EIGHT, 16, only) for only in (None, ALL))
+    assert part.plan.tasks == whole.plan.tasks
+    assert part.plan.buffers == whole.plan.buffers
+    assert part.plan.ledger == whole.plan.ledger
+
+
+def test_the_number_of_tasks_does_not_depend_on_the_number_of_devices() -> None:
+    few, many = (
+        compiled(mlp, in_parts(*(f"{m}:0-{last}" for m in range(2))), 16 * (last + 1), ())
+        for last in (3, 63)
+    )
+    assert len(many.plan.tasks) == len(few.plan.tasks)
+    assert [len(c) for c in many.physical.classes] == [1, 127]
+
+
+def test_a_plan_of_classes_does_not_run() -> None:
+    part = compiled(mlp, EIGHT, 16, ())
+    with pytest.raises(PlanError, match="some of the devices"):
+        list(exchanges(part.plan))

@@ -1,0 +1,180 @@
+"""Batches of any Python data set, to be fed to jobs."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from flow_core.base.arrays import Array
+from flow_core.base.errors import DataError, described, user_line
+from flow_core.base.host_arrays import host_array
+
+Collate = Callable[[Sequence[Any]], Any]
+"""A function that joins samples to a batch."""
+
+
+def collate(samples: Sequence[Any]) -> Any:
+    """Stack samples; tuples, lists and dicts of arrays become such of stacked arrays.
+
+    >>> collate([(1, {"x": [1.0, 2.0]}), (2, {"x": [3.0, 4.0]})])[1]["x"].shape
+    (2, 2)
+    """
+    first = samples[0]
+    if isinstance(first, Mapping):
+        return {key: collate([sample[key] for sample in samples]) for key in first}
+    if isinstance(first, tuple):
+        return tuple(collate(column) for column in zip(*samples, strict=True))
+    stacked: Array = np.stack([host_array(sample) for sample in samples])
+    return stacked
+
+
+class Batches:
+    """An iterable of batches; see `batches`."""
+
+    def __init__(
+        self,
+        source: Any,
+        batch_size: int,
+        shuffle: bool,
+        seed: int,
+        drop_last: bool,
+        join: Collate,
+        prefetch: int,
+    ) -> None:
+        self._source = source
+        self._size = batch_size
+        self._shuffle, self._seed = shuffle, seed
+        self._drop = drop_last
+        self._join = join
+        self._prefetch = prefetch
+        self._epoch = 0
+
+    def __len__(self) -> int:
+        count = len(self._source)
+        return count // self._size if self._drop else -(-count // self._size)
+
+    def __iter__(self) -> Iterator[Any]:
+        epoch, self._epoch = self._epoch, self._epoch + 1
+        made = self._batches(epoch)
+        return _ahead(made, self._prefetch) if self._prefetch else made
+
+    def _batches(self, epoch: int) -> Iterator[Any]:
+        samples: list[Any] = []
+        for number, sample in enumerate(self._samples(epoch)):
+            samples.append(sample)
+            if len(samples) == self._size:
+                yield self._joined(samples, number)
+                samples = []
+        if samples and not self._drop:
+            yield self._joined(samples, number)
+
+    def _samples(self, epoch: int) -> Iterator[Any]:
+        if not _has_places(self._source):
+            yield from self._source
+            return
+        count = len(self._source)
+        rng = np.random.default_rng([self._seed, epoch])
+        for place in rng.permutation(count).tolist() if self._shuffle else range(count):
+            yield self._source[place]
+
+    def _joined(self, samples: Sequence[Any], last: int) -> Any:
+        try:
+            return self._join(samples)
+        except Exception as error:
+            raise DataError(
+                f"joining samples {last - len(samples) + 1} to {last} to a batch",
+                found=described(error),
+                allowed="arrays of one shape, or tuples or dicts of these",
+                hint="pad the samples in the data set, or pass collate=",
+            ) from error
+
+
+def batches(
+    source: Any,
+    batch_size: int,
+    *,
+    shuffle: bool = False,
+    seed: int = 0,
+    drop_last: bool = False,
+    collate: Collate = collate,
+    prefetch: int = 2,
+) -> Batches:
+    """Return the batches of a data set, in the order of its samples or shuffled.
+
+    Each iteration over the result is an epoch.  A thread prepares batches ahead of the loop.
+
+    Args:
+        source: an object with ``len()`` and an index, such as a data set of torch, a list or an
+            array; or any iterable of samples, which is iterated once per epoch.  A sample is an
+            array, a tensor or a number, or a tuple or dict of these.
+        batch_size: the number of samples in a batch.
+        shuffle: whether to shuffle the samples in each epoch; needs ``len()`` and an index.
+        seed: determines the order of shuffled samples, together with the number of the epoch.
+        drop_last: whether to leave out a smaller last batch.  A placeholder with an open first
+            size, ``tp.Numpy.Placeholder((None, ...))``, takes batches of any size.
+        collate: joins a list of samples to a batch; stacks arrays by default.
+        prefetch: the number of batches that are prepared ahead; 0 for none, without a thread.
+
+    Raises:
+        DataError: an argument is invalid; while iterating, samples cannot be joined.
+    """
+    problems = (
+        (not isinstance(batch_size, int) or batch_size < 1, f"batch_size={batch_size!r:.40}",
+         "a positive integer"),
+        (not isinstance(prefetch, int) or prefetch < 0, f"prefetch={prefetch!r:.40}",
+         "an integer of at least 0"),
+        (not _has_places(source) and not hasattr(source, "__iter__"), f"{source!r:.60}",
+         "an iterable, or an object with len() and an index"),
+        (shuffle and not _has_places(source), f"shuffle=True for {type(source).__name__}",
+         "an object with len() and an index"),
+    )  # fmt: skip
+    for wrong, found, allowed in problems:
+        if wrong:
+            raise DataError("flow.data.batches", at=user_line(2), found=found, allowed=allowed)
+    return Batches(source, batch_size, shuffle, seed, drop_last, collate, prefetch)
+
+
+def _has_places(source: object) -> bool:
+    return hasattr(source, "__getitem__") and hasattr(source, "__len__")
+
+
+def _ahead(items: Iterator[Any], count: int) -> Iterator[Any]:
+    """Yield items that a thread takes from an iterator, at most ``count`` ahead."""
+    ready: queue.Queue[tuple[str, Any]] = queue.Queue(count)
+    stopped = threading.Event()
+
+    def put(kind: str, value: Any) -> bool:
+        while not stopped.is_set():
+            try:
+                ready.put((kind, value), timeout=0.1)
+            except queue.Full:
+                continue
+            return True
+        return False
+
+    def run() -> None:
+        try:
+            for item in items:
+                if not put("item", item):
+                    return
+            put("end", None)
+        except BaseException as error:  # noqa: BLE001 - raised in the thread of the loop
+            put("error", error)
+
+    thread = threading.Thread(target=run, name="flow-data-batches", daemon=True)
+    thread.start()
+    try:
+        while True:
+            kind, value = ready.get()
+            if kind == "error":
+                raise value
+            if kind == "end":
+                return
+            yield value
+    finally:
+        stopped.set()
+        thread.join(timeout=1)  # the data set may block

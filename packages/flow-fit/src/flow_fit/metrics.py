@@ -1,0 +1,153 @@
+"""Metrics that are accumulated batch by batch from the results of jobs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from flow_core.base.arrays import Array
+from flow_core.base.errors import ConfigError, user_line
+from flow_core.base.host_arrays import host_array
+
+
+def _fail(what: str, found: str, allowed: str) -> ConfigError:
+    return ConfigError(what, at=user_line(3), found=found, allowed=allowed)
+
+
+class Mean:
+    """The mean of numbers.
+
+    >>> loss = Mean()
+    >>> loss.add([1.0, 3.0])
+    >>> loss.add(8.0, weights=2)
+    >>> loss.value
+    5.0
+    """
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all numbers."""
+        self._total = self._weight = 0.0
+
+    def add(self, values: object, weights: object = 1) -> None:
+        """Add numbers.
+
+        Args:
+            values: an array or a number, such as the losses of a batch.
+            weights: the weight of each number, in a shape that broadcasts to that of the values.
+
+        Raises:
+            ConfigError: the shapes differ.
+        """
+        x, w = host_array(values).astype(np.float64), host_array(weights).astype(np.float64)
+        try:
+            w = np.broadcast_to(w, x.shape)
+        except ValueError:
+            found = f"weights of shape {w.shape} for values of shape {x.shape}"
+            raise _fail("Mean.add", found, "a weight for each value") from None
+        self._total += float(np.sum(x * w))
+        self._weight += float(np.sum(w))
+
+    @property
+    def value(self) -> float:
+        """The mean of the numbers so far, NaN if there are none."""
+        return self._total / self._weight if self._weight else float("nan")
+
+
+class Accuracy:
+    """The share of samples whose predicted class is right.
+
+    >>> accuracy = Accuracy()
+    >>> accuracy.add([[0.1, 0.9], [0.8, 0.2]], [1, 1])
+    >>> accuracy.add([0, 1, 1], [0, 1, 1])
+    >>> accuracy.value
+    0.8
+    """
+
+    def __init__(self) -> None:
+        self._mean = Mean()
+
+    def reset(self) -> None:
+        """Forget all samples."""
+        self._mean.reset()
+
+    def add(self, predictions: object, labels: object) -> None:
+        """Add a batch.
+
+        Args:
+            predictions: the classes, in the shape of ``labels``, or scores with one more axis, the
+                last one, whose largest element is the class.
+            labels: the right classes, as integers.
+
+        Raises:
+            ConfigError: the shapes do not fit.
+        """
+        found, right = host_array(predictions), host_array(labels)
+        if found.ndim == right.ndim + 1:
+            found = found.argmax(-1)
+        if found.shape != right.shape:
+            shapes = f"predictions of shape {found.shape} and labels of shape {right.shape}"
+            raise _fail("Accuracy.add", shapes, "a class, or a vector of scores, per label")
+        self._mean.add(found == right)
+
+    @property
+    def value(self) -> float:
+        """The share so far, NaN if there are no samples."""
+        return self._mean.value
+
+
+class AUC:
+    """The area under the ROC curve: the chance that a positive scores higher than a negative.
+
+    The result is exact; equal scores count one half.  All scores are kept in memory.
+
+    >>> auc = AUC()
+    >>> auc.add([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1])
+    >>> auc.value
+    0.75
+    """
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all samples."""
+        self._scores: list[Array] = []
+        self._labels: list[Array] = []
+
+    def add(self, scores: object, labels: object) -> None:
+        """Add a batch.
+
+        Args:
+            scores: one number per sample, higher for samples that are rather positive.
+            labels: 0 or False for negative samples, 1 or True for positive ones.
+
+        Raises:
+            ConfigError: the shapes differ, or a label is another number.
+        """
+        x, y = host_array(scores).reshape(-1), host_array(labels).reshape(-1)
+        if x.shape != y.shape:
+            found = f"{x.size} scores and {y.size} labels"
+            raise _fail("AUC.add", found, "a score per label")
+        if not np.isin(y, (0, 1)).all():
+            raise _fail("AUC.add", f"the label {y[~np.isin(y, (0, 1))][0]}", "0 or 1")
+        self._scores.append(x.astype(np.float64))
+        self._labels.append(y.astype(bool))
+
+    @property
+    def value(self) -> float:
+        """The area so far, NaN without a positive or a negative sample."""
+        if not self._scores:
+            return float("nan")
+        scores, labels = np.concatenate(self._scores), np.concatenate(self._labels)
+        positive = int(labels.sum())
+        negative = labels.size - positive
+        if not positive or not negative:
+            return float("nan")
+        _, place, count = np.unique(scores, return_inverse=True, return_counts=True)
+        ranks: Any = np.cumsum(count) - (count - 1) / 2  # the mean rank of equal scores
+        above = ranks[place][labels].sum() - positive * (positive + 1) / 2
+        return float(above / (positive * negative))

@@ -1,0 +1,265 @@
+"""Convolutions with weights that were packed before, in the layout that the primitive selects.
+
+Outside of training, weights change only when variables are overwritten, so that they are packed
+once. A residual addition and a limit of the result (such as relu) are part of the primitive. The
+library's limit drops NaN, which a sum of finite products does not contain. Therefore, each
+convolution computes a bound of its result from the bound of its input and from the weights. It
+reads the input only if it has no bound for it, or if the bound is too large.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from flow_core.authoring.backends import Launch
+from flow_core.authoring.specs import AttrValue, BindContext, KernelSpec
+from flow_core.base.arrays import Array
+from flow_onednn import binding
+from flow_onednn.kernels.convolution.conv import Geometry, image, weight
+from flow_onednn.kernels.loops import pointer
+from flow_onednn.library import library
+from flow_onednn.native import compiler
+from flow_onednn.primitives import Md, PostOps, Primitive, any_layout, create, nbytes, plain
+from flow_onednn.recipes import (
+    Operand,
+    Problem,
+    Recipe,
+    is_float32,
+    kernel,
+    recipe,
+)  # fmt: skip
+from flow_onednn.threads import whole_budget
+
+PACK, PRODUCT = "onednn_pack_conv", "onednn_packed_conv"
+Shape = tuple[int, ...]
+FINITE = 2.0**120
+"""Bound of results below which no partial sum overflows."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackedConv:
+    """A convolution with packed weights, of NHWC images.
+
+    Attributes:
+        x, y: the shapes of the images.
+        sizes: the logical sizes of the weights.
+        given: the descriptor of the weights that are packed.
+        attrs: the attributes of the op.
+    """
+
+    x: Shape
+    y: Shape
+    sizes: Shape
+    given: Md
+    attrs: dict[str, AttrValue]
+
+    @classmethod
+    def of(cls, attrs: dict[str, AttrValue], filters: Shape) -> PackedConv:
+        """Return the convolution of an op with these attributes and this shape of weights."""
+        given, sizes = weight(filters, attrs["groups"], attrs["weights_last"], "float32")
+        return cls(attrs["image"], attrs["result"], sizes, given, attrs)
+
+    @property
+    def limited(self) -> bool:
+        """Whether the result is limited."""
+        return bool(self.attrs["low"] > -inf or self.attrs["high"] < inf)
+
+    def primitive(self, limited: bool, packed: Md | None = None) -> Primitive | None:
+        """Create the primitive; a descriptor of the weights fixes their layout."""
+        low, high = self.attrs["low"], self.attrs["high"]
+        x, y = image(self.x, True), image(self.y, True)
+        operands = ((binding.BINARY_ADD, y),) if self.attrs["residual"] else ()
+        post = PostOps(operands)
+        if limited and low == 0.0 and high == inf:
+            post = PostOps(operands, activation=binding.RELU)
+        elif limited:
+            post = PostOps(operands, activation=binding.CLIP, alpha=low, beta=high)
+        vector = plain((self.y[-1],), "float32") if self.attrs["bias"] else library().ffi.NULL
+        geometry = Geometry(self.attrs, self.x[1:3], self.y[1:3])
+        with whole_budget():
+            return create(
+                "convolution_forward", binding.FORWARD_INFERENCE, binding.CONVOLUTION_DIRECT, x,
+                packed or any_layout(self.sizes, "float32"), vector, y, *geometry.arguments,
+                post=post, math=self.attrs["math"],
+            )  # fmt: skip
+
+    def recipe(self, limited: bool, packed: Md | None = None) -> Recipe | None:
+        """Return the recipe of the primitive on the inputs of the op."""
+        made = self.primitive(limited, packed)
+        if made is None:
+            return None
+        y = image(self.y, True)
+        operands = [
+            Operand("src", 0, image(self.x, True)), Operand("weights", 1, made.md("weights")),
+            Operand("dst", 0, y, True),
+        ]  # fmt: skip
+        if self.attrs["bias"]:
+            operands.append(Operand("bias", 3, plain((self.y[-1],), "float32")))
+        if self.attrs["residual"]:
+            operands.append(Operand("operand 0", 3 + self.attrs["bias"], y))
+        return recipe(made, operands)
+
+
+def packed_size(attrs: dict[str, AttrValue], filters: Shape) -> int | None:
+    """Return the number of elements of packed weights; None if no primitive packs them."""
+    if not compiler.available():
+        return None
+    conv = PackedConv.of(attrs, filters)
+    made = conv.primitive(conv.limited)
+    return None if made is None else nbytes(made.md("weights")) // 4
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """The reorder of weights to the layout of a primitive, and their norms.
+
+    Attributes:
+        reorder: the recipe of the reorder.
+    """
+
+    reorder: Recipe
+    reorders: int = 0
+    allocates: bool = False
+
+    @property
+    def workspace(self) -> int:
+        """Bytes of the reorder's workspace."""
+        return self.reorder.workspace
+
+    def bind(self, ctx: BindContext) -> list[Launch]:
+        """Return the launches of the reorder and of the norms of weights and bias."""
+        filters, *bias = ctx.inputs
+        norms = ctx.outputs[1]
+
+        def measure() -> None:
+            rows = np.abs(filters, dtype=np.float64).reshape(len(filters), -1)
+            norms[...] = rows.sum(1).max(), *(np.abs(b).max() for b in bias)
+
+        return [*self.reorder.bind(ctx), measure]
+
+
+def _build_pack(p: Problem) -> Packing | None:
+    conv = PackedConv.of(p.attrs, p.inputs[0].shape)
+    product = conv.primitive(conv.limited)
+    if product is None:
+        return None
+    target = product.md("weights")
+    operands = (Operand("src", 0, conv.given), Operand("dst", 0, target, True))
+    made = recipe(create("reorder", conv.given, target), operands)
+    return None if made is None else Packing(made)
+
+
+@dataclass(frozen=True, slots=True)
+class BoundedConv:
+    """A convolution that bounds its result; if the result is limited, it propagates NaN.
+
+    Attributes:
+        fast: the convolution with the limit, for numbers whose products are finite.
+        exact: the convolution without the limit, which a loop applies; None without limits.
+        attrs: the attributes of the op.
+    """
+
+    fast: Recipe
+    exact: Recipe | None
+    attrs: dict[str, AttrValue]
+    reorders: int = 0
+    allocates: bool = False
+
+    @property
+    def workspace(self) -> int:
+        """Bytes of the larger one of the two workspaces."""
+        return max(r.workspace for r in (self.fast, self.exact) if r is not None)
+
+    def bind(self, ctx: BindContext) -> list[Launch]:
+        """Return the launch, which selects one of the recipes."""
+        (y, bound), norms = ctx.outputs, ctx.inputs[2]
+        low, high = self.attrs["low"], self.attrs["high"]
+        exact = fast = self.fast.bind(ctx)
+        if self.exact is not None:
+            limit: Launch = partial(np.clip, y, low, high, y)
+            exact = [*self.exact.bind(ctx), limit]
+        most, pointers = max(abs(low), abs(high)), (pointer(norms), pointer(bound))
+        return [_selecting(list(self._bounds(ctx.inputs)), pointers, most, fast, exact)]
+
+    def _bounds(self, inputs: Sequence[Array]) -> Iterator[_Bound]:
+        """Yield the bounds of the image and of the residual."""
+        rest = iter(inputs[3 + self.attrs["bias"] :])
+        images = [inputs[0], *([next(rest)] if self.attrs["residual"] else [])]
+        for x, given in zip(images, ("bounded", "residual_bounded"), strict=False):
+            known = pointer(next(rest)) if self.attrs[given] else None
+            largest = partial(compiler.native().largest, pointer(x), x.size)
+            yield _Bound(known, _unknown if self.exact is None else largest)
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """The bound of the magnitudes of an array.
+
+    Attributes:
+        known: pointer to the bound; None if no op computes it.
+        measure: returns the largest magnitude, or infinity if it is not needed.
+    """
+
+    known: Sequence[float] | None
+    measure: Callable[[], float]
+
+    def get(self) -> float:
+        """Return the bound: the known one, or the largest magnitude."""
+        return self.measure() if self.known is None else self.known[0]
+
+
+def _unknown() -> float:
+    return inf
+
+
+def _selecting(
+    ends: Sequence[_Bound],
+    pointers: tuple[Sequence[float], Any],
+    most: float,
+    fast: Sequence[Launch],
+    exact: Sequence[Launch],
+) -> Launch:
+    """Return a launch that runs ``fast`` if the result is finite, else ``exact``.
+
+    Args:
+        ends: the bounds of the input and of the residual.
+        pointers: the norms of weights and bias, and the bound of the result.
+        most: the largest magnitude that the limits allow.
+        fast, exact: the launches.
+    """
+    norms, result = pointers
+
+    def bounded(found: Sequence[float]) -> float:
+        return found[0] * norms[0] + norms[1] + sum(found[1:])
+
+    def run() -> None:
+        bound = bounded([end.get() for end in ends])
+        if not bound < FINITE:
+            bound = bounded([end.measure() for end in ends])
+        moderate = bound < FINITE
+        for launch in fast if moderate else exact:
+            launch()
+        result[0] = min(bound, most) if moderate else inf
+
+    return run
+
+
+def _build_product(p: Problem) -> BoundedConv | None:
+    conv = PackedConv.of(p.attrs, p.attrs["filters"])
+    fast = conv.recipe(conv.limited)
+    if fast is None or not conv.limited:
+        return None if fast is None else BoundedConv(fast, None, p.attrs)
+    exact = conv.recipe(False, fast.primitive.md("weights"))
+    return None if exact is None else BoundedConv(fast, exact, p.attrs)
+
+
+KERNELS: tuple[KernelSpec, ...] = (
+    kernel(PACK, _build_pack, accepts=is_float32),
+    kernel(PRODUCT, _build_product, accepts=is_float32),
+)

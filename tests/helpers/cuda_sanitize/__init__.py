@@ -1,0 +1,1 @@
+"""Kernels of flow-cuda under ThreadSanitizer, AddressSanitizer and UndefinedBehaviorSanitizer."""

@@ -1,0 +1,196 @@
+"""Defects to plant in kernels, each of which a sanitizer must find."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from .runs import case_of, errors, samples
+
+_RNG = np.random.default_rng(0)
+
+
+def floats(*shape: int) -> Any:
+    """Return random float32 numbers."""
+    return _RNG.normal(size=shape).astype(np.float32)
+
+
+def indices(limit: int, *shape: int) -> Any:
+    """Return random int64 numbers below a limit."""
+    return _RNG.integers(0, limit, shape)
+
+
+@dataclass(frozen=True)
+class Defect:
+    """A defect.
+
+    Attributes:
+        name: what is wrong.
+        tool: the tool that finds it.
+        op, arrays, attrs: the op, its inputs, and its attributes; without inputs, its largest
+            sample.
+        old, new: the text to replace in the source of the kernel, and its replacement.
+        nth: the number of the place to replace, if there are several.
+    """
+
+    name: str
+    tool: str
+    op: str
+    arrays: tuple[Any, ...]
+    old: str
+    new: str
+    nth: int = 0
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+
+    def plant(self, text: str) -> str:
+        """Return the source with the defect."""
+        parts = text.split(self.old)
+        assert len(parts) > self.nth + 1, f"{self.name}: the source has no such text"
+        head, tail = parts[: self.nth + 1], parts[self.nth + 1 :]
+        return self.old.join(head) + self.new + self.old.join(tail)
+
+
+def missed(defect: Defect) -> bool:
+    """Return whether no error is reported for a kernel with the defect."""
+    if defect.arrays:
+        case = case_of(defect.op, defect.arrays, defect.attrs)
+    else:
+        case = max(samples(defect.op, "float32"), key=lambda one: sum(x.size for x in one.arrays))
+    return not list(errors([case], defect.tool, defect.plant))
+
+
+ROWS, MATRIX = (floats(9, 300),), (floats(2, 40, 50),)
+TURNED = {"perm": (0, 2, 1)}
+TALL = (floats(600, 40),)
+LEADING = {"axis": (0,), "keepdims": False}
+TRAILING = {"axis": (1,), "keepdims": False}
+TABLE = (floats(7, 5), indices(7, 400))
+SPARSE = ((floats(60, 50) > 0.5).astype(np.float32),)
+LONG = (floats(2, 3000),)
+COLUMNS = "        __syncthreads();\n        kept[threadIdx.x] = sum;\n        __syncthreads();\n"
+SCAN = "        V other = own >= step ? sums[own - step] : (V)0;\n        __syncthreads();\n"
+BLOCK = "    kept[threadIdx.x] = value;\n    __syncthreads();\n"
+
+
+def _barriers() -> tuple[Defect, ...]:
+    """Return missing barriers."""
+    reduced = "        }\n        __syncthreads();\n    }\n    return kept[0];"
+    first = "    __syncthreads();\n" + BLOCK
+    tile = "tile[i / TILE][i % TILE] = x[matrix + r * columns + c];\n        }\n"
+    place = "missing barrier: "
+    return (
+        Defect(place + "before a reduction", "thread", "l2_normalize", ROWS, first, BLOCK,
+               attrs={"axis": 1}),
+        Defect(place + "after the values of a reduction", "thread", "softmax", ROWS, BLOCK,
+               "    kept[threadIdx.x] = value;\n"),
+        Defect(place + "between the steps of a reduction", "thread", "softmax", ROWS, reduced,
+               reduced.replace("        __syncthreads();\n", "")),
+        Defect(place + "in a layer norm", "thread", "layer_norm", (), BLOCK,
+               "    kept[threadIdx.x] = value;\n"),
+        Defect(place + "in a loss", "thread", "sparse_softmax_cross_entropy", (), BLOCK,
+               "    kept[threadIdx.x] = value;\n"),
+        Defect(place + "in a row sum", "thread", "reduce_sum", ROWS, BLOCK,
+               "    kept[threadIdx.x] = value;\n", attrs=TRAILING),
+        Defect(place + "between a tile's writes and reads", "thread", "transpose", MATRIX,
+               tile + "        __syncthreads();\n", tile, attrs=TURNED),
+        Defect(place + "before column sums", "thread", "reduce_sum", TALL, COLUMNS,
+               COLUMNS.replace("        __syncthreads();\n", "", 1), attrs=LEADING),
+        Defect(place + "after column sums", "thread", "reduce_sum", TALL, COLUMNS,
+               COLUMNS.replace("sum;\n        __syncthreads();\n", "sum;\n"), attrs=LEADING),
+        Defect(place + "in a scan, after the reads", "thread", "argwhere", SPARSE, SCAN,
+               SCAN.replace("        __syncthreads();\n", "")),
+        Defect(place + "in a scan, after the writes", "thread", "argwhere", SPARSE,
+               "sums[own] += other;\n        __syncthreads();\n", "sums[own] += other;\n"),
+        Defect(place + "before a scan", "thread", "argwhere", SPARSE,
+               "    sums[own] = value;\n    __syncthreads();\n", "    sums[own] = value;\n"),
+        Defect(place + "before a histogram", "thread", "arg_sort", LONG,
+               "found[d] = 0;\n        __syncthreads();\n", "found[d] = 0;\n"),
+        Defect(place + "after a histogram", "thread", "arg_sort", LONG,
+               "1u);\n        }\n        __syncthreads();\n", "1u);\n        }\n"),
+        Defect(place + "not reached by some threads", "thread", "softmax", ROWS, BLOCK,
+               "    kept[threadIdx.x] = value;\n    if (threadIdx.x < 100) __syncthreads();\n"),
+    )  # fmt: skip
+
+
+def _tails() -> tuple[Defect, ...]:
+    """Return loops and masks that are off by one."""
+    each = (
+        ("broadcast_add", (floats(700), floats(700)), {}), ("gather", TABLE, {"axis": 0}),
+        ("cast", (floats(700),), {"dtype": "float16"}), ("relu", (floats(33),), {}),
+        ("sparse_softmax_cross_entropy_grad", (), {}),
+        ("unsorted_segment_sum", (floats(400, 3), indices(7, 400)), {"axis": 0, "num_segments": 7}),
+        ("tril", (), {}),
+    )  # fmt: skip
+    return (
+        *(Defect(f"tail of {op}", "address", op, arrays, "i < (count); i +=", "i <= (count); i +=",
+                 attrs=attrs)
+          for op, arrays, attrs in each),
+        *(Defect(f"row tail of {op}", "address", op, arrays, "i = threadIdx.x; i < (count)",
+                 "i = threadIdx.x; i <= (count)")
+          for op, arrays in (("softmax", ROWS), ("log_softmax", ROWS), ("layer_norm", ()))),
+        Defect("one block too many", "address", "softmax", (floats(8, 30),),
+               "i = blockIdx.x; i < (count)", "i = blockIdx.x; i <= (count)"),
+        Defect("mask of a tile's reads", "address", "transpose", MATRIX,
+               "if (r < rows && c < columns) tile", "if (r < rows + 1 && c < columns) tile",
+               attrs=TURNED),
+        Defect("mask of a tile's writes", "address", "transpose", MATRIX,
+               "if (r < rows && c < columns) y", "if (r < rows && c <= columns) y", attrs=TURNED),
+        Defect("mask of columns", "address", "reduce_sum", TALL, "if (column < columns) {",
+               "if (column < columns + 8) {", attrs=LEADING),
+        Defect("index range", "address", "gather", (floats(7, 5), indices(9, 400)),
+               "row >= rows ? (U)0", "row > rows + 1 ? (U)0", attrs={"axis": 0}),
+    )  # fmt: skip
+
+
+def _races() -> tuple[Defect, ...]:
+    """Return races between blocks and between threads."""
+    segments = (floats(400, 3), indices(7, 400))
+    sums = {"axis": 0, "num_segments": 7}
+    return (
+        Defect("all blocks do the same", "thread", "broadcast_add", (floats(700), floats(700)),
+               "return (i64)blockIdx.x * blockDim.x + threadIdx.x", "return threadIdx.x"),
+        Defect("all blocks reduce the same rows", "thread", "softmax", ROWS,
+               "i64 i = blockIdx.x; i < (count)", "i64 i = 0; i < (count)"),
+        Defect("sums without atomic addition", "thread", "unsorted_segment_sum", segments,
+               "FN void add_to(float *to, float value) { atomicAdd(to, value); }",
+               "FN void add_to(float *to, float value) { *to += value; }", attrs=sums),
+        Defect("a histogram without atomic addition", "thread", "arg_sort", LONG,
+               "atomicAdd(&found[digit(keys[row * n + i], shift)], 1u)",
+               "found[digit(keys[row * n + i], shift)] += 1u"),
+        Defect("all threads store a result", "thread", "sparse_softmax_cross_entropy", (),
+               "if (threadIdx.x == 0) store(loss + r", "store(loss + r"),
+        Defect("a reduction that is too wide", "thread", "softmax", ROWS, "threadIdx.x < half",
+               "threadIdx.x <= half"),
+        Defect("unordered repeated updates", "thread", "tensor_scatter_nd_update",
+               (floats(5, 2), floats(900, 2), indices(5, 900, 1)),
+               "atomicMax(winners + at / inner, (i32)i)", "winners[at / inner] = (i32)i"),
+        Defect("all blocks add to one total", "thread", "square_sum", (floats(50_000),),
+               "if (blockIdx.x) return;", ""),
+    )  # fmt: skip
+
+
+def _arithmetic() -> tuple[Defect, ...]:
+    """Return overflows, unaligned accesses and conversions out of range."""
+    add = (floats(7000), floats(7000))
+    return (
+        Defect("32-bit index", "address", "broadcast_add", add,
+               "return (i64)blockIdx.x * blockDim.x + threadIdx.x",
+               "return (int)blockIdx.x * (int)1000000007 + (int)threadIdx.x"),
+        Defect("32-bit row", "address", "softmax", ROWS, "r / inner * n * inner",
+               "(i64)((int)(r / inner) * 1000000007 * (int)n)", nth=1),
+        Defect("an unaligned vector", "address", "gather", TABLE, "row >= rows ? (U)0 : ",
+               "row >= rows ? (U)*(const u64 *)(x + 1) : (U)*(const u64 *)(x + 1) + ",
+               attrs={"axis": 0}),
+        Defect("a float beyond the integers", "address", "cast", (floats(70) * 1e20,),
+               "? (i32)x : (i32)0x80000000u", "? (i32)x : (i32)x", attrs={"dtype": "int32"}),
+        Defect("a shift by too much", "address", "cast", (floats(70),), "(bits >> 16 & 1)) >> 16",
+               "(bits >> 16 & 1)) >> (16 + 16 * (bits | 1 ? 1 : 0))", attrs={"dtype": "bfloat16"}),
+        Defect("a read before the array", "address", "broadcast_add", add, "return *from;",
+               "return from[-1];"),
+    )  # fmt: skip
+
+
+DEFECTS = (*_barriers(), *_tails(), *_races(), *_arithmetic())
