@@ -324,6 +324,11 @@ def test_the_type_of_blobs_in_annotations() -> None:
     assert flow._oneflow_internal.BlobDesc is importlib.import_module("oneflow_api").BlobDesc
 
 
+def test_the_type_of_initializers_in_annotations() -> None:
+    module = importlib.import_module("oneflow.core.job.initializer_conf_pb2")
+    assert isinstance(flow.zeros_initializer(), module.InitializerConf)
+
+
 def test_ranges_of_the_host() -> None:
     flow.profiler.range_push("a")
     flow.profiler.range_pop()
