@@ -13,7 +13,6 @@ from flow_core.api.session.train import log_mismatch
 from flow_core.base.arrays import Array
 from flow_core.base.dtypes import DType, as_asked, float32
 from flow_core.base.errors import CheckpointError, InferenceError, JobError, user_line
-from flow_core.base.formats.html_table import html_table
 from flow_core.base.host_arrays import HostDLPack, host_array
 from flow_core.checkpoint import store
 from flow_core.checkpoint.snapshot import StoredVariable
@@ -21,7 +20,6 @@ from flow_core.checkpoint.store import Mismatch
 from flow_core.frontend.config.function_config import FunctionConfig
 from flow_core.frontend.config.scope import current_scope, name_scope
 from flow_core.frontend.job.function import global_function
-from flow_core.frontend.session.dropped_variables import drop
 from flow_core.frontend.session.session import (
     clear_default_session,
     default_session,
@@ -262,6 +260,8 @@ class VariableBlob(HostDLPack):
 
     def _repr_html_(self) -> str:
         """Return the name, type, range and first elements, for notebooks."""
+        from flow_core.base.formats.html_table import html_table
+
         value = self.numpy()
         rows: list[tuple[str, object]] = [("type", self._stored.info.type)]
         if value.size and value.dtype.kind not in "OSUb":
@@ -310,6 +310,8 @@ def drop_variables(*patterns: str) -> list[str]:
     Raises:
         VariableError: no variable has one of the names.
     """
+    from flow_core.frontend.session.dropped_variables import drop
+
     return drop(default_session(), patterns)
 
 
