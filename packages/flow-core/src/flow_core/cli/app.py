@@ -16,7 +16,7 @@ from flow_core.base import planning
 from flow_core.base.errors import FlowError, visible
 from flow_core.cli.new import KINDS, create_package
 from flow_core.cli.progress import progress
-from flow_core.cli.render import show
+from flow_core.cli.render import show, width
 from flow_core.cli.scripts import document_of, job_of, measured_of, run_script, write_page
 
 emulate_gpus = click.option(
@@ -209,7 +209,7 @@ def plan(
         os.environ["ONEFLOW_EMULATE_GPUS"] = str(emulate_gpus)
     planning.begin()
     from flow_core.observe.diff import diff_tables
-    from flow_core.observe.summary.screen import summary_tables
+    from flow_core.observe.summary.screen import WIDTH, summary_tables
     from flow_core.observe.text import plan_tables
 
     if html is not None:
@@ -226,7 +226,7 @@ def plan(
     elif before is not None:
         show(diff_tables(before, found))
     else:
-        show(plan_tables(found) if full else summary_tables(found, times))
+        show(plan_tables(found) if full else summary_tables(found, times, width(WIDTH)))
 
 
 @cli.command(short_help="Verify a job's plan against one device, op by op.")

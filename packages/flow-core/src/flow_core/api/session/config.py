@@ -50,7 +50,11 @@ def _setter(name: str) -> Callable[..., None]:
         default_session().resources.others[name] = val
 
     setter.__name__ = setter.__qualname__ = name.rsplit(".", 1)[-1]
-    setter.__doc__ = f"Keeps ``{name}``, which does not affect core."
+    setter.__doc__ = (
+        f"Keep ``{name}``, which does not affect core.\n\n"
+        f"Args:\n    val: the value to keep.\n\n"
+        f"Example:\n    >>> flow.config.{name}(True)\n"
+    )
     return setter
 
 
@@ -145,9 +149,15 @@ def _count(name: str, val: int, least: int = 1, most: int = MOST_DEVICES) -> int
 def gpu_device_num(val: int) -> None:
     """Set the number of GPUs per machine; with 0, ops outside all placement scopes run on the CPU.
 
+    Args:
+        val: an integer of at least 0.
+
     Raises:
         DeviceUnavailableError: fewer GPUs exist; the error gives the reason, and says how to
             emulate GPUs.
+
+    Example:
+        >>> flow.config.gpu_device_num(0)
     """
     session = default_session()
     count = _count("gpu_device_num", val, least=0)
@@ -157,18 +167,48 @@ def gpu_device_num(val: int) -> None:
 
 
 def cpu_device_num(val: int) -> None:
-    """Set the number of CPU devices per machine, which jobs use by default if there are no GPUs."""
+    """Set the number of CPU devices per machine, which jobs use by default if there are no GPUs.
+
+    Args:
+        val: a positive integer.
+
+    Raises:
+        ConfigError: the value is not a positive integer.
+
+    Example:
+        >>> flow.config.cpu_device_num(2)
+    """
     default_session().resources.cpu_device_num = _count("cpu_device_num", val)
 
 
 def reserved_device_mem_mbyte(val: int) -> None:
-    """Set how many megabytes plans must leave free on each device other than the CPU."""
+    """Set how many megabytes plans must leave free on each device other than the CPU.
+
+    Args:
+        val: an integer of at least 0.
+
+    Raises:
+        ConfigError: the value is not such an integer.
+
+    Example:
+        >>> flow.config.reserved_device_mem_mbyte(500)
+    """
     val = _count("reserved_device_mem_mbyte", val, least=0, most=1 << 40)
     default_session().resources.others["reserved_device_mem_mbyte"] = val
 
 
 def machine_num(val: int) -> None:
-    """Set the number of machines; the default is the number that ``flow.env.machine`` names."""
+    """Set the number of machines; the default is the number that ``flow.env.machine`` names.
+
+    Args:
+        val: a positive integer.
+
+    Raises:
+        ConfigError: the value is not a positive integer.
+
+    Example:
+        >>> flow.config.machine_num(1)
+    """
     resources = default_session().resources
     resources.machine_num = _count("machine_num", val)
     resources.others["env.machine_num"] = val
@@ -178,6 +218,15 @@ def enable_tensor_float_32_compute(val: bool = True) -> None:
     """Set whether devices may compute float32 products with a 10-bit mantissa (default True).
 
     The setting applies to jobs compiled afterwards.  CPU kernels ignore it.
+
+    Args:
+        val: True or False.
+
+    Raises:
+        ConfigError: the value is neither.
+
+    Example:
+        >>> flow.config.enable_tensor_float_32_compute(False)
     """
     if not isinstance(val, bool):
         attempted = f"config.{TENSOR_FLOAT_32}"
@@ -190,6 +239,15 @@ def host_fallback(val: str) -> None:
 
     The setting applies to jobs compiled afterwards, unless their ``function_config.host_fallback``
     is set.
+
+    Args:
+        val: "off", "warn" or "silent".
+
+    Raises:
+        ConfigError: the value is none of these.
+
+    Example:
+        >>> flow.config.host_fallback("warn")
     """
     if val not in HOST_FALLBACK:
         allowed = " or ".join(map(repr, HOST_FALLBACK))
@@ -202,8 +260,17 @@ def host_fallback(val: str) -> None:
 def load_library(val: str) -> None:
     """Raise an error, since compiled ops of OneFlow cannot be loaded.
 
+    Args:
+        val: the path of a library.
+
     Raises:
         UnsupportedError: always.
+
+    Example:
+        >>> flow.config.load_library("my_ops.so")
+        Traceback (most recent call last):
+            ...
+        flow_core.base.errors.UnsupportedError: ...
     """
     raise UnsupportedError(
         "config.load_library",
@@ -219,5 +286,13 @@ load_library_now = load_library
 
 
 def legacy_model_io_enabled() -> bool:
-    """Return whether ``enable_legacy_model_io`` was set."""
+    """Return whether ``enable_legacy_model_io`` was set.
+
+    Returns:
+        True or False.
+
+    Example:
+        >>> flow.config.legacy_model_io_enabled()
+        False
+    """
     return bool(default_session().resources.others.get("enable_legacy_model_io", False))
