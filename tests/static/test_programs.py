@@ -141,3 +141,9 @@ def test_wrong_lines_have_errors(errors: tuple[str, list[tuple[str, int, str]]])
     assert {lines[number - 1] for number in expected - reported.keys()} == set()
     surplus = reported.keys() - expected
     assert {lines[number - 1]: reported[number] for number in surplus} == {}
+
+
+def test_right_program_runs() -> None:
+    command = [sys.executable, "-W", "error", str(PROGRAMS / "right.py")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
