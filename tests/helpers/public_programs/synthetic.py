@@ -12,7 +12,7 @@ def _rng() -> np.random.Generator:
     return np.random.default_rng(0)
 
 
-def mnist(folder: Path, train: int = 2000, test: int = 400) -> None:
+def mnist(folder: Path, train: int = 2000, test: int = 2000) -> None:
     """Write ``mnist.npz``: digits are noise around ten random images."""
     rng = _rng()
     means = rng.uniform(0, 200, (10, 28, 28))
