@@ -226,7 +226,7 @@ def reduce_mean(
             errors.
 
     Returns:
-        A blob without the reduced axes, of the element type of ``x``.
+        A blob without the reduced axes, of the element type of ``input_blob``.
 
     Example:
         >>> @flow.global_function()
@@ -268,7 +268,7 @@ def reduce_variance(
             errors; floating types only.
 
     Returns:
-        A blob without the reduced axes, of the element type of ``x``.
+        A blob without the reduced axes, of the element type of ``input_tensor``.
 
     Example:
         >>> @flow.global_function()
@@ -295,7 +295,7 @@ def reduce_std(
             errors; floating types only.
 
     Returns:
-        A blob without the reduced axes, of the element type of ``x``.
+        A blob without the reduced axes, of the element type of ``input_tensor``.
 
     Example:
         >>> @flow.global_function()
@@ -321,7 +321,7 @@ def reduce_euclidean_norm(
             errors; floating types only.
 
     Returns:
-        A blob without the reduced axes, of the element type of ``x``.
+        A blob without the reduced axes, of the element type of ``input_tensor``.
 
     Example:
         >>> @flow.global_function()
@@ -344,7 +344,7 @@ def reduce_logsumexp(
             errors; floating types only.
 
     Returns:
-        A blob without the reduced axes, of the element type of ``x``.
+        A blob without the reduced axes, of the element type of ``input_tensor``.
 
     Example:
         >>> @flow.global_function()
