@@ -31,7 +31,9 @@ EXAMPLE_PLUGINS = tuple(p.parent.name for p in sorted(ROOT.glob("examples/plugin
 ONEDNN_WHEELS = ("2024.0.0", "2026.1.0")
 # The external tests import these.  They are not a dependency group: TensorFlow's bounds on
 # its dependencies would apply to the whole workspace.
-PROGRAMS = ("imageio", "matplotlib", "opencv-python-headless", "pillow", "scikit-learn", "scipy")
+PROGRAMS = (
+    "imageio", "matplotlib", "opencv-python-headless", "pillow", "scikit-learn", "scipy", "six",
+)  # fmt: skip
 CONFORMANCE = ("absl-py", "opencv-python-headless", "pycocotools", "scipy", "six", "tensorflow-cpu")
 # More workers than cores, because many tests wait for other processes.  Long tests come last, so
 # idle workers steal tests from others.

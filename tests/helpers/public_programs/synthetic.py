@@ -12,7 +12,7 @@ def _rng() -> np.random.Generator:
     return np.random.default_rng(0)
 
 
-def mnist(folder: Path, train: int = 2000, test: int = 400) -> None:
+def mnist(folder: Path, train: int = 2000, test: int = 2000) -> None:
     """Write ``mnist.npz``: digits are noise around ten random images."""
     rng = _rng()
     means = rng.uniform(0, 200, (10, 28, 28))
@@ -37,13 +37,13 @@ def mnist_idx(folder: Path) -> None:
 
 
 def facades(folder: Path) -> None:
-    """Write eight pairs of images per part of the data set of facades."""
+    """Write twelve pairs of images per part of the data set of facades."""
     from PIL import Image
 
     for part in ("train", "val", "test"):
         target = folder / "data" / "facades" / part
         target.mkdir(parents=True, exist_ok=True)
-        for i in range(8):
+        for i in range(12):
             pixels = _rng().integers(0, 256, (256, 512, 3), dtype=np.uint8)
             Image.fromarray(pixels).save(target / f"{i}.jpg")
 

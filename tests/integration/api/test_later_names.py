@@ -14,6 +14,7 @@ import oneflow as flow
 import oneflow.compatible.single_client as single_client
 import oneflow.typing as tp
 from flow_core.base.errors import ConfigError, DataError, InferenceError
+from flow_core.frontend.session.session import default_session
 
 MATRIX = np.arange(6.0).reshape(2, 3)
 IMAGES = np.arange(24.0).reshape(1, 2, 3, 4)
@@ -314,13 +315,19 @@ def test_processes_and_build() -> None:
     assert flow.sysconfig.has_rpc_backend_local()
     assert not flow.sysconfig.with_xla()
     flow.env.init_bootstrap_confs(["10.0.0.1", "10.0.0.2"], 9000, 4)
-    assert flow.env.current_resource()["machine_num"] == 2
+    assert default_session().resources.others["env.machine"] == ("10.0.0.1", "10.0.0.2")
     with pytest.raises(ConfigError, match="multiple"):
         flow.env.init_bootstrap_confs(["10.0.0.1", "10.0.0.2"], 9000, 3)
+    flow.env.machine("127.0.0.1")  # outlives the session
 
 
 def test_the_type_of_blobs_in_annotations() -> None:
     assert flow._oneflow_internal.BlobDesc is importlib.import_module("oneflow_api").BlobDesc
+
+
+def test_the_type_of_initializers_in_annotations() -> None:
+    module = importlib.import_module("oneflow.core.job.initializer_conf_pb2")
+    assert isinstance(flow.zeros_initializer(), module.InitializerConf)
 
 
 def test_ranges_of_the_host() -> None:

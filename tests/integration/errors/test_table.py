@@ -169,7 +169,7 @@ DEFINITION: list[Callable[[], Any]] = [
     lambda: predict(lambda x: flow.nn.conv2d(image(x), image(x), 1, "SOME")),
     lambda: predict(lambda x: flow.nn.conv2d(image(x), image(x), 1, "SAME", groups=0)),
     lambda: predict(lambda x: flow.nn.max_pool2d(image(x), 0, 1, "SAME")),
-    lambda: predict(lambda x: flow.nn.max_pool2d(image(x), None, 1, "SAME")),
+    lambda: predict(lambda x: flow.nn.max_pool2d(image(x), "a", 1, "SAME")),
     lambda: predict(lambda x: flow.nn.max_pool2d(x, 2, 1, "SAME")),
     lambda: predict(lambda x: flow.nn.bias_add(x, x)),
     lambda: predict(lambda x: flow.nn.relu(None)),

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -125,7 +126,7 @@ class StreamRunner:
             self._step()
 
     def _step(self) -> None:
-        helpers = [_pool().submit(self._help) for _ in range(self._workers - 1)]
+        helpers = self._start_helpers()
         try:
             self._work()
         except BaseException as error:  # noqa: BLE001 - an interrupt: the helpers end first
@@ -134,6 +135,16 @@ class StreamRunner:
             helper.result()
         if self._error is not None:
             raise self._error
+
+    def _start_helpers(self) -> list[Future[None]]:
+        """Start the helper threads; the caller runs all segments if the interpreter exits, since
+        pools start no work then.
+        """
+        helpers: list[Future[None]] = []
+        with suppress(RuntimeError):
+            for _ in range(self._workers - 1):
+                helpers.append(_pool().submit(self._help))
+        return helpers
 
     def _help(self) -> None:
         """Run segments in a helper thread."""

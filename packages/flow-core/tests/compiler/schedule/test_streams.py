@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -115,6 +117,29 @@ def test_independent_streams_run_concurrently() -> None:
     for part in parts:
         part.launch = together.wait
     StreamRunner(parts, 2)()
+
+
+def test_steps_run_while_the_interpreter_exits() -> None:
+    """Pools start no work then, but the steps of pending asynchronous calls still run."""
+    program = """
+import atexit
+from flow_core.plan import Task
+from flow_core.runtime.streams import StreamRunner, segments
+from flow_core.sharding.topology import Device
+
+device = Device("cpu", 0, 0)
+tasks = [Task("t", "t", {}, (), (), None, device, "t", stream=i) for i in range(2)]
+parts = segments(tasks)
+for part in parts:
+    part.launch = lambda part=part: print("ran", *part.tasks)
+run = StreamRunner(parts, 2)
+run()
+atexit.register(run)
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(done.stdout.split("\n")) == ["", "ran 0", "ran 0", "ran 1", "ran 1"]
 
 
 def test_error_ends_the_step_but_not_the_runner() -> None:

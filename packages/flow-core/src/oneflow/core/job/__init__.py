@@ -1,0 +1,1 @@
+"""``oneflow.core.job``: modules that OneFlow programs import under this path."""
