@@ -96,6 +96,15 @@ def test_operands_of_any_alignment_are_announced(moved: str) -> None:
         LtProductsOf(products, plan).queue(product, operands, 0)
 
 
+def test_empty_workspaces_may_have_any_address() -> None:
+    driver = GpuDriver(Simulator())
+    product = Product(4, 6, 5, False, False, "float32")
+    a, b, c = (on_device(driver, np.ones(shape, np.float32)) for shape in ((4, 5), (5, 6), (4, 6)))
+    empty = driver.allocate(256).view(64, (0,), np.uint8)
+    ProductLaunch(driver.hardware, product, a, b, c, workspace=empty)()
+    assert (driver.copy_out(c) == 5).all()
+
+
 class LtProductsOf(LtProducts):
     """Products that use one plan, whatever the operands."""
 

@@ -324,7 +324,7 @@ class ProductLaunch(Queued):
         given = (self.a, self.b, self.c, self.bias, self.saved, self.workspace)
         a, b, c, bias, saved, workspace = (0 if x is None else x.address for x in given)
         nbytes = 0 if self.workspace is None else self.workspace.nbytes
-        return Operands(a, b, c, bias, saved, workspace, nbytes)
+        return Operands(a, b, c, bias, saved, workspace if nbytes else 0, nbytes)
 
 
 @dataclass(frozen=True, eq=False)
