@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import random
 import signal
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -113,3 +115,25 @@ def pytest_terminal_summary(
     """Print the seed of the sample, so that failures can be reproduced."""
     if seed := config.getoption(SEED):
         terminalreporter.write_line(f"a sample of the cases; {SEED} {seed} chooses them again")
+
+
+@pytest.fixture(autouse=True)
+def _modules_of_examples(
+    request: pytest.FixtureRequest, doctest_namespace: dict[str, Any]
+) -> Iterator[None]:
+    """Let the examples of docstrings use `flow`, `np` and `tp`, each in a new session."""
+    if not isinstance(request.node, pytest.DoctestItem):
+        yield
+        return
+    import numpy as np
+
+    import oneflow as flow
+    import oneflow.typing as tp
+    from flow_core.frontend.session.session import default_session
+
+    doctest_namespace.update(flow=flow, np=np, tp=tp)
+    flow.clear_default_session()
+    resources = copy.deepcopy(default_session().resources)
+    yield
+    flow.clear_default_session()
+    default_session().resources = resources

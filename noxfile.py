@@ -437,9 +437,10 @@ def cuda(session: nox.Session, *libraries: str) -> None:
     """Compile the CUDA C++ kernels with a toolkit's compiler; no driver is needed."""
     sync(session, "--package", "flow-cuda", "--group", "test")
     session.install(*libraries)
-    tests = "packages/flow-cuda/tests/codegen/test_nvrtc.py"
+    folder = "packages/flow-cuda/tests/codegen"
+    tests = (f"{folder}/test_nvrtc.py", f"{folder}/test_sass.py")
     given = session.posargs or (*SAMPLE, "--share", "0.5")
-    session.run("pytest", "-q", "-n", "auto", "--timeout=600", tests, *given)
+    session.run("pytest", "-q", "-n", "auto", "--timeout=600", *tests, *given)
 
 
 @nox.session(name="cuda-12", python=PYTHONS[0])
@@ -453,7 +454,8 @@ def cuda_12(session: nox.Session) -> None:
 @timed
 def cuda_13(session: nox.Session) -> None:
     """Compile a random half of the kernels with NVRTC of CUDA 13; ``-- -v`` compiles all."""
-    cuda(session, "cuda-bindings>=13,<14", "nvidia-cuda-nvrtc>=13,<14")
+    disassembler = ("nvidia-cuda-cuobjdump>=13,<14", "nvidia-cuda-nvdisasm>=13,<14")
+    cuda(session, "cuda-bindings>=13,<14", "nvidia-cuda-nvrtc>=13,<14", *disassembler)
 
 
 @nox.session(name="cuda-sanitize", python=PYTHONS[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import statistics
 import subprocess
 import sys
@@ -42,6 +43,35 @@ def test_import_loads_no_other_module(use: str) -> None:
         if name.partition(".")[0] in ("numpy", "flow_core", "oneflow")
     }
     assert own == {"flow_core", "oneflow"}
+
+
+MOST_OF_HELP = 4.0
+"""The largest accepted CPU time of ``flow --help``, as a multiple of that of a numpy import."""
+
+
+def cpu_seconds(*arguments: str) -> float:
+    """Return the CPU time of a Python process."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-I", *arguments], check=True, capture_output=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+
+
+def test_time_of_the_commands_help() -> None:
+    ratios = [
+        cpu_seconds("-m", "oneflow", "--help") / cpu_seconds("-c", "import numpy") for _ in range(5)
+    ]
+    assert statistics.median(ratios) < MOST_OF_HELP
+
+
+def test_help_registers_no_ops_and_kernels() -> None:
+    code = """
+import sys
+from flow_core.cli.app import cli
+cli(["--help"], standalone_mode=False)
+print("loaded:", *(name for name in sys.modules if name.startswith(("flow_core.builtin", "rich"))))
+"""
+    assert printed(code)[-1] == "loaded:"
 
 
 def test_a_module_of_the_api_is_loaded_on_use() -> None:

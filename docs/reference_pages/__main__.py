@@ -19,6 +19,9 @@ NAME = re.compile(r"`(flow(?:\.\w+)+)(\(\))?`")
 REFERENCE = re.compile(r"^  - Reference: .*\n", re.M)
 """The line of mkdocs.yml that is replaced by the navigation of the reference."""
 
+DECISION = re.compile(r"^ *- adr/\d.*\n", re.M)
+"""The pages of decisions, which their index lists; the navigation would repeat them on each."""
+
 
 def write(folder: Path) -> int:
     """Write the site's configuration and all pages into a new folder; return the page count."""
@@ -38,7 +41,7 @@ def write(folder: Path) -> int:
         path.write_text(linked(path.read_text(), name, targets))
     site = (DOCS.parent / "mkdocs.yml").read_text()
     lines = "".join(f"  {line}\n" for line in navigation(sorted(public.namespaces(found))))
-    (folder / "mkdocs.yml").write_text(REFERENCE.sub(lines, site))
+    (folder / "mkdocs.yml").write_text(DECISION.sub("", REFERENCE.sub(lines, site)))
     return len(pages)
 
 
@@ -69,6 +72,7 @@ def navigation(spaces: list[str]) -> Iterator[str]:
     yield "- Reference:"
     yield "    - All names: reference/index.md"
     yield from (f"    - {space}: reference/{space}/index.md" for space in spaces)
+    yield "    - flow_fit: reference/flow_fit.md"
     yield "    - Element types: reference/dtypes.md"
     yield "    - Ops: reference/ops.md"
     yield "    - Errors: reference/errors.md"

@@ -9,7 +9,7 @@ import pkgutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from reference_pages import docstrings
+from reference_pages import docstrings, public
 from reference_pages.signatures import signature
 
 ROOT = Path(__file__).parents[2]
@@ -20,6 +20,7 @@ PLUGINS = "reference/plugins"
 def pages() -> Iterator[tuple[str, str]]:
     """Yield the path and text of every page about modules."""
     yield "reference/errors.md", _module("flow_core.base.errors", "Errors")
+    yield "reference/flow_fit.md", _module("flow_fit", "flow_fit")
     yield from _plugin_api()
     yield from _internals()
 
@@ -54,6 +55,7 @@ def _module(name: str, title: str) -> str:
             doc = docstrings.parse(found.__doc__)
             lines += [f"## {member}", "", "```python", signature(member, found), "```", ""]
             lines += [docstrings.fenced(doc.text), "", *docstrings.sections(doc, 3)]
+            lines += public.methods(found)
     return "\n".join(lines) + "\n"
 
 

@@ -51,7 +51,7 @@ def public_objects(
 def _is_exported(found: Any) -> bool:
     if not (inspect.isfunction(found) or inspect.isclass(found)):
         return False
-    return found.__module__.partition(".")[0] in PACKAGES
+    return str(found.__module__).startswith("flow_")
 
 
 def entries() -> list[Entry]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import doctest
 import inspect
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ import numpy as np
 
 import oneflow as flow
 import oneflow.typing as tp
+from flow_core.frontend.session.session import default_session
 from flow_core.frontend.trace import emit as emission
 from flow_core.observe.op_catalog import OpEntry, device_types, op_entry, sample_types
 from flow_core.plugins.host import default_registry
@@ -55,10 +57,12 @@ def run(function: Callable[..., Any]) -> None:
     printed: list[str] = []
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
     flow.clear_default_session()
+    resources = copy.deepcopy(default_session().resources)
     try:
         runner.run(test, out=printed.append)
     finally:
         flow.clear_default_session()
+        default_session().resources = resources
     if runner.failures:
         raise RuntimeError(f"the example of {name} fails:\n{''.join(printed)}")
 

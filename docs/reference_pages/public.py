@@ -118,11 +118,15 @@ def _class_parts(entry: Entry) -> Iterator[str]:
         yield from (docstrings.fenced(constructor.text), "")
     for part in (constructor, doc):
         yield from _with_imports(docstrings.sections(part, 2))
-    members = list(_members(entry.object))
-    if members:
-        yield from ("## Methods and properties", "")
-    for name, member in members:
-        yield from _member(name, member, entry.object)
+    lines = methods(entry.object)
+    if lines:
+        yield from ("## Methods and properties", "", *lines)
+
+
+def methods(found: Any) -> list[str]:
+    """Return the documentation of the public methods and properties of a class."""
+    pairs = _members(found) if inspect.isclass(found) else ()
+    return [line for name, value in pairs for line in _member(name, value, found)]
 
 
 def _members(found: type) -> Iterator[tuple[str, Any]]:
@@ -183,6 +187,7 @@ def _index(spaces: dict[str, list[tuple[str, Entry]]]) -> Iterator[str]:
     for space, members in spaces.items():
         links = ", ".join(f"[`{n.removeprefix(space + '.')}`]({n}.md)" for n, _ in members)
         yield f"| [`{space}`]({space}/index.md) | {links} |"
-    yield from ("", "See also [element types](dtypes.md), [ops](ops.md), [errors](errors.md), the")
+    yield from ("", "See also [element types](dtypes.md), [ops](ops.md), [errors](errors.md),")
+    yield "[flow_fit](flow_fit.md) (training loops), the"
     yield "[API for plugins](plugins/index.md) and, for contributors, the"
     yield "[modules of the packages](internals/index.md)."

@@ -7,6 +7,7 @@ The programs of the documentation, the examples and ``programs/right.py`` have n
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import json
 import os
 import re
@@ -19,6 +20,7 @@ import pytest
 
 import flow_core
 import flow_typing
+import oneflow
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
@@ -28,6 +30,7 @@ PAGES = (
     "docs/tutorial.md",
     "packages/flow-typing/README.md",
 )
+EXAMPLES = ("digits.py",)
 BLOCK = re.compile(
     r'^```python(?: title="(?P<title>[^"]+)")?\n(?P<text>(?:.*\n)*?)```$', re.MULTILINE
 )
@@ -46,7 +49,8 @@ pytestmark = pytest.mark.arithmetic  # the checkers read the sources as for one 
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with all programs, and settings of both checkers."""
     folder = tmp_path_factory.mktemp("programs")
-    for path in (*PROGRAMS.glob("*.py"), *(ROOT / "examples").glob("*.py")):
+    (folder / "all_names.py").write_text(all_names())
+    for path in (*PROGRAMS.glob("*.py"), *(ROOT / "examples" / name for name in EXAMPLES)):
         (folder / path.name).write_text(path.read_text())
     for page in PAGES:
         programs: dict[str, list[str]] = {}
@@ -61,6 +65,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     settings = f"[mypy]\nstrict = true\nincremental = false\n{ignored}\n"
     (folder / "mypy.ini").write_text(settings)
     return folder
+
+
+IMPORTED = ("TYPE_CHECKING", "annotations", "piece")
+"""Names in modules without ``__all__`` that are not public."""
+
+
+def all_names() -> str:
+    """Return a program that mentions each public name of ``oneflow`` and its modules."""
+    lines = ["from typing import Any", "", "import oneflow as flow", "", "names: list[Any] = ["]
+    for name in oneflow.__all__:
+        value = getattr(oneflow, name)
+        lines.append(f"    flow.{name},")
+        if inspect.ismodule(value):
+            inner = getattr(value, "__all__", [n for n in vars(value) if not n.startswith("_")])
+            lines += [f"    flow.{name}.{n}," for n in inner if n not in IMPORTED]
+    return "\n".join([*lines, "]", ""])
 
 
 def run(folder: Path, module: str, *arguments: str) -> str:
@@ -84,7 +104,7 @@ def of_pyright(folder: Path) -> Iterator[tuple[str, int, str]]:
     for error in found["generalDiagnostics"]:
         rule = error.get("rule", "")
         name = Path(error["file"]).name
-        if name != "digits.py" or not rule.endswith(UNTYPED):
+        if name not in EXAMPLES or not rule.endswith(UNTYPED):
             yield name, error["range"]["start"]["line"] + 1, f"{rule}: {error['message']}"
 
 
@@ -121,3 +141,9 @@ def test_wrong_lines_have_errors(errors: tuple[str, list[tuple[str, int, str]]])
     assert {lines[number - 1] for number in expected - reported.keys()} == set()
     surplus = reported.keys() - expected
     assert {lines[number - 1]: reported[number] for number in surplus} == {}
+
+
+def test_right_program_runs() -> None:
+    command = [sys.executable, "-W", "error", str(PROGRAMS / "right.py")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -72,12 +72,12 @@ SPARSE = ((floats(60, 50) > 0.5).astype(np.float32),)
 LONG = (floats(2, 3000),)
 COLUMNS = "        __syncthreads();\n        kept[threadIdx.x] = sum;\n        __syncthreads();\n"
 SCAN = "        V other = own >= step ? sums[own - step] : (V)0;\n        __syncthreads();\n"
-BLOCK = "    kept[threadIdx.x] = value;\n    __syncthreads();\n"
+KEEP = "    if (threadIdx.x % WARP == 0) kept[threadIdx.x / WARP] = value;\n"
+BLOCK = KEEP + "    __syncthreads();\n"
 
 
 def _barriers() -> tuple[Defect, ...]:
     """Return missing barriers."""
-    reduced = "        }\n        __syncthreads();\n    }\n    return kept[0];"
     first = "    __syncthreads();\n" + BLOCK
     tile = "tile[i / TILE][i % TILE] = x[matrix + r * columns + c];\n        }\n"
     place = "missing barrier: "
@@ -85,15 +85,13 @@ def _barriers() -> tuple[Defect, ...]:
         Defect(place + "before a reduction", "thread", "l2_normalize", ROWS, first, BLOCK,
                attrs={"axis": 1}),
         Defect(place + "after the values of a reduction", "thread", "softmax", ROWS, BLOCK,
-               "    kept[threadIdx.x] = value;\n"),
-        Defect(place + "between the steps of a reduction", "thread", "softmax", ROWS, reduced,
-               reduced.replace("        __syncthreads();\n", "")),
+               KEEP),
         Defect(place + "in a layer norm", "thread", "layer_norm", (), BLOCK,
-               "    kept[threadIdx.x] = value;\n"),
+               KEEP),
         Defect(place + "in a loss", "thread", "sparse_softmax_cross_entropy", (), BLOCK,
-               "    kept[threadIdx.x] = value;\n"),
+               KEEP),
         Defect(place + "in a row sum", "thread", "reduce_sum", ROWS, BLOCK,
-               "    kept[threadIdx.x] = value;\n", attrs=TRAILING),
+               KEEP, attrs=TRAILING),
         Defect(place + "between a tile's writes and reads", "thread", "transpose", MATRIX,
                tile + "        __syncthreads();\n", tile, attrs=TURNED),
         Defect(place + "before column sums", "thread", "reduce_sum", TALL, COLUMNS,
@@ -111,7 +109,7 @@ def _barriers() -> tuple[Defect, ...]:
         Defect(place + "after a histogram", "thread", "arg_sort", LONG,
                "1u);\n        }\n        __syncthreads();\n", "1u);\n        }\n"),
         Defect(place + "not reached by some threads", "thread", "softmax", ROWS, BLOCK,
-               "    kept[threadIdx.x] = value;\n    if (threadIdx.x < 100) __syncthreads();\n"),
+               KEEP + "    if (threadIdx.x < 100) __syncthreads();\n"),
     )  # fmt: skip
 
 
@@ -125,14 +123,15 @@ def _tails() -> tuple[Defect, ...]:
         ("tril", (), {}),
     )  # fmt: skip
     return (
-        *(Defect(f"tail of {op}", "address", op, arrays, "i < (count); i +=", "i <= (count); i +=",
+        *(Defect(f"tail of {op}", "address", op, arrays, "LOOP(i, first_item(), count,",
+                 "LOOP(i, first_item(), count + 1,",
                  attrs=attrs)
           for op, arrays, attrs in each),
-        *(Defect(f"row tail of {op}", "address", op, arrays, "i = threadIdx.x; i < (count)",
-                 "i = threadIdx.x; i <= (count)")
+        *(Defect(f"row tail of {op}", "address", op, arrays, "LOOP(i, threadIdx.x, count,",
+                 "LOOP(i, threadIdx.x, count + 1,")
           for op, arrays in (("softmax", ROWS), ("log_softmax", ROWS), ("layer_norm", ()))),
         Defect("one block too many", "address", "softmax", (floats(8, 30),),
-               "i = blockIdx.x; i < (count)", "i = blockIdx.x; i <= (count)"),
+               "LOOP(i, blockIdx.x, count,", "LOOP(i, blockIdx.x, count + 1,"),
         Defect("mask of a tile's reads", "address", "transpose", MATRIX,
                "if (r < rows && c < columns) tile", "if (r < rows + 1 && c < columns) tile",
                attrs=TURNED),
@@ -151,9 +150,9 @@ def _races() -> tuple[Defect, ...]:
     sums = {"axis": 0, "num_segments": 7}
     return (
         Defect("all blocks do the same", "thread", "broadcast_add", (floats(700), floats(700)),
-               "return (i64)blockIdx.x * blockDim.x + threadIdx.x", "return threadIdx.x"),
+               "return (i64)blockIdx.x * BLOCK + threadIdx.x", "return threadIdx.x"),
         Defect("all blocks reduce the same rows", "thread", "softmax", ROWS,
-               "i64 i = blockIdx.x; i < (count)", "i64 i = 0; i < (count)"),
+               "LOOP(i, blockIdx.x, count,", "LOOP(i, 0, count,"),
         Defect("sums without atomic addition", "thread", "unsorted_segment_sum", segments,
                "FN void add_to(float *to, float value) { atomicAdd(to, value); }",
                "FN void add_to(float *to, float value) { *to += value; }", attrs=sums),
@@ -162,8 +161,8 @@ def _races() -> tuple[Defect, ...]:
                "found[digit(keys[row * n + i], shift)] += 1u"),
         Defect("all threads store a result", "thread", "sparse_softmax_cross_entropy", (),
                "if (threadIdx.x == 0) store(loss + r", "store(loss + r"),
-        Defect("a reduction that is too wide", "thread", "softmax", ROWS, "threadIdx.x < half",
-               "threadIdx.x <= half"),
+        Defect("all threads store for their warp", "thread", "softmax", ROWS,
+               "if (threadIdx.x % WARP == 0) kept[", "kept["),
         Defect("unordered repeated updates", "thread", "tensor_scatter_nd_update",
                (floats(5, 2), floats(900, 2), indices(5, 900, 1)),
                "atomicMax(winners + at / inner, (i32)i)", "winners[at / inner] = (i32)i"),
@@ -177,7 +176,7 @@ def _arithmetic() -> tuple[Defect, ...]:
     add = (floats(7000), floats(7000))
     return (
         Defect("32-bit index", "address", "broadcast_add", add,
-               "return (i64)blockIdx.x * blockDim.x + threadIdx.x",
+               "return (i64)blockIdx.x * BLOCK + threadIdx.x",
                "return (int)blockIdx.x * (int)1000000007 + (int)threadIdx.x"),
         Defect("32-bit row", "address", "softmax", ROWS, "r / inner * n * inner",
                "(i64)((int)(r / inner) * 1000000007 * (int)n)", nth=1),

@@ -53,19 +53,19 @@ struct Barrier {
     unsigned round = 0;
     char tokens[ROUNDS];
 
-    bool all(unsigned long now) {
+    bool all(unsigned long now, unsigned members) {
         unsigned waiting = (unsigned)now, over = (unsigned)(now >> 32);
-        if (!waiting || waiting + over < blockDim.x) return false;
+        if (!waiting || waiting + over < members) return false;
         if (over) {
             fprintf(stderr, "a barrier that some threads of a block did not reach\n");
             _Exit(3);
         }
         return true;
     }
-    void wait() {
+    void wait(unsigned members) {
         unsigned own = __atomic_load_n(&round, __ATOMIC_RELAXED);
         __tsan_release(tokens + own % ROUNDS);
-        if (all(__atomic_add_fetch(&state, 1, __ATOMIC_RELAXED))) {
+        if (all(__atomic_add_fetch(&state, 1, __ATOMIC_RELAXED), members)) {
             __atomic_store_n(&state, 0, __ATOMIC_RELAXED);
             __atomic_store_n(&round, own + 1, __ATOMIC_RELAXED);
             syscall(SYS_futex, &round, FUTEX_WAKE, 1 << 30, 0, 0, 0);
@@ -75,10 +75,22 @@ struct Barrier {
         }
         __tsan_acquire(tokens + own % ROUNDS);
     }
-    void end() { all(__atomic_add_fetch(&state, 1ul << 32, __ATOMIC_RELAXED)); }
+    void end() { all(__atomic_add_fetch(&state, 1ul << 32, __ATOMIC_RELAXED), blockDim.x); }
 };
-static Barrier barriers[MOST_BLOCKS];
-static void __syncthreads() { barriers[blockIdx.x].wait(); }
+static Barrier barriers[MOST_BLOCKS], warps[MOST_BLOCKS][32];
+static void __syncthreads() { barriers[blockIdx.x].wait(blockDim.x); }
+
+// All threads of a warp take part in each exchange, which orders no other threads.
+template <class V> static V __shfl_xor_sync(unsigned, V value, unsigned lane) {
+    SHARED(V, slots, [1024]);
+    unsigned members = blockDim.x < 32 ? blockDim.x : 32;
+    Barrier &warp = warps[blockIdx.x][threadIdx.x / 32];
+    slots[threadIdx.x] = value;
+    warp.wait(members);
+    V other = slots[threadIdx.x ^ lane];
+    warp.wait(members);
+    return other;
+}
 
 struct Start { unsigned block, thread; };
 static void (*body)(void **);

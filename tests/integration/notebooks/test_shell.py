@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import oneflow as flow
-from flow_core.observe.notebook import SHOWN, ShortError
+from flow_core.frontend.job.progress import STAGES, listeners
+from flow_core.observe.notebook import SHOWN, ShortError, install
 
 interactiveshell = pytest.importorskip("IPython.core.interactiveshell")
 
@@ -116,3 +117,46 @@ def test_errors_show_few_lines_and_fold_the_rest(
     capsys.readouterr()
     shell.run_cell("1 / 0")
     assert "Traceback" in capsys.readouterr().out  # other errors are shown as usual
+
+
+class Published:
+    """A publisher that keeps what is displayed, by display id."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.last: dict[str, str] = {}
+
+    def publish(self, data: Any, transient: Any, update: bool = False) -> None:
+        assert update == (transient["display_id"] in self.last)
+        self.said.append(data["text/html"])
+        self.last[transient["display_id"]] = data["text/html"]
+
+
+class Kernel:
+    """A shell of a notebook, as far as progress bars know it."""
+
+    kernel = None
+
+    def __init__(self) -> None:
+        self.display_pub = Published()
+
+    def set_custom_exc(self, kinds: Any, handler: Any) -> None:
+        pass
+
+
+def test_a_notebook_shows_the_stages_of_a_job(shell: Any) -> None:
+    kernel = Kernel()
+    install(kernel)
+    install(kernel)  # as by %load_ext
+    try:
+        run(shell, "WIDTH = 5", JOB, RUN, RUN)
+    finally:
+        listeners.clear()
+    bars = [text for text in kernel.display_pub.said if text]
+    assert len(bars) == len(STAGES)
+    assert all(f"{stage} job" in bar for stage, bar in zip(STAGES, bars, strict=True))
+    assert set(kernel.display_pub.last.values()) == {""}
+
+
+def test_a_terminal_shows_no_bar(shell: Any) -> None:
+    assert not listeners

@@ -35,7 +35,7 @@ def make_job(width: int | None = None, products: int = 0) -> Any:
     def job(x: ONE) -> tp.Callback[tp.Numpy]:
         if not products:
             return x + 1
-        w = flow.get_variable("w", shape=(768, 768))
+        w = flow.get_variable("w", shape=(768, 768)) * x  # computed in each step
         for _ in range(products):
             w = flow.matmul(w, w)
         return x + 1 + flow.math.reduce_sum(w, axis=[0, 1])

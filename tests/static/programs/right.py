@@ -123,6 +123,6 @@ print(train.name, train.line)
 variables = flow.get_all_variables()
 print(variables["weight"].numpy().mean())
 flow.load_variables({"weight": np.ones((3, 10), np.float32)})
-flow.config.gpu_device_num(1)
+flow.config.enable_debug_mode(True)
 with flow.scope.placement("cpu", "0:0"):
     flow.clear_default_session()

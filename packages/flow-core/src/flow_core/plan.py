@@ -21,7 +21,6 @@ from flow_core.base.errors import (
     PlanError,
     nearest,
 )
-from flow_core.base.formats.html_table import html_table
 from flow_core.base.thread_budget import NOT_DIVIDED, Cores
 from flow_core.ir.graph import NO_ATTRS, Attrs, AttrValue, TensorType, tensor_type
 from flow_core.sharding.sbp import Region
@@ -281,6 +280,8 @@ class Plan:
 
     def _repr_html_(self) -> str:
         """Return the sizes and the most expensive transfers, for notebooks."""
+        from flow_core.base.formats.html_table import html_table
+
         ranked = sorted(self.ledger, key=lambda e: -e.seconds)
         rows = [
             (e.value, ", ".join(e.steps), f"{e.nbytes:,} bytes", e.line)

@@ -105,7 +105,8 @@ else:
 
     def _modules():
         """Return the names of the modules of the API that flow-core provides."""
-        names = (module.name for module in iter_modules(__spec__.submodule_search_locations))
+        modules = iter_modules(__spec__.submodule_search_locations)
+        names = (module.name for module in modules if not module.ispkg)
         return [name for name in names if name not in _PIECES and not name.startswith("_")]
 
     def _own_names():

@@ -2,3 +2,4 @@
 
 from flow_core.api.array.encoding import categorical_ordinal_encoder as categorical_ordinal_encoder
 from flow_core.api.nn.layers import *
+from flow_core.api.nn.layers_norm import *

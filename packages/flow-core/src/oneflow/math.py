@@ -5,7 +5,9 @@ from flow_core.api.compat.later_names import (
 )
 from flow_core.api.math.array import *
 from flow_core.api.math.binary import *
+from flow_core.api.math.comparison import *
 from flow_core.api.math.reduce import *
+from flow_core.api.math.trigonometry import *
 from flow_core.api.math.unary import *
 from flow_core.api.math.unary import sigmoid as sigmoid
 

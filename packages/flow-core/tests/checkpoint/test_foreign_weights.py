@@ -133,6 +133,11 @@ def test_a_pickle_that_calls_a_function_is_refused(tmp_path: Path) -> None:
         ({"w": ("FloatStorage", "0", 4, 0, (4,), (-1,))}, {"0": bytes(16)}, "outside of its"),
         ({"block0/bias": ("FloatStorage", "0", 4, 0, (4,), (1,))}, {"0": bytes(8)}, "8 bytes"),
         ({"block0/bias": ("FloatStorage", "0", 4, 0, (4,), (1,))}, {}, "data/0"),
+        (
+            {"w": ("FloatStorage", "0", 4, 0, (2, 2), (1,))},
+            {"0": bytes(16)},
+            r"\(2, 2\) and \(1,\)",
+        ),
         ({"w": ("OddStorage", "0", 4, 0, (4,), (1,))}, {}, "torch.OddStorage"),
     ],
 )

@@ -56,7 +56,7 @@ def cubes(cli: click.Group) -> None:
 
 def test_command_that_raises_is_named(install: Callable[..., None]) -> None:
     install(bad=Plugin(flow_register_commands=cubes))
-    commands, failures = collect_commands(Host(Settings()).load(), ())
+    commands, failures = collect_commands(Host(Settings()).load().commands, ())
     assert not failures
     group = FlowGroup("flow", commands=commands)  # type: ignore[arg-type]
     assert CliRunner().invoke(group, ["more"]).output == "27\n"
@@ -78,7 +78,7 @@ def test_duplicate_command_disables_the_commands_of_the_later_plugin(
 
     install(first=Plugin(flow_register_commands=cubes), bad=Plugin(flow_register_commands=also))
     registry = Host(Settings()).load()
-    commands, (failure,) = collect_commands(registry, ())
+    commands, (failure,) = collect_commands(registry.commands, ())
     owners = [entry.origin.plugin for entry in registry.commands]
     assert set(commands) == ({"cubes", "more"} if owners[0] == "first" else {"cubes", "other"})
     assert isinstance(failure, PluginConflictError)

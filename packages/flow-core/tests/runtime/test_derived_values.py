@@ -11,6 +11,10 @@ import pytest
 import oneflow as flow
 import oneflow.typing as tp
 from flow_core.frontend.job.function import JobFunction
+from flow_core.observe.document import document
+from flow_core.observe.summary.screen import summary_tables
+from flow_core.observe.tables import joined
+from flow_core.observe.text import plan_report
 from flow_core.plan import Plan
 
 ROWS, SIZE = 3, 4
@@ -102,6 +106,12 @@ def test_values_are_computed_once_between_writes() -> None:
     check(predict)
     check(predict)
     assert calls == [1]
+
+
+def test_report_states_how_many_tasks_wait_for_writes() -> None:
+    job = predict_job()
+    assert "2 when variables change" in plan_report(job)
+    assert "2 when variables change" in joined(summary_tables(document(job)))
 
 
 def test_train_jobs_compute_all_values_in_each_step() -> None:

@@ -105,8 +105,8 @@ def fed_shape(sizes: Sequence[int | None], batch_axis: int | None = 0) -> FedSha
     >>> fed_shape((100, 28, 28), -3)
     FedShape(sizes=(100, 28, 28), batch_axis=0)
     """
-    checked = _checked_shape("shape", (1, *sizes[1:]) if _is_open(sizes) else sizes)
-    axis = _checked_axis("shape", checked, batch_axis)
+    checked = _checked_shape("tp.shape", (1, *sizes[1:]) if _is_open(sizes) else sizes)
+    axis = _checked_axis("tp.shape", checked, batch_axis)
     return FedShape((None, *checked[1:]) if _is_open(sizes) else checked, axis)
 
 

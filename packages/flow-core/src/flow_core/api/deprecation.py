@@ -16,7 +16,18 @@ def deprecates(function_or_class: object) -> Any:
 
 
 def is_deprecated(func_or_class: object) -> bool:
-    """Return whether a function or class of OneFlow is kept only for older programs."""
+    """Return whether a function or class of OneFlow is kept only for older programs.
+
+    Args:
+        func_or_class: a function or class.
+
+    Returns:
+        True or False.
+
+    Example:
+        >>> flow.is_deprecated(flow.nn.relu)
+        False
+    """
     try:
         return func_or_class in _deprecated
     except TypeError:  # unhashable, so never marked

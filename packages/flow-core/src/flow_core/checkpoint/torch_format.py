@@ -19,6 +19,7 @@ import numpy as np
 
 from flow_core.base.dtypes import as_dtype
 from flow_core.base.errors import CheckpointError
+from flow_core.checkpoint.layout import MOST_AXES
 from flow_core.checkpoint.origin import Array
 from flow_core.ir.graph import TensorType
 
@@ -64,6 +65,10 @@ class StoredTensor:
 
 
 def _tensor(storage: Any, offset: Any, shape: Any, strides: Any, *_: object) -> StoredTensor:
+    sizes = (offset, *shape, *strides)
+    good = all(type(n) is int for n in sizes) and len(shape) == len(strides) <= MOST_AXES
+    if not isinstance(storage, _Storage) or not good:
+        raise pickle.UnpicklingError(f"a tensor with {shape!r:.40} and {strides!r:.40}")
     return StoredTensor(storage, offset, tuple(shape), tuple(strides))
 
 

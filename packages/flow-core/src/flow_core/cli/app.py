@@ -1,4 +1,7 @@
-"""The commands of ``flow``."""
+"""The commands of ``flow``.
+
+Commands import what they need when they run, so that `flow --help` reads neither numpy nor rich.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,11 @@ import click
 
 import flow_core
 from flow_core.base import planning
-from flow_core.base.config import Settings
 from flow_core.base.errors import FlowError, visible
-from flow_core.cli.doctor import diagnose, settings_table
 from flow_core.cli.new import KINDS, create_package
-from flow_core.cli.plugin_commands import plugin_commands
 from flow_core.cli.progress import progress
-from flow_core.cli.render import show
+from flow_core.cli.render import show, width
 from flow_core.cli.scripts import document_of, job_of, measured_of, run_script, write_page
-from flow_core.plugins.host import default_registry
 
 emulate_gpus = click.option(
     "--emulate-gpus",
@@ -46,13 +45,19 @@ class FlowGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands: core's, then those of plugins."""
+        from flow_core.cli.plugin_commands import plugin_commands
+
         own = super().list_commands(ctx)
         return [*own, *sorted(plugin_commands(own))]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command with a name: core's or, if core has none, a plugin's."""
         own = super().get_command(ctx, cmd_name)
-        return own or plugin_commands(super().list_commands(ctx)).get(cmd_name)
+        if own is not None:
+            return own
+        from flow_core.cli.plugin_commands import plugin_commands
+
+        return plugin_commands(super().list_commands(ctx)).get(cmd_name)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; print the project's own errors without a traceback."""
@@ -77,6 +82,9 @@ def doctor(ctx: click.Context, config: bool, traceback: bool) -> None:
 
     Exits with status 1 if there are problems.  A missing device is not a problem.
     """
+    from flow_core.base.config import Settings
+    from flow_core.cli.doctor import diagnose, settings_table
+
     if config:
         show([settings_table()])
         return
@@ -201,7 +209,7 @@ def plan(
         os.environ["ONEFLOW_EMULATE_GPUS"] = str(emulate_gpus)
     planning.begin()
     from flow_core.observe.diff import diff_tables
-    from flow_core.observe.summary.screen import summary_tables
+    from flow_core.observe.summary.screen import WIDTH, summary_tables
     from flow_core.observe.text import plan_tables
 
     if html is not None:
@@ -218,7 +226,7 @@ def plan(
     elif before is not None:
         show(diff_tables(before, found))
     else:
-        show(plan_tables(found) if full else summary_tables(found, times))
+        show(plan_tables(found) if full else summary_tables(found, times, width(WIDTH)))
 
 
 @cli.command(short_help="Verify a job's plan against one device, op by op.")
@@ -276,6 +284,8 @@ def verify(
 @click.argument("name")
 def new(parent: Path, kind: str, name: str) -> None:
     """Create an installable package NAME with a plugin of a KIND, its tests and a README."""
+    from flow_core.plugins.host import default_registry
+
     for path in create_package(kind, name, parent, default_registry()):
         click.echo(path)
     click.echo(f"next: cd {parent / name} && uv pip install -e '.[test]' && pytest")

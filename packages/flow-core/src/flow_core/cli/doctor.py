@@ -179,7 +179,7 @@ def _as_tuple(lines: Iterable[object] | None) -> tuple[object, ...]:
 
 def _command_problems(registry: Registry, commands: Iterable[str]) -> list[str]:
     try:
-        return [str(failure) for failure in collect_commands(registry, commands)[1]]
+        return [str(failure) for failure in collect_commands(registry.commands, commands)[1]]
     except PluginError as error:
         return [str(error)]
 

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from string import Template
+from typing import TYPE_CHECKING
 
 import flow_core
 from flow_core.base.errors import PluginConflictError, PluginError
-from flow_core.plugins.hookspecs import API_VERSION
-from flow_core.plugins.registry import Registry
+
+if TYPE_CHECKING:
+    from flow_core.plugins.registry import Registry
 
 TEMPLATES = Path(__file__).parent / "templates"
 SUFFIX = ".tmpl"
@@ -70,6 +72,8 @@ record='double_negation')
 
     def values(self, kind: Kind) -> dict[str, str]:
         """Return the values for the placeholders in templates."""
+        from flow_core.plugins.hookspecs import API_VERSION
+
         major, minor, *_ = flow_core.__version__.split(".")
         bounds = f">={major}.{minor},<{int(major) + 1}"
         ends = {"numpy": ">=1.26"}

@@ -6,11 +6,12 @@ from collections.abc import Iterable
 
 import click
 
+from flow_core.base.config import Settings
 from flow_core.base.errors import FlowError, PluginConflictError, PluginError, PluginResultError
 from flow_core.plugins.guards import plugin_error
-from flow_core.plugins.host import default_registry
+from flow_core.plugins.host import Host
 from flow_core.plugins.records import Origin
-from flow_core.plugins.registry import HookCall, Registry
+from flow_core.plugins.registry import HookCall
 
 
 def plugin_commands(taken: Iterable[str]) -> dict[str, click.Command]:
@@ -21,27 +22,27 @@ def plugin_commands(taken: Iterable[str]) -> dict[str, click.Command]:
 
     """
     try:
-        registry = default_registry()
+        entries = Host(Settings.from_env()).load_commands()
     except PluginError as error:
         click.echo(f"flow: plugins are not loaded: {error}", err=True)
         return {}
-    commands, failures = collect_commands(registry, taken)
+    commands, failures = collect_commands(entries, taken)
     for failure in failures:
         click.echo(f"flow: {failure}", err=True)
     return commands
 
 
 def collect_commands(
-    registry: Registry, taken: Iterable[str]
+    entries: Iterable[HookCall], taken: Iterable[str]
 ) -> tuple[dict[str, click.Command], list[PluginError]]:
-    """Return the commands of a registry's plugins, and the errors of plugins that failed.
+    """Return the commands of plugins, and the errors of plugins that failed.
 
     If the name of one of a plugin's commands is taken, none of that plugin's commands are used.
     """
     owners = dict.fromkeys(taken, "flow-core")
     found: dict[str, click.Command] = {}
     failures: list[PluginError] = []
-    for entry in registry.commands:
+    for entry in entries:
         try:
             commands = _commands_of(entry)
             for name in commands:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Iterable
 from itertools import zip_longest
@@ -23,6 +24,17 @@ def show(tables: Iterable[Table]) -> None:
         return
     for table in tables:
         click.echo("\n".join(plain(table)) + "\n")
+
+
+def width(most: int) -> int:
+    """Return the width for which tables are fitted: that of the terminal, if it is smaller."""
+    if not sys.stdout.isatty():
+        return most
+    return max(60, min(most, shutil.get_terminal_size().columns - FRAME))
+
+
+FRAME = 8
+"""The characters that the drawn form of a table is wider than its plain form."""
 
 
 def _show_rich(tables: Iterable[Table]) -> None:

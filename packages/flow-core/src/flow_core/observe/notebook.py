@@ -1,25 +1,62 @@
-"""Display of errors of flow in IPython and its notebooks: a few lines, and the rest folded."""
+"""Display in IPython and its notebooks: errors in a few lines, and progress bars."""
 
 from __future__ import annotations
 
+import itertools
 import traceback
 from html import escape
 from types import TracebackType
 from typing import Any
 
 from flow_core.base.errors import FlowError, raising_line, visible
+from flow_core.frontend.job.progress import STAGES, listeners
 
 SHOWN = 5
 """How many lines of an error are shown at first."""
 
 
 def install(shell: Any) -> None:
-    """Show errors of flow in a shell of IPython in few lines.
+    """Show errors of flow in few lines and, in a notebook, the stages of jobs as a progress bar.
 
     Args:
         shell: the `IPython.core.interactiveshell.InteractiveShell`.
     """
     shell.set_custom_exc((FlowError,), _show)
+    if hasattr(shell, "kernel"):
+        listeners[:] = [bar for bar in listeners if not isinstance(bar, ProgressBar)]
+        listeners.append(ProgressBar(shell))
+
+
+class ProgressBar:
+    """A bar in the output of a cell while a job is traced, compiled and bound.
+
+    Args:
+        shell: the shell of the notebook.
+    """
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+        self._numbers = itertools.count()
+        self._name = ""
+
+    def __call__(self, job: str, stage: str, begins: bool) -> None:
+        """Show that a stage of a job begins; remove the bar when the stage ends."""
+        if not begins:
+            self._publish("", update=True)
+            return
+        self._name = f"flow-progress-{next(self._numbers)}"
+        self._publish(
+            f'<progress value="{STAGES.index(stage)}" max="{len(STAGES)}"></progress> '
+            f"{escape(stage)} job {escape(repr(job))}",
+            update=False,
+        )
+
+    def _publish(self, html: str, update: bool) -> None:
+        self._shell.display_pub.publish(
+            data={"text/html": html, "text/plain": ""},
+            transient={"display_id": self._name},
+            update=update,
+        )
 
 
 def _show(

@@ -26,21 +26,14 @@ def plan_report(job: AnyJob) -> str:
     return joined(plan_tables(document(job))) + "\n"
 
 
-def _derived(plan: Plan) -> str:
-    """Return the number of tasks that run when variables change, as a part of a sentence."""
-    return f", {len(plan.derived)} when variables change" if plan.derived else ""
-
-
 def plan_tables(doc: PlanDocument) -> Iterator[Table]:
     """Yield the tables that ``flow plan`` prints."""
     plan = doc.plan
     counts = f"{doc.traced} ops traced, {len(plan.tasks)} tasks per step, "
     half = plan.settings.get("mixed_precision_data_type")
-    counts += (
-        f"{len(plan.prologue)} run once"
-        + _derived(plan)
-        + (f", mixed precision in {half}" if half else "")
-    )
+    counts += f"{len(plan.prologue)} run once"
+    counts += f", {len(plan.derived)} when variables change" if plan.derived else ""
+    counts += f", mixed precision in {half}" if half else ""
     yield Table(f"{doc.kind} job {doc.job!r} at {doc.line}\n{counts}", (), ())
     yield _table("ops", "name type outputs placement SBP line", _ops(doc))
     yield _table("tasks", "# op kernel reads writes workspace", _tasks(plan))

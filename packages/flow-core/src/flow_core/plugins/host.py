@@ -81,6 +81,20 @@ class Candidate:
     builtin: bool = False
     module: str = ""
 
+    def may_implement(self, hook: str) -> bool:
+        """Return False if the source of the plugin's module shows that it lacks a hook.
+
+        The module and its package are not imported.
+        """
+        package, *rest = self.module.split(".")
+        spec = importlib.util.find_spec(package) if package else None
+        for folder in (spec and spec.submodule_search_locations) or ():
+            path = Path(folder, *rest).with_suffix(".py")
+            if rest and path.is_file():
+                text = path.read_text(errors="replace")
+                return hook in text or "import *" in text or "__getattr__" in text
+        return True
+
     def declared_api(self) -> str | None:
         """Return the API version that the source of a module declares, without importing it."""
         spec = importlib.util.find_spec(self.module) if self.module else None
@@ -169,6 +183,25 @@ class Host:
         self._refuse()
         return self._builder.build(self.records, self._calls(), self.settings.probe_seconds)
 
+    def load_commands(self) -> tuple[HookCall, ...]:
+        """Load the plugins that may add commands, but none of their records; call at most once.
+
+        Raises:
+            PluginError: a plugin failed, and FLOW_PLUGIN_STRICT is set.
+        """
+        hook = "flow_register_commands"
+        for candidate in self._candidates():
+            own = candidate.builtin or self._skipped(candidate)
+            if own or not candidate.may_implement(hook):
+                continue
+            attempt = _Attempt(candidate.origin)
+            try:
+                self._check_name(candidate)
+                self._register(attempt, candidate)
+            except _ERRORS as error:
+                self._fail(attempt, _explained(error, candidate), fatal=False)
+        return tuple(self._hook_calls(hook))
+
     def _candidates(self) -> Iterator[Candidate]:
         for name in self._builtins:
             origin = Origin(_builtin_name(name), "flow-core", flow_core.__version__)
@@ -225,6 +258,11 @@ class Host:
 
     def _collect(self, attempt: _Attempt, candidate: Candidate) -> Records:
         """Import a plugin and return all its records."""
+        plugin = self._register(attempt, candidate)
+        return {kind: self._call(attempt, kind, plugin) for kind in KINDS}
+
+    def _register(self, attempt: _Attempt, candidate: Candidate) -> object:
+        """Import a plugin, check its hooks, and make them known to the manager."""
         self._trace(f"{candidate.origin}: importing")
         plugin = candidate.load()
         attempt.stage = "api"
@@ -233,7 +271,7 @@ class Host:
         self._check_hooks(candidate.origin, plugin)
         self._manager.register(plugin, candidate.origin.plugin)
         attempt.registered = plugin
-        return {kind: self._call(attempt, kind, plugin) for kind in KINDS}
+        return plugin
 
     def _check_hooks(self, origin: Origin, plugin: object) -> None:
         for name in dir(plugin):

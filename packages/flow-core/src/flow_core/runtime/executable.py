@@ -116,7 +116,10 @@ class Executable:
         find_open_mp()
         with sized_pools(plan.cores):
             self._once = self._prologue()  # enqueued: its operands must live until it has run
-            self._derive = self._derivation()
+            self._derived = self._bind_all(plan.derived)
+            derive = self._order.compile(plan.derived, self._derived)
+            self._derivation = with_sized_pools(plan.cores, derive)
+            self._derive()
             self._launch = self._compiled()
         self._unchecked = True
         self._roots = self._owners_of_fetches(world) if world else ()
@@ -162,19 +165,11 @@ class Executable:
         pairs = zip(tasks, bound, strict=True)
         return [self._order.synchronized(task, launches) for task, launches in pairs]
 
-    def _derivation(self) -> Launch:
-        """Compute the values that depend on variables alone; return the launch that repeats it."""
-        tasks = self.plan.derived
-        bound = self._bind_all(tasks)
-        launch = self._order.compile(tasks, bound)
-
-        def derive() -> None:
-            self._derived_at = self._writes.count
-            with self._blame.step(tasks, bound):
-                launch()
-
-        derive()
-        return with_sized_pools(self.plan.cores, derive)
+    def _derive(self) -> None:
+        """Compute the values that depend on variables alone."""
+        self._derived_at = self._writes.count
+        with self._blame.step(self.plan.derived, self._derived):
+            self._derivation()
 
     def bind_task(self, task: Task) -> Sequence[Launch]:
         """Return the launches of one task; a task of another process has no launches."""

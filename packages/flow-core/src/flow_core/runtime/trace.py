@@ -17,7 +17,7 @@ from typing import Any
 from flow_core.base.arrays import Array
 from flow_core.base.formats.trace_file import Event, rank_file, write
 from flow_core.base.shutdown import call_at_shutdown
-from flow_core.comm.exchange import BOXING
+from flow_core.comm.exchange import BOXING, exchange_of
 from flow_core.device import World
 from flow_core.plan import Plan
 from flow_core.runtime.timed import TaskTime, TimedExecutable
@@ -192,14 +192,10 @@ def arrows(plan: Plan) -> Iterator[tuple[int, int]]:
 
 def crossings(plan: Plan, world: World) -> Iterator[tuple[int, tuple[tuple[int, int], ...]]]:
     """Yield each exchange of this process with others: its position, and (from, to) ranks."""
-
-    def ranks(buffers: Sequence[int]) -> set[int]:
-        return {world.owner(plan.buffers[i].device) for i in buffers}
-
     for position, task in enumerate(plan.tasks):
         if task.type == BOXING:
-            sources, targets = ranks(task.inputs), ranks(task.outputs)
-            pairs = [(a, b) for a in sorted(sources) for b in sorted(targets) if a != b]
-            mine = tuple(pair for pair in pairs if world.rank in pair)
+            links = exchange_of(task, plan.buffers).links()
+            pairs = sorted({(world.owner(a), world.owner(b)) for a, b in links})
+            mine = tuple((a, b) for a, b in pairs if a != b and world.rank in (a, b))
             if mine:
                 yield position, mine

@@ -57,20 +57,24 @@ def compiled(
     classes: tuple[Device, ...] | None,
     micro_batches: int = 1,
     mode: str | None = None,
+    view: Callable[[], Any] = flow.scope.consistent_view,
 ) -> Compiled:
     """Compile a training job for all devices, or for the given devices and one of each class."""
     flow.clear_default_session()
     flow.config.machine_num(2)
     config = flow.function_config()
     config.share_replicas(False)
+    config.default_logical_view(view())
     if micro_batches > 1:
         config.train.num_gradient_accumulation_steps(micro_batches)
     if mode:
         config.optimizer_placement_optimization_mode(mode)
         config.optimizer_placement_optimization_threshold(1)
 
+    result: Any = tp.Numpy if view is flow.scope.consistent_view else tp.ListNumpy
+
     @flow.global_function(type="train", function_config=config)
-    def job(x: tp.Numpy.Placeholder((rows, 16))) -> tp.Numpy:
+    def job(x: tp.Numpy.Placeholder((rows, 16))) -> result:
         with scope():
             loss = body(x)
             rate = flow.optimizer.PiecewiseConstantScheduler([], [0.1])
@@ -95,6 +99,7 @@ CASES = {
     "zero": (mlp, EIGHT, 16, 1, "distributed_split"),
     "zero, uneven": (mlp, in_parts("0:0-4"), 11, 1, "distributed_split"),
     "states on one": (mlp, EIGHT, 16, 1, "non_distributed"),
+    "mirrored": (mlp, in_parts("0:0-3"), 12, 1, None, flow.scope.mirrored_view),
     "accumulation": (mlp, EIGHT, 32, 2),
     "pipeline": (stages, EIGHT, 32, 4),
     "uneven pipeline": (stages, EIGHT, 24, 4),

@@ -10,8 +10,11 @@ from typing import Any
 from flow_core.authoring.specs import KernelQuery, TensorType, tensor_type
 from flow_core.base.dtypes import as_dtype
 from flow_cuda.codegen.expressions import TABLE, computation_type
+from flow_cuda.codegen.indices import index_type, offset_of, split_index
 from flow_cuda.codegen.program import C_TYPES, Kernel, Scalars, make_kernel
 
+VECTOR = 16
+"""The number of bytes that one instruction reads or writes at most."""
 AXES = 8
 """The maximum rank in `source/prelude.h`; adjacent axes are collapsed where possible."""
 
@@ -127,44 +130,120 @@ def broadcast_strides(shape: Sequence[int], space: Sequence[int]) -> tuple[int, 
     return (*(0 for _ in range(len(space) - len(shape))), *reversed(strides))
 
 
-def write(group: Group) -> tuple[Kernel, list[int | float]]:
-    """Return the kernel of a group, and the scalars to pass after the kernel's other arguments.
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How the threads of a kernel traverse the elements of a group.
 
-    Sizes and scalars are parameters, so that groups that differ only in them share a kernel.
+    Attributes:
+        sizes: the sizes of the collapsed axes.
+        steps: the strides of each broadcast input.
+        width: the number of adjacent elements that a thread reads and writes at once.
+    """
+
+    sizes: tuple[int, ...]
+    steps: tuple[tuple[int, ...], ...]
+    width: int
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return prod(self.sizes)
+
+
+def make_layout(group: Group, addresses: Sequence[int]) -> Layout:
+    """Return the widest layout for arrays at some addresses: the inputs, then the outputs.
+
+    The width divides the last axis if an input is broadcast, so that all of its elements are
+    adjacent, or are the same one.
+    """
+    sizes, steps = collapse_axes(group)
+    rows = iter(steps)
+    placed = [next(rows) if form == "place" else None for form in group.forms]
+    adjacent = [
+        form == "each" or (row is not None and row[-1] == 1)
+        for form, row in zip(group.forms, placed, strict=True)
+    ]
+    types = (*group.inputs, *(group.steps[m].result for m in group.stored))
+    moved = [*adjacent, *(True for _ in group.stored)]
+    bytes_ = [t.dtype.itemsize for t, used in zip(types, moved, strict=True) if used]
+    places = [x for x, used in zip(addresses, moved, strict=True) if used]
+    inner = [s for row in steps if row[-1] == 1 for s in row[:-1]] + [*sizes[-1:]] * bool(steps)
+    width = VECTOR // max(bytes_)
+    while width > 1 and (
+        any(n % width for n in inner)
+        or any(x % (width * n) for x, n in zip(places, bytes_, strict=True))
+    ):
+        width //= 2
+    return Layout(sizes, steps, width)
+
+
+def write(group: Group, layout: Layout) -> tuple[Kernel, list[int | float]]:
+    """Return the kernel of a group, and the numbers to pass after the arrays.
+
+    Scalars are parameters, so that groups that differ only in them share a kernel. So is the number
+    of elements, unless an input is broadcast: the sizes and strides are then constants.
     """
     scalars = Scalars()
-    elements = "\n".join(_element(group, scalars))
+    types = [C_TYPES[t.dtype.name] for t in group.inputs]
+    results = [C_TYPES[group.steps[m].result.dtype.name] for m in group.stored]
+    constant, width = bool(layout.steps), layout.width
+    rows = list(_steps(group, scalars))
+    body = [_loop(group, layout, rows, width, "0", str(layout.size) if constant else "size")]
+    if width > 1 and not constant:
+        body.append(_loop(group, layout, rows, 1, f"size / {width} * {width}", "size"))
+    ones = (
+        f"const {computation_type(t.dtype)} a{k} = load(x{k});"
+        for k, t in enumerate(group.inputs)
+        if group.forms[k] == "one"
+    )
     parameters = [
-        *((f"const {C_TYPES[t.dtype.name]} *", f"x{k}") for k, t in enumerate(group.inputs)),
-        *(
-            (f"{C_TYPES[group.steps[m].result.dtype.name]} *", f"y{k}")
-            for k, m in enumerate(group.stored)
-        ),
-        ("Space", "space"),
-        *(("Strides", f"s{k}") for k, form in enumerate(group.forms) if form == "place"),
+        *((f"const {kind} *", f"x{k}") for k, kind in enumerate(types)),
+        *((f"{kind} *", f"y{k}") for k, kind in enumerate(results)),
+        *(() if constant else (("i64", "size"),)),
         *scalars.parameters,
     ]
     stem = group.steps[0].op if len(group.steps) == 1 else f"group_of_{len(group.steps)}"
-    body = "EACH(i, space.size) {\n" + elements + "\n}"
-    return make_kernel(stem, parameters, body), scalars.values
+    kernel = make_kernel(stem, parameters, "\n".join((*ones, *body)))
+    return kernel, [*(() if constant else (layout.size,)), *scalars.values]
 
 
-def _element(group: Group, scalars: Scalars) -> Iterator[str]:
-    """Yield the code of one element.
-
-    It reads all inputs before it writes any output, because an output may overwrite an input.
-    """
-    forms = group.forms
-    if "place" in forms:
-        yield "i64 at[8]; unravel(i, space, at);"
-    where = {"each": "i", "one": "0", "place": "offset(at, space, s{})"}
-    for k, (type_, form) in enumerate(zip(group.inputs, forms, strict=True)):
-        kind = computation_type(type_.dtype)
-        yield f"{kind} a{k} = load(x{k} + {where[form].format(k)});"
+def _steps(group: Group, scalars: Scalars) -> Iterator[str]:
+    """Yield the code of each op on one element."""
     for m, step in enumerate(group.steps):
         names = [f"v{r}" if r >= 0 else f"a{-1 - r}" for r in step.refs]
         text = TABLE[step.op](names, step.attrs, step.types, step.result, scalars)
         kind = C_TYPES[step.result.dtype.name]
         yield f"{computation_type(step.result.dtype)} v{m} = as<{kind}>({text});"
-    for k, m in enumerate(group.stored):
-        yield f"store(y{k} + i, v{m});"
+
+
+def _loop(
+    group: Group, layout: Layout, rows: Sequence[str], width: int, start: str, stop: str
+) -> str:
+    """Return a loop over vectors of elements.
+
+    It reads all inputs of a vector before it writes any output, because an output may overwrite an
+    input.
+    """
+    steps = iter(layout.steps)
+    before: list[str] = []
+    inside: list[str] = []
+    if layout.steps:
+        before += split_index(layout.sizes, "e")
+    for k, (type_, form) in enumerate(zip(group.inputs, group.forms, strict=True)):
+        wide = computation_type(type_.dtype)
+        row = next(steps) if form == "place" else ()
+        where = offset_of(layout.sizes, row) if row else "e"
+        if form == "each" or row[-1:] == (1,):
+            before.append(f"const auto p{k} = load_pack<{width}>(x{k} + {where});")
+            inside.append(f"{wide} a{k} = load(p{k}.each + k);")
+        elif form == "place":
+            before.append(f"const {wide} a{k} = load(x{k} + {where});")
+    results = [C_TYPES[group.steps[m].result.dtype.name] for m in group.stored]
+    before += [f"Pack<{kind}, {width}> q{k};" for k, kind in enumerate(results)]
+    inside += [*rows, *(f"store(q{k}.each + k, v{m});" for k, m in enumerate(group.stored))]
+    after = [f"store_pack(y{k} + e, q{k});" for k in range(len(results))]
+    index = f"const {index_type(layout.size)} e = {start} + i * {width};"
+    return "\n".join((
+        f"EACH(i, ({stop} - {start}) / {width}) {{", index, *before,
+        f"_Pragma(\"unroll\") for (int k = 0; k < {width}; k++) {{", *inside, "}", *after, "}",
+    ))  # fmt: skip

@@ -5,8 +5,11 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
+from typing import Any
+
+import numpy as np
 
 C_TYPES = {
     "float16": "f16",
@@ -33,6 +36,7 @@ class Kernel:
         body: the text between the braces of the function.
         headers: files of ``source`` that the kernel includes after the prelude.
         barriers: whether threads of a block synchronize.
+        constants: (name, C++ value) of the parameters whose values are known at compile time.
     """
 
     name: str
@@ -40,11 +44,37 @@ class Kernel:
     body: str
     headers: tuple[str, ...] = ()
     barriers: bool = False
+    constants: tuple[tuple[str, str], ...] = ()
 
     def text(self) -> str:
-        """Return the C++ source of the kernel."""
-        given = ", ".join(f"{kind} {name}" for kind, name in self.parameters)
-        return f'extern "C" __global__ void {self.name}({given}) {{\n{self.body}\n}}\n'
+        """Return the C++ source of the kernel; constants hide the parameters of their names."""
+        known = dict(self.constants)
+        given = ", ".join(
+            f"{kind} {name}_unused" if name in known else f"{kind} {name}"
+            for kind, name in self.parameters
+        )
+        fixed = "".join(
+            f"const {kind} {name} = {known[name]};\n"
+            for kind, name in self.parameters
+            if name in known
+        )
+        return f'extern "C" __global__ void {self.name}({given}) {{\n{fixed}{self.body}\n}}\n'
+
+    def specialized(self, values: Sequence[Any]) -> Kernel:
+        """Return the kernel for the given sizes, strides and offsets.
+
+        >>> kernel = make_kernel("fill", (("float *", "y"), ("i64", "n")), "y[n - 1] = 0;")
+        >>> kernel.specialized((None, 5)).constants
+        (('n', '5ll'),)
+        """
+        constants = tuple(
+            (name, literal(value))
+            for (kind, name), value in zip(self.parameters, values, strict=True)
+            if kind in KNOWN
+        )
+        key = hashlib.sha256(repr((self.name, constants)).encode()).hexdigest()[:10]
+        name = f"{self.name.rpartition('_')[0]}_{key}"
+        return replace(self, name=name, constants=constants) if constants else self
 
     def host_call(self) -> str:
         """Return a C++ function that calls the kernel once, given pointers to arguments."""
@@ -58,6 +88,22 @@ class Kernel:
             f"{self.host_call()}{head}"
             f"{{ return run_grid(run_{self.name}, a, blocks, threads, {int(self.barriers)}); }}\n"
         )
+
+
+KNOWN = ("i64", "Space", "Strides")
+"""The types of parameters that `Kernel.specialized` makes constant."""
+
+
+def literal(value: Any) -> str:
+    """Return an integer, or a ``Space`` or ``Strides`` struct, as a C++ expression.
+
+    >>> literal(-(1 << 63)), literal(np.arange(3))
+    ('(-9223372036854775807ll - 1)', '{0ll, 1ll, 2ll}')
+    """
+    if isinstance(value, np.ndarray):
+        return "{" + ", ".join(literal(int(n)) for n in value) + "}"
+    least = -(1 << 63)
+    return f"({least + 1}ll - 1)" if value == least else f"{int(value)}ll"
 
 
 class Scalars:

@@ -179,6 +179,7 @@ class Hardware(Protocol):
         architecture: the architecture, such as "sm_90".
         threads: number of threads per block.
         most_blocks: maximum number of blocks per launch; kernels loop over the remaining items.
+        specializes: whether kernels are compiled for the sizes and strides of each launch.
         compute: the stream for kernels.
         numbers: device copies of host numbers, keyed by object identity; see
             `flow_cuda.device.launch.host_number`.
@@ -190,6 +191,7 @@ class Hardware(Protocol):
     architecture: str
     threads: int
     max_blocks: int
+    specializes: bool
     compute: Any
     numbers: dict[int, Any]
     uploads: Any

@@ -371,20 +371,29 @@ def _hardware(values: Sequence[Any]) -> Hardware:
 
 
 def launch_threads(
-    kernel: Kernel, items: int, *values: Any, numbers: tuple[HostNumber, ...] = ()
+    kernel: Kernel,
+    items: int,
+    *values: Any,
+    numbers: tuple[HostNumber, ...] = (),
+    specialize: bool = True,
 ) -> KernelLaunch:
     """Return a launch of a kernel that distributes ``items`` over threads."""
     hardware = _hardware(values)
     blocks = max(1, min(-(-items // hardware.threads), hardware.max_blocks))
-    return _bind_launch(hardware, kernel, blocks, values, numbers)
+    return _bind_launch(hardware, kernel, blocks, values, numbers, specialize)
 
 
 def launch_blocks(
-    kernel: Kernel, items: int, *values: Any, numbers: tuple[HostNumber, ...] = ()
+    kernel: Kernel,
+    items: int,
+    *values: Any,
+    numbers: tuple[HostNumber, ...] = (),
+    specialize: bool = True,
 ) -> KernelLaunch:
     """Return a launch of a kernel that distributes ``items`` over blocks."""
     hardware = _hardware(values)
-    return _bind_launch(hardware, kernel, max(1, min(items, hardware.max_blocks)), values, numbers)
+    blocks = max(1, min(items, hardware.max_blocks))
+    return _bind_launch(hardware, kernel, blocks, values, numbers, specialize)
 
 
 def _bind_launch(
@@ -393,7 +402,10 @@ def _bind_launch(
     blocks: int,
     values: Sequence[Any],
     numbers: tuple[HostNumber, ...] = (),
+    specialize: bool = True,
 ) -> KernelLaunch:
+    if hardware.specializes and specialize:
+        kernel = kernel.specialized(values)
     return KernelLaunch(
         hardware,
         hardware.function(kernel),
@@ -501,7 +513,8 @@ def call(
     headers = (header,) if isinstance(header, str) else header
     kernel = make_kernel(function, parameters, body, headers, barriers=blocks)
     bind = launch_blocks if blocks else launch_threads
-    launch = bind(kernel, items, *(value for _, value in typed), numbers=numbers)
+    given = (value for _, value in typed)
+    launch = bind(kernel, items, *given, numbers=numbers, specialize=not mergeable)
     if not mergeable:
         return launch
     kinds = tuple(kind for kind, _ in typed)

@@ -68,6 +68,7 @@ class CupyHardware:
 
     threads = 256
     max_blocks = 4096
+    specializes = True
 
     def __init__(self, index: int) -> None:
         import cupy

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import BindContext, KernelSpec, TensorType, tensor_type
-from flow_cuda.codegen.elementwise import collapse_axes, is_supported, make_group, write
+from flow_cuda.codegen.elementwise import Group, is_supported, make_group, make_layout, write
 from flow_cuda.codegen.expressions import TABLE
-from flow_cuda.device.launch import launch_threads, space, strides
+from flow_cuda.device.arrays import DeviceArray
+from flow_cuda.device.launch import launch_threads
 from flow_cuda.kernels.binding import kernel as kernel_spec
 
 
 def bind(ctx: BindContext) -> Launch:
     """Bind a fused group to one launch."""
-    group = make_group(ctx.query)
-    sizes, steps = collapse_axes(group)
-    size = space(sizes)
-    kernel, scalars = write(group)
-    arrays = (*ctx.inputs, *ctx.outputs)
-    return launch_threads(kernel, int(size[0]), *arrays, size, *map(strides, steps), *scalars)
+    return launch_group(make_group(ctx.query), (*ctx.inputs, *ctx.outputs))
+
+
+def launch_group(group: Group, arrays: Sequence[DeviceArray]) -> Launch:
+    """Return the launch of a group on its inputs, then its outputs."""
+    layout = make_layout(group, [x.address for x in arrays])
+    kernel, numbers = write(group, layout)
+    items = -(-layout.size // layout.width)
+    return launch_threads(kernel, items, *arrays, *numbers, specialize=False)
 
 
 def _bias_add(ctx: BindContext) -> Launch:

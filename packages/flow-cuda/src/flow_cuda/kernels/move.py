@@ -11,24 +11,25 @@ import numpy as np
 
 from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec, TensorType
-from flow_cuda.codegen.elementwise import AXES, broadcast_strides
+from flow_cuda.codegen.elementwise import AXES, VECTOR, broadcast_strides
+from flow_cuda.codegen.indices import index_type, offset_of, split_index
+from flow_cuda.codegen.program import Kernel, make_kernel
 from flow_cuda.device.arrays import DeviceArray
 from flow_cuda.device.launch import (
     Bits,
     CopyLaunch,
     Read,
-    Struct,
     UploadLaunch,
     Write,
     ZeroLaunch,
     call,
-    space,
-    strides,
+    launch_threads,
 )
 from flow_cuda.kernels.binding import c_type, collect_launches, kernel
 
 HEADER = "move.h"
 UNSIGNED = {1: "u8", 2: "u16", 4: "u32", 8: "u64"}
+UNITS = {**UNSIGNED, 16: "u128"}
 _NUMPY = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
@@ -52,19 +53,76 @@ def move_box(
         steps: strides in the source and in the target.
         first: offset of the box in the source and in the target, in elements.
     """
-    count = prod(sizes)
-    if not count:
+    if not prod(sizes):
         return
-    kept = [i for i, n in enumerate(sizes) if n != 1]
-    sizes = [sizes[i] for i in kept]
-    a, b = ([row[i] for i in kept] for row in steps)
-    kind = UNSIGNED[source.itemsize]
-    yield call(
-        "move", HEADER, (kind,),
-        Read(source, kind), Write(target, kind), Struct("Space", space(sizes)),
-        Struct("Strides", strides(a)), first[0], Struct("Strides", strides(b)), first[1],
-        items=count,
+    itemsize = source.itemsize
+    places = (source.address, target.address, *(f * itemsize for f in first))
+    box = widened(merged_axes(sizes, steps), itemsize, places)
+    kernel, count = move_kernel(box), prod(box.sizes)
+    starts = (f * itemsize // box.nbytes for f in first)
+    yield launch_threads(kernel, count, source, target, *starts)
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A box to copy, in units of bytes that one instruction moves.
+
+    Attributes:
+        sizes: the sizes of the axes.
+        steps: the strides in the source and in the target.
+        nbytes: the size of a unit.
+    """
+
+    sizes: tuple[int, ...]
+    steps: tuple[tuple[int, ...], tuple[int, ...]]
+    nbytes: int
+
+
+def merged_axes(
+    sizes: Sequence[int], steps: tuple[Sequence[int], Sequence[int]]
+) -> list[tuple[int, int, int]]:
+    """Return (size, stride in the source, stride in the target) of as few axes as possible.
+
+    >>> merged_axes((2, 1, 3, 4), ((12, 12, 4, 1), (24, 9, 4, 1)))
+    [(2, 12, 24), (12, 1, 1)]
+    """
+    found: list[tuple[int, int, int]] = []
+    for n, a, b in zip(sizes, *steps, strict=True):
+        if n == 1:
+            continue
+        if found and found[-1][1] == a * n and found[-1][2] == b * n:
+            found[-1] = found[-1][0] * n, a, b
+        else:
+            found.append((n, a, b))
+    return found or [(1, 1, 1)]
+
+
+def widened(axes: Sequence[tuple[int, int, int]], itemsize: int, places: Sequence[int]) -> Move:
+    """Return a box whose units are as large as sizes, strides and addresses allow."""
+    sizes, *steps = zip(*axes, strict=True)
+    width = VECTOR // itemsize if axes[-1][1:] == (1, 1) else 1
+    numbers = (sizes[-1], *steps[0][:-1], *steps[1][:-1])
+    while width > 1 and (
+        any(n % width for n in numbers) or any(x % (width * itemsize) for x in places)
+    ):
+        width //= 2
+    sizes = (*sizes[:-1], sizes[-1] // width)
+    a, b = ((*(s // width for s in row[:-1]), row[-1]) for row in steps)
+    return Move(sizes, (a, b), width * itemsize)
+
+
+def move_kernel(box: Move) -> Kernel:
+    """Return the kernel that copies a box, with its sizes and strides as constants."""
+    kind, count = UNITS[box.nbytes], prod(box.sizes)
+    source, target = (offset_of(box.sizes, row) for row in box.steps)
+    lines = (
+        f"x += from; y += first; EACH(i, {count}) {{ const auto e = ({index_type(count)})i;",
+        *split_index(box.sizes, "e"), f"y[{target}] = x[{source}]; }}",
     )  # fmt: skip
+    parameters = (
+        (f"const {kind} *", "x"), (f"{kind} *", "y"), ("i64", "from"), ("i64", "first"),
+    )  # fmt: skip
+    return make_kernel("move", parameters, "\n".join(lines))
 
 
 def copy_array(source: DeviceArray, target: DeviceArray) -> Iterator[Launch]:

@@ -7,10 +7,12 @@ from math import prod
 
 from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec
-from flow_cuda.codegen.elementwise import Group, Step, collapse_axes, write
-from flow_cuda.device.launch import Read, call, launch_threads, space, strides
+from flow_cuda.codegen.elementwise import Group, Step
+from flow_cuda.device.arrays import DeviceArray
+from flow_cuda.device.launch import Read, call
 from flow_cuda.kernels.binding import c_type, kernel
 from flow_cuda.kernels.columns import Matrix, column_sums
+from flow_cuda.kernels.elementwise import launch_group
 
 HEADER = "norm.h"
 
@@ -85,16 +87,12 @@ def _param_grad(ctx: BindContext) -> Sequence[Launch]:
     return call("column_sums", HEADER, kinds, *values, items=period), last
 
 
-def product(ctx: BindContext, x: object, y: object, out: object) -> Launch:
+def product(ctx: BindContext, x: DeviceArray, y: DeviceArray, out: DeviceArray) -> Launch:
     """Build a launch of ``out = x * y`` for the first and third input of an op."""
     types = (ctx.query.inputs[0], ctx.query.inputs[2])
     result = ctx.query.outputs[0]
     group = Group((Step("multiply", (-1, -2), {}, types, result),), (0,), types, result.shape)
-    sizes, steps = collapse_axes(group)
-    made, scalars = write(group)
-    return launch_threads(
-        made, result.size, x, y, out, space(sizes), *map(strides, steps), *scalars
-    )
+    return launch_group(group, (x, y, out))
 
 
 def _channels(ctx: BindContext) -> tuple[int, int, int]:

@@ -249,11 +249,14 @@ class Simulator:
 
     Attributes:
         log: names of queued operations and calls, in order.
+        specializes: whether kernels are compiled for the sizes of each launch; by default they are
+            not, because the host's compiler is slower than its kernels.
     """
 
     architecture = "sm_90"
     threads = 16
     max_blocks = 7
+    specializes = False
 
     def __init__(
         self,

@@ -28,8 +28,8 @@ template <class How, class T, class S, class V>
 FN void column_parts(const T *a, const T *b, const S *mean, const S *inverse, V *sums, i64 rows,
                      i64 columns, i64 n, i64 parts) {
     SHARED(V, kept, [MOST_THREADS]);
-    i64 across = blockDim.x < 2 * MOST_ACROSS ? blockDim.x / 4 : MOST_ACROSS;
-    i64 lanes = blockDim.x / across, lane = threadIdx.x / across;
+    i64 across = BLOCK < 2 * MOST_ACROSS ? BLOCK / 4 : MOST_ACROSS;
+    i64 lanes = BLOCK / across, lane = threadIdx.x / across;
     i64 blocks = (columns + across - 1) / across, length = (rows + parts - 1) / parts;
     EACH_BLOCK(block, blocks * parts) {
         i64 column = block % blocks * across + threadIdx.x % across, part = block / blocks;

@@ -5,7 +5,7 @@ template <class T> FN void count_parts(const T *x, i32 *sums, i64 n, i64 parts) 
     EACH_BLOCK(block, parts) {
         PART_OF_ROW(block)
         i32 count = 0;
-        for (i64 i = start + threadIdx.x; i < stop; i += blockDim.x) count += load(x + i) != 0;
+        for (i64 i = start + threadIdx.x; i < stop; i += BLOCK) count += load(x + i) != 0;
         count = over_block<Sum>(count);
         if (threadIdx.x == 0) sums[part] = count;
     }
@@ -19,7 +19,7 @@ FN void find_places(const T *x, const i32 *sums, i32 *places, I *total, i64 n, i
         i32 base = 0, all;
         EACH_THREAD(i, part) base += sums[i];
         base = over_block<Sum>(base);
-        for (i64 tile = start; tile < stop; tile += blockDim.x) {
+        for (i64 tile = start; tile < stop; tile += BLOCK) {
             i64 i = tile + threadIdx.x;
             i32 before = before_in_block((i32)(i < stop && load(x + i) != 0), &all);
             if (i < stop) places[i] = base + before;

@@ -41,6 +41,16 @@ static inline void __syncthreads() {
     threadIdx.x = own;
 }
 
+// All threads of a block take part in each exchange.
+template <class V> static V __shfl_xor_sync(unsigned, V value, unsigned lane) {
+    static thread_local V slots[FIBERS];
+    slots[threadIdx.x] = value;
+    __syncthreads();
+    V other = slots[threadIdx.x ^ lane];
+    __syncthreads();
+    return other;
+}
+
 static void fiber() {
     unsigned own = threadIdx.x;
     body(arguments);

@@ -1,16 +1,5 @@
 // Data movement by element size: U is an unsigned integer type.
 
-
-// y[first + offset in b] = x[from + offset in a], over one index space.
-template <class U>
-FN void move(const U *x, U *y, Space space, Strides a, i64 from, Strides b, i64 first) {
-    EACH(i, space.size) {
-        i64 at[8];
-        unravel(i, space, at);
-        y[first + offset(at, space, b)] = x[from + offset(at, space, a)];
-    }
-}
-
 // Transposes matrices by tiles in shared memory, so that reads and writes are coalesced.
 #define TILE 32
 template <class U> FN void turn(const U *x, U *y, i64 count, i64 rows, i64 columns) {

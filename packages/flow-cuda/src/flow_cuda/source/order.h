@@ -55,13 +55,13 @@ template <class V> FN V before_in_block(V value, V *total) {
     __syncthreads();
     sums[own] = value;
     __syncthreads();
-    for (u32 step = 1; step < blockDim.x; step *= 2) {
+    for (u32 step = 1; step < BLOCK; step *= 2) {
         V other = own >= step ? sums[own - step] : (V)0;
         __syncthreads();
         sums[own] += other;
         __syncthreads();
     }
-    *total = sums[blockDim.x - 1];
+    *total = sums[BLOCK - 1];
     return sums[own] - value;
 }
 
@@ -74,7 +74,7 @@ FN void count_digits(const K *keys, u32 *counts, i64 rows, i64 n, i64 parts, i64
         __syncthreads();
         EACH_THREAD(d, DIGITS) found[d] = 0;
         __syncthreads();
-        for (i64 i = start + threadIdx.x; i < stop; i += blockDim.x) {
+        for (i64 i = start + threadIdx.x; i < stop; i += BLOCK) {
             atomicAdd(&found[digit(keys[row * n + i], shift)], 1u);
         }
         __syncthreads();
@@ -84,7 +84,7 @@ FN void count_digits(const K *keys, u32 *counts, i64 rows, i64 n, i64 parts, i64
 
 // Scans the counts to the first position of each digit of each part in its row.
 FN void place_digits(u32 *counts, i64 rows, i64 size) {
-    i64 length = (size + blockDim.x - 1) / blockDim.x;
+    i64 length = (size + BLOCK - 1) / BLOCK;
     EACH_BLOCK(row, rows) {
         u32 *own = counts + row * size, sum = 0, all;
         i64 start = threadIdx.x * length, stop = start + length < size ? start + length : size;
@@ -108,7 +108,7 @@ FN void move_digits(const K *keys, const i32 *order, K *to_keys, i32 *to_order, 
         PART_OF_ROW(block)
         __syncthreads();
         EACH_THREAD(d, DIGITS) next[d] = counts[(row * DIGITS + d) * parts + part];
-        for (i64 tile = start; tile < stop; tile += blockDim.x) {
+        for (i64 tile = start; tile < stop; tile += BLOCK) {
             i64 i = tile + threadIdx.x, at = row * n + i;
             int own = i < stop ? digit(keys[at], shift) : -1;
             __syncthreads();

@@ -9,8 +9,18 @@ typedef unsigned int u32;
 typedef long long i64;
 typedef unsigned long long u64;
 
+struct alignas(16) u128 { u64 low, high; };
+
 #ifndef SHARED
 #define SHARED(type, name, size) __shared__ type name size
+#endif
+
+// The threads of a block: a constant on devices (`CupyHardware.threads`).
+#define MOST_THREADS 256
+#ifdef MODELLED
+#define BLOCK blockDim.x
+#else
+#define BLOCK MOST_THREADS
 #endif
 
 #define FN static __device__ __forceinline__
@@ -41,9 +51,15 @@ FN unsigned short float_to_half(float wide) {
 #endif
 
 FN unsigned short float_to_bfloat(float wide) {
+#if !defined(MODELLED) && __CUDA_ARCH__ >= 800
+    unsigned short bits;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(wide));
+    return bits;
+#else
     u32 bits = bits_as<u32>(wide);
-    if ((bits & 0x7fffffff) > 0x7f800000u) return bits >> 16 | 0x40;
+    if ((bits & 0x7fffffff) > 0x7f800000u) return 0x7fff;
     return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+#endif
 }
 
 // In<T>: the computation type of elements of type T.
@@ -98,6 +114,13 @@ template <class T, class V> FN void store(T *to, V value) { *to = Narrow<T, V>::
 template <class T, class V> FN typename In<T>::type as(V value) {
     T stored = Narrow<T, V>::from(value);
     return load(&stored);
+}
+
+// Adjacent elements, which one instruction reads or writes.
+template <class T, int N> struct alignas(sizeof(T) * N) Pack { T each[N]; };
+template <int N, class T> FN Pack<T, N> load_pack(const T *from) { return *(const Pack<T, N> *)from; }
+template <int N, class T> FN void store_pack(T *to, const Pack<T, N> &pack) {
+    *(Pack<T, N> *)to = pack;
 }
 
 // --- math in the two computation types
@@ -199,11 +222,14 @@ template <class V> FN V gelu_slope_(V x) {
 
 // --- threads
 
-FN i64 first_item() { return (i64)blockIdx.x * blockDim.x + threadIdx.x; }
-FN i64 all_threads() { return (i64)gridDim.x * blockDim.x; }
-#define EACH(i, count) for (i64 i = first_item(); i < (count); i += all_threads())
-#define EACH_BLOCK(i, count) for (i64 i = blockIdx.x; i < (count); i += gridDim.x)
-#define EACH_THREAD(i, count) for (i64 i = threadIdx.x; i < (count); i += blockDim.x)
+FN i64 first_item() { return (i64)blockIdx.x * BLOCK + threadIdx.x; }
+FN i64 all_threads() { return (i64)gridDim.x * BLOCK; }
+// Not unrolled: the number of iterations of an unrolled loop takes a division of 64 bits.
+#define LOOP(i, from, count, step) \
+    _Pragma("unroll 1") for (i64 i = from; i < (count); i += step)
+#define EACH(i, count) LOOP(i, first_item(), count, all_threads())
+#define EACH_BLOCK(i, count) LOOP(i, blockIdx.x, count, gridDim.x)
+#define EACH_THREAD(i, count) LOOP(i, threadIdx.x, count, BLOCK)
 
 // --- index spaces of up to eight axes
 
@@ -236,20 +262,20 @@ struct Least { template <class V> __device__ static V of(V a, V b) { return min_
 struct All { template <class V> __device__ static V of(V a, V b) { return (V)(a != 0 && b != 0); } };
 struct Any { template <class V> __device__ static V of(V a, V b) { return (V)(a != 0 || b != 0); } };
 
-#define MOST_THREADS 256
+#define WARP 32
 
 template <class How, class V> FN V over_block(V value) {
-    SHARED(V, kept, [MOST_THREADS]);
-    __syncthreads();
-    kept[threadIdx.x] = value;
-    __syncthreads();
-    for (u32 half = blockDim.x / 2; half; half /= 2) {
-        if (threadIdx.x < half) {
-            kept[threadIdx.x] = How::of(kept[threadIdx.x], kept[threadIdx.x + half]);
-        }
-        __syncthreads();
+    SHARED(V, kept, [MOST_THREADS / WARP]);
+    u32 lanes = BLOCK < WARP ? BLOCK : WARP;
+    for (u32 lane = lanes / 2; lane; lane /= 2) {
+        value = (V)How::of(value, (V)__shfl_xor_sync(0xffffffffu, value, lane));
     }
-    return kept[0];
+    __syncthreads();
+    if (threadIdx.x % WARP == 0) kept[threadIdx.x / WARP] = value;
+    __syncthreads();
+    V result = kept[0];
+    for (u32 warp = 1; warp < BLOCK / WARP; warp++) result = (V)How::of(result, kept[warp]);
+    return result;
 }
 
 FN void add_to(float *to, float value) { atomicAdd(to, value); }

@@ -15,17 +15,40 @@ FN void philox(u64 *c, u64 key) {
     }
 }
 
+FN float unit_float(u32 word) { return (float)(word >> 8) * 5.9604644775390625e-08f; }
+
 // Index of a box element in the logical tensor: ``whole`` has its strides, ``low`` the box's start.
 FN float uniform(i64 logical, u64 seed, u64 step, u64 draw) {
     u64 words[4] = {(u64)(logical / 8 + 1), step, draw, 0};
     philox(words, seed);
-    u32 word = (u32)(words[logical % 8 / 2] >> 32 * (logical % 2));
-    return (float)(word >> 8) * 5.9604644775390625e-08f;
+    int which = (int)(logical % 8);
+    u64 word = which & 4 ? (which & 2 ? words[3] : words[2]) : (which & 2 ? words[1] : words[0]);
+    return unit_float((u32)(word >> 32 * (which % 2)));
 }
 
 FN void random_mask(const i64 *step, i8 *keep, Space box, Strides whole, i64 low, u64 seed,
                     float rate) {
     EACH(i, box.size) keep[i] = rate < uniform(low + place(i, box, whole), seed, (u64)*step, 0);
+}
+
+// The same for adjacent elements from ``low`` on, a multiple of eight: each block of Philox gives
+// the eight elements of a thread.
+FN void random_mask_row(const i64 *step, i8 *keep, i64 size, i64 low, u64 seed, float rate) {
+    EACH(block, (size + 7) / 8) {
+        u64 words[4] = {(u64)(low / 8 + block + 1), (u64)*step, 0, 0};
+        philox(words, seed);
+        Pack<i8, 8> pack;
+        _Pragma("unroll") for (int k = 0; k < 8; k++) {
+            pack.each[k] = rate < unit_float((u32)(words[k / 2] >> 32 * (k % 2)));
+        }
+        if (block * 8 + 8 <= size) {
+            store_pack(keep + block * 8, pack);
+        } else {
+            _Pragma("unroll") for (int k = 0; k < 8; k++) {
+                if (block * 8 + k < size) keep[block * 8 + k] = pack.each[k];
+            }
+        }
+    }
 }
 
 template <class T, class Y>

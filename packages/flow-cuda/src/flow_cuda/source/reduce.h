@@ -62,7 +62,7 @@ FN void partial_sums(const T *x, A *sums, i64 size, i64 parts) {
         i64 stop = part * length + length;
         if (stop > size) stop = size;
         A sum = 0;
-        for (i64 i = part * length + threadIdx.x; i < stop; i += blockDim.x) {
+        for (i64 i = part * length + threadIdx.x; i < stop; i += BLOCK) {
             sum += (A)Map::of(load(x + i));
         }
         sum = over_block<Sum>(sum);

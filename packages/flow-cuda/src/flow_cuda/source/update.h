@@ -39,7 +39,7 @@ FN Part part_of_block(const u64 *row, i64 words, i64 rows, const u64 *table) {
     return part;
 }
 FN Part threads_of(Part blocks) {
-    Part part = {blocks.first * blockDim.x + threadIdx.x, blocks.step * blockDim.x};
+    Part part = {blocks.first * BLOCK + threadIdx.x, blocks.step * BLOCK};
     return part;
 }
 
@@ -114,7 +114,7 @@ FN void norms(const W *w, const G *g, const F *factor, A *sums, i64 n, i64 parts
     EACH_OF(own, part, parts) {
         i64 stop = part * length + length < n ? part * length + length : n;
         A first = 0, second = 0;
-        for (i64 i = part * length + threadIdx.x; i < stop; i += blockDim.x) {
+        for (i64 i = part * length + threadIdx.x; i < stop; i += BLOCK) {
             A now = (A)load(w + i), step = slope(g, now, i, scale, terms);
             first += now * now;
             second += step * step;
@@ -179,7 +179,7 @@ FN void lamb_norms(const W *w, const G *g, S *m, S *v, const S *power1, const S 
     EACH_OF(own, part, parts) {
         i64 stop = part * length + length < n ? part * length + length : n;
         A squares = 0, changes = 0;
-        for (i64 i = part * length + threadIdx.x; i < stop; i += blockDim.x) {
+        for (i64 i = part * length + threadIdx.x; i < stop; i += BLOCK) {
             V now = load(w + i), step = slope(g, now, i, scale, terms);
             store(m + i, (V)load(m + i) * (V)beta1 + step * (V)(1 - beta1));
             store(v + i, (V)load(v + i) * (V)beta2 + step * step * (V)(1 - beta2));

@@ -23,6 +23,15 @@ def assign(ref: Blob, value: Blob, dtype: DType | None = None, name: str | None 
 
     Raises:
         InferenceError: ``ref`` is not a variable, or the shapes or element types differ.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2,))) -> None:
+        ...     w = flow.get_variable("w", (2,), initializer=flow.zeros_initializer())
+        ...     flow.assign(w, x)
+        >>> job([1, 2])
+        >>> flow.get_all_variables()["w"].numpy()
+        array([1., 2.], dtype=float32)
     """
     _assign(ref, value, name)
 
@@ -36,6 +45,24 @@ def system_assign(
 ) -> BlobDef:
     """Assign like `assign`, and return ``ref``; the other two arguments have no effect, as in
     OneFlow.
+
+    Args:
+        ref: a variable.
+        value: a blob of its shape and type.
+        validate_shape, use_locking: without effect.
+        name: name of the op.
+
+    Returns:
+        The variable.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2,))) -> None:
+        ...     w = flow.get_variable("w", (2,), initializer=flow.zeros_initializer())
+        ...     flow.system.assign(w, x)
+        >>> job([1, 2])
+        >>> flow.get_all_variables()["w"].numpy()
+        array([1., 2.], dtype=float32)
     """
     ref = checked_blob(ref)
     _assign(ref, value, name)
@@ -60,12 +87,42 @@ def _as_vector(count: Blob) -> BlobDef:
 
 
 def count_not_finite(x: Blob, name: str | None = None) -> BlobDef:
-    """Return the number of infinite or NaN elements of a floating-point blob: int64, shape (1,)."""
+    """Return the number of infinite or NaN elements of a floating-point blob: int64, shape (1,).
+
+    Args:
+        x: a floating-point blob.
+        name: name of the op.
+
+    Returns:
+        An int64 blob of shape (1,).
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((3,))) -> tp.Numpy:
+        ...     return flow.count_not_finite(x)
+        >>> job([1, np.nan, np.inf])
+        array([2])
+    """
     return _as_vector(emit("count_not_finite", x, name=name))
 
 
 def multi_count_not_finite(x: Sequence[Blob] | None = None, name: str | None = None) -> BlobDef:
-    """Return the number of infinite or NaN elements in a list of blobs: int64 of shape (1,)."""
+    """Return the number of infinite or NaN elements in a list of blobs: int64 of shape (1,).
+
+    Args:
+        x: a list of floating-point blobs.
+        name: name of the op.
+
+    Returns:
+        An int64 blob of shape (1,).
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+        ...     return flow.multi_count_not_finite([x, 1 / x])
+        >>> job([1, np.nan])
+        array([2])
+    """
     if not x:
         raise InferenceError(
             "multi_count_not_finite", at=user_line(2), found=f"{x!r}", allowed="one or more blobs"

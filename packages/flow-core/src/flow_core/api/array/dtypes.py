@@ -44,7 +44,15 @@ __all__ = [
 
 
 def dtypes() -> list[DType]:
-    """Return all element types."""
+    """Return all element types.
+
+    Returns:
+        A list of element types.
+
+    Example:
+        >>> flow.float32 in flow.dtypes()
+        True
+    """
     return [
         char, float16, float32, float64, int8, int32, int64, uint8, record, tensor_buffer
     ]  # fmt: skip
@@ -55,5 +63,15 @@ def convert_oneflow_dtype_to_numpy_dtype(oneflow_dtype: DType) -> type[Any]:
 
     >>> convert_oneflow_dtype_to_numpy_dtype(float32).__name__
     'float32'
+
+    Args:
+        oneflow_dtype: an element type.
+
+    Returns:
+        A scalar type of numpy.
+
+    Example:
+        >>> flow.convert_oneflow_dtype_to_numpy_dtype(flow.float32)
+        <class 'numpy.float32'>
     """
     return np.dtype(as_dtype(oneflow_dtype).numpy).type

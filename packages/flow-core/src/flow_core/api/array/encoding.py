@@ -31,6 +31,13 @@ def unique_with_counts(
         Four blobs: the distinct values (n,), of which the first ``num_unique`` are valid and the
         rest are 0; for each element of ``x``, the index of its value among them (n,); the count of
         each value (n,); and ``num_unique`` (1,).
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((3,), flow.int32)) -> tp.Bundle[tp.Numpy]:
+        ...     return flow.experimental.unique_with_counts(x)
+        >>> [result.tolist() for result in job([5, 7, 5])]
+        [[5, 7, 0], [0, 1, 0], [2, 1, 0], [2]]
     """
     y, idx, count, number = emit("unique_with_counts", x, out_idx=as_dtype(out_idx).name, name=name)
     return y, idx, count, number
@@ -50,6 +57,18 @@ def indexed_slices_reduce_sum(
         Three blobs: the distinct indices (n,) and the sum of the rows of each index (n, ...), of
         both of which the first ``num_unique`` rows are valid and the rest are 0; and
         ``num_unique``, int64 of shape (1,).
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     i: tp.Numpy.Placeholder((3,), flow.int32),
+        ...     x: tp.Numpy.Placeholder((3, 2)),
+        ... ) -> tuple[tp.Numpy, tp.Numpy, tp.Numpy]:
+        ...     return flow.experimental.indexed_slices_reduce_sum(i, x)
+        >>> job([1, 4, 1], [[1, 1], [2, 2], [3, 3]])
+        (array([1, 4, 0], dtype=int32), array([[4., 4.],
+               [2., 2.],
+               [0., 0.]], dtype=float32), array([2]))
     """
     y_indices, y_values, number = emit("indexed_slices_reduce_sum", indices, values, name=name)
     return y_indices, y_values, number

@@ -54,6 +54,17 @@ def gather(
     Returns:
         A blob of the element type of ``params`` and of shape ``params.shape[:axis] +
         indices.shape[batch_dims:] + params.shape[axis + 1:]``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     x: tp.Numpy.Placeholder((3, 2)),
+        ...     i: tp.Numpy.Placeholder((2,), flow.int32),
+        ... ) -> tp.Numpy:
+        ...     return flow.gather(x, i)
+        >>> job([[1, 2], [3, 4], [5, 6]], [2, 0])
+        array([[5., 6.],
+               [1., 2.]], dtype=float32)
     """
     axis = axis_of("gather", batch_dims if axis is None else axis, len(params.shape))
     if batch_dims == 0:
@@ -97,7 +108,14 @@ def gather_nd(params: Blob, indices: Blob, name: str | None = None) -> BlobDef:
         InferenceError: a position has no coordinates, or more coordinates than ``params`` has axes.
 
     Example:
-        Positions (i, j) in a table (4, 5, 6) give slices of shape (6,).
+        >>> @flow.global_function()
+        ... def job(
+        ...     x: tp.Numpy.Placeholder((2, 3)),
+        ...     i: tp.Numpy.Placeholder((2, 2), flow.int32),
+        ... ) -> tp.Numpy:
+        ...     return flow.gather_nd(x, i)
+        >>> job([[3, 1, 2], [6, 5, 4]], [[0, 2], [1, 1]])
+        array([2., 5.], dtype=float32)
     """
     return emit_one("gather_nd", params, indices, name=name)
 
@@ -119,6 +137,16 @@ def scatter_nd(
 
     Raises:
         InferenceError: ``updates`` has another shape, or a position has no or too many coordinates.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     i: tp.Numpy.Placeholder((2, 1), flow.int32),
+        ...     u: tp.Numpy.Placeholder((2,)),
+        ... ) -> tp.Numpy:
+        ...     return flow.scatter_nd(i, u, [4])
+        >>> job([[3], [1]], [10, 20])
+        array([ 0., 20.,  0., 10.], dtype=float32)
     """
     return emit_one("scatter_nd", indices, updates, shape=tuple(shape), name=name)
 
@@ -141,6 +169,17 @@ def tensor_scatter_nd_update(
     Raises:
         InferenceError: ``updates`` has another shape or element type, or a position has no or too
             many coordinates.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     x: tp.Numpy.Placeholder((3,)),
+        ...     i: tp.Numpy.Placeholder((2, 1), flow.int32),
+        ...     u: tp.Numpy.Placeholder((2,)),
+        ... ) -> tp.Numpy:
+        ...     return flow.tensor_scatter_nd_update(x, i, u)
+        >>> job([1, 2, 3], [[2], [0]], [10, 20])
+        array([20.,  2., 10.], dtype=float32)
     """
     return emit_one("tensor_scatter_nd_update", params, updates, indices, name=name)
 
@@ -163,6 +202,17 @@ def tensor_scatter_nd_add(
     Raises:
         InferenceError: ``updates`` has another shape or element type, or a position has no or too
             many coordinates.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     x: tp.Numpy.Placeholder((3,)),
+        ...     i: tp.Numpy.Placeholder((2, 1), flow.int32),
+        ...     u: tp.Numpy.Placeholder((2,)),
+        ... ) -> tp.Numpy:
+        ...     return flow.tensor_scatter_nd_add(x, i, u)
+        >>> job([1, 2, 3], [[2], [0]], [10, 20])
+        array([21.,  2., 13.], dtype=float32)
     """
     return emit_one("tensor_scatter_nd_add", params, updates, indices, name=name)
 
@@ -176,6 +226,20 @@ def dim_gather(input: Blob, dim: int, index: Blob, name: str | None = None) -> B
         dim: an axis.
         index: integers in a shape that differs from ``input``'s only on axis ``dim``.
         name: name of the op.
+
+    Returns:
+        A blob of the shape of ``index`` and the type of ``input``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     x: tp.Numpy.Placeholder((2, 3)),
+        ...     i: tp.Numpy.Placeholder((2, 2), flow.int32),
+        ... ) -> tp.Numpy:
+        ...     return flow.dim_gather(x, 1, i)
+        >>> job([[3, 1, 2], [6, 5, 4]], [[2, 0], [1, 1]])
+        array([[2., 3.],
+               [5., 5.]], dtype=float32)
     """
     axis = axis_of("dim_gather", dim, len(input.shape))
     return emit_one("dim_gather", input, index, dim=axis, name=name)
@@ -194,6 +258,19 @@ def unsorted_segment_sum(
             axes of ``segment_ids``.
         axis: first of the summed axes.
         name: name of the op.
+
+    Returns:
+        A blob whose axis ``axis`` has the size ``num_segments``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     x: tp.Numpy.Placeholder((3,)),
+        ...     i: tp.Numpy.Placeholder((3,), flow.int32),
+        ... ) -> tp.Numpy:
+        ...     return flow.unsorted_segment_sum(x, i, 3)
+        >>> job([1, 2, 4], [2, 0, 2])
+        array([2., 0., 5.], dtype=float32)
     """
     axis = axis_of("unsorted_segment_sum", axis, len(data.shape))
     return emit_one(
@@ -216,6 +293,17 @@ def unsorted_segment_sum_like(
     Raises:
         InferenceError: the shape of ``segment_ids`` is not that of the axes of ``data`` from
             ``axis`` on, or ``like`` does not have the result's shape.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     x: tp.Numpy.Placeholder((3,)),
+        ...     i: tp.Numpy.Placeholder((3,), flow.int32),
+        ...     like: tp.Numpy.Placeholder((3,)),
+        ... ) -> tp.Numpy:
+        ...     return flow.unsorted_segment_sum_like(x, i, like)
+        >>> job([1, 2, 4], [2, 0, 2], [0, 0, 0])
+        array([2., 0., 5.], dtype=float32)
     """
     axis = axis_of("unsorted_segment_sum_like", axis, len(data.shape))
     return emit_one("unsorted_segment_sum_like", data, segment_ids, like, axis=axis, name=name)
@@ -237,6 +325,16 @@ def unsorted_batch_segment_sum(
 
     Raises:
         InferenceError: the shapes are not of this form, or ``num_segments`` is less than 1.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     x: tp.Numpy.Placeholder((1, 3)),
+        ...     i: tp.Numpy.Placeholder((1, 3), flow.int32),
+        ... ) -> tp.Numpy:
+        ...     return flow.unsorted_batch_segment_sum(x, i, 2)
+        >>> job([[1, 2, 4]], [[1, 0, 1]])
+        array([[2., 5.]], dtype=float32)
     """
     return emit_one(
         "unsorted_batch_segment_sum", data, segment_ids, num_segments=num_segments, name=name
@@ -285,6 +383,14 @@ def sort(
 
     Raises:
         InferenceError: the direction is unknown, or the axis is out of range or of size 0.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        ...     return flow.sort(x, direction="DESCENDING")
+        >>> job([[3, 1, 2], [6, 5, 4]])
+        array([[3., 2., 1.],
+               [6., 5., 4.]], dtype=float32)
     """
     check(direction in DIRECTIONS, "sort", f"{direction!r}", " or ".join(DIRECTIONS))
     return _along("sort", input, axis, name, _emitter("sort", direction=direction))
@@ -303,6 +409,14 @@ def argsort(
 
     Raises:
         InferenceError: as for `sort`.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        ...     return flow.argsort(x)
+        >>> job([[3, 1, 2], [6, 5, 4]])
+        array([[1, 2, 0],
+               [2, 1, 0]], dtype=int32)
     """
     check(direction in DIRECTIONS, "argsort", f"{direction!r}", " or ".join(DIRECTIONS))
     return _along("argsort", input, axis, name, _emitter("arg_sort", direction=direction))
@@ -321,6 +435,13 @@ def argmax(input: Blob, axis: int = -1, name: str | None = None) -> BlobDef:
 
     Raises:
         InferenceError: the axis is out of range or of size 0.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        ...     return flow.math.argmax(x)
+        >>> job([[3, 1, 2], [6, 5, 4]])
+        array([0, 0], dtype=int32)
     """
     perm, _ = _to_last("math.argmax", axis, len(input.shape))
     if perm[-1] != len(perm) - 1:
@@ -339,6 +460,17 @@ def top_k(
         k: number of indices; if the axis has fewer elements, all indices are returned.
         sorted: whether the indices must be in order; they always are.
         name: name of the op.
+
+    Returns:
+        An int32 blob whose axis ``axis`` has the size ``k``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        ...     return flow.math.top_k(x, k=2)
+        >>> job([[3, 1, 2], [6, 5, 4]])
+        array([[0, 2],
+               [0, 1]], dtype=int32)
     """
     return _along("math.top_k", input, axis, name, _emitter("top_k", k=k, sorted=sorted))
 
@@ -356,6 +488,16 @@ def in_top_k(targets: Blob, predictions: Blob, k: int, name: str | None = None) 
     Returns:
         int8 of shape (N,); 0 if the target is out of range, or any prediction of its row is not
         finite.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     t: tp.Numpy.Placeholder((2,), flow.int32),
+        ...     p: tp.Numpy.Placeholder((2, 3)),
+        ... ) -> tp.Numpy:
+        ...     return flow.in_top_k(t, p, 2)
+        >>> job([0, 2], [[3, 1, 2], [6, 5, 4]])
+        array([1, 0], dtype=int8)
     """
     return emit_one("in_top_k", targets, predictions, k=k, name=name)
 
@@ -378,6 +520,17 @@ def one_hot(
         axis: position of the new axis, last by default.
         dtype: element type of the result, by default that of ``indices``.
         name: name of the op.
+
+    Returns:
+        A blob with an additional axis of size ``depth``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(i: tp.Numpy.Placeholder((2,), flow.int32)) -> tp.Numpy:
+        ...     return flow.one_hot(i, 3)
+        >>> job([2, 0])
+        array([[0, 0, 1],
+               [1, 0, 0]], dtype=int32)
     """
     rank = len(indices.shape) + 1
     axis = axis_of("one_hot", axis, rank)

@@ -38,6 +38,16 @@ def bernoulli(
         seed: the op's own seed; the default derives from the job's seed and the op's name.
         dtype: element type of the result, by default that of ``x``.
         name: name of the op.
+
+    Returns:
+        A blob of the shape of ``x``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((3,))) -> tp.Numpy:
+        ...     return flow.random.bernoulli(x)
+        >>> job([0, 1, 1])
+        array([0., 1., 1.], dtype=float32)
     """
     wanted = x.dtype if dtype is None else as_dtype(dtype)
     own_name = None if name == "Bernoulli" else name
@@ -62,7 +72,11 @@ def coin_flip(
         int8 of shape (batch_size,): 1 or 0.
 
     Example:
-        The result can be the argument ``mirror`` of ``flow.image.CropMirrorNormalize``.
+        >>> @flow.global_function()
+        ... def job() -> tp.Numpy:
+        ...     return flow.random.coin_flip(batch_size=3, probability=1.0)
+        >>> job()
+        array([1, 1, 1], dtype=int8)
     """
     own_name = None if name == "CoinFlip" else name
     return emit_one(
@@ -82,6 +96,16 @@ def gen_seed(seed: int | None = None) -> tuple[int, bool]:
 
     In the mirrored view, the result without a seed is (-1, False), so that devices draw different
     numbers.
+
+    Args:
+        seed: a number, or None for a random seed.
+
+    Returns:
+        The seed, and whether ops must use it.
+
+    Example:
+        >>> flow.random.gen_seed(7)
+        (7, True)
     """
     if seed is not None:
         return seed, True
@@ -102,6 +126,13 @@ def generate_random_batch_permutation_indices(
 
     Returns:
         int32 of shape ``value.shape[:1]``, which contains each row index once.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((4, 2))) -> tp.Numpy:
+        ...     return flow.random.generate_random_batch_permutation_indices(x)
+        >>> sorted(job(np.zeros((4, 2), np.float32)).tolist())
+        [0, 1, 2, 3]
     """
     return emit_one("generate_random_batch_permutation_indices", value, **_seed(seed), name=name)
 
@@ -119,6 +150,13 @@ def shuffle(value: Blob, seed: int | None = None, name: str | None = None) -> Bl
 
     Raises:
         InferenceError: ``value`` has no axes.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+        ...     return flow.random.shuffle(x)
+        >>> sorted(job([1, 2, 3, 4]).tolist())
+        [1.0, 2.0, 3.0, 4.0]
     """
     check(len(value.shape) > 0, "random.shuffle", f"shape {value.shape}", "at least one axis")
     return gather(value, generate_random_batch_permutation_indices(value, seed), name=name)

@@ -46,6 +46,20 @@ def concat(
             fixed shape.
         name: name of the op.
         values: an older name of ``inputs``.
+
+    Returns:
+        A blob whose axis ``axis`` has the sum of the sizes.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     x: tp.Numpy.Placeholder((2, 1)),
+        ...     y: tp.Numpy.Placeholder((2, 1)),
+        ... ) -> tp.Numpy:
+        ...     return flow.concat([x, y], axis=1)
+        >>> job([[1], [2]], [[3], [4]])
+        array([[1., 3.],
+               [2., 4.]], dtype=float32)
     """
     blobs = inputs if values is None else values
     given = isinstance(blobs, list | tuple) and len(blobs) > 0
@@ -75,6 +89,17 @@ def stack(inputs: Sequence[Blob], axis: int = 0, name: str | None = None) -> Blo
 
     Raises:
         InferenceError: there are no blobs, their shapes differ, or the axis is out of range.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     x: tp.Numpy.Placeholder((2,)),
+        ...     y: tp.Numpy.Placeholder((2,)),
+        ... ) -> tp.Numpy:
+        ...     return flow.stack([x, y])
+        >>> job([1, 2], [3, 4])
+        array([[1., 2.],
+               [3., 4.]], dtype=float32)
     """
     shapes = [x.shape for x in inputs]
     same = len(shapes) > 0 and all(shape == shapes[0] for shape in shapes)
@@ -95,6 +120,17 @@ def slice(
         size: the size on each axis; with -1, None or a size beyond the end, the region extends to
             the end.
         name: name of the op.
+
+    Returns:
+        A blob of the size ``size``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        ...     return flow.slice(x, [0, 1], [2, 2])
+        >>> job([[3, 1, 2], [6, 5, 4]])
+        array([[1., 2.],
+               [5., 4.]], dtype=float32)
     """
     rank = len(x.shape)
     both = f"begin {begin} and size {size} for shape {x.shape}"
@@ -122,8 +158,19 @@ def slice_v2(x: Blob, slice_tup_list: Sequence[SliceRow], name: str | None = Non
             trailing axes without an entry are kept whole.  Steps may be negative.
         name: name of the op.
 
+    Returns:
+        A blob with as many axes as ``x``.
+
     Raises:
         InferenceError: a start or stop is out of range, a step is 0, or the slice is empty.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        ...     return flow.slice_v2(x, [(None, None, None), (2, 0, -1)])
+        >>> job([[3, 1, 2], [6, 5, 4]])
+        array([[2., 1.],
+               [4., 5.]], dtype=float32)
     """
     return emit_one("slice", x, **slice_attrs("slice_v2", x, slice_tup_list), name=name)
 
@@ -139,9 +186,22 @@ def slice_update(
         slice_tup_list: (start, stop, step) for each axis; see `slice_v2`.
         name: name of the op.
 
+    Returns:
+        A blob of the shape and type of ``x``.
+
     Raises:
         InferenceError: a start or stop is out of range, a step is 0, or ``update`` has another
             type.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     x: tp.Numpy.Placeholder((4,)),
+        ...     y: tp.Numpy.Placeholder((2,)),
+        ... ) -> tp.Numpy:
+        ...     return flow.slice_update(x, y, [(1, 3, 1)])
+        >>> job([1, 2, 3, 4], [20, 30])
+        array([ 1., 20., 30.,  4.], dtype=float32)
     """
     attrs = slice_attrs("slice_update", x, slice_tup_list)
     return emit_one("slice_update", x, update, **attrs, name=name)
@@ -153,8 +213,19 @@ def logical_slice(x: Blob, slice_tup_list: Sequence[SliceRow], name: str | None 
     Args:
         x, slice_tup_list, name: see `slice_v2`.
 
+    Returns:
+        A blob with as many axes as ``x``.
+
     Raises:
         InferenceError: as for `slice_v2`, or a step is negative.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        ...     return flow.experimental.logical_slice(x, [(0, 2, 1), (0, 3, 2)])
+        >>> job([[3, 1, 2], [6, 5, 4]])
+        array([[3., 2.],
+               [6., 4.]], dtype=float32)
     """
     attrs = slice_attrs("experimental.logical_slice", x, slice_tup_list, forward=True)
     return emit_one("logical_slice", x, **attrs, name=name)
@@ -174,6 +245,15 @@ def logical_slice_assign(
 
     Raises:
         InferenceError: as for `logical_slice`, or ``value`` has another type.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2,))) -> None:
+        ...     w = flow.get_variable("w", (4,), initializer=flow.zeros_initializer())
+        ...     flow.experimental.logical_slice_assign(w, x, [(1, 3, 1)])
+        >>> job([1, 2])
+        >>> flow.get_all_variables()["w"].numpy()
+        array([0., 1., 2., 0.], dtype=float32)
     """
     attrs = slice_attrs("experimental.logical_slice_assign", x, slice_tup_list, forward=True)
     emit("logical_slice_assign", x, value, **attrs, name=name)
@@ -223,6 +303,13 @@ def reverse(input: Blob, axis: int | Sequence[int], name: str | None = None) -> 
 
     Raises:
         InferenceError: an axis is out of range.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((3,))) -> tp.Numpy:
+        ...     return flow.reverse(x, 0)
+        >>> job([1, 2, 3])
+        array([3., 2., 1.], dtype=float32)
     """
     rank = len(input.shape)
     axes = [axis] if isinstance(axis, int) else list(axis)
@@ -269,7 +356,11 @@ def pad(
         InferenceError: ``paddings`` is not one pair of non-negative numbers for each axis.
 
     Example:
-        For ``x`` of shape (2, 3), ``flow.pad(x, [(0, 0), (1, 1)])`` has shape (2, 5).
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+        ...     return flow.pad(x, [(1, 2)])
+        >>> job([1, 2])
+        array([0., 1., 2., 0., 0.], dtype=float32)
     """
     attrs = _pad_attrs("pad", x, paddings, constant_value)
     return emit_one("pad", x, **attrs, name=name)
@@ -295,6 +386,13 @@ def pad_grad(
     Raises:
         InferenceError: ``paddings`` is not one pair for each axis, or a border is wider than the
             blob.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((5,))) -> tp.Numpy:
+        ...     return flow.pad_grad(x, [(1, 2)])
+        >>> job([1, 2, 3, 4, 5])
+        array([2., 3.], dtype=float32)
     """
     attrs = _pad_attrs("pad_grad", x, paddings, constant_value)
     return emit_one("pad_grad", x, **attrs, name=name)
@@ -319,6 +417,16 @@ def same_padding(
         data_format: such as "NCHW" or "NHWC".
         kernel_size, strides, dilation_rate: geometry of the window op, per spatial axis.
         name: name of the op.
+
+    Returns:
+        A padded blob.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((1, 1, 5, 5))) -> tp.Numpy:
+        ...     return flow.same_padding(x, "same_upper", "NCHW", (3, 3), (2, 2), (1, 1))
+        >>> job(np.ones((1, 1, 5, 5), np.float32)).shape
+        (1, 1, 7, 7)
     """
     kind = str(padding).upper()
     allowed = "SAME_UPPER or SAME_LOWER"
@@ -344,6 +452,19 @@ def reflection_pad2d(x: Blob, padding: int | Sequence[int], name: str | None = N
         padding: one number for all sides; or four numbers, of which the third applies to both sides
             of H and the fourth to both sides of W.  Each must be less than the size of that axis.
         name: name of the op.
+
+    Returns:
+        A blob with larger last two axes.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((1, 1, 2, 2))) -> tp.Numpy:
+        ...     return flow.reshape(flow.reflection_pad2d(x, 1), (4, 4))
+        >>> job([[[[1, 2], [3, 4]]]])
+        array([[4., 3., 4., 3.],
+               [2., 1., 2., 1.],
+               [4., 3., 4., 3.],
+               [2., 1., 2., 1.]], dtype=float32)
     """
     given = [padding] * 4 if isinstance(padding, int) else list(padding)
     ok = len(given) == len(x.shape) == 4

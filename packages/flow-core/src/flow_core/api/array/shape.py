@@ -51,8 +51,19 @@ def reshape(x: Blob, shape: Sequence[int], name: str | None = None) -> BlobDef:
         shape: the new shape; one size may be -1, and is then inferred.
         name: name of the op.
 
+    Returns:
+        A blob of the new shape.
+
     Raises:
         InferenceError: the number of elements differs, or more than one size is -1.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+        ...     return flow.reshape(x, (2, -1))
+        >>> job([1, 2, 3, 4])
+        array([[1., 2.],
+               [3., 4.]], dtype=float32)
     """
     listed = hasattr(shape, "__len__") and not isinstance(shape, str)
     check(listed, "reshape", f"shape {shape!r:.60}", "a list or tuple of sizes", "[size]")
@@ -60,7 +71,24 @@ def reshape(x: Blob, shape: Sequence[int], name: str | None = None) -> BlobDef:
 
 
 def dynamic_reshape(x: Blob, shape: Sequence[int], name: str | None = None) -> BlobDef:
-    """Do the same as `reshape`, since all shapes are known at compile time."""
+    """Do the same as `reshape`, since all shapes are known at compile time.
+
+    Args:
+        x: a blob.
+        shape: the new shape; one size may be -1.
+        name: name of the op.
+
+    Returns:
+        A blob of the new shape.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+        ...     return flow.dynamic_reshape(x, (2, -1))
+        >>> job([1, 2, 3, 4])
+        array([[1., 2.],
+               [3., 4.]], dtype=float32)
+    """
     return reshape(x, shape, name)
 
 
@@ -77,6 +105,17 @@ def reshape_like(x: Blob, like: Blob, name: str | None = None) -> BlobDef:
 
     Raises:
         InferenceError: the numbers of elements differ.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     x: tp.Numpy.Placeholder((4,)),
+        ...     like: tp.Numpy.Placeholder((2, 2)),
+        ... ) -> tp.Numpy:
+        ...     return flow.reshape_like(x, like)
+        >>> job([1, 2, 3, 4], [[0, 0], [0, 0]])
+        array([[1., 2.],
+               [3., 4.]], dtype=float32)
     """
     return emit_one("reshape_like", x, like, name=name)
 
@@ -89,11 +128,18 @@ def flatten(input: Blob, start_dim: int = 0, end_dim: int = -1, name: str | None
         start_dim, end_dim: first and last axis to merge, negative to count from the last one.
         name: name of the op.
 
+    Returns:
+        A blob with fewer axes.
+
     Raises:
         InferenceError: an axis is out of range, or ``start_dim`` comes after ``end_dim``.
 
     Example:
-        A blob of shape (4, 4, 3, 2) with ``start_dim=1`` becomes (4, 24).
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2, 2))) -> tp.Numpy:
+        ...     return flow.flatten(x)
+        >>> job([[1, 2], [3, 4]])
+        array([1., 2., 3., 4.], dtype=float32)
     """
     return emit_one("flatten", input, start_dim=start_dim, end_dim=end_dim, name=name)
 
@@ -101,8 +147,23 @@ def flatten(input: Blob, start_dim: int = 0, end_dim: int = -1, name: str | None
 def squeeze(input: Blob, axis: Sequence[int] | None = None, name: str | None = None) -> BlobDef:
     """Remove the given axes of size 1, or all of them by default; at least one axis remains.
 
+    Args:
+        input: a blob.
+        axis: an axis, or a list of axes; None for all axes of size 1.
+        name: name of the op.
+
+    Returns:
+        A blob without these axes.
+
     Raises:
         InferenceError: a given axis is out of range, or its size is not 1.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((1, 2))) -> tp.Numpy:
+        ...     return flow.squeeze(x)
+        >>> job([[1, 2]])
+        array([1., 2.], dtype=float32)
     """
     if axis is None:
         axis = [i for i, size in enumerate(input.shape) if size == 1]
@@ -117,33 +178,102 @@ def expand_dims(input: Blob, axis: int, name: str | None = None) -> BlobDef:
         axis: position of the new axis in the result; -1 is the last position.
         name: name of the op.
 
+    Returns:
+        A blob with an additional axis.
+
     Raises:
         InferenceError: the axis is out of range.
 
     Example:
-        A blob of shape (2, 3) becomes (1, 2, 3) for axis 0, (2, 1, 3) for axis 1, and (2, 3, 1) for
-        axis -1.
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+        ...     return flow.expand_dims(x, 0)
+        >>> job([1, 2])
+        array([[1., 2.]], dtype=float32)
     """
     return emit_one("expand_dims", input, axis=axis, name=name)
 
 
 def identity(x: Blob, name: str | None = None) -> BlobDef:
-    """Return a blob with the same elements."""
+    """Return a blob with the same elements.
+
+    Args:
+        x: a blob.
+        name: name of the op.
+
+    Returns:
+        A blob of the shape and type of ``x``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+        ...     return flow.identity(x)
+        >>> job([1, 2])
+        array([1., 2.], dtype=float32)
+    """
     return emit_one("identity", x, name=name)
 
 
 def identity_n(inputs: Sequence[Blob], name: str | None = None) -> list[BlobDef]:
-    """Pass several blobs through one identity op: all results become available together."""
+    """Pass several blobs through one identity op: all results become available together.
+
+    Args:
+        inputs: a list of blobs.
+        name: name of the op.
+
+    Returns:
+        A list of blobs.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     x: tp.Numpy.Placeholder((2,)),
+        ...     y: tp.Numpy.Placeholder((1,)),
+        ... ) -> tuple[tp.Numpy, tp.Numpy]:
+        ...     return tuple(flow.identity_n([x, y]))
+        >>> job([1, 2], [3])
+        (array([1., 2.], dtype=float32), array([3.], dtype=float32))
+    """
     return list(emit("tuple_identity", *inputs, name=name))
 
 
 def amp_white_identity(x: Blob, name: str | None = None) -> BlobDef:
-    """Return the `identity` of ``x``; under mixed precision, this op runs in half precision."""
+    """Return the `identity` of ``x``; under mixed precision, this op runs in half precision.
+
+    Args:
+        x: a blob.
+        name: name of the op.
+
+    Returns:
+        A blob of the shape and type of ``x``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+        ...     return flow.amp_white_identity(x)
+        >>> job([1, 2])
+        array([1., 2.], dtype=float32)
+    """
     return emit_one("amp_white_identity", x, name=name)
 
 
 def cast_to_static_shape(x: Blob, name: str | None = None) -> BlobDef:
-    """Return ``x`` as a blob of fixed shape, or ``x`` itself if its shape is already fixed."""
+    """Return ``x`` as a blob of fixed shape, or ``x`` itself if its shape is already fixed.
+
+    Args:
+        x: a blob.
+        name: name of the op.
+
+    Returns:
+        A blob of fixed shape.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+        ...     return flow.cast_to_static_shape(x)
+        >>> job([1, 2])
+        array([1., 2.], dtype=float32)
+    """
     x = checked_blob(x)
     if not x.is_dynamic:
         return x
@@ -165,6 +295,18 @@ def transpose(
         conjugate: must be False; there are no complex types.
         batch_axis_non_change: whether the batch axis of the result keeps its position.
         name: name of the op.
+
+    Returns:
+        A blob with permuted axes.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        ...     return flow.transpose(x, (1, 0))
+        >>> job([[3, 1, 2], [6, 5, 4]])
+        array([[3., 6.],
+               [1., 5.],
+               [2., 4.]], dtype=float32)
     """
     if conjugate:
         raise UnsupportedError("flow.transpose", at=user_line(), found="conjugate=True")
@@ -191,6 +333,20 @@ def broadcast_like(
         broadcast_axes: axes of ``like`` along which ``x`` is repeated; if None, numpy's rules
             apply.
         name: name of the op.
+
+    Returns:
+        A blob of the shape of ``like`` and the type of ``x``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     x: tp.Numpy.Placeholder((2,)),
+        ...     like: tp.Numpy.Placeholder((2, 2)),
+        ... ) -> tp.Numpy:
+        ...     return flow.broadcast_like(x, like)
+        >>> job([1, 2], [[0, 0], [0, 0]])
+        array([[1., 2.],
+               [1., 2.]], dtype=float32)
     """
     axes = () if broadcast_axes is None else tuple(broadcast_axes)
     return emit_one("broadcast_like", x, like, broadcast_axes=axes, name=name)
@@ -202,6 +358,25 @@ def broadcast_to_compatible_with(
     """Repeat ``x`` to the common broadcast shape of ``x`` and all ``compatible`` blobs.
 
     For example, the common shape of (4, 1, 1), (1, 2, 1) and (1, 1, 3) is (4, 2, 3).
+
+    Args:
+        x: a blob.
+        compatible: a list of blobs.
+        name: name of the op.
+
+    Returns:
+        A blob of the common shape and the type of ``x``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     x: tp.Numpy.Placeholder((2,)),
+        ...     y: tp.Numpy.Placeholder((2, 2)),
+        ... ) -> tp.Numpy:
+        ...     return flow.broadcast_to_compatible_with(x, [y])
+        >>> job([1, 2], [[0, 0], [0, 0]])
+        array([[1., 2.],
+               [1., 2.]], dtype=float32)
     """
     shapes = [x.shape, *(blob.shape for blob in compatible)]
     try:

@@ -53,6 +53,16 @@ def constant(
         dtype: element type; required.
         shape: shape of the blob, (1,) by default.
         name: name of the op.
+
+    Returns:
+        A blob of the given shape and type.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job() -> tp.Numpy:
+        ...     return flow.constant(7, flow.int32, (2,))
+        >>> job()
+        array([7, 7], dtype=int32)
     """
     check(dtype is not None, "constant", "no dtype", "an element type", "dtype=flow.float32")
     wanted, sizes = as_dtype(dtype), tuple(shape or (1,))
@@ -63,36 +73,133 @@ def constant(
 def constant_scalar(
     value: int | float, dtype: DType | None = None, name: str | None = None
 ) -> BlobDef:
-    """Return a `constant` of shape (1,)."""
+    """Return a `constant` of shape (1,).
+
+    Args:
+        value: a number.
+        dtype: the element type; by default that of the number.
+        name: name of the op.
+
+    Returns:
+        A blob of shape (1,).
+
+    Example:
+        >>> @flow.global_function()
+        ... def job() -> tp.Numpy:
+        ...     return flow.constant_scalar(7, flow.int32)
+        >>> job()
+        array([7], dtype=int32)
+    """
     return constant(value, dtype, (1,), name)
 
 
 def constant_like(
     like: Blob, value: int | float, dtype: DType | None = None, name: str | None = None
 ) -> BlobDef:
-    """Return a blob of the shape, and by default the type, of ``like``, filled with ``value``."""
+    """Return a blob of the shape, and by default the type, of ``like``, filled with ``value``.
+
+    Args:
+        like: a blob.
+        value: a number.
+        dtype: the element type; by default that of ``like``.
+        name: name of the op.
+
+    Returns:
+        A blob of the shape of ``like``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+        ...     return flow.constant_like(x, 7)
+        >>> job([1, 2])
+        array([7., 7.], dtype=float32)
+    """
     wanted = like.dtype if dtype is None else as_dtype(dtype)
     number = _number("constant_like", value, wanted)
     return emit_one("constant_like", like, value=number, dtype=wanted.name, name=name)
 
 
 def ones_like(like: Blob, dtype: DType | None = None, name: str | None = None) -> BlobDef:
-    """Return ones in the shape of a blob; see `constant_like`."""
+    """Return ones in the shape of a blob; see `constant_like`.
+
+    Args:
+        like: a blob.
+        dtype: the element type; by default that of ``like``.
+        name: name of the op.
+
+    Returns:
+        A blob of the shape of ``like``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+        ...     return flow.ones_like(x)
+        >>> job([1, 2])
+        array([1., 1.], dtype=float32)
+    """
     return constant_like(like, 1, dtype, name)
 
 
 def zeros_like(like: Blob, dtype: DType | None = None, name: str | None = None) -> BlobDef:
-    """Return zeros in the shape of a blob; see `constant_like`."""
+    """Return zeros in the shape of a blob; see `constant_like`.
+
+    Args:
+        like: a blob.
+        dtype: the element type; by default that of ``like``.
+        name: name of the op.
+
+    Returns:
+        A blob of the shape of ``like``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+        ...     return flow.zeros_like(x)
+        >>> job([1, 2])
+        array([0., 0.], dtype=float32)
+    """
     return constant_like(like, 0, dtype, name)
 
 
 def zeros(shape: Sequence[int], dtype: DType | None = None, name: str | None = None) -> BlobDef:
-    """Return a blob of zeros of the given shape, float32 by default."""
+    """Return a blob of zeros of the given shape, float32 by default.
+
+    Args:
+        shape: the sizes.
+        dtype: the element type.
+        name: name of the op.
+
+    Returns:
+        A blob of the given shape and type.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job() -> tp.Numpy:
+        ...     return flow.zeros((2,))
+        >>> job()
+        array([0., 0.], dtype=float32)
+    """
     return constant(0, dtype or float32, shape, inner(name, "constant"))
 
 
 def ones(shape: Sequence[int], dtype: DType | None = None, name: str | None = None) -> BlobDef:
-    """Return a blob of ones of the given shape, float32 by default."""
+    """Return a blob of ones of the given shape, float32 by default.
+
+    Args:
+        shape: the sizes.
+        dtype: the element type.
+        name: name of the op.
+
+    Returns:
+        A blob of the given shape and type.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job() -> tp.Numpy:
+        ...     return flow.ones((2,))
+        >>> job()
+        array([1., 1.], dtype=float32)
+    """
     return constant(1, dtype or float32, shape, inner(name, "constant"))
 
 
@@ -109,6 +216,16 @@ def range(
         start, limit, delta: as for Python's ``range``.
         dtype: element type; required.
         name: name of the op.
+
+    Returns:
+        A blob of rank 1.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job() -> tp.Numpy:
+        ...     return flow.range(2, 10, 3, flow.int32)
+        >>> job()
+        array([2, 5, 8], dtype=int32)
     """
     check(dtype is not None, "range", "no dtype", "an element type", "dtype=flow.int64")
     first, last = (0, start) if limit is None else (start, limit)
@@ -125,7 +242,23 @@ def range(
 
 
 def elem_cnt(inputs: Blob, dtype: Any = None, name: str | None = None) -> BlobDef:
-    """Return the number of elements of a blob as a constant of shape (1,), int32 by default."""
+    """Return the number of elements of a blob as a constant of shape (1,), int32 by default.
+
+    Args:
+        inputs: a blob.
+        dtype: the element type of the result.
+        name: name of the op.
+
+    Returns:
+        A blob of shape (1,).
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2, 2))) -> tp.Numpy:
+        ...     return flow.elem_cnt(x)
+        >>> job([[1, 2], [3, 4]])
+        array([4], dtype=int32)
+    """
     return emit_one(
         "constant", value=prod(inputs.shape), dtype=(dtype or int32).name, shape=(1,), name=name
     )
@@ -150,6 +283,17 @@ def tril(
         diagonal: the last diagonal that is kept: 0 is the main diagonal, 1 the diagonal above it.
         fill_value: value of the elements above that diagonal.
         name: name of the op.
+
+    Returns:
+        A blob of the shape and type of ``x``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2, 2))) -> tp.Numpy:
+        ...     return flow.nn.tril(x)
+        >>> job([[1, 2], [3, 4]])
+        array([[1., 0.],
+               [3., 4.]], dtype=float32)
     """
     fill = _fill_attrs("fill", fill_value, 0)
     return emit_one("tril", x, diagonal=diagonal, **fill, name=name)
@@ -162,6 +306,25 @@ def fused_scale_tril(
     scale: int | float = 1,
     name: str | None = None,
 ) -> BlobDef:
-    """Return `tril` of ``x * scale``, computed by one op."""
+    """Return `tril` of ``x * scale``, computed by one op.
+
+    Args:
+        x: a blob of matrices on its last two axes.
+        diagonal: the highest diagonal that is kept: 0 for the main diagonal.
+        fill_value: the number above this diagonal.
+        scale: the factor of ``x``.
+        name: name of the op.
+
+    Returns:
+        A blob of the shape and type of ``x``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2, 2))) -> tp.Numpy:
+        ...     return flow.nn.fused_scale_tril(x, scale=2)
+        >>> job([[1, 2], [3, 4]])
+        array([[2., 0.],
+               [6., 8.]], dtype=float32)
+    """
     attrs = {**_fill_attrs("fill", fill_value, 0), **_fill_attrs("scale", scale, 1)}
     return emit_one("fused_scale_tril", x, diagonal=diagonal, **attrs, name=name)

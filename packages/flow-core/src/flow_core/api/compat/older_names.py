@@ -50,6 +50,9 @@ def inter_job_reuse_mem_strategy(
     Raises:
         ConfigError: the strategy is unknown, or "custom_parallelism" comes without
             ``job_name_groups``.
+
+    Example:
+        >>> flow.inter_job_reuse_mem_strategy("mem_sharing_priority")
     """
     groups = kwargs.get("job_name_groups")
     custom = strategy_str == "custom_parallelism"
@@ -64,7 +67,15 @@ def inter_job_reuse_mem_strategy(
 
 
 def eager_assign_121(ref: Blob, value: Blob) -> BlobDef:
-    """Assign like `flow.assign` in a job in eager mode, and return ``ref``."""
+    """Assign like `flow.assign` in a job in eager mode, and return ``ref``.
+
+    Args:
+        ref: a variable.
+        value: a blob of its shape and type.
+
+    Returns:
+        The variable.
+    """
     ref = checked_blob(ref)
     if not default_session().eager:
         raise JobError(
@@ -152,8 +163,22 @@ def _variable(function: str, op_name: str) -> Any:
 def get_interface_blob_value(op_name: str) -> Array:
     """Return a copy of a variable's value.
 
+    Args:
+        op_name: the name of the variable.
+
+    Returns:
+        An array.
+
     Raises:
         VariableError: no job of the session has a variable of this name.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job() -> tp.Numpy:
+        ...     return flow.get_variable("w", (2,), initializer=flow.ones_initializer())
+        >>> _ = job()
+        >>> flow.experimental.get_interface_blob_value("w")
+        array([1., 1.], dtype=float32)
     """
     stored = _variable("get_interface_blob_value", op_name)
     with default_session().quiesced():
@@ -164,8 +189,21 @@ def get_interface_blob_value(op_name: str) -> Array:
 def set_interface_blob_value(op_name: str, ndarray: Array) -> None:
     """Overwrite a variable.
 
+    Args:
+        op_name: the name of the variable.
+        ndarray: an array of its shape and type.
+
     Raises:
         VariableError: no job of the session has a variable of this name, or the shapes differ.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job() -> tp.Numpy:
+        ...     return flow.get_variable("w", (2,), initializer=flow.ones_initializer())
+        >>> _ = job()
+        >>> flow.experimental.set_interface_blob_value("w", np.array([3, 4], np.float32))
+        >>> job()
+        array([3., 4.], dtype=float32)
     """
     stored = _variable("set_interface_blob_value", op_name)
     shape = tuple(stored.info.type.shape)

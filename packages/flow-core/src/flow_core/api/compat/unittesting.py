@@ -81,7 +81,21 @@ _PORTS = {"ONEFLOW_TEST_CTRL_PORT": ctrl_port, "ONEFLOW_TEST_DATA_PORT": data_po
 
 
 class TestCase(unittest.TestCase):
-    """A test case with a fresh session, on the machines of the test run."""
+    """A test case with a fresh session, on the machines of the test run.
+
+    Args:
+        methodName: see `unittest.TestCase`.
+
+    Example:
+        >>> class TestSums(flow.unittest.TestCase):
+        ...     def test_sum(self):
+        ...         self.assertEqual(1 + 1, 2)
+        >>> import unittest
+        >>> result = unittest.TestResult()
+        >>> _ = TestSums("test_sum").run(result)
+        >>> result.wasSuccessful()
+        True
+    """
 
     __test__ = False
 
@@ -96,7 +110,20 @@ class TestCase(unittest.TestCase):
 
 
 def num_nodes_required(num_nodes: int) -> Decorator[Any]:
-    """Mark a test with the number of machines that it requires."""
+    """Mark a test with the number of machines that it requires.
+
+    Args:
+        num_nodes: the number of machines.
+
+    Returns:
+        A decorator for a test.
+
+    Example:
+        >>> class TestSums(flow.unittest.TestCase):
+        ...     @flow.unittest.num_nodes_required(2)
+        ...     def test_sum(self):
+        ...         self.assertEqual(1 + 1, 2)
+    """
 
     def mark(function: object) -> Any:
         setattr(function, _NODES, num_nodes)
@@ -158,30 +185,90 @@ def _skip_unless(nodes: int, devices: int) -> Decorator[Any]:
 
 
 def skip_unless_1n1d() -> Decorator[Any]:
-    """Skip a test unless the run has one machine and one device."""
+    """Skip a test unless the run has one machine and one device.
+
+    Returns:
+        A decorator for a test case or a test.
+
+    Example:
+        >>> @flow.unittest.skip_unless_1n1d()
+        ... class TestSums(flow.unittest.TestCase):
+        ...     def test_sum(self):
+        ...         self.assertEqual(1 + 1, 2)
+    """
     return _skip_unless(1, 1)
 
 
 def skip_unless_1n2d() -> Decorator[Any]:
-    """Skip a test unless the run has one machine and two devices."""
+    """Skip a test unless the run has one machine and two devices.
+
+    Returns:
+        A decorator for a test case or a test.
+
+    Example:
+        >>> @flow.unittest.skip_unless_1n2d()
+        ... class TestSums(flow.unittest.TestCase):
+        ...     def test_sum(self):
+        ...         self.assertEqual(1 + 1, 2)
+    """
     return _skip_unless(1, 2)
 
 
 def skip_unless_1n4d() -> Decorator[Any]:
-    """Skip a test unless the run has one machine and four devices."""
+    """Skip a test unless the run has one machine and four devices.
+
+    Returns:
+        A decorator for a test case or a test.
+
+    Example:
+        >>> @flow.unittest.skip_unless_1n4d()
+        ... class TestSums(flow.unittest.TestCase):
+        ...     def test_sum(self):
+        ...         self.assertEqual(1 + 1, 2)
+    """
     return _skip_unless(1, 4)
 
 
 def skip_unless_2n1d() -> Decorator[Any]:
-    """Skip a test unless the run has two machines with one device each."""
+    """Skip a test unless the run has two machines with one device each.
+
+    Returns:
+        A decorator for a test case or a test.
+
+    Example:
+        >>> @flow.unittest.skip_unless_2n1d()
+        ... class TestSums(flow.unittest.TestCase):
+        ...     def test_sum(self):
+        ...         self.assertEqual(1 + 1, 2)
+    """
     return _skip_unless(2, 1)
 
 
 def skip_unless_2n2d() -> Decorator[Any]:
-    """Skip a test unless the run has two machines with two devices each."""
+    """Skip a test unless the run has two machines with two devices each.
+
+    Returns:
+        A decorator for a test case or a test.
+
+    Example:
+        >>> @flow.unittest.skip_unless_2n2d()
+        ... class TestSums(flow.unittest.TestCase):
+        ...     def test_sum(self):
+        ...         self.assertEqual(1 + 1, 2)
+    """
     return _skip_unless(2, 2)
 
 
 def skip_unless_2n4d() -> Decorator[Any]:
-    """Skip a test unless the run has two machines with four devices each."""
+    """Skip a test unless the run has two machines with four devices each.
+
+    Returns:
+        A decorator for a test case or a test.
+
+    Example:
+        >>> @flow.unittest.skip_unless_2n4d()
+        ... class TestSums(flow.unittest.TestCase):
+        ...     def test_sum(self):
+        ...         self.assertEqual(1 + 1, 2)
+    """
     return _skip_unless(2, 4)

@@ -29,12 +29,35 @@ def _refuse(attempted: str, found: str, allowed: str, hint: str) -> NoReturn:
 
 
 def write_int8_calibration(path: str) -> NoReturn:
-    """Raise an `UnsupportedError` that names the alternative: TensorRT is not supported."""
+    """Raise an `UnsupportedError` that names the alternative: TensorRT is not supported.
+
+    Args:
+        path: without effect.
+
+    Raises:
+        UnsupportedError: always.
+
+    Example:
+        >>> flow.tensorrt.write_int8_calibration("table")
+        Traceback (most recent call last):
+            ...
+        flow_core.base.errors.UnsupportedError: ...
+    """
     _no_tensorrt("write_int8_calibration")
 
 
 def cache_int8_calibration() -> NoReturn:
-    """Raise an `UnsupportedError` that names the alternative: TensorRT is not supported."""
+    """Raise an `UnsupportedError` that names the alternative: TensorRT is not supported.
+
+    Raises:
+        UnsupportedError: always.
+
+    Example:
+        >>> flow.tensorrt.cache_int8_calibration()
+        Traceback (most recent call last):
+            ...
+        flow_core.base.errors.UnsupportedError: ...
+    """
     _no_tensorrt("cache_int8_calibration")
 
 
@@ -48,22 +71,62 @@ def _no_tensorrt(name: str) -> NoReturn:
 
 
 def get_include() -> NoReturn:
-    """Raise an `UnsupportedError` that names the alternative: there are no C++ headers."""
+    """Raise an `UnsupportedError` that names the alternative: there are no C++ headers.
+
+    Raises:
+        UnsupportedError: always.
+
+    Example:
+        >>> flow.sysconfig.get_include()
+        Traceback (most recent call last):
+            ...
+        flow_core.base.errors.UnsupportedError: ...
+    """
     _nothing_to_link("get_include")
 
 
 def get_lib() -> NoReturn:
-    """Raise an `UnsupportedError` that names the alternative: there is no C++ library."""
+    """Raise an `UnsupportedError` that names the alternative: there is no C++ library.
+
+    Raises:
+        UnsupportedError: always.
+
+    Example:
+        >>> flow.sysconfig.get_lib()
+        Traceback (most recent call last):
+            ...
+        flow_core.base.errors.UnsupportedError: ...
+    """
     _nothing_to_link("get_lib")
 
 
 def get_compile_flags() -> NoReturn:
-    """Raise an `UnsupportedError` that names the alternative: there are no C++ headers."""
+    """Raise an `UnsupportedError` that names the alternative: there are no C++ headers.
+
+    Raises:
+        UnsupportedError: always.
+
+    Example:
+        >>> flow.sysconfig.get_compile_flags()
+        Traceback (most recent call last):
+            ...
+        flow_core.base.errors.UnsupportedError: ...
+    """
     _nothing_to_link("get_compile_flags")
 
 
 def get_link_flags() -> NoReturn:
-    """Raise an `UnsupportedError` that names the alternative: there is no C++ library."""
+    """Raise an `UnsupportedError` that names the alternative: there is no C++ library.
+
+    Raises:
+        UnsupportedError: always.
+
+    Example:
+        >>> flow.sysconfig.get_link_flags()
+        Traceback (most recent call last):
+            ...
+        flow_core.base.errors.UnsupportedError: ...
+    """
     _nothing_to_link("get_link_flags")
 
 
@@ -79,6 +142,9 @@ def _nothing_to_link(name: str) -> NoReturn:
 def init_worker(scp_binary: bool = True, use_uuid: bool = True, ssh_port: int = 22) -> None:
     """Do nothing, since the script itself is started on every machine, manually or by a launcher.
 
+    Args:
+        scp_binary, use_uuid, ssh_port: without effect.
+
     Raises:
         UnsupportedError: the session has several machines, but this process is the only one;
             programs are not copied to other machines.
@@ -87,7 +153,11 @@ def init_worker(scp_binary: bool = True, use_uuid: bool = True, ssh_port: int = 
 
 
 def delete_worker(ssh_port: int = 22) -> None:
-    """Do nothing, or raise the same error as `init_worker`."""
+    """Do nothing, or raise the same error as `init_worker`.
+
+    Args:
+        ssh_port: without effect.
+    """
     _one_machine("delete_worker")
 
 
@@ -109,14 +179,40 @@ def _named_machines() -> int:
 def dynamic_binary_split(
     x: object, base_shift: int = 2, out_num: int = 2, name: str | None = None
 ) -> NoReturn:
-    """Raise an `UnsupportedError`: blobs are transferred without compression."""
+    """Raise an `UnsupportedError`: blobs are transferred without compression.
+
+    Args:
+        x, base_shift, out_num, name: without effect.
+
+    Raises:
+        UnsupportedError: always.
+
+    Example:
+        >>> flow.experimental.dynamic_binary_split(None)
+        Traceback (most recent call last):
+            ...
+        flow_core.base.errors.UnsupportedError: ...
+    """
     _reject_compression("dynamic_binary_split", x)
 
 
 def dynamic_binary_concat(
     input_blob_list: object, source_blob: object, source_sbp: str = "S:0", name: str | None = None
 ) -> NoReturn:
-    """Raise an `UnsupportedError`: blobs are transferred without compression."""
+    """Raise an `UnsupportedError`: blobs are transferred without compression.
+
+    Args:
+        input_blob_list, source_blob, source_sbp, name: without effect.
+
+    Raises:
+        UnsupportedError: always.
+
+    Example:
+        >>> flow.experimental.dynamic_binary_concat([], None)
+        Traceback (most recent call last):
+            ...
+        flow_core.base.errors.UnsupportedError: ...
+    """
     _reject_compression("dynamic_binary_concat", source_blob)
 
 

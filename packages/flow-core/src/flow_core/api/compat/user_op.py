@@ -33,25 +33,81 @@ __all__ = [
 
 
 def user_op_builder(op_name: str) -> UserOpBuilder:
-    """Return a builder of an op whose name is below the current name scope; see `UserOpBuilder`."""
+    """Return a builder of an op whose name is below the current name scope; see `UserOpBuilder`.
+
+    Args:
+        op_name: the name of the op.
+
+    Returns:
+        A `UserOpBuilder`.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+        ...     op = (
+        ...         flow.user_op_builder("positive")
+        ...         .Op("relu")
+        ...         .Input("in", [x])
+        ...         .Output("out")
+        ...         .Build()
+        ...     )
+        ...     return op.InferAndTryRun().SoleOutputBlob()
+        >>> job([-1, 2])
+        array([0., 2.], dtype=float32)
+    """
     current_job("user_op_builder")
     return UserOpBuilder(op_name)
 
 
 def consistent_user_op_builder(op_name: str) -> UserOpBuilder:
-    """Do the same as `user_op_builder`, but always in the consistent view."""
+    """Do the same as `user_op_builder`, but always in the consistent view.
+
+    Args:
+        op_name: the name of the op.
+
+    Returns:
+        A `UserOpBuilder`.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+        ...     op = (
+        ...         flow.consistent_user_op_builder("positive")
+        ...         .Op("relu")
+        ...         .Input("in", [x])
+        ...         .Output("out")
+        ...         .Build()
+        ...     )
+        ...     return op.InferAndTryRun().SoleOutputBlob()
+        >>> job([-1, 2])
+        array([0., 2.], dtype=float32)
+    """
     current_job("consistent_user_op_builder")
     return UserOpBuilder(op_name)
 
 
 def user_op_module_builder(op_type_name: str) -> UserOpModuleBuilder:
-    """Return a builder of ops of one type for a `flow.nn.Module`; see `UserOpModuleBuilder`."""
+    """Return a builder of ops of one type for a `flow.nn.Module`; see `UserOpModuleBuilder`.
+
+    Args:
+        op_type_name: the type of the ops.
+
+    Returns:
+        A `UserOpModuleBuilder`.
+    """
     current_job("user_op_module_builder")
     return UserOpModuleBuilder(op_type_name, op_type_name)
 
 
 def consistent_user_op_module_builder(op_type_name: str) -> UserOpModuleBuilder:
-    """Do the same as `user_op_module_builder`, but always in the consistent view."""
+    """Do the same as `user_op_module_builder`, but always in the consistent view.
+
+    Args:
+        op_type_name: the type of the ops.
+
+    Returns:
+        A `UserOpModuleBuilder`.
+    """
     current_job("consistent_user_op_module_builder")
     return UserOpModuleBuilder(op_type_name, op_type_name)
 
@@ -276,9 +332,22 @@ def find_or_create_module(
         create: function that is called to create a missing module.
         reuse: whether the module may already exist.
 
+    Returns:
+        The module.
+
     Raises:
         GraphError: the module exists and ``reuse`` is False, or ``create`` does not return a
             module.
+
+    Example:
+        >>> class Double(flow.nn.Module):
+        ...     def forward(self, x):
+        ...         return 2 * x
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+        ...     return flow.find_or_create_module("double", Double)(x)
+        >>> job([1, 2])
+        array([2., 4.], dtype=float32)
     """
     modules = _modules.setdefault(current_job("find_or_create_module"), {})
     module = modules.get(module_name)

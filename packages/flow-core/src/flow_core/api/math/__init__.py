@@ -1,4 +1,4 @@
-"""``flow.math``, in four parts; `cast`, `where` and the clip functions are also names of ``flow``
+"""``flow.math``, in six parts; `cast`, `where` and the clip functions are also names of ``flow``
 itself.
 
 In: blobs and numbers.  Out: ops in the job under definition.  Must not depend on `nn`.
@@ -6,15 +6,19 @@ In: blobs and numbers.  Out: ops in the job under definition.  Must not depend o
 
 from __future__ import annotations
 
-from flow_core.api.math import array, binary, reduce, unary
+from flow_core.api.math import array, binary, comparison, reduce, trigonometry, unary
 from flow_core.api.math.array import *  # noqa: F403 - a star join, by __all__
 from flow_core.api.math.binary import *  # noqa: F403
+from flow_core.api.math.comparison import *  # noqa: F403
 from flow_core.api.math.reduce import *  # noqa: F403
+from flow_core.api.math.trigonometry import *  # noqa: F403
 from flow_core.api.math.unary import *  # noqa: F403
 
 __all__ = [
     *array.__all__,
     *binary.__all__,
+    *comparison.__all__,
     *reduce.__all__,
+    *trigonometry.__all__,
     *unary.__all__,
 ]

@@ -47,8 +47,25 @@ def l2_normalize(
     """Return ``input`` divided by the larger of its Euclidean norm along an axis and
     sqrt(``epsilon``).
 
+    Args:
+        input: a floating-point blob.
+        axis: the axis of the norm.
+        epsilon: a lower bound on the squared norm.
+        name: name of the op.
+
+    Returns:
+        A blob of the shape and type of ``input``.
+
     Raises:
         InferenceError: the axis is missing or out of range.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2, 2))) -> tp.Numpy:
+        ...     return flow.math.l2_normalize(x, axis=1)
+        >>> job([[3, 4], [0, 2]])
+        array([[0.6, 0.8],
+               [0. , 1. ]], dtype=float32)
     """
     where = checked_axis(_check, "l2_normalize", input, axis)
     y: BlobDef = emit("l2_normalize", input, axis=where, epsilon=float(epsilon), name=name)[0]
@@ -61,7 +78,24 @@ def reduced_shape_elem_cnt(
     dtype: DType | None = None,
     name: str | None = None,
 ) -> BlobDef:
-    """Return how many elements each result of a reduction (axes None: all) combines; shape (1,)."""
+    """Return how many elements each result of a reduction (axes None: all) combines; shape (1,).
+
+    Args:
+        input_blob: a blob.
+        axis: an axis, a list of axes, or None for all axes.
+        dtype: element type of the result.
+        name: name of the op.
+
+    Returns:
+        A blob of shape (1,).
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        ...     return flow.math.reduced_shape_elem_cnt(x, [1])
+        >>> job([[1, 2, 3], [4, 5, 6]])
+        array([3], dtype=int32)
+    """
     shape = input_blob.shape
     axes = range(len(shape)) if axis is None else axis
     count = prod(shape[checked_axis(_check, "reduced_shape_elem_cnt", input_blob, a)] for a in axes)

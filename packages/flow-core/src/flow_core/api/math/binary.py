@@ -10,12 +10,13 @@ from collections.abc import Callable, Sequence
 
 from flow_core.api.arguments import inner
 from flow_core.api.array.dynamic import argwhere
+from flow_core.api.math.operands import Operand, pair
 from flow_core.api.math.unary import reciprocal_no_nan, square
 from flow_core.base.dtypes import DType, as_dtype
 from flow_core.base.errors import InferenceError, user_line
 from flow_core.frontend.trace.blob import Blob, BlobDef, checked_blob
 from flow_core.frontend.trace.emit import emit_one
-from flow_core.frontend.trace.operators import as_blob, operand_of
+from flow_core.frontend.trace.operators import operand_of
 
 __all__ = [
     "add",
@@ -27,19 +28,10 @@ __all__ = [
     "clip_by_scalar",
     "clip_by_value",
     "divide",
-    "equal",
     "floordiv",
-    "greater",
-    "greater_equal",
-    "less",
-    "less_equal",
-    "logical_and",
     "masked_fill",
-    "maximum",
-    "minimum",
     "mod",
     "multiply",
-    "not_equal",
     "polyval",
     "pow",
     "squared_difference",
@@ -49,27 +41,7 @@ __all__ = [
     "xlogy",
 ]
 
-Operand = Blob | float
 INT64 = 2**63
-
-
-def _both(x: Operand, y: Operand, function: str) -> tuple[BlobDef, BlobDef]:
-    """Return two blobs; a number becomes a constant of the element type of the other operand."""
-    if isinstance(x, BlobDef):
-        return x, as_blob(y, like=x)
-    if isinstance(y, BlobDef):
-        return as_blob(x, like=y), y
-    raise InferenceError(
-        f"flow.math.{function}",
-        at=user_line(),
-        found=f"{x!r:.60} and {y!r:.60}",
-        allowed="at least one blob",
-    )
-
-
-def _pair(kind: str, x: Operand, y: Operand, name: str | None) -> BlobDef:
-    first, second = _both(x, y, kind)
-    return emit_one(f"broadcast_{kind}", first, second, name=name)
 
 
 def _with_number(
@@ -88,31 +60,85 @@ def _inverse(number: float) -> float:
 
 
 def add(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
-    """Return ``x + y``; ``x`` or ``y`` may be a number."""
+    """Return ``x + y``; ``x`` or ``y`` may be a number.
+
+    Args:
+        x, y: blobs of one element type whose shapes broadcast, or one blob and one number.
+        name: name of the op.
+
+    Returns:
+        A blob of the broadcast shape of ``x`` and ``y``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     x: tp.Numpy.Placeholder((2,)),
+        ...     y: tp.Numpy.Placeholder((2,)),
+        ... ) -> tp.Numpy:
+        ...     return flow.math.add(x, y)
+        >>> job([1, 2], [4, 8])
+        array([ 5., 10.], dtype=float32)
+    """
     if isinstance(x, BlobDef) and not isinstance(y, BlobDef):
         return _with_number("scalar_add", x, y, name)
     if isinstance(y, BlobDef) and not isinstance(x, BlobDef):
         return _with_number("scalar_add", y, x, name)
-    return _pair("add", x, y, name)
+    return pair("add", x, y, name)
 
 
 def subtract(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
-    """Return ``x - y``; ``x`` or ``y`` may be a number."""
+    """Return ``x - y``; ``x`` or ``y`` may be a number.
+
+    Args:
+        x, y: blobs of one element type whose shapes broadcast, or one blob and one number.
+        name: name of the op.
+
+    Returns:
+        A blob of the broadcast shape of ``x`` and ``y``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     x: tp.Numpy.Placeholder((2,)),
+        ...     y: tp.Numpy.Placeholder((2,)),
+        ... ) -> tp.Numpy:
+        ...     return flow.math.subtract(x, y)
+        >>> job([1, 2], [4, 8])
+        array([-3., -6.], dtype=float32)
+    """
     if isinstance(x, BlobDef) and not isinstance(y, BlobDef):
         return _with_number("scalar_add", x, y, name, lambda number: -number)
     if isinstance(y, BlobDef) and not isinstance(x, BlobDef):
         opposite = emit_one("negative", y, name=inner(name, "negative"))
         return _with_number("scalar_add", opposite, x, name)
-    return _pair("sub", x, y, name)
+    return pair("sub", x, y, name)
 
 
 def multiply(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
-    """Return ``x * y``; ``x`` or ``y`` may be a number."""
+    """Return ``x * y``; ``x`` or ``y`` may be a number.
+
+    Args:
+        x, y: blobs of one element type whose shapes broadcast, or one blob and one number.
+        name: name of the op.
+
+    Returns:
+        A blob of the broadcast shape of ``x`` and ``y``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     x: tp.Numpy.Placeholder((2,)),
+        ...     y: tp.Numpy.Placeholder((2,)),
+        ... ) -> tp.Numpy:
+        ...     return flow.math.multiply(x, y)
+        >>> job([1, 2], [4, 8])
+        array([ 4., 16.], dtype=float32)
+    """
     if isinstance(x, BlobDef) and not isinstance(y, BlobDef):
         return _with_number("scalar_mul", x, y, name)
     if isinstance(y, BlobDef) and not isinstance(x, BlobDef):
         return _with_number("scalar_mul", y, x, name)
-    return _pair("mul", x, y, name)
+    return pair("mul", x, y, name)
 
 
 def divide(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
@@ -120,102 +146,218 @@ def divide(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
 
     As in OneFlow, the quotient of a floating-point blob and the number 0 is 0, and the quotient of
     a number and a blob is 0 where the blob is 0.
+
+    Args:
+        x, y: blobs of one element type whose shapes broadcast, or one blob and one number.
+        name: name of the op.
+
+    Returns:
+        A blob of the broadcast shape of ``x`` and ``y``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     x: tp.Numpy.Placeholder((2,)),
+        ...     y: tp.Numpy.Placeholder((2,)),
+        ... ) -> tp.Numpy:
+        ...     return flow.math.divide(x, y)
+        >>> job([1, 2], [4, 8])
+        array([0.25, 0.25], dtype=float32)
     """
     if isinstance(x, BlobDef) and not isinstance(y, BlobDef) and x.dtype.is_floating:
         return _with_number("scalar_mul", x, y, name, _inverse)
     if isinstance(y, BlobDef) and not isinstance(x, BlobDef) and y.dtype.is_floating:
         inverse = reciprocal_no_nan(y, name=inner(name, "reciprocal"))
         return _with_number("scalar_mul", inverse, x, name)
-    return _pair("div", x, y, name)
+    return pair("div", x, y, name)
 
 
 def mod(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
-    """Return the remainder of ``x / y``, with the sign of ``y``."""
-    return _pair("floor_mod", x, y, name)
+    """Return the remainder of ``x / y``, with the sign of ``y``.
+
+    Args:
+        x, y: blobs of one element type whose shapes broadcast.
+        name: name of the op.
+
+    Returns:
+        A blob of the broadcast shape of ``x`` and ``y``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     x: tp.Numpy.Placeholder((2,)),
+        ...     y: tp.Numpy.Placeholder((2,)),
+        ... ) -> tp.Numpy:
+        ...     return flow.math.mod(x, y)
+        >>> job([7, -7], [3, 3])
+        array([1., 2.], dtype=float32)
+    """
+    return pair("floor_mod", x, y, name)
 
 
 def floordiv(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
-    """Return ``x / y`` rounded down."""
-    return _pair("floordiv", x, y, name)
+    """Return ``x / y`` rounded down.
+
+    Args:
+        x, y: blobs of one element type whose shapes broadcast.
+        name: name of the op.
+
+    Returns:
+        A blob of the broadcast shape of ``x`` and ``y``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     x: tp.Numpy.Placeholder((2,)),
+        ...     y: tp.Numpy.Placeholder((2,)),
+        ... ) -> tp.Numpy:
+        ...     return flow.math.floordiv(x, y)
+        >>> job([7, -7], [2, 2])
+        array([ 3., -4.], dtype=float32)
+    """
+    return pair("floordiv", x, y, name)
 
 
 def pow(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
-    """Return ``x`` raised to the power ``y``, which may be a number; for floating types only."""
+    """Return ``x`` raised to the power ``y``, which may be a number; for floating types only.
+
+    Args:
+        x: a floating-point blob.
+        y: a blob of the same type whose shape broadcasts, or a number.
+        name: name of the op.
+
+    Returns:
+        A blob of the broadcast shape of ``x`` and ``y``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     x: tp.Numpy.Placeholder((2,)),
+        ...     y: tp.Numpy.Placeholder((2,)),
+        ... ) -> tp.Numpy:
+        ...     return flow.math.pow(x, y)
+        >>> job([2, 3], [3, 2])
+        array([8., 9.], dtype=float32)
+    """
     if isinstance(x, BlobDef) and not isinstance(y, BlobDef):
         return emit_one("scalar_pow", x, exponent=float(operand_of(x, y)), name=name)
-    return _pair("pow", x, y, name)
+    return pair("pow", x, y, name)
 
 
 def atan2(x: Blob, y: Blob, name: str | None = None) -> BlobDef:
-    """Return the angle of the points (y, x) in radians, from -pi to pi: arctan of ``x / y``."""
+    """Return the angle of the points (y, x) in radians, from -pi to pi: arctan of ``x / y``.
+
+    Args:
+        x, y: blobs of one element type whose shapes broadcast.
+        name: name of the op.
+
+    Returns:
+        A blob of the broadcast shape of ``x`` and ``y``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     x: tp.Numpy.Placeholder((2,)),
+        ...     y: tp.Numpy.Placeholder((2,)),
+        ... ) -> tp.Numpy:
+        ...     return flow.math.atan2(x, y)
+        >>> job([1, -1], [1, 0]).round(4)
+        array([ 0.7854, -1.5708], dtype=float32)
+    """
     return emit_one("atan2", x, y, name=name)
 
 
 def xdivy(x: Blob, y: Blob, name: str | None = None) -> BlobDef:
-    """Return ``x / y``, or 0 where ``x`` is 0, whatever ``y`` is."""
+    """Return ``x / y``, or 0 where ``x`` is 0, whatever ``y`` is.
+
+    Args:
+        x, y: blobs of one element type whose shapes broadcast.
+        name: name of the op.
+
+    Returns:
+        A blob of the broadcast shape of ``x`` and ``y``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     x: tp.Numpy.Placeholder((2,)),
+        ...     y: tp.Numpy.Placeholder((2,)),
+        ... ) -> tp.Numpy:
+        ...     return flow.math.xdivy(x, y)
+        >>> job([0, 1], [0, 2])
+        array([0. , 0.5], dtype=float32)
+    """
     return emit_one("xdivy", x, y, name=name)
 
 
 def xlogy(x: Blob, y: Blob, name: str | None = None) -> BlobDef:
-    """Return ``x * log(y)``, or 0 where ``x`` is 0, whatever ``y`` is."""
+    """Return ``x * log(y)``, or 0 where ``x`` is 0, whatever ``y`` is.
+
+    Args:
+        x, y: blobs of one element type whose shapes broadcast.
+        name: name of the op.
+
+    Returns:
+        A blob of the broadcast shape of ``x`` and ``y``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     x: tp.Numpy.Placeholder((2,)),
+        ...     y: tp.Numpy.Placeholder((2,)),
+        ... ) -> tp.Numpy:
+        ...     return flow.math.xlogy(x, y)
+        >>> job([0, 1], [0, 10]).round(4)
+        array([0.    , 2.3026], dtype=float32)
+    """
     return emit_one("xlogy", x, y, name=name)
 
 
-def maximum(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
-    """Return the elementwise maximum; in a tie, ``y`` receives the gradient."""
-    return _pair("maximum", x, y, name)
-
-
-def minimum(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
-    """Return the elementwise minimum; in a tie, ``y`` receives the gradient."""
-    return _pair("minimum", x, y, name)
-
-
 def squared_difference(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
-    """Return ``(x - y) ** 2``; ``x`` or ``y`` may be a number."""
+    """Return ``(x - y) ** 2``; ``x`` or ``y`` may be a number.
+
+    Args:
+        x, y: blobs of one element type whose shapes broadcast, or one blob and one number.
+        name: name of the op.
+
+    Returns:
+        A blob of the broadcast shape of ``x`` and ``y``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     x: tp.Numpy.Placeholder((2,)),
+        ...     y: tp.Numpy.Placeholder((2,)),
+        ... ) -> tp.Numpy:
+        ...     return flow.math.squared_difference(x, y)
+        >>> job([1, 2], [4, 8])
+        array([ 9., 36.], dtype=float32)
+    """
     return square(subtract(x, y, name=inner(name, "subtract")), name=name)
-
-
-def equal(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
-    """Return 1 where the elements are equal, otherwise 0; int8."""
-    return _pair("equal", x, y, name)
-
-
-def not_equal(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
-    """Return 1 where the elements differ, otherwise 0; int8."""
-    return _pair("not_equal", x, y, name)
-
-
-def less(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
-    """Return 1 where ``x < y``, otherwise 0; int8."""
-    return _pair("less", x, y, name)
-
-
-def less_equal(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
-    """Return 1 where ``x <= y``, otherwise 0; int8."""
-    return _pair("less_equal", x, y, name)
-
-
-def greater(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
-    """Return 1 where ``x > y``, otherwise 0; int8."""
-    return _pair("greater", x, y, name)
-
-
-def greater_equal(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
-    """Return 1 where ``x >= y``, otherwise 0; int8."""
-    return _pair("greater_equal", x, y, name)
-
-
-def logical_and(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
-    """Return 1 where neither element is 0, otherwise 0; int8."""
-    return _pair("logical_and", x, y, name)
 
 
 def add_n(inputs: Sequence[Blob], name: str | None = None) -> BlobDef:
     """Return the sum of blobs of one shape and element type.
 
+    Args:
+        inputs: a list of blobs of one shape and element type.
+        name: name of the op.
+
+    Returns:
+        A blob of that shape and type.
+
     Raises:
         InferenceError: there are no blobs, or their types differ.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     x: tp.Numpy.Placeholder((2,)),
+        ...     y: tp.Numpy.Placeholder((2,)),
+        ... ) -> tp.Numpy:
+        ...     return flow.math.add_n([x, y, x])
+        >>> job([1, 2], [10, 20])
+        array([12., 24.], dtype=float32)
     """
     return emit_one("add_n", *inputs, name=name)
 
@@ -223,8 +365,23 @@ def add_n(inputs: Sequence[Blob], name: str | None = None) -> BlobDef:
 def polyval(coeffs: Sequence[float], x: Blob, name: str | None = None) -> BlobDef:
     """Return a polynomial of each element; ``coeffs`` starts with that of the highest power.
 
+    Args:
+        coeffs: a list of numbers or blobs.
+        x: a blob.
+        name: name of the op.
+
+    Returns:
+        A blob of the shape and type of ``x``.
+
     Raises:
         InferenceError: ``coeffs`` is not a list or tuple.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((3,))) -> tp.Numpy:
+        ...     return flow.math.polyval([2, 0, 1], x)
+        >>> job([0, 1, 2])
+        array([1., 3., 9.], dtype=float32)
     """
     if not isinstance(coeffs, list | tuple):
         raise InferenceError(
@@ -254,8 +411,24 @@ def clip_by_value(
 ) -> BlobDef:
     """Return each element limited to [``min_value``, ``max_value``]; either bound may be None.
 
+    Args:
+        values: a blob.
+        min_value: the lower bound, or None.
+        max_value: the upper bound, or None.
+        name: name of the op.
+
+    Returns:
+        A blob of the shape and type of ``values``.
+
     Raises:
         InferenceError: neither bound is given.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((3,))) -> tp.Numpy:
+        ...     return flow.clip_by_value(x, 0, 6)
+        >>> job([-1.5, 2, 8])
+        array([0., 2., 6.], dtype=float32)
     """
     bounds = {"min": min_value, "max": max_value}
     given = {side: value for side, value in bounds.items() if value is not None}
@@ -276,7 +449,23 @@ clip_by_scalar = clip = clamp = clip_by_value
 
 
 def cast(x: Blob, dtype: DType, name: str | None = None) -> BlobDef:
-    """Return ``x`` converted to an element type; conversion to integers truncates."""
+    """Return ``x`` converted to an element type; conversion to integers truncates.
+
+    Args:
+        x: a blob.
+        dtype: the element type of the result.
+        name: name of the op.
+
+    Returns:
+        A blob of the shape of ``x``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((3,))) -> tp.Numpy:
+        ...     return flow.cast(x, flow.int32)
+        >>> job([-1.5, 0.9, 2])
+        array([-1,  0,  2], dtype=int32)
+    """
     x = checked_blob(x)
     target = as_dtype(dtype)
     return x if x.dtype is target else emit_one("cast", x, dtype=target.name, name=name)
@@ -292,8 +481,27 @@ def where(
 
     Without ``x`` and ``y``, return `flow.argwhere` of the condition.
 
+    Args:
+        condition: a blob of numbers.
+        x, y: blobs of one element type, or None for both.
+        name: name of the op.
+
+    Returns:
+        A blob of the broadcast shape of all arguments.
+
     Raises:
         InferenceError: only one of ``x`` and ``y`` is given, or their element types differ.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     condition: tp.Numpy.Placeholder((2,), flow.int32),
+        ...     x: tp.Numpy.Placeholder((2,)),
+        ...     y: tp.Numpy.Placeholder((2,)),
+        ... ) -> tp.Numpy:
+        ...     return flow.where(condition, x, y)
+        >>> job([1, 0], [1, 2], [10, 20])
+        array([ 1., 20.], dtype=float32)
     """
     if x is not None and y is not None:
         return emit_one("where", condition, x, y, name=name)
@@ -305,7 +513,27 @@ def where(
 
 
 def masked_fill(x: Blob, mask: Blob, value: float, name: str | None = None) -> BlobDef:
-    """Return ``value`` where ``mask`` is not 0, else the elements of ``x``; shapes broadcast."""
+    """Return ``value`` where ``mask`` is not 0, else the elements of ``x``; shapes broadcast.
+
+    Args:
+        x: a blob.
+        mask: a blob whose shape broadcasts with that of ``x``.
+        value: a number.
+        name: name of the op.
+
+    Returns:
+        A blob of the broadcast shape.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     x: tp.Numpy.Placeholder((3,)),
+        ...     mask: tp.Numpy.Placeholder((3,), flow.int8),
+        ... ) -> tp.Numpy:
+        ...     return flow.masked_fill(x, mask, -1)
+        >>> job([1, 2, 3], [0, 1, 0])
+        array([ 1., -1.,  3.], dtype=float32)
+    """
     x = checked_blob(x)
     mask = checked_blob(mask)
     return emit_one("where_scalar_x", mask, x, operand=operand_of(x, value), name=name)

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from math import prod
 
 from flow_core.api.arguments import inner
-from flow_core.api.math.binary import add, divide, maximum, multiply, subtract
+from flow_core.api.math.binary import add, divide, multiply, subtract
+from flow_core.api.math.comparison import maximum
 from flow_core.api.math.unary import exp, log, sqrt, square
 from flow_core.base.errors import InferenceError, user_line
 from flow_core.base.shapes import normal_axis
@@ -94,7 +95,11 @@ def reduce_sum(
         InferenceError: an axis out of range.
 
     Example:
-        For ``x`` of shape (2, 3), ``flow.math.reduce_sum(x, 1)`` has shape (2,).
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2, 2))) -> tp.Numpy:
+        ...     return flow.math.reduce_sum(x, axis=1)
+        >>> job([[1, 2], [3, 4]])
+        array([3., 7.], dtype=float32)
     """
     return _reduce("reduce_sum", input_tensor, axis, keepdims, name)
 
@@ -106,6 +111,16 @@ def reduce_max(
 
     Args:
         x, axis, keepdims, name: as for `reduce_sum`, which also describes shape and errors.
+
+    Returns:
+        A blob without the reduced axes, of the element type of ``x``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2, 2))) -> tp.Numpy:
+        ...     return flow.math.reduce_max(x, axis=1)
+        >>> job([[1, 2], [3, 4]])
+        array([2., 4.], dtype=float32)
     """
     return _reduce("reduce_max", _filled("max", x, axis), axis, keepdims, name)
 
@@ -117,6 +132,16 @@ def reduce_min(
 
     Args:
         x, axis, keepdims, name: as for `reduce_sum`, which also describes shape and errors.
+
+    Returns:
+        A blob without the reduced axes, of the element type of ``x``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2, 2))) -> tp.Numpy:
+        ...     return flow.math.reduce_min(x, axis=1)
+        >>> job([[1, 2], [3, 4]])
+        array([1., 3.], dtype=float32)
     """
     return _reduce("reduce_min", _filled("min", x, axis), axis, keepdims, name)
 
@@ -128,6 +153,16 @@ def reduce_prod(
 
     Args:
         x, axis, keepdims, name: as for `reduce_sum`, which also describes shape and errors.
+
+    Returns:
+        A blob without the reduced axes, of the element type of ``x``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2, 2))) -> tp.Numpy:
+        ...     return flow.math.reduce_prod(x, axis=1)
+        >>> job([[1, 2], [3, 4]])
+        array([ 2., 12.], dtype=float32)
     """
     return _reduce("reduce_prod", x, axis, keepdims, name)
 
@@ -145,6 +180,16 @@ def reduce_any(
 
     Args:
         x, axis, keepdims, name: as for `reduce_sum`, which also describes shape and errors.
+
+    Returns:
+        An int8 blob without the reduced axes.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2, 2), flow.int32)) -> tp.Numpy:
+        ...     return flow.math.reduce_any(x, axis=1)
+        >>> job([[0, 2], [3, 4]])
+        array([1, 1], dtype=int8)
     """
     return _truth("reduce_any", x, axis, keepdims, name)
 
@@ -156,6 +201,16 @@ def reduce_all(
 
     Args:
         x, axis, keepdims, name: as for `reduce_sum`, which also describes shape and errors.
+
+    Returns:
+        An int8 blob without the reduced axes.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2, 2), flow.int32)) -> tp.Numpy:
+        ...     return flow.math.reduce_all(x, axis=1)
+        >>> job([[0, 2], [3, 4]])
+        array([0, 1], dtype=int8)
     """
     return _truth("reduce_all", x, axis, keepdims, name)
 
@@ -169,6 +224,16 @@ def reduce_mean(
     Args:
         input_blob, axis, keepdims, name: as for `reduce_sum`, which also describes shape and
             errors.
+
+    Returns:
+        A blob without the reduced axes, of the element type of ``input_blob``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2, 2))) -> tp.Numpy:
+        ...     return flow.math.reduce_mean(x, axis=1)
+        >>> job([[1, 2], [3, 4]])
+        array([1.5, 3.5], dtype=float32)
     """
     input_blob = checked_blob(input_blob)
     axes = _axes(input_blob, axis, "reduce_mean")
@@ -201,6 +266,16 @@ def reduce_variance(
     Args:
         input_tensor, axis, keepdims, name: as for `reduce_sum`, which also describes shape and
             errors; floating types only.
+
+    Returns:
+        A blob without the reduced axes, of the element type of ``input_tensor``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2, 2))) -> tp.Numpy:
+        ...     return flow.math.reduce_variance(x, axis=1)
+        >>> job([[1, 2], [3, 4]])
+        array([0.25, 0.25], dtype=float32)
     """
     axes = _axes(input_tensor, axis, "reduce_variance")
     if not axes:
@@ -218,6 +293,16 @@ def reduce_std(
     Args:
         input_tensor, axis, keepdims, name: as for `reduce_sum`, which also describes shape and
             errors; floating types only.
+
+    Returns:
+        A blob without the reduced axes, of the element type of ``input_tensor``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2, 2))) -> tp.Numpy:
+        ...     return flow.math.reduce_std(x, axis=1)
+        >>> job([[1, 2], [3, 4]])
+        array([0.5, 0.5], dtype=float32)
     """
     axes = _axes(input_tensor, axis, "reduce_std")
     if not axes:
@@ -234,6 +319,16 @@ def reduce_euclidean_norm(
     Args:
         input_tensor, axis, keepdims, name: as for `reduce_sum`, which also describes shape and
             errors; floating types only.
+
+    Returns:
+        A blob without the reduced axes, of the element type of ``input_tensor``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2, 2))) -> tp.Numpy:
+        ...     return flow.math.reduce_euclidean_norm(x, axis=1)
+        >>> job([[1, 2], [3, 4]]).round(4)
+        array([2.2361, 5.    ], dtype=float32)
     """
     squares = square(input_tensor, inner(name, "square"))
     return sqrt(reduce_sum(squares, axis, keepdims, inner(name, "reduce_sum")), name)
@@ -247,6 +342,16 @@ def reduce_logsumexp(
     Args:
         input_tensor, axis, keepdims, name: as for `reduce_sum`, which also describes shape and
             errors; floating types only.
+
+    Returns:
+        A blob without the reduced axes, of the element type of ``input_tensor``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2, 2))) -> tp.Numpy:
+        ...     return flow.math.reduce_logsumexp(x, axis=1)
+        >>> job([[1, 2], [3, 4]]).round(4)
+        array([2.3133, 4.3133], dtype=float32)
     """
     input_tensor = checked_blob(input_tensor)
     axes = _axes(input_tensor, axis, "reduce_logsumexp")
@@ -263,12 +368,46 @@ def reduce_logsumexp(
 def two_stage_reduce_max(
     x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> BlobDef:
-    """Do the same as `reduce_max`; if a reduced axis is split, reduce in two stages."""
+    """Do the same as `reduce_max`; if a reduced axis is split, reduce in two stages.
+
+    Args:
+        x: a blob.
+        axis: an axis, a list of axes, or None for all axes.
+        keepdims: whether reduced axes are kept with size 1.
+        name: name of the op.
+
+    Returns:
+        A blob without the reduced axes, of the element type of ``x``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2, 2))) -> tp.Numpy:
+        ...     return flow.math.two_stage_reduce_max(x, axis=1)
+        >>> job([[1, 2], [3, 4]])
+        array([2., 4.], dtype=float32)
+    """
     return reduce_max(x, axis, keepdims, name)
 
 
 def two_stage_reduce_min(
     x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> BlobDef:
-    """Do the same as `reduce_min`; if a reduced axis is split, reduce in two stages."""
+    """Do the same as `reduce_min`; if a reduced axis is split, reduce in two stages.
+
+    Args:
+        x: a blob.
+        axis: an axis, a list of axes, or None for all axes.
+        keepdims: whether reduced axes are kept with size 1.
+        name: name of the op.
+
+    Returns:
+        A blob without the reduced axes, of the element type of ``x``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2, 2))) -> tp.Numpy:
+        ...     return flow.math.two_stage_reduce_min(x, axis=1)
+        >>> job([[1, 2], [3, 4]])
+        array([1., 3.], dtype=float32)
+    """
     return reduce_min(x, axis, keepdims, name)

@@ -11,15 +11,7 @@ from flow_core.frontend.trace.emit import emit_one
 
 __all__ = [
     "abs",
-    "acos",
-    "acosh",
-    "asin",
-    "asinh",
-    "atan",
-    "atanh",
     "ceil",
-    "cos",
-    "cosh",
     "erf",
     "erfc",
     "exp",
@@ -42,212 +34,555 @@ __all__ = [
     "sigmoid_grad",
     "sigmoid_v2",
     "sign",
-    "sin",
-    "sinh",
     "softplus",
     "sqrt",
     "square",
-    "tan",
-    "tanh",
-    "tanh_v2",
 ]
 
 
 def abs(x: Blob, name: str | None = None) -> BlobDef:
-    """Return the absolute value of each element."""
+    """Return the absolute value of each element.
+
+    Args:
+        x: a blob of floating-point numbers or integers.
+        name: name of the op.
+
+    Returns:
+        A blob of the shape and type of ``x``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((3,))) -> tp.Numpy:
+        ...     return flow.math.abs(x)
+        >>> job([-1.5, 0, 2])
+        array([1.5, 0. , 2. ], dtype=float32)
+    """
     return emit_one("abs", x, name=name)
 
 
-def acos(x: Blob, name: str | None = None) -> BlobDef:
-    """Return the arc cosine of each element, in radians; nan outside [-1, 1]."""
-    return emit_one("acos", x, name=name)
-
-
-def acosh(x: Blob, name: str | None = None) -> BlobDef:
-    """Return the inverse hyperbolic cosine of each element; nan below 1."""
-    return emit_one("acosh", x, name=name)
-
-
-def asin(x: Blob, name: str | None = None) -> BlobDef:
-    """Return the arc sine of each element, in radians; nan outside [-1, 1]."""
-    return emit_one("asin", x, name=name)
-
-
-def asinh(x: Blob, name: str | None = None) -> BlobDef:
-    """Return the inverse hyperbolic sine of each element."""
-    return emit_one("asinh", x, name=name)
-
-
-def atan(x: Blob, name: str | None = None) -> BlobDef:
-    """Return the arc tangent of each element, in radians."""
-    return emit_one("atan", x, name=name)
-
-
-def atanh(x: Blob, name: str | None = None) -> BlobDef:
-    """Return the inverse hyperbolic tangent of each element; nan outside [-1, 1]."""
-    return emit_one("atanh", x, name=name)
-
-
 def ceil(x: Blob, name: str | None = None) -> BlobDef:
-    """Return the least integer not below each element."""
+    """Return the least integer not below each element.
+
+    Args:
+        x: a floating-point blob.
+        name: name of the op.
+
+    Returns:
+        A blob of the shape and type of ``x``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((3,))) -> tp.Numpy:
+        ...     return flow.math.ceil(x)
+        >>> job([-1.5, 0.2, 2])
+        array([-1.,  1.,  2.], dtype=float32)
+    """
     return emit_one("ceil", x, name=name)
 
 
-def cos(x: Blob, name: str | None = None) -> BlobDef:
-    """Return the cosine of each element, in radians."""
-    return emit_one("cos", x, name=name)
-
-
-def cosh(x: Blob, name: str | None = None) -> BlobDef:
-    """Return the hyperbolic cosine of each element."""
-    return emit_one("cosh", x, name=name)
-
-
 def erf(x: Blob, name: str | None = None) -> BlobDef:
-    """Return the error function of each element."""
+    """Return the error function of each element.
+
+    Args:
+        x: a floating-point blob.
+        name: name of the op.
+
+    Returns:
+        A blob of the shape and type of ``x``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+        ...     return flow.math.erf(x)
+        >>> job([0, 1]).round(4)
+        array([0.    , 0.8427], dtype=float32)
+    """
     return emit_one("erf", x, name=name)
 
 
 def erfc(x: Blob, name: str | None = None) -> BlobDef:
-    """Return ``1 - erf(x)``, accurate also where the result is small."""
+    """Return ``1 - erf(x)``, accurate also where the result is small.
+
+    Args:
+        x: a floating-point blob.
+        name: name of the op.
+
+    Returns:
+        A blob of the shape and type of ``x``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+        ...     return flow.math.erfc(x)
+        >>> job([0, 1]).round(4)
+        array([1.    , 0.1573], dtype=float32)
+    """
     return emit_one("erfc", x, name=name)
 
 
 def exp(x: Blob, name: str | None = None) -> BlobDef:
-    """Return the exponential of each element."""
+    """Return the exponential of each element.
+
+    Args:
+        x: a floating-point blob.
+        name: name of the op.
+
+    Returns:
+        A blob of the shape and type of ``x``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+        ...     return flow.math.exp(x)
+        >>> job([0, 1]).round(4)
+        array([1.    , 2.7183], dtype=float32)
+    """
     return emit_one("exp", x, name=name)
 
 
 def expm1(x: Blob, name: str | None = None) -> BlobDef:
-    """Return ``exp(x) - 1``, accurate also for ``x`` near 0."""
+    """Return ``exp(x) - 1``, accurate also for ``x`` near 0.
+
+    Args:
+        x: a floating-point blob.
+        name: name of the op.
+
+    Returns:
+        A blob of the shape and type of ``x``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+        ...     return flow.math.expm1(x)
+        >>> job([0, 1]).round(4)
+        array([0.    , 1.7183], dtype=float32)
+    """
     return emit_one("expm1", x, name=name)
 
 
 def floor(x: Blob, name: str | None = None) -> BlobDef:
-    """Return the greatest integer not above each element."""
+    """Return the greatest integer not above each element.
+
+    Args:
+        x: a floating-point blob.
+        name: name of the op.
+
+    Returns:
+        A blob of the shape and type of ``x``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((3,))) -> tp.Numpy:
+        ...     return flow.math.floor(x)
+        >>> job([-1.5, 0.2, 2])
+        array([-2.,  0.,  2.], dtype=float32)
+    """
     return emit_one("floor", x, name=name)
 
 
 def gelu(x: Blob, name: str | None = None) -> BlobDef:
-    """Return ``x`` times the standard normal cumulative distribution function of ``x``."""
+    """Return ``x`` times the standard normal cumulative distribution function of ``x``.
+
+    Args:
+        x: a floating-point blob.
+        name: name of the op.
+
+    Returns:
+        A blob of the shape and type of ``x``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((3,))) -> tp.Numpy:
+        ...     return flow.math.gelu(x)
+        >>> job([-1, 0, 1]).round(4)
+        array([-0.1587,  0.    ,  0.8413], dtype=float32)
+    """
     return emit_one("gelu", x, name=name)
 
 
 def lgamma(x: Blob, name: str | None = None) -> BlobDef:
-    """Return the logarithm of the absolute value of the gamma function of each element."""
+    """Return the logarithm of the absolute value of the gamma function of each element.
+
+    Args:
+        x: a floating-point blob.
+        name: name of the op.
+
+    Returns:
+        A blob of the shape and type of ``x``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+        ...     return flow.math.lgamma(x)
+        >>> job([1, 5]).round(4)
+        array([0.    , 3.1781], dtype=float32)
+    """
     return emit_one("lgamma", x, name=name)
 
 
 def log(x: Blob, name: str | None = None) -> BlobDef:
-    """Return the natural logarithm of each element; nan below 0."""
+    """Return the natural logarithm of each element; nan below 0.
+
+    Args:
+        x: a floating-point blob.
+        name: name of the op.
+
+    Returns:
+        A blob of the shape and type of ``x``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+        ...     return flow.math.log(x)
+        >>> job([1, 10]).round(4)
+        array([0.    , 2.3026], dtype=float32)
+    """
     return emit_one("log", x, name=name)
 
 
 def log1p(x: Blob, name: str | None = None) -> BlobDef:
-    """Return ``log(1 + x)``, accurate also for ``x`` near 0."""
+    """Return ``log(1 + x)``, accurate also for ``x`` near 0.
+
+    Args:
+        x: a floating-point blob.
+        name: name of the op.
+
+    Returns:
+        A blob of the shape and type of ``x``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+        ...     return flow.math.log1p(x)
+        >>> job([0, 1]).round(4)
+        array([0.    , 0.6931], dtype=float32)
+    """
     return emit_one("log1p", x, name=name)
 
 
 def log_sigmoid(x: Blob, name: str | None = None) -> BlobDef:
-    """Return ``log(sigmoid(x))`` without overflow."""
+    """Return ``log(sigmoid(x))`` without overflow.
+
+    Args:
+        x: a floating-point blob.
+        name: name of the op.
+
+    Returns:
+        A blob of the shape and type of ``x``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+        ...     return flow.math.log_sigmoid(x)
+        >>> job([0, 1]).round(4)
+        array([-0.6931, -0.3133], dtype=float32)
+    """
     return emit_one("log_sigmoid", x, name=name)
 
 
 def negative(x: Blob, name: str | None = None) -> BlobDef:
-    """Return the negative of each element."""
+    """Return the negative of each element.
+
+    Args:
+        x: a blob of floating-point numbers or integers.
+        name: name of the op.
+
+    Returns:
+        A blob of the shape and type of ``x``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((3,))) -> tp.Numpy:
+        ...     return flow.math.negative(x)
+        >>> job([-1.5, 0, 2])
+        array([ 1.5, -0. , -2. ], dtype=float32)
+    """
     return emit_one("negative", x, name=name)
 
 
 def reciprocal(x: Blob, name: str | None = None) -> BlobDef:
-    """Return the reciprocal of each element."""
+    """Return the reciprocal of each element.
+
+    Args:
+        x: a floating-point blob.
+        name: name of the op.
+
+    Returns:
+        A blob of the shape and type of ``x``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+        ...     return flow.math.reciprocal(x)
+        >>> job([2, -4])
+        array([ 0.5 , -0.25], dtype=float32)
+    """
     return emit_one("reciprocal", x, name=name)
 
 
 def reciprocal_no_nan(x: Blob, name: str | None = None) -> BlobDef:
-    """Return the reciprocal of each element; 0 where the element is 0."""
+    """Return the reciprocal of each element; 0 where the element is 0.
+
+    Args:
+        x: a floating-point blob.
+        name: name of the op.
+
+    Returns:
+        A blob of the shape and type of ``x``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+        ...     return flow.math.reciprocal_no_nan(x)
+        >>> job([2, 0])
+        array([0.5, 0. ], dtype=float32)
+    """
     return emit_one("reciprocal_no_nan", x, name=name)
 
 
 def relu(x: Blob, name: str | None = None) -> BlobDef:
-    """Return the maximum of each element and 0."""
+    """Return the maximum of each element and 0.
+
+    Args:
+        x: a floating-point blob.
+        name: name of the op.
+
+    Returns:
+        A blob of the shape and type of ``x``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((3,))) -> tp.Numpy:
+        ...     return flow.nn.relu(x)
+        >>> job([-1, 0, 2])
+        array([0., 0., 2.], dtype=float32)
+    """
     return emit_one("relu", x, name=name)
 
 
 def rint(x: Blob, name: str | None = None) -> BlobDef:
-    """Return the integer nearest to each element; halves round to even."""
+    """Return the integer nearest to each element; halves round to even.
+
+    Args:
+        x: a floating-point blob.
+        name: name of the op.
+
+    Returns:
+        A blob of the shape and type of ``x``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((3,))) -> tp.Numpy:
+        ...     return flow.math.rint(x)
+        >>> job([-1.5, 0.5, 1.2])
+        array([-2.,  0.,  1.], dtype=float32)
+    """
     return emit_one("rint", x, name=name)
 
 
 def round(x: Blob, name: str | None = None) -> BlobDef:
-    """Return the integer nearest to each element; halves round to even, as in OneFlow."""
+    """Return the integer nearest to each element; halves round to even, as in OneFlow.
+
+    Args:
+        x: a floating-point blob.
+        name: name of the op.
+
+    Returns:
+        A blob of the shape and type of ``x``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((3,))) -> tp.Numpy:
+        ...     return flow.math.round(x)
+        >>> job([-1.5, 0.5, 1.2])
+        array([-2.,  0.,  1.], dtype=float32)
+    """
     return emit_one("round", x, name=name)
 
 
 def rsqrt(x: Blob, name: str | None = None) -> BlobDef:
-    """Return the reciprocal of the square root of each element."""
+    """Return the reciprocal of the square root of each element.
+
+    Args:
+        x: a floating-point blob.
+        name: name of the op.
+
+    Returns:
+        A blob of the shape and type of ``x``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+        ...     return flow.math.rsqrt(x)
+        >>> job([4, 0.25])
+        array([0.5, 2. ], dtype=float32)
+    """
     return emit_one("rsqrt", x, name=name)
 
 
 def sigmoid(x: Blob, name: str | None = None) -> BlobDef:
-    """Return ``1 / (1 + exp(-x))``."""
+    """Return ``1 / (1 + exp(-x))``.
+
+    Args:
+        x: a floating-point blob.
+        name: name of the op.
+
+    Returns:
+        A blob of the shape and type of ``x``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+        ...     return flow.math.sigmoid(x)
+        >>> job([0, 1]).round(4)
+        array([0.5   , 0.7311], dtype=float32)
+    """
     return emit_one("sigmoid", x, name=name)
 
 
 def sigmoid_v2(x: Blob, name: str | None = None) -> BlobDef:
-    """Do the same as `sigmoid`."""
+    """Do the same as `sigmoid`.
+
+    Args:
+        x: a floating-point blob.
+        name: name of the op.
+
+    Returns:
+        A blob of the shape and type of ``x``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+        ...     return flow.math.sigmoid_v2(x)
+        >>> job([0, 1]).round(4)
+        array([0.5   , 0.7311], dtype=float32)
+    """
     return emit_one("sigmoid_v2", x, name=name)
 
 
 def sign(x: Blob, name: str | None = None) -> BlobDef:
-    """Return the sign of each element: -1, 0 or 1."""
+    """Return the sign of each element: -1, 0 or 1.
+
+    Args:
+        x: a blob of floating-point numbers or integers.
+        name: name of the op.
+
+    Returns:
+        A blob of the shape and type of ``x``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((3,))) -> tp.Numpy:
+        ...     return flow.math.sign(x)
+        >>> job([-1.5, 0, 2])
+        array([-1.,  0.,  1.], dtype=float32)
+    """
     return emit_one("sign", x, name=name)
 
 
-def sin(x: Blob, name: str | None = None) -> BlobDef:
-    """Return the sine of each element, in radians."""
-    return emit_one("sin", x, name=name)
-
-
-def sinh(x: Blob, name: str | None = None) -> BlobDef:
-    """Return the hyperbolic sine of each element."""
-    return emit_one("sinh", x, name=name)
-
-
 def softplus(x: Blob, name: str | None = None) -> BlobDef:
-    """Return ``log(1 + exp(x))`` without overflow."""
+    """Return ``log(1 + exp(x))`` without overflow.
+
+    Args:
+        x: a floating-point blob.
+        name: name of the op.
+
+    Returns:
+        A blob of the shape and type of ``x``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+        ...     return flow.math.softplus(x)
+        >>> job([0, 1]).round(4)
+        array([0.6931, 1.3133], dtype=float32)
+    """
     return emit_one("softplus", x, name=name)
 
 
 def sqrt(x: Blob, name: str | None = None) -> BlobDef:
-    """Return the square root of each element; nan below 0."""
+    """Return the square root of each element; nan below 0.
+
+    Args:
+        x: a floating-point blob.
+        name: name of the op.
+
+    Returns:
+        A blob of the shape and type of ``x``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+        ...     return flow.math.sqrt(x)
+        >>> job([4, 0.25])
+        array([2. , 0.5], dtype=float32)
+    """
     return emit_one("sqrt", x, name=name)
 
 
 def square(x: Blob, name: str | None = None) -> BlobDef:
-    """Return the square of each element."""
+    """Return the square of each element.
+
+    Args:
+        x: a blob of floating-point numbers or integers.
+        name: name of the op.
+
+    Returns:
+        A blob of the shape and type of ``x``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+        ...     return flow.math.square(x)
+        >>> job([-1.5, 2])
+        array([2.25, 4.  ], dtype=float32)
+    """
     return emit_one("square", x, name=name)
 
 
-def tan(x: Blob, name: str | None = None) -> BlobDef:
-    """Return the tangent of each element, in radians."""
-    return emit_one("tan", x, name=name)
-
-
-def tanh(x: Blob, name: str | None = None) -> BlobDef:
-    """Return the hyperbolic tangent of each element."""
-    return emit_one("tanh", x, name=name)
-
-
-def tanh_v2(x: Blob, name: str | None = None) -> BlobDef:
-    """Do the same as `tanh`."""
-    return emit_one("tanh", x, name=name)
-
-
 def sigmoid_grad(y: Blob, dy: Blob, name: str | None = None) -> BlobDef:
-    """Return ``dy * y * (1 - y)``: the gradient of `sigmoid`, computed from its output ``y``."""
+    """Return ``dy * y * (1 - y)``: the gradient of `sigmoid`, computed from its output ``y``.
+
+    Args:
+        y: the output of the `sigmoid`.
+        dy: the gradient of ``y``, of its shape and type.
+        name: name of the op.
+
+    Returns:
+        The gradient of the input of the `sigmoid`.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     y: tp.Numpy.Placeholder((2,)),
+        ...     dy: tp.Numpy.Placeholder((2,)),
+        ... ) -> tp.Numpy:
+        ...     return flow.math.sigmoid_grad(y, dy)
+        >>> job([0.5, 0.25], [1, 1])
+        array([0.25  , 0.1875], dtype=float32)
+    """
     return emit_one("sigmoid_grad", y, dy, name=name)
 
 
 def gelu_grad(x: Blob, dy: Blob, name: str | None = None) -> BlobDef:
-    """Return ``dy`` times the derivative of `gelu` at its input ``x``."""
+    """Return ``dy`` times the derivative of `gelu` at its input ``x``.
+
+    Args:
+        x: the input of the `gelu`.
+        dy: the gradient of its output, of the shape and type of ``x``.
+        name: name of the op.
+
+    Returns:
+        The gradient of ``x``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     x: tp.Numpy.Placeholder((2,)),
+        ...     dy: tp.Numpy.Placeholder((2,)),
+        ... ) -> tp.Numpy:
+        ...     return flow.math.gelu_grad(x, dy)
+        >>> job([0, 1], [1, 1]).round(4)
+        array([0.5   , 1.0833], dtype=float32)
+    """
     return emit_one("gelu_grad", x, dy, name=name)

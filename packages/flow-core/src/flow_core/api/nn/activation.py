@@ -34,6 +34,13 @@ def leaky_relu(x: Blob, alpha: float = 0.2, name: str | None = None) -> BlobDef:
 
     Returns:
         A blob of the shape and element type of ``x``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+        ...     return flow.nn.leaky_relu(x)
+        >>> job([-1, 2])
+        array([-0.2,  2. ], dtype=float32)
     """
     return emit_one("leaky_relu", x, alpha=float(alpha), name=name)
 
@@ -51,6 +58,13 @@ def elu(x: Blob, alpha: float = 1.0, name: str | None = None) -> BlobDef:
 
     Returns:
         A blob of the shape and element type of ``x``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+        ...     return flow.nn.elu(x)
+        >>> job([-1, 2]).round(4)
+        array([-0.6321,  2.    ], dtype=float32)
     """
     return emit_one("elu", x, alpha=float(alpha), name=name)
 
@@ -64,6 +78,13 @@ def hardsigmoid(x: Blob, name: str | None = None) -> BlobDef:
 
     Returns:
         A blob of the shape and element type of ``x``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((3,))) -> tp.Numpy:
+        ...     return flow.nn.hardsigmoid(x)
+        >>> job([-4, 0, 4])
+        array([0. , 0.5, 1. ], dtype=float32)
     """
     return emit_one("hardsigmoid", x, name=name)
 
@@ -77,6 +98,13 @@ def hardswish(x: Blob, name: str | None = None) -> BlobDef:
 
     Returns:
         A blob of the shape and element type of ``x``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((3,))) -> tp.Numpy:
+        ...     return flow.nn.hardswish(x)
+        >>> job([-4, 1, 4]).round(4)
+        array([-0.    ,  0.6667,  4.    ], dtype=float32)
     """
     return emit_one("hardswish", x, name=name)
 
@@ -86,8 +114,24 @@ def hardtanh(
 ) -> BlobDef:
     """Return ``x`` clipped to [min_val, max_val].
 
+    Args:
+        x: a floating-point blob.
+        min_val: the lower bound.
+        max_val: the upper bound.
+        name: name of the op.
+
+    Returns:
+        A blob of the shape and type of ``x``.
+
     Raises:
         InferenceError: ``min_val`` is not less than ``max_val``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((3,))) -> tp.Numpy:
+        ...     return flow.nn.hardtanh(x)
+        >>> job([-2, 0.5, 2])
+        array([-1. ,  0.5,  1. ], dtype=float32)
     """
     low, high = float(min_val), float(max_val)
     check(low < high, "hardtanh", f"min_val={low}, max_val={high}", "min_val < max_val")
@@ -103,6 +147,13 @@ def relu6(x: Blob, name: str | None = None) -> BlobDef:
 
     Returns:
         A blob of the shape and element type of ``x``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((3,))) -> tp.Numpy:
+        ...     return flow.nn.relu6(x)
+        >>> job([-1, 2, 8])
+        array([0., 2., 6.], dtype=float32)
     """
     return hardtanh(x, 0.0, 6.0, name)
 
@@ -116,6 +167,13 @@ def mish(x: Blob, name: str | None = None) -> BlobDef:
 
     Returns:
         A blob of the shape and element type of ``x``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+        ...     return flow.nn.mish(x)
+        >>> job([-1, 2]).round(4)
+        array([-0.3034,  1.944 ], dtype=float32)
     """
     soft = flow_math.softplus(x, name=inner(name, "softplus"))
     return checked_blob(x) * flow_math.tanh(soft, name=inner(name, "tanh"))
@@ -131,6 +189,13 @@ def swish(x: Blob, beta: float = 1.0, name: str | None = None) -> BlobDef:
 
     Returns:
         A blob of the shape and element type of ``x``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+        ...     return flow.nn.swish(x)
+        >>> job([-1, 2]).round(4)
+        array([-0.2689,  1.7616], dtype=float32)
     """
     x = checked_blob(x)
     scaled = x if beta == 1 else x * float(beta)

@@ -6,7 +6,6 @@ As in OneFlow, functions that emit several ops derive the ops' names from ``name
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 from typing import Any
 
 from flow_core.api import math as flow_math
@@ -15,16 +14,11 @@ from flow_core.api.array.shape import reshape
 from flow_core.api.math import fused_scale_tril, relu, tril
 from flow_core.api.nn.common import check
 from flow_core.base.errors import UnsupportedError, user_line
-from flow_core.frontend.session.variables import get_variable
 from flow_core.frontend.trace.blob import Blob, BlobDef, checked_blob
 from flow_core.frontend.trace.emit import emit, emit_one
 from flow_core.frontend.trace.job_build import current_job
 
 __all__ = [
-    "GroupNorm",
-    "InstanceNorm1d",
-    "InstanceNorm2d",
-    "InstanceNorm3d",
     "Module",
     "PixelShuffle",
     "PixelShufflev2",
@@ -49,11 +43,24 @@ __all__ = [
 def softmax(logits: Blob, axis: int | None = None, name: str | None = None) -> BlobDef:
     """Return ``exp(logits)`` divided by its sums along an axis, by default the last.
 
+    Args:
+        logits: a floating-point blob.
+        axis: the axis of the sums; None for the last axis.
+        name: name of the op.
+
     Returns:
         A blob of the shape and type of ``logits`` whose sums along ``axis`` are 1.
 
     Raises:
         InferenceError: the axis is out of range or of size 0, or ``logits`` are integers.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2, 2))) -> tp.Numpy:
+        ...     return flow.nn.softmax(x)
+        >>> job([[0, 0], [0, 1]]).round(4)
+        array([[0.5   , 0.5   ],
+               [0.2689, 0.7311]], dtype=float32)
     """
     axis = checked_axis(check, "softmax", logits, -1 if axis is None else axis)
     return emit_one("softmax", logits, axis=axis, name=name)
@@ -72,6 +79,14 @@ def logsoftmax(logits: Blob, axis: int | None = None, name: str | None = None) -
 
     Raises:
         InferenceError: as for `softmax`.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2, 2))) -> tp.Numpy:
+        ...     return flow.nn.logsoftmax(x)
+        >>> job([[0, 0], [0, 1]]).round(4)
+        array([[-0.6931, -0.6931],
+               [-1.3133, -0.3133]], dtype=float32)
     """
     axis = checked_axis(check, "logsoftmax", logits, -1 if axis is None else axis)
     return emit_one("log_softmax", logits, axis=axis, name=name)
@@ -91,6 +106,16 @@ def softmax_grad(y: Blob, dy: Blob, axis: int | None = None, name: str | None = 
 
     Raises:
         InferenceError: the axis is out of range, or ``dy`` has another type.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     y: tp.Numpy.Placeholder((1, 2)),
+        ...     dy: tp.Numpy.Placeholder((1, 2)),
+        ... ) -> tp.Numpy:
+        ...     return flow.nn.softmax_grad(y, dy)
+        >>> job([[0.5, 0.5]], [[1, 0]])
+        array([[ 0.25, -0.25]], dtype=float32)
     """
     axis = checked_axis(check, "softmax_grad", y, -1 if axis is None else axis)
     return emit_one("softmax_grad", y, dy, axis=axis, name=name)
@@ -107,8 +132,22 @@ def bias_add(
         data_format: "NC..." (channels on axis 1, also the default) or "N...C" (on the last).
         name: name of the op.
 
+    Returns:
+        A blob of the shape and type of ``value``.
+
     Raises:
         InferenceError: the data format is unknown, or ``bias`` has another shape.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     x: tp.Numpy.Placeholder((2, 2)),
+        ...     b: tp.Numpy.Placeholder((2,)),
+        ... ) -> tp.Numpy:
+        ...     return flow.nn.bias_add(x, b)
+        >>> job([[1, 2], [3, 4]], [10, 20])
+        array([[11., 22.],
+               [13., 24.]], dtype=float32)
     """
     formats = '"NC...", such as "NCHW", or "N...C", such as "NHWC"'
     text = "NC" if data_format is None else data_format
@@ -139,9 +178,19 @@ def random_mask_like(
         noise_shape: not supported, as in OneFlow.
         name: name of the op.
 
+    Returns:
+        An int8 blob of the shape of ``like``.
+
     Raises:
         InferenceError: ``rate`` is out of range.
         UnsupportedError: ``noise_shape`` was given.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+        ...     return flow.nn.random_mask_like(x, rate=0.0)
+        >>> job([1, 2])
+        array([1, 1], dtype=int8)
     """
     _check_rate("random_mask_like", rate)
     if noise_shape is not None:
@@ -179,9 +228,19 @@ def dropout(
         seed: see `random_mask_like`.
         name: name of the op.
 
+    Returns:
+        A blob of the shape and type of ``x``.
+
     Raises:
         InferenceError: ``rate`` is out of range, or ``x`` has an integer type.
         UnsupportedError: ``noise_shape`` was given.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+        ...     return flow.nn.dropout(x, rate=0.5)
+        >>> job([1, 2])
+        array([1., 2.], dtype=float32)
     """
     x = checked_blob(x)
     _check_rate("dropout", rate)
@@ -206,8 +265,15 @@ def moments(
         keepdims: whether to keep the reduced axes with size 1.
         name: prefix of the names of the ops.
 
+    Returns:
+        The mean and the variance, as two blobs.
+
     Example:
-        ``mean, variance = flow.nn.moments(x, axes=[0])`` of [1, 2, 3, 4, 5] returns 3 and 2.
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((5,))) -> tuple[tp.Numpy, tp.Numpy]:
+        ...     return flow.nn.moments(x, [0])
+        >>> job([1, 2, 3, 4, 5])
+        (array([3.], dtype=float32), array([2.], dtype=float32))
     """
     axes = [axes] if isinstance(axes, int) else list(axes)
     return (
@@ -240,14 +306,29 @@ def batch_normalization(
         axis: axis of the vectors.
         name: name of the last op.
 
+    Returns:
+        A blob of the shape and type of ``x``.
+
     Raises:
         InferenceError: the shape of a parameter is neither of the two.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     x: tp.Numpy.Placeholder((2, 2)),
+        ...     mean: tp.Numpy.Placeholder((2,)),
+        ...     variance: tp.Numpy.Placeholder((2,)),
+        ... ) -> tp.Numpy:
+        ...     return flow.nn.batch_normalization(x, mean, variance)
+        >>> job([[1, 20], [3, 40]], [2, 30], [1, 100]).round(4)
+        array([[-1., -1.],
+               [ 1.,  1.]], dtype=float32)
     """
     axis = checked_axis(check, "batch_normalization", x, axis)
     m, v, k, b = (_along(x, p, axis) for p in (mean, variance, scale, offset))
     result = (x - m) * flow_math.rsqrt(v + float(variance_epsilon))
     result = result if k is None else result * k
-    return _named(result if b is None else result + b, name)
+    return named(result if b is None else result + b, name)
 
 
 def _along(x: Blob, vector: Blob | None, axis: int) -> Any:
@@ -264,7 +345,7 @@ def _along(x: Blob, vector: Blob | None, axis: int) -> Any:
     return reshape(vector, [size if i == axis else 1 for i in range(len(x.shape))])
 
 
-def _named(x: Blob, name: str | None) -> BlobDef:
+def named(x: Blob, name: str | None) -> BlobDef:
     """Return ``x`` under a name, or ``x`` itself if no name is given."""
     x = checked_blob(x)
     if name is None:
@@ -291,8 +372,19 @@ def layer_norm(
         epsilon: added to the variance.
         name: name of the op.
 
+    Returns:
+        A blob of the shape and type of ``inputs``.
+
     Raises:
         InferenceError: a parameter has another shape or type, or an axis is out of range.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2, 2))) -> tp.Numpy:
+        ...     return flow.nn.layer_norm(x)
+        >>> job([[1, 3], [10, 30]]).round(4)
+        array([[-1.,  1.],
+               [-1.,  1.]], dtype=float32)
     """
     params = [p for p in (beta, gamma) if p is not None]
     y: BlobDef = emit(
@@ -309,111 +401,27 @@ def layer_norm(
     return y
 
 
-def InstanceNorm1d(
-    x: Blob, eps: float = 1e-05, affine: bool = True, name: str | None = None
-) -> BlobDef:
-    """Normalize each channel of each example of a blob of shape (examples, channels, length).
-
-    Args:
-        x: a floating point blob of rank 3.
-        eps: added to the variance.
-        affine: whether variables ``<name>_gamma`` and ``<name>_beta`` scale and shift each
-            channel.
-        name: name of the layer; jobs that use the same name share the variables.
-
-    Raises:
-        InferenceError: the rank of ``x`` is not 3.
-    """
-    return _instance_norm("InstanceNorm1d", x, 3, eps, affine, name)
-
-
-def InstanceNorm2d(
-    x: Blob, eps: float = 1e-05, affine: bool = True, name: str | None = None
-) -> BlobDef:
-    """Do the same as `InstanceNorm1d` for shape (examples, channels, height, width)."""
-    return _instance_norm("InstanceNorm2d", x, 4, eps, affine, name)
-
-
-def InstanceNorm3d(
-    x: Blob, eps: float = 1e-05, affine: bool = True, name: str | None = None
-) -> BlobDef:
-    """Do the same as `InstanceNorm1d` for shape (examples, channels, depth, height, width)."""
-    return _instance_norm("InstanceNorm3d", x, 5, eps, affine, name)
-
-
-def GroupNorm(
-    x: Blob,
-    num_groups: int = 32,
-    eps: float = 1e-05,
-    affine: bool = True,
-    name: str | None = None,
-) -> BlobDef:
-    """Normalize each group of adjacent channels of each example.
-
-    Args:
-        x: a floating point blob (examples, channels, ...) of rank 3 or more.
-        num_groups: number of groups, which must divide the number of channels.
-        eps: added to the variance.
-        affine: whether variables ``<name>_gamma`` and ``<name>_beta`` scale and shift each
-            group (as in OneFlow 0.3.4: one number per group, not per channel).
-        name: name of the layer; jobs that use the same name share the variables.
-
-    Raises:
-        InferenceError: the rank is lower, or ``num_groups`` does not divide the number of channels.
-    """
-    check(len(x.shape) >= 3, "GroupNorm", f"rank {len(x.shape)}", "rank 3 or more")
-    channels = x.shape[1]
-    check(
-        num_groups > 0 and channels % num_groups == 0,
-        "GroupNorm",
-        f"{num_groups} groups of {channels} channels",
-        "a number of groups that divides the number of channels",
-    )
-    grouped = reshape(x, (x.shape[0], num_groups, prod(x.shape[1:]) // num_groups))
-    return reshape(_instance_norm("GroupNorm", grouped, 3, eps, affine, name), x.shape)
-
-
-def _layer_name(kind: str, name: str | None) -> str:
-    """Return the given name, or a name that no variable of the job has."""
-    if name is not None:
-        return name
-    taken = current_job(f"flow.nn.{kind}").variables
-    number = 0
-    while any(key.endswith(f"{kind}_{number}_gamma") for key in taken):
-        number += 1
-    return f"{kind}_{number}"
-
-
-def _instance_norm(
-    kind: str, x: Blob, rank: int, eps: float, affine: bool, name: str | None
-) -> BlobDef:
-    check(len(x.shape) == rank, kind, f"rank {len(x.shape)}", f"rank {rank}")
-    y = layer_norm(x, begin_norm_axis=2, epsilon=eps)
-    if not affine:
-        return _named(y, name)
-    name = _layer_name(kind, name)
-    gamma = _channel_variable(f"{name}_gamma", x, 1.0)
-    beta = _channel_variable(f"{name}_beta", x, 0.0)
-    return y * gamma + beta
-
-
-def _channel_variable(name: str, x: Blob, value: float) -> BlobDef:
-    """Return a variable with one number per channel, of shape (1, channels, 1) as in OneFlow."""
-    from flow_core.api.array.initializers import constant_initializer
-
-    shape = (1, x.shape[1], 1)
-    variable = get_variable(
-        name, shape, dtype=x.dtype, initializer=constant_initializer(value), trainable=True
-    )
-    more = len(x.shape) - len(shape)
-    return reshape(variable, (*shape, *(1,) * more)) if more else variable
-
-
 # --- rearrangement
 
 
 def PixelShuffle(input: Blob, upscale_factor: int, name: str | None = None) -> BlobDef:
-    """Call `PixelShufflev2` with the same factor for height and width."""
+    """Call `PixelShufflev2` with the same factor for height and width.
+
+    Args:
+        input: a blob of shape (n, c*f*f, H, W).
+        upscale_factor: the factor f.
+        name: name of the op.
+
+    Returns:
+        A blob of shape (n, c, H*f, W*f).
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2, 4, 3, 3))) -> tp.Numpy:
+        ...     return flow.nn.PixelShuffle(x, 2)
+        >>> job(np.ones((2, 4, 3, 3))).shape
+        (2, 1, 6, 6)
+    """
     return PixelShufflev2(input, upscale_factor, upscale_factor, name)
 
 
@@ -428,8 +436,18 @@ def PixelShufflev2(
         w_upscale_factor: w, at least 1.
         name: prefix of the names of the ops.
 
+    Returns:
+        A blob of shape (n, c, H*h, W*w).
+
     Raises:
         InferenceError: the rank is not 4, or h*w does not divide the number of channels.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2, 4, 3, 3))) -> tp.Numpy:
+        ...     return flow.nn.PixelShufflev2(x, 2, 1)
+        >>> job(np.ones((2, 4, 3, 3))).shape
+        (2, 2, 6, 3)
     """
     h, w = h_upscale_factor, w_upscale_factor
     check(len(input.shape) == 4, "PixelShuffle", f"rank {len(input.shape)}", "rank 4")
@@ -456,6 +474,9 @@ class Module:
     >>> twice = Twice("twice")
     >>> twice(3), twice.call_seq_no, twice.module_name
     (6, 1, 'twice')
+
+    Args:
+        name: the name of the module.
     """
 
     _unnamed = 0

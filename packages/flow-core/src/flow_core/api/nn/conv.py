@@ -1,4 +1,4 @@
-"""``flow.nn``: convolutions, transposed convolutions and pooling.
+"""``flow.nn``: convolutions and transposed convolutions; pooling is in `pool`.
 
 ``data_format`` is "NCW", "NCHW" or "NCDHW" (channels first), or "NWC", "NHWC" or "NDHWC" (channels
 last).  Sizes, strides and dilations are one integer for all spatial axes, or one integer for each
@@ -22,17 +22,11 @@ from flow_core.frontend.trace.emit import emit_one
 from flow_core.ops.nn.windows import channel_axis, space_axes
 
 __all__ = [
-    "avg_pool1d",
-    "avg_pool2d",
-    "avg_pool3d",
     "compat_conv2d",
     "conv1d",
     "conv2d",
     "conv2d_transpose",
     "conv3d",
-    "max_pool1d",
-    "max_pool2d",
-    "max_pool3d",
     "torch_conv2d_transpose",
 ]
 
@@ -47,7 +41,7 @@ LATER_BIAS = (
 )
 
 
-def _per_axis(function: str, what: str, value: Any, dims: int) -> tuple[int, ...]:
+def per_axis(function: str, what: str, value: Any, dims: int) -> tuple[int, ...]:
     """Return one integer per spatial axis; None means 1 for all axes."""
     values = [1] if value is None else [value] if isinstance(value, Integral) else list(value)
     numbers = all(isinstance(v, Integral) and int(v) > 0 for v in values)
@@ -65,13 +59,15 @@ def layout(function: str, data_format: str, dims: int) -> str:
     return "channels_first" if text == FORMATS[dims][0] else "channels_last"
 
 
-def _check_rank(function: str, dims: int, **blobs: Blob) -> None:
+def check_rank(function: str, dims: int, **blobs: Blob) -> None:
     for name, blob in blobs.items():
         rank = len(blob.shape)
         check(rank == dims + 2, function, f"{name} of shape {blob.shape}", f"rank {dims + 2}")
 
 
-def _explicit(function: str, padding: Padding, dims: int, form: str) -> list[tuple[int, int]]:
+def explicit_padding(
+    function: str, padding: Padding, dims: int, form: str
+) -> list[tuple[int, int]]:
     """Convert numbers or pairs for all axes of the input to pairs for the spatial axes."""
     pairs = [(p, p) if isinstance(p, Integral) else tuple(p) for p in padding]
     space = space_axes(dims + 2, form)
@@ -83,7 +79,7 @@ def _explicit(function: str, padding: Padding, dims: int, form: str) -> list[tup
     return [(pairs[i][0], pairs[i][1]) for i in space]
 
 
-def _padding_name(function: str, padding: str) -> str:
+def padding_name(function: str, padding: str) -> str:
     text = padding.upper()
     names = ("SAME", "SAME_LOWER", "SAME_UPPER", "VALID")
     check(text in names, function, f"padding={padding!r}", f"{', '.join(names)}, or pairs")
@@ -103,18 +99,18 @@ def _conv(
 ) -> BlobDef:
     function = f"conv{dims}d"
     form = layout(function, data_format, dims)
-    _check_rank(function, dims, input=x, filters=filters)
-    step = _per_axis(function, "strides", strides, dims)
-    dilation = _per_axis(function, "dilations", dilations, dims)
+    check_rank(function, dims, input=x, filters=filters)
+    step = per_axis(function, "strides", strides, dims)
+    dilation = per_axis(function, "dilations", dilations, dims)
     axes = space_axes(dims + 2, form)
     size, kernel = ([blob.shape[i] for i in axes] for blob in (x, filters))
     if isinstance(padding, str):
-        mode = _padding_name(function, padding)
+        mode = padding_name(function, padding)
         columns = zip(size, kernel, step, dilation, strict=True)
         lower = mode == "SAME_LOWER"
         pads = [(0, 0) if mode == "VALID" else same_padding(*c, lower) for c in columns]
     else:
-        pads = _explicit(function, padding, dims, form)
+        pads = explicit_padding(function, padding, dims, form)
     channels = x.shape[channel_axis(dims + 2, form)]
     check(
         isinstance(groups, int) and groups > 0 and channels % groups == 0,
@@ -140,7 +136,31 @@ def conv1d(
     groups: int = 1,
     name: str | None = None,
 ) -> BlobDef:
-    """Convolve over one spatial axis; `conv2d` describes the arguments."""
+    """Convolve over one spatial axis; `conv2d` describes the arguments.
+
+    Args:
+        input: a floating-point blob (batch, channels, length) for channels first.
+        filters: a blob (filters, channels / groups, length) for channels first.
+        strides: distances in the input between adjacent outputs.
+        padding: see the module's docstring.
+        data_format: the layout.
+        dilations: distances in the input between kernel elements; 1 by default.
+        groups: number of groups of channels and filters.
+        name: name of the op.
+
+    Returns:
+        A blob (batch, filters, ...) for channels first.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     x: tp.Numpy.Placeholder((1, 2, 8)),
+        ...     w: tp.Numpy.Placeholder((4, 2, 3)),
+        ... ) -> tp.Numpy:
+        ...     return flow.nn.conv1d(x, w, 1, "SAME")
+        >>> job(np.ones((1, 2, 8)), np.ones((4, 2, 3))).shape
+        (1, 4, 8)
+    """
     return _conv(1, input, filters, strides, padding, data_format, dilations, groups, name)
 
 
@@ -176,8 +196,14 @@ def conv2d(
         InferenceError: the shapes, element types or other arguments do not fit.
 
     Example:
-        For ``x`` of shape (1, 64, 32, 32) and filters of shape (128, 64, 3, 3),
-        ``flow.nn.conv2d(x, filters, strides=1, padding="SAME")`` has shape (1, 128, 32, 32).
+        >>> @flow.global_function()
+        ... def job(
+        ...     x: tp.Numpy.Placeholder((1, 2, 8, 8)),
+        ...     w: tp.Numpy.Placeholder((4, 2, 3, 3)),
+        ... ) -> tp.Numpy:
+        ...     return flow.nn.conv2d(x, w, 1, "SAME")
+        >>> job(np.ones((1, 2, 8, 8)), np.ones((4, 2, 3, 3))).shape
+        (1, 4, 8, 8)
     """
     return _conv(2, input, filters, strides, padding, data_format, dilations, groups, name)
 
@@ -192,7 +218,33 @@ def conv3d(
     groups: int = 1,
     name: str | None = None,
 ) -> BlobDef:
-    """Convolve over three spatial axes; `conv2d` describes the arguments."""
+    """Convolve over three spatial axes; `conv2d` describes the arguments.
+
+    Args:
+        input: a floating-point blob (batch, channels, depth, height, width) for channels
+            first.
+        filters: a blob (filters, channels / groups, depth, height, width) for channels
+            first.
+        strides: distances in the input between adjacent outputs.
+        padding: see the module's docstring.
+        data_format: the layout.
+        dilations: distances in the input between kernel elements; 1 by default.
+        groups: number of groups of channels and filters.
+        name: name of the op.
+
+    Returns:
+        A blob (batch, filters, ...) for channels first.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     x: tp.Numpy.Placeholder((1, 2, 8, 8, 8)),
+        ...     w: tp.Numpy.Placeholder((4, 2, 3, 3, 3)),
+        ... ) -> tp.Numpy:
+        ...     return flow.nn.conv3d(x, w, 1, "SAME")
+        >>> job(np.ones((1, 2, 8, 8, 8)), np.ones((4, 2, 3, 3, 3))).shape
+        (1, 4, 8, 8, 8)
+    """
     return _conv(3, input, filters, strides, padding, data_format, dilations, groups, name)
 
 
@@ -206,7 +258,31 @@ def compat_conv2d(
     groups: int = 1,
     name: str | None = None,
 ) -> BlobDef:
-    """Call `conv2d`, where "SAME" means "SAME_UPPER", as in TensorFlow."""
+    """Call `conv2d`, where "SAME" means "SAME_UPPER", as in TensorFlow.
+
+    Args:
+        input: a floating-point blob (batch, channels, height, width) for channels first.
+        filters: a blob (filters, channels / groups, height, width) for channels first.
+        strides: distances in the input between adjacent outputs.
+        padding: see the module's docstring.
+        data_format: the layout.
+        dilations: distances in the input between kernel elements; 1 by default.
+        groups: number of groups of channels and filters.
+        name: name of the op.
+
+    Returns:
+        A blob (batch, filters, height, width) for channels first.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     x: tp.Numpy.Placeholder((1, 2, 8, 8)),
+        ...     w: tp.Numpy.Placeholder((4, 2, 3, 3)),
+        ... ) -> tp.Numpy:
+        ...     return flow.nn.compat_conv2d(x, w, 2, "SAME")
+        >>> job(np.ones((1, 2, 8, 8)), np.ones((4, 2, 3, 3))).shape
+        (1, 4, 4, 4)
+    """
     if isinstance(padding, str) and padding.upper() == "SAME":
         padding = "SAME_UPPER"
     return conv2d(input, filters, strides, padding, data_format, dilations, groups, name)
@@ -250,21 +326,34 @@ def conv2d_transpose(
         input, filters: see above.
         dilations: dilations of that convolution.
 
+    Returns:
+        A blob (batch, channels, height, width) for channels first.
+
     Raises:
         InferenceError: the convolution does not map ``output_shape`` to the shape of ``value``, or
             other arguments do not fit.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     x: tp.Numpy.Placeholder((1, 2, 4, 4)),
+        ...     w: tp.Numpy.Placeholder((2, 3, 3, 3)),
+        ... ) -> tp.Numpy:
+        ...     return flow.nn.conv2d_transpose(x, w, (1, 3, 8, 8), 2, "SAME")
+        >>> job(np.ones((1, 2, 4, 4)), np.ones((2, 3, 3, 3))).shape
+        (1, 3, 8, 8)
     """
     function = "conv2d_transpose"
     x = _one_of(function, value, input, "value and input")
     weight = _one_of(function, filter, filters, "filter and filters")
     form = layout(function, data_format, 2)
-    _check_rank(function, 2, input=x, filters=weight)
+    check_rank(function, 2, input=x, filters=weight)
     given = () if output_shape is None else tuple(output_shape)
     allowed = "four numbers: the batch, channels, height and width of the result"
     check(len(given) == 4, function, f"output_shape={output_shape!r}", allowed)
     _check_transposed_shape(function, given, x, weight, channel_axis(4, form))
-    step = _per_axis(function, "strides", strides, 2)
-    dilation = _per_axis(function, "dilations", dilations, 2)
+    step = per_axis(function, "strides", strides, 2)
+    dilation = per_axis(function, "dilations", dilations, 2)
     mode = padding.upper()
     check(mode in ("SAME", "VALID"), function, f"padding={padding!r}", "SAME or VALID")
     pads, extra = [], []
@@ -354,152 +443,30 @@ def torch_conv2d_transpose(
 
     Raises:
         InferenceError: the arguments do not fit.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     x: tp.Numpy.Placeholder((1, 2, 4, 4)),
+        ...     w: tp.Numpy.Placeholder((2, 3, 2, 2)),
+        ... ) -> tp.Numpy:
+        ...     return flow.nn.torch_conv2d_transpose(x, w, [0, 0], 2, [0, 0])
+        >>> job(np.ones((1, 2, 4, 4)), np.ones((2, 3, 2, 2))).shape
+        (1, 3, 8, 8)
     """
     function = "torch_conv2d_transpose"
     x = _one_of(function, value, input, "value and input")
     weight = _one_of(function, filter, filters, "filter and filters")
     form = layout(function, data_format, 2)
-    _check_rank(function, 2, input=x, filters=weight)
+    check_rank(function, 2, input=x, filters=weight)
     needed = () if padding_needed is None else tuple(padding_needed)
     ok = len(needed) == 2 and all(p >= 0 and p % 2 == 0 for p in needed)
     check(ok, function, f"padding_needed={padding_needed!r}", "two even numbers")
-    step = _per_axis(function, "strides", strides, 2)
-    dilation = _per_axis(function, "dilations", dilations, 2)
+    step = per_axis(function, "strides", strides, 2)
+    dilation = per_axis(function, "dilations", dilations, 2)
     pads = [(p // 2, p // 2) for p in needed]
     extra = (0, 0) if output_padding is None else tuple(output_padding)
     return _deconv(x, weight, step, dilation, pads, extra, form, name)
 
 
 # ------------------------------------------------------------------------------ pooling
-
-
-def _pool(
-    mode: str,
-    dims: int,
-    x: Blob,
-    ksize: Ints,
-    strides: Ints | None,
-    padding: Padding,
-    data_format: str,
-    ceil_mode: bool,
-    name: str | None,
-) -> BlobDef:
-    function = f"{mode}_pool{dims}d"
-    form = layout(function, data_format, dims)
-    _check_rank(function, dims, input=x)
-    if isinstance(padding, str):
-        kind, pads = _padding_name(function, padding).lower(), [(0, 0)] * dims
-    else:
-        kind, pads = "customized", _explicit(function, padding, dims, form)
-    return emit_one(
-        f"{mode}_pool_{dims}d", x,
-        pool_size=_per_axis(function, "ksize", ksize, dims),
-        strides=_per_axis(function, "strides", strides, dims),
-        padding=kind, padding_before=tuple(p[0] for p in pads),
-        padding_after=tuple(p[1] for p in pads),
-        data_format=form, ceil_mode=bool(ceil_mode), name=name,
-    )  # fmt: skip
-
-
-def max_pool1d(
-    input: Blob,
-    ksize: Ints,
-    strides: Ints,
-    padding: Padding,
-    data_format: str = "NWC",
-    name: str | None = None,
-) -> BlobDef:
-    """Return the maximum of every window over one spatial axis; see `max_pool2d`."""
-    return _pool("max", 1, input, ksize, strides, padding, data_format, False, name)
-
-
-def max_pool2d(
-    input: Blob,
-    ksize: Ints,
-    strides: Ints,
-    padding: Padding,
-    data_format: str = "NCHW",
-    ceil_mode: bool = False,
-    name: str | None = None,
-) -> BlobDef:
-    """Return the maximum of every window.
-
-    Padding is ignored.  If several elements of a window are the largest, the first of them receives
-    the gradient.
-
-    Args:
-        input: blob (batch, channels, height, width), or with the channels last for "NHWC".
-        ksize: sizes of the windows.
-        strides: distances between adjacent windows.
-        padding: see the module's docstring.
-        data_format: "NCHW" or "NHWC".
-        ceil_mode: whether to keep windows that extend beyond the end; for explicit padding only.
-        name: name of the op.
-
-    Raises:
-        InferenceError: the arguments do not fit, or a window contains only padding.
-
-    Example:
-        For ``x`` of shape (1, 32, 128, 128), ``flow.nn.max_pool2d(x, 3, 2, "SAME")`` has shape
-        (1, 32, 64, 64).
-    """
-    return _pool("max", 2, input, ksize, strides, padding, data_format, ceil_mode, name)
-
-
-def max_pool3d(
-    input: Blob,
-    ksize: Ints,
-    strides: Ints,
-    padding: Padding,
-    data_format: str = "NCDHW",
-    ceil_mode: bool = False,
-    name: str | None = None,
-) -> BlobDef:
-    """Return the maximum of every window over three spatial axes; see `max_pool2d`."""
-    return _pool("max", 3, input, ksize, strides, padding, data_format, ceil_mode, name)
-
-
-def avg_pool1d(
-    input: Blob,
-    ksize: Ints,
-    strides: Ints,
-    padding: Padding,
-    data_format: str = "NCW",
-    name: str | None = None,
-) -> BlobDef:
-    """Return the mean of every window over one spatial axis; see `avg_pool2d`."""
-    return _pool("avg", 1, input, ksize, strides, padding, data_format, False, name)
-
-
-def avg_pool2d(
-    input: Blob,
-    ksize: Ints,
-    strides: Ints,
-    padding: Padding,
-    data_format: str = "NCHW",
-    ceil_mode: bool = False,
-    name: str | None = None,
-) -> BlobDef:
-    """Return the mean of the elements of every window, not counting padding.
-
-    Args:
-        input, ksize, strides, padding, data_format, ceil_mode, name: see `max_pool2d`; the input
-            must be a floating-point blob.
-
-    Raises:
-        InferenceError: the arguments do not fit, or a window contains only padding.
-    """
-    return _pool("avg", 2, input, ksize, strides, padding, data_format, ceil_mode, name)
-
-
-def avg_pool3d(
-    input: Blob,
-    ksize: Ints,
-    strides: Ints,
-    padding: Padding,
-    data_format: str = "NCDHW",
-    ceil_mode: bool = False,
-    name: str | None = None,
-) -> BlobDef:
-    """Return the mean of every window over three spatial axes; see `avg_pool2d`."""
-    return _pool("avg", 3, input, ksize, strides, padding, data_format, ceil_mode, name)

@@ -81,7 +81,13 @@ def dense(
         VariableError: the job already has a layer of this name.
 
     Example:
-        ``hidden = flow.layers.dense(x, 512, activation=flow.nn.relu, name="hidden")``
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        ...     ones = flow.ones_initializer()
+        ...     return flow.layers.dense(x, 2, flow.nn.relu, kernel_initializer=ones, name="fc")
+        >>> job([[1, 2, 3], [-1, -2, -3]])
+        array([[6., 6.],
+               [0., 0.]], dtype=float32)
     """
     check_input("dense", inputs)
     shape = inputs.shape
@@ -218,7 +224,18 @@ def conv1d(
     weight_name: str | None = None,
     bias_name: str | None = None,
 ) -> BlobDef:
-    """Create the variables of a convolution over one spatial axis, and apply it; see `conv2d`."""
+    """Create the variables of a convolution over one spatial axis, and apply it; see `conv2d`.
+
+    Returns:
+        A blob (batch, filters, ...) for channels first.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((1, 2, 8))) -> tp.Numpy:
+        ...     return flow.layers.conv1d(x, 4, 3, padding="SAME", name="conv")
+        >>> job(np.ones((1, 2, 8))).shape
+        (1, 4, 8)
+    """
     return _conv(
         1, inputs, filters, (kernel_size, strides, dilation_rate), padding, data_format, groups,
         activation, use_bias, (kernel_initializer, kernel_regularizer, weight_name),
@@ -267,12 +284,19 @@ def conv2d(
         weight_name, bias_name: names of the variables instead of ``<name>-weight`` and
             ``<name>-bias``.
 
+    Returns:
+        A blob (batch, filters, ...) for channels first.
+
     Raises:
         InferenceError: the arguments do not fit.
         VariableError: the job already has a layer of this name.
 
     Example:
-        ``flow.layers.conv2d(x, 32, 5, padding="SAME", activation=flow.nn.relu, name="conv1")``
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((1, 2, 8, 8))) -> tp.Numpy:
+        ...     return flow.layers.conv2d(x, 4, 3, padding="SAME", name="conv")
+        >>> job(np.ones((1, 2, 8, 8))).shape
+        (1, 4, 8, 8)
     """
     return _conv(
         2, inputs, filters, (kernel_size, strides, dilation_rate), padding, data_format, groups,
@@ -305,6 +329,16 @@ def conv3d(
 
     For compatibility with OneFlow's checkpoints, the weight has the channels first even for
     "NDHWC". Explicit padding is given in the order of "NCDHW".
+
+    Returns:
+        A blob (batch, filters, ...) for channels first.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((1, 2, 8, 8, 8))) -> tp.Numpy:
+        ...     return flow.layers.conv3d(x, 4, 3, padding="SAME", name="conv")
+        >>> job(np.ones((1, 2, 8, 8, 8))).shape
+        (1, 4, 8, 8, 8)
     """
     last = data_format.upper() == "NDHWC"
     y = _conv(
@@ -341,8 +375,18 @@ def prelu(
         name: name of the layer.
         model_distribute: distribution of alpha.
 
+    Returns:
+        A blob of the shape and type of ``inputs``.
+
     Raises:
         InferenceError: a shared axis is out of range.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((1, 2))) -> tp.Numpy:
+        ...     return flow.layers.prelu(x, flow.constant_initializer(0.25))
+        >>> job([[-4, 4]])
+        array([[-1.,  4.]], dtype=float32)
     """
     shape, shared, rank = inputs.shape, tuple(shared_axes or ()), len(inputs.shape)
     ok = all(1 <= i < rank for i in shared)
@@ -372,11 +416,18 @@ def upsample_2d(
         interpolation: "nearest", or "bilinear", which interpolates between the centres of elements.
         name: name of the op.
 
+    Returns:
+        A blob with larger height and width.
+
     Raises:
         InferenceError: the arguments do not fit.
 
     Example:
-        A blob of shape (1, 32, 16, 16) becomes one of shape (1, 32, 32, 32).
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((1, 2, 4, 4))) -> tp.Numpy:
+        ...     return flow.layers.upsample_2d(x)
+        >>> job(np.ones((1, 2, 4, 4))).shape
+        (1, 2, 8, 8)
     """
     factors = (size, size) if isinstance(size, int | float) else tuple(size)
     check(len(factors) == 2, "upsample_2d", f"size={size!r}", "one or two factors")

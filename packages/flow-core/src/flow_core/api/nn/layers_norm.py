@@ -50,8 +50,19 @@ def layer_norm(
         epsilon: added to the variance.
         name: name of the layer.
 
+    Returns:
+        A blob of the shape and type of ``inputs``.
+
     Raises:
         InferenceError: an axis is out of range.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2, 2))) -> tp.Numpy:
+        ...     return flow.layers.layer_norm(x)
+        >>> job([[1, 3], [10, 30]]).round(4)
+        array([[-1.,  1.],
+               [-1.,  1.]], dtype=float32)
     """
     shape = inputs.shape[layer_axis("layer_norm", inputs, begin_params_axis) :]
     params: dict[str, BlobDef] = {}
@@ -80,6 +91,21 @@ def layer_norm_grad(
         mean, inv_variance: blobs of shape ``x.shape[:begin_norm_axis]``.
         begin_norm_axis: first normalized axis.
         name: name of the op.
+
+    Returns:
+        A blob of the shape and type of ``x``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     dy: tp.Numpy.Placeholder((1, 2)),
+        ...     x: tp.Numpy.Placeholder((1, 2)),
+        ...     mean: tp.Numpy.Placeholder((1,)),
+        ...     inv: tp.Numpy.Placeholder((1,)),
+        ... ) -> tp.Numpy:
+        ...     return flow.layers.layer_norm_grad(dy, x, mean, inv)
+        >>> job([[1, 0]], [[1, 3]], [2], [1])
+        array([[0., 0.]], dtype=float32)
     """
     axis = layer_axis("layer_norm_grad", x, begin_norm_axis)
     attrs = {"begin_norm_axis": axis, "epsilon": 1e-5}
@@ -100,6 +126,9 @@ def layer_norm_param_grad(
         gamma: a blob of shape ``dy.shape[begin_params_axis:]``.
         begin_params_axis: first axis of beta and gamma.
         name: name of the op.
+
+    Returns:
+        Three blobs.
     """
     axis = layer_axis("layer_norm_param_grad", dy, begin_params_axis)
     normalized, beta, scale = emit(
@@ -176,8 +205,18 @@ def batch_normalization(
         training: whether to use the statistics of the batch in train jobs.
         name: name of the layer.
 
+    Returns:
+        A blob of the shape and type of ``inputs``.
+
     Raises:
         InferenceError: an axis is out of range.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2, 4, 3, 3))) -> tp.Numpy:
+        ...     return flow.layers.batch_normalization(x, axis=1, training=False)
+        >>> job(np.ones((2, 4, 3, 3))).shape
+        (2, 4, 3, 3)
     """
     axis = layer_axis("batch_normalization", inputs, axis)
     job = current_job("flow.layers.batch_normalization")
@@ -220,6 +259,16 @@ def batch_normalization_add_relu(
         axis, momentum, epsilon, center, scale, beta_initializer, gamma_initializer,
             beta_regularizer, gamma_regularizer, moving_mean_initializer,
             moving_variance_initializer, trainable, training, name: see `batch_normalization`.
+
+    Returns:
+        A blob of the shape and type of ``inputs``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2, 4, 3, 3))) -> tp.Numpy:
+        ...     return flow.layers.batch_normalization_add_relu(x, axis=1, training=False)
+        >>> job(np.ones((2, 4, 3, 3))).shape
+        (2, 4, 3, 3)
     """
     y = batch_normalization(
         inputs, axis, momentum, epsilon, center, scale, beta_initializer, gamma_initializer,
@@ -248,7 +297,18 @@ def batch_normalization_relu(
     training: bool = True,
     name: str = "BatchNorm",
 ) -> BlobDef:
-    """Return ``relu(batch_normalization(inputs))``; see `batch_normalization`."""
+    """Return ``relu(batch_normalization(inputs))``; see `batch_normalization`.
+
+    Returns:
+        A blob of the shape and type of ``inputs``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2, 4, 3, 3))) -> tp.Numpy:
+        ...     return flow.layers.batch_normalization_relu(x, axis=1, training=False)
+        >>> job(np.ones((2, 4, 3, 3))).shape
+        (2, 4, 3, 3)
+    """
     return batch_normalization_add_relu(
         inputs, None, axis, momentum, epsilon, center, scale, beta_initializer, gamma_initializer,
         beta_regularizer, gamma_regularizer, moving_mean_initializer, moving_variance_initializer,

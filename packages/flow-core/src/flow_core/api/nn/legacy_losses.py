@@ -9,5 +9,9 @@ __all__ = ["add_loss"]
 
 
 def add_loss(loss: Blob) -> None:
-    """Minimize a loss with the optimizer that ``function_config.train`` describes."""
+    """Minimize a loss with the optimizer that ``function_config.train`` describes.
+
+    Args:
+        loss: a blob.
+    """
     current_job("losses.add_loss").add_loss(loss)

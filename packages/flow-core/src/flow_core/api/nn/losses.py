@@ -84,6 +84,16 @@ def sparse_cross_entropy(labels: Blob, prediction: Blob, name: str | None = None
     Raises:
         InferenceError: the shapes or types do not fit.
         DataError: at run time, a label is out of range.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     labels: tp.Numpy.Placeholder((2,), flow.int32),
+        ...     p: tp.Numpy.Placeholder((2, 2)),
+        ... ) -> tp.Numpy:
+        ...     return flow.nn.sparse_cross_entropy(labels, p)
+        >>> job([0, 1], [[0.5, 0.5], [0.75, 0.25]]).round(4)
+        array([0.6931, 1.3863], dtype=float32)
     """
     labels = _per_example("sparse_cross_entropy", labels, prediction)
     depth = int(prediction.shape[-1])
@@ -107,6 +117,16 @@ def sparse_softmax_cross_entropy_with_logits(
     Raises:
         InferenceError: the shapes or types do not fit.
         DataError: at run time, a label is out of range.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     labels: tp.Numpy.Placeholder((2,), flow.int32),
+        ...     logits: tp.Numpy.Placeholder((2, 3)),
+        ... ) -> tp.Numpy:
+        ...     return flow.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+        >>> job([0, 2], [[2, 0, 0], [0, 0, 2]]).round(4)
+        array([0.2395, 0.2395], dtype=float32)
     """
     labels = _per_example("sparse_softmax_cross_entropy_with_logits", labels, logits)
     depth = int(logits.shape[-1])
@@ -131,6 +151,16 @@ def softmax_cross_entropy_with_logits(
 
     Raises:
         InferenceError: the shapes or types do not fit.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     labels: tp.Numpy.Placeholder((2, 2)),
+        ...     logits: tp.Numpy.Placeholder((2, 2)),
+        ... ) -> tp.Numpy:
+        ...     return flow.nn.softmax_cross_entropy_with_logits(labels, logits)
+        >>> job([[1, 0], [0.5, 0.5]], [[1, 0], [1, 0]]).round(4)
+        array([0.3133, 0.8133], dtype=float32)
     """
     out: BlobDef = emit("softmax_cross_entropy", logits, labels, name=name)[1]
     return out
@@ -147,8 +177,21 @@ def sigmoid_cross_entropy_with_logits(
         logits: a floating-point blob.
         name: name of the op.
 
+    Returns:
+        A blob of the shape and type of ``logits``.
+
     Raises:
         InferenceError: the shapes or types do not fit.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     labels: tp.Numpy.Placeholder((2,)),
+        ...     logits: tp.Numpy.Placeholder((2,)),
+        ... ) -> tp.Numpy:
+        ...     return flow.nn.sigmoid_cross_entropy_with_logits(labels, logits)
+        >>> job([1, 0], [2, 2]).round(4)
+        array([0.1269, 2.1269], dtype=float32)
     """
     return emit_one("sigmoid_cross_entropy", logits, labels, name=name)
 
@@ -169,8 +212,21 @@ def BCELoss(
         reduction: "mean", "sum" or "none".
         name: prefix of the names of the ops.
 
+    Returns:
+        A blob of shape (1,), or for "none" one number per element.
+
     Raises:
         InferenceError: the shapes differ, or the reduction is unknown.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     x: tp.Numpy.Placeholder((2,)),
+        ...     y: tp.Numpy.Placeholder((2,)),
+        ... ) -> tp.Numpy:
+        ...     return flow.nn.BCELoss(x, y)
+        >>> job([0.5, 0.25], [1, 0]).round(4)
+        array([0.4904], dtype=float32)
     """
     _check_reduction("BCELoss", reduction)
     _same_shapes("BCELoss", input, target)
@@ -207,8 +263,21 @@ def BCEWithLogitsLoss(
         reduction: "mean", "sum" or "none".
         name: prefix of the names of the ops.
 
+    Returns:
+        A blob of shape (1,), or for "none" one number per element.
+
     Raises:
         InferenceError: the shapes do not fit, or the reduction is unknown.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     x: tp.Numpy.Placeholder((2,)),
+        ...     y: tp.Numpy.Placeholder((2,)),
+        ... ) -> tp.Numpy:
+        ...     return flow.nn.BCEWithLogitsLoss(x, y)
+        >>> job([2, -2], [1, 0]).round(4)
+        array([0.1269], dtype=float32)
     """
     _check_reduction("BCEWithLogitsLoss", reduction)
     _same_shapes("BCEWithLogitsLoss", input, target)
@@ -248,8 +317,21 @@ def KLDivLoss(
         reduction: "mean" (over all elements), "sum" or "none".
         name: prefix of the names of the ops.
 
+    Returns:
+        A blob of shape (1,), or for "none" one number per element.
+
     Raises:
         InferenceError: the reduction is unknown, or the shapes do not broadcast.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     x: tp.Numpy.Placeholder((2,)),
+        ...     y: tp.Numpy.Placeholder((2,)),
+        ... ) -> tp.Numpy:
+        ...     return flow.nn.KLDivLoss(x, y)
+        >>> job([-1, -2], [0.5, 0.5]).round(4)
+        array([0.4034], dtype=float32)
     """
     _check_reduction("KLDivLoss", reduction)
     if log_target:
@@ -283,8 +365,21 @@ def L1Loss(input: Blob, target: Blob, reduction: str = "mean", name: str | None 
         reduction: "mean", "sum" or "none".
         name: prefix of the names of the ops.
 
+    Returns:
+        A blob of shape (1,), or for "none" one number per element.
+
     Raises:
         InferenceError: the shapes differ, or the reduction is unknown.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     x: tp.Numpy.Placeholder((2,)),
+        ...     y: tp.Numpy.Placeholder((2,)),
+        ... ) -> tp.Numpy:
+        ...     return flow.nn.L1Loss(x, y)
+        >>> job([1, 2], [3, 2])
+        array([1.], dtype=float32)
     """
     _check_reduction("L1Loss", reduction)
     _same_shapes("L1Loss", input, target)
@@ -293,7 +388,30 @@ def L1Loss(input: Blob, target: Blob, reduction: str = "mean", name: str | None 
 
 
 def MSELoss(input: Blob, target: Blob, reduction: str = "mean", name: str | None = None) -> BlobDef:
-    """Return ``(target - input)`` squared; arguments and errors as for `L1Loss`."""
+    """Return ``(target - input)`` squared; arguments and errors as for `L1Loss`.
+
+    Args:
+        input: a floating-point blob.
+        target: a blob of its shape and type.
+        reduction: "none", "mean" or "sum".
+        name: name of the op.
+
+    Returns:
+        A blob of shape (1,), or for "none" one number per element.
+
+    Raises:
+        InferenceError: the shapes differ, or the reduction is unknown.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     x: tp.Numpy.Placeholder((2,)),
+        ...     y: tp.Numpy.Placeholder((2,)),
+        ... ) -> tp.Numpy:
+        ...     return flow.nn.MSELoss(x, y)
+        >>> job([1, 2], [3, 2])
+        array([2.], dtype=float32)
+    """
     _check_reduction("MSELoss", reduction)
     _same_shapes("MSELoss", input, target)
     loss = flow_math.squared_difference(target, input, name=inner(name, "mean_squared"))
@@ -317,8 +435,22 @@ def MarginRankingLoss(
         reduction: "mean", "sum" or "none".
         name: prefix of the names of the ops.
 
+    Returns:
+        A blob of shape (1,), or for "none" one number per element.
+
     Raises:
         InferenceError: the shapes differ, or the reduction is unknown.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     x: tp.Numpy.Placeholder((2,)),
+        ...     y: tp.Numpy.Placeholder((2,)),
+        ...     t: tp.Numpy.Placeholder((2,)),
+        ... ) -> tp.Numpy:
+        ...     return flow.nn.MarginRankingLoss(x, y, t)
+        >>> job([1, 2], [3, 1], [1, 1])
+        array([1.], dtype=float32)
     """
     _check_reduction("MarginRankingLoss", reduction)
     _same_shapes("MarginRankingLoss", input1, input2, "input2")
@@ -350,8 +482,22 @@ def TripletMarginLoss(
         reduction: "mean", "sum" or "none".
         name: prefix of the names of the ops.
 
+    Returns:
+        A blob of shape (1,), or for "none" one number per example.
+
     Raises:
         InferenceError: the reduction is unknown, or the shapes do not broadcast.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     a: tp.Numpy.Placeholder((1, 2)),
+        ...     p: tp.Numpy.Placeholder((1, 2)),
+        ...     q: tp.Numpy.Placeholder((1, 2)),
+        ... ) -> tp.Numpy:
+        ...     return flow.nn.TripletMarginLoss(a, p, q)
+        >>> job([[0, 0]], [[3, 4]], [[0, 2]]).round(4)
+        array([4.], dtype=float32)
     """
     _check_reduction("TripletMarginLoss", reduction)
     near = _distance(anchor, positive, p, eps)
@@ -386,8 +532,21 @@ def smooth_l1_loss(
         beta: a number of at least 0.
         name: name of the op.
 
+    Returns:
+        A blob of the shape and type of ``prediction``.
+
     Raises:
         InferenceError: the shapes or types differ, or ``beta`` is negative.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     x: tp.Numpy.Placeholder((2,)),
+        ...     y: tp.Numpy.Placeholder((2,)),
+        ... ) -> tp.Numpy:
+        ...     return flow.smooth_l1_loss(x, y)
+        >>> job([1, 2], [1.5, 5])
+        array([0.125, 2.5  ], dtype=float32)
     """
     return emit_one("smooth_l1_loss", prediction, label, beta=float(beta), name=name)
 
@@ -411,8 +570,21 @@ def combined_margin_loss(
         m1, m2, m3: the margins.
         name: name of the last op.
 
+    Returns:
+        A blob of the shape and type of ``x``.
+
     Raises:
         InferenceError: the shapes do not fit.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     x: tp.Numpy.Placeholder((1, 2)),
+        ...     label: tp.Numpy.Placeholder((1,), flow.int32),
+        ... ) -> tp.Numpy:
+        ...     return flow.combined_margin_loss(x, label, m3=0.25)
+        >>> job([[0.5, 0.5]], [1])
+        array([[0.5 , 0.25]], dtype=float32)
     """
     shapes = f"x of shape {x.shape} and label of shape {label.shape}"
     fits = len(x.shape) == 2 and label.shape == x.shape[:1]

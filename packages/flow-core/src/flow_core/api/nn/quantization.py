@@ -38,6 +38,13 @@ def min_max_observer(
 
     Raises:
         InferenceError: the number of bits, the scheme or the element type is not supported.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2,))) -> tuple[tp.Numpy, tp.Numpy]:
+        ...     return flow.quantization.min_max_observer(x)
+        >>> job([-1.27, 0.5])
+        (array([0.01], dtype=float32), array([0.], dtype=float32))
     """
     scale, zero_point = emit(
         "min_max_observer",
@@ -71,6 +78,13 @@ def moving_average_min_max_observer(
 
     Returns:
         The scale and the zero point, of shape (1,).
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2,))) -> tuple[tp.Numpy, tp.Numpy]:
+        ...     return flow.quantization.moving_average_min_maxObserver(x, name="grid")
+        >>> [x.shape for x in job([-1, 1])]
+        [(1,), (1,)]
     """
     job = current_job("moving_average_min_max_observer")
     full = name or job.free_name("moving_average_min_max_observer").rsplit("-", 1)[-1]
@@ -117,6 +131,20 @@ def fake_quantization(
         quantization_bit: number of bits, 2 to 8.
         quantization_scheme: "symmetric" or "affine".
         name: name of the op.
+
+    Returns:
+        A blob of the shape and type of ``input``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(
+        ...     x: tp.Numpy.Placeholder((2,)),
+        ...     scale: tp.Numpy.Placeholder((1,)),
+        ...     zero: tp.Numpy.Placeholder((1,)),
+        ... ) -> tp.Numpy:
+        ...     return flow.quantization.fake_quantization(x, scale, zero)
+        >>> job([0.26, 0.74], [0.5], [0])
+        array([0.5, 0.5], dtype=float32)
     """
     return emit_one(
         "fake_quantization",

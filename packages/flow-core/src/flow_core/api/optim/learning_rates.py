@@ -92,7 +92,21 @@ class LinearWarmup(WarmupConf):
 
 
 class warmup:
-    """Namespace of the warm-ups of the learning rate."""
+    """Namespace of the warm-ups of the learning rate.
+
+    Example:
+        >>> @flow.global_function(type="train")
+        ... def job() -> tp.Numpy:
+        ...     w = flow.get_variable("w", (1,), initializer=flow.zeros_initializer())
+        ...     rate = flow.optimizer.CosineScheduler(
+        ...         1.0, 100, warmup=flow.optimizer.warmup.linear(4, 0.0)
+        ...     )
+        ...     flow.optimizer.SGD(rate, momentum=0).minimize(-w)
+        ...     return w
+        >>> weights = [job().item() for _ in range(5)]
+        >>> np.diff(weights).round(4).tolist()
+        [0.0, 0.25, 0.5, 0.75]
+    """
 
     constant = ConstantWarmup
     linear = LinearWarmup
@@ -169,6 +183,17 @@ class CosineScheduler(LrScheduler):
         steps: length of the decay.
         alpha: final learning rate as a fraction of ``base_lr``.
         warmup: the warm-up that precedes the decay, or None.
+
+    Example:
+        >>> @flow.global_function(type="train")
+        ... def job() -> tp.Numpy:
+        ...     w = flow.get_variable("w", (1,), initializer=flow.zeros_initializer())
+        ...     rate = flow.optimizer.CosineScheduler(1.0, steps=4)
+        ...     flow.optimizer.SGD(rate, momentum=0).minimize(-w)
+        ...     return w
+        >>> weights = [job().item() for _ in range(5)]
+        >>> np.diff(weights).round(4).tolist()
+        [1.0, 0.8536, 0.5, 0.1464]
     """
 
     kind = "cosine"
@@ -184,6 +209,16 @@ class CustomScheduler(LrScheduler):
 
     Args:
         lbn: the blob's name: that of its op, or ``"<op>/<output>"``.
+
+    Example:
+        >>> @flow.global_function(type="train")
+        ... def job(rate: tp.Numpy.Placeholder((1,))) -> tp.Numpy:
+        ...     w = flow.get_variable("w", (1,), initializer=flow.zeros_initializer())
+        ...     schedule = flow.optimizer.CustomScheduler(rate.logical_blob_name)
+        ...     flow.optimizer.SGD(schedule, momentum=0).minimize(-w)
+        ...     return w
+        >>> [job([rate]).item() for rate in (0.5, 0.25, 0)]
+        [0.0, 0.5, 0.75]
     """
 
     def __init__(self, lbn: str) -> None:
@@ -208,6 +243,17 @@ class PiecewiseConstantScheduler(LrScheduler):
 
     Raises:
         InferenceError: the lengths of the lists do not match.
+
+    Example:
+        >>> @flow.global_function(type="train")
+        ... def job() -> tp.Numpy:
+        ...     w = flow.get_variable("w", (1,), initializer=flow.zeros_initializer())
+        ...     rate = flow.optimizer.PiecewiseConstantScheduler([2], [1.0, 0.1])
+        ...     flow.optimizer.SGD(rate, momentum=0).minimize(-w)
+        ...     return w
+        >>> weights = [job().item() for _ in range(5)]
+        >>> np.diff(weights).round(4).tolist()
+        [1.0, 1.0, 1.0, 0.1]
     """
 
     kind = "piecewise_constant"
@@ -244,6 +290,17 @@ class PiecewiseScalingScheduler(LrScheduler):
 
     Raises:
         InferenceError: the lengths of the lists do not match.
+
+    Example:
+        >>> @flow.global_function(type="train")
+        ... def job() -> tp.Numpy:
+        ...     w = flow.get_variable("w", (1,), initializer=flow.zeros_initializer())
+        ...     rate = flow.optimizer.PiecewiseScalingScheduler(1.0, [2], 0.1)
+        ...     flow.optimizer.SGD(rate, momentum=0).minimize(-w)
+        ...     return w
+        >>> weights = [job().item() for _ in range(5)]
+        >>> np.diff(weights).round(4).tolist()
+        [1.0, 1.0, 1.0, 0.1]
     """
 
     kind = "piecewise_scaling"
@@ -296,6 +353,17 @@ class PolynomialScheduler(LrScheduler):
         cycle: whether to replace ``steps`` by its smallest multiple of at least s, instead of
             ending the decay after ``steps``.
         warmup: the warm-up that precedes the decay, or None.
+
+    Example:
+        >>> @flow.global_function(type="train")
+        ... def job() -> tp.Numpy:
+        ...     w = flow.get_variable("w", (1,), initializer=flow.zeros_initializer())
+        ...     rate = flow.optimizer.PolynomialScheduler(1.0, steps=4, end_learning_rate=0.0)
+        ...     flow.optimizer.SGD(rate, momentum=0).minimize(-w)
+        ...     return w
+        >>> weights = [job().item() for _ in range(5)]
+        >>> np.diff(weights).round(4).tolist()
+        [1.0, 0.75, 0.5, 0.25]
     """
 
     kind = "polynomial"
@@ -335,6 +403,17 @@ class LinearCosineScheduler(LrScheduler):
         alpha: added to the linear factor.
         beta: added to the product.
         warmup: the warm-up that precedes the decay, or None.
+
+    Example:
+        >>> @flow.global_function(type="train")
+        ... def job() -> tp.Numpy:
+        ...     w = flow.get_variable("w", (1,), initializer=flow.zeros_initializer())
+        ...     rate = flow.optimizer.LinearCosineScheduler(1.0, steps=4)
+        ...     flow.optimizer.SGD(rate, momentum=0).minimize(-w)
+        ...     return w
+        >>> weights = [job().item() for _ in range(5)]
+        >>> np.diff(weights).round(4).tolist()
+        [1.001, 0.6412, 0.251, 0.0376]
     """
 
     kind = "linear_cosine"
@@ -367,6 +446,17 @@ class ExponentialScheduler(_RateScheduler):
         decay_rate: the factor.
         staircase: whether to round s / steps down.
         warmup: the warm-up that precedes the decay, or None.
+
+    Example:
+        >>> @flow.global_function(type="train")
+        ... def job() -> tp.Numpy:
+        ...     w = flow.get_variable("w", (1,), initializer=flow.zeros_initializer())
+        ...     rate = flow.optimizer.ExponentialScheduler(1.0, steps=2, decay_rate=0.5)
+        ...     flow.optimizer.SGD(rate, momentum=0).minimize(-w)
+        ...     return w
+        >>> weights = [job().item() for _ in range(5)]
+        >>> np.diff(weights).round(4).tolist()
+        [1.0, 0.7071, 0.5, 0.3536]
     """
 
     kind = "exponential"
@@ -381,6 +471,17 @@ class InverseTimeScheduler(_RateScheduler):
         decay_rate: growth of the denominator per period.
         staircase: whether to round s / steps down.
         warmup: the warm-up that precedes the decay, or None.
+
+    Example:
+        >>> @flow.global_function(type="train")
+        ... def job() -> tp.Numpy:
+        ...     w = flow.get_variable("w", (1,), initializer=flow.zeros_initializer())
+        ...     rate = flow.optimizer.InverseTimeScheduler(1.0, steps=1, decay_rate=1.0)
+        ...     flow.optimizer.SGD(rate, momentum=0).minimize(-w)
+        ...     return w
+        >>> weights = [job().item() for _ in range(5)]
+        >>> np.diff(weights).round(4).tolist()
+        [1.0, 0.5, 0.3333, 0.25]
     """
 
     kind = "inverse_time"
@@ -395,6 +496,17 @@ class NaturalExpScheduler(_RateScheduler):
         decay_rate: decrease of the exponent per period.
         staircase: whether to round s / steps down.
         warmup: the warm-up that precedes the decay, or None.
+
+    Example:
+        >>> @flow.global_function(type="train")
+        ... def job() -> tp.Numpy:
+        ...     w = flow.get_variable("w", (1,), initializer=flow.zeros_initializer())
+        ...     rate = flow.optimizer.NaturalExpScheduler(1.0, steps=1, decay_rate=1.0)
+        ...     flow.optimizer.SGD(rate, momentum=0).minimize(-w)
+        ...     return w
+        >>> weights = [job().item() for _ in range(5)]
+        >>> np.diff(weights).round(4).tolist()
+        [1.0, 0.3679, 0.1353, 0.0498]
     """
 
     kind = "natural_exp"

@@ -232,6 +232,15 @@ class SGD(_Momentum):
         train_step_lbn: name of a blob that holds the step number, or None.
         loss_scale_policy: a loss scale, or None.
         variables: what to update; see `Variables`.
+
+    Example:
+        >>> @flow.global_function(type="train")
+        ... def job() -> tp.Numpy:
+        ...     w = flow.get_variable("w", (1,), initializer=flow.ones_initializer())
+        ...     flow.optimizer.SGD(0.1).minimize(w * w)
+        ...     return w
+        >>> [round(job().item(), 4) for _ in range(3)]
+        [1.0, 0.8, 0.46]
     """
 
     lr_scheduler: LrScheduler | float
@@ -260,6 +269,15 @@ class SGDW(_Momentum):
         train_step_lbn: name of a blob that holds the step number, or None.
         loss_scale_policy: a loss scale, or None.
         variables: what to update; see `Variables`.
+
+    Example:
+        >>> @flow.global_function(type="train")
+        ... def job() -> tp.Numpy:
+        ...     w = flow.get_variable("w", (1,), initializer=flow.ones_initializer())
+        ...     flow.optimizer.SGDW(0.1, weight_decay=0.01).minimize(w * w)
+        ...     return w
+        >>> [round(job().item(), 4) for _ in range(3)]
+        [1.0, 0.799, 0.4584]
     """
 
     lr_scheduler: LrScheduler | float
@@ -315,6 +333,15 @@ class Adam(_Adam):
         train_step_lbn: name of a blob that holds the step number, or None.
         loss_scale_policy: a loss scale, or None.
         variables: what to update; see `Variables`.
+
+    Example:
+        >>> @flow.global_function(type="train")
+        ... def job() -> tp.Numpy:
+        ...     w = flow.get_variable("w", (1,), initializer=flow.ones_initializer())
+        ...     flow.optimizer.Adam(0.1, do_bias_correction=True).minimize(w * w)
+        ...     return w
+        >>> [round(job().item(), 4) for _ in range(3)]
+        [1.0, 0.9, 0.8004]
     """
 
     lr_scheduler: LrScheduler | float
@@ -350,6 +377,17 @@ class AdamW(_Adam):
         train_step_lbn: name of a blob that holds the step number, or None.
         loss_scale_policy: a loss scale, or None.
         variables: what to update; see `Variables`.
+
+    Example:
+        >>> @flow.global_function(type="train")
+        ... def job() -> tp.Numpy:
+        ...     w = flow.get_variable("w", (1,), initializer=flow.ones_initializer())
+        ...     flow.optimizer.AdamW(0.1, do_bias_correction=True, weight_decay=0.01).minimize(
+        ...         w * w
+        ...     )
+        ...     return w
+        >>> [round(job().item(), 4) for _ in range(3)]
+        [1.0, 0.8997, 0.7999]
     """
 
     lr_scheduler: LrScheduler | float
@@ -381,6 +419,15 @@ class LazyAdam(_Adam):
         train_step_lbn: name of a blob that holds the step number, or None.
         loss_scale_policy: a loss scale, or None.
         variables: what to update; see `Variables`.
+
+    Example:
+        >>> @flow.global_function(type="train")
+        ... def job() -> tp.Numpy:
+        ...     w = flow.get_variable("w", (1,), initializer=flow.ones_initializer())
+        ...     flow.optimizer.LazyAdam(0.1).minimize(w * w)
+        ...     return w
+        >>> [round(job().item(), 4) for _ in range(3)]
+        [1.0, 0.9, 0.8004]
     """
 
     lr_scheduler: LrScheduler | float
@@ -409,6 +456,15 @@ class RMSProp(Optimizer):
         train_step_lbn: name of a blob that holds the step number, or None.
         loss_scale_policy: a loss scale, or None.
         variables: what to update; see `Variables`.
+
+    Example:
+        >>> @flow.global_function(type="train")
+        ... def job() -> tp.Numpy:
+        ...     w = flow.get_variable("w", (1,), initializer=flow.ones_initializer())
+        ...     flow.optimizer.RMSProp(0.1).minimize(w * w)
+        ...     return w
+        >>> [round(job().item(), 4) for _ in range(3)]
+        [1.0, 0.0, -0.0]
     """
 
     lr_scheduler: LrScheduler | float
@@ -446,6 +502,15 @@ class LARS(Optimizer):
         train_step_lbn: name of a blob that holds the step number, or None.
         loss_scale_policy: a loss scale, or None.
         variables: what to update; see `Variables`.
+
+    Example:
+        >>> @flow.global_function(type="train")
+        ... def job() -> tp.Numpy:
+        ...     w = flow.get_variable("w", (1,), initializer=flow.ones_initializer())
+        ...     flow.optimizer.LARS(0.1).minimize(w * w)
+        ...     return w
+        >>> [round(job().item(), 4) for _ in range(3)]
+        [1.0, 1.0, 1.0]
     """
 
     lr_scheduler: LrScheduler | float
@@ -479,6 +544,15 @@ class LAMB(Optimizer):
         train_step_lbn: name of a blob that holds the step number, or None.
         loss_scale_policy: a loss scale, or None.
         variables: what to update; see `Variables`.
+
+    Example:
+        >>> @flow.global_function(type="train")
+        ... def job() -> tp.Numpy:
+        ...     w = flow.get_variable("w", (1,), initializer=flow.ones_initializer())
+        ...     flow.optimizer.LAMB(0.1).minimize(w * w)
+        ...     return w
+        >>> [round(job().item(), 4) for _ in range(3)]
+        [1.0, 0.9, 0.81]
     """
 
     lr_scheduler: LrScheduler | float

@@ -39,6 +39,14 @@ def unpack(input: Blob, unpack_num: int, name: str | None = None) -> BlobDef:
 
     Raises:
         InferenceError: ``unpack_num`` does not divide the size of axis 0.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+        ...     parts = flow.unpack(x, 2)
+        ...     return flow.pack(2 * parts, 2)
+        >>> job([1, 2, 3, 4])
+        array([2., 4., 6., 8.], dtype=float32)
     """
     _check_number("unpack", unpack_num)
     if isinstance(input, PeriodBlob):
@@ -61,8 +69,19 @@ def pack(input: Blob, pack_num: int, name: str | None = None) -> BlobDef:
         pack_num: number of periods.
         name: name of the op.
 
+    Returns:
+        A blob with ``pack_num`` times as many rows.
+
     Raises:
         InferenceError: the number of periods is not ``pack_num``, or ``input`` is a scalar.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+        ...     parts = flow.unpack(x, 2)
+        ...     return flow.pack(2 * parts, 2)
+        >>> job([1, 2, 3, 4])
+        array([2., 4., 6., 8.], dtype=float32)
     """
     input = checked_blob(input)
     _check_number("pack", pack_num)
@@ -84,6 +103,21 @@ def repeat(input: Blob, repeat_num: int, name: str | None = None) -> BlobDef:
 
     Blobs with one value per step, such as variables, combine with any number of periods, so
     `repeat` is needed only if no other input of an op determines the number of periods.
+
+    Args:
+        input: a blob.
+        repeat_num: the number of periods.
+        name: name of the op.
+
+    Returns:
+        A blob with a value in each period.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+        ...     return flow.acc(flow.repeat(x, 3), 3)
+        >>> job([1, 2, 3, 4])
+        array([ 3.,  6.,  9., 12.], dtype=float32)
     """
     _check_number("repeat", repeat_num)
     return PeriodBlob([checked_blob(input)] * repeat_num)
@@ -103,6 +137,14 @@ def acc(one: Blob, max_acc_num: int, name: str | None = None) -> BlobDef:
 
     Raises:
         InferenceError: ``max_acc_num`` does not divide the number of periods.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+        ...     parts = flow.unpack(x, 2)
+        ...     return flow.acc(parts, 2)
+        >>> job([1, 2, 3, 4])
+        array([4., 6.], dtype=float32)
     """
     one = checked_blob(one)
     _check_number("acc", max_acc_num)

@@ -12,47 +12,6 @@ from flow_core.frontend.session.session import default_session
 from flow_core.passes.bucket_all_reduces import FUSIBLE
 from flow_core.sharding.topology import MOST_DEVICES
 
-REMEMBERED: tuple[str, ...] = (
-    "collect_act_event",
-    "comm_net_worker_num",
-    "compute_thread_pool_size",
-    "disable_group_boxing_by_dst_parallel",
-    "enable_debug_mode",
-    "enable_legacy_model_io",
-    "enable_mem_chain_merge",
-    "enable_model_io_v2",
-    "enable_numa_aware_cuda_malloc_host",
-    "max_mdsave_worker_num",
-    "nccl_use_compute_stream",
-    "persistence_buf_byte",
-    "rdma_mem_block_mbyte",
-    "rdma_recv_msg_buf_mbyte",
-    "reserved_host_mem_mbyte",
-    "save_downloaded_file_to_local_fs",
-    "thread_enable_local_message_queue",
-    "use_rdma",
-)
-"""Settings of OneFlow 0.3.4, and some of OneFlow 0.4, that are stored but do not affect flow-core.
-"""
-
-COLLECTIVE_BOXING: tuple[str, ...] = (
-    "enable_fusion",
-    "nccl_enable_all_to_all",
-    "nccl_enable_mixed_fusion",
-    "nccl_fusion_all_gather",
-    "nccl_fusion_all_reduce",
-    "nccl_fusion_all_reduce_use_buffer",
-    "nccl_fusion_broadcast",
-    "nccl_fusion_max_ops",
-    "nccl_fusion_reduce",
-    "nccl_fusion_reduce_scatter",
-    "nccl_fusion_threshold_mb",
-    "nccl_num_streams",
-    "num_callback_threads",
-)
-"""Settings of the same kind below ``flow.config.collective_boxing``."""
-
-
 EFFECTIVE: dict[str, Callable[[Any], bool]] = {
     "enable_fusion": lambda val: isinstance(val, bool),
     **{f"nccl_fusion_{name}": lambda val: isinstance(val, bool) for name in FUSIBLE},
@@ -91,7 +50,11 @@ def _setter(name: str) -> Callable[..., None]:
         default_session().resources.others[name] = val
 
     setter.__name__ = setter.__qualname__ = name.rsplit(".", 1)[-1]
-    setter.__doc__ = f"Keeps ``{name}``, which does not affect core."
+    setter.__doc__ = (
+        f"Keep ``{name}``, which does not affect core.\n\n"
+        f"Args:\n    val: the value to keep.\n\n"
+        f"Example:\n    >>> flow.config.{name}(True)\n"
+    )
     return setter
 
 
@@ -105,18 +68,57 @@ class CollectiveBoxing:
     ``nccl_fusion_broadcast`` is True.
     """
 
+    enable_fusion = staticmethod(_checked("enable_fusion"))
+    nccl_enable_all_to_all = staticmethod(_setter("collective_boxing.nccl_enable_all_to_all"))
+    nccl_enable_mixed_fusion = staticmethod(_setter("collective_boxing.nccl_enable_mixed_fusion"))
+    nccl_fusion_all_gather = staticmethod(_checked("nccl_fusion_all_gather"))
+    nccl_fusion_all_reduce = staticmethod(_checked("nccl_fusion_all_reduce"))
+    nccl_fusion_all_reduce_use_buffer = staticmethod(
+        _setter("collective_boxing.nccl_fusion_all_reduce_use_buffer")
+    )
+    nccl_fusion_broadcast = staticmethod(_checked("nccl_fusion_broadcast"))
+    nccl_fusion_max_ops = staticmethod(_checked("nccl_fusion_max_ops"))
+    nccl_fusion_reduce = staticmethod(_checked("nccl_fusion_reduce"))
+    nccl_fusion_reduce_scatter = staticmethod(_checked("nccl_fusion_reduce_scatter"))
+    nccl_fusion_threshold_mb = staticmethod(_checked("nccl_fusion_threshold_mb"))
+    nccl_num_streams = staticmethod(_setter("collective_boxing.nccl_num_streams"))
+    num_callback_threads = staticmethod(_setter("collective_boxing.num_callback_threads"))
 
-for _name in COLLECTIVE_BOXING:
-    _function = _checked(_name) if _name in EFFECTIVE else _setter(f"collective_boxing.{_name}")
-    setattr(CollectiveBoxing, _name, staticmethod(_function))
-for _name in REMEMBERED:
-    globals()[_name] = _setter(_name)
+
+# Settings of OneFlow 0.3.4, and some of OneFlow 0.4, that are stored but do not affect flow-core.
+collect_act_event = _setter("collect_act_event")
+comm_net_worker_num = _setter("comm_net_worker_num")
+compute_thread_pool_size = _setter("compute_thread_pool_size")
+disable_group_boxing_by_dst_parallel = _setter("disable_group_boxing_by_dst_parallel")
+enable_debug_mode = _setter("enable_debug_mode")
+enable_legacy_model_io = _setter("enable_legacy_model_io")
+enable_mem_chain_merge = _setter("enable_mem_chain_merge")
+enable_model_io_v2 = _setter("enable_model_io_v2")
+enable_numa_aware_cuda_malloc_host = _setter("enable_numa_aware_cuda_malloc_host")
+max_mdsave_worker_num = _setter("max_mdsave_worker_num")
+nccl_use_compute_stream = _setter("nccl_use_compute_stream")
+persistence_buf_byte = _setter("persistence_buf_byte")
+rdma_mem_block_mbyte = _setter("rdma_mem_block_mbyte")
+rdma_recv_msg_buf_mbyte = _setter("rdma_recv_msg_buf_mbyte")
+reserved_host_mem_mbyte = _setter("reserved_host_mem_mbyte")
+save_downloaded_file_to_local_fs = _setter("save_downloaded_file_to_local_fs")
+thread_enable_local_message_queue = _setter("thread_enable_local_message_queue")
+use_rdma = _setter("use_rdma")
 
 collective_boxing = CollectiveBoxing()
 
 __all__ = [
+    "collect_act_event",
     "collective_boxing",
+    "comm_net_worker_num",
+    "compute_thread_pool_size",
     "cpu_device_num",
+    "disable_group_boxing_by_dst_parallel",
+    "enable_debug_mode",
+    "enable_legacy_model_io",
+    "enable_mem_chain_merge",
+    "enable_model_io_v2",
+    "enable_numa_aware_cuda_malloc_host",
     "enable_tensor_float_32_compute",
     "gpu_device_num",
     "host_fallback",
@@ -124,9 +126,17 @@ __all__ = [
     "load_library",
     "load_library_now",
     "machine_num",
+    "max_mdsave_worker_num",
+    "nccl_use_compute_stream",
+    "persistence_buf_byte",
+    "rdma_mem_block_mbyte",
+    "rdma_recv_msg_buf_mbyte",
     "reserved_device_mem_mbyte",
+    "reserved_host_mem_mbyte",
+    "save_downloaded_file_to_local_fs",
+    "thread_enable_local_message_queue",
+    "use_rdma",
 ]
-__all__ += REMEMBERED
 
 
 def _count(name: str, val: int, least: int = 1, most: int = MOST_DEVICES) -> int:
@@ -139,9 +149,15 @@ def _count(name: str, val: int, least: int = 1, most: int = MOST_DEVICES) -> int
 def gpu_device_num(val: int) -> None:
     """Set the number of GPUs per machine; with 0, ops outside all placement scopes run on the CPU.
 
+    Args:
+        val: an integer of at least 0.
+
     Raises:
         DeviceUnavailableError: fewer GPUs exist; the error gives the reason, and says how to
             emulate GPUs.
+
+    Example:
+        >>> flow.config.gpu_device_num(0)
     """
     session = default_session()
     count = _count("gpu_device_num", val, least=0)
@@ -151,18 +167,48 @@ def gpu_device_num(val: int) -> None:
 
 
 def cpu_device_num(val: int) -> None:
-    """Set the number of CPU devices per machine, which jobs use by default if there are no GPUs."""
+    """Set the number of CPU devices per machine, which jobs use by default if there are no GPUs.
+
+    Args:
+        val: a positive integer.
+
+    Raises:
+        ConfigError: the value is not a positive integer.
+
+    Example:
+        >>> flow.config.cpu_device_num(2)
+    """
     default_session().resources.cpu_device_num = _count("cpu_device_num", val)
 
 
 def reserved_device_mem_mbyte(val: int) -> None:
-    """Set how many megabytes plans must leave free on each device other than the CPU."""
+    """Set how many megabytes plans must leave free on each device other than the CPU.
+
+    Args:
+        val: an integer of at least 0.
+
+    Raises:
+        ConfigError: the value is not such an integer.
+
+    Example:
+        >>> flow.config.reserved_device_mem_mbyte(500)
+    """
     val = _count("reserved_device_mem_mbyte", val, least=0, most=1 << 40)
     default_session().resources.others["reserved_device_mem_mbyte"] = val
 
 
 def machine_num(val: int) -> None:
-    """Set the number of machines; the default is the number that ``flow.env.machine`` names."""
+    """Set the number of machines; the default is the number that ``flow.env.machine`` names.
+
+    Args:
+        val: a positive integer.
+
+    Raises:
+        ConfigError: the value is not a positive integer.
+
+    Example:
+        >>> flow.config.machine_num(1)
+    """
     resources = default_session().resources
     resources.machine_num = _count("machine_num", val)
     resources.others["env.machine_num"] = val
@@ -172,6 +218,15 @@ def enable_tensor_float_32_compute(val: bool = True) -> None:
     """Set whether devices may compute float32 products with a 10-bit mantissa (default True).
 
     The setting applies to jobs compiled afterwards.  CPU kernels ignore it.
+
+    Args:
+        val: True or False.
+
+    Raises:
+        ConfigError: the value is neither.
+
+    Example:
+        >>> flow.config.enable_tensor_float_32_compute(False)
     """
     if not isinstance(val, bool):
         attempted = f"config.{TENSOR_FLOAT_32}"
@@ -184,6 +239,15 @@ def host_fallback(val: str) -> None:
 
     The setting applies to jobs compiled afterwards, unless their ``function_config.host_fallback``
     is set.
+
+    Args:
+        val: "off", "warn" or "silent".
+
+    Raises:
+        ConfigError: the value is none of these.
+
+    Example:
+        >>> flow.config.host_fallback("warn")
     """
     if val not in HOST_FALLBACK:
         allowed = " or ".join(map(repr, HOST_FALLBACK))
@@ -196,8 +260,17 @@ def host_fallback(val: str) -> None:
 def load_library(val: str) -> None:
     """Raise an error, since compiled ops of OneFlow cannot be loaded.
 
+    Args:
+        val: the path of a library.
+
     Raises:
         UnsupportedError: always.
+
+    Example:
+        >>> flow.config.load_library("my_ops.so")
+        Traceback (most recent call last):
+            ...
+        flow_core.base.errors.UnsupportedError: ...
     """
     raise UnsupportedError(
         "config.load_library",
@@ -213,5 +286,13 @@ load_library_now = load_library
 
 
 def legacy_model_io_enabled() -> bool:
-    """Return whether ``enable_legacy_model_io`` was set."""
+    """Return whether ``enable_legacy_model_io`` was set.
+
+    Returns:
+        True or False.
+
+    Example:
+        >>> flow.config.legacy_model_io_enabled()
+        False
+    """
     return bool(default_session().resources.others.get("enable_legacy_model_io", False))

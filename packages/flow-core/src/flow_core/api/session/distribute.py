@@ -42,7 +42,18 @@ class Distribution:
 
 
 def split(axis: int) -> Distribution:
-    """Request a split over the devices along an axis."""
+    """Request a split over the devices along an axis.
+
+    Args:
+        axis: the axis.
+
+    Returns:
+        A distribution for `flow.get_variable` and `flow.parallel_cast`.
+
+    Example:
+        >>> flow.distribute.split(0)
+        Distribution(kind='split', axis=0)
+    """
     if not isinstance(axis, int):
         raise InferenceError(
             "distribute.split", at=user_line(2), found=repr(axis), allowed="an integer axis"
@@ -51,12 +62,28 @@ def split(axis: int) -> Distribution:
 
 
 def broadcast() -> Distribution:
-    """Request a copy of the whole blob on each device."""
+    """Request a copy of the whole blob on each device.
+
+    Returns:
+        A distribution for `flow.get_variable` and `flow.parallel_cast`.
+
+    Example:
+        >>> flow.distribute.broadcast()
+        Distribution(kind='broadcast', axis=None)
+    """
     return Distribution("broadcast")
 
 
 def auto() -> Distribution:
-    """Leave the distribution to the compiler."""
+    """Leave the distribution to the compiler.
+
+    Returns:
+        A distribution.
+
+    Example:
+        >>> flow.distribute.auto()
+        Distribution(kind='auto', axis=None)
+    """
     return Distribution("auto")
 
 
@@ -69,6 +96,9 @@ def rows(array: object, at: int | range | Sequence[range]) -> LocalRows:
         array: the rows, in any form in which the job accepts the whole batch.
         at: the index of the first row in the whole batch, or the ranges of indices whose rows the
             array holds one after the other; see `local_rows`.
+
+    Returns:
+        An argument of a job.
 
     Raises:
         FeedError: ``at`` is neither an index nor ranges.
@@ -98,8 +128,21 @@ def rows_from(function: Callable[[int, int], object]) -> RowsFunction:
             index after the last row.  Each step calls it once per device, possibly several times
             for the same rows.
 
+    Returns:
+        An argument of a job.
+
     Raises:
         FeedError: the argument is not callable.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((4, 1))) -> tp.Numpy:
+        ...     return 2 * x
+        >>> job(flow.distribute.rows_from(lambda start, stop: np.ones((stop - start, 1))))
+        array([[2.],
+               [2.],
+               [2.],
+               [2.]], dtype=float32)
     """
     if not callable(function):
         raise FeedError(
@@ -119,6 +162,13 @@ def local_rows(count: int) -> tuple[range, ...]:
 
     Args:
         count: number of rows of the whole batch.
+
+    Returns:
+        A list of ranges.
+
+    Example:
+        >>> flow.distribute.local_rows(8)
+        (range(0, 8),)
     """
     session = default_session()
     world = session.world
@@ -132,7 +182,17 @@ def local_rows(count: int) -> tuple[range, ...]:
 
 
 def assert_is_valid_distribute(distribute: object) -> None:
-    """Raise `InferenceError` unless the argument is a `split`, `broadcast` or `auto`."""
+    """Raise `InferenceError` unless the argument is a `split`, `broadcast` or `auto`.
+
+    Args:
+        distribute: any object.
+
+    Raises:
+        InferenceError: the object is not a distribution.
+
+    Example:
+        >>> flow.distribute.assert_is_valid_distribute(flow.distribute.split(0))
+    """
     if not isinstance(distribute, Distribution):
         raise InferenceError(
             "use of a distribution",
@@ -144,23 +204,63 @@ def assert_is_valid_distribute(distribute: object) -> None:
 
 @deprecates
 def consistent_strategy() -> Entering:
-    """Enter the consistent view; older name of ``flow.scope.consistent_view``."""
+    """Enter the consistent view; older name of ``flow.scope.consistent_view``.
+
+    Returns:
+        A context manager.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+        ...     with flow.distribute.consistent_strategy():
+        ...         return 2 * x
+        >>> job([1, 2])
+        array([2., 4.], dtype=float32)
+    """
     return consistent_view()
 
 
 @deprecates
 def mirrored_strategy() -> Entering:
-    """Enter the mirrored view; older name of ``flow.scope.mirrored_view``."""
+    """Enter the mirrored view; older name of ``flow.scope.mirrored_view``.
+
+    Returns:
+        A context manager.
+    """
     return mirrored_view()
 
 
 @deprecates
 def consistent_strategy_enabled() -> bool:
-    """Return whether the current view is consistent."""
+    """Return whether the current view is consistent.
+
+    Returns:
+        True or False.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+        ...     print(flow.distribute.consistent_strategy_enabled())
+        ...     return x
+        >>> _ = job([1, 2])
+        True
+    """
     return not current_scope().mirrored
 
 
 @deprecates
 def mirrored_strategy_enabled() -> bool:
-    """Return whether the current view is mirrored."""
+    """Return whether the current view is mirrored.
+
+    Returns:
+        True or False.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+        ...     print(flow.distribute.mirrored_strategy_enabled())
+        ...     return x
+        >>> _ = job([1, 2])
+        False
+    """
     return current_scope().mirrored

@@ -28,6 +28,12 @@ def init() -> bool:
     """Create the session, and connect the processes of the program if there are several.
 
     The function returns in every process, since each process runs the whole script.
+
+    Returns:
+        True.
+
+    Example:
+        >>> _ = flow.env.init()
     """
     return default_session().world is None or True
 
@@ -71,37 +77,87 @@ def machine(*val: object) -> None:
 
 
 def ctrl_port(val: int) -> None:
-    """Set the port on which the first machine listens for the others if there is no launcher."""
+    """Set the port on which the first machine listens for the others if there is no launcher.
+
+    Args:
+        val: a port number.
+
+    Example:
+        >>> flow.env.ctrl_port(50051)
+    """
     _keep("ctrl_port", val)
 
 
 def data_port(val: int) -> None:
-    """Set the data port, for a plugin that connects machines."""
+    """Set the data port, for a plugin that connects machines.
+
+    Args:
+        val: a port number.
+
+    Example:
+        >>> flow.env.data_port(50052)
+    """
     _keep("data_port", val)
 
 
 def grpc_use_no_signal(val: bool = True) -> None:
-    """Accept OneFlow's setting without effect: gRPC is not used."""
+    """Accept OneFlow's setting without effect: gRPC is not used.
+
+    Args:
+        val: without effect.
+
+    Example:
+        >>> flow.env.grpc_use_no_signal()
+    """
     _keep("grpc_use_no_signal", val)
 
 
 def log_dir(val: str) -> None:
-    """Accept OneFlow's setting without effect: logging uses Python's `logging`."""
+    """Accept OneFlow's setting without effect: logging uses Python's `logging`.
+
+    Args:
+        val: without effect.
+
+    Example:
+        >>> flow.env.log_dir("log")
+    """
     _keep("log_dir", val)
 
 
 def logtostderr(val: int) -> None:
-    """Accept OneFlow's setting without effect: logging uses Python's `logging`."""
+    """Accept OneFlow's setting without effect: logging uses Python's `logging`.
+
+    Args:
+        val: without effect.
+
+    Example:
+        >>> flow.env.logtostderr(True)
+    """
     _keep("logtostderr", val)
 
 
 def logbuflevel(val: int) -> None:
-    """Accept OneFlow's setting without effect: logging uses Python's `logging`."""
+    """Accept OneFlow's setting without effect: logging uses Python's `logging`.
+
+    Args:
+        val: without effect.
+
+    Example:
+        >>> flow.env.logbuflevel(-1)
+    """
     _keep("logbuflevel", val)
 
 
 def current_resource() -> dict[str, Any]:
-    """Return the devices and settings of the session."""
+    """Return the devices and settings of the session.
+
+    Returns:
+        A dictionary of settings.
+
+    Example:
+        >>> flow.current_resource()["machine_num"]
+        1
+    """
     resources = default_session().resources
     return {
         "machine_num": resources.machine_num,

@@ -13,7 +13,6 @@ from flow_core.api.session.train import log_mismatch
 from flow_core.base.arrays import Array
 from flow_core.base.dtypes import DType, as_asked, float32
 from flow_core.base.errors import CheckpointError, InferenceError, JobError, user_line
-from flow_core.base.formats.html_table import html_table
 from flow_core.base.host_arrays import HostDLPack, host_array
 from flow_core.checkpoint import store
 from flow_core.checkpoint.snapshot import StoredVariable
@@ -21,7 +20,6 @@ from flow_core.checkpoint.store import Mismatch
 from flow_core.frontend.config.function_config import FunctionConfig
 from flow_core.frontend.config.scope import current_scope, name_scope
 from flow_core.frontend.job.function import global_function
-from flow_core.frontend.session.dropped_variables import drop
 from flow_core.frontend.session.session import (
     clear_default_session,
     default_session,
@@ -76,7 +74,24 @@ def FixedTensorDef(
     batch_axis: int | None = 0,
     name: str | None = None,
 ) -> PlaceholderSpec:
-    """Return a placeholder of fixed shape, to be the default value of a job's parameter."""
+    """Return a placeholder of fixed shape, to be the default value of a job's parameter.
+
+    Args:
+        shape: the sizes.
+        dtype: the element type.
+        batch_axis: the axis of the samples, or None.
+        name: without effect.
+
+    Returns:
+        A placeholder.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x=flow.FixedTensorDef((2,))):
+        ...     return 2 * x
+        >>> job([1, 2]).get().numpy()
+        array([2., 4.], dtype=float32)
+    """
     return placeholder("numpy", tuple(shape), dtype, batch_axis)
 
 
@@ -86,7 +101,26 @@ def MirroredTensorDef(
     batch_axis: int | None = 0,
     name: str | None = None,
 ) -> PlaceholderSpec:
-    """Return a placeholder for a list of arrays, one per device."""
+    """Return a placeholder for a list of arrays, one per device.
+
+    Args:
+        shape: the largest sizes.
+        dtype: the element type.
+        batch_axis: the axis of the samples, or None.
+        name: without effect.
+
+    Returns:
+        A placeholder.
+
+    Example:
+        >>> config = flow.function_config()
+        >>> config.default_logical_view(flow.scope.mirrored_view())
+        >>> @flow.global_function(function_config=config)
+        ... def job(x=flow.MirroredTensorDef((4,))):
+        ...     return 2 * x
+        >>> job([np.ones(3)]).get().numpy_list()
+        [array([2., 2., 2.], dtype=float32)]
+    """
     return placeholder("list", tuple(shape), dtype, batch_axis)
 
 
@@ -96,7 +130,21 @@ def MirroredTensorListDef(
     batch_axis: int | None = 0,
     name: str | None = None,
 ) -> PlaceholderSpec:
-    """Return a placeholder for a list of lists of arrays."""
+    """Return a placeholder for a list of lists of arrays.
+
+    Args:
+        shape: the largest sizes.
+        dtype: the element type.
+        batch_axis: the axis of the samples, or None.
+        name: without effect.
+
+    Returns:
+        A placeholder.
+
+    Example:
+        >>> flow.MirroredTensorListDef((2, 3)).shape
+        (2, 3)
+    """
     return placeholder("list_list", tuple(shape), dtype, batch_axis)
 
 
@@ -108,6 +156,15 @@ def watch(blob_watched: Blob, handler_or_prompt: Callable[..., object] | str | N
         handler_or_prompt: a text to print before the value, or a function that is called with the
             value: a numpy array if the function's parameter is annotated, otherwise an object with
             ``numpy()``.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+        ...     flow.watch(2 * x, lambda value: print(value.numpy()))
+        ...     return x
+        >>> _ = job([1, 2])
+        [2. 4.]
+        >>> flow.sync_default_session()
     """
     _watch("watch", blob_watched, handler_or_prompt, gradient=False)
 
@@ -119,6 +176,21 @@ def watch_diff(
 
     If the blob has no gradient, because the job does not train or no loss depends on the blob, a
     `CompatibilityWarning` says that the handler is never called.
+
+    Args:
+        blob_watched: a blob.
+        handler_or_prompt: see `watch`.
+
+    Example:
+        >>> @flow.global_function(type="train")
+        ... def job() -> tp.Numpy:
+        ...     w = flow.get_variable("w", (2,), initializer=flow.ones_initializer())
+        ...     flow.watch_diff(w, lambda gradient: print(gradient.numpy()))
+        ...     flow.optimizer.SGD(0.1).minimize(3 * w)
+        ...     return w
+        >>> _ = job()
+        [3. 3.]
+        >>> flow.sync_default_session()
     """
     _watch("watch_diff", blob_watched, handler_or_prompt, gradient=True)
 
@@ -188,6 +260,8 @@ class VariableBlob(HostDLPack):
 
     def _repr_html_(self) -> str:
         """Return the name, type, range and first elements, for notebooks."""
+        from flow_core.base.formats.html_table import html_table
+
         value = self.numpy()
         rows: list[tuple[str, object]] = [("type", self._stored.info.type)]
         if value.size and value.dtype.kind not in "OSUb":
@@ -202,7 +276,19 @@ class VariableBlob(HostDLPack):
 
 
 def get_all_variables() -> dict[str, VariableBlob]:
-    """Return all variables of the session by name."""
+    """Return all variables of the session by name.
+
+    Returns:
+        A dictionary from names to variables; ``numpy()`` of a variable returns a copy of
+        its value.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job() -> tp.Numpy:
+        ...     return flow.get_variable("w", (2,), initializer=flow.ones_initializer())
+        >>> flow.get_all_variables()["w"].numpy()
+        array([1., 1.], dtype=float32)
+    """
     session = default_session()
     session.sync()
     return {name: VariableBlob(name, stored) for name, stored in session.stored().items()}
@@ -224,6 +310,8 @@ def drop_variables(*patterns: str) -> list[str]:
     Raises:
         VariableError: no variable has one of the names.
     """
+    from flow_core.frontend.session.dropped_variables import drop
+
     return drop(default_session(), patterns)
 
 
@@ -239,6 +327,14 @@ def load_variables(value_dict: Mapping[str, Array], ignore_mismatch: bool | None
         CheckpointError: ``value_dict`` is not a dict, a shape or type does not fit, a value cannot
             be read, or a name belongs to no variable and is not ignored.  The error lists all
             problems, and nothing is overwritten.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job() -> tp.Numpy:
+        ...     return flow.get_variable("w", (2,), initializer=flow.ones_initializer())
+        >>> flow.load_variables({"w": np.array([3, 4], np.float32)})
+        >>> job()
+        array([3., 4.], dtype=float32)
     """
     if not isinstance(value_dict, Mapping):
         raise CheckpointError(
@@ -273,27 +369,73 @@ def enable_eager_execution(val: bool = True) -> None:
     Each definition is traced and compiled, which takes milliseconds, and continues with the
     variables and the step counter of the previous job of its name.  Ops outside job functions still
     raise an error.
+
+    Args:
+        val: whether jobs may be redefined.
+
+    Example:
+        >>> flow.enable_eager_execution(True)
+        >>> flow.eager_execution_enabled()
+        True
     """
     default_session().eager = bool(val)
 
 
 def eager_execution_enabled() -> bool:
-    """Return whether jobs may be redefined at every step."""
+    """Return whether jobs may be redefined at every step.
+
+    Returns:
+        True or False.
+
+    Example:
+        >>> flow.eager_execution_enabled()
+        False
+    """
     return default_session().eager
 
 
 def current_machine_id() -> int:
-    """Return the index of this machine in the session: 0 for a single process."""
+    """Return the index of this machine in the session: 0 for a single process.
+
+    Returns:
+        A number from 0.
+
+    Example:
+        >>> flow.current_machine_id()
+        0
+    """
     world = default_session().world
     return 0 if world is None else world.machine
 
 
 def enable_typing_check(val: bool = True) -> None:
-    """Accept OneFlow's setting without effect: annotations are always checked."""
+    """Accept OneFlow's setting without effect: annotations are always checked.
+
+    Args:
+        val: without effect.
+
+    Example:
+        >>> flow.experimental.enable_typing_check(True)
+    """
 
 
 def square_sum(x: Blob, name: str | None = None) -> BlobDef:
-    """Return the sum of the squares of all elements, of shape (1,)."""
+    """Return the sum of the squares of all elements, of shape (1,).
+
+    Args:
+        x: a floating-point blob.
+        name: name of the op.
+
+    Returns:
+        A blob of shape (1,).
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+        ...     return flow.experimental.square_sum(x)
+        >>> job([3, 4])
+        array([25.], dtype=float32)
+    """
     return emit_one("reshape", emit("square_sum", x, name=name), shape=(1,))
 
 
@@ -301,5 +443,16 @@ _numbers = itertools.count()
 
 
 def unique_str(prefix: str) -> str:
-    """Return a new unique name."""
+    """Return a new unique name.
+
+    Args:
+        prefix: the beginning of the name.
+
+    Returns:
+        The prefix, followed by a number.
+
+    Example:
+        >>> flow.util.unique_str("layer") != flow.util.unique_str("layer")
+        True
+    """
     return f"{prefix}{next(_numbers)}"

@@ -31,25 +31,97 @@ __all__ = [
 
 
 def namespace(name: str) -> Entering:
-    """Prefix the names of all ops and variables that a ``with`` block defines."""
+    """Prefix the names of all ops and variables that a ``with`` block defines.
+
+    Args:
+        name: the prefix.
+
+    Returns:
+        A context manager.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job() -> tp.Numpy:
+        ...     with flow.scope.namespace("block"):
+        ...         return flow.get_variable("w", (1,), initializer=flow.ones_initializer())
+        >>> _ = job()
+        >>> list(flow.get_all_variables())
+        ['block-w']
+    """
     return name_scope(name)
 
 
 def consistent_view_enabled() -> bool:
-    """Return whether the current view is consistent."""
+    """Return whether the current view is consistent.
+
+    Returns:
+        True or False.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+        ...     print(flow.scope.consistent_view_enabled())
+        ...     return x
+        >>> _ = job([1, 2])
+        True
+    """
     return not current_scope().mirrored
 
 
 def mirrored_view_enabled() -> bool:
-    """Return whether the current view is mirrored."""
+    """Return whether the current view is mirrored.
+
+    Returns:
+        True or False.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+        ...     print(flow.scope.mirrored_view_enabled())
+        ...     return x
+        >>> _ = job([1, 2])
+        False
+    """
     return current_scope().mirrored
 
 
 def fixed_placement(device_tag: str, machine_device_ids: str | Sequence[str]) -> Entering:
-    """Set the placement of ops in a ``with`` block; older name of `placement`."""
+    """Set the placement of ops in a ``with`` block; older name of `placement`.
+
+    Args:
+        device_tag: a device type, such as "cpu" or "gpu".
+        machine_device_ids: see `flow.scope.placement`.
+
+    Returns:
+        A context manager.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+        ...     with flow.fixed_placement("cpu", "0:0"):
+        ...         return 2 * x
+        >>> job([1, 2])
+        array([2., 4.], dtype=float32)
+    """
     return placement(device_tag, machine_device_ids)
 
 
 def device_prior_placement(device_tag: str, machine_device_ids: str | Sequence[str]) -> Entering:
-    """Set the placement of ops in a ``with`` block; older name of `placement`."""
+    """Set the placement of ops in a ``with`` block; older name of `placement`.
+
+    Args:
+        device_tag: a device type, such as "cpu" or "gpu".
+        machine_device_ids: see `flow.scope.placement`.
+
+    Returns:
+        A context manager.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+        ...     with flow.device_prior_placement("cpu", "0:0"):
+        ...         return 2 * x
+        >>> job([1, 2])
+        array([2., 4.], dtype=float32)
+    """
     return placement(device_tag, machine_device_ids)

@@ -15,7 +15,7 @@ from flow_core.base.dtypes import as_dtype
 from flow_core.base.errors import CheckpointError, shown, user_line
 from flow_core.base.host_arrays import HostDLPack, host_array
 from flow_core.base.planning import end_script
-from flow_core.checkpoint import store
+from flow_core.checkpoint import remote, store
 from flow_core.checkpoint.manager import CheckpointManager
 from flow_core.checkpoint.snapshot import Snapshot
 from flow_core.frontend.job.train import SYSTEM
@@ -46,7 +46,7 @@ def save(
 
     Args:
         path: a new or empty folder, or a file whose name ends with ``.safetensors``, a format that
-            other programs also read.
+            other programs also read; with ``flow-core[remote]``, also a URL that fsspec knows.
         var_dict: arrays, or objects with ``numpy()``, by name; by default all variables of the
             session.  The arrays of the first process are written.
         overwrite: whether to replace an existing checkpoint.  Other files and folders are never
@@ -56,6 +56,17 @@ def save(
 
     Raises:
         CheckpointError: the path exists, or writing fails; existing files are kept.
+
+    Example:
+        >>> import tempfile
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> @flow.global_function()
+        ... def job() -> tp.Numpy:
+        ...     return flow.get_variable("w", (2,), initializer=flow.ones_initializer())
+        >>> flow.checkpoint.save(f"{folder.name}/model")
+        >>> flow.checkpoint.get(f"{folder.name}/model")["w"].numpy()
+        array([1., 1.], dtype=float32)
+        >>> folder.cleanup()
     """
     _check_path("flow.checkpoint.save", path)
     _check_values(var_dict)
@@ -63,7 +74,14 @@ def save(
     session = default_session()
 
     def write(variables: Mapping[str, Array]) -> None:
-        store.save(path, variables, _formats(), format=format, overwrite=overwrite)
+        if remote.is_remote(path):
+            remote.save(
+                path,
+                overwrite,
+                lambda local: store.save(local, variables, _formats(), format=format),
+            )
+        else:
+            store.save(path, variables, _formats(), format=format, overwrite=overwrite)
 
     def put(variables: Mapping[str, Any]) -> None:
         arrays, world = _Arrays(variables), session.world
@@ -139,18 +157,35 @@ def get(path: str, strict: bool = True) -> Any:
         strict: whether to fail if the checkpoint is incomplete, or variables were removed or
             added since it was saved.
 
+    Returns:
+        A dictionary from names to variables, whose values are read by ``numpy()``; for the
+        folder of a variable, that variable.
+
     Raises:
         CheckpointError: the checkpoint does not exist or is damaged; the error lists all problems.
         CheckpointReplacedError: raised by ``numpy()`` if another checkpoint was saved to the path.
+
+    Example:
+        >>> import tempfile
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> @flow.global_function()
+        ... def job() -> tp.Numpy:
+        ...     return flow.get_variable("w", (2,), initializer=flow.ones_initializer())
+        >>> flow.checkpoint.save(f"{folder.name}/model")
+        >>> found = flow.checkpoint.get(f"{folder.name}/model")
+        >>> {name: value.shape for name, value in found.items()}
+        {'w': (2,)}
+        >>> folder.cleanup()
     """
     _check_path("flow.checkpoint.get", path)
     world = default_session().world
-    if world is None:
+    if world is None and not remote.is_remote(path):
         found = store.open_path(path, _formats(), strict=strict)
         if isinstance(found, Snapshot):
             return dict(found.variables)
         return dict(_each(found)) if isinstance(found, Mapping) else found
-    arrays = load_collectively(world, _reader(path, strict))
+    read = _reader(path, strict)
+    arrays = read() if world is None else load_collectively(world, read)
     held = {name: _LoadedVariable(array) for name, array in arrays.items()}
     return held[_ALONE] if [*held] == [_ALONE] else held
 
@@ -162,6 +197,8 @@ def opened(path: str | PathLike[str]) -> Mapping[str, Any]:
         CheckpointError: the checkpoint does not exist, is damaged, or is a single variable.
     """
     _check_path("flow.weights.load", path)
+    if remote.is_remote(path):
+        return _reader(fspath(path), strict=True)()
     found = store.open_path(fspath(path), _formats())
     if not isinstance(found, Mapping):
         allowed = "a checkpoint of several variables"
@@ -184,10 +221,11 @@ def _reader(path: str, strict: bool) -> Callable[[], Mapping[str, Array]]:
     formats = _formats()
 
     def read() -> Mapping[str, Array]:
-        found = store.open_path(path, formats, strict=strict)
-        if not isinstance(found, Mapping):
-            return {_ALONE: found.numpy()}
-        return {name: found[name] for name in found}
+        with remote.downloaded(path) as local:
+            found = store.open_path(local, formats, strict=strict)
+            if not isinstance(found, Mapping):
+                return {_ALONE: found.numpy()}
+            return {name: found[name] for name in found}
 
     return lambda: store.steadily(path, read)
 
@@ -233,7 +271,11 @@ def _load(path: str, strict: bool | None = None) -> None:
     wanted, world = session.types(), session.world
 
     def read() -> dict[str, Array]:
-        found = store.load(path, formats, types=wanted, strict=False)
+        with remote.downloaded(path) as local:
+            return matched(local)
+
+    def matched(local: str) -> dict[str, Array]:
+        found = store.load(local, formats, types=wanted, strict=False)
         odd = store.match(
             wanted,
             found,
@@ -288,7 +330,19 @@ _TOLD = 20
 
 
 class CheckPoint:
-    """Initialization, saving and loading of all variables of the session."""
+    """Initialization, saving and loading of all variables of the session.
+
+    Example:
+        >>> import tempfile
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> @flow.global_function()
+        ... def job() -> tp.Numpy:
+        ...     return flow.get_variable("w", (2,), initializer=flow.ones_initializer())
+        >>> checkpoint = flow.train.CheckPoint()
+        >>> checkpoint.save(f"{folder.name}/model")
+        >>> checkpoint.load(f"{folder.name}/model")
+        >>> folder.cleanup()
+    """
 
     def init(self) -> None:
         """Set every variable to its initial value."""
@@ -325,6 +379,18 @@ class SimpleCheckPointManager(CheckpointManager):
     Args:
         root_path: the folder, which is created if it does not exist.
         prefix: first part of the names of the checkpoints' folders.
+
+    Example:
+        >>> import tempfile
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> @flow.global_function()
+        ... def job() -> tp.Numpy:
+        ...     return flow.get_variable("w", (2,), initializer=flow.ones_initializer())
+        >>> manager = flow.train.SimpleCheckPointManager(folder.name)
+        >>> manager.save()
+        >>> len(manager.list_checkpoints())
+        1
+        >>> folder.cleanup()
     """
 
     def __init__(self, root_path: str, prefix: str = "snapshot_") -> None:

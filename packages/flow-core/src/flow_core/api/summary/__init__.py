@@ -80,6 +80,9 @@ def create_summary_writer(logdir: str, name: str | None = None) -> None:
 def flush_summary_writer(name: str | None = None) -> None:
     """Flush buffered events; at most ten events are buffered, and the end of the program flushes
     them.
+
+    Args:
+        name: name of the op.
     """
     with _once():
         emit("flush_summary_writer", name=name)
@@ -102,7 +105,14 @@ def scalar(value: Blob, step: Blob, tag: Any, name: str | None = None) -> None:
 
 
 def histogram(value: Blob, step: Blob, tag: object, name: str | None = None) -> None:
-    """Write a histogram of a blob; arguments and errors as for `scalar`."""
+    """Write a histogram of a blob; arguments and errors as for `scalar`.
+
+    Args:
+        value: a blob.
+        step: see `scalar`.
+        tag: see `scalar`.
+        name: name of the op.
+    """
     _write("summary_write_histogram", value, step, tag, name)
 
 

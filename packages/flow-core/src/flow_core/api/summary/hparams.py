@@ -31,11 +31,18 @@ def _is(value: object, *kinds: type) -> bool:
 class IntegerRange:
     """Integers from ``min_value`` to ``max_value``.
 
+    Args:
+        min_value, max_value: the bounds, both included.
+
     Attributes:
         min_value, max_value: the bounds.
 
     Raises:
         SummaryError: the bounds are not integers, or in the wrong order.
+
+    Example:
+        >>> flow.summary.IntegerRange(1, 8).max_value
+        8
     """
 
     def __init__(self, min_value: int, max_value: int) -> None:
@@ -49,11 +56,18 @@ class IntegerRange:
 class RealRange:
     """Numbers from ``min_value`` to ``max_value``.
 
+    Args:
+        min_value, max_value: the bounds, both included.
+
     Attributes:
         min_value, max_value: the bounds.
 
     Raises:
         SummaryError: the bounds are not floats, or in the wrong order.
+
+    Example:
+        >>> flow.summary.RealRange(0.0, 1.0).max_value
+        1.0
     """
 
     def __init__(self, min_value: float, max_value: float) -> None:
@@ -67,11 +81,19 @@ class RealRange:
 class ValueSet:
     """A sorted set of values of one type.
 
+    Args:
+        values: the values.
+        dtype: their type; by default that of the first value.
+
     Attributes:
         dtype: int, float, bool or str; by default the type of the first value.
 
     Raises:
         SummaryError: the type is not supported, or values have several types.
+
+    Example:
+        >>> flow.summary.ValueSet(["sgd", "adam"]).values
+        ['adam', 'sgd']
     """
 
     def __init__(self, values: Sequence[Any], dtype: type | None = None) -> None:
@@ -91,12 +113,20 @@ class ValueSet:
 class Hparam:
     """A hyperparameter.
 
+    Args:
+        name: the name that is shown.
+        dtype: an interval, a set of values, or a type.
+
     Attributes:
         name: its name.
         dtype: the range or set of its values; None allows any value.
 
     Raises:
         SummaryError: ``dtype`` is neither a range nor a set of values.
+
+    Example:
+        >>> flow.summary.Hparam("rate", flow.summary.RealRange(1e-4, 1e-1)).name
+        'rate'
     """
 
     def __init__(self, name: str, dtype: object = None) -> None:
@@ -109,12 +139,20 @@ class Hparam:
 class Metric:
     """A training result that is reported with the hyperparameters.
 
+    Args:
+        name: the name that is shown.
+        dtype: float or int.
+
     Attributes:
         name: its name.
         dtype: int or float (the default).
 
     Raises:
         SummaryError: ``dtype`` is neither int nor float.
+
+    Example:
+        >>> flow.summary.Metric("accuracy", float).name
+        'accuracy'
     """
 
     def __init__(self, name: str, dtype: type | None = None) -> None:
@@ -131,8 +169,15 @@ def text(text: Sequence[str], tag: str | None = None) -> Message:
         text: a list or tuple of texts.
         tag: the name that TensorBoard shows, "text" by default.
 
+    Returns:
+        A message, for `flow.summary.pb`.
+
     Raises:
         SummaryError: ``text`` contains a value that is not a text.
+
+    Example:
+        >>> type(flow.summary.text(["a note"], "notes")).__name__
+        'Message'
     """
     some = isinstance(text, list | tuple) and text and all(isinstance(t, str) for t in text)
     _check(some, "text", f"{text!r:.60}", "a list of one or more texts")

@@ -36,6 +36,9 @@ def _folder(what: str, logdir: str | None, name: str) -> Path:
 class Graph:
     """A writer of the graphs of the session's jobs, below ``logdir``.
 
+    Args:
+        logdir: the folder.
+
     Raises:
         FileError: ``logdir`` is missing.
     """
@@ -88,6 +91,9 @@ def _nodes(graph: LogicalGraph) -> list[dict[str, Any]]:
 
 class Projector:
     """A writer of points and samples of embeddings, or of abnormal gradients.
+
+    Args:
+        logdir: the folder.
 
     Raises:
         FileError: ``logdir`` is missing.

@@ -106,14 +106,19 @@ class ReshardStep:
 
     def elements(self) -> int:
         """Return the number of elements that cross devices."""
-        products = _products(self)
-        if products is not None:
-            return sum(product.elements() for product in products)
-        return sum(n for _, __, n in self.transfers())
+        return _elements(self)
 
     def seconds(self, itemsize: int, links: LinkModel) -> float:
         """Return the predicted time, in which the busiest device sends or receives its traffic."""
         return max(busiest(self, itemsize, links))
+
+
+@lru_cache(maxsize=8192)
+def _elements(step: ReshardStep) -> int:
+    products = _products(step)
+    if products is not None:
+        return sum(product.elements() for product in products)
+    return sum(n for _, __, n in step.transfers())
 
 
 @lru_cache(maxsize=8192)

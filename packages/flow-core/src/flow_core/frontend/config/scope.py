@@ -106,7 +106,15 @@ _current: ContextVar[Scope] = ContextVar("flow_scope", default=_OUTERMOST)
 
 
 def current_scope() -> Scope:
-    """Return the scope in force."""
+    """Return the scope in force.
+
+    Returns:
+        The scope.
+
+    Example:
+        >>> flow.current_scope().mirrored
+        False
+    """
     return _current.get()
 
 
@@ -133,9 +141,22 @@ def placement(
             ``["0:0-1", "1:0-1"]``.
         hierarchy: shape of the device grid, for n-D SBP.
 
+    Returns:
+        A context manager.
+
     Raises:
         GraphError: the ids are invalid or repeated, or the size of the grid is not the number of
             devices.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+        ...     with flow.scope.placement("cpu", "0:0-1"):
+        ...         return 2 * x
+        >>> job([1, 2, 3, 4])
+        array([2., 4., 6., 8.], dtype=float32)
+        >>> sorted({str(task.device) for task in job.plan().tasks})
+        ['cpu:0:0', 'cpu:0:1']
     """
     if not isinstance(device_tag, str) or not device_tag:
         raise GraphError(
@@ -152,7 +173,23 @@ def placement(
 
 
 def name_scope(name: str) -> Entering:
-    """Prefix the names of ops and variables of a ``with`` block with ``name-``."""
+    """Prefix the names of ops and variables of a ``with`` block with ``name-``.
+
+    Args:
+        name: the prefix.
+
+    Returns:
+        A context manager.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job() -> tp.Numpy:
+        ...     with flow.name_scope("block"):
+        ...         return flow.get_variable("w", (1,), initializer=flow.ones_initializer())
+        >>> _ = job()
+        >>> list(flow.get_all_variables())
+        ['block-w']
+    """
     if not isinstance(name, str):
         raise GraphError(
             "entering a name scope", at=user_line(2), found=shown(name), allowed="a text"
@@ -196,12 +233,33 @@ class Entering:
 
 
 def consistent_view() -> Entering:
-    """Return the scope of the consistent view: one logical program on all devices (the default)."""
+    """Return the scope of the consistent view: one logical program on all devices (the default).
+
+    Returns:
+        A scope, for ``default_logical_view`` and ``with``.
+
+    Example:
+        >>> config = flow.function_config()
+        >>> config.default_logical_view(flow.scope.consistent_view())
+    """
     return Entering(mirrored=False)
 
 
 def mirrored_view() -> Entering:
-    """Return the scope of the mirrored view: the same program on each device."""
+    """Return the scope of the mirrored view: the same program on each device.
+
+    Returns:
+        A scope, for ``default_logical_view`` and ``with``.
+
+    Example:
+        >>> config = flow.function_config()
+        >>> config.default_logical_view(flow.scope.mirrored_view())
+        >>> @flow.global_function(function_config=config)
+        ... def job(x: tp.ListNumpy.Placeholder((4,))) -> tp.ListNumpy:
+        ...     return 2 * x
+        >>> job([np.ones(3)])
+        [array([2., 2., 2.], dtype=float32)]
+    """
     return Entering(mirrored=True)
 
 
@@ -221,6 +279,17 @@ def scope_config(
             before.
         pipeline_stage_id_hint: accepted for compatibility; the placements of ops determine the
             pipeline stages.
+
+    Returns:
+        A context manager.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+        ...     with flow.scope.config(pipeline_stage_id_hint=0):
+        ...         return 2 * x
+        >>> job([1, 2])
+        array([2., 4.], dtype=float32)
     """
     for given in (ssp_num_stages, ssp_stage_id):
         if given is not None and not isinstance(given, int):

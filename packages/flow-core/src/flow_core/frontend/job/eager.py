@@ -31,6 +31,7 @@ def evaluate_blob(blob: BlobDef) -> LocalBlob:
         session.variable,
         comm=session.registry.comm,
         step=np.array(_step(build), np.int64),
+        writes=session.writes,
     )
     found = executable.run(build.fed or ())
     return LocalBlob(Fetched(slice(0, len(blob.parts)), blob).of(found))

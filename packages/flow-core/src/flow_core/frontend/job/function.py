@@ -25,7 +25,6 @@ from flow_core.annotations import JobSignature, parse_signature
 from flow_core.base.arrays import Array
 from flow_core.base.config import Settings
 from flow_core.base.errors import JobError, SourceLine, nearest, user_line
-from flow_core.base.formats.html_table import html_table
 from flow_core.base.planning import end_script, is_planning
 from flow_core.compiler.select import Selector
 from flow_core.device import AgreedJob
@@ -41,6 +40,7 @@ from flow_core.frontend.job.plan_agreement import (
     check_same_plan,
     feed_check_policy,
 )
+from flow_core.frontend.job.progress import stage
 from flow_core.frontend.job.redefinition import replaces
 from flow_core.frontend.job.replica_sharing import updated_variables
 from flow_core.frontend.job.tracing import Traced, trace
@@ -235,7 +235,8 @@ class JobFunction(Generic[P, R]):
             if variant is None:
                 build = self._build(session)
                 build.fed, build.step = fed, self._step
-                traced = trace(self.function, self.signature, build, wanted)
+                with stage(self.name, "tracing"):
+                    traced = trace(self.function, self.signature, build, wanted)
                 build.fed = None
                 self.kind = build.kind
                 self._check_name(session)
@@ -267,7 +268,7 @@ class JobFunction(Generic[P, R]):
 
     def _compiled(self, variant: _Variant, select: Selector | None = None) -> Compiled:
         if variant.compiled is None:
-            with self.active_session().compiling:
+            with self.active_session().compiling, stage(self.name, "compiling"):
                 traced, fetches = variant.traced, variant.fetches
                 variant.compiled = variant.compiled or compile_graph(
                     traced.build, fetches.values, traced.inputs, select=select
@@ -304,7 +305,7 @@ class JobFunction(Generic[P, R]):
         return compiled
 
     def _bind(self, session: Session, plan: Plan) -> Executable:
-        with session.binding():
+        with session.binding(), stage(self.name, "binding"):
             return self._bound_to(session, plan)
 
     def _bound_to(self, session: Session, plan: Plan) -> Executable:
@@ -446,6 +447,8 @@ class JobFunction(Generic[P, R]):
 
     def _repr_html_(self) -> str:
         """Return the job's parameters, and the sizes of its plan if it has one, for notebooks."""
+        from flow_core.base.formats.html_table import html_table
+
         rows: list[tuple[str, object]] = [("defined at", self.line)]
         if self._last is not None:
             inputs = self._last.traced.build.builder
@@ -507,12 +510,22 @@ def global_function(
 ) -> JobFunction[P, R] | Callable[[Callable[P, R]], JobFunction[P, R]]:
     """Turn a Python function into a job function.
 
+    Use the decorator with arguments, ``@flow.global_function(type="train")``, or without,
+    ``@flow.global_function``, for a predict job.
+
     Args:
         type: "train" (the function must call ``minimize``) or "predict".
         function_config: settings made by ``flow.function_config()``.
 
-    Use the decorator with arguments, ``@flow.global_function(type="train")``, or without,
-    ``@flow.global_function``, for a predict job.
+    Returns:
+        A decorator, which returns a `JobFunction`.
+
+    Example:
+        >>> @flow.global_function()
+        ... def double(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+        ...     return 2 * x
+        >>> double([1, 2])
+        array([2., 4.], dtype=float32)
     """
     if isinstance(type, FunctionConfig):
         settings = type

@@ -50,9 +50,12 @@ def shared_by_devices(build: JobBuild, graph: Graph, physical: Physical) -> Repl
 
 
 def shared_copies(build: JobBuild, physical: Physical) -> tuple[tuple[str, ...], ...]:
-    """Return the groups of copies of variables of which devices are to share one."""
+    """Return the groups of copies of variables of which devices are to share one.
+
+    Device classes describe devices with separate memories.
+    """
     graph = physical.graph
-    if not _may_share(build, graph):
+    if physical.classes or not _may_share(build, graph):
         return ()
     wanted = _wanted(build, _copies(physical), _updated(build, graph, physical))
     return tuple(tuple(names) for groups in wanted for names in groups)

@@ -561,6 +561,15 @@ def clear_default_session() -> None:
 
     Raises:
         BaseException: an error of a callback; the session is cleared nevertheless.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job() -> tp.Numpy:
+        ...     return flow.get_variable("w", (2,), initializer=flow.ones_initializer())
+        >>> _ = job()
+        >>> flow.clear_default_session()
+        >>> flow.get_all_variables()
+        {}
     """
     check_process()
     if _default:
@@ -573,7 +582,18 @@ def clear_default_session() -> None:
 
 
 def sync_default_session() -> None:
-    """Wait until all asynchronous job calls are delivered; raise their errors."""
+    """Wait until all asynchronous job calls are delivered; raise their errors.
+
+    Example:
+        >>> results = []
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Callback[tp.Numpy]:
+        ...     return 2 * x
+        >>> job([1, 2])(results.append)
+        >>> flow.sync_default_session()
+        >>> results
+        [array([2., 4.], dtype=float32)]
+    """
     check_process()
     if _default:
         _default[0].sync()

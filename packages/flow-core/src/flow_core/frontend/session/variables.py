@@ -82,10 +82,20 @@ def get_variable(
         parallel_hierarchy: another hierarchy of the same devices, instead of the placement's.
         nd_sbp: the name of ``parallel_distribution`` in later versions of OneFlow.
 
+    Returns:
+        A blob, the value of the variable at the start of the step.
+
     Raises:
         VariableError: no shape is given, another op has the name, the variable exists and
             ``reuse`` is False, or another request for the name conflicts.
         JobError: the distribution does not match the shape or the devices.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job() -> tp.Numpy:
+        ...     return flow.get_variable("w", (2,), initializer=flow.ones_initializer())
+        >>> job()
+        array([1., 1.], dtype=float32)
     """
     job, line = current_job("get_variable"), user_line(2)
     full = _full_name(name, line)

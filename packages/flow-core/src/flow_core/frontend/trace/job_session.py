@@ -16,6 +16,7 @@ from flow_core.frontend.config.function_config import FunctionConfig
 from flow_core.frontend.trace.variable_info import VariableInfo
 from flow_core.ir.graph import Graph
 from flow_core.plugins.registry import Registry
+from flow_core.runtime.variable_writes import VariableWrites
 from flow_core.sharding.sbp import Region
 from flow_core.sharding.topology import Device
 
@@ -60,6 +61,7 @@ class JobSession(Protocol):
         settings: settings from environment variables.
         resources: settings of ``flow.config``.
         budget: the cores that this process may use.
+        writes: counts the writes to variables.
         declared: the variables of all jobs, by name.
         layouts: the layouts of variables, each chosen by the first compiled job that uses it.
         sharing: for each variable, whether devices share one copy in memory; chosen by the same
@@ -69,6 +71,7 @@ class JobSession(Protocol):
     registry: Registry
     settings: Settings
     budget: Budget
+    writes: VariableWrites
     declared: dict[str, VariableInfo]
     layouts: dict[str, TensorLayout]
     sharing: dict[str, bool]

@@ -38,9 +38,20 @@ def parallel_cast(
             nothing.
         gradient_distribute: the same for the gradient.
 
+    Returns:
+        A blob with the same elements.
+
     Raises:
         JobError: the blob does not have the axis to split, or the mirrored view of several devices
             is in force.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+        ...     with flow.scope.placement("cpu", "0:0-1"):
+        ...         return flow.parallel_cast(x, distribute=flow.distribute.split(0)) + 1
+        >>> job([1, 2, 3, 4])
+        array([2., 3., 4., 5.], dtype=float32)
     """
     job, line = _consistent_job("parallel_cast"), user_line(2)
     placement = scope_placement(job)
@@ -82,9 +93,20 @@ def hierarchical_parallel_cast(
         grad_parallel_hierarchy: the same for the gradient.
         nd_sbp, grad_nd_sbp: the names of the two distributions in later versions of OneFlow.
 
+    Returns:
+        A blob with the same elements.
+
     Raises:
         JobError: the SBP is invalid or does not match the hierarchy or the blob, the grad_mode
             is unknown or lacks its SBP, or the mirrored view of several devices is in force.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+        ...     with flow.scope.placement("cpu", "0:0-1"):
+        ...         return flow.hierarchical_parallel_cast(x, parallel_distribution=["S(0)"]) + 1
+        >>> job([1, 2, 3, 4])
+        array([2., 3., 4., 5.], dtype=float32)
     """
     attempted = "hierarchical_parallel_cast"
     job, line = _consistent_job(attempted), user_line(2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from textwrap import shorten
 
 from flow_core.observe.document import PlanDocument
 from flow_core.observe.measure import NOT_MEASURED, Measured
@@ -25,6 +26,9 @@ WIDTH = 100
 
 CLASSES, DEVICES, OWNERS, TRANSFERS, ALTERNATIVES, WARNINGS, ADVICE = 6, 3, 3, 5, 1, 3, 3
 """The largest number of rows of each part of the report."""
+
+WARNING = 480
+"""The largest number of characters of a warning."""
 
 NAME, LINE = 46, 34
 """The largest number of characters of the name of a tensor and of a source line."""
@@ -49,6 +53,7 @@ def _tables(doc: PlanDocument, measured: Measured) -> Iterator[Table]:
     half = plan.settings.get("mixed_precision_data_type")
     counts = f"{doc.traced:,} ops traced, {len(plan.tasks):,} tasks per step on "
     counts += f"{_count(len(plan.arenas), 'device')}, {len(plan.prologue):,} run once"
+    counts += f", {len(plan.derived):,} when variables change" if plan.derived else ""
     counts += f", mixed precision in {half}" if half else ""
     title = shortened(f"{doc.kind} job {doc.job!r} at {place(doc.line)}", WIDTH)
     yield Table(f"{title}\n{counts}", (), ())
@@ -57,7 +62,7 @@ def _tables(doc: PlanDocument, measured: Measured) -> Iterator[Table]:
     if plan.ledger:
         yield from _transfers(plan)
     if doc.warnings:
-        rows = [(shortened(text, 2 * WIDTH - 8),) for text in doc.warnings[:WARNINGS]]
+        rows = [(shorten(text, WARNING, placeholder=" ..."),) for text in doc.warnings[:WARNINGS]]
         yield Table("warnings", (), (*rows, *_more(len(doc.warnings), WARNINGS)))
     if found := list(advice(doc, measured)):
         yield Table("what to try", (), tuple((text,) for text in found[:ADVICE]))

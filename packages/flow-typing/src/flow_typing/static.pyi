@@ -1,7 +1,5 @@
 """The annotations as type checkers see them: arrays, lists of arrays, and callables."""
 
-from __future__ import annotations
-
 from typing import Any, TypeAlias, TypeVar
 
 from numpy.typing import NDArray

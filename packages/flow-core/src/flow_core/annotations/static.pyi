@@ -5,8 +5,6 @@ checkers take a blob for an array and for a list of arrays, and `Callback` for a
 call returns and of the structures of blobs that a job function may return.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -14,7 +12,6 @@ from flow_core.base.arrays import Array
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
-
 
 class BlobType(Array, list[Any]):
     """The type of a blob: that of any result of a job."""
@@ -62,13 +59,11 @@ class BlobType(Array, list[Any]):
     var: None
     view: None
 
-
 class Pending(Protocol[T_co]):
     """What a call of an asynchronous job returns."""
 
     def __call__(self, callback: Callable[[T_co], object], /) -> None:
         """Set the function that receives the result."""
-
 
 Blobs: TypeAlias = "BlobType | tuple[Blobs, ...] | list[Blobs] | Mapping[Any, Blobs]"
 Callback: TypeAlias = Pending[T] | tuple[Blobs, ...] | list[Blobs] | Mapping[Any, Blobs]

@@ -1,0 +1,26 @@
+"""Notification about the stages of a job that take time: tracing, compiling and binding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+STAGES = ("tracing", "compiling", "binding")
+
+Listener = Callable[[str, str, bool], object]
+"""A function that is called with a job's name, a stage, and whether the stage begins."""
+
+listeners: list[Listener] = []
+"""The functions to call at the beginning and end of each stage of any job."""
+
+
+@contextmanager
+def stage(job: str, name: str) -> Iterator[None]:
+    """Call the listeners at the beginning and the end of a ``with`` block."""
+    for listener in listeners:
+        listener(job, name, True)
+    try:
+        yield
+    finally:
+        for listener in listeners:
+            listener(job, name, False)

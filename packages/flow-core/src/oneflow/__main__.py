@@ -1,0 +1,5 @@
+"""Entry point of ``python -m oneflow``, which is equivalent to ``flow``."""
+
+from flow_core.cli import main
+
+main()

@@ -1,0 +1,47 @@
+"""A notebook, run by a kernel of Jupyter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+nbformat = pytest.importorskip("nbformat")
+nbclient = pytest.importorskip("nbclient")
+pytest.importorskip("ipykernel")
+
+CELLS = (
+    "import numpy as np\nimport oneflow as flow\nimport oneflow.typing as tp",
+    """
+@flow.global_function()
+def double(x: tp.Numpy.Placeholder((4, 3))) -> tp.Numpy:
+    return x * 2
+""",
+    "double(np.ones((4, 3), np.float32)).sum()",
+    "double",
+    "double(np.ones((4, 4), np.float32))",
+    "1 / 0",
+)
+
+
+def test_tables_and_folded_errors() -> None:
+    cells = [nbformat.v4.new_code_cell(text) for text in CELLS]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    nbclient.NotebookClient(
+        notebook, timeout=90, kernel_name="python3", allow_errors=True
+    ).execute()
+    *_, called, shown, failed, other = notebook.cells
+    assert "24.0" in html_or_text(called)[-1]
+    assert html_or_text(called)[:-1] == [""] * 3  # the bars of three stages, which have ended
+    assert "predict job" in html_or_text(shown)[0]
+    (error,) = html_or_text(failed)
+    first, _, rest = error.partition("<details>")
+    assert "FeedError" in first
+    assert "allowed: shape (4, 3)" in first
+    assert "Traceback" in rest
+    assert other.outputs[0]["ename"] == "ZeroDivisionError"
+
+
+def html_or_text(cell: Any) -> list[str]:
+    found = [output.get("data", {}) for output in cell.outputs]
+    return [data.get("text/html", data.get("text/plain", "")) for data in found]
