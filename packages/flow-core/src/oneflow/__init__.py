@@ -106,7 +106,7 @@ else:
     def _modules():
         """Return the names of the modules of the API that flow-core provides."""
         modules = iter_modules(__spec__.submodule_search_locations)
-        names = (module.name for module in modules if not module.ispkg)
+        names = (m.name for m in modules if not m.ispkg or m.name == "keras")
         return [name for name in names if name not in _PIECES and not name.startswith("_")]
 
     def _own_names():
