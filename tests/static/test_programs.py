@@ -147,3 +147,19 @@ def test_right_program_runs() -> None:
     command = [sys.executable, "-W", "error", str(PROGRAMS / "right.py")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_functions_take_blobs_and_parameters_of_jobs() -> None:
+    """A function that takes `BlobDef` refuses the parameters of a job, which have array types."""
+    wrong = set()
+    modules = (value for value in vars_of(oneflow) if inspect.ismodule(value))
+    for function in {f for m in (oneflow, *modules) for f in vars_of(m) if inspect.isfunction(f)}:
+        hints = {**function.__annotations__}
+        hints.pop("return", None)
+        if any(re.match(r"(Sequence\[)?BlobDef\b", str(hint)) for hint in hints.values()):
+            wrong.add(f"{function.__module__}.{function.__name__}")
+    assert wrong == set()
+
+
+def vars_of(module: object) -> list[object]:
+    return [getattr(module, name) for name in getattr(module, "__all__", vars(module))]

@@ -320,7 +320,7 @@ def test_what_could_never_end_inside_a_callback_is_refused() -> None:
     wide(one(0))(waits)
     later.append(wide(one(1)))
     event.set()
-    with pytest.raises(JobError, match="a step that comes after"):
+    with pytest.raises(JobError, match="a later step"):
         flow.sync_default_session()
     np.testing.assert_array_equal(later[0].get(), one(2))
 

@@ -66,6 +66,7 @@ else:
         "typing": "flow_typing",
         "weights": "flow_core",
     }
+    _IMPORT_PATHS = ("compatible", "core", "python")  # of other versions of OneFlow
     _FROM_DATA = (
         "image_batch_align",
         "image_decode",
@@ -105,9 +106,9 @@ else:
 
     def _modules():
         """Return the names of the modules of the API that flow-core provides."""
-        modules = iter_modules(__spec__.submodule_search_locations)
-        names = (module.name for module in modules if not module.ispkg)
-        return [name for name in names if name not in _PIECES and not name.startswith("_")]
+        names = {module.name for module in iter_modules(__spec__.submodule_search_locations)}
+        hidden = {*_PIECES, *_IMPORT_PATHS}
+        return [name for name in names - hidden if not name.startswith("_")]
 
     def _own_names():
         """Return the values of the names that are not modules."""

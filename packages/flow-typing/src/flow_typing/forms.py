@@ -21,6 +21,9 @@ def shape(*sizes: int | None, batch_axis: int | None = 0) -> FedShape:
             array may be None, for any size.
         batch_axis: the axis of the samples; None if the array has no such axis.
 
+    Returns:
+        A shape that is only used in annotations.
+
     Raises:
         AnnotationError: an argument is invalid.
 

@@ -157,8 +157,9 @@ def measured_of(
 
     The steps run on random inputs and separate variables.  A saved plan is not measured.
     """
+    from flow_core.frontend.session.default import clear_default_session
     from flow_core.frontend.session.resource_config import ResourceConfig
-    from flow_core.frontend.session.session import clear_default_session, default_session
+    from flow_core.frontend.session.session import default_session
     from flow_core.observe.document import PlanDocument, document
     from flow_core.observe.measure import NOT_MEASURED, measure
 

@@ -594,8 +594,7 @@ class ExporterSpec:
         name: unique name; ``flow.onnx.export`` uses "onnx".
         load: lazy ``write(job: ExportedJob, path: str, **options)``; leaves a complete file or, if
             it raises, the previous state.
-        importer: lazy ``read(path: str, inputs, variable, **options)`` for ``flow.onnx.load``, or
-            None; it adds the ops of a model file to the job under definition.
+        importer: lazy ``read(path, inputs, variable, **options)``; it adds a file's ops to the job.
     """
 
     name: str

@@ -426,6 +426,6 @@ def watch_exit(client: ControlClient) -> None:
 
 def _sync_session() -> None:
     """Wait for asynchronous steps before the goodbye, as other ranks may take part in them."""
-    session = sys.modules.get("flow_core.frontend.session.session")
+    session = sys.modules.get("flow_core.frontend.session.default")
     if session is not None:
         session.sync_default_session()

@@ -12,7 +12,7 @@ from typing import Any
 
 from flow_core.api.array.select import concat, pad, slice_v2
 from flow_core.api.array.shape import check, inner, reshape
-from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.blob import Blob, BlobDef
 from flow_core.frontend.trace.emit import emit_one
 
 __all__ = ["Size", "constant_pad2d", "diag", "expand", "replication_pad2d", "zero_pad2d"]
@@ -46,7 +46,7 @@ class Size(tuple[int, ...]):
         return f"flow.Size({list(self)})"
 
 
-def _sides(function: str, x: BlobDef, padding: Any) -> tuple[int, int, int, int]:
+def _sides(function: str, x: Blob, padding: Any) -> tuple[int, int, int, int]:
     """Return how many columns and rows to add at the left, right, top and bottom of images."""
     given = [padding] * 4 if isinstance(padding, Integral) else list(padding)
     fits = len(given) == len(x.shape) == 4
@@ -58,7 +58,7 @@ def _sides(function: str, x: BlobDef, padding: Any) -> tuple[int, int, int, int]
 
 
 def constant_pad2d(
-    x: BlobDef,
+    x: Blob,
     padding: int | Sequence[int],
     constant_value: int | float = 0,
     name: str | None = None,
@@ -75,12 +75,12 @@ def constant_pad2d(
     return pad(x, [(0, 0), (0, 0), (top, bottom), (left, right)], constant_value, name)
 
 
-def zero_pad2d(x: BlobDef, padding: int | Sequence[int], name: str | None = None) -> BlobDef:
+def zero_pad2d(x: Blob, padding: int | Sequence[int], name: str | None = None) -> BlobDef:
     """Pad images (N, C, H, W) with zeros; see `constant_pad2d`."""
     return constant_pad2d(x, padding, 0, name)
 
 
-def replication_pad2d(x: BlobDef, padding: int | Sequence[int], name: str | None = None) -> BlobDef:
+def replication_pad2d(x: Blob, padding: int | Sequence[int], name: str | None = None) -> BlobDef:
     """Pad images (N, C, H, W) with copies of the nearest pixel.
 
     Args:
@@ -93,7 +93,7 @@ def replication_pad2d(x: BlobDef, padding: int | Sequence[int], name: str | None
     return _repeat_ends(_repeat_ends(x, 3, left, right, None), 2, top, bottom, name)
 
 
-def _repeat_ends(x: BlobDef, axis: int, before: int, after: int, name: str | None) -> BlobDef:
+def _repeat_ends(x: Blob, axis: int, before: int, after: int, name: str | None) -> BlobDef:
     """Repeat the first and the last element along one axis."""
 
     def repeated(at: int, count: int) -> list[BlobDef]:
@@ -107,13 +107,16 @@ def _repeat_ends(x: BlobDef, axis: int, before: int, after: int, name: str | Non
     return concat(parts, axis, name=name)
 
 
-def expand(x: BlobDef, expand_size: Sequence[int], name: str | None = None) -> BlobDef:
+def expand(x: Blob, expand_size: Sequence[int], name: str | None = None) -> BlobDef:
     """Repeat a blob along axes of size 1 and along new leading axes.
 
     Args:
         x: a blob.
         expand_size: the new shape; -1 keeps the size of an axis of ``x``.
         name: name of the op.
+
+    Returns:
+        A blob of the new shape, and of the element type of ``x``.
 
     Raises:
         InferenceError: ``expand_size`` is shorter than the shape, changes an axis of another size
@@ -130,7 +133,7 @@ def expand(x: BlobDef, expand_size: Sequence[int], name: str | None = None) -> B
     return emit_one("broadcast_to", x, shape=sizes, name=name)
 
 
-def diag(input: BlobDef, diagonal: int = 0, name: str | None = None) -> BlobDef:
+def diag(input: Blob, diagonal: int = 0, name: str | None = None) -> BlobDef:
     """Return a matrix with a vector on a diagonal, or a diagonal of a matrix.
 
     Args:
@@ -138,6 +141,9 @@ def diag(input: BlobDef, diagonal: int = 0, name: str | None = None) -> BlobDef:
             otherwise; or a matrix, for a vector.
         diagonal: 0 for the main diagonal, positive above it, negative below it.
         name: name of the last op.
+
+    Returns:
+        A matrix or a vector of the element type of the input.
 
     Raises:
         InferenceError: the input has another number of axes, or the diagonal is outside of it.
@@ -155,7 +161,7 @@ def diag(input: BlobDef, diagonal: int = 0, name: str | None = None) -> BlobDef:
     return slice_v2(flat, [(start, start + (length - 1) * step + 1, step)], name)
 
 
-def _matrix_with_diagonal(x: BlobDef, row: int, column: int, name: str | None) -> BlobDef:
+def _matrix_with_diagonal(x: Blob, row: int, column: int, name: str | None) -> BlobDef:
     """Return a matrix of zeros except for the elements (row + i, column + i)."""
     size = x.shape[0] + row + column
     spread = pad(reshape(x, (-1, 1)), [(0, 0), (0, size)])

@@ -147,7 +147,7 @@ def fused_scale_tril_softmax_dropout(
 
 
 def fused_self_attention_query_mul_key_and_value(
-    x: BlobDef, head_size: int, alpha: float = 1.0, name: str | None = None
+    x: Blob, head_size: int, alpha: float = 1.0, name: str | None = None
 ) -> tuple[BlobDef, BlobDef]:
     """Return the scores of self-attention, and the values, of fused projections.
 
@@ -177,7 +177,7 @@ def fused_self_attention_query_mul_key_and_value(
     return scores, value
 
 
-def nvtx_start(x: BlobDef, mark_prefix: str, name: str | None = None) -> BlobDef:
+def nvtx_start(x: Blob, mark_prefix: str, name: str | None = None) -> BlobDef:
     """Return ``x``, in an op that marks the start of a range in measured timelines.
 
     Args:
@@ -188,6 +188,6 @@ def nvtx_start(x: BlobDef, mark_prefix: str, name: str | None = None) -> BlobDef
     return identity(x, name or f"{mark_prefix}_start")
 
 
-def nvtx_end(x: BlobDef, mark_prefix: str, name: str | None = None) -> BlobDef:
+def nvtx_end(x: Blob, mark_prefix: str, name: str | None = None) -> BlobDef:
     """Return ``x``, in an op that marks the end of a range; see `nvtx_start`."""
     return identity(x, name or f"{mark_prefix}_end")

@@ -31,13 +31,27 @@ __all__ = [
 
 
 def get_rank() -> int:
-    """Return the rank of this process among those of the program; 0 for a single process."""
+    """Return the rank of this process among those of the program.
+
+    Returns:
+        A number that is 0 for a single process.
+
+    >>> get_rank()
+    0
+    """
     world = default_session().world
     return 0 if world is None else world.rank
 
 
 def get_world_size() -> int:
-    """Return the number of processes of the program."""
+    """Return the number of processes of the program.
+
+    Returns:
+        A number that is 1 for a single process.
+
+    >>> get_world_size()
+    1
+    """
     world = default_session().world
     return 1 if world is None else world.size
 

@@ -9,7 +9,7 @@ from flow_core.api.math import linalg
 from flow_core.api.nn import conv, layers, quantization
 from flow_core.api.nn.basic import bias_add
 from flow_core.api.nn.common import check
-from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.blob import Blob, BlobDef
 
 __all__ = ["conv2d", "fake_quantization", "matmul", "min_max_observer", "upsample_2d"]
 
@@ -17,11 +17,11 @@ OLDER = "that is the order of OneFlow 0.3.4, which `import oneflow as flow` has"
 
 
 def conv2d(
-    input: BlobDef,
-    filters: BlobDef,
+    input: Blob,
+    filters: Blob,
     strides: conv.Ints,
     padding: conv.Padding,
-    bias: BlobDef | None = None,
+    bias: Blob | None = None,
     data_format: str = "NCHW",
     dilations: conv.Ints | None = None,
     groups: int = 1,
@@ -42,7 +42,7 @@ def conv2d(
 
 
 def upsample_2d(
-    x: BlobDef,
+    x: Blob,
     size: conv.Ints = (2, 2),
     align_corners: bool = False,
     data_format: str = "NCHW",
@@ -61,8 +61,8 @@ def upsample_2d(
 
 
 def matmul(
-    a: BlobDef,
-    b: BlobDef,
+    a: Blob,
+    b: Blob,
     transpose_a: bool = False,
     transpose_b: bool = False,
     alpha: float = 1.0,
@@ -73,7 +73,7 @@ def matmul(
 
 
 def min_max_observer(
-    input: BlobDef,
+    input: Blob,
     quantization_bit: int = 8,
     quantization_scheme: str = "symmetric",
     quantization_formula: str = "google",
@@ -93,9 +93,9 @@ def min_max_observer(
 
 
 def fake_quantization(
-    input: BlobDef,
-    scale: BlobDef,
-    zero_point: BlobDef,
+    input: Blob,
+    scale: Blob,
+    zero_point: Blob,
     quantization_bit: int = 8,
     quantization_scheme: str = "symmetric",
     quantization_formula: str = "google",

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from flow_core.api.session.env import ctrl_port, data_port, machine
 from flow_core.base.errors import DataError
-from flow_core.frontend.session.session import clear_default_session
+from flow_core.frontend.session.default import clear_default_session
 
 __all__ = [
     "TestCase",

@@ -6,17 +6,17 @@ from flow_core.api import math as flow_math
 from flow_core.api.arguments import inner
 from flow_core.api.array.source import zeros_like
 from flow_core.api.nn.common import check
-from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.blob import Blob, BlobDef
 from flow_core.frontend.trace.emit import emit
 
 __all__ = ["ctc_loss"]
 
 
 def ctc_loss(
-    log_probs: BlobDef,
-    targets: BlobDef,
-    input_lengths: BlobDef,
-    target_lengths: BlobDef,
+    log_probs: Blob,
+    targets: Blob,
+    input_lengths: Blob,
+    target_lengths: Blob,
     blank: int = 0,
     reduction: str = "mean",
     zero_infinity: bool = False,

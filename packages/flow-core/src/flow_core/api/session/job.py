@@ -20,11 +20,8 @@ from flow_core.checkpoint.store import Mismatch
 from flow_core.frontend.config.function_config import FunctionConfig
 from flow_core.frontend.config.scope import current_scope, name_scope
 from flow_core.frontend.job.function import global_function
-from flow_core.frontend.session.session import (
-    clear_default_session,
-    default_session,
-    sync_default_session,
-)
+from flow_core.frontend.session.default import clear_default_session, sync_default_session
+from flow_core.frontend.session.session import default_session
 from flow_core.frontend.session.variable_storage import StoredVariable as SessionVariable
 from flow_core.frontend.session.variables import get_variable
 from flow_core.frontend.trace.blob import Blob, BlobDef

@@ -12,7 +12,7 @@ from flow_core.base.arrays import Array
 from flow_core.base.dtypes import as_dtype
 from flow_core.base.errors import ConfigError, UnsupportedError, user_line
 from flow_core.frontend.session.variables import get_variable
-from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.blob import Blob, BlobDef
 from flow_core.frontend.trace.job_build import current_job
 from flow_core.plugins.specs import load as load_target
 
@@ -21,9 +21,9 @@ __all__ = ["load"]
 
 def load(
     path: str | PathLike[str],
-    *inputs: BlobDef,
+    *inputs: Blob,
     trainable: bool | str | Sequence[str] = True,
-    **named: BlobDef,
+    **named: Blob,
 ) -> Any:  # a blob, or a tuple of blobs
     """Add the ops of an ONNX model to the job under definition.
 

@@ -556,49 +556,6 @@ def default_session() -> Session:
     return _default[0]
 
 
-def clear_default_session() -> None:
-    """Deliver pending results, then drop all jobs and variables of the default session.
-
-    Raises:
-        BaseException: an error of a callback; the session is cleared nevertheless.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job() -> tp.Numpy:
-        ...     return flow.get_variable("w", (2,), initializer=flow.ones_initializer())
-        >>> _ = job()
-        >>> flow.clear_default_session()
-        >>> flow.get_all_variables()
-        {}
-    """
-    check_process()
-    if _default:
-        old = _default[0]
-        errors = old.close()
-        _default[0] = Session(old.registry, old.settings)
-        _default[0].resources = old.resources.kept()
-        for error in errors:
-            raise error
-
-
-def sync_default_session() -> None:
-    """Wait until all asynchronous job calls are delivered; raise their errors.
-
-    Example:
-        >>> results = []
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Callback[tp.Numpy]:
-        ...     return 2 * x
-        >>> job([1, 2])(results.append)
-        >>> flow.sync_default_session()
-        >>> results
-        [array([2., 4.], dtype=float32)]
-    """
-    check_process()
-    if _default:
-        _default[0].sync()
-
-
 def _deliver_at_exit() -> None:
     """Deliver pending steps when the interpreter exits; exit with status 1 on errors."""
     if not _default:

@@ -26,6 +26,14 @@ class BlobDef(Operators):
         is_dynamic: whether the shape may change from step to step, as that of arrays fed in lists.
         rows: the number of valid rows, a `flow_core.frontend.trace.valid_rows.Rows`; None if all
             rows are valid.
+
+    >>> import oneflow as flow
+    >>> @flow.global_function()
+    ... def job(x=flow.FixedTensorDef((2, 3))):
+    ...     print(x.shape, x.dtype)
+    ...     return 2 * x
+    >>> traced = job.prepare()
+    (2, 3) float32
     """
 
     __slots__ = (

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from flow_core.base.errors import GraphError, JobError, SourceLine, user_line
 from flow_core.frontend.config.scope import current_scope
-from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.blob import Blob, BlobDef, checked_blob
 from flow_core.frontend.trace.emit import input_value
 from flow_core.frontend.trace.job_build import JobBuild, current_job
 from flow_core.frontend.trace.mirrored_view import mirrored_devices
@@ -24,7 +24,7 @@ from flow_core.sharding.topology import Placement
 
 @per_period
 def parallel_cast(
-    input: BlobDef,
+    input: Blob,
     name: str | None = None,
     distribute: Distribution | None = None,
     gradient_distribute: Distribution | None = None,
@@ -54,6 +54,7 @@ def parallel_cast(
         array([2., 3., 4., 5.], dtype=float32)
     """
     job, line = _consistent_job("parallel_cast"), user_line(2)
+    input = checked_blob(input, "parallel_cast")
     placement = scope_placement(job)
     full = current_scope().prefix + (name or "parallel_cast")
     asking = f"distribution of {full!r} in job {job.name!r}"
@@ -68,7 +69,7 @@ def parallel_cast(
 
 @per_period
 def hierarchical_parallel_cast(
-    input: BlobDef,
+    input: Blob,
     parallel_distribution: Sequence[str] | None = None,
     grad_mode: str | None = None,
     grad_parallel_distribution: Sequence[str] | None = None,
@@ -110,6 +111,7 @@ def hierarchical_parallel_cast(
     """
     attempted = "hierarchical_parallel_cast"
     job, line = _consistent_job(attempted), user_line(2)
+    input = checked_blob(input, attempted)
     placement = reshaped(attempted, scope_placement(job), parallel_hierarchy, line)
     backward_placement = reshaped(
         attempted, scope_placement(job), grad_parallel_hierarchy or parallel_hierarchy, line
