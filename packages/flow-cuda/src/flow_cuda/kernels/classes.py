@@ -40,7 +40,7 @@ def _sorting(query: KernelQuery) -> Sorting:
 
 
 def _buffers(query: KernelQuery) -> tuple[BufferSpec, ...]:
-    return (((query.inputs[0].shape[0],), np.int8), *_sorting(query).buffers)
+    return (((query.inputs[0].shape[0],), np.int32), *_sorting(query).buffers)
 
 
 def _sample(ctx: BindContext) -> Iterator[Launch]:

@@ -71,14 +71,14 @@ FN void permutation_keys(const i64 *step, u64 *keys, i64 count, u64 seed, i64 cu
 
 // --- class sampling: a range's labels come first, then the classes with the lowest random keys
 
-template <class L> FN void mark_labels(const L *label, i8 *marks, i64 count, i64 rows, i64 first) {
+template <class L> FN void mark_labels(const L *label, i32 *marks, i64 count, i64 rows, i64 first) {
     EACH(i, count) {
         i64 row = (i64)label[i] - first;
-        if (row >= 0 && row < rows) marks[row] = 1;
+        if (row >= 0 && row < rows) atomicMax(marks + row, 1);
     }
 }
 
-FN void class_keys(const i64 *step, const i8 *marks, u32 *keys, i64 rows, i64 first, u64 seed) {
+FN void class_keys(const i64 *step, const i32 *marks, u32 *keys, i64 rows, i64 first, u64 seed) {
     EACH(i, rows) {
         float drawn = uniform(first + i, seed, (u64)*step, 0);
         keys[i] = marks[i] ? 0 : bits_as<u32>(drawn) + 1;
