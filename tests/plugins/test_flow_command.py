@@ -22,6 +22,15 @@ def test_doctor_lists_versions_plugins_and_devices(site: Site) -> None:
     assert "cubes 27 is a cube" in lines
 
 
+def test_doctor_prints_the_same_as_json(site: Site) -> None:
+    done = site.install("good", "raises_in_hook").flow("doctor", "--json")
+    found = json.loads(done.stdout)
+    plugins = {row["plugin"]: row for row in found["tables"]["Plugins"]}
+    assert plugins["cubes"]["details"] == "1 ops, 1 kernels, 1 devices"
+    assert plugins["raises-in-hook"]["state"] == "failed"
+    assert [len(found["problems"]), len(found["tracebacks"]), done.returncode] == [1, 1, 1]
+
+
 def test_doctor_says_why_a_device_is_unavailable(site: Site) -> None:
     out = site.flow("doctor", FLOW_PLUGINS="").stdout
     assert "gpu   flow-cuda    unavailable" in out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -51,6 +52,16 @@ def test_a_wrong_rule_is_named_by_the_users_line(
     assert row.split()[-1].endswith("program.py:7")
     assert note in done.stdout
     assert "tanh" not in done.stdout  # it is right, from what it was given
+
+
+def test_the_verdict_as_json(site: Site) -> None:
+    text = PROGRAM.replace("OP", "shifted_sum")
+    done = verify(site.install("wrong_rule"), text, "--devices", "4", "--json")
+    found = json.loads(done.stdout)
+    assert [found["ok"], done.returncode] == [False, 1]
+    (wrong,) = [op for op in found["ops"] if op["verdict"] == "wrong rule"]
+    assert wrong["signature"] == "(S(0)) -> P"
+    assert wrong["line"].endswith("program.py:7")
 
 
 def test_a_job_that_is_right(site: Site) -> None:

@@ -76,8 +76,9 @@ def cli() -> None:
 @cli.command()
 @click.option("--config", is_flag=True, help="List the attributes of function_config.")
 @click.option("--traceback", is_flag=True, help="Show the tracebacks of plugins that failed.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 @click.pass_context
-def doctor(ctx: click.Context, config: bool, traceback: bool) -> None:
+def doctor(ctx: click.Context, config: bool, traceback: bool, as_json: bool) -> None:
     """Show versions, plugins and devices, and diagnose problems.
 
     Exits with status 1 if there are problems.  A missing device is not a problem.
@@ -90,6 +91,9 @@ def doctor(ctx: click.Context, config: bool, traceback: bool) -> None:
         return
     commands = click.Group.list_commands(cli, ctx)
     diagnosis = diagnose(Settings.from_env(), commands)
+    if as_json:
+        click.echo(diagnosis.to_json())
+        ctx.exit(1 if diagnosis.problems else 0)
     show(diagnosis.tables)
     for text in diagnosis.tracebacks if traceback else ():
         click.echo(visible(text))
@@ -244,6 +248,7 @@ def plan(
     help="Compare this number of steps.",
 )
 @click.option("--seed", type=int, default=0, help="Draw the random inputs with this seed.")
+@click.option("--json", "as_json", is_flag=True, help="Print the verdict of each op as JSON.")
 @click.argument("target", metavar="SCRIPT.PY[:JOB]")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGS]")
 @click.pass_context
@@ -252,6 +257,7 @@ def verify(
     devices: int | None,
     steps: int,
     seed: int,
+    as_json: bool,
     target: str,
     args: tuple[str, ...],
 ) -> None:
@@ -268,7 +274,10 @@ def verify(
     from flow_core.observe.verdict import verdict_tables
 
     found = compare(job_of(target, args), devices, steps=steps, seed=seed)
-    show(verdict_tables(found))
+    if as_json:
+        click.echo(found.to_json())
+    else:
+        show(verdict_tables(found))
     ctx.exit(0 if found.ok else 1)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import platform
 import sys
@@ -41,6 +42,15 @@ class Diagnosis:
     tables: tuple[Table, ...]
     problems: tuple[str, ...]
     tracebacks: tuple[str, ...]
+
+    def to_json(self) -> str:
+        """Return the rows of each table, by title, and the problems as JSON text."""
+        tables = {
+            table.title: [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+            for table in self.tables
+        }
+        found = {"tables": tables, "problems": self.problems, "tracebacks": self.tracebacks}
+        return json.dumps(found, indent=2)
 
 
 def diagnose(settings: Settings, commands: Iterable[str] = ()) -> Diagnosis:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from flow_core.observe.tables import Row, Table
 
@@ -77,6 +78,10 @@ class Verdict:
     spread: bool
     drift: float = 0.0
     moved: float = 0.0
+
+    def to_json(self) -> str:
+        """Return the verdict and those of all ops as JSON text."""
+        return json.dumps({"ok": self.ok, **asdict(self)}, indent=2)
 
     @property
     def first(self) -> OpVerdict | None:
