@@ -6,6 +6,7 @@ import copy
 import hashlib
 import random
 import signal
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -115,6 +116,17 @@ def pytest_terminal_summary(
     """Print the seed of the sample, so that failures can be reproduced."""
     if seed := config.getoption(SEED):
         terminalreporter.write_line(f"a sample of the cases; {SEED} {seed} chooses them again")
+
+
+@pytest.fixture(autouse=True)
+def _one_machine() -> Iterator[None]:
+    """Restore the machines of the program, which outlive the default session."""
+    yield
+    sessions = sys.modules.get("flow_core.frontend.session.session")
+    for session in sessions._default if sessions else ():
+        resources = session.resources
+        resources.machine_num = 1
+        resources.others = {k: v for k, v in resources.others.items() if not k.startswith("env.")}
 
 
 @pytest.fixture(autouse=True)

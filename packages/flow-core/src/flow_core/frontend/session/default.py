@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from flow_core.base.forks import check_process
-from flow_core.frontend.session.session import Session, _default
+from flow_core.frontend.session import session as sessions
+from flow_core.frontend.session.session import Session
 
 
 def clear_default_session() -> None:
@@ -22,11 +23,11 @@ def clear_default_session() -> None:
         {}
     """
     check_process()
-    if _default:
-        old = _default[0]
+    if sessions._default:
+        old = sessions._default[0]
         errors = old.close()
-        _default[0] = Session(old.registry, old.settings)
-        _default[0].resources = old.resources.kept()
+        sessions._default[0] = new = Session(old.registry, old.settings)
+        new.resources = old.resources.kept()
         for error in errors:
             raise error
 
@@ -45,5 +46,5 @@ def sync_default_session() -> None:
         [array([2., 4.], dtype=float32)]
     """
     check_process()
-    if _default:
-        _default[0].sync()
+    if sessions._default:
+        sessions._default[0].sync()
