@@ -210,7 +210,7 @@ class _Bound:
     measure: Callable[[], float]
 
     def get(self) -> float:
-        """Return the bound: the known one, or the largest magnitude."""
+        """Return the bound that an op computed, or else measure the largest magnitude."""
         return self.measure() if self.known is None else self.known[0]
 
 
