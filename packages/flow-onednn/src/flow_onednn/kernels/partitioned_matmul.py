@@ -100,7 +100,7 @@ class PartitionedMatmul:
 
     @property
     def reorders(self) -> int:
-        """Bytes copied between layouts, which are none."""
+        """Bytes copied between layouts at each launch: always 0."""
         return 0
 
     @property
