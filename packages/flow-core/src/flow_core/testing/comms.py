@@ -65,7 +65,7 @@ class CommKit(Kit):
         body(self.comm())
 
     def parameters(self, check: str) -> Iterator[Parameters]:
-        """Return each case, for tests that take an element type with each type."""
+        """Return the parameters of a test: the cases, with each element type if it takes one."""
         cases = [name for name, case in CASES.items() if len(self.devices) >= case.least]
         names = cases if check in _PER_CASE else [self.comm_name]
         if check == "sums_in_place":
