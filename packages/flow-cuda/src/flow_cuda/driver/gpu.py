@@ -187,7 +187,10 @@ class Step:
                 call()
 
     def _capture(self, part: Part, own: StreamSchedule) -> Any:
-        """Return the graph of a part; None if it has none, or, with a warning, if capture fails."""
+        """Return the graph of a part; None if the part is not to be captured.
+
+        If the capture fails, warn and return None.
+        """
         if self._synchronous or not part.captured:
             return None
         try:

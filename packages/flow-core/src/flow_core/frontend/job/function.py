@@ -160,7 +160,7 @@ class JobFunction(Generic[P, R]):
                     f"defining train job {self.name!r}",
                     at=self.line,
                     found=f"another train job of that name at {other.line}",
-                    allowed="one train job per name, under which its step counter is saved",
+                    allowed="one train job per name, since the name identifies its step counter",
                     hint="rename one of the jobs, or first call flow.clear_default_session()",
                 )
 
