@@ -1,8 +1,8 @@
 """Kernels for gather, scatter and segment sums.
 
 Sums are accumulated with atomic additions: in the element type if it has them, otherwise in
-float32. The device decides their order, so that with repeated indices the last bits may differ from
-run to run.
+float32. The device decides the order of these additions, so that with repeated indices the last
+bits may differ from run to run.
 """
 
 from __future__ import annotations
