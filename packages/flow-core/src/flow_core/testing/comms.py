@@ -222,7 +222,7 @@ _PER_DTYPE = ("moves",)
 class BoundExchange:
     """An exchange bound to arrays with random contents, which are the same in all processes.
 
-    With ``in_place`` = n, every n-th output is the input of its device.
+    With ``in_place`` = n, every n-th output uses the array of the input on the same device.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """Functions of OneFlow 0.4 that pad images, extract diagonals and repeat blobs; and `Size`.
 
-The functions are sequences of other ops, so that every backend has their kernels.
+The functions are sequences of existing ops, so that every backend has kernels for them.
 """
 
 from __future__ import annotations
