@@ -85,7 +85,7 @@ def table(rows: list[tuple[str, str]]) -> list[str]:
 
 
 def cell(text: str) -> str:
-    """Return a text for use in the cell of a table."""
+    """Return a text in the form that a cell of a Markdown table requires."""
     return text.replace("|", "\\|")
 
 

@@ -1,4 +1,4 @@
-"""The ops that a public function adds to a job, and what their specs say."""
+"""The ops that a public function adds to a job, and facts from their specs."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
 In: the public names of `flow_core.api`, each listed once in the ``__all__`` of its module;
 ``oneflow.typing`` from the optional package flow-typing; ``oneflow.data``, ``oneflow.image``,
 ``oneflow.detection`` and the functions on images, objects and ragged values from the optional
-package flow-data.  Out: OneFlow's namespace.  Must not depend on any other package or define
-operations.
+package flow-data.  Out: OneFlow's namespace.  This package must not depend on any other package or
+define operations.
 
 This folder has more modules than other folders, since each module is a public namespace of OneFlow.
 """

@@ -18,7 +18,7 @@ Collate = Callable[[Sequence[Any]], Any]
 
 
 def collate(samples: Sequence[Any]) -> Any:
-    """Stack samples; tuples, lists and dicts of arrays become such of stacked arrays.
+    """Stack samples; if samples are tuples, lists or dicts, stack the arrays of each item.
 
     >>> collate([(1, {"x": [1.0, 2.0]}), (2, {"x": [3.0, 4.0]})])[1]["x"].shape
     (2, 2)

@@ -31,7 +31,7 @@ def object_bbox_flip(bbox: Blob, image_size: Blob, flip_code: Any, name: str | N
 
 
 def object_bbox_scale(bbox: Blob, scale: Blob, name: str | None = None) -> Blob:
-    """Scale boxes by factors of width and height, a float32 tensor (count, 2)."""
+    """Scale boxes; ``scale`` (float32, (count, 2)) has a factor for the width and the height."""
     return emit("object_bbox_scale", bbox, scale, name=name)
 
 
@@ -43,7 +43,7 @@ def object_segmentation_polygon_flip(
 
 
 def object_segmentation_polygon_scale(poly: Blob, scale: Blob, name: str | None = None) -> Blob:
-    """Scale polygon points by factors of width and height, a float32 tensor (count, 2)."""
+    """Scale polygons; ``scale`` (float32, (count, 2)) has a factor for the width and the height."""
     return emit("object_segmentation_polygon_scale", poly, scale, name=name)
 
 

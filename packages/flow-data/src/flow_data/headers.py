@@ -118,7 +118,7 @@ def _png(data: bytes) -> Size:
 
 
 def _gif(data: bytes) -> Size:
-    """Return the canvas size, enlarged to the first frame, as some decoders do."""
+    """Return the size of the canvas, enlarged to contain the first frame, as some decoders do."""
     width, height, flags = struct.unpack_from("<HHB", data, 6)
     at = 13 + (3 << (flags & 7) + 1 if flags & 0x80 else 0)
     while data[at] == 0x21:  # extension: a label, then blocks until an empty block

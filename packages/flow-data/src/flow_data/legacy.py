@@ -58,11 +58,11 @@ class ImagePreprocessor:
 
     @property
     def literal(self) -> tuple[Any, ...]:
-        """The step in the form of an op attribute."""
+        """The preprocessing step as the value of an op attribute."""
         return (self.preprocessor.lower(),)
 
     def to_proto(self, proto: Any = None) -> Any:
-        """Fill a message of OneFlow's type with the step, and return it."""
+        """Fill a message of OneFlow's type with the preprocessing step; return the message."""
         proto = _message(self, proto)
         getattr(proto, self.preprocessor.lower()).SetInParent()
         return proto
@@ -81,11 +81,11 @@ class ImageResizePreprocessor:
 
     @property
     def literal(self) -> tuple[Any, ...]:
-        """The step in the form of an op attribute."""
+        """The preprocessing step as the value of an op attribute."""
         return ("resize", self.width, self.height)
 
     def to_proto(self, proto: Any = None) -> Any:
-        """Fill a message of OneFlow's type with the step, and return it."""
+        """Fill a message of OneFlow's type with the preprocessing step; return the message."""
         proto = _message(self, proto)
         proto.resize.width, proto.resize.height = self.width, self.height
         return proto
@@ -110,12 +110,12 @@ class NormByChannelPreprocessor:
 
     @property
     def literal(self) -> tuple[Any, ...]:
-        """The step in the form of an op attribute."""
+        """The preprocessing step as the value of an op attribute."""
         mean, std = tuple(map(float, self.mean_values)), tuple(map(float, self.std_values))
         return ("normalize", mean, std, self.data_format)
 
     def to_proto(self, proto: Any = None) -> Any:
-        """Fill a message of OneFlow's type with the step, and return it."""
+        """Fill a message of OneFlow's type with the preprocessing step; return the message."""
         proto = _message(self, proto)
         proto.norm_by_channel_conf.mean_value.extend(self.mean_values)
         proto.norm_by_channel_conf.std_value.extend(self.std_values)

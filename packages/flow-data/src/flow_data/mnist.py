@@ -119,7 +119,7 @@ def _download(path: Path, url: str, hash_check: str | None) -> None:
             at=user_line(4),
             found=error.found,
             allowed=error.allowed,
-            hint=f"place {FILE} there: {_WANTED}, or pass its folder as out_dir",
+            hint=f"copy {FILE} there: {_WANTED}, or pass its folder as out_dir",
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Files at URLs, by the package fsspec (``flow-data[remote]``)."""
+"""Files at URLs, through the package fsspec (``flow-data[remote]``)."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class BestCheckpoint(Improvement):
         path: the checkpoint, which is replaced atomically at each improvement; a name that ends
             with ``.safetensors`` is a single file.
         mode: "min" if smaller values are better, "max" if larger ones are.
-        min_delta: the difference from the best value from which a value is better.
+        min_delta: a value is better only if it improves on the best value by more than this number.
         save, load: functions that save and load all variables, given the path; by default
             checkpoints of the session.
 

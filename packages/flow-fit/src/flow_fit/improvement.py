@@ -16,7 +16,7 @@ class Improvement:
 
     Args:
         mode: "min" if smaller values are better, "max" if larger ones are.
-        min_delta: the difference from the best value from which a value is better.
+        min_delta: a value is better only if it improves on the best value by more than this number.
 
     Attributes:
         best: the best value, None before the first one.
@@ -54,7 +54,7 @@ class EarlyStopping(Improvement):
     Args:
         patience: the number of values without an improvement after which to stop.
         mode: "min" if smaller values are better, "max" if larger ones are.
-        min_delta: the difference from the best value from which a value is better.
+        min_delta: a value is better only if it improves on the best value by more than this number.
 
     Attributes:
         best: the best value, None before the first one.

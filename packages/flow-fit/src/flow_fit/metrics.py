@@ -58,7 +58,7 @@ class Mean:
 
 
 class Accuracy:
-    """The share of samples whose predicted class is right.
+    """The share of samples whose predicted class is correct.
 
     >>> accuracy = Accuracy()
     >>> accuracy.add([[0.1, 0.9], [0.8, 0.2]], [1, 1])
@@ -80,7 +80,7 @@ class Accuracy:
         Args:
             predictions: the classes, in the shape of ``labels``, or scores with one more axis, the
                 last one, whose largest element is the class.
-            labels: the right classes, as integers.
+            labels: the correct classes, as integers.
 
         Raises:
             ConfigError: the shapes do not fit.

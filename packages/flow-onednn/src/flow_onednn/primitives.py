@@ -169,7 +169,8 @@ def _reproducible(
     """Return the primitive with the most threads that has the bits of the single-threaded one.
 
     The library splits sums among threads if there are fewer results than it needs to keep all
-    threads busy. Its criterion is undocumented, so both primitives run on trial data.
+    threads busy, which changes their rounding. The library's criterion is undocumented, so the
+    outputs of both primitives on trial data are compared.
 
     Args:
         make: creates the primitive for all threads of the pool.

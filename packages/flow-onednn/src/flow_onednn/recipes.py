@@ -226,7 +226,7 @@ def is_float(query: KernelQuery) -> bool:
 
 
 def is_product(query: KernelQuery) -> bool:
-    """Return whether a product is supported; half types require AMX, as they are slow without."""
+    """Return whether a product is supported: float32 always, half types only on CPUs with AMX."""
     return is_float32(query) or (is_float(query) and has_amx())
 
 

@@ -163,7 +163,7 @@ def matmul_sgd(
     model: Array, a: Array, b: Array, rate: Array, *factor: Array,
     transpose_a: bool, transpose_b: bool, scale: float, **_: Any,
 ) -> Any:  # fmt: skip
-    """Update a variable by a matrix product."""
+    """Update a variable by SGD, where its gradient is a matrix product."""
     product = (a.T if transpose_a else a) @ (b.T if transpose_b else b)
     return update_reference(BY_TYPE["sgd_update"])(
         model, product, rate, *factor, **{**PLAIN, "scale": scale}

@@ -79,7 +79,7 @@ def _check_types(job: ExportedJob, graph: Graph, options: Options) -> None:
             raise UnsupportedError(
                 f"exporting job {job.name!r} to ONNX, opset {options.opset}",
                 at=graph.lines.get(name),
-                found=f"{graph.ops[name].type} {name!r} with a result {odd[0]}",
+                found=f"{graph.ops[name].type} {name!r} with a result of type {odd[0]}",
                 allowed=f"numbers: {', '.join(known)}",
                 hint="pass opset=13 or a later one, since bfloat16 was added in opset 13"
                 if odd[0].dtype.name == "bfloat16"

@@ -7,8 +7,8 @@ plugins.  Without such plugins, jobs can be written without annotations.
 `check_returned` checks a job's return value against its annotation, and `structure` arranges the
 fetched data of a step in the same form.
 
-In: a function's annotations.  Out: its signature, from `parse_signature`.
-Must not depend on blobs or jobs.
+In: a function's annotations.  Out: its signature, from `parse_signature`. This package must not
+depend on blobs or jobs.
 """
 
 from __future__ import annotations

@@ -176,7 +176,7 @@ def _show(value: object, is_blob: Callable[[object], bool]) -> str:
 
 
 def _owner(value: object) -> str | None:
-    """Return the name of the job of a blob, None for other values."""
+    """Return the name of the job to which a blob belongs; None for other values."""
     owner: str | None = getattr(getattr(value, "job", None), "name", None)
     return owner
 

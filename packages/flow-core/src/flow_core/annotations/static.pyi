@@ -60,7 +60,7 @@ class BlobType(Array, list[Any]):
     view: None
 
 class Pending(Protocol[T_co]):
-    """What a call of an asynchronous job returns."""
+    """The type of the result of a call of an asynchronous job."""
 
     def __call__(self, callback: Callable[[T_co], object], /) -> None:
         """Set the function that receives the result."""

@@ -1,7 +1,8 @@
 """The public API for authors of ops, passes and backends; import from its submodules.
 
 In: the records, protocols and helpers of the lower layers. Out: one stable place to import from.
-Must not depend on the compiler, the runtime or the frontend; testing kits are `flow_core.testing`.
+This package must not depend on the compiler, the runtime or the frontend; testing kits are
+`flow_core.testing`.
 
 * `flow_core.authoring.specs`: the records that plugin hooks return, graphs and element types;
 * `flow_core.authoring.op_rules`: inference and SBP rules for ops;

@@ -1,5 +1,5 @@
 """Errors, element types, shapes, settings, random numbers and the process's threads.
 
-In: environment variables. Out: value types and process-wide settings.
-Must not depend on any other package of flow_core.
+In: environment variables. Out: value types and process-wide settings. This package must not depend
+on any other package of flow_core.
 """

@@ -142,7 +142,7 @@ class DiskCache:
                 f"writing compiled code to {self.folder}",
                 found="neither this folder nor a temporary one can be written to",
                 allowed="a folder with free space that belongs to this user",
-                hint="set XDG_CACHE_HOME or TMPDIR to such a folder",
+                hint="set XDG_CACHE_HOME or TMPDIR to a folder with free space that you own",
             )
         return entry
 

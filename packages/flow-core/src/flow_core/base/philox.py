@@ -102,7 +102,7 @@ class Stretch:
 
 
 def stretches(shape: Sequence[int], place: Place | None = None) -> Iterator[Stretch]:
-    """Yield the stretches to draw for a box of a shape at a place, or for a whole tensor if None.
+    """Yield the stretches to draw for a box of ``shape``; without ``place``, for a whole tensor.
 
     >>> list(stretches((2, 3), ((4, 5), (1, 2))))
     [Stretch(start=7, drawn=8, kept=3, period=5, first=0)]

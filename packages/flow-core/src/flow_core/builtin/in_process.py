@@ -135,7 +135,7 @@ class _Binding:
     def _take_sum(
         self, parts: Sequence[tuple[Device, Any]], target: Device, out: Any
     ) -> Iterator[Launch]:
-        """Copy a sum that is complete in one array; count bytes as if the target got all parts."""
+        """Copy a sum that one array already holds, but count the bytes of all parts as sent."""
         for source, part in parts:
             self._note(source, target, part)
         yield from self._copy(target, parts[0][1], target, out)

@@ -1,4 +1,4 @@
-"""Checkpoints at URLs, by the package fsspec (``flow-core[remote]``).
+"""Checkpoints at URLs, through the package fsspec (``flow-core[remote]``).
 
 A checkpoint is written to a temporary folder and copied.  Other storages than file systems cannot
 move a folder at once, so a folder is complete when it has the file ``snapshot_done``: it is

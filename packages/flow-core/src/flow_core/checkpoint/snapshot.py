@@ -91,8 +91,8 @@ class StoredVariable(HostDLPack):
         if kind is None:
             raise CheckpointError(
                 f"reading {self.file_path}",
-                found="no file 'meta' beside it, as in checkpoints of older versions of OneFlow",
-                hint="load it into a variable, which supplies the shape and element type",
+                found="a folder without a file 'meta', as older versions of OneFlow wrote it",
+                hint="load the file into a variable, which supplies the shape and element type",
             )
         return kind
 

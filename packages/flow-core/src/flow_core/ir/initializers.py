@@ -181,7 +181,7 @@ def _variance_scaling(params: Any, shape: Shape) -> Make:
 def _values(params: Any, shape: Shape) -> Make:
     raise InferenceError(
         "generating initial values",
-        found="an initializer that stands for an array of the program",
+        found="an initializer whose values are an array of the program",
         allowed="initializers whose values are functions of a seed",
     )
 

@@ -166,7 +166,7 @@ def _edges(doc: PlanDocument, numbers: Mapping[str, int]) -> Iterator[tuple[Any,
 
 
 def _bytes_towards(entries: Sequence[Transfer], target: str) -> int:
-    """Return the number of bytes that the reshard steps to a layout transfer."""
+    """Return the number of bytes transferred by the reshard steps that produce a layout."""
     total = 0
     while step := next((e for e in entries if e.target == target), None):
         total += step.nbytes

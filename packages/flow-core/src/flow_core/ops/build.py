@@ -77,7 +77,7 @@ def _check_sizes(
                 f"{type_} {name!r}",
                 at=line,
                 found=f"a result of type {found}",
-                allowed="integers as sizes; sizes, and bytes of a tensor, of at most 2**63 - 1",
+                allowed="integer sizes, and at most 2**63 - 1 bytes per tensor",
             )
 
 

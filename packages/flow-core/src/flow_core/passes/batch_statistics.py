@@ -55,7 +55,7 @@ class _Batch:
     def sum(self, values: Sym) -> Sym:
         """Return the sums per channel, broadcast to all devices.
 
-        Partial sums would make the values that are computed from the sums and the batch partial.
+        If the sums stayed partial, values computed from the sums and the batch would be partial.
         """
         total = values.maker.one("reduce_sum", values, axis=self.others, keepdims=False)
         return constrain(total, (B,) * len(values.maker.placement.hierarchy))

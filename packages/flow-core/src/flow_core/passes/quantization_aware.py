@@ -216,7 +216,7 @@ class _Rewrite:
     def _emit(
         self, op_type: str, of: Value, suffix: str, inputs: list[Value], attrs: Settings = NO_ATTRS
     ) -> Value:
-        """Add an op for the value ``of``, named as in OneFlow, and return its first output."""
+        """Add an op, named after the value ``of`` as in OneFlow, and return its first output."""
         op = self._graph.ops[of.op]
         return self._emitter.emit(
             op_type,

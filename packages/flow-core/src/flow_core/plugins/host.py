@@ -320,7 +320,7 @@ class Host:
                 known = sorted({c.origin.plugin for c in installed})
                 error = PluginError(
                     f"looking for plugin {name!r}, which FLOW_PLUGINS names",
-                    found="no installed distribution provides it",
+                    found="no installed distribution that provides it",
                     allowed=", ".join(known),
                     hint=nearest(name, known) or None,
                 )

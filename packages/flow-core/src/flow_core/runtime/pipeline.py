@@ -298,7 +298,7 @@ class Pipeline:
                 found=f"{len(credit.holders)} steps in flight, which cannot finish before this "
                 "callback",
                 allowed="fewer steps in flight than concurrency_width",
-                hint="raise function_config.concurrency_width, or call the job outside",
+                hint="raise function_config.concurrency_width, or do not call jobs in callbacks",
             )
 
     # ------------------------------------------------------------------- waiting
@@ -383,7 +383,7 @@ class Pipeline:
             raise JobError(
                 "clearing the session inside a callback",
                 at=user_line(2),
-                found="the step of this callback, in flight",
+                found="the step of this callback, which has not finished",
                 allowed="a call from outside of callbacks",
             )
         self._drain()

@@ -33,7 +33,7 @@ class Register:
             raise PlanError(
                 f"making register {name!r}",
                 found=f"{slots} slots, {len(consumers)} consumers",
-                allowed="at least one of each",
+                allowed="at least one slot and one consumer",
             )
         self.name = name
         self.consumers = tuple(consumers)

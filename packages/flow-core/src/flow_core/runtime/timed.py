@@ -48,7 +48,7 @@ class TimedExecutable(Executable):
         super().__init__(*args, **kwargs)
 
     def observed(self, position: int, launches: Sequence[Launch]) -> Sequence[Launch]:
-        """Return the launches of a task between two launches that read the clock."""
+        """Return a task's launches, preceded and followed by a launch that reads the clock."""
         if not launches:
             return launches
         began = 0.0

@@ -1,7 +1,7 @@
 """Conformance kits for plugin authors; they require ``flow-core[testing]``.
 
 In: the records of a plugin.  Out: pytest tests of the contracts of these records.
-Must not be imported by the core, or by plugins outside of their tests.
+The core, and plugins outside of their tests, must not import this package.
 
 A kit is a class of tests that is independent of the plugin under test.  A test module subclasses
 it and sets a few attributes; pytest collects the subclass::

@@ -65,7 +65,7 @@ class CommKit(Kit):
         body(self.comm())
 
     def parameters(self, check: str) -> Iterator[Parameters]:
-        """Return each case, for tests that take an element type with each type."""
+        """Return the parameters of a test: the cases, with each element type if it takes one."""
         cases = [name for name, case in CASES.items() if len(self.devices) >= case.least]
         names = cases if check in _PER_CASE else [self.comm_name]
         if check == "sums_in_place":
@@ -222,7 +222,7 @@ _PER_DTYPE = ("moves",)
 class BoundExchange:
     """An exchange bound to arrays with random contents, which are the same in all processes.
 
-    With ``in_place`` = n, every n-th output is the input of its device.
+    With ``in_place`` = n, every n-th output uses the array of the input on the same device.
     """
 
     def __init__(

@@ -76,7 +76,7 @@ class DeviceKit(Kit):
         driver.compile([self.work(driver, stream, target, value)] * BURST)()
 
     def parameters(self, check: str) -> Iterator[Parameters]:
-        """Return the device type, for tests that take an element type with each type."""
+        """Return a test's parameters: the device type, and each element type if it takes one."""
         dtypes = [d.name for d in ALL if d.name != "char"]
         if check in _PER_DTYPE:
             return ((self.device_type, dtype) for dtype in dtypes)

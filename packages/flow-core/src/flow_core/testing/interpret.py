@@ -14,7 +14,7 @@ from flow_core.plugins.specs import OpSpec
 def evaluate(
     graph: Graph, specs: Mapping[str, OpSpec], feeds: Mapping[str, Any]
 ) -> dict[Value, Any]:
-    """Compute all values of a graph; ``feeds`` has the outputs of ops without inputs, by op name.
+    """Compute all values of a graph; ``feeds`` maps the names of ops without inputs to outputs.
 
     The graph may be a physical graph, whose ``input`` ops may be parts of a logical ``input`` op.
     """

@@ -425,7 +425,7 @@ def _wanted(case: Case, arrays: Sequence[Array]) -> tuple[Array, ...] | None:
 
 
 def _same_types(case: Case, cases: Sequence[Case]) -> tuple[Any, ...] | None:
-    """Return the arrays of another case that the same launch can run, if there is one."""
+    """Return the arrays of another case with the same kernel and types; None if there is none."""
     for other in cases:
         same = other.kernel is case.kernel and other.asked == case.asked
         if same and not all(map(np.array_equal, case.arrays, other.arrays)):

@@ -56,7 +56,10 @@ class Group:
 
     @property
     def forms(self) -> tuple[str, ...]:
-        """How to index each input: "each" per element, "one" for a scalar, "place" if broadcast."""
+        """The indexing of each input: "each" (one element per output element), "one" or "place".
+
+        "one" denotes an input with a single element, "place" one that is broadcast along some axes.
+        """
         return tuple(_form(t.shape, self.shape) for t in self.inputs)
 
 

@@ -1,5 +1,6 @@
 """cuDNN support: problems, execution plans, and the ops that run these plans.
 
 In: op types and attributes. Out: execution plans that the library proposes, queued on a stream.
-Must not depend on drivers, kernels or the package ``cudnn``, which callers pass as an argument.
+This package must not depend on drivers, kernels or the package ``cudnn``, which callers pass as an
+argument.
 """

@@ -31,7 +31,7 @@ def _types(ctx: InferContext) -> Types:
 
 
 def _work(ctx: SbpContext) -> float:
-    """Return the floating-point operations: of two matrix products forward, of five backward."""
+    """Return the number of floating-point operations: two products forward, five backward."""
     q, k = ctx.inputs[:2]
     products = 2 if "saves" in ctx.attrs else 5
     return 2.0 * products * q.size * k.shape[-2]

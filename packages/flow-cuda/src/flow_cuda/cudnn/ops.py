@@ -96,7 +96,7 @@ def _products(y: TensorType, weight: TensorType) -> float:
 
 
 def _work(ctx: SbpContext) -> float:
-    """Return the floating-point operations: two per multiplication by a weight."""
+    """Return the number of floating-point operations: two per multiplication by a weight."""
     if "activation" in ctx.attrs:
         return _products(ctx.outputs[0], ctx.inputs[1])
     other = ctx.inputs[1] if "space" in ctx.attrs else ctx.outputs[0]

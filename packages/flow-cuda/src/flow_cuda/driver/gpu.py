@@ -127,8 +127,8 @@ class Step:
     capture and one-time work is not captured. From the second call on, the work of all devices
     between two host calls is one graph; work that cannot be captured is queued at each call, after
     a warning.  Host numbers are copied to a device only if the device
-    copy is not up to date.  The last of the steps that read a number between two of its values
-    increments the device copy; the first calls show which one that is.
+    copy is not up to date.  If several steps read one value of a number, the last of these steps
+    increments the device copy; the first calls of the steps determine which step is the last.
 
     Args:
         driver: the driver of the device that launches the graphs.
@@ -187,7 +187,10 @@ class Step:
                 call()
 
     def _capture(self, part: Part, own: StreamSchedule) -> Any:
-        """Return the graph of a part; None if it has none, or, with a warning, if capture fails."""
+        """Return the graph of a part; None if the part is not to be captured.
+
+        If the capture fails, warn and return None.
+        """
         if self._synchronous or not part.captured:
             return None
         try:
@@ -228,7 +231,7 @@ class Step:
 
 @contextmanager
 def without_collection() -> Iterator[None]:
-    """Collect garbage first, then not at all: freeing device memory invalidates a capture."""
+    """Disable garbage collection in a ``with`` block: freeing memory invalidates a capture."""
     gc.collect()
     enabled = gc.isenabled()
     gc.disable()

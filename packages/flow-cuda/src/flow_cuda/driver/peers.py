@@ -66,7 +66,7 @@ def bootstrap(env: Mapping[str, str] = os.environ) -> Available | Unavailable:
 
 @dataclass(frozen=True, eq=False)
 class SideStreamWork(Queued):
-    """Work of a step that runs on another stream than the compute stream.
+    """Work of a step that runs on a stream other than the compute stream.
 
     Attributes:
         work: the wrapped work.

@@ -1,5 +1,5 @@
 """The kernels of the device type "gpu", one module per family.
 
-In: bind contexts of ops. Out: launches on device arrays.
-Must not depend on CuPy or the simulator.
+In: bind contexts of ops. Out: launches on device arrays. This package must not depend on CuPy or
+the simulator.
 """

@@ -28,7 +28,10 @@ INDEX = "index.h"
 
 
 def _extent(query: KernelQuery, rows: int) -> tuple[int, int, int, int]:
-    """Return the number and size of class ranges on this device, samples per range, first class."""
+    """Return the sizes that describe the ranges of classes on this device.
+
+    They are the number of ranges, the classes and samples per range, and the first class.
+    """
     attrs: Any = query.attrs
     size = (rows if attrs["classes"] is None else attrs["classes"]) // attrs["parts"]
     return rows // size, size, attrs["num_sample"] // attrs["parts"], attrs["first"]

@@ -1,8 +1,8 @@
 """Kernels for gather, scatter and segment sums.
 
 Sums are accumulated with atomic additions: in the element type if it has them, otherwise in
-float32. The device decides their order, so that with repeated indices the last bits may differ from
-run to run.
+float32. The device decides the order of these additions, so that with repeated indices the last
+bits may differ from run to run.
 """
 
 from __future__ import annotations
@@ -73,8 +73,9 @@ def _clear(sums: DeviceArray) -> Iterator[Launch]:
 def _extent(ctx: BindContext, batched: bool, table: TensorType) -> tuple[int, ...]:
     """Return the kernel's sizes.
 
-    These are the elements before the axis, on it and after it, the number of indices, the first row
-    on this device, and whether the indices are batched.
+    These are the product of the sizes before the axis, the size of the axis, the product of the
+    sizes after it, the number of indices, the first row on this device, and whether the indices
+    are batched.
     """
     index = ctx.query.inputs[1].shape
     axis: Any = len(index) - 1 if batched else ctx.attrs["axis"]

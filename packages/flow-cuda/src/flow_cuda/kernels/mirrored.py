@@ -28,9 +28,9 @@ HEADER = "move.h"
 
 
 def _parts(shape: Sequence[int], attrs: Any, kind: type) -> Iterator[tuple[bool, Region]]:
-    """Yield, for each rank, whether it holds the copy to use, and its region.
+    """Yield, for each rank, whether its copy of the region is used, and the region.
 
-    Of the ranks along a dimension whose SBP is of the kind, the first one holds that copy.
+    Along each dimension whose SBP is an instance of ``kind``, the copy of the first rank is used.
     """
     nd, hierarchy = parse_nd_sbp(attrs["sbp"]), attrs["hierarchy"]
     for rank in range(prod(hierarchy)):

@@ -72,7 +72,7 @@ def _gamma_grad(ctx: BindContext) -> Launch | Sequence[Launch]:
 
 
 def _param_grad(ctx: BindContext) -> Sequence[Launch]:
-    """Return launches that compute the sums before dy * gamma, which may overwrite dy."""
+    """Return launches: first those of the sums, then dy * gamma, whose result may overwrite dy."""
     dy, normalized, gamma = ctx.inputs
     scaled, d_beta, d_gamma = ctx.outputs
     size, period = dy.size, _outer_and_inner(ctx, "begin_params_axis")[1]

@@ -239,7 +239,7 @@ def _fold(conv: Conv, columns: DeviceArray, x: DeviceArray) -> Launch:
 
 
 def _part(array: DeviceArray, first: int) -> DeviceArray:
-    """Return the part of an array from an element on; products derive the extent themselves."""
+    """Return the elements of an array from ``first`` on; products use as many as they need."""
     return array.part(first * array.itemsize, (array.size - first,), array.dtype)
 
 

@@ -153,7 +153,7 @@ class SimulatedLt:
         out[...] = result
 
     def _check_algorithm(self, how: Any, addresses: tuple[int, ...]) -> None:
-        """Check that operands and workspace are as the heuristic was told."""
+        """Check the alignments and workspace size for which the heuristic chose the algorithm."""
         algorithm, workspace, nbytes, _ = how
         kept = np.frombuffer(ctypes.string_at(algorithm, RESULT.itemsize), RESULT)[0]["algorithm"]
         for address, wanted in zip(addresses, kept[1:7].tolist(), strict=True):

@@ -483,7 +483,7 @@ class Simulator:
             raise SimulatorError(
                 f"ending the capture of {stream.name}",
                 found=f"{capture.freed} bytes freed during the capture, which invalidates it",
-                allowed="memory that is freed before or after",
+                allowed="memory that is freed before or after the capture",
             )
         if late:
             raise SimulatorError(

@@ -1,5 +1,5 @@
 """Kernel implementations of the ops of flow-data.
 
 In: arrays, TensorBuffers and records of a step. Out: launches, most of which work row by row.
-Must not import the public functions, the plugin or op specs.
+This package must not import the public functions, the plugin or op specs.
 """

@@ -82,7 +82,7 @@ class CocoAnnotations:
         return int(image["height"]), int(image["width"])
 
     def boxes(self, image_id: int) -> tuple[Array, Array]:
-        """Return boxes (xmin, ymin, xmax, ymax) clipped to the image, and labels from 1."""
+        """Return boxes (xmin, ymin, xmax, ymax) clipped to the image, and labels of at least 1."""
         height, width = self.size(image_id)
         boxes, labels = [], []
         for thing in self._objects[image_id]:

@@ -47,7 +47,7 @@ class WorkerLimits:
 
     @classmethod
     def from_cores(cls, cores: Cores) -> WorkerLimits:
-        """Return the limits of FLOW_DATA_WORKERS, or else the loaders' part of a plan's cores.
+        """Return the limits that FLOW_DATA_WORKERS sets, or else those from the cores of a plan.
 
         >>> WorkerLimits.from_cores(Cores(4, "its cores", kernels=4, products=4, loaders=1))
         WorkerLimits(computing=1, waiting=4, source='4 cores')

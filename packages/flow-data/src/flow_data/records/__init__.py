@@ -2,5 +2,5 @@
 
 In: paths. Out: classes with the interface of `flow_data.records.framed.Files`, which read records
 by number.
-Must not import loaders, ops or kernels.
+This package must not import loaders, ops or kernels.
 """

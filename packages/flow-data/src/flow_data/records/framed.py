@@ -77,7 +77,7 @@ def missing(path: str, error: OSError) -> DataError:
         f"opening {path}",
         found=f"{error.strerror}; {found}",
         allowed="a file of records",
-        hint="check folder, data_part_num, part_name_prefix and part_name_suffix_length",
+        hint="check the folder, data_part_num, part_name_prefix and part_name_suffix_length",
     )
 
 

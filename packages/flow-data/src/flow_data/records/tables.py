@@ -1,4 +1,4 @@
-"""Rows of Parquet and Arrow files as records, by the package pyarrow (``flow-data[parquet]``).
+"""Rows of Parquet and Arrow files as records, read with pyarrow (``flow-data[parquet]``).
 
 A column is a field of the record; a row of a column is a number, a text, bytes, or a list of one of
 these.  Rows of a group (Parquet's row group, Arrow's record batch) are read together, and the

@@ -1,5 +1,5 @@
 """Op specs of flow-data: schema, shape inference, SBP rules and gradients.
 
 In: types and attributes. Out: tables ``OPS`` for the plugin.
-Must not import kernels, loaders or record formats.
+This package must not import kernels, loaders or record formats.
 """

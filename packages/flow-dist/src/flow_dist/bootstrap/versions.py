@@ -1,4 +1,4 @@
-"""Check that all processes run the same package versions, as other versions make other plans."""
+"""Check that all processes run the same package versions, because plans depend on the versions."""
 
 from __future__ import annotations
 

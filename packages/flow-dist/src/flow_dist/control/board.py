@@ -180,7 +180,7 @@ class Board:
         return bool(self._unheard)
 
     def check(self, now: float) -> bool:
-        """Return whether the job has failed; the first failure is kept, as it causes any others."""
+        """Return whether the job has failed; keep only the first failure, which causes others."""
         alive = self._alive()
         suspects = [rank.heard for _, rank in alive if rank.address in self._unheard]
         if suspects and now - min(suspects) <= self.limits.silence:

@@ -1,4 +1,4 @@
-"""A rank's end of the control channel: heartbeats, goodbye, failure reports, and stop orders."""
+"""The client side of the control channel: heartbeats, goodbye, failure reports, stop orders."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def fewest(team: Team, ranks: Mapping[int, Rank]) -> int:
 
 
 def divergence(team: Team, ranks: Mapping[int, Rank]) -> tuple[int, int] | None:
-    """Return a member that has entered another exchange than most members, and one of these.
+    """Return a member whose exchange differs from that of most members, and one of the latter.
 
     If the team is divided in half, the half with the lowest rank counts as the majority.
     """

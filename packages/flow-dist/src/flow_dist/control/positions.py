@@ -95,7 +95,7 @@ def position(rank: Rank) -> str:
 
 
 def outlier(places: Mapping[int, str]) -> int:
-    """Return a rank that is not at the usual place; in a tie, that is the lowest rank's place."""
+    """Return a rank that is not where most ranks are; in a tie, not where the lowest rank is."""
     votes = Counter(places.values())
     most = max(votes.values())
     usual = next(places[n] for n in sorted(places) if votes[places[n]] == most)

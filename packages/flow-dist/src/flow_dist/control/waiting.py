@@ -119,8 +119,9 @@ def _migrate(core: int) -> None:
 def thread_budget_of_host(gather: Callable[[bytes], Sequence[bytes]]) -> Budget:
     """Return the thread budget of every process: the smallest fair share among all processes.
 
-    The budget is equal in all processes, because their plans must be equal.  So is its pool: the
-    smallest number of cores that the processes of one host have together.
+    The budget is equal in all processes, because their plans must be equal.  The pool of the
+    budget, too, is equal in all processes: the minimum, over all hosts, of the number of cores
+    that the processes of the host have together.
 
     Args:
         gather: all-gathers bytes over all processes, in rank order.

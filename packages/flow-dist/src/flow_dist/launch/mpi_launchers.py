@@ -140,9 +140,9 @@ class Launcher:
 
         Args:
             env: the environment to extend.
-            folder: folder for the files of Open MPI's launcher.  Its default folder is named after
-                its process id; after a kill, the files would stay there, and the next launcher with
-                the same id would fail.
+            folder: folder for the files of Open MPI's launcher.  By default, the launcher names the
+                folder after its process id; after a kill, the files would stay in this folder, and
+                the next launcher with the same id would fail.
             one_host: whether all ranks run on this host, so that no other host needs to reach them.
         """
         own = {**_WITHIN_A_HOST[self.kind], **env} if one_host else dict(env)

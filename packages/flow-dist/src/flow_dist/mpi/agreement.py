@@ -192,7 +192,7 @@ class Agreement:
         self._error: ProcessesDifferError | None = None
 
     def job(self, name: str, arrays: Sequence[str], policy: str) -> Job:
-        """Return a `Job`, whose calls are compared."""
+        """Return a job whose calls are compared with the calls of the other processes."""
         return Job(self._steps, name, arrays, policy)
 
     def enter(self, what: str) -> None:
@@ -356,6 +356,6 @@ def _unknown(own: Description, events: Mapping[int, Description]) -> ProcessesDi
     return ProcessesDifferError(
         f"comparing {own['what']} with the calls of the other processes",
         at=_line(own),
-        found=f"another process that runs, or has run, something else{others}",
+        found=f"another process that made a different call{others}",
         allowed="the same calls in the same order in all processes",
     )

@@ -24,7 +24,7 @@ PACK_BELOW = 16384
 
 @dataclass(slots=True)
 class Transport:
-    """The part of MPI that sends and receives need.
+    """The MPI objects and functions that point-to-point messages need.
 
     Attributes:
         comm: the MPI communicator.

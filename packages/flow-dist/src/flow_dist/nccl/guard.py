@@ -1,7 +1,7 @@
 """Abort NCCL communicators after a failure, as devices would otherwise wait forever.
 
-A thread polls for asynchronous errors, for the verdict on the job, and for processes that run
-another step than this process.  All communicators are aborted before the process is terminated.
+A thread polls for asynchronous errors, for the verdict on the job, and for processes whose step
+differs from that of this process.  All communicators are aborted before the process ends.
 """
 
 from __future__ import annotations

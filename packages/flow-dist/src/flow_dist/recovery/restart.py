@@ -68,7 +68,7 @@ class SingleProcess:
     rank, size = 0, 1
 
     def gather(self, text: bytes, what: str) -> tuple[bytes, ...]:
-        """Return a tuple of the text alone."""
+        """Gather a text from all processes, of which there is one: return ``(text,)``."""
         return (text,)
 
 

@@ -349,7 +349,7 @@ class Parts(Mapping[str, Array]):
         return name in self._pieces  # `Mapping` would read the variable
 
     def type_of(self, name: str) -> TensorType:
-        """Return shape and element type of a variable without reading it."""
+        """Return the shape and element type of a variable without reading the variable."""
         piece = self._pieces[name][0][1]
         return TensorType(piece.shape, as_dtype(piece.dtype))
 

@@ -26,7 +26,7 @@ ONTO, BASE = "matmul_onto", 2
 
 @dataclass(frozen=True, slots=True)
 class Accumulating(RecipeSequence):
-    """Recipes that accumulate into their output, to which the base is copied first."""
+    """Recipes that accumulate into their output, after the other summand is copied to it."""
 
     def bind(self, ctx: BindContext) -> list[Launch]:
         """Return the launches on the op's arrays."""

@@ -89,7 +89,7 @@ def _accepts(query: KernelQuery) -> bool:
 def _has_half_vectors(query: KernelQuery) -> bool:
     """Return whether any vector is bfloat16.
 
-    No vector is allowed to be, because the moving statistics are mutated in place.
+    The kernel accepts no bfloat16 vectors, because it changes the moving statistics in place.
     """
     return any(is_half(t) for t in query.inputs if len(t.shape) == 1)
 

@@ -1,4 +1,4 @@
-"""Matrix products with weights that were packed before, in the layout that the primitive selects.
+"""Matrix products with weights that another op has packed in the layout of the primitive.
 
 Other products pack their weights during execution, one panel at a time. If several devices of a
 process multiply few rows each by the same weight, it is less work to pack the weight once; see

@@ -70,12 +70,12 @@ class SummedSgd:
 
     @property
     def reorders(self) -> int:
-        """Bytes copied between layouts, which are none."""
+        """Bytes copied between layouts at each launch: always 0."""
         return 0
 
     @property
     def allocates(self) -> bool:
-        """Whether the library allocates memory at each launch, which it does not."""
+        """Whether the library allocates memory at each launch: always False."""
         return False
 
     def bind(self, ctx: BindContext) -> list[Launch]:

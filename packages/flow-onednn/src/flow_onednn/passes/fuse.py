@@ -288,9 +288,9 @@ OWN_MEMORY = "packed operands, in memory of the library"
 def told_copies(rewriter: KernelRewriter, op: Op) -> bool:
     """Record in attributes the bytes of weights that a kernel copies to its primitive's layout.
 
-    Also record that the library allocates memory of its own.  A ``matmul`` that is only summed over
-    devices is not replaced for that, because the compiler can sum results in place for a plain
-    ``matmul`` only.
+    Also record whether the library allocates memory of its own.  A ``matmul`` whose result is only
+    summed over devices is not replaced by an op with these attributes, because the compiler can sum
+    in place only the results of a plain ``matmul``.
     """
     fused = _FUSED.get(op.type, op.type)
     types = rewriter.types[op.name]

@@ -58,7 +58,7 @@ def _deconv(e: Emission) -> str:
 
 
 def _pool_pads(e: Emission) -> list[int]:
-    """Return the padding for which ONNX has the op's number of windows, however it rounds."""
+    """Return the padding for which ONNX's node has as many windows as the op, with any rounding."""
     y, kernel = e.outputs[0].shape, e.attr("pool_size")
     if _rounds(e) and e.open and e.open[0] - {0, e.rank - 1 if _is_last(e) else 1}:
         e.unsupported("its padding depends on sizes that are open")

@@ -1,7 +1,7 @@
 """Arrays: shapes, selections, indices and constants.
 
 In: blobs and shapes.  Out: ops in the job under definition; ``__all__`` lists the functions that
-are also names of ``oneflow`` itself.  Must not depend on `math` or `nn`.
+are also names of ``oneflow`` itself.  This package must not depend on `math` or `nn`.
 """
 
 from flow_core.api.array import index, select, shape, source

@@ -1,6 +1,6 @@
 """Functions of OneFlow 0.4 that pad images, extract diagonals and repeat blobs; and `Size`.
 
-The functions are sequences of other ops, so that every backend has their kernels.
+The functions are sequences of existing ops, so that every backend has kernels for them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Size(tuple[int, ...]):
 
 
 def _sides(function: str, x: Blob, padding: Any) -> tuple[int, int, int, int]:
-    """Return how many columns and rows to add at the left, right, top and bottom of images."""
+    """Return the numbers of columns to add at the left and right, and of rows at top and bottom."""
     given = [padding] * 4 if isinstance(padding, Integral) else list(padding)
     fits = len(given) == len(x.shape) == 4
     fits = fits and all(isinstance(n, Integral) and int(n) >= 0 for n in given)
@@ -119,8 +119,8 @@ def expand(x: Blob, expand_size: Sequence[int], name: str | None = None) -> Blob
         A blob of the new shape, and of the element type of ``x``.
 
     Raises:
-        InferenceError: ``expand_size`` is shorter than the shape, changes an axis of another size
-            than 1, or has -1 for a new axis.
+        InferenceError: ``expand_size`` is shorter than the shape, changes an axis whose size is
+            not 1, or has -1 for a new axis.
     """
     asked = tuple(expand_size)
     own = (-1,) * (len(asked) - len(x.shape)) + x.shape

@@ -163,7 +163,7 @@ class custom_op_module:
         raise UnsupportedError(
             f"custom_op_module({self.name!r}).{what}()",
             at=user_line(3),
-            found="a kernel to be compiled",
+            found="a kernel that must be compiled",
             allowed="kernels in Python, and those of plugins",
             hint="call py_kernel(), or write a plugin: docs/architecture.md, Add an op",
         )

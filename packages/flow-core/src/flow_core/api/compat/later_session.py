@@ -109,7 +109,7 @@ def has_rpc_backend_grpc() -> bool:
 
 
 def has_rpc_backend_local() -> bool:
-    """Return True: one process can run all devices."""
+    """Return True: a program can run in a single process, without communication."""
     return True
 
 

@@ -1,4 +1,4 @@
-"""Functions of OneFlow 0.5's lazy API whose parameters are in another order than in 0.3.4.
+"""Functions of OneFlow 0.5's lazy API whose order of parameters differs from that in 0.3.4.
 
 Programs import this API as ``oneflow.compatible.single_client``.
 """

@@ -344,7 +344,7 @@ def add_n(inputs: Sequence[Blob], name: str | None = None) -> BlobDef:
         name: name of the op.
 
     Returns:
-        A blob of that shape and type.
+        A blob of the shape and type of the inputs.
 
     Raises:
         InferenceError: there are no blobs, or their types differ.

@@ -1,7 +1,7 @@
 """``flow.nn``: functions of neural networks, in six parts; ``flow.layers`` are in `layers`.
 
-In: blobs.  Out: ops, and the variables of layers, in the job under definition.  Must not depend on
-`optim` or `compat`.
+In: blobs.  Out: ops, and the variables of layers, in the job under definition.  This package must
+not depend on `optim` or `compat`.
 """
 
 from __future__ import annotations

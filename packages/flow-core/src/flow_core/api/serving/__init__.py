@@ -1,5 +1,5 @@
 """Models that are saved with their graphs, and sessions that run them without the script.
 
 In: predict jobs and folders.  Out: `ModelBuilder` and `InferenceSession`.
-Must not be imported by the other parts of the API.
+The other parts of the API must not import this package.
 """

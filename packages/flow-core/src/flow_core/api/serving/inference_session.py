@@ -38,7 +38,7 @@ __all__ = ["InferenceSession", "ModelVersionPolicy", "SessionOption"]
 
 
 class ModelVersionPolicy(enum.Enum):
-    """Which version of a saved model to load."""
+    """The policy by which a version of a saved model is chosen."""
 
     LATEST = 1
 

@@ -154,7 +154,7 @@ class _Matching:
                 at=self.at,
                 found="".join(f"\n    {line}" for line in self.problems) or "no arrays",
                 allowed="arrays with the shapes of variables",
-                hint="names={pattern: name or flow.weights.Rule(...)} maps names and shapes",
+                hint="map names and shapes: pass names={pattern: name or flow.weights.Rule(...)}",
             )
         return self.values, report
 

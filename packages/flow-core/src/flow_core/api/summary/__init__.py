@@ -2,7 +2,7 @@
 
 In a job, `create_summary_writer` opens the event file of the process; `scalar`, `histogram`,
 `image` and `pb` write to this file at every step.  Outside jobs, `text` and `hparams` build
-messages.  Must not depend on `math`, `nn` or `session`.
+messages.  This package must not depend on `math`, `nn` or `session`.
 """
 
 from __future__ import annotations

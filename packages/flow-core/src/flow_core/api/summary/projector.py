@@ -68,7 +68,7 @@ class Graph:
                 "flow.summary.Graph.write_structure_graph",
                 at=user_line(2),
                 found=f"{self._file} exists",
-                allowed="one file of an object",
+                allowed="one call per Graph object",
             )
         graphs = default_session().each(lambda job: (job.name, job.compile().logical))
         jobs = {name: _nodes(graph) for name, graph in graphs}

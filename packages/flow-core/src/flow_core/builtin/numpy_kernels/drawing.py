@@ -22,7 +22,7 @@ Part = tuple[Shape, Any]
 
 
 def scratch_part(shape: Sequence[int], place: Place | None) -> Part:
-    """Return shape and element type of the workspace that `drawing` needs."""
+    """Return the shape and element type of the workspace that `drawing` needs."""
     size = num_elements(shape) if place is None else CHUNK
     return (min(size, CHUNK),), np.float32
 

@@ -81,8 +81,8 @@ def _whole(
 ) -> tuple[AttrValue, ...]:
     """Return the description of a whole group; empty if all of its devices have ops.
 
-    It consists of the text forms of the receivers and the senders, and of a (bytes held and made,
-    bytes of the largest part) entry for each member of a bucket.
+    The description consists of the text forms of the receivers and of the senders, and of one
+    entry (bytes held and made, bytes of the largest part) for each member of a bucket.
     """
     sources, targets = devices_of(step.source.placement), devices_of(step.target.placement)
     senders, receivers = [sources[r] for r in group.sources], [targets[r] for r in group.targets]

@@ -133,9 +133,9 @@ class _Batching:
             self._place_adjacent(tuple(op.output() for op in ops))
 
     def _is_adjacent(self, values: Parts) -> bool | None:
-        """Return True if the devices' inputs are side by side, and False if they are one value.
+        """Return True if the inputs of the devices are adjacent in memory, in device order.
 
-        Return None if neither holds.
+        Return False if all devices read one value, and None if neither is the case.
         """
         roots = [self.roots.get(value, value) for value in values]
         if len(set(roots)) == 1:

@@ -56,8 +56,9 @@ class PartialRoles:
     neutral element.
 
     Attributes:
-        kept, combined: dimensions of the source that are kept and combined.
-        made: dimensions of the target that are made.
+        kept: dimensions that are partial in both layouts.
+        combined: partial dimensions of the source whose parts are combined.
+        made: dimensions in which the transition creates the partial results of the target.
         own: dimensions in which a target rank takes pieces from its own coordinate only.
         first: dimensions in which only the target ranks with coordinate 0 take pieces.
     """

@@ -142,7 +142,7 @@ def _direct(
     if step is None:
         raise BoxingError(
             f"boxing a tensor of type {tensor} by {spec.name!r}",
-            found=f"a step from {source} to {target}",
+            found=f"a reshard step from {source} to {target}",
             allowed="transitions of one reshard step: see flow_core.compiler.reshard.direct",
         )
     return step

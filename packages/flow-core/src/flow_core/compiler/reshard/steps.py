@@ -198,7 +198,7 @@ def _filled(shape: Shape, layout: TensorLayout) -> int:
 
 
 def _even_groups(step: ReshardStep, form: str) -> list[Group]:
-    """Return the groups of an even step: one of the devices with parts, and one of each other."""
+    """Return the groups of an even step: one of all devices with parts, one per other device."""
     sources, targets = (_filled(step.shape, end) for end in (step.source, step.target))
     joined = max(sources, targets)
     alone = range(joined, step.target.placement.size)

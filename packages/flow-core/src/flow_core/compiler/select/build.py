@@ -74,7 +74,7 @@ class ValueTables:
 class Builder:
     """The builder of the network of a problem.
 
-    Values with equal tables, as in equal layers, share them.
+    Values with equal tables, such as those of equal layers, share one set of tables.
 
     Args:
         problem: the problem.

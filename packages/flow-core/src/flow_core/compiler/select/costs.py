@@ -9,7 +9,7 @@ All costs are whole picoseconds, so that sums do not depend on their order:
 * buckets: a credit, zero or negative, for gradients that are all-reduced in buckets: the latency
   and launch time of separate all-reduces, less the gradient's share of those of a bucket;
 * memory: a price for each byte that outputs, variables and copies occupy on the fullest device;
-* convention: the time to scatter a fed batch, charged if the batch is fed in another split than by
+* convention: the time to scatter a fed batch, charged if the batch is not fed split by
   samples.  So a fed batch arrives split by samples unless another split saves more than this time.
 """
 
@@ -131,7 +131,7 @@ class Costs:
         )
 
     def unsplit(self, value: Value, target: TensorLayout) -> int:
-        """Return the charge for feeding a batch in another layout than that in which it arrives."""
+        """Return the charge for feeding a batch in a layout that differs from the arriving one."""
         arrival = self.problem.arrival(value, target.placement)
         if arrival is None or arrival == target or fed_as(target) is None:
             return 0

@@ -1,5 +1,5 @@
 """Settings of jobs, and the scopes of their ops.
 
-In: names and values that the program sets. Out: settings of one job.
-Must not depend on `frontend.trace`, `frontend.job` and `frontend.session`.
+In: names and values that the program sets. Out: settings of one job. This package must not depend
+on `frontend.trace`, `frontend.job` and `frontend.session`.
 """

@@ -60,7 +60,7 @@ def _train_requests(build: JobBuild, line: SourceLine | None) -> list[TrainReque
             f"compiling job {build.name!r}",
             at=line,
             found='a job of type "train" without an optimizer',
-            allowed="a call of flow.optimizer....minimize(loss) in the job function",
+            allowed="a call of an optimizer's minimize(loss) in the job function",
             hint='add that call, or decorate the function with type="predict" if it does not train',
         )
     return build.train_requests

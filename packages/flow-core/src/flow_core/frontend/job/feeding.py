@@ -274,8 +274,8 @@ class StagingBuffers:
     """Copies of the fed arrays of asynchronous steps, with one set of buffers per token of the job.
 
     A token permits a step to be in flight.  A set of buffers belongs to the step that holds its
-    token, because steps of several threads may enter the pipeline in another order than that in
-    which their arrays were copied.
+    token, because the order in which steps of several threads enter the pipeline may differ from
+    the order in which their arrays were copied.
     """
 
     __slots__ = ("_sets",)
@@ -326,7 +326,7 @@ def _paths(path: str, placeholders: Any, devices: int) -> Iterator[str]:
 
 
 def _about_size(spec: PlaceholderSpec, shape: Shape) -> str | None:
-    """Return a hint for a batch of another size than the placeholder's; None for other errors."""
+    """Return a hint if a batch differs from its placeholder only in size; None for other errors."""
     if not shape or len(shape) != len(spec.shape) or shape[1:] != spec.shape[1:] or spec.is_open:
         return None
     sizes = ", ".join(map(str, (None, *spec.shape[1:])))

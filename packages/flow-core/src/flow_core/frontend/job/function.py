@@ -160,8 +160,8 @@ class JobFunction(Generic[P, R]):
                     f"defining train job {self.name!r}",
                     at=self.line,
                     found=f"another train job of that name at {other.line}",
-                    allowed="one train job per name, under which its step counter is saved",
-                    hint="rename one of the jobs, or call flow.clear_default_session() before",
+                    allowed="one train job per name, since the name identifies its step counter",
+                    hint="rename one of the jobs, or first call flow.clear_default_session()",
                 )
 
     # ------------------------------------------------------------------ phases
@@ -440,8 +440,8 @@ class JobFunction(Generic[P, R]):
         raise JobError(
             f"pickling or copying job {self.name!r}",
             at=user_line(2),
-            found="a job function, which belongs to the session of this process",
-            allowed="a definition of the job in each process that calls it",
+            found="a job function, which cannot leave the session of this process",
+            allowed="a job that is defined in each process that calls it",
             hint="move the definition to a module that each process imports",
         )
 

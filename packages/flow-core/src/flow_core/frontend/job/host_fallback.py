@@ -97,7 +97,7 @@ def _place(line: SourceLine | None) -> str:
 def explained(
     ledger: Iterable[BoxingEntry], build: JobBuild, graph: Graph
 ) -> Iterator[BoxingEntry]:
-    """Yield a ledger's entries; those for transfers to or from ops on the CPU get that reason.
+    """Yield a ledger's entries; for transfers that the fallback causes, state it as the reason.
 
     Args:
         ledger: the ledger.

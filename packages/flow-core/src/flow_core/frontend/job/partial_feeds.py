@@ -62,7 +62,7 @@ class PartialFeed(ABC):
         self.shape, self.dtype, self.what = shape, dtype, what
 
     def tobytes(self) -> bytes:
-        """Return the bytes that processes compare, which are none."""
+        """Return no bytes: processes do not compare the contents of partial feeds."""
         return b""
 
     def __getitem__(self, window: Any) -> Array:

@@ -1,4 +1,4 @@
-"""Notification about the stages of a job that take time: tracing, compiling and binding."""
+"""Notifications to listeners when the tracing, compiling or binding of a job begins or ends."""
 
 from __future__ import annotations
 

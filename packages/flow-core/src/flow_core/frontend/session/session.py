@@ -138,7 +138,7 @@ class Session:
             raise ConfigError(
                 "joining the machines of flow.env.machine",
                 found="variables that jobs of this process have made before",
-                allowed="flow.env.machine to be called before the first job",
+                allowed="a call of flow.env.machine before the first job",
             )
         self._world = found
         self.pipeline.one_caller = found is not None
@@ -355,7 +355,7 @@ class Session:
     def _shared(self, stored: StoredVariable, device: Device, region: Region) -> Part | None:
         """Return the part whose memory a new part can share, or None.
 
-        It has the same region and place (as on an emulated GPU and the CPU), or any if shared.
+        Unless all devices share the variable, the part is on a device of equal machine and index.
         """
         anywhere = self.sharing.get(stored.info.name, False)
         for other, part in stored.parts.items():

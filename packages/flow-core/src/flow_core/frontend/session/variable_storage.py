@@ -177,7 +177,7 @@ def too_large(info: VariableInfo, device: Device, nbytes: int, available: str) -
     error = OutOfMemoryError(
         f"allocating variable {info.name!r} of job {info.job!r} on {device}",
         at=info.line,
-        found=f"{info.type}, of which {nbytes:,} bytes are on that device",
+        found=f"{info.type}, of which this device would hold {nbytes:,} bytes",
         allowed=available,
         hint="make the variable smaller, or split it over more devices with "
         "distribute=flow.distribute.split(0)",

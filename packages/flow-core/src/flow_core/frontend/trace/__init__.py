@@ -2,6 +2,6 @@
 
 Tracing neither differentiates nor compiles the job.
 
-In: a job function and its annotations. Out: a logical graph and the form of the job's results.
-Must not depend on `frontend.job` and `frontend.session`.
+In: a job function and its annotations. Out: a logical graph and the form of the job's results. This
+package must not depend on `frontend.job` and `frontend.session`.
 """

@@ -335,7 +335,7 @@ def _checked_loss(job: JobBuild, loss: object, line: SourceLine | None) -> BlobD
 
 
 def _whole_loss(loss: BlobDef, line: SourceLine | None) -> BlobDef:
-    """Return a loss as a blob with one value per step, all of whose rows are valid."""
+    """Concatenate a loss over the periods of a step, and check that all of its rows are valid."""
     if isinstance(loss, PeriodBlob):
         packed = innermost(loss, lambda blob: emit("concat", *blob.periods, axis=0))
         return _whole_loss(packed, line)

@@ -193,7 +193,7 @@ def _gradient_sbp(
     given: Sequence[str] | None,
     line: SourceLine | None,
 ) -> Sequence[str] | None:
-    """Return the texts of the gradient's SBP; None lets the compiler choose."""
+    """Return the SBP of the gradient in text form; None if the compiler is to choose it."""
     if mode not in GRAD_MODES or (mode == "manual") != (given is not None):
         raise JobError(
             "hierarchical_parallel_cast",

@@ -67,7 +67,7 @@ def rows_passed(
         f"use of {op_type}",
         at=line,
         found="; ".join(_described(x) for x in inputs if x.rows is not None),
-        allowed="ops that process rows independently or sum them, on equally many valid rows",
+        allowed="ops that process rows independently or sum them, with equal valid rows",
         hint="use flow.cast_to_static_shape(blob), which makes the zero rows valid, too",
     )
 

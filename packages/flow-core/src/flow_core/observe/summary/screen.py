@@ -166,6 +166,6 @@ def by_cost(ledger: Iterable[Transfer]) -> list[Transfer]:
 
 
 def _way(entry: Transfer) -> str:
-    """Return the steps of a transfer with the SBP before and after."""
+    """Return a text with the steps of a transfer and the SBPs before and after the transfer."""
     source, target = (text.partition("] ")[2] or text for text in (entry.source, entry.target))
     return f"{'+'.join(entry.steps)} {source} to {target}"

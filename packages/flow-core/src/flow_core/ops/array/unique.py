@@ -184,9 +184,7 @@ def _encode(
 
 
 def _encode_samples(_: np.random.Generator) -> Iterator[Sample]:
-    """Yield tables with a token in each half, and tokens that are known, new, or collide with
-    others.
-    """
+    """Yield tables that hold tokens, and tokens to look up: known ones, new ones and collisions."""
     attrs = {"hash_precomputed": True}
     for dtype in (np.int32, np.int64):
         table = np.zeros(32, dtype)

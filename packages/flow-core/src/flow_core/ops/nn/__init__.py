@@ -1,4 +1,5 @@
 """Ops of neural networks: convolutions, pooling, normalization, losses, activations.
 
-In: types and attributes.  Out: specs in ``OPS``.  Must not depend on `training` or `system`.
+In: types and attributes.  Out: specs in ``OPS``.  This package must not depend on `training` or
+`system`.
 """

@@ -167,7 +167,10 @@ def _floating_same_inputs(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _backward_reference(row: Activation) -> Callable[..., Any]:
-    """Return a function for dy times the derivative; it is 0 on flat pieces even if dy is NaN."""
+    """Return a function that computes dy times the derivative.
+
+    Where the activation is flat, the result is 0, even if dy is NaN.
+    """
 
     def reference(at: Any, dy: Array, **attrs: AttrValue) -> Array:
         slope = row.derivative(at, **attrs)

@@ -288,7 +288,7 @@ def _filter_grad_gradient(g: GradContext) -> tuple[Sym | None, Sym | None]:
 
 
 def _products(y: TensorType, weight: TensorType) -> float:
-    """Return the floating-point operations of a convolution that writes or reads ``y``."""
+    """Return the number of floating-point operations of a convolution or gradient with ``y``."""
     return 2.0 * y.size * weight.size / max(weight.shape[0], 1)
 
 

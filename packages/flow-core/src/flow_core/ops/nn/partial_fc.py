@@ -96,7 +96,7 @@ def mapped(label: Array, classes: int, parts: int, number: int) -> Any:
         raise DataError(
             "sampling classes for labels",
             found=f"{rank.max() + 1} distinct labels in one of {parts} parts",
-            allowed=f"at most {share}, the share of {number} samples",
+            allowed=f"at most {share} distinct labels per part, since {number} classes are sampled",
             hint="pass a larger num_sample",
         )
     return (ranges * share + rank)[inverse.reshape(-1)].astype(label.dtype)

@@ -93,7 +93,7 @@ def to_first(array: Array, data_format: str) -> Array:
 
 
 def from_first(array: Array, data_format: str) -> Array:
-    """Return an array's view in the attributes' layout, the inverse of `to_first`."""
+    """Return a view of a channels-first array in the layout ``data_format``; inverts `to_first`."""
     return array if data_format == "channels_first" else np.moveaxis(array, 1, -1)
 
 

@@ -52,7 +52,7 @@ class Im2col:
 
     @property
     def reorders(self) -> int:
-        """Bytes copied between layouts, which are those of the im2col matrix."""
+        """Bytes copied between layouts at each launch: the size of the im2col matrix."""
         return FLOAT_BYTES * self.size + self.product.reorders
 
     @property

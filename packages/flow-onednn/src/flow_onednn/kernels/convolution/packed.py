@@ -1,4 +1,4 @@
-"""Convolutions with weights that were packed before, in the layout that the primitive selects.
+"""Convolutions with weights that another op has packed in the layout that the primitive selects.
 
 Outside of training, weights change only when variables are overwritten, so that they are packed
 once. A residual addition and a limit of the result (such as relu) are part of the primitive. The
@@ -210,7 +210,7 @@ class _Bound:
     measure: Callable[[], float]
 
     def get(self) -> float:
-        """Return the bound: the known one, or the largest magnitude."""
+        """Return the bound that an op computed, or else measure the largest magnitude."""
         return self.measure() if self.known is None else self.known[0]
 
 

@@ -52,7 +52,7 @@ class StridedProduct:
 
     @property
     def reorders(self) -> int:
-        """Bytes copied between layouts, which are those of the gathered or scattered pixels."""
+        """Bytes copied between layouts at each launch: the size of the gathered pixels."""
         return 4 * prod(self.used) + self.product.reorders
 
     @property

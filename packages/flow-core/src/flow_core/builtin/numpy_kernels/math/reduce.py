@@ -145,7 +145,10 @@ def _typed(workspace: Any, dtype: NumpyType, shape: tuple[int, ...]) -> Any:
 
 
 def _sum_workspace(query: KernelQuery) -> int:
-    """Return the bytes for sums of blocks, and for row sums if first and last axis are reduced."""
+    """Return the workspace size in bytes for sums of blocks and, for "rkr", also for row sums.
+
+    The pattern "rkr" means that the first and the last axis are reduced.
+    """
     groups = _groups(query)
     sizes = [n for n, _ in groups]
     pattern = "".join("r" if fate else "k" for _, fate in groups)

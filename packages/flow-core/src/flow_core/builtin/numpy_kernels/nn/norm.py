@@ -147,7 +147,7 @@ def _centre_and_square(
 ) -> Iterator[Launch]:
     """Yield launches that write x - mean to ``out``, and its partial inner products to ``scratch``.
 
-    The inner products are those of x - mean with ``other`` or, without ``other``, with itself.
+    The second factor of the inner products is ``other`` or, without ``other``, x - mean itself.
     """
     for k, block in enumerate(fold.blocks):
         yield call(np.subtract, x[block], fold.vector(mean), out=out[block])

@@ -1,5 +1,5 @@
 """NumPy kernels of `flow_core.ops.system`.
 
-In: bind contexts with fixed arrays.  Out: a tuple ``KERNELS`` of `KernelSpec` in each module.
-Must not depend on the compiler, the runtime or the frontend.
+In: bind contexts with fixed arrays.  Out: a tuple ``KERNELS`` of `KernelSpec` in each module. This
+package must not depend on the compiler, the runtime or the frontend.
 """
