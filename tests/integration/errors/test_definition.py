@@ -61,7 +61,7 @@ def test_ops_outside_of_jobs(use: Callable[[Any], Any]) -> None:
         return x
 
     job(ZEROS)
-    with mistake(OutsideJobError, "no job function under definition") as line:
+    with mistake(OutsideJobError, "no job function being traced") as line:
         line.append(SGD_LINE if "sgd" in use.__code__.co_names else line_of(use))
         use(kept[0])
 

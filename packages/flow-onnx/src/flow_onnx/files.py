@@ -96,7 +96,7 @@ def _check_size(weights: Weights, path: str, check: Checker) -> None:
 
 @contextmanager
 def _file_errors(path: str, check: Checker) -> Iterator[None]:
-    """Convert errors of the file system to `CheckpointError`."""
+    """Convert file-system errors to `CheckpointError`."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Add the ops of an ONNX model to the job under definition."""
+"""Add the ops of an ONNX model to the job being traced."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def read(
     variable: Variable,
     at: SourceLine | None,
 ) -> Any:
-    """Add the ops of a model to the job under definition, and return the blobs of its results.
+    """Add the ops of a model to the job being traced, and return the blobs of its results.
 
     Args:
         path: the model's file.

@@ -1,6 +1,6 @@
 """The public functions and classes: one module for each part of OneFlow's API.
 
-In: the calls of user programs.  Out: ops in the job under definition, and state of the session; the
+In: the calls of user programs.  Out: ops in the job being traced, and state of the session; the
 facade ``oneflow`` re-exports the names in ``__all__``.  This package must not depend on kernels or
 the runtime.
 """

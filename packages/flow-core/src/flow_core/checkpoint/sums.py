@@ -67,7 +67,7 @@ def read_sums(folder: Path) -> Sums | None:
         raise CheckpointError(
             f"reading {file}",
             found="a damaged list of digests",
-            allowed="a list that has not changed since the save",
+            allowed="a list of digests that has not changed since the save",
             hint="use another copy of the checkpoint; to load its files unchecked, at your own "
             f"risk, remove {SUMS}",
         )

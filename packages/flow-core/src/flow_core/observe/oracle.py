@@ -487,7 +487,7 @@ class _Alone:
 
 
 def first_of(placement: Placement) -> Placement:
-    """Return a placement on the first device of a placement."""
+    """Return a placement that contains only the first device of the given one."""
     return Placement(placement.device_type, placement.devices[:1])
 
 

@@ -1,4 +1,4 @@
-"""`emit` adds an op to the job under definition; packages of ops use it in their functions.
+"""`emit` adds an op to the job being traced; packages of ops use it in their functions.
 
 These packages may import core modules up to the plugin system, but jobs are defined in a higher
 layer.  Therefore, the frontend registers the implementation with `provide` when it is imported.
@@ -30,7 +30,7 @@ def provide(emitter: Emit) -> None:
 
 
 def emit(op_type: str, *inputs: object, name: str | None = None, **attrs: AttrValue) -> Any:
-    """Add an op to the job under definition, in the current scope.
+    """Add an op to the job being traced, in the current scope.
 
     Args:
         op_type: type of the op.
@@ -42,13 +42,13 @@ def emit(op_type: str, *inputs: object, name: str | None = None, **attrs: AttrVa
         A blob, or a tuple of blobs if the op has several (or any number of) outputs.
 
     Raises:
-        JobError: no job is under definition.
+        JobError: no job is being traced.
     """
     if not _provided:
         raise JobError(
             f"use of {op_type}",
             at=user_line(2),
-            found="no job function under definition",
+            found="no job function being traced",
             allowed="use inside a function decorated with @flow.global_function",
         )
     return _provided[0](op_type, *inputs, name=name, **attrs)

@@ -89,7 +89,7 @@ def _noise(array: Array, shape: tuple[int, ...], rng: np.random.Generator, unit:
 def _worse(array: Any, op: str, rng: np.random.Generator, unit: float) -> Any:
     """Draw values that do not change the maximum or minimum, including the neutral element.
 
-    Truth values are drawn for "or", which is their sum in numpy.
+    Boolean arrays are operands of "or", because numpy adds booleans as a logical or.
     """
     if array.dtype.kind == "b":
         chance = rng.integers(0, 2, array.shape).astype(bool)

@@ -146,7 +146,7 @@ def _fits_int32(numbers: Any) -> bool:
 
 
 class OFRecordWriter:
-    """A writer of a file of records; the file gets its name when it is complete.
+    """A writer of a record file, which is renamed to its final path when it is complete.
 
     Args:
         path: the file.

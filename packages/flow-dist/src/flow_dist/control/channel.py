@@ -115,7 +115,7 @@ def _register(client: ControlClient) -> ControlClient:
 
 
 def _detach_child(client: ControlClient) -> None:
-    """Detach a forked child: the parent alone is the rank, and runs the server in rank 0."""
+    """Detach a forked child: only the parent acts as the rank and, on rank 0, runs the server."""
     client.detach_in_child()
     _joined.clear()
     _server.clear()

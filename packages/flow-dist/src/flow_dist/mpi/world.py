@@ -120,7 +120,7 @@ class MpiWorld:
             raise LaunchError(
                 f"distributing {self.size} processes over {machines} machines",
                 found="neither number divides the other",
-                allowed=f"a number of processes that {machines} divides",
+                allowed=f"a number of processes divisible by {machines}",
                 hint="change the number of processes, or flow.config.machine_num",
             )
         self.machines = machines

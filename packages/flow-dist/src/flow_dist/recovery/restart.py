@@ -348,7 +348,7 @@ def _copy(variable: Any, region: Region) -> Array:
 
 @contextmanager
 def _explained(attempted: str) -> Iterator[None]:
-    """Convert errors of the file system to `CheckpointError`."""
+    """Convert file-system errors to `CheckpointError`."""
     try:
         yield
     except OSError as error:

@@ -91,7 +91,7 @@ def attrs_of(p: Problem) -> dict[str, AttrValue]:
 
 @cached
 def packed_size(p: Problem) -> int | None:
-    """Return the number of elements of the packed weights of a product.
+    """Return the number of elements in a matrix product's packed weights.
 
     Returns:
         The number; None if the product does not pack its weights during execution, or if trial runs

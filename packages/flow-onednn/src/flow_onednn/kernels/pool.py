@@ -1,4 +1,4 @@
-"""Two-dimensional pooling: the library computes average pooling, C loops compute max pooling.
+"""Two-dimensional pooling: oneDNN computes average pooling; C loops compute max pooling.
 
 The library's max pooling drops NaN and returns the least finite number for -inf. In training,
 `onednn_max_pool` also returns the positions of the maxima, so that its gradient does not read the

@@ -15,7 +15,7 @@ from flow_core.base.dtypes import as_dtype
 from flow_core.base.shapes import Shape
 
 Blob = Any
-"""A blob of the job under definition; pieces do not import its class."""
+"""A blob of the job being traced; pieces do not import its class."""
 
 Tensor = Any
 """A blob, a numpy array whose value is known at compile time, or None for an omitted input."""

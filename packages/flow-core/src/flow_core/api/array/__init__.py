@@ -1,6 +1,6 @@
 """Arrays: shapes, selections, indices and constants.
 
-In: blobs and shapes.  Out: ops in the job under definition; ``__all__`` lists the functions that
+In: blobs and shapes.  Out: ops in the job being traced; ``__all__`` lists the functions that
 are also names of ``oneflow`` itself.  This package must not depend on `math` or `nn`.
 """
 

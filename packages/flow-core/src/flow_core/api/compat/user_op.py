@@ -325,7 +325,7 @@ _modules: WeakKeyDictionary[JobBuild, dict[str, Module]] = WeakKeyDictionary()
 def find_or_create_module(
     module_name: str, create: Callable[[], Module], reuse: bool = False
 ) -> Module:
-    """Return the module that has a given name in the job under definition.
+    """Return the module that has a given name in the job being traced.
 
     Args:
         module_name: name of the module, unique within the job.

@@ -1,7 +1,7 @@
 """``flow.math``, in six parts; `cast`, `where` and the clip functions are also names of ``flow``
 itself.
 
-In: blobs and numbers.  Out: ops in the job under definition.  This package must not depend on `nn`.
+In: blobs and numbers.  Out: ops in the job being traced.  This package must not depend on `nn`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """``flow.nn``: functions of neural networks, in six parts; ``flow.layers`` are in `layers`.
 
-In: blobs.  Out: ops, and the variables of layers, in the job under definition.  This package must
+In: blobs.  Out: ops, and the variables of layers, in the job being traced.  This package must
 not depend on `optim` or `compat`.
 """
 

@@ -139,8 +139,8 @@ def conv1d(
     """Convolve over one spatial axis; `conv2d` describes the arguments.
 
     Args:
-        input: a floating-point blob (batch, channels, length) for channels first.
-        filters: a blob (filters, channels / groups, length) for channels first.
+        input: a floating-point blob (batch, channels, length) with channels first.
+        filters: a blob (filters, channels / groups, length) with channels first.
         strides: distances in the input between adjacent outputs.
         padding: see the module's docstring.
         data_format: the layout.
@@ -149,7 +149,7 @@ def conv1d(
         name: name of the op.
 
     Returns:
-        A blob (batch, filters, ...) for channels first.
+        A blob (batch, filters, ...) with channels first.
 
     Example:
         >>> @flow.global_function()
@@ -233,7 +233,7 @@ def conv3d(
         name: name of the op.
 
     Returns:
-        A blob (batch, filters, ...) for channels first.
+        A blob (batch, filters, ...) with channels first.
 
     Example:
         >>> @flow.global_function()
@@ -261,8 +261,8 @@ def compat_conv2d(
     """Call `conv2d`, where "SAME" means "SAME_UPPER", as in TensorFlow.
 
     Args:
-        input: a floating-point blob (batch, channels, height, width) for channels first.
-        filters: a blob (filters, channels / groups, height, width) for channels first.
+        input: a floating-point blob (batch, channels, height, width) with channels first.
+        filters: a blob (filters, channels / groups, height, width) with channels first.
         strides: distances in the input between adjacent outputs.
         padding: see the module's docstring.
         data_format: the layout.
@@ -271,7 +271,7 @@ def compat_conv2d(
         name: name of the op.
 
     Returns:
-        A blob (batch, filters, height, width) for channels first.
+        A blob (batch, filters, height, width) with channels first.
 
     Example:
         >>> @flow.global_function()
@@ -327,7 +327,7 @@ def conv2d_transpose(
         dilations: dilations of that convolution.
 
     Returns:
-        A blob (batch, channels, height, width) for channels first.
+        A blob (batch, channels, height, width) with channels first.
 
     Raises:
         InferenceError: the convolution does not map ``output_shape`` to the shape of ``value``, or

@@ -71,7 +71,7 @@ def max_pool1d(
     """Return the maximum of every window over one spatial axis; see `max_pool2d`.
 
     Args:
-        input: a floating-point blob (batch, channels, length) for channels first.
+        input: a floating-point blob (batch, channels, length) with channels first.
         ksize: the size of a window.
         strides: distances in the input between adjacent windows.
         padding: see the module's docstring.
@@ -175,7 +175,7 @@ def avg_pool1d(
     """Return the mean of every window over one spatial axis; see `avg_pool2d`.
 
     Args:
-        input: a floating-point blob (batch, channels, length) for channels first.
+        input: a floating-point blob (batch, channels, length) with channels first.
         ksize: the size of a window.
         strides: distances in the input between adjacent windows.
         padding: see the module's docstring.

@@ -76,6 +76,6 @@ class CombinedOptimizer:
         return found
 
     def minimize(self, loss: BlobDef | Sequence[BlobDef]) -> None:
-        """Make the job under definition minimize a loss at every call; see `Optimizer.minimize`."""
+        """Make the job being traced minimize a loss at every call; see `Optimizer.minimize`."""
         losses = list(loss) if isinstance(loss, list | tuple) else [loss]
         current_job("minimize").train(optimizer=self.options(), losses=losses)

@@ -116,7 +116,7 @@ class Optimizer(ABC):
         return ""
 
     def minimize(self, loss: Blob | Sequence[Blob]) -> None:
-        """Make the job under definition minimize a loss at every call.
+        """Make the job being traced minimize a loss at every call.
 
         Args:
             loss: one floating-point blob, or several of the same type; the objective is the mean of

@@ -70,7 +70,7 @@ class _Job:
 
 
 def replayed(graph: Graph, inputs: Mapping[str, BlobDef]) -> tuple[BlobDef, ...]:
-    """Add the ops of a saved graph to the job under definition, and return its results.
+    """Add the ops of a saved graph to the job being traced, and return its results.
 
     Args:
         graph: the graph.

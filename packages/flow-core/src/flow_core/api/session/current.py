@@ -1,4 +1,4 @@
-"""Queries about the job under definition."""
+"""Queries about the job being traced."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class GlobalFunctionDesc:
 
 
 def current_global_function_desc() -> GlobalFunctionDesc:
-    """Return the description of the job under definition; raise an error outside job functions.
+    """Return the description of the job being traced; raise an error outside job functions.
 
     Returns:
         The description.

@@ -25,7 +25,7 @@ def load(
     trainable: bool | str | Sequence[str] = True,
     **named: Blob,
 ) -> Any:  # a blob, or a tuple of blobs
-    """Add the ops of an ONNX model to the job under definition.
+    """Add the ops of an ONNX model to the job being traced.
 
     The model's weights become variables with the names that they have in the model (within the
     current name scope), and start with the model's values.  Jobs that load the same model share
@@ -45,7 +45,7 @@ def load(
         UnsupportedError: flow-onnx is not installed, or operators have no counterpart; the error
             lists all of these.
         ConfigError: the file is not a model, or the inputs do not fit it.
-        JobError: no job is under definition.
+        JobError: no job is being traced.
     """
     attempted, at = f"flow.onnx.load of {path!s:.200}", user_line(2)
     current_job("flow.onnx.load")

@@ -90,11 +90,11 @@ class Scope:
 
 
 def outside(attempted: str) -> OutsideJobError:
-    """Return the error for a call that needs a job under definition but is outside of one."""
+    """Return the error for a call that needs a job being traced but is outside of one."""
     return OutsideJobError(
         attempted,
         at=user_line(3),
-        found="no job function under definition",
+        found="no job function being traced",
         allowed="inside a function decorated with @flow.global_function",
         hint="make the call inside a job; outside, use the arrays that jobs return, not blobs",
     )

@@ -228,7 +228,7 @@ def _micro_shape(
             f"feeding {parameter!r} of job {build.name!r} in {parts} micro-batches",
             at=line,
             found=f"shape {tuple(shape)}",
-            allowed=f"a first axis that {parts} divides",
+            allowed=f"a first axis whose size is divisible by {parts}",
             hint=f"change the batch size, or function_config.{MICRO_BATCHES}",
         )
     return (shape[0] // parts, *shape[1:])

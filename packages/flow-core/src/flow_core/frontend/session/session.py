@@ -399,7 +399,7 @@ class Session:
         Jobs that cannot be traced, or whose variables cannot be allocated, are excluded.
 
         Raises:
-            JobError: called while a job is under definition.
+            JobError: called while a job is being traced.
         """
         for name in self.requested_types():
             if name not in self._stored or not self._stored[name].parts:

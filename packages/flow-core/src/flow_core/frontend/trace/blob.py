@@ -1,4 +1,4 @@
-"""Blobs: the symbolic tensors of a job under definition."""
+"""Blobs: the symbolic tensors of a job being traced."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flow_core.sharding.topology import Placement
 
 
 class BlobDef(Operators):
-    """A placeholder for a value of the graph under definition: it has a shape and a type, no data.
+    """A placeholder for a value of the graph being traced: it has a shape and a type, no data.
 
     Attributes:
         batch_axis: the axis that counts samples, None if there is none.
@@ -64,7 +64,7 @@ class BlobDef(Operators):
 
     @property
     def job(self) -> Any:  # `JobBuild`, whose module imports this one
-        """The job under definition that owns this blob."""
+        """The job being traced that owns this blob."""
         return self._job
 
     @property
@@ -144,7 +144,7 @@ class BlobDef(Operators):
         return self._bound is not None
 
     def with_bound(self, shape: Sequence[int], dtype: DType) -> BlobDef:
-        """Return the same blob as a list of tensors, with an upper bound on their shapes."""
+        """Return this blob as a list of tensors whose shapes have an upper bound."""
         blob = copy(self)
         blob._bound, blob.is_dynamic = tensor_type(tuple(shape), dtype), True
         return blob
@@ -306,7 +306,7 @@ _REPLACEMENTS = {
 
 
 class MirroredBlob(BlobDef):
-    """A blob of the mirrored view of several devices: one value per device.
+    """A blob in the mirrored view, with one value per device.
 
     Sizes that differ between the devices are `PerDevice` numbers.
 

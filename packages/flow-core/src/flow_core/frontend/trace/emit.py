@@ -1,4 +1,4 @@
-"""`emit`: add an op to the job under definition."""
+"""`emit`: add an op to the job being traced."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flow_core.plugins.emission import provide
 def emit(
     op_type: str, *inputs: Blob, name: str | None = None, **attrs: AttrValue
 ) -> Any:  # a blob, or a tuple of blobs
-    """Add an op to the job under definition, at the current scope.
+    """Add an op to the job being traced, at the current scope.
 
     Args:
         op_type: type of the op.
@@ -39,7 +39,7 @@ provide(emit)
 
 
 def emit_one(op_type: str, *inputs: Blob, name: str | None = None, **attrs: Any) -> BlobDef:
-    """Add an op with one output to the job under definition; the arguments are those of `emit`."""
+    """Add an op with one output to the job being traced; the arguments are those of `emit`."""
     blob: BlobDef = emit(op_type, *inputs, name=name, **attrs)
     return blob
 

@@ -1,4 +1,4 @@
-"""A job under definition: the graph to which a job function adds ops."""
+"""A job being traced: the graph to which a job function adds ops."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class TrainRequest:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """A call of ``watch`` or ``watch_diff``: show a blob (or its gradient) after every step."""
+    """A call to ``watch`` or ``watch_diff``, to show a blob or its gradient after every step."""
 
     blob: BlobDef
     handler: Callable[[Any], None]  # its argument is the fetched array, or the list of arrays
@@ -381,7 +381,7 @@ _current: ContextVar[JobBuild | None] = ContextVar("flow_job", default=None)
 
 
 def current_job(attempted: str) -> JobBuild:
-    """Return the job under definition; raise an error outside of job functions."""
+    """Return the job being traced; raise an error outside of job functions."""
     job = _current.get()
     if job is None:
         raise outside(attempted)
@@ -389,13 +389,13 @@ def current_job(attempted: str) -> JobBuild:
 
 
 def maybe_current_job() -> JobBuild | None:
-    """Return the job under definition, None outside of job functions."""
+    """Return the job being traced, None outside of job functions."""
     return _current.get()
 
 
 @contextmanager
 def defining(job: JobBuild, scope: Scope = OUTERMOST) -> Iterator[JobBuild]:
-    """Make a job the job under definition during a ``with`` block, in a new outermost scope."""
+    """Make a job the job being traced during a ``with`` block, in a new outermost scope."""
     token = _current.set(job)
     try:
         with enter(replace(scope, default=job.default_placement)):

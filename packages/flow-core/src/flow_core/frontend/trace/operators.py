@@ -1,4 +1,4 @@
-"""Python operators of blobs, which add ops to the job under definition."""
+"""Python operators of blobs, which add ops to the job being traced."""
 
 from __future__ import annotations
 

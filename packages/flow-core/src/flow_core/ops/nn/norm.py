@@ -52,7 +52,7 @@ def _check_attribute(ctx: InferContext, name: str, low: float, high: float) -> N
 
 
 def channel_shape(x_shape: Shape, axis: int) -> Shape:
-    """Return the shape in which a vector along ``axis`` broadcasts to the shape of x.
+    """Return the shape that makes a vector along ``axis`` broadcast to the shape of x.
 
     >>> channel_shape((2, 3, 4, 4), 1)
     (1, 3, 1, 1)

@@ -68,7 +68,7 @@ class _States:
             found = flat[(flat < 0) | (flat >= classes)]
             raise DataError(
                 f"running {self.op}",
-                found=f"{found.size} targets outside of the classes, such as {found[0]}",
+                found=f"{found.size} targets outside the range of classes, such as {found[0]}",
                 allowed=f"0 <= target < {classes}, the number of classes",
             )
         self.allowed.fill(False)

@@ -105,7 +105,7 @@ class Frame:
         return number(self._inputs[index])
 
     def numbers(self, count: int) -> tuple[Array, ...]:
-        """Return ``count`` unused 0-d arrays of the wide type."""
+        """Return ``count`` 0-d scratch arrays of the type in which the update is computed."""
         return tuple(next(self._numbers) for _ in range(count))
 
     def constants(self, *values: float) -> tuple[Array, ...]:
