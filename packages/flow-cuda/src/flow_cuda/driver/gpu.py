@@ -231,8 +231,7 @@ class Step:
 
 @contextmanager
 def without_collection() -> Iterator[None]:
-    """Disable garbage collection in a ``with`` block: freeing memory invalidates a capture."""
-    gc.collect()
+    """Pause cyclic garbage collection in a ``with`` block: freeing memory invalidates a capture."""
     enabled = gc.isenabled()
     gc.disable()
     try:
