@@ -191,7 +191,7 @@ def test_missing_file_without_a_download_is_an_error(tmp_path: Path) -> None:
     for words in (
         "no mnist.npz in",
         str(tmp_path / "data"),
-        "place mnist.npz there",
+        "copy mnist.npz there",
         "uint8[n,28,28]",
     ):
         assert words in message
@@ -254,7 +254,7 @@ def test_download_with_another_hash_is_discarded(tmp_path: Path, url: str) -> No
 
 def test_download_that_is_not_mnist_is_discarded(tmp_path: Path, remote: Path, url: str) -> None:
     remote.write_bytes(b"something else")
-    with pytest.raises(DataError, match=r"place mnist\.npz there"):
+    with pytest.raises(DataError, match=r"copy mnist\.npz there"):
         load(tmp_path / "new", url=url, hash_check=None)
     assert os.listdir(tmp_path / "new") == []
 

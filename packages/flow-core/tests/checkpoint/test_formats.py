@@ -132,7 +132,7 @@ def test_older_layout_uses_requested_types(tmp_path: Path) -> None:
     (tmp_path / "w" / "out").write_bytes(np.arange(6, dtype=np.float32).tobytes())
     (tmp_path / "snapshot_done").touch()
     untyped = load(tmp_path, FORMATS)
-    with pytest.raises(CheckpointError, match="no file 'meta'"):
+    with pytest.raises(CheckpointError, match="without a file 'meta'"):
         untyped["w"]
     wanted = {"w": TensorType((2, 3), float32), "other": TensorType((), int8)}
     assert load(tmp_path, FORMATS, wanted)["w"].tolist() == [[0, 1, 2], [3, 4, 5]]
