@@ -41,7 +41,7 @@ WORKERS = ("-n", str(2 * (os.cpu_count() or 1)), "--dist=worksteal", "--timeout=
 # One seed for all sessions, so that the subsets of tests on later Pythons complement one another.
 SAMPLE = ("--sample", str(random.SystemRandom().randrange(10**6)))
 # The share of the cases of each test, on the oldest Python and on others.
-OLDEST_SHARE, LATER_SHARE = "0.3", "0.1"
+OLDEST_SHARE, LATER_SHARE = "0.25", "0.05"
 DIST = ("-m", "not exhaustive", "--timeout=600", "packages/flow-dist/tests")
 # CI: hypothesis drops its deadlines.  One thread each: pytest runs one process per core.  All
 # sessions and Pythons share flow-onednn's cache of compiled loops.
@@ -216,7 +216,7 @@ def tests(session: nox.Session) -> None:
         in_workspace(session, "pytest", *session.posargs, env=env)
         return
     in_workspace(session, "pytest", "-q", "--doctest-modules", *SOURCES, env=env)
-    options = (*WORKERS, "--durations=20", *SAMPLE)
+    options = (*WORKERS, "--durations=20", "--ignore=tests/static", *SAMPLE)
     in_workspace(session, "pytest", *options, *selection(str(session.python)), env=env)
 
 
