@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import processes
 import pytest
 
 from flow_core.base import disk_cache
@@ -213,8 +213,8 @@ def test_concurrent_processes_share_one_entry(tmp_path: Path) -> None:
         "    assert cache.read(('key',)) == bytes(5000)\n"
     )
     command = [sys.executable, "-W", "error", "-c", program, str(tmp_path)]
-    started = [subprocess.Popen(command) for _ in range(3)]
-    assert [process.wait() for process in started] == [0, 0, 0]
+    ended = processes.run_together([(command, dict(os.environ))] * 3)
+    assert [done.returncode for done in ended] == [0, 0, 0], ended
     assert len(list(tmp_path.iterdir())) == 1
 
 
@@ -241,6 +241,6 @@ def test_temporary_folder_is_removed_at_exit(tmp_path: Path) -> None:
         program = program.replace("os.fork()", "1").replace("os.wait()", "")
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     command = [sys.executable, "-c", program, str(tmp_path)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    done = processes.run(command, env=environment, check=True)
     assert "cannot be used" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["blocked"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 
+import processes
 import pytest
 
 from flow_core.base import thread_pools
@@ -144,7 +145,7 @@ def stream_tasks(streams: int) -> list[Task]:
 def test_concurrent_streams_divide_the_cores(fakes: Pools) -> None:
     """Each of two threads runs kernels with two threads, and numpy products use two."""
     runtime, blas = fakes
-    together = threading.Barrier(2, timeout=120)
+    together = threading.Barrier(2, timeout=processes.scaled(120))
     seen: list[tuple[int, int, int]] = []
 
     def launch() -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import processes
 import pytest
 
 import flow_core
@@ -32,27 +32,23 @@ MOST = 6
 HELPER = Path(__file__).with_name("kill_helper.py")
 
 
-def start(path: Path, first: int) -> subprocess.Popen[str]:
+def start(path: Path, first: int) -> processes.Program:
     source = str(Path(flow_core.__file__).parents[1])
     command = [sys.executable, "-W", "ignore", str(HELPER), "loop", str(path), str(first), "2"]
     env = {**os.environ, "PYTHONPATH": source, "OPENBLAS_NUM_THREADS": "1"}
-    return subprocess.Popen(command, env=env, text=True, stdout=subprocess.PIPE)
+    return processes.Program(command, env=env, stderr=None)
 
 
 @contextmanager
 def writers(path: Path) -> Iterator[None]:
     """Start two processes that save odd and even versions in a loop."""
-    children = [start(path, first) for first in (1, 2)]
-    try:
+    with ExitStack() as stack:
+        children = [stack.enter_context(start(path, first)) for first in (1, 2)]
         for child in children:
             assert child.stdout is not None
             assert child.stdout.readline() == "saved\n"
         yield
         assert all(child.poll() is None for child in children), "a writer died"
-    finally:
-        for child in children:
-            child.kill()
-            child.communicate()
 
 
 def of_the_store(path: Path) -> Arrays:

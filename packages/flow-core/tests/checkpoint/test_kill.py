@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import numpy as np
+import processes
 import pytest
 
 import flow_core
@@ -21,11 +21,11 @@ HELPER = Path(__file__).with_name("kill_helper.py")
 SECONDS = 4.0
 
 
-def start(*arguments: object) -> subprocess.Popen[str]:
+def start(*arguments: object) -> processes.Program:
     source = str(Path(flow_core.__file__).parents[1])
     command = [sys.executable, "-W", "ignore", str(HELPER), *map(str, arguments)]
     env = {**os.environ, "PYTHONPATH": source, "OPENBLAS_NUM_THREADS": "1"}
-    return subprocess.Popen(command, env=env, text=True, stdout=subprocess.PIPE)
+    return processes.Program(command, env=env, stderr=None)
 
 
 def check_whole(path: Path) -> int:
@@ -42,12 +42,10 @@ def test_save_killed_at_random_moments(tmp_path: Path) -> None:
     """Kill a process that saves version after version, repeatedly."""
     rng, end, rounds = random.Random(5), time.monotonic() + SECONDS, 0
     while rounds < 3 or time.monotonic() < end:
-        child = start("loop", tmp_path / "model")
-        assert child.stdout is not None
-        child.stdout.readline()  # the first save is complete
-        time.sleep(rng.uniform(0.0, 0.05))
-        child.kill()
-        child.communicate()
+        with start("loop", tmp_path / "model") as child:
+            assert child.stdout is not None
+            child.stdout.readline()  # the first save is complete
+            time.sleep(rng.uniform(0.0, 0.05))
         check_whole(tmp_path / "model")
         rounds += 1
     save(tmp_path / "model", {"w": np.ones(1, np.float32)}, overwrite=True)
@@ -61,8 +59,8 @@ def test_save_killed_at_every_line(tmp_path: Path, how: str, which: str) -> None
 
     The sample consists of the first and the last execution of each line.
     """
-    child = start("lines", tmp_path, how, which)
-    report, _ = child.communicate(timeout=1200)
+    with start("lines", tmp_path, how, which) as child:
+        report, _ = child.communicate(timeout=1200)
     assert child.returncode == 0
     lines = [line.split() for line in report.splitlines()]
     assert len(lines) > 50

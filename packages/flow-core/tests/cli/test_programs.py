@@ -1,9 +1,9 @@
 """Commands that run a user's script provide the same environment as ``python SCRIPT ARGS``."""
 
-import subprocess
 import sys
 from pathlib import Path
 
+import processes
 import pytest
 
 from flow_core.base.programs import can_run, interpreter_options, status_of
@@ -41,7 +41,7 @@ def test_script_environment_matches_python(tmp_path: Path, command: str) -> None
         argv = [*python, *start, str(script), str(file), "--x"]
         if command == "plan" and start:
             argv.insert(-2, "--")
-        subprocess.run(argv, check=True, cwd=tmp_path, capture_output=True)
+        processes.run(argv, check=True, cwd=tmp_path)
         seen.append(file.read_text())
     assert seen[0] == seen[1]
 

@@ -10,6 +10,7 @@ from functools import reduce
 from typing import Any
 
 import numpy as np
+import processes
 import pytest
 
 import oneflow as flow
@@ -43,7 +44,7 @@ class Wires:
         self._queues[sender, receiver].put(part.copy())
 
     def get(self, sender: Device, receiver: Device, shape: tuple[int, ...]) -> Any:
-        part = self._queues[sender, receiver].get(timeout=120)
+        part = self._queues[sender, receiver].get(timeout=processes.scaled(120))
         assert part.shape == shape, "sender and receiver disagree about the next message"
         return part
 

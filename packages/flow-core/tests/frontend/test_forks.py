@@ -1,11 +1,9 @@
 """Forked processes: using objects of the parent raises a typed error at once, without hanging."""
 
 import contextlib
-import multiprocessing
 import os
 import select
 import signal
-import subprocess
 import sys
 import threading
 import warnings
@@ -15,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import processes
 import pytest
 
 import oneflow as flow
@@ -57,11 +56,11 @@ class Program:
         self.pending = later(X)
         self.pending(self._hold)
         self.waiting = untyped(X)
-        assert self._entered.wait(30)
+        assert self._entered.wait(processes.scaled(30))
 
     def _hold(self, result: Any) -> None:
         self._entered.set()
-        assert self._go_on.wait(60)
+        assert self._go_on.wait(processes.scaled(60))
         self.delivered.append(result)
 
     def end(self) -> None:
@@ -88,7 +87,7 @@ def no_warning() -> Iterator[None]:
         yield
 
 
-def in_fork(action: Callable[[], Any], seconds: float = 2) -> str:
+def in_fork(action: Callable[[], Any]) -> str:
     """Return the result or error of an action in a forked process, killed on a hang."""
     read_end, write_end = os.pipe()
     with no_warning():
@@ -102,7 +101,7 @@ def in_fork(action: Callable[[], Any], seconds: float = 2) -> str:
         os._exit(0)
     os.close(write_end)
     try:
-        readable = select.select([read_end], [], [], seconds)[0]
+        readable = select.select([read_end], [], [], processes.scaled(5))[0]
         return os.read(read_end, 1 << 16).decode() if readable else "hangs"
     finally:
         os.kill(child, signal.SIGKILL)
@@ -159,24 +158,54 @@ def test_locks_held_by_other_threads_do_not_block(program: Program) -> None:
     def hold() -> None:
         with pipeline._changes.lock, default_session().compiling:
             held.set()
-            free.wait(60)
+            free.wait(processes.scaled(60))
 
     thread = threading.Thread(target=hold)
     thread.start()
-    held.wait(60)
+    assert held.wait(processes.scaled(60))
     said = [in_fork(partial(act, program)) for act in REFUSED.values()]
     free.set()
     thread.join()
     assert all(text.startswith("ForkError: ") for text in said), said
 
 
-def products(size: int) -> float:
+def end_of(folder: Path, text: str, *arguments: str) -> processes.Completed[str]:
+    """Return the end of a program that runs in a new interpreter.
+
+    Libraries loaded by other tests, such as onnxruntime, wait for the parent's threads when a child
+    exits.
+    """
+    script = folder / "forking.py"
+    script.write_text(text)
+    return processes.run([sys.executable, "-W", "ignore", str(script), *arguments])
+
+
+POOL = """
+import multiprocessing, threading
+import numpy as np
+import oneflow as flow
+import oneflow.typing as tp
+
+@flow.global_function()
+def job(x: tp.Numpy.Placeholder((4,))) -> tp.Callback[tp.Numpy]:
+    return x * 2.0
+
+def products(size):
     return float((np.ones((size, size)) @ np.ones((size, size))).sum())
 
+entered, go_on = threading.Event(), threading.Event()
+job(np.ones(4, np.float32))(lambda _: (entered.set(), go_on.wait()))
+entered.wait()
+with multiprocessing.get_context("fork").Pool(2) as pool:
+    print(pool.map(products, [100, 200]))
+go_on.set()
+"""
 
-def test_workers_that_only_use_numpy(program: Program) -> None:
-    with no_warning(), multiprocessing.get_context("fork").Pool(2) as pool:
-        assert pool.map(products, [100, 200]) == [1e6, 8e6]
+
+def test_workers_that_only_use_numpy(tmp_path: Path) -> None:
+    """They are forked while a step is blocked in its callback."""
+    ended = end_of(tmp_path, POOL)
+    assert (ended.returncode, ended.stdout) == (0, "[1000000.0, 8000000.0]\n"), ended.stderr
 
 
 FORK_IN_CALLBACK = """
@@ -199,16 +228,8 @@ print(os.waitstatus_to_exitcode(os.waitpid(forks[0], 0)[1]), len(delivered))
 
 
 def test_fork_in_a_callback_delivers_only_once(tmp_path: Path) -> None:
-    """The child consists of the callback thread, which ends.
-
-    It runs in a new interpreter: libraries loaded by other tests, such as onnxruntime, wait
-    for the parent's threads when such a child exits.
-    """
-    script = tmp_path / "fork_in_callback.py"
-    script.write_text(FORK_IN_CALLBACK)
-    ended = subprocess.run(
-        [sys.executable, "-W", "ignore", str(script)], capture_output=True, text=True, timeout=60
-    )
+    """The child consists of the callback thread, which ends."""
+    ended = end_of(tmp_path, FORK_IN_CALLBACK)
     assert (ended.returncode, ended.stdout.split()) == (0, ["0", "1"]), ended.stderr
 
 
@@ -248,12 +269,7 @@ def test_child_exits_normally(tmp_path: Path, how: str, said: str) -> None:
 
     A child forked before the first use of flow has its own session.
     """
-    script = tmp_path / "ending.py"
-    script.write_text(ENDING)
-    ended = subprocess.run(
-        [sys.executable, "-W", "ignore", str(script), how],
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+    ended = end_of(tmp_path, ENDING, how)
     assert ended.returncode == 0, ended.stderr
     assert sorted(ended.stdout.split()) == sorted(said.split())
     assert not ended.stderr

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import processes
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,7 +25,7 @@ class Work:
         self.gate.set()
 
     def run(self, feeds: Sequence[Any]) -> tuple[Any, ...]:
-        self.gate.wait(10)
+        self.gate.wait(processes.scaled(10))
         self.ran.append(feeds[0])
         return (feeds[0],)
 
@@ -107,7 +108,7 @@ def test_synchronous_step_and_its_token_end_together() -> None:
     time.sleep(0.01)
     pipeline.sync()
     assert pipeline.in_flight == 0
-    runner.join(10)
+    runner.join(processes.scaled(10))
     pipeline.close()
 
 
@@ -120,7 +121,9 @@ def test_delivery_that_waits_for_its_user_is_released() -> None:
     ]
     for wait in waits:
         pipeline, work, credit, user = Pipeline(), Work(), Credit(2), threading.Event()
-        pipeline.submit(step(work, 0, credit, lambda _, u=user: u.wait(10), user.set))
+        pipeline.submit(
+            step(work, 0, credit, lambda _, u=user: u.wait(processes.scaled(10)), user.set)
+        )
         later = step(work, 1, credit)
         pipeline.submit(later)
         wait(pipeline, later)
@@ -164,7 +167,7 @@ def test_quiesced_pipeline_runs_no_steps() -> None:
             target=lambda: [pipeline.submit(step(work, i, credit)) for i in (0, 1)]
         )
         feeder.start()
-        feeder.join(10)
+        feeder.join(processes.scaled(10))
         time.sleep(0.05)
         assert work.ran == []
     pipeline.close()

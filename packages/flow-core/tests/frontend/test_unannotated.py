@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import processes
 import pytest
 
 from flow_core.api import math
@@ -130,14 +131,14 @@ def test_job_is_traced_once_by_concurrent_callers() -> None:
     results: list[Any] = []
 
     def call() -> None:
-        start.wait(10)
+        start.wait(processes.scaled(10))
         results.append(shared(X).get().numpy())
 
     threads = [threading.Thread(target=call) for _ in range(4)]
     for t in threads:
         t.start()
     for t in threads:
-        t.join(20)
+        t.join(processes.scaled(20))
     assert len(traced) == 1
     assert len(results) == 4
     for result in results:

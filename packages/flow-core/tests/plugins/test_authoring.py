@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pkgutil
 import re
-import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
 
+import processes
 import pytest
 
 import flow_core.authoring
@@ -26,8 +26,7 @@ EXAMPLES = [
 def loaded_by(statement: str) -> set[str]:
     """Return the modules of flow_core loaded in a new process by a statement."""
     program = f"{statement}; import sys; print(*[m for m in sys.modules if 'flow_core' in m])"
-    command = [sys.executable, "-c", program]
-    return set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
+    return {*processes.run([sys.executable, "-c", program], check=True).stdout.split()}
 
 
 def test_every_object_is_exported_by_one_module() -> None:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import processes
 import pytest
 
 from flow_core.base.changes import Changes
@@ -76,7 +77,7 @@ def test_two_threads_never_compute_concurrently() -> None:
     for t in threads:
         t.start()
     for t in threads:
-        t.join(20)
+        t.join(processes.scaled(20))
     assert len(work.ran) == 30
     assert work.most == 1
     pipeline.close()
@@ -165,7 +166,7 @@ class Gate:
 
     def run(self, feeds: Sequence[Any]) -> tuple[Any, ...]:
         self.began.set()
-        assert self.end.wait(10)
+        assert self.end.wait(processes.scaled(10))
         return ()
 
 
@@ -184,13 +185,13 @@ def test_a_second_caller_is_refused_where_processes_wait_for_each_other(one_call
     first = threading.Thread(target=lambda: pipeline.run(Step(gate, [1], Credit(1))), name="one")
     second = threading.Thread(target=other, name="two")
     first.start()
-    assert gate.began.wait(10)
+    assert gate.began.wait(processes.scaled(10))
     second.start()
     if one_caller:
-        second.join(10)
+        second.join(processes.scaled(10))
     gate.end.set()
-    first.join(10)
-    second.join(10)
+    first.join(processes.scaled(10))
+    second.join(processes.scaled(10))
     assert len(errors) == one_caller
     for error in errors:
         assert error.attempted == "calling a job in thread 'two'"

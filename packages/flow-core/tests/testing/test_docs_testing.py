@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
+import processes
 import pytest
 
 import flow_core
@@ -22,15 +22,13 @@ def blocks() -> list[str]:
     return re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
 
-def run_pytest(folder: Path, blocks: list[str]) -> subprocess.CompletedProcess[str]:
+def run_pytest(folder: Path, blocks: list[str]) -> processes.Completed[str]:
     plugin, *tests = blocks
     (folder / "cubes.py").write_text(plugin)
     (folder / "test_cubes.py").write_text("\n\n".join(tests))
     path = os.pathsep.join((str(folder), str(Path(flow_core.__file__).parents[1])))
     command = (sys.executable, "-m", "pytest", "-q", "-rA", "-p", "no:cacheprovider", "-W", "error")
-    return subprocess.run(
-        command, cwd=folder, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
-    )
+    return processes.run(command, cwd=folder, env={**os.environ, "PYTHONPATH": path})
 
 
 def test_documented_example_passes(tmp_path: Path, blocks: list[str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
 import sys
 import threading
 import time
@@ -12,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
+import processes
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -112,7 +112,7 @@ def test_threads_respect_the_waits(
 
 
 def test_independent_streams_run_concurrently() -> None:
-    together = threading.Barrier(2, timeout=120)
+    together = threading.Barrier(2, timeout=processes.scaled(120))
     parts = segments([task(0), task(1)])
     for part in parts:
         part.launch = together.wait
@@ -136,8 +136,7 @@ run = StreamRunner(parts, 2)
 run()
 atexit.register(run)
 """
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = processes.run([sys.executable, "-c", program])
     assert (done.returncode, done.stderr) == (0, "")
     assert sorted(done.stdout.split("\n")) == ["", "ran 0", "ran 0", "ran 1", "ran 1"]
 
@@ -280,7 +279,7 @@ def run_process(
 
     def launch(position: int) -> None:
         if len(parts[position]) > 1:
-            meet[position].wait(20)
+            meet[position].wait(processes.scaled(20))
         done.append(position)
 
     found = segments(own)

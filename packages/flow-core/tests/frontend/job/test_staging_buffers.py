@@ -4,6 +4,7 @@ import threading
 from typing import Any
 
 import numpy as np
+import processes
 
 import oneflow as flow
 import oneflow.typing as tp
@@ -34,15 +35,15 @@ def test_a_step_keeps_its_feeds_while_other_threads_overtake_it(monkeypatch: Any
     def enter_late(step: Any) -> None:
         if threading.current_thread() is late:
             staged.set()
-            assert overtaken.wait(50)
+            assert overtaken.wait(processes.scaled(50))
         enter(step)
 
     monkeypatch.setattr(pipeline, "enter", enter_late)
     late.start()
-    assert staged.wait(50)
+    assert staged.wait(processes.scaled(50))
     for i in range(1, 7):
         job(one(i))(lambda y: None)
     overtaken.set()
-    late.join(50)
+    late.join(processes.scaled(50))
     flow.sync_default_session()
     assert [float(y[0]) for y in got] == [1.0]
