@@ -1,8 +1,8 @@
 """The results of the device probe, and importing the plugin without touching hardware."""
 
-import subprocess
 import sys
 
+import processes
 import pytest
 
 from flow_core.base.config import Settings
@@ -70,4 +70,4 @@ def test_import_touches_no_hardware() -> None:
         "import flow_cuda.plugin\n"
         "assert 'cupy' not in sys.modules\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    processes.run([sys.executable, "-c", code], check=True)

@@ -4,11 +4,11 @@ import inspect
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import processes
 import pytest
 
 from flow_cuda.cudnn.plans import TYPES
@@ -72,10 +72,8 @@ def test_names_match_the_library() -> None:
 def test_cudnn_plans_our_graphs() -> None:
     """For a described H200, on machines with the cuDNN wheel."""
     library()
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT)], capture_output=True, text=True, timeout=110,
-        check=False, env={**os.environ, "CUDNN_LOGLEVEL_DBG": "0"},
-    )  # fmt: skip
+    quiet = {**os.environ, "CUDNN_LOGLEVEL_DBG": "0"}
+    done = processes.run([sys.executable, str(SCRIPT)], env=quiet)
     if done.returncode:
         last = done.stderr.strip().splitlines()[-1]
         pytest.skip(f"cuDNN itself is not there, or needs more of a driver: {last}")

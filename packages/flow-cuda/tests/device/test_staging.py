@@ -4,6 +4,7 @@ import threading
 from typing import Any
 
 import numpy as np
+import processes
 import pytest
 
 from flow_cuda.device import staging
@@ -13,7 +14,7 @@ from flow_cuda.simulator.hardware import Simulator
 
 def test_threads_share_large_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     names = set()
-    everyone = threading.Barrier(2, timeout=60)
+    everyone = threading.Barrier(2, timeout=processes.scaled(60))
     copyto = np.copyto
 
     def noted(target: Any, source: Any) -> None:
