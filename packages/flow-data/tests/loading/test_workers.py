@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 
+import processes
 import pytest
 
 from flow_core.base.errors import ConfigError
@@ -56,11 +56,11 @@ class Batches:
 
     def __call__(self) -> None:
         self.begun.release()
-        self.may_end.acquire(timeout=120)
+        self.may_end.acquire(timeout=processes.scaled(120))
 
     def begin(self, count: int) -> bool:
         """Return whether the given number of further jobs starts."""
-        return all(self.begun.acquire(timeout=120) for _ in range(count))
+        return all(self.begun.acquire(timeout=processes.scaled(120)) for _ in range(count))
 
 
 def test_loaders_use_the_cores_that_a_step_leaves_until_it_waits(crew: Workers) -> None:
@@ -167,6 +167,5 @@ print("ended")
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="interrupts by a timer")
 def test_interrupts_leave_no_lock_held() -> None:
     """An interrupt during a wait for a standard-library future would hang the program."""
-    command = [sys.executable, "-c", INTERRUPTED]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = processes.run([sys.executable, "-c", INTERRUPTED], timeout=300)
     assert done.stdout == "ended\n", done.stderr
