@@ -5,12 +5,12 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import processes
 import pytest
 
 from flow_core.base.disk_cache import CacheWarning
@@ -22,11 +22,8 @@ DOCTOR = "from flow_onednn.library import doctor; print(*doctor(), sep='\\n')"
 
 
 def doctor(**settings: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", DOCTOR], env={**os.environ, **settings},
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    return done.stdout
+    command = [sys.executable, "-c", DOCTOR]
+    return processes.run(command, env={**os.environ, **settings}, check=True).stdout
 
 
 def test_missing_file_error_names_the_package_to_install() -> None:
@@ -39,7 +36,7 @@ def test_missing_file_error_names_the_package_to_install() -> None:
 def test_registration_loads_nothing() -> None:
     code = "import sys; from flow_core.plugins.host import load_plugins as load; load(); "
     code += "assert 'flow_onednn.plugin' in sys.modules and '_cffi_backend' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True)
+    processes.run([sys.executable, "-c", code], check=True)
 
 
 SUM = "typedef struct { long count; double *values; ...; } Rows; long abs(long); enum { SIX = 6 };"
@@ -218,9 +215,7 @@ def test_all_threads_that_run_steps_have_the_same_pool_size(standard: str) -> No
         pytest.skip("the OpenMP runtime is not libgomp")
     env = {k: v for k, v in os.environ.items() if not k.startswith("OMP_")}
     env |= {"ONEFLOW_CPU_THREADS": "3"} | ({"OMP_NUM_THREADS": standard} if standard else {})
-    done = subprocess.run(
-        [sys.executable, "-c", POOLS], env=env, capture_output=True, text=True, check=True
-    )
+    done = processes.run([sys.executable, "-c", POOLS], env=env, check=True)
     assert done.stdout.strip() == "[3, 3]"
 
 
@@ -255,10 +250,8 @@ def test_loops_are_limited_to_the_instructions_of_the_library() -> None:
         pytest.skip("the limits are names of x86 instruction sets")
     found = []
     for limit in ("SSE41", "AVX2", "ALL"):
-        done = subprocess.run(
-            [sys.executable, "-c", WIDEST], env={**os.environ, compiler.LIMIT: limit},
-            capture_output=True, text=True, check=True,
-        )  # fmt: skip
+        env = {**os.environ, compiler.LIMIT: limit}
+        done = processes.run([sys.executable, "-c", WIDEST], env=env, check=True)
         found.append(int(done.stdout))
     assert found[0] == 128
     assert found[1] <= 256

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import processes
 import pytest
 
 from flow_onednn.library import library
@@ -130,7 +130,7 @@ def counter(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (path / "counter.c").write_text(COUNTER)
     made = path / "counter.so"
     command = [cc, "-O1", "-fPIC", "-shared", str(path / "counter.c"), "-o", str(made), "-ldl"]
-    subprocess.run(command, check=True)
+    processes.run(command, check=True)
     return made
 
 
@@ -141,11 +141,8 @@ def test_steps_allocate_nothing_and_copy_only_as_listed(
     if not compiler.available():
         pytest.skip(f"no C compiler: {compiler.state()}")
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("FLOW_", "ONEFLOW_"))}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, form, precision],
-        env={**kept, "LD_PRELOAD": str(counter)},
-        capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
+    command = [sys.executable, "-c", PROGRAM, form, precision]
+    done = processes.run(command, env={**kept, "LD_PRELOAD": str(counter)})
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     assert found["seen"] >= 1, "the counter works"

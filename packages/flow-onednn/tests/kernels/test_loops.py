@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import processes
 import pytest
 
 from flow_core.base.dtypes import as_dtype
@@ -331,9 +331,8 @@ def test_norm_scaled_updates_match_numpy_in_float64(op: str, zero: bool, size: i
 
 def state_with(**settings: str) -> str:
     code = "from flow_onednn.native import compiler; print(compiler.state())"
-    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, **settings},
-                          capture_output=True, text=True, check=True)  # fmt: skip
-    return done.stdout
+    command = [sys.executable, "-c", code]
+    return processes.run(command, env={**os.environ, **settings}, check=True).stdout
 
 
 def test_missing_compiler_is_named() -> None:
