@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import psutil
 
-from flow_dist.shm.cleanup import mapped_files, remove
+from flow_dist.shm.cleanup import mpi_files, remove
 
 _SET_PARENT_DEATH_SIGNAL = 1
 _SET_CHILD_SUBREAPER = 36
@@ -45,13 +45,13 @@ def start(command: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[by
 
 
 def end(process: subprocess.Popen[bytes], grace: float) -> None:
-    """Terminate a program and its descendants, and unlink the shared memory of this host's ranks.
+    """Terminate a program and its descendants, and unlink the MPI files of this host's ranks.
 
     Args:
         process: a process that `start` has returned.
         grace: seconds in which the process can terminate its own children, also on other hosts.
     """
-    left = set().union(*[mapped_files(below.pid) for below in _descendants()])
+    left = set().union(*[mpi_files(below.pid) for below in _descendants()])
     if grace:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):

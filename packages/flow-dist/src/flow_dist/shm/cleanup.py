@@ -1,7 +1,8 @@
-"""Remove shared-memory files and scratch folders of processes that were killed.
+"""Remove MPI files and scratch folders of processes that were killed.
 
 MPICH and Open MPI unlink their shared-memory files when a process ends normally.  After a kill, the
-files stay, so each killed run of a job would leave some megabytes of memory in use.
+files stay, so each killed run of a job would leave some megabytes of memory in use.  MPICH's
+launcher also leaves a description of the host, which it writes to /tmp whatever TMPDIR is.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-_NAMES = ("/dev/shm/mpich_shm_", "/dev/shm/sm_segment.")
-"""Prefixes of the MPI libraries' shared-memory files."""
+_NAMES = ("/dev/shm/mpich_shm_", "/dev/shm/sm_segment.", "/tmp/hydra_hwloc_xmlfile_")
+"""Prefixes of the MPI libraries' files."""
 
 
 _PREFIX = "flow-dist-"
@@ -77,15 +78,17 @@ def _lock(folder: str) -> int | None:
     return opened
 
 
-def mapped_files(process: int | str) -> set[Path]:
-    """Return the MPI shared-memory files that a process maps; an empty set except on Linux."""
-    found = set()
+def mpi_files(process: int | str) -> set[Path]:
+    """Return the MPI files that a process maps or has open; an empty set except on Linux."""
+    names = []
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{process}/maps").read_text().splitlines():
-            name = line[line.find("/") :]
-            if name.startswith(_NAMES) and not name.endswith(" (deleted)"):
-                found.add(Path(name))
-    return found
+            names.append(line[line.find("/") :])
+    with contextlib.suppress(OSError):
+        for link in Path(f"/proc/{process}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                names.append(os.readlink(link))
+    return {Path(n) for n in names if n.startswith(_NAMES) and not n.endswith(" (deleted)")}
 
 
 def remove(files: Iterable[Path]) -> None:
@@ -95,9 +98,17 @@ def remove(files: Iterable[Path]) -> None:
             path.unlink()
 
 
-def remove_own() -> None:
-    """Unlink this process's shared-memory files; the mappings stay valid.
+def own_files() -> set[Path]:
+    """Return the MPI files of this process and of its launcher, the nearest parent with any."""
+    import psutil
 
-    Call this function after all ranks on this host have mapped the files.
+    launchers = (mpi_files(parent.pid) for parent in psutil.Process().parents())
+    return mpi_files("self") | next(filter(None, launchers), set())
+
+
+def remove_own() -> None:
+    """Unlink the MPI files of this process and of its launcher; mappings stay valid.
+
+    Call this function after all ranks on this host have mapped or read the files.
     """
-    remove(mapped_files("self"))
+    remove(own_files())
