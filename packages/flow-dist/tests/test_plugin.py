@@ -2,10 +2,10 @@
 
 import importlib.util
 import re
-import subprocess
 import sys
 from pathlib import Path
 
+import processes
 import pytest
 
 from flow_dist import doctor, plugin
@@ -50,4 +50,4 @@ def test_doctor_reports_the_state_of_the_secret(
 
 def test_import_loads_no_library() -> None:
     code = "import sys, flow_dist.plugin; assert not {'mpi4py', 'nccl', 'cupy'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True)
+    processes.run([sys.executable, "-c", code], check=True)

@@ -2,9 +2,9 @@
 
 import os
 import socket
-import subprocess
 import sys
 
+import processes
 import pytest
 
 PROGRAM = """
@@ -23,18 +23,13 @@ def test_a_line_is_one_write(arguments: list[str]) -> None:
     with ours, theirs:
         command = [sys.executable, *arguments, "-c", PROGRAM.format(rank=0)]
         env = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
-        subprocess.run(command, stdout=theirs, check=True, env=env)
+        processes.run(command, stdout=theirs, check=True, env=env)
         assert [ours.recv(100), ours.recv(100)] == [b"one 2 three\n", b"four five\n"]
 
 
 @pytest.mark.parametrize(("says", "printed"), [("", ""), ("all", "one 2 three\nfour five\n")])
 def test_other_ranks_are_silent_unless_asked(says: str, printed: str) -> None:
     env = {**os.environ, "FLOW_DIST_OUTPUT": says}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(rank=1)],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=env,
-    )
+    command = [sys.executable, "-c", PROGRAM.format(rank=1)]
+    done = processes.run(command, check=True, env=env)
     assert done.stdout == printed

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import cast
 
+import processes
 import pytest
 
 from flow_dist.bootstrap.membership import LaunchError, Membership
@@ -55,7 +56,9 @@ class Job:
         return client
 
     def stopped(self) -> dict[int, str]:
-        return dict(self.stops.get(timeout=60) for _ in range(len(self.clients) - 1))
+        return dict(
+            self.stops.get(timeout=processes.scaled(60)) for _ in range(len(self.clients) - 1)
+        )
 
 
 @contextlib.contextmanager
@@ -111,10 +114,10 @@ def test_a_stalled_rank_is_reported_with_its_line() -> None:
     reports: queue.Queue[str] = queue.Queue()
     server = ControlServer(1, "secret", limits=limits, report=reports.put)
     with Job(server).join(0, 1):
-        text = reports.get(timeout=10)
+        text = reports.get(timeout=processes.scaled(10))
         assert text.startswith("no step has finished for 0 s\n  rank 0: on host0")
         assert "at work at step 0" in text
-        assert reports.get(timeout=10).startswith("no step has finished for 0 s")
+        assert reports.get(timeout=processes.scaled(10)).startswith("no step has finished for 0 s")
     server.close()
 
 
@@ -125,7 +128,7 @@ def test_a_lost_connection_stops_all_others() -> None:
         made.watches[1].steps = 17
         time.sleep(0.2)
         made.clients[1].close()
-        failure = made.server.wait(60)
+        failure = made.server.wait(processes.scaled(60))
         assert failure is not None
         assert (failure.kind, failure.rank, failure.step) == ("died", 1, 17)
         assert "rank 0: on host0, at step 0 in 'loss' (t.py:4)" in failure.message
@@ -135,7 +138,10 @@ def test_a_lost_connection_stops_all_others() -> None:
 def test_stop_ranks_reaches_all() -> None:
     with job(2) as made:
         made.server.stop_ranks("go home", 0.1)
-        assert {made.stops.get(timeout=60) for _ in range(2)} == {(0, "go home"), (1, "go home")}
+        assert {made.stops.get(timeout=processes.scaled(60)) for _ in range(2)} == {
+            (0, "go home"),
+            (1, "go home"),
+        }
 
 
 def test_stop_ranks_returns_with_the_last_disconnect() -> None:
@@ -144,7 +150,7 @@ def test_stop_ranks_returns_with_the_last_disconnect() -> None:
             client.goodbye()
         began = time.monotonic()
         made.server.stop_ranks("go home", 60)
-        assert time.monotonic() - began < 50
+        assert time.monotonic() - began < processes.scaled(50)
 
 
 def test_an_exception_reaches_all() -> None:
@@ -153,7 +159,7 @@ def test_an_exception_reaches_all() -> None:
             int("x")
         except ValueError as error:
             made.clients[1].raised(error)
-        failure = made.server.wait(60)
+        failure = made.server.wait(processes.scaled(60))
         assert failure is not None
         assert (failure.kind, failure.rank) == ("exception", 1)
         assert "ValueError: invalid literal" in failure.message
@@ -172,7 +178,7 @@ def test_gathering_other_things_is_a_divergence() -> None:
     with job(2) as made:
         for client, key in zip(made.clients, "ab", strict=True):
             threading.Thread(target=_try, args=(client, key)).start()
-        failure = made.server.wait(5)
+        failure = made.server.wait(processes.scaled(5))
         assert failure is not None
         assert (failure.kind, failure.rank) == ("diverged", 1)
 
@@ -244,7 +250,7 @@ def test_all_ranks_may_join_at_once() -> None:
 def test_a_server_that_is_gone() -> None:
     with job(2) as made:
         made.server.close()
-        stops = dict(made.stops.get(timeout=60) for _ in range(2))
+        stops = dict(made.stops.get(timeout=processes.scaled(60)) for _ in range(2))
         assert "rank 1 of 2 on host1 lost its control server" in stops[1]
 
 
@@ -557,7 +563,7 @@ NONSENSE: list[dict[str, object]] = [
 def test_a_rank_that_says_nonsense_is_lost(nonsense: dict[str, object]) -> None:
     with job(2) as made:
         made.clients[1]._send({"is": "beat", "report": nonsense})
-        failure = made.server.wait(60)
+        failure = made.server.wait(processes.scaled(60))
         assert failure is not None
         assert (failure.kind, failure.rank) == ("died", 1)
 

@@ -1,8 +1,9 @@
 """The report of a process's position."""
 
-import subprocess
 import sys
 import textwrap
+
+import processes
 
 
 def test_garbage_does_not_stop_a_report() -> None:
@@ -24,7 +25,5 @@ def test_garbage_does_not_stop_a_report() -> None:
             line_of_main()
         assert gc.isenabled()
     """)
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = processes.run([sys.executable, "-c", program])
     assert done.returncode == 0, done.stderr

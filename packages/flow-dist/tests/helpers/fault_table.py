@@ -1,6 +1,7 @@
 """Inject faults at random steps of a training program on two processes, and check the outcome.
 
-As a script it prints a table: ``python fault_table.py 100 [seed [kind ...]]``, in minutes per ten.
+As a script it prints a table, in minutes per ten faults:
+``PYTHONPATH=tests/helpers python PATH/fault_table.py 100 [seed [kind ...]]``.
 """
 
 import contextlib
@@ -8,7 +9,6 @@ import os
 import random
 import re
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import processes
 from two_hosts import TwoHosts, two_hosts, why_not
 
 PROGRAM = str(Path(__file__).parent / "restart_program.py")
@@ -77,7 +78,7 @@ class Outcome:
 
 def undisturbed(folder: Path) -> None:
     """A run of one process without a fault."""
-    subprocess.run([sys.executable, PROGRAM, str(folder), str(STEPS)], env=ENV, check=True)
+    processes.run([sys.executable, PROGRAM, str(folder), str(STEPS)], env=ENV, check=True)
 
 
 def strike(kind: str, step: int, folder: Path, right: Path, hosts: TwoHosts | None) -> Outcome:
@@ -99,23 +100,19 @@ def strike(kind: str, step: int, folder: Path, right: Path, hosts: TwoHosts | No
     else:
         command += ["-n", "2"]
     command += [PROGRAM, str(folder), str(STEPS), kind, str(step)]
-    process = subprocess.Popen(
-        command, env=ENV, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
-    outside = threading.Thread(target=_from_outside, args=(kind, folder, hosts, process))
-    outside.start()
-    late = threading.Timer(PATIENCE, process.kill)
-    late.start()
-    said, at = _read(process, re.compile("flow-dist: " + MESSAGES[kind]))
-    status = process.wait()
-    late.cancel()
-    outside.join()
+    with processes.Program(command, env=ENV, stdout=processes.DEVNULL) as process:
+        outside = threading.Thread(target=_from_outside, args=(kind, folder, hosts, process))
+        outside.start()
+        late = threading.Timer(processes.scaled(PATIENCE), process.end)
+        late.start()
+        said, at = _read(process, re.compile("flow-dist: " + MESSAGES[kind]))
+        status = process.wait()
+        late.cancel()
+        outside.join()
     return _outcome(kind, step, folder, right, "".join(said), at, status)
 
 
-def _read(
-    process: "subprocess.Popen[str]", message: re.Pattern[str]
-) -> tuple[list[str], float | None]:
+def _read(process: processes.Program, message: re.Pattern[str]) -> tuple[list[str], float | None]:
     """All lines, and when the message came."""
     said: list[str] = []
     at = None
@@ -128,7 +125,7 @@ def _read(
 
 
 def _from_outside(
-    kind: str, folder: Path, hosts: TwoHosts | None, process: "subprocess.Popen[str]"
+    kind: str, folder: Path, hosts: TwoHosts | None, process: processes.Program
 ) -> None:
     while kind in OUTSIDE and hosts is not None and process.poll() is None:
         if (folder / "struck").exists():

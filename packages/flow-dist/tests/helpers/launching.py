@@ -2,11 +2,11 @@
 
 import importlib.util
 import os
-import subprocess
 import sys
 from functools import cache
 from pathlib import Path
 
+import processes
 import pytest
 from two_hosts import TwoHosts
 
@@ -23,18 +23,18 @@ def launcher() -> tuple[str, ...]:
     mpiexec = Path(sys.executable).parent / "mpiexec"
     if not mpiexec.exists():
         pytest.skip(f"no launcher beside {sys.executable}")
-    told = subprocess.run([mpiexec, "--version"], capture_output=True, text=True, check=True)
+    told = processes.run([mpiexec, "--version"], check=True)
     return (str(mpiexec), "--oversubscribe") if "Open MPI" in told.stdout else (str(mpiexec),)
 
 
 def run_script(
-    processes: int,
+    size: int,
     script: Path,
     *arguments: str,
-    timeout: float = 100,
+    timeout: float = processes.LIMIT,
     hosts: TwoHosts | None = None,
     **env: str,
-) -> subprocess.CompletedProcess[str]:
+) -> processes.Completed[str]:
     """Run a script on several processes of this host, or distributed over two hosts."""
     settings = {
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -43,25 +43,18 @@ def run_script(
         "OMP_NUM_THREADS": "1",
     }
     program = [sys.executable, str(script), *arguments]
-    command = [*launcher(), "-n", str(processes), *program]
+    command = [*launcher(), "-n", str(size), *program]
     if hosts is not None:
-        places = [Host(address, -(-processes // 2)) for address in hosts.addresses]
+        places = [Host(address, -(-size // 2)) for address in hosts.addresses]
         mpiexec = Launcher.find(launcher()[0])
         command = mpiexec.command(
-            processes, places, program, agent=hosts.agent, address=hosts.addresses[0]
+            size, places, program, agent=hosts.agent, address=hosts.addresses[0]
         )
         command = hosts.on(0, command)
-    return subprocess.run(
-        command,
-        env={**os.environ, **settings, **env},
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
+    return processes.run(command, env={**os.environ, **settings, **env}, timeout=timeout)
 
 
-def lines_of(done: subprocess.CompletedProcess[str]) -> list[str]:
+def lines_of(done: processes.Completed[str]) -> list[str]:
     """What it printed, sorted; it must have ended well."""
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return sorted(done.stdout.splitlines())

@@ -1,19 +1,21 @@
 """Two hosts on one machine: network namespaces with a link between them.
 
-As a script it makes them and prints how to use them: ``python two_hosts.py``.
+As a script it makes them and prints how to use them:
+``PYTHONPATH=tests/helpers python PATH/two_hosts.py``.
 """
 
 import contextlib
 import os
 import shlex
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import processes
 
 AGENT = """#!/bin/sh
 # Stands for ssh: runs the command in the namespace that owns the address.
@@ -65,8 +67,7 @@ class TwoHosts:
 
 
 def _ip(*args: str) -> str:
-    done = subprocess.run(["ip", *args], capture_output=True, text=True, check=True)
-    return done.stdout
+    return str(processes.run(["ip", *args], check=True).stdout)
 
 
 def why_not() -> str | None:
@@ -76,7 +77,7 @@ def why_not() -> str | None:
     name = f"flow-try-{os.getpid()}"
     try:
         _ip("netns", "add", name)
-    except subprocess.CalledProcessError as error:
+    except processes.CalledProcessError as error:
         return f"no network namespaces: {error.stderr.strip()}"
     _ip("netns", "del", name)
     return None
@@ -100,7 +101,7 @@ def two_hosts() -> Iterator[TwoHosts]:
             yield hosts
         finally:
             for host, name in enumerate(hosts.names):
-                with contextlib.suppress(subprocess.CalledProcessError, ProcessLookupError):
+                with contextlib.suppress(processes.CalledProcessError, ProcessLookupError):
                     for pid in hosts.pids(host):
                         os.kill(pid, 9)
                     _ip("netns", "del", name)

@@ -3,13 +3,13 @@
 import os
 import re
 import shutil
-import subprocess
 import sys
 import zipapp
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from py_compile import compile as compile_file
 
+import processes
 import pytest
 
 COMMAND = str(Path(sys.executable).with_name("flow-dist"))
@@ -53,19 +53,16 @@ else:
 """
 
 
-def run(command: Sequence[str], folder: Path, **env: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=120, cwd=folder, env={**os.environ, **env}
-    )
-
-
 def both(
     folder: Path, options: Sequence[str], argv: Sequence[str], env: Mapping[str, str]
-) -> tuple["subprocess.CompletedProcess[str]", "subprocess.CompletedProcess[str]"]:
+) -> list[processes.Completed[str]]:
     """Run a program under Python and as the only rank of ``flow-dist run``."""
-    python = [sys.executable, *options]
-    ours = [*python, COMMAND, "run", "-n", "1", *argv]
-    return run([*python, *argv], folder, **env), run(ours, folder, **env)
+    return [
+        processes.run(
+            [sys.executable, *options, *launcher, *argv], cwd=folder, env={**os.environ, **env}
+        )
+        for launcher in ((), (COMMAND, "run", "-n", "1"))
+    ]
 
 
 def as_file(folder: Path) -> str:
@@ -216,7 +213,7 @@ def test_a_rank_ends_as_under_python(tmp_path: Path, end: str, status: int, said
         "import atexit, os, sys\nfrom flow_dist.control import channel as control\n"
         f"if control.current().membership.rank:\n{_indented(ENDS[end])}\n"
     )
-    ours = run([sys.executable, COMMAND, "run", "-n", "2", "end.py"], tmp_path)
+    ours = processes.run([sys.executable, COMMAND, "run", "-n", "2", "end.py"], cwd=tmp_path)
     assert ours.returncode == status, ours.stderr
     assert said in ours.stderr
     assert "flow_dist" not in ours.stderr
@@ -233,6 +230,6 @@ def test_a_folder_that_is_no_script(tmp_path: Path, arrange: Callable[[Path], ob
     folder = tmp_path / "folder"
     folder.mkdir()
     arrange(folder)
-    ours = run([sys.executable, COMMAND, "run", "-n", "1", "folder"], tmp_path)
+    ours = processes.run([sys.executable, COMMAND, "run", "-n", "1", "folder"], cwd=tmp_path)
     assert ours.returncode == 1
     assert "no such file" in ours.stderr or "without a __main__.py" in ours.stderr

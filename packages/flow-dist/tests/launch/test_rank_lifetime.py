@@ -4,13 +4,13 @@ import os
 import re
 import select
 import signal
-import subprocess
 import sys
 import threading
 import warnings
 from pathlib import Path
 from typing import Any
 
+import processes
 import pytest
 
 from flow_core.base.errors import ForkError
@@ -18,13 +18,7 @@ from flow_dist.control import channel
 from flow_dist.control.board import FIRST_JOB, Board, Limits
 from flow_dist.recovery.restart import Checkpoints
 
-FLOW_DIST = [sys.executable, str(Path(sys.executable).with_name("flow-dist"))]
-
-
-def run(*args: str, timeout: float = 100) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [*FLOW_DIST, "run", *args], capture_output=True, text=True, timeout=timeout
-    )
+FLOW_DIST = [sys.executable, str(Path(sys.executable).with_name("flow-dist")), "run"]
 
 
 # ---------------------------------------------------------------------------- the first job
@@ -52,7 +46,7 @@ def test_ranks_reach_their_first_job_far_apart(tmp_path: Path, late: int) -> Non
     script = tmp_path / "apart.py"
     script.write_text(APART)
     limits = ["--beat", "0.1", "--silence", "2.5", "--exchange", "2", "--start", "60"]
-    ended = run("-n", "2", *limits, str(script), str(late), "late")
+    ended = processes.run([*FLOW_DIST, "-n", "2", *limits, str(script), str(late), "late"])
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout == "['here', 'here']\n"
 
@@ -71,7 +65,7 @@ def test_a_rank_that_does_not_reach_the_first_job_is_named(
     script = tmp_path / "apart.py"
     script.write_text(APART)
     limits = ["--beat", "0.1", "--silence", "5", "--exchange", "1", "--start", "3"]
-    ended = run("-n", "2", *limits, str(script), str(late), how)
+    ended = processes.run([*FLOW_DIST, "-n", "2", *limits, str(script), str(late), how])
     assert ended.returncode == 1
     message = ended.stderr[ended.stderr.index("flow-dist: ") :]
     assert re.match(rf"flow-dist: rank {late} of 2 on \S+{said.format(1 - late)}", message), message
@@ -164,7 +158,7 @@ def test_children_of_a_rank_are_none(tmp_path: Path, size: int, how: str) -> Non
     """However they end, they say nothing for it, and leave its MPI alone."""
     script = tmp_path / "forking.py"
     script.write_text(FORKING)
-    ended = run("-n", str(size), str(script), how, str(tmp_path / "file"))
+    ended = processes.run([*FLOW_DIST, "-n", str(size), str(script), how, str(tmp_path / "file")])
     assert ended.returncode == 0, ended.stderr
     expected = ["pass 0", "sys.exit(3) 3", "raise ValueError 1", "os._exit(4) 4", "kept 0"]
     expected += ["[(3.0, None), (4.0, None)]", "done written at the end"]
@@ -189,7 +183,7 @@ def test_a_child_does_not_keep_up_a_dead_rank(tmp_path: Path) -> None:
     """The connection to the supervisor ends with the rank, whatever its children do."""
     script = tmp_path / "orphaned.py"
     script.write_text(ORPHANED)
-    ended = run("-n", "2", "--silence", "90", str(script), timeout=60)
+    ended = processes.run([*FLOW_DIST, "-n", "2", "--silence", "90", str(script)])
     assert ended.returncode == 1
     assert re.search(r"rank 1 of 2 .* died without an error", ended.stderr), ended.stderr
 

@@ -4,7 +4,6 @@ import contextlib
 import os
 import re
 import secrets
-import subprocess
 import sys
 import tempfile
 import time
@@ -14,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import fault_table
+import processes
 import pytest
 from click.testing import CliRunner
 from launching import HELPERS, lines_of, mpich
@@ -128,28 +128,15 @@ class Cluster:
         start = [sys.executable, "-m", "ray.scripts.scripts", "start", *args, "--num-cpus=2"]
         small = ["--object-store-memory=80000000", "--disable-usage-stats"]
         small += ["--include-dashboard=false"] if host == 0 else []
-        done = self.on(host, [*start, *small], timeout=120)
+        apart = ("setsid", "--wait")  # Ray's processes go on in a group of their own
+        done = self.on(host, [*apart, *start, *small], timeout=120)
         assert done.returncode == 0, done.stdout + done.stderr
 
-    def on(
-        self,
-        host: int,
-        command: Sequence[str],
-        timeout: float,
-    ) -> "subprocess.CompletedProcess[str]":
-        try:
-            return subprocess.run(
-                self.hosts.on(host, command),
-                env={**self.env, "RAY_ADDRESS": self.head} if host == 0 else self.env,
-                capture_output=True,
-                text=True,
-                timeout=timeout,
-            )
-        except subprocess.TimeoutExpired as late:
-            said = (late.stderr or b"").decode(errors="replace")
-            raise AssertionError(f"not ended after {timeout:g} s; it said\n{said}") from late
+    def on(self, host: int, command: Sequence[str], timeout: float) -> processes.Completed[str]:
+        env = {**self.env, "RAY_ADDRESS": self.head} if host == 0 else self.env
+        return processes.run(self.hosts.on(host, command), env=env, timeout=timeout)
 
-    def run(self, *args: str, timeout: float = 250) -> "subprocess.CompletedProcess[str]":
+    def run(self, *args: str, timeout: float = 250) -> processes.Completed[str]:
         flow_dist = [sys.executable, "-c", "from flow_dist.cli import main; main()"]
         return self.on(0, [*flow_dist, "run", "--ray", *args], timeout)
 
@@ -174,7 +161,7 @@ def test_kit_on_four_actors(cluster: Cluster) -> None:
 
 
 def struck(folder: Path) -> float:
-    until = time.monotonic() + 250
+    until = time.monotonic() + processes.scaled(250)
     while not (folder / "struck").exists() and time.monotonic() < until:
         time.sleep(0.02)
     return float((folder / "struck").read_text())
@@ -216,17 +203,12 @@ def test_actors_of_a_lost_host_start_elsewhere(cluster: Cluster, tmp_path: Path)
         f"limits=Limits(silence={SILENCE})))"
     )
     command = [sys.executable, "-c", script, str(PROGRAM), str(folder), "8", "host", "4"]
-    process = subprocess.Popen(
-        cluster.hosts.on(0, command),
-        env={**cluster.env, "RAY_ADDRESS": cluster.head},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    struck(folder)
-    cluster.hosts.down()
-    (folder / "happened").touch()
-    out, err = process.communicate(timeout=250)
+    env = {**cluster.env, "RAY_ADDRESS": cluster.head}
+    with processes.Program(cluster.hosts.on(0, command), env=env) as process:
+        struck(folder)
+        cluster.hosts.down()
+        (folder / "happened").touch()
+        out, err = process.communicate(timeout=250)
     assert process.returncode == 0, out + err
     lost = cluster.hosts.names[1]  # Ray decides which of the ranks is there
     assert re.search(rf"flow-dist: rank [01] of 2 on {lost} .* has not responded for", err), err

@@ -3,13 +3,13 @@
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import processes
 import psutil
 import pytest
 from click.testing import CliRunner
@@ -24,7 +24,7 @@ from flow_dist.launch.mpi_launchers import MPICH, OPEN_MPI, Host, Launcher
 from flow_dist.launch.supervisor import Job, without_silent_hosts
 from flow_dist.shm.cleanup import Scratch
 
-FLOW_DIST = [sys.executable, "-c", "from flow_dist.cli import main; main()"]
+FLOW_DIST = [sys.executable, "-c", "from flow_dist.cli import main; main()", "run"]
 FAST = ["--beat", "0.1", "--silence", "3", "--exchange", "4", "--start", "60"]
 
 SCRIPT = """
@@ -59,13 +59,13 @@ import os, re, signal, sys
 from pathlib import Path
 import psutil
 from flow_dist.control import channel as control
-from flow_dist.shm.cleanup import mapped_files
+from flow_dist.shm.cleanup import own_files
 from flow_dist.mpi.world import world
 
 world()
 client = control.current()
 if client.membership.rank == 0:
-    print(len(mapped_files("self")), os.environ.get("PMIX_SERVER_TMPDIR", "none"))
+    print(len(own_files()), os.environ.get("PMIX_SERVER_TMPDIR", "none"))
     maps = Path("/proc/self/maps").read_text()
     print(*set(re.findall(r"/dev/shm/(?:mpich_shm_|sm_segment)\\S+", maps)), flush=True)
 client.gather("all there", 0, 60)
@@ -99,12 +99,6 @@ def script(tmp_path: Path) -> str:
     return str(path)
 
 
-def run(*args: str, timeout: float = 60) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [*FLOW_DIST, "run", *args], capture_output=True, text=True, timeout=timeout
-    )
-
-
 def left(script: str) -> list[int]:
     """Processes that still run a script."""
     found = []
@@ -115,7 +109,7 @@ def left(script: str) -> list[int]:
 
 
 def test_one_process_needs_no_launcher(script: str) -> None:
-    ended = run("-n", "1", *FAST, script)
+    ended = processes.run([*FLOW_DIST, "-n", "1", *FAST, script])
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout == f"hello 0\ndone 0 __main__ {script}\n"
     assert not ended.stderr
@@ -123,7 +117,7 @@ def test_one_process_needs_no_launcher(script: str) -> None:
 
 @pytest.mark.slow
 def test_three_processes(script: str) -> None:
-    ended = run("-n", "3", *FAST, script)
+    ended = processes.run([*FLOW_DIST, "-n", "3", *FAST, script])
     assert ended.returncode == 0, ended.stderr
     assert sorted(ended.stdout.split("\n")) == sorted(
         ["", *["hello 0"] * 3, *(f"done {rank} __main__ {script}" for rank in range(3))]
@@ -149,7 +143,7 @@ SOME = ("kill", "stop")
     "fault", [*SOME, *(pytest.param(f, marks=pytest.mark.slow) for f in WORDS if f not in SOME)]
 )
 def test_a_fault_ends_all_with_one_message(script: str, fault: str) -> None:
-    ended = run("-n", "2", *FAST, script, fault)
+    ended = processes.run([*FLOW_DIST, "-n", "2", *FAST, script, fault])
     assert ended.returncode == (3 if fault == "status" else 1)
     assert ended.stderr.count("flow-dist: ") == 1
     message = ended.stderr[ended.stderr.index("flow-dist: ") :]
@@ -172,7 +166,7 @@ def test_variables_of_an_outer_launcher(
     for name, value in {"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "RANK": "3"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("WORLD_SIZE", "7")
-    ended = run("-n", ranks, *FAST, script)
+    ended = processes.run([*FLOW_DIST, "-n", ranks, *FAST, script])
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.count("done") == int(ranks)
 
@@ -187,7 +181,10 @@ def test_ranks_draw_the_same_numbers(tmp_path: Path) -> None:
         "print(random.random(), np.random.rand(), drawn, flush=True)\n"
         "sys.exit(len(sys.argv) > 1)\n"
     )
-    first, second = run("-n", "2", str(path)), run("-n", "2", str(path), "fail")
+    first, second = (
+        processes.run([*FLOW_DIST, "-n", "2", str(path)]),
+        processes.run([*FLOW_DIST, "-n", "2", str(path), "fail"]),
+    )
     assert (first.returncode, second.returncode) == (0, 1), first.stderr + second.stderr
     drawn = [set(ended.stdout.splitlines()) for ended in (first, second)]
     assert [len(lines) for lines in drawn] == [1, 1]
@@ -197,7 +194,7 @@ def test_ranks_draw_the_same_numbers(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_traceback_is_the_script_s_own(script: str) -> None:
-    ended = run("-n", "1", *FAST, script, "raise")
+    ended = processes.run([*FLOW_DIST, "-n", "1", *FAST, script, "raise"])
     assert "launch_rank" not in ended.stderr
     assert "line 22, in <module>" in ended.stderr or "KeyError" in ended.stderr
 
@@ -207,7 +204,7 @@ def test_the_traceback_is_the_script_s_own(script: str) -> None:
 def test_a_job_that_is_ended_leaves_no_files(tmp_path: Path, culprit: str, status: int) -> None:
     script = tmp_path / "train.py"
     script.write_text(KILLED)
-    ended = run("-n", "2", *FAST, str(script), culprit)
+    ended = processes.run([*FLOW_DIST, "-n", "2", *FAST, str(script), culprit])
     assert ended.returncode == status, ended.stderr
     named, folder, *shared = ended.stdout.split()
     assert shared, ended.stderr
@@ -253,7 +250,7 @@ def test_ranks_of_one_host_listen_on_the_loopback(tmp_path: Path) -> None:
     """Apart from the port of MPICH's launcher, inherited by ranks, which has no setting."""
     script = tmp_path / "listening.py"
     script.write_text(LISTENING)
-    ended = run("-n", "2", *FAST, str(script))
+    ended = processes.run([*FLOW_DIST, "-n", "2", *FAST, str(script)])
     assert ended.returncode == 0, ended.stderr
     found = re.findall(r"ip='(.*?)', port=(\d+)", ended.stdout)
     launcher = {port for address, port in found if address == "0.0.0.0"}
@@ -277,7 +274,9 @@ def test_ranks_that_loop_are_reported_and_stopped(tmp_path: Path) -> None:
     """Outside of exchanges no rank waits for them."""
     path = tmp_path / "loop.py"
     path.write_text(STALLING)
-    ended = run("-n", "2", "--stall", "0.7", "--stall-limit", "2.5", *FAST, str(path))
+    ended = processes.run(
+        [*FLOW_DIST, "-n", "2", "--stall", "0.7", "--stall-limit", "2.5", *FAST, str(path)]
+    )
     assert ended.returncode == 1
     told = re.findall(
         r"flow-dist: no step has finished for (\d) s\n((?:  rank .*\n)+)", ended.stderr
@@ -290,7 +289,7 @@ def test_ranks_that_loop_are_reported_and_stopped(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_restarts_are_counted(script: str) -> None:
-    ended = run("-n", "2", "--max-restarts", "2", *FAST, script, "raise")
+    ended = processes.run([*FLOW_DIST, "-n", "2", "--max-restarts", "2", *FAST, script, "raise"])
     assert ended.returncode == 1
     assert [ended.stdout.count(f"hello {n}") for n in range(4)] == [2, 2, 2, 0]
     assert "restart 2 of 2 with 2 ranks" in ended.stderr
@@ -308,18 +307,17 @@ def test_the_supervisor_takes_all_with_it(
     script: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    command = [*FLOW_DIST, "run", "-n", "2", script, "hang"]
-    supervisor = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    assert supervisor.stdout is not None
-    assert [supervisor.stdout.readline() for _ in range(2)] == [b"hello 0 hang\n"] * 2
-    supervisor.send_signal(number)
-    status = supervisor.wait(20)
-    assert status == (-number if number == signal.SIGKILL else 128 + number)
-    supervisor.stdout.close()
-    until = time.monotonic() + 10
-    while left(script) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not left(script)
+    command = [*FLOW_DIST, "-n", "2", script, "hang"]
+    with processes.Program(command, stderr=processes.DEVNULL) as supervisor:
+        assert supervisor.stdout is not None
+        assert [supervisor.stdout.readline() for _ in range(2)] == ["hello 0 hang\n"] * 2
+        supervisor.send_signal(number)
+        status = supervisor.status(20)
+        assert status == (-number if number == signal.SIGKILL else 128 + number)
+        until = time.monotonic() + processes.scaled(10)
+        while left(script) and time.monotonic() < until:
+            time.sleep(0.05)
+        assert not left(script)
     if Launcher.find().kind == MPICH:
         assert not [*tmp_path.glob("flow-dist-*")]
 
@@ -330,14 +328,14 @@ def test_ranks_clean_up_before_an_order_to_end_reaches_them(tmp_path: Path, rank
     script, marks = tmp_path / "tidy.py", tmp_path / "marks"
     script.write_text(TIDY)
     marks.mkdir()
-    command = [*FLOW_DIST, "run", "-n", str(ranks), str(script), str(marks)]
-    supervisor = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert supervisor.stdout is not None
-    assert [supervisor.stdout.readline() for _ in range(ranks)] == [b"ready\n"] * ranks
-    supervisor.send_signal(signal.SIGTERM)
-    _, said = supervisor.communicate(timeout=60)
+    command = [*FLOW_DIST, "-n", str(ranks), str(script), str(marks)]
+    with processes.Program(command) as supervisor:
+        assert supervisor.stdout is not None
+        assert [supervisor.stdout.readline() for _ in range(ranks)] == ["ready\n"] * ranks
+        supervisor.send_signal(signal.SIGTERM)
+        _, said = supervisor.communicate()
     assert supervisor.returncode == 128 + signal.SIGTERM
-    assert said == b"flow-dist: stopped by SIGTERM; terminating all ranks\n"
+    assert said == "flow-dist: stopped by SIGTERM; terminating all ranks\n"
     assert {path.name: path.read_text() for path in marks.iterdir()} == {
         str(rank): "the job was terminated" for rank in range(ranks)
     }
@@ -357,7 +355,7 @@ def test_an_orphan_is_found(tmp_path: Path) -> None:
         "os.wait()\n"
         "sys.exit(4)\n"
     )
-    ended = run("-n", "1", *FAST, str(path))
+    ended = processes.run([*FLOW_DIST, "-n", "1", *FAST, str(path)])
     assert ended.returncode == 4
     assert not left(str(path))
 
@@ -368,7 +366,7 @@ def test_a_launcher_that_lies(script: str, tmp_path: Path) -> None:
     liar = tmp_path / "mpiexec"
     liar.write_text('#!/bin/sh\n[ "$1" = --version ] && echo HYDRA\nexit 0\n')
     liar.chmod(0o755)
-    ended = run("-n", "2", "--mpiexec", str(liar), *FAST, script)
+    ended = processes.run([*FLOW_DIST, "-n", "2", "--mpiexec", str(liar), *FAST, script])
     assert ended.returncode == 1
     assert "the launcher ended with status 0: 0 ranks joined, not all have ended" in ended.stderr
 
@@ -510,19 +508,12 @@ def test_ranks_of_another_launcher(
     common |= {"FLOW_DIST_TOKEN": "secret", "FLOW_DIST_RESTART": "0"}
     joining = "import sys\nfrom flow_dist.control import channel as control\ncontrol.join()\n"
     Path(script).write_text(joining + SCRIPT)
-    processes = [
-        subprocess.Popen(
-            [sys.executable, script, *fault],
-            env={**os.environ, **common, names[0]: str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    said = [process.communicate(timeout=30) for process in processes]
-    assert tuple(process.returncode for process in processes) == statuses, said
-    assert sum(err.count("flow-dist: ") for _, err in said) == bool(fault), said
+    command = [sys.executable, script, *fault]
+    ended = processes.run_together(
+        (command, {**os.environ, **common, names[0]: rank}) for rank in "01"
+    )
+    assert tuple(done.returncode for done in ended) == statuses, ended
+    assert sum(done.stderr.count("flow-dist: ") for done in ended) == bool(fault), ended
 
 
 def _free_port() -> int:

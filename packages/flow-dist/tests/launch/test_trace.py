@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
+import processes
 from launching import launcher
 
 SCRIPT = """
@@ -33,10 +33,9 @@ def test_tracks_of_all_ranks_and_arrows_between_them(tmp_path: Path) -> None:
     script, trace = tmp_path / "fit.py", tmp_path / "trace.json"
     script.write_text(SCRIPT)
     run = "import sys; from flow_dist.cli import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", run, "run", "-n", "2", "--trace", str(trace), str(script)],
-        capture_output=True, text=True, timeout=100, check=False, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+    done = processes.run(
+        [sys.executable, "-c", run, "run", "-n", "2", "--trace", str(trace), str(script)]
+    )
     assert done.returncode == 0, done.stderr
     assert {path.name for path in tmp_path.iterdir()} == {"fit.py", "trace.json"}
     events = json.loads(trace.read_text())["traceEvents"]

@@ -3,7 +3,6 @@
 import os
 import re
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import processes
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -204,7 +204,7 @@ def test_too_many_pending_collectives_wait() -> None:
     late.start()
     assert late.is_alive()
     other.post(0, (None,))
-    late.join(10)
+    late.join(processes.scaled(10))
     assert one.count == MAX_PENDING + 1
 
 
@@ -234,7 +234,7 @@ def _look_meanwhile(events: int) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(processes.scaled(60))
     assert not wrong
     assert [words.count for words in everybody] == [events] * 2
 
@@ -248,7 +248,7 @@ def agreements(size: int) -> list[Agreement]:
 
     def tell(rank: int, own: Any) -> Sequence[Any]:
         told[rank] = own
-        barrier.wait(10)
+        barrier.wait(processes.scaled(10))
         return told
 
     lanes = zip(*(sent(size) for _ in LANES), strict=True)
@@ -269,7 +269,7 @@ def errors(everybody: Sequence[Agreement]) -> list[ProcessesDifferError]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(processes.scaled(20))
     return [found[rank] for rank in range(len(everybody))]
 
 
@@ -488,18 +488,10 @@ def test_processes_that_join_each_other_end_well() -> None:
         port = server.getsockname()[1]
     env = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port - 1)}
     env |= {"FLOW_DIST_TOKEN": "secret", "FLOW_DIST_SHARED_MEMORY": "0"}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(PROGRAM), "none"],
-            env={**os.environ, **env, "RANK": str(rank)},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    said = [process.communicate(timeout=100)[1] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], said
-    assert said == ["done\n"] * 2
+    command = [sys.executable, str(PROGRAM), "none"]
+    ranks = [(command, {**os.environ, **env, "RANK": rank}) for rank in "01"]
+    ended = [(done.returncode, done.stderr) for done in processes.run_together(ranks)]
+    assert ended == [(0, "done\n")] * 2
 
 
 def test_a_process_that_is_behind_does_not_differ() -> None:

@@ -2,13 +2,13 @@
 
 import os
 import socket
-import subprocess
 import sys
 import threading
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import processes
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,7 +38,7 @@ class Ranks:
 
     def exchange(self, rank: int, name: str, values: dict[str, str]) -> list[dict[str, str]]:
         self.said.setdefault(name, {})[rank] = values
-        self.barrier.wait(10)
+        self.barrier.wait(processes.scaled(10))
         return [*self.said[name].values()]
 
 
@@ -100,9 +100,7 @@ def test_launchers_that_know_mpi() -> None:
     assert all(joined_by_launcher({name: "0"}) for name in OWN)
 
 
-def start(
-    size: int, script: Path, *args: str, timeout: float = 100, **env: str
-) -> list["subprocess.CompletedProcess[str]"]:
+def start(size: int, script: Path, *args: str, **env: str) -> list[processes.Completed[str]]:
     """Runs a script as torchrun does: nothing but variables tells the processes apart."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1] - 1
@@ -110,21 +108,10 @@ def start(
     common |= {"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size), "FLOW_DIST_TOKEN": "secret"}
     common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     common |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **env}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(script), *args],
-            env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(size)
-    ]
-    said = [process.communicate(timeout=timeout) for process in processes]
-    return [
-        subprocess.CompletedProcess((), process.returncode, *words)
-        for process, words in zip(processes, said, strict=True)
-    ]
+    command, ranks = [sys.executable, str(script), *args], map(str, range(size))
+    return processes.run_together(
+        (command, {**common, "RANK": rank, "LOCAL_RANK": rank}) for rank in ranks
+    )
 
 
 def test_kit_under_variables_alone() -> None:

@@ -1,17 +1,18 @@
 """Static bootstrap: the user starts a script once on each machine."""
 
+import contextlib
 import importlib.util
 import logging
 import os
 import re
 import stat
-import subprocess
 import sys
 from pathlib import Path
 
+import processes
 import pytest
 from launching import mpich
-from two_hosts import TwoHosts, two_hosts, why_not
+from two_hosts import two_hosts, why_not
 
 from flow_dist.bootstrap.membership import LaunchError
 from flow_dist.bootstrap.slurm import FIRST_PORT, master_of_step
@@ -159,21 +160,16 @@ if __name__ == "__main__":
 """
 
 
-def start(hosts: TwoHosts, host: int, command: list[str], **env: str) -> "subprocess.Popen[str]":
+def without_launcher(**env: str) -> dict[str, str]:
+    """Return the environment of a process that the user starts."""
     launchers = ("PMI", "OMPI", "FLOW_DIST", "SLURM")
     usual = {n: v for n, v in os.environ.items() if not n.startswith(launchers)}
-    return subprocess.Popen(
-        hosts.on(host, command),
-        env={**usual, "ONEFLOW_EMULATE_GPUS": "2", "OMP_NUM_THREADS": "1", **env},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return {**usual, "ONEFLOW_EMULATE_GPUS": "2", "OMP_NUM_THREADS": "1", **env}
 
 
 def started_by_hand(
     script: Path, task: str, homes: tuple[Path, Path]
-) -> list["subprocess.CompletedProcess[str]"]:
+) -> list[processes.Completed[str]]:
     """Run a script on two hosts, starting with the second one."""
     mpich()
     reason = why_not() or ("" if importlib.util.find_spec("oneflow") else "no oneflow")
@@ -181,13 +177,9 @@ def started_by_hand(
         pytest.skip(reason)
     with two_hosts() as hosts:
         command = [sys.executable, str(script), task, *hosts.addresses]
-        processes = [start(hosts, n, command, HOME=str(homes[n])) for n in (1, 0)]
-        said = [process.communicate(timeout=60) for process in processes]
-    done = [
-        subprocess.CompletedProcess((), process.returncode, *words)
-        for process, words in zip(processes, said, strict=True)
-    ]
-    return done[::-1]
+        return processes.run_together(
+            (hosts.on(n, command), without_launcher(HOME=str(homes[n]))) for n in (1, 0)
+        )[::-1]
 
 
 @pytest.fixture
@@ -203,12 +195,9 @@ def test_training_on_two_hosts_by_static_bootstrap(script: Path, tmp_path: Path)
     assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
     assert not second.stdout
     assert "waits at 10.77." in first.stderr
-    alone = subprocess.run(
+    alone = processes.run(
         [sys.executable, str(script), "seeded", "10.0.0.1", "10.0.0.2"],
         env={**os.environ, "ONEFLOW_EMULATE_GPUS": "2", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=60,
     )
     assert alone.returncode == 0, alone.stderr
     assert first.stdout == alone.stdout
@@ -231,12 +220,16 @@ def test_other_secrets_are_refused(script: Path, tmp_path: Path) -> None:
     mpich()
     if why_not():
         pytest.skip(str(why_not()))
-    with two_hosts() as hosts:
+    with two_hosts() as hosts, contextlib.ExitStack() as stack:
         command = [sys.executable, str(script), "seeded", *hosts.addresses]
-        first = start(hosts, 0, command, HOME=str(tmp_path / "a"))
-        second = start(hosts, 1, command, HOME=str(tmp_path / "b"))
-        _, said = second.communicate(timeout=60)
+        first, second = (
+            stack.enter_context(
+                processes.Program(hosts.on(n, command), env=without_launcher(HOME=home))
+            )
+            for n, home in enumerate((str(tmp_path / "a"), str(tmp_path / "b")))
+        )
+        _, said = second.communicate()
         assert second.returncode == 1
         assert "copy it from one host to all others" in said
-        first.kill()
+        first.end()
         assert "no proof of the job's token" in first.communicate()[1]

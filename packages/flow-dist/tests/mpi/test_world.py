@@ -1,10 +1,10 @@
 """Ownership of devices, shared memory and waiting, without MPI."""
 
 import os
-import subprocess
 import sys
 
 import numpy as np
+import processes
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -125,4 +125,4 @@ loaded = {"flow_dist.mpi.world", "flow_dist.control.channel", "psutil", "mpi4py"
 assert not loaded, loaded
 """
     env = {k: v for k, v in os.environ.items() if not k.startswith(("PMI_", "OMPI_"))}
-    subprocess.run([sys.executable, "-c", program], check=True, env=env)
+    processes.run([sys.executable, "-c", program], check=True, env=env)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import processes
 import pytest
 from nccl_fakes import Fabric, FakeError, FakeGpu, FakeNccl, FakeWorld, Foreign, array_of, on_ranks
 
@@ -406,7 +407,7 @@ def test_the_control_channel_frees_a_waiting_device() -> None:
         launch()
         with pytest.raises(JobStoppedError, match=r"rank 1 of 2 on host1"):
             rank.comm.after_step()
-        assert stopped.wait(5)
+        assert stopped.wait(processes.scaled(5))
         guard.close()
         own.close()
 
@@ -424,7 +425,7 @@ def test_the_guard_follows_the_verdict() -> None:
         guard = Guard(rank.groups, poll=0.01)
         if not rank.world.rank:
             VERDICT.error = JobStoppedError("training", found="a silent link")
-        until = time.monotonic() + 5
+        until = time.monotonic() + processes.scaled(5)
         while rank.groups.communicators[0].error is None and time.monotonic() < until:
             time.sleep(0.01)
         with pytest.raises(JobStoppedError, match="a silent link"):
@@ -449,7 +450,7 @@ def test_the_guard_frees_a_device_that_waits_for_another_step(
     def body(rank: Rank) -> None:
         (launch,) = rank.bind(SUM)
         if rank.world.rank:
-            bound.wait(60)
+            bound.wait(processes.scaled(60))
             return parted.set()
         bound.set()
         guard = Guard(rank.groups, poll=0.01)

@@ -1,11 +1,11 @@
 """Faults of each kind: detected, named, restarted, with the right weights at the end."""
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import fault_table
+import processes
 import pytest
 from launching import HELPERS, launcher
 from two_hosts import why_not
@@ -46,7 +46,8 @@ def test_a_fault_costs_no_result(kind: str, step: int, tmp_path: Path, right: Pa
     limit = 50  # below the 60 s after which silence alone would show a fault
     limit += fault_table.SILENCE if kind in fault_table.BY_SILENCE else 0
     limit += fault_table.STALL if kind == "loop" else 0
-    assert found.seconds < limit
+    assert found.seconds < processes.scaled(limit)
+    assert kind in fault_table.BY_SILENCE or "has not responded" not in found.output
 
 
 DIVERGING = """
@@ -89,11 +90,9 @@ def test_crashes_while_saving_one_after_the_other(
     folder = tmp_path / "checkpoints"
     command = [sys.executable, "-c", "from flow_dist.cli import main; main()", "run", "-n", "2"]
     program = [str(HELPERS / "crash_saving.py"), str(folder), str(fault_table.STEPS)]
-    done = subprocess.run(
+    done = processes.run(
         [*command, "--silence", "60", "--max-restarts", "2", *program],
         env={**fault_table.ENV, "CRASHES": crashes},
-        capture_output=True,
-        text=True,
         timeout=180,
     )
     assert done.returncode == 0, done.stderr
@@ -110,7 +109,7 @@ def test_ranks_that_call_jobs_in_another_order(tmp_path: Path) -> None:
     script = tmp_path / "diverging.py"
     script.write_text(DIVERGING)
     command = [sys.executable, "-c", "from flow_dist.cli import main; main()", "run", "-n", "2"]
-    done = subprocess.run([*command, str(script)], capture_output=True, text=True, timeout=100)
+    done = processes.run([*command, str(script)])
     assert done.returncode == 1
     assert re.search(r"flow-dist: rank [01] of 2 on .* raised ProcessesDifferError", done.stderr)
     places = rf"\(at {script}:\d+\)"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import processes
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -85,7 +86,7 @@ def test_a_save_is_of_the_moment_it_was_asked_for(tmp_path: Path) -> None:
     train, checkpoints = make_job(), Checkpoints(tmp_path)
     losses(train, 0, 1)
     gate, write = threading.Event(), checkpoints._write
-    checkpoints._write = lambda *args: (gate.wait(10), write(*args))[1]  # type: ignore[method-assign]
+    checkpoints._write = lambda *args: (gate.wait(processes.scaled(10)), write(*args))[1]  # type: ignore[method-assign]
     checkpoints.save(1)
     after = losses(train, 1, 2)  # while the save waits
     assert not list(tmp_path.glob("step-*"))
@@ -196,9 +197,9 @@ class _Meeting:
 
     def gather(self, text: bytes, what: str) -> tuple[bytes, ...]:
         self._table[self.rank] = text
-        self._barrier.wait(10)
+        self._barrier.wait(processes.scaled(10))
         said = tuple(self._table)
-        self._barrier.wait(10)
+        self._barrier.wait(processes.scaled(10))
         return said
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import processes
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -53,7 +54,10 @@ class Ranks:
         def swap(texts: Mapping[int, bytes], sources: Iterable[int]) -> dict[int, bytes]:
             for target, text in texts.items():
                 self._mail[rank, target].put(text)
-            return {source: self._mail[source, rank].get(timeout=30) for source in sources}
+            return {
+                source: self._mail[source, rank].get(timeout=processes.scaled(30))
+                for source in sources
+            }
 
         def combine(a: Any, b: Any, out: Any) -> None:
             self.sums[rank] += 1
@@ -84,7 +88,7 @@ class Ranks:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(processes.scaled(60))
         return found
 
     def expected(self, arrays: Sequence[Any]) -> list[Any]:
