@@ -56,7 +56,7 @@ class Program(subprocess.Popen[Any]):
 
         Raises:
             TimeoutExpired: the program takes longer than its limit, scaled by the load.  Its
-                group has been killed; the error has its output.
+                group has been killed; the error and its message have the output.
         """
         started, seconds = time.monotonic(), LIMIT if timeout is None else timeout
         while True:
@@ -68,7 +68,9 @@ class Program(subprocess.Popen[Any]):
                     break
         self.end()
         output, errors = super().communicate()
-        raise TimeoutExpired(self.args, scaled(seconds), output, errors)
+        late = TimeoutExpired(self.args, scaled(seconds), output, errors)
+        late.add_note(f"{output}\n{errors}")
+        raise late
 
     def status(self, timeout: float = LIMIT) -> int:
         """Wait for the end, with the limit of `communicate`; the output is not read."""
