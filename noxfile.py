@@ -297,7 +297,8 @@ def fuzz(session: nox.Session) -> None:
 def mutants(session: nox.Session) -> None:
     """Replaces one pass of flow-core at a time by the identity; its own test module must fail."""
     workspace(session)
-    in_workspace(session, "python", "packages/flow-core/tests/passes/mutants.py", env=QUIET)
+    env = {**QUIET, "PYTHONPATH": "tests/helpers"}
+    in_workspace(session, "python", "packages/flow-core/tests/passes/mutants.py", env=env)
 
 
 @nox.session(name="kernel-mutants", python=PYTHONS[0])

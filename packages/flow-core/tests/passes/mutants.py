@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 import pkgutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import is_dataclass
 from importlib import import_module
 from pathlib import Path
 
+import processes
 from conftest import MUTANT
 
 import flow_core.passes
@@ -36,10 +36,8 @@ def survives(module: str, name: str) -> bool:
     """Return whether the test module of a pass still passes if the pass does nothing."""
     tests = Path(__file__).parent / f"test_{module.rpartition('.')[2]}.py"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tests)]
-    done = subprocess.run(
-        command, env={**os.environ, MUTANT: f"{module}:{name}"}, capture_output=True, check=False
-    )
-    return done.returncode != FAILED
+    env = {**os.environ, MUTANT: f"{module}:{name}"}
+    return processes.run(command, env=env, timeout=1200).returncode != FAILED
 
 
 def main() -> int:
