@@ -64,7 +64,8 @@ def test_a_rank_that_does_not_reach_the_first_job_is_named(
 ) -> None:
     script = tmp_path / "apart.py"
     script.write_text(APART)
-    limits = ["--beat", "0.1", "--silence", "5", "--exchange", "1", "--start", "3"]
+    silence, start = (str(processes.scaled(seconds)) for seconds in (5, 3))
+    limits = ["--beat", "0.1", "--silence", silence, "--exchange", "1", "--start", start]
     ended = processes.run([*FLOW_DIST, "-n", "2", *limits, str(script), str(late), how])
     assert ended.returncode == 1
     message = ended.stderr[ended.stderr.index("flow-dist: ") :]
