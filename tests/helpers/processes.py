@@ -84,7 +84,7 @@ class Program(subprocess.Popen[Any]):
                     raise
 
     def end(self) -> None:
-        """Kill the process group, which may be larger than the program, and wait for the program."""
+        """Kill the process group, which may outlive the program, and wait for the program."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if hasattr(os, "killpg"):
                 os.killpg(self.pid, signal.SIGKILL)
