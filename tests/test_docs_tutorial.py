@@ -149,10 +149,8 @@ def run_command(command: str) -> str:
     if words[:4] == ["uv", "pip", "install", "-e"]:
         return install(Path(words[4]))
     command = [sys.executable, *COMMANDS[words[0]], *words[1:]]
-    printed: str = processes.run(
-        command, env={**os.environ, **settings}, stderr=processes.STDOUT
-    ).stdout
-    return printed
+    env = {**os.environ, **settings}
+    return processes.run(command, env=env, stderr=processes.STDOUT).stdout
 
 
 def install(package: Path) -> str:

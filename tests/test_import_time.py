@@ -23,8 +23,7 @@ print((process_time() - after_numpy) / (after_numpy - start))
 
 
 def printed(code: str) -> list[str]:
-    words: list[str] = processes.run([sys.executable, "-I", "-c", code], check=True).stdout.split()
-    return words
+    return processes.run([sys.executable, "-I", "-c", code], check=True).stdout.split()
 
 
 def test_time_beyond_numpy() -> None:

@@ -92,8 +92,7 @@ def run(folder: Path, module: str, *arguments: str) -> str:
     command = [sys.executable, "-m", module, *arguments]
     done = processes.run(command, cwd=folder, env={**os.environ, "MYPYPATH": paths}, timeout=300)
     assert done.returncode in (0, 1), done.stderr
-    printed: str = done.stdout
-    return printed
+    return done.stdout
 
 
 def of_pyright(folder: Path) -> Iterator[tuple[str, int, str]]:
