@@ -1,5 +1,6 @@
 """Checkpoints of jobs: what is saved, and that training goes on as if it had never stopped."""
 
+import os
 import sys
 import textwrap
 from collections.abc import Callable
@@ -138,7 +139,8 @@ for loss in steps(train_job(), 0, 3):
 
 def test_two_processes_give_the_same_numbers() -> None:
     code = PROGRAM.format(folder=str(Path(__file__).parent))
-    other = processes.run([sys.executable, "-c", code], check=True)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}  # as of this module
+    other = processes.run([sys.executable, "-c", code], env=environment, check=True)
     mine = "".join(f"{loss.tobytes().hex()}\n" for loss in steps(train_job(), 0, 3))
     assert other.stdout == mine
 

@@ -225,6 +225,7 @@ def test_no_more_threads_want_to_run_than_there_are_cores(plugins: str) -> None:
         "ONEFLOW_EMULATE_GPUS": "2",
         "FLOW_STREAM_THREADS": "2",
         "FLOW_DISABLE_PLUGINS": plugins,
+        "PYTHONPATH": os.pathsep.join(sys.path),  # as of this module, which the program imports
     }
     command = [sys.executable, "-c", RUNNABLE, str(Path(__file__).parent)]
     done = processes.run(command, env={**kept, **settings}, check=True)
