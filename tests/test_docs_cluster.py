@@ -4,10 +4,10 @@ import importlib.util
 import os
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
+import processes
 import pytest
 
 PAGE = (Path(__file__).parents[1] / "docs" / "cluster.md").read_text()
@@ -20,19 +20,13 @@ COMMANDS = {
 }
 
 
-def run(line: str, folder: Path) -> "subprocess.CompletedProcess[str]":
+def run(line: str, folder: Path) -> processes.Completed[str]:
     """Run a command line in a folder."""
     words = shlex.split(line)
     settings = dict(word.split("=") for word in words if re.fullmatch(r"[A-Z_]+=\w+", word))
     name, *rest = words[len(settings) :]
-    return subprocess.run(
-        [*COMMANDS[name], *rest],
-        cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **settings},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **settings}
+    return processes.run([*COMMANDS[name], *rest], cwd=folder, env=env)
 
 
 def quoted(session: str) -> list[tuple[str, str]]:

@@ -16,7 +16,6 @@ import json
 import os
 import re
 import shlex
-import subprocess
 import sys
 import tempfile
 import tomllib
@@ -25,6 +24,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+sys.path.append(str(Path(__file__).parent / "helpers"))  # for this file as a program
+import processes
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGES = (
@@ -146,15 +148,9 @@ def run_command(command: str) -> str:
         settings[name] = value
     if words[:4] == ["uv", "pip", "install", "-e"]:
         return install(Path(words[4]))
-    done = subprocess.run(
-        [sys.executable, *COMMANDS[words[0]], *words[1:]],
-        env={**os.environ, **settings},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    return done.stdout
+    command = [sys.executable, *COMMANDS[words[0]], *words[1:]]
+    env = {**os.environ, **settings}
+    return processes.run(command, env=env, stderr=processes.STDOUT).stdout
 
 
 def install(package: Path) -> str:
@@ -177,15 +173,8 @@ def outputs(name: str, folder: Path) -> list[str]:
         "OPENBLAS_NUM_THREADS": "1",
         "FLOW_DISABLE_PLUGINS": "flow-onednn",  # the pages show the kernels of the core package
     }
-    done = subprocess.run(
-        [sys.executable, "-W", "error", __file__, "--run", str(DOCS / name)],
-        cwd=folder,
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    command = [sys.executable, "-W", "error", __file__, "--run", str(DOCS / name)]
+    done = processes.run(command, cwd=folder, env=env, timeout=300)
     assert done.returncode == 0, done.stderr
     plain: list[str] = json.loads(done.stdout)
     return [text.replace(f"{folder}{os.sep}", "").rstrip() for text in plain]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import resource
 import statistics
-import subprocess
 import sys
 
+import processes
 import pytest
 
 MOST = 0.5
@@ -23,8 +23,7 @@ print((process_time() - after_numpy) / (after_numpy - start))
 
 
 def printed(code: str) -> list[str]:
-    command = [sys.executable, "-I", "-c", code]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    return processes.run([sys.executable, "-I", "-c", code], check=True).stdout.split()
 
 
 def test_time_beyond_numpy() -> None:
@@ -52,7 +51,7 @@ MOST_OF_HELP = 4.0
 def cpu_seconds(*arguments: str) -> float:
     """Return the CPU time of a Python process."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, "-I", *arguments], check=True, capture_output=True)
+    processes.run([sys.executable, "-I", *arguments], check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 

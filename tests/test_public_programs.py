@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
+import processes
 import pytest
 from public_programs import synthetic
 from public_programs.run import HERE, Program, Sources, read_catalogue, run_program, table
@@ -32,10 +32,9 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
         (work / "folder" / name).write_text(text)
     identity = ("-c", "user.name=test", "-c", "user.email=test@example.org")
     for arguments in (("init", "-q"), ("add", "."), (*identity, "commit", "-qm", "programs")):
-        subprocess.run(["git", "-C", str(work), *arguments], check=True)
-    head = ["git", "-C", str(work), "rev-parse", "HEAD"]
-    done = subprocess.run(head, check=True, capture_output=True, text=True)
-    return mirrors, done.stdout.strip()
+        processes.run(["git", *arguments], cwd=work, check=True)
+    head = processes.run(["git", "rev-parse", "HEAD"], cwd=work, check=True)
+    return mirrors, head.stdout.strip()
 
 
 @pytest.mark.parametrize(

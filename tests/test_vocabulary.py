@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
+import processes
 import pytest
 
 ROOT = Path(__file__).parent.parent
@@ -29,11 +30,11 @@ IDENTIFIERS = {
 PAGES = sorted([*ROOT.glob("docs/*.md"), *ROOT.glob("docs/plugins/*.md")])
 
 
+@cache
 def tracked() -> list[Path]:
     """Source files and pages of the repository, without the changelogs."""
     patterns = (".ci/run", "*.c", "*.h", "*.md", "*.py", "*.toml", "*.yml")
-    command = ["git", "-C", str(ROOT), "ls-files", "-z", *patterns]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = processes.run(["git", "ls-files", "-z", *patterns], cwd=ROOT, check=True)
     paths = [ROOT / name for name in done.stdout.split("\0") if name]
     return [path for path in paths if path.name != "CHANGELOG.md"]
 

@@ -22,16 +22,22 @@ INIT = flow.random_normal_initializer(stddev=0.3)
 
 @contextmanager
 def emulated(
-    count: int = 4, threads: int | None = None, *plugins: Any, memory: int | None = None
+    count: int = 4,
+    threads: int | None = None,
+    *plugins: Any,
+    memory: int | None = None,
+    without: tuple[str, ...] = ("flow-onednn",),
 ) -> Iterator[None]:
-    """A default session with emulated devices, for the length of a ``with`` block."""
+    """A default session with emulated devices, for the length of a ``with`` block.
+
+    It is without the passes of oneDNN, which put other ops in the place of those that tests name.
+    """
     flow.clear_default_session()
-    others = ("flow-onednn",)  # its passes put other ops in the place of those that tests name
     settings = Settings(
         emulate_gpus=count,
         emulate_gpu_memory=memory,
         stream_threads=threads,
-        disabled_plugins=others,
+        disabled_plugins=without,
     )
     sessions._default[:] = [sessions.Session(load_plugins(settings, plugins), settings)]
     try:

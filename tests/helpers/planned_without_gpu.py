@@ -7,7 +7,6 @@ device.  So this is to be run in a process of its own.
 
 import ctypes
 import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import processes
 
 from flow_core.base.disk_cache import DiskCache
 from flow_core.base.dtypes import as_dtype
@@ -77,7 +77,7 @@ def load_a_driver() -> bool:
             source, made = Path(folder, "driver.c"), Path(folder, "libcuda.so.1")
             source.write_text(text)
             command = ["cc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o"]
-            subprocess.run([*command, str(made), str(source)], check=True)
+            processes.run([*command, str(made), str(source)], check=True)
             ctypes.CDLL(str(made), ctypes.RTLD_GLOBAL)
         return True
     return False

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
+import processes
 import pytest
 
 PACKAGES = Path(__file__).parent / "packages"
@@ -57,7 +57,7 @@ class Site:
 
     def run(
         self, *arguments: str, cwd: Path | None = None, **settings: str | None
-    ) -> subprocess.CompletedProcess[str]:
+    ) -> processes.Completed[str]:
         """Runs Python beside the packages.
 
         Only these plugins are allowed, unless ``FLOW_PLUGINS=None`` takes the setting away.
@@ -67,13 +67,7 @@ class Site:
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
         chosen = {"FLOW_PLUGINS": ",".join(self.plugins), **settings}
         environment |= {key: value for key, value in chosen.items() if value is not None}
-        return subprocess.run(
-            [sys.executable, *arguments],
-            cwd=cwd,
-            env=environment,
-            capture_output=True,
-            text=True,
-        )
+        return processes.run([sys.executable, *arguments], cwd=cwd, env=environment)
 
     def python(self, code: str, **settings: str | None) -> str:
         """What a program prints that sees a `registry`; it must end well."""
@@ -87,7 +81,7 @@ class Site:
         assert done.returncode == 1, done.stdout
         return done.stderr
 
-    def flow(self, *arguments: str, **settings: str | None) -> subprocess.CompletedProcess[str]:
+    def flow(self, *arguments: str, **settings: str | None) -> processes.Completed[str]:
         """Runs the ``flow`` command."""
         return self.run("-m", "flow_core.cli", *arguments, **settings)
 

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
+
+import oneflow as flow
+from flow_core.base import planning
+from flow_core.cli.app import cli
 
 Site = Any
 
@@ -73,8 +80,8 @@ def test_doctor_names_a_foreign_oneflow_on_the_path(site: Site) -> None:
     assert f"import oneflow finds {site.folder / 'oneflow.py'}" in done.stdout
 
 
-def test_doctor_lists_function_config(site: Site) -> None:
-    out = site.flow("doctor", "--config").stdout
+def test_doctor_lists_function_config() -> None:
+    out = CliRunner().invoke(cli, ["doctor", "--config"]).stdout
     rows = {line.split()[0]: line.split()[1] for line in out.splitlines()[2:] if line}
     assert rows["concurrency_width"] == "yes"
     assert rows["use_tensorrt"] == "no"
@@ -109,9 +116,9 @@ def test_run_is_what_python_does(site: Site, tmp_path: Path) -> None:
     assert plain.stdout == f"__main__ [] None {folder} {script}\n"
 
 
-def test_run_without_a_script(site: Site) -> None:
-    done = site.flow("run", "no_such_script.py")
-    assert done.returncode == 2
+def test_run_without_a_script() -> None:
+    done = CliRunner().invoke(cli, ["run", "no_such_script.py"])
+    assert done.exit_code == 2
     assert "no_such_script.py" in done.stderr
 
 
@@ -138,6 +145,19 @@ again = other
 }
 
 
+@pytest.fixture
+def scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of scripts; restores what the command changes for a script that it imports."""
+    for name, text in SCRIPTS.items():
+        (tmp_path / name).write_text(text)
+    with monkeypatch.context() as patch:
+        patch.setattr(planning, "_active", [])
+        patch.setattr(sys, "argv", [*sys.argv])
+        patch.setattr(sys, "path", [*sys.path])
+        yield tmp_path
+    flow.clear_default_session()
+
+
 @pytest.mark.parametrize(
     ("target", "parts"),
     [
@@ -154,20 +174,17 @@ again = other
         ("half.py", ["half.py", "line 1", "SyntaxError"]),
     ],
 )
-def test_plan_of_nothing(site: Site, target: str, parts: list[str]) -> None:
-    for name, text in SCRIPTS.items():
-        (site.folder / name).write_text(text)
-    done = site.flow("plan", str(site.folder / target))
-    assert done.returncode == 1
+def test_plan_of_nothing(scripts: Path, target: str, parts: list[str]) -> None:
+    done = CliRunner().invoke(cli, ["plan", str(scripts / target)])
+    assert done.exit_code == 1
     assert "flow_core" not in done.stderr
     for part in parts:
         assert part in done.stderr
 
 
-def test_a_page_where_there_is_no_folder(site: Site) -> None:
-    (site.folder / "several.py").write_text(SCRIPTS["several.py"])
-    done = site.flow("plan", "--html", "no/page.html", f"{site.folder}/several.py:one")
-    assert done.returncode == 2
+def test_a_page_where_there_is_no_folder(scripts: Path) -> None:
+    done = CliRunner().invoke(cli, ["plan", "--html", "no/page.html", f"{scripts}/several.py:one"])
+    assert done.exit_code == 2
     assert "the folder no does not exist" in done.stderr
 
 

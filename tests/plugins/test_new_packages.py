@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import processes
 import pytest
+from click.testing import CliRunner
 
+from flow_core.cli.app import cli
 from flow_core.cli.new import KINDS, LONGEST_NAME, create_package
 from flow_core.plugins.host import load_plugins
 
@@ -17,11 +19,11 @@ RUFF = Path(sys.executable).with_name("ruff")
 
 
 @pytest.fixture(params=sorted(KINDS))
-def package(request: pytest.FixtureRequest, site: Site, tmp_path: Path) -> Path:
+def package(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A new package of each kind, with names of several words."""
     name = f"flow-my-new-{request.param}"
-    done = site.flow("new", request.param, name, "--dir", str(tmp_path))
-    assert done.returncode == 0, done.stderr
+    done = CliRunner().invoke(cli, ["new", request.param, name, "--dir", str(tmp_path)])
+    assert done.exit_code == 0, done.output
     folder = tmp_path / name
     assert str(folder / "pyproject.toml") in done.stdout
     return folder
@@ -40,8 +42,7 @@ def test_it_passes_its_tests(package: Path, site: Site) -> None:
 def test_it_is_formatted_and_has_no_lint(kind: str, name: str, tmp_path: Path) -> None:
     create_package(kind, name, tmp_path, load_plugins())
     for command in (("check", "--no-cache"), ("format", "--diff", "--no-cache")):
-        done = subprocess.run([RUFF, *command, tmp_path], capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout
+        processes.run([RUFF, *command, tmp_path], check=True)
 
 
 def test_its_readme_lists_its_files(package: Path) -> None:

@@ -11,11 +11,11 @@ import inspect
 import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import processes
 import pytest
 
 import flow_core
@@ -90,11 +90,9 @@ def run(folder: Path, module: str, *arguments: str) -> str:
     roots = {str(Path(p.__file__).parents[1]) for p in (flow_core, flow_typing)}
     paths = os.pathsep.join(sorted(r for r in roots if not r.endswith("site-packages")))
     command = [sys.executable, "-m", module, *arguments]
-    result = subprocess.run(
-        command, cwd=folder, env={**os.environ, "MYPYPATH": paths}, capture_output=True, text=True
-    )
-    assert result.returncode in (0, 1), result.stderr
-    return result.stdout
+    done = processes.run(command, cwd=folder, env={**os.environ, "MYPYPATH": paths}, timeout=300)
+    assert done.returncode in (0, 1), done.stderr
+    return done.stdout
 
 
 def of_pyright(folder: Path) -> Iterator[tuple[str, int, str]]:
@@ -144,9 +142,7 @@ def test_wrong_lines_have_errors(errors: tuple[str, list[tuple[str, int, str]]])
 
 
 def test_right_program_runs() -> None:
-    command = [sys.executable, "-W", "error", str(PROGRAMS / "right.py")]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    processes.run([sys.executable, "-W", "error", str(PROGRAMS / "right.py")], check=True)
 
 
 def test_functions_take_blobs_and_parameters_of_jobs() -> None:

@@ -7,12 +7,12 @@ import functools
 import os
 import shutil
 import struct
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import processes
 from cuda_cases import Collector
 
 from flow_core.base.errors import FlowError
@@ -33,7 +33,6 @@ ENVIRONMENT = {
     "ASAN_OPTIONS": "detect_leaks=0:exitcode=66",
 }
 BLOCKS, THREADS = 4, 256
-SECONDS = 120
 
 
 class SanitizerError(FlowError):
@@ -51,9 +50,9 @@ def missing() -> str:
             text, made = Path(folder, "a.cpp"), Path(folder, tool)
             text.write_text("int main() { return 0; }")
             command = [path, *options, str(text), "-o", str(made)]
-            if subprocess.run(command, capture_output=True, check=False).returncode:
+            if processes.run(command).returncode:
                 return f"the C++ compiler has no {tool} sanitizer"
-            if subprocess.run([*_prefix(), str(made)], capture_output=True, check=False).returncode:
+            if processes.run([*_prefix(), str(made)]).returncode:
                 return f"programs with the {tool} sanitizer do not run here"
     return ""
 
@@ -94,7 +93,7 @@ class Program:
         text.write_text("\n".join(parts))
         self._file = folder / "kernels"
         command = [str(compiler()), *FLAGS, *TOOLS[tool], str(text), "-o", str(self._file)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = processes.run(command)
         if done.returncode:
             raise SanitizerError("compiling kernels", found=done.stderr[:2000])
 
@@ -115,11 +114,8 @@ class Program:
         file.write_bytes(b"".join(words))
         command = [*_prefix(), str(self._file), kernel.name, *map(str, grid), str(file)]
         try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, errors="replace", timeout=SECONDS,
-                env={**os.environ, **ENVIRONMENT}, check=False,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
+            done = processes.run(command, errors="replace", env={**os.environ, **ENVIRONMENT})
+        except processes.TimeoutExpired:
             raise SanitizerError(f"running {kernel.name}", found="no end") from None
         if done.returncode:
             report = "\n".join(done.stderr.strip().splitlines()[:12])

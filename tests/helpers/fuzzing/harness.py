@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import processes
+
 from fuzzing.worker import (
     MICROSECONDS,
     NUMBER,
@@ -27,7 +29,7 @@ from fuzzing.worker import (
 
 CHUNK = 200
 _BLOCKED = 60.0
-"""Seconds after which a case that computes nothing counts as one that hangs."""
+"""Seconds after which a case that computes nothing hangs, on an idle machine."""
 
 _CONTEXT = multiprocessing.get_context("spawn")
 
@@ -85,7 +87,8 @@ class _Worker:
             return ""
         if used - self._case[2] > 2 * limits.seconds:  # a case that ends before says so itself
             return f"no end after {used - self._case[2]:.1f} s"
-        return f"blocked for {_BLOCKED:g} s" if now - self._case[1] > _BLOCKED else ""
+        blocked = now - self._case[1]
+        return f"blocked for {blocked:.0f} s" if blocked > processes.scaled(_BLOCKED) else ""
 
     def end(self) -> None:
         self.connection.close()

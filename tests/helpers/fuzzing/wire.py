@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import processes
+
 from flow_dist.control.server import ControlServer
 from flow_dist.control.wire import TO_SERVER, Framing, field, pack, prove, random_token, verify
 from fuzzing.mutations import EXTREMES, mutate_bytes, mutate_json
@@ -61,7 +63,8 @@ def _listening(size: int) -> Iterator[tuple[ControlServer, str]]:
 
 def _send(server: ControlServer, data: bytes, token: str = "") -> None:
     """Connect, prove the token where there is one, send, and wait until the server hangs up."""
-    with socket.create_connection((server.address, server.port), timeout=20) as connection:
+    where = server.address, server.port
+    with socket.create_connection(where, timeout=processes.scaled(20)) as connection:
         if token:
             framing = Framing(TO_SERVER)
             hello = next(iter(framing.feed(connection.recv(4096))))

@@ -13,22 +13,22 @@ text.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import os
 import re
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import threading
-import time
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import processes
 
 from public_programs.synthetic import MAKERS
 
@@ -105,15 +105,15 @@ class Sources:
         elif not source.exists():
             url = f"https://github.com/{program.repository}"
             clone = ["git", "clone", "--quiet", "--bare", url, str(source)]
-            done = subprocess.run(clone, capture_output=True, text=True, check=False)
+            done = processes.run(clone, timeout=600)
             if done.returncode:
                 return f"cannot clone {url}: {done.stderr.strip()[-200:]}"
         archive = ["git", "-C", str(source), "archive", program.commit]
-        packed = subprocess.run(archive, capture_output=True, check=False)
+        packed = processes.run(archive, text=False)
         if packed.returncode:
             return f"no commit {program.commit} in {source}"
         target.mkdir(parents=True)
-        subprocess.run(["tar", "x", "-C", str(target)], input=packed.stdout, check=True)
+        processes.run(["tar", "x", "-C", str(target)], input=packed.stdout, text=False, check=True)
         return ""
 
 
@@ -149,42 +149,38 @@ def run_program(program: Program, checkout: Path, gpus: int, python: str) -> Out
             "PYTHONPATH": str(HERE / "shims"),
         }
         for first in program.before:
-            subprocess.run([python, *first], cwd=folder, env=env, capture_output=True, check=False)
+            with contextlib.suppress(processes.TimeoutExpired):
+                processes.run([python, *first], cwd=folder, env=env, timeout=program.seconds)
         return _watched(program, command, folder, env)
 
 
 def _watched(program: Program, command: list[str], folder: Path, env: Mapping[str, str]) -> Outcome:
     """Run a command until it ends, has printed enough losses, or its time is over."""
-    process = subprocess.Popen(
-        command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        stdin=subprocess.DEVNULL, text=True, errors="replace", start_new_session=True,
-    )  # fmt: skip
-    timer = threading.Timer(program.seconds, _stop, (process,))
-    timer.start()
-    began, text, losses, enough = time.monotonic(), [], [], False
-    try:
-        for line in process.stdout or ():
-            text.append(line)
-            losses += _losses(program, line)
-            if program.lines and len(losses) >= program.lines:
-                enough = True
-                break
-    finally:
-        timer.cancel()
-        _stop(process)
-        if process.stdout:
-            process.stdout.close()
-    late = time.monotonic() - began >= program.seconds
-    return _judged(program, process.returncode, enough, late, losses, "".join(text))
+    text, losses, enough, late = [], [], False, threading.Event()
+    with processes.Program(
+        command, cwd=folder, env=env, stdin=processes.DEVNULL, stderr=processes.STDOUT,
+        errors="replace",
+    ) as process:  # fmt: skip
 
+        def end() -> None:
+            late.set()
+            process.end()
 
-def _stop(process: subprocess.Popen[str]) -> None:
-    if process.poll() is None:
+        timer = threading.Timer(processes.scaled(program.seconds), end)
+        timer.start()
         try:
-            process.wait(timeout=0.5)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            for line in process.stdout:
+                text.append(line)
+                losses += _losses(program, line)
+                if program.lines and len(losses) >= program.lines:
+                    enough = True
+                    break
+            else:
+                process.wait()
+        finally:
+            timer.cancel()
+    status = process.returncode
+    return _judged(program, status, enough, late.is_set(), losses, "".join(text))
 
 
 def _losses(program: Program, line: str) -> Iterator[float]:

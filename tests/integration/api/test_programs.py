@@ -2,11 +2,11 @@
 
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+import processes
 import pytest
 
 SHARED = Path(__file__).parents[4] / "shared"
@@ -32,17 +32,8 @@ runpy.run_path(path, init_globals={"range": short}, run_name="__main__")
 def run(folder: Path, program: str, epochs: int, emulate: int) -> str:
     """What an unmodified program prints when it is run in a folder."""
     env = {"PATH": "/usr/bin:/bin", "ONEFLOW_EMULATE_GPUS": str(emulate), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", WRAPPER, str(PROGRAMS / program), str(epochs)],
-        cwd=folder,
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
+    command = [sys.executable, "-c", WRAPPER, str(PROGRAMS / program), str(epochs)]
+    return processes.run(command, cwd=folder, env=env, timeout=900, check=True).stdout
 
 
 @pytest.fixture

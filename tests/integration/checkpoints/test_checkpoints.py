@@ -1,6 +1,6 @@
 """Checkpoints of jobs: what is saved, and that training goes on as if it had never stopped."""
 
-import subprocess
+import os
 import sys
 import textwrap
 from collections.abc import Callable
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import processes
 import pytest
 
 import oneflow as flow
@@ -138,7 +139,8 @@ for loss in steps(train_job(), 0, 3):
 
 def test_two_processes_give_the_same_numbers() -> None:
     code = PROGRAM.format(folder=str(Path(__file__).parent))
-    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}  # as of this module
+    other = processes.run([sys.executable, "-c", code], env=environment, check=True)
     mine = "".join(f"{loss.tobytes().hex()}\n" for loss in steps(train_job(), 0, 3))
     assert other.stdout == mine
 
@@ -332,5 +334,5 @@ def test_saving_at_the_very_end_of_a_program(tmp_path: Path) -> None:
             train()(lambda w: None)
         flow.train.CheckPoint().save({str(tmp_path / "saved")!r})
     """)
-    subprocess.run([sys.executable, "-c", program], check=True)
+    processes.run([sys.executable, "-c", program], check=True)
     assert float(flow.checkpoint.get(str(tmp_path / "saved"))["w"].numpy()[0]) == -9.0

@@ -5,15 +5,16 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import processes
 import pytest
 from click.testing import CliRunner
+from parallel_forms import emulated
 
 import oneflow as flow
 import oneflow.typing as tp
@@ -104,20 +105,6 @@ def test_devices_read_parts_of_the_same_batches(records: str, devices: int) -> N
     assert names == {Device("cpu", 0, i) for i in range(devices)}
 
 
-TWO_KINDS = """
-import runpy, sys
-import numpy as np
-
-image_job = runpy.run_path(sys.argv[2])["image_job"]
-one, two = image_job(sys.argv[1], 8), image_job(sys.argv[1], 8, 2, "gpu")
-for _ in range(3):
-    for a, b in zip(one(), two(), strict=True):
-        np.testing.assert_array_equal(a, b)
-kinds = {t.type: t.device.type for t in two.plan().tasks}
-assert (kinds["data_loader"], kinds["scalar_add"]) == ("cpu", "gpu"), kinds
-"""
-
-
 def test_each_device_decodes_its_own_part_of_a_batch(records: str) -> None:
     """Whatever is learned from it, even where whole batches would suit a small matrix."""
     flow.clear_default_session()
@@ -150,10 +137,13 @@ def test_each_device_decodes_its_own_part_of_a_batch(records: str) -> None:
 
 
 def test_loaders_feed_devices_of_another_kind(records: str) -> None:
-    environment = {**os.environ, "ONEFLOW_EMULATE_GPUS": "2"}
-    command = [sys.executable, "-c", TWO_KINDS, records, __file__]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment)
-    assert done.returncode == 0, done.stderr
+    with emulated(2):
+        one, two = image_job(records, 8), image_job(records, 8, 2, "gpu")
+        for _ in range(3):
+            for a, b in zip(one(), two(), strict=True):
+                np.testing.assert_array_equal(a, b)
+        kinds = {t.type: t.device.type for t in two.plan().tasks}
+    assert (kinds["data_loader"], kinds["scalar_add"]) == ("cpu", "gpu"), kinds
 
 
 def test_an_image_pipeline_against_numpy(records: str) -> None:
@@ -384,12 +374,10 @@ import runpy
 
 job = runpy.run_path(sys.argv[2])["pixel_job"](sys.argv[1], 4, random_shuffle=True)
 job()
-print("running", flush=True)
-steps = 0
 try:
+    print("running", flush=True)
     while True:
         job()
-        steps += 1
 except KeyboardInterrupt:
     job()  # the pipeline still works
     print("interrupted", flush=True)
@@ -401,14 +389,12 @@ except KeyboardInterrupt:
 @pytest.mark.parametrize("ending", ["return", "raise"])
 def test_an_interrupted_program_ends(records: str, ending: str) -> None:
     command = [sys.executable, "-c", INTERRUPTED, records, __file__, ending]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as program:
-        assert program.stdout is not None
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}  # as of this module
+    with processes.Program(command, env=environment) as program:
         assert program.stdout.readline() == "running\n"
-        time.sleep(0.5)
+        time.sleep(0.1)
         program.send_signal(signal.SIGINT)
-        out, err = program.communicate(timeout=60)
+        out, err = program.communicate()
     assert out == "interrupted\n", err
     assert program.returncode == (0 if ending == "return" else 1)
     assert ("the program's own" in err) == (ending == "raise")
@@ -506,7 +492,7 @@ for _ in range(int(kill)):
 
 def run_program(*arguments: object) -> list[int]:
     command = [sys.executable, "-c", PROGRAM, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    done = processes.run(command)
     assert done.returncode in (0, -9), done.stderr
     return [int(word) for word in done.stdout.split()]
 

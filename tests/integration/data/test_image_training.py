@@ -2,68 +2,60 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
+from typing import Any
 
 import numpy as np
 import pytest
+from parallel_forms import emulated
 
-import oneflow as flow
-from flow_data.codec import encode_jpeg
-
-PROGRAM = """
-import json, sys
 import oneflow as flow
 import oneflow.typing as tp
+from flow_data.codec import encode_jpeg
 
-folder, devices, steps = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 BATCH = 16
 
 
-def conv(x, filters, name, strides=1):
+def conv(x: Any, filters: int, name: str, strides: int = 1) -> Any:
     init = flow.variance_scaling_initializer(2.0, "fan_in", "random_normal")
     return flow.layers.conv2d(
         x, filters, 3, strides=strides, padding="SAME", kernel_initializer=init, name=name
     )
 
 
-def block(x, filters, name, strides):
+def block(x: Any, filters: int, name: str, strides: int) -> Any:
     y = flow.nn.relu(conv(x, filters, name + "_a", strides))
     y = conv(y, filters, name + "_b") * 0.5
     return flow.nn.relu(y + conv(x, filters, name + "_skip", strides))
 
 
-@flow.global_function(type="train")
-def train() -> tp.Numpy:
-    with flow.scope.placement("gpu", f"0:0-{devices - 1}"):
-        records = flow.data.ofrecord_reader(
-            folder, batch_size=BATCH, data_part_num=2, random_shuffle=True, shuffle_buffer_size=32
-        )
-        image = flow.data.OFRecordImageDecoderRandomCrop(
-            records, "encoded", color_space="RGB", random_area=[0.5, 1.0]
-        )
-        label = flow.data.OFRecordRawDecoder(records, "class/label", shape=(), dtype=flow.int32)
-        pixels, _, _ = flow.image.Resize(image, target_size=(16, 16))
-        mirror = flow.random.CoinFlip(batch_size=BATCH)
-        x = flow.image.CropMirrorNormalize(
-            pixels, mirror, color_space="RGB", mean=[120.0] * 3, std=[60.0] * 3
-        )
-        x = flow.nn.relu(conv(x, 8, "stem"))
-        x = block(x, 8, "one", 1)
-        x = block(x, 16, "two", 2)
-        x = flow.math.reduce_mean(x, axis=[2, 3])
-        logits = flow.layers.dense(x, 4, name="out", kernel_initializer=flow.truncated_normal(0.1))
-        loss = flow.nn.sparse_softmax_cross_entropy_with_logits(label, logits)
-    flow.optimizer.SGD(
-        flow.optimizer.PiecewiseConstantScheduler([], [0.05]), momentum=0.9
-    ).minimize(loss)
-    return loss
+def make_job(folder: str, devices: int) -> Any:
+    @flow.global_function(type="train")
+    def train() -> tp.Numpy:
+        with flow.scope.placement("gpu", f"0:0-{devices - 1}"):
+            records = flow.data.ofrecord_reader(
+                folder, BATCH, data_part_num=2, random_shuffle=True, shuffle_buffer_size=32
+            )
+            image = flow.data.OFRecordImageDecoderRandomCrop(
+                records, "encoded", color_space="RGB", random_area=[0.5, 1.0]
+            )
+            label = flow.data.OFRecordRawDecoder(records, "class/label", shape=(), dtype=flow.int32)
+            pixels, _, _ = flow.image.Resize(image, target_size=(16, 16))
+            mirror = flow.random.CoinFlip(batch_size=BATCH)
+            x = flow.image.CropMirrorNormalize(
+                pixels, mirror, color_space="RGB", mean=[120.0] * 3, std=[60.0] * 3
+            )
+            x = flow.nn.relu(conv(x, 8, "stem"))
+            x = block(x, 8, "one", 1)
+            x = block(x, 16, "two", 2)
+            x = flow.math.reduce_mean(x, axis=[2, 3])
+            init = flow.truncated_normal(0.1)
+            logits = flow.layers.dense(x, 4, name="out", kernel_initializer=init)
+            loss = flow.nn.sparse_softmax_cross_entropy_with_logits(label, logits)
+        rate = flow.optimizer.PiecewiseConstantScheduler([], [0.05])
+        flow.optimizer.SGD(rate, momentum=0.9).minimize(loss)
+        return loss
 
-
-print(json.dumps([float(train().mean()) for _ in range(steps)]))
-"""
+    return train
 
 
 @pytest.fixture(scope="module")
@@ -86,12 +78,9 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def losses(folder: str, devices: int, steps: int) -> list[float]:
-    environment = {**os.environ, "ONEFLOW_EMULATE_GPUS": "4"}
-    command = [sys.executable, "-c", PROGRAM, folder, str(devices), str(steps)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
-    assert done.returncode == 0, done.stderr
-    found: list[float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    with emulated(4):
+        train = make_job(folder, devices)
+        return [float(train().mean()) for _ in range(steps)]
 
 
 def test_the_loss_is_the_same_on_four_devices(pictures: str) -> None:

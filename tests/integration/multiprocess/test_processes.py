@@ -2,10 +2,11 @@
 
 import os
 import re
-import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
+import processes
 import pytest
 from launching import run_script
 
@@ -17,44 +18,40 @@ SCRIPTS = Path(__file__).parents[2] / "helpers"
 FORMS = SCRIPTS / "run_forms.py"
 
 
-def on_one(script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(script), *arguments],
-        env={**os.environ, "ONEFLOW_EMULATE_GPUS": "4"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-
-
-def printed(done: subprocess.CompletedProcess[str]) -> str:
+def printed(done: processes.Completed[str]) -> str:
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return done.stdout
 
 
-def on_many(processes: int, script: Path, *arguments: str, **env: str) -> str:
+@cache
+def on_one(script: Path, *arguments: str) -> str:
+    """What one process prints."""
+    env = {**os.environ, "ONEFLOW_EMULATE_GPUS": "4"}
+    return printed(processes.run([sys.executable, script, *arguments], env=env, timeout=600))
+
+
+def on_many(count: int, script: Path, *arguments: str, **env: str) -> str:
     """What the first of several processes prints; the others print nothing."""
-    done = run_script(processes, script, *arguments, timeout=600, ONEFLOW_EMULATE_GPUS="4", **env)
+    done = run_script(count, script, *arguments, timeout=600, ONEFLOW_EMULATE_GPUS="4", **env)
     return printed(done)
 
 
 def test_two_processes_train_as_one_does() -> None:
     """Four devices on two processes, in stages that are data parallel, with a sharded optimizer."""
     form = "mlp:zero-pipeline"
-    assert on_many(2, FORMS, form) == printed(on_one(FORMS, form))
+    assert on_many(2, FORMS, form) == on_one(FORMS, form)
 
 
 def test_tensors_of_changing_shape_go_between_processes() -> None:
     script = SCRIPTS / "programs" / "run_ragged.py"
-    assert on_many(2, script) == printed(on_one(script))
+    assert on_many(2, script) == on_one(script)
 
 
 def test_each_process_reads_its_part_of_every_batch(tmp_path: Path) -> None:
     """Records stay on the rank that reads them; the error of a move says how to avoid it."""
     script = SCRIPTS / "programs" / "run_loaders.py"
-    assert printed(on_one(script, "write", str(tmp_path))) == ""
-    one = printed(on_one(script, "read", str(tmp_path))).splitlines()
+    assert on_one(script, "write", str(tmp_path)) == ""
+    one = on_one(script, "read", str(tmp_path)).splitlines()
     two = on_many(2, script, "read", str(tmp_path)).splitlines()
     assert len(one) == 16
     assert two[:15] == one[:15]
@@ -87,7 +84,7 @@ def test_a_search_that_ends_too_soon_in_one_process_decides_nothing(tmp_path: Pa
     """All processes take the layouts that the first one finds, where greedy's are others."""
     script = tmp_path / "hurried.py"
     script.write_text(HURRIED)
-    assert on_many(2, script) == printed(on_one(script))
+    assert on_many(2, script) == on_one(script)
 
 
 def test_ops_read_what_their_own_device_has() -> None:
@@ -113,7 +110,7 @@ def test_ops_read_what_their_own_device_has() -> None:
 )
 @pytest.mark.parametrize("network", ["mlp", "lenet", "transformer"])
 def test_four_processes_train_all_forms_as_one_does(network: str, threads: str) -> None:
-    lines = printed(on_one(FORMS, network))
+    lines = on_one(FORMS, network)
     assert len(lines.splitlines()) == 11
     assert on_many(4, FORMS, network, FLOW_STREAM_THREADS=threads) == lines
 
@@ -231,13 +228,13 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 def test_checkpoints_of_two_processes_load_in_one(script: Path, tmp_path: Path) -> None:
     saved = on_many(2, script, str(tmp_path / "model"), "save").split()
-    loaded = printed(on_one(script, str(tmp_path / "model"), "load")).split()
+    loaded = on_one(script, str(tmp_path / "model"), "load").split()
     assert loaded == [saved[1], "0"]
 
 
 @pytest.mark.slow
 def test_checkpoints_of_one_process_load_in_four(script: Path, tmp_path: Path) -> None:
-    saved = printed(on_one(script, str(tmp_path / "model"), "save")).split()
+    saved = on_one(script, str(tmp_path / "model"), "save").split()
     done = run_script(4, script, str(tmp_path / "model"), "load", FLOW_DIST_OUTPUT="all")
     found = sorted(printed(done).split())
     assert found == sorted([saved[1]] * 4 + ["0", "0", "1", "1"])
@@ -280,15 +277,11 @@ def test_hosts_with_different_processors_have_one_plan_where_they_are_limited_al
     if not isinstance(found, Library) or found.isa in ("SSE4.1", "no vector unit"):
         pytest.skip("no oneDNN on a processor with more than SSE4")
     (tmp_path / "script.py").write_text(PROCESSORS)
-    everything = {"FLOW_DISABLE_PLUGINS": ""}
-    different = run_script(
-        2, tmp_path / "script.py", timeout=300, ONEDNN_MAX_CPU_ISA="DEFAULT", **everything
-    )
+    program, everything = tmp_path / "script.py", {"FLOW_DISABLE_PLUGINS": ""}
+    different = run_script(2, program, ONEDNN_MAX_CPU_ISA="DEFAULT", **everything)
     assert different.returncode != 0
     assert "limit all to the oldest instruction set (ONEDNN_MAX_CPU_ISA)" in different.stderr
-    alike = run_script(
-        2, tmp_path / "script.py", timeout=300, ONEDNN_MAX_CPU_ISA="SSE41", **everything
-    )
+    alike = run_script(2, program, ONEDNN_MAX_CPU_ISA="SSE41", **everything)
     assert printed(alike) == "True\n"
 
 
@@ -425,11 +418,11 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("processes", [1, 2])
-def test_oneflow_s_tests_of_two_machines(processes: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [1, 2])
+def test_oneflow_s_tests_of_two_machines(count: int, tmp_path: Path) -> None:
     """Where one process is both machines there are no workers, which `init_worker` says."""
     script = tmp_path / "two_machines.py"
-    text = "\n".join(line for line in TWO_MACHINES.split("\n") if f"{processes}:init" not in line)
+    text = "\n".join(line for line in TWO_MACHINES.split("\n") if f"{count}:init" not in line)
     script.write_text(text)
     machines = {
         "ONEFLOW_TEST_NODE_LIST": "10.0.0.1,10.0.0.2",
@@ -439,12 +432,7 @@ def test_oneflow_s_tests_of_two_machines(processes: int, tmp_path: Path) -> None
         "ONEFLOW_EMULATE_GPUS": "1",
     }
     command = [sys.executable, "-c", "from flow_dist.cli import main; main()", "run"]
-    done = subprocess.run(
-        [*command, "-n", str(processes), str(script)],
-        env={**os.environ, **machines},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
+    command += ["-n", str(count), str(script)]
+    done = processes.run(command, env={**os.environ, **machines})
     assert done.returncode == 0, done.stderr
     assert "OK (skipped=1)" in done.stderr

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from functools import cache
 from pathlib import Path
 
+import processes
 import pytest
 
 pytest.importorskip("mpi4py", reason="processes are joined by mpi4py")
@@ -19,38 +19,30 @@ KERNELS = {"numpy": "flow-onednn", "onednn": ""}
 
 
 @cache
-def trained(kernels: str, processes: int, **settings: str) -> str:
+def trained(kernels: str, count: int, **settings: str) -> str:
     """What some processes print at the default settings, and some others."""
     kept = {k: v for k, v in os.environ.items() if not k.endswith("_NUM_THREADS")}
     kept.pop("ONEFLOW_CPU_THREADS", None)
-    run = [str(LAUNCHER), "run", "-n", str(processes)] if processes > 1 else [sys.executable]
-    done = subprocess.run(
-        [*run, str(SCRIPT)],
-        env={**kept, "FLOW_DISABLE_PLUGINS": KERNELS[kernels], **settings},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    return done.stdout
+    run = [str(LAUNCHER), "run", "-n", str(count)] if count > 1 else [sys.executable]
+    env = {**kept, "FLOW_DISABLE_PLUGINS": KERNELS[kernels], **settings}
+    return processes.run([*run, str(SCRIPT)], env=env, timeout=300, check=True).stdout
 
 
 @pytest.mark.parametrize("kernels", KERNELS)
-@pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_processes_train_with_the_bits_of_one(kernels: str, processes: int) -> None:
-    assert trained(kernels, processes) == trained(kernels, 1)
+@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_processes_train_with_the_bits_of_one(kernels: str, count: int) -> None:
+    assert trained(kernels, count) == trained(kernels, 1)
 
 
 @pytest.mark.slow
 @pytest.mark.sampled(0.5)
 @pytest.mark.parametrize("kernels", KERNELS)
-@pytest.mark.parametrize("processes", [2, 4])
-def test_they_do_on_a_machine_with_more_cores(kernels: str, processes: int) -> None:
+@pytest.mark.parametrize("count", [2, 4])
+def test_they_do_on_a_machine_with_more_cores(kernels: str, count: int) -> None:
     """Each of the four devices has two threads there."""
     one = trained(kernels, 1, CORES="8", WIDTH="512")
     assert "threads 2" in one
-    assert trained(kernels, processes, CORES="8", WIDTH="512") == one
+    assert trained(kernels, count, CORES="8", WIDTH="512") == one
 
 
 def test_onednns_kernels_train_with_the_same_bits_on_any_number_of_cores() -> None:

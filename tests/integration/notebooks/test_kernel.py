@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import processes
 import pytest
 
 nbformat = pytest.importorskip("nbformat")
@@ -28,7 +29,7 @@ def test_tables_and_folded_errors() -> None:
     cells = [nbformat.v4.new_code_cell(text) for text in CELLS]
     notebook = nbformat.v4.new_notebook(cells=cells)
     nbclient.NotebookClient(
-        notebook, timeout=90, kernel_name="python3", allow_errors=True
+        notebook, timeout=round(processes.scaled(90)), kernel_name="python3", allow_errors=True
     ).execute()
     *_, called, shown, failed, other = notebook.cells
     assert "24.0" in html_or_text(called)[-1]

@@ -1,41 +1,35 @@
 """Buckets of gradients: settings, place in the plan, and the same bits with and without."""
 
-import subprocess
-import sys
-from pathlib import Path
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
-from parallel_forms import assert_same, dense, emulated, make_job, train
+from parallel_forms import assert_same, batches, dense, emulated, make_job, train
 
 import oneflow as flow
+import oneflow.typing as tp
 from flow_core.base.errors import ConfigError
 from flow_core.observe.text import link_bytes
 
-PROGRAM = '''
-import numpy as np
-import oneflow as flow
-import oneflow.typing as tp
 
-INIT = flow.random_normal_initializer(stddev=0.3)
-
-
-def settings(apart=True):
-    # devices that share a memory sum gradients before they would travel
-    config = flow.function_config()
-    config.share_replicas(not apart)
-    return config
-
-
-def ready(plan, reduction):
+def ready(plan: Any, reduction: Any) -> int:
     """When the last gradient of a reduction is there."""
     until = plan.tasks.index(reduction)
     makers = [i for i, t in enumerate(plan.tasks[:until]) if set(t.outputs) & set(reduction.inputs)]
     return max(makers)
 
 
-def train(config, apart=True):
+def reduced(apart: bool, **changes: Any) -> tuple[Any, list[int], int]:
+    """Losses, how many gradients each reduction has, and the bytes that travel in a step.
+
+    Devices that share a memory sum gradients before they would travel.
+    """
     flow.clear_default_session()
+    config = flow.function_config()
+    config.share_replicas(not apart)
+    for name, value in changes.items():
+        getattr(config, name)(value)
 
     @flow.global_function(type="train", function_config=config)
     def job(
@@ -43,56 +37,37 @@ def train(config, apart=True):
     ) -> tp.Numpy:
         with flow.scope.placement("gpu", "0:0-3"):
             for i in range(4):
-                x = flow.layers.dense(x, 15, kernel_initializer=INIT, name=f"h{i}")
-                x = flow.nn.relu(x)
+                x = flow.nn.relu(dense(x, 15, f"h{i}"))
             loss = flow.nn.sparse_softmax_cross_entropy_with_logits(y, x)
             rate = flow.optimizer.PiecewiseConstantScheduler([], [0.05])
             flow.optimizer.Adam(rate).minimize(loss)
         return loss
 
-    rng = np.random.RandomState(0)
-    losses = [job(rng.rand(18, 12).astype("f4"), rng.randint(0, 5, 18).astype("i4"))
-              for _ in range(5)]
+    losses = np.array([job(*feeds) for feeds in batches(5, 18)])
     plan = job.plan()
-    reduced = [t for t in plan.tasks if t.kernel == "all_reduce"]
-    for first, then in zip(reduced[:-2], reduced[1:]) if apart else ():
+    reductions = [t for t in plan.tasks if t.kernel == "all_reduce"]
+    for first, then in pairwise(reductions[:-1]) if apart else ():
         assert plan.tasks.index(first) < ready(plan, then), "goes while the backward pass goes on"
-    return np.array(losses), [len(t.attrs["members"]) or 1 for t in reduced], plan.bytes_per_step
+    return losses, [len(t.attrs["members"]) or 1 for t in reductions], plan.bytes_per_step
 
 
-alone = settings()
-alone.enable_all_reduce_group(False)
-small = settings()
-small.all_reduce_group_min_mbyte(15 * 16 * 4 / 2**20)
-losses, counts, nbytes = train(settings())
-assert counts == [8], counts
-for config in (alone, small):
-    others, counts, same = train(config)
-    np.testing.assert_array_equal(others, losses)
-    assert same == nbytes
-    assert sum(counts) == 8 and len(counts) == (8 if config is alone else 4), counts
-for change in ({}, {"enable_all_reduce_group": False}, {"all_reduce_group_min_mbyte": 1e-3}):
-    config = settings(apart=False)
-    for name, value in change.items():
-        getattr(config, name)(value)
-    others, counts, same = train(config, apart=False)
-    np.testing.assert_array_equal(others, losses)
-    assert same == nbytes and sum(counts) == 8, counts
-'''
-
-
-def test_buckets_change_when_gradients_travel_and_nothing_else(tmp_path: Path) -> None:
-    script = tmp_path / "program.py"
-    script.write_text(PROGRAM)
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        env={"ONEFLOW_EMULATE_GPUS": "4", "PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+def test_buckets_change_when_gradients_travel_and_nothing_else() -> None:
+    with emulated(4, without=()):
+        losses, counts, nbytes = reduced(True)
+        assert counts == [8]
+        small = 15 * 16 * 4 / 2**20
+        for apart, changes, tasks in (
+            (True, {"enable_all_reduce_group": False}, 8),
+            (True, {"all_reduce_group_min_mbyte": small}, 4),
+            (False, {}, None),
+            (False, {"enable_all_reduce_group": False}, None),
+            (False, {"all_reduce_group_min_mbyte": 1e-3}, None),
+        ):
+            others, counts, same = reduced(apart, **changes)
+            np.testing.assert_array_equal(others, losses)
+            assert same == nbytes
+            assert sum(counts) == 8
+            assert tasks in (None, len(counts))
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import processes
 import pytest
 
 import oneflow as flow
@@ -69,10 +69,8 @@ def deep(layers: int) -> Any:
 def browse(file: Path, *options: str, at: str = "") -> tuple[str, str]:
     """What Chromium makes of a page: the document, and what it says."""
     profile = file.parent / "profile"
-    done = subprocess.run(
-        [CHROMIUM, *FLAGS, f"--user-data-dir={profile}", *options, f"file://{file}{at}"],
-        capture_output=True, text=True, timeout=90, check=True,
-    )  # fmt: skip
+    command = [CHROMIUM, *FLAGS, f"--user-data-dir={profile}", *options, f"file://{file}{at}"]
+    done = processes.run(command, check=True)
     return done.stdout, done.stderr
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import processes
 import pytest
 
 from flow_cuda.codegen import host_compiler
@@ -75,7 +76,7 @@ def test_failing_families_run_again_synchronously(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(processes.scaled(900))
 @pytest.mark.skipif(host_compiler.compiler() is None, reason="no C++ compiler to simulate with")
 def test_all_rungs_run_on_a_simulated_device(tmp_path: Path) -> None:
     from flow_core.frontend.session import session as sessions

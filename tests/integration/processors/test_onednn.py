@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import json
 import os
-import subprocess
 import sys
 from typing import Any
 
 import numpy as np
+import processes
 import pytest
 
 pytestmark = pytest.mark.arithmetic
@@ -74,11 +74,8 @@ print(json.dumps({"losses": losses, "kernels": kernels}))
 def run(code: str, *arguments: str, **settings: str) -> Any:
     """What a program prints, in a process of its own."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("FLOW_", "ONEFLOW_"))}
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        env={**kept, **settings}, capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    command = [sys.executable, "-c", code, *arguments]
+    done = processes.run(command, env={**kept, **settings}, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 

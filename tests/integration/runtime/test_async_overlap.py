@@ -9,12 +9,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import processes
 import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
 
-PATIENCE = 60
+PATIENCE = processes.scaled(60)
 """Seconds after which what should happen does not."""
 pytestmark = pytest.mark.timeout(5 * PATIENCE)  # a deadlock is a failure, not a hang
 
