@@ -139,4 +139,5 @@ def test_facts_are_about_public_names() -> None:
 def test_every_page_is_in_the_navigation() -> None:
     site = (ROOT / "mkdocs.yml").read_text()
     pages = [p.relative_to(ROOT / "docs").as_posix() for p in ROOT.glob("docs/**/*.md")]
-    assert [page for page in pages if f" {page}\n" not in site] == []
+    missing = [page for page in pages if f" {page}\n" not in site]
+    assert not missing, f"mkdocs.yml: add a line to nav, such as '- Title: {missing[0]}'; {missing}"
