@@ -294,6 +294,15 @@ def fuzz(session: nox.Session) -> None:
 
 @nox.session(python=PYTHONS[0])
 @timed
+def snapshots(session: nox.Session) -> None:
+    """Write the generated texts that tests compare; ``-- adr tutorial`` writes some of them."""
+    workspace(session)
+    env = {**QUIET, "PYTHONPATH": "tests/helpers"}
+    in_workspace(session, "python", "-m", "snapshots", *session.posargs, env=env)
+
+
+@nox.session(python=PYTHONS[0])
+@timed
 def mutants(session: nox.Session) -> None:
     """Replaces one pass of flow-core at a time by the identity; its own test module must fail."""
     workspace(session)

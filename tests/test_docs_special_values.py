@@ -159,7 +159,8 @@ PROGRAMS: dict[str, Callable[[], str]] = {
 
 
 def test_each_row_has_a_program() -> None:
-    assert list(rows()) == list(PROGRAMS)
+    message = "the table of docs/special-values.md has the keys of PROGRAMS, in their order"
+    assert list(rows()) == list(PROGRAMS), message
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

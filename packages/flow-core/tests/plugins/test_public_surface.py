@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
-
 import pytest
-from public_surface import SNAPSHOT, definition, described, op_line, public_names, surface
+import snapshots
+from snapshots.surface import definition, described, op_line, public_names, surface
 
 from flow_core.ops.rules import like_input
 from flow_core.plugins.specs import REQUIRED, OpSpec
 
-COMMAND = "python tests/helpers/public_surface.py"
-
 
 def test_surface_equals_the_snapshot() -> None:
-    before = SNAPSHOT.read_text().splitlines()
-    changes = list(difflib.unified_diff(before, surface(), "snapshot", "sources", n=0, lineterm=""))
-    assert not changes, "\n".join(
-        [f"the plugin API has changed; see docs/plugins/versions.md, then run {COMMAND}", *changes]
-    )
+    snapshots.check("packages/flow-core/tests/plugins/public_surface.txt")
 
 
 def test_surface_has_defaults_of_fields_arguments_and_attributes() -> None:
