@@ -13,9 +13,7 @@ BANNED = {"multiprocessing", "subprocess"}
 HELPERS = ROOT / "tests" / "helpers"
 EXCEPTIONS = {
     HELPERS / "processes.py": "it is what the others use",
-    HELPERS / "cuda_sanitize" / "device.py": "a program of a nox session",
     HELPERS / "fuzzing" / "harness.py": "a pool that measures the memory and time of each case",
-    HELPERS / "public_programs" / "run.py": "a program of a nox session",
 }
 
 

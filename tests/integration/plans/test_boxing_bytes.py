@@ -52,8 +52,8 @@ def test_sent_is_what_was_predicted(form: str) -> None:
                     from_plan[link] += nbytes * (1 if once else step)
             for e in ledger:
                 assert e.nbytes == sum(n for _, _, n in e.links), e
-                for here, there, nbytes in e.links:
-                    from_ledger[here, there] += nbytes * (1 if e.once else step)
+                for source, target, nbytes in e.links:
+                    from_ledger[source, target] += nbytes * (1 if e.once else step)
             assert executable.sent() == +from_plan == +from_ledger
     assert ledger
     assert plan.bytes_per_step == sum(links_of(exchanges(plan)).values())
