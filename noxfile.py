@@ -1,4 +1,6 @@
-"""The checks of the workspace; a bare ``nox`` runs those that CI runs.
+"""The checks of the workspace.
+
+A bare ``nox`` tests the whole public behavior on one Python; ``nox -t ci`` runs what else CI runs.
 
 Arguments after ``--`` go to the tool of the session: ``nox -s tests-3.11 -- -k boxing -x``.
 """
@@ -36,12 +38,10 @@ PROGRAMS = (
 CONFORMANCE = ("absl-py", "opencv-python-headless", "pycocotools", "scipy", "six", "tensorflow-cpu")
 # More workers than cores, because many tests wait for other processes.  Long tests come last, so
 # idle workers steal tests from others.
-WORKERS = ("-n", str(2 * (os.cpu_count() or 1)), "--dist=worksteal", "--timeout=600")
-# One seed for all sessions, so that the subsets of tests on later Pythons complement one another.
-# It is constant, so that two runs of one commit run the same cases.
-SAMPLE = ("--sample", "1")
-# The share of the cases of each test, on the oldest Python and on others.
-OLDEST_SHARE, LATER_SHARE = "0.25", "0.05"
+WORKERS = ("-n", str(2 * (os.cpu_count() or 1)), "--dist=worksteal", "--timeout=1800")
+# The fixed set of cases; without this option, pytest runs all of them.
+REPRESENTATIVE = ("--cases=representative", "--parts")
+QUICK = "not slow and not exhaustive"
 DIST = ("-m", "not exhaustive", "--timeout=600", "packages/flow-dist/tests")
 # CI: hypothesis drops its deadlines.  One thread each: pytest runs one process per core.  All
 # sessions and Pythons share flow-onednn's cache of compiled loops.
@@ -64,7 +64,6 @@ class Older:
         blas: the processor whose kernels OpenBLAS uses.
         numpy: name prefixes of features that numpy may not use.
         libc: the same for the C library.
-        share: the share of the cases of each test to run.
     """
 
     needs: str
@@ -73,7 +72,6 @@ class Older:
     blas: str
     numpy: tuple[str, ...]
     libc: tuple[str, ...]
-    share: str = "0.3"
 
 
 OLDER = {
@@ -113,7 +111,6 @@ BENCHMARKS = (
 
 nox.needs_version = ">=2024.10.9"
 nox.options.default_venv_backend = "uv"
-nox.options.sessions = ["lint", "typecheck", "older", "tests", "facade", "cuda-12", "cuda-13"]
 
 
 def find_uv() -> str:
@@ -142,6 +139,7 @@ def installed_pythons() -> list[str]:
 
 
 PYTHONS = installed_pythons()
+nox.options.sessions = [f"tests-{PYTHONS[0]}"]
 
 
 def sync(session: nox.Session, *arguments: str) -> None:
@@ -187,7 +185,7 @@ def timed(function: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-@nox.session(python=PYTHONS[0])
+@nox.session(python=PYTHONS[0], tags=["ci"])
 @timed
 def lint(session: nox.Session) -> None:
     """Run ruff, its formatter, and the import contracts."""
@@ -197,7 +195,7 @@ def lint(session: nox.Session) -> None:
     session.run("lint-imports", "--no-cache", env={"PYTHONPATH": os.pathsep.join(SOURCES)})
 
 
-@nox.session(python=PYTHONS[0])
+@nox.session(python=PYTHONS[0], tags=["ci"])
 @timed
 def typecheck(session: nox.Session) -> None:
     """Run mypy in strict mode on the sources, and mypy and pyright on programs of users."""
@@ -206,36 +204,41 @@ def typecheck(session: nox.Session) -> None:
     in_workspace(session, "pytest", "-q", "tests/static", env=QUIET)
 
 
-@nox.session(python=PYTHONS)
+def run_tests(session: nox.Session, *arguments: str, **settings: str) -> None:
+    """Run pytest with options of the session, or with those given on the command line."""
+    workspace(session)
+    options = session.posargs or (*WORKERS, *REPRESENTATIVE, *arguments)
+    env = {**QUIET, "FLOW_PLUGIN_STRICT": "1", **settings}
+    in_workspace(session, "pytest", "-q", *options, env=env)
+
+
+@nox.session(python=PYTHONS[:1])
 @timed
 def tests(session: nox.Session) -> None:
-    """Run doctests, then tests: all on the oldest Python, one subset on each later one."""
-    workspace(session)
-    env = {**QUIET, "FLOW_PLUGIN_STRICT": "1"}
-    if session.posargs:
-        in_workspace(session, "pytest", *session.posargs, env=env)
-        return
-    in_workspace(session, "pytest", "-q", "--doctest-modules", *SOURCES, env=env)
-    report = f"--junitxml={ROOT / '.nox' / session.name}.xml"
-    options = (*WORKERS, report, "--durations=20", "--ignore=tests/static", *SAMPLE)
-    in_workspace(session, "pytest", *options, *selection(str(session.python)), env=env)
+    """Test the whole public behavior: ops, pages, programs, plugins, processes, docstrings."""
+    run_tests(session, "-m", QUICK, "--ignore=tests/static")
+    if not session.posargs:
+        run_tests(session, "--doctest-modules", *SOURCES)
 
 
-def selection(python: str) -> tuple[str, ...]:
-    """Return the pytest options that select the tests for one Python version.
-
-    Slow and numerical tests take minutes and do not depend on the version: only the oldest runs
-    them.
-    """
-    number = PYTHONS.index(python)
-    if number == 0:
-        return "-m", "not exhaustive", "--share", OLDEST_SHARE
-    subset = f"{number - 1}/{len(PYTHONS) - 1}"
-    quick = "not slow and not exhaustive and not arithmetic"
-    return "-m", quick, "--share", LATER_SHARE, "--subset", subset
+@nox.session(python=PYTHONS[1:] or PYTHONS, tags=["ci"])
+@timed
+def later(session: nox.Session) -> None:
+    """Run half of the tests that may depend on the Python version on each later version."""
+    if str(session.python) == PYTHONS[0]:
+        session.skip("no later Python is installed")
+    subset = f"--subset={PYTHONS.index(str(session.python)) - 1}/{len(PYTHONS) - 1}"
+    run_tests(session, "-m", f"{QUICK} and not arithmetic", subset, "--ignore=tests/static")
 
 
-@nox.session(python=PYTHONS[0])
+@nox.session(python=PYTHONS[0], tags=["ci"])
+@timed
+def slow(session: nox.Session) -> None:
+    """Run tests that take seconds each: several hosts, faults, memory, simulated GPUs."""
+    run_tests(session, "-m", "slow and not exhaustive")
+
+
+@nox.session(python=PYTHONS[0], tags=["ci"])
 @nox.parametrize("kind", list(OLDER), ids=list(OLDER))
 @timed
 def older(session: nox.Session, kind: str) -> None:
@@ -248,16 +251,13 @@ def older(session: nox.Session, kind: str) -> None:
     workspace(session)
     code = "import numpy; print(*numpy.show_config('dicts')['SIMD Extensions'].get('found', ()))"
     found = str(in_workspace(session, "python", "-c", code, silent=True)).split()
-    env = {
-        **QUIET,
+    settings = {
         "ONEDNN_MAX_CPU_ISA": limit.isa,
         "OPENBLAS_CORETYPE": limit.blas,
         "NPY_DISABLE_CPU_FEATURES": " ".join(n for n in found if n.startswith(limit.numpy)),
         "GLIBC_TUNABLES": "glibc.cpu.hwcaps=" + ",".join(f"-{name}" for name in limit.libc),
     }
-    sample = (*SAMPLE, "--share", limit.share)
-    given = session.posargs or ("-m", "not slow and not exhaustive", *sample, *BY_PROCESSOR)
-    in_workspace(session, "pytest", *WORKERS, *given, env=env)
+    run_tests(session, "-m", QUICK, *BY_PROCESSOR, **settings)
 
 
 def processor() -> set[str]:
@@ -278,9 +278,18 @@ def run_exhaustive(session: nox.Session, *arguments: str) -> None:
 @nox.session(python=PYTHONS[0])
 @timed
 def exhaustive(session: nox.Session) -> None:
-    """Run every case of sampled tests: training forms, transitions, records."""
-    given = ("-m", "exhaustive or sampled", "-n", "auto", "--timeout=1800")
-    run_exhaustive(session, *given)
+    """Run the cases that are not representative, and exhaustive tests: hours."""
+    run_exhaustive(session, "--cases=other", "-n", "auto", "--timeout=1800")
+
+
+@nox.session(python=PYTHONS[0])
+@timed
+def draws(session: nox.Session) -> None:
+    """Run tests of drawn inputs with new inputs; a failure prints the ``@example`` to add."""
+    workspace(session)
+    options = ("-m", "hypothesis", *WORKERS, "--hypothesis-profile=default")
+    env = {name: value for name, value in QUIET.items() if name != "CI"}
+    in_workspace(session, "pytest", "-q", *(session.posargs or options), env=env)
 
 
 @nox.session(python=PYTHONS[0])
@@ -387,7 +396,7 @@ def wheels() -> Path:
     return folder
 
 
-@nox.session(python=PYTHONS[0], reuse_venv=False)
+@nox.session(python=PYTHONS[0], reuse_venv=False, tags=["ci"])
 @nox.parametrize("subset", list(SUBSETS), ids=list(SUBSETS))
 @timed
 def facade(session: nox.Session, subset: str) -> None:
@@ -450,21 +459,21 @@ def cuda(session: nox.Session, *libraries: str) -> None:
     session.install(*libraries)
     folder = "packages/flow-cuda/tests/codegen"
     tests = (f"{folder}/test_nvrtc.py", f"{folder}/test_sass.py")
-    given = session.posargs or (*SAMPLE, "--share", "0.5")
+    given = session.posargs or REPRESENTATIVE
     session.run("pytest", "-q", "-n", "auto", "--timeout=600", *tests, *given)
 
 
-@nox.session(name="cuda-12", python=PYTHONS[0])
+@nox.session(name="cuda-12", python=PYTHONS[0], tags=["ci"])
 @timed
 def cuda_12(session: nox.Session) -> None:
-    """Compile a random half of the kernels with NVRTC of CUDA 12; ``-- -v`` compiles all."""
+    """Compile a fixed half of the kernels with NVRTC of CUDA 12; ``-- -v`` compiles all."""
     cuda(session, "cuda-bindings>=12.6,<13", "nvidia-cuda-nvrtc-cu12")
 
 
-@nox.session(name="cuda-13", python=PYTHONS[0])
+@nox.session(name="cuda-13", python=PYTHONS[0], tags=["ci"])
 @timed
 def cuda_13(session: nox.Session) -> None:
-    """Compile a random half of the kernels with NVRTC of CUDA 13; ``-- -v`` compiles all."""
+    """Compile a fixed half of the kernels with NVRTC of CUDA 13; ``-- -v`` compiles all."""
     disassembler = ("nvidia-cuda-cuobjdump>=13,<14", "nvidia-cuda-nvdisasm>=13,<14")
     cuda(session, "cuda-bindings>=13,<14", "nvidia-cuda-nvrtc>=13,<14", *disassembler)
 

@@ -24,7 +24,7 @@ LIMIT = 120.0
 Completed = subprocess.CompletedProcess
 DEVNULL, STDOUT, PIPE = subprocess.DEVNULL, subprocess.STDOUT, subprocess.PIPE
 CalledProcessError, TimeoutExpired = subprocess.CalledProcessError, subprocess.TimeoutExpired
-_PAUSE = 1.0
+_PAUSE, _PATIENCE = 1.0, 10.0
 
 
 def scaled(seconds: float) -> float:
@@ -84,13 +84,19 @@ class Program(subprocess.Popen[Any]):
                     raise
 
     def end(self) -> None:
-        """Kill the process group, which may outlive the program, and wait for the program."""
+        """Kill the process group, which may be larger than the program, and wait for its end."""
+        if not hasattr(os, "killpg"):
+            self.kill()
+            self.wait()
+            return
+        until = time.monotonic() + scaled(_PATIENCE)
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            if hasattr(os, "killpg"):
-                os.killpg(self.pid, signal.SIGKILL)
-            else:
-                self.kill()
-        self.wait()
+            while time.monotonic() < until:
+                os.killpg(self.pid, signal.SIGKILL)  # raises once no member is left
+                self.wait()
+                with contextlib.suppress(ChildProcessError):  # members that this process adopted
+                    os.waitpid(-self.pid, os.WNOHANG)
+                time.sleep(0.002)
 
     def __exit__(
         self,

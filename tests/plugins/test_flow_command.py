@@ -38,17 +38,20 @@ def test_doctor_prints_the_same_as_json(site: Site) -> None:
     assert [len(found["problems"]), len(found["tracebacks"]), done.returncode] == [1, 1, 1]
 
 
+@pytest.mark.slow
 def test_doctor_says_why_a_device_is_unavailable(site: Site) -> None:
     out = site.flow("doctor", FLOW_PLUGINS="").stdout
     assert "gpu   flow-cuda    unavailable" in out
 
 
+@pytest.mark.slow
 def test_doctor_shows_tracebacks_when_asked(site: Site) -> None:
     site.install("raises_in_hook")
     assert "Traceback" not in site.flow("doctor").stdout
     assert "Traceback" in site.flow("doctor", "--traceback").stdout
 
 
+@pytest.mark.slow
 def test_doctor_goes_on_when_strict(site: Site) -> None:
     done = site.install("raises_in_hook").flow("doctor", FLOW_PLUGIN_STRICT="1")
     assert done.returncode == 1
@@ -56,6 +59,7 @@ def test_doctor_goes_on_when_strict(site: Site) -> None:
     assert "Devices" in done.stdout
 
 
+@pytest.mark.slow
 def test_doctor_survives_what_plugins_say(site: Site) -> None:
     done = site.install("bad_command").flow("doctor")
     assert done.returncode == 1
@@ -64,6 +68,7 @@ def test_doctor_survives_what_plugins_say(site: Site) -> None:
     assert "flow-core has a command of that name" in done.stdout
 
 
+@pytest.mark.slow
 def test_doctor_names_another_owner_of_oneflow(site: Site) -> None:
     # a folder without __init__.py hides nothing; since 3.12 only files that exist count
     (site.folder / "oneflow").mkdir()
@@ -74,12 +79,14 @@ def test_doctor_names_another_owner_of_oneflow(site: Site) -> None:
     assert "distribution oneflow 0.3.4 also has a top-level 'oneflow'" in done.stdout
 
 
+@pytest.mark.slow
 def test_doctor_names_a_foreign_oneflow_on_the_path(site: Site) -> None:
     (site.folder / "oneflow.py").write_text("")
     done = site.flow("doctor", FLOW_PLUGINS="")
     assert f"import oneflow finds {site.folder / 'oneflow.py'}" in done.stdout
 
 
+@pytest.mark.slow
 def test_doctor_lists_function_config() -> None:
     out = CliRunner().invoke(cli, ["doctor", "--config"]).stdout
     rows = {line.split()[0]: line.split()[1] for line in out.splitlines()[2:] if line}
@@ -87,6 +94,7 @@ def test_doctor_lists_function_config() -> None:
     assert rows["use_tensorrt"] == "no"
 
 
+@pytest.mark.slow
 def test_sub_commands_of_plugins(site: Site) -> None:
     site.install("good")
     assert site.flow("cube", "3").stdout == "27\n"
@@ -228,6 +236,7 @@ def test_plan_shows_what_a_job_becomes(site: Site) -> None:
     assert "did you mean job?" in near.stderr
 
 
+@pytest.mark.slow
 def test_a_script_is_planned_with_its_arguments(site: Site) -> None:
     (site.folder / "helper.py").write_text("")
     script = site.folder / "program.py"
@@ -238,6 +247,7 @@ def test_a_script_is_planned_with_its_arguments(site: Site) -> None:
     assert "float32[7,3]" in done.stdout
 
 
+@pytest.mark.slow
 def test_plan_fits_one_screen_and_says_what_runs(site: Site) -> None:
     (site.folder / "helper.py").write_text("")
     script = site.folder / "program.py"
@@ -284,6 +294,7 @@ def test_debug_names_the_op_that_is_not_finite(site: Site) -> None:
     assert "add --nan" in none.stderr
 
 
+@pytest.mark.slow
 def test_run_writes_a_trace(site: Site) -> None:
     script, trace = site.folder / "program.py", site.folder / "trace.json"
     script.write_text(DIVIDING)
@@ -311,6 +322,8 @@ flow.checkpoint.save(FOLDER)
 """
 
 
+@pytest.mark.slow
+@pytest.mark.representative("command0", "the other commands use the same function")
 @pytest.mark.parametrize("command", [("plan",), ("plan", "--html"), ("verify", "--devices", "2")])
 def test_scripts_run_no_step_and_write_nothing(site: Site, command: tuple[str, ...]) -> None:
     script, page = site.folder / "program.py", site.folder / "page.html"
@@ -323,6 +336,7 @@ def test_scripts_run_no_step_and_write_nothing(site: Site, command: tuple[str, .
     assert {*site.folder.iterdir()} - before == ({page} if files else set())
 
 
+@pytest.mark.slow
 def test_plans_are_saved_and_compared(site: Site) -> None:
     (site.folder / "helper.py").write_text("")
     script = site.folder / "program.py"

@@ -75,6 +75,7 @@ def test_a_plugin_that_raises_in_a_hook_leaves_nothing(site: Site) -> None:
     assert "no cube today" in out
 
 
+@pytest.mark.representative("raises_in_hook|wrong_api", "one of each kind of code path")
 @pytest.mark.parametrize("name", ["raises_at_import", "raises_in_hook", "wrong_api", "missing_api",
                                   "wrong_result", "unknown_argument"])  # fmt: skip
 def test_strict_raises_at_once(site: Site, name: str) -> None:

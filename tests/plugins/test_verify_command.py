@@ -32,6 +32,7 @@ def verify(site: Site, text: str, *options: str) -> Any:
     return site.flow("verify", *options, f"{script}:job", FLOW_PLUGINS=None)
 
 
+@pytest.mark.representative("column", "one of each kind of code path")
 @pytest.mark.parametrize(
     ("op", "signature", "note"),
     [
@@ -54,6 +55,7 @@ def test_a_wrong_rule_is_named_by_the_users_line(
     assert "tanh" not in done.stdout  # it is right, from what it was given
 
 
+@pytest.mark.slow
 def test_the_verdict_as_json(site: Site) -> None:
     text = PROGRAM.replace("OP", "shifted_sum")
     done = verify(site.install("wrong_rule"), text, "--devices", "4", "--json")
@@ -72,6 +74,7 @@ def test_a_job_that_is_right(site: Site) -> None:
     assert "a second run gives the same bits" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_job_for_one_device_is_spread(site: Site) -> None:
     text = PROGRAM.replace('mine("OP", x)', "x").replace("0:0-3", "0:0")
     done = verify(site, text, "--devices", "3")

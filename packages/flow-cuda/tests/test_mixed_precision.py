@@ -109,7 +109,6 @@ def half_values(graph: Graph, half: str) -> list[str]:
     return [n for n, types in graph.types.items() if any(t.dtype.name == half for t in types)]
 
 
-@pytest.mark.sampled(0.34)
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("half", HALVES)
 @pytest.mark.parametrize("net", NETS)
@@ -169,8 +168,9 @@ def test_bias_gradients_are_summed_in_their_type(half: str) -> None:
     }
 
 
+@pytest.mark.slow
+@pytest.mark.representative("encoder-dynamic", "it has a loss scale and attention")
 @needs_compiler
-@pytest.mark.sampled(0.34)
 @pytest.mark.parametrize(
     ("net", "policy"), [("encoder", "none"), ("encoder", "dynamic"), ("block", "static")]
 )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flow_data.instances import Pool, size_class
 
 
+@pytest.mark.slow
 @given(st.integers(1, 1 << 40))
 def test_size_classes_fit_requests_with_little_overhead(nbytes: int) -> None:
     size = size_class(nbytes)

@@ -33,6 +33,7 @@ def test_missing_file_error_names_the_package_to_install() -> None:
     assert "flow-onednn[wheel]" in text
 
 
+@pytest.mark.slow
 def test_registration_loads_nothing() -> None:
     code = "import sys; from flow_core.plugins.host import load_plugins as load; load(); "
     code += "assert 'flow_onednn.plugin' in sys.modules and '_cffi_backend' not in sys.modules"
@@ -103,6 +104,7 @@ def test_damaged_entries_are_recreated(
     assert three() == 3
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="libc by its Linux name")
 def test_other_library_is_rejected() -> None:
     assert "libc.so.6 is not oneDNN" in doctor(FLOW_ONEDNN_LIBRARY="libc.so.6")
@@ -242,6 +244,7 @@ print(compiler.compiled(source, "int widest(void);").widest())
 '''
 
 
+@pytest.mark.slow
 def test_loops_are_limited_to_the_instructions_of_the_library() -> None:
     """A processor does not load code from the cache that was compiled for another."""
     if not compiler.available():

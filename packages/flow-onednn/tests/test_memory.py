@@ -134,6 +134,8 @@ def counter(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@pytest.mark.slow
+@pytest.mark.representative("NHWC", "the others differ in the layout")
 @pytest.mark.parametrize(("form", "precision"), [("NCHW", "exact"), ("NHWC", "mixed")])
 def test_steps_allocate_nothing_and_copy_only_as_listed(
     form: str, precision: str, counter: Path

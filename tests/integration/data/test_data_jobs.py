@@ -432,7 +432,7 @@ def resident() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_memory_stays_flat_over_ten_epochs_of_ragged_batches(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     with flow.data.OFRecordWriter(tmp_path / "part-0") as writer:
@@ -497,6 +497,7 @@ def run_program(*arguments: object) -> list[int]:
     return [int(word) for word in done.stdout.split()]
 
 
+@pytest.mark.slow
 def test_the_order_goes_on_after_a_kill_on_other_devices(records: str, tmp_path: Path) -> None:
     wanted = run_program(records, "-", tmp_path / "all", 1, 14, 0)
     assert sorted(wanted[:COUNT]) == list(range(COUNT))

@@ -83,6 +83,7 @@ def losses(folder: str, devices: int, steps: int) -> list[float]:
         return [float(train().mean()) for _ in range(steps)]
 
 
+@pytest.mark.slow
 def test_the_loss_is_the_same_on_four_devices(pictures: str) -> None:
     one, four = losses(pictures, 1, 4), losses(pictures, 4, 4)
     np.testing.assert_allclose(one, four, rtol=2e-4)

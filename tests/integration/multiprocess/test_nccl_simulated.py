@@ -137,6 +137,7 @@ def feeds() -> Any:
     return [(rng.random((6, 10), "f4"), rng.integers(0, 4, 6).astype("i4")) for _ in range(4)]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("ordered", [False, True])
 def test_a_plan_on_two_gpus_computes_what_it_does_on_two_cpus(ordered: bool) -> None:
     """Each rank binds and runs its part; from the second step on it replays one graph."""
@@ -188,6 +189,7 @@ def test_a_plan_on_two_gpus_computes_what_it_does_on_two_cpus(ordered: bool) -> 
 # ------------------------------------------------------------- the script for real devices
 
 
+@pytest.mark.slow
 def test_the_checks_for_real_gpus_pass_on_simulated_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(VERDICT, "error", None)
     path = Path(__file__).parents[3] / "benchmarks" / "nccl_checks.py"

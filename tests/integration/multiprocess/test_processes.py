@@ -42,11 +42,13 @@ def test_two_processes_train_as_one_does() -> None:
     assert on_many(2, FORMS, form) == on_one(FORMS, form)
 
 
+@pytest.mark.slow
 def test_tensors_of_changing_shape_go_between_processes() -> None:
     script = SCRIPTS / "programs" / "run_ragged.py"
     assert on_many(2, script) == on_one(script)
 
 
+@pytest.mark.slow
 def test_each_process_reads_its_part_of_every_batch(tmp_path: Path) -> None:
     """Records stay on the rank that reads them; the error of a move says how to avoid it."""
     script = SCRIPTS / "programs" / "run_loaders.py"
@@ -79,7 +81,7 @@ run_forms.main(["transformer:model"])
 """
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_search_that_ends_too_soon_in_one_process_decides_nothing(tmp_path: Path) -> None:
     """All processes take the layouts that the first one finds, where greedy's are others."""
     script = tmp_path / "hurried.py"
@@ -269,6 +271,7 @@ print(np.isfinite(job(np.ones((16, 1, 28, 28), np.float32))).all())
 """
 
 
+@pytest.mark.slow
 def test_hosts_with_different_processors_have_one_plan_where_they_are_limited_alike(
     tmp_path: Path,
 ) -> None:
@@ -285,6 +288,7 @@ def test_hosts_with_different_processors_have_one_plan_where_they_are_limited_al
     assert printed(alike) == "True\n"
 
 
+@pytest.mark.representative("machines", "one of each kind of code path")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "first", "second"),
@@ -320,12 +324,14 @@ def test_a_save_that_fails_fails_everywhere(script: Path, tmp_path: Path) -> Non
     assert "a folder that is not a checkpoint" in done.stderr  # a stopped rank prints nothing
 
 
+@pytest.mark.slow
 def test_one_of_two_processes_saves_chosen_variables(script: Path, tmp_path: Path) -> None:
     """And what a series of checkpoints begins with is the same for both."""
     done = run_script(2, script, str(tmp_path / "model"), "some", FLOW_DIST_OUTPUT="all")
     assert printed(done).split() == ["well", "well"]
 
 
+@pytest.mark.slow
 def test_the_first_of_two_processes_exports_for_both(script: Path, tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx")
     done = run_script(2, script, str(tmp_path / "model"), "export", FLOW_DIST_OUTPUT="all")
@@ -417,6 +423,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.representative(r"\[2\]", "the others differ in the number of processes")
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2])
 def test_oneflow_s_tests_of_two_machines(count: int, tmp_path: Path) -> None:

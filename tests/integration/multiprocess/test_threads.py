@@ -28,14 +28,15 @@ def trained(kernels: str, count: int, **settings: str) -> str:
     return processes.run([*run, str(SCRIPT)], env=env, timeout=300, check=True).stdout
 
 
+@pytest.mark.slow
+@pytest.mark.representative("2-numpy", "the others differ in the number of processes")
 @pytest.mark.parametrize("kernels", KERNELS)
 @pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_processes_train_with_the_bits_of_one(kernels: str, count: int) -> None:
     assert trained(kernels, count) == trained(kernels, 1)
 
 
-@pytest.mark.slow
-@pytest.mark.sampled(0.5)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kernels", KERNELS)
 @pytest.mark.parametrize("count", [2, 4])
 def test_they_do_on_a_machine_with_more_cores(kernels: str, count: int) -> None:
@@ -45,6 +46,7 @@ def test_they_do_on_a_machine_with_more_cores(kernels: str, count: int) -> None:
     assert trained(kernels, count, CORES="8", WIDTH="512") == one
 
 
+@pytest.mark.exhaustive
 def test_onednns_kernels_train_with_the_same_bits_on_any_number_of_cores() -> None:
     few, many = (trained("onednn", 1, CORES=cores, WIDTH="512") for cores in ("4", "12"))
     assert ("threads 1" in few, "threads 3" in many) == (True, True)

@@ -173,6 +173,8 @@ def with_all_plugins() -> Iterator[None]:
         sessions._default.clear()
 
 
+@pytest.mark.slow
+@pytest.mark.representative("everything", "it has what the others have")
 @pytest.mark.arithmetic
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_awkward_programs_equal_one_device(program: Callable[[], Any]) -> None:
@@ -183,6 +185,7 @@ def test_awkward_programs_equal_one_device(program: Callable[[], Any]) -> None:
     assert all(np.isfinite(op.error) for op in found.ops)
 
 
+@pytest.mark.representative("everything", "it has what the others have")
 @pytest.mark.slow
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_passes_of_plugins_may_round_otherwise(program: Callable[[], Any]) -> None:
@@ -211,7 +214,7 @@ def pictures() -> Any:
     return job
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_more_than_is_usual_may_be_rounding_that_grows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where single roundings of weights and inputs move results as far."""
     pytest.importorskip("flow_onednn")
@@ -271,6 +274,7 @@ class Liar:
         return [KernelSpec("relu", "cpu", bind, None, 5, None, "liar", lambda *_: True)]
 
 
+@pytest.mark.slow
 def test_rows_of_several_devices_that_are_other_bits_are_told() -> None:
     with emulated(4, None, Liar(), RowByRow()):
         found = verify(make_job("0:0-3", rule="sgd"))

@@ -73,6 +73,7 @@ def _arrays(fed: Any) -> Iterator[Any]:
         yield fed
 
 
+@pytest.mark.representative("mlp-data-3|transformer-zero-2|lenet-mirrored", "one of each kind of code path")
 @pytest.mark.arithmetic
 @pytest.mark.parametrize(("network", "form"), cases(SAMPLE))
 def test_training_equals_one_device(network: str, form: str) -> None:
@@ -88,6 +89,8 @@ def test_training_equals_one_device(network: str, form: str) -> None:
         np.testing.assert_array_equal(weights_again[name], value)
 
 
+@pytest.mark.slow
+@pytest.mark.representative("mlp", "one of each kind of code path")
 @pytest.mark.arithmetic
 @pytest.mark.parametrize(("network", "form"), cases({("mlp", "rows-3"), ("lenet", "columns-2")}))
 def test_every_op_is_right(network: str, form: str) -> None:

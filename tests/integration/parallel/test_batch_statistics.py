@@ -40,6 +40,7 @@ def train(devices: str, axis: int) -> tuple[Any, dict[str, Any], Any]:
     return np.array(losses), {name: found[name].numpy() for name in names}, job.plan()
 
 
+@pytest.mark.representative(r"\[3\]", "the others differ in sizes")
 @pytest.mark.parametrize("axis", [1, 3])
 def test_many_devices_equal_one(axis: int) -> None:
     losses, variables, _ = train("0:0", axis)

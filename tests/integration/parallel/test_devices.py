@@ -44,6 +44,7 @@ def losses(devices: str, body: Any, **hint: Any) -> Any:
     return np.array([job(*step) for step in steps])
 
 
+@pytest.mark.representative("data-2|rows-3|conv-3", "each network once, even and uneven splits")
 @pytest.mark.arithmetic
 @pytest.mark.parametrize("count", [2, 3, 4])
 @pytest.mark.parametrize(

@@ -42,6 +42,8 @@ def job(stages: tuple[str, str], steps: int, mode: str | None) -> Any:
     return job
 
 
+@pytest.mark.slow
+@pytest.mark.representative("three threads-distributed_split", "one of each kind of code path")
 @pytest.mark.arithmetic
 @pytest.mark.parametrize("mode", ["distributed_split", "non_distributed"])
 def test_two_stages_of_two_replicas_equal_one_device(mode: str) -> None:

@@ -51,6 +51,7 @@ def reduced(apart: bool, **changes: Any) -> tuple[Any, list[int], int]:
     return losses, [len(t.attrs["members"]) or 1 for t in reductions], plan.bytes_per_step
 
 
+@pytest.mark.slow
 def test_buckets_change_when_gradients_travel_and_nothing_else() -> None:
     with emulated(4, without=()):
         losses, counts, nbytes = reduced(True)
@@ -111,6 +112,7 @@ def test_settings_of_the_session_reach_the_pass() -> None:
     assert asked() == (4, 3, ())
 
 
+@pytest.mark.representative("distributed_split", "one of each kind of code path")
 @pytest.mark.parametrize("mode", ["distributed_split", "non_distributed"])
 @pytest.mark.parametrize(
     "collective", ["reduce", "reduce_scatter", "all_gather", "broadcast", "all_reduce"]

@@ -48,6 +48,7 @@ def config(mode: str, threshold: int = 1) -> Any:
     return settings
 
 
+@pytest.mark.representative("momentum-2-non|(adam|lamb|lars)-3-distributed", "the others differ in the optimizer")
 @pytest.mark.arithmetic
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("count", [2, 3, 4])

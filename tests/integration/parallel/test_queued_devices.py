@@ -82,6 +82,7 @@ def alone(form: Form) -> tuple[Any, dict[str, Any]]:
     return train(NETWORKS["mlp"], form)
 
 
+@pytest.mark.representative("data-3|pipeline-4", "one of each kind of code path")
 @pytest.mark.parametrize("form", FORMS)
 def test_training_equals_the_cpu(session: sessions.Session, form: str) -> None:
     job = train_job(NETWORKS["mlp"], FORMS[form])

@@ -97,6 +97,7 @@ def moved(compiled: Any, *, gradients: bool) -> dict[str, int]:
     return {value: nbytes for value, nbytes in found.items() if nbytes}
 
 
+@pytest.mark.representative(r"\[1\]", "the others differ in sizes")
 @pytest.mark.parametrize("layers", [1, 3])
 def test_few_rows_make_a_layer_tensor_parallel(layers: int) -> None:
     batch, rows = 4, 8
@@ -131,6 +132,7 @@ def test_many_rows_make_it_data_parallel() -> None:
     assert all(str(compiled.layouts[op.output()].sbp[0]) == "B" for op in weights)
 
 
+@pytest.mark.representative("8-64", "the others differ in sizes")
 @pytest.mark.parametrize(("batch", "rows"), [(4, 8), (8, 64), (64, 256)])
 def test_it_never_costs_more_than_greedy(batch: int, rows: int) -> None:
     reports = {}

@@ -79,6 +79,7 @@ def run(code: str, *arguments: str, **settings: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.representative("NHWC", "the others differ in the layout")
 @pytest.mark.parametrize("form", ["NCHW", "NHWC"])
 def test_fifty_steps_of_a_convolutional_network_lose_the_same(form: str) -> None:
     """On some processors a relu is a rounding away from zero at some step, and moves the rest."""
@@ -126,6 +127,7 @@ print(json.dumps({"found": [[x.tolist() for x in step] for step in found], "kern
 """
 
 
+@pytest.mark.slow
 def test_masks_and_other_element_types_change_layouts_too() -> None:
     numpy = run(MASKED, FLOW_DISABLE_PLUGINS="flow-onednn")
     onednn = run(MASKED, FLOW_VERIFY_PASSES="1")
@@ -172,6 +174,8 @@ print(json.dumps({"losses": losses, "kernels": [t.kernel for t in train.plan().t
 """
 
 
+@pytest.mark.slow
+@pytest.mark.representative("tied", "the others differ in the optimizer")
 @pytest.mark.parametrize(
     ("form", "rule", "kernel"),
     [
@@ -191,6 +195,7 @@ def test_gradients_of_embeddings_stay_sparse(form: str, rule: str, kernel: str) 
     assert "c.unsorted_segment_sum" not in onednn["kernels"]
 
 
+@pytest.mark.slow
 def test_two_lookups_in_one_table_train_it() -> None:
     """One of the two sums of rows goes into the other, which stays."""
     compiler = pytest.importorskip("flow_onednn.native.compiler")
@@ -249,6 +254,7 @@ print(json.dumps({"losses": found, "kernels": [t.kernel for t in train.plan().ta
 """
 
 
+@pytest.mark.slow
 def test_residual_blocks_and_results_in_the_layout_of_the_program() -> None:
     numpy = run(RESIDUAL, FLOW_DISABLE_PLUGINS="flow-onednn")
     onednn = run(RESIDUAL, FLOW_VERIFY_PASSES="1")
@@ -313,6 +319,7 @@ print(json.dumps({
 """
 
 
+@pytest.mark.slow
 def test_devices_that_share_weights_pack_them_once_and_sum_their_gradients() -> None:
     """The bits are those of devices apart, each with its own product and an all-reduce."""
     settings = {"ONEFLOW_EMULATE_GPUS": "4", "OMP_NUM_THREADS": "1"}
@@ -326,6 +333,8 @@ def test_devices_that_share_weights_pack_them_once_and_sum_their_gradients() -> 
         assert kinds.count("onednn_pack") == kinds.count("onednn_packed_matmul") // 4
 
 
+@pytest.mark.slow
+@pytest.mark.representative("yes|1-no", "one of each kind of code path")
 @pytest.mark.parametrize(("devices", "split"), [("0:0-3", "yes"), ("0:0-1", "no"), ("0:0", "no")])
 def test_weights_that_are_not_the_same_on_many_devices_are_not_packed(
     devices: str, split: str
@@ -360,6 +369,7 @@ print(json.dumps({"right": [right for right, _ in results], "kernels": kernels})
 """
 
 
+@pytest.mark.slow
 def test_sides_of_equal_size_are_not_mixed_up() -> None:
     """Where channels are as many as pixels, both layouts have one shape."""
     found = run(CUBES)
@@ -397,6 +407,7 @@ print(json.dumps({"results": results, **weights, "kernels": kernels}))
 """
 
 
+@pytest.mark.slow
 def test_filters_with_as_many_channels_as_pixels() -> None:
     """Their gradients have one shape in both layouts, and stay in the program's."""
     numpy = run(CUBIC_FILTERS, FLOW_DISABLE_PLUGINS="flow-onednn")

@@ -361,6 +361,7 @@ def test_sync_and_clear_deliver_what_is_pending() -> None:
         assert got == [1.0, 2.0, 3.0, 4.0]
 
 
+@pytest.mark.slow
 def test_a_forgotten_call_delivers_nothing_and_holds_up_nobody() -> None:
     job, got = make_job(2), []
     for i in range(6):
@@ -400,6 +401,7 @@ def test_everything_is_delivered_before_the_interpreter_exits() -> None:
     assert done.stdout == "1.0\n2.0\n3.0\n4.0\n"
 
 
+@pytest.mark.slow
 def test_batches_are_made_for_steps_that_come_after_the_end_of_the_program(
     tmp_path: Path,
 ) -> None:
@@ -424,6 +426,7 @@ def test_batches_are_made_for_steps_that_come_after_the_end_of_the_program(
     assert after
 
 
+@pytest.mark.representative("sys.exit", "one of each kind of code path")
 @pytest.mark.parametrize(("end", "code"), [("sys.exit(3)", 3), ("1 / 0", 1)])
 def test_everything_is_delivered_however_the_program_ends(end: str, code: int) -> None:
     done = run(f"for i in range(3): job(feed(i))(show)\n{end}")
@@ -498,6 +501,7 @@ LOOPS = {
 }
 
 
+@pytest.mark.representative(r"0\.0-(asynchronous|synchronous)", "one of each kind of code path")
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("delay", [0.0, 0.31])
 def test_ctrl_c_stops_cleanly(loop: str, delay: float, tmp_path: Path) -> None:
@@ -509,6 +513,7 @@ def test_ctrl_c_stops_cleanly(loop: str, delay: float, tmp_path: Path) -> None:
     assert "Error" not in err
 
 
+@pytest.mark.slow
 def test_ctrl_c_can_be_caught_and_the_session_goes_on(tmp_path: Path) -> None:
     code, out, err = interrupted(
         """
@@ -528,6 +533,7 @@ def test_ctrl_c_can_be_caught_and_the_session_goes_on(tmp_path: Path) -> None:
     assert out.endswith("again\n1.0\n2.0\n3.0\ndone\n")
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_gives_up_a_callback_that_does_not_end(tmp_path: Path) -> None:
     script = tmp_path / "program.py"
     script.write_text(

@@ -215,6 +215,8 @@ print(json.dumps({"workers": job.plan().workers, "seen": seen}))
 """
 
 
+@pytest.mark.slow
+@pytest.mark.representative("flow-onednn", "one of each kind of code path")
 @pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="threads are counted in /proc")
 @pytest.mark.parametrize("plugins", ["", "flow-onednn"])
 def test_no_more_threads_want_to_run_than_there_are_cores(plugins: str) -> None:

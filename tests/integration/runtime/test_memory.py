@@ -135,6 +135,7 @@ def traced_by_numpy() -> int:
     return sum(s.size for s in snapshot.filter_traces([only]).statistics("lineno"))
 
 
+@pytest.mark.representative("mlp", "one of each kind of code path")
 @pytest.mark.parametrize("name", ["mlp", "small lenet"])
 def test_the_predicted_memory_is_the_measured_one(networks: ModuleType, name: str) -> None:
     x, y = batch(name)
@@ -197,6 +198,7 @@ def steady(
     return after - before, peak - before
 
 
+@pytest.mark.representative("mlp", "one of each kind of code path")
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("name", ["mlp", "small lenet"])
 def test_steps_allocate_nothing_but_their_results(
@@ -208,7 +210,7 @@ def test_steps_allocate_nothing_but_their_results(
     assert peak < NUMPY_BUFFERS
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="counts resident pages")
 def test_thousands_of_steps_of_an_mlp_allocate_nothing(networks: ModuleType) -> None:
     job, feeds = train_job(networks, "small mlp"), batch("small mlp")
@@ -259,6 +261,7 @@ def test_a_cleared_session_frees_its_plans_without_garbage_collection() -> None:
         gc.enable()
 
 
+@pytest.mark.slow
 def test_a_cleared_session_gives_its_memory_back() -> None:
     def once() -> None:
         @flow.global_function(type="predict")

@@ -128,6 +128,7 @@ def test_a_pipeline_equals_one_device(stages: int, threads: int) -> None:
     assert_close(first, train(one_device(stages), steps=3))
 
 
+@pytest.mark.slow
 def test_threads_do_not_change_a_bit() -> None:
     found = []
     for count in (1, 2, 4):
@@ -143,6 +144,8 @@ def test_threads_do_not_change_a_bit() -> None:
             assert_same(a, b)
 
 
+@pytest.mark.slow
+@pytest.mark.representative(r"\[0\]", "the others are other seeds")
 @pytest.mark.parametrize("seed", range(3))
 def test_streams_of_any_speed_give_the_same_bits(
     seed: int, monkeypatch: pytest.MonkeyPatch
@@ -180,6 +183,7 @@ def overlap(plan: Any, times: Any, a: int, b: int) -> float:
     return sum(max(0.0, min(p[1], q[1]) - max(p[0], q[0])) for p in spans[0] for q in spans[1])
 
 
+@pytest.mark.slow
 def test_stages_overlap() -> None:
     with emulated(2, 4, plugin()):
         job = pipeline(2, 4, slow)
@@ -219,6 +223,7 @@ def forward_lead(plan: Any, device: Device, kind: str) -> int:
     return most
 
 
+@pytest.mark.slow
 def test_micro_batches_in_flight_are_bounded() -> None:
     with emulated(4, 1):
         plan = pipeline(4, 8, plain).plan()
@@ -228,6 +233,7 @@ def test_micro_batches_in_flight_are_bounded() -> None:
         assert {r.producer for r in plan.flows} > {f"gpu[0:{i}] compute" for i in range(4)}
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_micro_batches() -> None:
     def arenas(steps: int) -> list[int]:
         with emulated(4, 1):

@@ -34,6 +34,7 @@ def deep(on: bool, layers: int = 3, width: int = 32) -> Callable[[Any], Any]:
     return body
 
 
+@pytest.mark.representative(r"\[0:0(-1)?\]", "the others differ in sizes")
 @pytest.mark.parametrize("ids", ["0:0", "0:0-1", "0:0-2", "0:0-3"])
 def test_gradients_are_the_same(ids: str) -> None:
     plain = trained(ids, deep(False), rule="momentum")
@@ -45,6 +46,7 @@ def test_gradients_are_the_same(ids: str) -> None:
         assert_same(trained(ids, deep(True), rule="momentum"), again)
 
 
+@pytest.mark.slow
 def test_it_works_with_micro_batches() -> None:
     config = flow.function_config()
     config.train.num_gradient_accumulation_steps(2)
@@ -53,6 +55,8 @@ def test_it_works_with_micro_batches() -> None:
     assert_same(again, plain)
 
 
+@pytest.mark.slow
+@pytest.mark.representative(r"\[0:0\]", "the others differ in sizes")
 @pytest.mark.parametrize("ids", ["0:0", "0:0-1"])
 def test_the_planned_arena_shrinks(ids: str) -> None:
     def arenas(on: bool) -> list[Any]:

@@ -24,6 +24,7 @@ def config(steps: int) -> Any:
     return settings
 
 
+@pytest.mark.representative("momentum-0:0-1|clipped", "one of each kind of code path")
 @pytest.mark.parametrize(
     ("rule", "devices_"),
     [(rule, "0:0-2") for rule in ("adam", "clipped")]

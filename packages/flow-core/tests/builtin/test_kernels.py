@@ -12,7 +12,14 @@ from kernel_mutation.deviations import DEVIATIONS, SUMMARIES
 
 from flow_core.testing import Gap, KernelKit
 
-pytestmark = [pytest.mark.arithmetic, pytest.mark.sampled(0.34)]
+pytestmark = [
+    pytest.mark.arithmetic,
+    pytest.mark.representative(
+        r"test_(agrees|special_values|takes_a_floating_type)\["
+        r"|test_(every_kernel_is_compared|deviations_are_needed)\[|-(float32|as_given)\]",
+        "results are compared for all types; how a kernel is called depends on none of them",
+    ),
+]
 
 
 @contextmanager

@@ -27,6 +27,7 @@ with open(sys.argv[1], "w") as file:
 """
 
 
+@pytest.mark.representative("run", "plan runs scripts by the same function")
 @pytest.mark.parametrize("command", ["run", "plan"])
 def test_script_environment_matches_python(tmp_path: Path, command: str) -> None:
     (tmp_path / "json.py").write_text("raise RuntimeError('of the working directory')\n")

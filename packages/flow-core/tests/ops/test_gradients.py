@@ -6,7 +6,7 @@ import pytest
 
 from flow_core.testing import Gap, GradientKit
 
-pytestmark = [pytest.mark.arithmetic, pytest.mark.sampled(0.5)]
+pytestmark = pytest.mark.arithmetic
 
 SECOND = "second derivatives are not implemented"
 SECONDS = (

@@ -68,7 +68,6 @@ def cases() -> Iterator[tuple[str, Any, Any]]:
     yield "reshape", (x,), {"shape": (35, 9)}
 
 
-@pytest.mark.sampled(0.5)
 @pytest.mark.parametrize(("devices", "hierarchy"), GRIDS)
 @pytest.mark.parametrize("case", tuple(cases()), ids=lambda case: case[0])
 def test_every_layout_computes_the_same_bits(case: Any, devices: str, hierarchy: Any) -> None:

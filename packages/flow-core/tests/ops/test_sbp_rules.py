@@ -17,7 +17,7 @@ from flow_core.testing.prover import Prover
 from flow_core.testing.prover_cases import cases
 from flow_core.testing.scattering import gather, scatter
 
-pytestmark = [pytest.mark.arithmetic, pytest.mark.sampled(0.5)]
+pytestmark = pytest.mark.arithmetic
 
 SPECS = default_registry().ops
 LEAVES = ("input", "variable")

@@ -31,6 +31,7 @@ def run_pytest(folder: Path, blocks: list[str]) -> processes.Completed[str]:
     return processes.run(command, cwd=folder, env={**os.environ, "PYTHONPATH": path})
 
 
+@pytest.mark.slow
 def test_documented_example_passes(tmp_path: Path, blocks: list[str]) -> None:
     done = run_pytest(tmp_path, blocks)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -41,6 +42,7 @@ def test_documented_example_passes(tmp_path: Path, blocks: list[str]) -> None:
     assert "test_cubes.py::TestSbpRules::test_no_rule_is_missing[cube]" in out
 
 
+@pytest.mark.slow
 def test_mistakes_in_the_example_are_detected(tmp_path: Path, blocks: list[str]) -> None:
     right, wrong = "g.dy * g.x * g.x * 3", "g.dy * g.x * 3"
     assert right in blocks[0]

@@ -54,6 +54,7 @@ def test_toolkit_lists_architectures() -> None:
 
 
 @needs_nvrtc
+@pytest.mark.representative(r"\[(75|90)\]", "an old and a recent architecture of both toolkits")
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_every_function_compiles(architecture: int) -> None:
     kernels = one_of_each()
@@ -62,6 +63,7 @@ def test_every_function_compiles(architecture: int) -> None:
 
 
 @needs_nvrtc
+@pytest.mark.representative(r"\[[0-3]\]", "half of the kernels, in any order")
 @pytest.mark.parametrize("piece", range(PIECES))
 def test_every_kernel_compiles(piece: int) -> None:
     """To the virtual architecture, which checks everything that depends on the element type."""

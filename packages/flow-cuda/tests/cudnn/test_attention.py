@@ -188,6 +188,8 @@ def test_settings_reach_the_plan() -> None:
         assert found == {plan}
 
 
+@pytest.mark.slow
+@pytest.mark.representative("mask", "the mask is an addition to the other case")
 @needs_compiler
 @pytest.mark.parametrize("form", ["scaled", "mask"])
 def test_training_matches_the_cpu(form: str) -> None:

@@ -410,6 +410,8 @@ def test_float16_may_accumulate_in_float16(pseudo: bool, compute: str) -> None:
     assert found == {compute}
 
 
+@pytest.mark.slow
+@pytest.mark.representative("NHWC", "the others differ in the layout")
 @needs_compiler
 @pytest.mark.parametrize(
     ("form", "amp", "measured"),

@@ -30,6 +30,8 @@ def own_sessions() -> Iterator[None]:
     sessions._default[:] = before
 
 
+@pytest.mark.slow
+@pytest.mark.representative("adam_update", "the others differ in the optimizer")
 @needs_compiler
 @pytest.mark.parametrize("op", BY_TYPE)
 def test_joined_launches_have_the_bits_of_separate_launches(
@@ -69,6 +71,7 @@ def test_launch_does_not_move_before_its_dependencies() -> None:
     assert len(merge_launches([first, second, first])) == 2, "one variable twice"
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_step_has_one_launch_for_all_updates() -> None:
     session = sessions.Session(simulated_registry())

@@ -379,6 +379,7 @@ def test_synchronous_steps_name_the_launch_that_failed(monkeypatch: pytest.Monke
         step()
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_missing_barrier_is_detected() -> None:
     """Threads take turns: one that reads its neighbour too early reads the previous value."""

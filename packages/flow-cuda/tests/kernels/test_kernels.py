@@ -8,13 +8,17 @@ from flow_cuda.codegen import host_compiler
 
 pytestmark = [
     pytest.mark.arithmetic,
-    pytest.mark.sampled(0.25),
+    pytest.mark.representative(
+        r"test_(agrees|every_kernel_is_compared|deviations_are_needed)\[",
+        "the other checks compile the same kernels again",
+    ),
     pytest.mark.skipif(
         host_compiler.compiler() is None, reason="no C++ compiler to run the kernels with"
     ),
 ]
 
 
+@pytest.mark.slow
 class TestKernels(CudaKit):
     dtypes = ("float32",)
     gaps = tuple(
@@ -23,14 +27,13 @@ class TestKernels(CudaKit):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 class TestHalvesAndIntegers(CudaKit):
     dtypes = ("float16", "int32")
     test_every_kernel_is_compared = None  # TestKernels checks it
     test_deviations_are_needed = None  # mixed updates need fewer: TestKernels checks the rows
 
 
-@pytest.mark.slow
 @pytest.mark.exhaustive
 class TestOtherTypes(CudaKit):
     dtypes = ("float64", "bfloat16", "int8", "int64", "uint8")

@@ -33,6 +33,8 @@ class Specialized(CudaKit):
         return driver
 
 
+@pytest.mark.slow
+@pytest.mark.representative("softmax|transpose", "one of each kind of code path")
 @pytest.mark.parametrize("op", OPS)
 def test_constant_sizes_change_nothing(op: str) -> None:
     kit = Specialized()

@@ -203,6 +203,8 @@ def test_plan_lists_transpositions() -> None:
     assert f"{2 * BATCH * 3 * SIDE * SIDE:,}" in changes, "bytes of the images"
 
 
+@pytest.mark.slow
+@pytest.mark.representative("residual", "one of each kind of code path")
 @needs_compiler
 @pytest.mark.parametrize("body", [residual, dense_block])
 def test_training_matches_nchw_and_the_cpu(body: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,6 +224,7 @@ def test_training_matches_nchw_and_the_cpu(body: Any, monkeypatch: pytest.Monkey
     np.testing.assert_allclose(losses[0], losses[2], rtol=2e-2)
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_devices_transpose_their_own_parts() -> None:
     """Each transposes its own images and weights; gradients are reduced in the program's layout."""

@@ -120,6 +120,8 @@ def test_ops_rejected_by_the_library_are_kept() -> None:
     assert counts(net(enable_cudnn=False)) == {"normalization": 4, "normalization_grad": 4}
 
 
+@pytest.mark.slow
+@pytest.mark.representative("NHWC", "the others differ in the layout")
 @needs_compiler
 @pytest.mark.parametrize(("form", "amp"), [("NCHW", False), ("NHWC", True)])
 def test_training_matches_the_cpu(form: str, amp: bool) -> None:
@@ -176,6 +178,7 @@ def test_sums_are_used_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all_counts(net(form="NHWC")) == REST | JOINED, "float32"
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_training_with_sums_matches_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLOW_CUDA_CONV_SUMS", "1")

@@ -10,12 +10,14 @@ FEW = ("softmax", "broadcast_add", "transpose", "argwhere", "gather")
 PLANTED = ("missing barrier: in a loss", "tail of gather", "32-bit index")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("tool", TOOLS)
 def test_kernels_are_clean(tool: str) -> None:
     cases = [next(samples(op, "float32")) for op in FEW]
     assert list(errors(cases, tool)) == []
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("defect", [d for d in DEFECTS if d.name in PLANTED], ids=lambda d: d.name)
 def test_planted_defects_are_found(defect: object) -> None:
     assert not missed(defect)  # type: ignore[arg-type]

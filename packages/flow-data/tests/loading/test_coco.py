@@ -125,6 +125,7 @@ def spoil(content: Any, data: Any) -> Any:
     return made
 
 
+@pytest.mark.slow
 @settings(
     max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

@@ -85,6 +85,7 @@ def test_a_heartbeat_takes_the_same_time_for_any_number_of_ranks(
     assert growth(make, lambda board: board.beat(20 % board.size, changes, 4.0)) == 1
 
 
+@pytest.mark.slow
 def test_a_stall_of_many_ranks_is_described_in_few_lines() -> None:
     text = stalled_board(1024).stalled(20.0)
     assert text is not None

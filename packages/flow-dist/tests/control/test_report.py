@@ -75,6 +75,7 @@ def test_many_groups_are_reported_in_turns() -> None:
     assert all(len(keys) == 8 for keys in list(position.keys.values())[1:])
 
 
+@pytest.mark.slow
 def test_groups_of_scattered_ranks_fit_into_messages() -> None:
     watch, random = Watch(), Random(1)
     for _ in range(40):

@@ -131,6 +131,7 @@ FORMS: list[tuple[Callable[[Path], str], Sequence[str], dict[str, str]]] = [
 ]
 
 
+@pytest.mark.representative("options0-|spawning", "a script, and one that starts processes")
 @pytest.mark.parametrize(
     ("form", "options", "env"),
     [pytest.param(*case, marks=[slow] if n not in (1, 9) else []) for n, case in enumerate(FORMS)],
@@ -184,6 +185,7 @@ ENDS = {
 SAMPLE = ("three", "text", "raised", "interrupted", "terminated")
 
 
+@pytest.mark.representative(r"\[(three|raised)\]", "a status and an error")
 @pytest.mark.parametrize("end", [pytest.param(e, marks=() if e in SAMPLE else slow) for e in ENDS])
 def test_a_script_ends_as_under_python(tmp_path: Path, end: str) -> None:
     script = tmp_path / "end.py"
@@ -197,6 +199,7 @@ def test_a_script_ends_as_under_python(tmp_path: Path, end: str) -> None:
     assert ("flow-dist: rank 0 of 1" in ours.stderr) == (shell != 0)
 
 
+@pytest.mark.representative("three", "one of each kind of code path")
 @pytest.mark.parametrize(
     ("end", "status", "said"),
     [

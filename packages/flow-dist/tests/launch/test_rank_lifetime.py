@@ -40,6 +40,8 @@ print(world().gather_json("here"), flush=True)
 """
 
 
+@pytest.mark.slow
+@pytest.mark.representative(r"\[0\]", "the rank that is late")
 @pytest.mark.parametrize("late", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_ranks_reach_their_first_job_far_apart(tmp_path: Path, late: int) -> None:
     """Further than a rank may be silent, and than an exchange may take."""
@@ -51,6 +53,8 @@ def test_ranks_reach_their_first_job_far_apart(tmp_path: Path, late: int) -> Non
     assert ended.stdout == "['here', 'here']\n"
 
 
+@pytest.mark.slow
+@pytest.mark.representative("ends.*-1", "one of each kind of code path")
 @pytest.mark.parametrize("late", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("how", "said"),
@@ -147,6 +151,8 @@ print("done", open(sys.argv[2]).read(), flush=True)
 """
 
 
+@pytest.mark.slow
+@pytest.mark.representative("2-joined", "the others differ in the number of processes")
 @pytest.mark.parametrize(
     ("size", "how"),
     [
@@ -180,6 +186,7 @@ client.gather("never", 0)
 """
 
 
+@pytest.mark.slow
 def test_a_child_does_not_keep_up_a_dead_rank(tmp_path: Path) -> None:
     """The connection to the supervisor ends with the rank, whatever its children do."""
     script = tmp_path / "orphaned.py"

@@ -139,6 +139,7 @@ WORDS = {
 SOME = ("kill", "stop")
 
 
+@pytest.mark.representative(r"\[(kill|raise)\]", "a signal and an error; nox -s exhaustive has the others")
 @pytest.mark.parametrize(
     "fault", [*SOME, *(pytest.param(f, marks=pytest.mark.slow) for f in WORDS if f not in SOME)]
 )
@@ -158,6 +159,8 @@ def test_a_fault_ends_all_with_one_message(script: str, fault: str) -> None:
     assert not left(script)
 
 
+@pytest.mark.slow
+@pytest.mark.representative(r"\[2\]", "the others differ in the number of processes")
 @pytest.mark.parametrize("ranks", ["1", pytest.param("2", marks=pytest.mark.slow)])
 def test_variables_of_an_outer_launcher(
     script: str, ranks: str, monkeypatch: pytest.MonkeyPatch
@@ -171,6 +174,7 @@ def test_variables_of_an_outer_launcher(
     assert ended.stdout.count("done") == int(ranks)
 
 
+@pytest.mark.slow
 def test_ranks_draw_the_same_numbers(tmp_path: Path) -> None:
     """And other ones in the next job; a status may be a truth value, as unittest's is."""
     path = tmp_path / "draw.py"
@@ -199,6 +203,7 @@ def test_the_traceback_is_the_script_s_own(script: str) -> None:
     assert "line 22, in <module>" in ended.stderr or "KeyError" in ended.stderr
 
 
+@pytest.mark.representative("rank", "one of each kind of code path")
 @pytest.mark.slow
 @pytest.mark.parametrize(("culprit", "status"), [("rank", 1), ("program", 1), ("supervisor", 130)])
 def test_a_job_that_is_ended_leaves_no_files(tmp_path: Path, culprit: str, status: int) -> None:
@@ -246,6 +251,7 @@ control.current().gather("seen", 0)
 """
 
 
+@pytest.mark.slow
 def test_ranks_of_one_host_listen_on_the_loopback(tmp_path: Path) -> None:
     """Apart from the port of MPICH's launcher, inherited by ranks, which has no setting."""
     script = tmp_path / "listening.py"
@@ -270,6 +276,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_ranks_that_loop_are_reported_and_stopped(tmp_path: Path) -> None:
     """Outside of exchanges no rank waits for them."""
     path = tmp_path / "loop.py"
@@ -295,6 +302,8 @@ def test_restarts_are_counted(script: str) -> None:
     assert "restart 2 of 2 with 2 ranks" in ended.stderr
 
 
+@pytest.mark.slow
+@pytest.mark.representative(r"\[9\]", "the signal that cannot be handled")
 @pytest.mark.parametrize(
     "number",
     [
@@ -322,6 +331,8 @@ def test_the_supervisor_takes_all_with_it(
         assert not [*tmp_path.glob("flow-dist-*")]
 
 
+@pytest.mark.slow
+@pytest.mark.representative(r"\[2\]", "the others differ in the number of processes")
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_ranks_clean_up_before_an_order_to_end_reaches_them(tmp_path: Path, ranks: int) -> None:
     """What they have printed comes out, and what they use can be given back."""
@@ -490,6 +501,8 @@ def test_all_ranks_hear_why_rank_0_cannot_listen(monkeypatch: pytest.MonkeyPatch
     assert all("export MASTER_ADDR" in text for text in raised)
 
 
+@pytest.mark.slow
+@pytest.mark.representative("names3", "the launcher without a rendezvous")
 @pytest.mark.parametrize(
     ("names", "fault", "statuses"),
     [

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import processes
+import pytest
 from launching import launcher
 
 SCRIPT = """
@@ -28,6 +29,7 @@ for _ in range(2):
 """
 
 
+@pytest.mark.slow
 def test_tracks_of_all_ranks_and_arrows_between_them(tmp_path: Path) -> None:
     launcher()
     script, trace = tmp_path / "fit.py", tmp_path / "trace.json"

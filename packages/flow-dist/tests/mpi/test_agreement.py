@@ -424,6 +424,8 @@ def slow(*row: object) -> Any:
     return pytest.param(*row, marks=pytest.mark.slow)
 
 
+@pytest.mark.slow
+@pytest.mark.representative("order|job|feeds", "one of each kind of code path")
 @pytest.mark.parametrize(
     ("kind", "processes", "policy", "memory"),
     [
@@ -452,6 +454,8 @@ def test_every_process_says_what_differs(
     assert len(errors) >= processes, done.stderr
 
 
+@pytest.mark.slow
+@pytest.mark.representative("none|lone", "one of each kind of code path")
 @pytest.mark.parametrize(
     ("kind", "processes", "policy", "memory"),
     [

@@ -7,14 +7,15 @@ from two_hosts import two_hosts, why_not
 KIT = HELPERS / "run_comm_kit.py"
 
 
+@pytest.mark.slow
 def test_kit_on_three_processes() -> None:
     """Four devices on three processes: one of them has two."""
     lines = lines_of(run_script(3, KIT, "float32", "bool"))
     assert lines == 3 * ["167 checks"]
 
 
+@pytest.mark.representative(r"\[2-0\]", "the others differ in the number of processes")
 @pytest.mark.slow
-@pytest.mark.sampled(0.34)
 @pytest.mark.parametrize("shared", ["0", "1"])
 @pytest.mark.parametrize("processes", [2, 3, 4])
 def test_kit_with_all_element_types(processes: int, shared: str) -> None:
@@ -24,8 +25,8 @@ def test_kit_with_all_element_types(processes: int, shared: str) -> None:
     assert lines == processes * ["440 checks"]
 
 
+@pytest.mark.representative(r"\[2\]", "the others differ in the number of processes")
 @pytest.mark.slow
-@pytest.mark.sampled(0.34)
 @pytest.mark.parametrize("processes", [2, 3, 4])
 def test_kit_over_two_hosts(processes: int) -> None:
     """Hosts without a default route: the processes find each other by what network they share."""

@@ -18,6 +18,8 @@ def whole(ranks: int) -> list[str]:
     return sorted(losses)
 
 
+@pytest.mark.slow
+@pytest.mark.representative("2-rows", "the others differ in the number of processes")
 @pytest.mark.parametrize("how", ["rows", "function", "async"])
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_each_process_feeds_its_own_rows(ranks: int, how: str) -> None:
@@ -26,6 +28,7 @@ def test_each_process_feeds_its_own_rows(ranks: int, how: str) -> None:
     assert sorted(re.findall("loss (.*)", done.stderr)) == whole(ranks)
 
 
+@pytest.mark.slow
 def test_rows_that_a_process_lacks() -> None:
     done = run_script(2, PROGRAM, "missing")
     assert done.returncode != 0

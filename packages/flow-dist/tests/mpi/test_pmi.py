@@ -114,6 +114,7 @@ def start(size: int, script: Path, *args: str, **env: str) -> list[processes.Com
     )
 
 
+@pytest.mark.exhaustive
 def test_kit_under_variables_alone() -> None:
     mpich()
     first, *others = start(3, HELPERS / "run_comm_kit.py", "float32", "bool")
@@ -121,6 +122,7 @@ def test_kit_under_variables_alone() -> None:
     assert lines_of(first) == 3 * ["167 checks"]
 
 
+@pytest.mark.slow
 def test_training_under_variables_alone(tmp_path: Path) -> None:
     """The losses of one process, bit for bit; no message, and no wait at the end.
 

@@ -204,7 +204,7 @@ def test_training_on_two_hosts_by_static_bootstrap(script: Path, tmp_path: Path)
     assert len(first.stdout.splitlines()) == 4
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_failure_is_reported_on_both_hosts(script: Path, tmp_path: Path) -> None:
     first, second = started_by_hand(script, "fails", (tmp_path, tmp_path))
     assert (first.returncode, second.returncode) == (1, 1)

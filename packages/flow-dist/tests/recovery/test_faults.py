@@ -18,7 +18,8 @@ def right(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.sampled(0.5)
+@pytest.mark.slow
+@pytest.mark.representative("kill", "the most frequent fault; nox -s exhaustive has the others")
 @pytest.mark.parametrize(
     ("kind", "step"),
     [
@@ -74,6 +75,7 @@ for step in range(4):
 """
 
 
+@pytest.mark.representative("1:data", "one of each kind of code path")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("crashes", "steps"),

@@ -123,6 +123,7 @@ def test_a_field_that_a_later_version_adds_does_no_harm(tmp_path: Path) -> None:
     np.testing.assert_array_equal(Parts(folder)["w"], WHOLE)
 
 
+@pytest.mark.slow
 def test_pieces_that_share_bytes_take_no_more_memory_than_the_file(tmp_path: Path) -> None:
     folder = saved(tmp_path / "parts")
     changed = body(folder)
@@ -136,6 +137,7 @@ def test_pieces_that_share_bytes_take_no_more_memory_than_the_file(tmp_path: Pat
         Parts(folder)
 
 
+@pytest.mark.slow
 def test_mutated_lists(tmp_path: Path) -> None:
     folder = saved(tmp_path / "parts")
     good, rng, refused = json.dumps(body(folder)), random.Random(16), 0

@@ -26,6 +26,8 @@ def mappings() -> int:
     return Path("/proc/self/maps").read_text().count("memfd:tested")
 
 
+@pytest.mark.slow
+@pytest.mark.representative(r"\[2097152\]", "the size of a large page")
 @pytest.mark.parametrize("size", [1, 4096, LARGE - 1, LARGE, 3 * LARGE + 12345])
 def test_mappings_share_bytes_until_released(file: int, size: int) -> None:
     os.ftruncate(file, size)

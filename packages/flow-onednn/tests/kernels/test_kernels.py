@@ -19,6 +19,11 @@ from flow_onednn.update_references import JOINED
 _STATE = state()
 pytestmark = [
     pytest.mark.arithmetic,
+    pytest.mark.representative(
+        r"test_(agrees|takes_a_floating_type|every_kernel_is_compared|deviations_are_needed)\["
+        r"|-(float32|as_given)\]",
+        "results are compared for all types; how a kernel is called depends on none of them",
+    ),
     pytest.mark.skipif(
         isinstance(_STATE, Missing), reason=f"no oneDNN: {getattr(_STATE, 'reason', '')}"
     ),

@@ -159,6 +159,7 @@ def formulas(inputs: list[Any]) -> Iterator[tuple[str, Any, Any]]:
     yield from zip([row[0] for row in body], run_kernel(kernel, query, inputs), wanted, strict=True)
 
 
+@pytest.mark.slow
 def test_formulas_of_all_ops_in_one_group() -> None:
     inputs = [random(1, 64) * 3 - 3, random(2, 64), random(3, 64) - 1]
     inputs.append(np.arange(64, dtype=np.int8) % 2)
@@ -335,12 +336,14 @@ def state_with(**settings: str) -> str:
     return processes.run(command, env={**os.environ, **settings}, check=True).stdout
 
 
+@pytest.mark.slow
 def test_missing_compiler_is_named() -> None:
     assert "no C compiler 'nosuchcc'" in state_with(FLOW_ONEDNN_CC="nosuchcc")
     assert "is empty" in state_with(FLOW_ONEDNN_CC="")
     assert "does not compile the C loops" in state_with(FLOW_ONEDNN_CC="false")
 
 
+@pytest.mark.slow
 def test_loops_are_compiled_once(tmp_path: Any) -> None:
     settings = {"XDG_CACHE_HOME": str(tmp_path)}
     assert "Compiler(" in state_with(**settings)

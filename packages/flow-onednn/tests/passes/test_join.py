@@ -136,6 +136,8 @@ def trained(
     return [*losses, *values], [task.type for task in job.plan().tasks]
 
 
+@pytest.mark.slow
+@pytest.mark.representative("adam", "the others differ in the optimizer")
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_job_trains_as_without_joining(optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ours, types = trained(optimizer)
@@ -159,6 +161,7 @@ def four_devices() -> Iterator[None]:
     sessions._default[:] = before
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("four_devices")
 def test_devices_that_share_variables_join_their_updates_once(
     monkeypatch: pytest.MonkeyPatch,
@@ -173,6 +176,8 @@ def test_devices_that_share_variables_join_their_updates_once(
         np.testing.assert_array_equal(have, want)
 
 
+@pytest.mark.slow
+@pytest.mark.representative("distributed_split", "the others differ in the optimizer")
 @pytest.mark.usefixtures("four_devices")
 @pytest.mark.parametrize("mode", ["non_distributed", "distributed_split"])
 def test_devices_with_different_states_join_their_own(

@@ -129,6 +129,8 @@ def test_samples(type_: str) -> None:
         check(type_, sample, 18)
 
 
+@pytest.mark.slow
+@pytest.mark.representative("-18", "the opset that torch exports")
 @pytest.mark.parametrize("opset", [12, 18])
 @pytest.mark.parametrize("type_", sorted(set(EMITTERS) - NO_SAMPLES))
 def test_samples_loaded_into_a_job(type_: str, opset: int, tmp_path: Path) -> None:
@@ -145,8 +147,8 @@ def test_samples_loaded_into_a_job(type_: str, opset: int, tmp_path: Path) -> No
             np.testing.assert_allclose(a.astype(b.dtype), b, 1e-4, 1e-5, err_msg=str(sample))
 
 
+@pytest.mark.representative("-(11|23)]", "the oldest and the newest opset")
 @pytest.mark.slow
-@pytest.mark.sampled(0.25)
 @pytest.mark.parametrize("opset", [n for n in OPSETS if n != 18])
 @pytest.mark.parametrize("type_", sorted(set(EMITTERS) - NO_SAMPLES))
 def test_samples_in_other_opsets(type_: str, opset: int) -> None:

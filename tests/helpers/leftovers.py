@@ -1,0 +1,224 @@
+"""Fail each test that leaves a process, thread, socket, shared memory or temporary file behind.
+
+A pytest plugin, which the root ``conftest.py`` loads.  What a fixture of a module or session makes
+may stay until that fixture ends.  Leftovers are removed, so that they cannot disturb other tests.
+Where /proc is missing, only threads and temporary files are checked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from processes import scaled
+
+PATIENCE = 5.0
+"""Seconds, on an idle machine, in which threads and processes told to end may do so."""
+
+LASTING_THREADS = (
+    "MainThread",
+    "flow-stream",  # the pool of kernels' helpers, which lives as long as the process
+    "flow-cuda-staging",  # the same for staged copies
+)
+"""Name prefixes of threads that a process keeps once it has used them."""
+
+_SHARED_MEMORY = Path("/dev/shm")
+_ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER of prctl
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a test process holds, each item as text.
+
+    Attributes:
+        processes: child processes and adopted orphans, by "pid command".
+        threads: Python threads, by "ident name".
+        descriptors: open pipes, sockets and files, by "number target".
+        segments: files in shared memory that no other process uses.
+        files: entries of the temporary folder.
+    """
+
+    processes: frozenset[str] = frozenset()
+    threads: frozenset[str] = frozenset()
+    descriptors: frozenset[str] = frozenset()
+    segments: frozenset[str] = frozenset()
+    files: frozenset[str] = frozenset()
+
+    def __or__(self, other: Held) -> Held:
+        return Held(*(getattr(self, f.name) | getattr(other, f.name) for f in fields(self)))
+
+    def __sub__(self, other: Held) -> Held:
+        return Held(*(getattr(self, f.name) - getattr(other, f.name) for f in fields(self)))
+
+    def __bool__(self) -> bool:
+        return any(getattr(self, f.name) for f in fields(self))
+
+    def __str__(self) -> str:
+        kinds = {f.name: sorted(getattr(self, f.name)) for f in fields(self)}
+        return "; ".join(f"{kind} {', '.join(items)}" for kind, items in kinds.items() if items)
+
+
+def held() -> Held:
+    """Return what this process holds now."""
+    return Held(_processes(), _threads(), _descriptors(), _segments(), _files())
+
+
+def _processes() -> frozenset[str]:
+    pids = []
+    for task in _entries("/proc/self/task"):
+        with contextlib.suppress(OSError):
+            pids += Path(f"/proc/self/task/{task}/children").read_text().split()
+    return frozenset(filter(None, map(_command, pids)))
+
+
+def _command(pid: str) -> str:
+    """Return a child's pid and command; an empty text if it has ended or lasts by design."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+    except OSError:
+        return ""
+    lasting = "multiprocessing.resource_tracker" in words
+    return f"{pid} {words[:160]}" if words and not lasting else ""
+
+
+def _threads() -> frozenset[str]:
+    return frozenset(
+        f"{thread.ident} {thread.name}"
+        for thread in threading.enumerate()
+        if not thread.name.startswith(LASTING_THREADS)
+    )
+
+
+def _descriptors() -> frozenset[str]:
+    found = set()
+    for number in _entries("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            found.add(f"{number} {os.readlink(f'/proc/self/fd/{number}')}")
+    return frozenset(found)
+
+
+def _segments() -> frozenset[str]:
+    return frozenset(_entries(_SHARED_MEMORY))
+
+
+def _files() -> frozenset[str]:
+    names = _entries(tempfile.gettempdir())
+    return frozenset(name for name in names if not name.startswith("pytest-of-"))
+
+
+def _entries(folder: str | Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def _in_use(segment: str) -> bool:
+    """Return whether a living process has opened or mapped a file of shared memory."""
+    path = str(_SHARED_MEMORY / segment)
+    for pid in filter(str.isdigit, _entries("/proc")):
+        with contextlib.suppress(OSError):
+            if path in Path(f"/proc/{pid}/maps").read_text():
+                return True
+        for number in _entries(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                if os.readlink(f"/proc/{pid}/fd/{number}") == path:
+                    return True
+    return False
+
+
+def _left(before: Held) -> Held:
+    """Return what has been added since, and does not end by itself within `PATIENCE`."""
+    until = time.monotonic() + scaled(PATIENCE)
+    while True:
+        left = held() - before
+        left = replace(left, segments=frozenset(n for n in left.segments if not _in_use(n)))
+        if not left or time.monotonic() > until:
+            return left
+        gc.collect()  # closes what only cycles hold, and blames this test for its warnings
+        time.sleep(0.01)
+
+
+def _remove(left: Held) -> None:
+    """Kill processes and delete files; threads cannot be ended from outside."""
+    for text in left.processes:
+        pid = int(text.split()[0])
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+    for segment in left.segments:
+        (_SHARED_MEMORY / segment).unlink(missing_ok=True)
+    for name in left.files:
+        path = Path(tempfile.gettempdir(), name)
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+class Leftovers:
+    """The hooks: compare what the process holds before and after each test."""
+
+    def __init__(self) -> None:
+        self._before = Held()
+        self._of_fixtures = Held()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
+        """Note what fixtures hold for longer than a test."""
+        if fixturedef.scope == "function":
+            return (yield)
+        before = held()
+        try:
+            return (yield)
+        finally:
+            self._of_fixtures |= held() - before
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self) -> Iterator[None]:
+        """Note what exists before a test."""
+        self._before = held()
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(self) -> Iterator[None]:
+        """Remove what a test has left, and fail it."""
+        result = yield
+        left = _left(self._before | self._of_fixtures)
+        if left:
+            _remove(left)
+            pytest.fail(f"the test has left {left}", pytrace=False)
+        return result
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give this process a temporary folder of its own, and its orphaned grandchildren."""
+    folder = tempfile.mkdtemp(prefix="flow-tests-")
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    previous = os.environ.get("TMPDIR")
+    config.add_cleanup(lambda: _set_folder(previous))
+    _set_folder(folder)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_ADOPT_ORPHANS, 1, 0, 0, 0)
+    config.pluginmanager.register(Leftovers())
+
+
+def _set_folder(folder: str | None) -> None:
+    tempfile.tempdir = folder
+    if folder is None:
+        os.environ.pop("TMPDIR", None)
+    else:
+        os.environ["TMPDIR"] = folder
